@@ -1,0 +1,20 @@
+# Thin targets over tools/; each tool also runs by itself where make is not installed yet.
+.PHONY: demo test build setup setup-cuda check install bench clean
+demo:
+	@tools/demo.sh
+test:
+	@tools/test.sh
+build:
+	@tools/build.sh release
+setup:
+	@tools/setup.sh build test
+setup-cuda:
+	@tools/setup.sh build cuda
+check:
+	@tools/check.sh
+install:
+	@tools/install.sh "$(PREFIX)"
+bench:
+	@tools/bench.sh
+clean:
+	rm -rf build

@@ -1,0 +1,7 @@
+# Every pinned version of the project, in one place. Sourced by the tools, read by CMake.
+TORCH_VERSION=2.13.0
+TORCH_MINIMUM_VERSION=2.11.0
+CUDA_RUNTIME_VERSION=13.0.*
+CUDA_CUPTI_VERSION=13.0.*
+# Python tag of the wheels that are unpacked; only their C++ part is used, no Python runs them.
+WHEEL_PYTHON=3.12

@@ -1,0 +1,97 @@
+#include "trireme/base/files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail(std::string_view what, const fs::path& path) {
+  const int code = errno;
+  std::string advice;
+  if (code == ENOSPC) advice = "; free some space there and run again";
+  throw DataError(text("cannot ", what, " ", path.string(), ": ", std::strerror(code), advice));
+}
+
+/// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
+
+ private:
+  int fd_;
+};
+
+void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write", path);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void sync_folder(const fs::path& folder) {
+  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail("sync the folder", folder);
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) fail("open", path);
+  std::string content;
+  std::array<char, 1 << 16> buffer;
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read", path);
+    if (got == 0) return content;
+    content.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
+void write_file_atomic(const fs::path& path, const std::function<void(const FileSink&)>& fill) {
+  const fs::path temporary = path.string() + ".part" + std::to_string(::getpid());
+  try {
+    Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (fd.get() < 0) fail("create", temporary);
+    fill([&](std::span<const std::byte> bytes) { write_all(fd.get(), bytes, path); });
+    if (::fsync(fd.get()) != 0) fail("sync", path);
+    if (!fd.close()) fail("close", path);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename to", path);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  sync_folder(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+void write_file_atomic(const fs::path& path, std::string_view content) {
+  write_file_atomic(path, [&](const FileSink& sink) { sink(std::as_bytes(std::span(content))); });
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw DataError(text("cannot create the folder ", path.string(), ": ", error.message()));
+}
+
+}  // namespace trireme

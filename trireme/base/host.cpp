@@ -1,0 +1,58 @@
+#include "trireme/base/host.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+
+#include "trireme/base/text.h"
+
+namespace trireme {
+namespace {
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// Cores granted by the cgroup's quota ("max 100000" or "200000 100000"); 0 when there is none.
+int cgroup_cores() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
+  return std::max(1, static_cast<int>(std::strtod(quota.c_str(), nullptr) / period + 0.999));
+}
+
+}  // namespace
+
+int available_cores() {
+  cpu_set_t mask;
+  int cores = 1;
+  if (::sched_getaffinity(0, sizeof mask, &mask) == 0) cores = std::max(1, CPU_COUNT(&mask));
+  const int quota = cgroup_cores();
+  return quota > 0 ? std::min(cores, quota) : cores;
+}
+
+std::uint64_t peak_rss_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+std::string host_id() {
+  if (const char* chosen = std::getenv("TRIREME_HOST_ID"); chosen != nullptr && *chosen != '\0')
+    return chosen;
+  std::array<char, 64> space{};
+  const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1);
+  return first_line("/proc/sys/kernel/random/boot_id") + "/" +
+         std::string(space.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+}
+
+}  // namespace trireme

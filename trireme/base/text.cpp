@@ -1,0 +1,101 @@
+#include "trireme/base/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <numeric>
+
+namespace trireme {
+namespace {
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substitute, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+template <class... Values>
+std::string format(const char* pattern, Values... values) {
+  std::array<char, 64> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), pattern, values...);
+  return buffer.data();
+}
+
+}  // namespace
+
+std::string join(std::span<const std::string> words, std::string_view separator) {
+  std::string joined;
+  for (const auto& word : words) {
+    if (!joined.empty()) joined += separator;
+    joined += word;
+  }
+  return joined;
+}
+
+std::vector<std::string> split(std::string_view line, char separator) {
+  std::vector<std::string> parts;
+  for (;;) {
+    const auto end = line.find(separator);
+    parts.emplace_back(line.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    line.remove_prefix(end + 1);
+  }
+}
+
+std::string_view trim(std::string_view line) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const auto begin = line.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return {};
+  return line.substr(begin, line.find_last_not_of(kSpace) - begin + 1);
+}
+
+std::string nearest(std::string_view word, std::span<const std::string> known) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const auto& candidate : known) {
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string suggest(std::string_view word, std::span<const std::string> known) {
+  const std::string near = nearest(word, known);
+  if (!near.empty()) return " (did you mean '" + near + "'?)";
+  return " (known: " + join(known) + ")";
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return text(bytes, " B");
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return format("%.1f %s", value, kUnits[unit]);
+}
+
+std::string human_duration(double seconds) {
+  if (seconds < 1e-3) return format("%.0f us", seconds * 1e6);
+  if (seconds < 1) return format("%.0f ms", seconds * 1e3);
+  if (seconds < 60) return format("%.1f s", seconds);
+  const auto whole = static_cast<long long>(seconds);
+  if (whole < 3600) return format("%lldm %02llds", whole / 60, whole % 60);
+  return format("%lldh %02lldm", whole / 3600, whole / 60 % 60);
+}
+
+}  // namespace trireme

@@ -1,0 +1,43 @@
+#pragma once
+// Small text tools for messages and reports: joining, units, and the nearest known word to a misspelt one.
+// All functions are pure and thread-safe.
+
+#include <cstdint>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme {
+
+/// Joins anything that can be streamed: text("rank ", 3, " of ", 4).
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return std::move(out).str();
+}
+
+/// "a, b, c" from {"a", "b", "c"}.
+std::string join(std::span<const std::string> words, std::string_view separator = ", ");
+
+/// Parts of `line` between `separator`s; always at least one, parts may be empty.
+std::vector<std::string> split(std::string_view line, char separator);
+
+/// `line` without white space at both ends.
+std::string_view trim(std::string_view line);
+
+/// The known word that needs the fewest edits to become `word`; empty when none is near enough to be meant.
+std::string nearest(std::string_view word, std::span<const std::string> known);
+
+/// " (did you mean 'x'?)" when a near known word exists, else " (known: a, b, c)".
+std::string suggest(std::string_view word, std::span<const std::string> known);
+
+/// "25.0 MiB", "512 B".
+std::string human_bytes(std::uint64_t bytes);
+
+/// "1h 02m", "3m 20s", "4.2 s", "12 ms", "850 us".
+std::string human_duration(double seconds);
+
+}  // namespace trireme

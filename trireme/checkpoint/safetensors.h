@@ -1,0 +1,35 @@
+#pragma once
+// The safetensors file format: 8 bytes little-endian header length, a JSON header, then raw little-endian
+// tensor data, no pickle. Source: the format's specification (huggingface/safetensors README). Files are
+// written atomically with the tensors in name order; a reader checks every length and offset before it
+// touches data. Stateless; thread-safe.
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace trireme::checkpoint {
+
+using TensorMap = std::map<std::string, at::Tensor>;
+
+struct SafetensorsFile {
+  TensorMap tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+/// f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool, any shape, contiguous or not, CPU or not. Throws DataError when
+/// the file cannot be written; the old file stays then.
+void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+/// Throws DataError that says what is wrong: not such a file, truncated, offsets out of range or overlapping,
+/// unknown dtype, header longer than the file.
+SafetensorsFile load_safetensors(const std::filesystem::path& path);
+
+/// XXH3 (64 bits, as 16 hex digits) over names, dtypes, shapes and bytes in name order: equal exactly when
+/// the tensors are.
+std::string xxh3_of(const TensorMap& tensors);
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,82 @@
+#pragma once
+// The Context is what a rank knows of its world: who it is, the group of all ranks, the rendezvous store, its
+// log and status page. Made once per rank, passed by reference, outlives everything made from it. There is no
+// global: several ranks may live as threads of one process.
+// Collective to make: every rank of the world does, and a rank that does not arrive by the deadline is named.
+// Its destructor leaves in order (rank 0, which serves the store, last) within the deadline.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/log.h"
+#include "trireme/comm/group.h"
+#include "trireme/comm/launch_environment.h"
+#include "trireme/telemetry/status_page.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace trireme::comm {
+
+struct ContextOptions {
+  std::string backend = "auto";  ///< a name of backend_names(), or "auto": shm on one host, else hierarchical
+  double timeout_s = 60;         ///< deadline of the rendezvous and of every operation
+  int torch_threads = 0;         ///< threads of torch in this rank; 0: cores of the host / ranks on the host
+};
+
+class Context {
+ public:
+  /// Joins the world that the environment describes. Throws InvalidArgument (bad environment, unknown
+  /// backend) or CommError (ranks missing by the deadline: which; ranks disagree about the world: both sides
+  /// named; port taken).
+  static std::shared_ptr<Context> from_environment(const ContextOptions& options = {});
+  static std::shared_ptr<Context> join(const LaunchEnvironment& environment,
+                                       const ContextOptions& options = {});
+
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  int rank() const;
+  int world_size() const;
+  int local_rank() const;
+  int local_world_size() const;
+  bool is_main() const { return rank() == 0; }
+  const LaunchEnvironment& environment() const;
+
+  /// The group of all ranks.
+  Group& world();
+  /// A group of the given world ranks. Collective over the whole world (every rank calls it, members or not,
+  /// with the same list); empty for ranks that are no members.
+  std::optional<Group> new_group(const std::vector<int>& world_ranks, const std::string& name);
+
+  const Log& log() const;
+  telemetry::StatusPage& status();
+  c10d::Store& store();
+
+ private:
+  friend void run_ranks_as_threads(int, const std::function<void(Context&)>&, const ContextOptions&);
+  struct State;
+  explicit Context(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// Runs `body` as `num_ranks` ranks, each a thread of this process with backend "threads" (or
+/// options.backend), and waits for all. The first exception of any rank is thrown again here after all ranks
+/// have ended.
+void run_ranks_as_threads(int num_ranks, const std::function<void(Context&)>& body,
+                          const ContextOptions& options = {});
+
+/// Names of the backends in the table, with the reason why one is not available here (empty if it is).
+struct BackendInfo {
+  std::string name;
+  std::string summary;
+  std::string unavailable_because;
+};
+std::vector<BackendInfo> backend_infos();
+
+}  // namespace trireme::comm

@@ -1,0 +1,128 @@
+#pragma once
+// A Group is a set of ranks that communicate: MPI's communicator, torch's process group. A cheap handle;
+// copies share one state. Every operation is numbered, checked against what the other ranks issue (operation,
+// dtype, size, root, order), kept in a ring of the last operations and in the rank's StatusPage, and ends by
+// its deadline: with its result, or with a CommError that names operation, number, group and the rank to
+// blame. After one failure every pending and later operation of the group fails with that first cause.
+//
+// One thread issues operations on a group (collective: every rank calls them in the same order); waiting is
+// allowed from any thread. Tensors are contiguous CPU (gloo, shm, threads, hierarchical) or CUDA (nccl) ones
+// and stay alive and untouched until the operation is done.
+// A group of one rank returns at once: user code needs no "am I distributed" branch.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Backend;
+}
+
+namespace trireme::comm {
+
+enum class ReduceOp { kSum, kAverage, kMin, kMax, kProduct };
+
+/// One entry of the ring of last operations.
+struct OperationRecord {
+  std::uint64_t number = 0;  ///< 1 for the group's first operation
+  std::string operation;     ///< "all_reduce", ...
+  std::string dtype;         ///< "f32", ...; empty for barrier
+  std::int64_t numel = 0;
+  int peer = -1;  ///< root, source or destination; -1 where there is none
+  enum class State { kIssued, kDone, kFailed } state = State::kIssued;
+  double issued_s = 0;  ///< monotonic clock
+  double done_s = 0;
+  /// "all_reduce #57, 6553600 f32, running for 12 ms"
+  std::string describe() const;
+};
+
+/// An operation under way. Dropping it does not cancel it. A default-made one is done.
+class Pending {
+ public:
+  Pending() = default;
+  /// Waits for the end of the operation; for nccl: orders the current stream behind it. Throws CommError.
+  void wait();
+  bool done() const;
+
+ private:
+  friend class Group;
+  struct State;
+  explicit Pending(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+class Group {
+ public:
+  struct State;
+  explicit Group(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+  const std::string& backend_name() const;
+  /// World ranks of the members, in group order.
+  const std::vector<int>& world_ranks() const;
+  double timeout_s() const;
+
+  // Each collective exists as `x_async`, which returns at once, and `x`, which waits.
+
+  /// In place. Every rank ends with the reduction over all ranks, summed in rank order (gloo: its own order).
+  Pending all_reduce_async(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  void all_reduce(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+
+  /// `input` has size() * output.numel() elements; rank r ends with part r of the reduction in `output`.
+  Pending reduce_scatter_async(at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
+  void reduce_scatter(at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
+
+  /// `output` has size() * input.numel() elements; part r is rank r's input.
+  Pending all_gather_async(at::Tensor& output, const at::Tensor& input);
+  void all_gather(at::Tensor& output, const at::Tensor& input);
+
+  /// In place, from group rank `root` to all.
+  Pending broadcast_async(at::Tensor& tensor, int root);
+  void broadcast(at::Tensor& tensor, int root);
+
+  /// In place on `root`; what the others' tensors hold afterwards is unspecified.
+  Pending reduce_async(at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+  void reduce(at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+
+  /// On `root`, `output` has size() * input.numel() elements; elsewhere it may be undefined.
+  Pending gather_async(at::Tensor& output, const at::Tensor& input, int root);
+  void gather(at::Tensor& output, const at::Tensor& input, int root);
+
+  /// On `root`, `input` has size() * output.numel() elements; elsewhere it may be undefined.
+  Pending scatter_async(at::Tensor& output, const at::Tensor& input, int root);
+  void scatter(at::Tensor& output, const at::Tensor& input, int root);
+
+  /// Part j of `input` goes to rank j; part i of `output` comes from rank i. Equal parts.
+  Pending all_to_all_async(at::Tensor& output, const at::Tensor& input);
+  void all_to_all(at::Tensor& output, const at::Tensor& input);
+
+  Pending send_async(const at::Tensor& tensor, int destination);
+  void send(const at::Tensor& tensor, int destination);
+  Pending recv_async(at::Tensor& tensor, int source);
+  void recv(at::Tensor& tensor, int source);
+
+  void barrier();
+
+  /// Text of every rank, in rank order. Any lengths. For set-up and reports, not for the inner loop.
+  std::vector<std::string> all_gather_text(const std::string& mine);
+
+  /// A flat tensor in the memory that this group's backend reduces in place without a copy (shared memory for
+  /// shm); plain memory for other backends. Not collective. Zeroed.
+  at::Tensor allocate(std::int64_t numel, at::ScalarType dtype) const;
+
+  /// The last operations, oldest first (at most 64).
+  std::vector<OperationRecord> recent_operations() const;
+
+  /// The c10d backend below, for libraries that want one.
+  c10d::Backend& backend() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace trireme::comm

@@ -1,0 +1,50 @@
+#pragma once
+// The seam for backends: one row per backend in backend_table.cpp, each made by one function. A backend is a
+// c10d::Backend under the operation names of torch 2.11 to 2.13 (_allgather_base, _reduce_scatter_base,
+// alltoall_base, ...); one that can allocate its own memory says so with supportsTensorAlloc/allocateTensor.
+// What a backend does not check itself (do all ranks issue the same operation?), Group checks for it.
+
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+namespace trireme::comm {
+
+/// What a backend needs to connect the ranks of one group.
+struct BackendRequest {
+  c10::intrusive_ptr<c10d::Store> store;  ///< already prefixed with the group's name: keys cannot collide
+  int rank = 0;                           ///< in the group
+  int size = 1;
+  std::string group_name;
+  std::vector<int> world_ranks;       ///< for messages: members in group order
+  std::vector<std::string> host_ids;  ///< of the members, in group order
+  std::string interface_addr;         ///< address that this rank is reached at by others
+  double timeout_s = 60;
+};
+
+struct BackendRow {
+  std::string name;
+  std::string summary;
+  bool checks_operations;  ///< compares operation, dtype and size between ranks by itself
+  /// Empty when it can be used here, else the reason.
+  std::function<std::string()> unavailable_because;
+  /// Collective over the group's ranks. Throws CommError, InvalidArgument.
+  std::function<c10::intrusive_ptr<c10d::Backend>(const BackendRequest&)> make;
+};
+
+const std::vector<BackendRow>& backend_table();
+
+/// Throws InvalidArgument with the nearest name, or with the reason why the backend is not available.
+const BackendRow& find_backend(const std::string& name);
+
+// One maker per backend; each lives in a file of its name.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_shm_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_threads_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_hierarchical_backend(const BackendRequest& request);
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendRequest& request);
+std::string nccl_unavailable_because();
+
+}  // namespace trireme::comm

@@ -1,0 +1,35 @@
+#pragma once
+// Who am I in the world: rank, world and rendezvous address, read from the variables that launchers set.
+// Understood, in this order: RANK and its family (trireme launch, torchrun), OMPI_COMM_WORLD_* (mpirun of
+// Open MPI), SLURM_* (srun); none of them means a world of one. Pure; thread-safe.
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace trireme::comm {
+
+struct LaunchEnvironment {
+  std::string launcher = "none";  ///< "env", "torchrun", "openmpi", "slurm", "none"
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 29500;
+  bool master_store_is_external = false;  ///< torchrun's agent already serves the store at that address
+  std::optional<int> master_listen_fd;    ///< rank 0: socket that the launcher has bound (TRIREME_MASTER_FD)
+  int restart_count = 0;                  ///< how often the launcher has started this world again
+};
+
+/// Looks one variable up; empty when it is not set.
+using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// Throws InvalidArgument that names the variable, what it holds and what is expected: not a number, rank not
+/// below the world size, RANK without WORLD_SIZE, WORLD_SIZE > 1 without MASTER_ADDR.
+LaunchEnvironment read_launch_environment(const Lookup& lookup);
+
+/// The same from this process's environment.
+LaunchEnvironment read_launch_environment();
+
+}  // namespace trireme::comm

@@ -1,0 +1,51 @@
+#pragma once
+// The seam for data: how many samples there are, and the i-th one. Everything else (prefetching, sharding,
+// batching) is built on these two. `get` and `get_batch` are const, thread-safe and deterministic.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace trireme::data {
+
+/// One sample, or with a leading batch dim a batch of them.
+struct Example {
+  at::Tensor input;   ///< image: f32 (channels, height, width)
+  at::Tensor target;  ///< class: i64, no dims
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual std::int64_t size() const = 0;
+  /// 0 <= index < size(). Throws DataError when the sample cannot be read; the message names file and sample.
+  virtual Example get(std::int64_t index) const = 0;
+  /// Samples stacked in the given order: a leading batch dim. Overridden where a batch is cheaper at once.
+  virtual Example get_batch(std::span<const std::int64_t> indices) const;
+};
+
+/// A data set as a configuration names it: its two splits and what a model has to know.
+struct DataSource {
+  std::string name;
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> test;
+  std::vector<std::int64_t> input_shape;  ///< of one sample, without the batch dim
+  std::int64_t num_classes = 0;
+};
+
+struct DataOptions {
+  std::string name = "fashion_mnist";
+  std::string path;  ///< folder of the files; empty: where Debian's package puts them
+  int workers = 1;   ///< loader threads per rank
+};
+
+/// One row per source in data_table.cpp: "fashion_mnist", "mnist", "synthetic". Throws InvalidArgument for an
+/// unknown name (nearest one named), DataError for missing, truncated or foreign files.
+DataSource open_data(const DataOptions& options);
+std::vector<std::string> data_names();
+
+}  // namespace trireme::data

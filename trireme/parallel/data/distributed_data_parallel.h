@@ -1,0 +1,101 @@
+#pragma once
+// Data parallelism for any torch::nn::Module: every rank holds a replica and works on its part of the batch;
+// gradients are reduced over the ranks while backward still runs. (Li et al., "PyTorch Distributed", VLDB
+// 2020, arXiv 2006.15704: buckets in reverse order, overlap with backward; own flat-buffer reducer.)
+//
+//   trireme::DistributedDataParallel ddp(context, model);
+//   for (...) { loss(model->forward(x), y).backward(); optimizer.step(); optimizer.zero_grad(); }
+//
+// The reduction hangs on the parameters (post-accumulate hooks), so the loop calls the module and backward as
+// always; when backward() returns, every .grad holds the mean over the ranks and is a view into a bucket.
+// Collective: every rank makes it, and runs the same number of synchronised backward passes (Join lifts
+// that). One thread runs forward and backward. The module's parameters must not be added, removed or re-typed
+// while it lives. Cost per step: 2 (n-1)/n bytes of the gradients sent per rank.
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "trireme/comm/context.h"
+#include "trireme/parallel/data/comm_hook.h"
+
+namespace trireme::parallel {
+
+/// What to do about parameters that a backward pass does not reach.
+enum class UnusedParameters {
+  kError,   ///< an error that names them
+  kFind,    ///< found in every step; a parameter that no rank used keeps its old gradient
+  kStatic,  ///< found in the first step, the same from then on
+};
+
+struct DataParallelOptions {
+  double bucket_mib = 25;
+  double first_bucket_mib = 1;
+  UnusedParameters unused_parameters = UnusedParameters::kError;
+  bool broadcast_buffers = true;  ///< rank 0's buffers (batch norm statistics) to all after every reduction
+  ReduceScale scale = ReduceScale::kMean;
+  std::shared_ptr<CommHook> hook;  ///< how a bucket is reduced; none: all-reduce as it is
+};
+
+class DistributedDataParallel {
+ public:
+  /// Checks that all ranks hold the same parameters (number, names, shapes, dtypes; the first difference is
+  /// named with both sides), then broadcasts rank 0's parameters and buffers. Throws CommError,
+  /// InvalidArgument (no parameter needs a gradient).
+  DistributedDataParallel(comm::Context& context, std::shared_ptr<torch::nn::Module> module,
+                          const DataParallelOptions& options = {});
+  /// The same over a group (a mesh axis) instead of the world.
+  DistributedDataParallel(comm::Group group, std::shared_ptr<torch::nn::Module> module,
+                          const DataParallelOptions& options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  torch::nn::Module& module();
+
+  /// While it lives, backward passes add up locally and reduce nothing; the first one after it reduces the
+  /// sum.
+  class NoSync {
+   public:
+    explicit NoSync(DistributedDataParallel& ddp);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    DistributedDataParallel& ddp_;
+    bool before_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
+
+  /// Uneven inputs: `for (Join join(ddp); join.next(have_batch);) { ... }`. A rank without a batch takes part
+  /// in the others' reductions with zeros until nobody has one; then next() is false on every rank.
+  class Join {
+   public:
+    explicit Join(DistributedDataParallel& ddp);
+    /// Collective. True when this rank shall run a step with the batch it has.
+    bool next(bool have_batch);
+
+   private:
+    DistributedDataParallel& ddp_;
+  };
+
+  /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.
+  void zero_grad();
+
+  struct Statistics {
+    std::uint64_t reductions = 0;  ///< synchronised backward passes
+    double waited_s = 0;           ///< time that backward waited for buckets at its end
+    std::vector<std::int64_t> bucket_bytes;
+    bool rebuilt = false;  ///< buckets follow the observed ready order
+  };
+  Statistics statistics() const;
+
+ private:
+  struct Reducer;
+  std::shared_ptr<Reducer> reducer_;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,41 @@
+#pragma once
+// Runs a rank's part of a step program: looks each action up in the table of handlers and calls it. The
+// action under way stands in the rank's StatusPage, so a stall or a death can be located to the action. A
+// handler's exception passes through after the action has been noted. Not thread-safe; one executor per rank.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+
+#include "trireme/schedule/program.h"
+#include "trireme/telemetry/status_page.h"
+
+namespace trireme::parallel {
+
+/// What to do for each kind of action. Each is called with the action; the stage is this rank's.
+struct ActionHandlers {
+  std::function<void(const schedule::Action&)> forward;
+  std::function<void(const schedule::Action&)> backward;
+  std::function<void(const schedule::Action&)> reduce_grad;
+  std::function<void(const schedule::Action&)> step;
+};
+
+class Executor {
+ public:
+  /// Validates the program. Throws InvalidArgument when it cannot run or a handler that it needs is missing.
+  Executor(schedule::Program program, int pipeline_rank, ActionHandlers handlers,
+           telemetry::StatusPage& status);
+
+  /// Executes the rank's actions once, in order. `step` is the number shown in the status page.
+  void run(std::uint64_t step);
+
+  const schedule::Program& program() const { return program_; }
+
+ private:
+  schedule::Program program_;
+  int pipeline_rank_;
+  ActionHandlers handlers_;
+  telemetry::StatusPage& status_;
+};
+
+}  // namespace trireme::parallel

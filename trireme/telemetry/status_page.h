@@ -1,0 +1,52 @@
+#pragma once
+// What a rank is doing right now, where others can read it even after it died: one page of shared memory that
+// the launcher creates and hands down (environment variable TRIREME_STATUS_FD, a descriptor that survives
+// exec). The rank writes, the launcher and the other ranks' messages read. A writer never blocks and never
+// allocates; a torn read is detected and retried (sequence lock). Without a launcher the page is private
+// memory. One writing thread at a time per field group; any number of readers.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace trireme::telemetry {
+
+/// A snapshot of a page.
+struct Status {
+  int rank = -1;
+  std::uint64_t step = 0;
+  std::string action;     ///< what the rank is in: "step 12: 0B3", "loading data"
+  std::string operation;  ///< the last communication: "all_reduce #57 of group world, 6553600 f32, running"
+  double updated_s = 0;   ///< when it last changed, on the monotonic clock of the host
+};
+
+class StatusPage {
+ public:
+  /// The page that the launcher handed down, or a private one when there is none.
+  static std::shared_ptr<StatusPage> from_environment();
+  /// A page of this process only (ranks as threads, tests).
+  static std::shared_ptr<StatusPage> make_private();
+  /// For the launcher: a new page and the descriptor to hand to one rank. Leaves nothing in any file system.
+  static std::shared_ptr<StatusPage> create(int* descriptor);
+
+  ~StatusPage();
+  StatusPage(const StatusPage&) = delete;
+  StatusPage& operator=(const StatusPage&) = delete;
+
+  void set_rank(int rank);
+  void set_step(std::uint64_t step);
+  /// Truncated to the space of the page (about 200 bytes).
+  void set_action(std::string_view action);
+  void set_operation(std::string_view operation);
+
+  Status read() const;
+
+ private:
+  struct Page;
+  StatusPage(Page* page, bool mapped);
+  Page* page_;
+  bool mapped_;
+};
+
+}  // namespace trireme::telemetry
