@@ -1,0 +1,43 @@
+#include "trireme/base/host.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <vector>
+
+namespace trireme {
+namespace {
+
+TEST(Host, CoresFollowTheAffinityMask) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(available_cores(), 1);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
+  EXPECT_GE(available_cores(), 1);
+}
+
+TEST(Host, PeakMemoryCountsWhatWasTouched) {
+  const std::uint64_t before = peak_rss_bytes();
+  std::vector<char> block(64 << 20, 1);
+  EXPECT_GE(peak_rss_bytes(), before / 2 + block.size() / 2);
+}
+
+TEST(Host, TheIdentityCanBeChosen) {
+  ::unsetenv("TRIREME_HOST_ID");
+  const std::string real = host_id();
+  EXPECT_FALSE(real.empty());
+  EXPECT_EQ(host_id(), real);
+  ::setenv("TRIREME_HOST_ID", "left", 1);
+  EXPECT_EQ(host_id(), "left");
+  ::unsetenv("TRIREME_HOST_ID");
+}
+
+}  // namespace
+}  // namespace trireme

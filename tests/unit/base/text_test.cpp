@@ -1,0 +1,52 @@
+#include "trireme/base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace trireme {
+namespace {
+
+const std::vector<std::string> kKeys = {"train.epochs", "train.max_steps", "optimizer.lr"};
+
+TEST(Text, JoinsAnythingThatStreams) {
+  EXPECT_EQ(text("rank ", 3, " of ", 4, ", ", 0.5), "rank 3 of 4, 0.5");
+}
+
+TEST(Text, SplitKeepsEmptyParts) {
+  EXPECT_EQ(split("a,,b,", ','), (std::vector<std::string>{"a", "", "b", ""}));
+  EXPECT_EQ(split("", ','), (std::vector<std::string>{""}));
+}
+
+TEST(Text, TrimTakesWhiteSpaceFromBothEndsOnly) {
+  EXPECT_EQ(trim("  a b\t\r\n"), "a b");
+  EXPECT_EQ(trim(" \n"), "");
+}
+
+TEST(Text, NearestFindsTheMisspeltWord) {
+  EXPECT_EQ(nearest("train.epoch", kKeys), "train.epochs");
+  EXPECT_EQ(nearest("optimiser.lr", kKeys), "optimizer.lr");
+}
+
+TEST(Text, NearestIsEmptyWhenNothingIsMeant) { EXPECT_EQ(nearest("zzzzzzzz", kKeys), ""); }
+
+TEST(Text, SuggestListsTheKnownWordsWhenNoneIsNear) {
+  EXPECT_EQ(suggest("train.epoch", kKeys), " (did you mean 'train.epochs'?)");
+  EXPECT_EQ(suggest("zzzzzzzz", kKeys), " (known: train.epochs, train.max_steps, optimizer.lr)");
+}
+
+TEST(Text, BytesHaveBinaryUnits) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(25 << 20), "25.0 MiB");
+  EXPECT_EQ(human_bytes(std::uint64_t{3} << 40), "3.0 TiB");
+}
+
+TEST(Text, DurationsReadLikeAPersonSaysThem) {
+  EXPECT_EQ(human_duration(0.0000125), "12 us");
+  EXPECT_EQ(human_duration(0.25), "250 ms");
+  EXPECT_EQ(human_duration(59.94), "59.9 s");
+  EXPECT_EQ(human_duration(200), "3m 20s");
+  EXPECT_EQ(human_duration(3720), "1h 02m");
+}
+
+}  // namespace
+}  // namespace trireme
