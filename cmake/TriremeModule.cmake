@@ -1,9 +1,10 @@
-# trireme_module(NAME [TORCH] [DEPENDS module...])
+# trireme_module(NAME [TORCH] [DEPENDS module...] [LIBRARIES target...])
 # One static library per folder of trireme/, target trireme_NAME, alias trireme::NAME.
-# TORCH says that the module stands above the torch line. A source whose name ends in _cuda.cpp
+# TORCH says that the module stands above the torch line; LIBRARIES are libraries from outside that it
+# hides behind its own headers. A source whose name ends in _cuda.cpp
 # belongs to the optional CUDA object and is left out here.
 function(trireme_module name)
-  cmake_parse_arguments(ARG "TORCH" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "" "DEPENDS;LIBRARIES" ${ARGN})
   set(target trireme_${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/trireme/${name}/*.cpp")
   list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
@@ -21,6 +22,7 @@ function(trireme_module name)
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(${target} PUBLIC trireme_${dependency})
   endforeach()
+  target_link_libraries(${target} PRIVATE ${ARG_LIBRARIES})
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC trireme_torch)
     trireme_use_torch_pch(${target})
