@@ -1,0 +1,94 @@
+#pragma once
+// A RunConfig is everything that decides what a training run does: the sum of the modules' option structs,
+// each of which stays with its owner. It is read from a TOML file and `--set table.key=value` overrides, both
+// strict: an unknown table or key, a wrong type or a value out of range is an error that names the place.
+// Keys, types, defaults and bounds stand in one table (config_keys.cpp); docs/configuration.md is checked
+// against it. A value; functions here are thread-safe.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/model/model.h"
+#include "trireme/optim/learning_rate.h"
+#include "trireme/optim/optimizer.h"
+
+namespace trireme::train {
+
+struct RunOptions {
+  std::string name = "run";           ///< the run's folder is `folder`/`name`
+  std::string folder = "runs";        ///< created when missing
+  std::int64_t seed = 0;              ///< of the initial weights and the order of samples
+  std::int64_t log_every_steps = 10;  ///< one line of metrics.jsonl every so many steps
+};
+
+struct TrainOptions {
+  std::int64_t epochs = 1;
+  std::int64_t max_steps = 0;      ///< stop after so many steps even if epochs are left; 0: no such limit
+  std::int64_t global_batch = 64;  ///< samples of all ranks and micro-batches in one step
+  std::int64_t accumulation = 1;   ///< micro-batches per rank and step
+  std::string precision = "fp32";  ///< a name of precision_names()
+  double clip_norm = 0;            ///< largest 2-norm of all gradients together; 0: no clipping
+};
+
+struct EvalOptions {
+  std::int64_t every_steps = 0;  ///< besides the one at the end; 0: at the end of every epoch
+};
+
+struct CheckpointOptions {
+  std::int64_t every_steps = 0;  ///< 0: none
+  std::int64_t keep = 2;         ///< older ones are removed
+};
+
+struct ParallelOptions {
+  std::int64_t data = 0;             ///< replicas; 0: as many as there are ranks
+  double bucket_mib = 25;            ///< gradients reduced in one piece
+  std::string compression = "none";  ///< a name of parallel::comm_hook_names()
+};
+
+struct RunConfig {
+  RunOptions run;
+  data::DataOptions data;
+  model::ModelOptions model;
+  TrainOptions train;
+  optim::OptimizerOptions optimizer;
+  optim::LearningRateOptions learning_rate;
+  EvalOptions eval;
+  CheckpointOptions checkpoint;
+  ParallelOptions parallel;
+  comm::ContextOptions comm;
+  std::string source;  ///< file that it was read from; empty when made in code
+
+  std::filesystem::path run_folder() const { return std::filesystem::path(run.folder) / run.name; }
+};
+
+/// Reads the file, then applies the overrides ("optimizer.lr=0.1") in order; the values of overrides are
+/// TOML, bare words are taken as text. Throws DataError when the file cannot be read, InvalidArgument with
+/// "FILE:LINE: ..." or "--set ...: ..." for everything that is wrong in it.
+RunConfig load_run_config(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
+
+/// Refuses what cannot work together on `world_size` ranks, with the reason, before any of them is started:
+/// batch too small for the ranks, replicas that are not the ranks, warm-up longer than the run, a model that
+/// cannot take the data, fewer samples than ranks. Opens the data. Throws InvalidArgument, DataError.
+void check_run_config(const RunConfig& config, int world_size);
+
+/// The whole configuration as canonical TOML, every key with its value; load_run_config reads it back.
+std::string describe(const RunConfig& config);
+
+/// One row of the table of keys, for documentation and completion.
+struct ConfigKeyInfo {
+  std::string name;           ///< "optimizer.lr"
+  std::string type;           ///< "text", "whole number", "number", "true or false", "list of whole numbers"
+  std::string default_value;  ///< as TOML
+  std::string allowed;        ///< "at least 1"; names for a choice; empty: anything
+  std::string meaning;
+};
+std::vector<ConfigKeyInfo> config_keys();
+
+/// Values of train.precision.
+std::vector<std::string> precision_names();
+
+}  // namespace trireme::train

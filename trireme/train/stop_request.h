@@ -1,0 +1,20 @@
+#pragma once
+// Turns SIGINT and SIGTERM into a request to stop at the next step boundary. While the object lives, the
+// first such signal is only remembered; one that comes more than a second later ends the process as if
+// nothing had been installed (a launcher may deliver the same Ctrl-C twice). The handlers before it are
+// restored by the destructor. At most one per process at a time; reading is thread-safe.
+
+namespace trireme::train {
+
+class StopRequest {
+ public:
+  StopRequest();
+  ~StopRequest();
+  StopRequest(const StopRequest&) = delete;
+  StopRequest& operator=(const StopRequest&) = delete;
+
+  /// The signal that asked for the stop; 0 while none has.
+  int signal() const;
+};
+
+}  // namespace trireme::train
