@@ -7,7 +7,8 @@ foreach(line IN LISTS version_lines)
 endforeach()
 
 if(NOT TRIREME_TORCH_DIR AND DEFINED ENV{TRIREME_PYTHON})
-  execute_process(COMMAND "$ENV{TRIREME_PYTHON}" -c "import os, torch; print(os.path.dirname(torch.__file__))"
+  execute_process(COMMAND "$ENV{TRIREME_PYTHON}" -c
+                          "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
                   OUTPUT_VARIABLE TRIREME_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 endif()
 if(NOT TRIREME_TORCH_DIR)

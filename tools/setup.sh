@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the project needs: Debian packages, and libtorch from PyPI into .deps/.
+# Installs what the project needs: Debian packages, and libtorch from the Python package index into .deps/.
 # Idempotent: a second call finds everything in place and does nothing.
 #
-#   tools/setup.sh [build] [test] [bench] [cuda]      (default: build)
+#   tools/setup.sh [build] [test] [bench] [check] [cuda]      (default: build)
 #
 # Without root it prints the apt line to run and stops. TRIREME_TORCH_DIR=DIR (the folder of a torch
 # package, with include/ and lib/) is used instead of the download; so is the torch that the Python
@@ -11,85 +11,133 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/versions.sh
 
-build_packages=(g++ make cmake ninja-build ccache python3 python3-pip ca-certificates git
+build_packages=(g++ make cmake ninja-build ccache python3 git
   zlib1g-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev
   dataset-fashion-mnist)
-test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openmpi-bin iproute2 procps)
-bench_packages=(libopenmpi-dev openmpi-bin libbenchmark-dev python3-venv)
+test_packages=(libgtest-dev libgmock-dev openmpi-bin iproute2 procps)
+bench_packages=(libopenmpi-dev openmpi-bin python3-venv)
+check_packages=(clang-format-14 clang-tidy-14)
+fetch_packages=(python3 python3-pip ca-certificates)
+torch_folder=.deps/torch-$TORCH_VERSION
 
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-install_packages() {
-  local missing=() package
-  for package in "$@"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-  done
-  [ ${#missing[@]} -eq 0 ] && return
-  command -v apt-get >/dev/null || die "missing packages: ${missing[*]}. This is not a Debian system: install their equivalents, then run this again."
-  if [ "$(id -u)" -ne 0 ]; then
-    die "these packages are missing; run this line, then run the command again:
-  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
-  fi
-  echo "setup: installing ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
-  local log=.deps/apt.log
-  mkdir -p .deps
-  { apt-get update -q && apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 \
-    || { tail -n 20 "$log" >&2; die "apt-get failed; the whole log is in $log"; }
-}
-
-torch_home() {  # prints the torch folder that the build will use, or nothing
+selected_torch() {  # prints the torch folder that the build will use, or nothing
   if [ -n "${TRIREME_TORCH_DIR:-}" ]; then
     [ -f "$TRIREME_TORCH_DIR/lib/libtorch_cpu.so" ] \
       || die "TRIREME_TORCH_DIR=$TRIREME_TORCH_DIR has no lib/libtorch_cpu.so; point it at the folder of a torch package, or unset it"
     echo "$TRIREME_TORCH_DIR"
   elif [ -n "${TRIREME_PYTHON:-}" ]; then
-    "$TRIREME_PYTHON" -c 'import os, torch; print(os.path.dirname(torch.__file__))' \
-      || die "TRIREME_PYTHON=$TRIREME_PYTHON cannot import torch; install it there, or unset the variable"
-  elif [ -f ".deps/torch-$TORCH_VERSION/.complete" ]; then
-    echo "$PWD/.deps/torch-$TORCH_VERSION/torch"
+    # Found, not imported: importing torch takes seconds and needs all of its dependencies.
+    "$TRIREME_PYTHON" -c 'import importlib.util, sys
+spec = importlib.util.find_spec("torch")
+if spec is None: sys.exit(1)
+print(spec.submodule_search_locations[0])' \
+      || die "TRIREME_PYTHON=$TRIREME_PYTHON has no torch; install it there, or unset the variable"
+  elif [ -f "$torch_folder/torch/lib/libtorch_cpu.so" ]; then
+    echo "$PWD/$torch_folder/torch"
   fi
 }
 
-fetch_wheels() {  # fetch_wheels FOLDER REQUIREMENT...
+missing_packages() {  # prints those of the named packages that are not installed
+  command -v dpkg-query >/dev/null \
+    || die "this is not a Debian system: install the equivalents of: $* (then TRIREME_SKIP_PACKAGES=1 skips this check)"
+  # One call for all: dpkg-query complains about packages that it has never heard of, and goes on.
+  comm -23 <(printf '%s\n' "$@" | sort -u) \
+    <({ dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true; } | sed -n 's/^installed //p' | sort -u)
+}
+
+lock() {  # one setup at a time: the second waits, then finds the work done
+  mkdir -p .deps
+  exec 9>.deps/setup.lock
+  if ! flock --nonblock 9; then
+    echo "setup: waiting for another setup in this folder to finish"
+    flock 9
+  fi
+}
+
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" -ne 0 ]; then
+    die "these packages are missing; run this line, then run the command again:
+  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
+  fi
+  lock
+  echo "setup: installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  local log=.deps/apt.log
+  # An update may fail over a source that has nothing to do with us; the installation then decides.
+  { apt-get update -q || true
+    apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"; } >"$log" 2>&1 9>&- \
+    || { tail -n 20 "$log" >&2; die "apt-get failed; the whole log is in $log"; }
+}
+
+fetch_wheels() {  # fetch_wheels FOLDER OPTION... REQUIREMENT...
   local folder=$1; shift
   local machine; machine=$(uname -m)
-  local pip=(python3 -m pip install --quiet --no-deps --no-compile --only-binary=:all:
-    --disable-pip-version-check --root-user-action=ignore --no-warn-script-location --upgrade
+  local pip=(python3 -m pip install --quiet --no-compile --only-binary=:all:
+    --disable-pip-version-check --root-user-action=ignore --no-warn-script-location
     --python-version "$WHEEL_PYTHON" --implementation cp --target "$folder")
   local version
-  for version in 28 27 25 17; do pip+=(--platform "manylinux_2_${version}_$machine"); done
+  for version in {28..17}; do pip+=(--platform "manylinux_2_${version}_$machine"); done
   pip+=(--platform "manylinux2014_$machine")
-  "${pip[@]}" "$@" || die "the download from the Python package index failed; check the network (pip's own settings apply), or set TRIREME_TORCH_DIR"
+  # pip unpacks into its temporary folder and then moves: on the same disk that is a rename, and a small
+  # /tmp does not matter. It is emptied first, so what a broken-off download left is gone, too.
+  rm -rf "$folder"
+  mkdir -p "$folder.tmp"
+  TMPDIR=$PWD/$folder.tmp "${pip[@]}" "$@" 9>&- \
+    || { rm -rf "$folder" "$folder.tmp"; die "the download from the Python package index failed; check the network (pip's own settings apply), or set TRIREME_TORCH_DIR"; }
+  rm -rf "$folder.tmp"
 }
 
 install_torch() {
-  [ -n "$(torch_home)" ] && return
-  local folder=.deps/torch-$TORCH_VERSION
-  echo "setup: fetching libtorch $TORCH_VERSION (about 540 MB) into $folder"
-  rm -rf "$folder"
-  mkdir -p "$folder"
-  fetch_wheels "$folder" "torch==$TORCH_VERSION" "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" "nvidia-cuda-cupti==$CUDA_CUPTI_VERSION"
-  touch "$folder/.complete"
+  lock
+  [ -n "$(selected_torch)" ] && return
+  echo "setup: fetching libtorch $TORCH_VERSION (about 540 MB) into $torch_folder"
+  local partial=.deps/partial-torch
+  rm -rf "$torch_folder" "$partial" "$partial.tmp"
+  fetch_wheels "$partial" --no-deps "torch==$TORCH_VERSION" "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" "nvidia-cuda-cupti==$CUDA_CUPTI_VERSION"
+  mv "$partial" "$torch_folder"  # the name appears when all of it is there
+}
+
+cuda_requirements() {  # the CUDA libraries that the torch package asks for, without its Python ones
+  sed -n 's/^Requires-Dist: *\(\(nvidia-\|cuda-toolkit\)[^;]*\).*/\1/p' "$torch_folder"/torch-*.dist-info/METADATA | tr -d ' ()'
 }
 
 install_cuda_wheels() {  # everything libtorch_cuda needs at run time
-  local folder=.deps/torch-$TORCH_VERSION
-  [ -f "$folder/.cuda-complete" ] && return
-  [ -f "$folder/.complete" ] || die "the CUDA libraries belong to the torch in $folder, but another torch is selected; unset TRIREME_TORCH_DIR and TRIREME_PYTHON"
-  echo "setup: fetching the CUDA libraries (about 2.5 GB) into $folder"
-  local wanted
-  mapfile -t wanted < <(sed -n 's/^Requires-Dist: \(\(nvidia\|cuda\)[^;]*\).*/\1/p' "$folder"/torch-*.dist-info/METADATA | tr -d ' ()' | sed 's/\[.*\]//')
-  fetch_wheels "$folder" "${wanted[@]}"
-  touch "$folder/.cuda-complete"
+  [ -e "$torch_folder/cuda-is-complete" ] && return
+  lock
+  [ "$(selected_torch)" = "$PWD/$torch_folder/torch" ] \
+    || die "the CUDA libraries belong to the torch in $torch_folder, but another torch is selected; unset TRIREME_TORCH_DIR and TRIREME_PYTHON"
+  echo "setup: fetching the CUDA libraries (about 2.5 GB) into $torch_folder"
+  local partial=.deps/partial-cuda wanted
+  mapfile -t wanted < <(cuda_requirements)
+  [ ${#wanted[@]} -gt 0 ] || die "the torch in $torch_folder asks for no CUDA library: it is a build for the CPU only"
+  rm -rf "$partial" "$partial.tmp"
+  fetch_wheels "$partial" "${wanted[@]}"
+  # The set contains the two libraries that are there already: each is replaced in one step.
+  cp -r --link --force "$partial/nvidia/." "$torch_folder/nvidia/"
+  rm -rf "$partial"
+  touch "$torch_folder/cuda-is-complete"
 }
 
+packages=() torch= cuda=
 for part in "${@:-build}"; do
   case $part in
-    build) install_packages "${build_packages[@]}"; install_torch ;;
-    test)  install_packages "${test_packages[@]}" ;;
-    bench) install_packages "${bench_packages[@]}" ;;
-    cuda)  install_cuda_wheels ;;
-    *) die "unknown part '$part'; known: build test bench cuda" ;;
+    build) packages+=("${build_packages[@]}"); torch=yes ;;
+    test)  packages+=("${test_packages[@]}") ;;
+    bench) packages+=("${bench_packages[@]}") ;;
+    check) packages+=("${check_packages[@]}") ;;
+    cuda)  torch=yes cuda=yes ;;
+    *) die "unknown part '$part'; known: build test bench check cuda" ;;
   esac
 done
+found_torch=$(selected_torch)
+if [ -n "$torch$cuda" ] && { [ -z "$found_torch" ] || [ ! -e "$torch_folder/cuda-is-complete" -a -n "$cuda" ]; }; then
+  packages+=("${fetch_packages[@]}")
+fi
+[ -n "${TRIREME_SKIP_PACKAGES:-}" ] || [ ${#packages[@]} -eq 0 ] || install_packages "${packages[@]}"
+[ -z "$torch" ] || [ -n "$found_torch" ] || install_torch
+[ -z "$cuda" ] || install_cuda_wheels
