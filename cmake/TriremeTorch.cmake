@@ -10,6 +10,7 @@ if(NOT TRIREME_TORCH_DIR AND DEFINED ENV{TRIREME_PYTHON})
   execute_process(COMMAND "$ENV{TRIREME_PYTHON}" -c
                           "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
                   OUTPUT_VARIABLE TRIREME_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  set(TRIREME_TORCH_DIR "${TRIREME_TORCH_DIR}" CACHE PATH "Folder of the torch package" FORCE)
 endif()
 if(NOT TRIREME_TORCH_DIR)
   set(TRIREME_TORCH_DIR "${PROJECT_SOURCE_DIR}/.deps/torch-${TRIREME_TORCH_VERSION}/torch")

@@ -48,6 +48,8 @@ missing_packages() {  # prints those of the named packages that are not installe
 }
 
 lock() {  # one setup at a time: the second waits, then finds the work done
+  [ -z "$locked" ] || return 0
+  locked=yes
   mkdir -p .deps
   exec 9>.deps/setup.lock
   if ! flock --nonblock 9; then
@@ -65,6 +67,8 @@ install_packages() {
   sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
   fi
   lock
+  mapfile -t missing < <(missing_packages "$@")
+  [ ${#missing[@]} -eq 0 ] && return
   echo "setup: installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   local log=.deps/apt.log
@@ -123,7 +127,7 @@ install_cuda_wheels() {  # everything libtorch_cuda needs at run time
   touch "$torch_folder/cuda-is-complete"
 }
 
-packages=() torch= cuda=
+packages=() torch= cuda= locked=
 for part in "${@:-build}"; do
   case $part in
     build) packages+=("${build_packages[@]}"); torch=yes ;;

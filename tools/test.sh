@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs the tests.
+#
+#   tools/test.sh [CTEST OPTION...]      e.g. tools/test.sh -L unit      tools/test.sh -R ShmAllReduce
+#
+# TRIREME_PRESET chooses the build (default: release), TRIREME_TEST_JOBS how many tests run at once
+# (default: 2; tests of several processes are what fills the cores). The last line is
+# "N passed, N failed, N skipped"; the full log and a JUnit file are in build/PRESET/tests/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${TRIREME_PRESET:-release}
+build=build/$preset
+
+started=$SECONDS
+tools/setup.sh build test
+set_up=$SECONDS
+tools/build.sh "$preset"
+built=$SECONDS
+
+mkdir -p "$build/tests"
+rm -f "$build/tests/junit.xml"
+ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "${TRIREME_TEST_JOBS:-2}" \
+  --test-output-size-passed 100000 --test-output-size-failed 100000 \
+  --output-junit tests/junit.xml --output-log "$build/tests/ctest.log" "$@" || true
+
+echo
+echo "set-up $((set_up - started)) s, build $((built - set_up)) s, tests $((SECONDS - built)) s"
+exec python3 tools/test_summary.py "$build/tests/junit.xml"

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Prints what a test run came to: failures, skipped tests with their reasons, and one closing line.
+
+    tools/test_summary.py JUNIT_FILE
+
+Exit code 0 when at least one test ran and none failed, else 1.
+"""
+import collections
+import re
+import sys
+import xml.etree.ElementTree
+
+
+def skip_reason(output):
+    """What a test said when it skipped itself: GoogleTest prints it below 'FILE:LINE: Skipped'."""
+    found = re.search(r": Skipped\n(.*?)\n\s*\n?\[", output, re.DOTALL)
+    if found and found.group(1).strip():
+        return " ".join(found.group(1).split())
+    found = re.search(r"^SKIPPED: (.*)$", output, re.MULTILINE)
+    return found.group(1) if found else "no reason given"
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    try:
+        cases = xml.etree.ElementTree.parse(sys.argv[1]).getroot().iter("testcase")
+    except (OSError, xml.etree.ElementTree.ParseError) as error:
+        print(f"no test results: {error}")
+        print("0 passed, 1 failed, 0 skipped")
+        return 1
+    passed, failed, skipped = 0, [], collections.defaultdict(list)
+    for case in cases:
+        output = case.findtext("system-out") or ""
+        if case.get("status") == "run":
+            passed += 1
+        elif case.get("status") in ("notrun", "disabled"):
+            disabled = case.get("status") == "disabled"
+            unavailable = case.find("skipped") is not None and "Unable to find" in case.find("skipped").get("message", "")
+            if unavailable:
+                failed.append(case.get("name"))
+            else:
+                skipped["disabled in the source" if disabled else skip_reason(output)].append(case.get("name"))
+        else:
+            failed.append(case.get("name"))
+
+    if skipped:
+        print("skipped:")
+        for reason, names in sorted(skipped.items()):
+            print(f"  {reason}")
+            for name in names:
+                print(f"    {name}")
+    if failed:
+        print("failed:")
+        for name in failed:
+            print(f"  {name}")
+    print(f"{passed} passed, {len(failed)} failed, {sum(map(len, skipped.values()))} skipped")
+    return 1 if failed or passed == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
