@@ -1,0 +1,92 @@
+#include "trireme/telemetry/console_sink.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ostream>
+#include <string_view>
+
+#include "trireme/base/text.h"
+
+namespace trireme::telemetry {
+namespace {
+
+constexpr int kBarWidth = 24;
+
+std::string format(const char* pattern, double value) {
+  char buffer[48];
+  std::snprintf(buffer, sizeof buffer, pattern, value);
+  return buffer;
+}
+
+std::string bar(double done) {
+  const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * kBarWidth);
+  std::string result(kBarWidth, ' ');
+  std::fill_n(result.begin(), filled, '=');
+  return text('[', result, ']');
+}
+
+}  // namespace
+
+ConsoleStyle style_of_stdout() {
+  const char* terminal = std::getenv("TERM");
+  const bool redraws = terminal != nullptr && std::string_view(terminal) != "dumb";
+  return ::isatty(STDOUT_FILENO) == 1 && redraws ? ConsoleStyle::kTerminal : ConsoleStyle::kPlain;
+}
+
+ConsoleSink::ConsoleSink(std::ostream& out, const ConsoleOptions& options) : out_(out), options_(options) {}
+
+ConsoleSink::~ConsoleSink() {
+  if (bar_shown_) out_ << std::endl;
+}
+
+void ConsoleSink::write(const Record& record) {
+  if (record.event == "step") return write_step(record);
+  if (record.event == "eval") {
+    return write_line(text("step ", record.number("step", 0), "  test accuracy ",
+                           format("%.4f", record.number("test_accuracy", 0)), "  test loss ",
+                           format("%.4f", record.number("test_loss", 0))));
+  }
+  if (record.event == "note" && !record.fields.empty()) {
+    if (const auto* note = std::get_if<std::string>(&record.fields.front().second)) write_line(*note);
+  }
+}
+
+void ConsoleSink::write_step(const Record& record) {
+  const bool terminal = options_.style == ConsoleStyle::kTerminal;
+  const bool last = record.number("step", 0) >= static_cast<double>(options_.total_steps);
+  const double least_s = terminal ? options_.redraw_s : options_.plain_s;
+  if (!last && drawn_s_ > 0 && now_s() - drawn_s_ < least_s) return;
+  drawn_s_ = now_s();
+  if (!terminal) return write_line(progress_of(record));
+  const double total = std::max(1.0, static_cast<double>(options_.total_steps));
+  out_ << "\r\x1b[K" << bar(record.number("step", 0) / total) << ' ' << progress_of(record) << std::flush;
+  bar_shown_ = true;
+}
+
+void ConsoleSink::write_line(const std::string& line) {
+  clear_bar();
+  out_ << line << std::endl;
+}
+
+void ConsoleSink::clear_bar() {
+  if (bar_shown_) out_ << "\r\x1b[K";
+  bar_shown_ = false;
+}
+
+std::string ConsoleSink::progress_of(const Record& record) const {
+  const auto step = static_cast<std::int64_t>(record.number("step", 0));
+  std::string line =
+      text("step ", step, "/", options_.total_steps, "  loss ", format("%.4f", record.number("loss", 0)),
+           "  ", format("%.0f", record.number("samples_per_s", 0)), " samples/s  lr ",
+           format("%.3g", record.number("lr", 0)));
+  const double step_s = record.number("step_s", 0);
+  if (step < options_.total_steps && step_s > 0) {
+    line += text("  eta ", human_duration(step_s * static_cast<double>(options_.total_steps - step)));
+  }
+  return line;
+}
+
+}  // namespace trireme::telemetry

@@ -1,0 +1,32 @@
+#pragma once
+// Metrics as JSON lines, one object per record, appended with one write each: a reader never sees half a line
+// of a living run, and a killed run loses at most the line under way. One thread.
+
+#include <cstdint>
+#include <filesystem>
+
+#include "trireme/telemetry/sink.h"
+
+namespace trireme::telemetry {
+
+class JsonlSink : public Sink {
+ public:
+  /// Opens or creates the file for appending. Throws DataError.
+  explicit JsonlSink(const std::filesystem::path& path);
+  ~JsonlSink() override;
+  JsonlSink(const JsonlSink&) = delete;
+  JsonlSink& operator=(const JsonlSink&) = delete;
+
+  /// Throws DataError when the disk is full or the file is gone.
+  void write(const Record& record) override;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+};
+
+/// Drops the lines whose "step" is above `last_step`, and what is no JSON: a resumed run writes them again.
+/// Nothing happens when the file is not there. Throws DataError.
+void drop_lines_after(const std::filesystem::path& path, std::int64_t last_step);
+
+}  // namespace trireme::telemetry

@@ -1,0 +1,15 @@
+#pragma once
+// What a run amounts to, as one small JSON file that appears at once when the run ends. Field names are a
+// contract with scripts: test_accuracy, train_loss, samples_per_s, world_size, steps, wall_s, peak_rss_bytes,
+// weights_xxh3, status, config. Stateless.
+
+#include <filesystem>
+
+#include "trireme/telemetry/sink.h"
+
+namespace trireme::telemetry {
+
+/// Writes the record's fields as an indented JSON object, atomically. Throws DataError.
+void write_summary(const std::filesystem::path& path, const Record& summary);
+
+}  // namespace trireme::telemetry

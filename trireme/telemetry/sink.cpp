@@ -1,0 +1,25 @@
+#include "trireme/telemetry/sink.h"
+
+#include <nlohmann/json.hpp>
+
+namespace trireme::telemetry {
+
+double Record::number(std::string_view name, double otherwise) const {
+  for (const auto& [key, value] : fields) {
+    if (key != name) continue;
+    if (const auto* real = std::get_if<double>(&value)) return *real;
+    if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
+  }
+  return otherwise;
+}
+
+std::string to_json_line(const Record& record) {
+  nlohmann::ordered_json line;
+  line["event"] = record.event;
+  for (const auto& [name, value] : record.fields) {
+    std::visit([&, &key = name](const auto& held) { line[key] = held; }, value);
+  }
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace trireme::telemetry

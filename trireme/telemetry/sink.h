@@ -1,0 +1,34 @@
+#pragma once
+// The seam for what a run reports: a Record is one event ("step", "eval", "end") with named values, and a
+// Sink puts records somewhere: a JSONL file, the console. The trainer writes each record to all of its sinks
+// and knows none of them. A sink is used by one thread.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace trireme::telemetry {
+
+using FieldValue = std::variant<std::int64_t, double, std::string>;
+
+struct Record {
+  std::string event;
+  std::vector<std::pair<std::string, FieldValue>> fields;  ///< in the order in which they are written
+
+  /// The number under that name; `otherwise` when there is none.
+  double number(std::string_view name, double otherwise) const;
+};
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void write(const Record& record) = 0;
+};
+
+/// The record as one JSON object on one line, "event" first; numbers that are not finite become null.
+std::string to_json_line(const Record& record);
+
+}  // namespace trireme::telemetry
