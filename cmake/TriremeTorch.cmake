@@ -30,7 +30,9 @@ target_precompile_headers(trireme_torch_pch PRIVATE
   <torch/csrc/distributed/c10d/Backend.hpp> <torch/csrc/distributed/c10d/PrefixStore.hpp>
   <functional> <map> <memory> <mutex> <string> <thread> <vector>)
 
+# An executable would be compiled with -fPIE, and a precompiled header only fits the flags that made it.
 function(trireme_use_torch_pch target)
+  target_compile_options(${target} PRIVATE -fPIC)
   target_precompile_headers(${target} REUSE_FROM trireme_torch_pch)
 endfunction()
 
