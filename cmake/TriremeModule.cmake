@@ -1,8 +1,8 @@
 # trireme_module(NAME [TORCH] [DEPENDS module...] [LIBRARIES target...])
 # One static library per folder of trireme/, target trireme_NAME, alias trireme::NAME.
 # TORCH says that the module stands above the torch line; LIBRARIES are libraries from outside that it
-# hides behind its own headers. A source whose name ends in _cuda.cpp
-# belongs to the optional CUDA object and is left out here.
+# hides behind its own headers. A source whose name ends in _cuda.cpp belongs to the optional CUDA object
+# and is left out here.
 function(trireme_module name)
   cmake_parse_arguments(ARG "TORCH" "" "DEPENDS;LIBRARIES" ${ARGN})
   set(target trireme_${name})
