@@ -1,0 +1,440 @@
+#include "trireme/comm/group.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/internal/group_state.h"
+
+namespace trireme::comm {
+namespace {
+
+using Mode = IssueMode;
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kAverage:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kProduct:
+      return c10d::ReduceOp::PRODUCT;
+  }
+  throw InternalError("unknown ReduceOp");
+}
+
+void check_tensor(const char* operation, const char* name, const at::Tensor& tensor) {
+  require(tensor.defined(), operation, ": the tensor '", name, "' is undefined");
+  require(tensor.is_contiguous(), operation, ": the tensor '", name,
+          "' is not contiguous: pass tensor.contiguous()");
+}
+
+void check_reduce(const char* operation, const at::Tensor& tensor, ReduceOp op) {
+  require(op != ReduceOp::kAverage || tensor.is_floating_point(), operation, ": an average of ",
+          name_of(tensor.scalar_type()), " is not defined: use kSum, or a floating point tensor");
+}
+
+// `whole` holds one part per rank.
+void check_parts(const char* operation, const char* whole_name, const at::Tensor& whole,
+                 const char* part_name, const at::Tensor& part, int size) {
+  check_tensor(operation, whole_name, whole);
+  check_tensor(operation, part_name, part);
+  require(whole.scalar_type() == part.scalar_type(), operation, ": '", whole_name, "' is ",
+          name_of(whole.scalar_type()), ", but '", part_name, "' is ", name_of(part.scalar_type()));
+  require(whole.numel() == size * part.numel(), operation, ": '", whole_name, "' has ", whole.numel(),
+          " elements; expected ", size, " ranks x ", part.numel(), " elements of '", part_name,
+          "' = ", size * part.numel());
+}
+
+void check_rank(const char* operation, const char* role, int rank, const GroupParts& parts) {
+  const int size = static_cast<int>(parts.world_ranks.size());
+  require(rank >= 0 && rank < size, operation, ": ", role, " is ", rank, ", but group '", parts.name,
+          "' has ", size, " ranks, 0 to ", size - 1);
+}
+
+Operation operation_on(OperationKind kind, const at::Tensor& part, int peer = -1,
+                       ReduceOp reduce = ReduceOp::kSum) {
+  return {.kind = kind, .dtype = part.scalar_type(), .numel = part.numel(), .peer = peer, .reduce = reduce};
+}
+
+Tensors parts_of(const at::Tensor& whole, int size) {
+  const auto flat = whole.view({-1});
+  const std::int64_t numel = flat.numel() / size;
+  Tensors parts;
+  for (int i = 0; i < size; ++i) parts.push_back(flat.narrow(0, i * numel, numel));
+  return parts;
+}
+
+}  // namespace
+
+struct Pending::State {
+  State(std::shared_ptr<Group::State> of_group, const Operation& issued, Work running, Tensors held)
+      : group(std::move(of_group)), operation(issued), work(std::move(running)), tensors(std::move(held)) {}
+
+  ~State() {
+    if (work && work->isCompleted()) group->end(operation.number, OperationRecord::State::kDone);
+  }
+
+  void wait() {
+    const std::lock_guard lock(mutex);
+    if (failed) group->throw_failure();
+    if (!work) return;
+    failed = true;
+    group->wait(operation, *work);
+    failed = false;
+    work.reset();
+    tensors.clear();
+  }
+
+  bool done() {
+    const std::lock_guard lock(mutex);
+    return !work || failed || group->failed() || work->isCompleted();
+  }
+
+  const std::shared_ptr<Group::State> group;
+  const Operation operation;
+  std::mutex mutex;
+  Work work;
+  Tensors tensors;  // stay alive until the operation is over, whatever the backend does
+  bool failed = false;
+};
+
+void Pending::wait() {
+  if (state_) state_->wait();
+}
+
+bool Pending::done() const { return !state_ || state_->done(); }
+
+// Issues through `start`, and waits at once in kSync. A group of one rank has no backend: `alone` does it.
+template <class Start, class Alone>
+Pending Group::State::issue(const std::shared_ptr<State>& self, Mode mode, Operation operation,
+                            Tensors tensors, Start&& start, Alone&& alone) {
+  self->begin(operation);
+  if (!self->parts.backend) {
+    alone();
+    self->end(operation.number, OperationRecord::State::kDone);
+    return {};
+  }
+  Work work;
+  try {
+    work = start(*self->parts.backend, mode == Mode::kAsync);
+  } catch (const std::exception& error) {
+    self->fail_operation(operation, error.what());
+  }
+  if (mode == Mode::kAsync) {
+    return Pending(std::make_shared<Pending::State>(self, operation, std::move(work), std::move(tensors)));
+  }
+  self->wait(operation, *work);
+  return {};
+}
+
+namespace {
+
+void nothing() {}
+
+Pending all_reduce(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& tensor, ReduceOp op) {
+  check_tensor("all_reduce", "tensor", tensor);
+  check_reduce("all_reduce", tensor, op);
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kAllReduce, tensor, -1, op), {tensor},
+      [&](c10d::Backend& backend, bool is_async) {
+        Tensors tensors{tensor};
+        c10d::AllreduceOptions options;
+        options.reduceOp = to_c10d(op);
+        options.asyncOp = is_async;
+        return backend.allreduce(tensors, options);
+      },
+      nothing);
+}
+
+Pending reduce_scatter(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+                       const at::Tensor& input, ReduceOp op) {
+  check_parts("reduce_scatter", "input", input, "output", output, state->size());
+  check_reduce("reduce_scatter", output, op);
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kReduceScatter, output, -1, op), {output, input},
+      [&](c10d::Backend& backend, bool is_async) {
+        c10d::ReduceScatterOptions options;
+        options.reduceOp = to_c10d(op);
+        options.asyncOp = is_async;
+        at::Tensor from = input;
+        return backend._reduce_scatter_base(output, from, options);
+      },
+      [&] { output.copy_(input.view_as(output)); });
+}
+
+Pending all_gather(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+                   const at::Tensor& input) {
+  check_parts("all_gather", "output", output, "input", input, state->size());
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kAllGather, input), {output, input},
+      [&](c10d::Backend& backend, bool is_async) {
+        c10d::AllgatherOptions options;
+        options.asyncOp = is_async;
+        at::Tensor from = input;
+        return backend._allgather_base(output, from, options);
+      },
+      [&] { output.copy_(input.view_as(output)); });
+}
+
+Pending broadcast(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& tensor, int root) {
+  check_tensor("broadcast", "tensor", tensor);
+  check_rank("broadcast", "root", root, state->parts);
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kBroadcast, tensor, root), {tensor},
+      [&](c10d::Backend& backend, bool is_async) {
+        Tensors tensors{tensor};
+        c10d::BroadcastOptions options;
+        options.rootRank = root;
+        options.asyncOp = is_async;
+        return backend.broadcast(tensors, options);
+      },
+      nothing);
+}
+
+Pending reduce(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& tensor, int root,
+               ReduceOp op) {
+  check_tensor("reduce", "tensor", tensor);
+  check_rank("reduce", "root", root, state->parts);
+  check_reduce("reduce", tensor, op);
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kReduce, tensor, root, op), {tensor},
+      [&](c10d::Backend& backend, bool is_async) {
+        Tensors tensors{tensor};
+        c10d::ReduceOptions options;
+        options.reduceOp = to_c10d(op);
+        options.rootRank = root;
+        options.asyncOp = is_async;
+        return backend.reduce(tensors, options);
+      },
+      nothing);
+}
+
+Pending gather(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+               const at::Tensor& input, int root) {
+  check_rank("gather", "root", root, state->parts);
+  check_tensor("gather", "input", input);
+  const bool is_root = state->parts.rank == root;
+  if (is_root) check_parts("gather", "output", output, "input", input, state->size());
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kGather, input, root), {output, input},
+      [&](c10d::Backend& backend, bool is_async) {
+        std::vector<Tensors> outputs;
+        if (is_root) outputs.push_back(parts_of(output, state->size()));
+        Tensors inputs{input.view({-1})};
+        c10d::GatherOptions options;
+        options.rootRank = root;
+        options.asyncOp = is_async;
+        return backend.gather(outputs, inputs, options);
+      },
+      [&] { output.copy_(input.view_as(output)); });
+}
+
+Pending scatter(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+                const at::Tensor& input, int root) {
+  check_rank("scatter", "root", root, state->parts);
+  check_tensor("scatter", "output", output);
+  const bool is_root = state->parts.rank == root;
+  if (is_root) check_parts("scatter", "input", input, "output", output, state->size());
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kScatter, output, root), {output, input},
+      [&](c10d::Backend& backend, bool is_async) {
+        std::vector<Tensors> inputs;
+        if (is_root) inputs.push_back(parts_of(input, state->size()));
+        Tensors outputs{output.view({-1})};
+        c10d::ScatterOptions options;
+        options.rootRank = root;
+        options.asyncOp = is_async;
+        return backend.scatter(outputs, inputs, options);
+      },
+      [&] { output.copy_(input.view_as(output)); });
+}
+
+Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+                   const at::Tensor& input) {
+  check_tensor("all_to_all", "output", output);
+  check_tensor("all_to_all", "input", input);
+  const int size = state->size();
+  require(output.scalar_type() == input.scalar_type() && output.numel() == input.numel(),
+          "all_to_all: 'output' has ", output.numel(), " elements of ", name_of(output.scalar_type()),
+          ", but 'input' has ", input.numel(), " of ", name_of(input.scalar_type()));
+  require(input.numel() % size == 0, "all_to_all: 'input' has ", input.numel(),
+          " elements, which cannot be split into ", size, " equal parts");
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kAllToAll, input), {output, input},
+      [&](c10d::Backend& backend, bool is_async) {
+        c10d::AllToAllOptions options;
+        options.asyncOp = is_async;
+        std::vector<std::int64_t> equal_parts;
+        at::Tensor to = output.view({-1});
+        at::Tensor from = input.view({-1});
+        return backend.alltoall_base(to, from, equal_parts, equal_parts, options);
+      },
+      [&] { output.copy_(input.view_as(output)); });
+}
+
+void check_peer(const char* operation, const char* role, int peer, const GroupParts& parts) {
+  check_rank(operation, role, peer, parts);
+  require(peer != parts.rank, operation, ": ", role, " is ", peer, ", which is this rank itself");
+}
+
+// Sends and receives between two ranks match in order: no tag is needed.
+constexpr int kTag = 0;
+
+Pending send(const std::shared_ptr<Group::State>& state, Mode mode, const at::Tensor& tensor,
+             int destination) {
+  check_tensor("send", "tensor", tensor);
+  check_peer("send", "destination", destination, state->parts);
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kSend, tensor, destination), {tensor},
+      [&](c10d::Backend& backend, bool) {
+        Tensors tensors{tensor};
+        return backend.send(tensors, destination, kTag);
+      },
+      nothing);
+}
+
+Pending recv(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& tensor, int source) {
+  check_tensor("recv", "tensor", tensor);
+  check_peer("recv", "source", source, state->parts);
+  return Group::State::issue(
+      state, mode, operation_on(OperationKind::kRecv, tensor, source), {tensor},
+      [&](c10d::Backend& backend, bool) {
+        Tensors tensors{tensor};
+        return backend.recv(tensors, source, kTag);
+      },
+      nothing);
+}
+
+at::Tensor bytes(std::int64_t count) { return at::empty({count}, at::kByte); }
+
+}  // namespace
+
+int Group::rank() const { return state_->parts.rank; }
+int Group::size() const { return state_->size(); }
+const std::string& Group::name() const { return state_->parts.name; }
+const std::string& Group::backend_name() const { return state_->parts.backend_name; }
+const std::vector<int>& Group::world_ranks() const { return state_->parts.world_ranks; }
+double Group::timeout_s() const { return state_->parts.timeout_s; }
+
+Pending Group::all_reduce_async(at::Tensor& tensor, ReduceOp op) {
+  return comm::all_reduce(state_, Mode::kAsync, tensor, op);
+}
+void Group::all_reduce(at::Tensor& tensor, ReduceOp op) { comm::all_reduce(state_, Mode::kSync, tensor, op); }
+
+Pending Group::reduce_scatter_async(at::Tensor& output, const at::Tensor& input, ReduceOp op) {
+  return comm::reduce_scatter(state_, Mode::kAsync, output, input, op);
+}
+void Group::reduce_scatter(at::Tensor& output, const at::Tensor& input, ReduceOp op) {
+  comm::reduce_scatter(state_, Mode::kSync, output, input, op);
+}
+
+Pending Group::all_gather_async(at::Tensor& output, const at::Tensor& input) {
+  return comm::all_gather(state_, Mode::kAsync, output, input);
+}
+void Group::all_gather(at::Tensor& output, const at::Tensor& input) {
+  comm::all_gather(state_, Mode::kSync, output, input);
+}
+
+Pending Group::broadcast_async(at::Tensor& tensor, int root) {
+  return comm::broadcast(state_, Mode::kAsync, tensor, root);
+}
+void Group::broadcast(at::Tensor& tensor, int root) { comm::broadcast(state_, Mode::kSync, tensor, root); }
+
+Pending Group::reduce_async(at::Tensor& tensor, int root, ReduceOp op) {
+  return comm::reduce(state_, Mode::kAsync, tensor, root, op);
+}
+void Group::reduce(at::Tensor& tensor, int root, ReduceOp op) {
+  comm::reduce(state_, Mode::kSync, tensor, root, op);
+}
+
+Pending Group::gather_async(at::Tensor& output, const at::Tensor& input, int root) {
+  return comm::gather(state_, Mode::kAsync, output, input, root);
+}
+void Group::gather(at::Tensor& output, const at::Tensor& input, int root) {
+  comm::gather(state_, Mode::kSync, output, input, root);
+}
+
+Pending Group::scatter_async(at::Tensor& output, const at::Tensor& input, int root) {
+  return comm::scatter(state_, Mode::kAsync, output, input, root);
+}
+void Group::scatter(at::Tensor& output, const at::Tensor& input, int root) {
+  comm::scatter(state_, Mode::kSync, output, input, root);
+}
+
+Pending Group::all_to_all_async(at::Tensor& output, const at::Tensor& input) {
+  return comm::all_to_all(state_, Mode::kAsync, output, input);
+}
+void Group::all_to_all(at::Tensor& output, const at::Tensor& input) {
+  comm::all_to_all(state_, Mode::kSync, output, input);
+}
+
+Pending Group::send_async(const at::Tensor& tensor, int destination) {
+  return comm::send(state_, Mode::kAsync, tensor, destination);
+}
+void Group::send(const at::Tensor& tensor, int destination) {
+  comm::send(state_, Mode::kSync, tensor, destination);
+}
+
+Pending Group::recv_async(at::Tensor& tensor, int source) {
+  return comm::recv(state_, Mode::kAsync, tensor, source);
+}
+void Group::recv(at::Tensor& tensor, int source) { comm::recv(state_, Mode::kSync, tensor, source); }
+
+void Group::barrier() {
+  State::issue(
+      state_, Mode::kSync, Operation{.kind = OperationKind::kBarrier}, {},
+      [](c10d::Backend& backend, bool is_async) {
+        c10d::BarrierOptions options;
+        options.asyncOp = is_async;
+        return backend.barrier(options);
+      },
+      nothing);
+}
+
+std::vector<std::string> Group::all_gather_text(const std::string& mine) {
+  at::Tensor length = at::empty({1}, at::kLong);
+  *length.mutable_data_ptr<std::int64_t>() = static_cast<std::int64_t>(mine.size());
+  at::Tensor lengths = at::empty({size()}, at::kLong);
+  all_gather(lengths, length);
+  const auto* counts = lengths.const_data_ptr<std::int64_t>();
+  const std::int64_t longest = *std::max_element(counts, counts + size());
+  if (longest == 0) return std::vector<std::string>(static_cast<std::size_t>(size()));
+  at::Tensor padded = bytes(longest);
+  std::memset(padded.mutable_data_ptr(), 0, static_cast<std::size_t>(longest));
+  std::memcpy(padded.mutable_data_ptr(), mine.data(), mine.size());
+  at::Tensor all = bytes(longest * size());
+  all_gather(all, padded);
+  std::vector<std::string> result;
+  const char* text_of_all = static_cast<const char*>(all.const_data_ptr());
+  for (int i = 0; i < size(); ++i) {
+    result.emplace_back(text_of_all + i * longest, static_cast<std::size_t>(counts[i]));
+  }
+  return result;
+}
+
+at::Tensor Group::allocate(std::int64_t numel, at::ScalarType dtype) const {
+  const auto& backend = state_->parts.backend;
+  if (!backend || !backend->supportsTensorAlloc(0)) return at::zeros({numel}, dtype);
+  return backend->allocateTensor(numel, at::TensorOptions(dtype)).zero_();
+}
+
+std::vector<OperationRecord> Group::recent_operations() const {
+  std::vector<OperationRecord> records;
+  for (const auto& operation : state_->recent()) records.push_back(operation.record());
+  return records;
+}
+
+c10d::Backend& Group::backend() const {
+  require(state_->parts.backend.defined(), "group '", name(), "' has one rank and therefore no backend");
+  return *state_->parts.backend;
+}
+
+}  // namespace trireme::comm

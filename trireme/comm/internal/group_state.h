@@ -1,0 +1,87 @@
+#pragma once
+// What the copies of one Group handle share: the backend, the numbering and the ring of last operations, and
+// the first failure, which every later operation repeats. Issuing is for one thread at a time; ending,
+// failing and reading are allowed from any thread.
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "trireme/comm/group.h"
+#include "trireme/comm/internal/operation.h"
+#include "trireme/telemetry/status_page.h"
+
+namespace trireme::comm {
+
+using Work = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
+
+/// Whether the caller waits at once; a backend may then work on the caller's thread.
+enum class IssueMode { kSync, kAsync };
+
+/// What a Group is made from.
+struct GroupParts {
+  std::string name;
+  std::string backend_name;
+  c10::intrusive_ptr<c10d::Backend> backend;  ///< empty for a group of one rank
+  std::vector<int> world_ranks;
+  int rank = 0;
+  double timeout_s = 60;
+  std::shared_ptr<telemetry::StatusPage> status;
+  /// Tells the other ranks of the group why it failed; called once, from the thread that noticed.
+  std::function<void(const std::string& cause)> publish_failure;
+  /// What is known about the ranks that an operation still waits for; empty when nothing is.
+  std::function<std::string(const Operation& operation)> explain_stall;
+};
+
+struct Group::State {
+  static constexpr std::size_t kRingSize = 64;
+
+  explicit State(GroupParts given) : parts(std::move(given)) {}
+
+  int size() const { return static_cast<int>(parts.world_ranks.size()); }
+
+  template <class Start, class Alone>
+  static Pending issue(const std::shared_ptr<State>& self, IssueMode mode, Operation operation,
+                       Tensors tensors, Start&& start, Alone&& alone);
+
+  /// Numbers the operation and enters it into ring and status page. Throws the group's first failure.
+  void begin(Operation& operation);
+  void end(std::uint64_t number, OperationRecord::State how);
+  /// Waits until the operation is over. Throws CommError after failing the group.
+  void wait(const Operation& operation, c10d::Work& work);
+  /// Fails the group because of what happened to an operation.
+  [[noreturn]] void fail_operation(const Operation& operation, const std::string& what);
+
+  /// Fails the group: the first cause stays, what is pending is aborted, the others are told.
+  void fail(const std::string& cause);
+  /// The same when another rank has told us.
+  void fail_told(const std::string& cause);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  /// Throws the first failure if there is one.
+  void check() const;
+  [[noreturn]] void throw_failure() const;
+
+  /// Operations that are issued and not over, oldest first.
+  std::vector<Operation> pending() const;
+  std::vector<Operation> recent() const;
+  std::uint64_t last_number() const;
+
+  GroupParts parts;
+
+ private:
+  bool enter_failure(const std::string& cause);
+
+  mutable std::mutex mutex_;
+  std::uint64_t number_ = 0;
+  std::array<Operation, kRingSize> ring_;
+  std::atomic<bool> failed_ = false;
+  std::string cause_;
+};
+
+}  // namespace trireme::comm

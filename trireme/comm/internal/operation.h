@@ -1,0 +1,50 @@
+#pragma once
+// One operation of a group in numbers: cheap to make and to compare between ranks; text only on demand.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "trireme/comm/group.h"
+
+namespace trireme::comm {
+
+enum class OperationKind : std::uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kSend,
+  kRecv,
+  kBarrier,
+};
+
+struct Operation {
+  std::uint64_t number = 0;
+  OperationKind kind = OperationKind::kBarrier;
+  at::ScalarType dtype = at::ScalarType::Undefined;  ///< Undefined for barrier
+  std::int64_t numel = 0;                            ///< of the part of one rank
+  int peer = -1;
+  ReduceOp reduce = ReduceOp::kSum;
+  OperationRecord::State state = OperationRecord::State::kIssued;
+  double issued_s = 0;
+  double done_s = 0;
+
+  OperationRecord record() const;
+};
+
+const char* name_of(OperationKind kind);
+/// "f32", "bf16", "i64", ...
+const char* name_of(at::ScalarType dtype);
+const char* name_of(ReduceOp op);
+
+/// Writes "all_reduce #57 of group world, 6553600 f32, running" without allocating; returns its length.
+std::size_t format_status(const Operation& operation, const std::string& group, char* out, std::size_t space);
+
+}  // namespace trireme::comm

@@ -1,0 +1,32 @@
+#pragma once
+// How the ranks of a world find each other: the store that rank 0 serves, and the arrival of all ranks, who
+// publish what they are and check that the others agree.
+
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "trireme/base/clock.h"
+#include "trireme/comm/launch_environment.h"
+
+namespace trireme::comm {
+
+/// What a rank tells the others on arrival.
+struct Arrival {
+  int world_size = 1;
+  std::string version;
+  std::string backend;
+  std::string host_id;
+  int pid = 0;
+};
+
+/// Serves (rank 0) or joins the store of the environment. Throws CommError: port taken, nobody there.
+c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& environment, const Deadline& deadline,
+                                              double timeout_s);
+
+/// Publishes `mine` and returns everybody's, by rank. Throws CommError that names the missing ranks at the
+/// deadline, or both sides where ranks disagree about the world.
+std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine,
+                            const Deadline& deadline, double timeout_s);
+
+}  // namespace trireme::comm

@@ -1,0 +1,215 @@
+#include "trireme/comm/launch_environment.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.h"
+
+namespace trireme::comm {
+namespace {
+
+class Variables {
+ public:
+  explicit Variables(const Lookup& lookup) : lookup_(lookup) {}
+
+  std::optional<std::string> find(const std::string& name) const {
+    auto value = lookup_(name);
+    if (value && value->empty()) return std::nullopt;
+    return value;
+  }
+  bool has(const std::string& name) const { return find(name).has_value(); }
+
+  /// The first of the names that is set, as a number in [least, most].
+  std::optional<int> find_number(const std::vector<std::string>& names, int least, int most) const {
+    for (const auto& name : names) {
+      if (const auto value = find(name)) return number(name, *value, least, most);
+    }
+    return std::nullopt;
+  }
+  int number_of(const std::string& name, int least, int most, const std::string& because) const {
+    const auto value = find(name);
+    require(value.has_value(), "the environment variable ", name, " is not set, but ", because, ": set ",
+            name, " to a number from ", least, " on, or start with 'trireme launch'");
+    return number(name, *value, least, most);
+  }
+
+ private:
+  static int number(const std::string& name, const std::string& value, int least, int most) {
+    int result = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+    require(error == std::errc() && end == value.data() + value.size() && result >= least && result <= most,
+            "the environment variable ", name, " is '", value, "'; expected a whole number from ", least,
+            " to ", most);
+    return result;
+  }
+
+  const Lookup& lookup_;
+};
+
+constexpr int kMostRanks = 1 << 20;
+constexpr int kMostPort = 65535;
+
+// Ports below are often taken by services, those from 32768 on by outgoing connections.
+int port_from(const std::string& job) {
+  std::uint32_t hash = 2166136261u;
+  for (const unsigned char c : job) hash = (hash ^ c) * 16777619u;
+  return 20000 + static_cast<int>(hash % 12000);
+}
+
+void check_ranks(const LaunchEnvironment& environment, const std::string& rank_name,
+                 const std::string& size_name) {
+  require(environment.rank < environment.world_size, "the environment variable ", rank_name, " is ",
+          environment.rank, ", but ", size_name, " is ", environment.world_size,
+          ": ranks count from 0 and have to be below the world size");
+  require(environment.local_world_size <= environment.world_size, "there are ", environment.local_world_size,
+          " ranks on this host in a world of ", environment.world_size,
+          ": the local world size cannot be larger than the world size");
+  require(environment.local_rank < environment.local_world_size, "the local rank is ", environment.local_rank,
+          ", but there are ", environment.local_world_size,
+          " ranks on this host: local ranks count from 0 and have to be below the local world size");
+}
+
+LaunchEnvironment read_plain(const Variables& variables) {
+  LaunchEnvironment result;
+  const bool torchrun = variables.has("TORCHELASTIC_RUN_ID") || variables.has("TORCHELASTIC_RESTART_COUNT");
+  result.launcher = torchrun ? "torchrun" : "env";
+  result.rank = variables.number_of("RANK", 0, kMostRanks, "WORLD_SIZE is");
+  result.world_size = variables.number_of("WORLD_SIZE", 1, kMostRanks, "RANK is");
+  const bool alone = result.world_size == 1;
+  result.local_world_size = variables.find_number({"LOCAL_WORLD_SIZE"}, 1, kMostRanks)
+                                .value_or(variables.has("LOCAL_RANK") && !alone ? 0 : result.world_size);
+  result.local_rank = variables.find_number({"LOCAL_RANK"}, 0, kMostRanks).value_or(-1);
+  if (result.local_world_size == 0) result.local_world_size = result.world_size;
+  if (result.local_rank < 0) result.local_rank = result.rank % result.local_world_size;
+  check_ranks(result, "RANK", "WORLD_SIZE");
+  const auto addr = variables.find("MASTER_ADDR");
+  require(
+      alone || addr.has_value(), "the environment variable WORLD_SIZE is ", result.world_size,
+      ", but MASTER_ADDR is not set: set it to the address of the host of rank 0 (127.0.0.1 when all ranks "
+      "share a host), or start with 'trireme launch'");
+  if (addr) result.master_addr = *addr;
+  result.master_port = variables.find_number({"MASTER_PORT"}, 1, kMostPort).value_or(result.master_port);
+  result.master_store_is_external = variables.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (result.rank == 0) {
+    result.master_listen_fd = variables.find_number({"TRIREME_MASTER_FD"}, 0, kMostRanks);
+  }
+  result.restart_count =
+      variables.find_number({"TRIREME_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"}, 0, kMostRanks)
+          .value_or(0);
+  return result;
+}
+
+LaunchEnvironment read_open_mpi(const Variables& variables) {
+  const std::string because = "OMPI_COMM_WORLD_RANK or OMPI_COMM_WORLD_SIZE says that mpirun started this";
+  LaunchEnvironment result;
+  result.launcher = "openmpi";
+  result.rank = variables.number_of("OMPI_COMM_WORLD_RANK", 0, kMostRanks, because);
+  result.world_size = variables.number_of("OMPI_COMM_WORLD_SIZE", 1, kMostRanks, because);
+  result.local_rank = variables.number_of("OMPI_COMM_WORLD_LOCAL_RANK", 0, kMostRanks, because);
+  result.local_world_size = variables.number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks, because);
+  check_ranks(result, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+  const auto addr = variables.find("MASTER_ADDR");
+  require(addr || result.local_world_size == result.world_size, "mpirun started ", result.world_size,
+          " ranks, ", result.local_world_size,
+          " of them on this host, but MASTER_ADDR is not set: pass the address of the host of rank 0 to all "
+          "ranks, as in 'mpirun -x MASTER_ADDR=10.0.0.1 -x MASTER_PORT=29500 ...'");
+  if (addr) result.master_addr = *addr;
+  auto job = variables.find("PMIX_NAMESPACE");
+  if (!job) job = variables.find("OMPI_MCA_ess_base_jobid");
+  result.master_port = variables.find_number({"MASTER_PORT"}, 1, kMostPort)
+                           .value_or(job ? port_from(*job) : result.master_port);
+  return result;
+}
+
+/// "n01" from "n[01-04,7],m3".
+std::string first_host(const std::string& node_list) {
+  const auto bracket = node_list.find('[');
+  const auto comma = node_list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return node_list.substr(0, comma);
+  const auto end = node_list.find_first_of(",-]", bracket);
+  require(end != std::string::npos, "the environment variable SLURM_STEP_NODELIST is '", node_list,
+          "'; expected a list of hosts like 'n[01-04,7]'");
+  return node_list.substr(0, bracket) + node_list.substr(bracket + 1, end - bracket - 1);
+}
+
+/// Tasks on the given node from "2(x3),1": three nodes of two tasks, then one of one.
+int tasks_on_node(const std::string& tasks_per_node, int node) {
+  int first = 0;
+  for (const auto& group : split(tasks_per_node, ',')) {
+    int tasks = 0;
+    int nodes = 1;
+    const char* end = group.data() + group.size();
+    auto [at, error] = std::from_chars(group.data(), end, tasks);
+    if (error == std::errc() && end - at > 3 && at[0] == '(' && at[1] == 'x') {
+      std::tie(at, error) = [&] {
+        const auto parsed = std::from_chars(at + 2, end, nodes);
+        return std::pair(parsed.ptr, parsed.ec);
+      }();
+      ++at;
+    }
+    require(error == std::errc() && at == end && tasks > 0,
+            "the environment variable SLURM_STEP_TASKS_PER_NODE is '", tasks_per_node,
+            "'; expected task counts like '2(x3),1'");
+    if (node < first + nodes) return tasks;
+    first += nodes;
+  }
+  throw InvalidArgument(text("the environment variable SLURM_STEP_TASKS_PER_NODE is '", tasks_per_node,
+                             "', which has no node ", node, " (SLURM_NODEID)"));
+}
+
+LaunchEnvironment read_slurm(const Variables& variables) {
+  const std::string because = "SLURM_PROCID or SLURM_NTASKS says that srun started this";
+  LaunchEnvironment result;
+  result.launcher = "slurm";
+  result.rank = variables.number_of("SLURM_PROCID", 0, kMostRanks, because);
+  result.world_size = variables.number_of("SLURM_NTASKS", 1, kMostRanks, because);
+  result.local_rank = variables.number_of("SLURM_LOCALID", 0, kMostRanks, because);
+  if (const auto tasks = variables.find("SLURM_STEP_TASKS_PER_NODE")) {
+    const int node = variables.find_number({"SLURM_NODEID"}, 0, kMostRanks).value_or(0);
+    result.local_world_size = tasks_on_node(*tasks, node);
+  } else {
+    result.local_world_size =
+        variables.find_number({"SLURM_NTASKS_PER_NODE"}, 1, kMostRanks).value_or(result.world_size);
+  }
+  check_ranks(result, "SLURM_PROCID", "SLURM_NTASKS");
+  auto addr = variables.find("MASTER_ADDR");
+  if (!addr && result.local_world_size < result.world_size) {
+    const auto nodes = variables.find("SLURM_STEP_NODELIST");
+    addr = nodes ? first_host(*nodes) : variables.find("SLURM_LAUNCH_NODE_IPADDR");
+    require(addr.has_value(),
+            "srun started ranks on several hosts, but neither SLURM_STEP_NODELIST nor "
+            "SLURM_LAUNCH_NODE_IPADDR is set: set MASTER_ADDR to the address of the host of rank 0");
+  }
+  if (addr) result.master_addr = *addr;
+  const auto job = variables.find("SLURM_JOB_ID");
+  const std::string step = variables.find("SLURM_STEP_ID").value_or("0");
+  result.master_port = variables.find_number({"MASTER_PORT"}, 1, kMostPort)
+                           .value_or(job ? port_from(*job + "." + step) : result.master_port);
+  result.restart_count = variables.find_number({"SLURM_RESTART_COUNT"}, 0, kMostRanks).value_or(0);
+  return result;
+}
+
+}  // namespace
+
+LaunchEnvironment read_launch_environment(const Lookup& lookup) {
+  const Variables variables(lookup);
+  if (variables.has("RANK") || variables.has("WORLD_SIZE")) return read_plain(variables);
+  if (variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE")) {
+    return read_open_mpi(variables);
+  }
+  // A batch script of Slurm has SLURM_NTASKS too, but only srun gives a process a rank.
+  if (variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_ID")) return read_slurm(variables);
+  return {};
+}
+
+LaunchEnvironment read_launch_environment() {
+  return read_launch_environment([](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  });
+}
+
+}  // namespace trireme::comm
