@@ -1,7 +1,10 @@
 #pragma once
 // Delivers this rank's micro-batches of each global batch in order, read ahead by worker threads. What a step
 // receives depends on (seed, epoch, batch, rank, world, microbatches) only, not on the number of workers.
-// A failed read surfaces as DataError from next(); threads are joined by the destructor within a second.
+// A global batch is cut into consecutive parts first by rank, then each rank's part by micro-batch: ranks
+// differ by at most one sample, and 1 rank x 4 micro-batches, 2 x 2 and 4 x 1 see the same parts wherever
+// the sizes divide evenly. A failed read surfaces as the data set's error from next(), again at each call;
+// threads start with the first next() and are joined by the destructor as soon as the read in hand is done.
 // One consuming thread.
 
 #include <cstdint>
@@ -27,7 +30,8 @@ struct LoaderOptions {
   int rank = 0;
   int world_size = 1;
   int workers = 1;
-  int prefetch = 4;  ///< steps read ahead
+  int prefetch = 4;        ///< steps read ahead
+  double timeout_s = 300;  ///< longest wait of next()
   std::uint64_t seed = 0;
   Sampler::Order order = Sampler::Order::kShuffled;
 };

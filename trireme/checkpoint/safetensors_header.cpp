@@ -1,0 +1,174 @@
+#include "trireme/checkpoint/internal/safetensors_header.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/internal/dtype.h"
+
+namespace trireme::checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+
+template <class... Parts>
+[[noreturn]] void fail(const std::string& file, const Parts&... parts) {
+  throw DataError(text(file, " is not a valid safetensors file: ", parts...));
+}
+
+/// Refuses a name that comes twice in one object: whoever reads it might take the other one.
+class DuplicateCheck {
+ public:
+  explicit DuplicateCheck(const std::string& file) : file_(file) {}
+  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
+    // Ours nest to depth 3; the limit keeps a hostile file from nesting without end.
+    if (depth > 8) fail(file_, "its header nests too deeply");
+    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys_.pop_back();
+    if (event == Json::parse_event_t::key && !keys_.back().insert(parsed.get<std::string>()).second) {
+      fail(file_, "its header names ", parsed.dump(), " twice");
+    }
+    return true;
+  }
+
+ private:
+  const std::string& file_;
+  std::vector<std::set<std::string>> keys_;
+};
+
+Json parse_json(std::string_view text_of_header, const std::string& file) {
+  DuplicateCheck check(file);
+  Json json;
+  try {
+    json = Json::parse(text_of_header, [&](int depth, Json::parse_event_t event, Json& parsed) {
+      return check(depth, event, parsed);
+    });
+  } catch (const Json::exception& error) {
+    fail(file, "its header is not JSON (", error.what(), ")");
+  }
+  if (!json.is_object()) fail(file, "its header is not a JSON object");
+  return json;
+}
+
+const Json& member(const Json& entry, const char* key, const std::string& name, const std::string& file) {
+  const auto found = entry.find(key);
+  if (found == entry.end()) fail(file, "tensor '", name, "' has no ", key);
+  return *found;
+}
+
+std::uint64_t number(const Json& value, const char* what, const std::string& name, const std::string& file) {
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) {
+    fail(file, "the ", what, " of tensor '", name, "' hold ", value.dump(), ", not a count");
+  }
+  return value.get<std::uint64_t>();
+}
+
+/// Bytes that shape and type need; a product beyond 63 bits is an error.
+std::uint64_t bytes_of(const HeaderEntry& entry, const std::string& file) {
+  std::uint64_t bytes = c10::elementSize(entry.type);
+  if (std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end()) return 0;
+  for (const std::int64_t dim : entry.shape) {
+    if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) /
+                    static_cast<std::uint64_t>(dim)) {
+      fail(file, "the shape of tensor '", entry.name, "' is too large to be true");
+    }
+    bytes *= static_cast<std::uint64_t>(dim);
+  }
+  return bytes;
+}
+
+HeaderEntry parse_entry(const std::string& name, const Json& json, std::uint64_t data_bytes,
+                        const std::string& file) {
+  if (!json.is_object()) fail(file, "the entry of tensor '", name, "' is not a JSON object");
+  HeaderEntry entry;
+  entry.name = name;
+  const Json& dtype = member(json, "dtype", name, file);
+  const auto type = dtype.is_string() ? dtype_of(dtype.get<std::string>()) : std::nullopt;
+  if (!type) fail(file, "tensor '", name, "' has the unknown dtype ", dtype.dump());
+  entry.type = *type;
+  const Json& shape = member(json, "shape", name, file);
+  if (!shape.is_array() || shape.size() > 64)
+    fail(file, "the shape of tensor '", name, "' is not a list of sizes");
+  for (const Json& dim : shape)
+    entry.shape.push_back(static_cast<std::int64_t>(number(dim, "shape", name, file)));
+  const Json& offsets = member(json, "data_offsets", name, file);
+  if (!offsets.is_array() || offsets.size() != 2)
+    fail(file, "the data_offsets of tensor '", name, "' are not two numbers");
+  entry.begin = number(offsets[0], "data_offsets", name, file);
+  entry.end = number(offsets[1], "data_offsets", name, file);
+  if (entry.begin > entry.end || entry.end > data_bytes) {
+    fail(file, "tensor '", name, "' lies at bytes ", entry.begin, " to ", entry.end, ", but the file holds ",
+         data_bytes, " bytes of data: truncated or damaged");
+  }
+  const std::uint64_t needed = bytes_of(entry, file);
+  if (entry.end - entry.begin != needed) {
+    fail(file, "tensor '", name, "' needs ", needed, " bytes, its offsets give it ", entry.end - entry.begin);
+  }
+  return entry;
+}
+
+std::map<std::string, std::string> parse_metadata(const Json& json, const std::string& file) {
+  std::map<std::string, std::string> metadata;
+  if (!json.is_object()) fail(file, "its __metadata__ is not a JSON object");
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) fail(file, "the value of '", key, "' in its __metadata__ is not text");
+    metadata[key] = value.get<std::string>();
+  }
+  return metadata;
+}
+
+void check_cover(const std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, const std::string& file) {
+  std::uint64_t covered = 0;
+  for (const HeaderEntry& entry : entries) {
+    if (entry.begin < covered) fail(file, "tensor '", entry.name, "' overlaps the one before it");
+    if (entry.begin > covered) fail(file, "there is a gap before tensor '", entry.name, "'");
+    covered = entry.end;
+  }
+  if (covered != data_bytes) {
+    fail(file, "its tensors end after ", covered, " of ", data_bytes, " bytes of data");
+  }
+}
+
+}  // namespace
+
+SafetensorsHeader parse_header(std::string_view json_text, std::uint64_t data_bytes,
+                               const std::string& file) {
+  if (json_text.empty() || json_text.front() != '{') fail(file, "its header does not begin with '{'");
+  SafetensorsHeader header;
+  for (const auto& [name, value] : parse_json(json_text, file).items()) {
+    if (name == "__metadata__") {
+      header.metadata = parse_metadata(value, file);
+    } else {
+      header.entries.push_back(parse_entry(name, value, data_bytes, file));
+    }
+  }
+  std::sort(header.entries.begin(), header.entries.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  check_cover(header.entries, data_bytes, file);
+  return header;
+}
+
+std::string header_json(const SafetensorsHeader& header) {
+  // Ordered: the entries in the order of their data make the file readable for people, too.
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
+  for (const HeaderEntry& entry : header.entries) {
+    json[entry.name] = {{"dtype", dtype_name(entry.type)},
+                        {"shape", entry.shape},
+                        {"data_offsets", {entry.begin, entry.end}}};
+  }
+  std::string result;
+  try {
+    result = json.dump();
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidArgument(text("a tensor name or metadata text is not valid UTF-8 (", error.what(), ")"));
+  }
+  result.append((8 - result.size() % 8) % 8, ' ');
+  return result;
+}
+
+}  // namespace trireme::checkpoint

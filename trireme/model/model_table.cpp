@@ -1,0 +1,67 @@
+#include <array>
+
+#include "trireme/base/error.h"
+#include "trireme/model/cnn.h"
+#include "trireme/model/initialise.h"
+#include "trireme/model/mlp.h"
+#include "trireme/model/model.h"
+
+namespace trireme::model {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+std::string text_of(const Shape& shape) {
+  std::vector<std::string> dims;
+  for (const std::int64_t dim : shape) dims.push_back(std::to_string(dim));
+  return text("(", join(dims), ")");
+}
+
+std::shared_ptr<Model> make_mlp(const ModelOptions& options, const Shape& input_shape,
+                                std::int64_t num_classes) {
+  std::int64_t num_inputs = 1;
+  for (const std::int64_t dim : input_shape) num_inputs *= dim;
+  return std::make_shared<Mlp>(num_inputs, options.hidden, num_classes);
+}
+
+std::shared_ptr<Model> make_cnn(const ModelOptions&, const Shape& input_shape, std::int64_t num_classes) {
+  require(input_shape.size() == 3 && input_shape[1] >= 4 && input_shape[2] >= 4,
+          "the cnn takes images (channels, height, width) of at least 4 by 4 pixels, not samples of shape ",
+          text_of(input_shape));
+  return std::make_shared<Cnn>(input_shape[0], input_shape[1], input_shape[2], num_classes);
+}
+
+struct ModelRow {
+  std::string_view name;
+  std::shared_ptr<Model> (*make)(const ModelOptions&, const Shape&, std::int64_t num_classes);
+};
+
+constexpr std::array<ModelRow, 2> kModelTable = {{
+    {"mlp", make_mlp},
+    {"cnn", make_cnn},
+}};
+
+}  // namespace
+
+std::shared_ptr<Model> make_model(const ModelOptions& options, const std::vector<std::int64_t>& input_shape,
+                                  std::int64_t num_classes, std::uint64_t seed) {
+  require(num_classes >= 1, "a model needs at least one class, not ", num_classes);
+  for (const std::int64_t dim : input_shape) {
+    require(dim >= 1, "a model cannot take samples of shape ", text_of(input_shape));
+  }
+  for (const ModelRow& row : kModelTable) {
+    if (row.name != options.name) continue;
+    std::shared_ptr<Model> model = row.make(options, input_shape, num_classes);
+    initialise(*model, seed);
+    return model;
+  }
+  throw InvalidArgument(text("unknown model '", options.name, "'", suggest(options.name, model_names())));
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const ModelRow& row : kModelTable) names.emplace_back(row.name);
+  return names;
+}
+
+}  // namespace trireme::model
