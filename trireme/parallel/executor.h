@@ -3,9 +3,10 @@
 // action under way stands in the rank's StatusPage, so a stall or a death can be located to the action. A
 // handler's exception passes through after the action has been noted. Not thread-safe; one executor per rank.
 
-#include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "trireme/schedule/program.h"
 #include "trireme/telemetry/status_page.h"
@@ -29,13 +30,23 @@ class Executor {
   /// Executes the rank's actions once, in order. `step` is the number shown in the status page.
   void run(std::uint64_t step);
 
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
   const schedule::Program& program() const { return program_; }
 
  private:
+  /// An action with its text and handler looked up once: a step allocates nothing.
+  struct PreparedAction {
+    schedule::Action action;
+    std::string text;
+    const std::function<void(const schedule::Action&)>* handler;
+  };
+
   schedule::Program program_;
-  int pipeline_rank_;
   ActionHandlers handlers_;
   telemetry::StatusPage& status_;
+  std::vector<PreparedAction> steps_;
 };
 
 }  // namespace trireme::parallel
