@@ -10,7 +10,7 @@
 namespace trireme::test {
 
 struct ChildResult {
-  int exit_code = -1;    ///< -1 when it was ended by a signal or the deadline
+  int exit_code = -1;  ///< -1 when it was ended by a signal or the deadline
   int signal = 0;
   bool timed_out = false;
   std::string out;
@@ -21,7 +21,8 @@ struct ChildResult {
 class ChildProcess {
  public:
   /// `environment` is added to this process's; an empty value removes the variable.
-  ChildProcess(const std::vector<std::string>& command, const std::map<std::string, std::string>& environment = {},
+  ChildProcess(const std::vector<std::string>& command,
+               const std::map<std::string, std::string>& environment = {},
                const std::string& working_folder = "");
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -43,8 +44,8 @@ class ChildProcess {
 };
 
 /// Runs to the end.
-ChildResult run(const std::vector<std::string>& command, const std::map<std::string, std::string>& environment = {},
-                double timeout_s = 120);
+ChildResult run(const std::vector<std::string>& command,
+                const std::map<std::string, std::string>& environment = {}, double timeout_s = 120);
 
 /// Path of a program of this build: bin("trireme").
 std::string bin(const std::string& name);

@@ -1,9 +1,11 @@
 #pragma once
 // What a rank is doing right now, where others can read it even after it died: one page of shared memory that
 // the launcher creates and hands down (environment variable TRIREME_STATUS_FD, a descriptor that survives
-// exec). The rank writes, the launcher and the other ranks' messages read. A writer never blocks and never
-// allocates; a torn read is detected and retried (sequence lock). Without a launcher the page is private
-// memory. One writing thread at a time per field group; any number of readers.
+// exec). The rank writes, the launcher and the other ranks' messages read. A writer never blocks, never
+// allocates and makes no system call; a torn read is detected and retried (sequence lock, after H.-J. Boehm,
+// "Can seqlocks get along with programming language memory models?", MSPC 2012, section 4). Without a
+// launcher the page is private memory. One writing thread at a time per text (action, operation); any number
+// of readers.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +20,7 @@ struct Status {
   std::uint64_t step = 0;
   std::string action;     ///< what the rank is in: "step 12: 0B3", "loading data"
   std::string operation;  ///< the last communication: "all_reduce #57 of group world, 6553600 f32, running"
-  double updated_s = 0;   ///< when it last changed, on the monotonic clock of the host
+  double updated_s = 0;   ///< when it last changed, on the monotonic clock of the host, to some milliseconds
 };
 
 class StatusPage {
@@ -27,7 +29,9 @@ class StatusPage {
   static std::shared_ptr<StatusPage> from_environment();
   /// A page of this process only (ranks as threads, tests).
   static std::shared_ptr<StatusPage> make_private();
-  /// For the launcher: a new page and the descriptor to hand to one rank. Leaves nothing in any file system.
+  /// For the launcher: a new page and the descriptor to hand to one rank, which the caller closes. It is
+  /// closed on exec unless the caller clears that flag. Leaves nothing in any file system. Throws
+  /// InternalError.
   static std::shared_ptr<StatusPage> create(int* descriptor);
 
   ~StatusPage();
@@ -40,13 +44,14 @@ class StatusPage {
   void set_action(std::string_view action);
   void set_operation(std::string_view operation);
 
+  /// Never blocks: a text whose writer died in the middle of it comes as it was left.
   Status read() const;
 
  private:
   struct Page;
-  StatusPage(Page* page, bool mapped);
+  explicit StatusPage(Page* page) : page_(page) {}
+  static std::shared_ptr<StatusPage> map(int descriptor);
   Page* page_;
-  bool mapped_;
 };
 
 }  // namespace trireme::telemetry

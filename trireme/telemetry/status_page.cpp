@@ -1,0 +1,158 @@
+#include "trireme/telemetry/status_page.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "trireme/base/error.h"
+
+namespace trireme::telemetry {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31656d6572697274;  // "trireme1", little endian
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kTextWords = 26;
+constexpr std::size_t kTextBytes = kTextWords * 8 - 1;  // a zero byte ends the text
+
+/// Text under a sequence lock. The words are atomic and ordered among each other by release and acquire, not
+/// by fences, so that ThreadSanitizer understands it.
+class SharedText {
+ public:
+  void write(std::string_view text) {
+    text = text.substr(0, kTextBytes);
+    // Odd while it is being written; also after a writer that died in between and was replaced.
+    const std::uint64_t odd = (sequence_.load(std::memory_order_relaxed) + 1) | 1;
+    sequence_.store(odd, std::memory_order_relaxed);
+    for (std::size_t word = 0; word <= text.size() / 8; ++word) {
+      const auto part = text.substr(word * 8, 8);
+      std::uint64_t value = 0;
+      std::memcpy(&value, part.data(), part.size());
+      words_[word].store(value, std::memory_order_release);
+    }
+    sequence_.store(odd + 1, std::memory_order_release);
+  }
+
+  std::string read() const {
+    constexpr int kTries = 1000;
+    std::array<char, kTextWords * 8> copy{};
+    for (int attempt = 0; attempt < kTries; ++attempt) {
+      const std::uint64_t before = sequence_.load(std::memory_order_acquire);
+      for (std::size_t word = 0; word < kTextWords; ++word) {
+        const std::uint64_t value = words_[word].load(std::memory_order_acquire);
+        std::memcpy(copy.data() + word * 8, &value, 8);
+      }
+      if (before % 2 == 0 && sequence_.load(std::memory_order_relaxed) == before) break;
+    }
+    return {copy.data(), ::strnlen(copy.data(), kTextBytes)};
+  }
+
+ private:
+  std::atomic<std::uint64_t> sequence_{0};
+  std::array<std::atomic<std::uint64_t>, kTextWords> words_{};
+};
+
+// The coarse clock is read without a system call even where the fine one is not.
+std::int64_t coarse_now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+struct StatusPage::Page {
+  std::uint64_t magic = kMagic;
+  std::atomic<std::int64_t> rank{-1};
+  std::atomic<std::uint64_t> step{0};
+  std::atomic<std::int64_t> updated_ns{0};
+  SharedText action;
+  SharedText operation;
+
+  void touch() { updated_ns.store(coarse_now_ns(), std::memory_order_relaxed); }
+};
+
+std::shared_ptr<StatusPage> StatusPage::map(int descriptor) {
+  static_assert(sizeof(Page) <= kPageBytes && std::atomic<std::uint64_t>::is_always_lock_free);
+  const int flags = descriptor < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
+  void* memory = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return std::shared_ptr<StatusPage>(new StatusPage(static_cast<Page*>(memory)));
+}
+
+std::shared_ptr<StatusPage> StatusPage::make_private() {
+  auto page = map(-1);
+  if (!page) throw InternalError(text("no memory for a status page: ", std::strerror(errno)));
+  new (page->page_) Page;
+  return page;
+}
+
+std::shared_ptr<StatusPage> StatusPage::create(int* descriptor) {
+  const int fd = ::memfd_create("trireme-status", MFD_CLOEXEC);
+  if (fd >= 0 && ::ftruncate(fd, kPageBytes) == 0) {
+    if (auto page = map(fd)) {
+      new (page->page_) Page;
+      *descriptor = fd;
+      return page;
+    }
+  }
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  throw InternalError(text("cannot create a status page in memory: ", std::strerror(error)));
+}
+
+std::shared_ptr<StatusPage> StatusPage::from_environment() {
+  const char* value = std::getenv("TRIREME_STATUS_FD");
+  if (value == nullptr) return make_private();
+  int fd = -1;
+  const char* end = value + std::strlen(value);
+  const auto parsed = std::from_chars(value, end, fd);
+  struct stat about {};
+  // A variable that outlived its descriptor (a program started by a rank) may name any other file.
+  const bool plausible = parsed.ec == std::errc() && parsed.ptr == end && fd >= 0 &&
+                         ::fstat(fd, &about) == 0 && about.st_size == static_cast<off_t>(kPageBytes);
+  if (!plausible) return make_private();
+  auto page = map(fd);
+  return page && page->page_->magic == kMagic ? page : make_private();
+}
+
+StatusPage::~StatusPage() { ::munmap(page_, kPageBytes); }
+
+void StatusPage::set_rank(int rank) {
+  page_->rank.store(rank, std::memory_order_relaxed);
+  page_->touch();
+}
+
+void StatusPage::set_step(std::uint64_t step) {
+  page_->step.store(step, std::memory_order_relaxed);
+  page_->touch();
+}
+
+void StatusPage::set_action(std::string_view action) {
+  page_->action.write(action);
+  page_->touch();
+}
+
+void StatusPage::set_operation(std::string_view operation) {
+  page_->operation.write(operation);
+  page_->touch();
+}
+
+Status StatusPage::read() const {
+  return {.rank = static_cast<int>(page_->rank.load(std::memory_order_relaxed)),
+          .step = page_->step.load(std::memory_order_relaxed),
+          .action = page_->action.read(),
+          .operation = page_->operation.read(),
+          .updated_s = static_cast<double>(page_->updated_ns.load(std::memory_order_relaxed)) * 1e-9};
+}
+
+}  // namespace trireme::telemetry
