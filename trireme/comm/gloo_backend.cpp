@@ -1,39 +1,327 @@
-#include <sstream>
+#include <ATen/ops/empty.h>
+
+#include <condition_variable>
+#include <deque>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/backend_table.h"
+#include "trireme/comm/internal/signalled_work.h"
+
+// Gloo itself ends the process when two ranks disagree about a size, cannot be aborted, emulates
+// reduce_scatter by an all-reduce and cannot be asked whether a send or receive is over. The class below puts
+// that right:
+// - Messages of gloo meet by tag. Each operation's tag holds its number and a hash of what it is, so that
+//   operations that differ never meet: they stand still, which the watcher finds and explains.
+// - Waiting is on works of our own, which an abort ends at once.
 
 namespace trireme::comm {
 namespace {
+
+using Work = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-// Gloo's own abort() does nothing. Closing the connections makes what is pending fail on the other ranks.
-class GlooBackend : public c10d::ProcessGroupGloo {
+class TaggedGloo : public c10d::ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
-
-  void abort() override {
+  void set_tag(std::uint32_t tag) { collectiveCounter_ = tag; }
+  void close_connections() {
     for (auto& context : contexts_) context->closeConnections();
   }
+};
+
+std::uint32_t hash_of(std::initializer_list<std::int64_t> parts) {
+  std::uint64_t hash = 0x9e3779b97f4a7c15u;
+  for (const auto part : parts) {
+    hash ^= static_cast<std::uint64_t>(part);
+    hash *= 0xff51afd7ed558ccdu;
+    hash ^= hash >> 33;
+  }
+  return static_cast<std::uint32_t>(hash);
+}
+
+/// Waits for sends or receives of one peer, in order, on a thread of its own: gloo only completes them in
+/// wait().
+class PeerWaiter {
+ public:
+  explicit PeerWaiter(std::chrono::milliseconds timeout) : timeout_(timeout), thread_([this] { run(); }) {}
+
+  ~PeerWaiter() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      for (auto& item : queue_) item.inner->abort();
+      if (current_) current_->abort();
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void add(Work inner, c10::intrusive_ptr<SignalledWork> outer) {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back({std::move(inner), std::move(outer)});
+    }
+    changed_.notify_all();
+  }
+
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    if (current_) current_->abort();
+  }
+
+ private:
+  struct Item {
+    Work inner;
+    c10::intrusive_ptr<SignalledWork> outer;
+  };
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const Item item = std::move(queue_.front());
+      queue_.pop_front();
+      current_ = item.inner;
+      lock.unlock();
+      item.outer->signal(outcome(*item.inner));
+      lock.lock();
+      current_.reset();
+    }
+  }
+
+  std::exception_ptr outcome(c10d::Work& work) const {
+    try {
+      if (work.wait(timeout_)) return nullptr;
+      return std::make_exception_ptr(CommError("the operation was aborted"));
+    } catch (...) {
+      return std::current_exception();
+    }
+  }
+
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> queue_;
+  Work current_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+class GlooBackend : public c10d::Backend {
+ public:
+  GlooBackend(c10::intrusive_ptr<TaggedGloo> gloo, std::chrono::milliseconds timeout)
+      : Backend(gloo->getRank(), gloo->getSize()),
+        gloo_(std::move(gloo)),
+        timeout_(timeout),
+        peers_(static_cast<std::size_t>(getSize())) {}
+
+  ~GlooBackend() override {
+    for (auto& peer : peers_) peer = {};
+  }
+
+  const std::string getBackendName() const override { return "gloo"; }
+
+  void abort() override {
+    pending_.abort("the operation was aborted");
+    gloo_->close_connections();
+    for (auto& peer : peers_) {
+      if (peer.sends) peer.sends->abort();
+      if (peer.recvs) peer.recvs->abort();
+    }
+  }
+
+  Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    const at::Tensor& tensor = tensors.at(0);
+    tag(c10d::OpType::ALLREDUCE, tensor, options.reduceOp, 0);
+    auto summed = options;
+    summed.reduceOp = without_average(options.reduceOp);
+    return watch(gloo_->allreduce(tensors, summed), c10d::OpType::ALLREDUCE, tensors,
+                 division(tensor, options.reduceOp));
+  }
+
+  Work reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    const at::Tensor& tensor = tensors.at(0);
+    tag(c10d::OpType::REDUCE, tensor, options.reduceOp, options.rootRank);
+    auto summed = options;
+    summed.reduceOp = without_average(options.reduceOp);
+    return watch(
+        gloo_->reduce(tensors, summed), c10d::OpType::REDUCE, tensors,
+        getRank() == options.rootRank ? division(tensor, options.reduceOp) : [] {});
+  }
+
+  // Every rank sends each other rank its part and sums what it gets in rank order: half of the bytes of the
+  // all-reduce that gloo would do.
+  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                            const c10d::ReduceScatterOptions& options) override {
+    constexpr auto kType = c10d::OpType::_REDUCE_SCATTER_BASE;
+    tag(kType, output, options.reduceOp, 0);
+    at::Tensor received = at::empty({getSize(), output.numel()}, output.options());
+    at::Tensor to = received.view({-1});
+    at::Tensor from = input.view({-1});
+    std::vector<std::int64_t> equal_parts;
+    return watch(gloo_->alltoall_base(to, from, equal_parts, equal_parts), kType, {output},
+                 [output, received, op = options.reduceOp, size = getSize()] {
+                   at::Tensor result = output.view({-1});
+                   result.copy_(received[0]);
+                   for (int rank = 1; rank < size; ++rank) accumulate(result, received[rank], op);
+                   if (op == c10d::ReduceOp::AVG) result.div_(size);
+                 });
+  }
+
+  Work _allgather_base(at::Tensor& output, at::Tensor& input,
+                       const c10d::AllgatherOptions& options) override {
+    tag(c10d::OpType::_ALLGATHER_BASE, input, c10d::ReduceOp::SUM, 0);
+    return watch(gloo_->_allgather_base(output, input, options), c10d::OpType::_ALLGATHER_BASE, {output});
+  }
+
+  Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    tag(c10d::OpType::BROADCAST, tensors.at(0), c10d::ReduceOp::SUM, options.rootRank);
+    return watch(gloo_->broadcast(tensors, options), c10d::OpType::BROADCAST, tensors);
+  }
+
+  Work gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+    tag(c10d::OpType::GATHER, inputs.at(0), c10d::ReduceOp::SUM, options.rootRank);
+    return watch(gloo_->gather(outputs, inputs, options), c10d::OpType::GATHER,
+                 outputs.empty() ? Tensors{} : outputs[0]);
+  }
+
+  Work scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override {
+    tag(c10d::OpType::SCATTER, outputs.at(0), c10d::ReduceOp::SUM, options.rootRank);
+    return watch(gloo_->scatter(outputs, inputs, options), c10d::OpType::SCATTER, outputs);
+  }
+
+  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_parts,
+                     std::vector<std::int64_t>& input_parts, const c10d::AllToAllOptions& options) override {
+    tag(c10d::OpType::ALLTOALL_BASE, input, c10d::ReduceOp::SUM, 0);
+    return watch(gloo_->alltoall_base(output, input, output_parts, input_parts, options),
+                 c10d::OpType::ALLTOALL_BASE, {output});
+  }
+
+  Work barrier(const c10d::BarrierOptions& options) override {
+    tag(c10d::OpType::BARRIER, {}, c10d::ReduceOp::SUM, 0);
+    return watch(gloo_->barrier(options), c10d::OpType::BARRIER, {});
+  }
+
+  Work send(Tensors& tensors, int destination, int) override {
+    Peer& peer = peers_.at(static_cast<std::size_t>(destination));
+    if (!peer.sends) peer.sends = std::make_unique<PeerWaiter>(timeout_);
+    const int with_tag = peer_tag(peer.num_sends++, tensors.at(0));
+    return watch_peer(*peer.sends, gloo_->send(tensors, destination, with_tag), c10d::OpType::SEND, {});
+  }
+
+  Work recv(Tensors& tensors, int source, int) override {
+    Peer& peer = peers_.at(static_cast<std::size_t>(source));
+    if (!peer.recvs) peer.recvs = std::make_unique<PeerWaiter>(timeout_);
+    const int with_tag = peer_tag(peer.num_recvs++, tensors.at(0));
+    return watch_peer(*peer.recvs, gloo_->recv(tensors, source, with_tag), c10d::OpType::RECV, tensors);
+  }
+
+ private:
+  struct Peer {
+    std::unique_ptr<PeerWaiter> sends;
+    std::unique_ptr<PeerWaiter> recvs;
+    std::uint32_t num_sends = 0;
+    std::uint32_t num_recvs = 0;
+  };
+
+  static c10d::ReduceOp without_average(const c10d::ReduceOp& op) {
+    return op == c10d::ReduceOp::AVG ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
+  }
+
+  std::function<void()> division(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
+    if (op != c10d::ReduceOp::AVG) return [] {};
+    return [tensor = tensor, size = getSize()]() mutable { tensor.div_(size); };
+  }
+
+  static void accumulate(at::Tensor& result, const at::Tensor& part, const c10d::ReduceOp& op) {
+    switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+      case c10d::ReduceOp::MIN:
+        result.copy_(result.minimum(part));
+        return;
+      case c10d::ReduceOp::MAX:
+        result.copy_(result.maximum(part));
+        return;
+      case c10d::ReduceOp::PRODUCT:
+        result.mul_(part);
+        return;
+      default:
+        result.add_(part);
+    }
+  }
+
+  void tag(c10d::OpType type, const at::Tensor& part, const c10d::ReduceOp& op, std::int64_t root) {
+    const auto dtype = part.defined() ? part.scalar_type() : at::ScalarType::Undefined;
+    const auto hash =
+        hash_of({static_cast<int>(type), static_cast<int>(dtype), part.defined() ? part.numel() : 0,
+                 static_cast<c10d::ReduceOp::RedOpType>(op), root});
+    gloo_->set_tag((num_collectives_++ << 24) | (hash & 0xffffff));
+  }
+
+  static int peer_tag(std::uint32_t number, const at::Tensor& tensor) {
+    const auto hash = hash_of({static_cast<int>(tensor.scalar_type()), tensor.numel()});
+    return static_cast<int>((number & 0xff) << 23 | (hash & 0x7fffff));
+  }
+
+  /// `then` runs on gloo's thread when the data is there.
+  Work watch(
+      const Work& inner, c10d::OpType type, Tensors outputs, std::function<void()> then = [] {}) {
+    auto outer = c10::make_intrusive<SignalledWork>(getRank(), type, std::move(outputs));
+    pending_.add(outer);
+    inner->getFuture()->addCallback([outer, then = std::move(then)](c10::ivalue::Future& future) {
+      try {
+        if (future.hasError()) std::rethrow_exception(future.exception_ptr());
+        then();
+        outer->signal(nullptr);
+      } catch (...) {
+        outer->signal(std::current_exception());
+      }
+    });
+    return outer;
+  }
+
+  Work watch_peer(PeerWaiter& waiter, Work inner, c10d::OpType type, Tensors outputs) {
+    auto outer = c10::make_intrusive<SignalledWork>(getRank(), type, std::move(outputs));
+    pending_.add(outer);
+    waiter.add(std::move(inner), outer);
+    return outer;
+  }
+
+  c10::intrusive_ptr<TaggedGloo> gloo_;
+  const std::chrono::milliseconds timeout_;
+  PendingWorks pending_;
+  std::vector<Peer> peers_;
+  std::uint32_t num_collectives_ = 0;
 };
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
-  auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(request.timeout_s));
+  // The group's own deadline comes first: its message is the better one.
+  const auto timeout = milliseconds(request.timeout_s + 2);
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->threads = 2;
-  options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(request.interface_addr)};
   options->group_name = request.group_name;
   try {
-    return c10::make_intrusive<GlooBackend>(request.store, request.rank, request.size, options);
+    options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(request.interface_addr)};
+    auto gloo = c10::make_intrusive<TaggedGloo>(request.store, request.rank, request.size, options);
+    return c10::make_intrusive<GlooBackend>(std::move(gloo), timeout);
+  } catch (const c10::Error& error) {
+    throw CommError(text("rank ", request.world_ranks[static_cast<std::size_t>(request.rank)],
+                         " could not connect group '", request.group_name, "' with gloo at ",
+                         request.interface_addr, " within ", human_duration(request.timeout_s), ": ",
+                         error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    throw CommError(text("rank ", request.world_ranks[request.rank], " could not connect group '",
-                         request.group_name, "' with gloo at ", request.interface_addr, " within ",
-                         request.timeout_s, " s: ", error.what()));
+    throw CommError(text("rank ", request.world_ranks[static_cast<std::size_t>(request.rank)],
+                         " could not connect group '", request.group_name, "' with gloo at ",
+                         request.interface_addr, " within ", human_duration(request.timeout_s), ": ",
+                         error.what()));
   }
 }
 

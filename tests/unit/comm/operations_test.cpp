@@ -1,0 +1,257 @@
+// One suite over every backend that can run with ranks as threads: each operation against the serial result.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+
+namespace trireme::comm {
+namespace {
+
+constexpr std::int64_t kNumel = 1000;
+
+struct Case {
+  std::string backend;
+  int num_ranks = 1;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const auto& info : backend_infos()) {
+    if (info.name == "nccl") continue;
+    for (const int num_ranks : {1, 2, 3, 4}) result.push_back({info.name, num_ranks});
+  }
+  return result;
+}
+
+class Operations : public testing::TestWithParam<Case> {
+ protected:
+  void run(const std::function<void(Context&)>& body) {
+    run_ranks_as_threads(GetParam().num_ranks, body, {.backend = GetParam().backend, .timeout_s = 20});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(EveryBackend, Operations, testing::ValuesIn(cases()), [](const auto& test) {
+  return text(test.param.backend, "_", test.param.num_ranks);
+});
+
+// Small whole numbers: every order of summing gives the same bits in every dtype.
+at::Tensor data_of(int rank, at::ScalarType dtype, std::int64_t numel = kNumel) {
+  return at::arange(numel, at::kLong).add(rank * 3).remainder(7).add(1).to(dtype);
+}
+
+at::Tensor reduced(int num_ranks, ReduceOp op, at::ScalarType dtype, std::int64_t numel = kNumel) {
+  at::Tensor result = data_of(0, dtype, numel);
+  for (int rank = 1; rank < num_ranks; ++rank) {
+    const at::Tensor next = data_of(rank, dtype, numel);
+    switch (op) {
+      case ReduceOp::kMin:
+        result = result.minimum(next);
+        break;
+      case ReduceOp::kMax:
+        result = result.maximum(next);
+        break;
+      case ReduceOp::kProduct:
+        result = result.mul(next);
+        break;
+      default:
+        result = result.add(next);
+    }
+  }
+  return op == ReduceOp::kAverage ? result.div(num_ranks) : result;
+}
+
+constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
+                                   ReduceOp::kProduct};
+
+TEST_P(Operations, AllReduceEqualsTheSerialReduction) {
+  run([](Context& context) {
+    for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong}) {
+      for (const auto op : kReduceOps) {
+        if (op == ReduceOp::kAverage && !at::isFloatingType(dtype)) continue;
+        auto tensor = data_of(context.rank(), dtype);
+        context.world().all_reduce(tensor, op);
+        EXPECT_TRUE(tensor.equal(reduced(context.world_size(), op, dtype))) << dtype << " " << int(op);
+      }
+    }
+  });
+}
+
+TEST_P(Operations, ReduceScatterGivesEachRankItsPart) {
+  run([](Context& context) {
+    const int size = context.world_size();
+    for (const auto op : kReduceOps) {
+      auto input = data_of(context.rank(), at::kFloat, size * kNumel);
+      auto output = at::empty({kNumel});
+      context.world().reduce_scatter(output, input, op);
+      const auto all = reduced(size, op, at::kFloat, size * kNumel);
+      EXPECT_TRUE(output.equal(all.narrow(0, context.rank() * kNumel, kNumel))) << int(op);
+    }
+  });
+}
+
+TEST_P(Operations, AllGatherKeepsRankOrder) {
+  run([](Context& context) {
+    const int size = context.world_size();
+    auto output = at::empty({size * kNumel}, at::kLong);
+    context.world().all_gather(output, data_of(context.rank(), at::kLong));
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_TRUE(output.narrow(0, rank * kNumel, kNumel).equal(data_of(rank, at::kLong)));
+    }
+  });
+}
+
+TEST_P(Operations, BroadcastAndReduceWorkFromAndToEveryRoot) {
+  run([](Context& context) {
+    for (int root = 0; root < context.world_size(); ++root) {
+      auto tensor = data_of(context.rank(), at::kFloat);
+      context.world().broadcast(tensor, root);
+      EXPECT_TRUE(tensor.equal(data_of(root, at::kFloat)));
+      for (const auto op : kReduceOps) {
+        tensor = data_of(context.rank(), at::kFloat);
+        context.world().reduce(tensor, root, op);
+        if (context.rank() == root) {
+          EXPECT_TRUE(tensor.equal(reduced(context.world_size(), op, at::kFloat)));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Operations, GatherAndScatterAreInverse) {
+  run([](Context& context) {
+    const int size = context.world_size();
+    for (int root = 0; root < size; ++root) {
+      const auto mine = data_of(context.rank(), at::kDouble);
+      auto all = context.rank() == root ? at::empty({size * kNumel}, at::kDouble) : at::Tensor();
+      context.world().gather(all, mine, root);
+      if (context.rank() == root) {
+        for (int rank = 0; rank < size; ++rank) {
+          EXPECT_TRUE(all.narrow(0, rank * kNumel, kNumel).equal(data_of(rank, at::kDouble)));
+        }
+      }
+      auto back = at::empty({kNumel}, at::kDouble);
+      context.world().scatter(back, all, root);
+      EXPECT_TRUE(back.equal(mine));
+    }
+  });
+}
+
+TEST_P(Operations, AllToAllTransposes) {
+  run([](Context& context) {
+    const int size = context.world_size();
+    auto input = at::arange(size, at::kLong).add(context.rank() * 100).repeat_interleave(5);
+    auto output = at::empty_like(input);
+    context.world().all_to_all(output, input);
+    const auto expected = at::arange(size, at::kLong).mul(100).add(context.rank()).repeat_interleave(5);
+    EXPECT_TRUE(output.equal(expected));
+  });
+}
+
+TEST_P(Operations, SendsAndReceivesMatchInOrder) {
+  run([](Context& context) {
+    const int size = context.world_size();
+    if (size == 1) return;
+    const int next = (context.rank() + 1) % size;
+    const int previous = (context.rank() + size - 1) % size;
+    std::vector<Pending> pending;
+    std::vector<at::Tensor> received;
+    for (int i = 0; i < 3; ++i) {
+      received.push_back(at::empty({kNumel + i}));
+      pending.push_back(context.world().recv_async(received.back(), previous));
+    }
+    for (int i = 0; i < 3; ++i) {
+      pending.push_back(
+          context.world().send_async(data_of(context.rank() + i, at::kFloat, kNumel + i), next));
+    }
+    for (auto& each : pending) each.wait();
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(received[i].equal(data_of(previous + i, at::kFloat, kNumel + i)));
+    }
+  });
+}
+
+TEST_P(Operations, ManyPendingOperationsEndInAnyOrderOfWaiting) {
+  run([](Context& context) {
+    std::vector<at::Tensor> tensors;
+    std::vector<Pending> pending;
+    for (int i = 0; i < 10; ++i) {
+      tensors.push_back(at::full({kNumel}, context.rank() + i));
+      pending.push_back(context.world().all_reduce_async(tensors.back()));
+    }
+    for (int i = 9; i >= 0; --i) pending[static_cast<std::size_t>(i)].wait();
+    const int size = context.world_size();
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_EQ(tensors[static_cast<std::size_t>(i)][7].item<double>(), size * i + size * (size - 1) / 2);
+      EXPECT_TRUE(pending[static_cast<std::size_t>(i)].done());
+    }
+  });
+}
+
+TEST_P(Operations, EmptyTensorsAndTextOfAnyLengthPass) {
+  run([](Context& context) {
+    auto nothing = at::empty({0});
+    context.world().all_reduce(nothing);
+    context.world().barrier();
+    const auto texts = context.world().all_gather_text(std::string(context.rank() * 5, 'x'));
+    for (int rank = 0; rank < context.world_size(); ++rank) {
+      EXPECT_EQ(texts[rank], std::string(rank * 5, 'x'));
+    }
+  });
+}
+
+TEST_P(Operations, AllocatedMemoryIsZeroAndReducedLikeAnyOther) {
+  run([](Context& context) {
+    auto bucket = context.world().allocate(kNumel, at::kFloat);
+    EXPECT_TRUE(bucket.equal(at::zeros({kNumel})));
+    bucket.copy_(data_of(context.rank(), at::kFloat));
+    context.world().all_reduce(bucket, ReduceOp::kAverage);
+    EXPECT_TRUE(bucket.equal(reduced(context.world_size(), ReduceOp::kAverage, at::kFloat)));
+  });
+}
+
+TEST_P(Operations, TheRingHoldsTheLastOperations) {
+  run([](Context& context) {
+    const auto before = context.world().recent_operations().size();
+    auto tensor = at::zeros({4});
+    for (int i = 0; i < 70; ++i) context.world().all_reduce(tensor);
+    const auto records = context.world().recent_operations();
+    ASSERT_EQ(records.size(), 64u);
+    EXPECT_EQ(records.back().number, before + 70);
+    EXPECT_EQ(records.back().operation, "all_reduce");
+    EXPECT_EQ(records.back().dtype, "f32");
+    EXPECT_EQ(records.back().numel, 4);
+    EXPECT_EQ(records.back().state, OperationRecord::State::kDone);
+    EXPECT_EQ(records.front().number, records.back().number - 63);
+    EXPECT_THAT(context.status().read().operation,
+                testing::HasSubstr(text("all_reduce #", before + 70, " of group world, 4 f32, done")));
+  });
+}
+
+TEST_P(Operations, BadArgumentsAreRefusedBeforeAnythingMoves) {
+  run([](Context& context) {
+    Group& world = context.world();
+    at::Tensor undefined;
+    at::Tensor matrix = at::zeros({4, 4});
+    at::Tensor strided = matrix.t();
+    at::Tensor whole = at::zeros({4}, at::kInt);
+    EXPECT_THROW(world.all_reduce(undefined), InvalidArgument);
+    EXPECT_THROW(world.all_reduce(strided), InvalidArgument);
+    EXPECT_THROW(world.all_reduce(whole, ReduceOp::kAverage), InvalidArgument);
+    EXPECT_THROW(world.broadcast(matrix, context.world_size()), InvalidArgument);
+    EXPECT_THROW(world.broadcast(matrix, -1), InvalidArgument);
+    EXPECT_THROW(world.all_gather(whole, matrix), InvalidArgument);
+    EXPECT_THROW(world.send(matrix, context.rank()), InvalidArgument);
+    world.all_reduce(matrix);  // nothing is broken
+  });
+}
+
+}  // namespace
+}  // namespace trireme::comm

@@ -1,0 +1,43 @@
+#pragma once
+// A c10d::Work that whoever runs the operation ends, once: with success, or with the reason of the failure.
+// Thread-safe. Waiting honours the given timeout and leaves the operation running when it expires.
+
+#include <functional>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+namespace trireme::comm {
+
+class SignalledWork : public c10d::Work {
+ public:
+  SignalledWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs);
+
+  /// The first call counts; null is success.
+  void signal(std::exception_ptr failure);
+  bool ended() const;
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  std::vector<at::Tensor> result() override { return outputs_; }
+
+ private:
+  std::vector<at::Tensor> outputs_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::once_flag once_;
+};
+
+/// The works of a backend that have not ended, so that an abort can end them all.
+class PendingWorks {
+ public:
+  /// Ends the work at once if the backend was aborted before.
+  void add(const c10::intrusive_ptr<SignalledWork>& work);
+  void abort(const std::string& reason);
+  bool aborted() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::string abort_reason_;
+  std::vector<c10::weak_intrusive_ptr<SignalledWork>> works_;
+};
+
+}  // namespace trireme::comm
