@@ -39,8 +39,8 @@ struct DataSource {
 
 struct DataOptions {
   std::string name = "fashion_mnist";
-  std::string path;  ///< folder of the files; empty: where Debian's package puts them
-  int workers = 1;   ///< loader threads per rank
+  std::string path = {};  ///< folder of the files; empty: where Debian's package puts them
+  int workers = 1;        ///< loader threads per rank
 };
 
 /// One row per source in data_table.cpp: "fashion_mnist", "mnist", "synthetic". Throws InvalidArgument for an

@@ -10,8 +10,8 @@
 namespace trireme::data {
 
 struct IdxDatasetOptions {
-  std::filesystem::path images;
-  std::filesystem::path labels;
+  std::filesystem::path images = {};
+  std::filesystem::path labels = {};
   std::int64_t num_classes = 10;
   double mean = 0;  ///< of all pixels / 255 of the training images
   double std = 1;   ///< positive

@@ -1,0 +1,184 @@
+#include "trireme/data/loader.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "trireme/base/error.h"
+
+namespace trireme::data {
+namespace {
+
+using testing::HasSubstr;
+
+/// Sample i is the number i; later batches may be read faster than earlier ones.
+class Numbers : public Dataset {
+ public:
+  explicit Numbers(std::int64_t size, std::int64_t broken = -1) : size_(size), broken_(broken) {}
+  std::int64_t size() const override { return size_; }
+  Example get(std::int64_t index) const override {
+    if (index == broken_) throw DataError(text("numbers.bin: sample ", index, " is damaged"));
+    if (index % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return {at::full({1}, static_cast<double>(index)), at::scalar_tensor(index, at::kLong)};
+  }
+
+ private:
+  std::int64_t size_, broken_;
+};
+
+std::vector<std::int64_t> samples(const StepBatch& batch) {
+  std::vector<std::int64_t> result;
+  for (const Example& part : batch.microbatches) {
+    for (std::int64_t i = 0; i < part.target.size(0); ++i)
+      result.push_back(part.target[i].item<std::int64_t>());
+  }
+  return result;
+}
+
+std::vector<std::int64_t> samples(Loader& loader, int num_batches) {
+  std::vector<std::int64_t> result;
+  for (int i = 0; i < num_batches; ++i) {
+    for (const std::int64_t sample : samples(loader.next())) result.push_back(sample);
+  }
+  return result;
+}
+
+TEST(Loader, TheOrderDoesNotDependOnTheNumberOfWorkers) {
+  const auto numbers = std::make_shared<Numbers>(103);
+  Loader one(numbers, {.global_batch = 8, .workers = 1, .prefetch = 1, .seed = 3});
+  Loader four(numbers, {.global_batch = 8, .workers = 4, .prefetch = 6, .seed = 3});
+  EXPECT_EQ(samples(one, 30), samples(four, 30));
+}
+
+TEST(Loader, DeliversTheSamplersOrderAndRunsOnIntoTheNextEpoch) {
+  Loader loader(std::make_shared<Numbers>(10), {.global_batch = 4, .workers = 2, .seed = 5});
+  const Sampler sampler(10, 4, 5, Sampler::Order::kShuffled);
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<std::int64_t> seen;
+    for (std::int64_t batch = 0; batch < 3; ++batch) {
+      const StepBatch step = loader.next();
+      EXPECT_EQ(step.epoch, epoch);
+      EXPECT_EQ(step.batch, batch);
+      EXPECT_EQ(step.global_size, batch == 2 ? 2 : 4);
+      for (const std::int64_t sample : samples(step)) seen.push_back(sample);
+    }
+    EXPECT_EQ(seen, sampler.epoch_order(epoch));
+  }
+}
+
+TEST(Loader, RanksAndMicroBatchesTogetherHoldTheGlobalBatchInOrder) {
+  const auto numbers = std::make_shared<Numbers>(23);
+  for (const int world_size : {1, 2, 3}) {
+    for (const int num_microbatches : {1, 2}) {
+      Loader whole(numbers, {.global_batch = 9, .seed = 1});
+      std::vector<std::unique_ptr<Loader>> ranks;
+      for (int rank = 0; rank < world_size; ++rank) {
+        ranks.push_back(std::make_unique<Loader>(numbers, LoaderOptions{.global_batch = 9,
+                                                                        .num_microbatches = num_microbatches,
+                                                                        .rank = rank,
+                                                                        .world_size = world_size,
+                                                                        .seed = 1}));
+      }
+      for (int step = 0; step < 3; ++step) {
+        std::vector<std::int64_t> joined;
+        for (const auto& rank : ranks) {
+          const StepBatch part = rank->next();
+          EXPECT_EQ(part.microbatches.size(), static_cast<std::size_t>(num_microbatches));
+          EXPECT_EQ(part.global_size, step == 2 ? 5 : 9);
+          for (const std::int64_t sample : samples(part)) joined.push_back(sample);
+        }
+        EXPECT_EQ(joined, samples(whole.next())) << world_size << " ranks, " << num_microbatches;
+      }
+    }
+  }
+}
+
+TEST(Loader, ARankWithoutSamplesGetsEmptyMicroBatches) {
+  // 9 samples in batches of 8: the last batch has one sample for four ranks.
+  Loader loader(std::make_shared<Numbers>(9),
+                {.global_batch = 8, .num_microbatches = 2, .rank = 3, .world_size = 4});
+  EXPECT_EQ(samples(loader.next()).size(), 2U);
+  const StepBatch last = loader.next();
+  ASSERT_EQ(last.microbatches.size(), 2U);
+  EXPECT_EQ(last.microbatches[0].input.sizes(), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(last.global_size, 1);
+}
+
+TEST(Loader, SeekGoesOnWhereAnUninterruptedRunWouldBe) {
+  const auto numbers = std::make_shared<Numbers>(50);
+  const LoaderOptions options = {.global_batch = 8, .workers = 3, .seed = 2};
+  Loader whole(numbers, options);
+  samples(whole, 7 + 4);
+  Loader resumed(numbers, options);
+  resumed.seek(1, 4);
+  const std::vector<std::int64_t> expected = samples(whole, 6);
+  EXPECT_EQ(samples(resumed, 6), expected);
+  // Also in the middle of reading ahead.
+  resumed.seek(1, 4);
+  EXPECT_EQ(samples(resumed, 6), expected);
+  EXPECT_THROW(resumed.seek(0, 7), InvalidArgument);
+}
+
+TEST(Loader, AFailedReadSurfacesInItsPlaceAndStays) {
+  Loader loader(std::make_shared<Numbers>(12, 9),
+                {.global_batch = 4, .workers = 3, .order = Sampler::Order::kSequential});
+  EXPECT_EQ(samples(loader, 2).size(), 8U);
+  for (int again = 0; again < 2; ++again) {
+    try {
+      loader.next();
+      FAIL() << "no error";
+    } catch (const DataError& error) {
+      EXPECT_STREQ(error.what(), "numbers.bin: sample 9 is damaged");
+    }
+  }
+  loader.seek(1, 0);
+  EXPECT_EQ(samples(loader, 1).size(), 4U);
+}
+
+TEST(Loader, CanBeDestroyedAtAnyTime) {
+  const auto numbers = std::make_shared<Numbers>(100);
+  for (int consumed = 0; consumed < 20; ++consumed) {
+    Loader loader(numbers, {.global_batch = 4, .workers = 4, .prefetch = 3});
+    samples(loader, consumed);
+  }
+}
+
+TEST(Loader, AReadThatNeverEndsGivesAnErrorAfterTheTimeout) {
+  class Stuck : public Dataset {
+   public:
+    std::int64_t size() const override { return 4; }
+    Example get(std::int64_t) const override {
+      while (!released) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return {at::full({1}, 0.0), at::scalar_tensor(0, at::kLong)};
+    }
+    mutable std::atomic<bool> released = false;
+  };
+  const auto stuck = std::make_shared<Stuck>();
+  Loader loader(stuck, {.global_batch = 2, .timeout_s = 0.02});
+  EXPECT_THROW(loader.next(), DataError);
+  stuck->released = true;
+}
+
+TEST(Loader, RefusesWhatCannotBeSplitAndGivesTheNumbers) {
+  const auto error_of = [](std::int64_t size, const LoaderOptions& options) {
+    try {
+      Loader loader(std::make_shared<Numbers>(size), options);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error_of(2, {.world_size = 3}), HasSubstr("2 samples for 3 ranks"));
+  EXPECT_THAT(error_of(100, {.global_batch = 5, .num_microbatches = 2, .world_size = 3}),
+              HasSubstr("global batch of 5 cannot be split over 3 ranks with 2 micro-batches"));
+  EXPECT_THAT(error_of(100, {.workers = 0}), HasSubstr("worker"));
+  EXPECT_THAT(error_of(100, {.rank = 2, .world_size = 2}), HasSubstr("rank 2"));
+}
+
+}  // namespace
+}  // namespace trireme::data
