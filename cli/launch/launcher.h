@@ -1,6 +1,8 @@
 #pragma once
 // Starts the ranks of a program on this host, looks after them, and says what happened to them.
-// No torch, no threads before the ranks are started (posix_spawn). Not thread-safe; one launcher per process.
+// No torch and no threads: everything happens in one poll loop (supervisor.cpp). Not thread-safe; one
+// launcher per process. A rank is a process group of its own, told to die when this process does, so that
+// neither kill -9 of a rank nor of the launcher leaves anything behind.
 
 #include <string>
 #include <vector>
@@ -8,20 +10,22 @@
 namespace trireme::cli {
 
 struct LaunchOptions {
-  std::vector<std::string> command;        ///< program and arguments; found in PATH like a shell does
-  int num_ranks = 1;                       ///< on this host
+  std::vector<std::string> command;  ///< program and arguments; found in PATH like a shell does
+  int num_ranks = 1;                 ///< on this host
   int num_nodes = 1;
   int node_rank = 0;
-  std::string master_addr = "127.0.0.1";
-  int master_port = 0;                     ///< 0: a free one, bound here and handed to rank 0
+  std::string master_addr;  ///< empty: 127.0.0.1
+  int master_port = 0;      ///< 0: a free one, bound here and handed to rank 0
   int max_restarts = 0;
-  double stop_grace_s = 5;                 ///< between SIGTERM and SIGKILL when the others are stopped
-  bool prefix_output = true;               ///< "[rank] " before each line
+  double settle_s = 1;            ///< after a first rank failed: time for the others to say why they fail too
+  double stop_grace_s = 5;        ///< between SIGTERM and SIGKILL when the others are stopped
+  double interrupt_grace_s = 30;  ///< the same after Ctrl-C: time for a checkpoint
+  bool prefix_output = true;      ///< "[rank] " before each line
 };
 
-/// Runs until all ranks have ended. Returns 0, else the exit code that explains the end: that of the first rank
-/// that failed, 3 when it was killed by a signal, 128 + signal when this launcher was told to stop. The report
-/// on standard error names the rank, its signal or exit code, and its last action and operation.
+/// Runs until all ranks have ended. Returns 0, else the exit code that explains the end: that of the first
+/// rank that failed, 3 when it was killed by a signal, 128 + signal when this launcher was told to stop. The
+/// report on standard error names the rank, its signal or exit code, and its last action and operation.
 /// Throws InvalidArgument: no such program, no rank, several nodes without a fixed address and port.
 int launch(const LaunchOptions& options);
 

@@ -1,0 +1,16 @@
+#pragma once
+// Finds programs: what a shell would run for a name, and what stands beside the running program.
+
+#include <string>
+
+namespace trireme::cli {
+
+/// The path of what `name` would run: itself when it holds a '/', else the first executable of that name in
+/// PATH. Throws InvalidArgument that says where it looked and what is wrong with what it found.
+std::string find_program(const std::string& name);
+
+/// A program of this project: in the folder of the running one, or in ../libexec/trireme from there. Throws
+/// InvalidArgument that names both places.
+std::string find_own_program(const std::string& name);
+
+}  // namespace trireme::cli

@@ -1,0 +1,163 @@
+#include "cli/launch/rank_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+
+namespace trireme::cli {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+struct Pipe {
+  Descriptor read;
+  Descriptor write;
+};
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw InternalError(text("no pipe for a rank: ", std::strerror(errno),
+                             "; the limit of open files may be too low (ulimit -n)"));
+  }
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> result;
+  for (auto& word : words) result.push_back(word.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+/// All that the child needs between fork and exec; nothing there may allocate.
+struct ChildPlan {
+  const char* program;
+  char* const* argv;
+  char* const* envp;
+  pid_t launcher;
+  int in, out, err;
+  int status_fd, master_fd;
+  int failure;  ///< the errno of a failed exec goes in here; closed by a successful one
+};
+
+void keep_on_exec(int fd) {
+  if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
+}
+
+[[noreturn]] void become(const ChildPlan& plan) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != plan.launcher) ::_exit(127);  // it died before the line above
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (plan.in >= 0) ::dup2(plan.in, STDIN_FILENO);
+  ::dup2(plan.out, STDOUT_FILENO);
+  ::dup2(plan.err, STDERR_FILENO);
+  keep_on_exec(plan.status_fd);
+  keep_on_exec(plan.master_fd);
+  ::execve(plan.program, plan.argv, plan.envp);
+  const int error = errno;
+  [[maybe_unused]] const auto written = ::write(plan.failure, &error, sizeof error);
+  ::_exit(127);
+}
+
+}  // namespace
+
+RankProcess::RankProcess(const RankStart& start) : rank_(start.rank) {
+  int status_fd = -1;
+  page_ = telemetry::StatusPage::create(&status_fd);
+  page_->set_rank(rank_);
+  const Descriptor status(status_fd);
+  auto arguments = start.arguments;
+  auto variables = start.environment;
+  variables.push_back(text("TRIREME_STATUS_FD=", status_fd));
+  const auto argv = pointers(arguments);
+  const auto envp = pointers(variables);
+  const Descriptor null(start.inherits_stdin ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Pipe out = make_pipe();
+  Pipe err = make_pipe();
+  Pipe failure = make_pipe();
+  const ChildPlan plan{
+      start.program.c_str(), argv.data(),     envp.data(), ::getpid(),      null.get(),
+      out.write.get(),       err.write.get(), status_fd,   start.master_fd, failure.write.get()};
+  pid_ = ::fork();
+  if (pid_ == 0) become(plan);
+  if (pid_ < 0) {
+    throw InternalError(text("no process for rank ", rank_, ": ", std::strerror(errno),
+                             "; the limit of processes may be too low (ulimit -u)"));
+  }
+  ::setpgid(pid_, pid_);  // here too: a signal may be sent before the child has got that far
+  ::close(failure.write.release());
+  int error = 0;
+  if (::read(failure.read.get(), &error, sizeof error) == sizeof error) {
+    ::waitpid(pid_, nullptr, 0);
+    throw InvalidArgument(text("cannot execute ", start.program, ": ", std::strerror(error),
+                               error == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : ""));
+  }
+  out_fd_ = out.read.release();
+  err_fd_ = err.read.release();
+  ::fcntl(out_fd_, F_SETFL, O_NONBLOCK);
+  ::fcntl(err_fd_, F_SETFL, O_NONBLOCK);
+}
+
+RankProcess::~RankProcess() {
+  if (!ended_) {
+    send_signal(SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  ::close(out_fd_);
+  ::close(err_fd_);
+}
+
+void RankProcess::send_signal(int signal) const {
+  if (!ended_) ::kill(-pid_, signal);
+}
+
+RankProcess::Change RankProcess::look() {
+  siginfo_t info{};
+  constexpr int kWhat = WEXITED | WSTOPPED | WCONTINUED | WNOHANG;
+  if (ended_ || ::waitid(P_PID, static_cast<id_t>(pid_), &info, kWhat | WNOWAIT) != 0 || info.si_pid == 0) {
+    return Change::kNone;
+  }
+  // As long as the rank is not reaped, its number cannot be another process group's.
+  if (info.si_code != CLD_STOPPED && info.si_code != CLD_CONTINUED) send_signal(SIGKILL);
+  ::waitpid(pid_, &wait_status_, WUNTRACED | WCONTINUED);
+  if (WIFSTOPPED(wait_status_)) {
+    stopped_by_ = WSTOPSIG(wait_status_);
+    return Change::kStopped;
+  }
+  if (WIFCONTINUED(wait_status_)) {
+    stopped_by_ = 0;
+    return Change::kContinued;
+  }
+  ended_ = true;
+  ended_s_ = now_s();
+  return Change::kEnded;
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,45 @@
+#pragma once
+// What happened to the ranks of a world: which one is to blame, in words, and with which exit code. Pure.
+
+#include <string>
+#include <vector>
+
+#include "trireme/telemetry/status_page.h"
+
+namespace trireme::cli {
+
+/// How one rank ended.
+struct RankStory {
+  int rank = 0;
+  int pid = 0;
+  int wait_status = 0;
+  double ended_s = 0;    ///< since the start of the world
+  int frozen_by = 0;     ///< the signal that had stopped it when the world was given up; 0: none
+  bool stopped = false;  ///< by the launcher; its end is a consequence
+  telemetry::Status status;
+};
+
+struct WorldStory {
+  std::vector<RankStory> ranks;
+  int told_to_stop = 0;  ///< the signal that the launcher itself got; 0: none
+  long oom_kills = 0;    ///< processes that the kernel killed for lack of memory meanwhile
+};
+
+/// The rank whose end explains the others': one that was killed, else a frozen one, else the first that
+/// failed for a reason of its own, else the first that failed. Nothing when no rank failed by itself.
+const RankStory* culprit(const WorldStory& world);
+
+/// 0, or the exit code of launch().
+int exit_code_of(const WorldStory& world);
+
+/// Lines without newline; none when all ranks ended with 0.
+std::vector<std::string> report(const WorldStory& world);
+
+/// "SIGKILL"; "signal 77" for one without a name.
+std::string signal_name(int signal);
+
+/// What the kernel counts so far: processes killed for lack of memory in this control group, else on this
+/// host.
+long count_oom_kills();
+
+}  // namespace trireme::cli

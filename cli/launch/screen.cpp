@@ -1,0 +1,85 @@
+#include "cli/launch/screen.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+namespace trireme::cli {
+namespace {
+
+// A line without end must not fill the memory.
+constexpr std::size_t kLongestLine = 1 << 20;
+
+}  // namespace
+
+Screen::Screen() : terminal_(::isatty(STDOUT_FILENO) == 1) {}
+
+void Screen::write(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return;  // nobody is listening; the ranks' work is worth more than their words
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void Screen::line(int fd, std::string_view prefix, std::string_view text) {
+  std::string whole = bar_shown_ ? "\r\x1b[K" : "";
+  bar_shown_ = false;
+  whole.append(prefix).append(text).append("\n");
+  write(fd, whole);
+}
+
+void Screen::bar(std::string_view prefix, std::string_view text) {
+  if (text.empty()) return;
+  std::string whole = "\r\x1b[K";
+  whole.append(prefix).append(text);
+  bar_shown_ = true;
+  write(STDOUT_FILENO, whole);
+}
+
+void Screen::note(std::string_view text) { line(STDERR_FILENO, "trireme launch: ", text); }
+
+LineRelay::LineRelay(Screen& screen, int source, int target, std::string prefix, Bars bars)
+    : screen_(screen), source_(source), target_(target), prefix_(std::move(prefix)), bars_(bars) {}
+
+bool LineRelay::pump() {
+  std::array<char, 1 << 16> buffer;
+  const ssize_t got = ::read(source_, buffer.data(), buffer.size());
+  if (got > 0) {
+    pending_.append(buffer.data(), static_cast<std::size_t>(got));
+    relay_lines();
+    return true;
+  }
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  finish();
+  return false;
+}
+
+void LineRelay::relay_lines() {
+  std::string_view rest = pending_;
+  const std::string_view ends = bars_ == Bars::kYes ? "\r\n" : "\n";
+  for (auto end = rest.find_first_of(ends); end != std::string_view::npos; end = rest.find_first_of(ends)) {
+    const bool redrawn = rest[end] == '\r' && rest.substr(end, 2) != "\r\n";
+    if (redrawn) {
+      screen_.bar(prefix_, rest.substr(0, end));
+    } else {
+      screen_.line(target_, prefix_, rest.substr(0, end));
+      if (rest[end] == '\r') ++end;
+    }
+    rest.remove_prefix(end + 1);
+  }
+  if (rest.size() > kLongestLine) {
+    screen_.line(target_, prefix_, rest);
+    rest = {};
+  }
+  pending_ = std::string(rest);
+}
+
+void LineRelay::finish() {
+  if (!pending_.empty()) screen_.line(target_, prefix_, pending_);
+  pending_.clear();
+}
+
+}  // namespace trireme::cli

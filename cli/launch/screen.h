@@ -1,0 +1,51 @@
+#pragma once
+// Where the launcher writes: whole lines of the ranks with "[rank] " before them, to standard output and
+// standard error, and on a terminal the progress bar of rank 0 below them. Each line is one write. Not
+// thread-safe.
+
+#include <string>
+#include <string_view>
+
+namespace trireme::cli {
+
+class Screen {
+ public:
+  Screen();
+  /// With the newline added.
+  void line(int fd, std::string_view prefix, std::string_view text);
+  /// Redraws a line that ends in "\r"; only where shows_bars().
+  void bar(std::string_view prefix, std::string_view text);
+  /// A line of the launcher itself, on standard error.
+  void note(std::string_view text);
+  bool shows_bars() const { return terminal_; }
+
+ private:
+  void write(int fd, std::string_view text);
+  bool terminal_;
+  bool bar_shown_ = false;
+};
+
+/// Turns what one rank writes into one pipe into lines on the screen.
+class LineRelay {
+ public:
+  /// Does not own `source`, which does not block. `bars`: "\r" ends a line that is redrawn in place.
+  enum class Bars { kNo, kYes };
+  LineRelay(Screen& screen, int source, int target, std::string prefix, Bars bars);
+
+  /// Relays what is there; false when the pipe is at its end, which ends the last line too.
+  bool pump();
+  /// Ends the last line.
+  void finish();
+
+ private:
+  void relay_lines();
+
+  Screen& screen_;
+  int source_;
+  int target_;
+  std::string prefix_;
+  Bars bars_;
+  std::string pending_;
+};
+
+}  // namespace trireme::cli

@@ -1,0 +1,192 @@
+#include "cli/launch/supervisor.h"
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+
+namespace trireme::cli {
+namespace {
+
+// Whoever inherited a rank's pipes may keep them open for ever; the ranks' own last words are there at once.
+constexpr double kDrain_s = 0.2;
+constexpr double kLookAgain_s = 0.5;
+
+}  // namespace
+
+SignalQueue::SignalQueue() {
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&mask, signal);
+  ::sigprocmask(SIG_BLOCK, &mask, &before_);
+  fd_ = ::signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (fd_ < 0) throw InternalError(text("no signal descriptor: ", std::strerror(errno)));
+}
+
+SignalQueue::~SignalQueue() {
+  ::close(fd_);
+  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+int SignalQueue::next() {
+  signalfd_siginfo info{};
+  return ::read(fd_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals)
+    : options_(options), screen_(screen), signals_(signals) {}
+
+void Supervisor::start(const std::vector<RankStart>& starts) {
+  started_s_ = now_s();
+  oom_kills_before_ = count_oom_kills();
+  for (const auto& start : starts) {
+    auto process = std::make_unique<RankProcess>(start);
+    const std::string prefix = options_.prefix_output ? text("[", start.rank, "] ") : "";
+    const auto bars = screen_.shows_bars() && start.rank == 0 ? LineRelay::Bars::kYes : LineRelay::Bars::kNo;
+    LineRelay out(screen_, process->out_fd(), STDOUT_FILENO, prefix, bars);
+    LineRelay err(screen_, process->err_fd(), STDERR_FILENO, prefix, LineRelay::Bars::kNo);
+    members_.push_back({.process = std::move(process), .out = std::move(out), .err = std::move(err)});
+  }
+}
+
+WorldStory Supervisor::run() {
+  while (!all_ended()) {
+    const bool timed = phase_ != Phase::kRunning && phase_ != Phase::kKilling;
+    wait_and_relay(timed ? std::min(kLookAgain_s, std::max(0.0, phase_ends_s_ - now_s())) : kLookAgain_s);
+    handle_signals();
+    look_after_ranks();
+    advance();
+  }
+  drain();
+  return story();
+}
+
+bool Supervisor::all_ended() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.process->ended(); });
+}
+
+void Supervisor::wait_and_relay(double timeout_s) {
+  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
+  for (const auto& member : members_) {
+    polled.push_back({member.out_open ? member.process->out_fd() : -1, POLLIN, 0});
+    polled.push_back({member.err_open ? member.process->err_fd() : -1, POLLIN, 0});
+  }
+  if (::poll(polled.data(), polled.size(), static_cast<int>(timeout_s * 1000) + 1) <= 0) return;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    auto& member = members_[i];
+    if (polled[2 * i + 1].revents != 0) member.out_open = member.out.pump();
+    if (polled[2 * i + 2].revents != 0) member.err_open = member.err.pump();
+  }
+}
+
+void Supervisor::handle_signals() {
+  for (int signal = signals_.next(); signal != 0; signal = signals_.next()) {
+    if (signal == SIGCHLD) continue;
+    if (signal == SIGUSR1) {
+      for (auto& member : members_) member.process->send_signal(signal);
+    } else {
+      interrupt(signal);
+    }
+  }
+}
+
+void Supervisor::interrupt(int signal) {
+  if (told_to_stop_ != 0) {
+    screen_.note(text(signal_name(signal), " again: killing all ranks"));
+    stop_all(SIGKILL);
+    enter(Phase::kKilling, 0);
+    return;
+  }
+  told_to_stop_ = signal;
+  screen_.note(text(signal_name(signal), ": stopping ", members_.size(), " rank(s)",
+                    signal == SIGINT ? "; Ctrl-C again kills them" : ""));
+  stop_all(signal);
+  if (phase_ != Phase::kKilling) enter(Phase::kInterrupted, options_.interrupt_grace_s);
+}
+
+void Supervisor::look_after_ranks() {
+  for (auto& member : members_) {
+    for (auto change = member.process->look(); change != RankProcess::Change::kNone;
+         change = member.process->look()) {
+      note_change(member, change);
+    }
+  }
+}
+
+void Supervisor::note_change(Member& member, RankProcess::Change change) {
+  const auto& rank = *member.process;
+  if (phase_ == Phase::kRunning && change == RankProcess::Change::kStopped) {
+    screen_.note(
+        text("rank ", rank.rank(), " (pid ", rank.pid(), ") was frozen by ", signal_name(rank.stopped_by()),
+             "; the others wait for it until their deadline (kill -CONT ", rank.pid(), " lets it go on)"));
+  } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kContinued) {
+    screen_.note(text("rank ", rank.rank(), " goes on"));
+  } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kEnded &&
+             (WIFSIGNALED(rank.wait_status()) || WEXITSTATUS(rank.wait_status()) != 0)) {
+    enter(Phase::kSettling, options_.settle_s);
+  }
+}
+
+void Supervisor::enter(Phase phase, double lasts_s) {
+  phase_ = phase;
+  phase_ends_s_ = now_s() + lasts_s;
+}
+
+void Supervisor::advance() {
+  if (phase_ == Phase::kRunning || phase_ == Phase::kKilling || now_s() < phase_ends_s_) return;
+  if (phase_ == Phase::kSettling) {
+    stop_all(SIGTERM);
+    enter(Phase::kStopping, options_.stop_grace_s);
+  } else {
+    stop_all(SIGKILL);
+    enter(Phase::kKilling, 0);
+  }
+}
+
+void Supervisor::stop_all(int signal) {
+  for (auto& member : members_) {
+    if (member.process->ended()) continue;
+    if (member.process->frozen()) member.frozen_by = member.process->stopped_by();
+    member.stopped = true;
+    member.process->send_signal(signal);
+    member.process->send_signal(SIGCONT);  // a frozen one could not take the signal
+  }
+}
+
+void Supervisor::drain() {
+  const auto deadline = Deadline::after_s(kDrain_s);
+  const auto open = [](const Member& member) { return member.out_open || member.err_open; };
+  while (!deadline.expired() && std::any_of(members_.begin(), members_.end(), open)) {
+    wait_and_relay(deadline.remaining_s());
+    handle_signals();
+  }
+  for (auto& member : members_) {
+    member.out.finish();
+    member.err.finish();
+  }
+}
+
+WorldStory Supervisor::story() const {
+  WorldStory world{
+      .ranks = {}, .told_to_stop = told_to_stop_, .oom_kills = count_oom_kills() - oom_kills_before_};
+  for (const auto& member : members_) {
+    const auto& process = *member.process;
+    world.ranks.push_back({.rank = process.rank(),
+                           .pid = process.pid(),
+                           .wait_status = process.wait_status(),
+                           .ended_s = process.ended_s() - started_s_,
+                           .frozen_by = member.frozen_by,
+                           .stopped = member.stopped,
+                           .status = process.status()});
+  }
+  return world;
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,77 @@
+#pragma once
+// Looks after the ranks of one world from their start to the end of the last one: relays their output,
+// forwards signals, and when one fails, stops the others. One poll loop; not thread-safe.
+
+#include <signal.h>
+
+#include <memory>
+#include <vector>
+
+#include "cli/launch/launcher.h"
+#include "cli/launch/rank_process.h"
+#include "cli/launch/report.h"
+#include "cli/launch/screen.h"
+
+namespace trireme::cli {
+
+/// Receives the launcher's signals as bytes of a descriptor instead of handlers; blocks them while it lives.
+class SignalQueue {
+ public:
+  SignalQueue();
+  ~SignalQueue();
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+  int fd() const { return fd_; }
+  /// The next signal, 0 when there is none. Does not wait.
+  int next();
+
+ private:
+  sigset_t before_;
+  int fd_ = -1;
+};
+
+class Supervisor {
+ public:
+  Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals);
+
+  /// Starts all the ranks; when one cannot be started, those before it are killed and the error is thrown.
+  void start(const std::vector<RankStart>& starts);
+  /// Until all have ended.
+  WorldStory run();
+
+ private:
+  struct Member {
+    std::unique_ptr<RankProcess> process;
+    LineRelay out;
+    LineRelay err;
+    bool out_open = true;
+    bool err_open = true;
+    int frozen_by = 0;
+    bool stopped = false;
+  };
+  enum class Phase { kRunning, kSettling, kStopping, kInterrupted, kKilling };
+
+  bool all_ended() const;
+  void wait_and_relay(double timeout_s);
+  void handle_signals();
+  void look_after_ranks();
+  void note_change(Member& member, RankProcess::Change change);
+  void advance();
+  void enter(Phase phase, double lasts_s);
+  void interrupt(int signal);
+  void stop_all(int signal);
+  void drain();
+  WorldStory story() const;
+
+  const LaunchOptions& options_;
+  Screen& screen_;
+  SignalQueue& signals_;
+  std::vector<Member> members_;
+  Phase phase_ = Phase::kRunning;
+  double phase_ends_s_ = 0;
+  double started_s_ = 0;
+  int told_to_stop_ = 0;
+  long oom_kills_before_ = 0;
+};
+
+}  // namespace trireme::cli
