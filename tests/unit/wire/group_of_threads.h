@@ -1,0 +1,50 @@
+#pragma once
+// A wire::LocalGroup whose ranks are threads of the test: all of its memory is in one place, so that
+// ThreadSanitizer sees every access.
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "trireme/wire/local_group.h"
+
+namespace trireme::wire {
+
+/// Runs `body` as each rank of a group and returns what each of them threw ("" for none).
+inline std::vector<std::string> run_ranks(int size, const std::function<void(LocalGroup&, int)>& body) {
+  const auto memory = SharedMemory::create_in_process(ControlBlock::bytes(BlockLayout::for_size(size)));
+  for (int r = 0; r < size; ++r) LocalGroup::enter(*memory, r, size);
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < size; ++r) {
+    ranks.emplace_back([&, r] {
+      LocalGroup group(memory, Membership{.rank = r,
+                                          .size = size,
+                                          .rank_names = {},
+                                          .ranks_on_host = size,
+                                          .threads_of_one_process = true});
+      try {
+        body(group, r);
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return errors;
+}
+
+inline std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
+
+template <class T>
+Call all_reduce_call(std::vector<T>& values, Element element, Reduction reduction = Reduction::kSum) {
+  return Call{.kind = CallKind::kAllReduce,
+              .element = element,
+              .reduction = reduction,
+              .count = values.size(),
+              .input = bytes(values.data()),
+              .output = bytes(values.data())};
+}
+
+}  // namespace trireme::wire

@@ -1,0 +1,45 @@
+// The makers of "shm" and "threads": one engine, memory of the host or of this process.
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "trireme/comm/internal/backend_table.h"
+#include "trireme/comm/shm/meeting.h"
+#include "trireme/comm/shm/shm_backend.h"
+
+namespace trireme::comm {
+namespace {
+
+/// Ranks of the whole job on this host, of which this group may be a part: launchers tell.
+int ranks_on_host(const BackendRequest& request) {
+  int told = 0;
+  if (const char* value = std::getenv("LOCAL_WORLD_SIZE"))
+    std::from_chars(value, value + std::strlen(value), told);
+  return std::max(told, request.size);
+}
+
+c10::intrusive_ptr<c10d::Backend> make(const BackendRequest& request, MemoryScope scope, const char* name) {
+  const std::shared_ptr<wire::SharedMemory> memory = meet(request, scope);
+  auto group = std::make_shared<wire::LocalGroup>(
+      memory, wire::Membership{.rank = request.rank,
+                               .size = request.size,
+                               .group_name = request.group_name,
+                               .rank_names = request.world_ranks,
+                               .ranks_on_host = ranks_on_host(request),
+                               .threads_of_one_process = scope == MemoryScope::kProcess});
+  return c10::make_intrusive<ShmBackend>(std::move(group), name, request.timeout_s);
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_shm_backend(const BackendRequest& request) {
+  return make(request, MemoryScope::kHost, "shm");
+}
+
+c10::intrusive_ptr<c10d::Backend> make_threads_backend(const BackendRequest& request) {
+  return make(request, MemoryScope::kProcess, "threads");
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,87 @@
+#pragma once
+// Runs one collective call of a rank through the control block. Three ways, chosen from the descriptors that
+// all ranks have posted, so all choose alike:
+//   in place   all_reduce of tensors that all ranks can address: each rank's share is cut into blocks;
+//   whoever
+//              is free claims a block, reduces it over all ranks' tensors and writes the result into all of
+//              them. A rank that gets no core holds nobody up. Bytes moved: read n, written n per element.
+//   pull       each rank takes what it needs from where the others expose it: their tensor, their slot (small
+//              inputs: one synchronisation in all), or piece by piece their staging area.
+//   two halves all_reduce of private tensors of three and more ranks: pieces are staged, each rank reduces
+//   its
+//              share of a piece, all copy the whole out.
+// Sums run in rank order everywhere: all ranks get the same bits, whatever the way.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/wire/call.h"
+#include "trireme/wire/control_block.h"
+#include "trireme/wire/shared_arena.h"
+#include "trireme/wire/waiter.h"
+
+namespace trireme::wire {
+
+class Collectives {
+ public:
+  /// `arena` may be null: then no tensor is recognised as shared.
+  Collectives(std::shared_ptr<const ControlBlock> block, Waiter& waiter,
+              std::shared_ptr<const SharedArena> arena);
+
+  /// Tells the group about the call; does not wait. The call before has to be finished.
+  void post(const Call& call, std::uint64_t number);
+  /// True when run() would find everybody's post.
+  bool all_posted(std::uint64_t number) const { return waiter_.all_reached(Counter::kPosted, number); }
+  /// Ends with the result in place. Throws CommError; the group is aborted then.
+  void run(const Call& call, std::uint64_t number, const Wait& wait);
+  /// Bytes that this rank exposes.
+  static std::size_t input_bytes(const Call& call, const CallShape& shape);
+
+ private:
+  struct Exposed {
+    const Descriptor* descriptor;
+    const std::byte* base;  ///< null for staged ones
+  };
+  struct Range {
+    std::uint64_t begin;
+    std::uint64_t end;
+  };
+
+  Place choose_place(const Call& call, std::size_t bytes, Descriptor& descriptor) const;
+  void copy_input(const Call& call, const CallShape& shape, std::byte* to) const;
+  void compare(const Call& call, std::uint64_t number) const;
+  void compare_parts(std::uint64_t number) const;
+  std::string describe(const Descriptor& descriptor, bool with_reduction) const;
+  void find_sources(const Call& call, const CallShape& shape, std::uint64_t number);
+  bool any_source(Place place) const;
+
+  void reduce_in_place(const Call& call, std::uint64_t number, const Wait& wait);
+  void claim_blocks(const Call& call, std::uint64_t number, int owner, std::span<std::byte* const> tensors);
+  bool all_blocks_finished(const Call& call, std::uint64_t number) const;
+  void reduce_in_two_halves(const Call& call, const Wait& wait);
+  void pull_staged(const Call& call, const CallShape& shape, std::uint64_t number, const Wait& wait);
+  void fill_piece(const Call& call, const CallShape& shape, std::uint64_t piece, std::uint64_t elements,
+                  const Wait& wait);
+  void take(const Call& call, const CallShape& shape, std::uint64_t number, Range range, std::uint64_t piece,
+            std::uint64_t piece_elements);
+  const std::byte* source_at(const Call& call, int source, std::size_t part, std::uint64_t number,
+                             Range range, std::uint64_t piece, std::uint64_t piece_elements) const;
+  Range part_of(int source, std::size_t part, std::uint64_t number) const;
+
+  std::shared_ptr<const ControlBlock> block_;
+  Waiter& waiter_;
+  std::shared_ptr<const SharedArena> arena_;
+  PeerMemory peer_memory_;
+  const int rank_;
+  const int size_;
+  std::uint64_t pieces_used_ = 0;  ///< staging pieces of all operations so far; the same on all ranks
+  std::vector<Exposed> sources_;
+  std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> tensors_;
+  std::vector<std::byte*> outputs_;
+};
+
+}  // namespace trireme::wire

@@ -1,0 +1,139 @@
+#pragma once
+// The memory that the ranks of a group share: for each rank counters that only it advances, a doorbell that
+// others ring, two operation slots (an operation uses the one of its parity) with descriptor and room for a
+// small input, a staging area, and a mailbox per ordered pair. One abort record for the group.
+//
+// Why two slots are enough: a rank posts operation k+2 after it has finished k+1; k+1 needed everybody's
+// post; everybody posts k+1 after finishing k. So nobody looks at slot k any more. Everything here is zero at
+// first.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "trireme/wire/call.h"
+#include "trireme/wire/shared_memory.h"
+
+namespace trireme::wire {
+
+/// Where the input of a rank lies while an operation runs.
+enum class Place : std::uint8_t {
+  kNowhere,  ///< exposes nothing
+  kInline,   ///< copied into the slot when posted
+  kStaged,   ///< goes through the staging area, piece by piece
+  kSegment,  ///< in memory that peers attach: read where it lies
+  kPointer,  ///< the same, by address: ranks that are threads of one process
+};
+
+/// What a rank has posted: compared between ranks before any data is touched.
+struct Descriptor {
+  std::uint64_t number;
+  std::uint64_t count;
+  std::uint64_t largest_part;  ///< elements
+  std::int32_t root;
+  CallKind kind;
+  Element element;
+  Reduction reduction;
+  Place place;
+  std::uint32_t segment;  ///< kSegment: which of the owner's, and which use of that entry
+  std::uint32_t generation;
+  std::uint64_t offset;  ///< kSegment: bytes; kPointer: address
+  bool unequal_parts;    ///< the slot's input offsets hold where the parts of the input lie
+  bool unequal_takes;    ///< the same for the output
+};
+
+struct alignas(64) Slot {
+  Descriptor descriptor;
+  // In-place all_reduce: blocks of this rank's share that somebody has begun, and finished.
+  alignas(64) std::atomic<std::uint64_t> claimed;
+  std::atomic<std::uint64_t> finished;
+};
+
+/// Counters of one rank; all but the last only grow, over all operations.
+enum class Counter : std::uint8_t {
+  kPosted,   ///< number of the last operation posted
+  kDone,     ///< number of the last operation whose inputs this rank reads no more
+  kFilled,   ///< staging pieces copied in
+  kReduced,  ///< staging pieces of which this rank's share is reduced
+  kTaken,    ///< staging pieces that this rank has read
+  kWorking,  ///< not growing: the in-place operation whose blocks this rank is reducing, else 0
+};
+constexpr std::size_t kNumCounters = 6;
+
+struct SegmentEntry {
+  std::atomic<std::uint32_t> generation;  ///< odd while the entry is in use
+  std::int32_t descriptor;
+  std::uint64_t bytes;
+};
+constexpr std::size_t kMaxSegments = 256;
+
+struct alignas(64) RankArea {
+  std::array<std::atomic<std::uint64_t>, kNumCounters> counters;
+  alignas(64) std::atomic<std::uint32_t> doorbell;
+  std::atomic<std::uint32_t> sleepers;
+  alignas(64) std::atomic<std::int32_t> pid;
+  std::atomic<std::uint32_t> left;  ///< this rank has shut its side down
+  std::array<SegmentEntry, kMaxSegments> segments;
+};
+
+/// Bytes on their way from one rank to another: a ring with one writer and one reader.
+struct alignas(64) Mailbox {
+  std::atomic<std::uint64_t> written;
+  alignas(64) std::atomic<std::uint64_t> read;
+};
+
+/// Sizes that all ranks of a group agree on.
+struct BlockLayout {
+  int size = 1;
+  std::size_t inline_bytes = 16 << 10;
+  std::size_t piece_bytes = 256 << 10;  ///< one of the kPieces pieces of a rank's staging area
+  std::size_t mailbox_bytes = 64 << 10;
+  static BlockLayout for_size(int size);
+};
+constexpr std::size_t kPieces = 4;
+
+class ControlBlock {
+ public:
+  ControlBlock(std::shared_ptr<SharedMemory> memory, const BlockLayout& layout);
+  /// Bytes of memory that a block of this layout needs.
+  static std::size_t bytes(const BlockLayout& layout);
+
+  int size() const { return layout_.size; }
+  const BlockLayout& layout() const { return layout_; }
+  RankArea& rank(int rank) const;
+  std::atomic<std::uint64_t>& counter(int rank, Counter which) const {
+    return this->rank(rank).counters[static_cast<std::size_t>(which)];
+  }
+  Slot& slot(int rank, std::uint64_t number) const;
+  /// n + 1 positions of unequal parts of the input, and of the output.
+  std::uint64_t* input_offsets(int rank, std::uint64_t number) const;
+  std::uint64_t* output_offsets(int rank, std::uint64_t number) const;
+  std::byte* slot_data(int rank, std::uint64_t number) const;
+  std::byte* piece(int rank, std::uint64_t index) const;
+  Mailbox& mailbox(int from, int to) const;
+  std::byte* mailbox_data(int from, int to) const;
+
+  /// Records why the group is unusable, unless somebody has before, and wakes everybody.
+  void abort(const std::string& cause) const;
+  bool aborted() const;
+  /// The first cause; waits briefly for one that is being written.
+  std::string abort_cause() const;
+  /// Wakes the threads of `rank` that sleep on its doorbell.
+  void ring(int rank) const;
+
+ private:
+  struct Header;
+  Header& header() const;
+  std::byte* place(std::size_t offset) const { return memory_->data() + offset; }
+  std::shared_ptr<SharedMemory> memory_;
+  BlockLayout layout_;
+  std::size_t slot_bytes_;
+  std::size_t slots_at_;
+  std::size_t pieces_at_;
+  std::size_t mailboxes_at_;
+};
+
+}  // namespace trireme::wire

@@ -1,0 +1,28 @@
+#pragma once
+// Another process of this host, watched through a pidfd: its number cannot be taken by a later process
+// unnoticed. Thread-safe.
+
+#include <string>
+
+namespace trireme::wire {
+
+class PeerProcess {
+ public:
+  /// A process that is gone already counts as dead.
+  explicit PeerProcess(int pid);
+  ~PeerProcess();
+  PeerProcess(const PeerProcess&) = delete;
+  PeerProcess& operator=(const PeerProcess&) = delete;
+
+  int pid() const { return pid_; }
+  /// One system call; does not wait.
+  bool dead() const;
+  /// "running", "sleeping", "stopped", "dead", ...: for messages.
+  std::string state() const;
+
+ private:
+  int pid_;
+  int descriptor_;
+};
+
+}  // namespace trireme::wire

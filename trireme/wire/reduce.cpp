@@ -1,0 +1,227 @@
+#include "trireme/wire/reduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "trireme/base/error.h"
+
+// Each kernel is compiled for three instruction sets from one body, chosen once by what the processor has.
+// There is no expression that a compiler could contract into a fused multiply-add, so all give the same bits.
+#define TRIREME_INLINE inline __attribute__((always_inline))
+
+namespace trireme::wire {
+namespace {
+
+constexpr std::size_t kTile = 1024;  // accumulators that stay in the first cache
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+struct F16 {
+  std::uint16_t bits;
+};
+
+template <class Stored>
+struct Accumulator {
+  using Type = Stored;
+};
+template <>
+struct Accumulator<Bf16> {
+  using Type = float;
+};
+template <>
+struct Accumulator<F16> {
+  using Type = float;
+};
+
+template <class Stored>
+TRIREME_INLINE Stored widen(Stored value) {
+  return value;
+}
+
+TRIREME_INLINE float widen(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
+
+/// Branch-free: exponent and mantissa move to their places in f32, a multiplication sets the bias right and
+/// makes subnormals normal; infinities and NaN get the exponent of all ones.
+TRIREME_INLINE float widen(F16 value) {
+  const std::uint32_t magnitude = (value.bits & 0x7fffU) << 13;
+  const float scaled = std::bit_cast<float>(magnitude) * std::bit_cast<float>(0x77800000U);  // 2^112
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(scaled);
+  bits |= magnitude >= 0x0f800000U ? 0x7f800000U : 0U;
+  return std::bit_cast<float>(bits | (value.bits & 0x8000U) << 16);
+}
+
+template <class Stored>
+TRIREME_INLINE void narrow(Stored value, Stored& to) {
+  to = value;
+}
+
+TRIREME_INLINE void narrow(float value, Bf16& to) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
+  to.bits = static_cast<std::uint16_t>(is_nan ? (bits >> 16) | 0x40U : rounded);
+}
+
+/// To nearest even. Normal results by integer rounding; subnormal ones by letting the f32 adder round at the
+/// place of f16's last bit.
+TRIREME_INLINE void narrow(float value, F16& to) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  const std::uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
+  const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U;
+  std::uint32_t result = magnitude < 0x38800000U ? subnormal : normal;
+  result = magnitude >= 0x477ff000U ? 0x7c00U : result;
+  result = magnitude > 0x7f800000U ? 0x7e00U : result;
+  to.bits = static_cast<std::uint16_t>(result | (bits >> 16 & 0x8000U));
+}
+
+template <Reduction op, class T>
+TRIREME_INLINE T combine(T sum, T value) {
+  if constexpr (op == Reduction::kSum) {
+    // Unsigned, so that integers wrap around instead of being undefined.
+    if constexpr (std::is_integral_v<T>) {
+      using U = std::make_unsigned_t<T>;
+      return static_cast<T>(static_cast<U>(sum) + static_cast<U>(value));
+    } else {
+      return sum + value;
+    }
+  } else if constexpr (op == Reduction::kProduct) {
+    if constexpr (std::is_integral_v<T>) {
+      using U = std::make_unsigned_t<T>;
+      return static_cast<T>(static_cast<U>(sum) * static_cast<U>(value));
+    } else {
+      return sum * value;
+    }
+  } else if constexpr (op == Reduction::kMin) {
+    return (value < sum) | (value != value) ? value : sum;
+  } else {
+    return (value > sum) | (value != value) ? value : sum;
+  }
+}
+
+struct Job {
+  const std::byte* const* sources;
+  std::size_t num_sources;
+  std::byte* const* targets;
+  std::size_t num_targets;
+  std::size_t count;
+  bool average;
+};
+
+template <class Stored, Reduction op>
+TRIREME_INLINE void reduce_tile(const Job& job, std::size_t first, std::size_t length) {
+  using T = typename Accumulator<Stored>::Type;
+  alignas(64) T sums[kTile];
+  const auto source = [&](std::size_t s) { return reinterpret_cast<const Stored*>(job.sources[s]) + first; };
+  const Stored* from = source(0);
+  if (job.num_sources == 1) {
+    for (std::size_t i = 0; i < length; ++i) sums[i] = widen(from[i]);
+  } else {
+    const Stored* second = source(1);
+    for (std::size_t i = 0; i < length; ++i) sums[i] = combine<op, T>(widen(from[i]), widen(second[i]));
+  }
+  for (std::size_t s = 2; s < job.num_sources; ++s) {
+    from = source(s);
+    for (std::size_t i = 0; i < length; ++i) sums[i] = combine<op, T>(sums[i], widen(from[i]));
+  }
+  if (job.average) {
+    const T divisor = static_cast<T>(job.num_sources);
+    for (std::size_t i = 0; i < length; ++i) sums[i] = sums[i] / divisor;
+  }
+  Stored* to = reinterpret_cast<Stored*>(job.targets[0]) + first;
+  for (std::size_t i = 0; i < length; ++i) narrow(sums[i], to[i]);
+  for (std::size_t t = 1; t < job.num_targets; ++t)
+    std::memcpy(reinterpret_cast<Stored*>(job.targets[t]) + first, to, length * sizeof(Stored));
+}
+
+template <class Stored, Reduction op>
+TRIREME_INLINE void reduce_all(const Job& job) {
+  for (std::size_t first = 0; first < job.count; first += kTile)
+    reduce_tile<Stored, op>(job, first, std::min(kTile, job.count - first));
+}
+
+template <class Stored, Reduction op>
+void reduce_plain(const Job& job) {
+  reduce_all<Stored, op>(job);
+}
+template <class Stored, Reduction op>
+__attribute__((target("avx2"))) void reduce_avx2(const Job& job) {
+  reduce_all<Stored, op>(job);
+}
+template <class Stored, Reduction op>
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) void reduce_avx512(
+    const Job& job) {
+  reduce_all<Stored, op>(job);
+}
+
+enum class InstructionSet { kPlain, kAvx2, kAvx512 };
+
+InstructionSet instruction_set() {
+  static const InstructionSet found = [] {
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+      return InstructionSet::kAvx512;
+    return __builtin_cpu_supports("avx2") ? InstructionSet::kAvx2 : InstructionSet::kPlain;
+  }();
+  return found;
+}
+
+template <class Stored, Reduction op>
+void reduce_with(const Job& job) {
+  switch (instruction_set()) {
+    case InstructionSet::kAvx512:
+      return reduce_avx512<Stored, op>(job);
+    case InstructionSet::kAvx2:
+      return reduce_avx2<Stored, op>(job);
+    case InstructionSet::kPlain:
+      return reduce_plain<Stored, op>(job);
+  }
+}
+
+template <class Stored>
+void reduce_elements(Reduction reduction, const Job& job) {
+  switch (reduction) {
+    case Reduction::kSum:
+    case Reduction::kAverage:
+      return reduce_with<Stored, Reduction::kSum>(job);
+    case Reduction::kMin:
+      return reduce_with<Stored, Reduction::kMin>(job);
+    case Reduction::kMax:
+      return reduce_with<Stored, Reduction::kMax>(job);
+    case Reduction::kProduct:
+      return reduce_with<Stored, Reduction::kProduct>(job);
+  }
+}
+
+}  // namespace
+
+void reduce(Element element, Reduction reduction, std::span<const std::byte* const> sources,
+            std::span<std::byte* const> targets, std::size_t count) {
+  require(!sources.empty() && !targets.empty(), "a reduction needs a source and a target");
+  const Job job{sources.data(), sources.size(), targets.data(),
+                targets.size(), count,          reduction == Reduction::kAverage};
+  switch (element) {
+    case Element::kF32:
+      return reduce_elements<float>(reduction, job);
+    case Element::kF64:
+      return reduce_elements<double>(reduction, job);
+    case Element::kBf16:
+      return reduce_elements<Bf16>(reduction, job);
+    case Element::kF16:
+      return reduce_elements<F16>(reduction, job);
+    case Element::kI32:
+      return reduce_elements<std::int32_t>(reduction, job);
+    case Element::kI64:
+      return reduce_elements<std::int64_t>(reduction, job);
+    default:
+      throw InvalidArgument(text("elements of type ", name(element),
+                                 " cannot be reduced (f32, f64, bf16, f16, i32 and i64 can)"));
+  }
+}
+
+}  // namespace trireme::wire

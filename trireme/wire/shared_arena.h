@@ -1,0 +1,71 @@
+#pragma once
+// Memory of one rank that its peers can read and write where it lies: a growing set of shared segments with
+// room for many blocks. Peers find a segment through the owner's table in the control block. Thread-safe.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "trireme/wire/control_block.h"
+
+namespace trireme::wire {
+
+class SharedArena {
+ public:
+  SharedArena(std::shared_ptr<const ControlBlock> block, int rank);
+  ~SharedArena();
+  SharedArena(const SharedArena&) = delete;
+  SharedArena& operator=(const SharedArena&) = delete;
+
+  /// A block aligned to 64 bytes; what it holds is not defined. Throws CommError when there is no memory or
+  /// the table of segments is full.
+  std::byte* allocate(std::size_t bytes);
+  /// Gives a block of allocate() back; a segment without blocks is freed.
+  void free(std::byte* block);
+
+  struct Location {
+    std::uint32_t segment;
+    std::uint32_t generation;
+    std::uint64_t offset;
+  };
+  /// Where [address, address + bytes) lies; empty when it is not all in one segment.
+  std::optional<Location> locate(const std::byte* address, std::size_t bytes) const;
+
+ private:
+  struct Segment {
+    std::shared_ptr<SharedMemory> memory;
+    std::uint32_t index;
+    std::map<std::size_t, std::size_t> used;  ///< offset -> bytes
+  };
+  static std::optional<std::size_t> find_room(const Segment& segment, std::size_t bytes);
+  Segment& add_segment(std::size_t bytes);
+  void publish(Segment& segment);
+  void retire(const Segment& segment);
+
+  const std::shared_ptr<const ControlBlock> block_;
+  const int rank_;
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, Segment> segments_;  ///< by first address
+};
+
+/// Segments of peers, attached when first needed and kept. One thread at a time.
+class PeerMemory {
+ public:
+  explicit PeerMemory(std::shared_ptr<const ControlBlock> block);
+  /// First byte of a peer's segment in this process. Throws CommError when it cannot be attached.
+  std::byte* segment(int owner, std::uint32_t index, std::uint32_t generation);
+
+ private:
+  struct Attached {
+    std::uint32_t generation = 0;
+    std::shared_ptr<SharedMemory> memory;
+  };
+  std::shared_ptr<const ControlBlock> block_;
+  std::vector<std::map<std::uint32_t, Attached>> by_owner_;
+};
+
+}  // namespace trireme::wire

@@ -1,0 +1,102 @@
+#include "trireme/wire/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.h"
+
+namespace trireme::wire {
+namespace {
+
+constexpr const char* kInProcess = "in-process:";
+
+std::byte* map(std::size_t bytes, int descriptor) {
+  const int flags = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  if (memory == MAP_FAILED)
+    throw CommError(text("cannot map ", human_bytes(bytes), " of memory: ", std::strerror(errno)));
+  return static_cast<std::byte*>(memory);
+}
+
+/// Closes a file descriptor at the end of the scope unless it is released.
+class ScopedDescriptor {
+ public:
+  explicit ScopedDescriptor(int descriptor) : descriptor_(descriptor) {}
+  ~ScopedDescriptor() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  ScopedDescriptor(const ScopedDescriptor&) = delete;
+  ScopedDescriptor& operator=(const ScopedDescriptor&) = delete;
+  int get() const { return descriptor_; }
+  int release() { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+std::shared_ptr<SharedMemory> SharedMemory::create(std::size_t bytes) {
+  bytes = std::max<std::size_t>(bytes, 1);
+  ScopedDescriptor descriptor(::memfd_create("trireme", MFD_CLOEXEC));
+  if (descriptor.get() < 0)
+    throw CommError(text("cannot make a shared memory file (memfd_create): ", std::strerror(errno)));
+  int failure = 0;
+  do {
+    failure = ::fallocate(descriptor.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (failure == EINTR);
+  if (failure != 0)
+    throw CommError(text("cannot reserve ", human_bytes(bytes), " (", bytes,
+                         " bytes) of shared memory: ", std::strerror(failure),
+                         "; free memory or raise the memory limit of this container"));
+  std::byte* data = map(bytes, descriptor.get());
+  return std::shared_ptr<SharedMemory>(new SharedMemory(data, bytes, descriptor.release()));
+}
+
+std::shared_ptr<SharedMemory> SharedMemory::create_in_process(std::size_t bytes) {
+  bytes = std::max<std::size_t>(bytes, 1);
+  return std::shared_ptr<SharedMemory>(new SharedMemory(map(bytes, -1), bytes, -1));
+}
+
+std::shared_ptr<SharedMemory> SharedMemory::attach(int pid, int descriptor, std::size_t bytes) {
+  const std::string path = text("/proc/", pid, "/fd/", descriptor);
+  const ScopedDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (file.get() < 0)
+    throw CommError(
+        text("cannot open the shared memory of process ", pid, " (", path, "): ", std::strerror(errno)));
+  struct stat found {};
+  if (::fstat(file.get(), &found) != 0 || static_cast<std::size_t>(found.st_size) != bytes)
+    throw CommError(text("the shared memory of process ", pid, " (", path, ") has ", found.st_size,
+                         " bytes instead of ", bytes, ": it belongs to another process of that number"));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(map(bytes, file.get()), bytes, -1));
+}
+
+std::shared_ptr<SharedMemory> SharedMemory::attach(const std::string& address) {
+  if (address.starts_with(kInProcess)) {
+    const auto place = std::stoull(address.substr(std::strlen(kInProcess)));
+    return reinterpret_cast<SharedMemory*>(static_cast<std::uintptr_t>(place))->shared_from_this();
+  }
+  const std::vector<std::string> parts = split(address, ':');
+  if (parts.size() != 3) throw CommError(text("not an address of shared memory: '", address, "'"));
+  return attach(std::stoi(parts[0]), std::stoi(parts[1]), std::stoull(parts[2]));
+}
+
+SharedMemory::~SharedMemory() {
+  ::munmap(data_, bytes_);
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::string SharedMemory::address() const {
+  if (descriptor_ < 0) return text(kInProcess, reinterpret_cast<std::uintptr_t>(this));
+  return text(::getpid(), ":", descriptor_, ":", bytes_);
+}
+
+}  // namespace trireme::wire

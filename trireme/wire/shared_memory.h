@@ -1,0 +1,45 @@
+#pragma once
+// Memory that several processes of one host map: an anonymous file (memfd_create) that peers open through
+// /proc/PID/fd/FD. It has no name anywhere, does not count against /dev/shm's size, and is gone with its last
+// process however that ends. docs/adr/ says why. Immutable once made; thread-safe.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace trireme::wire {
+
+class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
+ public:
+  /// Zeroed memory for this and other processes. All of it is reserved here, so that a lack of memory is an
+  /// error now and not a SIGBUS later. Throws CommError with the size that is needed.
+  static std::shared_ptr<SharedMemory> create(std::size_t bytes);
+  /// Zeroed memory for the threads of this process only.
+  static std::shared_ptr<SharedMemory> create_in_process(std::size_t bytes);
+  /// Maps what `address()` of another process or thread describes; its creator has to be alive and holding
+  /// it. Throws CommError with the system's reason.
+  static std::shared_ptr<SharedMemory> attach(const std::string& address);
+  /// The same from the parts of an address.
+  static std::shared_ptr<SharedMemory> attach(int pid, int descriptor, std::size_t bytes);
+
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  /// -1 for memory that this process has not made, or that stays inside it.
+  int descriptor() const { return descriptor_; }
+  /// Text for attach(): "PID:FD:BYTES", or "in-process:ADDRESS".
+  std::string address() const;
+
+ private:
+  SharedMemory(std::byte* data, std::size_t bytes, int descriptor)
+      : data_(data), bytes_(bytes), descriptor_(descriptor) {}
+  std::byte* data_;
+  std::size_t bytes_;
+  int descriptor_;
+};
+
+}  // namespace trireme::wire
