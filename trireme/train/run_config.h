@@ -70,6 +70,9 @@ struct RunConfig {
 /// "FILE:LINE: ..." or "--set ...: ..." for everything that is wrong in it.
 RunConfig load_run_config(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
+/// The same from text; `name` stands for the file in messages.
+RunConfig parse_run_config(const std::string& content, const std::string& name);
+
 /// Refuses what cannot work together on `world_size` ranks, with the reason, before any of them is started:
 /// batch too small for the ranks, replicas that are not the ranks, warm-up longer than the run, a model that
 /// cannot take the data, fewer samples than ranks. Opens the data. Throws InvalidArgument, DataError.

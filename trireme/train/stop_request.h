@@ -4,6 +4,8 @@
 // nothing had been installed (a launcher may deliver the same Ctrl-C twice). The handlers before it are
 // restored by the destructor. At most one per process at a time; reading is thread-safe.
 
+#include <csignal>
+
 namespace trireme::train {
 
 class StopRequest {
@@ -15,6 +17,9 @@ class StopRequest {
 
   /// The signal that asked for the stop; 0 while none has.
   int signal() const;
+
+ private:
+  struct sigaction interrupt_before_, terminate_before_;
 };
 
 }  // namespace trireme::train

@@ -1,0 +1,146 @@
+#include "trireme/train/run_config.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::train {
+namespace {
+
+/// A configuration file that is gone at the end of the test.
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& content) { write_file_atomic(path(), content); }
+  std::filesystem::path path() const { return folder_ / "run.toml"; }
+  RunConfig load(const std::vector<std::string>& overrides = {}) const {
+    return load_run_config(path(), overrides);
+  }
+  /// The message of the error, without the folder; "no error" when there is none.
+  std::string error(const std::vector<std::string>& overrides = {}) const {
+    try {
+      load(overrides);
+    } catch (const InvalidArgument& found) {
+      std::string message = found.what();
+      const std::string folder = folder_.path().string() + "/";
+      if (message.starts_with(folder)) message.erase(0, folder.size());
+      return message;
+    }
+    return "no error";
+  }
+
+ private:
+  test::TemporaryFolder folder_;
+};
+
+TEST(RunConfig, FileAndOverridesAreRead) {
+  const ConfigFile file("[run]\nname = \"a\"\n[optimizer]\nlr = 1\n[model]\nhidden = [3, 4]\n");
+  const RunConfig config = file.load({"optimizer.lr=0.25", "run.name=b", "optimizer.nesterov = true"});
+  EXPECT_EQ(config.run.name, "b");
+  EXPECT_EQ(config.optimizer.lr, 0.25);
+  EXPECT_TRUE(config.optimizer.nesterov);
+  EXPECT_EQ(config.model.hidden, (std::vector<std::int64_t>{3, 4}));
+  EXPECT_EQ(config.source, file.path().string());
+}
+
+TEST(RunConfig, TextKeyTakesAnyWordFromTheCommandLine) {
+  const ConfigFile file("");
+  EXPECT_EQ(file.load({"run.name=2026"}).run.name, "2026");
+  EXPECT_EQ(file.load({"data.path=/a b/c"}).data.path, "/a b/c");
+  EXPECT_EQ(file.load({"run.name=\"quoted\""}).run.name, "quoted");
+}
+
+TEST(RunConfig, DescriptionIsReadBackToTheSameDescription) {
+  const ConfigFile file("");
+  const RunConfig config = file.load({"optimizer.lr=0.3", "data.path=a\\\"b", "model.hidden=[7]"});
+  const ConfigFile written(describe(config));
+  EXPECT_EQ(describe(written.load()), describe(config));
+  EXPECT_THAT(describe(config), testing::HasSubstr("[optimizer]\nname = \"sgd\"\nlr = 0.3\n"));
+}
+
+struct BadConfig {
+  const char* name;
+  const char* content;
+  const char* message;
+};
+
+class BadConfigFile : public testing::TestWithParam<BadConfig> {};
+
+TEST_P(BadConfigFile, IsRefusedWithPlaceAndCure) {
+  EXPECT_EQ(ConfigFile(GetParam().content).error(), GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    RunConfig, BadConfigFile,
+    testing::Values(
+        BadConfig{"UnknownKey", "[optimizer]\nname = \"sgd\"\nlrr = 1\n",
+                  "run.toml:3: unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"},
+        BadConfig{"UnknownKeyNearNone", "[eval]\nfoo = 1\n",
+                  "run.toml:2: unknown key 'eval.foo' (known in [eval]: every_steps)"},
+        BadConfig{"UnknownTable", "\n[optimiser]\nlr = 1\n",
+                  "run.toml:2: unknown table [optimiser] (did you mean 'optimizer'?)"},
+        BadConfig{"KeyOutsideATable", "train = 3\n",
+                  "run.toml:1: 'train' is a table: write [train] and its keys below"},
+        BadConfig{"TextForNumber", "[train]\nepochs = \"ten\"\n",
+                  "run.toml:2: train.epochs: expected whole number, found text ten"},
+        BadConfig{"FractionForWhole", "[train]\nepochs = 1.5\n",
+                  "run.toml:2: train.epochs: expected whole number, found number 1.5"},
+        BadConfig{"NumberForText", "[run]\nname = 7\n", "run.toml:2: run.name: expected text, found whole number 7"},
+        BadConfig{"NumberForSwitch", "[optimizer]\nnesterov = 1\n",
+                  "run.toml:2: optimizer.nesterov: expected true or false, found whole number 1"},
+        BadConfig{"TableForNumber", "[train.epochs]\na = 1\n",
+                  "run.toml:1: train.epochs: expected whole number, found a table"},
+        BadConfig{"ListOfText", "[model]\nhidden = [\"a\"]\n",
+                  "run.toml:2: model.hidden: expected list of whole numbers, found a list"},
+        BadConfig{"BelowLeast", "[train]\nepochs = 0\n", "run.toml:2: train.epochs = 0 is out of range: at least 1"},
+        BadConfig{"NotAbove", "[optimizer]\nlr = 0\n", "run.toml:2: optimizer.lr = 0.0 is out of range: above 0"},
+        BadConfig{"NotBelow", "[optimizer]\nmomentum = 1\n",
+                  "run.toml:2: optimizer.momentum = 1.0 is out of range: at least 0, below 1"},
+        BadConfig{"NotFinite", "[optimizer]\nlr = inf\n", "run.toml:2: optimizer.lr = inf is out of range: above 0"},
+        BadConfig{"ElementOutOfRange", "[model]\nhidden = [8, 0]\n",
+                  "run.toml:2: model.hidden = [8, 0] is out of range: at least 1"},
+        BadConfig{"NameThatLeavesTheFolder", "[run]\nname = \"../a\"\n",
+                  "run.toml:2: run.name = \"../a\" is out of range: not empty, without '/'"},
+        BadConfig{"UnknownChoice", "[optimizer]\nname = \"adamv\"\n",
+                  "run.toml:2: optimizer.name = \"adamv\" is not known (did you mean 'adamw'?)"},
+        BadConfig{"UnknownPrecision", "[train]\nprecision = \"int4\"\n",
+                  "run.toml:2: train.precision = \"int4\" is not known (known: fp32, bf16)"},
+        BadConfig{"SameKeyTwice", "[run]\nseed = 1\nseed = 2\n", ""},
+        BadConfig{"NotToml", "[run]\nname = a\n", ""}),
+    [](const auto& suite) { return suite.param.name; });
+
+TEST(RunConfig, BadOverrideIsQuoted) {
+  const ConfigFile file("");
+  EXPECT_EQ(file.error({"optimizer.lr=x"}),
+            "--set optimizer.lr=x: optimizer.lr: expected number, found text x");
+  EXPECT_EQ(file.error({"optimizer.lr"}), "--set optimizer.lr: expected table.key=value");
+  EXPECT_EQ(file.error({"optimizerlr=1"}),
+            "--set optimizerlr=1: unknown key 'optimizerlr' (did you mean 'optimizer.lr'?)");
+  EXPECT_EQ(file.error({"run.seed=1\nb=2"}),
+            "--set run.seed=1\nb=2: run.seed: expected whole number, found text 1\nb=2");
+}
+
+TEST(RunConfig, MissingFileIsADataError) { EXPECT_THROW(load_run_config("/nowhere/run.toml"), DataError); }
+
+TEST(RunConfig, EveryKeyHasAMeaningAndADefaultThatIsAllowed) {
+  for (const ConfigKeyInfo& key : config_keys()) {
+    EXPECT_FALSE(key.meaning.empty()) << key.name;
+    const ConfigFile file("");
+    EXPECT_EQ(file.error({key.name + "=" + key.default_value}), "no error");
+  }
+}
+
+TEST(RunConfig, DocumentationListsEveryKeyAsItIs) {
+  const std::string page = read_file(TRIREME_SOURCE_DIR "/docs/configuration.md");
+  for (const ConfigKeyInfo& key : config_keys()) {
+    const std::string row = text("| `", key.name, "` | ", key.type, " | `", key.default_value, "` | ",
+                                 key.allowed, " | ", key.meaning, " |");
+    EXPECT_THAT(page, testing::HasSubstr(row));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::train

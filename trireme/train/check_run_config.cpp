@@ -1,0 +1,49 @@
+#include <memory>
+
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/train/internal/check.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::train {
+namespace {
+
+void check_ranks(const RunConfig& config, std::int64_t world_size) {
+  require(config.parallel.data == 0 || config.parallel.data == world_size,
+          "parallel.data = ", config.parallel.data, " needs as many ranks, found ", world_size,
+          "; start it with -n ", config.parallel.data,
+          ", or leave the key out to use the ranks that there are");
+  const std::int64_t parts = world_size * config.train.accumulation;
+  require(config.train.global_batch >= parts, "train.global_batch = ", config.train.global_batch,
+          " cannot be split over ", world_size, " ranks x train.accumulation = ", config.train.accumulation,
+          ": it needs at least ", parts, " samples");
+}
+
+void check_sizes(const RunConfig& config, std::int64_t world_size, const data::DataSource& data) {
+  const std::int64_t samples = data.train->size();
+  require(samples >= world_size, "data set ", data.name, " has ", samples,
+          " training samples, fewer than the ", world_size, " ranks");
+  const std::int64_t batches = (samples + config.train.global_batch - 1) / config.train.global_batch;
+  const std::int64_t steps = total_steps_of(config.train, batches);
+  require(config.learning_rate.warmup_steps <= steps, "lr.warmup_steps = ", config.learning_rate.warmup_steps,
+          " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,
+          ", train.max_steps = ", config.train.max_steps, ")");
+}
+
+}  // namespace
+
+void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data) {
+  check_ranks(config, world_size);
+  check_sizes(config, world_size, data);
+}
+
+void check_run_config(const RunConfig& config, int world_size) {
+  check_ranks(config, world_size);
+  const data::DataSource data = data::open_data(config.data);
+  check_sizes(config, world_size, data);
+  // The model says itself whether it can take the data.
+  model::make_model(config.model, data.input_shape, data.num_classes,
+                    static_cast<std::uint64_t>(config.run.seed));
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,229 @@
+#include "trireme/train/internal/config_keys.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/parallel/data/comm_hook.h"
+
+namespace trireme::train {
+namespace {
+
+/// What a field of an options struct is held as while it is parsed.
+template <class Field>
+using HeldAs = std::conditional_t<std::is_same_v<Field, int>, std::int64_t, Field>;
+
+/// A row for `config.*table.*field`.
+template <class Table, class Field>
+ConfigKey key(std::string name, Table RunConfig::*table, Field Table::*field, std::string meaning,
+              Allowed allowed = {}) {
+  return {.name = std::move(name),
+          .meaning = std::move(meaning),
+          .allowed = std::move(allowed),
+          .get = [=](const RunConfig& config) { return ConfigValue(HeldAs<Field>(config.*table.*field)); },
+          .set =
+              [=](RunConfig& config, const ConfigValue& value) {
+                config.*table.*field = static_cast<Field>(std::get<HeldAs<Field>>(value));
+              }};
+}
+
+std::vector<std::string> backend_choices() {
+  std::vector<std::string> names = {"auto"};
+  for (const comm::BackendInfo& info : comm::backend_infos()) names.push_back(info.name);
+  return names;
+}
+
+constexpr double kMaxInt = std::numeric_limits<int>::max();
+
+std::vector<ConfigKey> make_table() {
+  using C = RunConfig;
+  using Run = RunOptions;
+  using Data = data::DataOptions;
+  using Model = model::ModelOptions;
+  using Train = TrainOptions;
+  using Opt = optim::OptimizerOptions;
+  using Lr = optim::LearningRateOptions;
+  using Comm = comm::ContextOptions;
+  const Allowed one_up{.least = 1}, zero_up{.least = 0}, fraction{.least = 0, .below = 1};
+  const Allowed count{.least = 1, .most = kMaxInt};
+  return {
+      key("run.name", &C::run, &Run::name, "name of the run and of its folder",
+          {.single_path_component = true}),
+      key("run.folder", &C::run, &Run::folder, "folder that holds the runs"),
+      key("run.seed", &C::run, &Run::seed, "decides the initial weights and the order of samples", zero_up),
+      key("run.log_every_steps", &C::run, &Run::log_every_steps, "steps between two lines of metrics.jsonl",
+          one_up),
+      key("data.name", &C::data, &Data::name, "data set", {.names = data::data_names}),
+      key("data.path", &C::data, &Data::path, "folder of its files; empty: where Debian's package puts them"),
+      key("data.workers", &C::data, &Data::workers, "threads per rank that read ahead",
+          {.least = 1, .most = 1024}),
+      key("model.name", &C::model, &Model::name, "model", {.names = model::model_names}),
+      key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count),
+      key("train.epochs", &C::train, &Train::epochs, "passes over the training data", one_up),
+      key("train.max_steps", &C::train, &Train::max_steps,
+          "ends the run earlier, after so many steps; 0: does not", zero_up),
+      key("train.global_batch", &C::train, &Train::global_batch, "samples per step, of all ranks together",
+          one_up),
+      key("train.accumulation", &C::train, &Train::accumulation, "micro-batches per rank and step", count),
+      key("train.precision", &C::train, &Train::precision, "number format of the forward pass",
+          {.names = precision_names}),
+      key("train.clip_norm", &C::train, &Train::clip_norm,
+          "largest 2-norm of all gradients together; 0: no clipping", zero_up),
+      key("optimizer.name", &C::optimizer, &Opt::name, "optimizer", {.names = optim::optimizer_names}),
+      key("optimizer.lr", &C::optimizer, &Opt::lr, "learning rate before the schedule", {.above = 0}),
+      key("optimizer.weight_decay", &C::optimizer, &Opt::weight_decay, "sgd: L2; adamw: decoupled", zero_up),
+      key("optimizer.momentum", &C::optimizer, &Opt::momentum, "sgd", fraction),
+      key("optimizer.nesterov", &C::optimizer, &Opt::nesterov, "sgd: Nesterov's momentum"),
+      key("optimizer.beta1", &C::optimizer, &Opt::beta1, "adamw: decay of the first moment", fraction),
+      key("optimizer.beta2", &C::optimizer, &Opt::beta2, "adamw: decay of the second moment", fraction),
+      key("optimizer.eps", &C::optimizer, &Opt::eps, "adamw: added to the denominator", {.above = 0}),
+      key("lr.schedule", &C::learning_rate, &Lr::schedule, "how the learning rate changes",
+          {.names = optim::learning_rate_names}),
+      key("lr.warmup_steps", &C::learning_rate, &Lr::warmup_steps, "steps over which the rate grows from 0",
+          zero_up),
+      key("lr.final_fraction", &C::learning_rate, &Lr::final_fraction,
+          "cosine: ends at this fraction of optimizer.lr", {.least = 0, .most = 1}),
+      key("eval.every_steps", &C::eval, &EvalOptions::every_steps,
+          "steps between evaluations; 0: after every epoch. The end of the run is always evaluated", zero_up),
+      key("checkpoint.every_steps", &C::checkpoint, &CheckpointOptions::every_steps,
+          "steps between checkpoints; 0: none", zero_up),
+      key("checkpoint.keep", &C::checkpoint, &CheckpointOptions::keep, "newest checkpoints that stay", count),
+      key("parallel.data", &C::parallel, &ParallelOptions::data,
+          "replicas of the model; 0: as many as there are ranks", {.least = 0, .most = kMaxInt}),
+      key("parallel.bucket_mib", &C::parallel, &ParallelOptions::bucket_mib,
+          "MiB of gradients that are reduced in one piece", {.most = 4096, .above = 0}),
+      key("parallel.compression", &C::parallel, &ParallelOptions::compression,
+          "number format in which gradients travel", {.names = parallel::comm_hook_names}),
+      key("comm.backend", &C::comm, &Comm::backend, "how ranks talk; auto: the fastest that works here",
+          {.names = backend_choices}),
+      key("comm.timeout_s", &C::comm, &Comm::timeout_s,
+          "deadline in seconds of every operation between ranks", {.most = 86400, .above = 0}),
+      key("comm.torch_threads", &C::comm, &Comm::torch_threads,
+          "threads of one rank; 0: cores / ranks of the host", {.least = 0, .most = 4096}),
+  };
+}
+
+std::string number_text(double number) {
+  char buffer[40];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, number).ptr;
+  return {buffer, end};
+}
+
+std::string quoted(const std::string& words) {
+  std::string result = "\"";
+  for (const char c : words) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04X", static_cast<unsigned>(c));
+      result += escape;
+    } else {
+      result += c;
+    }
+  }
+  return result + '"';
+}
+
+struct TomlText {
+  std::string operator()(std::int64_t value) const { return std::to_string(value); }
+  std::string operator()(bool value) const { return value ? "true" : "false"; }
+  std::string operator()(const std::string& value) const { return quoted(value); }
+  std::string operator()(double value) const {
+    std::string result = number_text(value);
+    const bool whole = result.find_first_not_of("-0123456789") == std::string::npos;
+    return whole ? result + ".0" : result;
+  }
+  std::string operator()(const std::vector<std::int64_t>& values) const {
+    std::vector<std::string> words;
+    for (const std::int64_t value : values) words.push_back(std::to_string(value));
+    return text("[", join(words), "]");
+  }
+};
+
+bool in_range(const Allowed& allowed, double number) {
+  return number >= allowed.least && number <= allowed.most && number < allowed.below &&
+         number > allowed.above && std::isfinite(number);
+}
+
+bool is_path_component(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
+}
+
+/// True when the value, or each element of it, is allowed.
+struct IsAllowed {
+  const Allowed& allowed;
+  bool operator()(std::int64_t value) const { return in_range(allowed, static_cast<double>(value)); }
+  bool operator()(double value) const { return in_range(allowed, value); }
+  bool operator()(bool) const { return true; }
+  bool operator()(const std::vector<std::int64_t>& values) const {
+    return std::all_of(values.begin(), values.end(), *this);
+  }
+  bool operator()(const std::string& value) const {
+    if (allowed.single_path_component && !is_path_component(value)) return false;
+    if (!allowed.names) return true;
+    const std::vector<std::string> names = allowed.names();
+    return std::find(names.begin(), names.end(), value) != names.end();
+  }
+};
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_key_table() {
+  static const std::vector<ConfigKey> table = make_table();
+  return table;
+}
+
+std::string Allowed::describe() const {
+  if (single_path_component) return "not empty, without '/'";
+  if (names) return join(names());
+  std::vector<std::string> bounds;
+  if (std::isfinite(above)) bounds.push_back("above " + number_text(above));
+  if (std::isfinite(least)) bounds.push_back("at least " + number_text(least));
+  if (std::isfinite(most) && most != kMaxInt) bounds.push_back("at most " + number_text(most));
+  if (std::isfinite(below)) bounds.push_back("below " + number_text(below));
+  return join(bounds);
+}
+
+std::string type_name(const ConfigValue& value) {
+  static constexpr const char* kNames[] = {"whole number", "number", "true or false", "text",
+                                           "list of whole numbers"};
+  return kNames[value.index()];
+}
+
+std::string to_toml(const ConfigValue& value) { return std::visit(TomlText{}, value); }
+
+void check_allowed(const ConfigKey& key, const ConfigValue& value) {
+  if (std::visit(IsAllowed{key.allowed}, value)) return;
+  if (key.allowed.names) {
+    throw InvalidArgument(text(key.name, " = ", to_toml(value), " is not known",
+                               suggest(std::get<std::string>(value), key.allowed.names())));
+  }
+  throw InvalidArgument(text(key.name, " = ", to_toml(value), " is out of range: ", key.allowed.describe()));
+}
+
+std::vector<ConfigKeyInfo> config_keys() {
+  std::vector<ConfigKeyInfo> infos;
+  const RunConfig defaults;
+  for (const ConfigKey& row : config_key_table()) {
+    const ConfigValue value = row.get(defaults);
+    infos.push_back({row.name, type_name(value), to_toml(value), row.allowed.describe(), row.meaning});
+  }
+  return infos;
+}
+
+std::string describe(const RunConfig& config) {
+  std::string result, table;
+  for (const ConfigKey& row : config_key_table()) {
+    const std::size_t dot = row.name.find('.');
+    if (row.name.substr(0, dot) != table) {
+      table = row.name.substr(0, dot);
+      result += text(result.empty() ? "" : "\n", "[", table, "]\n");
+    }
+    result += text(row.name.substr(dot + 1), " = ", to_toml(row.get(config)), "\n");
+  }
+  return result;
+}
+
+}  // namespace trireme::train

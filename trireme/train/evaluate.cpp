@@ -1,0 +1,63 @@
+#include "trireme/train/evaluate.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include <numeric>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/data/sampler.h"
+#include "trireme/train/precision.h"
+
+namespace trireme::train {
+namespace {
+
+constexpr std::int64_t kEvaluationBatch = 256;
+
+/// Puts a model into evaluation mode while it lives.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(model::Model& model) : model_(model) { model_.eval(); }
+  ~EvaluationMode() { model_.train(); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  model::Model& model_;
+};
+
+}  // namespace
+
+Evaluation evaluate(model::Model& model, const data::Dataset& dataset, comm::Group& group,
+                    const std::string& precision) {
+  const EvaluationMode mode(model);
+  const at::NoGradGuard no_grad;
+  const PrecisionScope scope(precision);
+  const data::Slice part = data::slice_of(dataset.size(), group.rank(), group.size());
+  at::Tensor sums = at::zeros({3}, at::kDouble);  // samples, correct, loss: exact up to 2^53 samples
+  auto* sum = sums.data_ptr<double>();
+  for (std::int64_t begin = part.begin; begin < part.end; begin += kEvaluationBatch) {
+    std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(kEvaluationBatch, part.end - begin)));
+    std::iota(indices.begin(), indices.end(), begin);
+    const data::Example batch = dataset.get_batch(indices);
+    const at::Tensor logits = model.forward(batch.input).to(at::kFloat);
+    sum[0] += static_cast<double>(indices.size());
+    sum[1] += static_cast<double>(logits.argmax(1).eq(batch.target).sum().item<std::int64_t>());
+    sum[2] += at::cross_entropy_loss(logits, batch.target, {}, at::Reduction::Sum).item<double>();
+  }
+  group.all_reduce(sums);
+  const Evaluation result{.samples = static_cast<std::int64_t>(sum[0]),
+                          .correct = static_cast<std::int64_t>(sum[1]),
+                          .loss = sum[2] / sum[0]};
+  if (result.samples != dataset.size()) {
+    throw InternalError(text("evaluation counted ", result.samples, " of ", dataset.size(), " samples"));
+  }
+  return result;
+}
+
+}  // namespace trireme::train

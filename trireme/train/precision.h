@@ -1,0 +1,22 @@
+#pragma once
+// The number format of forward passes. "fp32" computes as the model is; "bf16" lets autocast run matrix
+// products and convolutions in bfloat16 (Micikevicius et al., arXiv 1710.03740), while weights, gradients and
+// the loss stay f32. Autocast's switches belong to the thread.
+
+#include <string>
+
+namespace trireme::train {
+
+class PrecisionScope {
+ public:
+  /// `precision` is one of precision_names(). Throws InvalidArgument.
+  explicit PrecisionScope(const std::string& precision);
+  ~PrecisionScope();
+  PrecisionScope(const PrecisionScope&) = delete;
+  PrecisionScope& operator=(const PrecisionScope&) = delete;
+
+ private:
+  bool autocast_before_;
+};
+
+}  // namespace trireme::train

@@ -1,0 +1,33 @@
+#pragma once
+// What a run needs to go on after an interruption, with the same bits as if nothing had happened: parameters,
+// buffers, optimizer state, the number of steps done (which is also the place in the epoch) and the loss of
+// the epoch so far. Rank 0 alone reads and writes files; what it reads is broadcast, so the other ranks need
+// no common file system.
+
+#include <filesystem>
+#include <string>
+
+#include "trireme/comm/context.h"
+#include "trireme/train/epoch_loss.h"
+#include "trireme/train/run_config.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::train {
+
+enum class NoCheckpoint {
+  kError,       ///< an error that says where it was looked for
+  kStartFresh,  ///< as if there had been no wish to resume
+};
+
+/// Brings `trainer` and `loss` to the newest valid checkpoint in `folder`. Collective. Throws DataError (on
+/// rank 0, which the others then miss), InvalidArgument when the configuration differs from the checkpoint's
+/// in a key that decides the numbers.
+void resume(Trainer& trainer, EpochLoss& loss, const RunConfig& config, comm::Context& context,
+            const std::filesystem::path& folder, NoCheckpoint otherwise);
+
+/// Writes the state behind the last step as the newest checkpoint, and removes the oldest. For rank 0. Throws
+/// DataError.
+void save(Trainer& trainer, const EpochLoss& loss, const RunConfig& config,
+          const std::filesystem::path& folder);
+
+}  // namespace trireme::train

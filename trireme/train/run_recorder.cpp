@@ -1,0 +1,82 @@
+#include "trireme/train/run_recorder.h"
+
+#include <iostream>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/files.h"
+#include "trireme/telemetry/console_sink.h"
+#include "trireme/telemetry/jsonl_sink.h"
+#include "trireme/telemetry/run_summary.h"
+
+namespace trireme::train {
+
+RunRecorder::RunRecorder(const RunConfig& config, int world_size, std::int64_t first_step,
+                         std::int64_t total_steps)
+    : config_(config), folder_{config.run_folder()}, started_s_(now_s()) {
+  sinks_.push_back(std::make_unique<telemetry::ConsoleSink>(
+      std::cout,
+      telemetry::ConsoleOptions{.style = telemetry::style_of_stdout(), .total_steps = total_steps}));
+  if (first_step == 0) {
+    const std::filesystem::path moved = start_fresh(folder_);
+    if (!moved.empty()) note(text("the earlier run of this name is now ", moved.string()));
+  } else {
+    telemetry::drop_lines_after(folder_.metrics(), first_step);
+  }
+  write_file_atomic(folder_.config(), describe(config));
+  sinks_.push_back(std::make_unique<telemetry::JsonlSink>(folder_.metrics()));
+  note(text(first_step == 0 ? "training " : "resuming ", config.model.name, " on ", config.data.name,
+            ": steps ", first_step + 1, " to ", total_steps, ", global batch ", config.train.global_batch,
+            ", ", world_size, world_size == 1 ? " rank" : " ranks", ", into ", folder_.root.string()));
+}
+
+RunRecorder::~RunRecorder() = default;
+
+void RunRecorder::note(const std::string& line) { sinks_.front()->write({"note", {{"text", line}}}); }
+
+void RunRecorder::step(const StepReport& report, const StepTimes& since_last) {
+  const double steps_s = std::max(since_last.steps_s, 1e-9);
+  telemetry::Record record{.event = "step",
+                           .fields = {{"step", report.step},
+                                      {"loss", report.loss},
+                                      {"lr", report.lr},
+                                      {"samples_per_s", static_cast<double>(since_last.samples) / steps_s}}};
+  if (report.grad_norm) record.fields.emplace_back("grad_norm", *report.grad_norm);
+  record.fields.emplace_back("data_wait", since_last.data_wait_s / steps_s);
+  record.fields.emplace_back("comm_wait", since_last.comm_wait_s / steps_s);
+  record.fields.emplace_back("step_s",
+                             steps_s / static_cast<double>(std::max<std::int64_t>(since_last.steps, 1)));
+  write(record);
+}
+
+void RunRecorder::evaluation(std::int64_t step, const Evaluation& evaluation) {
+  write({.event = "eval",
+         .fields = {{"step", step},
+                    {"test_accuracy", evaluation.accuracy()},
+                    {"test_loss", evaluation.loss},
+                    {"samples", evaluation.samples}}});
+}
+
+void RunRecorder::summary(const RunResult& result) {
+  telemetry::Record record{.event = "end", .fields = {{"name", config_.run.name}, {"status", result.status}}};
+  if (result.test_accuracy) record.fields.emplace_back("test_accuracy", *result.test_accuracy);
+  if (result.test_loss) record.fields.emplace_back("test_loss", *result.test_loss);
+  const std::vector<std::pair<std::string, telemetry::FieldValue>> rest = {
+      {"train_loss", result.train_loss},
+      {"samples_per_s", result.samples_per_s},
+      {"world_size", std::int64_t{result.world_size}},
+      {"steps", result.steps},
+      {"wall_s", result.wall_s},
+      {"peak_rss_bytes", static_cast<std::int64_t>(result.peak_rss_bytes)},
+      {"weights_xxh3", result.weights_xxh3},
+      {"config", config_.source}};
+  record.fields.insert(record.fields.end(), rest.begin(), rest.end());
+  telemetry::write_summary(folder_.summary(), record);
+}
+
+void RunRecorder::write(const telemetry::Record& record) {
+  telemetry::Record timed = record;
+  timed.fields.emplace_back("time_s", now_s() - started_s_);
+  for (const auto& sink : sinks_) sink->write(timed);
+}
+
+}  // namespace trireme::train

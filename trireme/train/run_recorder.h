@@ -1,0 +1,47 @@
+#pragma once
+// Writes down what a run does: metrics.jsonl, config.toml, summary.json and the console. Only rank 0 makes
+// one. One thread.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/telemetry/sink.h"
+#include "trireme/train/evaluate.h"
+#include "trireme/train/run.h"
+#include "trireme/train/run_folder.h"
+#include "trireme/train/step_reports.h"
+
+namespace trireme::train {
+
+/// Seconds that a span of steps took, and what of them was waiting on this rank.
+struct StepTimes {
+  double steps_s = 0;
+  double data_wait_s = 0;
+  double comm_wait_s = 0;
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+};
+
+class RunRecorder {
+ public:
+  /// Opens the run's files behind step `first_step` (0: a fresh run). Throws DataError.
+  RunRecorder(const RunConfig& config, int world_size, std::int64_t first_step, std::int64_t total_steps);
+  ~RunRecorder();
+
+  void note(const std::string& line);
+  void step(const StepReport& report, const StepTimes& since_last);
+  void evaluation(std::int64_t step, const Evaluation& evaluation);
+  void summary(const RunResult& result);
+
+ private:
+  void write(const telemetry::Record& record);
+
+  const RunConfig& config_;
+  const RunFolder folder_;
+  const double started_s_;
+  std::vector<std::unique_ptr<telemetry::Sink>> sinks_;
+};
+
+}  // namespace trireme::train

@@ -1,0 +1,137 @@
+#include "trireme/train/trainer.h"
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/schedule/program.h"
+#include "trireme/train/gradient_norm.h"
+#include "trireme/train/precision.h"
+
+namespace trireme::train {
+namespace {
+
+optim::NamedTensors parameters_of(const torch::nn::Module& module) {
+  optim::NamedTensors parameters;
+  for (const auto& item : module.named_parameters()) parameters.emplace_back(item.key(), item.value());
+  return parameters;
+}
+
+data::LoaderOptions loader_options(const RunConfig& config, const comm::Context& context) {
+  return {.global_batch = config.train.global_batch,
+          .num_microbatches = static_cast<int>(config.train.accumulation),
+          .rank = context.rank(),
+          .world_size = context.world_size(),
+          .workers = config.data.workers,
+          .seed = static_cast<std::uint64_t>(config.run.seed)};
+}
+
+parallel::DataParallelOptions data_parallel_options(const RunConfig& config) {
+  return {.bucket_mib = config.parallel.bucket_mib,
+          .first_bucket_mib = std::min(1.0, config.parallel.bucket_mib),
+          .scale = parallel::ReduceScale::kSum,
+          .hook = parallel::make_comm_hook(config.parallel.compression)};
+}
+
+/// A loss of zero whose backward gives every parameter a gradient of zeros: what a micro-batch without
+/// samples adds. Models need not cope with empty batches, and every rank takes part in the reduction.
+at::Tensor empty_loss(const optim::NamedTensors& parameters) {
+  at::Tensor loss = at::zeros({});
+  for (const auto& [name, parameter] : parameters) loss = loss + parameter.reshape({-1}).slice(0, 0, 0).sum();
+  return loss;
+}
+
+}  // namespace
+
+std::int64_t total_steps_of(const TrainOptions& options, std::int64_t batches_per_epoch) {
+  const std::int64_t steps = options.epochs * batches_per_epoch;
+  return options.max_steps > 0 ? std::min(steps, options.max_steps) : steps;
+}
+
+Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data)
+    : config_(config),
+      context_(context),
+      data_(data),
+      model_(model::make_model(config.model, data.input_shape, data.num_classes,
+                               static_cast<std::uint64_t>(config.run.seed))),
+      parameters_(parameters_of(*model_)),
+      loader_(data.train, loader_options(config, context)),
+      total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
+      optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
+      learning_rate_(optim::make_learning_rate(config.learning_rate, config.optimizer.lr, total_steps_)),
+      ddp_(context, model_, data_parallel_options(config)),
+      executor_(schedule::data_parallel(static_cast<int>(config.train.accumulation)), /*pipeline_rank=*/0,
+                handlers(), context.status()),
+      reports_(context.world()),
+      losses_(static_cast<std::size_t>(config.train.accumulation)) {
+  model_->train();
+}
+
+std::optional<StepReport> Trainer::step(int stop_signal) {
+  batch_ = loader_.next();
+  report_ = {.step = step_ + 1,
+             .lr = learning_rate_->at(step_),
+             .samples = batch_.global_size,
+             .stop_signal = stop_signal};
+  ddp_.zero_grad();
+  executor_.run(static_cast<std::uint64_t>(report_.step));
+  step_ = report_.step;
+  std::optional<StepReport> before = reports_.finish();
+  reports_.start(report_);
+  return before;
+}
+
+parallel::ActionHandlers Trainer::handlers() {
+  using schedule::Action;
+  return {.forward = [this](const Action& a) { forward(static_cast<std::size_t>(a.microbatch)); },
+          .backward = [this](const Action& a) { backward(static_cast<std::size_t>(a.microbatch)); },
+          // The last backward has reduced the gradients while it ran, and waited for the rest at its end.
+          .reduce_grad = [](const Action&) {},
+          .step = [this](const Action&) { update(); }};
+}
+
+void Trainer::forward(std::size_t microbatch) {
+  const data::Example& samples = batch_.microbatches[microbatch];
+  if (samples.target.numel() == 0) {
+    losses_[microbatch] = empty_loss(parameters_);
+    return;
+  }
+  const PrecisionScope scope(config_.train.precision);
+  const at::Tensor logits = model_->forward(samples.input).to(at::kFloat);
+  losses_[microbatch] = at::cross_entropy_loss(logits, samples.target, {}, at::Reduction::Sum) /
+                        static_cast<double>(batch_.global_size);
+}
+
+void Trainer::backward(std::size_t microbatch) {
+  const at::Tensor loss = std::exchange(losses_[microbatch], at::Tensor());
+  if (microbatch + 1 < losses_.size()) {
+    const auto no_reduction = ddp_.no_sync();
+    loss.backward();
+  } else {
+    loss.backward();
+  }
+  report_.loss += loss.item<double>();
+}
+
+void Trainer::update() {
+  if (config_.train.clip_norm > 0) {
+    report_.grad_norm = optim::clip_grad_norm(parameters_, config_.train.clip_norm);
+  } else if (report_.step % config_.run.log_every_steps == 0) {
+    report_.grad_norm = gradient_norm(parameters_);
+  }
+  optimizer_->step(report_.lr);
+}
+
+Evaluation Trainer::evaluate() {
+  context_.status().set_action(text("step ", step_, ": evaluation"));
+  return train::evaluate(*model_, *data_.test, context_.world(), config_.train.precision);
+}
+
+void Trainer::seek(std::int64_t step) {
+  step_ = step;
+  loader_.seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());
+}
+
+}  // namespace trireme::train

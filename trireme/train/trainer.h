@@ -1,0 +1,87 @@
+#pragma once
+// The training loop's inside: one step is the loader's next batch, run through the step program
+// schedule::data_parallel by the executor: forward and backward per micro-batch, gradients reduced over the
+// ranks while the last backward runs, then one optimizer update. The loss of a sample is divided by the size
+// of the *global* batch and everything is summed, so the same global batch gives the same numbers on any
+// number of ranks and for any accumulation, up to the rounding of a different summing order, the smaller last
+// batch of an epoch included. Collective: every rank makes one and calls the same methods in the same order.
+// One thread.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/loader.h"
+#include "trireme/model/model.h"
+#include "trireme/optim/learning_rate.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/executor.h"
+#include "trireme/train/evaluate.h"
+#include "trireme/train/run_config.h"
+#include "trireme/train/step_reports.h"
+
+namespace trireme::train {
+
+class Trainer {
+ public:
+  /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same.
+  /// `context` and `data` outlive it. Throws InvalidArgument, CommError.
+  Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data);
+
+  /// Steps of the whole run, and those done so far.
+  std::int64_t total_steps() const { return total_steps_; }
+  std::int64_t steps_done() const { return step_; }
+  std::int64_t steps_per_epoch() const { return loader_.batches_per_epoch(); }
+  bool finished() const { return step_ >= total_steps_; }
+
+  /// One step. `stop_signal` is what this rank was asked (0: nothing). Returns the report of the step before,
+  /// none for the first. Throws DivergedError, CommError, DataError.
+  std::optional<StepReport> step(int stop_signal = 0);
+  /// The report of the last step.
+  std::optional<StepReport> last_report() { return reports_.finish(); }
+
+  /// Accuracy and loss on the test data.
+  Evaluation evaluate();
+
+  /// Goes on behind step number `step`, after parameters and optimizer state have been restored.
+  void seek(std::int64_t step);
+
+  model::Model& model() { return *model_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  /// Seconds this rank has waited for data and for other ranks so far.
+  double data_wait_s() const { return loader_.waited_s(); }
+  double comm_wait_s() const { return ddp_.statistics().waited_s; }
+
+ private:
+  parallel::ActionHandlers handlers();
+  void forward(std::size_t microbatch);
+  void backward(std::size_t microbatch);
+  void update();
+
+  const RunConfig config_;
+  comm::Context& context_;
+  const data::DataSource& data_;
+  std::shared_ptr<model::Model> model_;
+  optim::NamedTensors parameters_;
+  data::Loader loader_;
+  std::int64_t total_steps_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::LearningRate> learning_rate_;
+  parallel::DistributedDataParallel ddp_;
+  parallel::Executor executor_;
+  StepReports reports_;
+
+  std::int64_t step_ = 0;  ///< steps done
+  data::StepBatch batch_;
+  std::vector<at::Tensor> losses_;  ///< of the micro-batches of the step
+  StepReport report_;
+};
+
+/// Steps of a run over `batches_per_epoch` batches: train.epochs of them, ended by train.max_steps.
+std::int64_t total_steps_of(const TrainOptions& options, std::int64_t batches_per_epoch);
+
+}  // namespace trireme::train
