@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
+#include <numeric>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -19,22 +21,28 @@ namespace {
 
 constexpr const char* kVersion = "1";
 
-std::string choose_backend(const std::string& wanted, const std::vector<std::string>& host_ids) {
-  if (wanted != "auto") return find_backend(wanted).name;
-  const bool one_host =
-      std::all_of(host_ids.begin(), host_ids.end(), [&](const auto& id) { return id == host_ids[0]; });
-  const std::string best = one_host ? "shm" : "hierarchical";
-  for (const auto& row : backend_table()) {
-    if (row.name == best && row.unavailable_because().empty()) return best;
-  }
-  return "gloo";
+// A rank of a world that failed waits only this long for the others.
+constexpr double kShortGoodbyeS = 1;
+
+void check_options(const ContextOptions& options) {
+  require(options.timeout_s > 0, "the communication timeout is ", options.timeout_s,
+          " s; expected more than 0");
+  if (options.backend != "auto") find_backend(options.backend);
 }
 
-std::string backend_for_threads() {
-  for (const auto& row : backend_table()) {
-    if (row.name == "threads") return row.name;
-  }
-  return "gloo";
+bool is_available(const std::string& backend) {
+  const auto& table = backend_table();
+  return std::any_of(table.begin(), table.end(), [&](const auto& row) {
+    return row.name == backend && row.unavailable_because().empty();
+  });
+}
+
+std::string choose_backend(const std::string& wanted, const std::vector<Arrival>& arrivals) {
+  if (wanted != "auto") return wanted;
+  const bool one_host = std::all_of(arrivals.begin(), arrivals.end(),
+                                    [&](const auto& each) { return each.host_id == arrivals[0].host_id; });
+  const std::string best = one_host ? "shm" : "hierarchical";
+  return is_available(best) ? best : "gloo";
 }
 
 c10::intrusive_ptr<c10d::Store> prefixed(const std::string& prefix, c10::intrusive_ptr<c10d::Store> store) {
@@ -50,44 +58,69 @@ std::shared_ptr<Context> Context::from_environment(const ContextOptions& options
 }
 
 std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, const ContextOptions& options) {
-  const auto deadline = Deadline::after_s(options.timeout_s);
-  auto store = environment.world_size == 1
-                   ? c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::HashStore>())
-                   : connect_store(environment, deadline, options.timeout_s);
-  auto state = State::make(environment, options, std::move(store), telemetry::StatusPage::from_environment());
+  check_options(options);
+  std::unique_ptr<State> state;
+  if (environment.world_size == 1) {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    state = State::make(
+        environment, options, [store] { return store; }, telemetry::StatusPage::from_environment());
+  } else {
+    StoreConnector connector(environment, options.timeout_s);
+    state = State::make(
+        environment, options, [connector]() mutable { return connector.connect(); },
+        telemetry::StatusPage::from_environment());
+  }
   at::set_num_threads(state->torch_threads());
   return std::shared_ptr<Context>(new Context(std::move(state)));
 }
 
 std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& environment,
-                                                     const ContextOptions& options,
-                                                     c10::intrusive_ptr<c10d::Store> store,
+                                                     const ContextOptions& options, const StoreSource& stores,
                                                      std::shared_ptr<telemetry::StatusPage> status) {
-  const auto deadline = Deadline::after_s(options.timeout_s);
-  require(options.timeout_s > 0, "the communication timeout is ", options.timeout_s,
-          " s; expected more than 0");
-  if (options.backend != "auto") find_backend(options.backend);
   auto state = std::make_unique<State>();
   state->environment = environment;
   state->options = options;
   state->log = Log(text("trireme[rank ", environment.rank, "]"));
   state->status = std::move(status);
   state->status->set_rank(environment.rank);
-  state->store = prefixed(text("trireme/", environment.restart_count), std::move(store));
+  state->status_line = std::make_shared<StatusLine>(*state->status);
+  const StoreSource prefixed_stores = [stores, prefix = text("trireme/", environment.restart_count)] {
+    return prefixed(prefix, stores());
+  };
+  state->store = prefixed_stores();
   const Arrival mine{.world_size = environment.world_size,
                      .version = kVersion,
                      .backend = options.backend,
                      .host_id = host_id(),
                      .pid = ::getpid()};
-  std::vector<int> everybody;
-  for (const auto& arrival : arrive(*state->store, environment, mine, deadline, options.timeout_s)) {
-    everybody.push_back(static_cast<int>(everybody.size()));
-    state->host_ids.push_back(arrival.host_id);
+  state->arrivals = arrive(*state->store, environment, mine, options.timeout_s);
+  state->backend = choose_backend(options.backend, state->arrivals);
+  state->interface_addr = interface_towards(environment);
+  if (environment.world_size > 1) {
+    state->watcher = std::make_unique<Watcher>(
+        WatcherOptions{.rank = environment.rank, .arrivals = state->arrivals, .connect = prefixed_stores});
   }
-  state->backend = choose_backend(options.backend, state->host_ids);
-  state->interface_addr = "127.0.0.1";
+  std::vector<int> everybody(static_cast<std::size_t>(environment.world_size));
+  std::iota(everybody.begin(), everybody.end(), 0);
   state->world = state->make_group(everybody, "world");
   return state;
+}
+
+void Context::State::fail_all(const std::string& cause) {
+  failed = true;
+  if (watcher) watcher->publish_failure(Watcher::kAllGroups, cause);
+}
+
+void Context::State::leave() {
+  const bool in_failure = failed || (world && world->state().failed());
+  world.reset();
+  watcher.reset();  // has told the others what there was to tell
+  if (environment.world_size == 1) return;
+  try {
+    leave_world(*store, environment, in_failure ? kShortGoodbyeS : options.timeout_s);
+  } catch (const std::exception& error) {
+    if (!in_failure) log.warning("could not say goodbye to the other ranks: ", error.what());
+  }
 }
 
 int Context::State::torch_threads() const {
@@ -105,9 +138,8 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                    .world_ranks = world_ranks,
                    .rank = static_cast<int>(me - world_ranks.begin()),
                    .timeout_s = options.timeout_s,
-                   .status = status,
-                   .publish_failure = {},
-                   .explain_stall = {}};
+                   .status = status_line,
+                   .watcher = watcher.get()};
   if (world_ranks.size() > 1) {
     BackendRequest request{.store = prefixed(text("group/", name), store),
                            .rank = parts.rank,
@@ -117,11 +149,12 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                            .host_ids = {},
                            .interface_addr = interface_addr,
                            .timeout_s = options.timeout_s};
-    for (const int rank : world_ranks) request.host_ids.push_back(host_ids[static_cast<std::size_t>(rank)]);
+    for (const int rank : world_ranks)
+      request.host_ids.push_back(arrivals[static_cast<std::size_t>(rank)].host_id);
     parts.backend = find_backend(backend).make(request);
   }
   auto group = std::make_shared<Group::State>(std::move(parts));
-  groups.push_back(group);
+  if (watcher) watcher->watch(group);
   return Group(std::move(group));
 }
 
@@ -137,36 +170,40 @@ std::optional<Group> Context::new_group(const std::vector<int>& world_ranks, con
   return state_->make_group(world_ranks, name);
 }
 
-Context::~Context() = default;
+Context::~Context() { state_->leave(); }
 
 void run_ranks_as_threads(int num_ranks, const std::function<void(Context&)>& body,
                           const ContextOptions& options) {
   require(num_ranks >= 1, "run_ranks_as_threads: ", num_ranks, " ranks; expected at least 1");
-  const auto store = c10::make_intrusive<c10d::HashStore>();
   ContextOptions chosen = options;
-  if (chosen.backend == "auto") chosen.backend = backend_for_threads();
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(num_ranks));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    ranks.emplace_back([&, rank] {
-      at::set_num_threads(1);
-      try {
-        LaunchEnvironment environment;
-        environment.launcher = "threads";
-        environment.rank = environment.local_rank = rank;
-        environment.world_size = environment.local_world_size = num_ranks;
-        Context context(
-            Context::State::make(environment, chosen, store, telemetry::StatusPage::make_private()));
-        body(context);
-      } catch (...) {
-        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+  if (chosen.backend == "auto") chosen.backend = is_available("threads") ? "threads" : "gloo";
+  check_options(chosen);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  const auto run_rank = [&](int rank) {
+    at::set_num_threads(1);
+    LaunchEnvironment environment;
+    environment.launcher = "threads";
+    environment.rank = environment.local_rank = rank;
+    environment.world_size = environment.local_world_size = num_ranks;
+    std::unique_ptr<Context> context;
+    try {
+      context.reset(new Context(Context::State::make(
+          environment, chosen, [store] { return store; }, telemetry::StatusPage::make_private())));
+      body(*context);
+    } catch (const std::exception& error) {
+      {
+        const std::lock_guard lock(mutex);
+        if (!first_error) first_error = std::current_exception();
       }
-    });
-  }
+      if (context) context->state_->fail_all(text("rank ", rank, " failed: ", error.what()));
+    }
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < num_ranks; ++rank) ranks.emplace_back(run_rank, rank);
   for (auto& rank : ranks) rank.join();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  if (first_error) std::rethrow_exception(first_error);
 }
 
 int Context::rank() const { return state_->environment.rank; }

@@ -125,8 +125,8 @@ Pending Group::State::issue(const std::shared_ptr<State>& self, Mode mode, Opera
   Work work;
   try {
     work = start(*self->parts.backend, mode == Mode::kAsync);
-  } catch (const std::exception& error) {
-    self->fail_operation(operation, error.what());
+  } catch (...) {
+    self->fail_operation(operation, std::current_exception());
   }
   if (mode == Mode::kAsync) {
     return Pending(std::make_shared<Pending::State>(self, operation, std::move(work), std::move(tensors)));

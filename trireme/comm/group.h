@@ -121,6 +121,9 @@ class Group {
   /// The c10d backend below, for libraries that want one.
   c10d::Backend& backend() const;
 
+  /// For this module.
+  State& state() const { return *state_; }
+
  private:
   std::shared_ptr<State> state_;
 };

@@ -1,19 +1,42 @@
 #include "trireme/comm/internal/group_state.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/internal/watcher.h"
 
 namespace trireme::comm {
 namespace {
 
 constexpr std::size_t kStatusBytes = 200;
+// How long a rank whose operation failed looks for the one to blame.
+constexpr double kPatienceS = 1.0;
+// Waits are given in whole milliseconds.
+constexpr double kClockGrainS = 0.002;
 
 void show(const GroupParts& parts, const Operation& operation) {
   if (!parts.status) return;
   char line[kStatusBytes];
-  parts.status->set_operation({line, format_status(operation, parts.name, line, sizeof line)});
+  const std::string_view shown(line, format_status(operation, parts.name, line, sizeof line));
+  const std::lock_guard lock(parts.status->mutex);
+  parts.status->page.set_operation(shown);
+}
+
+/// What the error says, and whether the backend has explained it for people already.
+std::pair<std::string, bool> message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError& explained) {
+    return {explained.what(), true};
+  } catch (const c10::Error& foreign) {
+    return {foreign.what_without_backtrace(), false};
+  } catch (const std::exception& foreign) {
+    return {foreign.what(), false};
+  }
 }
 
 }  // namespace
@@ -23,6 +46,7 @@ void Group::State::begin(Operation& operation) {
   operation.issued_s = now_s();
   const std::lock_guard lock(mutex_);
   operation.number = ++number_;
+  operation.order = next_order(operation);
   ring_[operation.number % kRingSize] = operation;
   show(parts, operation);
 }
@@ -31,19 +55,32 @@ void Group::State::wait(const Operation& operation, c10d::Work& work) {
   const double left_s = operation.issued_s + parts.timeout_s - now_s();
   try {
     work.wait(std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(left_s * 1000))));
-  } catch (const std::exception& error) {
-    fail_operation(operation, error.what());
+  } catch (...) {
+    fail_operation(operation, std::current_exception());
   }
-  if (failed() && !work.isSuccess()) fail_operation(operation, "aborted");
   end(operation.number, OperationRecord::State::kDone);
 }
 
-void Group::State::fail_operation(const Operation& operation, const std::string& what) {
+void Group::State::fail_operation(const Operation& operation, const std::exception_ptr& error) {
   end(operation.number, OperationRecord::State::kFailed);
-  if (!failed()) {
-    fail(text("rank ", parts.world_ranks[static_cast<std::size_t>(parts.rank)], " in group '", parts.name,
-              "': ", operation.record().describe(), ": ", what));
+  if (failed()) throw_failure();
+  const auto [what, explained] = message_of(error);
+  if (explained) {
+    fail(what);
+    throw_failure();
   }
+  const bool late = now_s() >= operation.issued_s + parts.timeout_s - kClockGrainS;
+  const std::string blamed =
+      parts.watcher ? parts.watcher->explain(*this, operation, kPatienceS) : std::string();
+  if (failed()) throw_failure();  // somebody else knew better
+  std::string cause = text("rank ", parts.world_ranks[static_cast<std::size_t>(parts.rank)], ", group '",
+                           parts.name, "', ", operation.record().describe(), ": ");
+  if (late) {
+    cause += text("not over within ", human_duration(parts.timeout_s), blamed.empty() ? "" : ": ", blamed);
+  } else {
+    cause += blamed.empty() ? what : blamed;
+  }
+  fail(cause);
   throw_failure();
 }
 
@@ -67,7 +104,7 @@ bool Group::State::enter_failure(const std::string& cause) {
 
 void Group::State::fail(const std::string& cause) {
   if (!enter_failure(cause)) return;
-  if (parts.publish_failure) parts.publish_failure(cause);
+  if (parts.watcher) parts.watcher->publish_failure(parts.name, cause);
   if (parts.backend) parts.backend->abort();
 }
 
@@ -98,9 +135,10 @@ std::vector<Operation> Group::State::pending() const {
   return result;
 }
 
-std::uint64_t Group::State::last_number() const {
-  const std::lock_guard lock(mutex_);
-  return number_;
+std::uint64_t Group::State::next_order(const Operation& operation) {
+  if (is_collective(operation.kind)) return ++num_collectives_;
+  auto& counts = operation.kind == OperationKind::kSend ? num_sends_ : num_recvs_;
+  return ++counts[static_cast<std::size_t>(operation.peer)];
 }
 
 }  // namespace trireme::comm

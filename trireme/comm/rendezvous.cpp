@@ -1,12 +1,15 @@
 #include "trireme/comm/internal/rendezvous.h"
 
 #include <arpa/inet.h>
+#include <c10/util/Logging.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -89,54 +92,187 @@ void wait_until_served(const LaunchEnvironment& environment, const Deadline& dea
   }
 }
 
+// c10d's client waits for answers without limit. This bounds the waits of the connections to the master that
+// this process has made and not bounded yet.
+void bound_waits(const LaunchEnvironment& environment, double timeout_s) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    const int port = peer.ss_family == AF_INET    ? ntohs(reinterpret_cast<sockaddr_in*>(&peer)->sin_port)
+                     : peer.ss_family == AF_INET6 ? ntohs(reinterpret_cast<sockaddr_in6*>(&peer)->sin6_port)
+                                                  : -1;
+    timeval limit{};
+    length = sizeof limit;
+    if (port != environment.master_port || ::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &length) != 0 ||
+        limit.tv_sec || limit.tv_usec) {
+      continue;
+    }
+    limit.tv_sec = static_cast<time_t>(timeout_s);
+    limit.tv_usec = static_cast<suseconds_t>((timeout_s - static_cast<double>(limit.tv_sec)) * 1e6);
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  }
+}
+
+std::string encode(const Arrival& arrival) {
+  return text(arrival.world_size, "\n", arrival.version, "\n", arrival.backend, "\n", arrival.host_id, "\n",
+              arrival.pid);
+}
+
+Arrival decode(const std::string& encoded) {
+  const auto fields = split(encoded, '\n');
+  return {.world_size = std::stoi(fields.at(0)),
+          .version = fields.at(1),
+          .backend = fields.at(2),
+          .host_id = fields.at(3),
+          .pid = std::stoi(fields.at(4))};
+}
+
+std::string arrival_key(int rank) { return text("arrival/", rank); }
+
+constexpr const char* kFailureKey = "rendezvous_failure";
+constexpr auto kPollPeriod = std::chrono::milliseconds(2);
+
+/// What `mine` and `theirs` disagree about; empty when they agree.
+std::string disagreement(int rank, const Arrival& mine, int other, const Arrival& theirs) {
+  const auto differ = [&](const char* what, const auto& my_value, const auto& their_value) {
+    return text("ranks disagree about the world: rank ", rank, " (pid ", mine.pid, ") has ", what, " ",
+                my_value, ", rank ", other, " (pid ", theirs.pid, ") has ", what, " ", their_value,
+                ": start all ranks of a world in the same way");
+  };
+  if (mine.version != theirs.version) return differ("protocol version", mine.version, theirs.version);
+  if (mine.world_size != theirs.world_size) return differ("WORLD_SIZE", mine.world_size, theirs.world_size);
+  if (mine.backend != theirs.backend) return differ("backend", mine.backend, theirs.backend);
+  return {};
+}
+
+// The first rank that sees a fault says so to all; rank 0 keeps the store up until they have had time to
+// look.
+[[noreturn]] void fail_rendezvous(c10d::Store& store, const LaunchEnvironment& environment,
+                                  const std::string& cause) {
+  store.set(kFailureKey, cause);
+  if (environment.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  throw CommError(cause);
+}
+
+std::string who_is_missing(c10d::Store& store, const LaunchEnvironment& environment, double timeout_s) {
+  std::vector<std::string> missing;
+  std::vector<std::string> arrived;
+  for (int rank = 0; rank < environment.world_size; ++rank) {
+    if (store.check({arrival_key(rank)})) {
+      arrived.push_back(text(rank, " (pid ", decode(store.get_to_str(arrival_key(rank))).pid, ")"));
+    } else {
+      missing.push_back(std::to_string(rank));
+    }
+  }
+  return text(missing.size() == 1 ? "rank " : "ranks ", trireme::join(missing), " of ",
+              environment.world_size, " did not arrive within ", human_duration(timeout_s), " at ",
+              where(environment), "; arrived: ", trireme::join(arrived),
+              ". See why the missing did not start, or raise the timeout");
+}
+
+std::string local_address(const addrinfo& towards) {
+  const int fd = ::socket(towards.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return {};
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  char name[NI_MAXHOST] = "";
+  // Connecting a datagram socket sends nothing: it makes the kernel choose the route.
+  if (::connect(fd, towards.ai_addr, towards.ai_addrlen) == 0 &&
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0) {
+    ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST);
+  }
+  ::close(fd);
+  return name;
+}
+
+// c10d logs warnings about connections that end, which our errors say better.
+void quieten_c10d() {
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 2;
+}
+
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& environment, const Deadline& deadline,
-                                              double timeout_s) {
+c10::intrusive_ptr<c10d::Store> StoreConnector::connect() {
+  const bool serve = environment_.rank == 0 && !environment_.master_store_is_external && !serves_;
   c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(environment.master_port);
-  options.isServer = environment.rank == 0 && !environment.master_store_is_external;
+  options.port = static_cast<std::uint16_t>(environment_.master_port);
+  options.isServer = serve;
   options.waitWorkers = false;
   options.useLibUV = false;
-  options.timeout = milliseconds(timeout_s);
-  if (options.isServer) {
+  options.timeout = milliseconds(timeout_s_);
+  quieten_c10d();
+  if (serve) {
     options.masterListenFd =
-        environment.master_listen_fd ? *environment.master_listen_fd : bind_master(environment);
+        environment_.master_listen_fd ? *environment_.master_listen_fd : bind_master(environment_);
+    serves_ = true;
   } else {
-    wait_until_served(environment, deadline, timeout_s);
+    wait_until_served(environment_, Deadline::after_s(timeout_s_), timeout_s_);
   }
   try {
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+    auto store = c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, options);
+    bound_waits(environment_, timeout_s_);
+    return store;
   } catch (const std::exception& error) {
-    throw CommError(text("rank ", environment.rank, " could not use the rendezvous at ", where(environment),
+    throw CommError(text("rank ", environment_.rank, " could not use the rendezvous at ", where(environment_),
                          ": ", error.what()));
   }
 }
 
 std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine,
-                            const Deadline& deadline, double timeout_s) {
-  const auto key = [](int rank) { return text("arrival/", rank); };
-  store.set(key(environment.rank), text(mine.world_size, "\n", mine.version, "\n", mine.backend, "\n",
-                                        mine.host_id, "\n", mine.pid));
-  std::vector<Arrival> arrivals;
-  std::vector<std::string> missing;
-  for (int rank = 0; rank < environment.world_size; ++rank) {
-    while (!store.check({key(rank)}) && !deadline.expired()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    if (!store.check({key(rank)})) {
-      missing.push_back(std::to_string(rank));
-      continue;
-    }
-    const auto fields = split(store.get_to_str(key(rank)), '\n');
-    arrivals.push_back(
-        {std::stoi(fields.at(0)), fields.at(1), fields.at(2), fields.at(3), std::stoi(fields.at(4))});
+                            double timeout_s) {
+  const auto deadline = Deadline::after_s(timeout_s);
+  if (store.add(text("num_arrivals/", environment.rank), 1) > 1) {
+    const bool known = store.check({arrival_key(environment.rank)});
+    const std::string first =
+        known ? text(" (pid ", decode(store.get_to_str(arrival_key(environment.rank))).pid, ")") : "";
+    throw CommError(text("two processes say that they are rank ", environment.rank, " of ",
+                         environment.world_size, ": one", first, " and this one (pid ", mine.pid,
+                         "): give each its own RANK, and each run its own MASTER_PORT"));
   }
-  if (!missing.empty()) {
-    throw CommError(text("ranks ", join(missing), " of ", environment.world_size, " did not arrive within ",
-                         human_duration(timeout_s), " at ", where(environment)));
+  store.set(arrival_key(environment.rank), encode(mine));
+  std::vector<Arrival> arrivals;
+  for (int rank = 0; rank < environment.world_size; ++rank) {
+    while (!store.check({arrival_key(rank)})) {
+      if (store.check({kFailureKey})) throw CommError(store.get_to_str(kFailureKey));
+      if (deadline.expired())
+        fail_rendezvous(store, environment, who_is_missing(store, environment, timeout_s));
+      std::this_thread::sleep_for(kPollPeriod);
+    }
+    const Arrival theirs = decode(store.get_to_str(arrival_key(rank)));
+    const std::string differs = disagreement(environment.rank, mine, rank, theirs);
+    if (!differs.empty()) fail_rendezvous(store, environment, differs);
+    arrivals.push_back(theirs);
   }
   return arrivals;
+}
+
+void leave_world(c10d::Store& store, const LaunchEnvironment& environment, double timeout_s) {
+  const auto key = [](int rank) { return text("left/", rank); };
+  store.set(key(environment.rank), "1");
+  if (environment.rank != 0 || environment.master_store_is_external) return;
+  const auto deadline = Deadline::after_s(timeout_s);
+  for (int rank = 1; rank < environment.world_size; ++rank) {
+    while (!store.check({key(rank)})) {
+      if (deadline.expired()) {
+        throw CommError(text("rank ", rank, " did not leave within ", human_duration(timeout_s)));
+      }
+      std::this_thread::sleep_for(kPollPeriod);
+    }
+  }
+}
+
+std::string interface_towards(const LaunchEnvironment& environment) {
+  if (environment.world_size == 1) return environment.master_addr;
+  const Addresses addresses(environment);
+  for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
+    const std::string local = local_address(*address);
+    if (!local.empty()) return local;
+  }
+  throw CommError(
+      text("this host has no way to ", where(environment), ": check MASTER_ADDR and the network"));
 }
 
 }  // namespace trireme::comm

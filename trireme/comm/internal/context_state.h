@@ -1,6 +1,7 @@
 #pragma once
 // What a Context holds.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,14 +12,23 @@
 #include "trireme/comm/context.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/group_state.h"
+#include "trireme/comm/internal/rendezvous.h"
+#include "trireme/comm/internal/watcher.h"
 
 namespace trireme::comm {
+
+/// Connects to the store of the world; the second and later connections are for other threads of the rank.
+using StoreSource = std::function<c10::intrusive_ptr<c10d::Store>()>;
 
 struct Context::State {
   /// Collective: arrival of all ranks at the store, and the group of all.
   static std::unique_ptr<State> make(const LaunchEnvironment& environment, const ContextOptions& options,
-                                     c10::intrusive_ptr<c10d::Store> store,
+                                     const StoreSource& stores,
                                      std::shared_ptr<telemetry::StatusPage> status);
+  /// Fails all groups, here and on the other ranks.
+  void fail_all(const std::string& cause);
+  /// Says goodbye; rank 0 stays until the others have left, too.
+  void leave();
   /// Empty when this rank is no member.
   std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name);
   int torch_threads() const;
@@ -28,10 +38,12 @@ struct Context::State {
   Log log;
   std::shared_ptr<telemetry::StatusPage> status;
   c10::intrusive_ptr<c10d::Store> store;
-  std::vector<std::string> host_ids;  ///< by world rank
   std::string interface_addr;
-  std::string backend;  ///< never "auto"
-  std::vector<std::weak_ptr<Group::State>> groups;
+  std::string backend;            ///< never "auto"
+  std::vector<Arrival> arrivals;  ///< by world rank
+  std::shared_ptr<StatusLine> status_line;
+  std::unique_ptr<Watcher> watcher;  ///< empty in a world of one
+  bool failed = false;
   std::set<std::string> group_names{"world"};
   std::optional<Group> world;
 };

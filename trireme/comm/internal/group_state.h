@@ -5,7 +5,7 @@
 
 #include <array>
 #include <atomic>
-#include <functional>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,11 +18,20 @@
 
 namespace trireme::comm {
 
+class Watcher;
+
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
 /// Whether the caller waits at once; a backend may then work on the caller's thread.
 enum class IssueMode { kSync, kAsync };
+
+/// The operation line of a rank's status page: groups of several threads share it.
+struct StatusLine {
+  explicit StatusLine(telemetry::StatusPage& of_page) : page(of_page) {}
+  telemetry::StatusPage& page;
+  std::mutex mutex;
+};
 
 /// What a Group is made from.
 struct GroupParts {
@@ -32,17 +41,15 @@ struct GroupParts {
   std::vector<int> world_ranks;
   int rank = 0;
   double timeout_s = 60;
-  std::shared_ptr<telemetry::StatusPage> status;
-  /// Tells the other ranks of the group why it failed; called once, from the thread that noticed.
-  std::function<void(const std::string& cause)> publish_failure;
-  /// What is known about the ranks that an operation still waits for; empty when nothing is.
-  std::function<std::string(const Operation& operation)> explain_stall;
+  std::shared_ptr<StatusLine> status;
+  Watcher* watcher = nullptr;  ///< the Context's, which outlives its groups; null in a world of one
 };
 
-struct Group::State {
+struct Group::State : std::enable_shared_from_this<Group::State> {
   static constexpr std::size_t kRingSize = 64;
 
-  explicit State(GroupParts given) : parts(std::move(given)) {}
+  explicit State(GroupParts given)
+      : parts(std::move(given)), num_sends_(parts.world_ranks.size()), num_recvs_(parts.world_ranks.size()) {}
 
   int size() const { return static_cast<int>(parts.world_ranks.size()); }
 
@@ -56,7 +63,7 @@ struct Group::State {
   /// Waits until the operation is over. Throws CommError after failing the group.
   void wait(const Operation& operation, c10d::Work& work);
   /// Fails the group because of what happened to an operation.
-  [[noreturn]] void fail_operation(const Operation& operation, const std::string& what);
+  [[noreturn]] void fail_operation(const Operation& operation, const std::exception_ptr& error);
 
   /// Fails the group: the first cause stays, what is pending is aborted, the others are told.
   void fail(const std::string& cause);
@@ -70,15 +77,18 @@ struct Group::State {
   /// Operations that are issued and not over, oldest first.
   std::vector<Operation> pending() const;
   std::vector<Operation> recent() const;
-  std::uint64_t last_number() const;
 
   GroupParts parts;
 
  private:
   bool enter_failure(const std::string& cause);
+  std::uint64_t next_order(const Operation& operation);
 
   mutable std::mutex mutex_;
   std::uint64_t number_ = 0;
+  std::uint64_t num_collectives_ = 0;
+  std::vector<std::uint64_t> num_sends_;  ///< by peer
+  std::vector<std::uint64_t> num_recvs_;
   std::array<Operation, kRingSize> ring_;
   std::atomic<bool> failed_ = false;
   std::string cause_;

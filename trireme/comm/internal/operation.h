@@ -27,6 +27,9 @@ enum class OperationKind : std::uint8_t {
 
 struct Operation {
   std::uint64_t number = 0;
+  /// What numbers it among those of other ranks that it has to match: place among the group's collectives, or
+  /// among the sends to, or receives from, its peer.
+  std::uint64_t order = 0;
   OperationKind kind = OperationKind::kBarrier;
   at::ScalarType dtype = at::ScalarType::Undefined;  ///< Undefined for barrier
   std::int64_t numel = 0;                            ///< of the part of one rank
@@ -38,6 +41,14 @@ struct Operation {
 
   OperationRecord record() const;
 };
+
+constexpr bool is_collective(OperationKind kind) {
+  return kind != OperationKind::kSend && kind != OperationKind::kRecv;
+}
+constexpr bool reduces(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter ||
+         kind == OperationKind::kReduce;
+}
 
 const char* name_of(OperationKind kind);
 /// "f32", "bf16", "i64", ...

@@ -20,13 +20,29 @@ struct Arrival {
   int pid = 0;
 };
 
-/// Serves (rank 0) or joins the store of the environment. Throws CommError: port taken, nobody there.
-c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& environment, const Deadline& deadline,
-                                              double timeout_s);
+/// Serves (rank 0, first connection) or joins the store of the environment.
+class StoreConnector {
+ public:
+  StoreConnector(LaunchEnvironment environment, double timeout_s)
+      : environment_(std::move(environment)), timeout_s_(timeout_s) {}
+  /// A connection whose every wait ends by the timeout. Throws CommError: port taken, nobody there.
+  c10::intrusive_ptr<c10d::Store> connect();
+
+ private:
+  LaunchEnvironment environment_;
+  double timeout_s_;
+  bool serves_ = false;
+};
 
 /// Publishes `mine` and returns everybody's, by rank. Throws CommError that names the missing ranks at the
 /// deadline, or both sides where ranks disagree about the world.
 std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine,
-                            const Deadline& deadline, double timeout_s);
+                            double timeout_s);
+
+/// Signs out. Rank 0, which serves the store, waits until all others have, at most `timeout_s`.
+void leave_world(c10d::Store& store, const LaunchEnvironment& environment, double timeout_s);
+
+/// The address of this host that faces the master: where other ranks reach this one.
+std::string interface_towards(const LaunchEnvironment& environment);
 
 }  // namespace trireme::comm

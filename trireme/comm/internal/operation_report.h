@@ -1,0 +1,30 @@
+#pragma once
+// Comparing what the ranks of a group have issued: pure functions over lists of operations, and their text
+// form for the store.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/internal/operation.h"
+
+namespace trireme::comm {
+
+/// The last operations of members, by group rank.
+using Published = std::map<int, std::vector<Operation>>;
+
+std::string encode_operations(const std::vector<Operation>& operations);
+/// Throws InternalError on text that encode_operations did not write.
+std::vector<Operation> decode_operations(const std::string& encoded);
+
+/// Group ranks that `operation` of `rank` needs, without `rank` itself.
+std::vector<int> ranks_needed(const Operation& operation, int rank, int size);
+
+/// The counterpart of `operation`, which `rank` issued, among what `other` has published; null if not there.
+const Operation* counterpart(const Operation& operation, int rank, const std::vector<Operation>& of_other);
+
+/// Names both sides when somebody issued another operation where `rank` issued this one; else empty.
+std::string find_disagreement(const Operation& operation, int rank, const std::vector<int>& world_ranks,
+                              const Published& published);
+
+}  // namespace trireme::comm

@@ -1,0 +1,109 @@
+#include "trireme/comm/internal/operation_report.h"
+
+#include <sstream>
+
+#include "trireme/base/error.h"
+
+namespace trireme::comm {
+namespace {
+
+bool same_signature(const Operation& a, const Operation& b) {
+  if (a.dtype != b.dtype || a.numel != b.numel) return false;
+  if (!is_collective(a.kind)) return true;
+  return a.kind == b.kind && a.peer == b.peer && a.reduce == b.reduce;
+}
+
+std::string signature(const Operation& operation, const std::vector<int>& world_ranks) {
+  std::string result = name_of(operation.kind);
+  if (operation.dtype != at::ScalarType::Undefined) {
+    result += text(" of ", operation.numel, " ", name_of(operation.dtype));
+  }
+  if (reduces(operation.kind)) result += text(" (", name_of(operation.reduce), ")");
+  if (operation.peer >= 0) {
+    const char* role = operation.kind == OperationKind::kSend   ? " to rank "
+                       : operation.kind == OperationKind::kRecv ? " from rank "
+                                                                : " with root ";
+    result += text(role, world_ranks[static_cast<std::size_t>(operation.peer)]);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string encode_operations(const std::vector<Operation>& operations) {
+  std::ostringstream out;
+  for (const auto& o : operations) {
+    out << o.number << ' ' << o.order << ' ' << static_cast<int>(o.kind) << ' ' << static_cast<int>(o.dtype)
+        << ' ' << o.numel << ' ' << o.peer << ' ' << static_cast<int>(o.reduce) << ' '
+        << static_cast<int>(o.state) << '\n';
+  }
+  return std::move(out).str();
+}
+
+std::vector<Operation> decode_operations(const std::string& encoded) {
+  std::vector<Operation> result;
+  std::istringstream in(encoded);
+  Operation o;
+  int kind = 0;
+  int dtype = 0;
+  int reduce = 0;
+  int state = 0;
+  while (in >> o.number >> o.order >> kind >> dtype >> o.numel >> o.peer >> reduce >> state) {
+    o.kind = static_cast<OperationKind>(kind);
+    o.dtype = static_cast<at::ScalarType>(dtype);
+    o.reduce = static_cast<ReduceOp>(reduce);
+    o.state = static_cast<OperationRecord::State>(state);
+    result.push_back(o);
+  }
+  if (!in.eof()) throw InternalError("a rank has published operations that cannot be read: " + encoded);
+  return result;
+}
+
+std::vector<int> ranks_needed(const Operation& operation, int rank, int size) {
+  if (!is_collective(operation.kind)) return {operation.peer};
+  std::vector<int> result;
+  for (int other = 0; other < size; ++other) {
+    if (other != rank) result.push_back(other);
+  }
+  return result;
+}
+
+const Operation* counterpart(const Operation& operation, int rank, const std::vector<Operation>& of_other) {
+  for (const auto& theirs : of_other) {
+    if (theirs.order != operation.order) continue;
+    if (is_collective(operation.kind) && is_collective(theirs.kind)) return &theirs;
+    const bool faces = (operation.kind == OperationKind::kSend && theirs.kind == OperationKind::kRecv) ||
+                       (operation.kind == OperationKind::kRecv && theirs.kind == OperationKind::kSend);
+    if (faces && theirs.peer == rank) return &theirs;
+  }
+  return nullptr;
+}
+
+std::string find_disagreement(const Operation& operation, int rank, const std::vector<int>& world_ranks,
+                              const Published& published) {
+  const int size = static_cast<int>(world_ranks.size());
+  std::map<std::string, std::vector<std::string>> ranks_by_signature;
+  const auto note = [&](int who, const Operation& what) {
+    ranks_by_signature[signature(what, world_ranks)].push_back(
+        std::to_string(world_ranks[static_cast<std::size_t>(who)]));
+  };
+  bool differs = false;
+  for (const int other : ranks_needed(operation, rank, size)) {
+    const auto found = published.find(other);
+    if (found == published.end()) continue;
+    const Operation* theirs = counterpart(operation, rank, found->second);
+    if (!theirs) continue;
+    note(other, *theirs);
+    differs = differs || !same_signature(operation, *theirs);
+  }
+  if (!differs) return {};
+  note(rank, operation);
+  std::vector<std::string> sides;
+  for (const auto& [what, ranks] : ranks_by_signature) {
+    sides.push_back(text("rank ", join(ranks), " issued ", what));
+  }
+  return text("the ranks disagree: ", join(sides, "; "),
+              ". Every rank has to issue the same operations in the same order");
+}
+
+}  // namespace trireme::comm
