@@ -1,5 +1,11 @@
 #include "trireme/comm/internal/backend_table.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 
@@ -8,10 +14,27 @@ namespace {
 
 std::string always() { return {}; }
 
+std::string shm_unavailable_because() {
+  const int descriptor = ::memfd_create("trireme-probe", MFD_CLOEXEC);
+  if (descriptor < 0) return text("the kernel gives no shared memory (memfd_create): ", std::strerror(errno));
+  ::close(descriptor);
+  return {};
+}
+
 }  // namespace
 
 const std::vector<BackendRow>& backend_table() {
   static const std::vector<BackendRow> table = {
+      {.name = "shm",
+       .summary = "shared memory between the processes of one host",
+       .checks_operations = true,
+       .unavailable_because = shm_unavailable_because,
+       .make = make_shm_backend},
+      {.name = "threads",
+       .summary = "ranks as threads of one process",
+       .checks_operations = true,
+       .unavailable_because = always,
+       .make = make_threads_backend},
       {.name = "gloo",
        .summary = "TCP between hosts, any CPU",
        .checks_operations = false,
