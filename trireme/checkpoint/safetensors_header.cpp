@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/internal/dtype.h"
@@ -137,8 +138,9 @@ void check_cover(const std::vector<HeaderEntry>& entries, std::uint64_t data_byt
 SafetensorsHeader parse_header(std::string_view json_text, std::uint64_t data_bytes,
                                const std::string& file) {
   if (json_text.empty() || json_text.front() != '{') fail(file, "its header does not begin with '{'");
+  const Json json = parse_json(json_text, file);
   SafetensorsHeader header;
-  for (const auto& [name, value] : parse_json(json_text, file).items()) {
+  for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") {
       header.metadata = parse_metadata(value, file);
     } else {

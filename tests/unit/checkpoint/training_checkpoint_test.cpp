@@ -1,0 +1,173 @@
+#include "trireme/checkpoint/training_checkpoint.h"
+
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TemporaryFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const Log kQuiet("test");
+
+TrainingCheckpoint checkpoint_of(std::int64_t step) {
+  return {.step = step,
+          .epoch = 2,
+          .batch = 7,
+          .model = {{"w", at::full({4}, static_cast<double>(step))}},
+          .optimizer = {{"momentum/w", at::full({4}, 0.5)}},
+          .config = "run.name = \"x\"\n"};
+}
+
+void flip_a_byte(const fs::path& path) {
+  std::string bytes = read_file(path);
+  bytes[bytes.size() - 3] ^= 1;
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  return names;
+}
+
+/// The step of the latest valid checkpoint, or -1; what was said on the way goes to `warnings`.
+std::int64_t latest(const fs::path& folder, std::string* warnings = nullptr) {
+  testing::internal::CaptureStderr();
+  const auto found = load_latest_checkpoint(folder, kQuiet);
+  const std::string said = testing::internal::GetCapturedStderr();
+  if (warnings != nullptr) *warnings = said;
+  return found ? found->step : -1;
+}
+
+TEST(TrainingCheckpoint, ComesBackAsItWas) {
+  const TemporaryFolder folder;
+  const fs::path saved = save_checkpoint(folder / "checkpoints", checkpoint_of(120), 3);
+  EXPECT_EQ(saved, folder / "checkpoints" / "step-00000120");
+  const TrainingCheckpoint loaded = load_checkpoint(saved);
+  const TrainingCheckpoint expected = checkpoint_of(120);
+  EXPECT_EQ(loaded.step, 120);
+  EXPECT_EQ(loaded.epoch, 2U);
+  EXPECT_EQ(loaded.batch, 7);
+  EXPECT_EQ(loaded.config, expected.config);
+  EXPECT_EQ(xxh3_of(loaded.model), xxh3_of(expected.model));
+  EXPECT_EQ(xxh3_of(loaded.optimizer), xxh3_of(expected.optimizer));
+}
+
+TEST(TrainingCheckpoint, KeepsTheNewestOnes) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {5, 100000000, 20, 30})
+    save_checkpoint(folder.path(), checkpoint_of(step), 0);
+  save_checkpoint(folder.path(), checkpoint_of(40), 2);
+  EXPECT_THAT(names_in(folder.path()), testing::UnorderedElementsAre("step-00000040", "step-100000000"));
+  EXPECT_EQ(latest(folder.path()), 100000000);
+}
+
+TEST(TrainingCheckpoint, TheSameStepAgainReplacesIt) {
+  const TemporaryFolder folder;
+  const fs::path saved = save_checkpoint(folder.path(), checkpoint_of(1), 2);
+  flip_a_byte(saved / "model.safetensors");
+  EXPECT_EQ(latest(folder.path()), -1);
+  save_checkpoint(folder.path(), checkpoint_of(1), 2);
+  EXPECT_EQ(latest(folder.path()), 1);
+  EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("step-00000001"));
+}
+
+TEST(TrainingCheckpoint, ADamagedNewestOneIsPassedOverAndSaidWhy) {
+  for (const std::string file :
+       {"model.safetensors", "optimizer.safetensors", "config.toml", "manifest.json"}) {
+    const TemporaryFolder folder;
+    save_checkpoint(folder.path(), checkpoint_of(1), 0);
+    const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(2), 0);
+    flip_a_byte(newest / file);
+    std::string warnings;
+    EXPECT_EQ(latest(folder.path(), &warnings), 1) << file;
+    EXPECT_THAT(warnings, AllOf(HasSubstr("step-00000002"), HasSubstr(file))) << file;
+    fs::resize_file(newest / file, 3);
+    EXPECT_EQ(latest(folder.path(), &warnings), 1) << file;
+    fs::remove(newest / file);
+    EXPECT_EQ(latest(folder.path(), &warnings), 1) << file;
+    EXPECT_THAT(warnings, HasSubstr(file));
+  }
+}
+
+TEST(TrainingCheckpoint, WhatAWriterLeftHalfDoneIsNeverTakenAndGoesWithTheNextOne) {
+  const TemporaryFolder folder;
+  const fs::path complete = save_checkpoint(folder.path(), checkpoint_of(1), 0);
+  fs::copy(complete, folder / ".writing-step-00000009", fs::copy_options::recursive);
+  fs::remove(folder / ".writing-step-00000009" / "manifest.json");
+  EXPECT_EQ(latest(folder.path()), 1);
+  save_checkpoint(folder.path(), checkpoint_of(2), 0);
+  EXPECT_THAT(names_in(folder.path()), testing::UnorderedElementsAre("step-00000001", "step-00000002"));
+}
+
+TEST(TrainingCheckpoint, ThereIsNoneInAFolderWithoutOne) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(latest(folder / "none"), -1);
+  fs::create_directory(folder / "step-12");
+  std::ofstream(folder / "step-00000012") << "a file";
+  EXPECT_TRUE(list_checkpoints(folder.path()).empty());
+  EXPECT_THROW(load_checkpoint(folder / "step-12"), DataError);
+}
+
+TEST(TrainingCheckpoint, AManifestOfAnotherFormatIsAnError) {
+  const TemporaryFolder folder;
+  const fs::path saved = save_checkpoint(folder.path(), checkpoint_of(1), 0);
+  std::ofstream(saved / "manifest.json") << R"({"format": "other", "version": 1})";
+  EXPECT_THROW(load_checkpoint(saved), DataError);
+  std::ofstream(saved / "manifest.json") << "[]";
+  EXPECT_THROW(load_checkpoint(saved), DataError);
+}
+
+/// Lets no file of this process grow beyond `bytes`: to a writer it looks like a disk that is full.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit = {.rlim_cur = bytes, .rlim_max = old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit old_ = {};
+  void (*old_handler_)(int);
+};
+
+TEST(TrainingCheckpoint, AWriteThatFindsNoRoomLeavesThePreviousOneTheLatest) {
+  const TemporaryFolder folder;
+  save_checkpoint(folder.path(), checkpoint_of(1), 1);
+  TrainingCheckpoint large = checkpoint_of(2);
+  large.optimizer["momentum/w"] = at::full({4096}, 1.0);
+  {
+    const FileSizeLimit limit(8192);
+    try {
+      save_checkpoint(folder.path(), large, 1);
+      ADD_FAILURE() << "no error";
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("optimizer.safetensors"));
+    }
+  }
+  EXPECT_EQ(latest(folder.path()), 1);
+  EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("step-00000001"));
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint

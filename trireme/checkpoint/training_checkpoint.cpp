@@ -1,0 +1,207 @@
+#include "trireme/checkpoint/training_checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/checkpoint/internal/xxh3.h"
+
+namespace trireme::checkpoint {
+namespace {
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kTemporary = ".writing-";
+constexpr std::string_view kFormat = "trireme training checkpoint";
+constexpr int kVersion = 1;
+
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kConfig = "config.toml";
+constexpr const char* kManifest = "manifest.json";
+
+std::string name_of(std::int64_t step) {
+  std::array<char, 32> name;
+  std::snprintf(name.data(), name.size(), "step-%08lld", static_cast<long long>(step));
+  return name.data();
+}
+
+/// The step in a folder's name; empty when it is not the name of a checkpoint.
+std::optional<std::int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* begin = name.data() + kPrefix.size();
+  const char* end = name.data() + name.size();
+  const auto [stopped, error] = std::from_chars(begin, end, step);
+  if (error != std::errc() || stopped != end || name_of(step) != name) return std::nullopt;
+  return step;
+}
+
+[[noreturn]] void fail(std::string_view what, const fs::path& path, const std::error_code& error) {
+  throw DataError(text("cannot ", what, " ", path.string(), ": ", error.message()));
+}
+
+void sync_folder(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && ::fsync(descriptor) == 0;
+  const std::error_code error(errno, std::generic_category());
+  if (descriptor >= 0) ::close(descriptor);
+  if (!synced) fail("sync the folder", folder, error);
+}
+
+Json manifest_of(const TrainingCheckpoint& checkpoint, const fs::path& folder) {
+  Json manifest = {{"format", kFormat},         {"version", kVersion},       {"step", checkpoint.step},
+                   {"epoch", checkpoint.epoch}, {"batch", checkpoint.batch}, {"files", Json::object()}};
+  for (const char* name : {kModel, kOptimizer, kConfig}) {
+    manifest["files"][name] = {{"bytes", fs::file_size(folder / name)},
+                               {"xxh3", xxh3_of_file(folder / name)}};
+  }
+  return manifest;
+}
+
+void write_files(const TrainingCheckpoint& checkpoint, const fs::path& folder) {
+  save_safetensors(folder / kModel, checkpoint.model, {{"step", std::to_string(checkpoint.step)}});
+  save_safetensors(folder / kOptimizer, checkpoint.optimizer, {{"step", std::to_string(checkpoint.step)}});
+  write_file_atomic(folder / kConfig, checkpoint.config);
+  write_file_atomic(folder / kManifest, manifest_of(checkpoint, folder).dump(2) + "\n");
+}
+
+/// Renames `from` to `to`; a folder that stands there already makes way, and is gone only afterwards.
+void put_in_place(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  const fs::path old = to.parent_path() / (std::string(kTemporary) + "old-" + to.filename().string());
+  const bool replaces = fs::exists(to, error);
+  if (replaces) {
+    fs::remove_all(old, error);
+    fs::rename(to, old, error);
+    if (error) fail("move away", to, error);
+  }
+  fs::rename(from, to, error);
+  if (error) fail("rename to", to, error);
+  sync_folder(to.parent_path());
+  if (replaces) fs::remove_all(old, error);
+}
+
+void remove_leftovers(const fs::path& folder) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename().string().starts_with(kTemporary)) fs::remove_all(entry.path(), error);
+  }
+}
+
+void keep_newest(const fs::path& folder, int keep) {
+  if (keep == 0) return;
+  const std::vector<fs::path> all = list_checkpoints(folder);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
+    // Renamed first, so that a half-removed checkpoint is never taken for one.
+    const fs::path doomed = folder / (std::string(kTemporary) + "remove-" + all[i].filename().string());
+    std::error_code error;
+    fs::rename(all[i], doomed, error);
+    if (!error) fs::remove_all(doomed, error);
+    if (error) fail("remove the old checkpoint", all[i], error);
+  }
+}
+
+void check_file(const fs::path& path, const Json& expected) {
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  if (error) fail("read", path, error);
+  const auto expected_bytes = expected.at("bytes").get<std::uintmax_t>();
+  if (bytes != expected_bytes) {
+    throw DataError(text(path.string(), " has ", bytes, " bytes, the manifest says ", expected_bytes));
+  }
+  const std::string found = xxh3_of_file(path);
+  const auto wanted = expected.at("xxh3").get<std::string>();
+  if (found != wanted) {
+    throw DataError(text(path.string(), " is damaged: its XXH3 is ", found, ", the manifest says ", wanted));
+  }
+}
+
+TrainingCheckpoint read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifest;
+  try {
+    const Json manifest = Json::parse(read_file(path));
+    if (manifest.at("format") != kFormat || manifest.at("version") != kVersion) {
+      throw DataError(text(path.string(), " is not the manifest of a ", kFormat, " of version ", kVersion));
+    }
+    for (const char* name : {kModel, kOptimizer, kConfig})
+      check_file(folder / name, manifest.at("files").at(name));
+    TrainingCheckpoint checkpoint;
+    checkpoint.step = manifest.at("step").get<std::int64_t>();
+    checkpoint.epoch = manifest.at("epoch").get<std::uint64_t>();
+    checkpoint.batch = manifest.at("batch").get<std::int64_t>();
+    return checkpoint;
+  } catch (const Json::exception& error) {
+    throw DataError(text(path.string(), " is not a valid manifest: ", error.what()));
+  }
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& folder, const TrainingCheckpoint& checkpoint, int keep) {
+  require(keep >= 0, "the number of checkpoints to keep must not be negative: ", keep);
+  require(checkpoint.step >= 0, "a checkpoint cannot be of step ", checkpoint.step);
+  make_folder(folder);
+  remove_leftovers(folder);
+  const fs::path target = folder / name_of(checkpoint.step);
+  const fs::path temporary = folder / (std::string(kTemporary) + name_of(checkpoint.step));
+  try {
+    make_folder(temporary);
+    write_files(checkpoint, temporary);
+    put_in_place(temporary, target);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
+  keep_newest(folder, keep);
+  return target;
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const auto step = step_of(entry.path());
+    if (step && entry.is_directory(error)) found.emplace_back(*step, entry.path());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) fail("list", folder, error);
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> result;
+  for (auto& [step, path] : found) result.push_back(std::move(path));
+  return result;
+}
+
+TrainingCheckpoint load_checkpoint(const fs::path& checkpoint_folder) {
+  TrainingCheckpoint checkpoint = read_manifest(checkpoint_folder);
+  checkpoint.model = load_safetensors(checkpoint_folder / kModel).tensors;
+  checkpoint.optimizer = load_safetensors(checkpoint_folder / kOptimizer).tensors;
+  checkpoint.config = read_file(checkpoint_folder / kConfig);
+  return checkpoint;
+}
+
+std::optional<TrainingCheckpoint> load_latest_checkpoint(const fs::path& folder, const Log& log) {
+  const std::vector<fs::path> all = list_checkpoints(folder);
+  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+    try {
+      return load_checkpoint(*path);
+    } catch (const DataError& error) {
+      log.warning("passed over the checkpoint ", path->string(), ": ", error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace trireme::checkpoint
