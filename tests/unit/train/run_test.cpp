@@ -1,0 +1,177 @@
+#include "trireme/train/run.h"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/text.h"
+#include "trireme/checkpoint/safetensors.h"
+#include "trireme/train/run_folder.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// Runs of the same 12 steps, each in a folder of its own.
+class RunTraining : public testing::Test {
+ protected:
+  RunConfig config(const std::string& name) const {
+    RunConfig config;
+    config.run = {.name = name, .folder = folder_.path().string(), .seed = 5, .log_every_steps = 1};
+    config.data.name = "synthetic";
+    config.model.hidden = {8};
+    config.train = {.epochs = 2, .max_steps = 12, .global_batch = 512, .clip_norm = 1};
+    config.optimizer = {.name = "adamw", .lr = 0.01};
+    config.checkpoint = {.every_steps = 6, .keep = 2};
+    return config;
+  }
+
+  static RunResult run(int ranks, const RunConfig& config, RunStart start = RunStart::kFresh,
+                       const StopRequest* stop = nullptr) {
+    RunResult result;
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      const RunResult mine = run_training(config, context, start, stop);
+      if (context.is_main()) result = mine;
+    });
+    return result;
+  }
+
+  std::string file(const std::string& run, const std::string& name) const {
+    return read_file(folder_.path() / run / name);
+  }
+
+  static std::size_t num_lines(const std::string& content, const std::string& with) {
+    std::size_t count = 0;
+    for (const std::string& line : split(content, '\n')) count += line.find(with) != std::string::npos;
+    return count;
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(RunTraining, LeavesSummaryMetricsConfigurationAndModel) {
+  const RunResult result = run(2, config("a"));
+  EXPECT_EQ(result.status, "completed");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.steps, 12);
+  const std::string summary = file("a", "summary.json");
+  for (const char* field :
+       {"test_accuracy", "train_loss", "samples_per_s", "\"world_size\": 2", "\"steps\": 12", "wall_s",
+        "peak_rss_bytes", "weights_xxh3", "\"status\": \"completed\""}) {
+    EXPECT_THAT(summary, HasSubstr(field));
+  }
+  EXPECT_EQ(num_lines(file("a", "metrics.jsonl"), "\"event\":\"step\""), 12u);
+  EXPECT_EQ(num_lines(file("a", "metrics.jsonl"), "\"event\":\"eval\""), 2u)
+      << "one per epoch, one at the end";
+  EXPECT_EQ(describe(load_run_config(folder_ / "a/config.toml")), describe(config("a")));
+  const auto model = checkpoint::load_safetensors(folder_ / "a/model.safetensors");
+  EXPECT_EQ(checkpoint::xxh3_of(model.tensors), result.weights_xxh3);
+}
+
+TEST_F(RunTraining, ResumedRunHasTheBitsOfAnUninterruptedOne) {
+  const RunResult whole = run(2, config("whole"));
+  RunConfig part = config("part");
+  part.train.max_steps = 6;
+  EXPECT_EQ(run(2, part).steps, 6);
+  part.train.max_steps = 12;
+  const RunResult resumed = run(2, part, RunStart::kResume);
+  EXPECT_EQ(resumed.steps, 12);
+  EXPECT_EQ(resumed.weights_xxh3, whole.weights_xxh3);
+  EXPECT_EQ(resumed.train_loss, whole.train_loss);
+  EXPECT_EQ(resumed.test_accuracy, whole.test_accuracy);
+  EXPECT_EQ(num_lines(file("part", "metrics.jsonl"), "\"event\":\"step\""), 12u);
+}
+
+TEST_F(RunTraining, SignalStopsAllRanksSavesAndCanBeResumed) {
+  RunConfig stopped = config("stopped");
+  stopped.checkpoint.every_steps = 0;
+  {
+    const StopRequest stop;
+    std::raise(SIGTERM);
+    std::raise(SIGTERM);  // the launcher's copy of the same one
+    const RunResult result = run(2, stopped, RunStart::kFresh, &stop);
+    EXPECT_EQ(result.status, "interrupted");
+    EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+    EXPECT_EQ(result.steps, 2) << "asked before step 1, agreed when step 2 ends";
+  }
+  EXPECT_THAT(file("stopped", "summary.json"), HasSubstr("\"status\": \"interrupted\""));
+  const RunResult resumed = run(2, stopped, RunStart::kResume);
+  EXPECT_EQ(resumed.weights_xxh3, run(2, config("whole")).weights_xxh3);
+}
+
+TEST_F(RunTraining, ResumeRefusesAnotherConfigurationAndAnEmptyFolder) {
+  EXPECT_THAT([&] { run(1, config("none"), RunStart::kResume); },
+              ThrowsMessage<DataError>(HasSubstr("no valid checkpoint in")));
+  run(1, config("a"));
+  RunConfig other = config("a");
+  other.train.global_batch = 256;
+  EXPECT_THAT([&] { run(1, other, RunStart::kResume); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("train.global_batch was 512 and is now 256")));
+}
+
+TEST_F(RunTraining, EarlierRunOfTheSameNameIsKept) {
+  const RunResult first = run(1, config("a"));
+  RunConfig again = config("a");
+  again.run.seed = 6;
+  run(1, again);
+  EXPECT_THAT(file("a.1", "summary.json"), HasSubstr(first.weights_xxh3));
+  EXPECT_THAT(file("a", "summary.json"), testing::Not(HasSubstr(first.weights_xxh3)));
+}
+
+TEST_F(RunTraining, RanksWithDifferentConfigurationsAreTold) {
+  const auto body = [&](comm::Context& context) {
+    RunConfig mine = config("a");
+    mine.optimizer.lr += context.rank();
+    run_training(mine, context);
+  };
+  EXPECT_THAT([&] { comm::run_ranks_as_threads(2, body); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("rank 0 'lr = 0.01', rank 1 'lr = 1.01'")));
+}
+
+TEST_F(RunTraining, LearningRateThatIsFarTooHighIsReportedAsDiverged) {
+  RunConfig wild = config("wild");
+  wild.optimizer = {.name = "sgd", .lr = 1e30};
+  wild.train.clip_norm = 0;
+  EXPECT_THAT([&] { run(2, wild); },
+              ThrowsMessage<DivergedError>(testing::AllOf(HasSubstr("step "), HasSubstr("on rank 0, 1"))));
+}
+
+struct Conflict {
+  const char* assignment;
+  int world_size;
+  const char* reason;
+};
+
+TEST(CheckRunConfig, RefusesWhatCannotWorkTogether) {
+  const test::TemporaryFolder folder;
+  write_file_atomic(folder / "run.toml", "[data]\nname = \"synthetic\"\n");
+  const Conflict conflicts[] = {
+      {"parallel.data=2", 4, "parallel.data = 2 needs as many ranks, found 4"},
+      {"train.global_batch=3", 4,
+       "train.global_batch = 3 cannot be split over 4 ranks x train.accumulation = 1"},
+      {"train.accumulation=33", 2, "it needs at least 66 samples"},
+      {"lr.warmup_steps=65", 1, "lr.warmup_steps = 65 is longer than the run of 64 steps"},
+  };
+  for (const Conflict& conflict : conflicts) {
+    const RunConfig config = load_run_config(folder / "run.toml", {conflict.assignment});
+    EXPECT_THAT([&] { check_run_config(config, conflict.world_size); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(conflict.reason)));
+  }
+  EXPECT_NO_THROW(check_run_config(load_run_config(folder / "run.toml"), 4));
+}
+
+TEST(RunFolder, KeepsEveryEarlierRunUnderTheNextFreeNumber) {
+  const test::TemporaryFolder folder;
+  const RunFolder run{folder / "a"};
+  EXPECT_EQ(start_fresh(run), "");
+  EXPECT_EQ(start_fresh(run), folder / "a.1");
+  EXPECT_EQ(start_fresh(run), folder / "a.2");
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,192 @@
+#include "trireme/train/trainer.h"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <limits>
+#include <mutex>
+
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/safetensors.h"
+#include "trireme/data/synthetic_dataset.h"
+#include "trireme/train/model_state.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::HasSubstr;
+
+/// 70 small images: with a global batch of 32 an epoch is 32, 32 and 6 samples.
+data::DataSource small_data(std::int64_t num_samples = 70) {
+  const auto split = [&](std::uint64_t number) {
+    return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
+        .num_samples = num_samples, .num_classes = 4, .height = 6, .width = 6, .seed = 3, .split = number});
+  };
+  return {.name = "small", .train = split(0), .test = split(1), .input_shape = {1, 6, 6}, .num_classes = 4};
+}
+
+RunConfig small_config(std::int64_t accumulation = 1) {
+  RunConfig config;
+  config.model.hidden = {16};
+  config.train.epochs = 2;
+  config.train.global_batch = 32;
+  config.train.accumulation = accumulation;
+  config.optimizer.lr = 0.05;
+  config.run.log_every_steps = 1;
+  return config;
+}
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  checkpoint::TensorMap weights;
+};
+
+/// Trains to the end on `ranks` threads; what rank 0 saw.
+Outcome train_on(int ranks, const RunConfig& config, const data::DataSource& data) {
+  Outcome outcome;
+  comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+    Trainer trainer(config, context, data);
+    Outcome mine;
+    const auto take = [&](const std::optional<StepReport>& report) {
+      if (!report) return;
+      mine.losses.push_back(report->loss);
+      mine.norms.push_back(report->grad_norm.value_or(-1));
+    };
+    while (!trainer.finished()) take(trainer.step());
+    take(trainer.last_report());
+    for (const auto& [name, tensor] : state_of(trainer.model())) mine.weights[name] = tensor.clone();
+    if (context.is_main()) outcome = std::move(mine);
+  });
+  return outcome;
+}
+
+double largest_difference(const checkpoint::TensorMap& a, const checkpoint::TensorMap& b) {
+  double largest = 0;
+  for (const auto& [name, tensor] : a) {
+    largest = std::max(largest, (tensor - b.at(name)).abs().max().item<double>());
+  }
+  return largest;
+}
+
+struct Split {
+  int ranks;
+  std::int64_t accumulation;
+};
+
+// The splits differ in the order in which f32 numbers are added, nowhere else. Each of the six steps adds at
+// most 32 terms in another order: a relative error of a few 2^-24 per step, here bounded by 1e-5.
+TEST(TrainerEquality, SameGlobalBatchGivesTheSameNumbersForAnySplit) {
+  const data::DataSource data = small_data();
+  const Outcome expected = train_on(1, small_config(), data);
+  ASSERT_EQ(expected.losses.size(), 6u);
+  EXPECT_LT(expected.losses[5], expected.losses[0]);
+  for (const Split split : {Split{1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}, {3, 1}, {4, 1}, {4, 2}, {4, 4}}) {
+    SCOPED_TRACE(text(split.ranks, " ranks, accumulation ", split.accumulation));
+    const Outcome found = train_on(split.ranks, small_config(split.accumulation), data);
+    ASSERT_EQ(found.losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < found.losses.size(); ++i) {
+      EXPECT_NEAR(found.losses[i], expected.losses[i], 1e-5 * expected.losses[i]) << "step " << i + 1;
+      EXPECT_NEAR(found.norms[i], expected.norms[i], 1e-5 * expected.norms[i]) << "step " << i + 1;
+    }
+    EXPECT_LT(largest_difference(found.weights, expected.weights), 1e-5);
+  }
+}
+
+// Two parts are added in the same order whether they are ranks or micro-batches.
+TEST(TrainerEquality, TwoRanksAreBitwiseTwoMicrobatches) {
+  const data::DataSource data = small_data(64);
+  const Outcome ranks = train_on(2, small_config(1), data), microbatches = train_on(1, small_config(2), data);
+  EXPECT_EQ(ranks.losses, microbatches.losses);
+  EXPECT_EQ(checkpoint::xxh3_of(ranks.weights), checkpoint::xxh3_of(microbatches.weights));
+}
+
+TEST(TrainerEquality, ClippingActsOnTheGradientOfTheGlobalBatch) {
+  const data::DataSource data = small_data();
+  RunConfig one = small_config(), four = small_config(2);
+  one.train.clip_norm = four.train.clip_norm = 0.05;
+  const Outcome expected = train_on(1, one, data), found = train_on(2, four, data);
+  EXPECT_GT(expected.norms[0], 0.05);
+  EXPECT_LT(largest_difference(found.weights, expected.weights), 1e-5);
+  EXPECT_GT(largest_difference(found.weights, train_on(1, small_config(), data).weights), 1e-3);
+}
+
+TEST(Trainer, Bf16TrainsToo) {
+  RunConfig config = small_config();
+  config.train.precision = "bf16";
+  const Outcome found = train_on(2, config, small_data());
+  EXPECT_LT(found.losses.back(), found.losses.front());
+  EXPECT_EQ(found.weights.begin()->second.scalar_type(), at::kFloat);
+}
+
+/// Samples that are no numbers.
+class BrokenDataset : public data::Dataset {
+ public:
+  explicit BrokenDataset(std::shared_ptr<const data::Dataset> inner) : inner_(std::move(inner)) {}
+  std::int64_t size() const override { return inner_->size(); }
+  data::Example get(std::int64_t index) const override {
+    data::Example example = inner_->get(index);
+    example.input = example.input * std::numeric_limits<float>::quiet_NaN();
+    return example;
+  }
+
+ private:
+  std::shared_ptr<const data::Dataset> inner_;
+};
+
+TEST(Trainer, EveryRankNamesStepAndRankOfALossThatIsNotFinite) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    data::DataSource data = small_data();
+    RunConfig config = small_config();
+    config.run.log_every_steps = 1000;  // the gradient's norm would show it on both ranks
+    if (context.rank() == 1) data.train = std::make_shared<BrokenDataset>(data.train);
+    Trainer trainer(config, context, data);
+    try {
+      trainer.step();
+      trainer.step();
+    } catch (const DivergedError& error) {
+      const std::lock_guard lock(mutex);
+      messages.emplace_back(error.what());
+    }
+  });
+  ASSERT_EQ(messages.size(), 2u);
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message, HasSubstr("step 1: the loss or the gradient is not a finite number on rank 1 "));
+  }
+}
+
+TEST(Trainer, AStopOfOneRankReachesAllRanksInTheSameReport) {
+  const data::DataSource data = small_data();
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    Trainer trainer(small_config(), context, data);
+    EXPECT_FALSE(trainer.step(context.rank() == 1 ? SIGTERM : 0).has_value());
+    const std::optional<StepReport> report = trainer.step();
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->stop_signal, SIGTERM);
+    EXPECT_EQ(trainer.last_report()->stop_signal, 0);
+  });
+}
+
+TEST(Evaluation, CountsEverySampleOnceOnAnyNumberOfRanks) {
+  for (const std::int64_t num_samples : {2, 11}) {
+    const data::DataSource data = small_data(num_samples);
+    std::optional<Evaluation> expected;
+    for (const int ranks : {1, 2, 3, 4}) {
+      SCOPED_TRACE(text(num_samples, " samples, ", ranks, " ranks"));
+      comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+        const auto model = model::make_model({.hidden = {16}}, data.input_shape, data.num_classes, 1);
+        const Evaluation found = evaluate(*model, *data.test, context.world(), "fp32");
+        if (!context.is_main()) return;
+        if (!expected) expected = found;
+        EXPECT_EQ(found.samples, num_samples);
+        EXPECT_EQ(found.correct, expected->correct);
+        EXPECT_NEAR(found.loss, expected->loss, 1e-6 * expected->loss);
+        EXPECT_TRUE(model->is_training());
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::train
