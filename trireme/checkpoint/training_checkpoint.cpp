@@ -78,20 +78,20 @@ void write_files(const TrainingCheckpoint& checkpoint, const fs::path& folder) {
   write_file_atomic(folder / kManifest, manifest_of(checkpoint, folder).dump(2) + "\n");
 }
 
-/// Renames `from` to `to`; a folder that stands there already makes way, and is gone only afterwards.
+/// Renames `from` to `to`. A folder that stands there already changes places with it in one step, where the
+/// file system can do that, and is removed afterwards.
 void put_in_place(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  const fs::path old = to.parent_path() / (std::string(kTemporary) + "old-" + to.filename().string());
-  const bool replaces = fs::exists(to, error);
-  if (replaces) {
-    fs::remove_all(old, error);
-    fs::rename(to, old, error);
-    if (error) fail("move away", to, error);
+  if (fs::exists(to, error) &&
+      ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    sync_folder(to.parent_path());
+    fs::remove_all(from, error);
+    return;
   }
+  fs::remove_all(to, error);
   fs::rename(from, to, error);
   if (error) fail("rename to", to, error);
   sync_folder(to.parent_path());
-  if (replaces) fs::remove_all(old, error);
 }
 
 void remove_leftovers(const fs::path& folder) {
@@ -101,17 +101,25 @@ void remove_leftovers(const fs::path& folder) {
   }
 }
 
-void keep_newest(const fs::path& folder, int keep) {
-  if (keep == 0) return;
+void remove_checkpoint(const fs::path& checkpoint) {
+  // Renamed first, so that a half-removed checkpoint is never taken for one.
+  const fs::path doomed =
+      checkpoint.parent_path() / (std::string(kTemporary) + checkpoint.filename().string());
+  std::error_code error;
+  fs::rename(checkpoint, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  if (error) fail("remove the old checkpoint", checkpoint, error);
+}
+
+/// Later steps than the one just saved were made by a run that has since gone back behind them, mostly
+/// because they are damaged: they go whatever `keep` says, or they would count as the newest.
+void remove_outdated(const fs::path& folder, std::int64_t saved_step, int keep) {
   const std::vector<fs::path> all = list_checkpoints(folder);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
-    // Renamed first, so that a half-removed checkpoint is never taken for one.
-    const fs::path doomed = folder / (std::string(kTemporary) + "remove-" + all[i].filename().string());
-    std::error_code error;
-    fs::rename(all[i], doomed, error);
-    if (!error) fs::remove_all(doomed, error);
-    if (error) fail("remove the old checkpoint", all[i], error);
-  }
+  const auto later = std::partition_point(all.begin(), all.end(),
+                                          [&](const fs::path& path) { return *step_of(path) <= saved_step; });
+  std::for_each(later, all.end(), remove_checkpoint);
+  if (keep == 0 || later - all.begin() <= keep) return;
+  std::for_each(all.begin(), later - keep, remove_checkpoint);
 }
 
 void check_file(const fs::path& path, const Json& expected) {
@@ -166,7 +174,7 @@ fs::path save_checkpoint(const fs::path& folder, const TrainingCheckpoint& check
     fs::remove_all(temporary, ignored);
     throw;
   }
-  keep_newest(folder, keep);
+  remove_outdated(folder, checkpoint.step, keep);
   return target;
 }
 

@@ -25,9 +25,10 @@ struct TrainingCheckpoint {
   std::string config = {};  ///< text of the run's configuration
 };
 
-/// Writes `folder`/step-NNNNNNNN, replacing a damaged one of the same step, then removes all but the newest
-/// `keep` checkpoints (0: keeps all) and what earlier writers left half done. Returns the new folder. Throws
-/// DataError (disk full, not writable): what was there before is untouched then.
+/// Writes `folder`/step-NNNNNNNN, replacing one of the same step. Then removes all but the newest `keep`
+/// checkpoints (0: keeps all), those of later steps (a run that went back to before them has made them void),
+/// and what earlier writers left half done. Returns the new folder. Throws DataError (disk full, not
+/// writable): what was there before is untouched then.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
                                       const TrainingCheckpoint& checkpoint, int keep);
 

@@ -68,11 +68,20 @@ TEST(TrainingCheckpoint, ComesBackAsItWas) {
 
 TEST(TrainingCheckpoint, KeepsTheNewestOnes) {
   const TemporaryFolder folder;
-  for (const std::int64_t step : {5, 100000000, 20, 30})
-    save_checkpoint(folder.path(), checkpoint_of(step), 0);
-  save_checkpoint(folder.path(), checkpoint_of(40), 2);
+  for (const std::int64_t step : {5, 20, 30, 40}) save_checkpoint(folder.path(), checkpoint_of(step), 0);
+  save_checkpoint(folder.path(), checkpoint_of(100000000), 2);
   EXPECT_THAT(names_in(folder.path()), testing::UnorderedElementsAre("step-00000040", "step-100000000"));
   EXPECT_EQ(latest(folder.path()), 100000000);
+}
+
+TEST(TrainingCheckpoint, ARunThatWentBackVoidsLaterOnes) {
+  const TemporaryFolder folder;
+  save_checkpoint(folder.path(), checkpoint_of(10), 1);
+  const fs::path later = save_checkpoint(folder.path(), checkpoint_of(20), 0);
+  flip_a_byte(later / "model.safetensors");
+  EXPECT_EQ(latest(folder.path()), 10);
+  save_checkpoint(folder.path(), checkpoint_of(15), 1);
+  EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("step-00000015"));
 }
 
 TEST(TrainingCheckpoint, TheSameStepAgainReplacesIt) {
