@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/wire/reduce.h"
@@ -177,53 +178,51 @@ void Collectives::run(const Call& call, std::uint64_t number, const Wait& wait) 
   compare(call, number);
   const CallShape shape = shape_of(call, rank_, size_);
   if (call.kind == CallKind::kBarrier) return;
-  find_sources(call, shape, number);
+  find_sources(number);
   const bool staged = any_source(Place::kStaged);
-  if (call.kind == CallKind::kAllReduce && !any_source(Place::kInline)) {
-    if (!staged) return reduce_in_place(call, number, wait);
-    // A tensor that is overwritten while others still read it cannot be read where it lies.
-    for (Exposed& source : sources_) source.base = nullptr;
-    if (size_ > 2) return reduce_in_two_halves(call, wait);
-  }
+  const bool large_all_reduce = call.kind == CallKind::kAllReduce && !any_source(Place::kInline);
+  if (large_all_reduce && !staged) return reduce_in_place(call, number, wait);
+  if (large_all_reduce && size_ > 2) return reduce_in_two_halves(call, wait);
+  // A tensor that all_reduce overwrites while others still read it cannot be read where it lies.
+  if (!large_all_reduce) attach_sources(call, number);
   if (staged)
     pull_staged(call, shape, number, wait);
   else
     take(call, shape, number, {0, ~std::uint64_t{0}}, 0, 0);
-  if (!any_source(Place::kSegment) && !any_source(Place::kPointer)) return;
+  if (large_all_reduce || (!any_source(Place::kSegment) && !any_source(Place::kPointer))) return;
   waiter_.advance(Counter::kDone, number);
   const bool others_read_mine = direct(sources_[static_cast<std::size_t>(rank_)].descriptor->place);
   if (others_read_mine) waiter_.wait_all(Counter::kDone, number, wait);
 }
 
-void Collectives::find_sources(const Call& call, const CallShape& shape, std::uint64_t number) {
+void Collectives::find_sources(std::uint64_t number) {
+  for (int s = 0; s < size_; ++s) {
+    const Descriptor& descriptor = block_->slot(s, number).descriptor;
+    sources_[static_cast<std::size_t>(s)] = {&descriptor, nullptr};
+  }
+}
+
+/// Finds where the inputs lie that need no staging. The owners of segments must not be able to finish the
+/// operation before: they may free the segment then.
+void Collectives::attach_sources(const Call& call, std::uint64_t number) {
   for (int s = 0; s < size_; ++s) {
     Exposed& source = sources_[static_cast<std::size_t>(s)];
-    const Descriptor& descriptor = block_->slot(s, number).descriptor;
-    source = {&descriptor, nullptr};
-    switch (descriptor.place) {
-      case Place::kInline:
-        source.base = block_->slot_data(s, number);
-        break;
-      case Place::kPointer:
-        source.base = reinterpret_cast<const std::byte*>(descriptor.offset);
-        break;
-      case Place::kSegment:
-        if (s == rank_) {
-          source.base = call.input;
-        } else if (shape.takes) {
-          try {
-            source.base =
-                peer_memory_.segment(s, descriptor.segment, descriptor.generation) + descriptor.offset;
-          } catch (const CommError& error) {
-            waiter_.fail(text(name(call.kind), " #", number, " of group ", waiter_.membership().group_name,
-                              ": rank ", waiter_.membership().rank_name(rank_), ": ", error.what()));
-          }
-        }
-        break;
-      case Place::kStaged:
-      case Place::kNowhere:
-        break;
-    }
+    const Descriptor& descriptor = *source.descriptor;
+    if (descriptor.place == Place::kInline) source.base = block_->slot_data(s, number);
+    if (descriptor.place == Place::kPointer)
+      source.base = reinterpret_cast<const std::byte*>(descriptor.offset);
+    if (descriptor.place == Place::kSegment)
+      source.base = s == rank_ ? call.input : attach_segment(s, descriptor);
+  }
+}
+
+const std::byte* Collectives::attach_segment(int owner, const Descriptor& descriptor) {
+  try {
+    return peer_memory_.segment(owner, descriptor.segment, descriptor.generation) + descriptor.offset;
+  } catch (const CommError& error) {
+    const Membership& members = waiter_.membership();
+    waiter_.fail(text(name(descriptor.kind), " #", descriptor.number, " of group ", members.group_name,
+                      ": rank ", members.rank_name(rank_), ": ", error.what()));
   }
 }
 
@@ -235,38 +234,41 @@ bool Collectives::any_source(Place place) const {
 // ---- in place ----
 
 void Collectives::reduce_in_place(const Call& call, std::uint64_t number, const Wait& wait) {
-  tensors_.clear();
-  for (const Exposed& source : sources_) tensors_.push_back(const_cast<std::byte*>(source.base));
   std::atomic<std::uint64_t>& working = block_->counter(rank_, Counter::kWorking);
   working.store(number);
-  for (int i = 0; i < size_; ++i) claim_blocks(call, number, (rank_ + i) % size_, tensors_);
+  bool attached = false;
+  for (int i = 0; i < size_; ++i) {
+    const int owner = (rank_ + i) % size_;
+    Slot& slot = block_->slot(owner, number);
+    const std::uint64_t blocks = num_blocks(call, size_, owner);
+    while (slot.claimed.load(std::memory_order_relaxed) < blocks) {
+      const std::uint64_t block = slot.claimed.fetch_add(1);
+      if (block >= blocks) break;
+      // Only now, as nobody can finish without this block.
+      if (!std::exchange(attached, true)) attach_sources(call, number);
+      reduce_block(call, owner, block);
+      if (slot.finished.fetch_add(1) + 1 == blocks && all_blocks_finished(call, number)) waiter_.ring_all();
+    }
+  }
   working.store(0);
   waiter_.wait_until(
       wait, [&] { return all_blocks_finished(call, number); },
       [&](int r) { return block_->counter(r, Counter::kWorking).load() == number; });
 }
 
-void Collectives::claim_blocks(const Call& call, std::uint64_t number, int owner,
-                               std::span<std::byte* const> tensors) {
-  Slot& slot = block_->slot(owner, number);
-  const std::uint64_t blocks = num_blocks(call, size_, owner);
+void Collectives::reduce_block(const Call& call, int owner, std::uint64_t block) {
   const std::uint64_t share = share_elements(call, size_);
   const std::uint64_t share_begin = share * static_cast<std::uint64_t>(owner);
-  const std::uint64_t share_end = std::min(share_begin + share, call.count);
-  while (slot.claimed.load(std::memory_order_relaxed) < blocks) {
-    const std::uint64_t block = slot.claimed.fetch_add(1);
-    if (block >= blocks) return;
-    const std::uint64_t begin = share_begin + block * block_elements(call);
-    const std::uint64_t end = std::min(begin + block_elements(call), share_end);
-    inputs_.clear();
-    outputs_.clear();
-    for (std::byte* tensor : tensors) {
-      inputs_.push_back(tensor + begin * bytes_of(call.element));
-      outputs_.push_back(tensor + begin * bytes_of(call.element));
-    }
-    reduce(call.element, call.reduction, inputs_, outputs_, end - begin);
-    if (slot.finished.fetch_add(1) + 1 == blocks && all_blocks_finished(call, number)) waiter_.ring_all();
+  const std::uint64_t begin = share_begin + block * block_elements(call);
+  const std::uint64_t end = std::min({begin + block_elements(call), share_begin + share, call.count});
+  inputs_.clear();
+  outputs_.clear();
+  for (const Exposed& source : sources_) {
+    const std::byte* at = source.base + begin * bytes_of(call.element);
+    inputs_.push_back(at);
+    outputs_.push_back(const_cast<std::byte*>(at));
   }
+  reduce(call.element, call.reduction, inputs_, outputs_, end - begin);
 }
 
 bool Collectives::all_blocks_finished(const Call& call, std::uint64_t number) const {

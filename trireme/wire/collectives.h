@@ -43,7 +43,7 @@ class Collectives {
  private:
   struct Exposed {
     const Descriptor* descriptor;
-    const std::byte* base;  ///< null for staged ones
+    const std::byte* base;  ///< null for staged ones, and before attach_sources()
   };
   struct Range {
     std::uint64_t begin;
@@ -55,11 +55,13 @@ class Collectives {
   void compare(const Call& call, std::uint64_t number) const;
   void compare_parts(std::uint64_t number) const;
   std::string describe(const Descriptor& descriptor, bool with_reduction) const;
-  void find_sources(const Call& call, const CallShape& shape, std::uint64_t number);
+  void find_sources(std::uint64_t number);
+  void attach_sources(const Call& call, std::uint64_t number);
+  const std::byte* attach_segment(int owner, const Descriptor& descriptor);
   bool any_source(Place place) const;
 
   void reduce_in_place(const Call& call, std::uint64_t number, const Wait& wait);
-  void claim_blocks(const Call& call, std::uint64_t number, int owner, std::span<std::byte* const> tensors);
+  void reduce_block(const Call& call, int owner, std::uint64_t block);
   bool all_blocks_finished(const Call& call, std::uint64_t number) const;
   void reduce_in_two_halves(const Call& call, const Wait& wait);
   void pull_staged(const Call& call, const CallShape& shape, std::uint64_t number, const Wait& wait);
@@ -80,7 +82,6 @@ class Collectives {
   std::uint64_t pieces_used_ = 0;  ///< staging pieces of all operations so far; the same on all ranks
   std::vector<Exposed> sources_;
   std::vector<const std::byte*> inputs_;
-  std::vector<std::byte*> tensors_;
   std::vector<std::byte*> outputs_;
 };
 

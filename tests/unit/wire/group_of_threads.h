@@ -11,8 +11,12 @@
 
 namespace trireme::wire {
 
+/// Whether ranks read each other's tensors by address, or as processes do: through segments and staging.
+enum class Tensors { kAddressed, kAsProcesses };
+
 /// Runs `body` as each rank of a group and returns what each of them threw ("" for none).
-inline std::vector<std::string> run_ranks(int size, const std::function<void(LocalGroup&, int)>& body) {
+inline std::vector<std::string> run_ranks(int size, const std::function<void(LocalGroup&, int)>& body,
+                                          Tensors tensors = Tensors::kAddressed) {
   const auto memory = SharedMemory::create_in_process(ControlBlock::bytes(BlockLayout::for_size(size)));
   for (int r = 0; r < size; ++r) LocalGroup::enter(*memory, r, size);
   std::vector<std::string> errors(static_cast<std::size_t>(size));
@@ -23,7 +27,8 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(Loc
                                           .size = size,
                                           .rank_names = {},
                                           .ranks_on_host = size,
-                                          .threads_of_one_process = true});
+
+                                          .threads_of_one_process = tensors == Tensors::kAddressed});
       try {
         body(group, r);
       } catch (const std::exception& error) {

@@ -53,6 +53,34 @@ TEST(LocalGroupAllReduce, GivesTheSerialSumInRankOrderForAnyNumberOfRanksAndSize
   }
 }
 
+TEST(LocalGroupAllReduce, GivesTheSameBitsInSharedPrivateAndMixedMemory) {
+  for (const int size : {2, 3, 5}) {
+    for (const std::size_t count : {5000UL, 70001UL, 400003UL}) {
+      const std::vector<float> expected = serial_sum(size, count);
+      for (const int num_shared : {0, 1, size}) {
+        const auto body = [&](LocalGroup& group, int rank) {
+          std::vector<float> values = values_of(rank, count);
+          float* place = values.data();
+          if (rank < num_shared) {
+            place = reinterpret_cast<float*>(group.arena()->allocate(count * sizeof(float)));
+            std::copy(values.begin(), values.end(), place);
+          }
+          const Call call{.kind = CallKind::kAllReduce,
+                          .element = Element::kF32,
+                          .count = count,
+                          .input = bytes(place),
+                          .output = bytes(place)};
+          group.wait(*group.issue(call, Issue::kSync, kTimeout_s));
+          require(std::equal(expected.begin(), expected.end(), place), "rank ", rank, " has other values");
+          if (rank < num_shared) group.arena()->free(bytes(place));
+        };
+        EXPECT_THAT(run_ranks(size, body, Tensors::kAsProcesses), Each(""))
+            << size << " ranks, " << count << " elements, " << num_shared << " shared";
+      }
+    }
+  }
+}
+
 TEST(LocalGroupAllReduce, RunsManyOperationsInTheOrderIssuedWhateverIsWaitedForFirst) {
   const auto errors = run_ranks(3, [](LocalGroup& group, int rank) {
     std::vector<std::vector<float>> values;

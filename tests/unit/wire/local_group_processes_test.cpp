@@ -1,0 +1,167 @@
+// The same engine between real processes: memory is shared through /proc, ranks die and freeze.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/wire/group_of_threads.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::wire {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Ranks as children of the test. Each writes what it threw into a file of its own.
+class Processes {
+ public:
+  using Body = std::function<void(LocalGroup&, int)>;
+  Processes(int size, const Body& body)
+      : memory_(SharedMemory::create(ControlBlock::bytes(BlockLayout::for_size(size)))) {
+    const std::string address = memory_->address();
+    for (int r = 0; r < size; ++r) {
+      const pid_t pid = ::fork();
+      if (pid == 0) ::_exit(run(r, size, address, body));
+      pids_.push_back(pid);
+    }
+  }
+  ~Processes() {
+    for (const pid_t pid : pids_) ::kill(pid, SIGKILL);
+    for (const pid_t pid : pids_) ::waitpid(pid, nullptr, 0);
+  }
+
+  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+  /// Waits for the rank's end and returns what it threw ("" for none).
+  std::string error(int rank) {
+    int status = 0;
+    ::waitpid(pid(rank), &status, 0);
+    const std::filesystem::path file = folder_ / text("error", rank);
+    return std::filesystem::exists(file) ? read_file(file) : WIFEXITED(status) ? "" : "killed";
+  }
+
+ private:
+  int run(int rank, int size, const std::string& address, const Body& body) {
+    try {
+      const auto memory = SharedMemory::attach(address);
+      LocalGroup::enter(*memory, rank, size);
+      meet(*memory, size);
+      LocalGroup group(memory,
+                       Membership{.rank = rank, .size = size, .rank_names = {}, .ranks_on_host = size});
+      body(group, rank);
+    } catch (const std::exception& error) {
+      write_file_atomic(folder_ / text("error", rank), error.what());
+    }
+    return 0;
+  }
+  static void meet(SharedMemory& memory, int size) {
+    const ControlBlock block(memory.shared_from_this(), BlockLayout::for_size(size));
+    for (int r = 0; r < size; ++r)
+      while (block.rank(r).pid.load() == 0) ::usleep(100);
+  }
+
+  test::TemporaryFolder folder_;
+  std::shared_ptr<SharedMemory> memory_;
+  std::vector<pid_t> pids_;
+};
+
+constexpr std::size_t kCount = 300000;
+
+/// all_reduce of ones in memory of the arena; checks the sum.
+void all_reduce_ones(LocalGroup& group, float* values, double timeout_s) {
+  std::fill(values, values + kCount, 1.0F);
+  const Call call{.kind = CallKind::kAllReduce,
+                  .element = Element::kF32,
+                  .count = kCount,
+                  .input = bytes(values),
+                  .output = bytes(values)};
+  group.wait(*group.issue(call, Issue::kSync, timeout_s));
+  const auto size = static_cast<float>(group.membership().size);
+  require(std::all_of(values, values + kCount, [&](float value) { return value == size; }), "wrong sum");
+}
+
+void all_reduce_forever(LocalGroup& group, double timeout_s) {
+  auto* values = reinterpret_cast<float*>(group.arena()->allocate(kCount * sizeof(float)));
+  while (true) all_reduce_ones(group, values, timeout_s);
+}
+
+std::set<std::string> named_shared_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
+  return names;
+}
+
+TEST(LocalGroupProcesses, ReduceInPlaceAndInPrivateMemoryWithMoreRanksThanCores) {
+  Processes ranks(8, [](LocalGroup& group, int) {
+    std::vector<float> own(kCount);
+    auto* shared = reinterpret_cast<float*>(group.arena()->allocate(kCount * sizeof(float)));
+    for (int i = 0; i < 3; ++i) {
+      all_reduce_ones(group, shared, 30);
+      all_reduce_ones(group, own.data(), 30);
+    }
+  });
+  for (int r = 0; r < 8; ++r) EXPECT_EQ(ranks.error(r), "") << "rank " << r;
+}
+
+TEST(LocalGroupProcesses, AttachSegmentsThatComeAndGo) {
+  Processes ranks(2, [](LocalGroup& group, int rank) {
+    for (int i = 0; i < 10; ++i) {
+      // The ranks' segments get different numbers and lives.
+      std::byte* more = rank == i % 2 ? group.arena()->allocate(5 << 20) : nullptr;
+      std::byte* block = group.arena()->allocate(kCount * sizeof(float));
+      all_reduce_ones(group, reinterpret_cast<float*>(block), 30);
+      group.arena()->free(block);
+      if (more != nullptr) group.arena()->free(more);
+    }
+  });
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(ranks.error(r), "") << "rank " << r;
+}
+
+TEST(LocalGroupProcesses, SurvivorsNameTheRankThatWasKilledAndNothingStaysBehind) {
+  const std::set<std::string> before = named_shared_memory();
+  Processes ranks(4, [](LocalGroup& group, int) { all_reduce_forever(group, 30); });
+  ::usleep(100000);
+  ::kill(ranks.pid(2), SIGKILL);
+  for (const int r : {0, 1, 3})
+    EXPECT_THAT(ranks.error(r),
+                AllOf(HasSubstr("all_reduce #"), HasSubstr("of group world: rank 2 (pid"), HasSubstr("died")))
+        << "rank " << r;
+  EXPECT_EQ(named_shared_memory(), before);
+}
+
+TEST(LocalGroupProcesses, SurvivorsNameTheRankThatIsStoppedAtTheDeadline) {
+  Processes ranks(3, [](LocalGroup& group, int) { all_reduce_forever(group, 0.4); });
+  ::usleep(100000);
+  ::kill(ranks.pid(1), SIGSTOP);
+  const std::string first = ranks.error(0);
+  EXPECT_THAT(first, AllOf(HasSubstr("of group world: rank 1 (pid"), HasSubstr("stopped)"),
+                           HasSubstr("did not arrive within 400 ms")));
+  EXPECT_EQ(ranks.error(2), first);
+}
+
+TEST(LocalGroupProcesses, ThatEndInGoodOrderAreNotTakenForDead) {
+  // Rank 1 is gone as soon as it has sent; what it sent is still there.
+  Processes ranks(2, [](LocalGroup& group, int rank) {
+    std::vector<float> values(100, 7.0F);
+    Message message{Message::Direction::kSend, 0, Element::kF32, 100, 0, bytes(values.data())};
+    if (rank == 0) {
+      ::usleep(50000);
+      message = {Message::Direction::kReceive, 1, Element::kF32, 100, 0, bytes(values.data())};
+      values.assign(100, 0.0F);
+    }
+    group.wait(*group.issue(message, Issue::kSync, 10));
+    require(values[99] == 7.0F, "wrong value");
+  });
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(ranks.error(r), "") << "rank " << r;
+}
+
+}  // namespace
+}  // namespace trireme::wire

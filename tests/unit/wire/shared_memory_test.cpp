@@ -1,0 +1,93 @@
+#include "trireme/wire/shared_memory.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "trireme/base/error.h"
+#include "trireme/wire/shared_arena.h"
+
+namespace trireme::wire {
+namespace {
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(SharedMemory, IsZeroAndTheSameWhereverItIsAttached) {
+  const auto made = SharedMemory::create(10000);
+  const auto attached = SharedMemory::attach(made->address());
+  ASSERT_EQ(attached->bytes(), 10000U);
+  ASSERT_NE(attached->data(), made->data());
+  EXPECT_EQ(attached->data()[9999], std::byte{0});
+  made->data()[9999] = std::byte{5};
+  EXPECT_EQ(attached->data()[9999], std::byte{5});
+}
+
+TEST(SharedMemory, OutlivesItsMakerWhileSomebodyHoldsIt) {
+  auto made = SharedMemory::create(100);
+  made->data()[1] = std::byte{3};
+  const auto attached = SharedMemory::attach(made->address());
+  made.reset();
+  EXPECT_EQ(attached->data()[1], std::byte{3});
+}
+
+TEST(SharedMemory, SaysHowMuchIsNeededAndAvailableWhenThereIsNotEnough) {
+  // So much that the kernel refuses at once, should the check before it be lost.
+  EXPECT_THAT(message_of([] { SharedMemory::create(std::size_t{1} << 63); }),
+              testing::AllOf(testing::HasSubstr("(9223372036854775808 bytes) of shared memory: only "),
+                             testing::HasSubstr(" are available")));
+}
+
+TEST(SharedMemory, NamesTheProcessThatCannotBeAttached) {
+  EXPECT_THAT(message_of([] { SharedMemory::attach("999999999:3:100"); }),
+              testing::HasSubstr("shared memory of process 999999999"));
+  const auto made = SharedMemory::create(8192);
+  EXPECT_THAT(message_of([&] { SharedMemory::attach(::getpid(), made->descriptor(), 4096); }),
+              testing::HasSubstr("has 8192 bytes instead of 4096"));
+}
+
+class Arena : public testing::Test {
+ protected:
+  std::shared_ptr<const ControlBlock> block = std::make_shared<const ControlBlock>(
+      SharedMemory::create_in_process(ControlBlock::bytes(BlockLayout::for_size(1))),
+      BlockLayout::for_size(1));
+  SharedArena arena{block, 0};
+};
+
+TEST_F(Arena, ReusesWhatIsGivenBack) {
+  std::byte* first = arena.allocate(1000);
+  std::byte* second = arena.allocate(1000);
+  arena.free(first);
+  EXPECT_EQ(arena.allocate(900), first);
+  EXPECT_NE(arena.allocate(900), second);
+}
+
+TEST_F(Arena, KnowsAViewInsideATensorButNotMemoryOfOthers) {
+  std::byte* first = arena.allocate(5 << 20);
+  const auto location = arena.locate(first + 4096, 1 << 20);
+  ASSERT_TRUE(location.has_value());
+  EXPECT_EQ(location->offset, 4096U);
+  EXPECT_FALSE(arena.locate(first + 4096, 5 << 20).has_value()) << "it ends outside";
+  const std::vector<std::byte> own(100);
+  EXPECT_FALSE(arena.locate(own.data(), own.size()).has_value());
+}
+
+TEST_F(Arena, AnnouncesANewGenerationWhenASegmentIsReplaced) {
+  std::byte* first = arena.allocate(5 << 20);
+  const auto before = arena.locate(first, 1);
+  arena.free(first);
+  const auto after = arena.locate(arena.allocate(6 << 20), 1);
+  ASSERT_TRUE(before && after);
+  EXPECT_EQ(before->segment, after->segment);
+  EXPECT_NE(before->generation, after->generation);
+}
+
+}  // namespace
+}  // namespace trireme::wire
