@@ -1,0 +1,119 @@
+// What does a step of the trainer cost over a bare libtorch loop? Same model, data, batch and optimizer on
+// one rank; both alternate in blocks within one run, so that both meet the same machine. Prints JSON: median
+// seconds per step of each, and the ratio of the medians of the pairs.
+//
+//   bench_step_overhead [--smoke] [--model mlp|cnn] [--batch N] [--blocks N]
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "trireme/base/clock.h"
+#include "trireme/train/trainer.h"
+
+namespace {
+
+using namespace trireme;
+
+struct Settings {
+  std::string model = "cnn";
+  std::int64_t batch = 64;
+  int blocks = 60;
+  int steps = 10;  ///< of one block
+};
+
+train::RunConfig config_of(const Settings& settings) {
+  train::RunConfig config;
+  config.data.name = "synthetic";
+  config.model.name = settings.model;
+  config.train.global_batch = settings.batch;
+  config.train.epochs = 1'000'000;
+  config.comm.torch_threads = 1;
+  return config;
+}
+
+/// The loop that a person writes with libtorch alone, over the same loader, model and optimizer.
+class BareLoop {
+ public:
+  BareLoop(const train::RunConfig& config, const data::DataSource& data)
+      : model_(model::make_model(config.model, data.input_shape, data.num_classes, 0)),
+        loader_(data.train, {.global_batch = config.train.global_batch}) {
+    optim::NamedTensors parameters;
+    for (const auto& item : model_->named_parameters()) parameters.emplace_back(item.key(), item.value());
+    optimizer_ = optim::make_optimizer(config.optimizer, parameters);
+  }
+
+  void step() {
+    const data::StepBatch batch = loader_.next();
+    const data::Example& samples = batch.microbatches.front();
+    model_->zero_grad();
+    const at::Tensor loss = at::cross_entropy_loss(model_->forward(samples.input), samples.target);
+    loss.backward();
+    optimizer_->step(0.1);
+    loss_ += loss.item<double>();
+  }
+
+ private:
+  std::shared_ptr<model::Model> model_;
+  data::Loader loader_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  double loss_ = 0;
+};
+
+double seconds_per_step(int steps, const std::function<void()>& step) {
+  const double begin_s = now_s();
+  for (int i = 0; i < steps; ++i) step();
+  return (now_s() - begin_s) / steps;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+nlohmann::ordered_json measure(const Settings& settings) {
+  const train::RunConfig config = config_of(settings);
+  const auto context = comm::Context::join({}, config.comm);
+  const data::DataSource data = data::open_data(config.data);
+  train::Trainer trainer(config, *context, data);
+  BareLoop bare(config, data);
+  const auto ours = [&] { trainer.step(); };
+  const auto theirs = [&] { bare.step(); };
+  seconds_per_step(settings.steps, ours);
+  seconds_per_step(settings.steps, theirs);
+  std::vector<double> ours_s, bare_s, ratios;
+  for (int block = 0; block < settings.blocks; ++block) {
+    bare_s.push_back(seconds_per_step(settings.steps, theirs));
+    ours_s.push_back(seconds_per_step(settings.steps, ours));
+    ratios.push_back(ours_s.back() / bare_s.back());
+  }
+  return {{"question", "cost of a trainer step over a bare libtorch loop, one rank, one thread"},
+          {"model", settings.model},
+          {"batch", settings.batch},
+          {"blocks", settings.blocks},
+          {"bare_step_s", median(bare_s)},
+          {"trainer_step_s", median(ours_s)},
+          {"ratio_of_best",
+           *std::min_element(ours_s.begin(), ours_s.end()) / *std::min_element(bare_s.begin(), bare_s.end())},
+          {"ratio", median(ratios)}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  bool smoke = false;
+  CLI::App app("The cost of a trainer step over a bare libtorch loop");
+  app.add_flag("--smoke", smoke, "A few steps only, to see that it works");
+  app.add_option("--model", settings.model, "mlp or cnn");
+  app.add_option("--batch", settings.batch, "Samples per step");
+  app.add_option("--blocks", settings.blocks, "Pairs of blocks");
+  CLI11_PARSE(app, argc, argv);
+  if (smoke) settings.blocks = settings.steps = 2;
+  std::cout << measure(settings).dump(2) << std::endl;
+}
