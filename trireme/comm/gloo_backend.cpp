@@ -30,9 +30,20 @@ class TaggedGloo : public c10d::ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
   void set_tag(std::uint32_t tag) { collectiveCounter_ = tag; }
-  void close_connections() {
-    for (auto& context : contexts_) context->closeConnections();
+
+  /// Gloo has no abort, but a wait that times out breaks all connections of the group, and with them what is
+  /// under way: one receive that nobody sends to does it.
+  void break_connections() {
+    std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+    try {
+      recv(nothing, (getRank() + 1) % getSize(), kTagOfNobody)->wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      // Broken now, or before.
+    }
   }
+
+ private:
+  static constexpr int kTagOfNobody = 0x7fffffff;
 };
 
 std::uint32_t hash_of(std::initializer_list<std::int64_t> parts) {
@@ -130,7 +141,7 @@ class GlooBackend : public c10d::Backend {
 
   void abort() override {
     pending_.abort("the operation was aborted");
-    gloo_->close_connections();
+    gloo_->break_connections();
     for (auto& peer : peers_) {
       if (peer.sends) peer.sends->abort();
       if (peer.recvs) peer.recvs->abort();
@@ -266,7 +277,7 @@ class GlooBackend : public c10d::Backend {
 
   static int peer_tag(std::uint32_t number, const at::Tensor& tensor) {
     const auto hash = hash_of({static_cast<int>(tensor.scalar_type()), tensor.numel()});
-    return static_cast<int>((number & 0xff) << 23 | (hash & 0x7fffff));
+    return static_cast<int>((number & 0x7f) << 23 | (hash & 0x7fffff));
   }
 
   /// `then` runs on gloo's thread when the data is there.

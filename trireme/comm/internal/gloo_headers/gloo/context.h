@@ -1,5 +1,5 @@
 #pragma once
-// The part of gloo's Context that c10d's public header and our gloo backend call; libtorch exports it but
+// The part of gloo's Context that c10d's public header calls; libtorch exports it but
 // ships no header for it. Only ever seen through a pointer that libtorch made. See docs/adr.
 
 #include <chrono>
@@ -9,7 +9,6 @@ namespace gloo {
 class Context {
  public:
   void setTimeout(std::chrono::milliseconds timeout);
-  void closeConnections();
 };
 
 }  // namespace gloo

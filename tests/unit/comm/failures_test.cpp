@@ -1,0 +1,160 @@
+// What a rank hears when another one does something else, nothing, or fails: on every backend.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+
+namespace trireme::comm {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::vector<std::string> backends() {
+  std::vector<std::string> result;
+  for (const auto& info : backend_infos()) {
+    if (info.name != "nccl") result.push_back(info.name);
+  }
+  return result;
+}
+
+class Failures : public testing::TestWithParam<std::string> {
+ protected:
+  /// What each rank's CommError says; empty for a rank without one. Ranks stay until all have spoken.
+  std::map<int, std::string> errors_of(int num_ranks, double timeout_s,
+                                       const std::function<void(Context&)>& body) {
+    std::map<int, std::string> errors;
+    std::mutex mutex;
+    std::atomic<int> num_done = 0;
+    run_ranks_as_threads(num_ranks,
+                         [&](Context& context) {
+                           std::string error;
+                           try {
+                             body(context);
+                           } catch (const CommError& failure) {
+                             error = failure.what();
+                           }
+                           {
+                             const std::lock_guard lock(mutex);
+                             errors[context.rank()] = error;
+                           }
+                           ++num_done;
+                           while (num_done < num_ranks)
+                             std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                         },
+                         {.backend = GetParam(), .timeout_s = timeout_s});
+    return errors;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(EveryBackend, Failures, testing::ValuesIn(backends()),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(Failures, DifferentSizesNameBothSides) {
+  const auto errors = errors_of(2, 20, [](Context& context) {
+    auto tensor = at::zeros({context.rank() == 0 ? 100 : 200});
+    context.world().all_reduce(tensor);
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(errors.at(rank), AllOf(HasSubstr("all_reduce"), HasSubstr("100"), HasSubstr("200"),
+                                       HasSubstr("rank 0"), HasSubstr("rank 1")));
+  }
+}
+
+TEST_P(Failures, DifferentDtypesNameBothSides) {
+  const auto errors = errors_of(3, 20, [](Context& context) {
+    auto tensor = at::zeros({64}, context.rank() == 1 ? at::kInt : at::kFloat);
+    context.world().broadcast(tensor, 0);
+    context.world().barrier();  // a rank whose part of the broadcast went well hears of it at the latest here
+  });
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_THAT(errors.at(rank), AllOf(HasSubstr("broadcast"), HasSubstr("i32"), HasSubstr("f32")));
+  }
+}
+
+TEST_P(Failures, DifferentOrderNamesBothOperations) {
+  const auto errors = errors_of(2, 20, [](Context& context) {
+    auto tensor = at::zeros({64});
+    if (context.rank() == 0) {
+      context.world().barrier();
+    } else {
+      context.world().all_reduce(tensor);
+    }
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(errors.at(rank), AllOf(HasSubstr("barrier"), HasSubstr("all_reduce")));
+  }
+}
+
+TEST_P(Failures, DifferentSizesOfAMessageNameBothSides) {
+  const auto errors = errors_of(2, 20, [](Context& context) {
+    auto tensor = at::zeros({context.rank() == 0 ? 10 : 11});
+    if (context.rank() == 0) {
+      context.world().send(tensor, 1);
+      context.world().barrier();
+    } else {
+      context.world().recv(tensor, 0);
+    }
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(errors.at(rank),
+                AllOf(HasSubstr("send"), HasSubstr("recv"), HasSubstr("10"), HasSubstr("11")));
+  }
+}
+
+TEST_P(Failures, TheDeadlineNamesTheRankThatDidNotCome) {
+  const double start_s = now_s();
+  const auto errors = errors_of(3, 1, [](Context& context) {
+    if (context.rank() == 1) return;
+    auto tensor = at::zeros({64});
+    context.world().all_reduce(tensor);
+  });
+  EXPECT_LT(now_s() - start_s, 10);
+  EXPECT_EQ(errors.at(1), "");
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(errors.at(rank), AllOf(HasSubstr("all_reduce"), HasSubstr("rank 1"))) << rank;
+  }
+}
+
+TEST_P(Failures, AGroupThatFailedRepeatsItsFirstCause) {
+  const auto errors = errors_of(2, 20, [](Context& context) {
+    auto tensor = at::zeros({context.rank() == 0 ? 100 : 200});
+    std::string first;
+    try {
+      context.world().all_reduce(tensor);
+    } catch (const CommError& error) {
+      first = error.what();
+    }
+    try {
+      context.world().barrier();
+    } catch (const CommError& error) {
+      EXPECT_EQ(first, error.what());
+      throw;
+    }
+  });
+  EXPECT_NE(errors.at(0), "");
+  EXPECT_NE(errors.at(1), "");
+}
+
+TEST_P(Failures, ARankThatThrowsEndsTheWaitOfTheOthers) {
+  const double start_s = now_s();
+  const auto body = [](Context& context) {
+    if (context.rank() == 1) throw DataError("the file is gone");
+    auto tensor = at::zeros({64});
+    context.world().all_reduce(tensor);
+  };
+  EXPECT_THROW(run_ranks_as_threads(3, body, {.backend = GetParam(), .timeout_s = 30}), DataError);
+  EXPECT_LT(now_s() - start_s, 15);
+}
+
+}  // namespace
+}  // namespace trireme::comm
