@@ -1,7 +1,8 @@
 #pragma once
-// The seam for commands: one file per command, one row in a table. Commands that need no tensors are in the
-// program `trireme`, which does not load libtorch and starts in milliseconds; the others are in
-// `trireme-torch` beside it, to which `trireme` hands over by exec. A person only ever types `trireme`.
+// The seam for commands: one file per command, one row in a table. Commands that need no tensors run in the
+// program `trireme`, which does not load libtorch and starts in milliseconds; the others run in
+// `trireme-torch` beside it, to which `trireme` hands over by exec. A person only ever types `trireme`, which
+// knows the options of all commands: help, mistakes in the options and completion need no libtorch.
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -13,19 +14,39 @@ namespace trireme::cli {
 struct Command {
   std::string name;
   std::string summary;
+  std::string usage;     ///< what follows the name: "FILE [OPTIONS]"
   std::string examples;  ///< shown at the end of its help
   /// Declares the options on the sub-command and returns what runs it; that returns an exit code or throws.
   std::function<std::function<int()>(CLI::App&)> declare;
 };
 
-/// The commands of this program; light_commands.cpp or torch_commands.cpp, chosen by CMake.
-std::vector<Command> commands();
+/// What the program was started with, its name left out.
+using Arguments = std::vector<std::string>;
 
-// One per file.
-Command launch_command();
+/// The commands of this program; light_commands.cpp or torch_commands.cpp, chosen by CMake.
+std::vector<Command> commands(const Arguments& arguments);
+
+/// What follows the version of this program: " (libtorch 2.13.0)", or nothing.
+std::string version_details();
+
+// One per file. Where the options stand apart, so that both programs know them, `run` gets them.
+Command launch_command(const Arguments& arguments);
 Command doctor_command();
-Command completion_command();
-Command train_command();
+Command completion_command(const Arguments& arguments);
 Command bench_command();
+
+struct TrainArguments {
+  std::string file;
+  std::vector<std::string> overrides;  ///< "table.key=value"
+  int num_ranks = 0;                   ///< 0: not given
+  int max_restarts = 0;
+  bool resume = false;
+};
+Command train_command(std::function<int(const TrainArguments&)> run);
+
+struct BackendsArguments {
+  bool json = false;
+};
+Command backends_command(std::function<int(const BackendsArguments&)> run);
 
 }  // namespace trireme::cli

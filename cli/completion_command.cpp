@@ -1,0 +1,168 @@
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include "cli/command.h"
+#include "cli/frame.h"
+#include "trireme/base/error.h"
+
+namespace trireme::cli {
+namespace {
+
+struct OptionWord {
+  std::string name;  ///< "--nproc"
+  std::string meaning;
+  bool takes_value = false;
+};
+
+struct CommandWords {
+  std::string name;
+  std::string meaning;
+  std::vector<OptionWord> options;
+};
+
+std::vector<CommandWords> words_of(const std::vector<Command>& table) {
+  CLI::App app("", "trireme");
+  declare_all(app, table);
+  std::vector<CommandWords> result;
+  for (const auto& command : table) {
+    CommandWords words{command.name, command.summary, {}};
+    for (const auto* option : app.get_subcommand(command.name)->get_options()) {
+      const bool takes_value = option->get_items_expected_max() > 0;
+      for (const auto& name : option->get_snames())
+        words.options.push_back({"-" + name, option->get_description(), takes_value});
+      for (const auto& name : option->get_lnames())
+        words.options.push_back({"--" + name, option->get_description(), takes_value});
+    }
+    result.push_back(std::move(words));
+  }
+  return result;
+}
+
+/// What may stand after a command besides its options: fixed words, or a file (empty).
+std::string arguments_of(const std::string& command) {
+  if (command == "bench") return "allreduce";
+  if (command == "completion") return "bash zsh fish";
+  return "";
+}
+
+std::string names(const std::vector<OptionWord>& options) {
+  std::string result;
+  for (const auto& option : options) result += (result.empty() ? "" : " ") + option.name;
+  return result;
+}
+
+std::string for_bash(const std::vector<CommandWords>& commands) {
+  std::ostringstream out;
+  std::string all;
+  for (const auto& command : commands) all += command.name + " ";
+  out << "# Completion of trireme for bash: source <(trireme completion bash)\n"
+      << "_trireme() {\n"
+      << "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"
+      << "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+      << "    COMPREPLY=($(compgen -W \"" << all << "--help --version\" -- \"$word\"))\n"
+      << "    return\n"
+      << "  fi\n"
+      << "  case ${COMP_WORDS[1]} in\n";
+  for (const auto& command : commands) {
+    const std::string arguments = arguments_of(command.name);
+    out << "    " << command.name << ") options=\"" << names(command.options)
+        << (arguments.empty() ? "" : " " + arguments) << "\" ;;\n";
+  }
+  out << "  esac\n"
+      << "  COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
+      << "}\n"
+      << "complete -o default -F _trireme trireme\n";
+  return out.str();
+}
+
+/// Text inside single quotes of a shell, where a colon or a bracket would mean something to zsh.
+std::string quoted(const std::string& text, const std::string& special) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\'') {
+      result += "'\\''";
+    } else {
+      if (special.find(c) != std::string::npos) result += '\\';
+      result += c;
+    }
+  }
+  return result;
+}
+
+std::string for_zsh(const std::vector<CommandWords>& commands) {
+  std::ostringstream out;
+  out << "#compdef trireme\n# Completion of trireme for zsh: source <(trireme completion zsh)\n"
+      << "_trireme() {\n"
+      << "  local -a commands\n"
+      << "  commands=(\n";
+  for (const auto& command : commands) {
+    out << "    '" << command.name << ":" << quoted(command.meaning, ":\\") << "'\n";
+  }
+  out << "  )\n"
+      << "  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
+      << "  local command=$words[2]\n  shift words\n  (( CURRENT-- ))\n"
+      << "  case $command in\n";
+  for (const auto& command : commands) {
+    out << "    " << command.name << ") _arguments";
+    for (const auto& option : command.options) {
+      out << " \\\n      '" << option.name << "[" << quoted(option.meaning, "[]\\") << "]"
+          << (option.takes_value ? ":value:_files" : "") << "'";
+    }
+    const std::string arguments = arguments_of(command.name);
+    out << " \\\n      '*:argument:" << (arguments.empty() ? "_files" : "(" + arguments + ")") << "' ;;\n";
+  }
+  out << "  esac\n}\ncompdef _trireme trireme\n";
+  return out.str();
+}
+
+std::string for_fish(const std::vector<CommandWords>& commands) {
+  std::ostringstream out;
+  out << "# Completion of trireme for fish: trireme completion fish | source\n";
+  for (const auto& command : commands) {
+    out << "complete -c trireme -n __fish_use_subcommand -f -a " << command.name << " -d '"
+        << quoted(command.meaning, "\\") << "'\n";
+    const std::string seen = "complete -c trireme -n '__fish_seen_subcommand_from " + command.name + "'";
+    for (const auto& option : command.options) {
+      const bool is_long = option.name.starts_with("--");
+      out << seen << (is_long ? " -l " : " -s ") << option.name.substr(is_long ? 2 : 1)
+          << (option.takes_value ? " -r" : "") << " -d '" << quoted(option.meaning, "\\") << "'\n";
+    }
+    const std::string arguments = arguments_of(command.name);
+    if (!arguments.empty()) out << seen << " -f -a '" << arguments << "'\n";
+  }
+  return out.str();
+}
+
+int print_completion(const std::string& shell, const Arguments& arguments) {
+  const std::vector<std::string> known = {"bash", "zsh", "fish"};
+  const auto words = words_of(commands(arguments));
+  if (shell == "bash") {
+    std::cout << for_bash(words);
+  } else if (shell == "zsh") {
+    std::cout << for_zsh(words);
+  } else if (shell == "fish") {
+    std::cout << for_fish(words);
+  } else {
+    throw InvalidArgument(text("there is no completion for '", shell, "'", suggest(shell, known)));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command completion_command(const Arguments& arguments) {
+  return {.name = "completion",
+          .summary = "Print what a shell needs to complete trireme's commands and options",
+          .usage = "SHELL",
+          .examples =
+              "  source <(trireme completion bash)\n"
+              "  trireme completion fish | source\n",
+          .declare = [arguments](CLI::App& app) -> std::function<int()> {
+            auto shell = std::make_shared<std::string>();
+            app.add_option("shell", *shell, "bash, zsh or fish")->type_name("SHELL")->required();
+            return [shell, arguments] { return print_completion(*shell, arguments); };
+          }};
+}
+
+}  // namespace trireme::cli

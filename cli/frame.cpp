@@ -1,0 +1,107 @@
+#include "cli/frame.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "trireme/base/error.h"
+
+namespace trireme::cli {
+namespace {
+
+std::vector<std::string> names_of(const std::vector<Command>& table) {
+  std::vector<std::string> names;
+  for (const auto& command : table) names.push_back(command.name);
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* option : app.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+    for (const auto& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::string see_help(const CLI::App& command) {
+  return text("; see: trireme ", command.get_name(), " --help");
+}
+
+/// The parser's complaint in our words.
+[[noreturn]] void refuse(const CLI::App& command, const CLI::ParseError& error) {
+  const auto extras = command.remaining();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !extras.empty()) {
+    refuse_word(command, extras.front());
+  }
+  throw InvalidArgument(text("trireme ", command.get_name(), ": ", error.what(), see_help(command)));
+}
+
+/// What the parser gets: everything up to "--", last word first. What follows belongs to a command's program.
+std::vector<std::string> for_parser(const Arguments& arguments) {
+  std::vector<std::string> words(arguments.begin(), std::find(arguments.begin(), arguments.end(), "--"));
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
+void check_command(const Arguments& arguments, const std::vector<Command>& table) {
+  const auto names = names_of(table);
+  require(!arguments.front().starts_with("-"), "there is no option '", arguments.front(),
+          "' before the command; see: trireme --help");
+  require(std::find(names.begin(), names.end(), arguments.front()) != names.end(), "there is no command '",
+          arguments.front(), "'", suggest(arguments.front(), names), "; see: trireme --help");
+}
+
+}  // namespace
+
+std::vector<std::function<int()>> declare_all(CLI::App& app, const std::vector<Command>& table) {
+  std::vector<std::function<int()>> runs;
+  for (const auto& command : table) {
+    auto* sub = app.add_subcommand(command.name, command.summary);
+    sub->set_help_flag("-h,--help", "Print this help");
+    runs.push_back(command.declare(*sub));
+  }
+  return runs;
+}
+
+int run_program(const Arguments& arguments) {
+  const auto table = commands(arguments);
+  CLI::App app("", "trireme");
+  const auto runs = declare_all(app, table);
+  if (arguments.empty() || arguments.front() == "--help" || arguments.front() == "-h" ||
+      arguments.front() == "help") {
+    std::cout << help_of_program(table);
+    return arguments.empty() ? kExitUsage : kExitOk;
+  }
+  if (arguments.front() == "--version") {
+    std::cout << "trireme " << TRIREME_VERSION << version_details() << "\n";
+    return kExitOk;
+  }
+  check_command(arguments, table);
+  const auto index =
+      static_cast<std::size_t>(std::find_if(table.begin(), table.end(),
+                                            [&](const Command& c) { return c.name == arguments.front(); }) -
+                               table.begin());
+  auto* command = app.get_subcommand(arguments.front());
+  try {
+    app.parse(for_parser(arguments));
+  } catch (const CLI::CallForHelp&) {
+    std::cout << help_of_command(table[index], *command);
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    refuse(*command, error);
+  }
+  return runs[index]();
+}
+
+void refuse_word(const CLI::App& command, const std::string& word) {
+  const auto names = option_names(command);
+  const std::string near = word.starts_with("-") ? nearest(word, names) : "";
+  throw InvalidArgument(text("trireme ", command.get_name(), " does not know '", word, "'",
+                             near.empty() ? "" : text(" (did you mean '", near, "'?)"), see_help(command)));
+}
+
+std::string without_backtrace(std::string_view message) {
+  return std::string(trim(message.substr(0, message.find("\nException raised from"))));
+}
+
+}  // namespace trireme::cli

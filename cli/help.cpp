@@ -1,0 +1,66 @@
+// The help texts, in one shape for all commands: what it does, usage, arguments and options, examples.
+
+#include <algorithm>
+#include <sstream>
+
+#include "cli/frame.h"
+
+namespace trireme::cli {
+namespace {
+
+constexpr std::size_t kColumn = 24;
+
+std::string row(const std::string& left, const std::string& right) {
+  std::string line = "  " + left;
+  line +=
+      line.size() + 2 <= kColumn ? std::string(kColumn - line.size(), ' ') : "\n" + std::string(kColumn, ' ');
+  return line + right + "\n";
+}
+
+/// "-n, --nproc N"; options without a short name are indented to stand below each other.
+std::string left_of(const CLI::Option& option) {
+  if (option.get_positional()) return option.get_type_name();
+  std::string names;
+  for (const auto& name : option.get_snames()) names += "-" + name;
+  for (const auto& name : option.get_lnames()) names += (names.empty() ? "    --" : ", --") + name;
+  const bool takes_value = option.get_items_expected_max() > 0;
+  return takes_value ? names + " " + option.get_type_name() : names;
+}
+
+}  // namespace
+
+std::string help_of_program(const std::vector<Command>& table) {
+  std::string help =
+      "Trireme trains neural networks over many processes, devices and hosts.\n\n"
+      "Usage: trireme COMMAND [OPTIONS]\n\nCommands:\n";
+  for (const auto& command : table) help += row(command.name, command.summary);
+  help += "\nOptions:\n" + row("-h, --help", "Print this help") + row("    --version", "Print the version");
+  help +=
+      "\nExamples:\n"
+      "  trireme doctor                                  what this machine can do\n"
+      "  trireme train examples/fashion_mnist.toml -n 2  train over two processes\n"
+      "  trireme launch -n 4 -- ./my_program             start a program as four ranks\n"
+      "  trireme COMMAND --help                          options and examples of a command\n";
+  return help;
+}
+
+std::string help_of_command(const Command& command, const CLI::App& app) {
+  std::ostringstream help;
+  help << command.summary << "\n\nUsage: trireme " << command.name << " " << command.usage << "\n\n";
+  const auto is_positional = [](const CLI::Option* option) { return option->get_positional(); };
+  auto options = app.get_options();
+  std::stable_partition(options.begin(), options.end(), is_positional);
+  if (std::any_of(options.begin(), options.end(), is_positional)) help << "Arguments:\n";
+  bool in_options = false;
+  for (const auto* option : options) {
+    if (!option->get_positional() && !in_options) {
+      help << (option == options.front() ? "" : "\n") << "Options:\n";
+      in_options = true;
+    }
+    help << row(left_of(*option), option->get_description());
+  }
+  help << "\nExamples:\n" << command.examples;
+  return help.str();
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/frame.h"
+#include "cli/launch/launcher.h"
+
+namespace trireme::cli {
+namespace {
+
+/// The program and its arguments: what follows the first word that is no option of ours, or "--".
+std::vector<std::string> program_of(const CLI::App& app, const Arguments& arguments) {
+  auto program = app.remaining();
+  if (!program.empty() && program.front().starts_with("-")) refuse_word(app, program.front());
+  auto rest = std::find(arguments.begin(), arguments.end(), "--");
+  if (program.empty() && rest != arguments.end()) ++rest;  // a later one is the program's own
+  program.insert(program.end(), rest, arguments.end());
+  return program;
+}
+
+std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
+  auto options = std::make_shared<LaunchOptions>();
+  app.add_option("-n,--nproc", options->num_ranks, "Ranks to start on this host")->type_name("N")->required();
+  app.add_option("--nnodes", options->num_nodes, "Hosts that take part, each with as many ranks")
+      ->type_name("K");
+  app.add_option("--node-rank", options->node_rank, "Number of this host, from 0")->type_name("R");
+  app.add_option("--master-addr", options->master_addr, "Address of the host with --node-rank 0")
+      ->type_name("A");
+  app.add_option("--master-port", options->master_port, "Port for the rendezvous (one host: a free one)")
+      ->type_name("P");
+  app.add_option("--max-restarts", options->max_restarts, "Restarts of all ranks after a failure")
+      ->type_name("R");
+  app.add_option("--stop-grace", options->stop_grace_s, "Seconds between SIGTERM and SIGKILL")
+      ->type_name("S");
+  auto no_prefix = std::make_shared<bool>(false);
+  app.add_flag("--no-prefix", *no_prefix, "No \"[rank] \" before each line");
+  app.prefix_command();
+  return [options, no_prefix, arguments, &app] {
+    options->command = program_of(app, arguments);
+    options->prefix_output = !*no_prefix;
+    return launch(*options);
+  };
+}
+
+}  // namespace
+
+Command launch_command(const Arguments& arguments) {
+  return {.name = "launch",
+          .summary = "Start a program as N ranks, look after them, say what happened to them",
+          .usage = "-n N [OPTIONS] -- PROGRAM [ARGUMENTS]",
+          .examples =
+              "  trireme launch -n 4 -- ./my_program --epochs 3\n"
+              "  trireme launch -n 2 --max-restarts 3 -- ./my_program\n"
+              "  trireme launch -n 8 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 \\\n"
+              "      -- ./my_program\n",
+          .declare = [arguments](CLI::App& app) { return declare(app, arguments); }};
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,39 @@
+// The commands of `trireme`: those that need no tensors, and those that it hands over to `trireme-torch`.
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "cli/command.h"
+#include "cli/launch/program_path.h"
+#include "trireme/base/error.h"
+
+namespace trireme::cli {
+namespace {
+
+int hand_over(const Arguments& arguments) {
+  const std::string program = find_own_program("trireme-torch");
+  std::vector<std::string> words = {"trireme-torch"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execv(program.c_str(), argv.data());
+  throw InternalError(text("cannot start ", program, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+std::vector<Command> commands(const Arguments& arguments) {
+  return {train_command([arguments](const TrainArguments&) { return hand_over(arguments); }),
+          launch_command(arguments),
+          doctor_command(),
+          bench_command(),
+          backends_command([arguments](const BackendsArguments&) { return hand_over(arguments); }),
+          completion_command(arguments)};
+}
+
+std::string version_details() { return ""; }
+
+}  // namespace trireme::cli

@@ -1,0 +1,18 @@
+// The commands of `trireme-torch`: those that need tensors.
+
+#include <torch/headeronly/version.h>
+
+#include "cli/backends.h"
+#include "cli/command.h"
+#include "cli/train.h"
+#include "trireme/base/text.h"
+
+namespace trireme::cli {
+
+std::vector<Command> commands(const Arguments&) {
+  return {train_command(run_train), backends_command(list_backends)};
+}
+
+std::string version_details() { return text(" (libtorch ", TORCH_VERSION, ")"); }
+
+}  // namespace trireme::cli

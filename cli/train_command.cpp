@@ -1,0 +1,36 @@
+#include <memory>
+
+#include "cli/command.h"
+
+namespace trireme::cli {
+
+Command train_command(std::function<int(const TrainArguments&)> run) {
+  const auto declare = [run = std::move(run)](CLI::App& app) -> std::function<int()> {
+    auto train = std::make_shared<TrainArguments>();
+    app.add_option("file", train->file, "Configuration of the run")->type_name("FILE.toml")->required();
+    app.add_option("-n,--nproc", train->num_ranks, "Processes to train over (default: 1)")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--set", train->overrides, "Override one key of the file: optimizer.lr=0.1")
+        ->type_name("KEY=VALUE")
+        ->expected(1)
+        ->take_all();
+    app.add_flag("--resume", train->resume, "Go on from the newest checkpoint of the run");
+    app.add_option("--max-restarts", train->max_restarts,
+                   "Restarts from the last checkpoint when a rank fails")
+        ->type_name("R")
+        ->check(CLI::NonNegativeNumber);
+    return [train, run] { return run(*train); };
+  };
+  return {.name = "train",
+          .summary = "Train a model as a configuration file says",
+          .usage = "FILE.toml [OPTIONS]",
+          .examples =
+              "  trireme train examples/fashion_mnist.toml -n 2\n"
+              "  trireme train examples/fashion_mnist.toml --set train.epochs=1 --set optimizer.lr=0.05\n"
+              "  trireme train examples/fashion_mnist.toml -n 2 --resume --max-restarts 3\n"
+              "  mpirun -n 2 trireme train examples/fashion_mnist.toml\n",
+          .declare = declare};
+}
+
+}  // namespace trireme::cli
