@@ -30,9 +30,9 @@ std::string see_help(const CLI::App& command) {
 /// The parser's complaint in our words.
 [[noreturn]] void refuse(const CLI::App& command, const CLI::ParseError& error) {
   const auto extras = command.remaining();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !extras.empty()) {
-    refuse_word(command, extras.front());
-  }
+  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  // An option that is not known explains also why another is missing.
+  if (!extras.empty() && (unknown || extras.front().starts_with("-"))) refuse_word(command, extras.front());
   throw InvalidArgument(text("trireme ", command.get_name(), ": ", error.what(), see_help(command)));
 }
 

@@ -24,7 +24,8 @@ std::string left_of(const CLI::Option& option) {
   for (const auto& name : option.get_snames()) names += "-" + name;
   for (const auto& name : option.get_lnames()) names += (names.empty() ? "    --" : ", --") + name;
   const bool takes_value = option.get_items_expected_max() > 0;
-  return takes_value ? names + " " + option.get_type_name() : names;
+  const auto type = option.get_type_name();  // "N:POSITIVE" where a check has added its name
+  return takes_value ? names + " " + type.substr(0, type.find(':')) : names;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "trireme/telemetry/status_page.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -24,6 +25,13 @@ constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kTextWords = 26;
 constexpr std::size_t kTextBytes = kTextWords * 8 - 1;  // a zero byte ends the text
 
+// The coarse clock is read without a system call even where the fine one is not.
+std::int64_t coarse_now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
 /// Text under a sequence lock. The words are atomic and ordered among each other by release and acquire, not
 /// by fences, so that ThreadSanitizer understands it.
 class SharedText {
@@ -43,30 +51,29 @@ class SharedText {
   }
 
   std::string read() const {
-    constexpr int kTries = 1000;
     std::array<char, kTextWords * 8> copy{};
-    for (int attempt = 0; attempt < kTries; ++attempt) {
-      const std::uint64_t before = sequence_.load(std::memory_order_acquire);
-      for (std::size_t word = 0; word < kTextWords; ++word) {
-        const std::uint64_t value = words_[word].load(std::memory_order_acquire);
-        std::memcpy(copy.data() + word * 8, &value, 8);
-      }
-      if (before % 2 == 0 && sequence_.load(std::memory_order_relaxed) == before) break;
+    // A writer that lost its core in the middle of a text comes back; one that was killed there does not.
+    constexpr std::int64_t kLongestWait_ns = 200'000'000;
+    for (const auto give_up_ns = coarse_now_ns() + kLongestWait_ns; !read_whole(copy);) {
+      if (coarse_now_ns() > give_up_ns) break;
+      ::sched_yield();
     }
     return {copy.data(), ::strnlen(copy.data(), kTextBytes)};
   }
 
  private:
+  bool read_whole(std::array<char, kTextWords * 8>& copy) const {
+    const std::uint64_t before = sequence_.load(std::memory_order_acquire);
+    for (std::size_t word = 0; word < kTextWords; ++word) {
+      const std::uint64_t value = words_[word].load(std::memory_order_acquire);
+      std::memcpy(copy.data() + word * 8, &value, 8);
+    }
+    return before % 2 == 0 && sequence_.load(std::memory_order_relaxed) == before;
+  }
+
   std::atomic<std::uint64_t> sequence_{0};
   std::array<std::atomic<std::uint64_t>, kTextWords> words_{};
 };
-
-// The coarse clock is read without a system call even where the fine one is not.
-std::int64_t coarse_now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
 
 }  // namespace
 

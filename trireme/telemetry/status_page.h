@@ -44,7 +44,7 @@ class StatusPage {
   void set_action(std::string_view action);
   void set_operation(std::string_view operation);
 
-  /// Never blocks: a text whose writer died in the middle of it comes as it was left.
+  /// A text whose writer was killed in the middle of it comes as it was left, after a fifth of a second.
   Status read() const;
 
  private:

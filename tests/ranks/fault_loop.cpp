@@ -1,0 +1,50 @@
+// A rank that reduces in a loop, for tests that disturb it:
+//   rank_fault_loop TIMEOUT_S SECONDS [throw]
+// prints "step 20" once it is well under way; with "throw", rank 1 then throws a DataError.
+
+#include <ATen/ops/empty.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+
+namespace {
+
+void work(trireme::comm::Context& context, double seconds, bool throws) {
+  const auto deadline = trireme::Deadline::after_s(seconds);
+  auto tensor = at::empty({1 << 16}, at::kFloat).fill_(1);
+  auto go_on = at::empty({1}, at::kFloat);
+  for (int step = 0;; ++step) {
+    context.status().set_step(static_cast<std::uint64_t>(step));
+    context.status().set_action(trireme::text("step ", step, ": reducing"));
+    context.world().all_reduce(tensor, trireme::comm::ReduceOp::kAverage);
+    go_on.fill_(deadline.expired() ? 0 : 1);  // all ranks have to leave at the same step
+    context.world().all_reduce(go_on, trireme::comm::ReduceOp::kMin);
+    if (*go_on.data_ptr<float>() == 0) return;
+    if (step == 20) {
+      std::printf("step 20\n");
+      std::fflush(stdout);
+      if (throws && context.rank() == 1) throw trireme::DataError("the file is damaged");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const double timeout_s = std::atof(argv[1]);
+    const auto context = trireme::comm::Context::from_environment({.timeout_s = timeout_s});
+    work(*context, std::atof(argv[2]), argc > 3 && std::string_view(argv[3]) == "throw");
+    return 0;
+  } catch (const trireme::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return error.exit_code();
+  }
+}

@@ -1,0 +1,85 @@
+#include "cli/launch/report.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+namespace trireme::cli {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int exited(int code) { return code << 8; }
+constexpr int killed(int signal) { return signal; }
+
+RankStory rank(int number, int wait_status, double ended_s) {
+  return {.rank = number, .pid = 100 + number, .wait_status = wait_status, .ended_s = ended_s, .status = {}};
+}
+
+TEST(LaunchReport, IsEmptyWhenAllRanksEndWell) {
+  const WorldStory world{.ranks = {rank(0, exited(0), 1), rank(1, exited(0), 2)}};
+  EXPECT_THAT(report(world), IsEmpty());
+  EXPECT_EQ(exit_code_of(world), 0);
+}
+
+TEST(LaunchReport, BlamesTheKilledRankAndNotTheSurvivorsWhoSaidSoFirst) {
+  WorldStory world{
+      .ranks = {rank(0, exited(3), 1.0), rank(1, exited(3), 1.1), rank(2, killed(SIGKILL), 1.2)}};
+  world.ranks[2].status.operation = "all_reduce #57 of group world";
+  world.ranks[2].status.action = "step 12: 0B3";
+  EXPECT_EQ(culprit(world)->rank, 2);
+  EXPECT_EQ(exit_code_of(world), 3);
+  const auto lines = report(world);
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("rank 2"), HasSubstr("SIGKILL"), HasSubstr("lack of memory")));
+  EXPECT_THAT(lines[1], AllOf(HasSubstr("step 12: 0B3"), HasSubstr("all_reduce #57 of group world")));
+  EXPECT_THAT(lines[2], AllOf(HasSubstr("rank 0"), HasSubstr("code 3")));
+}
+
+TEST(LaunchReport, PassesOnTheCodeOfTheRankWithAReasonOfItsOwn) {
+  const WorldStory world{.ranks = {rank(0, exited(3), 1.0), rank(1, exited(4), 1.2)}};
+  EXPECT_EQ(culprit(world)->rank, 1);
+  EXPECT_EQ(exit_code_of(world), 4);
+}
+
+TEST(LaunchReport, BlamesTheFirstOfEquals) {
+  const WorldStory world{.ranks = {rank(0, exited(4), 2.0), rank(1, exited(5), 1.0)}};
+  EXPECT_EQ(exit_code_of(world), 5);
+}
+
+TEST(LaunchReport, DoesNotBlameARankThatTheLauncherStopped) {
+  WorldStory world{.ranks = {rank(0, killed(SIGTERM), 1.0), rank(1, exited(5), 2.0)}};
+  world.ranks[0].stopped = true;
+  EXPECT_EQ(culprit(world)->rank, 1);
+  EXPECT_THAT(report(world)[2], HasSubstr("stopped by the launcher"));
+}
+
+TEST(LaunchReport, BlamesAFrozenRankAlthoughTheLauncherEndedIt) {
+  WorldStory world{.ranks = {rank(0, exited(3), 1.0), rank(1, killed(SIGTERM), 2.0)}};
+  world.ranks[1].stopped = true;
+  world.ranks[1].frozen_by = SIGSTOP;
+  EXPECT_EQ(culprit(world)->rank, 1);
+  EXPECT_EQ(exit_code_of(world), 3);
+  EXPECT_THAT(report(world)[0], AllOf(HasSubstr("rank 1"), HasSubstr("SIGSTOP")));
+}
+
+TEST(LaunchReport, SaysThatTheKernelKilledForLackOfMemory) {
+  const WorldStory world{.ranks = {rank(0, killed(SIGKILL), 1.0)}, .oom_kills = 1};
+  EXPECT_THAT(report(world)[0], HasSubstr("by the kernel for lack of memory"));
+}
+
+TEST(LaunchReport, GivesTheSignalThatToldItToStop) {
+  const WorldStory world{.ranks = {rank(0, killed(SIGINT), 1.0)}, .told_to_stop = SIGINT};
+  EXPECT_EQ(exit_code_of(world), 130);
+  EXPECT_THAT(report(world)[0], HasSubstr("SIGINT"));
+}
+
+TEST(LaunchReport, StaysShortWithManyRanks) {
+  WorldStory world;
+  for (int i = 0; i < 1000; ++i) world.ranks.push_back(rank(i, exited(3), i));
+  EXPECT_LT(report(world).size(), 20U);
+  EXPECT_THAT(report(world).back(), HasSubstr("983 more ranks"));
+}
+
+}  // namespace
+}  // namespace trireme::cli
