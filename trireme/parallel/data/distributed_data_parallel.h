@@ -10,11 +10,13 @@
 // always; when backward() returns, every .grad holds the mean over the ranks and is a view into a bucket.
 // Collective: every rank makes it, and runs the same number of synchronised backward passes (Join lifts
 // that). One thread runs forward and backward. The module's parameters must not be added, removed or re-typed
-// while it lives. Cost per step: 2 (n-1)/n bytes of the gradients sent per rank.
+// while it lives. Cost per step: one copy of each gradient into its bucket, and what the group's all_reduce
+// costs. In a group of one rank nothing is done at all.
 
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -71,15 +73,24 @@ class DistributedDataParallel {
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
   /// Uneven inputs: `for (Join join(ddp); join.next(have_batch);) { ... }`. A rank without a batch takes part
-  /// in the others' reductions with zeros until nobody has one; then next() is false on every rank.
+  /// in the others' reductions with zeros until nobody has one; then next() is false on every rank. Means are
+  /// still taken over all ranks. Ranks with a batch run the same number of synchronised passes per step.
   class Join {
    public:
-    explicit Join(DistributedDataParallel& ddp);
-    /// Collective. True when this rank shall run a step with the batch it has.
+    /// `follow` is called on a rank without a batch after each reduction, the result in its gradients: with
+    /// the optimizer's step and zero_grad in it, all replicas stay the same, optimizer state included.
+    /// Without it, all ranks take over parameters and buffers of one that took every step, at the end.
+    explicit Join(DistributedDataParallel& ddp, std::function<void()> follow = nullptr);
+    ~Join();
+    Join(const Join&) = delete;
+    Join& operator=(const Join&) = delete;
+    /// Collective. True when this rank shall run a step with the batch it has. A small reduction per call
+    /// and one per synchronised pass. Throws CommError.
     bool next(bool have_batch);
 
    private:
     DistributedDataParallel& ddp_;
+    std::function<void()> follow_;
   };
 
   /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.

@@ -1,0 +1,77 @@
+#include "trireme/parallel/data/comm_hook.h"
+
+#include <array>
+#include <map>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme::parallel {
+namespace {
+
+class AllReduceHook : public CommHook {
+ public:
+  std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale scale) override {
+    const auto op = scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
+    return [pending = group.all_reduce_async(bucket, op)]() mutable { pending.wait(); };
+  }
+};
+
+/// Sends 16 instead of 32 or 64 bits per value. The mean is taken before the conversion, so that the sum of
+/// many ranks does not leave fp16's range.
+class HalfHook : public CommHook {
+ public:
+  explicit HalfHook(at::ScalarType dtype) : dtype_(dtype) {}
+
+  std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale scale) override {
+    at::Tensor& half = buffer_for(group, bucket);
+    if (scale == ReduceScale::kMean) bucket.div_(group.size());
+    half.copy_(bucket);
+    return [bucket, half, pending = group.all_reduce_async(half)]() mutable {
+      pending.wait();
+      bucket.copy_(half);
+    };
+  }
+
+ private:
+  at::Tensor& buffer_for(const comm::Group& group, const at::Tensor& bucket) {
+    at::Tensor& buffer = buffers_[bucket.data_ptr()];
+    if (!buffer.defined() || buffer.numel() != bucket.numel()) {
+      buffer = bucket.is_cpu() ? group.allocate(bucket.numel(), dtype_)
+                               : at::empty({bucket.numel()}, bucket.options().dtype(dtype_));
+    }
+    return buffer;
+  }
+
+  at::ScalarType dtype_;
+  std::map<void*, at::Tensor> buffers_;
+};
+
+struct Row {
+  const char* name;
+  std::shared_ptr<CommHook> (*make)();
+};
+
+constexpr std::array kHooks = {
+    Row{"none", [] { return std::shared_ptr<CommHook>(std::make_shared<AllReduceHook>()); }},
+    Row{"bf16", [] { return std::shared_ptr<CommHook>(std::make_shared<HalfHook>(at::kBFloat16)); }},
+    Row{"fp16", [] { return std::shared_ptr<CommHook>(std::make_shared<HalfHook>(at::kHalf)); }},
+};
+
+}  // namespace
+
+std::vector<std::string> comm_hook_names() {
+  std::vector<std::string> names;
+  for (const Row& row : kHooks) names.emplace_back(row.name);
+  return names;
+}
+
+std::shared_ptr<CommHook> make_comm_hook(const std::string& name) {
+  for (const Row& row : kHooks) {
+    if (name == row.name) return row.make();
+  }
+  const auto names = comm_hook_names();
+  throw InvalidArgument(text("there is no gradient compression '", name, "'", suggest(name, names)));
+}
+
+}  // namespace trireme::parallel

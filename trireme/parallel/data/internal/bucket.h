@@ -1,0 +1,53 @@
+#pragma once
+// A bucket: a flat tensor in the memory of the group's backend that holds the gradients of several parameters
+// of one dtype, one after another, and is reduced as one. Assigning parameters to buckets is a pure function
+// of their order, sizes and dtypes, so all ranks come to the same buckets.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/group.h"
+
+namespace trireme::parallel {
+
+/// A parameter as the reducer sees it.
+struct Parameter {
+  static constexpr std::size_t kNoBucket = static_cast<std::size_t>(-1);
+
+  std::string name;
+  at::Tensor tensor;
+  /// Its place in the bucket, with the parameter's shape and strides. A tensor of its own over the bucket's
+  /// memory, no view of it: optimizers may detach and zero a gradient in place.
+  at::Tensor view;
+  std::size_t bucket = kNoBucket;     ///< number of its bucket
+  bool fired = false;                 ///< has its gradient in this backward pass
+  bool used = false;                  ///< got a gradient since the last reduction (no_sync included)
+  bool reduced = false;               ///< what lies in the view is the result of a reduction
+  std::uint32_t reduced_version = 0;  ///< the view's version at that time
+};
+
+struct Bucket {
+  std::vector<std::size_t> parameters;  ///< numbers of its parameters, in order of their place
+  at::Tensor flat;
+  at::Tensor flag;             ///< one spare element: not zero when a rank has something to say
+  std::size_t pending = 0;     ///< gradients still to come in this backward pass
+  std::function<void()> wait;  ///< waits for the reduction; empty when none is under way
+};
+
+/// Numbers of the parameters of each bucket, for parameters that become ready in the given order. A bucket is
+/// closed when it holds `bucket_bytes` (the first of each dtype: `first_bucket_bytes`).
+std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<Parameter>& parameters,
+                                                     std::span<const std::size_t> ready_order,
+                                                     std::int64_t first_bucket_bytes,
+                                                     std::int64_t bucket_bytes);
+
+/// Allocates the bucket's flat tensor from the group and points the parameters' views into it.
+Bucket make_bucket(const comm::Group& group, std::vector<Parameter>& parameters,
+                   std::vector<std::size_t> members, std::size_t number);
+
+}  // namespace trireme::parallel

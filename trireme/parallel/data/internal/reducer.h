@@ -1,0 +1,94 @@
+#pragma once
+// The engine of DistributedDataParallel: hangs on the parameters' gradients, fills buckets, starts their
+// reductions in bucket order while backward runs, and waits for them at its end. (Li et al., arXiv
+// 2006.15704, section 3.2.) What is reduced is .grad as it stands at the end of backward; an undefined one
+// counts as zeros. Used from the thread that runs backward; gradients of CPU parameters arrive on that
+// thread.
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/data/internal/bucket.h"
+#include "trireme/parallel/data/internal/replicas.h"
+
+namespace trireme::parallel {
+
+struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> {
+  Reducer(comm::Group group, std::shared_ptr<torch::nn::Module> module, const DataParallelOptions& options);
+
+  /// Installs the hooks; they hold the reducer weakly, so that a model outlives its wrapper.
+  void attach();
+  void detach();
+
+  /// Takes part in a pass of the others without one of its own (Join). Then calls `follow`, if there is one,
+  /// with the reduced gradients in place; else leaves the gradients as they were.
+  void shadow(const std::function<void()>& follow);
+  /// Everybody takes over the parameters and buffers of `root`.
+  void broadcast_state(int root);
+  void zero_grad();
+
+  comm::Group group;
+  std::shared_ptr<torch::nn::Module> module;
+  DataParallelOptions options;
+  bool synchronise = true;            ///< false under no_sync
+  int root = 0;                       ///< whose buffers and ready order count; Join: a rank that has a batch
+  std::function<void()> before_pass;  ///< called when a synchronised pass begins; empty: nothing
+  Statistics statistics;
+
+ private:
+  /// A parameter that a pass did not reach, and its gradient from before.
+  struct Unreached {
+    std::size_t number;
+    at::Tensor before;
+  };
+  enum class Role { kOwn, kShadow };
+
+  void collect_parameters();
+  void on_gradient(std::size_t number);
+  void adopt(Parameter& parameter);
+  void refuse_second_gradient(const Parameter& parameter);
+  void refuse_stale_sum(const Parameter& parameter) const;
+
+  void begin_pass();
+  void queue_end_of_graph_task();
+  void end_of_graph_task();
+  void mark_ready(std::size_t number);
+  void start_ready_buckets();
+
+  void finish_pass(Role role, const std::function<void()>& follow = nullptr);
+  void stand_in(std::size_t number);
+  void stand_in_for_unfired(Role role);
+  std::vector<bool> exchange_used();
+  void wait_for_buckets();
+  void refuse_unreached();
+  void settle(const std::vector<bool>& used, Role role, bool follows);
+  void forget_pass();
+
+  bool learns_usage() const;
+  void learn_usage(const std::vector<bool>& used);
+  void rebuild_buckets();
+  void build_buckets(const std::vector<std::size_t>& ready_order);
+
+  std::vector<Parameter> parameters_;
+  std::vector<Bucket> buckets_;
+  std::vector<Coalesced> buffers_;
+  at::Tensor used_flags_;
+
+  // The pass under way.
+  bool running_ = false;
+  std::vector<int> graph_tasks_;  ///< those whose end is awaited: more than one when backward is nested
+  std::size_t next_bucket_ = 0;   ///< the next one to start
+  std::size_t num_unready_ = 0;   ///< gradients still to come
+  std::vector<Unreached> unreached_;
+  std::vector<std::size_t> ready_order_;  ///< observed in the first synchronised pass
+
+  // kStatic, once the first pass has shown it.
+  bool usage_known_ = false;
+  std::vector<std::size_t> silent_;  ///< not used on this rank, but on another one
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,43 @@
+#pragma once
+// What makes the ranks' modules replicas of each other: the check that they can be, and the broadcast of
+// values in flat tensors of the group's memory. Everything here is collective.
+
+#include <torch/nn/module.h>
+
+#include <vector>
+
+#include "trireme/comm/group.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+
+namespace trireme::parallel {
+
+/// Checks that all ranks of the group hold the same parameters, buffers and options. Throws CommError, on
+/// every rank, with the first difference.
+void check_replicas(comm::Group& group, const torch::nn::Module& module, const DataParallelOptions& options);
+
+/// Tensors of one dtype and device that are broadcast as one flat tensor.
+class Coalesced {
+ public:
+  Coalesced(const comm::Group& group, std::vector<at::Tensor> tensors);
+  void start(comm::Group& group, int root);
+  /// Waits, and copies what came into the tensors of all ranks but the root.
+  void finish(const comm::Group& group);
+
+ private:
+  template <class Copy>
+  void for_each_part(Copy&& copy);
+
+  std::vector<at::Tensor> tensors_;
+  at::Tensor flat_;
+  comm::Pending pending_;
+  int root_ = 0;
+};
+
+/// Packs of at most about `chunk_bytes`, each of one dtype and device.
+std::vector<std::vector<at::Tensor>> packs_of(const std::vector<at::Tensor>& tensors,
+                                              std::int64_t chunk_bytes);
+
+/// Copies the tensors of `root` to all ranks, in flat chunks one after another.
+void broadcast_tensors(comm::Group& group, const std::vector<at::Tensor>& tensors, int root);
+
+}  // namespace trireme::parallel

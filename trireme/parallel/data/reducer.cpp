@@ -1,0 +1,228 @@
+// What happens while backward runs. What happens at its end is in reducer_finish.cpp.
+#include "trireme/parallel/data/internal/reducer.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme::parallel {
+namespace {
+
+/// Tells the reducer that a parameter's gradient has been accumulated.
+class GradientHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(std::function<void(std::size_t)> on_gradient, std::size_t number)
+      : on_gradient_(std::move(on_gradient)), number_(number) {}
+  void operator()(const torch::autograd::Variable&) override { on_gradient_(number_); }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+  void apply_with_saved(torch::autograd::Variable&, torch::dynamo::autograd::SwapSavedVariables&) override {}
+
+ private:
+  std::function<void(std::size_t)> on_gradient_;
+  std::size_t number_;
+};
+
+void refuse_sparse_embeddings(const torch::nn::Module& module) {
+  for (const auto& child : module.named_modules()) {
+    const auto* embedding = child.value()->as<torch::nn::EmbeddingImpl>();
+    const auto* bag = child.value()->as<torch::nn::EmbeddingBagImpl>();
+    require(!(embedding && embedding->options.sparse()) && !(bag && bag->options.sparse()), "the embedding '",
+            child.key(),
+            "' makes sparse gradients; only dense ones can be reduced: build it with sparse(false)");
+  }
+}
+
+/// `from` has the sizes of `to`. A plain copy of memory costs no dispatch, and for large tensors no reading
+/// of what is overwritten.
+void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
+  if (from.is_cpu() && to.is_cpu() && from.scalar_type() == to.scalar_type() &&
+      from.layout() == at::kStrided && from.strides() == to.strides() && to.is_non_overlapping_and_dense() &&
+      at::get_num_threads() == 1) {
+    if (from.const_data_ptr() != to.const_data_ptr())
+      std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
+    return;
+  }
+  to.copy_(from);
+}
+
+}  // namespace
+
+DistributedDataParallel::Reducer::Reducer(comm::Group the_group,
+                                          std::shared_ptr<torch::nn::Module> the_module,
+                                          const DataParallelOptions& the_options)
+    : group(std::move(the_group)), module(std::move(the_module)), options(the_options) {
+  require(options.bucket_mib > 0 && options.first_bucket_mib > 0, "bucket sizes have to be positive; found ",
+          options.bucket_mib, " and ", options.first_bucket_mib, " MiB");
+  refuse_sparse_embeddings(*module);
+  collect_parameters();
+  if (!options.hook) options.hook = make_comm_hook("none");
+  if (group.size() == 1) return;
+  // Backward reaches the last layers first: without an observed order, the reverse one is the best guess.
+  std::vector<std::size_t> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  build_buckets(order);
+  if (!options.broadcast_buffers) return;
+  for (auto& pack : packs_of(module->buffers(), std::int64_t{25} << 20)) buffers_.emplace_back(group, pack);
+}
+
+void DistributedDataParallel::Reducer::collect_parameters() {
+  std::set<const void*> seen;
+  for (const auto& item : module->named_parameters()) {
+    // A tied parameter goes by its first name.
+    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    parameters_.push_back({.name = item.key(), .tensor = item.value(), .view = {}});
+  }
+  require(!parameters_.empty(), "no parameter of the module requires a gradient: there is nothing to reduce");
+}
+
+void DistributedDataParallel::Reducer::attach() {
+  if (group.size() == 1) return;
+  for (const Parameter& parameter : parameters_) {
+    require(torch::autograd::impl::post_acc_grad_hooks(parameter.tensor) == nullptr, "parameter '",
+            parameter.name, "' already has a hook on its gradient: is the module wrapped twice?");
+  }
+  const auto on_gradient_of = [weak = weak_from_this()](std::size_t number) {
+    if (const auto reducer = weak.lock()) reducer->on_gradient(number);
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor,
+                                                   std::make_unique<GradientHook>(on_gradient_of, i));
+  }
+}
+
+void DistributedDataParallel::Reducer::detach() {
+  if (group.size() == 1) return;
+  for (const Parameter& parameter : parameters_) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+  }
+}
+
+void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
+  const at::NoGradGuard no_grad;
+  Parameter& parameter = parameters_[number];
+  if (synchronise) {
+    queue_end_of_graph_task();
+    if (!running_) begin_pass();
+  }
+  if (parameter.bucket == Parameter::kNoBucket || (synchronise && parameter.fired))
+    refuse_second_gradient(parameter);
+  refuse_stale_sum(parameter);
+  adopt(parameter);
+  parameter.used = true;
+  if (!synchronise) return;
+  if (!statistics.rebuilt) ready_order_.push_back(number);
+  mark_ready(number);
+  start_ready_buckets();
+}
+
+/// Brings the gradient into its place in the bucket. Autograd hands over a fresh tensor where there was no
+/// gradient before, which costs one copy and no zeroing; a gradient that lives in the bucket stays.
+void DistributedDataParallel::Reducer::adopt(Parameter& parameter) {
+  parameter.reduced = false;
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (gradient.is_same(parameter.view)) return;
+  require(!gradient.is_sparse(), "the gradient of parameter '", parameter.name,
+          "' is sparse; only dense gradients can be reduced");
+  copy_gradient(parameter.view, gradient);
+  gradient = parameter.view;
+}
+
+void DistributedDataParallel::Reducer::refuse_second_gradient(const Parameter& parameter) {
+  forget_pass();
+  require(
+      !usage_known_, "parameter '", parameter.name,
+      "' got a gradient, but none in the first step; kStatic needs the same parameters in every step: use "
+      "kFind");
+  throw InvalidArgument(text(
+      "the gradient of parameter '", parameter.name,
+      "' became ready twice before it was reduced: the parameter is used in two nested backward passes, or "
+      "an earlier backward pass was broken off by an error; run all but the last pass under no_sync()"));
+}
+
+/// The mean of (mean so far + new) is right, the sum of (sum so far + new) is not.
+void DistributedDataParallel::Reducer::refuse_stale_sum(const Parameter& parameter) const {
+  if (options.scale != ReduceScale::kSum || !parameter.reduced) return;
+  const at::Tensor& gradient = parameter.tensor.grad();
+  const bool only_added_to =
+      gradient.is_same(parameter.view) && gradient._version() == parameter.reduced_version + 1;
+  require(!only_added_to, "the gradient of parameter '", parameter.name,
+          "' is added to one that is already summed over the ranks; with ReduceScale::kSum call zero_grad() "
+          "after every reduction, and no_sync() for all but the last backward pass of a step");
+}
+
+void DistributedDataParallel::Reducer::begin_pass() {
+  if (before_pass) before_pass();
+  running_ = true;
+  next_bucket_ = 0;
+  num_unready_ = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.parameters.size();
+    num_unready_ += bucket.pending;
+  }
+  for (Parameter& parameter : parameters_) parameter.fired = false;
+  for (const std::size_t number : silent_) stand_in(number);
+  start_ready_buckets();
+}
+
+/// A backward pass may run others inside (activation checkpointing): each has its own graph task, and the end
+/// of each may be the end of the pass.
+void DistributedDataParallel::Reducer::queue_end_of_graph_task() {
+  const int id = torch::autograd::get_current_graph_task_id();
+  if (std::ranges::find(graph_tasks_, id) != graph_tasks_.end()) return;
+  graph_tasks_.push_back(id);
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    if (const auto reducer = weak.lock()) reducer->end_of_graph_task();
+  });
+}
+
+void DistributedDataParallel::Reducer::end_of_graph_task() {
+  if (!running_) return;
+  const bool is_nested = torch::autograd::get_current_node() != nullptr;
+  if (is_nested && num_unready_ > 0) return;
+  finish_pass(Role::kOwn);
+}
+
+void DistributedDataParallel::Reducer::mark_ready(std::size_t number) {
+  parameters_[number].fired = true;
+  --buckets_[parameters_[number].bucket].pending;
+  --num_unready_;
+}
+
+/// Bucket i starts only after bucket i - 1, so that all ranks issue the same operations in the same order.
+void DistributedDataParallel::Reducer::start_ready_buckets() {
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
+    // The last bucket carries the word that a parameter is missing: it waits for the end of backward only if
+    // one is.
+    Bucket& bucket = buckets_[next_bucket_++];
+    bucket.wait = options.hook->start(group, bucket.flat, options.scale);
+  }
+}
+
+void DistributedDataParallel::Reducer::build_buckets(const std::vector<std::size_t>& ready_order) {
+  for (Parameter& parameter : parameters_) parameter.bucket = Parameter::kNoBucket;
+  buckets_.clear();
+  statistics.bucket_bytes.clear();
+  constexpr double kMib = 1024.0 * 1024.0;
+  auto assignment =
+      assign_buckets(parameters_, ready_order, static_cast<std::int64_t>(options.first_bucket_mib * kMib),
+                     static_cast<std::int64_t>(options.bucket_mib * kMib));
+  for (auto& members : assignment) {
+    buckets_.push_back(make_bucket(group, parameters_, std::move(members), buckets_.size()));
+    statistics.bucket_bytes.push_back(static_cast<std::int64_t>(buckets_.back().flat.nbytes()));
+  }
+}
+
+}  // namespace trireme::parallel

@@ -1,0 +1,214 @@
+// What happens when backward ends: parameters that it did not reach, waiting, buffers, and the one rebuilding
+// of the buckets.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/parallel/data/internal/reducer.h"
+
+namespace trireme::parallel {
+
+void DistributedDataParallel::Reducer::finish_pass(Role role, const std::function<void()>& follow) {
+  const at::NoGradGuard no_grad;
+  try {
+    stand_in_for_unfired(role);
+    start_ready_buckets();
+    for (Coalesced& buffers : buffers_) buffers.start(group, root);
+    const std::vector<bool> used = exchange_used();
+    wait_for_buckets();
+    for (Coalesced& buffers : buffers_) buffers.finish(group);
+    if (options.unused_parameters == UnusedParameters::kError || usage_known_) refuse_unreached();
+    settle(used, role, follow != nullptr);
+    ++statistics.reductions;
+    const bool learns = learns_usage();
+    if (learns) learn_usage(used);
+    if (!statistics.rebuilt) rebuild_buckets();
+    forget_pass();
+  } catch (...) {
+    forget_pass();
+    throw;
+  }
+  if (follow) follow();
+}
+
+void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follow) {
+  const auto announce = std::exchange(before_pass, nullptr);
+  begin_pass();
+  before_pass = announce;
+  finish_pass(Role::kShadow, follow);
+}
+
+/// Puts what counts for a parameter without a gradient from this pass into the bucket: its .grad as it
+/// stands, or zeros.
+void DistributedDataParallel::Reducer::stand_in(std::size_t number) {
+  Parameter& parameter = parameters_[number];
+  const at::Tensor& gradient = parameter.tensor.grad();
+  if (!gradient.defined()) {
+    parameter.view.zero_();
+    unreached_.push_back({number, {}});
+  } else if (gradient.is_same(parameter.view)) {
+    unreached_.push_back({number, gradient.clone()});
+    // What is there has been summed over the ranks already.
+    if (options.scale == ReduceScale::kSum && parameter.reduced) parameter.view.zero_();
+  } else {
+    unreached_.push_back({number, gradient});
+    parameter.view.copy_(gradient);
+  }
+  mark_ready(number);
+}
+
+void DistributedDataParallel::Reducer::stand_in_for_unfired(Role role) {
+  const bool reports =
+      role == Role::kOwn && (options.unused_parameters == UnusedParameters::kError || usage_known_);
+  for (const Bucket& bucket : buckets_) {
+    for (const std::size_t number : bucket.parameters) {
+      Parameter& parameter = parameters_[number];
+      if (parameter.fired) continue;
+      if (parameter.used) {
+        mark_ready(number);  // under no_sync, and it lies in the bucket
+        continue;
+      }
+      stand_in(number);
+      // Sums over the ranks, so all of them learn of it, and none waits for gradients that never come.
+      if (reports) buckets_.back().flag.fill_(1);
+    }
+  }
+}
+
+/// For each parameter whether any rank has a gradient. All true where nobody has to ask.
+std::vector<bool> DistributedDataParallel::Reducer::exchange_used() {
+  const bool asks = options.unused_parameters == UnusedParameters::kFind || learns_usage();
+  if (!asks) return std::vector<bool>(parameters_.size(), true);
+  if (!used_flags_.defined())
+    used_flags_ = group.allocate(static_cast<std::int64_t>(parameters_.size()), at::kInt);
+  auto* flags = used_flags_.mutable_data_ptr<int>();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) flags[i] = parameters_[i].used ? 1 : 0;
+  group.all_reduce(used_flags_, comm::ReduceOp::kMax);
+  return std::vector<bool>(flags, flags + parameters_.size());
+}
+
+void DistributedDataParallel::Reducer::wait_for_buckets() {
+  const double before = now_s();
+  for (Bucket& bucket : buckets_) {
+    if (const auto wait = std::exchange(bucket.wait, nullptr)) wait();
+  }
+  statistics.waited_s += now_s() - before;
+}
+
+/// Throws on all ranks when the pass of any rank did not reach all parameters.
+void DistributedDataParallel::Reducer::refuse_unreached() {
+  at::Tensor& flag = buckets_.back().flag;
+  if (flag.item<double>() == 0) return;
+  flag.zero_();
+  std::vector<std::string> mine;
+  for (const Unreached& unreached : unreached_) {
+    if (std::ranges::find(silent_, unreached.number) == silent_.end())
+      mine.push_back("'" + parameters_[unreached.number].name + "'");
+  }
+  constexpr std::size_t kMostNames = 10;
+  std::string names = join({mine.data(), std::min(mine.size(), kMostNames)});
+  if (mine.size() > kMostNames) names += text(" and ", mine.size() - kMostNames, " more");
+  const auto all = group.all_gather_text(names);
+  std::string where;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    where += text(where.empty() ? "" : "; ", "rank ", group.world_ranks()[rank], ": ", all[rank]);
+  }
+  require(where.empty(), "backward did not reach these parameters on ", where,
+          usage_known_ ? ". They had a gradient in the first step, and kStatic needs the same ones in every "
+                         "step: use kFind"
+                       : ". If that is meant, set unused_parameters to kFind (they vary) or kStatic (always "
+                         "the same ones)");
+}
+
+/// Parameters that no rank used keep the gradient they had; those that another rank used get the reduced one.
+void DistributedDataParallel::Reducer::settle(const std::vector<bool>& used, Role role, bool follows) {
+  const bool keeps_all = role == Role::kShadow && !follows;
+  for (const auto& [number, before] : unreached_) {
+    Parameter& parameter = parameters_[number];
+    if (used[number] && !keeps_all) {
+      parameter.tensor.mutable_grad() = parameter.view;
+    } else if (parameter.tensor.grad().is_same(parameter.view)) {
+      parameter.view.copy_(before);
+    }
+  }
+  for (Parameter& parameter : parameters_) {
+    // What a shadow had from no_sync is in the others' gradients now.
+    if (keeps_all && parameter.used) parameter.tensor.mutable_grad().reset();
+    parameter.used = false;
+    if (!parameter.view.defined()) continue;
+    parameter.reduced = true;
+    parameter.reduced_version = static_cast<std::uint32_t>(parameter.view._version());
+  }
+}
+
+void DistributedDataParallel::Reducer::forget_pass() {
+  running_ = false;
+  graph_tasks_.clear();
+  unreached_.clear();
+  for (Bucket& bucket : buckets_) bucket.wait = nullptr;
+}
+
+bool DistributedDataParallel::Reducer::learns_usage() const {
+  return options.unused_parameters == UnusedParameters::kStatic && !usage_known_;
+}
+
+void DistributedDataParallel::Reducer::learn_usage(const std::vector<bool>& used) {
+  usage_known_ = true;
+  for (const auto& [number, before] : unreached_) {
+    if (used[number]) silent_.push_back(number);
+  }
+  // Those that nobody uses are in no bucket from now on.
+  const auto without_unused = [&](std::vector<std::size_t>& order) {
+    std::erase_if(order, [&](std::size_t number) { return !used[number]; });
+  };
+  without_unused(ready_order_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (used[i]) continue;
+    Parameter& parameter = parameters_[i];
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.is_same(parameter.view)) gradient = gradient.clone();
+    parameter.view.reset();
+    parameter.reduced = false;
+  }
+}
+
+/// The order in which the root saw the gradients becomes everybody's order of buckets.
+void DistributedDataParallel::Reducer::rebuild_buckets() {
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    const bool listed = std::ranges::find(ready_order_, i) != ready_order_.end();
+    if (!listed && parameters_[i].view.defined()) ready_order_.push_back(i);
+  }
+  at::Tensor order = at::empty({static_cast<std::int64_t>(ready_order_.size())}, at::kLong);
+  auto* numbers = order.mutable_data_ptr<std::int64_t>();
+  std::ranges::copy(ready_order_, numbers);
+  group.broadcast(order, root);
+  ready_order_.assign(numbers, numbers + order.numel());
+
+  std::vector<at::Tensor> old_views;
+  for (const Parameter& parameter : parameters_) old_views.push_back(parameter.view);
+  build_buckets(ready_order_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (!old_views[i].defined() || !gradient.is_same(old_views[i])) continue;
+    parameters_[i].view.copy_(gradient);
+    gradient = parameters_[i].view;
+    parameters_[i].reduced_version = static_cast<std::uint32_t>(gradient._version());
+  }
+  statistics.rebuilt = true;
+}
+
+void DistributedDataParallel::Reducer::broadcast_state(int from) {
+  broadcast_tensors(group, module->parameters(), from);
+  broadcast_tensors(group, module->buffers(), from);
+}
+
+void DistributedDataParallel::Reducer::zero_grad() {
+  for (const Parameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+}
+
+}  // namespace trireme::parallel

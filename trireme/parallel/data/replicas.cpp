@@ -1,0 +1,176 @@
+#include "trireme/parallel/data/internal/replicas.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme::parallel {
+namespace {
+
+constexpr std::int64_t kChunkBytes = std::int64_t{25} << 20;
+
+std::string dtype_name(at::ScalarType dtype) {
+  static const std::map<at::ScalarType, std::string> names = {{at::kFloat, "f32"},     {at::kDouble, "f64"},
+                                                              {at::kBFloat16, "bf16"}, {at::kHalf, "f16"},
+                                                              {at::kLong, "i64"},      {at::kInt, "i32"}};
+  const auto found = names.find(dtype);
+  return found == names.end() ? at::toString(dtype) : found->second;
+}
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::vector<std::string> sizes;
+  for (const std::int64_t size : tensor.sizes()) sizes.push_back(std::to_string(size));
+  return text("(", join(sizes), ")");
+}
+
+/// One thing that has to be the same on all ranks: what it is called, and how it is here.
+struct Fact {
+  std::string name;
+  std::string value;
+};
+
+std::vector<Fact> facts_of(const torch::nn::Module& module, const DataParallelOptions& options) {
+  std::vector<Fact> facts;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& tensor = item.value();
+    facts.push_back(
+        {text("parameter '", item.key(), "'"), text(shape_of(tensor), " ", dtype_name(tensor.scalar_type()),
+                                                    tensor.requires_grad() ? "" : " without gradient")});
+  }
+  for (const auto& item : module.named_buffers()) {
+    facts.push_back({text("buffer '", item.key(), "'"),
+                     text(shape_of(item.value()), " ", dtype_name(item.value().scalar_type()))});
+  }
+  facts.push_back({"option bucket_mib", text(options.bucket_mib)});
+  facts.push_back({"option first_bucket_mib", text(options.first_bucket_mib)});
+  facts.push_back({"option unused_parameters", text(static_cast<int>(options.unused_parameters))});
+  facts.push_back({"option broadcast_buffers", options.broadcast_buffers ? "on" : "off"});
+  facts.push_back({"option scale", options.scale == ReduceScale::kMean ? "mean" : "sum"});
+  facts.push_back({"option hook", options.hook ? "given" : "none"});
+  return facts;
+}
+
+constexpr char kNameEnd = '\t';
+
+std::string to_text(const std::vector<Fact>& facts) {
+  std::string all;
+  for (const Fact& fact : facts) all += fact.name + kNameEnd + fact.value + '\n';
+  return all;
+}
+
+std::vector<Fact> from_text(const std::string& all) {
+  std::vector<Fact> facts;
+  for (const std::string& line : split(all, '\n')) {
+    const auto end = line.find(kNameEnd);
+    if (end != std::string::npos) facts.push_back({line.substr(0, end), line.substr(end + 1)});
+  }
+  return facts;
+}
+
+/// The first thing in which two ranks differ, with both sides.
+std::string first_difference(const std::vector<Fact>& ours, int our_rank, const std::vector<Fact>& theirs,
+                             int their_rank) {
+  const auto same = [](const Fact& a, const Fact& b) { return a.name == b.name && a.value == b.value; };
+  const auto [a, b] = std::mismatch(ours.begin(), ours.end(), theirs.begin(), theirs.end(), same);
+  const auto find = [](const std::vector<Fact>& facts, const std::string& name) -> std::string {
+    for (const Fact& fact : facts) {
+      if (fact.name == name) return fact.value;
+    }
+    return "missing";
+  };
+  const Fact& fact = a != ours.end() ? *a : *b;
+  const std::string there = find(theirs, fact.name);
+  if (a != ours.end() && there == fact.value) {
+    return text("in place ", a - ours.begin() + 1, " is ", a->name, " on rank ", our_rank, " and ", b->name,
+                " on rank ", their_rank);
+  }
+  return text(fact.name, " is ", find(ours, fact.name), " on rank ", our_rank, " and ", there, " on rank ",
+              their_rank);
+}
+
+}  // namespace
+
+void check_replicas(comm::Group& group, const torch::nn::Module& module, const DataParallelOptions& options) {
+  const std::string mine = to_text(facts_of(module, options));
+  const auto digests = group.all_gather_text(text(mine.size(), " ", std::hash<std::string>{}(mine)));
+  if (std::ranges::adjacent_find(digests, std::ranges::not_equal_to{}) == digests.end()) return;
+  const auto all = group.all_gather_text(mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw CommError(text("the ranks of group '", group.name(), "' have different models or options: ",
+                         first_difference(from_text(all[0]), group.world_ranks()[0], from_text(all[rank]),
+                                          group.world_ranks()[rank]),
+                         "; build the same module on every rank"));
+  }
+}
+
+Coalesced::Coalesced(const comm::Group& group, std::vector<at::Tensor> tensors)
+    : tensors_(std::move(tensors)) {
+  std::int64_t numel = 0;
+  for (const at::Tensor& tensor : tensors_) numel += tensor.numel();
+  const at::Tensor& first = tensors_.front();
+  flat_ = first.is_cpu() ? group.allocate(numel, first.scalar_type())
+                         : at::empty({numel}, first.options().requires_grad(false));
+}
+
+template <class Copy>
+void Coalesced::for_each_part(Copy&& copy) {
+  std::int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors_) {
+    copy(tensor, flat_.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
+  }
+}
+
+void Coalesced::start(comm::Group& group, int root) {
+  root_ = root;
+  if (group.rank() == root) {
+    for_each_part([](const at::Tensor& tensor, const at::Tensor& part) { part.copy_(tensor); });
+  }
+  pending_ = group.broadcast_async(flat_, root);
+}
+
+void Coalesced::finish(const comm::Group& group) {
+  std::exchange(pending_, {}).wait();
+  if (group.rank() == root_) return;
+  for_each_part([](const at::Tensor& tensor, const at::Tensor& part) { tensor.copy_(part); });
+}
+
+std::vector<std::vector<at::Tensor>> packs_of(const std::vector<at::Tensor>& tensors,
+                                              std::int64_t chunk_bytes) {
+  std::vector<std::vector<at::Tensor>> packs;
+  std::map<std::pair<at::ScalarType, std::string>, std::pair<std::size_t, std::int64_t>> open;
+  for (const at::Tensor& tensor : tensors) {
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    const auto [found, is_new] =
+        open.try_emplace({tensor.scalar_type(), tensor.device().str()}, packs.size(), 0);
+    auto& [pack, filled] = found->second;
+    if (is_new || filled + bytes > chunk_bytes) {
+      pack = packs.size();
+      filled = 0;
+      packs.emplace_back();
+    }
+    packs[pack].push_back(tensor);
+    filled += bytes;
+  }
+  return packs;
+}
+
+void broadcast_tensors(comm::Group& group, const std::vector<at::Tensor>& tensors, int root) {
+  if (group.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (auto& pack : packs_of(tensors, kChunkBytes)) {
+    Coalesced coalesced(group, std::move(pack));
+    coalesced.start(group, root);
+    coalesced.finish(group);
+  }
+}
+
+}  // namespace trireme::parallel
