@@ -72,10 +72,11 @@ void RunRecorder::summary(const RunResult& result) {
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
   telemetry::write_summary(folder_.summary(), record);
-  note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
-            std::llround(result.samples_per_s), " samples/s",
-            result.test_accuracy ? text(", test accuracy ", *result.test_accuracy) : "", "; see ",
-            folder_.summary().string()));
+  note(text(
+      result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
+      std::llround(result.samples_per_s), " samples/s",
+      result.test_accuracy ? text(", test accuracy ", std::round(*result.test_accuracy * 1e4) / 1e4) : "",
+      "; see ", folder_.summary().string()));
 }
 
 void RunRecorder::write(const telemetry::Record& record) {
