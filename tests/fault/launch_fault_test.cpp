@@ -1,0 +1,157 @@
+// Ranks that are killed, frozen, missing or throwing, and a launcher that is killed: the right error, the
+// right rank, bounded time, nothing left behind.
+
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "tests/support/child_process.h"
+#include "trireme/base/clock.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr double kTimeout_s = 3;
+// Two deadlines, and room for a loaded machine to start and end processes.
+constexpr double kBound_s = 2 * kTimeout_s + 10;
+
+std::set<std::string> shared_memory_files() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const auto name = entry.path().filename().string();
+    if (name.find("trireme") != std::string::npos) names.insert(name);
+  }
+  return names;
+}
+
+bool is_gone(int pid) {
+  const auto deadline = Deadline::after_s(5);
+  while (::kill(pid, 0) == 0) {
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+/// `ranks` ranks that reduce in a loop, well under way.
+class RunningWorld {
+ public:
+  explicit RunningWorld(int ranks, const std::vector<std::string>& more = {})
+      : before_(shared_memory_files()), launcher_(command(ranks, more)) {
+    started_ = launcher_.wait_for_output("[0] step 20", 60);
+    pids_ = launcher_.children();
+    started_ = started_ && static_cast<int>(pids_.size()) == ranks;
+  }
+
+  bool started() const { return started_; }
+  ChildProcess& launcher() { return launcher_; }
+  /// Ranks are started in order, so their process numbers are listed in it.
+  int pid_of(int rank) const { return pids_.at(static_cast<std::size_t>(rank)); }
+
+  ChildResult end() {
+    const auto result = launcher_.wait(kBound_s);
+    EXPECT_FALSE(result.timed_out) << result.err;
+    for (const int pid : pids_) EXPECT_TRUE(is_gone(pid)) << "process " << pid << " is still there";
+    EXPECT_EQ(shared_memory_files(), before_);
+    return result;
+  }
+
+ private:
+  static std::vector<std::string> command(int ranks, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {bin("trireme"),         "launch",         "-n", text(ranks), "--",
+                                      bin("rank_fault_loop"), text(kTimeout_s), "60"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  std::set<std::string> before_;
+  ChildProcess launcher_;
+  std::vector<int> pids_;
+  bool started_ = false;
+};
+
+TEST(KilledRank, IsNamedWithItsLastOperation) {
+  RunningWorld world(4);
+  ASSERT_TRUE(world.started());
+  ::kill(world.pid_of(2), SIGKILL);
+  const auto result = world.end();
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, AllOf(HasSubstr(text("rank 2 (pid ", world.pid_of(2), ") was killed by SIGKILL")),
+                                HasSubstr("rank 2: was in: step"), HasSubstr("last operation: all_reduce")))
+      << result.err;
+}
+
+TEST(FrozenRank, IsNamedAndEnded) {
+  RunningWorld world(2);
+  ASSERT_TRUE(world.started());
+  ::kill(world.pid_of(1), SIGSTOP);
+  const auto result = world.end();
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("rank 1 (pid ")) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("was frozen by SIGSTOP; the others gave up"));
+  EXPECT_THAT(result.err, testing::ContainsRegex("\\[0\\] error: .*rank 1")) << "the survivor names it too";
+}
+
+TEST(ThrowingRank, DecidesTheExitCode) {
+  RunningWorld world(2, {"throw"});
+  const auto result = world.launcher().wait(kBound_s + 30);
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("[1] error: the file is damaged"), HasSubstr("error: rank 1"),
+                                HasSubstr("exited with code 4")));
+}
+
+TEST(KilledLauncher, LeavesNoOrphans) {
+  RunningWorld world(3);
+  ASSERT_TRUE(world.started());
+  world.launcher().send_signal(SIGKILL);
+  EXPECT_EQ(world.end().signal, SIGKILL);
+}
+
+TEST(CtrlC, EndsTheLauncherAndAllRanksWith130) {
+  RunningWorld world(2);
+  ASSERT_TRUE(world.started());
+  world.launcher().send_signal(SIGINT);
+  const auto result = world.end();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_THAT(result.err, HasSubstr("SIGINT"));
+}
+
+TEST(MissingRank, IsNamedByTheDeadline) {
+  // A world of two hosts of which one is never started.
+  const auto result = run({bin("trireme"), "launch", "-n", "1", "--nnodes", "2", "--master-addr", "127.0.0.1",
+                           "--master-port", "28761", "--", bin("rank_fault_loop"), "2", "60"},
+                          {}, kBound_s + 10);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, testing::ContainsRegex("rank(s)? 1 .*(arrive|missing)"));
+}
+
+TEST(TakenPort, IsSaidWithWhatToDo) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(fd, 1), 0);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  const auto result = run({bin("trireme"), "launch", "-n", "2", "--master-port",
+                           text(ntohs(address.sin_port)), "--", bin("rank_fault_loop"), "2", "60"},
+                          {}, kBound_s + 10);
+  ::close(fd);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("Address already in use"));
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,164 @@
+// trireme launch with shell commands as ranks, and the other launchers with our rank program.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+ChildResult launch(const std::vector<std::string>& options, const std::string& script,
+                   const std::map<std::string, std::string>& environment = {}) {
+  std::vector<std::string> command = {bin("trireme"), "launch"};
+  command.insert(command.end(), options.begin(), options.end());
+  command.insert(command.end(), {"--", "bash", "-c", script});
+  return run(command, environment, 30);
+}
+
+TEST(Launch, GivesEachRankItsPlace) {
+  const auto result = launch({"-n", "2"},
+                             "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR "
+                             "${OMP_NUM_THREADS:+threads} $TRIREME_RESTART_COUNT",
+                             {{"OMP_NUM_THREADS", ""}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("[0] 0 2 0 2 127.0.0.1 threads 0\n"));
+  EXPECT_THAT(result.out, HasSubstr("[1] 1 2 1 2 127.0.0.1 threads 0\n"));
+}
+
+TEST(Launch, NumbersTheRanksOfTheSecondHostAfterThoseOfTheFirst) {
+  const auto result = launch({"-n", "2", "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1",
+                              "--master-port", "29999"},
+                             "echo $RANK $WORLD_SIZE $LOCAL_RANK $MASTER_PORT ${TRIREME_MASTER_FD:-none}");
+  EXPECT_THAT(result.out, HasSubstr("[2] 2 6 0 29999 none\n"));
+  EXPECT_THAT(result.out, HasSubstr("[3] 3 6 1 29999 none\n"));
+}
+
+TEST(Launch, HandsTheListeningSocketToRankZeroOnly) {
+  const auto result =
+      launch({"-n", "2"}, "test -S /proc/self/fd/${TRIREME_MASTER_FD:-none} && echo socket || echo no");
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[0] socket\n"), HasSubstr("[1] no\n")));
+}
+
+TEST(Launch, KeepsTheStreamsApartAndEndsTheLastLine) {
+  const auto result = launch({"-n", "1"}, "echo out; echo err >&2; printf unfinished");
+  EXPECT_EQ(result.out, "[0] out\n[0] unfinished\n");
+  EXPECT_EQ(result.err, "[0] err\n");
+}
+
+TEST(Launch, CanLeaveOutThePrefix) {
+  EXPECT_EQ(launch({"-n", "1", "--no-prefix"}, "echo plain").out, "plain\n");
+}
+
+TEST(Launch, PassesOnTheExitCodeOfTheRankThatFailedAndStopsTheOthers) {
+  const auto result = launch({"-n", "2"}, "[ $RANK = 1 ] && exit 4; exec sleep 60");
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 1"), HasSubstr("exited with code 4"),
+                                HasSubstr("rank 0: stopped by the launcher")));
+}
+
+TEST(Launch, KillsARankThatDoesNotStop) {
+  const auto result = launch({"-n", "2", "--stop-grace", "0.3"},
+                             "trap '' TERM; [ $RANK = 1 ] && exit 5; while true; do sleep 0.1; done");
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+}
+
+TEST(Launch, StartsAllRanksAgainAsOftenAsAllowed) {
+  const auto result = launch({"-n", "2", "--max-restarts", "2"},
+                             "echo attempt $TRIREME_RESTART_COUNT; [ $TRIREME_RESTART_COUNT = 2 ] || exit 4");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[1] attempt 0"), HasSubstr("[1] attempt 2")));
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
+}
+
+TEST(Launch, DoesNotRestartWhatWillFailAgain) {
+  const auto result = launch({"-n", "1", "--max-restarts", "2"}, "exit 2");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, Not(HasSubstr("again")));
+}
+
+TEST(Launch, ForwardsCtrlCToAllRanks) {
+  ChildProcess launcher(
+      {bin("trireme"), "launch", "-n", "2", "--", "bash", "-c",
+       "trap 'echo saved $RANK; exit 130' INT; echo ready; while true; do sleep 0.05; done"});
+  ASSERT_TRUE(launcher.wait_for_output("[0] ready", 20));
+  ASSERT_TRUE(launcher.wait_for_output("[1] ready", 20));
+  launcher.send_signal(SIGINT);
+  const auto result = launcher.wait(20);
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[0] saved 0"), HasSubstr("[1] saved 1")));
+}
+
+TEST(Launch, ASecondCtrlCKills) {
+  ChildProcess launcher({bin("trireme"), "launch", "-n", "1", "--", "bash", "-c",
+                         "trap 'echo not now' INT; echo ready; while true; do sleep 0.05; done"});
+  ASSERT_TRUE(launcher.wait_for_output("[0] ready", 20));
+  launcher.send_signal(SIGINT);
+  ASSERT_TRUE(launcher.wait_for_output("not now", 20));
+  launcher.send_signal(SIGINT);
+  EXPECT_EQ(launcher.wait(20).exit_code, 130);
+}
+
+TEST(Launch, RefusesWhatCannotBeStarted) {
+  const TemporaryFolder folder;
+  const auto refused = [](const std::vector<std::string>& words, const std::string& why) {
+    std::vector<std::string> command = {bin("trireme"), "launch"};
+    command.insert(command.end(), words.begin(), words.end());
+    const auto result = run(command);
+    EXPECT_EQ(result.exit_code, 2) << why;
+    EXPECT_THAT(result.err, HasSubstr(why));
+  };
+  refused({"-n", "2"}, "there is no program to launch");
+  refused({"-n", "0", "--", "true"}, "at least 1 rank");
+  refused({"-n", "1", "--", "no-such-program"}, "there is no program 'no-such-program' in PATH");
+  refused({"-n", "1", "--", "/no/such"}, "there is no program /no/such");
+  refused({"-n", "1", "--", folder.path().string()}, "is a folder");
+  refused({"-n", "1", "--", TRIREME_SOURCE_DIR "/CMakeLists.txt"}, "not executable");
+  refused({"-n", "1", "--nnodes", "2", "--", "true"}, "--master-addr");
+  refused({"-n", "1", "--nnodes", "2", "--node-rank", "2", "--", "true"}, "--node-rank");
+  refused({"-n", "1", "--max-restart", "2", "--", "true"}, "did you mean '--max-restarts'?");
+}
+
+void expect_sums(const ChildResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("rank 0 of 2: sum 3"), HasSubstr("rank 1 of 2: sum 3")));
+}
+
+std::string find_in_path(const std::string& name) {
+  for (const auto& folder : split(std::getenv("PATH"), ':')) {
+    const auto path = std::filesystem::path(folder) / name;
+    if (std::filesystem::exists(path)) return path.string();
+  }
+  return "";
+}
+
+TEST(Launchers, OurOwnStartsARankProgram) {
+  expect_sums(run({bin("trireme"), "launch", "-n", "2", "--", bin("rank_launch_sum")}));
+}
+
+TEST(Launchers, MpirunStartsARankProgram) {
+  const auto mpirun = find_in_path("mpirun");
+  if (mpirun.empty()) GTEST_SKIP() << "no mpirun in PATH";
+  expect_sums(run({mpirun, "-n", "2", "--allow-run-as-root", "--oversubscribe", bin("rank_launch_sum")}));
+}
+
+TEST(Launchers, TorchrunStartsARankProgram) {
+  const char* chosen = std::getenv("TRIREME_TORCHRUN");
+  const auto torchrun = chosen != nullptr ? std::string(chosen) : find_in_path("torchrun");
+  if (torchrun.empty()) GTEST_SKIP() << "no torchrun in PATH nor in TRIREME_TORCHRUN";
+  if (run({torchrun, "--help"}).exit_code != 0) GTEST_SKIP() << torchrun << " does not run";
+  expect_sums(
+      run({torchrun, "--standalone", "--no-python", "--nproc-per-node", "2", bin("rank_launch_sum")}));
+}
+
+}  // namespace
+}  // namespace trireme::test
