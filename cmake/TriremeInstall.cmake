@@ -14,12 +14,10 @@ add_custom_target(trireme_installed DEPENDS ${modules})
 
 install(TARGETS trireme_everything ${modules} EXPORT TriremeTargets
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-if(TARGET trireme)
-  # The run path of the programs names the folder of libtorch.
-  set_target_properties(trireme trireme-torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
-  add_dependencies(trireme_installed trireme trireme-torch)
-  install(TARGETS trireme trireme-torch RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-endif()
+# The run path of the programs names the folder of libtorch.
+set_target_properties(trireme trireme-torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+add_dependencies(trireme_installed trireme trireme-torch)
+install(TARGETS trireme trireme-torch RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/trireme" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
 

@@ -142,7 +142,7 @@ def check_include(file, name, modules, problems, where):
             problems.append(f"{where}: module {module} includes the umbrella {target}; include what it needs")
         return
     included = included.group(1)
-    if "/internal/" in target and included != module and parts[0] != "tests":
+    if "/internal/" in target and included != module and parts[0] not in ("tests", "bench"):
         problems.append(f"{where}: {target} is internal to module {included}")
     if "/internal/" in target and is_header and "/internal/" not in file and parts[0] == "trireme":
         problems.append(f"{where}: a public header includes {target}, which is not installed")
