@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "trireme/comm/internal/backend_table.h"
-#include "trireme/comm/shm/meeting.h"
-#include "trireme/comm/shm/shm_backend.h"
+#include "trireme/comm/shm/internal/meeting.h"
+#include "trireme/comm/shm/internal/shm_backend.h"
 
 namespace trireme::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "trireme/comm/shm/meeting.h"
+#include "trireme/comm/shm/internal/meeting.h"
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"

@@ -1,4 +1,4 @@
-#include "trireme/comm/shm/shm_backend.h"
+#include "trireme/comm/shm/internal/shm_backend.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/shm/shm_work.h"
+#include "trireme/comm/shm/internal/shm_work.h"
 
 namespace trireme::comm {
 namespace {

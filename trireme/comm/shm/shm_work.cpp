@@ -1,4 +1,4 @@
-#include "trireme/comm/shm/shm_work.h"
+#include "trireme/comm/shm/internal/shm_work.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
