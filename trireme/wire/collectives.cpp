@@ -181,15 +181,15 @@ void Collectives::run(const Call& call, std::uint64_t number, const Wait& wait) 
   find_sources(number);
   const bool staged = any_source(Place::kStaged);
   const bool large_all_reduce = call.kind == CallKind::kAllReduce && !any_source(Place::kInline);
-  if (large_all_reduce && !staged) return reduce_in_place(call, number, wait);
-  if (large_all_reduce && size_ > 2) return reduce_in_two_halves(call, wait);
-  // A tensor that all_reduce overwrites while others still read it cannot be read where it lies.
-  if (!large_all_reduce) attach_sources(call, number);
+  // Mixed ones too go through staging: what is overwritten cannot be read by others where it lies.
+  if (large_all_reduce)
+    return staged ? reduce_in_two_halves(call, wait) : reduce_in_place(call, number, wait);
+  attach_sources(call, number);
   if (staged)
     pull_staged(call, shape, number, wait);
   else
     take(call, shape, number, {0, ~std::uint64_t{0}}, 0, 0);
-  if (large_all_reduce || (!any_source(Place::kSegment) && !any_source(Place::kPointer))) return;
+  if (!any_source(Place::kSegment) && !any_source(Place::kPointer)) return;
   waiter_.advance(Counter::kDone, number);
   const bool others_read_mine = direct(sources_[static_cast<std::size_t>(rank_)].descriptor->place);
   if (others_read_mine) waiter_.wait_all(Counter::kDone, number, wait);
@@ -279,34 +279,61 @@ bool Collectives::all_blocks_finished(const Call& call, std::uint64_t number) co
 
 // ---- in two halves ----
 
-void Collectives::reduce_in_two_halves(const Call& call, const Wait& wait) {
-  const CallShape shape = shape_of(call, rank_, size_);
+Collectives::StagedPiece Collectives::staged_piece(const Call& call, std::uint64_t piece) const {
+  const std::uint64_t per_piece = block_->layout().piece_bytes / bytes_of(call.element);
+  const std::uint64_t begin = piece * per_piece;
+  const std::uint64_t length = std::min(per_piece, call.count - begin);
+  const std::uint64_t share =
+      round_up(divide_up(length, static_cast<std::uint64_t>(size_)), elements_per_line(call));
+  const std::uint64_t share_begin = std::min(share * static_cast<std::uint64_t>(rank_), length);
+  return {begin, length, {share_begin, std::min(share_begin + share, length)}};
+}
+
+/// Copies all of a piece but this rank's share, which nobody else reads.
+void Collectives::copy_but_share(const Call& call, const StagedPiece& piece, std::byte* to,
+                                 const std::byte* from) const {
   const std::size_t element_bytes = bytes_of(call.element);
-  const std::uint64_t per_piece = block_->layout().piece_bytes / element_bytes;
-  const std::uint64_t pieces = divide_up(call.count, per_piece);
+  std::memcpy(to, from, piece.share.begin * element_bytes);
+  std::memcpy(to + piece.share.end * element_bytes, from + piece.share.end * element_bytes,
+              (piece.length - piece.share.end) * element_bytes);
+}
+
+void Collectives::reduce_share(const Call& call, const StagedPiece& piece, std::uint64_t index) {
+  const std::size_t element_bytes = bytes_of(call.element);
+  const std::size_t offset = piece.share.begin * element_bytes;
+  inputs_.clear();
+  for (int s = 0; s < size_; ++s)
+    inputs_.push_back(s == rank_ ? call.input + piece.begin * element_bytes + offset
+                                 : block_->piece(s, index) + offset);
+  std::byte* targets[] = {block_->piece(0, index) + offset,
+                          call.output + piece.begin * element_bytes + offset};
+  if (piece.share.end > piece.share.begin)
+    reduce(call.element, call.reduction, inputs_, targets, piece.share.end - piece.share.begin);
+}
+
+void Collectives::reduce_in_two_halves(const Call& call, const Wait& wait) {
+  const std::size_t element_bytes = bytes_of(call.element);
+  const std::uint64_t pieces = divide_up(call.count, block_->layout().piece_bytes / element_bytes);
   const std::uint64_t before = pieces_used_;
-  const auto length = [&](std::uint64_t piece) {
-    return std::min(per_piece, call.count - piece * per_piece);
+  const auto fill = [&](std::uint64_t k) {
+    const std::uint64_t index = before + k;
+    if (index >= kPieces) waiter_.wait_all(Counter::kTaken, index - kPieces + 1, wait);
+    const StagedPiece piece = staged_piece(call, k);
+    copy_but_share(call, piece, block_->piece(rank_, index), call.input + piece.begin * element_bytes);
+    waiter_.advance(Counter::kFilled, index + 1);
   };
-  fill_piece(call, shape, 0, per_piece, wait);
+  fill(0);
   for (std::uint64_t k = 0; k <= pieces; ++k) {
-    if (k + 1 < pieces) fill_piece(call, shape, k + 1, per_piece, wait);
+    if (k + 1 < pieces) fill(k + 1);
     if (k < pieces) {
       waiter_.wait_all(Counter::kFilled, before + k + 1, wait);
-      const std::uint64_t share =
-          round_up(divide_up(length(k), static_cast<std::uint64_t>(size_)), elements_per_line(call));
-      const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank_), length(k));
-      const std::uint64_t end = std::min(begin + share, length(k));
-      inputs_.clear();
-      for (int s = 0; s < size_; ++s) inputs_.push_back(block_->piece(s, before + k) + begin * element_bytes);
-      std::byte* target = block_->piece(0, before + k) + begin * element_bytes;
-      if (end > begin) reduce(call.element, call.reduction, inputs_, {&target, 1}, end - begin);
+      reduce_share(call, staged_piece(call, k), before + k);
       waiter_.advance(Counter::kReduced, before + k + 1);
     }
     if (k == 0) continue;
     waiter_.wait_all(Counter::kReduced, before + k, wait);
-    std::memcpy(call.output + (k - 1) * per_piece * element_bytes, block_->piece(0, before + k - 1),
-                length(k - 1) * element_bytes);
+    const StagedPiece piece = staged_piece(call, k - 1);
+    copy_but_share(call, piece, call.output + piece.begin * element_bytes, block_->piece(0, before + k - 1));
     waiter_.advance(Counter::kTaken, before + k);
   }
   pieces_used_ += pieces;

@@ -50,6 +50,13 @@ class Collectives {
     std::uint64_t end;
   };
 
+  /// A staged piece of an all_reduce: where it lies in the tensor, and this rank's share inside it.
+  struct StagedPiece {
+    std::uint64_t begin;
+    std::uint64_t length;
+    Range share;
+  };
+
   Place choose_place(const Call& call, std::size_t bytes, Descriptor& descriptor) const;
   void copy_input(const Call& call, const CallShape& shape, std::byte* to) const;
   void compare(const Call& call, std::uint64_t number) const;
@@ -63,6 +70,9 @@ class Collectives {
   void reduce_in_place(const Call& call, std::uint64_t number, const Wait& wait);
   void reduce_block(const Call& call, int owner, std::uint64_t block);
   bool all_blocks_finished(const Call& call, std::uint64_t number) const;
+  StagedPiece staged_piece(const Call& call, std::uint64_t piece) const;
+  void copy_but_share(const Call& call, const StagedPiece& piece, std::byte* to, const std::byte* from) const;
+  void reduce_share(const Call& call, const StagedPiece& piece, std::uint64_t index);
   void reduce_in_two_halves(const Call& call, const Wait& wait);
   void pull_staged(const Call& call, const CallShape& shape, std::uint64_t number, const Wait& wait);
   void fill_piece(const Call& call, const CallShape& shape, std::uint64_t piece, std::uint64_t elements,
