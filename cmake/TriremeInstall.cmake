@@ -18,6 +18,10 @@ install(TARGETS trireme_everything ${modules} EXPORT TriremeTargets
 set_target_properties(trireme trireme-torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 add_dependencies(trireme_installed trireme trireme-torch)
 install(TARGETS trireme trireme-torch RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(TARGET trireme_cuda)  # loaded at run time where a GPU is
+  add_dependencies(trireme_installed trireme_cuda)
+  install(TARGETS trireme_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/trireme" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
 
