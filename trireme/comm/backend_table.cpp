@@ -35,11 +35,21 @@ const std::vector<BackendRow>& backend_table() {
        .checks_operations = true,
        .unavailable_because = always,
        .make = make_threads_backend},
+      {.name = "hierarchical",
+       .summary = "shm inside each host, gloo between hosts",
+       .checks_operations = false,
+       .unavailable_because = shm_unavailable_because,
+       .make = make_hierarchical_backend},
       {.name = "gloo",
        .summary = "TCP between hosts, any CPU",
        .checks_operations = false,
        .unavailable_because = always,
        .make = make_gloo_backend},
+      {.name = "nccl",
+       .summary = "GPUs, by the optional CUDA object",
+       .checks_operations = false,
+       .unavailable_because = nccl_unavailable_because,
+       .make = make_nccl_backend},
   };
   return table;
 }

@@ -39,6 +39,11 @@ std::pair<std::string, bool> message_of(const std::exception_ptr& error) {
   }
 }
 
+/// An abort only says that another rank has failed; that rank tells why through the watcher.
+bool tells_a_cause(const std::string& what) {
+  return what.find(" was aborted on rank ") == std::string::npos;
+}
+
 }  // namespace
 
 void Group::State::begin(Operation& operation) {
@@ -65,16 +70,18 @@ void Group::State::fail_operation(const Operation& operation, const std::excepti
   end(operation.number, OperationRecord::State::kFailed);
   if (failed()) throw_failure();
   const auto [what, explained] = message_of(error);
-  if (explained) {
-    fail(what);
+  const std::string of_operation = text("rank ", parts.world_ranks[static_cast<std::size_t>(parts.rank)],
+                                        ", group '", parts.name, "', ", operation.record().describe(), ": ");
+  if (explained && tells_a_cause(what)) {
+    // A backend made of others speaks of the operation of a part.
+    fail(what.find(name_of(operation.kind)) != std::string::npos ? what : of_operation + what);
     throw_failure();
   }
   const bool late = now_s() >= operation.issued_s + parts.timeout_s - kClockGrainS;
   const std::string blamed =
       parts.watcher ? parts.watcher->explain(*this, operation, kPatienceS) : std::string();
   if (failed()) throw_failure();  // somebody else knew better
-  std::string cause = text("rank ", parts.world_ranks[static_cast<std::size_t>(parts.rank)], ", group '",
-                           parts.name, "', ", operation.record().describe(), ": ");
+  std::string cause = of_operation;
   if (late) {
     cause += text("not over within ", human_duration(parts.timeout_s), blamed.empty() ? "" : ": ", blamed);
   } else {
