@@ -15,6 +15,8 @@ check:
 install:
 	@tools/install.sh "$(PREFIX)"
 bench:
-	@tools/bench.sh
+	@tools/setup.sh build test bench
+	@tools/build.sh release
+	@set -e; for question in bench/*.sh; do $$question; done
 clean:
 	rm -rf build
