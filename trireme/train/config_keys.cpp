@@ -61,7 +61,7 @@ std::vector<ConfigKey> make_table() {
           {.least = 1, .most = 1024}),
       key("model.name", &C::model, &Model::name, "model", {.names = model::model_names}),
       key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count),
-      key("train.epochs", &C::train, &Train::epochs, "passes over the training data", one_up),
+      key("train.epochs", &C::train, &Train::epochs, "passes over the training data", count),
       key("train.max_steps", &C::train, &Train::max_steps,
           "ends the run earlier, after so many steps; 0: does not", zero_up),
       key("train.global_batch", &C::train, &Train::global_batch, "samples per step, of all ranks together",

@@ -70,6 +70,7 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
 }
 
 std::optional<StepReport> Trainer::step(int stop_signal) {
+  context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
   batch_ = loader_.next();
   report_ = {.step = step_ + 1,
              .lr = learning_rate_->at(step_),
