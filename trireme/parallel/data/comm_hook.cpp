@@ -1,7 +1,8 @@
 #include "trireme/parallel/data/comm_hook.h"
 
+#include <ATen/ops/empty.h>
+
 #include <array>
-#include <map>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -34,17 +35,25 @@ class HalfHook : public CommHook {
   }
 
  private:
+  struct Buffer {
+    c10::weak_intrusive_ptr<c10::StorageImpl> bucket;  ///< whose: buckets are made anew once
+    at::Tensor half;
+  };
+
   at::Tensor& buffer_for(const comm::Group& group, const at::Tensor& bucket) {
-    at::Tensor& buffer = buffers_[bucket.data_ptr()];
-    if (!buffer.defined() || buffer.numel() != bucket.numel()) {
-      buffer = bucket.is_cpu() ? group.allocate(bucket.numel(), dtype_)
-                               : at::empty({bucket.numel()}, bucket.options().dtype(dtype_));
+    std::erase_if(buffers_, [](const Buffer& buffer) { return buffer.bucket.expired(); });
+    const auto* storage = bucket.storage().unsafeGetStorageImpl();
+    for (Buffer& buffer : buffers_) {
+      if (buffer.bucket._unsafe_get_target() == storage) return buffer.half;
     }
-    return buffer;
+    const at::Tensor half = bucket.is_cpu() ? group.allocate(bucket.numel(), dtype_)
+                                            : at::empty({bucket.numel()}, bucket.options().dtype(dtype_));
+    buffers_.push_back({bucket.storage().getWeakStorageImpl(), half});
+    return buffers_.back().half;
   }
 
   at::ScalarType dtype_;
-  std::map<void*, at::Tensor> buffers_;
+  std::vector<Buffer> buffers_;
 };
 
 struct Row {

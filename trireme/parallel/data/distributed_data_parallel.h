@@ -38,7 +38,7 @@ struct DataParallelOptions {
   UnusedParameters unused_parameters = UnusedParameters::kError;
   bool broadcast_buffers = true;  ///< rank 0's buffers (batch norm statistics) to all after every reduction
   ReduceScale scale = ReduceScale::kMean;
-  std::shared_ptr<CommHook> hook;  ///< how a bucket is reduced; none: all-reduce as it is
+  std::shared_ptr<CommHook> hook = nullptr;  ///< how a bucket is reduced; none: all-reduce as it is
 };
 
 class DistributedDataParallel {
@@ -110,3 +110,7 @@ class DistributedDataParallel {
 };
 
 }  // namespace trireme::parallel
+
+namespace trireme {
+using parallel::DistributedDataParallel;
+}

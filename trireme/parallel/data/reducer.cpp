@@ -204,8 +204,6 @@ void DistributedDataParallel::Reducer::mark_ready(std::size_t number) {
 /// Bucket i starts only after bucket i - 1, so that all ranks issue the same operations in the same order.
 void DistributedDataParallel::Reducer::start_ready_buckets() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
-    // The last bucket carries the word that a parameter is missing: it waits for the end of backward only if
-    // one is.
     Bucket& bucket = buckets_[next_bucket_++];
     bucket.wait = options.hook->start(group, bucket.flat, options.scale);
   }
