@@ -144,7 +144,7 @@ int print_completion(const std::string& shell, const Arguments& arguments) {
   } else if (shell == "fish") {
     std::cout << for_fish(words);
   } else {
-    throw InvalidArgument(text("there is no completion for '", shell, "'", suggest(shell, known)));
+    throw InvalidArgument(text("there is no completion for '", shell, "' (known: ", join(known), ")"));
   }
   return kExitOk;
 }

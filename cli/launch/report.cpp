@@ -29,7 +29,7 @@ std::string meaning_of(int exit_code) {
     case kExitUsage:
       return " (usage or configuration)";
     case kExitComm:
-      return " (communication: another rank is missing, dead or different)";
+      return " (communication)";
     case kExitData:
       return " (data or checkpoint)";
     case kExitDiverged:
