@@ -112,12 +112,16 @@ void Context::State::fail_all(const std::string& cause) {
 }
 
 void Context::State::leave() {
-  const bool in_failure = failed || (world && world->state().failed());
   world.reset();
-  watcher.reset();  // has told the others what there was to tell
   if (environment.world_size == 1) return;
+  std::vector<int> to_wait_for;
+  for (int rank = 1; rank < environment.world_size; ++rank) {
+    if (watcher && !watcher->is_dead(rank)) to_wait_for.push_back(rank);
+  }
+  const bool in_failure = failed || (watcher && watcher->saw_failure());
+  watcher.reset();  // has told the others what there was to tell
   try {
-    leave_world(*store, environment, in_failure ? kShortGoodbyeS : options.timeout_s);
+    leave_world(*store, environment, to_wait_for, in_failure ? kShortGoodbyeS : options.timeout_s);
   } catch (const std::exception& error) {
     if (!in_failure) log.warning("could not say goodbye to the other ranks: ", error.what());
   }

@@ -249,12 +249,13 @@ std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environ
   return arrivals;
 }
 
-void leave_world(c10d::Store& store, const LaunchEnvironment& environment, double timeout_s) {
+void leave_world(c10d::Store& store, const LaunchEnvironment& environment,
+                 const std::vector<int>& to_wait_for, double timeout_s) {
   const auto key = [](int rank) { return text("left/", rank); };
   store.set(key(environment.rank), "1");
   if (environment.rank != 0 || environment.master_store_is_external) return;
   const auto deadline = Deadline::after_s(timeout_s);
-  for (int rank = 1; rank < environment.world_size; ++rank) {
+  for (const int rank : to_wait_for) {
     while (!store.check({key(rank)})) {
       if (deadline.expired()) {
         throw CommError(text("rank ", rank, " did not leave within ", human_duration(timeout_s)));

@@ -55,6 +55,7 @@ void Watcher::watch(const std::shared_ptr<Group::State>& group) {
 }
 
 void Watcher::publish_failure(const std::string& group, const std::string& cause) {
+  saw_failure_ = true;
   {
     const std::lock_guard lock(mutex_);
     outbox_.push_back({group, cause});
@@ -126,6 +127,7 @@ void Watcher::tell() {
 
 void Watcher::listen(const Groups& watched) {
   while (store_->check({text("failure/", next_failure_)})) {
+    saw_failure_ = true;
     const std::string message = store_->get_to_str(text("failure/", next_failure_++));
     const auto end_of_group = message.find('\n');
     const std::string group = message.substr(0, end_of_group);

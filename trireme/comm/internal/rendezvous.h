@@ -39,8 +39,9 @@ class StoreConnector {
 std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine,
                             double timeout_s);
 
-/// Signs out. Rank 0, which serves the store, waits until all others have, at most `timeout_s`.
-void leave_world(c10d::Store& store, const LaunchEnvironment& environment, double timeout_s);
+/// Signs out. Rank 0, which serves the store, waits until those `to_wait_for` have, at most `timeout_s`.
+void leave_world(c10d::Store& store, const LaunchEnvironment& environment,
+                 const std::vector<int>& to_wait_for, double timeout_s);
 
 /// The address of this host that faces the master: where other ranks reach this one.
 std::string interface_towards(const LaunchEnvironment& environment);

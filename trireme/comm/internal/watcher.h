@@ -7,6 +7,7 @@
 //   message per operation.
 // It owns a connection of its own to the store, and nothing it does delays an operation. Thread-safe.
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -50,6 +51,8 @@ class Watcher {
   /// A rank that has said goodbye is not waited for.
   bool has_left(int world_rank) const;
   bool is_dead(int world_rank) const;
+  /// Whether any group of this rank has failed, or was told to.
+  bool saw_failure() const { return saw_failure_; }
 
  private:
   struct Told {
@@ -86,6 +89,7 @@ class Watcher {
   std::vector<double> beat_changed_s_;
   std::uint64_t rounds_ = 0;
   bool stop_ = false;
+  std::atomic<bool> saw_failure_ = false;
   bool hurry_ = false;
 
   c10::intrusive_ptr<c10d::Store> store_;  ///< of the thread; empty while the store does not answer
