@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
-
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -67,56 +65,51 @@ struct BadConfig {
   const char* message;
 };
 
-class BadConfigFile : public testing::TestWithParam<BadConfig> {};
+const BadConfig kBadConfigs[] = {
+    BadConfig{"UnknownKey", "[optimizer]\nname = \"sgd\"\nlrr = 1\n",
+              "run.toml:3: unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"},
+    BadConfig{"UnknownKeyNearNone", "[eval]\nfoo = 1\n",
+              "run.toml:2: unknown key 'eval.foo' (known in [eval]: every_steps)"},
+    BadConfig{"UnknownTable", "\n[optimiser]\nlr = 1\n",
+              "run.toml:2: unknown table [optimiser] (did you mean 'optimizer'?)"},
+    BadConfig{"KeyOutsideATable", "train = 3\n",
+              "run.toml:1: 'train' is a table: write [train] and its keys below"},
+    BadConfig{"TextForNumber", "[train]\nepochs = \"ten\"\n",
+              "run.toml:2: train.epochs: expected whole number, found text 'ten'"},
+    BadConfig{"FractionForWhole", "[train]\nepochs = 1.5\n",
+              "run.toml:2: train.epochs: expected whole number, found number 1.5"},
+    BadConfig{"NumberForText", "[run]\nname = 7\n",
+              "run.toml:2: run.name: expected text, found whole number 7"},
+    BadConfig{"NumberForSwitch", "[optimizer]\nnesterov = 1\n",
+              "run.toml:2: optimizer.nesterov: expected true or false, found whole number 1"},
+    BadConfig{"TableForNumber", "[train.epochs]\na = 1\n",
+              "run.toml:1: train.epochs: expected whole number, found a table"},
+    BadConfig{"ListOfText", "[model]\nhidden = [\"a\"]\n",
+              "run.toml:2: model.hidden: expected list of whole numbers, found a list"},
+    BadConfig{"BelowLeast", "[train]\nepochs = 0\n",
+              "run.toml:2: train.epochs = 0 is out of range: at least 1"},
+    BadConfig{"NotAbove", "[optimizer]\nlr = 0\n", "run.toml:2: optimizer.lr = 0.0 is out of range: above 0"},
+    BadConfig{"NotBelow", "[optimizer]\nmomentum = 1\n",
+              "run.toml:2: optimizer.momentum = 1.0 is out of range: at least 0, below 1"},
+    BadConfig{"NotFinite", "[optimizer]\nlr = inf\n",
+              "run.toml:2: optimizer.lr = inf is out of range: above 0"},
+    BadConfig{"ElementOutOfRange", "[model]\nhidden = [8, 0]\n",
+              "run.toml:2: model.hidden = [8, 0] is out of range: at least 1"},
+    BadConfig{"NameThatLeavesTheFolder", "[run]\nname = \"../a\"\n",
+              "run.toml:2: run.name = \"../a\" is out of range: not empty, without '/'"},
+    BadConfig{"UnknownChoice", "[optimizer]\nname = \"adamv\"\n",
+              "run.toml:2: optimizer.name = \"adamv\" is not known (did you mean 'adamw'?)"},
+    BadConfig{"UnknownPrecision", "[train]\nprecision = \"int4\"\n",
+              "run.toml:2: train.precision = \"int4\" is not known (known: fp32, bf16)"},
+    BadConfig{"SameKeyTwice", "[run]\nseed = 1\nseed = 2\n",
+              "run.toml:3: Error while parsing key-value pair: cannot redefine existing integer 'seed'"},
+    BadConfig{"NotToml", "[run]\nname = a\n",
+              "run.toml:2: Error while parsing value: could not determine value type"}};
 
-TEST_P(BadConfigFile, IsRefusedWithPlaceAndCure) {
-  EXPECT_EQ(ConfigFile(GetParam().content).error(), GetParam().message);
+TEST(RunConfig, WhatIsWrongInAFileIsRefusedWithPlaceAndCure) {
+  for (const BadConfig& bad : kBadConfigs)
+    EXPECT_EQ(ConfigFile(bad.content).error(), bad.message) << bad.name;
 }
-
-INSTANTIATE_TEST_SUITE_P(
-    RunConfig, BadConfigFile,
-    testing::Values(
-        BadConfig{"UnknownKey", "[optimizer]\nname = \"sgd\"\nlrr = 1\n",
-                  "run.toml:3: unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"},
-        BadConfig{"UnknownKeyNearNone", "[eval]\nfoo = 1\n",
-                  "run.toml:2: unknown key 'eval.foo' (known in [eval]: every_steps)"},
-        BadConfig{"UnknownTable", "\n[optimiser]\nlr = 1\n",
-                  "run.toml:2: unknown table [optimiser] (did you mean 'optimizer'?)"},
-        BadConfig{"KeyOutsideATable", "train = 3\n",
-                  "run.toml:1: 'train' is a table: write [train] and its keys below"},
-        BadConfig{"TextForNumber", "[train]\nepochs = \"ten\"\n",
-                  "run.toml:2: train.epochs: expected whole number, found text 'ten'"},
-        BadConfig{"FractionForWhole", "[train]\nepochs = 1.5\n",
-                  "run.toml:2: train.epochs: expected whole number, found number 1.5"},
-        BadConfig{"NumberForText", "[run]\nname = 7\n",
-                  "run.toml:2: run.name: expected text, found whole number 7"},
-        BadConfig{"NumberForSwitch", "[optimizer]\nnesterov = 1\n",
-                  "run.toml:2: optimizer.nesterov: expected true or false, found whole number 1"},
-        BadConfig{"TableForNumber", "[train.epochs]\na = 1\n",
-                  "run.toml:1: train.epochs: expected whole number, found a table"},
-        BadConfig{"ListOfText", "[model]\nhidden = [\"a\"]\n",
-                  "run.toml:2: model.hidden: expected list of whole numbers, found a list"},
-        BadConfig{"BelowLeast", "[train]\nepochs = 0\n",
-                  "run.toml:2: train.epochs = 0 is out of range: at least 1"},
-        BadConfig{"NotAbove", "[optimizer]\nlr = 0\n",
-                  "run.toml:2: optimizer.lr = 0.0 is out of range: above 0"},
-        BadConfig{"NotBelow", "[optimizer]\nmomentum = 1\n",
-                  "run.toml:2: optimizer.momentum = 1.0 is out of range: at least 0, below 1"},
-        BadConfig{"NotFinite", "[optimizer]\nlr = inf\n",
-                  "run.toml:2: optimizer.lr = inf is out of range: above 0"},
-        BadConfig{"ElementOutOfRange", "[model]\nhidden = [8, 0]\n",
-                  "run.toml:2: model.hidden = [8, 0] is out of range: at least 1"},
-        BadConfig{"NameThatLeavesTheFolder", "[run]\nname = \"../a\"\n",
-                  "run.toml:2: run.name = \"../a\" is out of range: not empty, without '/'"},
-        BadConfig{"UnknownChoice", "[optimizer]\nname = \"adamv\"\n",
-                  "run.toml:2: optimizer.name = \"adamv\" is not known (did you mean 'adamw'?)"},
-        BadConfig{"UnknownPrecision", "[train]\nprecision = \"int4\"\n",
-                  "run.toml:2: train.precision = \"int4\" is not known (known: fp32, bf16)"},
-        BadConfig{"SameKeyTwice", "[run]\nseed = 1\nseed = 2\n",
-                  "run.toml:3: Error while parsing key-value pair: cannot redefine existing integer 'seed'"},
-        BadConfig{"NotToml", "[run]\nname = a\n",
-                  "run.toml:2: Error while parsing value: could not determine value type"}),
-    [](const auto& suite) { return suite.param.name; });
 
 TEST(RunConfig, BadOverrideIsQuoted) {
   const ConfigFile file("");
