@@ -49,7 +49,11 @@ class RunningWorld {
  public:
   explicit RunningWorld(int ranks, const std::vector<std::string>& more = {})
       : before_(shared_memory_files()), launcher_(command(ranks, more)) {
-    started_ = launcher_.wait_for_output("[0] step 20", 60);
+    // All of them: a rank that still has to print would die of the launcher's closed pipe by itself.
+    started_ = true;
+    for (int rank = 0; rank < ranks; ++rank) {
+      started_ = started_ && launcher_.wait_for_output(text("[", rank, "] step 20"), 60);
+    }
     pids_ = launcher_.children();
     started_ = started_ && static_cast<int>(pids_.size()) == ranks;
   }
@@ -62,7 +66,11 @@ class RunningWorld {
   ChildResult end() {
     const auto result = launcher_.wait(kBound_s);
     EXPECT_FALSE(result.timed_out) << result.err;
-    for (const int pid : pids_) EXPECT_TRUE(is_gone(pid)) << "process " << pid << " is still there";
+    for (const int pid : pids_) {
+      if (is_gone(pid)) continue;
+      ADD_FAILURE() << "process " << pid << " is still there";
+      ::kill(pid, SIGKILL);
+    }
     EXPECT_EQ(shared_memory_files(), before_);
     return result;
   }
