@@ -95,6 +95,20 @@ TEST(LocalGroupAllReduce, RunsManyOperationsInTheOrderIssuedWhateverIsWaitedForF
   EXPECT_THAT(errors, Each(""));
 }
 
+TEST(LocalGroupAllReduce, OfOneTensorIssuedInARowBuildOnEachOther) {
+  for (const std::size_t count : {10UL, 20000UL}) {
+    const auto errors = run_ranks(2, [&](LocalGroup& group, int rank) {
+      std::vector<float> values(count, 1.0F);
+      std::vector<std::shared_ptr<Operation>> operations;
+      for (int i = 0; i < 8; ++i)
+        operations.push_back(group.issue(all_reduce_call(values, Element::kF32), Issue::kAsync, kTimeout_s));
+      for (const auto& operation : operations) group.wait(*operation);
+      require(values == std::vector<float>(count, 256.0F), "rank ", rank, " has ", values[0]);
+    });
+    EXPECT_THAT(errors, Each("")) << count << " elements";
+  }
+}
+
 TEST(LocalGroupAllReduce, FinishesWithoutAnybodyWaitingWhenSomebodyWantsToHearOfIt) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> values = values_of(rank, 5);
