@@ -24,8 +24,7 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
     if (options.unused_parameters == UnusedParameters::kError || usage_known_) refuse_unreached();
     settle(used, role, follow != nullptr);
     ++statistics.reductions;
-    const bool learns = learns_usage();
-    if (learns) learn_usage(used);
+    if (learns_usage()) learn_usage(used);
     if (!statistics.rebuilt) rebuild_buckets();
     forget_pass();
   } catch (...) {
@@ -104,6 +103,7 @@ void DistributedDataParallel::Reducer::refuse_unreached() {
   at::Tensor& flag = buckets_.back().flag;
   if (flag.item<double>() == 0) return;
   flag.zero_();
+  std::ranges::sort(unreached_, {}, &Unreached::number);  // the model's order
   std::vector<std::string> mine;
   for (const Unreached& unreached : unreached_) {
     if (std::ranges::find(silent_, unreached.number) == silent_.end())
@@ -150,6 +150,8 @@ void DistributedDataParallel::Reducer::forget_pass() {
   running_ = false;
   graph_tasks_.clear();
   unreached_.clear();
+  if (!statistics.rebuilt) ready_order_.clear();
+  for (Parameter& parameter : parameters_) parameter.used = false;
   for (Bucket& bucket : buckets_) bucket.wait = nullptr;
 }
 

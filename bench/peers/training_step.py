@@ -1,0 +1,88 @@
+"""The work of bench/training_step.cpp with PyTorch's DistributedDataParallel over gloo.
+
+Started once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (world size 1: no wrapper).
+    training_step.py [--model mlp|cnn|wide] [--steps N]
+    training_step.py --summary FILE     medians and ratios of the JSON lines of many runs
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+
+def workload(name):
+    import torch
+    from torch import nn
+
+    if name == "wide":
+        model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)])
+        return model, torch.randn(8, 2048), torch.randint(2048, (8,))
+    if name == "mlp":
+        model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
+                              nn.Linear(512, 10))
+    else:
+        model = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+                              nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
+                              nn.Linear(32 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10))
+    return model, torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
+
+
+def measure(name, steps):
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    model, x, y = workload(name)
+    if ranks > 1:
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
+
+    def run(count):
+        if ranks > 1:
+            dist.barrier()
+        start = time.perf_counter()
+        for _ in range(count):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        if ranks > 1:
+            dist.barrier()
+        return time.perf_counter() - start
+
+    run(min(steps, 5))
+    seconds = run(steps)
+    if rank == 0:
+        print(json.dumps({"system": "python", "model": name, "ranks": ranks, "steps": steps,
+                          "step_ms": 1e3 * seconds / steps, "samples_per_s": len(x) * steps * ranks / seconds}))
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+def summarise(path):
+    runs = {}
+    for line in open(path):
+        if line.startswith("{"):
+            entry = json.loads(line)
+            runs.setdefault((entry["model"], entry["system"], entry["ranks"]), []).append(entry["samples_per_s"])
+    print("| model | trireme, samples/s | Python DDP over gloo | ratio | of twice one process |")
+    print("| --- | --- | --- | --- | --- |")
+    for model in sorted({key[0] for key in runs}):
+        ours, theirs = runs[model, "trireme", 2], runs[model, "python", 2]
+        alone = runs[model, "trireme", 1]
+        cell = lambda v: f"{statistics.median(v):.0f} ({min(v):.0f}-{max(v):.0f})"
+        ratio = statistics.median(a / b for a, b in zip(ours, theirs))
+        share = statistics.median(a / (2 * b) for a, b in zip(ours, alone))
+        print(f"| {model} | {cell(ours)} | {cell(theirs)} | {ratio:.2f} | {share:.2f} |")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="mlp", choices=["mlp", "cnn", "wide"])
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--summary")
+    args = parser.parse_args()
+    sys.exit(summarise(args.summary) if args.summary else measure(args.model, args.steps))

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# A data-parallel training step beside Python's DistributedDataParallel: two ranks of one thread each, the
+# systems alternate pass by pass. Prints a table of medians, spreads and ratios of the pairs.
+#   [PEER_PYTHON=python with torch] [PASSES=7] bench/training_step.sh [MODEL...]
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../tools/versions.sh"
+build=${TRIREME_BUILD:-$here/../build/release}
+passes=${PASSES:-7}
+models=("$@")
+[ ${#models[@]} -gt 0 ] || models=(mlp cnn wide)
+
+if [ -z "${PEER_PYTHON:-}" ]; then
+  PEER_PYTHON=$here/../build/peers-venv/bin/python
+  if [ ! -x "$PEER_PYTHON" ]; then
+    python3 -m venv "$here/../build/peers-venv"
+    "$here/../build/peers-venv/bin/pip" install -q "torch==$TORCH_VERSION" numpy
+  fi
+fi
+
+launch() { "$build/bin/trireme" launch -n 2 -- "$@" | grep -o '{.*}'; }
+steps_of() { case $1 in mlp) echo 200 ;; cnn) echo 60 ;; wide) echo 20 ;; esac; }
+
+lines=$(mktemp)
+trap 'rm -f "$lines"' EXIT
+for model in "${models[@]}"; do
+  steps=$(steps_of "$model")
+  for _ in $(seq "$passes"); do
+    launch "$build/bin/bench_training_step" --model "$model" --steps "$steps" >>"$lines"
+    launch "$PEER_PYTHON" "$here/peers/training_step.py" --model "$model" --steps "$steps" >>"$lines"
+    "$build/bin/bench_training_step" --model "$model" --steps "$steps" >>"$lines"
+  done
+done
+cat "$lines"
+"$PEER_PYTHON" "$here/peers/training_step.py" --summary "$lines"

@@ -1,0 +1,55 @@
+// Trains a small convolutional network with batch norm for some steps and prints what came out of it:
+//   rank_ddp_steps BACKEND
+// "rank R: weights XXXX": a digest of all parameters and buffers, the same on all ranks.
+#include <ATen/ops/arange.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+
+namespace {
+
+std::uint64_t digest_of(const torch::nn::Module& module) {
+  std::uint64_t digest = 14695981039346656037ULL;
+  auto tensors = module.parameters();
+  for (auto& buffer : module.buffers()) tensors.push_back(buffer);
+  for (const auto& tensor : tensors) {
+    const at::Tensor flat = tensor.contiguous();
+    const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
+    for (std::size_t i = 0; i < flat.nbytes(); ++i) digest = (digest ^ bytes[i]) * 1099511628211ULL;
+  }
+  return digest;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  namespace nn = torch::nn;
+  if (argc != 2) return trireme::kExitUsage;
+  const auto context = trireme::comm::Context::from_environment({.backend = argv[1], .timeout_s = 30});
+  nn::Sequential model(nn::Conv2d(1, 4, 3), nn::BatchNorm2d(4), nn::Flatten(), nn::Linear(4 * 6 * 6, 10));
+  trireme::DistributedDataParallel ddp(*context, model.ptr(),
+                                       {.bucket_mib = 0.001, .first_bucket_mib = 0.001});
+  for (int step = 0; step < 4; ++step) {
+    ddp.zero_grad();
+    const at::Tensor x = at::arange(4 * 64, at::kFloat).mul(0.7 + context->rank()).add(step).sin();
+    model->forward(x.view({4, 1, 8, 8})).square().mean().backward();
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.sub_(parameter.grad(), 0.01);
+  }
+  std::printf("rank %d over %s: weights %016llx, buckets %zu, rebuilt %d\n", context->rank(),
+              context->world().backend_name().c_str(), static_cast<unsigned long long>(digest_of(*model)),
+              ddp.statistics().bucket_bytes.size(), static_cast<int>(ddp.statistics().rebuilt));
+  return 0;
+} catch (const trireme::Error& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return error.exit_code();
+}
