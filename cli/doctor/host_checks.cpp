@@ -50,12 +50,12 @@ Finding check_cores() {
 Finding check_processor() {
   const auto table = table_of("/proc/cpuinfo");
   const auto find = [&](const char* name) { return table.contains(name) ? table.at(name) : std::string(); };
-  const std::string flags = " " + find("flags") + " ";
+  const std::string flags = text(" ", find("flags"), " ");
   std::string features;
   for (const auto* name : {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}) {
     if (flags.find(text(" ", name, " ")) != std::string::npos) features += text(" ", name);
   }
-  Finding finding{.subject = "processor", .found = find("model name") + ":" + features, .advice = ""};
+  Finding finding{.subject = "processor", .found = text(find("model name"), ":", features), .advice = ""};
   if (flags.find(" avx2 ") == std::string::npos && flags != "  ") {
     finding.state = FindingState::kSlow;
     finding.advice = "no AVX2: libtorch falls back to slow kernels";
