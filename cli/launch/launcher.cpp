@@ -39,8 +39,9 @@ void check(const LaunchOptions& options) {
           "--node-rank 0) and --master-port (a free port there)");
 }
 
-/// A listening socket on a free port, which rank 0 serves the rendezvous on. Bound before any rank is
-/// started, so that no other program can take the port in between.
+/// A socket on a free port, which rank 0 serves the rendezvous on. Bound before any rank is started, so that
+/// no other program is given the port in between. It does not listen, so that a program that serves the port
+/// itself (with SO_REUSEADDR, as torch's store does) can bind it once more.
 class MasterSocket {
  public:
   explicit MasterSocket(const std::string& addr) {
@@ -50,12 +51,13 @@ class MasterSocket {
     const int unknown = ::getaddrinfo(addr.c_str(), "0", &hints, &found);
     require(unknown == 0, "--master-addr ", addr, " is not a known host: ", ::gai_strerror(unknown));
     fd_ = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool listening =
-        fd_ >= 0 && ::bind(fd_, found->ai_addr, found->ai_addrlen) == 0 && ::listen(fd_, SOMAXCONN) == 0;
+    const int on = 1;
+    const bool bound = fd_ >= 0 && ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                       ::bind(fd_, found->ai_addr, found->ai_addrlen) == 0;
     const int error = errno;
     ::freeaddrinfo(found);
-    if (!listening) {
-      throw CommError(text("cannot listen on a free port of ", addr, ": ", std::strerror(error)));
+    if (!bound) {
+      throw CommError(text("cannot take a free port of ", addr, ": ", std::strerror(error)));
     }
   }
   ~MasterSocket() { ::close(fd_); }

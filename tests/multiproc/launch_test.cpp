@@ -43,10 +43,19 @@ TEST(Launch, NumbersTheRanksOfTheSecondHostAfterThoseOfTheFirst) {
   EXPECT_THAT(result.out, HasSubstr("[3] 3 6 1 29999 none\n"));
 }
 
-TEST(Launch, HandsTheListeningSocketToRankZeroOnly) {
+TEST(Launch, HandsTheBoundSocketToRankZeroOnly) {
   const auto result =
       launch({"-n", "2"}, "test -S /proc/self/fd/${TRIREME_MASTER_FD:-none} && echo socket || echo no");
   EXPECT_THAT(result.out, AllOf(HasSubstr("[0] socket\n"), HasSubstr("[1] no\n")));
+}
+
+TEST(Launch, LeavesThePortToAProgramThatServesTheRendezvousItself) {
+  const auto result = launch({"-n", "1"},
+                             "python3 -c 'import os, socket; s = socket.socket(); "
+                             "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
+                             "s.bind((\"127.0.0.1\", int(os.environ[\"MASTER_PORT\"]))); s.listen(); "
+                             "print(\"served\")'");
+  EXPECT_EQ(result.out, "[0] served\n") << result.err;
 }
 
 TEST(Launch, KeepsTheStreamsApartAndEndsTheLastLine) {

@@ -66,6 +66,14 @@ int bind_master(const LaunchEnvironment& environment) {
                        std::strerror(error), "; ", what));
 }
 
+/// The launcher has bound the port for us; listening is ours to do.
+int listen_on(int fd, const LaunchEnvironment& environment) {
+  if (::listen(fd, SOMAXCONN) == 0) return fd;
+  throw CommError(text("rank 0 cannot serve the rendezvous at ", where(environment), " on the socket that the ",
+                       "launcher handed down: ", std::strerror(errno),
+                       "; start the program through trireme launch, or unset TRIREME_MASTER_FD"));
+}
+
 bool can_connect(const addrinfo& address) {
   const int fd = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -205,8 +213,9 @@ c10::intrusive_ptr<c10d::Store> StoreConnector::connect() {
   options.timeout = milliseconds(timeout_s_);
   quieten_c10d();
   if (serve) {
-    options.masterListenFd =
-        environment_.master_listen_fd ? *environment_.master_listen_fd : bind_master(environment_);
+    options.masterListenFd = environment_.master_listen_fd
+                                 ? listen_on(*environment_.master_listen_fd, environment_)
+                                 : bind_master(environment_);
     serves_ = true;
   } else {
     wait_until_served(environment_, Deadline::after_s(timeout_s_), timeout_s_);
