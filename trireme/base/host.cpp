@@ -1,5 +1,6 @@
 #include "trireme/base/host.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -44,6 +45,16 @@ std::uint64_t peak_rss_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+bool keep_freed_memory() {
+  for (const char* name : {"GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}) {
+    if (std::getenv(name) != nullptr) return false;
+  }
+  // Older versions of the library refuse more than 32 MiB for the second one.
+  constexpr int kLarge = 1 << 30;
+  return ::mallopt(M_TRIM_THRESHOLD, kLarge) == 1 &&
+         (::mallopt(M_MMAP_THRESHOLD, kLarge) == 1 || ::mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1);
 }
 
 std::string host_id() {

@@ -71,6 +71,7 @@ std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, con
         telemetry::StatusPage::from_environment());
   }
   at::set_num_threads(state->torch_threads());
+  if (options.keep_freed_memory) trireme::keep_freed_memory();
   return std::shared_ptr<Context>(new Context(std::move(state)));
 }
 

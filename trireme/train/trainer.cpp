@@ -1,6 +1,7 @@
 #include "trireme/train/trainer.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -101,19 +102,21 @@ void Trainer::forward(std::size_t microbatch) {
   }
   const PrecisionScope scope(config_.train.precision);
   const at::Tensor logits = model_->forward(samples.input).to(at::kFloat);
-  losses_[microbatch] = at::cross_entropy_loss(logits, samples.target, {}, at::Reduction::Sum) /
-                        static_cast<double>(batch_.global_size);
+  losses_[microbatch] = at::cross_entropy_loss(logits, samples.target, {}, at::Reduction::Sum);
 }
 
 void Trainer::backward(std::size_t microbatch) {
   const at::Tensor loss = std::exchange(losses_[microbatch], at::Tensor());
+  // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
+  const double scale = 1 / static_cast<double>(batch_.global_size);
+  const at::Tensor first_gradient = at::full({}, scale);
   if (microbatch + 1 < losses_.size()) {
     const auto no_reduction = ddp_.no_sync();
-    loss.backward();
+    loss.backward(first_gradient);
   } else {
-    loss.backward();
+    loss.backward(first_gradient);
   }
-  report_.loss += loss.item<double>();
+  report_.loss += loss.item<double>() * scale;
 }
 
 void Trainer::update() {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <vector>
@@ -27,6 +28,26 @@ TEST(Host, PeakMemoryCountsWhatWasTouched) {
   const std::uint64_t before = peak_rss_bytes();
   std::vector<char> block(64 << 20, 1);
   EXPECT_GE(peak_rss_bytes(), before / 2 + block.size() / 2);
+}
+
+TEST(Host, FreedMemoryIsKeptForTheNextAllocation) {
+  const auto faults = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+  };
+  const auto touch = [] { std::vector<char>(40 << 20, 1); };
+  ASSERT_TRUE(keep_freed_memory());
+  touch();
+  const long before = faults();
+  for (int i = 0; i < 10; ++i) touch();
+  EXPECT_LT(faults() - before, 10 * (40 << 20) / 4096 / 2) << "the pages were given back and faulted in again";
+}
+
+TEST(Host, TheEnvironmentsChoiceForTheAllocatorStands) {
+  ::setenv("MALLOC_TRIM_THRESHOLD_", "131072", 1);
+  EXPECT_FALSE(keep_freed_memory());
+  ::unsetenv("MALLOC_TRIM_THRESHOLD_");
 }
 
 TEST(Host, TheIdentityCanBeChosen) {
