@@ -39,14 +39,15 @@ class Run {
       if (is_due(config_.eval.every_steps, trainer_.steps_per_epoch())) evaluate();
       if (config_.checkpoint.every_steps > 0 && is_due(config_.checkpoint.every_steps, 0)) save_checkpoint();
     }
-    take(trainer_.last_report());
+    take(trainer_.last_report(), times_);
   }
 
   RunResult finish();
 
  private:
   void step(int stop_signal);
-  void take(const std::optional<StepReport>& report);
+  /// `at`: what had passed when the step of the report was over.
+  void take(const std::optional<StepReport>& report, StepTimes at);
   void evaluate();
   void save_checkpoint();
   /// True every `every` steps, or every `otherwise` steps where `every` is 0.
@@ -76,30 +77,32 @@ StepTimes operator-(const StepTimes& a, const StepTimes& b) {
 }
 
 void Run::step(int stop_signal) {
+  const StepTimes before = times_;
   const double begin_s = now_s();
-  const std::optional<StepReport> report = trainer_.step(stop_signal);
+  const std::optional<StepReport> of_step_before = trainer_.step(stop_signal);
   times_.steps_s += now_s() - begin_s;
   times_.steps += 1;
-  take(report);
+  times_.data_wait_s = trainer_.data_wait_s();
+  times_.comm_wait_s = trainer_.comm_wait_s();
+  take(of_step_before, before);
 }
 
-void Run::take(const std::optional<StepReport>& report) {
+void Run::take(const std::optional<StepReport>& report, StepTimes at) {
   if (!report) return;
   times_.samples += report->samples;
+  at.samples = times_.samples;
   epoch_loss_.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->samples);
   stop_signal_ = report->stop_signal;
   if (!recorder_ ||
       (report->step % config_.run.log_every_steps != 0 && report->step != trainer_.total_steps())) {
     return;
   }
-  times_.data_wait_s = trainer_.data_wait_s();
-  times_.comm_wait_s = trainer_.comm_wait_s();
-  recorder_->step(*report, times_ - times_before_);
-  times_before_ = times_;
+  recorder_->step(*report, at - times_before_);
+  times_before_ = at;
 }
 
 void Run::evaluate() {
-  take(trainer_.last_report());
+  take(trainer_.last_report(), times_);
   evaluation_ = trainer_.evaluate();
   evaluated_step_ = trainer_.steps_done();
   if (recorder_) recorder_->evaluation(trainer_.steps_done(), *evaluation_);
@@ -107,7 +110,7 @@ void Run::evaluate() {
 
 /// The report of the last step comes first: nothing that has diverged is saved.
 void Run::save_checkpoint() {
-  take(trainer_.last_report());
+  take(trainer_.last_report(), times_);
   saved_step_ = trainer_.steps_done();
   if (!recorder_) return;
   context_.status().set_action(text("step ", saved_step_, ": writing a checkpoint"));

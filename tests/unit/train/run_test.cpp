@@ -54,6 +54,16 @@ class RunTraining : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
+TEST_F(RunTraining, EveryLineOfMetricsCountsTheTimeOfItsOwnSteps) {
+  run(1, config("a"));
+  for (const std::string& line : split(file("a", "metrics.jsonl"), '\n')) {
+    if (line.find("\"event\":\"step\"") == std::string::npos) continue;
+    const std::string key = "\"step_s\":";
+    // A step of this network takes tens of microseconds: a line without one would say 1e-9 s.
+    EXPECT_GT(std::stod(line.substr(line.find(key) + key.size())), 1e-6) << line;
+  }
+}
+
 TEST_F(RunTraining, LeavesSummaryMetricsConfigurationAndModel) {
   const RunResult result = run(2, config("a"));
   EXPECT_EQ(result.status, "completed");
