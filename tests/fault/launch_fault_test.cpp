@@ -2,10 +2,7 @@
 // right rank, bounded time, nothing left behind.
 
 #include <gmock/gmock.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -13,6 +10,7 @@
 #include <thread>
 
 #include "tests/support/child_process.h"
+#include "tests/support/ports.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/text.h"
 
@@ -138,25 +136,17 @@ TEST(CtrlC, EndsTheLauncherAndAllRanksWith130) {
 TEST(MissingRank, IsNamedByTheDeadline) {
   // A world of two hosts of which one is never started.
   const auto result = run({bin("trireme"), "launch", "-n", "1", "--nnodes", "2", "--master-addr", "127.0.0.1",
-                           "--master-port", "28761", "--", bin("rank_fault_loop"), "2", "60"},
+                           "--master-port", text(free_port()), "--", bin("rank_fault_loop"), "2", "60"},
                           {}, kBound_s + 10);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, testing::ContainsRegex("rank(s)? 1 .*(arrive|missing)"));
 }
 
 TEST(TakenPort, IsSaidWithWhatToDo) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(::listen(fd, 1), 0);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  const auto result = run({bin("trireme"), "launch", "-n", "2", "--master-port",
-                           text(ntohs(address.sin_port)), "--", bin("rank_fault_loop"), "2", "60"},
+  const TakenPort port;
+  const auto result = run({bin("trireme"), "launch", "-n", "2", "--master-port", text(port.number()), "--",
+                           bin("rank_fault_loop"), "2", "60"},
                           {}, kBound_s + 10);
-  ::close(fd);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr("Address already in use"));
 }

@@ -1,10 +1,7 @@
 // Ranks as real processes, started by hand with the variables of a launcher.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <map>
 #include <memory>
@@ -12,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/child_process.h"
+#include "tests/support/ports.h"
 #include "trireme/base/clock.h"
 
 namespace trireme {
@@ -19,20 +17,9 @@ namespace {
 
 using test::ChildProcess;
 using test::ChildResult;
+using test::free_port;
 using testing::AllOf;
 using testing::HasSubstr;
-
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), length);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 struct World {
   int size = 2;
@@ -110,17 +97,9 @@ TEST(CommProcesses, DifferentWorldSizesNameBothSides) {
 }
 
 TEST(CommProcesses, APortThatIsTakenSaysWhatToDo) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(::listen(fd, 1), 0);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  auto rank = start({.size = 2, .port = ntohs(address.sin_port)}, 0);
+  const test::TakenPort port;
+  auto rank = start({.size = 2, .port = port.number()}, 0);
   const ChildResult result = rank->wait(60);
-  ::close(fd);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, AllOf(HasSubstr("another program listens"), HasSubstr("MASTER_PORT")));
 }

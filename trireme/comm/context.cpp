@@ -63,11 +63,11 @@ std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, con
   if (environment.world_size == 1) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     state = State::make(
-        environment, options, [store] { return store; }, telemetry::StatusPage::from_environment());
+        environment, options, [store](double) { return store; }, telemetry::StatusPage::from_environment());
   } else {
-    StoreConnector connector(environment, options.timeout_s);
+    StoreConnector connector(environment);
     state = State::make(
-        environment, options, [connector]() mutable { return connector.connect(); },
+        environment, options, [connector](double timeout_s) mutable { return connector.connect(timeout_s); },
         telemetry::StatusPage::from_environment());
   }
   at::set_num_threads(state->torch_threads());
@@ -85,10 +85,9 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   state->status = std::move(status);
   state->status->set_rank(environment.rank);
   state->status_line = std::make_shared<StatusLine>(*state->status);
-  const StoreSource prefixed_stores = [stores, prefix = text("trireme/", environment.restart_count)] {
-    return prefixed(prefix, stores());
-  };
-  state->store = prefixed_stores();
+  const StoreSource prefixed_stores = [stores, prefix = text("trireme/", environment.restart_count)](
+                                          double timeout_s) { return prefixed(prefix, stores(timeout_s)); };
+  state->store = prefixed_stores(options.timeout_s);
   const Arrival mine{.world_size = environment.world_size,
                      .version = kVersion,
                      .backend = options.backend,
@@ -195,7 +194,7 @@ void run_ranks_as_threads(int num_ranks, const std::function<void(Context&)>& bo
     std::unique_ptr<Context> context;
     try {
       context.reset(new Context(Context::State::make(
-          environment, chosen, [store] { return store; }, telemetry::StatusPage::make_private())));
+          environment, chosen, [store](double) { return store; }, telemetry::StatusPage::make_private())));
       body(*context);
     } catch (const std::exception& error) {
       {

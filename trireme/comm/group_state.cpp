@@ -67,19 +67,24 @@ void Group::State::wait(const Operation& operation, c10d::Work& work) {
 }
 
 void Group::State::fail_operation(const Operation& operation, const std::exception_ptr& error) {
-  end(operation.number, OperationRecord::State::kFailed);
-  if (failed()) throw_failure();
+  if (failed()) {
+    end(operation.number, OperationRecord::State::kFailed);
+    throw_failure();
+  }
   const auto [what, explained] = message_of(error);
   const std::string of_operation = text("rank ", parts.world_ranks[static_cast<std::size_t>(parts.rank)],
                                         ", group '", parts.name, "', ", operation.record().describe(), ": ");
   if (explained && tells_a_cause(what)) {
+    end(operation.number, OperationRecord::State::kFailed);
     // A backend made of others speaks of the operation of a part.
     fail(what.find(name_of(operation.kind)) != std::string::npos ? what : of_operation + what);
     throw_failure();
   }
   const bool late = now_s() >= operation.issued_s + parts.timeout_s - kClockGrainS;
+  // Pending as long as this lasts: the watcher looks for those who keep a pending operation from ending.
   const std::string blamed =
       parts.watcher ? parts.watcher->explain(*this, operation, kPatienceS) : std::string();
+  end(operation.number, OperationRecord::State::kFailed);
   if (failed()) throw_failure();  // somebody else knew better
   std::string cause = of_operation;
   if (late) {

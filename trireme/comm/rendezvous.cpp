@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <c10/util/Logging.h>
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -69,15 +70,23 @@ int bind_master(const LaunchEnvironment& environment) {
 /// The launcher has bound the port for us; listening is ours to do.
 int listen_on(int fd, const LaunchEnvironment& environment) {
   if (::listen(fd, SOMAXCONN) == 0) return fd;
-  throw CommError(text("rank 0 cannot serve the rendezvous at ", where(environment), " on the socket that the ",
-                       "launcher handed down: ", std::strerror(errno),
+  throw CommError(text("rank 0 cannot serve the rendezvous at ", where(environment),
+                       " on the socket that the ", "launcher handed down: ", std::strerror(errno),
                        "; start the program through trireme launch, or unset TRIREME_MASTER_FD"));
 }
 
-bool can_connect(const addrinfo& address) {
-  const int fd = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+/// A blocking connect to a host that is cut off would wait for minutes.
+bool can_connect(const addrinfo& address, const Deadline& deadline) {
+  const int fd = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return false;
-  const bool connected = ::connect(fd, address.ai_addr, address.ai_addrlen) == 0;
+  bool connected = ::connect(fd, address.ai_addr, address.ai_addrlen) == 0;
+  if (!connected && errno == EINPROGRESS) {
+    pollfd answer{.fd = fd, .events = POLLOUT, .revents = 0};
+    const int ready = ::poll(&answer, 1, static_cast<int>(deadline.remaining_s() * 1000));
+    int error = 0;
+    socklen_t length = sizeof error;
+    connected = ready == 1 && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+  }
   ::close(fd);
   return connected;
 }
@@ -87,7 +96,7 @@ void wait_until_served(const LaunchEnvironment& environment, const Deadline& dea
   const Addresses addresses(environment);
   while (true) {
     for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
-      if (can_connect(*address)) return;
+      if (can_connect(*address, deadline)) return;
     }
     if (deadline.expired()) {
       throw CommError(text("rank ", environment.rank, " of ", environment.world_size,
@@ -203,14 +212,14 @@ void quieten_c10d() {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> StoreConnector::connect() {
+c10::intrusive_ptr<c10d::Store> StoreConnector::connect(double timeout_s) {
   const bool serve = environment_.rank == 0 && !environment_.master_store_is_external && !serves_;
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(environment_.master_port);
   options.isServer = serve;
   options.waitWorkers = false;
   options.useLibUV = false;
-  options.timeout = milliseconds(timeout_s_);
+  options.timeout = milliseconds(timeout_s);
   quieten_c10d();
   if (serve) {
     options.masterListenFd = environment_.master_listen_fd
@@ -218,11 +227,11 @@ c10::intrusive_ptr<c10d::Store> StoreConnector::connect() {
                                  : bind_master(environment_);
     serves_ = true;
   } else {
-    wait_until_served(environment_, Deadline::after_s(timeout_s_), timeout_s_);
+    wait_until_served(environment_, Deadline::after_s(timeout_s), timeout_s);
   }
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, options);
-    bound_waits(environment_, timeout_s_);
+    bound_waits(environment_, timeout_s);
     return store;
   } catch (const std::exception& error) {
     throw CommError(text("rank ", environment_.rank, " could not use the rendezvous at ", where(environment_),

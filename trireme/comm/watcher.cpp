@@ -12,9 +12,15 @@ namespace {
 constexpr double kGraceS = 0.5;
 // Rounds in which this rank publishes its operations after somebody was found waiting.
 constexpr int kPublishingRounds = 4;
+// How long one answer of the store is waited for, or a new connection: as long as the thread may take to end.
+constexpr double kStorePatienceS = 1;
 
 std::string operations_key(const std::string& group, int world_rank) {
   return text("operations/", group, "/", world_rank);
+}
+
+std::string failure_key(int world_rank, std::uint64_t number) {
+  return text("failure/", world_rank, "/", number);
 }
 
 std::string last_of(const std::vector<Operation>& operations) {
@@ -29,13 +35,13 @@ Watcher::Watcher(WatcherOptions options)
     : options_(std::move(options)),
       left_(options_.arrivals.size()),
       beats_(options_.arrivals.size()),
-      beat_changed_s_(options_.arrivals.size(), now_s()) {
+      beat_changed_s_(options_.arrivals.size()),
+      heard_(options_.arrivals.size()) {
   const Arrival& me = options_.arrivals[static_cast<std::size_t>(options_.rank)];
   for (const auto& peer : options_.arrivals) {
     const bool watchable = peer.host_id == me.host_id && peer.pid != me.pid;
     processes_.push_back(watchable ? std::make_unique<wire::PeerProcess>(peer.pid) : nullptr);
   }
-  store_ = options_.connect();
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "trireme-watch");
 }
@@ -73,7 +79,7 @@ void Watcher::run() {
     hurry_ = false;
     lock.unlock();
     try {
-      if (!store_) store_ = options_.connect();
+      if (!store_) store_ = options_.connect(kStorePatienceS);
       round();
     } catch (const std::exception&) {
       // Without the store there is still what this host's processes tell.
@@ -118,23 +124,32 @@ void Watcher::tell() {
       if (outbox_.empty()) return;
       told = outbox_.front();
     }
-    const auto index = store_->add("failures", 1) - 1;
-    store_->set(text("failure/", index), told.group + "\n" + told.cause);
+    // In this order, so that a connection lost in between repeats it and leaves no hole.
+    store_->set(failure_key(options_.rank, told_), told.group + "\n" + told.cause);
+    store_->add("failures", 1);
+    ++told_;
     const std::lock_guard lock(mutex_);
     outbox_.erase(outbox_.begin());
   }
 }
 
 void Watcher::listen(const Groups& watched) {
-  while (store_->check({text("failure/", next_failure_)})) {
-    saw_failure_ = true;
-    const std::string message = store_->get_to_str(text("failure/", next_failure_++));
-    const auto end_of_group = message.find('\n');
-    const std::string group = message.substr(0, end_of_group);
-    for (const auto& each : watched) {
-      if (group == kAllGroups || each->parts.name == group) each->fail_told(message.substr(end_of_group + 1));
+  const auto failures = store_->add("failures", 0);
+  if (failures == failures_seen_) return;
+  for (std::size_t rank = 0; rank < heard_.size(); ++rank) {
+    for (std::string key; store_->check({key = failure_key(static_cast<int>(rank), heard_[rank])});
+         ++heard_[rank]) {
+      saw_failure_ = true;
+      const std::string message = store_->get_to_str(key);
+      const auto end_of_group = message.find('\n');
+      const std::string group = message.substr(0, end_of_group);
+      for (const auto& each : watched) {
+        if (group == kAllGroups || each->parts.name == group)
+          each->fail_told(message.substr(end_of_group + 1));
+      }
     }
   }
+  failures_seen_ = failures;
 }
 
 void Watcher::publish_operations(const Groups& watched) {
@@ -183,12 +198,14 @@ void Watcher::read_member(const GroupParts& parts, int member) {
   };
   const std::string beat = read(text("beat/", world_rank));
   const bool left = store_->check({text("left/", world_rank)});
-  auto operations = decode_operations(read(operations_key(parts.name, world_rank)));
+  const std::string operations = operations_key(parts.name, world_rank);
+  const bool has_published = store_->check({operations});
+  auto decoded = decode_operations(read(operations));
   const std::lock_guard lock(mutex_);
   left_[index] = left;
-  if (beats_[index] != beat) beat_changed_s_[index] = now_s();
+  if (!beat_changed_s_[index] || beats_[index] != beat) beat_changed_s_[index] = now_s();
   beats_[index] = beat;
-  published_[parts.name][member] = std::move(operations);
+  if (has_published) published_[parts.name][member] = std::move(decoded);
 }
 
 Published Watcher::published(const std::string& group) const {
@@ -260,8 +277,8 @@ std::string Watcher::who_is_behind(const Group::State& group, const Operation& o
                             theirs.empty() ? "none" : last_of(theirs)));
     }
     const std::lock_guard lock(mutex_);
-    const double silent_s = now_s() - beat_changed_s_[index];
-    if (found != known.end() && silent_s > 8 * options_.period_s) {
+    const double silent_s = beat_changed_s_[index] ? now_s() - *beat_changed_s_[index] : 0;
+    if (silent_s > 8 * options_.period_s) {
       behind.push_back(
           text(name_of_rank(world_rank), " was last heard of ", human_duration(silent_s), " ago"));
     }

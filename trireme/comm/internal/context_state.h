@@ -17,9 +17,6 @@
 
 namespace trireme::comm {
 
-/// Connects to the store of the world; the second and later connections are for other threads of the rank.
-using StoreSource = std::function<c10::intrusive_ptr<c10d::Store>()>;
-
 struct Context::State {
   /// Collective: arrival of all ranks at the store, and the group of all.
   static std::unique_ptr<State> make(const LaunchEnvironment& environment, const ContextOptions& options,

@@ -2,6 +2,7 @@
 // How the ranks of a world find each other: the store that rank 0 serves, and the arrival of all ranks, who
 // publish what they are and check that the others agree.
 
+#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
@@ -23,16 +24,19 @@ struct Arrival {
 /// Serves (rank 0, first connection) or joins the store of the environment.
 class StoreConnector {
  public:
-  StoreConnector(LaunchEnvironment environment, double timeout_s)
-      : environment_(std::move(environment)), timeout_s_(timeout_s) {}
-  /// A connection whose every wait ends by the timeout. Throws CommError: port taken, nobody there.
-  c10::intrusive_ptr<c10d::Store> connect();
+  explicit StoreConnector(LaunchEnvironment environment) : environment_(std::move(environment)) {}
+  /// A connection whose every wait, its own making included, ends by the timeout. Throws CommError: port
+  /// taken, nobody there.
+  c10::intrusive_ptr<c10d::Store> connect(double timeout_s);
 
  private:
   LaunchEnvironment environment_;
-  double timeout_s_;
   bool serves_ = false;
 };
+
+/// Connects to the store of the world, within a timeout in seconds that every later wait of the connection
+/// has too; the second and later connections are for other threads of the rank.
+using StoreSource = std::function<c10::intrusive_ptr<c10d::Store>(double timeout_s)>;
 
 /// Publishes `mine` and returns everybody's, by rank. Throws CommError that names the missing ranks at the
 /// deadline, or both sides where ranks disagree about the world.

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -27,7 +28,7 @@ namespace trireme::comm {
 struct WatcherOptions {
   int rank = 0;
   std::vector<Arrival> arrivals;  ///< by world rank
-  std::function<c10::intrusive_ptr<c10d::Store>()> connect;
+  StoreSource connect;
   double period_s = 0.25;
   double stall_s = 0.5;  ///< an operation older than this makes all ranks publish theirs
 };
@@ -86,7 +87,7 @@ class Watcher {
   /// What members have published of their operations, by group.
   std::map<std::string, Published> published_;
   std::vector<std::string> beats_;
-  std::vector<double> beat_changed_s_;
+  std::vector<std::optional<double>> beat_changed_s_;  ///< empty before the first look
   std::uint64_t rounds_ = 0;
   bool stop_ = false;
   std::atomic<bool> saw_failure_ = false;
@@ -95,7 +96,9 @@ class Watcher {
   c10::intrusive_ptr<c10d::Store> store_;  ///< of the thread; empty while the store does not answer
   double store_lost_s_ = 0;
   std::uint64_t beat_ = 0;
-  std::uint64_t next_failure_ = 0;
+  std::uint64_t told_ = 0;            ///< failures that this rank has told
+  std::vector<std::uint64_t> heard_;  ///< by world rank
+  std::int64_t failures_seen_ = 0;    ///< of all ranks
   std::int64_t stalls_seen_ = 0;
   int publishing_rounds_ = 0;
   std::map<std::string, std::uint64_t> stalled_number_;

@@ -1,0 +1,58 @@
+// What the ranks of one host say when something happens to the other, or to the network between them.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "tests/support/two_hosts.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::ContainsRegex;
+
+constexpr double kTimeout_s = 3;
+// Two deadlines and the launcher's patience, and room for a loaded machine.
+constexpr double kBound_s = 2 * kTimeout_s + 20;
+
+/// Two ranks on each host that reduce in a loop.
+class HostsFault : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
+    launchers_ = hosts_.launch(2, {bin("rank_fault_loop"), text(kTimeout_s), "60"});
+    for (int rank = 0; rank < 4; ++rank) {
+      ASSERT_TRUE(launcher(rank / 2).wait_for_output(text("[", rank, "] step 20"), 60));
+    }
+  }
+
+  ChildProcess& launcher(int host) { return *launchers_.at(static_cast<std::size_t>(host)); }
+
+  /// What the launcher of the host has said when it ends with a communication error.
+  std::string complaint(int host) {
+    const ChildResult result = launcher(host).wait(kBound_s);
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    return result.err;
+  }
+
+  TwoHosts hosts_;
+  std::vector<std::unique_ptr<ChildProcess>> launchers_;
+};
+
+TEST_F(HostsFault, BothHostsNameTheRankThatWasKilledOnOne) {
+  ::kill(launcher(1).children().at(1), SIGKILL);
+  EXPECT_THAT(complaint(0), ContainsRegex("\\[[01]\\] error: [^\n]*all_reduce[^\n]*rank 3"));
+  EXPECT_THAT(complaint(1), ContainsRegex("rank 3 [^\n]*was killed by SIGKILL"));
+}
+
+TEST_F(HostsFault, ACutCableIsAnErrorOnBothByTheDeadline) {
+  hosts_.cut_cable();
+  EXPECT_THAT(complaint(0),
+              ContainsRegex("\\[[01]\\] error: [^\n]*all_reduce[^\n]*rank [23] [^\n]*was last heard of"));
+  EXPECT_THAT(complaint(1),
+              ContainsRegex("\\[[23]\\] error: [^\n]*all_reduce[^\n]*the store that rank 0 serves"));
+}
+
+}  // namespace
+}  // namespace trireme::test
