@@ -41,7 +41,8 @@ TEST(Host, FreedMemoryIsKeptForTheNextAllocation) {
   touch();
   const long before = faults();
   for (int i = 0; i < 10; ++i) touch();
-  EXPECT_LT(faults() - before, 10 * (40 << 20) / 4096 / 2) << "the pages were given back and faulted in again";
+  EXPECT_LT(faults() - before, 10 * (40 << 20) / 4096 / 2)
+      << "the pages were given back and faulted in again";
 }
 
 TEST(Host, TheEnvironmentsChoiceForTheAllocatorStands) {

@@ -1,0 +1,72 @@
+// Training loses ranks in the middle and ends with the numbers of a run that lost none.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trained_run.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+constexpr int kRanks = 2;
+
+/// Some seconds of training with a checkpoint every 50 steps; "step N  test accuracy" is printed before the
+/// checkpoint of that step is written, so a kill at that moment often hits the writing.
+class TrainRestart : public testing::Test {
+ protected:
+  std::vector<std::string> command(const std::string& name, int restarts) const {
+    std::vector<std::string> words = {bin("trireme"), "train",      TRIREME_SOURCE_DIR "/examples/quick.toml",
+                                      "-n",           text(kRanks), "--max-restarts",
+                                      text(restarts)};
+    for (const std::string& setting :
+         {text("run.folder=", folder_.path().string()), text("run.name=", name),
+          std::string("run.log_every_steps=5"), std::string("train.epochs=5"),
+          std::string("model.hidden=[512,256]"), std::string("comm.timeout_s=20")}) {
+      words.insert(words.end(), {"--set", setting});
+    }
+    return words;
+  }
+
+  TemporaryFolder folder_;
+};
+
+/// Kills the rank as soon as the step is done; 0 when the run does not get there.
+int kill_rank_at(ChildProcess& launcher, int step, std::size_t rank) {
+  if (!launcher.wait_for_output(text("step ", step, "  test accuracy"), 60)) return 0;
+  const auto pids = launcher.children();  // in the order in which the ranks were started
+  if (pids.size() != kRanks || ::kill(pids[rank], SIGKILL) != 0) return 0;
+  return pids[rank];
+}
+
+TEST_F(TrainRestart, EndsWithTheBitsOfAnUninterruptedRun) {
+  const ChildResult quiet = run(command("quiet", 0), {}, 90);
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+
+  ChildProcess launcher(command("disturbed", 2));
+  const int first = kill_rank_at(launcher, 100, 1);
+  const int second = kill_rank_at(launcher, 200, 0);  // the one that writes checkpoints and metrics
+  const ChildResult result = launcher.wait(90);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr(text("rank 1 (pid ", first, ") was killed by SIGKILL")));
+  EXPECT_THAT(result.err, HasSubstr(text("rank 0 (pid ", second, ") was killed by SIGKILL")));
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
+  EXPECT_THAT(result.out, ContainsRegex("resuming mlp on synthetic: steps (51|101) to 320"));
+  EXPECT_THAT(result.out, ContainsRegex("resuming mlp on synthetic: steps (151|201) to 320"));
+
+  const TrainedRun expected = read_run(folder_ / "quiet"), found = read_run(folder_ / "disturbed");
+  EXPECT_EQ(found.status, "completed");
+  EXPECT_EQ(found.steps, 320);
+  EXPECT_EQ(found.weights_xxh3, expected.weights_xxh3);
+  EXPECT_EQ(found.logged_steps, expected.logged_steps) << "each line of metrics once";
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.train_loss, expected.train_loss);
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,93 @@
+// One world over two hosts with a network between them: shared memory inside each, gloo over the cable.
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trained_run.h"
+#include "tests/support/two_hosts.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+
+class Hosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
+  }
+
+  /// What two ranks on each host print together.
+  std::string output_of(const std::vector<std::string>& command) const {
+    std::string output;
+    for (auto& launcher : hosts_.launch(2, command)) {
+      const ChildResult result = launcher->wait(60);
+      EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+      output += result.out;
+    }
+    return output;
+  }
+
+  TwoHosts hosts_;
+};
+
+TEST_F(Hosts, AutoIsHierarchicalAndFindsTheAddressThatFacesTheOtherHost) {
+  const std::string output = output_of({bin("rank_comm_probe"), "auto", "20", "sum"});
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(output, HasSubstr(text("rank ", rank, " of 4 over hierarchical: sum 10")));
+  }
+}
+
+TEST_F(Hosts, GlooAloneConnectsAllRanksOfBoth) {
+  const std::string output = output_of({bin("rank_comm_probe"), "gloo", "20", "sum"});
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(output, HasSubstr(text("rank ", rank, " of 4 over gloo: sum 10")));
+  }
+}
+
+TEST_F(Hosts, AllReplicasEndWithTheSameBits) {
+  std::set<std::string> digests;
+  int num_ranks = 0;
+  for (const std::string& line : split(output_of({bin("rank_ddp_steps"), "auto"}), '\n')) {
+    const auto begin = line.find("weights ");
+    if (begin == std::string::npos) continue;
+    digests.insert(line.substr(begin, line.find(',', begin) - begin));
+    ++num_ranks;
+  }
+  EXPECT_EQ(num_ranks, 4);
+  EXPECT_EQ(digests.size(), 1u) << testing::PrintToString(digests);
+}
+
+TEST_F(Hosts, TrainingGivesTheNumbersOfOneRank) {
+  const TemporaryFolder folder;
+  const auto command = [&](const std::string& name) -> std::vector<std::string> {
+    return {bin("trireme-torch"),
+            "train",
+            TRIREME_SOURCE_DIR "/examples/quick.toml",
+            "--set",
+            "run.folder=" + folder.path().string(),
+            "--set",
+            "run.name=" + name,
+            "--set",
+            "run.log_every_steps=1",
+            "--set",
+            "train.max_steps=10",
+            "--set",
+            "comm.timeout_s=20"};
+  };
+  output_of(command("hosts"));
+  const ChildResult one = run(command("one"), {}, 60);
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const TrainedRun found = read_run(folder / "hosts");
+  EXPECT_EQ(found.world_size, 4);
+  // The bound of docs/training.md: only the order in which f32 numbers are added differs.
+  const auto [loss, weight] = distance(found, read_run(folder / "one"));
+  EXPECT_LT(loss, 1e-5);
+  EXPECT_LT(weight, 1e-5);
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,161 @@
+// The law of parallel training: any mode on N ranks gives the numbers of one rank on the same global batch,
+// bit by bit where the order of additions is the same, else within a bound. One row per combination; one that
+// does not exist yet is a row too, which says why and fails on the day on which its key appears.
+
+#include <gmock/gmock.h>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trained_run.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+
+enum class Equal {
+  kBits,      ///< to one rank with as many micro-batches: two parts have one order
+  kUpToSums,  ///< f32 numbers are added in another order
+  kUpToBf16,  ///< gradients travel with 8 significant bits
+};
+
+struct Mode {
+  const char* name;
+  const char* mesh;
+  int ranks = 0;
+  int accumulation = 1;
+  const char* backend = "shm";
+  const char* compression = "none";
+  Equal equal = Equal::kUpToSums;
+  int ranks_per_host = 0;             ///< 0: all on one
+  const char* missing_key = nullptr;  ///< key of the configuration that the mode will need
+};
+
+constexpr Mode kModes[] = {
+    {.name = "Dp2", .mesh = "dp 2", .ranks = 2, .equal = Equal::kBits},
+    {.name = "Dp3UnequalParts", .mesh = "dp 3", .ranks = 3},
+    {.name = "Dp4", .mesh = "dp 4", .ranks = 4},
+    {.name = "Dp2Accumulation2", .mesh = "dp 2", .ranks = 2, .accumulation = 2},
+    {.name = "Dp4Accumulation2", .mesh = "dp 4", .ranks = 4, .accumulation = 2},
+    {.name = "Dp2Gloo", .mesh = "dp 2", .ranks = 2, .backend = "gloo", .equal = Equal::kBits},
+    {.name = "Dp4Gloo", .mesh = "dp 4", .ranks = 4, .backend = "gloo"},
+    {.name = "Dp4TwoHosts", .mesh = "dp 4", .ranks = 4, .backend = "hierarchical", .ranks_per_host = 2},
+    {.name = "Dp3UnevenHosts", .mesh = "dp 3", .ranks = 3, .backend = "hierarchical", .ranks_per_host = 2},
+    {.name = "Dp2Bf16", .mesh = "dp 2", .ranks = 2, .compression = "bf16", .equal = Equal::kUpToBf16},
+    {.name = "Dp4Bf16TwoHostsAccumulation2",
+     .mesh = "dp 4",
+     .ranks = 4,
+     .accumulation = 2,
+     .backend = "hierarchical",
+     .compression = "bf16",
+     .equal = Equal::kUpToBf16,
+     .ranks_per_host = 2},
+    {.name = "Pp2", .mesh = "pp 2", .missing_key = "parallel.pipeline"},
+    {.name = "Tp2", .mesh = "tp 2", .missing_key = "parallel.tensor"},
+    {.name = "Dp2Pp2", .mesh = "dp 2 x pp 2", .missing_key = "parallel.pipeline"},
+    {.name = "Dp2Tp2", .mesh = "dp 2 x tp 2", .missing_key = "parallel.tensor"},
+    {.name = "Pp2Tp2", .mesh = "pp 2 x tp 2", .missing_key = "parallel.tensor"},
+    {.name = "Dp2ShardedOptimizer", .mesh = "dp 2, zero", .missing_key = "parallel.zero"},
+};
+
+std::ostream& operator<<(std::ostream& out, const Mode& mode) { return out << mode.mesh; }
+
+// Bounds of docs/training.md.
+constexpr double kSumsBound = 1e-5;
+constexpr double kBf16LossBound = 1e-3;
+constexpr double kBf16WeightBound = 1e-3;
+
+class Modes : public testing::TestWithParam<Mode> {
+ protected:
+  /// Two epochs of 4096 samples by 1000: equal and unequal parts, and a small last batch.
+  std::vector<std::string> train_words(const std::string& name, const Mode& mode) const {
+    std::vector<std::string> words = {"train", TRIREME_SOURCE_DIR "/examples/quick.toml"};
+    for (const std::string& setting :
+         {"run.folder=" + folder_.path().string(), "run.name=" + name, std::string("run.log_every_steps=1"),
+          std::string("train.global_batch=1000"), text("train.accumulation=", mode.accumulation),
+          std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
+          text("comm.backend=", mode.backend), std::string("comm.torch_threads=1"),
+          std::string("comm.timeout_s=30")}) {
+      words.insert(words.end(), {"--set", setting});
+    }
+    return words;
+  }
+
+  TrainedRun finished(const std::string& name, const std::vector<std::string>& command) const {
+    const ChildResult result = run(command, {}, 60);
+    if (result.exit_code != 0)
+      throw std::runtime_error(text(join(command, " "), "\n", result.out, result.err));
+    return read_run(folder_ / name);
+  }
+
+  TrainedRun train_on_one_rank(const Mode& mode) const {
+    const int parts = mode.equal == Equal::kBits ? mode.ranks * mode.accumulation : 1;
+    std::vector<std::string> command = {bin("trireme-torch")};
+    for (auto& word : train_words("one", {.name = "", .mesh = "", .accumulation = parts})) {
+      command.push_back(word);
+    }
+    return finished("one", command);
+  }
+
+  TrainedRun train_on_ranks(const Mode& mode) const {
+    std::vector<std::string> command;
+    auto words = train_words("ranks", mode);
+    if (mode.ranks_per_host == 0) {
+      command = {bin("trireme")};
+      words.insert(words.end(), {"-n", text(mode.ranks)});
+    } else {
+      const std::string on_its_host =
+          text("TRIREME_HOST_ID=host$((RANK / ", mode.ranks_per_host, ")) exec \"$0\" \"$@\"");
+      command = {bin("trireme"), "launch", "-n",        text(mode.ranks),    "--",
+                 "bash",         "-c",     on_its_host, bin("trireme-torch")};
+    }
+    command.insert(command.end(), words.begin(), words.end());
+    return finished("ranks", command);
+  }
+
+  /// The configuration does not know the mode.
+  void expect_missing(const Mode& mode) const {
+    auto words = train_words("missing", {.name = "", .mesh = ""});
+    words.insert(words.begin(), bin("trireme-torch"));
+    words.insert(words.end(), {"--set", text(mode.missing_key, "=2")});
+    EXPECT_THAT(run(words, {}, 60).err, HasSubstr(text("unknown key '", mode.missing_key)))
+        << "the mode is there: give its row ranks and a bound";
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_P(Modes, GiveTheNumbersOfOneRank) {
+  const Mode& mode = GetParam();
+  if (mode.missing_key != nullptr) {
+    expect_missing(mode);
+    GTEST_SKIP() << "no such mode yet: there is no key " << mode.missing_key;
+  }
+  const TrainedRun one = train_on_one_rank(mode), ranks = train_on_ranks(mode);
+  EXPECT_EQ(ranks.world_size, mode.ranks);
+  ASSERT_EQ(ranks.losses.size(), 10u);
+  EXPECT_LT(ranks.losses.back(), ranks.losses.front()) << "nothing was learnt";
+  const auto [loss, weight] = distance(ranks, one);
+  switch (mode.equal) {
+    case Equal::kBits:
+      EXPECT_EQ(ranks.weights_xxh3, one.weights_xxh3);
+      EXPECT_EQ(ranks.losses, one.losses);
+      break;
+    case Equal::kUpToSums:
+      EXPECT_LT(loss, kSumsBound);
+      EXPECT_LT(weight, kSumsBound);
+      break;
+    case Equal::kUpToBf16:
+      EXPECT_LT(loss, kBf16LossBound);
+      EXPECT_LT(weight, kBf16WeightBound);
+      EXPECT_GT(weight, kSumsBound) << "nothing was rounded to bf16";
+      break;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, Modes, testing::ValuesIn(kModes),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,33 @@
+#pragma once
+// What `trireme train` has left in a run's folder, and how far two runs are apart. Values; needs no torch.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace trireme::test {
+
+struct TrainedRun {
+  std::string status;
+  int world_size = 0;
+  std::int64_t steps = 0;
+  double train_loss = 0;
+  std::string weights_xxh3;
+  std::vector<std::int64_t> logged_steps;  ///< of metrics.jsonl, in order
+  std::vector<double> losses;              ///< of those steps
+  std::vector<float> weights;              ///< all of model.safetensors, in the order of the file
+};
+
+/// Throws DataError when a file is missing, std::exception when it cannot be understood.
+TrainedRun read_run(const std::filesystem::path& folder);
+
+struct Distance {
+  double loss = 0;    ///< largest relative difference of a step's loss, or of the last epoch's mean
+  double weight = 0;  ///< largest absolute difference of a weight
+};
+
+/// Throws std::runtime_error when the runs do not have the same steps and number of weights.
+Distance distance(const TrainedRun& found, const TrainedRun& expected);
+
+}  // namespace trireme::test
