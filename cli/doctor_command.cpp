@@ -29,6 +29,8 @@ const char* word_of(FindingState state) {
   switch (state) {
     case FindingState::kOk:
       return "ok";
+    case FindingState::kAbsent:
+      return "absent";
     case FindingState::kSlow:
       return "slow";
     default:
@@ -40,6 +42,8 @@ const char* colour_of(FindingState state) {
   switch (state) {
     case FindingState::kOk:
       return "\x1b[32m";
+    case FindingState::kAbsent:
+      return "\x1b[2m";
     case FindingState::kSlow:
       return "\x1b[33m";
     default:
@@ -57,10 +61,10 @@ void print(const std::vector<Section>& sections) {
   for (const auto& section : sections) {
     std::cout << section.title << "\n";
     for (const auto& finding : section.findings) {
-      std::cout << "  " << (colour ? colour_of(finding.state) : "") << std::left << std::setw(6)
+      std::cout << "  " << (colour ? colour_of(finding.state) : "") << std::left << std::setw(8)
                 << word_of(finding.state) << (colour ? "\x1b[0m" : "") << std::setw(22) << finding.subject
                 << finding.found << "\n";
-      if (!finding.advice.empty()) std::cout << std::string(30, ' ') << "-> " << finding.advice << "\n";
+      if (!finding.advice.empty()) std::cout << std::string(32, ' ') << "-> " << finding.advice << "\n";
     }
   }
 }

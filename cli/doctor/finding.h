@@ -9,8 +9,9 @@ namespace trireme::cli {
 
 enum class FindingState {
   kOk,
-  kSlow,   ///< works, but slower than it could
-  kFails,  ///< something that needs it will fail
+  kAbsent,  ///< not on this machine, and nothing is wrong with that
+  kSlow,    ///< works, but slower than it could
+  kFails,   ///< something that needs it will fail
 };
 
 struct Finding {

@@ -85,7 +85,10 @@ std::string output_of(const std::vector<std::string>& command) {
 Findings check_devices() {
   const int devices = count_nvidia_devices();
   if (devices == 0)
-    return {{.subject = "GPUs", .found = "none (no /dev/nvidia0); training on the CPU", .advice = ""}};
+    return {{.subject = "GPUs",
+             .state = FindingState::kAbsent,
+             .found = "none (no /dev/nvidia0); training on the CPU",
+             .advice = ""}};
   const bool works = !version_of("nvidia-smi", "-L").empty();
   if (works) return {{.subject = "GPUs", .found = text(devices, " (nvidia-smi works)"), .advice = ""}};
   return {
@@ -131,7 +134,7 @@ Findings check_backends() {
   for (const auto& row : rows) {
     const std::string reason = row.value("unavailable_because", "");
     findings.push_back({.subject = "backend " + row.value("name", ""),
-                        .state = reason.empty() ? FindingState::kOk : FindingState::kSlow,
+                        .state = reason.empty() ? FindingState::kOk : FindingState::kAbsent,
                         .found = reason.empty() ? row.value("summary", "") : "cannot be used here",
                         .advice = reason});
   }

@@ -24,34 +24,29 @@ std::string shm_unavailable_because() {
 }  // namespace
 
 const std::vector<BackendRow>& backend_table() {
-  static const std::vector<BackendRow> table = {
+  static const std::vector<BackendRow> kTable = {
       {.name = "shm",
        .summary = "shared memory between the processes of one host",
-       .checks_operations = true,
        .unavailable_because = shm_unavailable_because,
        .make = make_shm_backend},
       {.name = "threads",
        .summary = "ranks as threads of one process",
-       .checks_operations = true,
        .unavailable_because = always,
        .make = make_threads_backend},
       {.name = "hierarchical",
        .summary = "shm inside each host, gloo between hosts",
-       .checks_operations = false,
        .unavailable_because = shm_unavailable_because,
        .make = make_hierarchical_backend},
       {.name = "gloo",
        .summary = "TCP between hosts, any CPU",
-       .checks_operations = false,
        .unavailable_because = always,
        .make = make_gloo_backend},
       {.name = "nccl",
        .summary = "GPUs, by the optional CUDA object",
-       .checks_operations = false,
        .unavailable_because = nccl_unavailable_because,
        .make = make_nccl_backend},
   };
-  return table;
+  return kTable;
 }
 
 const BackendRow& find_backend(const std::string& name) {

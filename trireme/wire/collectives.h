@@ -1,15 +1,14 @@
 #pragma once
 // Runs one collective call of a rank through the control block. Three ways, chosen from the descriptors that
 // all ranks have posted, so all choose alike:
-//   in place   all_reduce of tensors that all ranks can address: each rank's share is cut into blocks;
-//   whoever
-//              is free claims a block, reduces it over all ranks' tensors and writes the result into all of
-//              them. A rank that gets no core holds nobody up. Bytes moved: read n, written n per element.
-//   pull       each rank takes what it needs from where the others expose it: their tensor, their slot (small
-//              inputs: one synchronisation in all), or piece by piece their staging area.
-//   two halves all_reduce of private tensors of three and more ranks: pieces are staged, each rank reduces
-//   its
-//              share of a piece, all copy the whole out.
+//   in place    all_reduce of tensors that all ranks can address: each rank's share is cut into blocks, and
+//               whoever is free claims a block, reduces it over all ranks' tensors and writes the result
+//               into all of them. A rank that gets no core holds nobody up. Bytes moved: read n, written n
+//               per element.
+//   two halves  all_reduce of private tensors: pieces are staged, each rank reduces its share of a piece, all
+//               copy the whole out.
+//   pull        the rest: each rank takes what it needs from where the others expose it: their tensor, their
+//               slot (small inputs: one synchronisation in all), or piece by piece their staging area.
 // Sums run in rank order everywhere: all ranks get the same bits, whatever the way.
 
 #include <cstdint>
@@ -24,6 +23,8 @@
 #include "trireme/wire/waiter.h"
 
 namespace trireme::wire {
+
+inline constexpr std::size_t kCacheLineBytes = 64;
 
 class Collectives {
  public:

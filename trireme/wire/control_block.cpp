@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "trireme/base/error.h"
+#include "trireme/base/rounding.h"
 #include "trireme/wire/futex.h"
 
 namespace trireme::wire {
@@ -14,10 +15,6 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kCauseBytes = 2000;
 constexpr std::size_t kAllMailboxesBytes = 8 << 20;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t step) {
-  return (value + step - 1) / step * step;
-}
 
 std::size_t mailbox_stride(const BlockLayout& layout) { return sizeof(Mailbox) + layout.mailbox_bytes; }
 std::size_t slot_stride(const BlockLayout& layout) {

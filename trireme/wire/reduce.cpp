@@ -98,9 +98,9 @@ TRIREME_INLINE T combine(T sum, T value) {
       return sum * value;
     }
   } else if constexpr (op == Reduction::kMin) {
-    return (value < sum) | (value != value) ? value : sum;
+    return ((value < sum) | (value != value)) ? value : sum;
   } else {
-    return (value > sum) | (value != value) ? value : sum;
+    return ((value > sum) | (value != value)) ? value : sum;
   }
 }
 
@@ -154,21 +154,20 @@ __attribute__((target("avx2"))) void reduce_avx2(const Job& job) {
   reduce_all<Stored, op>(job);
 }
 template <class Stored, Reduction op>
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) void reduce_avx512(
-    const Job& job) {
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void reduce_avx512(const Job& job) {
   reduce_all<Stored, op>(job);
 }
 
 enum class InstructionSet { kPlain, kAvx2, kAvx512 };
 
 InstructionSet instruction_set() {
-  static const InstructionSet found = [] {
+  static const InstructionSet kFound = [] {
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))
       return InstructionSet::kAvx512;
     return __builtin_cpu_supports("avx2") ? InstructionSet::kAvx2 : InstructionSet::kPlain;
   }();
-  return found;
+  return kFound;
 }
 
 template <class Stored, Reduction op>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/rounding.h"
 
 namespace trireme::wire {
 namespace {
@@ -10,10 +11,6 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kSmallestSegment = 4 << 20;
 constexpr std::size_t kPage = 4096;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t step) {
-  return (value + step - 1) / step * step;
-}
 
 }  // namespace
 

@@ -55,35 +55,35 @@ TEST(SharedMemory, NamesTheProcessThatCannotBeAttached) {
 
 class Arena : public testing::Test {
  protected:
-  std::shared_ptr<const ControlBlock> block = std::make_shared<const ControlBlock>(
+  std::shared_ptr<const ControlBlock> block_ = std::make_shared<const ControlBlock>(
       SharedMemory::create_in_process(ControlBlock::bytes(BlockLayout::for_size(1))),
       BlockLayout::for_size(1));
-  SharedArena arena{block, 0};
+  SharedArena arena_{block_, 0};
 };
 
 TEST_F(Arena, ReusesWhatIsGivenBack) {
-  std::byte* first = arena.allocate(1000);
-  std::byte* second = arena.allocate(1000);
-  arena.free(first);
-  EXPECT_EQ(arena.allocate(900), first);
-  EXPECT_NE(arena.allocate(900), second);
+  std::byte* first = arena_.allocate(1000);
+  std::byte* second = arena_.allocate(1000);
+  arena_.free(first);
+  EXPECT_EQ(arena_.allocate(900), first);
+  EXPECT_NE(arena_.allocate(900), second);
 }
 
 TEST_F(Arena, KnowsAViewInsideATensorButNotMemoryOfOthers) {
-  std::byte* first = arena.allocate(5 << 20);
-  const auto location = arena.locate(first + 4096, 1 << 20);
+  std::byte* first = arena_.allocate(5 << 20);
+  const auto location = arena_.locate(first + 4096, 1 << 20);
   ASSERT_TRUE(location.has_value());
   EXPECT_EQ(location->offset, 4096U);
-  EXPECT_FALSE(arena.locate(first + 4096, 5 << 20).has_value()) << "it ends outside";
+  EXPECT_FALSE(arena_.locate(first + 4096, 5 << 20).has_value()) << "it ends outside";
   const std::vector<std::byte> own(100);
-  EXPECT_FALSE(arena.locate(own.data(), own.size()).has_value());
+  EXPECT_FALSE(arena_.locate(own.data(), own.size()).has_value());
 }
 
 TEST_F(Arena, AnnouncesANewGenerationWhenASegmentIsReplaced) {
-  std::byte* first = arena.allocate(5 << 20);
-  const auto before = arena.locate(first, 1);
-  arena.free(first);
-  const auto after = arena.locate(arena.allocate(6 << 20), 1);
+  std::byte* first = arena_.allocate(5 << 20);
+  const auto before = arena_.locate(first, 1);
+  arena_.free(first);
+  const auto after = arena_.locate(arena_.allocate(6 << 20), 1);
   ASSERT_TRUE(before && after);
   EXPECT_EQ(before->segment, after->segment);
   EXPECT_NE(before->generation, after->generation);

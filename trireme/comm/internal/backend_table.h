@@ -2,7 +2,8 @@
 // The seam for backends: one row per backend in backend_table.cpp, each made by one function. A backend is a
 // c10d::Backend under the operation names of torch 2.11 to 2.13 (_allgather_base, _reduce_scatter_base,
 // alltoall_base, ...); one that can allocate its own memory says so with supportsTensorAlloc/allocateTensor.
-// What a backend does not check itself (do all ranks issue the same operation?), Group checks for it.
+// Whether all ranks issue the same operation is found by the backend before data moves (shm, threads, gloo),
+// or by the Watcher once an operation stands still.
 
 #include <functional>
 #include <string>
@@ -27,7 +28,6 @@ struct BackendRequest {
 struct BackendRow {
   std::string name;
   std::string summary;
-  bool checks_operations;  ///< compares operation, dtype and size between ranks by itself
   /// Empty when it can be used here, else the reason.
   std::function<std::string()> unavailable_because;
   /// Collective over the group's ranks. Throws CommError, InvalidArgument.
