@@ -48,6 +48,9 @@ std::uint64_t peak_rss_bytes() {
 }
 
 bool keep_freed_memory() {
+  // Another allocator may have taken over (jemalloc, a sanitizer's): then this one has given out nothing.
+  const struct mallinfo2 in_use = ::mallinfo2();
+  if (in_use.arena + in_use.hblkhd == 0) return false;
   for (const char* name : {"GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}) {
     if (std::getenv(name) != nullptr) return false;
   }

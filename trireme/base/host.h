@@ -14,9 +14,9 @@ std::uint64_t peak_rss_bytes();
 
 /// Tells the C library's allocator to keep freed memory for the next allocation instead of giving it back to
 /// the kernel: a training step frees and allocates the same tensors again and again, and every page that went
-/// back has to be cleared and mapped once more (a quarter of the time of a small convolutional network's
-/// step). Process-wide. False, and nothing changed, when the environment decides already (MALLOC_*,
-/// GLIBC_TUNABLES) or the C library is another one.
+/// back has to be cleared and mapped once more (more than a quarter of the time of a small convolutional
+/// network's step). Process-wide. False, and nothing changed, when the environment decides already (MALLOC_*,
+/// GLIBC_TUNABLES) or another allocator is in use.
 bool keep_freed_memory();
 
 /// Text that two processes share exactly when they can share memory and signals: boot id and PID namespace.
