@@ -22,8 +22,6 @@ target_link_libraries(trireme_cuda PRIVATE trireme_torch trireme_flags)
 target_include_directories(trireme_cuda PRIVATE "${PROJECT_SOURCE_DIR}")
 target_include_directories(trireme_cuda SYSTEM PRIVATE "${TRIREME_CUDA_INCLUDE}" "${TRIREME_NCCL_INCLUDE}")
 target_compile_definitions(trireme_cuda PRIVATE USE_C10D_NCCL)
-# Macros of the CUDA headers warn where they are used.
-target_compile_options(trireme_cuda PRIVATE -w)
 target_link_libraries(trireme_cuda PRIVATE
   -Wl,--no-as-needed "${TRIREME_TORCH_DIR}/lib/libtorch_cuda.so" "${TRIREME_TORCH_DIR}/lib/libc10_cuda.so"
   -Wl,--as-needed -Wl,--allow-shlib-undefined)
