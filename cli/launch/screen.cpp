@@ -1,5 +1,6 @@
 #include "cli/launch/screen.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +11,14 @@ namespace {
 
 // A line without end must not fill the memory.
 constexpr std::size_t kLongestLine = 1 << 20;
+constexpr const char* kRedraw = "\r\x1b[K";
+constexpr std::string_view kClearLine = "\x1b[K";
+
+/// 0 when it is not known.
+std::size_t columns_of_stdout() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
 }  // namespace
 
@@ -25,7 +34,7 @@ void Screen::write(int fd, std::string_view text) {
 }
 
 void Screen::line(int fd, std::string_view prefix, std::string_view text) {
-  std::string whole = bar_shown_ ? "\r\x1b[K" : "";
+  std::string whole = bar_shown_ ? kRedraw : "";
   bar_shown_ = false;
   whole.append(prefix).append(text).append("\n");
   write(fd, whole);
@@ -33,7 +42,10 @@ void Screen::line(int fd, std::string_view prefix, std::string_view text) {
 
 void Screen::bar(std::string_view prefix, std::string_view text) {
   if (text.empty()) return;
-  std::string whole = "\r\x1b[K";
+  // One character stays free: a full line would move to the next.
+  const std::size_t columns = columns_of_stdout();
+  if (columns > prefix.size()) text = text.substr(0, columns - prefix.size() - 1);
+  std::string whole = kRedraw;
   whole.append(prefix).append(text);
   bar_shown_ = true;
   write(STDOUT_FILENO, whole);
@@ -62,10 +74,12 @@ void LineRelay::relay_lines() {
   const std::string_view ends = bars_ == Bars::kYes ? "\r\n" : "\n";
   for (auto end = rest.find_first_of(ends); end != std::string_view::npos; end = rest.find_first_of(ends)) {
     const bool redrawn = rest[end] == '\r' && rest.substr(end, 2) != "\r\n";
+    std::string_view text = rest.substr(0, end);
+    if (bars_ == Bars::kYes && text.starts_with(kClearLine)) text.remove_prefix(kClearLine.size());
     if (redrawn) {
-      screen_.bar(prefix_, rest.substr(0, end));
+      screen_.bar(prefix_, text);
     } else {
-      screen_.line(target_, prefix_, rest.substr(0, end));
+      screen_.line(target_, prefix_, text);
       if (rest[end] == '\r') ++end;
     }
     rest.remove_prefix(end + 1);

@@ -35,6 +35,19 @@ TEST(Launch, GivesEachRankItsPlace) {
   EXPECT_THAT(result.out, HasSubstr("[1] 1 2 1 2 127.0.0.1 threads 0\n"));
 }
 
+TEST(Launch, DrawsTheBarOfRankZeroInPlaceOnATerminal) {
+  const TemporaryFolder folder;
+  // script gives the command a terminal of its own.
+  const std::string command =
+      text(bin("trireme"), " train ", TRIREME_SOURCE_DIR, "/examples/quick.toml -n 2 --set run.folder=",
+           folder.path().string());
+  const auto result = run({"script", "-qec", command, "/dev/null"}, {{"TERM", "xterm"}}, 60);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\r\x1b[K[0] [="));
+  EXPECT_THAT(result.out, HasSubstr("\r\x1b[K[0] step 128  test accuracy"));
+  EXPECT_THAT(result.out, Not(HasSubstr("[1]")));
+}
+
 TEST(Launch, NumbersTheRanksOfTheSecondHostAfterThoseOfTheFirst) {
   const auto result = launch({"-n", "2", "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1",
                               "--master-port", "29999"},

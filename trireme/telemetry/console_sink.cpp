@@ -1,5 +1,6 @@
 #include "trireme/telemetry/console_sink.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@ namespace trireme::telemetry {
 namespace {
 
 constexpr int kBarWidth = 24;
+constexpr const char* kClearLine = "\x1b[K";
 
 std::string format(const char* pattern, double value) {
   char buffer[48];
@@ -33,13 +35,20 @@ std::string bar(double done) {
 ConsoleStyle style_of_stdout() {
   const char* terminal = std::getenv("TERM");
   const bool redraws = terminal != nullptr && std::string_view(terminal) != "dumb";
-  return ::isatty(STDOUT_FILENO) == 1 && redraws ? ConsoleStyle::kTerminal : ConsoleStyle::kPlain;
+  const bool draws = ::isatty(STDOUT_FILENO) == 1 || std::getenv("TRIREME_TERMINAL") != nullptr;
+  return draws && redraws ? ConsoleStyle::kTerminal : ConsoleStyle::kPlain;
+}
+
+int columns_of_stdout() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 ConsoleSink::ConsoleSink(std::ostream& out, const ConsoleOptions& options) : out_(out), options_(options) {}
 
 ConsoleSink::~ConsoleSink() {
-  if (bar_shown_) out_ << std::endl;
+  clear_bar();
+  out_ << std::flush;
 }
 
 void ConsoleSink::write(const Record& record) {
@@ -62,7 +71,10 @@ void ConsoleSink::write_step(const Record& record) {
   drawn_s_ = now_s();
   if (!terminal) return write_line(progress_of(record));
   const double total = std::max(1.0, static_cast<double>(options_.total_steps));
-  out_ << "\r\x1b[K" << bar(record.number("step", 0) / total) << ' ' << progress_of(record) << std::flush;
+  std::string line = text(bar(record.number("step", 0) / total), ' ', progress_of(record));
+  // One character stays free: a full line would move to the next.
+  if (options_.columns > 0) line.resize(std::min<std::size_t>(line.size(), options_.columns - 1));
+  out_ << kClearLine << line << '\r' << std::flush;
   bar_shown_ = true;
 }
 
@@ -72,7 +84,7 @@ void ConsoleSink::write_line(const std::string& line) {
 }
 
 void ConsoleSink::clear_bar() {
-  if (bar_shown_) out_ << "\r\x1b[K";
+  if (bar_shown_) out_ << kClearLine;
   bar_shown_ = false;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Progress for people: on a terminal one line that is redrawn, elsewhere (files, pipes, under the launcher) a
+// Progress for people: on a terminal, also the launcher's, one line that is redrawn, elsewhere (files, pipes) a
 // plain line every few seconds. Understands the trainer's records "step", "eval" and "note". Writes to one
 // stream that it does not own; one thread.
 
@@ -17,12 +17,17 @@ enum class ConsoleStyle {
   kPlain,     ///< lines
 };
 
-/// kTerminal when standard output is a terminal that can redraw a line.
+/// kTerminal when standard output is a terminal that can redraw a line, or a launcher's pipe to one
+/// (TRIREME_TERMINAL is set: the launcher draws what ends with "\r" in place).
 ConsoleStyle style_of_stdout();
+
+/// Characters in a line of the terminal that is standard output; 0 when it is none.
+int columns_of_stdout();
 
 struct ConsoleOptions {
   ConsoleStyle style = ConsoleStyle::kPlain;
   std::int64_t total_steps = 0;
+  int columns = 0;        ///< the bar is cut to fit into a line; 0: as long as it is
   double redraw_s = 0.1;  ///< least time between two drawings of the bar
   double plain_s = 5;     ///< least time between two plain progress lines
 };
@@ -30,7 +35,7 @@ struct ConsoleOptions {
 class ConsoleSink : public Sink {
  public:
   ConsoleSink(std::ostream& out, const ConsoleOptions& options);
-  /// Ends the line of the bar.
+  /// Clears the bar.
   ~ConsoleSink() override;
   ConsoleSink(const ConsoleSink&) = delete;
   ConsoleSink& operator=(const ConsoleSink&) = delete;

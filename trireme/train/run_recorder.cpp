@@ -15,8 +15,9 @@ RunRecorder::RunRecorder(const RunConfig& config, int world_size, std::int64_t f
                          std::int64_t total_steps)
     : config_(config), folder_{config.run_folder()}, started_s_(now_s()) {
   sinks_.push_back(std::make_unique<telemetry::ConsoleSink>(
-      std::cout,
-      telemetry::ConsoleOptions{.style = telemetry::style_of_stdout(), .total_steps = total_steps}));
+      std::cout, telemetry::ConsoleOptions{.style = telemetry::style_of_stdout(),
+                                           .total_steps = total_steps,
+                                           .columns = telemetry::columns_of_stdout()}));
   if (first_step == 0) {
     const std::filesystem::path moved = start_fresh(folder_);
     if (!moved.empty()) note(text("the earlier run of this name is now ", moved.string()));

@@ -70,16 +70,24 @@ TEST(ConsoleSink, PlainLinesAreThinnedButTheLastIsShown) {
             "step 3/3  loss 0.5000  1000 samples/s  lr 0.05\n");
 }
 
-TEST(ConsoleSink, BarIsRedrawnInPlaceAndEndsWithANewLine) {
+TEST(ConsoleSink, BarIsRedrawnInPlaceAndClearedAtTheEnd) {
   std::ostringstream out;
   {
     ConsoleSink sink(out, {.style = ConsoleStyle::kTerminal, .total_steps = 2, .redraw_s = 0});
     sink.write(step_record(1));
     sink.write(step_record(2));
-    EXPECT_THAT(out.str(), Not(HasSubstr("\n")));
+    EXPECT_THAT(out.str(), EndsWith("\r"));
   }
-  EXPECT_THAT(out.str(), StartsWith("\r\x1b[K[============            ] step 1/2"));
-  EXPECT_THAT(out.str(), EndsWith("\n"));
+  EXPECT_THAT(out.str(), Not(HasSubstr("\n")));
+  EXPECT_THAT(out.str(), StartsWith("\x1b[K[============            ] step 1/2"));
+  EXPECT_THAT(out.str(), EndsWith("\r\x1b[K"));
+}
+
+TEST(ConsoleSink, BarFitsIntoTheTerminal) {
+  std::ostringstream out;
+  ConsoleSink sink(out, {.style = ConsoleStyle::kTerminal, .total_steps = 2, .columns = 30});
+  sink.write(step_record(1));
+  EXPECT_EQ(out.str(), "\x1b[K[============            ] st\r");
 }
 
 TEST(ConsoleSink, EvaluationClearsTheBarAndTakesALine) {
