@@ -1,6 +1,7 @@
 #include "trireme/model/initialise.h"
 
 #include <cmath>
+#include <numbers>
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -11,13 +12,21 @@ namespace {
 constexpr std::uint64_t kParameterKey = Random::key_of("parameter");
 
 template <class Value>
-void fill(at::Tensor& tensor, double bound, Random random) {
+Value uniform(Random& random) {
+  return 2 * static_cast<Value>(random.uniform()) - 1;
+}
+
+template <class Value>
+Value normal(Random& random) {
+  const double length = std::sqrt(-2 * std::log(1 - double{random.uniform()}));
+  return static_cast<Value>(length * std::cos(2 * std::numbers::pi * double{random.uniform()}));
+}
+
+template <class Value>
+void fill(at::Tensor& tensor, double scale, Value (*next)(Random&), Random random) {
   Value* values = tensor.data_ptr<Value>();
   const std::int64_t count = tensor.numel();
-  const auto scale = static_cast<Value>(bound);
-  for (std::int64_t i = 0; i < count; ++i) {
-    values[i] = (2 * static_cast<Value>(random.uniform()) - 1) * scale;
-  }
+  for (std::int64_t i = 0; i < count; ++i) values[i] = next(random) * static_cast<Value>(scale);
 }
 
 /// "conv1.weight" of "conv1.bias".
@@ -25,9 +34,13 @@ std::string weight_beside(const std::string& bias) {
   return bias.substr(0, bias.size() - std::string("bias").size()) + "weight";
 }
 
-}  // namespace
+struct Distribution {
+  float (*f32)(Random&);
+  double (*f64)(Random&);
+};
 
-void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std::string& name) {
+void fill(at::Tensor tensor, double scale, const Distribution& distribution, std::uint64_t seed,
+          const std::string& name) {
   const at::NoGradGuard no_grad;
   at::Tensor values = tensor.is_contiguous() && tensor.is_cpu()
                           ? tensor
@@ -36,11 +49,21 @@ void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std
   require(values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble, "parameter ", name,
           " cannot be initialised: it is ", values.scalar_type(), ", not f32 or f64");
   if (values.scalar_type() == at::kFloat) {
-    fill<float>(values, bound, random);
+    fill<float>(values, scale, distribution.f32, random);
   } else {
-    fill<double>(values, bound, random);
+    fill<double>(values, scale, distribution.f64, random);
   }
   if (!values.is_same(tensor)) tensor.copy_(values);
+}
+
+}  // namespace
+
+void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std::string& name) {
+  fill(std::move(tensor), bound, {uniform<float>, uniform<double>}, seed, name);
+}
+
+void fill_normal(at::Tensor tensor, double standard_deviation, std::uint64_t seed, const std::string& name) {
+  fill(std::move(tensor), standard_deviation, {normal<float>, normal<double>}, seed, name);
 }
 
 void initialise(torch::nn::Module& module, std::uint64_t seed) {

@@ -15,17 +15,23 @@ namespace trireme::model {
 /// A module that maps one tensor to one tensor.
 class Model : public torch::nn::Module {
  public:
-  /// input (batch, ...) -> logits (batch, num_classes).
+  /// input (batch, ...) -> logits (batch, num_classes); of sequences (batch, time, num_classes).
   virtual at::Tensor forward(const at::Tensor& input) = 0;
+  /// Gives every parameter its first value, which depends on (seed, name) only. Default: as PyTorch's Linear
+  /// and Conv layers (initialise.h). Throws InvalidArgument: a parameter that is no weight or bias of those.
+  virtual void initialise(std::uint64_t seed);
 };
 
 struct ModelOptions {
   std::string name = "mlp";
   std::vector<std::int64_t> hidden = {512, 512};  ///< mlp: widths of the hidden layers
+  std::int64_t layers = 4;                        ///< gpt: blocks
+  std::int64_t heads = 4;                         ///< gpt: attention heads per block
+  std::int64_t width = 128;                       ///< gpt: of the residual stream; a multiple of heads
 };
 
-/// One row per model in model_table.cpp: "mlp", "cnn". Throws InvalidArgument: unknown name (nearest named),
-/// or an input shape that the model cannot take. Not collective.
+/// One row per model in model_table.cpp: "mlp", "cnn", "resnet18", "resnet50", "gpt". Throws InvalidArgument:
+/// unknown name (nearest named), or an input shape that the model cannot take. Not collective.
 std::shared_ptr<Model> make_model(const ModelOptions& options, const std::vector<std::int64_t>& input_shape,
                                   std::int64_t num_classes, std::uint64_t seed);
 std::vector<std::string> model_names();

@@ -2,9 +2,11 @@
 
 #include "trireme/base/error.h"
 #include "trireme/model/cnn.h"
+#include "trireme/model/gpt.h"
 #include "trireme/model/initialise.h"
 #include "trireme/model/mlp.h"
 #include "trireme/model/model.h"
+#include "trireme/model/resnet.h"
 
 namespace trireme::model {
 namespace {
@@ -31,17 +33,53 @@ std::shared_ptr<Model> make_cnn(const ModelOptions&, const Shape& input_shape, s
   return std::make_shared<Cnn>(input_shape[0], input_shape[1], input_shape[2], num_classes);
 }
 
+std::shared_ptr<Model> make_resnet(const ResNetOptions& kind, const Shape& input_shape,
+                                   std::int64_t num_classes) {
+  require(input_shape.size() == 3, "a resnet takes images (channels, height, width), not samples of shape ",
+          text_of(input_shape));
+  ResNetOptions options = kind;
+  options.channels = input_shape[0];
+  options.num_classes = num_classes;
+  return std::make_shared<ResNet>(options);
+}
+
+std::shared_ptr<Model> make_resnet18(const ModelOptions&, const Shape& input_shape,
+                                     std::int64_t num_classes) {
+  return make_resnet({}, input_shape, num_classes);
+}
+
+std::shared_ptr<Model> make_resnet50(const ModelOptions&, const Shape& input_shape,
+                                     std::int64_t num_classes) {
+  return make_resnet({.blocks = {3, 4, 6, 3}, .bottleneck = true}, input_shape, num_classes);
+}
+
+std::shared_ptr<Model> make_gpt(const ModelOptions& options, const Shape& input_shape,
+                                std::int64_t num_classes) {
+  require(input_shape.size() == 1, "the gpt takes sequences of tokens, not samples of shape ",
+          text_of(input_shape), ": set data.name to a text");
+  return std::make_shared<Gpt>(GptOptions{.layers = options.layers,
+                                          .heads = options.heads,
+                                          .width = options.width,
+                                          .block = input_shape[0],
+                                          .vocabulary = num_classes});
+}
+
 struct ModelRow {
   std::string_view name;
   std::shared_ptr<Model> (*make)(const ModelOptions&, const Shape&, std::int64_t num_classes);
 };
 
-constexpr std::array<ModelRow, 2> kModelTable = {{
+constexpr std::array<ModelRow, 5> kModelTable = {{
     {"mlp", make_mlp},
     {"cnn", make_cnn},
+    {"resnet18", make_resnet18},
+    {"resnet50", make_resnet50},
+    {"gpt", make_gpt},
 }};
 
 }  // namespace
+
+void Model::initialise(std::uint64_t seed) { model::initialise(*this, seed); }
 
 std::shared_ptr<Model> make_model(const ModelOptions& options, const std::vector<std::int64_t>& input_shape,
                                   std::int64_t num_classes, std::uint64_t seed) {
@@ -52,7 +90,7 @@ std::shared_ptr<Model> make_model(const ModelOptions& options, const std::vector
   for (const ModelRow& row : kModelTable) {
     if (row.name != options.name) continue;
     std::shared_ptr<Model> model = row.make(options, input_shape, num_classes);
-    initialise(*model, seed);
+    model->initialise(seed);
     return model;
   }
   throw InvalidArgument(text("unknown model '", options.name, "'", suggest(options.name, model_names())));

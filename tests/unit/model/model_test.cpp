@@ -1,8 +1,10 @@
 #include "trireme/model/model.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,37 +19,56 @@ namespace {
 using testing::HasSubstr;
 
 const std::vector<std::int64_t> kImage = {1, 28, 28};
+const std::vector<std::int64_t> kText = {16};
 
-TEST(Model, EveryModelMapsABatchToLogits) {
-  for (const std::string& name : model_names()) {
-    const auto model = make_model({.name = name}, kImage, 10, 1);
-    for (const std::int64_t batch : {3, 1, 0}) {
-      EXPECT_EQ(model->forward(at::rand({batch, 1, 28, 28})).sizes(), (std::vector<std::int64_t>{batch, 10}))
-          << name;
-    }
+/// A model of the table, and samples that it takes.
+struct Subject {
+  explicit Subject(const std::string& name)
+      : of_tokens(name == "gpt"),
+        model(make_model({.name = name, .layers = 2}, of_tokens ? kText : kImage, 10, 1)) {}
+
+  at::Tensor samples(std::int64_t batch) const {
+    return of_tokens ? at::randint(10, {batch, kText[0]}, at::kLong) : at::rand({batch, 1, 28, 28});
+  }
+  std::vector<std::int64_t> logits_shape(std::int64_t batch) const {
+    return of_tokens ? std::vector<std::int64_t>{batch, kText[0], 10} : std::vector<std::int64_t>{batch, 10};
+  }
+
+  bool of_tokens;
+  std::shared_ptr<Model> model;
+};
+
+class EveryModel : public testing::TestWithParam<std::string> {
+ protected:
+  Subject subject_{GetParam()};
+};
+
+TEST_P(EveryModel, MapsABatchToLogits) {
+  subject_.model->eval();
+  for (const std::int64_t batch : {3, 1, 0}) {
+    EXPECT_EQ(subject_.model->forward(subject_.samples(batch)).sizes(), subject_.logits_shape(batch));
   }
 }
 
-TEST(Model, EveryParameterGetsAGradient) {
-  for (const std::string& name : model_names()) {
-    const auto model = make_model({.name = name}, kImage, 10, 1);
-    at::cross_entropy_loss(model->forward(at::rand({4, 1, 28, 28})), at::ones({4}, at::kLong)).backward();
-    for (const auto& parameter : model->named_parameters()) {
-      ASSERT_TRUE(parameter.value().grad().defined()) << name << " " << parameter.key();
-      EXPECT_GT(parameter.value().grad().abs().sum().item<double>(), 0) << name << " " << parameter.key();
-    }
+TEST_P(EveryModel, GivesEveryParameterAGradient) {
+  const at::Tensor logits = subject_.model->forward(subject_.samples(4)).reshape({-1, 10});
+  at::cross_entropy_loss(logits, at::arange(logits.size(0), at::kLong).remainder(10)).backward();
+  for (const auto& parameter : subject_.model->named_parameters()) {
+    ASSERT_TRUE(parameter.value().grad().defined()) << parameter.key();
+    EXPECT_GT(parameter.value().grad().abs().sum().item<double>(), 0) << parameter.key();
   }
 }
 
-TEST(Model, ASamplesLogitsDoNotDependOnItsBatch) {
+TEST_P(EveryModel, GivesASampleLogitsThatDoNotDependOnItsBatch) {
   // Two batch sizes may take two kernels: equal up to rounding of f32.
-  for (const std::string& name : model_names()) {
-    const auto model = make_model({.name = name}, kImage, 10, 1);
-    const at::Tensor input = at::rand({8, 1, 28, 28});
-    EXPECT_TRUE(model->forward(input)[5].allclose(model->forward(input.slice(0, 5, 6))[0], 1e-4, 1e-5))
-        << name;
-  }
+  subject_.model->eval();
+  const at::Tensor input = subject_.samples(8);
+  EXPECT_TRUE(subject_.model->forward(input)[5].allclose(subject_.model->forward(input.slice(0, 5, 6))[0],
+                                                         1e-4, 1e-5));
 }
+
+INSTANTIATE_TEST_SUITE_P(Table, EveryModel, testing::ValuesIn(model_names()),
+                         [](const auto& name) { return name.param; });
 
 TEST(Model, LayersAreNamedPlainly) {
   std::vector<std::string> names;

@@ -1,0 +1,46 @@
+#pragma once
+// A decoder-only transformer with the names and sizes of nanoGPT (github.com/karpathy/nanoGPT, model.py),
+// which follows GPT-2 (Radford et al., 2019): token and position embeddings, blocks of pre-norm attention
+// (Vaswani et al., arXiv 1706.03762) and a four times wider MLP with GELU, a final norm, and logits by the
+// transposed token embedding. Layers without bias, as nanoGPT's training configurations have them.
+// Parameters: "transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight",
+// "transformer.h.0.attn.c_attn.weight", ..., "transformer.ln_f.weight". The last layer has no parameter of
+// its own: nanoGPT's "lm_head.weight" is "transformer.wte.weight".
+
+#include <torch/nn/modules/embedding.h>
+
+#include <memory>
+
+#include "trireme/model/model.h"
+
+namespace trireme::model {
+
+struct GptOptions {
+  std::int64_t layers = 4;
+  std::int64_t heads = 4;
+  std::int64_t width = 128;  ///< of the residual stream; a multiple of heads
+  std::int64_t block = 64;   ///< longest sequence, in tokens
+  std::int64_t vocabulary = 65;
+};
+
+class GptBlock;
+class GptNorm;
+
+class Gpt : public Model {
+ public:
+  /// Throws InvalidArgument: a width that is no multiple of the heads.
+  explicit Gpt(const GptOptions& options);
+  /// Tokens (batch, time), i64, time at most `block` -> logits (batch, time, vocabulary).
+  at::Tensor forward(const at::Tensor& input) override;
+  /// Normal with standard deviation 0.02, projections into the residual stream 0.02 / sqrt(2 layers), norms
+  /// ones.
+  void initialise(std::uint64_t seed) override;
+
+ private:
+  const GptOptions options_;
+  torch::nn::Embedding tokens_, positions_;
+  std::vector<std::shared_ptr<GptBlock>> blocks_;
+  std::shared_ptr<GptNorm> last_norm_;
+};
+
+}  // namespace trireme::model
