@@ -6,6 +6,7 @@
 #include "trireme/data/dataset.h"
 #include "trireme/data/idx_dataset.h"
 #include "trireme/data/synthetic_dataset.h"
+#include "trireme/data/text_dataset.h"
 
 namespace trireme::data {
 namespace {
@@ -76,15 +77,38 @@ DataSource open_synthetic(const DataOptions& options) {
           .num_classes = 10};
 }
 
+DataSource open_text(const DataOptions& options) {
+  require(!options.path.empty(), "data.name = \"text\" needs data.path, the file with the text");
+  const auto text_of_file = std::make_shared<const EncodedText>(options.path);
+  const std::int64_t size = text_of_file->size(), split = size * 9 / 10;
+  if (size - split <= options.block) {
+    throw DataError(text(options.path, " has ", size, " characters; with data.block = ", options.block,
+                         " at least ", 10 * (options.block + 1),
+                         " are needed, a tenth of them for validation"));
+  }
+  const auto part = [&](const TextRange& range) {
+    return std::make_shared<TextDataset>(text_of_file, range);
+  };
+  return {.name = options.name,
+          .train = part({.begin = 0, .end = split, .block = options.block}),
+          // Every character once.
+          .test = part({.begin = split, .end = size, .block = options.block, .stride = options.block}),
+          .input_shape = {options.block},
+          .num_classes = static_cast<std::int64_t>(text_of_file->vocabulary().size()),
+          .targets_per_sample = options.block,
+          .held_out = "validation"};
+}
+
 struct DataRow {
   std::string_view name;
   DataSource (*open)(const DataOptions&);
 };
 
-constexpr std::array<DataRow, 3> kDataTable = {{
+constexpr std::array<DataRow, 4> kDataTable = {{
     {"fashion_mnist", open_fashion_mnist},
     {"mnist", open_mnist},
     {"synthetic", open_synthetic},
+    {"text", open_text},
 }};
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace trireme::data {
 
 /// One sample, or with a leading batch dim a batch of them.
 struct Example {
-  at::Tensor input;   ///< image: f32 (channels, height, width)
-  at::Tensor target;  ///< class: i64, no dims
+  at::Tensor input;   ///< image: f32 (channels, height, width); text: i64 (block)
+  at::Tensor target;  ///< class: i64, no dims; text: i64 (block), the token after each
 };
 
 class Dataset {
@@ -34,17 +34,21 @@ struct DataSource {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
   std::vector<std::int64_t> input_shape;  ///< of one sample, without the batch dim
-  std::int64_t num_classes = 0;
+  std::int64_t num_classes = 0;           ///< text: size of the vocabulary
+  std::int64_t targets_per_sample = 1;    ///< text: one per token
+  std::string held_out = "test";          ///< what metrics call the second split: "test_accuracy"
 };
 
 struct DataOptions {
   std::string name = "fashion_mnist";
-  std::string path = {};  ///< folder of the files; empty: where Debian's package puts them
-  int workers = 1;        ///< loader threads per rank
+  std::string path = {};    ///< folder of the files; empty: where Debian's package puts them
+  int workers = 1;          ///< loader threads per rank
+  std::int64_t block = 64;  ///< text: characters per sample
 };
 
-/// One row per source in data_table.cpp: "fashion_mnist", "mnist", "synthetic". Throws InvalidArgument for an
-/// unknown name (nearest one named), DataError for missing, truncated or foreign files.
+/// One row per source in data_table.cpp: "fashion_mnist", "mnist", "synthetic", "text". Throws
+/// InvalidArgument for an unknown name (nearest one named), DataError for missing, truncated or foreign
+/// files.
 DataSource open_data(const DataOptions& options);
 std::vector<std::string> data_names();
 

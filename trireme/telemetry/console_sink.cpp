@@ -30,6 +30,18 @@ std::string bar(double done) {
   return text('[', result, ']');
 }
 
+/// "  test accuracy 0.9112  test loss 0.2519": what an evaluation has found.
+std::string measures_of(const Record& record) {
+  std::string result;
+  for (const auto& [name, value] : record.fields) {
+    if (!name.ends_with("_accuracy") && !name.ends_with("_loss")) continue;
+    std::string words = name;
+    std::replace(words.begin(), words.end(), '_', ' ');
+    result += text("  ", words, " ", format("%.4f", std::get<double>(value)));
+  }
+  return result;
+}
+
 }  // namespace
 
 ConsoleStyle style_of_stdout() {
@@ -54,9 +66,7 @@ ConsoleSink::~ConsoleSink() {
 void ConsoleSink::write(const Record& record) {
   if (record.event == "step") return write_step(record);
   if (record.event == "eval") {
-    return write_line(text("step ", record.number("step", 0), "  test accuracy ",
-                           format("%.4f", record.number("test_accuracy", 0)), "  test loss ",
-                           format("%.4f", record.number("test_loss", 0))));
+    return write_line(text("step ", record.number("step", 0), measures_of(record)));
   }
   if (record.event == "note" && !record.fields.empty()) {
     if (const auto* note = std::get_if<std::string>(&record.fields.front().second)) write_line(*note);

@@ -39,21 +39,24 @@ Evaluation evaluate(model::Model& model, const data::Dataset& dataset, comm::Gro
   const at::NoGradGuard no_grad;
   const PrecisionScope scope(precision);
   const data::Slice part = data::slice_of(dataset.size(), group.rank(), group.size());
-  at::Tensor sums = at::zeros({3}, at::kDouble);  // samples, correct, loss: exact up to 2^53 samples
+  at::Tensor sums = at::zeros({4}, at::kDouble);  // samples, targets, correct, loss: exact up to 2^53
   auto* sum = sums.data_ptr<double>();
   for (std::int64_t begin = part.begin; begin < part.end; begin += kEvaluationBatch) {
     std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(kEvaluationBatch, part.end - begin)));
     std::iota(indices.begin(), indices.end(), begin);
     const data::Example batch = dataset.get_batch(indices);
-    const at::Tensor logits = model.forward(batch.input).to(at::kFloat);
+    const at::Tensor logits = model.forward(batch.input).to(at::kFloat).flatten(0, -2);
+    const at::Tensor targets = batch.target.flatten();
     sum[0] += static_cast<double>(indices.size());
-    sum[1] += static_cast<double>(logits.argmax(1).eq(batch.target).sum().item<std::int64_t>());
-    sum[2] += at::cross_entropy_loss(logits, batch.target, {}, at::Reduction::Sum).item<double>();
+    sum[1] += static_cast<double>(targets.numel());
+    sum[2] += static_cast<double>(logits.argmax(1).eq(targets).sum().item<std::int64_t>());
+    sum[3] += at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).item<double>();
   }
   group.all_reduce(sums);
   const Evaluation result{.samples = static_cast<std::int64_t>(sum[0]),
-                          .correct = static_cast<std::int64_t>(sum[1]),
-                          .loss = sum[2] / sum[0]};
+                          .targets = static_cast<std::int64_t>(sum[1]),
+                          .correct = static_cast<std::int64_t>(sum[2]),
+                          .loss = sum[3] / sum[1]};
   if (result.samples != dataset.size()) {
     throw InternalError(text("evaluation counted ", result.samples, " of ", dataset.size(), " samples"));
   }

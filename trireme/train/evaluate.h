@@ -13,9 +13,11 @@ namespace trireme::train {
 
 struct Evaluation {
   std::int64_t samples = 0;
+  std::int64_t targets = 0;  ///< classes that were to be found: one per sample, or per token of a text
   std::int64_t correct = 0;
-  double loss = 0;  ///< mean cross entropy
-  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
+  double loss = 0;  ///< mean cross entropy of the targets
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(targets); }
+  bool operator==(const Evaluation&) const = default;
 };
 
 /// The model is in evaluation mode meanwhile, and in training mode afterwards. Throws DataError, CommError.

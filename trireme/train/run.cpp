@@ -22,7 +22,11 @@ namespace {
 class Run {
  public:
   Run(const RunConfig& config, comm::Context& context, const data::DataSource& data, RunStart start)
-      : config_(config), context_(context), folder_{config.run_folder()}, trainer_(config, context, data) {
+      : config_(config),
+        context_(context),
+        folder_{config.run_folder()},
+        held_out_(data.held_out),
+        trainer_(config, context, data) {
     const bool restarted = context.environment().restart_count > 0;
     if (start == RunStart::kResume || restarted) {
       resume(trainer_, epoch_loss_, config, context, folder_.checkpoints(),
@@ -58,6 +62,7 @@ class Run {
   const RunConfig& config_;
   comm::Context& context_;
   const RunFolder folder_;
+  const std::string held_out_;
   Trainer trainer_;
   std::optional<RunRecorder> recorder_;  ///< on rank 0
   StepTimes times_, times_before_;       ///< of the whole run, and at the last line of metrics
@@ -105,7 +110,7 @@ void Run::evaluate() {
   take(trainer_.last_report(), times_);
   evaluation_ = trainer_.evaluate();
   evaluated_step_ = trainer_.steps_done();
-  if (recorder_) recorder_->evaluation(trainer_.steps_done(), *evaluation_);
+  if (recorder_) recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
 }
 
 /// The report of the last step comes first: nothing that has diverged is saved.
@@ -129,17 +134,13 @@ RunResult Run::finish() {
                    .folder = folder_.root,
                    .world_size = context_.world_size(),
                    .steps = trainer_.steps_done(),
-                   .test_accuracy = std::nullopt,
-                   .test_loss = std::nullopt,
+                   .evaluation = evaluation_,
+                   .held_out = held_out_,
                    .train_loss = epoch_loss_.mean(),
                    .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
                    .weights_xxh3 = checkpoint::xxh3_of(weights)};
-  if (evaluation_) {
-    result.test_accuracy = evaluation_->accuracy();
-    result.test_loss = evaluation_->loss;
-  }
   if (recorder_) {
     checkpoint::save_safetensors(folder_.model(), weights, {{"model", config_.model.name}});
     recorder_->summary(result);

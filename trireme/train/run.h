@@ -10,6 +10,7 @@
 #include <string>
 
 #include "trireme/comm/context.h"
+#include "trireme/train/evaluate.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/stop_request.h"
 
@@ -25,14 +26,14 @@ struct RunResult {
   int exit_code = 0;   ///< 0, or 128 + the signal that interrupted the run
   std::filesystem::path folder;
   int world_size = 1;
-  std::int64_t steps = 0;               ///< done by the end, those before a resume included
-  std::optional<double> test_accuracy;  ///< of the last evaluation
-  std::optional<double> test_loss;
-  double train_loss = 0;             ///< mean over the samples of the last epoch
-  double samples_per_s = 0;          ///< all ranks together, time of evaluations and checkpoints left out
-  double wall_s = 0;                 ///< of this process, from the start of the run
-  std::uint64_t peak_rss_bytes = 0;  ///< of the largest rank
-  std::string weights_xxh3;          ///< of parameters and buffers
+  std::int64_t steps = 0;                ///< done by the end, those before a resume included
+  std::optional<Evaluation> evaluation;  ///< the last one
+  std::string held_out = "test";         ///< name of the data it was on
+  double train_loss = 0;                 ///< mean over the samples of the last epoch
+  double samples_per_s = 0;              ///< all ranks together, time of evaluations and checkpoints left out
+  double wall_s = 0;                     ///< of this process, from the start of the run
+  std::uint64_t peak_rss_bytes = 0;      ///< of the largest rank
+  std::string weights_xxh3;              ///< of parameters and buffers
 };
 
 /// Trains until the configured end, or until `stop` says so on any rank; all ranks end at the same step. A

@@ -10,6 +10,16 @@
 #include "trireme/telemetry/run_summary.h"
 
 namespace trireme::train {
+namespace {
+
+/// ", test accuracy 0.9112"; of a text, where nobody knows accuracies by heart, ", validation loss 1.8744".
+std::string outcome_of(const Evaluation& evaluation, const std::string& held_out) {
+  const bool of_text = evaluation.targets != evaluation.samples;
+  const double value = of_text ? evaluation.loss : evaluation.accuracy();
+  return text(", ", held_out, of_text ? " loss " : " accuracy ", std::round(value * 1e4) / 1e4);
+}
+
+}  // namespace
 
 RunRecorder::RunRecorder(const RunConfig& config, int world_size, std::int64_t first_step,
                          std::int64_t total_steps)
@@ -50,18 +60,20 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last) {
   write(record);
 }
 
-void RunRecorder::evaluation(std::int64_t step, const Evaluation& evaluation) {
+void RunRecorder::evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out) {
   write({.event = "eval",
          .fields = {{"step", step},
-                    {"test_accuracy", evaluation.accuracy()},
-                    {"test_loss", evaluation.loss},
+                    {held_out + "_accuracy", evaluation.accuracy()},
+                    {held_out + "_loss", evaluation.loss},
                     {"samples", evaluation.samples}}});
 }
 
 void RunRecorder::summary(const RunResult& result) {
   telemetry::Record record{.event = "end", .fields = {{"name", config_.run.name}, {"status", result.status}}};
-  if (result.test_accuracy) record.fields.emplace_back("test_accuracy", *result.test_accuracy);
-  if (result.test_loss) record.fields.emplace_back("test_loss", *result.test_loss);
+  if (result.evaluation) {
+    record.fields.emplace_back(result.held_out + "_accuracy", result.evaluation->accuracy());
+    record.fields.emplace_back(result.held_out + "_loss", result.evaluation->loss);
+  }
   const std::vector<std::pair<std::string, telemetry::FieldValue>> rest = {
       {"train_loss", result.train_loss},
       {"samples_per_s", result.samples_per_s},
@@ -73,11 +85,10 @@ void RunRecorder::summary(const RunResult& result) {
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
   telemetry::write_summary(folder_.summary(), record);
-  note(text(
-      result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
-      std::llround(result.samples_per_s), " samples/s",
-      result.test_accuracy ? text(", test accuracy ", std::round(*result.test_accuracy * 1e4) / 1e4) : "",
-      "; see ", folder_.summary().string()));
+  note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
+            std::llround(result.samples_per_s), " samples/s",
+            result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",
+            folder_.summary().string()));
 }
 
 void RunRecorder::write(const telemetry::Record& record) {

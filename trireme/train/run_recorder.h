@@ -32,7 +32,8 @@ class RunRecorder {
 
   void note(const std::string& line);
   void step(const StepReport& report, const StepTimes& since_last);
-  void evaluation(std::int64_t step, const Evaluation& evaluation);
+  /// Fields are named after the data: "test_accuracy", "validation_loss".
+  void evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out);
   void summary(const RunResult& result);
 
  private:

@@ -101,14 +101,15 @@ void Trainer::forward(std::size_t microbatch) {
     return;
   }
   const PrecisionScope scope(config_.train.precision);
-  const at::Tensor logits = model_->forward(samples.input).to(at::kFloat);
-  losses_[microbatch] = at::cross_entropy_loss(logits, samples.target, {}, at::Reduction::Sum);
+  // One row of logits per target: per sample, or per token of a text.
+  const at::Tensor logits = model_->forward(samples.input).to(at::kFloat).flatten(0, -2);
+  losses_[microbatch] = at::cross_entropy_loss(logits, samples.target.flatten(), {}, at::Reduction::Sum);
 }
 
 void Trainer::backward(std::size_t microbatch) {
   const at::Tensor loss = std::exchange(losses_[microbatch], at::Tensor());
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
-  const double scale = 1 / static_cast<double>(batch_.global_size);
+  const double scale = 1 / static_cast<double>(batch_.global_size * data_.targets_per_sample);
   const at::Tensor first_gradient = at::full({}, scale);
   if (microbatch + 1 < losses_.size()) {
     const auto no_reduction = ddp_.no_sync();

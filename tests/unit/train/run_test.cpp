@@ -93,7 +93,7 @@ TEST_F(RunTraining, ResumedRunHasTheBitsOfAnUninterruptedOne) {
   EXPECT_EQ(resumed.steps, 12);
   EXPECT_EQ(resumed.weights_xxh3, whole.weights_xxh3);
   EXPECT_EQ(resumed.train_loss, whole.train_loss);
-  EXPECT_EQ(resumed.test_accuracy, whole.test_accuracy);
+  EXPECT_EQ(resumed.evaluation, whole.evaluation);
   EXPECT_EQ(num_lines(file("part", "metrics.jsonl"), "\"event\":\"step\""), 12u);
 }
 

@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <csignal>
 #include <limits>
 #include <mutex>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/train/model_state.h"
@@ -108,6 +111,30 @@ TEST(TrainerEquality, ClippingActsOnTheGradientOfTheGlobalBatch) {
   EXPECT_GT(expected.norms[0], 0.05);
   EXPECT_LT(largest_difference(found.weights, expected.weights), 1e-5);
   EXPECT_GT(largest_difference(found.weights, train_on(1, small_config(), data).weights), 1e-3);
+}
+
+// A loss is a mean over tokens: a fresh model gives each of the eight characters about the same chance.
+TEST(TrainerEquality, SequencesGiveTheSameNumbersForAnySplit) {
+  const test::TemporaryFolder folder;
+  std::string text_of_file;
+  for (int i = 0; i < 400; ++i) text_of_file += static_cast<char>('a' + i * i % 8 + (i % 5 == 0));
+  write_file_atomic(folder / "text.txt", text_of_file);
+  const data::DataSource data =
+      data::open_data({.name = "text", .path = (folder / "text.txt").string(), .block = 8});
+  const auto config = [](std::int64_t accumulation) {
+    RunConfig result = small_config(accumulation);
+    result.model = {.name = "gpt", .layers = 2, .heads = 2, .width = 16};
+    result.train.max_steps = 6;
+    return result;
+  };
+  const Outcome expected = train_on(1, config(1), data);
+  EXPECT_NEAR(expected.losses[0], std::log(static_cast<double>(data.num_classes)), 0.1);
+  EXPECT_LT(expected.losses[5], expected.losses[0]);
+  for (const Split split : {Split{1, 3}, {2, 1}, {4, 2}}) {
+    const Outcome found = train_on(split.ranks, config(split.accumulation), data);
+    EXPECT_NEAR(found.losses[5], expected.losses[5], 1e-5 * expected.losses[5]) << split.ranks;
+    EXPECT_LT(largest_difference(found.weights, expected.weights), 1e-5) << split.ranks;
+  }
 }
 
 TEST(Trainer, Bf16TrainsToo) {
