@@ -1,5 +1,6 @@
 #include "trireme/comm/internal/operation_report.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "trireme/base/error.h"
@@ -28,6 +29,14 @@ std::string signature(const Operation& operation, const std::vector<int>& world_
   return result;
 }
 
+/// False when `number` is none of the enumeration that ends with `last`.
+template <class Enum>
+bool read_as(int number, Enum last, Enum& result) {
+  if (number < 0 || number > static_cast<int>(last)) return false;
+  result = static_cast<Enum>(number);
+  return true;
+}
+
 }  // namespace
 
 std::string encode_operations(const std::vector<Operation>& operations) {
@@ -48,14 +57,19 @@ std::vector<Operation> decode_operations(const std::string& encoded) {
   int dtype = 0;
   int reduce = 0;
   int state = 0;
+  bool readable = encoded.empty() || encoded.back() == '\n';
   while (in >> o.number >> o.order >> kind >> dtype >> o.numel >> o.peer >> reduce >> state) {
-    o.kind = static_cast<OperationKind>(kind);
-    o.dtype = static_cast<at::ScalarType>(dtype);
-    o.reduce = static_cast<ReduceOp>(reduce);
-    o.state = static_cast<OperationRecord::State>(state);
+    readable = readable && read_as(kind, OperationKind::kBarrier, o.kind) &&
+               read_as(dtype, at::ScalarType::Undefined, o.dtype) &&
+               read_as(reduce, ReduceOp::kProduct, o.reduce) &&
+               read_as(state, OperationRecord::State::kFailed, o.state);
     result.push_back(o);
   }
-  if (!in.eof()) throw InternalError("a rank has published operations that cannot be read: " + encoded);
+  // As many lines as operations: none of them was cut.
+  const auto lines = static_cast<std::size_t>(std::ranges::count(encoded, '\n'));
+  if (!readable || !in.eof() || result.size() != lines) {
+    throw InternalError("a rank has published operations that cannot be read: " + encoded);
+  }
   return result;
 }
 
