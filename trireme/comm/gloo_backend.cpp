@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/backend_table.h"
+#include "trireme/comm/internal/no_pipe_signal.h"
 #include "trireme/comm/internal/signalled_work.h"
 
 // Gloo itself ends the process when two ranks disagree about a size, cannot be aborted, emulates
@@ -15,6 +16,8 @@
 // - Messages of gloo meet by tag. Each operation's tag holds its number and a hash of what it is, so that
 //   operations that differ never meet: they stand still, which the watcher finds and explains.
 // - Waiting is on works of our own, which an abort ends at once.
+// - Gloo writes to connections in a way that raises SIGPIPE when the other rank is gone: its threads, and
+//   calls that write on their caller's thread, have the signal blocked.
 
 namespace trireme::comm {
 namespace {
@@ -34,6 +37,7 @@ class TaggedGloo : public c10d::ProcessGroupGloo {
   /// Gloo has no abort, but a wait that times out breaks all connections of the group, and with them what is
   /// under way: one receive that nobody sends to does it.
   void break_connections() {
+    const NoPipeSignal guard;
     std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
     try {
       recv(nothing, (getRank() + 1) % getSize(), kTagOfNobody)->wait(std::chrono::milliseconds(1));
@@ -221,6 +225,7 @@ class GlooBackend : public c10d::Backend {
   }
 
   Work send(Tensors& tensors, int destination, int) override {
+    const NoPipeSignal guard;
     Peer& peer = peers_.at(static_cast<std::size_t>(destination));
     if (!peer.sends) peer.sends = std::make_unique<PeerWaiter>(timeout_);
     const int with_tag = peer_tag(peer.num_sends++, tensors.at(0));
@@ -228,6 +233,7 @@ class GlooBackend : public c10d::Backend {
   }
 
   Work recv(Tensors& tensors, int source, int) override {
+    const NoPipeSignal guard;
     Peer& peer = peers_.at(static_cast<std::size_t>(source));
     if (!peer.recvs) peer.recvs = std::make_unique<PeerWaiter>(timeout_);
     const int with_tag = peer_tag(peer.num_recvs++, tensors.at(0));
@@ -319,6 +325,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& reques
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->threads = 2;
   options->group_name = request.group_name;
+  const NoPipeSignal guard;
   try {
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(request.interface_addr)};
     auto gloo = c10::make_intrusive<TaggedGloo>(request.store, request.rank, request.size, options);

@@ -13,8 +13,11 @@ namespace trireme::comm {
 namespace {
 
 constexpr std::size_t kStatusBytes = 200;
-// How long a rank whose operation failed looks for the one to blame.
+// How long a rank whose operation failed looks for the one to blame. By the deadline the watcher has looked
+// for a while already; after a connection broke, it takes seconds of silence to know that a rank of another
+// host is gone.
 constexpr double kPatienceS = 1.0;
+constexpr double kPatienceAfterBreakS = 3.5;
 // Waits are given in whole milliseconds.
 constexpr double kClockGrainS = 0.002;
 
@@ -83,7 +86,8 @@ void Group::State::fail_operation(const Operation& operation, const std::excepti
   const bool late = now_s() >= operation.issued_s + parts.timeout_s - kClockGrainS;
   // Pending as long as this lasts: the watcher looks for those who keep a pending operation from ending.
   const std::string blamed =
-      parts.watcher ? parts.watcher->explain(*this, operation, kPatienceS) : std::string();
+      parts.watcher ? parts.watcher->explain(*this, operation, late ? kPatienceS : kPatienceAfterBreakS)
+                    : std::string();
   end(operation.number, OperationRecord::State::kFailed);
   if (failed()) throw_failure();  // somebody else knew better
   std::string cause = of_operation;

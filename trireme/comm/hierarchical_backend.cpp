@@ -167,13 +167,16 @@ class HierarchicalBackend : public c10d::Backend {
   Work run(c10d::OpType type, const Tensors& tensors, std::function<void()> body) {
     auto work = c10::make_intrusive<SignalledWork>(getRank(), type, tensors);
     pending_.add(work);
-    worker_.add([work, body = std::move(body)] {
+    worker_.add([this, work, body = std::move(body)] {
       if (work->ended()) return;  // aborted meanwhile
       try {
+        // Other ranks of this host may still be in the operation that failed here: a later one would meet it.
+        if (failure_) std::rethrow_exception(failure_);
         body();
         work->signal(nullptr);
       } catch (...) {
-        work->signal(std::current_exception());
+        failure_ = std::current_exception();
+        work->signal(failure_);
       }
     });
     return work;
@@ -240,7 +243,8 @@ class HierarchicalBackend : public c10d::Backend {
   const Levels levels_;
   const std::chrono::milliseconds timeout_;
   PendingWorks pending_;
-  Worker worker_;  // last: its thread ends before what it uses goes
+  std::exception_ptr failure_;  ///< the worker's: of the first operation that failed
+  Worker worker_;               // last: its thread ends before what it uses goes
 };
 
 /// The same request for some of its ranks, which may be fewer than two: then there is nothing to connect.

@@ -79,13 +79,15 @@ void Watcher::run() {
     hurry_ = false;
     lock.unlock();
     try {
-      if (!store_) store_ = options_.connect(kStorePatienceS);
+      if (!store_) {
+        lost_store();  // until a round went well: connecting may take longer than explain() waits
+        store_ = options_.connect(kStorePatienceS);
+      }
       round();
     } catch (const std::exception&) {
       // Without the store there is still what this host's processes tell.
       store_.reset();
-      const std::lock_guard again(mutex_);
-      if (store_lost_s_ == 0) store_lost_s_ = now_s();
+      lost_store();
     }
     blame_the_gone(groups());
     lock.lock();
@@ -93,6 +95,11 @@ void Watcher::run() {
     changed_.notify_all();
     if (last) return;
   }
+}
+
+void Watcher::lost_store() {
+  const std::lock_guard lock(mutex_);
+  if (store_lost_s_ == 0) store_lost_s_ = now_s();
 }
 
 void Watcher::round() {

@@ -64,6 +64,7 @@ class Watcher {
 
   void run();
   void round();
+  void lost_store();
   Groups groups();
   void tell();
   void listen(const Groups& groups);
@@ -94,7 +95,7 @@ class Watcher {
   bool hurry_ = false;
 
   c10::intrusive_ptr<c10d::Store> store_;  ///< of the thread; empty while the store does not answer
-  double store_lost_s_ = 0;
+  double store_lost_s_ = 0;                ///< since when it does not answer; 0: it does
   std::uint64_t beat_ = 0;
   std::uint64_t told_ = 0;            ///< failures that this rank has told
   std::vector<std::uint64_t> heard_;  ///< by world rank
