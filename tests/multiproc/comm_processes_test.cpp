@@ -3,56 +3,29 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "tests/support/child_process.h"
-#include "tests/support/ports.h"
+#include "tests/support/world.h"
 #include "trireme/base/clock.h"
 
 namespace trireme {
 namespace {
 
-using test::ChildProcess;
 using test::ChildResult;
-using test::free_port;
+using test::start;
+using test::start_all;
+using test::World;
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct World {
-  int size = 2;
-  std::string backend = "auto";
-  std::string timeout_s = "20";
-  std::string mode = "sum";
-  int port = free_port();
-  /// By rank, on top of the launcher's variables.
-  std::map<int, std::map<std::string, std::string>> extra{};
-};
-
-std::unique_ptr<ChildProcess> start(const World& world, int rank) {
-  std::map<std::string, std::string> variables{
-      {"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(world.size)},
-      {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(world.size)},
-      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(world.port)}};
-  const auto extra = world.extra.find(rank);
-  if (extra != world.extra.end()) {
-    for (const auto& [name, value] : extra->second) variables[name] = value;
-  }
-  return std::make_unique<ChildProcess>(
-      std::vector<std::string>{test::bin("rank_comm_probe"), world.backend, world.timeout_s, world.mode},
-      variables);
-}
-
-std::vector<std::unique_ptr<ChildProcess>> start_all(const World& world) {
-  std::vector<std::unique_ptr<ChildProcess>> ranks;
-  for (int rank = 0; rank < world.size; ++rank) ranks.push_back(start(world, rank));
-  return ranks;
+std::vector<std::string> probe(const std::string& backend = "auto", const std::string& timeout_s = "20",
+                               const std::string& mode = "sum") {
+  return {test::bin("rank_comm_probe"), backend, timeout_s, mode};
 }
 
 TEST(CommProcesses, AutoIsSharedMemoryOnOneHost) {
-  auto ranks = start_all({.size = 2});
+  auto ranks = start_all({.size = 2, .command = probe()});
   for (auto& rank : ranks) {
     const ChildResult result = rank->wait(60);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -62,7 +35,7 @@ TEST(CommProcesses, AutoIsSharedMemoryOnOneHost) {
 }
 
 TEST(CommProcesses, AutoIsHierarchicalOverSeveralHosts) {
-  World world{.size = 3};
+  World world{.size = 3, .command = probe()};
   for (const int rank : {0, 1, 2}) world.extra[rank]["TRIREME_HOST_ID"] = rank < 2 ? "left" : "right";
   auto ranks = start_all(world);
   for (auto& rank : ranks) {
@@ -73,7 +46,7 @@ TEST(CommProcesses, AutoIsHierarchicalOverSeveralHosts) {
 }
 
 TEST(CommProcesses, ARankThatNeverArrivesIsNamed) {
-  const World world{.size = 3, .timeout_s = "2"};
+  const World world{.size = 3, .command = probe("auto", "2")};
   auto first = start(world, 0);
   auto second = start(world, 1);
   for (auto* rank : {&first, &second}) {
@@ -85,7 +58,7 @@ TEST(CommProcesses, ARankThatNeverArrivesIsNamed) {
 }
 
 TEST(CommProcesses, DifferentWorldSizesNameBothSides) {
-  World world{.size = 2};
+  World world{.size = 2, .command = probe()};
   world.extra[1]["WORLD_SIZE"] = "3";
   world.extra[1]["LOCAL_WORLD_SIZE"] = "3";
   auto ranks = start_all(world);
@@ -98,7 +71,7 @@ TEST(CommProcesses, DifferentWorldSizesNameBothSides) {
 
 TEST(CommProcesses, APortThatIsTakenSaysWhatToDo) {
   const test::TakenPort port;
-  auto rank = start({.size = 2, .port = port.number()}, 0);
+  auto rank = start({.size = 2, .command = probe(), .port = port.number()}, 0);
   const ChildResult result = rank->wait(60);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, AllOf(HasSubstr("another program listens"), HasSubstr("MASTER_PORT")));
@@ -119,8 +92,7 @@ std::vector<ChildResult> survivors_of(const World& world, int signal) {
 
 TEST_P(KilledOrStopped, SurvivorsNameTheDeadRank) {
   const double start_s = now_s();
-  for (const auto& result :
-       survivors_of({.size = 3, .backend = GetParam(), .timeout_s = "30", .mode = "wait"}, SIGKILL)) {
+  for (const auto& result : survivors_of({.size = 3, .command = probe(GetParam(), "30", "wait")}, SIGKILL)) {
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_THAT(result.err, AllOf(HasSubstr("all_reduce"), HasSubstr("rank 1")));
   }
@@ -129,8 +101,7 @@ TEST_P(KilledOrStopped, SurvivorsNameTheDeadRank) {
 
 TEST_P(KilledOrStopped, SurvivorsNameTheFrozenRankByTheDeadline) {
   const double start_s = now_s();
-  for (const auto& result :
-       survivors_of({.size = 3, .backend = GetParam(), .timeout_s = "3", .mode = "wait"}, SIGSTOP)) {
+  for (const auto& result : survivors_of({.size = 3, .command = probe(GetParam(), "3", "wait")}, SIGSTOP)) {
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_THAT(result.err, AllOf(HasSubstr("all_reduce"), HasSubstr("rank 1")));
   }

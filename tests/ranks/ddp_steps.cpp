@@ -1,6 +1,7 @@
 // Trains a small convolutional network with batch norm for some steps and prints what came out of it:
-//   rank_ddp_steps BACKEND
-// "rank R: weights XXXX": a digest of all parameters and buffers, the same on all ranks.
+//   rank_ddp_steps BACKEND [STEPS]
+// "rank R: weights XXXX": a digest of all parameters and buffers, the same on all ranks. Before that, "rank R
+// is under way" after a few steps of many. An error says whether it came out of backward.
 #include <ATen/ops/arange.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -8,6 +9,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -33,15 +35,25 @@ std::uint64_t digest_of(const torch::nn::Module& module) {
 
 int main(int argc, char** argv) try {
   namespace nn = torch::nn;
-  if (argc != 2) return trireme::kExitUsage;
+  if (argc != 2 && argc != 3) return trireme::kExitUsage;
+  const int num_steps = argc == 3 ? std::atoi(argv[2]) : 4;
   const auto context = trireme::comm::Context::from_environment({.backend = argv[1], .timeout_s = 30});
   nn::Sequential model(nn::Conv2d(1, 4, 3), nn::BatchNorm2d(4), nn::Flatten(), nn::Linear(4 * 6 * 6, 10));
   trireme::DistributedDataParallel ddp(*context, model.ptr(),
                                        {.bucket_mib = 0.001, .first_bucket_mib = 0.001});
-  for (int step = 0; step < 4; ++step) {
+  for (int step = 0; step < num_steps; ++step) {
     ddp.zero_grad();
     const at::Tensor x = at::arange(4 * 64, at::kFloat).mul(0.7 + context->rank()).add(step).sin();
-    model->forward(x.view({4, 1, 8, 8})).square().mean().backward();
+    const at::Tensor loss = model->forward(x.view({4, 1, 8, 8})).square().mean();
+    try {
+      loss.backward();
+    } catch (const trireme::CommError& error) {
+      throw trireme::CommError(trireme::text("backward of step ", step, ": ", error.what()));
+    }
+    if (step == 10) {
+      std::printf("rank %d is under way\n", context->rank());
+      std::fflush(stdout);
+    }
     const at::NoGradGuard no_grad;
     for (auto& parameter : model->parameters()) parameter.sub_(parameter.grad(), 0.01);
   }

@@ -1,5 +1,6 @@
 // What real loops do to a module: optimizers that zero in place, tied and mixed parameters, memory formats,
 // hooks of one's own, errors on one rank.
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -170,11 +171,43 @@ TEST(DataParallelEdges, ParametersOfSeveralTypesGoIntoBucketsOfTheirOwn) {
   });
 }
 
-TEST(DataParallelEdges, SparseEmbeddingsAreRefusedByName) {
+struct Tables : torch::nn::Module {
+  explicit Tables(bool sparse)
+      : dense(register_module("dense", torch::nn::Embedding(4, 2))),
+        words(
+            register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(sparse)))),
+        own(register_parameter("own", numbers({4, 2}, 1))) {}
+  torch::nn::Embedding dense;
+  torch::nn::Embedding words;
+  at::Tensor own;
+};
+
+TEST(DataParallelEdges, SparseEmbeddingsAreRefusedByTheNameOfTheirParameter) {
   run_ranks_as_threads(2, [](Context& context) {
-    torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-    EXPECT_THAT([&] { DistributedDataParallel(context, embedding.ptr()); },
-                testing::ThrowsMessage<InvalidArgument>(HasSubstr("sparse(false)")));
+    EXPECT_THAT([&] { DistributedDataParallel(context, std::make_shared<Tables>(true)); },
+                testing::ThrowsMessage<InvalidArgument>(
+                    AllOf(HasSubstr("parameter 'words.weight'"), HasSubstr("sparse(false)"))));
+    const torch::nn::Embedding alone(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+    EXPECT_THAT([&] { DistributedDataParallel(context, alone.ptr()); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr("parameter 'weight'")));
+    const torch::nn::EmbeddingBag bag(torch::nn::EmbeddingBagOptions(4, 2).sparse(true).mode(torch::kSum));
+    EXPECT_THAT([&] { DistributedDataParallel(context, bag.ptr()); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr("parameter 'weight'")));
+  });
+}
+
+TEST(DataParallelEdges, ASparseGradientOfAFunctionIsRefusedByTheNameOfItsParameter) {
+  run_ranks_as_threads(2, [](Context& context) {
+    auto tables = std::make_shared<Tables>(false);
+    DistributedDataParallel ddp(context, tables);
+    const at::Tensor words = at::arange(3, at::kLong);
+    EXPECT_THAT(
+        [&] {
+          at::embedding(tables->own, words, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false, /*sparse=*/true)
+              .sum()
+              .backward();
+        },
+        testing::ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("parameter 'own'"), HasSubstr("sparse"))));
   });
 }
 

@@ -39,9 +39,10 @@ void refuse_sparse_embeddings(const torch::nn::Module& module) {
   for (const auto& child : module.named_modules()) {
     const auto* embedding = child.value()->as<torch::nn::EmbeddingImpl>();
     const auto* bag = child.value()->as<torch::nn::EmbeddingBagImpl>();
-    require(!(embedding && embedding->options.sparse()) && !(bag && bag->options.sparse()), "the embedding '",
-            child.key(),
-            "' makes sparse gradients; only dense ones can be reduced: build it with sparse(false)");
+    require(!(embedding && embedding->options.sparse()) && !(bag && bag->options.sparse()), "parameter '",
+            child.key(), child.key().empty() ? "" : ".",
+            "weight' gets sparse gradients from its embedding; only dense ones can be reduced: build the "
+            "embedding with sparse(false)");
   }
 }
 

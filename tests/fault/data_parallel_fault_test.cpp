@@ -1,0 +1,56 @@
+// A rank is killed in the middle of data-parallel training, and no launcher tells the others.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <string>
+
+#include "tests/support/world.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::ContainsRegex;
+
+constexpr int kRanks = 3;
+constexpr double kBound_s = 60;
+
+class DataParallelFault : public testing::TestWithParam<const char*> {
+ protected:
+  /// Kills the rank in the middle of training; what the others say.
+  static void expect_survivors_to_name(int victim) {
+    const bool two_hosts = std::string(GetParam()) == "hierarchical";
+    World world{.size = kRanks, .command = {bin("rank_ddp_steps"), GetParam(), "1000000"}};
+    for (int rank = 0; two_hosts && rank < kRanks; ++rank) {
+      world.extra[rank]["TRIREME_HOST_ID"] = rank < 2 ? "left" : "right";
+    }
+    auto ranks = start_all(world);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      ASSERT_TRUE(ranks[static_cast<std::size_t>(rank)]->wait_for_output(text("rank ", rank, " is under way"),
+                                                                         kBound_s));
+    }
+    ranks[static_cast<std::size_t>(victim)]->send_signal(SIGKILL);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kBound_s);
+      EXPECT_FALSE(result.timed_out) << "rank " << rank;
+      EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ", signal " << result.signal << ": " << result.err;
+      EXPECT_THAT(result.err,
+                  ContainsRegex(text("backward of step [0-9]+: .*(all_reduce|broadcast).*rank ", victim)))
+          << "rank " << rank;
+    }
+  }
+};
+
+TEST_P(DataParallelFault, SurvivorsNameTheKilledRankOutOfBackward) { expect_survivors_to_name(1); }
+
+TEST_P(DataParallelFault, SurvivorsNameRankZeroToo) { expect_survivors_to_name(0); }
+
+TEST_P(DataParallelFault, SurvivorsNameTheOnlyRankOfItsHostToo) { expect_survivors_to_name(2); }
+
+INSTANTIATE_TEST_SUITE_P(Backends, DataParallelFault, testing::Values("gloo", "shm", "hierarchical"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,136 @@
+// Where gradients lie and in which order buckets start, seen through a hook that is handed every bucket.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "tests/unit/parallel/small_models.h"
+#include "trireme/base/text.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Context;
+using comm::run_ranks_as_threads;
+using test::numbers;
+
+/// Four layers that are used in an order of one's choice.
+struct Layers : torch::nn::Module {
+  explicit Layers(std::vector<std::size_t> the_order) : order(std::move(the_order)) {
+    for (const char* name : {"a", "b", "c", "d"}) {
+      layers.push_back(register_module(name, torch::nn::Linear(4, 4)));
+    }
+    test::fill_parameters(*this);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const std::size_t layer : order) x = layers[layer]->forward(x).tanh();
+    return x;
+  }
+  std::vector<std::size_t> order;
+  std::vector<torch::nn::Linear> layers;
+};
+
+/// Reduces as usual and keeps the flat tensors in the order in which their reductions started.
+class RecordingHook : public CommHook {
+ public:
+  std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale scale) override {
+    started.push_back(bucket);
+    return all_reduce_->start(group, bucket, scale);
+  }
+  std::vector<at::Tensor> started;
+
+ private:
+  std::shared_ptr<CommHook> all_reduce_ = make_comm_hook("none");
+};
+
+const char* begin_of(const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); }
+
+bool lies_in(const at::Tensor& flat, const char* begin, std::size_t num_bytes) {
+  return begin >= begin_of(flat) && begin + num_bytes <= begin_of(flat) + flat.nbytes();
+}
+
+/// Names of the parameters by the place of their gradients: bucket by bucket, then by address.
+std::vector<std::string> names_in_buckets(const torch::nn::Module& module,
+                                          const std::vector<at::Tensor>& buckets) {
+  std::vector<std::string> names;
+  for (const at::Tensor& flat : buckets) {
+    std::map<const char*, std::string> by_address;
+    for (const auto& item : module.named_parameters()) {
+      const at::Tensor& gradient = item.value().grad();
+      if (lies_in(flat, begin_of(gradient), gradient.nbytes())) by_address[begin_of(gradient)] = item.key();
+    }
+    for (const auto& [address, name] : by_address) names.push_back(name);
+  }
+  return names;
+}
+
+// One tensor in the first bucket, then as many as make 100 bytes: a weight has 64 bytes and a bias 16.
+DataParallelOptions small_buckets(const std::shared_ptr<RecordingHook>& hook) {
+  return {.bucket_mib = 1e-4, .first_bucket_mib = 1e-5, .hook = hook};
+}
+
+void run_backward(Layers& model, const Context& context) {
+  model.forward(numbers({3, 4}, 1 + context.rank())).square().sum().backward();
+}
+
+TEST(Buckets, AreRebuiltInTheOrderInWhichRankZeroSawTheGradients) {
+  run_ranks_as_threads(3, [](Context& context) {
+    const std::vector<std::size_t> as_registered = {0, 1, 2, 3}, mixed = {1, 3, 0, 2};
+    auto model = std::make_shared<Layers>(context.rank() == 0 ? mixed : as_registered);
+    auto hook = std::make_shared<RecordingHook>();
+    DistributedDataParallel ddp(context, model, small_buckets(hook));
+    std::vector<std::string> seen;
+    for (const auto& item : model->named_parameters()) {
+      item.value().register_hook([&seen, name = item.key()](const at::Tensor&) { seen.push_back(name); });
+    }
+    run_backward(*model, context);
+    const auto seen_by = context.world().all_gather_text(join(seen));
+    ASSERT_NE(seen_by[0], seen_by[1]);
+    for (int pass = 2; pass <= 3; ++pass) {
+      hook->started.clear();
+      run_backward(*model, context);
+      EXPECT_EQ(join(names_in_buckets(*model, hook->started)), seen_by[0]) << "pass " << pass;
+      EXPECT_EQ(hook->started.size(), 3u) << "of 1, 3 and 4 tensors";
+    }
+  });
+}
+
+TEST(Buckets, HoldEveryGradientAtItsPlaceForGood) {
+  run_ranks_as_threads(2, [](Context& context) {
+    auto model = std::make_shared<Layers>(std::vector<std::size_t>{0, 1, 2, 3});
+    auto hook = std::make_shared<RecordingHook>();
+    DistributedDataParallel ddp(context, model, small_buckets(hook));
+    const auto places = [&] {
+      std::vector<const char*> result;
+      for (const auto& parameter : model->parameters()) result.push_back(begin_of(parameter.grad()));
+      return result;
+    };
+    run_backward(*model, context);  // after which the buckets are built anew
+    const auto expected = places();
+    hook->started.clear();
+    run_backward(*model, context);
+    const auto parameters = model->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto holds = [&](const at::Tensor& flat) {
+        return lies_in(flat, expected[i], parameters[i].nbytes());
+      };
+      EXPECT_EQ(std::ranges::count_if(hook->started, holds), 1) << "parameter " << i;
+    }
+    EXPECT_EQ(places(), expected) << "added up";
+    model->zero_grad(/*set_to_none=*/false);
+    EXPECT_EQ(places(), expected) << "zeroed in place";
+    run_backward(*model, context);
+    EXPECT_EQ(places(), expected) << "after zeroing in place";
+    ddp.zero_grad();
+    EXPECT_FALSE(model->layers[0]->weight.grad().defined());
+    run_backward(*model, context);
+    EXPECT_EQ(places(), expected) << "after dropping the gradients";
+  });
+}
+
+}  // namespace
+}  // namespace trireme::parallel
