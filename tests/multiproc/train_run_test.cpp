@@ -12,7 +12,9 @@
 namespace trireme::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 /// `trireme train` on a small configuration, in a folder of its own.
 class TrainCommand : public testing::Test {
@@ -64,6 +66,13 @@ TEST_F(TrainCommand, BadConfigurationIsAUsageErrorBeforeAnyRankStarts) {
   const ChildResult result = run(command("bad", 2, {"--set", "optimizer.lrr=1"}), {}, 30);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "bad"));
+}
+
+TEST_F(TrainCommand, AModelThatCannotTakeTheDataIsAUsageErrorBeforeAnyRankStarts) {
+  const ChildResult result = run(command("bad", 2, {"--set", "model.name=gpt"}), {}, 30);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("\"gpt\""), HasSubstr("\"synthetic\""), Not(HasSubstr("[0]"))));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "bad"));
 }
 

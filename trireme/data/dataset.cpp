@@ -42,4 +42,16 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
   return batch;
 }
 
+void check_targets(const Example& batch, std::span<const std::int64_t> indices, std::int64_t num_classes) {
+  if (indices.empty() || batch.target.scalar_type() != at::kLong) return;
+  const at::Tensor targets = batch.target.contiguous();
+  const std::span values(targets.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(targets.numel()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] >= 0 && values[i] < num_classes) continue;
+    throw DataError(text("sample ", indices[i / (values.size() / indices.size())],
+                         " of the data set is of class ", values[i], ", and the model knows 0 to ",
+                         num_classes - 1));
+  }
+}
+
 }  // namespace trireme::data

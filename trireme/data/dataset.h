@@ -28,6 +28,10 @@ class Dataset {
   virtual Example get_batch(std::span<const std::int64_t> indices) const;
 };
 
+/// Throws DataError, naming the sample, when a target of the batch of these samples is outside [0,
+/// num_classes): kernels only say so after the fact, or not at all.
+void check_targets(const Example& batch, std::span<const std::int64_t> indices, std::int64_t num_classes);
+
 /// A data set as a configuration names it: its two splits and what a model has to know.
 struct DataSource {
   std::string name;

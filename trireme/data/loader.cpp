@@ -105,8 +105,9 @@ struct Loader::State {
     const Slice mine = slice_of(result.global_size, options.rank, options.world_size);
     for (int i = 0; i < options.num_microbatches; ++i) {
       const Slice part = slice_of(mine.size(), i, options.num_microbatches);
-      result.microbatches.push_back(dataset->get_batch(
-          std::span(first + mine.begin + part.begin, static_cast<std::size_t>(part.size()))));
+      const std::span indices(first + mine.begin + part.begin, static_cast<std::size_t>(part.size()));
+      result.microbatches.push_back(dataset->get_batch(indices));
+      if (options.num_classes > 0) check_targets(result.microbatches.back(), indices, options.num_classes);
     }
     return result;
   }

@@ -34,6 +34,7 @@ struct LoaderOptions {
   double timeout_s = 300;  ///< longest wait of next()
   std::uint64_t seed = 0;
   Sampler::Order order = Sampler::Order::kShuffled;
+  std::int64_t num_classes = 0;  ///< targets outside are a DataError; 0: anything goes
 };
 
 class Loader {

@@ -30,7 +30,35 @@ void check_sizes(const RunConfig& config, std::int64_t world_size, const data::D
           ", train.max_steps = ", config.train.max_steps, ")");
 }
 
+/// One row of logits for every target of a sample, one column for every class.
+void try_model(model::Model& model, const data::DataSource& data) {
+  const at::NoGradGuard no_grad;
+  const std::int64_t first = 0;
+  model.eval();
+  const at::Tensor logits = model.forward(data.train->get_batch({&first, 1}).input);
+  model.train();
+  const std::int64_t rows = logits.dim() < 2 ? 0 : logits.numel() / logits.size(-1);
+  require(rows == data.targets_per_sample && logits.size(-1) == data.num_classes, "a sample has ",
+          data.targets_per_sample, " targets of ", data.num_classes,
+          " classes, and the model makes of it a tensor of shape ", logits.sizes());
+}
+
 }  // namespace
+
+std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data) {
+  const std::string both =
+      text("model.name = \"", config.model.name, "\" cannot take data.name = \"", data.name, "\": ");
+  try {
+    auto model = model::make_model(config.model, data.input_shape, data.num_classes,
+                                   static_cast<std::uint64_t>(config.run.seed));
+    try_model(*model, data);
+    return model;
+  } catch (const InvalidArgument& reason) {
+    throw InvalidArgument(both + reason.what());
+  } catch (const c10::Error& reason) {
+    throw InvalidArgument(both + reason.what_without_backtrace());
+  }
+}
 
 void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data) {
   check_ranks(config, world_size);
@@ -41,9 +69,7 @@ void check_run_config(const RunConfig& config, int world_size) {
   check_ranks(config, world_size);
   const data::DataSource data = data::open_data(config.data);
   check_sizes(config, world_size, data);
-  // The model says itself whether it can take the data.
-  model::make_model(config.model, data.input_shape, data.num_classes,
-                    static_cast<std::uint64_t>(config.run.seed));
+  make_checked_model(config, data);
 }
 
 }  // namespace trireme::train

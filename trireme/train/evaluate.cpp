@@ -46,6 +46,7 @@ Evaluation evaluate(model::Model& model, const data::Dataset& dataset, comm::Gro
     std::iota(indices.begin(), indices.end(), begin);
     const data::Example batch = dataset.get_batch(indices);
     const at::Tensor logits = model.forward(batch.input).to(at::kFloat).flatten(0, -2);
+    data::check_targets(batch, indices, logits.size(1));
     const at::Tensor targets = batch.target.flatten();
     sum[0] += static_cast<double>(indices.size());
     sum[1] += static_cast<double>(targets.numel());

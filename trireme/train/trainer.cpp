@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/schedule/program.h"
 #include "trireme/train/gradient_norm.h"
+#include "trireme/train/internal/check.h"
 #include "trireme/train/precision.h"
 
 namespace trireme::train {
@@ -20,13 +21,15 @@ optim::NamedTensors parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
-data::LoaderOptions loader_options(const RunConfig& config, const comm::Context& context) {
+data::LoaderOptions loader_options(const RunConfig& config, const comm::Context& context,
+                                   const data::DataSource& data) {
   return {.global_batch = config.train.global_batch,
           .num_microbatches = static_cast<int>(config.train.accumulation),
           .rank = context.rank(),
           .world_size = context.world_size(),
           .workers = config.data.workers,
-          .seed = static_cast<std::uint64_t>(config.run.seed)};
+          .seed = static_cast<std::uint64_t>(config.run.seed),
+          .num_classes = data.num_classes};
 }
 
 parallel::DataParallelOptions data_parallel_options(const RunConfig& config) {
@@ -55,10 +58,9 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
     : config_(config),
       context_(context),
       data_(data),
-      model_(model::make_model(config.model, data.input_shape, data.num_classes,
-                               static_cast<std::uint64_t>(config.run.seed))),
+      model_(make_checked_model(config, data)),
       parameters_(parameters_of(*model_)),
-      loader_(data.train, loader_options(config, context)),
+      loader_(data.train, loader_options(config, context, data)),
       total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
       optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
       learning_rate_(optim::make_learning_rate(config.learning_rate, config.optimizer.lr, total_steps_)),

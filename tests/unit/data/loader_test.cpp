@@ -140,6 +140,16 @@ TEST(Loader, AFailedReadSurfacesInItsPlaceAndStays) {
   EXPECT_EQ(samples(loader, 1).size(), 4U);
 }
 
+TEST(Loader, AClassThatTheModelDoesNotKnowIsRefusedByItsSample) {
+  // Sample i is of class i.
+  Loader loader(std::make_shared<Numbers>(12),
+                {.global_batch = 4, .order = Sampler::Order::kSequential, .num_classes = 6});
+  EXPECT_EQ(samples(loader, 1).size(), 4U);
+  EXPECT_THAT([&] { loader.next(); },
+              testing::ThrowsMessage<DataError>(
+                  HasSubstr("sample 6 of the data set is of class 6, and the model knows 0 to 5")));
+}
+
 TEST(Loader, CanBeDestroyedAtAnyTime) {
   const auto numbers = std::make_shared<Numbers>(100);
   for (int consumed = 0; consumed < 20; ++consumed) {

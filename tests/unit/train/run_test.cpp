@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/data/idx_samples.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -14,6 +15,7 @@
 namespace trireme::train {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -173,6 +175,70 @@ TEST(CheckRunConfig, RefusesWhatCannotWorkTogether) {
                 ThrowsMessage<InvalidArgument>(HasSubstr(conflict.reason)));
   }
   EXPECT_NO_THROW(check_run_config(load_run_config(folder / "run.toml"), 4));
+}
+
+/// Configurations over files of one's own: 12 images of `pixels` by `pixels`, and a text.
+class ModelAndData : public testing::Test {
+ protected:
+  ModelAndData() { write_file_atomic(folder_ / "run.toml", "[train]\nglobal_batch = 4\n"); }
+
+  void write_images(std::uint32_t pixels, char label) const {
+    for (const std::string split : {"train", "t10k"}) {
+      test::write_bytes(folder_ / (split + "-images-idx3-ubyte"),
+                        test::idx_bytes({12, pixels, pixels}, std::string(12 * pixels * pixels, 'x')));
+      test::write_bytes(folder_ / (split + "-labels-idx1-ubyte"),
+                        test::idx_bytes({12}, std::string(12, label)));
+    }
+  }
+  RunConfig images(const std::string& model) const {
+    return load_run_config(folder_ / "run.toml", {"data.name=mnist", "data.path=" + folder_.path().string(),
+                                                  "model.name=" + model, "model.hidden=[4]"});
+  }
+  RunConfig words(const std::string& model) const {
+    write_file_atomic(folder_ / "text", std::string(100, 'a') + std::string(100, 'b'));
+    return load_run_config(folder_ / "run.toml",
+                           {"data.name=text", "data.block=8", "data.path=" + (folder_ / "text").string(),
+                            "model.name=" + model, "model.hidden=[4]", "model.width=8", "model.heads=2"});
+  }
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(ModelAndData, ThatFitArePassed) {
+  write_images(4, 9);
+  EXPECT_NO_THROW(check_run_config(images("mlp"), 2));
+  EXPECT_NO_THROW(check_run_config(images("cnn"), 2));
+  EXPECT_NO_THROW(check_run_config(words("gpt"), 2));
+}
+
+TEST_F(ModelAndData, ThatDoNotFitAreRefusedByBothNames) {
+  write_images(3, 9);
+  const auto expect_refused = [](const RunConfig& config, const std::string& reason) {
+    EXPECT_THAT([&] { check_run_config(config, 2); },
+                ThrowsMessage<InvalidArgument>(
+                    AllOf(HasSubstr(text("model.name = \"", config.model.name, "\"")),
+                          HasSubstr(text("data.name = \"", config.data.name, "\"")), HasSubstr(reason))));
+  };
+  expect_refused(images("cnn"), "of at least 4 by 4 pixels, not samples of shape (1, 3, 3)");
+  expect_refused(images("gpt"), "sequences of tokens");
+  expect_refused(words("cnn"), "not samples of shape (8)");
+  expect_refused(words("mlp"), "Long and Float");  // torch says why it cannot multiply tokens
+}
+
+TEST_F(ModelAndData, WithALabelBeyondTheClassesAreRefusedByFileAndSample) {
+  write_images(4, 10);
+  EXPECT_THAT([&] { check_run_config(images("cnn"), 2); },
+              ThrowsMessage<DataError>(
+                  AllOf(HasSubstr("train-labels"), HasSubstr("sample 0 is 10"), HasSubstr("0 to 9"))));
+}
+
+TEST_F(RunTraining, AModelThatCannotTakeTheDataIsRefusedByEveryRankBeforeAnythingIsWritten) {
+  RunConfig wrong = config("wrong");
+  wrong.model.name = "gpt";
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    EXPECT_THAT([&] { run_training(wrong, context); },
+                ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("\"gpt\""), HasSubstr("\"synthetic\""))));
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "wrong"));
 }
 
 TEST(RunFolder, KeepsEveryEarlierRunUnderTheNextFreeNumber) {

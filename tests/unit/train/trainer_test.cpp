@@ -183,6 +183,28 @@ TEST(Trainer, EveryRankNamesStepAndRankOfALossThatIsNotFinite) {
   }
 }
 
+TEST(Trainer, ALabelBeyondTheModelsClassesIsADataErrorThatNamesSampleAndClass) {
+  data::DataSource data = small_data();
+  data.num_classes = 3;  // the samples have four
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    Trainer trainer(small_config(), context, data);
+    EXPECT_THAT([&] { trainer.step(); },
+                testing::ThrowsMessage<DataError>(testing::ContainsRegex("sample [0-9]+ .*class 3.*0 to 2")));
+    EXPECT_THAT([&] { trainer.evaluate(); },
+                testing::ThrowsMessage<DataError>(testing::ContainsRegex("sample [0-9]+ .*class 3.*0 to 2")));
+  });
+}
+
+TEST(Trainer, AModelWhoseOutputsAreNotTheTargetsIsRefused) {
+  data::DataSource data = small_data();
+  data.targets_per_sample = 5;
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    EXPECT_THAT([&] { Trainer(small_config(), context, data); },
+                testing::ThrowsMessage<InvalidArgument>(
+                    testing::AllOf(HasSubstr("\"mlp\""), HasSubstr("\"small\""), HasSubstr("5 targets"))));
+  });
+}
+
 TEST(Trainer, AStopOfOneRankReachesAllRanksInTheSameReport) {
   const data::DataSource data = small_data();
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {

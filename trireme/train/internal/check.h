@@ -1,11 +1,19 @@
 #pragma once
-// check_run_config for a rank that has opened the data and makes the model anyway.
+// Checks for a rank that has opened the data and makes the model anyway.
+
+#include <memory>
 
 #include "trireme/data/dataset.h"
+#include "trireme/model/model.h"
 #include "trireme/train/run_config.h"
 
 namespace trireme::train {
 
+/// check_run_config without the model.
 void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data);
+
+/// The model of the configuration, tried on one sample of the training data. Throws InvalidArgument that
+/// names model and data where the one cannot take the other, DataError.
+std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data);
 
 }  // namespace trireme::train
