@@ -3,7 +3,8 @@
 // (bench/peers/training_step.py). One torch thread per rank. Prints one line of JSON on rank 0: samples per
 // second over all ranks.
 //
-//   bench_training_step [--smoke] [--model mlp|cnn|wide] [--steps N] [--backend auto|shm|gloo]
+//   bench_training_step [--smoke] [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--steps N]
+//   [--backend auto|shm|gloo]
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
@@ -23,6 +24,8 @@
 #include "trireme/model/model.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/train/precision.h"
+#include "trireme/train/run_config.h"
 
 namespace {
 
@@ -35,10 +38,17 @@ struct Workload {
   at::Tensor target;
 };
 
-Workload shipped_model(const std::string& name, std::int64_t batch) {
-  auto model = model::make_model({.name = name}, {1, 28, 28}, 10, /*seed=*/1);
-  return {model, [model](const at::Tensor& x) { return model->forward(x); }, at::randn({batch, 1, 28, 28}),
-          at::randint(10, {batch}, at::kLong)};
+Workload shipped_model(const std::string& name, const std::vector<std::int64_t>& image, std::int64_t batch) {
+  auto model = model::make_model({.name = name}, image, 10, /*seed=*/1);
+  return {model, [model](const at::Tensor& x) { return model->forward(x); },
+          at::randn({batch, image[0], image[1], image[2]}), at::randint(10, {batch}, at::kLong)};
+}
+
+/// The character model of examples/gpt_char.toml.
+Workload text_model() {
+  auto model = model::make_model({.name = "gpt"}, {64}, 65, /*seed=*/1);
+  return {model, [model](const at::Tensor& x) { return model->forward(x); },
+          at::randint(65, {12, 64}, at::kLong), at::randint(65, {12 * 64}, at::kLong)};
 }
 
 /// 16.8 million parameters and little to compute: communication dominates.
@@ -51,8 +61,16 @@ Workload wide_model() {
 }
 
 Workload workload_of(const std::string& name) {
+  if (name == "resnet50") return shipped_model(name, {3, 64, 64}, 8);
+  if (name == "gpt") return text_model();
   if (name == "wide") return wide_model();
-  return shipped_model(name, 64);
+  return shipped_model(name, {1, 28, 28}, 64);
+}
+
+/// One row per target.
+at::Tensor logits_of(const Workload& work, const std::string& precision) {
+  const train::PrecisionScope scope(precision);
+  return work.forward(work.input).to(at::kFloat).flatten(0, -2);
 }
 
 double seconds_of(comm::Context& context, int steps, const std::function<void()>& step) {
@@ -68,10 +86,12 @@ double seconds_of(comm::Context& context, int steps, const std::function<void()>
 int main(int argc, char** argv) try {
   CLI::App app("A data-parallel training step.");
   std::string model = "mlp";
+  std::string precision = "fp32";
   std::string backend = "auto";
   int steps = 50;
   bool smoke = false;
-  app.add_option("--model", model)->check(CLI::IsMember({"mlp", "cnn", "wide"}));
+  app.add_option("--model", model)->check(CLI::IsMember({"mlp", "cnn", "wide", "resnet50", "gpt"}));
+  app.add_option("--precision", precision)->check(CLI::IsMember(train::precision_names()));
   app.add_option("--backend", backend);
   app.add_option("--steps", steps)->check(CLI::PositiveNumber);
   app.add_flag("--smoke", smoke);
@@ -86,7 +106,7 @@ int main(int argc, char** argv) try {
   const auto optimizer = optim::make_optimizer({.name = "sgd"}, parameters);
   const auto step = [&] {
     ddp.zero_grad();
-    at::cross_entropy_loss(work.forward(work.input), work.target).backward();
+    at::cross_entropy_loss(logits_of(work, precision), work.target).backward();
     optimizer->step(1e-4);
   };
   seconds_of(*context, std::min(steps, 5), step);  // buckets are rebuilt, memory is warm
@@ -95,7 +115,7 @@ int main(int argc, char** argv) try {
   if (!context->is_main()) return 0;
   const double samples = static_cast<double>(work.input.size(0)) * steps * context->world_size();
   std::cout << nlohmann::json{{"system", "trireme"},
-                              {"model", model},
+                              {"model", precision == "fp32" ? model : model + " " + precision},
                               {"ranks", context->world_size()},
                               {"backend", context->world().backend_name()},
                               {"steps", steps},

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # A data-parallel training step beside Python's DistributedDataParallel: two ranks of one thread each, the
 # systems alternate pass by pass. Prints a table of medians, spreads and ratios of the pairs.
-#   [PEER_PYTHON=python with torch] [PASSES=7] bench/training_step.sh [MODEL...]
+#   [PEER_PYTHON=python with torch] [PASSES=7] bench/training_step.sh [MODEL[:bf16]...]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/../tools/versions.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
 passes=${PASSES:-7}
 models=("$@")
-[ ${#models[@]} -gt 0 ] || models=(mlp cnn wide)
+[ ${#models[@]} -gt 0 ] || models=(mlp cnn wide resnet50 gpt resnet50:bf16 gpt:bf16)
 
 if [ -z "${PEER_PYTHON:-}" ]; then
   PEER_PYTHON=$here/../build/peers-venv/bin/python
@@ -20,16 +20,19 @@ fi
 
 # The measurement counts once it is printed: PyTorch's gloo now and then aborts while it is torn down.
 launch() (set +o pipefail; "$build/bin/trireme" launch -n 2 -- "$@" | grep -o '{.*}')
-steps_of() { case $1 in mlp) echo 200 ;; cnn) echo 60 ;; wide) echo 20 ;; esac; }
+steps_of() { case $1 in mlp) echo 200 ;; cnn) echo 60 ;; wide) echo 20 ;; resnet50) echo 6 ;; gpt) echo 20 ;; esac; }
 
 lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
-for model in "${models[@]}"; do
-  steps=$(steps_of "$model")
+for entry in "${models[@]}"; do
+  model=${entry%%:*}
+  precision=fp32
+  [ "$model" = "$entry" ] || precision=${entry#*:}
+  work=(--model "$model" --precision "$precision" --steps "$(steps_of "$model")")
   for _ in $(seq "$passes"); do
-    launch "$build/bin/bench_training_step" --model "$model" --steps "$steps" >>"$lines"
-    launch "$PEER_PYTHON" "$here/peers/training_step.py" --model "$model" --steps "$steps" >>"$lines"
-    "$build/bin/bench_training_step" --model "$model" --steps "$steps" >>"$lines"
+    launch "$build/bin/bench_training_step" "${work[@]}" >>"$lines"
+    launch "$PEER_PYTHON" "$here/peers/training_step.py" "${work[@]}" >>"$lines"
+    "$build/bin/bench_training_step" "${work[@]}" >>"$lines"
   done
 done
 cat "$lines"

@@ -1,7 +1,7 @@
 """The work of bench/training_step.cpp with PyTorch's DistributedDataParallel over gloo.
 
 Started once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (world size 1: no wrapper).
-    training_step.py [--model mlp|cnn|wide] [--steps N]
+    training_step.py [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--compile] [--steps N]
     training_step.py --summary FILE     medians and ratios of the JSON lines of many runs
 """
 import argparse
@@ -11,11 +11,18 @@ import statistics
 import sys
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
 
 def workload(name):
+    import models
     import torch
     from torch import nn
 
+    if name == "resnet50":
+        return models.resnet50(num_classes=10), torch.randn(8, 3, 64, 64), torch.randint(10, (8,))
+    if name == "gpt":
+        return models.Gpt(), torch.randint(65, (12, 64)), torch.randint(65, (12 * 64,))
     if name == "wide":
         model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)])
         return model, torch.randn(8, 2048), torch.randint(2048, (8,))
@@ -29,7 +36,7 @@ def workload(name):
     return model, torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
 
 
-def measure(name, steps):
+def measure(name, steps, precision, compiled):
     import torch
     import torch.distributed as dist
 
@@ -39,6 +46,8 @@ def measure(name, steps):
     if ranks > 1:
         dist.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    if compiled:
+        model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
 
     def run(count):
@@ -47,7 +56,9 @@ def measure(name, steps):
         start = time.perf_counter()
         for _ in range(count):
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                logits = model(x)
+            torch.nn.functional.cross_entropy(logits.float().flatten(0, -2), y).backward()
             optimizer.step()
         if ranks > 1:
             dist.barrier()
@@ -56,10 +67,14 @@ def measure(name, steps):
     run(min(steps, 5))
     seconds = run(steps)
     if rank == 0:
-        print(json.dumps({"system": "python", "model": name, "ranks": ranks, "steps": steps,
+        print(json.dumps({"system": "python compiled" if compiled else "python", "model": label(name, precision), "ranks": ranks, "steps": steps,
                           "step_ms": 1e3 * seconds / steps, "samples_per_s": len(x) * steps * ranks / seconds}))
     if ranks > 1:
         dist.destroy_process_group()
+
+
+def label(name, precision):
+    return name if precision == "fp32" else f"{name} {precision}"
 
 
 def summarise(path):
@@ -81,8 +96,10 @@ def summarise(path):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default="mlp", choices=["mlp", "cnn", "wide"])
+    parser.add_argument("--model", default="mlp", choices=["mlp", "cnn", "wide", "resnet50", "gpt"])
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--summary")
     args = parser.parse_args()
-    sys.exit(summarise(args.summary) if args.summary else measure(args.model, args.steps))
+    sys.exit(summarise(args.summary) if args.summary else measure(args.model, args.steps, args.precision, args.compile))

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/model/convolution_rule.h"
 #include "trireme/parallel/data/internal/reducer.h"
 #include "trireme/parallel/data/internal/replicas.h"
 
@@ -17,6 +18,7 @@ DistributedDataParallel::DistributedDataParallel(comm::Group group, std::shared_
                                                  const DataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel needs a module");
   check_replicas(group, *module, options);
+  if (options.convolution_rule) model::follow_convolution_rule();
   reducer_ = std::make_shared<Reducer>(std::move(group), std::move(module), options);
   reducer_->broadcast_state(/*from=*/0);
   reducer_->attach();

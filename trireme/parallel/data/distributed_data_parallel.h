@@ -38,6 +38,7 @@ struct DataParallelOptions {
   UnusedParameters unused_parameters = UnusedParameters::kError;
   bool broadcast_buffers = true;  ///< rank 0's buffers (batch norm statistics) to all after every reduction
   ReduceScale scale = ReduceScale::kMean;
+  bool convolution_rule = true;  ///< small convolutions take the faster kernel (model/convolution_rule.h)
   std::shared_ptr<CommHook> hook = nullptr;  ///< how a bucket is reduced; none: all-reduce as it is
 };
 
