@@ -1,6 +1,9 @@
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/sin.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "trireme/checkpoint/safetensors.h"
@@ -33,6 +36,63 @@ void compare(const ModelOptions& options) {
     EXPECT_TRUE(parameter.value().grad().allclose(reference.at("gradient/" + parameter.key()), 1e-4, 1e-6))
         << parameter.key();
   }
+}
+
+/// As in model_reference.py.
+at::Tensor wave(const std::string& name, const at::Tensor& parameter) {
+  const at::Tensor values =
+      at::sin(0.7 * at::arange(parameter.numel(), at::kDouble) + static_cast<double>(name.size()));
+  if (parameter.dim() > 1) {
+    const double fan_in = static_cast<double>(parameter.numel() / parameter.size(0));
+    return (values * std::sqrt(2 / fan_in)).to(at::kFloat).view(parameter.sizes());
+  }
+  return (0.1 * values + (name.ends_with("weight") ? 1 : 0)).to(at::kFloat);
+}
+
+/// Our model with wave() as parameters gives PyTorch's logits, loss and gradients. A forward pass is right to
+/// some 1e-4; batch norm over few values makes gradients an order of magnitude coarser.
+void compare_large(const ModelOptions& options, const std::vector<std::int64_t>& input_shape,
+                   std::int64_t num_classes) {
+  const checkpoint::TensorMap reference =
+      checkpoint::load_safetensors(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity/data" /
+                                   ("model_" + options.name + ".safetensors"))
+          .tensors;
+  const auto model = make_model(options, input_shape, num_classes, 1);
+  std::size_t num_parameters = 0;
+  for (auto& parameter : model->named_parameters()) {
+    const at::NoGradGuard no_grad;
+    ASSERT_TRUE(reference.contains("gradient_norm/" + parameter.key())) << parameter.key();
+    parameter.value().copy_(wave(parameter.key(), parameter.value()));
+    ++num_parameters;
+  }
+  EXPECT_EQ(reference.size(), 4 + 2 * num_parameters) << "PyTorch's model has other parameters";
+  const at::Tensor logits = model->forward(reference.at("input"));
+  const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, -2), reference.at("target"));
+  loss.backward();
+  EXPECT_TRUE(logits.allclose(reference.at("logits"), 1e-3, 1e-3))
+      << (logits - reference.at("logits")).abs().max();
+  EXPECT_TRUE(loss.allclose(reference.at("loss"), 1e-4, 1e-5));
+  for (const auto& parameter : model->named_parameters()) {
+    const at::Tensor gradient = parameter.value().grad();
+    const at::Tensor norm = reference.at("gradient_norm/" + parameter.key());
+    EXPECT_TRUE(gradient.norm().allclose(norm, 1e-2, 1e-6)) << parameter.key();
+    const double typical = norm.item<double>() / std::sqrt(static_cast<double>(gradient.numel()));
+    EXPECT_TRUE(gradient.flatten().slice(0, 0, 8).allclose(reference.at("gradient_begin/" + parameter.key()),
+                                                           1e-2, 0.02 * typical))
+        << parameter.key();
+  }
+}
+
+TEST(ModelParity, TheResnet18IsPyTorchsUnderTorchvisionsNames) {
+  compare_large({.name = "resnet18"}, {3, 64, 64}, 10);
+}
+
+TEST(ModelParity, TheResnet50IsPyTorchsUnderTorchvisionsNames) {
+  compare_large({.name = "resnet50"}, {3, 64, 64}, 10);
+}
+
+TEST(ModelParity, TheGptIsPyTorchsUnderNanogptsNames) {
+  compare_large({.name = "gpt", .layers = 2, .heads = 4, .width = 32}, {16}, 65);
 }
 
 TEST(ModelParity, TheMlpIsPyTorchsModelOfTheSameLayers) { compare({.name = "mlp", .hidden = {12}}); }
