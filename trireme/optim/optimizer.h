@@ -1,7 +1,8 @@
 #pragma once
-// The seam for optimizers: updates parameters from their gradients with libtorch's fused kernels, one call
-// for all parameters. State is exposed as named tensors, so that a checkpoint can hold it. Parameters and
-// gradients share dtype and device; a parameter without a gradient is left alone. Not thread-safe.
+// The seam for optimizers: updates parameters from their gradients with libtorch's fused or foreach kernels,
+// one call for all parameters of a group. State is exposed as named tensors, so that a checkpoint can hold
+// it. Parameters and gradients share dtype and device; a parameter without a gradient is left alone, and does
+// not age. Not thread-safe.
 
 #include <ATen/core/Tensor.h>
 
@@ -17,15 +18,25 @@ namespace trireme::optim {
 /// Parameters by name, in the model's order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+/// All options of all optimizers; each reads those that name it. Values without a unit are plain numbers.
 struct OptimizerOptions {
   std::string name = "sgd";
-  double lr = 0.1;
-  double weight_decay = 0;  ///< sgd: L2 (added to the gradient); adamw: decoupled
-  double momentum = 0.9;    ///< sgd
-  bool nesterov = false;    ///< sgd
-  double beta1 = 0.9;       ///< adamw
-  double beta2 = 0.999;     ///< adamw
-  double eps = 1e-8;        ///< adamw
+  double lr = 0.1;  ///< all: the rate before the schedule, >= 0
+  /// All, >= 0. sgd, adam, adagrad, rmsprop: L2, `weight_decay * p` is added to the gradient. lars: L2, and
+  /// part of the trust ratio. adamw, lion: decoupled, p shrinks by `lr * weight_decay`. lamb: added to the
+  /// update before its trust ratio.
+  double weight_decay = 0;
+  /// All. False: tensors with at most one dim (biases, norms) are not decayed, and lars and lamb update them
+  /// with a trust ratio of 1. True decays everything, as PyTorch does.
+  bool decay_1d = true;
+  double momentum = 0.9;             ///< sgd, lars, rmsprop (where PyTorch's default is 0), in [0, 1)
+  bool nesterov = false;             ///< sgd
+  double beta1 = 0.9;                ///< adam, adamw, lion, lamb, in [0, 1)
+  double beta2 = 0.999;              ///< adam, adamw, lion (its paper: 0.99), lamb, in [0, 1)
+  double alpha = 0.99;               ///< rmsprop: decay of the mean square, in [0, 1)
+  bool centered = false;             ///< rmsprop: divides by the deviation, not the root of the mean square
+  double eps = 1e-8;                 ///< adam, adamw, adagrad (PyTorch: 1e-10), rmsprop, lamb (1e-6), > 0
+  double trust_coefficient = 0.001;  ///< lars: share of its own norm by which a tensor moves at lr 1, > 0
 };
 
 class Optimizer {
@@ -38,8 +49,8 @@ class Optimizer {
   virtual std::map<std::string, at::Tensor> state() = 0;
 };
 
-/// One row per optimizer in optimizer_table.cpp: "sgd", "adamw". Throws InvalidArgument: unknown name,
-/// negative rate, beta outside [0, 1).
+/// One row per optimizer in optimizer_table.cpp. Throws InvalidArgument that names the optimizer, the value
+/// and the allowed range; for an unknown name, the nearest known one.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters);
 std::vector<std::string> optimizer_names();
 

@@ -1,38 +1,48 @@
 #include <array>
-#include <cmath>
 
 #include "trireme/base/error.h"
-#include "trireme/optim/adamw.h"
+#include "trireme/optim/adagrad.h"
+#include "trireme/optim/adam.h"
+#include "trireme/optim/grouped_optimizer.h"
+#include "trireme/optim/lamb.h"
+#include "trireme/optim/lars.h"
+#include "trireme/optim/lion.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/rmsprop.h"
 #include "trireme/optim/sgd.h"
 
 namespace trireme::optim {
 namespace {
 
-template <class Kind>
-std::unique_ptr<Optimizer> make(const OptimizerOptions& options, NamedTensors parameters) {
-  return std::make_unique<Kind>(options, std::move(parameters));
+template <class Rule, auto... arguments>
+std::unique_ptr<UpdateRule> make(const OptimizerOptions& options) {
+  return std::make_unique<Rule>(options, arguments...);
 }
 
 struct OptimizerRow {
   std::string_view name;
-  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, NamedTensors);
+  std::unique_ptr<UpdateRule> (*make)(const OptimizerOptions&);
 };
 
-constexpr std::array<OptimizerRow, 2> kOptimizerTable = {{
+constexpr std::array<OptimizerRow, 8> kOptimizerTable = {{
     {"sgd", make<Sgd>},
-    {"adamw", make<AdamW>},
+    {"adamw", make<Adam, Adam::WeightDecay::kDecoupled>},
+    {"adam", make<Adam, Adam::WeightDecay::kL2>},
+    {"adagrad", make<Adagrad>},
+    {"rmsprop", make<RmsProp>},
+    {"lion", make<Lion>},
+    {"lars", make<Lars>},
+    {"lamb", make<Lamb>},
 }};
 
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters) {
-  require(options.lr >= 0 && std::isfinite(options.lr),
-          "the learning rate must not be negative: ", options.lr);
-  require(options.weight_decay >= 0 && std::isfinite(options.weight_decay),
-          "the weight decay must not be negative: ", options.weight_decay);
   for (const OptimizerRow& row : kOptimizerTable) {
-    if (row.name == options.name) return row.make(options, std::move(parameters));
+    if (row.name != options.name) continue;
+    require_not_negative(options, "lr", options.lr);
+    require_not_negative(options, "weight_decay", options.weight_decay);
+    return std::make_unique<GroupedOptimizer>(row.make(options), options, std::move(parameters));
   }
   throw InvalidArgument(
       text("unknown optimizer '", options.name, "'", suggest(options.name, optimizer_names())));

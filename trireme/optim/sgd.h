@@ -1,23 +1,23 @@
 #pragma once
 // Stochastic gradient descent with momentum, as PyTorch defines it (Sutskever et al., 2013, with the rate
-// outside the momentum): g += weight_decay * p; v = momentum * v + g; p -= lr * (nesterov ? g + momentum * v
-// : v).
+// outside the momentum and no dampening): g += weight_decay * p; v = momentum * v + g;
+// p -= lr * (nesterov ? g + momentum * v : v). State: momentum v, absent when the momentum is 0. PyTorch
+// begins v with the first gradient; without dampening that is what zeros become in the first step.
 
-#include "trireme/optim/optimizer.h"
+#include "trireme/optim/update_rule.h"
 
 namespace trireme::optim {
 
-class Sgd : public Optimizer {
+class Sgd : public UpdateRule {
  public:
   /// Throws InvalidArgument: momentum outside [0, 1), nesterov without momentum.
-  Sgd(const OptimizerOptions& options, NamedTensors parameters);
-  void step(double lr) override;
-  std::map<std::string, at::Tensor> state() override;
+  explicit Sgd(const OptimizerOptions& options);
+  std::vector<StateTensor> states() const override;
+  void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:
-  OptimizerOptions options_;
-  NamedTensors parameters_;
-  std::vector<at::Tensor> momentum_;  ///< one per parameter; empty without momentum
+  double momentum_;
+  bool nesterov_;
 };
 
 }  // namespace trireme::optim

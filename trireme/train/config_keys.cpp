@@ -46,7 +46,8 @@ std::vector<ConfigKey> make_table() {
   using Opt = optim::OptimizerOptions;
   using Lr = optim::LearningRateOptions;
   using Comm = comm::ContextOptions;
-  const Allowed one_up{.least = 1}, zero_up{.least = 0}, fraction{.least = 0, .below = 1};
+  const Allowed one_up{.least = 1}, zero_up{.least = 0}, fraction{.least = 0, .below = 1},
+      share{.least = 0, .most = 1};
   const Allowed count{.least = 1, .most = kMaxInt};
   return {
       key("run.name", &C::run, &Run::name, "name of the run and of its folder",
@@ -79,19 +80,60 @@ std::vector<ConfigKey> make_table() {
           "largest 2-norm of all gradients together; 0: no clipping", zero_up),
       key("optimizer.name", &C::optimizer, &Opt::name, "optimizer", {.names = optim::optimizer_names}),
       key("optimizer.lr", &C::optimizer, &Opt::lr, "learning rate before the schedule", {.above = 0}),
-      key("optimizer.weight_decay", &C::optimizer, &Opt::weight_decay, "sgd: L2; adamw: decoupled", zero_up),
-      key("optimizer.momentum", &C::optimizer, &Opt::momentum, "sgd: how much of the last update goes on",
-          fraction),
+      key("optimizer.weight_decay", &C::optimizer, &Opt::weight_decay,
+          "sgd, adam, adagrad, rmsprop, lars: L2; adamw, lion: decoupled; lamb: within the trust ratio",
+          zero_up),
+      key("optimizer.decay_1d", &C::optimizer, &Opt::decay_1d,
+          "false: biases and norms (at most one dim) are not decayed, and have trust ratio 1 in lars and "
+          "lamb"),
+      key("optimizer.momentum", &C::optimizer, &Opt::momentum,
+          "sgd, lars, rmsprop: how much of the last update goes on", fraction),
       key("optimizer.nesterov", &C::optimizer, &Opt::nesterov, "sgd: Nesterov's momentum"),
-      key("optimizer.beta1", &C::optimizer, &Opt::beta1, "adamw: decay of the first moment", fraction),
-      key("optimizer.beta2", &C::optimizer, &Opt::beta2, "adamw: decay of the second moment", fraction),
-      key("optimizer.eps", &C::optimizer, &Opt::eps, "adamw: added to the denominator", {.above = 0}),
+      key("optimizer.beta1", &C::optimizer, &Opt::beta1, "adamw, adam, lion, lamb: decay of the first moment",
+          fraction),
+      key("optimizer.beta2", &C::optimizer, &Opt::beta2,
+          "adamw, adam, lamb: decay of the second moment; lion: of the first, behind the update (its paper: "
+          "0.99)",
+          fraction),
+      key("optimizer.alpha", &C::optimizer, &Opt::alpha, "rmsprop: decay of the mean square", fraction),
+      key("optimizer.centered", &C::optimizer, &Opt::centered,
+          "rmsprop: divides by the standard deviation of the gradient"),
+      key("optimizer.eps", &C::optimizer, &Opt::eps,
+          "adamw, adam, adagrad, rmsprop, lamb: added to the denominator", {.above = 0}),
+      key("optimizer.trust_coefficient", &C::optimizer, &Opt::trust_coefficient,
+          "lars: share of its own norm by which a tensor moves at a rate of 1", {.above = 0}),
       key("lr.schedule", &C::learning_rate, &Lr::schedule, "how the learning rate changes",
           {.names = optim::learning_rate_names}),
-      key("lr.warmup_steps", &C::learning_rate, &Lr::warmup_steps, "steps over which the rate grows from 0",
-          zero_up),
+      key("lr.warmup_steps", &C::learning_rate, &Lr::warmup_steps,
+          "steps over which the rate grows from 0 (one_cycle: from lr.initial_fraction)", zero_up),
+      key("lr.initial_fraction", &C::learning_rate, &Lr::initial_fraction,
+          "one_cycle: the warm-up begins at this fraction of optimizer.lr", share),
       key("lr.final_fraction", &C::learning_rate, &Lr::final_fraction,
-          "cosine: ends at this fraction of optimizer.lr", {.least = 0, .most = 1}),
+          "cosine, polynomial, wsd, one_cycle: end at this fraction of optimizer.lr; reduce_on_plateau: the "
+          "least",
+          share),
+      key("lr.factor", &C::learning_rate, &Lr::factor,
+          "step, multi_step, exponential, reduce_on_plateau: what the rate is multiplied with",
+          {.below = 1, .above = 0}),
+      key("lr.period_steps", &C::learning_rate, &Lr::period_steps,
+          "step: steps between two falls by lr.factor; exponential: steps over which it falls by that",
+          zero_up),
+      key("lr.milestones", &C::learning_rate, &Lr::milestones,
+          "multi_step: steps of the run at which the rate falls by lr.factor", one_up),
+      key("lr.power", &C::learning_rate, &Lr::power, "polynomial: its power; 1: linear", {.above = 0}),
+      key("lr.decay_steps", &C::learning_rate, &Lr::decay_steps,
+          "wsd: steps at the end of the run over which the rate falls", zero_up),
+      key("lr.patience", &C::learning_rate, &Lr::patience,
+          "reduce_on_plateau: evaluations in a row without progress that are borne", zero_up),
+      key("lr.threshold", &C::learning_rate, &Lr::threshold,
+          "reduce_on_plateau: progress is to fall by more than this share of the best", fraction),
+      key("lr.cooldown", &C::learning_rate, &Lr::cooldown,
+          "reduce_on_plateau: evaluations after a fall that do not count", zero_up),
+      key("lr.scale_with_batch", &C::learning_rate, &Lr::scale_with_batch,
+          "how optimizer.lr grows with train.global_batch / lr.reference_batch",
+          {.names = optim::batch_scaling_names}),
+      key("lr.reference_batch", &C::learning_rate, &Lr::reference_batch,
+          "samples per step for which optimizer.lr was chosen", zero_up),
       key("eval.every_steps", &C::eval, &EvalOptions::every_steps,
           "steps between evaluations; 0: after every epoch. The end of the run is always evaluated", zero_up),
       key("checkpoint.every_steps", &C::checkpoint, &CheckpointOptions::every_steps,
@@ -178,8 +220,8 @@ struct IsAllowed {
 }  // namespace
 
 const std::vector<ConfigKey>& config_key_table() {
-  static const std::vector<ConfigKey> table = make_table();
-  return table;
+  static const std::vector<ConfigKey> kTable = make_table();
+  return kTable;
 }
 
 std::string Allowed::describe() const {

@@ -1,8 +1,9 @@
 #include "trireme/optim/optimizer.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <limits>
 
 #include "trireme/base/error.h"
+#include "trireme/optim/grouped_optimizer.h"
 
 namespace trireme::optim {
 namespace {
@@ -18,13 +20,13 @@ namespace {
 using testing::HasSubstr;
 
 /// A parameter with a value and a gradient.
-at::Tensor parameter(double value, double gradient) {
-  at::Tensor tensor = at::full({2}, value).set_requires_grad(true);
-  tensor.mutable_grad() = at::full({2}, gradient);
+at::Tensor parameter(double value, double gradient, std::vector<std::int64_t> sizes = {2}) {
+  at::Tensor tensor = at::full(sizes, value).set_requires_grad(true);
+  tensor.mutable_grad() = at::full(sizes, gradient);
   return tensor;
 }
 
-double value_of(const at::Tensor& tensor) { return tensor[0].item<double>(); }
+double value_of(const at::Tensor& tensor) { return tensor.flatten()[0].item<double>(); }
 
 TEST(Sgd, FollowsItsEquation) {
   const at::Tensor weight = parameter(1, 0.5);
@@ -36,15 +38,19 @@ TEST(Sgd, FollowsItsEquation) {
   optimizer->step(0.1);
   EXPECT_FLOAT_EQ(value_of(weight), 0.94F - 0.1134F);
   EXPECT_FLOAT_EQ(value_of(optimizer->state().at("momentum/w")), 1.134F);
-  EXPECT_FLOAT_EQ(weight.grad()[0].item<float>(), 0.5F);
 }
 
-TEST(Sgd, WithoutMomentumHasNoState) {
-  const at::Tensor weight = parameter(1, 0.5);
-  const auto optimizer = make_optimizer({.name = "sgd", .momentum = 0}, {{"w", weight}});
-  optimizer->step(1);
-  EXPECT_FLOAT_EQ(value_of(weight), 0.5F);
-  EXPECT_TRUE(optimizer->state().empty());
+TEST(Optimizer, WithoutMomentumHoldsNone) {
+  for (const char* name : {"sgd", "lars"}) {
+    const at::Tensor weight = parameter(1, 0.5);
+    const auto optimizer = make_optimizer({.name = name, .momentum = 0}, {{"w", weight}});
+    optimizer->step(1);
+    EXPECT_LT(value_of(weight), 1) << name;
+    EXPECT_TRUE(optimizer->state().empty()) << name;
+  }
+  EXPECT_FALSE(make_optimizer({.name = "rmsprop", .momentum = 0}, {{"w", parameter(1, 1)}})
+                   ->state()
+                   .contains("momentum/w"));
 }
 
 TEST(AdamW, ItsFirstStepMovesByTheRateAndTheDecay) {
@@ -55,76 +61,249 @@ TEST(AdamW, ItsFirstStepMovesByTheRateAndTheDecay) {
   EXPECT_EQ(optimizer->state().at("step/w").item<float>(), 1);
 }
 
-TEST(Optimizer, AParameterWithoutAGradientIsLeftAlone) {
-  for (const std::string& name : optimizer_names()) {
-    const at::Tensor used = parameter(1, 0.5);
-    const at::Tensor unused = at::full({2}, 1.0).set_requires_grad(true);
-    const auto optimizer =
-        make_optimizer({.name = name, .weight_decay = 0.1}, {{"unused", unused}, {"used", used}});
-    optimizer->step(0.1);
-    EXPECT_EQ(value_of(unused), 1) << name;
-    EXPECT_NE(value_of(used), 1) << name;
-    make_optimizer({.name = name}, {{"unused", unused}})->step(0.1);
+TEST(Lion, MovesEveryElementByTheRateWhateverTheGradient) {
+  const at::Tensor small = parameter(1, 1e-6), large = parameter(1, -1e6), none = parameter(1, 0);
+  make_optimizer({.name = "lion"}, {{"small", small}, {"large", large}, {"none", none}})->step(0.125);
+  EXPECT_EQ(value_of(small), 0.875);
+  EXPECT_EQ(value_of(large), 1.125);
+  EXPECT_EQ(value_of(none), 1);
+}
+
+TEST(TrustRatio, IsOneWhereANormIsZero) {
+  for (const char* name : {"lars", "lamb"}) {
+    const at::Tensor fresh = parameter(0, 0.5), still = parameter(1, 0);
+    make_optimizer({.name = name}, {{"fresh", fresh}, {"still", still}})->step(0.1);
+    EXPECT_LT(value_of(fresh), -0.04) << name << " starts to move from zeros";
+    EXPECT_EQ(value_of(still), 1) << name;
   }
 }
 
-TEST(Optimizer, RestoredStateGoesOnBitForBit) {
-  for (const std::string& name : optimizer_names()) {
-    const OptimizerOptions options = {.name = name, .weight_decay = 0.01, .nesterov = true};
-    const at::Tensor whole = parameter(1, 0.3), resumed = parameter(0, 0.3);
-    const auto first = make_optimizer(options, {{"w", whole}});
-    for (int i = 0; i < 5; ++i) first->step(0.1);
-    const auto second = make_optimizer(options, {{"w", resumed}});
-    {
-      const at::NoGradGuard no_grad;
-      resumed.copy_(whole);
-      for (const auto& [key, value] : second->state()) value.copy_(first->state().at(key));
-    }
-    for (int i = 0; i < 5; ++i) {
-      first->step(0.1);
-      second->step(0.1);
-    }
-    EXPECT_TRUE(whole.equal(resumed)) << name;
+TEST(TrustRatio, MakesAStepOfLarsAShareOfTheTensorsOwnNorm) {
+  for (const double gradient : {1e-3, 1e3}) {
+    const at::Tensor weight = parameter(2, gradient);
+    make_optimizer({.name = "lars", .trust_coefficient = 0.1}, {{"w", weight}})->step(0.5);
+    EXPECT_NEAR(value_of(weight), 2 - 0.5 * 0.1 * 2, 1e-6);
   }
 }
 
-TEST(Optimizer, NamesTheNearestKnownOneAndRefusesBadOptions) {
-  const auto error_of = [](const OptimizerOptions& options) {
-    try {
-      make_optimizer(options, {});
-    } catch (const InvalidArgument& error) {
-      return std::string(error.what());
+TEST(TrustRatio, CountsHalfPrecisionInF32) {
+  // The norms are 131072: infinite as f16.
+  const at::Tensor weight = at::full({4096}, 2048, at::kHalf).set_requires_grad(true);
+  weight.mutable_grad() = at::full({4096}, 2048, at::kHalf);
+  make_optimizer({.name = "lars", .momentum = 0, .trust_coefficient = 0.5}, {{"w", weight}})->step(1);
+  EXPECT_EQ(value_of(weight), 1024);
+}
+
+/// Every optimizer of the table; a new row is covered by itself.
+class EveryOptimizer : public testing::TestWithParam<std::string> {
+ protected:
+  /// All options that give an optimizer more state or more arithmetic.
+  OptimizerOptions options() const {
+    return {.name = GetParam(),
+            .weight_decay = 0.1,
+            .decay_1d = false,
+            .momentum = 0.9,
+            .nesterov = true,
+            .beta2 = 0.9,  // a memory short enough to matter within the test
+            .centered = true};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, EveryOptimizer, testing::ValuesIn(optimizer_names()),
+                         [](const auto& row) { return row.param; });
+
+TEST_P(EveryOptimizer, LeavesAParameterWithoutAGradientAndAllGradientsAlone) {
+  const at::Tensor used = parameter(1, 0.5);
+  const at::Tensor unused = at::full({2}, 1.0).set_requires_grad(true);
+  const auto optimizer =
+      make_optimizer({.name = GetParam(), .weight_decay = 0.1}, {{"unused", unused}, {"used", used}});
+  optimizer->step(0.1);
+  EXPECT_EQ(value_of(unused), 1);
+  EXPECT_NE(value_of(used), 1);
+  EXPECT_EQ(value_of(used.grad()), 0.5);
+  for (const auto& [name, tensor] : optimizer->state()) {
+    EXPECT_EQ(tensor.count_nonzero().item<std::int64_t>() == 0, name.ends_with("/unused")) << name;
+  }
+  make_optimizer({.name = GetParam()}, {{"unused", unused}})->step(0.1);
+  make_optimizer({.name = GetParam()}, {})->step(0.1);
+}
+
+TEST_P(EveryOptimizer, TrainsInTheTypeOfItsParameters) {
+  for (const at::ScalarType type : {at::kDouble, at::kBFloat16}) {
+    const at::Tensor weight = at::ones({4, 2}, type).set_requires_grad(true);
+    weight.mutable_grad() = at::full({4, 2}, 0.5, type);
+    OptimizerOptions strong = options();
+    strong.trust_coefficient = 1;
+    const auto optimizer = make_optimizer(strong, {{"w", weight}});
+    optimizer->step(0.0625);
+    EXPECT_LT(value_of(weight), 1);
+    EXPECT_GT(value_of(weight), -1);
+    EXPECT_EQ(weight.scalar_type(), type);
+    for (const auto& [name, tensor] : optimizer->state())
+      EXPECT_EQ(tensor.scalar_type(), name == "step/w" ? at::kFloat : type) << name;
+  }
+}
+
+TEST_P(EveryOptimizer, GoesDownhill) {
+  const at::Tensor weight = parameter(1, 0, {3, 2});
+  OptimizerOptions mild = {.name = GetParam(), .momentum = 0.5, .trust_coefficient = 1};
+  const auto optimizer = make_optimizer(mild, {{"w", weight}});
+  for (int i = 0; i < 100; ++i) {
+    weight.mutable_grad() = 2 * weight.detach();  // of w^2
+    optimizer->step(0.02);
+  }
+  EXPECT_LT(std::abs(value_of(weight)), 0.75);
+}
+
+/// Parameters of 1, 2 and no dims that train on gradients keyed by the step.
+struct Training {
+  explicit Training(const OptimizerOptions& options) : optimizer(make_optimizer(options, parameters)) {}
+
+  void run(std::int64_t from, std::int64_t to) {
+    for (std::int64_t step = from; step < to; ++step) {
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        at::Tensor& value = parameters[i].second;
+        const double shift = static_cast<double>(step) + 0.3 * static_cast<double>(i);
+        const bool missing = parameters[i].first == "late" && step < 3;
+        value.mutable_grad() = missing ? at::Tensor() : (value.detach() * 3 + shift).sin();
+      }
+      optimizer->step(0.01);
     }
-    return std::string("no error");
+  }
+
+  NamedTensors parameters = {{"weight", parameter(0.5, 0, {3, 4})},
+                             {"bias", parameter(0.25, 0, {3})},
+                             {"late", parameter(2, 0, {2, 2})},
+                             {"scale", parameter(1, 0, {})}};
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+TEST_P(EveryOptimizer, RestoredStateGoesOnBitForBit) {
+  Training whole(options()), resumed(options());
+  whole.run(0, 5);
+  {
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < whole.parameters.size(); ++i)
+      resumed.parameters[i].second.copy_(whole.parameters[i].second);
+    const auto saved = whole.optimizer->state();
+    for (const auto& [name, tensor] : resumed.optimizer->state()) tensor.copy_(saved.at(name));
+  }
+  whole.run(5, 10);
+  resumed.run(5, 10);
+  for (std::size_t i = 0; i < whole.parameters.size(); ++i) {
+    EXPECT_TRUE(whole.parameters[i].second.equal(resumed.parameters[i].second)) << whole.parameters[i].first;
+  }
+}
+
+TEST_P(EveryOptimizer, WithoutDecayOf1dDecaysOnlyTensorsOfMoreDims) {
+  const auto train = [&](double weight_decay) {
+    OptimizerOptions changed = options();
+    changed.weight_decay = weight_decay;
+    Training training(changed);
+    training.run(0, 6);
+    return training.parameters;
   };
-  EXPECT_THAT(error_of({.name = "adam"}), HasSubstr("adamw"));
-  EXPECT_THAT(error_of({.lr = -1}), HasSubstr("-1"));
-  EXPECT_THAT(error_of({.weight_decay = -0.5}), HasSubstr("-0.5"));
-  EXPECT_THAT(error_of({.momentum = 1}), HasSubstr("momentum"));
-  EXPECT_THAT(error_of({.momentum = 0, .nesterov = true}), HasSubstr("nesterov"));
-  EXPECT_THAT(error_of({.name = "adamw", .beta2 = 1}), HasSubstr("beta"));
-  EXPECT_THAT(error_of({.name = "adamw", .eps = 0}), HasSubstr("eps"));
+  const NamedTensors plain = train(0), decayed = train(0.5);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const auto& [name, tensor] = plain[i];
+    EXPECT_EQ(tensor.equal(decayed[i].second), tensor.dim() <= 1) << name;
+  }
 }
 
-TEST(ClipGradNorm, ScalesAllGradientsToTheNormAndReturnsTheOldOne) {
-  const at::Tensor a = parameter(0, 3), b = parameter(0, 4), none = at::zeros({2});
-  EXPECT_FLOAT_EQ(clip_grad_norm({{"a", a}, {"b", b}, {"none", none}}, 1), std::sqrt(50.0F));
-  EXPECT_NEAR(clip_grad_norm({{"a", a}, {"b", b}}, 1), 1, 1e-5);
-  EXPECT_NEAR(value_of(a.grad()), 3 / std::sqrt(50), 1e-6);
+TEST_P(EveryOptimizer, StateHasTheSameNamesWithAndWithoutDecayOf1d) {
+  OptimizerOptions one_group = options();
+  one_group.decay_1d = true;
+  const auto names_of = [](const OptimizerOptions& options) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : Training(options).optimizer->state()) names.push_back(name);
+    return names;
+  };
+  EXPECT_FALSE(names_of(options()).empty());
+  EXPECT_EQ(names_of(one_group), names_of(options()));
 }
 
-TEST(ClipGradNorm, LeavesSmallGradientsAsTheyAre) {
-  const at::Tensor a = parameter(0, 0.25);
-  EXPECT_FLOAT_EQ(clip_grad_norm({{"a", a}}, 1), 0.25F * std::sqrt(2.0F));
-  EXPECT_EQ(value_of(a.grad()), 0.25);
-  EXPECT_EQ(clip_grad_norm({}, 1), 0);
+TEST(TrustRatio, IsOneFor1dWithoutTheirDecay) {
+  const auto moved = [](const char* name, bool decay_1d) {
+    const at::Tensor bias = parameter(1e-3, 0.5);
+    make_optimizer({.name = name, .decay_1d = decay_1d, .momentum = 0}, {{"b", bias}})->step(0.1);
+    return 1e-3 - value_of(bias);
+  };
+  EXPECT_NEAR(moved("lars", false), 0.1 * 0.5, 1e-6) << "a step of sgd";
+  EXPECT_NEAR(moved("lamb", false), 0.1, 1e-7) << "a first step of adam, bias corrected in f64";
+  EXPECT_NEAR(moved("lars", true), 0.1 * 0.001 * 1e-3, 1e-9);
+  EXPECT_NEAR(moved("lamb", true), 0.1 * 1e-3, 1e-7);
 }
 
-TEST(ClipGradNorm, ShowsANormThatIsNotANumberAndSpreadsNothing) {
-  const at::Tensor a = parameter(0, 2), b = parameter(0, std::numeric_limits<double>::quiet_NaN());
-  EXPECT_TRUE(std::isnan(clip_grad_norm({{"a", a}, {"b", b}}, 1)));
-  EXPECT_EQ(value_of(a.grad()), 2);
-  EXPECT_THROW(clip_grad_norm({{"a", a}}, 0), InvalidArgument);
+/// Counts its calls.
+class CountingRule : public UpdateRule {
+ public:
+  explicit CountingRule(std::vector<GroupSettings>& calls) : calls_(calls) {}
+  std::vector<StateTensor> states() const override { return {{.name = "seen"}}; }
+  void update(UpdateLists& lists, const GroupSettings& group, double) const override {
+    calls_.push_back(group);
+    for (const at::Tensor& seen : lists.states[0]) seen.add_(1);
+  }
+
+ private:
+  std::vector<GroupSettings>& calls_;
+};
+
+TEST(GroupedOptimizer, CallsARuleOfOnesOwnOncePerGroupWithParameters) {
+  const NamedTensors parameters = {{"bias", parameter(1, 1)}, {"weight", parameter(1, 1, {2, 2})}};
+  const auto calls_with = [&](bool decay_1d, const NamedTensors& with) {
+    std::vector<GroupSettings> calls;
+    GroupedOptimizer optimizer(std::make_unique<CountingRule>(calls),
+                               {.weight_decay = 0.5, .decay_1d = decay_1d}, with);
+    optimizer.step(0.1);
+    for (const auto& [name, seen] : optimizer.state()) EXPECT_EQ(value_of(seen), 1) << name;
+    return calls;
+  };
+  const auto one = calls_with(true, parameters), two = calls_with(false, parameters);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].weight_decay, 0.5);
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_TRUE(two[0].weight_decay == 0.5 && two[0].adaptive);
+  EXPECT_TRUE(two[1].weight_decay == 0 && !two[1].adaptive);
+  EXPECT_EQ(calls_with(false, {parameters[0]}).size(), 1u);
+}
+
+struct BadOptions {
+  OptimizerOptions options;
+  const char* message;
+};
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+const BadOptions kBadOptions[] = {
+    {{.name = "adan"}, "unknown optimizer 'adan' (did you mean 'adam'?)"},
+    {{.lr = -1}, "the lr of sgd must be a number of at least 0, not -1"},
+    {{.name = "lamb", .weight_decay = -0.5},
+     "the weight_decay of lamb must be a number of at least 0, not -0.5"},
+    {{.name = "lion", .weight_decay = kNan},
+     "the weight_decay of lion must be a number of at least 0, not nan"},
+    {{.momentum = 1}, "the momentum of sgd must be in [0, 1), not 1"},
+    {{.momentum = 0, .nesterov = true}, "the momentum of sgd must be above 0 with nesterov, not 0"},
+    {{.name = "rmsprop", .momentum = -0.1}, "the momentum of rmsprop must be in [0, 1), not -0.1"},
+    {{.name = "lars", .momentum = kNan}, "the momentum of lars must be in [0, 1), not nan"},
+    {{.name = "adam", .beta1 = 1.5}, "the beta1 of adam must be in [0, 1), not 1.5"},
+    {{.name = "adamw", .beta2 = 1}, "the beta2 of adamw must be in [0, 1), not 1"},
+    {{.name = "lion", .beta1 = 1}, "the beta1 of lion must be in [0, 1), not 1"},
+    {{.name = "lion", .beta2 = -1}, "the beta2 of lion must be in [0, 1), not -1"},
+    {{.name = "lamb", .beta1 = 1}, "the beta1 of lamb must be in [0, 1), not 1"},
+    {{.name = "lamb", .beta2 = 1}, "the beta2 of lamb must be in [0, 1), not 1"},
+    {{.name = "rmsprop", .alpha = 1}, "the alpha of rmsprop must be in [0, 1), not 1"},
+    {{.name = "adamw", .eps = 0}, "the eps of adamw must be a number above 0, not 0"},
+    {{.name = "adagrad", .eps = -1}, "the eps of adagrad must be a number above 0, not -1"},
+    {{.name = "rmsprop", .eps = 0}, "the eps of rmsprop must be a number above 0, not 0"},
+    {{.name = "lamb", .eps = 0}, "the eps of lamb must be a number above 0, not 0"},
+    {{.name = "lars", .trust_coefficient = 0},
+     "the trust_coefficient of lars must be a number above 0, not 0"},
+};
+
+TEST(Optimizer, RefusesBadOptionsWithNameValueAndRange) {
+  for (const BadOptions& bad : kBadOptions) {
+    EXPECT_THAT([&] { make_optimizer(bad.options, {}); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr(bad.message)));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,25 @@
+#pragma once
+// Adam (Kingma and Ba, arXiv 1412.6980) with L2, and AdamW with decoupled weight decay (Loshchilov and
+// Hutter, arXiv 1711.05101), as PyTorch defines them: adam does g += weight_decay * p, adamw p -= lr *
+// weight_decay * p first; then both m = lerp(g, m, beta1), v = lerp(g^2, v, beta2) and p -= lr * m / (1 -
+// beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). State: exp_avg m, exp_avg_sq v, step t.
+
+#include "trireme/optim/update_rule.h"
+
+namespace trireme::optim {
+
+class Adam : public UpdateRule {
+ public:
+  enum class WeightDecay { kL2, kDecoupled };
+
+  /// Throws InvalidArgument: a beta outside [0, 1), eps not positive.
+  Adam(const OptimizerOptions& options, WeightDecay decay);
+  std::vector<StateTensor> states() const override;
+  void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
+
+ private:
+  WeightDecay decay_;
+  double beta1_, beta2_, eps_;
+};
+
+}  // namespace trireme::optim

@@ -1,0 +1,54 @@
+#pragma once
+// The seam inside an optimizer: an UpdateRule is the arithmetic of one optimizer, without parameters, groups,
+// names or state of its own; a GroupedOptimizer holds those and calls the rule once per group. An optimizer
+// of one's own is one such class: make it a GroupedOptimizer, and groups, named state and checkpoints are
+// there. Rules are immutable after construction.
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "trireme/optim/optimizer.h"
+
+namespace trireme::optim {
+
+using TensorVector = std::vector<at::Tensor>;
+
+/// One state tensor of each parameter; it begins as zeros.
+struct StateTensor {
+  enum class Form {
+    kLikeParameter,
+    kCount,  ///< f32, no dims, on the parameter's device: updates so far, as the fused kernels want it
+  };
+  std::string name;  ///< "exp_avg"
+  Form form = Form::kLikeParameter;
+};
+
+/// What all parameters of a group share.
+struct GroupSettings {
+  double weight_decay = 0;
+  bool adaptive = true;  ///< lars, lamb: false stands for a trust ratio of 1
+};
+
+/// The parameters of one group that have a gradient; lists of the same length, in the same order, not empty.
+struct UpdateLists {
+  TensorVector values, gradients;
+  std::vector<TensorVector> states;  ///< one list per StateTensor of the rule, in its order
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  /// The state that every parameter has.
+  virtual std::vector<StateTensor> states() const = 0;
+  /// Updates values and states in place, without recording gradients. Must not change gradients.
+  virtual void update(UpdateLists& lists, const GroupSettings& group, double lr) const = 0;
+};
+
+/// Throw InvalidArgument: "the beta1 of adamw must be in [0, 1), not 1.5". `option` is the field's name.
+void require_fraction(const OptimizerOptions& options, const char* option, double value);
+void require_positive(const OptimizerOptions& options, const char* option, double value);
+void require_not_negative(const OptimizerOptions& options, const char* option, double value);
+
+}  // namespace trireme::optim
