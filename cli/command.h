@@ -5,9 +5,12 @@
 // knows the options of all commands: help, mistakes in the options and completion need no libtorch.
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "cli/as_ranks.h"
 
 namespace trireme::cli {
 
@@ -35,14 +38,22 @@ Command doctor_command();
 Command completion_command(const Arguments& arguments);
 Command bench_command();
 
+/// Declares FILE, --set and -n.
+void declare_ranks(CLI::App& app, RankArguments& ranks);
+
 struct TrainArguments {
-  std::string file;
-  std::vector<std::string> overrides;  ///< "table.key=value"
-  int num_ranks = 0;                   ///< 0: not given
+  RankArguments ranks;
   int max_restarts = 0;
   bool resume = false;
 };
 Command train_command(std::function<int(const TrainArguments&)> run);
+
+struct VerifyArguments {
+  RankArguments ranks;
+  std::int64_t steps = 3;
+  bool json = false;
+};
+Command verify_command(std::function<int(const VerifyArguments&)> run);
 
 struct BackendsArguments {
   bool json = false;

@@ -5,12 +5,13 @@
 #include "cli/backends.h"
 #include "cli/command.h"
 #include "cli/train.h"
+#include "cli/verify.h"
 #include "trireme/base/text.h"
 
 namespace trireme::cli {
 
 std::vector<Command> commands(const Arguments&) {
-  return {train_command(run_train), backends_command(list_backends)};
+  return {train_command(run_train), verify_command(run_verify), backends_command(list_backends)};
 }
 
 std::string version_details() { return text(" (libtorch ", TORCH_VERSION, ")"); }

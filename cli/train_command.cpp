@@ -4,17 +4,21 @@
 
 namespace trireme::cli {
 
+void declare_ranks(CLI::App& app, RankArguments& ranks) {
+  app.add_option("file", ranks.file, "Configuration of the run")->type_name("FILE.toml")->required();
+  app.add_option("-n,--nproc", ranks.num_ranks, "Processes to train over (default: 1)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--set", ranks.overrides, "Override one key of the file: optimizer.lr=0.1")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+}
+
 Command train_command(std::function<int(const TrainArguments&)> run) {
   const auto declare = [run = std::move(run)](CLI::App& app) -> std::function<int()> {
     auto train = std::make_shared<TrainArguments>();
-    app.add_option("file", train->file, "Configuration of the run")->type_name("FILE.toml")->required();
-    app.add_option("-n,--nproc", train->num_ranks, "Processes to train over (default: 1)")
-        ->type_name("N")
-        ->check(CLI::PositiveNumber);
-    app.add_option("--set", train->overrides, "Override one key of the file: optimizer.lr=0.1")
-        ->type_name("KEY=VALUE")
-        ->expected(1)
-        ->take_all();
+    declare_ranks(app, train->ranks);
     app.add_flag("--resume", train->resume, "Go on from the newest checkpoint of the run");
     app.add_option("--max-restarts", train->max_restarts,
                    "Restarts from the last checkpoint when a rank fails")

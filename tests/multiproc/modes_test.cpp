@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 
 enum class Equal {
-  kBits,      ///< to one rank with as many micro-batches: two parts have one order
+  kBits,      ///< to one rank with as many micro-batches: the parts are added in one order
   kUpToSums,  ///< f32 numbers are added in another order
   kUpToBf16,  ///< gradients travel with 8 significant bits
 };
@@ -34,8 +34,8 @@ struct Mode {
 
 constexpr Mode kModes[] = {
     {.name = "Dp2", .mesh = "dp 2", .ranks = 2, .equal = Equal::kBits},
-    {.name = "Dp3UnequalParts", .mesh = "dp 3", .ranks = 3},
-    {.name = "Dp4", .mesh = "dp 4", .ranks = 4},
+    {.name = "Dp3UnequalParts", .mesh = "dp 3", .ranks = 3, .equal = Equal::kBits},
+    {.name = "Dp4", .mesh = "dp 4", .ranks = 4, .equal = Equal::kBits},
     {.name = "Dp2Accumulation2", .mesh = "dp 2", .ranks = 2, .accumulation = 2},
     {.name = "Dp4Accumulation2", .mesh = "dp 4", .ranks = 4, .accumulation = 2},
     {.name = "Dp2Gloo", .mesh = "dp 2", .ranks = 2, .backend = "gloo", .equal = Equal::kBits},

@@ -28,6 +28,7 @@ void check_sizes(const RunConfig& config, std::int64_t world_size, const data::D
   require(config.learning_rate.warmup_steps <= steps, "lr.warmup_steps = ", config.learning_rate.warmup_steps,
           " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,
           ", train.max_steps = ", config.train.max_steps, ")");
+  make_learning_rate(config, steps);
 }
 
 /// One row of logits for every target of a sample, one column for every class.
@@ -60,6 +61,11 @@ std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const 
   }
 }
 
+std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps) {
+  const double lr = optim::scaled_lr(config.learning_rate, config.optimizer.lr, config.train.global_batch);
+  return optim::make_learning_rate(config.learning_rate, lr, total_steps);
+}
+
 void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data) {
   check_ranks(config, world_size);
   check_sizes(config, world_size, data);
@@ -69,6 +75,7 @@ void check_run_config(const RunConfig& config, int world_size) {
   check_ranks(config, world_size);
   const data::DataSource data = data::open_data(config.data);
   check_sizes(config, world_size, data);
+  optim::make_optimizer(config.optimizer, {});
   make_checked_model(config, data);
 }
 

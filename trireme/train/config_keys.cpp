@@ -78,6 +78,8 @@ std::vector<ConfigKey> make_table() {
           {.names = precision_names}),
       key("train.clip_norm", &C::train, &Train::clip_norm,
           "largest 2-norm of all gradients together; 0: no clipping", zero_up),
+      key("train.convolution_rule", &C::train, &Train::convolution_rule,
+          "small convolutions on one thread take the faster kernel"),
       key("optimizer.name", &C::optimizer, &Opt::name, "optimizer", {.names = optim::optimizer_names}),
       key("optimizer.lr", &C::optimizer, &Opt::lr, "learning rate before the schedule", {.above = 0}),
       key("optimizer.weight_decay", &C::optimizer, &Opt::weight_decay,

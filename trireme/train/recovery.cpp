@@ -16,9 +16,9 @@ namespace trireme::train {
 namespace {
 
 /// Keys that a resumed run may not change: it would go on with other numbers, or none at all.
-constexpr std::array<std::string_view, 7> kFixedKeys{"run.seed",      "data.name",          "model.name",
-                                                     "model.hidden",  "train.global_batch", "train.precision",
-                                                     "optimizer.name"};
+constexpr std::array<std::string_view, 11> kFixedKeys{
+    "run.seed",    "data.name",   "data.block",         "model.name",      "model.hidden",  "model.layers",
+    "model.heads", "model.width", "train.global_batch", "train.precision", "optimizer.name"};
 
 void check_same_run(const RunConfig& config, const checkpoint::TrainingCheckpoint& checkpoint) {
   const RunConfig before = parse_run_config(checkpoint.config, "the checkpoint's configuration");
@@ -47,7 +47,7 @@ void copy_tensors(const checkpoint::TensorMap& from, const checkpoint::TensorMap
 /// Everything that changes while a run goes on, by name. Tensors are shared with the trainer.
 checkpoint::TensorMap whole_state(Trainer& trainer) {
   checkpoint::TensorMap state = state_of(trainer.model());
-  for (const auto& [name, tensor] : trainer.optimizer().state()) state.emplace("optimizer/" + name, tensor);
+  for (const auto& [name, tensor] : trainer.state()) state.emplace("optimizer/" + name, tensor);
   return state;
 }
 
@@ -72,7 +72,7 @@ std::int64_t load_on_main(Trainer& trainer, at::Tensor& packed_loss, const RunCo
   if (!found) return 0;
   check_same_run(config, *found);
   copy_tensors(found->model, state_of(trainer.model()), "tensor");
-  copy_tensors(found->optimizer, trainer.optimizer().state(), "optimizer state");
+  copy_tensors(found->optimizer, trainer.state(), "optimizer state");
   copy_tensors(found->optimizer, {{kEpochLoss, packed_loss}}, "record");
   return found->step;
 }
@@ -111,7 +111,7 @@ void save(Trainer& trainer, const EpochLoss& loss, const RunConfig& config,
                                             .epoch = static_cast<std::uint64_t>(step / per_epoch),
                                             .batch = step % per_epoch,
                                             .model = state_of(trainer.model()),
-                                            .optimizer = trainer.optimizer().state(),
+                                            .optimizer = trainer.state(),
                                             .config = describe(config)};
   checkpoint.optimizer.emplace(kEpochLoss, pack(loss));
   checkpoint::save_checkpoint(folder, checkpoint, static_cast<int>(config.checkpoint.keep));

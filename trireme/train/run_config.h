@@ -32,6 +32,7 @@ struct TrainOptions {
   std::int64_t accumulation = 1;   ///< micro-batches per rank and step
   std::string precision = "fp32";  ///< a name of precision_names()
   double clip_norm = 0;            ///< largest 2-norm of all gradients together; 0: no clipping
+  bool convolution_rule = true;    ///< model/convolution_rule.h
 };
 
 struct EvalOptions {

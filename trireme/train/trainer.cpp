@@ -36,7 +36,14 @@ parallel::DataParallelOptions data_parallel_options(const RunConfig& config) {
   return {.bucket_mib = config.parallel.bucket_mib,
           .first_bucket_mib = std::min(1.0, config.parallel.bucket_mib),
           .scale = parallel::ReduceScale::kSum,
+          .convolution_rule = config.train.convolution_rule,
           .hook = parallel::make_comm_hook(config.parallel.compression)};
+}
+
+optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
+  optim::NamedTensors gradients;
+  for (const auto& [name, parameter] : parameters) gradients.emplace_back(name, parameter.grad());
+  return gradients;
 }
 
 /// A loss of zero whose backward gives every parameter a gradient of zeros: what a micro-batch without
@@ -63,7 +70,7 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
       loader_(data.train, loader_options(config, context, data)),
       total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
       optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
-      learning_rate_(optim::make_learning_rate(config.learning_rate, config.optimizer.lr, total_steps_)),
+      learning_rate_(make_learning_rate(config, total_steps_)),
       ddp_(context, model_, data_parallel_options(config)),
       executor_(schedule::data_parallel(static_cast<int>(config.train.accumulation)), /*pipeline_rank=*/0,
                 handlers(), context.status()),
@@ -123,6 +130,7 @@ void Trainer::backward(std::size_t microbatch) {
 }
 
 void Trainer::update() {
+  if (observer_) observer_(gradients_of(parameters_));
   if (config_.train.clip_norm > 0) {
     report_.grad_norm = optim::clip_grad_norm(parameters_, config_.train.clip_norm);
   } else if (report_.step % config_.run.log_every_steps == 0) {
@@ -133,7 +141,16 @@ void Trainer::update() {
 
 Evaluation Trainer::evaluate() {
   context_.status().set_action(text("step ", step_, ": evaluation"));
-  return train::evaluate(*model_, *data_.test, context_.world(), config_.train.precision);
+  const Evaluation evaluation =
+      train::evaluate(*model_, *data_.test, context_.world(), config_.train.precision);
+  learning_rate_->observe(evaluation.loss);
+  return evaluation;
+}
+
+std::map<std::string, at::Tensor> Trainer::state() {
+  std::map<std::string, at::Tensor> state = optimizer_->state();
+  for (const auto& [name, tensor] : learning_rate_->state()) state.emplace("lr/" + name, tensor);
+  return state;
 }
 
 void Trainer::seek(std::int64_t step) {

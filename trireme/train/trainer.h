@@ -8,6 +8,8 @@
 // One thread.
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -44,14 +46,23 @@ class Trainer {
   /// The report of the last step.
   std::optional<StepReport> last_report() { return reports_.finish(); }
 
-  /// Accuracy and loss on the test data.
+  /// Accuracy and loss on the test data. A learning rate that follows a metric follows that loss.
   Evaluation evaluate();
+
+  /// Calls `observer` in every step with the gradients by parameter name, when they are reduced and not yet
+  /// clipped. For those who look: they must not be changed.
+  void on_gradients(std::function<void(const optim::NamedTensors&)> observer) {
+    observer_ = std::move(observer);
+  }
 
   /// Goes on behind step number `step`, after parameters and optimizer state have been restored.
   void seek(std::int64_t step);
 
   model::Model& model() { return *model_; }
-  optim::Optimizer& optimizer() { return *optimizer_; }
+  const optim::NamedTensors& parameters() const { return parameters_; }
+  /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/" the
+  /// learning rate's. Shared, not copied: restore it in place.
+  std::map<std::string, at::Tensor> state();
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loader_.waited_s(); }
   double comm_wait_s() const { return ddp_.statistics().waited_s; }
@@ -75,6 +86,7 @@ class Trainer {
   parallel::Executor executor_;
   StepReports reports_;
 
+  std::function<void(const optim::NamedTensors&)> observer_;
   std::int64_t step_ = 0;  ///< steps done
   data::StepBatch batch_;
   std::vector<at::Tensor> losses_;  ///< of the micro-batches of the step

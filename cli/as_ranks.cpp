@@ -1,0 +1,42 @@
+#include "cli/as_ranks.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+
+#include "cli/launch/program_path.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/launch_environment.h"
+
+namespace trireme::cli {
+
+RankPlan plan_ranks(const RankArguments& arguments) {
+  const auto environment = comm::read_launch_environment();
+  const bool launched = environment.launcher != "none";
+  require(!launched || arguments.num_ranks == 0 || arguments.num_ranks == environment.world_size, "-n is ",
+          arguments.num_ranks, ", but another launcher (", environment.launcher, ") has started ",
+          environment.world_size, " rank(s) already: leave -n out");
+  const bool launches = !launched && arguments.num_ranks > 1;
+  return {.world_size = launches ? arguments.num_ranks : environment.world_size, .launches = launches};
+}
+
+void become_launcher(const RankArguments& arguments, const RankCommand& command) {
+  std::vector<std::string> all = {find_own_program("trireme"), "launch", "-n", text(arguments.num_ranks)};
+  const auto add = [&](const std::vector<std::string>& words) {
+    all.insert(all.end(), words.begin(), words.end());
+  };
+  add(command.of_launch);
+  add({"--", find_own_program("trireme-torch"), command.name, arguments.file});
+  for (const auto& assignment : arguments.overrides) add({"--set", assignment});
+  add(command.options);
+  std::vector<char*> argv;
+  for (auto& word : all) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::cout.flush();
+  ::execv(argv[0], argv.data());
+  throw InternalError(text("cannot start ", all.front(), ": ", std::strerror(errno)));
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,80 @@
+#include "cli/verify.h"
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/train/run_config.h"
+#include "trireme/train/verify.h"
+
+namespace trireme::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json as_json(const train::TensorDifference& difference) {
+  return {{"step", difference.step},
+          {"what", difference.what},
+          {"tensor", difference.tensor},
+          {"difference", difference.difference},
+          {"bound", difference.bound}};
+}
+
+void print_json(const train::Comparison& comparison, std::int64_t steps, int world_size) {
+  const ordered_json verdict = {
+      {"equal", comparison.equal()},
+      {"bitwise", comparison.bitwise()},
+      {"max_rel_diff", comparison.largest().difference},
+      {"first_difference", comparison.first() ? as_json(*comparison.first()) : ordered_json(nullptr)},
+      {"steps", steps},
+      {"world_size", world_size},
+      {"bounds",
+       {{"loss", comparison.bounds().loss},
+        {"gradient", comparison.bounds().gradient},
+        {"weight", comparison.bounds().weight},
+        {"reason", comparison.bounds().reason}}}};
+  std::cout << verdict.dump(2) << std::endl;
+}
+
+void print_text(const train::Comparison& comparison, std::int64_t steps, int world_size) {
+  std::cout << "verify: " << steps << " steps on " << world_size << (world_size == 1 ? " rank" : " ranks")
+            << " and on one: ";
+  if (comparison.first()) {
+    std::cout << "NOT EQUAL\n  first difference: " << comparison.first()->describe() << "\n";
+  } else {
+    std::cout << (comparison.bitwise() ? "equal, bit by bit" : "equal within the bounds") << "\n";
+  }
+  if (comparison.largest().difference > 0)
+    std::cout << "  largest: " << comparison.largest().describe() << "\n";
+  std::cout << "  bounds: loss " << comparison.bounds().loss << ", gradient " << comparison.bounds().gradient
+            << ", weight " << comparison.bounds().weight << " (" << comparison.bounds().reason << ")"
+            << std::endl;
+}
+
+}  // namespace
+
+int run_verify(const VerifyArguments& arguments) {
+  const RankPlan plan = plan_ranks(arguments.ranks);
+  const auto config = train::load_run_config(arguments.ranks.file, arguments.ranks.overrides);
+  train::check_run_config(config, plan.world_size);
+  if (plan.launches) {
+    RankCommand command{
+        .name = "verify", .options = {"--steps", text(arguments.steps)}, .of_launch = {"--no-prefix"}};
+    if (arguments.json) command.options.push_back("--json");
+    become_launcher(arguments.ranks, command);
+  }
+  const auto context = comm::Context::from_environment(config.comm);
+  const train::Comparison comparison =
+      train::verify(config, *context, data::open_data(config.data), arguments.steps);
+  if (!context->is_main()) return kExitOk;
+  if (arguments.json) {
+    print_json(comparison, arguments.steps, context->world_size());
+  } else {
+    print_text(comparison, arguments.steps, context->world_size());
+  }
+  return comparison.equal() ? kExitOk : kExitDiverged;
+}
+
+}  // namespace trireme::cli

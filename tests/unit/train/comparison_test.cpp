@@ -1,0 +1,98 @@
+#include "trireme/train/comparison.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+
+#include "trireme/base/error.h"
+
+namespace trireme::train {
+namespace {
+
+using optim::NamedTensors;
+using testing::HasSubstr;
+
+const Bounds kBounds{.loss = 1e-3, .gradient = 1e-3, .weight = 1e-2, .reason = "test"};
+
+NamedTensors two(double a, double b) {
+  return {{"a", at::full({4}, a, at::kFloat)}, {"b", at::full({2}, b, at::kFloat)}};
+}
+
+TEST(Comparison, OfTheSameBitsIsBitwise) {
+  Comparison comparison(kBounds);
+  comparison.loss(1, 0.5, 0.5);
+  comparison.gradients(1, two(1, 2), two(1, 2));
+  comparison.weights(1, two(0, 0), two(1, 2), two(1, 2));
+  comparison.replicas(1, 1, true);
+  EXPECT_TRUE(comparison.equal());
+  EXPECT_TRUE(comparison.bitwise());
+}
+
+TEST(Comparison, WithinTheBoundIsEqualButNotBitwise) {
+  Comparison comparison(kBounds);
+  comparison.gradients(1, two(1.0005, 2), two(1, 2));
+  EXPECT_TRUE(comparison.equal());
+  EXPECT_FALSE(comparison.bitwise());
+  EXPECT_NEAR(comparison.largest().difference, 5e-4, 1e-5);
+}
+
+TEST(Comparison, NamesTheFirstTensorOutsideAndKeepsTheLargest) {
+  Comparison comparison(kBounds);
+  comparison.gradients(1, two(1, 2.2), two(1, 2));
+  comparison.gradients(2, two(2, 2), two(1, 2));
+  ASSERT_TRUE(comparison.first().has_value());
+  EXPECT_THAT(comparison.first()->describe(), HasSubstr("step 1: gradient of b differs by 0.1"));
+  EXPECT_EQ(comparison.largest().tensor, "a");
+  EXPECT_EQ(comparison.largest().step, 2);
+}
+
+TEST(Comparison, AMissingGradientCountsAsZeros) {
+  Comparison comparison(kBounds);
+  comparison.gradients(1, {{"a", at::Tensor()}}, {{"a", at::ones({3})}});
+  EXPECT_FALSE(comparison.equal());
+  Comparison none(kBounds);
+  none.gradients(1, {{"a", at::Tensor()}}, {{"a", at::Tensor()}});
+  EXPECT_TRUE(none.bitwise());
+}
+
+TEST(Comparison, AGradientThatIsNothingButRoundingIsMeasuredByTheModels) {
+  Comparison comparison(kBounds);
+  comparison.gradients(1, two(1, 3e-8), two(1, 1e-8));
+  EXPECT_TRUE(comparison.equal());
+}
+
+TEST(Comparison, NumbersThatAreNoneAreNeverEqual) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Comparison loss(kBounds), gradient(kBounds);
+  loss.loss(1, nan, 1);
+  gradient.gradients(1, two(nan, 2), two(1, 2));
+  EXPECT_FALSE(loss.equal());
+  EXPECT_FALSE(gradient.equal());
+}
+
+TEST(Comparison, WeightsAreMeasuredByWhatTheStepAdded) {
+  Comparison comparison(kBounds);
+  // The step added 0.01; the other side added 0.0102: two percent of the step, 2e-4 of the weight.
+  comparison.weights(1, two(1, 1), two(1.0102, 1), two(1.01, 1));
+  ASSERT_FALSE(comparison.equal());
+  EXPECT_NEAR(comparison.first()->difference, 0.02, 1e-3);
+  EXPECT_EQ(comparison.first()->what, "weight");
+}
+
+TEST(Comparison, AReplicaThatIsNotOneNamesItsRank) {
+  Comparison comparison(kBounds);
+  comparison.replicas(3, 2, false);
+  EXPECT_THAT(comparison.first()->describe(), HasSubstr("step 3: the weights of rank 2"));
+}
+
+TEST(Comparison, RefusesSidesWithOtherNames) {
+  Comparison comparison(kBounds);
+  EXPECT_THROW(comparison.gradients(1, two(1, 2), {{"a", at::ones({4})}}), InvalidArgument);
+  EXPECT_THROW(comparison.gradients(1, {{"x", at::ones({4})}}, {{"a", at::ones({4})}}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,185 @@
+// verify() says equal where the parallel run is right, and each way of being wrong is found and named.
+#include "trireme/train/verify.h"
+
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/rand.h>
+#include <gmock/gmock.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <mutex>
+
+#include "trireme/base/error.h"
+#include "trireme/data/synthetic_dataset.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::HasSubstr;
+
+data::DataSource small_data() {
+  const auto split = [](std::uint64_t number) {
+    return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
+        .num_samples = 96, .num_classes = 4, .height = 6, .width = 6, .seed = 3, .split = number});
+  };
+  return {.name = "small", .train = split(0), .test = split(1), .input_shape = {1, 6, 6}, .num_classes = 4};
+}
+
+RunConfig small_config() {
+  RunConfig config;
+  config.model.hidden = {16};
+  config.train.global_batch = 24;
+  config.optimizer.lr = 0.05;
+  return config;
+}
+
+/// Rank 0's verdict.
+Comparison verdict_on(int ranks, const RunConfig& config) {
+  std::optional<Comparison> verdict;
+  std::mutex mutex;
+  comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+    const Comparison mine = verify(config, context, small_data(), 3);
+    const std::lock_guard lock(mutex);
+    if (context.is_main()) verdict = mine;
+  });
+  return *verdict;
+}
+
+struct Case {
+  const char* name;
+  int ranks = 2;
+  std::int64_t accumulation = 1;
+  const char* model = "mlp";
+  const char* optimizer = "sgd";
+  const char* precision = "fp32";
+  const char* compression = "none";
+  bool bitwise = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& row) { return out << row.name; }
+
+class EqualRuns : public testing::TestWithParam<Case> {};
+
+TEST_P(EqualRuns, AreFoundEqual) {
+  RunConfig config = small_config();
+  config.model.name = GetParam().model;
+  config.train.accumulation = GetParam().accumulation;
+  config.train.precision = GetParam().precision;
+  config.optimizer.name = GetParam().optimizer;
+  config.optimizer.lr = 0.01;
+  config.parallel.compression = GetParam().compression;
+  const Comparison verdict = verdict_on(GetParam().ranks, config);
+  EXPECT_TRUE(verdict.equal()) << verdict.first()->describe() << "; " << verdict.bounds().reason;
+  EXPECT_EQ(verdict.bitwise(), GetParam().bitwise) << verdict.largest().describe();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, EqualRuns,
+    testing::Values(Case{.name = "TwoRanks", .bitwise = true},
+                    Case{.name = "FourRanks", .ranks = 4, .bitwise = true},
+                    Case{.name = "Accumulation", .ranks = 2, .accumulation = 3},
+                    Case{.name = "OneRankTwoMicrobatches", .ranks = 1, .accumulation = 2, .bitwise = true},
+                    Case{.name = "Cnn", .ranks = 3, .model = "cnn", .bitwise = true},
+                    Case{.name = "AdamW", .ranks = 4, .optimizer = "adamw", .bitwise = true},
+                    Case{.name = "AdamWAccumulation", .ranks = 2, .accumulation = 2, .optimizer = "adamw"},
+                    Case{.name = "Bf16", .ranks = 4, .precision = "bf16", .bitwise = true},
+                    Case{.name = "CompressedGradients", .ranks = 2, .compression = "bf16"}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+TEST(Verify, SaysThatThereIsNothingToVerifyOnOneRank) {
+  comm::run_ranks_as_threads(1, [](comm::Context& context) {
+    EXPECT_THROW(verify(small_config(), context, small_data(), 1), InvalidArgument);
+  });
+}
+
+/// A user's own module and loop, compared with the serial one: what may go wrong, done on purpose.
+struct Fault {
+  bool leaves_out_a_bucket = false;
+  double scale_of_rank_1 = 1;
+  bool repeats_a_sample = false;
+  double drift_of_rank_1 = 0;
+};
+
+/// Reduces as it should, but for one bucket, which stays as it is on every rank.
+class LeavesOutABucket : public parallel::CommHook {
+ public:
+  std::function<void()> start(comm::Group& group, at::Tensor& bucket, parallel::ReduceScale scale) override {
+    if (buckets_seen_++ == 0) return [] {};
+    const auto pending = std::make_shared<comm::Pending>(group.all_reduce_async(
+        bucket, scale == parallel::ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum));
+    return [pending] { pending->wait(); };
+  }
+
+ private:
+  int buckets_seen_ = 0;
+};
+
+torch::nn::Sequential user_module() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::Linear(16, 1));
+}
+
+optim::NamedTensors parameters_of(const torch::nn::Sequential& module, bool gradients) {
+  optim::NamedTensors result;
+  for (const auto& item : module->named_parameters()) {
+    result.emplace_back(item.key(), gradients ? item.value().grad().clone() : item.value().detach().clone());
+  }
+  return result;
+}
+
+Comparison one_step_with(const Fault& fault) {
+  Comparison verdict({.loss = 1e-6, .gradient = 1e-5, .weight = 1e-4, .reason = "order of additions"});
+  torch::manual_seed(7);
+  const at::Tensor inputs = at::rand({8, 8}), targets = at::rand({8, 1});
+  auto serial = user_module(), replica_0 = user_module(), replica_1 = user_module();
+  at::mse_loss(serial->forward(inputs), targets).backward();
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    auto& module = context.rank() == 0 ? replica_0 : replica_1;
+    parallel::DistributedDataParallel ddp(
+        context, module.ptr(),
+        {.bucket_mib = 5e-5,
+         .first_bucket_mib = 5e-5,
+         .hook = fault.leaves_out_a_bucket ? std::make_shared<LeavesOutABucket>()
+                                           : std::shared_ptr<parallel::CommHook>()});
+    if (context.rank() == 1 && fault.drift_of_rank_1 != 0) {
+      const at::NoGradGuard no_grad;
+      module->parameters().back().add_(fault.drift_of_rank_1);
+    }
+    const std::int64_t begin = context.rank() == 1 && fault.repeats_a_sample ? 3 : 4 * context.rank();
+    const at::Tensor loss =
+        at::mse_loss(module->forward(inputs.narrow(0, begin, 4)), targets.narrow(0, begin, 4));
+    (context.rank() == 1 ? loss * fault.scale_of_rank_1 : loss).backward();
+  });
+  verdict.gradients(1, parameters_of(replica_0, true), parameters_of(serial, true));
+  const auto first = parameters_of(replica_0, false), second = parameters_of(replica_1, false);
+  bool same = true;
+  for (std::size_t i = 0; i < first.size(); ++i) same = same && first[i].second.equal(second[i].second);
+  verdict.replicas(1, 1, same);
+  return verdict;
+}
+
+TEST(Mutation, NoneIsFoundWhereThereIsNone) { EXPECT_TRUE(one_step_with({}).equal()); }
+
+TEST(Mutation, ABucketLeftOutIsNamedByItsParameter) {
+  const Comparison verdict = one_step_with({.leaves_out_a_bucket = true});
+  ASSERT_FALSE(verdict.equal());
+  // Buckets are filled from the last parameter on, so the first holds the last layer's.
+  EXPECT_THAT(verdict.first()->describe(), HasSubstr("gradient of 1."));
+}
+
+TEST(Mutation, AWrongScaleIsFound) { EXPECT_FALSE(one_step_with({.scale_of_rank_1 = 1.001}).equal()); }
+
+TEST(Mutation, ASampleCountedTwiceIsFound) {
+  EXPECT_FALSE(one_step_with({.repeats_a_sample = true}).equal());
+}
+
+TEST(Mutation, AParameterThatWasNotBroadcastNamesTheRank) {
+  const Comparison verdict = one_step_with({.drift_of_rank_1 = 1e-7});
+  ASSERT_FALSE(verdict.equal());
+  EXPECT_EQ(verdict.first()->what, "replica");
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,109 @@
+#include "trireme/train/comparison.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+
+namespace trireme::train {
+namespace {
+
+void check_names(const optim::NamedTensors& found, const optim::NamedTensors& expected) {
+  require(found.size() == expected.size(), "a comparison of ", found.size(), " tensors with ",
+          expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    require(found[i].first == expected[i].first, "tensor ", i, " is called ", found[i].first,
+            " on one side and ", expected[i].first, " on the other");
+  }
+}
+
+double largest_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.numel() > 0 ? tensor.abs().max().item<double>() : 0;
+}
+
+/// Zero over zero is no difference; anything over zero, or a number that is none, is infinitely large.
+double ratio(double difference, double scale) {
+  if (difference == 0) return 0;
+  const double result = difference / scale;
+  return std::isfinite(result) ? result : std::numeric_limits<double>::infinity();
+}
+
+at::Tensor or_zeros(const at::Tensor& tensor, const at::Tensor& like) {
+  return tensor.defined() || !like.defined() ? tensor : at::zeros_like(like);
+}
+
+}  // namespace
+
+std::string TensorDifference::describe() const {
+  const std::string subject = tensor.empty() ? what : text(what, " of ", tensor);
+  if (what == "replica") return text("step ", step, ": the weights of ", tensor, " are not those of rank 0");
+  return text("step ", step, ": ", subject, " differs by ", difference, " of its size; bound ", bound);
+}
+
+void Comparison::take(const TensorDifference& difference) {
+  if (!(difference.difference <= largest_.difference)) largest_ = difference;
+  if (!first_ && !(difference.difference <= difference.bound)) first_ = difference;
+}
+
+void Comparison::loss(std::int64_t step, double found, double expected) {
+  take({.step = step,
+        .what = "loss",
+        .tensor = {},
+        .difference = ratio(std::abs(found - expected), std::abs(expected)),
+        .bound = bounds_.loss});
+}
+
+void Comparison::gradients(std::int64_t step, const optim::NamedTensors& found,
+                           const optim::NamedTensors& expected) {
+  check_names(found, expected);
+  const at::NoGradGuard no_grad;
+  double of_model = 0;
+  for (const auto& [name, tensor] : expected) of_model = std::max(of_model, largest_of(tensor));
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const at::Tensor theirs = or_zeros(expected[i].second, found[i].second);
+    const at::Tensor ours = or_zeros(found[i].second, theirs);
+    if (!ours.defined()) continue;
+    const double scale = std::max(largest_of(theirs), kFloor * of_model);
+    take({.step = step,
+          .what = "gradient",
+          .tensor = found[i].first,
+          .difference = ratio(largest_of(ours - theirs), scale),
+          .bound = bounds_.gradient});
+  }
+}
+
+void Comparison::weights(std::int64_t step, const optim::NamedTensors& before,
+                         const optim::NamedTensors& found, const optim::NamedTensors& expected) {
+  check_names(found, expected);
+  check_names(before, expected);
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto length = [](const at::Tensor& a, const at::Tensor& b) {
+      return (a - b).to(at::kDouble).norm().item<double>();
+    };
+    const double update = length(expected[i].second, before[i].second);
+    // A weight that moves less than its own rounding cannot be told apart.
+    const double rounding = 1e-6 * expected[i].second.to(at::kDouble).norm().item<double>();
+    take({.step = step,
+          .what = "weight",
+          .tensor = found[i].first,
+          .difference = ratio(length(found[i].second, expected[i].second), std::max(update, rounding)),
+          .bound = bounds_.weight});
+  }
+}
+
+void Comparison::replicas(std::int64_t step, int rank, bool same) {
+  if (same) return;
+  take({.step = step,
+        .what = "replica",
+        .tensor = text("rank ", rank),
+        .difference = std::numeric_limits<double>::infinity(),
+        .bound = 0});
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,33 @@
+#pragma once
+// `trireme verify`: is the parallel run the serial one? Each step is done twice from the same weights and the
+// same optimizer state: by all ranks as the configuration says, and by rank 0 alone, which takes the whole
+// global batch in as many micro-batches as there are parts. Loss, every gradient and every weight are
+// compared; then the next step begins from what the parallel one has made. So a difference is found in the
+// step that makes it, and rounding does not add up over steps.
+//
+// What is not compared: buffers. The running statistics of batch norm are those of rank 0's parts, by design.
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/train/comparison.h"
+#include "trireme/train/run_config.h"
+
+namespace trireme::train {
+
+/// How far the two may be apart, and why. Where the parts are added in one order (at most two of them; or one
+/// per rank over a backend that adds in rank order, shm and threads) gradients and weights have to be the
+/// same bits; the mean loss is added in f64 in any order. Else f32 is rounded in another order. Compressed
+/// gradients have fewer bits. Optimizers that divide a gradient by its own size (all but sgd) turn rounding
+/// into steps where a gradient is nothing but rounding.
+Bounds bounds_of(const RunConfig& config, int world_size, const std::string& backend);
+
+/// Collective. The verdict is rank 0's: another rank's knows only of replicas that differ. `steps` are done
+/// from the start of the run. Time: that of the parallel steps and of the serial ones; memory on rank 0: two
+/// more copies of model and optimizer. Throws InvalidArgument, CommError, DataError, DivergedError.
+Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                  std::int64_t steps);
+
+}  // namespace trireme::train
