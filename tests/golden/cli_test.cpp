@@ -18,6 +18,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "--help"}).out, golden("help"));
   EXPECT_EQ(run({bin("trireme"), "launch", "--help"}).out, golden("help_launch"));
   EXPECT_EQ(run({bin("trireme"), "train", "--help"}).out, golden("help_train"));
+  EXPECT_EQ(run({bin("trireme"), "verify", "--help"}).out, golden("help_verify"));
 }
 
 TEST(CliErrors, AreTheGoldenTexts) {
