@@ -44,6 +44,7 @@ std::vector<ConfigKey> make_table() {
   using Model = model::ModelOptions;
   using Train = TrainOptions;
   using Opt = optim::OptimizerOptions;
+  using Scaler = optim::LossScalerOptions;
   using Lr = optim::LearningRateOptions;
   using Comm = comm::ContextOptions;
   const Allowed one_up{.least = 1}, zero_up{.least = 0}, fraction{.least = 0, .below = 1},
@@ -80,6 +81,23 @@ std::vector<ConfigKey> make_table() {
           "largest 2-norm of all gradients together; 0: no clipping", zero_up),
       key("train.convolution_rule", &C::train, &Train::convolution_rule,
           "small convolutions on one thread take the faster kernel"),
+      key("train.non_finite", &C::train, &Train::non_finite,
+          "gradients that are no numbers: stop the run, or skip the step; fp16 always skips",
+          {.names =
+               [] {
+                 return std::vector<std::string>{"stop", "skip"};
+               }}),
+      key("train.ema_decay", &C::train, &Train::ema_decay,
+          "evaluations use a moving average of the parameters that remembers 1 / (1 - decay) steps; 0: none",
+          fraction),
+      key("scaler.initial", &C::scaler, &Scaler::initial, "fp16: loss scale of the first step", {.above = 0}),
+      key("scaler.factor", &C::scaler, &Scaler::factor, "fp16: by which the scale grows and falls",
+          {.above = 1}),
+      key("scaler.interval", &C::scaler, &Scaler::interval,
+          "fp16: good steps in a row after which the scale grows", one_up),
+      key("scaler.least", &C::scaler, &Scaler::least, "fp16: smallest scale; overflow at it ends the run",
+          {.above = 0}),
+      key("scaler.most", &C::scaler, &Scaler::most, "fp16: largest scale", {.above = 0}),
       key("optimizer.name", &C::optimizer, &Opt::name, "optimizer", {.names = optim::optimizer_names}),
       key("optimizer.lr", &C::optimizer, &Opt::lr, "learning rate before the schedule", {.above = 0}),
       key("optimizer.weight_decay", &C::optimizer, &Opt::weight_decay,

@@ -13,10 +13,12 @@ namespace {
 
 struct PrecisionRow {
   const char* name;
-  bool autocast;
+  at::ScalarType autocast_to;  ///< f32: none
+  bool scales_loss;
 };
 
-constexpr PrecisionRow kPrecisions[] = {{"fp32", false}, {"bf16", true}};
+constexpr PrecisionRow kPrecisions[] = {
+    {"fp32", at::kFloat, false}, {"bf16", at::kBFloat16, false}, {"fp16", at::kHalf, true}};
 
 const PrecisionRow& find_precision(const std::string& name) {
   const auto* row = std::find_if(std::begin(kPrecisions), std::end(kPrecisions),
@@ -33,11 +35,13 @@ std::vector<std::string> precision_names() {
   return names;
 }
 
+bool scales_loss(const std::string& precision) { return find_precision(precision).scales_loss; }
+
 PrecisionScope::PrecisionScope(const std::string& precision)
     : autocast_before_(at::autocast::is_autocast_enabled(at::kCPU)) {
   const PrecisionRow& row = find_precision(precision);
-  at::autocast::set_autocast_enabled(at::kCPU, row.autocast);
-  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, row.autocast_to != at::kFloat);
+  if (row.autocast_to != at::kFloat) at::autocast::set_autocast_dtype(at::kCPU, row.autocast_to);
   at::autocast::increment_nesting();
 }
 

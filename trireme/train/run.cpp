@@ -96,7 +96,9 @@ void Run::take(const std::optional<StepReport>& report, StepTimes at) {
   if (!report) return;
   times_.samples += report->samples;
   at.samples = times_.samples;
-  epoch_loss_.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->samples);
+  if (!report->skipped) {
+    epoch_loss_.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->samples);
+  }
   stop_signal_ = report->stop_signal;
   if (!recorder_ ||
       (report->step % config_.run.log_every_steps != 0 && report->step != trainer_.total_steps())) {
@@ -128,6 +130,7 @@ RunResult Run::finish() {
   if (!interrupted && evaluated_step_ != trainer_.steps_done()) evaluate();
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
   context_.world().all_reduce(rss, comm::ReduceOp::kMax);
+  const auto averages = trainer_.use_averages();
   const checkpoint::TensorMap weights = state_of(trainer_.model());
   RunResult result{.status = interrupted ? "interrupted" : "completed",
                    .exit_code = interrupted ? 128 + stop_signal_ : 0,

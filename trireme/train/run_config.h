@@ -14,6 +14,7 @@
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
 #include "trireme/optim/learning_rate.h"
+#include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/optimizer.h"
 
 namespace trireme::train {
@@ -27,12 +28,14 @@ struct RunOptions {
 
 struct TrainOptions {
   std::int64_t epochs = 1;
-  std::int64_t max_steps = 0;      ///< stop after so many steps even if epochs are left; 0: no such limit
-  std::int64_t global_batch = 64;  ///< samples of all ranks and micro-batches in one step
-  std::int64_t accumulation = 1;   ///< micro-batches per rank and step
-  std::string precision = "fp32";  ///< a name of precision_names()
-  double clip_norm = 0;            ///< largest 2-norm of all gradients together; 0: no clipping
-  bool convolution_rule = true;    ///< model/convolution_rule.h
+  std::int64_t max_steps = 0;       ///< stop after so many steps even if epochs are left; 0: no such limit
+  std::int64_t global_batch = 64;   ///< samples of all ranks and micro-batches in one step
+  std::int64_t accumulation = 1;    ///< micro-batches per rank and step
+  std::string precision = "fp32";   ///< a name of precision_names()
+  double clip_norm = 0;             ///< largest 2-norm of all gradients together; 0: no clipping
+  bool convolution_rule = true;     ///< model/convolution_rule.h
+  std::string non_finite = "stop";  ///< gradients that are no numbers: "stop" the run, or "skip" the step
+  double ema_decay = 0;             ///< evaluate a moving average of the parameters; 0: the parameters
 };
 
 struct EvalOptions {
@@ -57,6 +60,7 @@ struct RunConfig {
   TrainOptions train;
   optim::OptimizerOptions optimizer;
   optim::LearningRateOptions learning_rate;
+  optim::LossScalerOptions scaler;  ///< of precisions that scale the loss
   EvalOptions eval;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;

@@ -7,6 +7,7 @@
 #include "trireme/base/files.h"
 #include "trireme/telemetry/console_sink.h"
 #include "trireme/telemetry/jsonl_sink.h"
+#include "trireme/telemetry/report.h"
 #include "trireme/telemetry/run_summary.h"
 
 namespace trireme::train {
@@ -53,6 +54,8 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last) {
                                       {"lr", report.lr},
                                       {"samples_per_s", static_cast<double>(since_last.samples) / steps_s}}};
   if (report.grad_norm) record.fields.emplace_back("grad_norm", *report.grad_norm);
+  if (report.loss_scale) record.fields.emplace_back("loss_scale", *report.loss_scale);
+  if (report.skipped) record.fields.emplace_back("skipped", std::int64_t{1});
   record.fields.emplace_back("data_wait", since_last.data_wait_s / steps_s);
   record.fields.emplace_back("comm_wait", since_last.comm_wait_s / steps_s);
   record.fields.emplace_back("step_s",
@@ -85,6 +88,7 @@ void RunRecorder::summary(const RunResult& result) {
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
   telemetry::write_summary(folder_.summary(), record);
+  write_report();
   note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",

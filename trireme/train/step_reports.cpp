@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
@@ -9,7 +10,7 @@
 namespace trireme::train {
 namespace {
 
-enum Slot { kLoss, kInterrupts, kTerminations, kFirstRank };
+enum Slot { kLoss, kHoles, kInterrupts, kTerminations, kFirstRank };
 
 }  // namespace
 
@@ -21,6 +22,8 @@ void StepReports::start(const StepReport& mine) {
   std::fill_n(votes, votes_.numel(), 0.0);
   if (std::isfinite(mine.loss) && std::isfinite(mine.grad_norm.value_or(0))) {
     votes[kLoss] = mine.loss;
+  } else if (mine.skipped) {
+    votes[kHoles] = 1;
   } else {
     votes[kFirstRank + group_.rank()] = 1;
   }
@@ -45,7 +48,7 @@ std::optional<StepReport> StepReports::finish() {
                              " (learning rate ", report.lr,
                              "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
   }
-  report.loss = votes[kLoss];
+  report.loss = votes[kHoles] > 0 ? std::numeric_limits<double>::quiet_NaN() : votes[kLoss];
   report.stop_signal = votes[kTerminations] > 0 ? SIGTERM : votes[kInterrupts] > 0 ? SIGINT : 0;
   return report;
 }

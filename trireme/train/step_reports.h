@@ -16,9 +16,11 @@ struct StepReport {
   std::int64_t step = 0;  ///< 1 for the first step of a run
   double loss = 0;        ///< in: sum over this rank's samples / global batch; out: mean over the batch
   double lr = 0;
-  std::int64_t samples = 0;                        ///< of the global batch
-  std::optional<double> grad_norm = std::nullopt;  ///< where it was computed; before clipping
-  int stop_signal = 0;                             ///< 0, SIGINT or SIGTERM
+  std::int64_t samples = 0;                         ///< of the global batch
+  std::optional<double> grad_norm = std::nullopt;   ///< where it was computed; before clipping
+  std::optional<double> loss_scale = std::nullopt;  ///< with which the step was done; only in fp16
+  bool skipped = false;  ///< gradients were not finite, and nothing was updated; the same on all ranks
+  int stop_signal = 0;   ///< 0, SIGINT or SIGTERM
 };
 
 class StepReports {
@@ -27,8 +29,9 @@ class StepReports {
 
   /// Starts the exchange of this rank's part. The one before has to be finished.
   void start(const StepReport& mine);
-  /// Waits for the exchange under way; nothing when there is none. Throws DivergedError that names step and
-  /// ranks when a loss or gradient norm is not finite, CommError.
+  /// Waits for the exchange under way; nothing when there is none. The loss of a step that was skipped may be
+  /// no number. Throws DivergedError that names step and ranks when that of another step, or its gradient
+  /// norm, is not finite; CommError.
   std::optional<StepReport> finish();
 
  private:

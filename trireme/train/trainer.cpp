@@ -77,6 +77,8 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
       reports_(context.world()),
       losses_(static_cast<std::size_t>(config.train.accumulation)) {
   model_->train();
+  if (scales_loss(config.train.precision)) scaler_.emplace(config.scaler);
+  if (config.train.ema_decay > 0) average_.emplace(parameters_, config.train.ema_decay);
 }
 
 std::optional<StepReport> Trainer::step(int stop_signal) {
@@ -119,7 +121,7 @@ void Trainer::backward(std::size_t microbatch) {
   const at::Tensor loss = std::exchange(losses_[microbatch], at::Tensor());
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
   const double scale = 1 / static_cast<double>(batch_.global_size * data_.targets_per_sample);
-  const at::Tensor first_gradient = at::full({}, scale);
+  const at::Tensor first_gradient = at::full({}, scaler_ ? scale * scaler_->scale() : scale);
   if (microbatch + 1 < losses_.size()) {
     const auto no_reduction = ddp_.no_sync();
     loss.backward(first_gradient);
@@ -129,7 +131,17 @@ void Trainer::backward(std::size_t microbatch) {
   report_.loss += loss.item<double>() * scale;
 }
 
+bool Trainer::gradients_are_usable() {
+  if (!scaler_) return config_.train.non_finite == "stop" || optim::unscale_gradients(parameters_, 1);
+  report_.loss_scale = scaler_->scale();
+  const bool finite = scaler_->unscale(parameters_);
+  finite ? scaler_->took_step() : scaler_->left_out_step(report_.step);
+  return finite;
+}
+
 void Trainer::update() {
+  report_.skipped = !gradients_are_usable();
+  if (report_.skipped) return;
   if (observer_) observer_(gradients_of(parameters_));
   if (config_.train.clip_norm > 0) {
     report_.grad_norm = optim::clip_grad_norm(parameters_, config_.train.clip_norm);
@@ -137,10 +149,12 @@ void Trainer::update() {
     report_.grad_norm = gradient_norm(parameters_);
   }
   optimizer_->step(report_.lr);
+  if (average_) average_->update();
 }
 
 Evaluation Trainer::evaluate() {
   context_.status().set_action(text("step ", step_, ": evaluation"));
+  const auto averages = use_averages();
   const Evaluation evaluation =
       train::evaluate(*model_, *data_.test, context_.world(), config_.train.precision);
   learning_rate_->observe(evaluation.loss);
@@ -149,7 +163,12 @@ Evaluation Trainer::evaluate() {
 
 std::map<std::string, at::Tensor> Trainer::state() {
   std::map<std::string, at::Tensor> state = optimizer_->state();
-  for (const auto& [name, tensor] : learning_rate_->state()) state.emplace("lr/" + name, tensor);
+  const auto add = [&](const std::string& prefix, const std::map<std::string, at::Tensor>& part) {
+    for (const auto& [name, tensor] : part) state.emplace(prefix + name, tensor);
+  };
+  add("lr/", learning_rate_->state());
+  if (scaler_) add("scaler/", scaler_->state());
+  if (average_) add("ema/", average_->state());
   return state;
 }
 

@@ -19,6 +19,8 @@
 #include "trireme/data/loader.h"
 #include "trireme/model/model.h"
 #include "trireme/optim/learning_rate.h"
+#include "trireme/optim/loss_scaler.h"
+#include "trireme/optim/moving_average.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/executor.h"
@@ -50,7 +52,7 @@ class Trainer {
   Evaluation evaluate();
 
   /// Calls `observer` in every step with the gradients by parameter name, when they are reduced and not yet
-  /// clipped. For those who look: they must not be changed.
+  /// clipped; not in a step that is left out. For those who look: they must not be changed.
   void on_gradients(std::function<void(const optim::NamedTensors&)> observer) {
     observer_ = std::move(observer);
   }
@@ -58,10 +60,16 @@ class Trainer {
   /// Goes on behind step number `step`, after parameters and optimizer state have been restored.
   void seek(std::int64_t step);
 
+  /// While the result lives, the model's parameters are their moving averages, where there are any.
+  [[nodiscard]] std::unique_ptr<optim::ExponentialMovingAverage::SwapScope> use_averages() {
+    return average_ ? std::make_unique<optim::ExponentialMovingAverage::SwapScope>(*average_) : nullptr;
+  }
+
   model::Model& model() { return *model_; }
   const optim::NamedTensors& parameters() const { return parameters_; }
-  /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/" the
-  /// learning rate's. Shared, not copied: restore it in place.
+  /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/",
+  /// "scaler/" and "ema/" that of the learning rate, the loss scaler and the moving average. Shared, not
+  /// copied: restore it in place.
   std::map<std::string, at::Tensor> state();
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loader_.waited_s(); }
@@ -71,6 +79,8 @@ class Trainer {
   parallel::ActionHandlers handlers();
   void forward(std::size_t microbatch);
   void backward(std::size_t microbatch);
+  /// False when the step has to be left out.
+  bool gradients_are_usable();
   void update();
 
   const RunConfig config_;
@@ -82,6 +92,8 @@ class Trainer {
   std::int64_t total_steps_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LearningRate> learning_rate_;
+  std::optional<optim::LossScaler> scaler_;                 ///< where the precision needs one
+  std::optional<optim::ExponentialMovingAverage> average_;  ///< where train.ema_decay asks for one
   parallel::DistributedDataParallel ddp_;
   parallel::Executor executor_;
   StepReports reports_;

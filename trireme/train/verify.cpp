@@ -36,6 +36,7 @@ class Recorder {
   }
 
   const Done& step() {
+    done_ = {};
     trainer_.step();
     done_.loss = trainer_.last_report()->loss;
     done_.weights = copies(trainer_.parameters());

@@ -100,7 +100,7 @@ const BadConfig kBadConfigs[] = {
     BadConfig{"UnknownChoice", "[optimizer]\nname = \"addamw\"\n",
               "run.toml:2: optimizer.name = \"addamw\" is not known (did you mean 'adamw'?)"},
     BadConfig{"UnknownPrecision", "[train]\nprecision = \"int4\"\n",
-              "run.toml:2: train.precision = \"int4\" is not known (known: fp32, bf16)"},
+              "run.toml:2: train.precision = \"int4\" is not known (known: fp32, bf16, fp16)"},
     BadConfig{"SameKeyTwice", "[run]\nseed = 1\nseed = 2\n",
               "run.toml:3: Error while parsing key-value pair: cannot redefine existing integer 'seed'"},
     BadConfig{"NotToml", "[run]\nname = a\n",

@@ -137,6 +137,110 @@ TEST(TrainerEquality, SequencesGiveTheSameNumbersForAnySplit) {
   }
 }
 
+TEST(Trainer, Fp16ThatOverflowsFallsSkipsAndGoesOnAlikeOnAllRanks) {
+  RunConfig config = small_config();
+  config.train.precision = "fp16";
+  config.train.epochs = 4;
+  // So large that gradients overflow float16 until it has fallen some times.
+  config.scaler = {.initial = 0x1p40, .factor = 16, .most = 0x1p40};
+  std::mutex mutex;
+  std::vector<std::vector<double>> scales(2);
+  std::vector<std::vector<bool>> skipped(2);
+  std::vector<std::string> digests(2);
+  std::vector<double> losses;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const data::DataSource data = small_data();
+    Trainer trainer(config, context, data);
+    std::vector<StepReport> reports;
+    while (!trainer.finished()) {
+      if (const auto report = trainer.step()) reports.push_back(*report);
+    }
+    reports.push_back(*trainer.last_report());
+    const std::lock_guard lock(mutex);
+    const auto rank = static_cast<std::size_t>(context.rank());
+    for (const StepReport& report : reports) {
+      scales[rank].push_back(report.loss_scale.value());
+      skipped[rank].push_back(report.skipped);
+      if (rank == 0) losses.push_back(report.loss);
+    }
+    digests[rank] = checkpoint::xxh3_of(state_of(trainer.model()));
+  });
+  EXPECT_TRUE(skipped[0].front()) << "nothing overflowed";
+  EXPECT_FALSE(skipped[0].back());
+  EXPECT_LT(scales[0].back(), scales[0].front());
+  EXPECT_LT(losses.back(), losses.front()) << "nothing was learnt";
+  EXPECT_EQ(scales[0], scales[1]);
+  EXPECT_EQ(skipped[0], skipped[1]);
+  EXPECT_EQ(digests[0], digests[1]);
+}
+
+TEST(Trainer, Fp16ThatCannotFallAnyFurtherNamesTheStep) {
+  RunConfig config = small_config();
+  config.train.precision = "fp16";
+  config.scaler = {.initial = 0x1p40, .least = 0x1p39, .most = 0x1p40};
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const data::DataSource data = small_data();
+    Trainer trainer(config, context, data);
+    trainer.step();
+    try {
+      trainer.step();
+      FAIL() << "no error";
+    } catch (const DivergedError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("step 2: gradients are not finite although the loss scale"));
+    }
+  });
+}
+
+TEST(Trainer, AStepWithoutNumbersIsSkippedWhereThatIsWanted) {
+  RunConfig config = small_config();
+  config.train.non_finite = "skip";
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const data::DataSource data = small_data();
+    Trainer trainer(config, context, data);
+    const std::string before = checkpoint::xxh3_of(state_of(trainer.model()));
+    at::Tensor first = trainer.parameters().front().second;
+    const at::Tensor saved = first.detach().clone();
+    {
+      const at::NoGradGuard no_grad;
+      // On one rank only: the reduction carries it to all.
+      if (context.rank() == 1) first.fill_(std::numeric_limits<float>::infinity());
+    }
+    trainer.step();
+    {
+      const at::NoGradGuard no_grad;
+      first.copy_(saved);
+    }
+    const StepReport report = *trainer.last_report();
+    EXPECT_TRUE(report.skipped);
+    EXPECT_TRUE(std::isnan(report.loss));
+    EXPECT_EQ(checkpoint::xxh3_of(state_of(trainer.model())), before) << "something was updated";
+    trainer.step();
+    EXPECT_FALSE(trainer.last_report()->skipped);
+  });
+}
+
+TEST(Trainer, EvaluationsUseTheMovingAverageAndTrainingDoesNot) {
+  RunConfig plain = small_config(), averaged = small_config();
+  averaged.train.ema_decay = 0.9;
+  const auto train = [](const RunConfig& config, bool evaluate) {
+    std::pair<double, std::string> result;
+    comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+      const data::DataSource data = small_data();
+      Trainer trainer(config, context, data);
+      while (!trainer.finished()) {
+        trainer.step();
+        if (evaluate) result.first = trainer.evaluate().loss;
+      }
+      result.second = checkpoint::xxh3_of(state_of(trainer.model()));
+    });
+    return result;
+  };
+  const auto expected = train(plain, true), found = train(averaged, true);
+  EXPECT_EQ(found.second, expected.second) << "the average changed what is trained";
+  EXPECT_GT(found.first, expected.first + 1e-3) << "an average of early weights is behind";
+  EXPECT_EQ(train(averaged, false).second, found.second);
+}
+
 TEST(Trainer, Bf16TrainsToo) {
   RunConfig config = small_config();
   config.train.precision = "bf16";

@@ -1,0 +1,43 @@
+#pragma once
+// Dynamic loss scaling for gradients in fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2; PyTorch's
+// GradScaler is the definition): the loss is multiplied by a scale before backward, so that small gradients
+// do not vanish; gradients are divided by it afterwards. When one is not finite, the step is left out and the
+// scale falls; after a row of good steps it grows. Where gradients are the same on all ranks, so is every
+// decision, without communication. Not thread-safe.
+
+#include "trireme/optim/optimizer.h"
+
+namespace trireme::optim {
+
+struct LossScalerOptions {
+  double initial = 32768;        ///< 2^15
+  double factor = 2;             ///< by which it grows and falls, above 1
+  std::int64_t interval = 2000;  ///< good steps in a row after which it grows, at least 1
+  double least = 1;              ///< below it a run has diverged
+  double most = 16777216;        ///< 2^24
+};
+
+class LossScaler {
+ public:
+  /// Throws InvalidArgument: a factor of at most 1, limits in the wrong order, an initial scale outside.
+  explicit LossScaler(const LossScalerOptions& options);
+
+  double scale() const;
+  /// Divides the gradients by the scale. False when one of them is not finite: the step has to be left out.
+  bool unscale(const NamedTensors& parameters) const;
+  /// After a step that was taken.
+  void took_step();
+  /// After `step` was left out. Throws DivergedError when the scale cannot fall any further.
+  void left_out_step(std::int64_t step);
+  /// By name ("scale", "good_steps"), f64; shared, not copied: restore it in place.
+  std::map<std::string, at::Tensor> state();
+
+ private:
+  LossScalerOptions options_;
+  at::Tensor scale_, good_steps_;
+};
+
+/// Divides all gradients by `scale`; false when one of them is not finite. One pass over them.
+bool unscale_gradients(const NamedTensors& parameters, double scale);
+
+}  // namespace trireme::optim
