@@ -4,19 +4,11 @@
 #   [PEER_PYTHON=python with torch] [PASSES=7] bench/training_step.sh [MODEL[:bf16]...]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-source "$here/../tools/versions.sh"
+source "$here/peers/python.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
 passes=${PASSES:-7}
 models=("$@")
 [ ${#models[@]} -gt 0 ] || models=(mlp cnn wide resnet50 gpt resnet50:bf16 gpt:bf16)
-
-if [ -z "${PEER_PYTHON:-}" ]; then
-  PEER_PYTHON=$here/../build/peers-venv/bin/python
-  if [ ! -x "$PEER_PYTHON" ]; then
-    python3 -m venv "$here/../build/peers-venv"
-    "$here/../build/peers-venv/bin/pip" install -q "torch==$TORCH_VERSION" numpy
-  fi
-fi
 
 # The measurement counts once it is printed: PyTorch's gloo now and then aborts while it is torn down.
 launch() (set +o pipefail; "$build/bin/trireme" launch -n 2 -- "$@" | grep -o '{.*}')

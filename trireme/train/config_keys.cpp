@@ -159,6 +159,12 @@ std::vector<ConfigKey> make_table() {
       key("checkpoint.every_steps", &C::checkpoint, &CheckpointOptions::every_steps,
           "steps between checkpoints; 0: none", zero_up),
       key("checkpoint.keep", &C::checkpoint, &CheckpointOptions::keep, "newest checkpoints that stay", count),
+      key("checkpoint.best", &C::checkpoint, &CheckpointOptions::best,
+          "the state behind the best evaluation is kept too: measured by what",
+          {.names =
+               [] {
+                 return std::vector<std::string>{"none", "loss", "accuracy"};
+               }}),
       key("parallel.data", &C::parallel, &ParallelOptions::data,
           "replicas of the model; 0: as many as there are ranks", {.least = 0, .most = kMaxInt}),
       key("parallel.bucket_mib", &C::parallel, &ParallelOptions::bucket_mib,

@@ -51,41 +51,44 @@ checkpoint::TensorMap whole_state(Trainer& trainer) {
   return state;
 }
 
-constexpr const char* kEpochLoss = "run/epoch_loss";
+constexpr const char* kProgress = "run/progress";
 
-at::Tensor pack(const EpochLoss& loss) {
-  return at::tensor({static_cast<double>(loss.epoch), static_cast<double>(loss.samples), loss.sum},
-                    at::kDouble);
+at::Tensor pack(const Progress& progress) {
+  const EpochLoss& loss = progress.epoch_loss;
+  return at::tensor(
+      {static_cast<double>(loss.epoch), static_cast<double>(loss.samples), loss.sum, progress.best_score},
+      at::kDouble);
 }
 
-EpochLoss unpack(const at::Tensor& packed) {
+Progress unpack(const at::Tensor& packed) {
   const auto* values = packed.data_ptr<double>();
-  return {.epoch = static_cast<std::int64_t>(values[0]),
-          .samples = static_cast<std::int64_t>(values[1]),
-          .sum = values[2]};
+  return {.epoch_loss = {.epoch = static_cast<std::int64_t>(values[0]),
+                         .samples = static_cast<std::int64_t>(values[1]),
+                         .sum = values[2]},
+          .best_score = values[3]};
 }
 
 /// Restores rank 0 from the newest valid checkpoint. Returns its step; 0 when there is none.
-std::int64_t load_on_main(Trainer& trainer, at::Tensor& packed_loss, const RunConfig& config,
+std::int64_t load_on_main(Trainer& trainer, at::Tensor& packed, const RunConfig& config,
                           const std::filesystem::path& folder, const Log& log) {
   std::optional<checkpoint::TrainingCheckpoint> found = checkpoint::load_latest_checkpoint(folder, log);
   if (!found) return 0;
   check_same_run(config, *found);
   copy_tensors(found->model, state_of(trainer.model()), "tensor");
   copy_tensors(found->optimizer, trainer.state(), "optimizer state");
-  copy_tensors(found->optimizer, {{kEpochLoss, packed_loss}}, "record");
+  copy_tensors(found->optimizer, {{kProgress, packed}}, "record");
   return found->step;
 }
 
 }  // namespace
 
-void resume(Trainer& trainer, EpochLoss& loss, const RunConfig& config, comm::Context& context,
+void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm::Context& context,
             const std::filesystem::path& folder, NoCheckpoint otherwise) {
   const at::NoGradGuard no_grad;
   at::Tensor step = at::zeros({1}, at::kLong);
-  at::Tensor packed_loss = pack(loss);
+  at::Tensor packed = pack(progress);
   if (context.is_main()) {
-    step.fill_(load_on_main(trainer, packed_loss, config, folder, context.log()));
+    step.fill_(load_on_main(trainer, packed, config, folder, context.log()));
     if (step.item<std::int64_t>() == 0 && otherwise == NoCheckpoint::kError) {
       throw DataError(
           text("no valid checkpoint in ", folder.string(),
@@ -95,17 +98,17 @@ void resume(Trainer& trainer, EpochLoss& loss, const RunConfig& config, comm::Co
   comm::Group& world = context.world();
   world.broadcast(step, 0);
   if (step.item<std::int64_t>() == 0) return;
-  world.broadcast(packed_loss, 0);
+  world.broadcast(packed, 0);
   for (auto& [name, tensor] : whole_state(trainer)) {
     at::Tensor shared = tensor;
     world.broadcast(shared, 0);
   }
-  loss = unpack(packed_loss);
+  progress = unpack(packed);
   trainer.seek(step.item<std::int64_t>());
 }
 
-void save(Trainer& trainer, const EpochLoss& loss, const RunConfig& config,
-          const std::filesystem::path& folder) {
+void save(Trainer& trainer, const Progress& progress, const RunConfig& config,
+          const std::filesystem::path& folder, std::int64_t keep) {
   const std::int64_t step = trainer.steps_done(), per_epoch = trainer.steps_per_epoch();
   checkpoint::TrainingCheckpoint checkpoint{.step = step,
                                             .epoch = static_cast<std::uint64_t>(step / per_epoch),
@@ -113,8 +116,8 @@ void save(Trainer& trainer, const EpochLoss& loss, const RunConfig& config,
                                             .model = state_of(trainer.model()),
                                             .optimizer = trainer.state(),
                                             .config = describe(config)};
-  checkpoint.optimizer.emplace(kEpochLoss, pack(loss));
-  checkpoint::save_checkpoint(folder, checkpoint, static_cast<int>(config.checkpoint.keep));
+  checkpoint.optimizer.emplace(kProgress, pack(progress));
+  checkpoint::save_checkpoint(folder, checkpoint, static_cast<int>(keep));
 }
 
 }  // namespace trireme::train

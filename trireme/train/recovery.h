@@ -4,7 +4,9 @@
 // the epoch so far. Rank 0 alone reads and writes files; what it reads is broadcast, so the other ranks need
 // no common file system.
 
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 
 #include "trireme/comm/context.h"
@@ -14,20 +16,26 @@
 
 namespace trireme::train {
 
+/// What a run knows besides what its trainer holds.
+struct Progress {
+  EpochLoss epoch_loss;
+  double best_score = -std::numeric_limits<double>::infinity();  ///< of checkpoint.best; higher is better
+};
+
 enum class NoCheckpoint {
   kError,       ///< an error that says where it was looked for
   kStartFresh,  ///< as if there had been no wish to resume
 };
 
-/// Brings `trainer` and `loss` to the newest valid checkpoint in `folder`. Collective. Throws DataError (on
-/// rank 0, which the others then miss), InvalidArgument when the configuration differs from the checkpoint's
-/// in a key that decides the numbers.
-void resume(Trainer& trainer, EpochLoss& loss, const RunConfig& config, comm::Context& context,
+/// Brings `trainer` and `progress` to the newest valid checkpoint in `folder`. Collective. Throws DataError
+/// (on rank 0, which the others then miss), InvalidArgument when the configuration differs from the
+/// checkpoint's in a key that decides the numbers.
+void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm::Context& context,
             const std::filesystem::path& folder, NoCheckpoint otherwise);
 
-/// Writes the state behind the last step as the newest checkpoint, and removes the oldest. For rank 0. Throws
-/// DataError.
-void save(Trainer& trainer, const EpochLoss& loss, const RunConfig& config,
-          const std::filesystem::path& folder);
+/// Writes the state behind the last step as the newest checkpoint of `folder`, and removes all but `keep`.
+/// For rank 0. Throws DataError.
+void save(Trainer& trainer, const Progress& progress, const RunConfig& config,
+          const std::filesystem::path& folder, std::int64_t keep);
 
 }  // namespace trireme::train

@@ -29,7 +29,7 @@ class Run {
         trainer_(config, context, data) {
     const bool restarted = context.environment().restart_count > 0;
     if (start == RunStart::kResume || restarted) {
-      resume(trainer_, epoch_loss_, config, context, folder_.checkpoints(),
+      resume(trainer_, progress_, config, context, folder_.checkpoints(),
              restarted ? NoCheckpoint::kStartFresh : NoCheckpoint::kError);
     }
     if (context.is_main()) {
@@ -53,6 +53,7 @@ class Run {
   /// `at`: what had passed when the step of the report was over.
   void take(const std::optional<StepReport>& report, StepTimes at);
   void evaluate();
+  void keep_best();
   void save_checkpoint();
   /// True every `every` steps, or every `otherwise` steps where `every` is 0.
   bool is_due(std::int64_t every, std::int64_t otherwise) const {
@@ -66,7 +67,7 @@ class Run {
   Trainer trainer_;
   std::optional<RunRecorder> recorder_;  ///< on rank 0
   StepTimes times_, times_before_;       ///< of the whole run, and at the last line of metrics
-  EpochLoss epoch_loss_;
+  Progress progress_;
   std::optional<Evaluation> evaluation_;
   std::int64_t evaluated_step_ = -1, saved_step_ = -1;
   int stop_signal_ = 0;
@@ -97,7 +98,7 @@ void Run::take(const std::optional<StepReport>& report, StepTimes at) {
   times_.samples += report->samples;
   at.samples = times_.samples;
   if (!report->skipped) {
-    epoch_loss_.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->samples);
+    progress_.epoch_loss.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->samples);
   }
   stop_signal_ = report->stop_signal;
   if (!recorder_ ||
@@ -113,6 +114,16 @@ void Run::evaluate() {
   evaluation_ = trainer_.evaluate();
   evaluated_step_ = trainer_.steps_done();
   if (recorder_) recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
+  keep_best();
+}
+
+/// The state behind the best evaluation so far, beside the newest ones.
+void Run::keep_best() {
+  if (config_.checkpoint.best == "none") return;
+  const double score = config_.checkpoint.best == "loss" ? -evaluation_->loss : evaluation_->accuracy();
+  if (!(score > progress_.best_score)) return;
+  progress_.best_score = score;
+  if (recorder_) save(trainer_, progress_, config_, folder_.best(), /*keep=*/1);
 }
 
 /// The report of the last step comes first: nothing that has diverged is saved.
@@ -121,7 +132,7 @@ void Run::save_checkpoint() {
   saved_step_ = trainer_.steps_done();
   if (!recorder_) return;
   context_.status().set_action(text("step ", saved_step_, ": writing a checkpoint"));
-  save(trainer_, epoch_loss_, config_, folder_.checkpoints());
+  save(trainer_, progress_, config_, folder_.checkpoints(), config_.checkpoint.keep);
 }
 
 RunResult Run::finish() {
@@ -139,7 +150,7 @@ RunResult Run::finish() {
                    .steps = trainer_.steps_done(),
                    .evaluation = evaluation_,
                    .held_out = held_out_,
-                   .train_loss = epoch_loss_.mean(),
+                   .train_loss = progress_.epoch_loss.mean(),
                    .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),

@@ -45,6 +45,7 @@ struct EvalOptions {
 struct CheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: none
   std::int64_t keep = 2;         ///< older ones are removed
+  std::string best = "none";     ///< "loss", "accuracy": what the checkpoint in best/ is the best in
 };
 
 struct ParallelOptions {

@@ -14,6 +14,7 @@ struct RunFolder {
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path summary() const { return root / "summary.json"; }
   std::filesystem::path model() const { return root / "model.safetensors"; }
+  std::filesystem::path best() const { return root / "best"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
 

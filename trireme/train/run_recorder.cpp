@@ -95,6 +95,14 @@ void RunRecorder::summary(const RunResult& result) {
             folder_.summary().string()));
 }
 
+void RunRecorder::write_report() {
+  try {
+    telemetry::write_report(folder_.root);
+  } catch (const std::exception& error) {
+    note(text("no page report.html: ", error.what()));
+  }
+}
+
 void RunRecorder::write(const telemetry::Record& record) {
   telemetry::Record timed = record;
   timed.fields.emplace_back("time_s", now_s() - started_s_);

@@ -38,6 +38,8 @@ class RunRecorder {
 
  private:
   void write(const telemetry::Record& record);
+  /// report.html: a run does not fail for it.
+  void write_report();
 
   const RunConfig& config_;
   const RunFolder folder_;

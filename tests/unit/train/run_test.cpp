@@ -10,6 +10,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/safetensors.h"
+#include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/run_folder.h"
 
 namespace trireme::train {
@@ -97,6 +98,29 @@ TEST_F(RunTraining, ResumedRunHasTheBitsOfAnUninterruptedOne) {
   EXPECT_EQ(resumed.train_loss, whole.train_loss);
   EXPECT_EQ(resumed.evaluation, whole.evaluation);
   EXPECT_EQ(num_lines(file("part", "metrics.jsonl"), "\"event\":\"step\""), 12u);
+}
+
+TEST_F(RunTraining, TheBestEvaluationIsKeptAcrossAResume) {
+  RunConfig part = config("best");
+  part.eval.every_steps = 1;
+  part.checkpoint.best = "loss";
+  part.train.max_steps = 6;
+  run(2, part);
+  // So high a rate that the evaluations after the resume are not the best ones.
+  part.optimizer.lr = 2;
+  part.train.max_steps = 12;
+  run(2, part, RunStart::kResume);
+  std::pair<double, std::int64_t> best{1e9, 0};
+  for (const std::string& line : split(file("best", "metrics.jsonl"), '\n')) {
+    const auto at = line.find("\"test_loss\":");
+    if (at == std::string::npos) continue;
+    const auto step = line.find("\"step\":");
+    best = std::min(best, {std::stod(line.substr(at + 12)), std::stoll(line.substr(step + 7))});
+  }
+  const auto kept = checkpoint::list_checkpoints(folder_ / "best/best");
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(checkpoint::load_checkpoint(kept[0]).step, best.second);
+  EXPECT_LT(best.second, 12) << "the last evaluation was the best: the test shows nothing";
 }
 
 TEST_F(RunTraining, SignalStopsAllRanksSavesAndCanBeResumed) {

@@ -1,0 +1,60 @@
+// The benchmarks run, and print JSON. What they measure here means nothing.
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/child_process.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+/// What a program printed on standard output: one JSON value, or one per line.
+std::vector<nlohmann::json> values_of(const std::vector<std::string>& command) {
+  const ChildResult result = run(command, {}, 60);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  if (auto whole = nlohmann::json::parse(result.out, nullptr, false); !whole.is_discarded()) return {whole};
+  std::vector<nlohmann::json> values;
+  for (const std::string& line : split(result.out, '\n')) {
+    if (!line.empty()) values.push_back(nlohmann::json::parse(line));
+  }
+  return values;
+}
+
+TEST(BenchSmoke, AllReduceNamesEveryWay) {
+  const auto values = values_of({bin("bench_allreduce"), "-n", "2", "--smoke"});
+  ASSERT_EQ(values.size(), 1u);
+  for (const char* way : {"gloo", "shm in place", "shm private"}) {
+    EXPECT_THAT(values[0].dump(), testing::HasSubstr(way));
+  }
+}
+
+TEST(BenchSmoke, StepOverheadGivesARatio) {
+  const auto values = values_of({bin("bench_step_overhead"), "--smoke"});
+  ASSERT_EQ(values.size(), 1u);
+  EXPECT_GT(values[0].at("ratio").get<double>(), 0);
+}
+
+TEST(BenchSmoke, ConvolutionGivesALinePerShape) {
+  const auto values = values_of({bin("bench_convolution"), "--smoke"});
+  ASSERT_GT(values.size(), 3u);
+  for (const auto& value : values) EXPECT_GT(value.at("speedup").get<double>(), 0);
+}
+
+TEST(BenchSmoke, OptimizerStepGivesALinePerOptimizer) {
+  const auto values = values_of({bin("bench_optimizer_step"), "--smoke"});
+  ASSERT_EQ(values.size(), 8u);
+  for (const auto& value : values) EXPECT_GT(value.at("step_ms").get<double>(), 0);
+}
+
+TEST(BenchSmoke, TrainingStepRunsOnTwoRanks) {
+  const auto values = values_of(
+      {bin("trireme"), "launch", "-n", "2", "--no-prefix", "--", bin("bench_training_step"), "--smoke"});
+  ASSERT_EQ(values.size(), 1u);
+  EXPECT_EQ(values[0].at("ranks"), 2);
+  EXPECT_GT(values[0].at("samples_per_s").get<double>(), 0);
+}
+
+}  // namespace
+}  // namespace trireme::test

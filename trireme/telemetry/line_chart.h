@@ -1,0 +1,43 @@
+#pragma once
+// A drawing of curves over the steps of a run as one SVG element: axes with ticks, a legend, and the values
+// under the mouse as titles, without a script. Colours are the classes s0, s1, ... that the page around it
+// defines (see report.cpp). Ticks are at 1, 2 or 5 times a power of ten. Pure.
+
+#include <string>
+#include <vector>
+
+#include "trireme/telemetry/curve.h"
+
+namespace trireme::telemetry {
+
+enum class LineStyle {
+  kLine,
+  kFaint,  ///< behind the others: single measurements below their mean
+  kDots,   ///< a line with a dot at each point, which says its value
+};
+
+struct Series {
+  std::string name;
+  Curve points;
+  int colour = 0;
+  LineStyle style = LineStyle::kLine;
+};
+
+enum class ChartScale {
+  kFitted,    ///< linear around the values
+  kFromZero,  ///< linear from 0 on
+  kAuto,      ///< kFitted, or logarithmic when the values span more than a factor of 200
+  kShares,    ///< 0 to 100 %, the series piled on each other; all have the same steps
+};
+
+struct Chart {
+  std::string title;
+  std::string unit;  ///< of the values; may be empty
+  std::vector<Series> series;
+  ChartScale scale = ChartScale::kFitted;
+};
+
+/// The chart as a <figure>; empty when no series has a point. Each curve is thinned to 1000 points.
+std::string figure_of(const Chart& chart);
+
+}  // namespace trireme::telemetry

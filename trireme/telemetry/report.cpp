@@ -1,0 +1,194 @@
+#include "trireme/telemetry/report.h"
+
+#include <algorithm>
+
+#include "trireme/base/files.h"
+#include "trireme/base/text.h"
+#include "trireme/telemetry/line_chart.h"
+#include "trireme/telemetry/page_text.h"
+#include "trireme/telemetry/report_style.h"
+
+namespace trireme::telemetry {
+namespace {
+
+constexpr std::size_t kManyPoints = 80;  // from here on a mean is drawn over the single measurements
+
+std::string spaced(std::string name) {
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+/// "test" or "validation": what the names of the run's held-out measures begin with.
+std::string held_out_of(const RunData& run) { return run.result("validation_loss") ? "validation" : "test"; }
+
+std::string in_words(const std::string& name, double value) {
+  if (name == "wall_s") return human_duration(value);
+  if (name == "peak_rss_bytes") return human_bytes(static_cast<std::uint64_t>(std::max(value, 0.0)));
+  if (name == "steps" || name == "world_size") return short_number(value, 9);
+  return short_number(value);
+}
+
+/// What people call a field of the summary.
+std::string title_of(const std::string& name) {
+  if (name == "samples_per_s") return "samples/s, all ranks";
+  if (name == "wall_s") return "wall time";
+  if (name == "peak_rss_bytes") return "peak memory, largest rank";
+  if (name == "world_size") return "world size, ranks";
+  if (name == "weights_xxh3") return "digest of the weights (xxh3)";
+  return spaced(name);
+}
+
+std::string table_of(const Facts& rows) {
+  std::string out;
+  for (const auto& [name, value] : rows) {
+    out += text("<tr><td>", escape_html(name), "</td><td>", escape_html(value), "</td></tr>\n");
+  }
+  return text("<table>\n", out, "</table>");
+}
+
+std::string card(const std::string& title, const Facts& rows) {
+  if (rows.empty()) return {};
+  return text("<div class=\"card\"><h3>", escape_html(title), "</h3>", table_of(rows), "</div>\n");
+}
+
+std::string tiles(const RunData& run) {
+  const std::string held_out = held_out_of(run);
+  std::string out;
+  for (const std::string& name :
+       {held_out + "_accuracy", held_out + "_loss", std::string("train_loss"), std::string("samples_per_s"),
+        std::string("wall_s"), std::string("peak_rss_bytes")}) {
+    if (const auto value = run.result(name)) {
+      out += text("<div class=\"tile\"><b>", in_words(name, *value), "</b>", title_of(name), "</div>\n");
+    }
+  }
+  return out.empty() ? out : text("<div class=\"tiles\">\n", out, "</div>\n");
+}
+
+/// The measurements, and when they are many a mean over them.
+std::vector<Series> with_mean(const std::string& name, const Curve& curve) {
+  if (curve.size() < kManyPoints) return {{name, curve, 0, LineStyle::kLine}};
+  const std::size_t window = std::max<std::size_t>(5, curve.size() / 40) | 1;
+  return {{name, curve, 0, LineStyle::kFaint},
+          {text("mean of ", window, " lines"), smoothed(curve, window), 0, LineStyle::kLine}};
+}
+
+Chart loss_chart(const RunData& run) {
+  Chart chart{.title = "Loss",
+              .unit = "",
+              .series = with_mean("train", run.curve("loss")),
+              .scale = ChartScale::kAuto};
+  const std::string held_out = held_out_of(run);
+  chart.series.push_back({held_out, run.curve(held_out + "_loss"), 1, LineStyle::kDots});
+  return chart;
+}
+
+Chart accuracy_chart(const RunData& run) {
+  const std::string held_out = held_out_of(run), name = spaced(held_out) + " accuracy";
+  return {.title = held_out == "test" ? "Test accuracy" : "Validation accuracy",
+          .unit = "",
+          .series = {{name, run.curve(held_out + "_accuracy"), 1, LineStyle::kDots}},
+          .scale = ChartScale::kFitted};
+}
+
+/// Where the time of rank 0 goes.
+Chart time_chart(const RunData& run) {
+  constexpr std::size_t kMostSpans = 200;
+  const Curve data = averaged(run.curve("data_wait"), kMostSpans);
+  const Curve comm = averaged(run.curve("comm_wait"), kMostSpans);
+  if (data.size() != comm.size()) return {};
+  Curve rest = data;
+  for (std::size_t i = 0; i < rest.size(); ++i) {
+    rest[i].value = std::max(0.0, 1 - data[i].value - comm[i].value);
+  }
+  return {.title = "Time of rank 0",
+          .unit = "shares of a step",
+          .series = {{"computing", rest, 0, LineStyle::kLine},
+                     {"waiting for other ranks", comm, 1, LineStyle::kLine},
+                     {"waiting for data", data, 3, LineStyle::kLine}},
+          .scale = ChartScale::kShares};
+}
+
+std::string charts(const RunData& run) {
+  std::string out = figure_of(loss_chart(run)) + figure_of(accuracy_chart(run));
+  out += figure_of({.title = "Throughput",
+                    .unit = "samples/s, all ranks",
+                    .series = with_mean("samples/s", run.curve("samples_per_s")),
+                    .scale = ChartScale::kFromZero});
+  out += figure_of(time_chart(run));
+  out += figure_of({.title = "Learning rate",
+                    .unit = "",
+                    .series = {{"learning rate", run.curve("lr"), 0, LineStyle::kLine}},
+                    .scale = ChartScale::kFromZero});
+  out += figure_of({.title = "Gradient norm",
+                    .unit = "before clipping",
+                    .series = with_mean("2-norm", run.curve("grad_norm")),
+                    .scale = ChartScale::kAuto});
+  if (out.empty()) return "<p class=\"sub\">No step was written down.</p>\n";
+  return text("<div class=\"charts\">\n", out, "</div>\n");
+}
+
+Facts results(const RunData& run) {
+  Facts rows;
+  for (const auto& [name, value] : run.summary.fields) {
+    if (name == "name" || name == "status") continue;
+    const auto* words = std::get_if<std::string>(&value);
+    rows.emplace_back(title_of(name),
+                      words != nullptr ? *words : in_words(name, run.summary.number(name, 0)));
+  }
+  return rows;
+}
+
+/// One card per table of config.toml.
+std::string settings(const RunData& run) {
+  std::string out;
+  for (auto row = run.config.begin(); row != run.config.end();) {
+    const std::string table = row->first.substr(0, row->first.find('.'));
+    Facts rows;
+    for (; row != run.config.end() && row->first.starts_with(table + "."); ++row) {
+      rows.emplace_back(row->first.substr(table.size() + 1), row->second.empty() ? "-" : row->second);
+    }
+    if (rows.empty()) rows.push_back(*row++);  // a key outside of all tables
+    out += card(table, rows);
+  }
+  return out.empty() ? out : text("<h2>Settings</h2>\n<div class=\"settings\">\n", out, "</div>\n");
+}
+
+std::string subtitle(const RunData& run) {
+  std::vector<std::string> parts;
+  if (!run.setting("model.name").empty()) {
+    parts.push_back(text(run.setting("model.name"), " on ", run.setting("data.name")));
+  }
+  if (const auto ranks = run.result("world_size")) {
+    parts.push_back(text(short_number(*ranks), *ranks == 1 ? " rank" : " ranks"));
+  }
+  parts.push_back(text(run.steps, " steps"));
+  if (run.changed_unix_s > 0) parts.push_back(calendar_time(run.changed_unix_s));
+  return escape_html(join(parts, " \xC2\xB7 "));
+}
+
+}  // namespace
+
+std::string report_page(const ReportData& data) {
+  const RunData& run = data.run;
+  const std::string name = escape_html(run.name), status = escape_html(run.status);
+  const std::string head =
+      text("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>", name,
+           " - Trireme</title>\n<style>", kReportStyle, "</style>\n</head>\n");
+  const std::string title = text("<h1>", name, "<span class=\"status ", status, "\">", status,
+                                 "</span></h1>\n<p class=\"sub\">", subtitle(run), "</p>\n");
+  const std::string tables =
+      text("<h2>Results and machine</h2>\n<div class=\"tables\">\n", card("Results", results(run)),
+           card("Machine of rank 0", data.machine), "</div>\n");
+  return text(
+      head, "<body>\n", title, tiles(run), "<h2>Curves</h2>\n", charts(run), tables, settings(run),
+      "<footer>Made by Trireme from config.toml, metrics.jsonl and summary.json of this run.</footer>\n",
+      "</body>\n</html>\n");
+}
+
+void write_report(const std::filesystem::path& folder) {
+  const ReportData data{.run = read_run(folder), .machine = facts_of_this_machine()};
+  write_file_atomic(folder / "report.html", report_page(data));
+}
+
+}  // namespace trireme::telemetry

@@ -1,0 +1,175 @@
+#include "trireme/telemetry/run_data.h"
+
+#include <sys/stat.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::telemetry {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Setting {
+  std::string key;
+  std::string value;
+  std::uint32_t line = 0;
+};
+
+void collect(const std::string& prefix, const toml::table& table, std::vector<Setting>& settings) {
+  for (const auto& [key, node] : table) {
+    const std::string name = prefix.empty() ? std::string(key.str()) : text(prefix, ".", key.str());
+    if (const toml::table* inner = node.as_table()) {
+      collect(name, *inner, settings);
+      continue;
+    }
+    std::ostringstream value;
+    if (const auto* string = node.as_string()) {
+      value << string->get();
+    } else {
+      node.visit([&](const auto& held) { value << held; });
+    }
+    settings.push_back({name, value.str(), node.source().begin.line});
+  }
+}
+
+void read_config(const std::filesystem::path& path, RunData& run) {
+  std::vector<Setting> settings;
+  try {
+    collect("", toml::parse(read_file(path), path.string()), settings);
+  } catch (const toml::parse_error& error) {
+    throw DataError(text(path.string(), ":", error.source().begin.line, ": ", error.description()));
+  }
+  // The table is sorted by name; people know the order of the file.
+  std::stable_sort(settings.begin(), settings.end(),
+                   [](const Setting& a, const Setting& b) { return a.line < b.line; });
+  for (Setting& setting : settings) {
+    run.config.emplace_back(std::move(setting.key), std::move(setting.value));
+  }
+}
+
+void add_line(const Json& line, RunData& run) {
+  const auto step = line.find("step");
+  if (step == line.end() || !step->is_number()) return;
+  run.steps = std::max(run.steps, static_cast<std::int64_t>(step->get<double>()));
+  for (const auto& [name, value] : line.items()) {
+    // A loss that was not finite was written as null.
+    if (name != "step" && value.is_number()) {
+      run.curves[name].push_back({step->get<double>(), value.get<double>()});
+    }
+  }
+}
+
+void read_metrics(const std::filesystem::path& path, RunData& run) {
+  const std::string content = read_file(path);
+  const std::vector<std::string> lines = split(content, '\n');
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].empty()) continue;
+    const Json line = Json::parse(lines[i], nullptr, /*allow_exceptions=*/false);
+    if (line.is_object()) {
+      add_line(line, run);
+    } else if (i + 1 < lines.size()) {  // behind the last line break: a write under way, or cut off by a kill
+      throw DataError(text(path.string(), ":", i + 1, ": expected a JSON object on the line, found '",
+                           lines[i].substr(0, 40), "'"));
+    }
+  }
+}
+
+Record read_summary(const std::filesystem::path& path) {
+  const Json summary = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object()) throw DataError(text(path.string(), ": expected one JSON object"));
+  Record record{.event = "end", .fields = {}};
+  for (const auto& [name, value] : summary.items()) {
+    if (value.is_number_integer()) record.fields.emplace_back(name, value.get<std::int64_t>());
+    if (value.is_number_float()) record.fields.emplace_back(name, value.get<double>());
+    if (value.is_string()) record.fields.emplace_back(name, value.get<std::string>());
+  }
+  if (!summary.contains("status") || !summary["status"].is_string()) {
+    throw DataError(text(path.string(), ": expected a text 'status'; it is no summary of a run"));
+  }
+  return record;
+}
+
+void take_summary(Record summary, RunData& run) {
+  const auto steps = static_cast<std::int64_t>(summary.number("steps", static_cast<double>(run.steps)));
+  if (steps < run.steps) return;  // of the part before the run was resumed
+  run.steps = steps;
+  run.summary = std::move(summary);
+  run.status = run.result_text("status");
+}
+
+/// 0 when there is no such file.
+std::int64_t changed_unix_s(const std::filesystem::path& path) {
+  struct stat about {};
+  return ::stat(path.c_str(), &about) == 0 ? about.st_mtim.tv_sec : 0;
+}
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+std::string name_of(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::filesystem::path whole = std::filesystem::absolute(folder, ignored).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
+}  // namespace
+
+std::string RunData::setting(std::string_view key) const {
+  const auto found =
+      std::find_if(config.begin(), config.end(), [&](const auto& c) { return c.first == key; });
+  return found == config.end() ? std::string() : found->second;
+}
+
+const Curve& RunData::curve(const std::string& wanted) const {
+  static const Curve kNone;
+  const auto found = curves.find(wanted);
+  return found == curves.end() ? kNone : found->second;
+}
+
+std::optional<double> RunData::result(const std::string& wanted) const {
+  for (const auto& [key, value] : summary.fields) {
+    if (key == wanted && !std::holds_alternative<std::string>(value)) return summary.number(key, 0);
+  }
+  if (curve(wanted).empty()) return std::nullopt;
+  return curve(wanted).back().value;
+}
+
+std::string RunData::result_text(std::string_view wanted) const {
+  for (const auto& [key, value] : summary.fields) {
+    if (key != wanted) continue;
+    if (const auto* words = std::get_if<std::string>(&value)) return *words;
+  }
+  return {};
+}
+
+bool holds_run(const std::filesystem::path& folder) {
+  return is_there(folder / "config.toml") || is_there(folder / "metrics.jsonl") ||
+         is_there(folder / "summary.json");
+}
+
+RunData read_run(const std::filesystem::path& folder) {
+  if (!is_there(folder)) throw DataError(text("there is no folder ", folder.string()));
+  if (!holds_run(folder)) {
+    throw DataError(text(folder.string(),
+                         " is no run's folder: none of config.toml, metrics.jsonl, summary.json is in it"));
+  }
+  RunData run;
+  run.name = name_of(folder);
+  for (const char* file : {"config.toml", "metrics.jsonl", "summary.json"}) {
+    run.changed_unix_s = std::max(run.changed_unix_s, changed_unix_s(folder / file));
+  }
+  if (is_there(folder / "config.toml")) read_config(folder / "config.toml", run);
+  if (is_there(folder / "metrics.jsonl")) read_metrics(folder / "metrics.jsonl", run);
+  if (is_there(folder / "summary.json")) take_summary(read_summary(folder / "summary.json"), run);
+  return run;
+}
+
+}  // namespace trireme::telemetry

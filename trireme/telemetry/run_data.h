@@ -1,0 +1,46 @@
+#pragma once
+// A run as its folder tells it: the settings of config.toml, the curves of metrics.jsonl, the results of
+// summary.json. For reports and listings; reading changes nothing, and a run that is still under way can be
+// read. A value.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/telemetry/curve.h"
+#include "trireme/telemetry/sink.h"
+
+namespace trireme::telemetry {
+
+struct RunData {
+  std::string name;                   ///< of the folder: "fashion_mnist.2"
+  std::string status = "unfinished";  ///< what the summary says, as long as no later step was taken
+  std::int64_t steps = 0;             ///< done; of an unfinished run the last one that was written down
+  std::int64_t changed_unix_s = 0;    ///< when the run ended or was last heard of
+  std::vector<std::pair<std::string, std::string>> config;  ///< "optimizer.lr", "0.05"; as in the file
+  std::map<std::string, Curve> curves;                      ///< by the names of the fields: "loss"
+  Record summary;                                           ///< no fields when the run is unfinished
+
+  /// The value of a key of config.toml; empty when it is not there.
+  std::string setting(std::string_view key) const;
+  /// The curve of that name; an empty one when nothing was measured.
+  const Curve& curve(const std::string& name) const;
+  /// A number of the summary, else the last of the curve of that name.
+  std::optional<double> result(const std::string& name) const;
+  /// A text of the summary; empty when it is not there.
+  std::string result_text(std::string_view name) const;
+};
+
+/// Whether the folder holds the files of a run.
+bool holds_run(const std::filesystem::path& folder);
+
+/// Reads the run in that folder. What is not there stays empty; a last line that was cut off is left out.
+/// Throws DataError, which names the file, when none of the files is there or one is damaged.
+RunData read_run(const std::filesystem::path& folder);
+
+}  // namespace trireme::telemetry
