@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <chrono>
+#include <random>
+#include <thread>
+
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
@@ -66,6 +70,40 @@ TEST_F(TrainRestart, EndsWithTheBitsOfAnUninterruptedRun) {
   EXPECT_EQ(found.logged_steps, expected.logged_steps) << "each line of metrics once";
   EXPECT_EQ(found.losses, expected.losses);
   EXPECT_EQ(found.train_loss, expected.train_loss);
+}
+
+// Nobody is left to save anything: launcher and ranks are killed at once, ten times, anywhere in a step, in a
+// checkpoint's writing or between; the same command with --resume goes on each time.
+TEST_F(TrainRestart, KilledAsAWholeTenTimesItEndsWithTheBitsOfAnUninterruptedRun) {
+  const auto often = [&](const std::string& name) {
+    auto words = command(name, 0);
+    for (const char* setting : {"eval.every_steps=10", "checkpoint.every_steps=10"}) {
+      words.insert(words.end(), {"--set", setting});
+    }
+    return words;
+  };
+  const ChildResult quiet = run(often("quiet"), {}, 90);
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+
+  std::mt19937 random(1);
+  for (int kill = 0; kill < 10; ++kill) {
+    auto words = often("killed");
+    if (kill > 0) words.push_back("--resume");
+    ChildProcess job(words);
+    // Behind the step the run is anywhere: 30 more each time, and up to 10 ms.
+    ASSERT_TRUE(job.wait_for_output(text("step ", 20 + 30 * kill, "  test accuracy"), 60)) << kill;
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 10000));
+    ASSERT_EQ(::kill(-job.pid(), SIGKILL), 0);
+    EXPECT_EQ(job.wait(30).signal, SIGKILL);
+  }
+  auto words = often("killed");
+  words.push_back("--resume");
+  const ChildResult last = run(words, {}, 90);
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  const TrainedRun expected = read_run(folder_ / "quiet"), found = read_run(folder_ / "killed");
+  EXPECT_EQ(found.weights_xxh3, expected.weights_xxh3);
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.logged_steps, expected.logged_steps);
 }
 
 }  // namespace
