@@ -55,6 +55,15 @@ struct VerifyArguments {
 };
 Command verify_command(std::function<int(const VerifyArguments&)> run);
 
+struct CheckpointArguments {
+  std::string action;  ///< inspect, verify, export or import
+  std::string path;
+  std::string out;  ///< of export and import
+  bool force = false;
+  bool json = false;
+};
+Command checkpoint_command(std::function<int(const CheckpointArguments&)> run);
+
 struct BackendsArguments {
   bool json = false;
 };

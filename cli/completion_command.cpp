@@ -43,6 +43,7 @@ std::vector<CommandWords> words_of(const std::vector<Command>& table) {
 std::string arguments_of(const std::string& command) {
   if (command == "bench") return "allreduce";
   if (command == "completion") return "bash zsh fish";
+  if (command == "checkpoint") return "inspect verify export import";
   return "";
 }
 
@@ -110,7 +111,8 @@ std::string for_zsh(const std::vector<CommandWords>& commands) {
           << (option.takes_value ? ":value:_files" : "") << "'";
     }
     const std::string arguments = arguments_of(command.name);
-    out << " \\\n      '*:argument:" << (arguments.empty() ? "_files" : "(" + arguments + ")") << "' ;;\n";
+    if (!arguments.empty()) out << " \\\n      '1:argument:(" << arguments << ")'";
+    out << " \\\n      '*:argument:_files' ;;\n";
   }
   out << "  esac\n}\ncompdef _trireme trireme\n";
   return out.str();
@@ -129,7 +131,7 @@ std::string for_fish(const std::vector<CommandWords>& commands) {
           << (option.takes_value ? " -r" : "") << " -d '" << quoted(option.meaning, "\\") << "'\n";
     }
     const std::string arguments = arguments_of(command.name);
-    if (!arguments.empty()) out << seen << " -f -a '" << arguments << "'\n";
+    if (!arguments.empty()) out << seen << " -a '" << arguments << "'\n";
   }
   return out.str();
 }

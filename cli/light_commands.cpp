@@ -28,6 +28,7 @@ int hand_over(const Arguments& arguments) {
 std::vector<Command> commands(const Arguments& arguments) {
   return {train_command([arguments](const TrainArguments&) { return hand_over(arguments); }),
           verify_command([arguments](const VerifyArguments&) { return hand_over(arguments); }),
+          checkpoint_command([arguments](const CheckpointArguments&) { return hand_over(arguments); }),
           launch_command(arguments),
           doctor_command(),
           bench_command(),

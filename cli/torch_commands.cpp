@@ -3,6 +3,7 @@
 #include <torch/headeronly/version.h>
 
 #include "cli/backends.h"
+#include "cli/checkpoint.h"
 #include "cli/command.h"
 #include "cli/train.h"
 #include "cli/verify.h"
@@ -11,7 +12,8 @@
 namespace trireme::cli {
 
 std::vector<Command> commands(const Arguments&) {
-  return {train_command(run_train), verify_command(run_verify), backends_command(list_backends)};
+  return {train_command(run_train), verify_command(run_verify), checkpoint_command(run_checkpoint),
+          backends_command(list_backends)};
 }
 
 std::string version_details() { return text(" (libtorch ", TORCH_VERSION, ")"); }

@@ -19,6 +19,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "launch", "--help"}).out, golden("help_launch"));
   EXPECT_EQ(run({bin("trireme"), "train", "--help"}).out, golden("help_train"));
   EXPECT_EQ(run({bin("trireme"), "verify", "--help"}).out, golden("help_verify"));
+  EXPECT_EQ(run({bin("trireme"), "checkpoint", "--help"}).out, golden("help_checkpoint"));
 }
 
 TEST(CliErrors, AreTheGoldenTexts) {
@@ -33,6 +34,12 @@ TEST(CliErrors, AreTheGoldenTexts) {
                                              {"launch", "--nprok", "2", "--", "true"},
                                              {"train"},
                                              {"train", "a.toml", "--resum"},
+                                             {"checkpoint"},
+                                             {"checkpoint", "inspec", "a"},
+                                             {"checkpoint", "verify", "a", "b"},
+                                             {"checkpoint", "export", "a"},
+                                             {"checkpoint", "inspect", "a", "--force"},
+                                             {"checkpoint", "import", "a", "b", "--json"},
                                              {"bench", "allreduc"},
                                              {"completion", "tcsh"}}) {
     std::vector<std::string> command = {bin("trireme")};
@@ -42,6 +49,14 @@ TEST(CliErrors, AreTheGoldenTexts) {
     said += result.err;
   }
   EXPECT_EQ(said, golden("errors"));
+}
+
+TEST(CliCheckpoint, ListsTheTensorsOfAFile) {
+  const auto result = run({"bash", "-c",
+                           "cd " TRIREME_SOURCE_DIR "/tests/parity/data && " + bin("trireme") +
+                               " checkpoint inspect safetensors_python.safetensors"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, golden("checkpoint_inspect"));
 }
 
 TEST(CliCompletion, KnowsEveryCommandAndOption) {

@@ -13,6 +13,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/checkpoint/internal/dtype.h"
 #include "trireme/checkpoint/internal/safetensors_header.h"
 
 namespace trireme::checkpoint {
@@ -72,6 +73,19 @@ std::uint64_t header_length(Reader& reader, const std::string& file) {
   return length;
 }
 
+struct PlacedHeader {
+  SafetensorsHeader header;
+  std::uint64_t data_begin = 0;
+};
+
+PlacedHeader read_header(Reader& reader, const std::string& file) {
+  const std::uint64_t length = header_length(reader, file);
+  std::string json(static_cast<std::size_t>(length), '\0');
+  reader.read(8, json.data(), json.size());
+  const std::uint64_t data_begin = 8 + length;
+  return {.header = parse_header(json, reader.size() - data_begin, file), .data_begin = data_begin};
+}
+
 /// A bool that is neither 0 nor 1 is undefined behaviour for whoever looks at it.
 void check_bools(const at::Tensor& tensor, const std::string& name, const std::string& file) {
   const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
@@ -109,20 +123,32 @@ void save_safetensors(const std::filesystem::path& path, const TensorMap& tensor
   });
 }
 
+SafetensorsContents inspect_safetensors(const std::filesystem::path& path) {
+  Reader reader(path);
+  SafetensorsHeader header = read_header(reader, path.string()).header;
+  SafetensorsContents contents{.file = path.filename().string(),
+                               .file_bytes = reader.size(),
+                               .tensors = {},
+                               .metadata = std::move(header.metadata)};
+  for (HeaderEntry& entry : header.entries) {
+    contents.tensors.push_back({.name = std::move(entry.name),
+                                .dtype = dtype_name(entry.type),
+                                .shape = std::move(entry.shape),
+                                .bytes = entry.end - entry.begin});
+  }
+  return contents;
+}
+
 SafetensorsFile load_safetensors(const std::filesystem::path& path) {
   const std::string file = path.string();
   Reader reader(path);
-  const std::uint64_t length = header_length(reader, file);
-  std::string json(static_cast<std::size_t>(length), '\0');
-  reader.read(8, json.data(), json.size());
-  const std::uint64_t data_begin = 8 + length;
-  SafetensorsHeader header = parse_header(json, reader.size() - data_begin, file);
+  PlacedHeader placed = read_header(reader, file);
   SafetensorsFile result;
-  result.metadata = std::move(header.metadata);
-  for (const HeaderEntry& entry : header.entries) {
+  result.metadata = std::move(placed.header.metadata);
+  for (const HeaderEntry& entry : placed.header.entries) {
     at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.type));
     if (tensor.nbytes() > 0)
-      reader.read(data_begin + entry.begin, tensor.mutable_data_ptr(), tensor.nbytes());
+      reader.read(placed.data_begin + entry.begin, tensor.mutable_data_ptr(), tensor.nbytes());
     if (entry.type == at::kBool) check_bools(tensor, entry.name, file);
     result.tensors.emplace(entry.name, std::move(tensor));
   }

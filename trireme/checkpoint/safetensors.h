@@ -6,9 +6,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace trireme::checkpoint {
 
@@ -27,6 +29,23 @@ void save_safetensors(const std::filesystem::path& path, const TensorMap& tensor
 /// Throws DataError that says what is wrong: not such a file, truncated, offsets out of range or overlapping,
 /// unknown dtype, header longer than the file.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);
+
+struct TensorInfo {
+  std::string name;
+  std::string dtype;  ///< "F32"
+  std::vector<std::int64_t> shape;
+  std::uint64_t bytes = 0;
+};
+
+struct SafetensorsContents {
+  std::string file;                 ///< its name, without the folder
+  std::uint64_t file_bytes = 0;     ///< header and data
+  std::vector<TensorInfo> tensors;  ///< in the order of their data
+  std::map<std::string, std::string> metadata;
+};
+
+/// Reads the header alone. Throws DataError as load_safetensors does.
+SafetensorsContents inspect_safetensors(const std::filesystem::path& path);
 
 /// XXH3 (64 bits, as 16 hex digits) over names, dtypes, shapes and bytes in name order: equal exactly when
 /// the tensors are.

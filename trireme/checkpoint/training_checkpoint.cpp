@@ -9,27 +9,18 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
-#include "trireme/checkpoint/internal/xxh3.h"
+#include "trireme/checkpoint/internal/manifest.h"
 
 namespace trireme::checkpoint {
 namespace {
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".writing-";
-constexpr std::string_view kFormat = "trireme training checkpoint";
-constexpr int kVersion = 1;
-
-constexpr const char* kModel = "model.safetensors";
-constexpr const char* kOptimizer = "optimizer.safetensors";
-constexpr const char* kConfig = "config.toml";
-constexpr const char* kManifest = "manifest.json";
 
 std::string name_of(std::int64_t step) {
   std::array<char, 32> name;
@@ -61,21 +52,16 @@ void sync_folder(const fs::path& folder) {
   if (!synced) fail("sync the folder", folder, error);
 }
 
-Json manifest_of(const TrainingCheckpoint& checkpoint, const fs::path& folder) {
-  Json manifest = {{"format", kFormat},         {"version", kVersion},       {"step", checkpoint.step},
-                   {"epoch", checkpoint.epoch}, {"batch", checkpoint.batch}, {"files", Json::object()}};
-  for (const char* name : {kModel, kOptimizer, kConfig}) {
-    manifest["files"][name] = {{"bytes", fs::file_size(folder / name)},
-                               {"xxh3", xxh3_of_file(folder / name)}};
-  }
-  return manifest;
-}
-
 void write_files(const TrainingCheckpoint& checkpoint, const fs::path& folder) {
-  save_safetensors(folder / kModel, checkpoint.model, {{"step", std::to_string(checkpoint.step)}});
-  save_safetensors(folder / kOptimizer, checkpoint.optimizer, {{"step", std::to_string(checkpoint.step)}});
-  write_file_atomic(folder / kConfig, checkpoint.config);
-  write_file_atomic(folder / kManifest, manifest_of(checkpoint, folder).dump(2) + "\n");
+  save_safetensors(folder / kModelFile, checkpoint.model, {{"step", std::to_string(checkpoint.step)}});
+  save_safetensors(folder / kOptimizerFile, checkpoint.optimizer,
+                   {{"step", std::to_string(checkpoint.step)}});
+  write_file_atomic(folder / kConfigFile, checkpoint.config);
+  Manifest manifest{
+      .step = checkpoint.step, .epoch = checkpoint.epoch, .batch = checkpoint.batch, .files = {}};
+  for (const char* name : {kModelFile, kOptimizerFile, kConfigFile})
+    manifest.files.push_back(record_of(folder, name));
+  write_manifest(folder, manifest);
 }
 
 /// Renames `from` to `to`. A folder that stands there already changes places with it in one step, where the
@@ -122,38 +108,13 @@ void remove_outdated(const fs::path& folder, std::int64_t saved_step, int keep) 
   std::for_each(all.begin(), later - keep, remove_checkpoint);
 }
 
-void check_file(const fs::path& path, const Json& expected) {
-  std::error_code error;
-  const std::uintmax_t bytes = fs::file_size(path, error);
-  if (error) fail("read", path, error);
-  const auto expected_bytes = expected.at("bytes").get<std::uintmax_t>();
-  if (bytes != expected_bytes) {
-    throw DataError(text(path.string(), " has ", bytes, " bytes, the manifest says ", expected_bytes));
+Manifest read_verified_manifest(const fs::path& folder) {
+  Manifest manifest = read_manifest(folder);
+  for (const FileRecord& record : manifest.files) {
+    if (const std::string problem = problem_of(folder, record); !problem.empty())
+      throw DataError(text((folder / record.name).string(), " ", problem));
   }
-  const std::string found = xxh3_of_file(path);
-  const auto wanted = expected.at("xxh3").get<std::string>();
-  if (found != wanted) {
-    throw DataError(text(path.string(), " is damaged: its XXH3 is ", found, ", the manifest says ", wanted));
-  }
-}
-
-TrainingCheckpoint read_manifest(const fs::path& folder) {
-  const fs::path path = folder / kManifest;
-  try {
-    const Json manifest = Json::parse(read_file(path));
-    if (manifest.at("format") != kFormat || manifest.at("version") != kVersion) {
-      throw DataError(text(path.string(), " is not the manifest of a ", kFormat, " of version ", kVersion));
-    }
-    for (const char* name : {kModel, kOptimizer, kConfig})
-      check_file(folder / name, manifest.at("files").at(name));
-    TrainingCheckpoint checkpoint;
-    checkpoint.step = manifest.at("step").get<std::int64_t>();
-    checkpoint.epoch = manifest.at("epoch").get<std::uint64_t>();
-    checkpoint.batch = manifest.at("batch").get<std::int64_t>();
-    return checkpoint;
-  } catch (const Json::exception& error) {
-    throw DataError(text(path.string(), " is not a valid manifest: ", error.what()));
-  }
+  return manifest;
 }
 
 }  // namespace
@@ -193,11 +154,13 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
 }
 
 TrainingCheckpoint load_checkpoint(const fs::path& checkpoint_folder) {
-  TrainingCheckpoint checkpoint = read_manifest(checkpoint_folder);
-  checkpoint.model = load_safetensors(checkpoint_folder / kModel).tensors;
-  checkpoint.optimizer = load_safetensors(checkpoint_folder / kOptimizer).tensors;
-  checkpoint.config = read_file(checkpoint_folder / kConfig);
-  return checkpoint;
+  const Manifest manifest = read_verified_manifest(checkpoint_folder);
+  return {.step = manifest.step,
+          .epoch = manifest.epoch,
+          .batch = manifest.batch,
+          .model = load_safetensors(checkpoint_folder / kModelFile).tensors,
+          .optimizer = load_safetensors(checkpoint_folder / kOptimizerFile).tensors,
+          .config = read_file(checkpoint_folder / kConfigFile)};
 }
 
 std::optional<TrainingCheckpoint> load_latest_checkpoint(const fs::path& folder, const Log& log) {

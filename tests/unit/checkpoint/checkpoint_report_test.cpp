@@ -1,0 +1,182 @@
+#include "trireme/checkpoint/checkpoint_report.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/checkpoint/training_checkpoint.h"
+
+namespace trireme::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TemporaryFolder;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class CheckpointReport : public testing::Test {
+ protected:
+  CheckpointReport() {
+    saved_ = save_checkpoint(folder_.path(),
+                             {.step = 12,
+                              .epoch = 2,
+                              .batch = 7,
+                              .model = {{"w", at::full({4, 3}, 0.5)}, {"n", at::zeros({}, at::kLong)}},
+                              .optimizer = {{"momentum/w", at::full({4, 3}, 0.5)}},
+                              .config = "[run]\nname = \"x\"\n"},
+                             0);
+  }
+
+  /// "name: problem" of every file that has one.
+  std::vector<std::string> problems() const {
+    std::vector<std::string> result;
+    for (const FileVerdict& verdict : verify_checkpoint(saved_)) {
+      if (!verdict.problem.empty()) result.push_back(verdict.name + ": " + verdict.problem);
+    }
+    return result;
+  }
+
+  void flip_a_byte(const std::string& file, std::size_t at) const {
+    std::string bytes = read_file(saved_ / file);
+    bytes[at] ^= 1;
+    write(file, bytes);
+  }
+
+  void write(const std::string& file, const std::string& bytes) const {
+    fs::remove(saved_ / file);
+    std::ofstream(saved_ / file, std::ios::binary) << bytes;
+  }
+
+  TemporaryFolder folder_;
+  fs::path saved_;
+};
+
+TEST_F(CheckpointReport, InspectionSaysPlaceAndTensors) {
+  const CheckpointContents contents = inspect_checkpoint(saved_);
+  EXPECT_EQ(contents.step, 12);
+  EXPECT_EQ(contents.epoch, 2U);
+  EXPECT_EQ(contents.batch, 7);
+  EXPECT_EQ(contents.config, "[run]\nname = \"x\"\n");
+  ASSERT_EQ(contents.files.size(), 2U);
+  const SafetensorsContents& model = contents.files[0];
+  EXPECT_EQ(model.file, "model.safetensors");
+  EXPECT_EQ(model.file_bytes, fs::file_size(saved_ / "model.safetensors"));
+  EXPECT_EQ(model.metadata.at("step"), "12");
+  ASSERT_EQ(model.tensors.size(), 2U);
+  EXPECT_EQ(model.tensors[1].name, "w");
+  EXPECT_EQ(model.tensors[1].dtype, "F32");
+  EXPECT_THAT(model.tensors[1].shape, ElementsAre(4, 3));
+  EXPECT_EQ(model.tensors[1].bytes, 48U);
+  EXPECT_EQ(contents.files[1].tensors[0].name, "momentum/w");
+}
+
+TEST_F(CheckpointReport, InspectionOfWhatIsNoCheckpointIsAnErrorThatNamesTheFile) {
+  fs::resize_file(saved_ / "model.safetensors", 100);
+  try {
+    inspect_checkpoint(saved_);
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("model.safetensors"));
+  }
+  EXPECT_THROW(inspect_checkpoint(folder_.path()), DataError);
+  EXPECT_THROW(inspect_safetensors(saved_ / "config.toml"), DataError);
+}
+
+TEST_F(CheckpointReport, AWholeCheckpointHasNoProblem) {
+  EXPECT_TRUE(problems().empty());
+  const auto verdicts = verify_checkpoint(saved_);
+  ASSERT_EQ(verdicts.size(), 4U);
+  EXPECT_EQ(verdicts[0].name, "manifest.json");
+  EXPECT_EQ(verdicts[1].bytes, fs::file_size(saved_ / "model.safetensors"));
+}
+
+TEST_F(CheckpointReport, ATruncatedFileIsCalledTruncated) {
+  fs::resize_file(saved_ / "model.safetensors", 100);
+  EXPECT_THAT(problems(), ElementsAre(AllOf(HasSubstr("model.safetensors: is truncated: it has 100 bytes"),
+                                            HasSubstr("the manifest says"))));
+}
+
+TEST_F(CheckpointReport, EveryFlippedBitOfTheTensorsIsFound) {
+  const std::size_t size = read_file(saved_ / "optimizer.safetensors").size();
+  for (std::size_t at = 0; at < size; ++at) {
+    flip_a_byte("optimizer.safetensors", at);
+    EXPECT_THAT(problems(), ElementsAre(HasSubstr("optimizer.safetensors: is damaged"))) << at;
+    flip_a_byte("optimizer.safetensors", at);
+  }
+  EXPECT_TRUE(problems().empty());
+}
+
+TEST_F(CheckpointReport, EveryFlippedBitOfTheManifestIsFoundOrChangesNothing) {
+  const std::size_t size = read_file(saved_ / "manifest.json").size();
+  int found = 0;
+  for (std::size_t at = 0; at < size; ++at) {
+    flip_a_byte("manifest.json", at);
+    if (!problems().empty()) {
+      ++found;
+      EXPECT_THROW(load_checkpoint(saved_), DataError) << at;
+    } else {
+      EXPECT_EQ(load_checkpoint(saved_).step, 12) << at;
+    }
+    flip_a_byte("manifest.json", at);
+  }
+  EXPECT_GT(found, 250);
+}
+
+TEST_F(CheckpointReport, MissingAndForeignFilesAreNamed) {
+  fs::remove(saved_ / "config.toml");
+  std::ofstream(saved_ / "notes.txt") << "mine";
+  fs::create_directory(saved_ / "more");
+  EXPECT_THAT(problems(), ElementsAre("config.toml: is missing", HasSubstr("more/: is foreign"),
+                                      HasSubstr("notes.txt: is foreign")));
+}
+
+TEST_F(CheckpointReport, AForeignFileInThePlaceOfOneIsFound) {
+  write("model.safetensors", read_file(saved_ / "model.safetensors") + "more");
+  EXPECT_THAT(problems(), ElementsAre(HasSubstr("model.safetensors: is another file")));
+}
+
+TEST_F(CheckpointReport, WithoutAManifestNothingCanBeChecked) {
+  fs::remove(saved_ / "manifest.json");
+  EXPECT_THAT(problems(), ElementsAre(AllOf(HasSubstr("manifest.json: "), HasSubstr("No such file")),
+                                      HasSubstr("config.toml: cannot be checked"),
+                                      HasSubstr("model.safetensors: cannot be checked"),
+                                      HasSubstr("optimizer.safetensors: cannot be checked")));
+  EXPECT_THROW(verify_checkpoint(folder_ / "none"), DataError);
+}
+
+TEST_F(CheckpointReport, AManifestOfOtherFilesIsNotBelieved) {
+  const auto problem_with = [&](const std::string& manifest) {
+    write("manifest.json", manifest);
+    return problems().front();
+  };
+  const std::string begin =
+      R"({"format": "trireme training checkpoint", "version": 1, "step": 1, "epoch": 0, )";
+  EXPECT_THAT(problem_with("{}"), HasSubstr("does not say that its format is"));
+  EXPECT_THAT(problem_with("{"), HasSubstr("not a valid manifest"));
+  EXPECT_THAT(problem_with(R"({"format": "trireme training checkpoint", "version": 9})"),
+              HasSubstr("is of version 9, this program reads version 1"));
+  EXPECT_THAT(problem_with(begin + R"("batch": 0, "files": {}})"),
+              HasSubstr("does not list model.safetensors"));
+  EXPECT_THAT(problem_with(begin + R"("batch": 0, "files": {"../x": {"bytes": 1, "xxh3": ""}}})"),
+              HasSubstr("'../x' is not the name of a file in its folder"));
+  EXPECT_THAT(problem_with(begin + R"("batches": 0, "files": {}})"), HasSubstr("unknown key"));
+}
+
+TEST_F(CheckpointReport, AManifestWithoutAChecksumOfItsOwnIsStillRead) {
+  std::string manifest = read_file(saved_ / "manifest.json");
+  const std::size_t own = manifest.rfind(",\n  \"xxh3\"");
+  ASSERT_NE(own, std::string::npos);
+  write("manifest.json", manifest.substr(0, own) + "\n}\n");
+  EXPECT_TRUE(problems().empty());
+  EXPECT_EQ(load_checkpoint(saved_).step, 12);
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint

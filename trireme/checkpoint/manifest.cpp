@@ -1,0 +1,119 @@
+#include "trireme/checkpoint/internal/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/checkpoint/internal/xxh3.h"
+
+namespace trireme::checkpoint {
+namespace {
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "trireme training checkpoint";
+constexpr int kVersion = 1;
+constexpr std::array<std::string_view, 7> kKeys = {"format", "version", "step", "epoch",
+                                                   "batch",  "files",   "xxh3"};
+
+/// Over the text without the checksum itself.
+std::string xxh3_of_json(Json manifest) {
+  manifest.erase("xxh3");
+  Xxh3 hash;
+  hash.add(manifest.dump(2));
+  return hash.hex();
+}
+
+void check_format(const Json& manifest) {
+  if (!manifest.is_object() || !manifest.contains("format") || manifest["format"] != kFormat ||
+      !manifest.contains("version")) {
+    throw DataError(text("it does not say that its format is '", kFormat, "'"));
+  }
+  if (manifest["version"] != kVersion) {
+    throw DataError(
+        text("it is of version ", manifest["version"].dump(), ", this program reads version ", kVersion));
+  }
+  for (const auto& [key, value] : manifest.items()) {
+    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+      throw DataError(text("it holds the unknown key '", key, "'"));
+  }
+  // Those of the first versions have no checksum.
+  if (manifest.contains("xxh3") && manifest["xxh3"] != xxh3_of_json(manifest)) {
+    throw DataError(text("it is damaged: its XXH3 is ", xxh3_of_json(manifest), ", it says ",
+                         manifest["xxh3"].get<std::string>()));
+  }
+}
+
+FileRecord parse_record(const std::string& name, const Json& json) {
+  if (name.empty() || fs::path(name).filename() != fs::path(name) || name.starts_with("."))
+    throw DataError(text("'", name, "' is not the name of a file in its folder"));
+  return {.name = name,
+          .bytes = json.at("bytes").get<std::uint64_t>(),
+          .xxh3 = json.at("xxh3").get<std::string>()};
+}
+
+Manifest parse_manifest(const Json& json) {
+  check_format(json);
+  Manifest manifest{.step = json.at("step").get<std::int64_t>(),
+                    .epoch = json.at("epoch").get<std::uint64_t>(),
+                    .batch = json.at("batch").get<std::int64_t>(),
+                    .files = {}};
+  for (const auto& [name, record] : json.at("files").items())
+    manifest.files.push_back(parse_record(name, record));
+  for (const char* needed : {kModelFile, kOptimizerFile, kConfigFile}) {
+    if (std::none_of(manifest.files.begin(), manifest.files.end(),
+                     [&](const FileRecord& record) { return record.name == needed; }))
+      throw DataError(text("it does not list ", needed));
+  }
+  return manifest;
+}
+
+}  // namespace
+
+FileRecord record_of(const fs::path& folder, const std::string& name) {
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(folder / name, error);
+  if (error) throw DataError(text("cannot read ", (folder / name).string(), ": ", error.message()));
+  return {.name = name, .bytes = bytes, .xxh3 = xxh3_of_file(folder / name)};
+}
+
+void write_manifest(const fs::path& folder, const Manifest& manifest) {
+  Json json = {{"format", kFormat},       {"version", kVersion},     {"step", manifest.step},
+               {"epoch", manifest.epoch}, {"batch", manifest.batch}, {"files", Json::object()}};
+  for (const FileRecord& record : manifest.files)
+    json["files"][record.name] = {{"bytes", record.bytes}, {"xxh3", record.xxh3}};
+  json["xxh3"] = xxh3_of_json(json);
+  write_file_atomic(folder / kManifestFile, json.dump(2) + "\n");
+}
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestFile;
+  const std::string content = read_file(path);
+  try {
+    return parse_manifest(Json::parse(content));
+  } catch (const Json::exception& error) {
+    throw DataError(text(path.string(), " is not a valid manifest of a checkpoint: ", error.what()));
+  } catch (const DataError& error) {
+    throw DataError(text(path.string(), " is not a valid manifest of a checkpoint: ", error.what()));
+  }
+}
+
+std::string problem_of(const fs::path& folder, const FileRecord& record) {
+  const fs::path path = folder / record.name;
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  if (error == std::errc::no_such_file_or_directory) return "is missing";
+  if (error) return text("cannot be read: ", error.message());
+  if (bytes < record.bytes)
+    return text("is truncated: it has ", bytes, " bytes, the manifest says ", record.bytes);
+  if (bytes > record.bytes)
+    return text("is another file: it has ", bytes, " bytes, the manifest says ", record.bytes);
+  const std::string found = xxh3_of_file(path);
+  if (found == record.xxh3) return "";
+  return text("is damaged: its XXH3 is ", found, ", the manifest says ", record.xxh3);
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,17 @@
+#pragma once
+// Weights that others have written: a safetensors file, or what Python's torch.save(dict(model.state_dict()),
+// FILE) leaves (a zip archive with a pickle, since PyTorch 1.6), told apart by their first bytes. libtorch's
+// unpickler makes tensors, numbers, texts and containers only: it runs no code of the file. Stateless;
+// thread-safe.
+
+#include <filesystem>
+
+#include "trireme/checkpoint/safetensors.h"
+
+namespace trireme::checkpoint {
+
+/// Tensors are on the CPU. Throws DataError that names the file, what was found and what was expected: a
+/// dict of name -> tensor, of types that save_safetensors takes.
+SafetensorsFile load_weights_file(const std::filesystem::path& path);
+
+}  // namespace trireme::checkpoint
