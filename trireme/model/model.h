@@ -28,6 +28,7 @@ struct ModelOptions {
   std::int64_t layers = 4;                        ///< gpt: blocks
   std::int64_t heads = 4;                         ///< gpt: attention heads per block
   std::int64_t width = 128;                       ///< gpt: of the residual stream; a multiple of heads
+  std::string weights = {};                       ///< file that a run begins with; empty: from the seed
 };
 
 /// One row per model in model_table.cpp: "mlp", "cnn", "resnet18", "resnet50", "gpt". Throws InvalidArgument:

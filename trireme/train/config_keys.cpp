@@ -69,6 +69,8 @@ std::vector<ConfigKey> make_table() {
       key("model.heads", &C::model, &Model::heads, "gpt: attention heads per block", one_up),
       key("model.width", &C::model, &Model::width,
           "gpt: numbers per token between blocks; a multiple of the heads", one_up),
+      key("model.weights", &C::model, &Model::weights,
+          "file of the first weights (safetensors, or Python's torch.save of a dict); empty: from run.seed"),
       key("train.epochs", &C::train, &Train::epochs, "passes over the training data", count),
       key("train.max_steps", &C::train, &Train::max_steps,
           "ends the run earlier, after so many steps; 0: does not", zero_up),

@@ -7,9 +7,12 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/tensor_match.h"
+#include "trireme/checkpoint/weights_file.h"
 #include "trireme/schedule/program.h"
 #include "trireme/train/gradient_norm.h"
 #include "trireme/train/internal/check.h"
+#include "trireme/train/model_state.h"
 #include "trireme/train/precision.h"
 
 namespace trireme::train {
@@ -38,6 +41,18 @@ parallel::DataParallelOptions data_parallel_options(const RunConfig& config) {
           .scale = parallel::ReduceScale::kSum,
           .convolution_rule = config.train.convolution_rule,
           .hook = parallel::make_comm_hook(config.parallel.compression)};
+}
+
+/// The model, on rank 0 with the weights of the configuration's file; the others get rank 0's.
+std::shared_ptr<model::Model> with_weights(const RunConfig& config, const comm::Context& context,
+                                           const std::shared_ptr<model::Model>& model) {
+  const std::string& path = config.model.weights;
+  if (path.empty() || !context.is_main()) return model;
+  const at::NoGradGuard no_grad;
+  const checkpoint::TensorMap found = checkpoint::load_weights_file(path).tensors, ours = state_of(*model);
+  checkpoint::check_same_tensors(found, ours, path);
+  for (const auto& [name, tensor] : ours) at::Tensor(tensor).copy_(found.at(name));
+  return model;
 }
 
 optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
@@ -71,7 +86,7 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
       total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
       optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config, total_steps_)),
-      ddp_(context, model_, data_parallel_options(config)),
+      ddp_(context, with_weights(config, context, model_), data_parallel_options(config)),
       executor_(schedule::data_parallel(static_cast<int>(config.train.accumulation)), /*pipeline_rank=*/0,
                 handlers(), context.status()),
       reports_(context.world()),

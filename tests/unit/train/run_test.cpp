@@ -123,6 +123,18 @@ TEST_F(RunTraining, TheBestEvaluationIsKeptAcrossAResume) {
   EXPECT_LT(best.second, 12) << "the last evaluation was the best: the test shows nothing";
 }
 
+TEST_F(RunTraining, BeginsWithTheWeightsOfAFileWhereOneIsNamed) {
+  const RunResult first = run(1, config("first"));
+  RunConfig second = config("second");
+  second.model.weights = (folder_ / "first/model.safetensors").string();
+  second.optimizer.lr = 1e-30;  // no step changes a weight
+  second.optimizer.momentum = 0;
+  EXPECT_EQ(run(2, second).weights_xxh3, first.weights_xxh3) << "on both ranks, although one reads the file";
+  second.run.name = "third";
+  second.model.hidden = {9};
+  EXPECT_THAT([&] { run(1, second); }, ThrowsMessage<DataError>(HasSubstr("fc1.weight")));
+}
+
 TEST_F(RunTraining, SignalStopsAllRanksSavesAndCanBeResumed) {
   RunConfig stopped = config("stopped");
   stopped.checkpoint.every_steps = 0;
