@@ -38,9 +38,8 @@ TEST(Launch, GivesEachRankItsPlace) {
 TEST(Launch, DrawsTheBarOfRankZeroInPlaceOnATerminal) {
   const TemporaryFolder folder;
   // script gives the command a terminal of its own.
-  const std::string command =
-      text(bin("trireme"), " train ", TRIREME_SOURCE_DIR, "/examples/quick.toml -n 2 --set run.folder=",
-           folder.path().string());
+  const std::string command = text(bin("trireme"), " train ", TRIREME_SOURCE_DIR,
+                                   "/examples/quick.toml -n 2 --set run.folder=", folder.path().string());
   const auto result = run({"script", "-qec", command, "/dev/null"}, {{"TERM", "xterm"}}, 60);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("\r\x1b[K[0] [="));

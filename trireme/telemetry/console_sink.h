@@ -1,6 +1,6 @@
 #pragma once
-// Progress for people: on a terminal, also the launcher's, one line that is redrawn, elsewhere (files, pipes) a
-// plain line every few seconds. Understands the trainer's records "step", "eval" and "note". Writes to one
+// Progress for people: on a terminal, also the launcher's, one line that is redrawn, elsewhere (files, pipes)
+// a plain line every few seconds. Understands the trainer's records "step", "eval" and "note". Writes to one
 // stream that it does not own; one thread.
 
 #include <cstdint>

@@ -148,7 +148,8 @@ class Drawing {
     std::string out;
     for (const Series& series : chart_.series) {
       std::string way;
-      for (const Point& point : series.points) way += text(way.empty() ? "M" : "L", at(point.step, point.value));
+      for (const Point& point : series.points)
+        way += text(way.empty() ? "M" : "L", at(point.step, point.value));
       // A single point has no line: a cap makes it visible.
       if (series.points.size() == 1) way += "h0";
       out += text("<path class=\"line s", series.colour, series.style == LineStyle::kFaint ? " faint" : "",
