@@ -124,7 +124,7 @@ fs::path save_checkpoint(const fs::path& folder, const TrainingCheckpoint& check
   require(checkpoint.step >= 0, "a checkpoint cannot be of step ", checkpoint.step);
   make_folder(folder);
   remove_leftovers(folder);
-  const fs::path target = folder / name_of(checkpoint.step);
+  fs::path target = folder / name_of(checkpoint.step);
   const fs::path temporary = folder / (std::string(kTemporary) + name_of(checkpoint.step));
   try {
     make_folder(temporary);

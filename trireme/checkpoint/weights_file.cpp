@@ -59,9 +59,9 @@ c10::IValue unpickle(const std::filesystem::path& path) {
 void add(TensorMap& tensors, const c10::IValue& key, const c10::IValue& value,
          const std::filesystem::path& path) {
   if (!key.isString()) fail(path, "found a key of type ", key.tagKind());
-  const std::string name = key.toStringRef();
+  const std::string& name = key.toStringRef();
   if (!value.isTensor()) fail(path, "found a ", value.tagKind(), " under '", name, "'");
-  const at::Tensor tensor = value.toTensor();
+  const at::Tensor& tensor = value.toTensor();
   if (!tensor.defined() || tensor.layout() != at::kStrided) fail(path, "'", name, "' is not a dense tensor");
   try {
     dtype_name(tensor.scalar_type());

@@ -287,7 +287,7 @@ std::string interface_towards(const LaunchEnvironment& environment) {
   if (environment.world_size == 1) return environment.master_addr;
   const Addresses addresses(environment);
   for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
-    const std::string local = local_address(*address);
+    std::string local = local_address(*address);
     if (!local.empty()) return local;
   }
   throw CommError(

@@ -75,7 +75,7 @@ void initialise(torch::nn::Module& module, std::uint64_t seed) {
             " cannot be initialised: neither a weight nor a bias");
     const at::Tensor* weight = is_weight ? &parameter.value() : parameters.find(weight_beside(name));
     require(weight != nullptr && weight->dim() >= 2, "parameter ", name, " has no weight beside it");
-    const double fan_in = static_cast<double>(weight->numel() / weight->size(0));
+    const double fan_in = static_cast<double>(weight->numel()) / static_cast<double>(weight->size(0));
     fill_uniform(parameter.value(), 1 / std::sqrt(fan_in), seed, name);
   }
 }

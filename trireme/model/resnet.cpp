@@ -101,7 +101,7 @@ void ResNet::initialise(std::uint64_t seed) {
     if (name.starts_with("fc.")) {
       fill_uniform(value, 1 / std::sqrt(static_cast<double>(fc_->options.in_features())), seed, name);
     } else if (value.dim() == 4) {
-      const double fan_out = static_cast<double>(value.numel() / value.size(1));
+      const double fan_out = static_cast<double>(value.numel()) / static_cast<double>(value.size(1));
       fill_normal(value, std::sqrt(2 / fan_out), seed, name);
     } else {
       const at::NoGradGuard no_grad;

@@ -1,5 +1,6 @@
 #include "trireme/train/comparison.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 
