@@ -4,6 +4,8 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -31,6 +33,10 @@ void collect(const std::string& prefix, const toml::table& table, std::vector<Se
     std::ostringstream value;
     if (const auto* string = node.as_string()) {
       value << string->get();
+    } else if (const auto* number = node.as_floating_point()) {
+      std::array<char, 32> shortest;  // 0.1, not 0.10000000000000001
+      const auto end = std::to_chars(shortest.data(), shortest.data() + shortest.size(), number->get()).ptr;
+      value << std::string_view(shortest.data(), static_cast<std::size_t>(end - shortest.data()));
     } else {
       node.visit([&](const auto& held) { value << held; });
     }

@@ -1,0 +1,146 @@
+#include "trireme/telemetry/report.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/telemetry/page_text.h"
+
+namespace trireme::telemetry {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+Curve line(std::size_t points) {
+  Curve curve;
+  for (std::size_t i = 0; i < points; ++i)
+    curve.push_back({static_cast<double>(i), static_cast<double>(i % 7)});
+  return curve;
+}
+
+TEST(PageText, EscapesWhatHtmlWouldRead) {
+  EXPECT_EQ(escape_html("<a href=\"x\">&'</a>"), "&lt;a href=&quot;x&quot;&gt;&amp;&#39;&lt;/a&gt;");
+}
+
+TEST(PageText, NumbersAreShort) {
+  EXPECT_EQ(short_number(0.91224), "0.9122");
+  EXPECT_EQ(short_number(12500), "12.5k");
+  EXPECT_EQ(short_number(3.1e6), "3.1M");
+  EXPECT_EQ(short_number(2e-9), "2e-9");
+  EXPECT_EQ(short_number(-0.0), "0");
+}
+
+TEST(Curve, ThinningKeepsTheEndsAndEverySpike) {
+  Curve curve = line(5000);
+  curve[1234].value = 100;
+  curve[4321].value = -100;
+  const Curve thin = thinned(curve, 200);
+  EXPECT_LE(thin.size(), 200u);
+  EXPECT_EQ(thin.front().step, 0);
+  EXPECT_EQ(thin.back().step, 4999);
+  const auto has = [&](double value) {
+    return std::any_of(thin.begin(), thin.end(), [&](const Point& point) { return point.value == value; });
+  };
+  EXPECT_TRUE(has(100));
+  EXPECT_TRUE(has(-100));
+  EXPECT_EQ(thinned(line(50), 200).size(), 50u) << "nothing to thin";
+}
+
+TEST(Curve, SmoothingIsAMeanAround) {
+  const Curve smooth = smoothed({{0, 0}, {1, 3}, {2, 6}, {3, 9}}, 3);
+  ASSERT_EQ(smooth.size(), 4u);
+  EXPECT_EQ(smooth[1].value, 3);
+  EXPECT_EQ(smooth[2].value, 6);
+}
+
+class Report : public testing::Test {
+ protected:
+  void write(const char* file, const std::string& content) { write_file_atomic(folder_ / file, content); }
+
+  void write_run() {
+    write(
+        "config.toml",
+        "[run]\nname = \"a <b>\"\n[data]\nname = \"text\"\n[model]\nname = \"gpt\"\n[optimizer]\nlr = 0.1\n");
+    write("metrics.jsonl",
+          "{\"event\":\"step\",\"step\":1,\"loss\":4.2,\"lr\":0.1,\"samples_per_s\":100.0}\n"
+          "{\"event\":\"step\",\"step\":2,\"loss\":null,\"lr\":0.1,\"samples_per_s\":110.0}\n"
+          "{\"event\":\"eval\",\"step\":2,\"validation_loss\":2.5,\"validation_accuracy\":0.25}\n");
+    write(
+        "summary.json",
+        "{\"name\":\"a <b>\",\"status\":\"completed\",\"validation_loss\":2.5,\"steps\":2,\"world_size\":4}");
+  }
+
+  std::string error_of_reading() {
+    try {
+      read_run(folder_.path());
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Report, ReadsSettingsCurvesAndResults) {
+  write_run();
+  const RunData run = read_run(folder_.path());
+  EXPECT_EQ(run.status, "completed");
+  EXPECT_EQ(run.steps, 2);
+  EXPECT_EQ(run.setting("optimizer.lr"), "0.1");
+  EXPECT_EQ(run.curve("loss").size(), 1u) << "a loss that was no number leaves a gap";
+  EXPECT_EQ(run.curve("samples_per_s").size(), 2u);
+  EXPECT_EQ(run.result("validation_loss"), 2.5);
+  EXPECT_EQ(run.result("nothing"), std::nullopt);
+}
+
+TEST_F(Report, ARunThatIsStillUnderWayIsUnfinished) {
+  write_run();
+  // Resumed: steps behind the summary's, and a line under way.
+  write("metrics.jsonl", "{\"event\":\"step\",\"step\":9,\"loss\":1.5}\n{\"event\":\"st");
+  const RunData run = read_run(folder_.path());
+  EXPECT_EQ(run.status, "unfinished");
+  EXPECT_EQ(run.steps, 9);
+}
+
+TEST_F(Report, DamagedFilesAreNamedWithTheLine) {
+  EXPECT_THAT(error_of_reading(), HasSubstr("is no run's folder"));
+  write("metrics.jsonl", "{\"step\":1}\nrubbish\n{\"step\":2}\n");
+  EXPECT_THAT(error_of_reading(),
+              HasSubstr("metrics.jsonl:2: expected a JSON object on the line, found 'rubbish'"));
+  write_run();
+  write("summary.json", "[1]");
+  EXPECT_THAT(error_of_reading(), HasSubstr("summary.json: expected one JSON object"));
+  write_run();
+  write("config.toml", "[run\n");
+  EXPECT_THAT(error_of_reading(), HasSubstr("config.toml:1"));
+}
+
+TEST_F(Report, IsOnePageThatNeedsNothingElseAndEscapesWhatItWasGiven) {
+  write_run();
+  write_report(folder_.path());
+  const std::string page = read_file(folder_ / "report.html");
+  for (const char* expected :
+       {"<!DOCTYPE html>", "completed", "<svg", "validation", "4 ranks", "optimizer"}) {
+    EXPECT_THAT(page, HasSubstr(expected));
+  }
+  EXPECT_THAT(page, HasSubstr("a &lt;b&gt;"));
+  EXPECT_THAT(page, Not(HasSubstr("a <b>")));
+  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, Not(HasSubstr("src=")));
+  EXPECT_THAT(page, Not(HasSubstr("@import")));
+}
+
+TEST_F(Report, LeavesOutWhatWasNotMeasured) {
+  write_run();
+  EXPECT_THAT(report_page({.run = read_run(folder_.path()), .machine = {}}), Not(HasSubstr("Gradient norm")));
+  write("metrics.jsonl", "{\"event\":\"step\",\"step\":1,\"loss\":4.2,\"grad_norm\":1.5}\n");
+  EXPECT_THAT(report_page({.run = read_run(folder_.path()), .machine = {}}), HasSubstr("Gradient norm"));
+}
+
+}  // namespace
+}  // namespace trireme::telemetry
