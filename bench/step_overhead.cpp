@@ -85,7 +85,7 @@ double median(std::vector<double> values) {
 nlohmann::ordered_json measure(const Settings& settings) {
   const train::RunConfig config = config_of(settings);
   const auto context = comm::Context::join({}, config.comm);
-  const data::DataSource data = data::open_data(config.data);
+  const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
   train::Trainer trainer(config, *context, data);
   BareLoop bare(config, data);
   const auto ours = [&] { trainer.step(); };

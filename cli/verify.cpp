@@ -66,8 +66,9 @@ int run_verify(const VerifyArguments& arguments) {
     become_launcher(arguments.ranks, command);
   }
   const auto context = comm::Context::from_environment(config.comm);
-  const train::Comparison comparison =
-      train::verify(config, *context, data::open_data(config.data), arguments.steps);
+  const train::Comparison comparison = train::verify(
+      config, *context, data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed)),
+      arguments.steps);
   if (!context->is_main()) return kExitOk;
   if (arguments.json) {
     print_json(comparison, arguments.steps, context->world_size());

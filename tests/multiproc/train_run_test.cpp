@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/image_files.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -60,6 +61,53 @@ TEST_F(TrainCommand, TwoProcessesLeaveTheFilesAndTheNumbersOfOne) {
   ASSERT_EQ(two.size(), 20u);
   // The summing order differs; twenty steps of a small network stay far below this.
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-4 * std::abs(one[i]));
+}
+
+/// Two classes of images of several sizes, PNG and JPEG, in folders.
+class TrainOnImages : public TrainCommand {
+ protected:
+  TrainOnImages() {
+    for (int i = 0; i < 24; ++i) {
+      const std::string bytes =
+          i % 3 == 0 ? jpeg_bytes(gradient(20 + i, 30)) : png_bytes(gradient(32, 20 + i, i));
+      write_image(folder_ / text("images/", i % 2 == 0 ? "cat" : "dog", "/", 10 + i, ".img.png"), bytes);
+    }
+  }
+
+  ChildResult train(const std::string& name, int ranks, const std::vector<std::string>& settings = {}) {
+    std::vector<std::string> more;
+    const std::string path = "data.path=" + (folder_ / "images").string();
+    std::vector<std::string> all = {"data.name=image_folder",
+                                    path,
+                                    "data.image_size=16",
+                                    "model.name=mlp",
+                                    "data.augment=[\"resized_crop\", \"flip\"]",
+                                    "train.global_batch=8",
+                                    "train.max_steps=9",
+                                    "train.epochs=5",
+                                    "run.log_every_steps=1"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    for (const std::string& setting : all) more.insert(more.end(), {"--set", setting});
+    return run(command(name, ranks, more), {}, 60);
+  }
+};
+
+TEST_F(TrainOnImages, TwoRanksSeeTheImagesOfOneWhateverTheNumberOfWorkers) {
+  ASSERT_EQ(train("one", 1, {"train.accumulation=2"}).exit_code, 0);
+  const ChildResult two = train("two", 2, {"data.workers=3"});
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_EQ(summary("two")["weights_xxh3"], summary("one")["weights_xxh3"]);
+  EXPECT_EQ(losses("two").size(), 9u);
+}
+
+TEST_F(TrainOnImages, ImageThatDoesNotDecodeEndsTheRunOrIsSkippedAsConfigured) {
+  write_image(folder_ / "images/cat/99.png", "not an image");
+  const ChildResult fatal = train("fatal", 2);
+  EXPECT_EQ(fatal.exit_code, 4) << fatal.err;
+  EXPECT_THAT(fatal.err, AllOf(HasSubstr("images/cat/99.png"), HasSubstr("data.undecodable")));
+  const ChildResult skipped = train("skipped", 2, {"data.undecodable=skip"});
+  EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
+  EXPECT_THAT(skipped.err, AllOf(HasSubstr("images/cat/99.png"), HasSubstr("stands in for it")));
 }
 
 TEST_F(TrainCommand, BadConfigurationIsAUsageErrorBeforeAnyRankStarts) {

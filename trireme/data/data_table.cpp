@@ -4,7 +4,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/dataset.h"
+#include "trireme/data/decorators.h"
 #include "trireme/data/idx_dataset.h"
+#include "trireme/data/internal/opening.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/data/text_dataset.h"
 
@@ -37,10 +39,22 @@ std::shared_ptr<const Dataset> open_split(const fs::path& folder, const std::str
                         .std = normalisation.std});
 }
 
-DataSource open_idx_family(const DataOptions& options, const fs::path& folder,
-                           const Normalisation& normalisation, const std::string& advice) {
+/// The training images with the augmentations of the options; `black` is how these images say black.
+void augment(DataSource& source, const Opening& opening, double black) {
+  const DataOptions& options = opening.options;
+  if (options.augment.empty()) return;
+  const ImageSize size = {source.input_shape[1], source.input_shape[2]};
+  source.train = std::make_shared<TransformedDataset>(
+      source.train,
+      make_augmentations(options.augment,
+                         {.size = size, .crop_padding = options.crop_padding, .fill = black}),
+      opening.seed);
+}
+
+DataSource open_idx_family(const Opening& opening, const fs::path& folder, const Normalisation& normalisation,
+                           const std::string& advice) {
   DataSource source;
-  source.name = options.name;
+  source.name = opening.options.name;
   source.train = open_split(folder, "train", normalisation, advice);
   source.test = open_split(folder, "t10k", normalisation, advice);
   source.num_classes = 10;
@@ -49,35 +63,43 @@ DataSource open_idx_family(const DataOptions& options, const fs::path& folder,
   if (shape(*source.test) != source.input_shape) {
     throw DataError(text("the training and test images in ", folder.string(), " differ in size"));
   }
+  augment(source, opening, -normalisation.mean / normalisation.std);
   return source;
 }
 
-DataSource open_fashion_mnist(const DataOptions& options) {
+DataSource open_fashion_mnist(const Opening& opening) {
+  const DataOptions& options = opening.options;
   const fs::path folder = options.path.empty() ? fs::path(kFashionFolder) : fs::path(options.path);
-  return open_idx_family(options, folder, {.mean = 0.2860, .std = 0.3530},
+  return open_idx_family(opening, folder, {.mean = 0.2860, .std = 0.3530},
                          "install Debian's package dataset-fashion-mnist, or set data.path to the folder of "
                          "Fashion-MNIST's idx files");
 }
 
-DataSource open_mnist(const DataOptions& options) {
+DataSource open_mnist(const Opening& opening) {
+  const DataOptions& options = opening.options;
   require(!options.path.empty(),
           "mnist comes with no Debian package: set data.path to the folder of its idx files");
-  return open_idx_family(options, options.path, {.mean = 0.1307, .std = 0.3081},
+  return open_idx_family(opening, options.path, {.mean = 0.1307, .std = 0.3081},
                          "set data.path to the folder of MNIST's idx files");
 }
 
-DataSource open_synthetic(const DataOptions& options) {
+DataSource open_synthetic(const Opening& opening) {
+  const DataOptions& options = opening.options;
   const auto split = [](std::int64_t num_samples, std::uint64_t number) {
     return std::make_shared<SyntheticDataset>(SyntheticOptions{.num_samples = num_samples, .split = number});
   };
-  return {.name = options.name,
-          .train = split(4096, 0),
-          .test = split(1024, 1),
-          .input_shape = {1, 28, 28},
-          .num_classes = 10};
+  DataSource source = {.name = options.name,
+                       .train = split(4096, 0),
+                       .test = split(1024, 1),
+                       .input_shape = {1, 28, 28},
+                       .num_classes = 10};
+  augment(source, opening, /*black=*/0);
+  return source;
 }
 
-DataSource open_text(const DataOptions& options) {
+DataSource open_text(const Opening& opening) {
+  const DataOptions& options = opening.options;
+  require(options.augment.empty(), "data.augment is for images; leave it out with data.name = \"text\"");
   require(!options.path.empty(), "data.name = \"text\" needs data.path, the file with the text");
   const auto text_of_file = std::make_shared<const EncodedText>(options.path);
   const std::int64_t size = text_of_file->size(), split = size * 9 / 10;
@@ -101,11 +123,12 @@ DataSource open_text(const DataOptions& options) {
 
 struct DataRow {
   std::string_view name;
-  DataSource (*open)(const DataOptions&);
+  DataSource (*open)(const Opening&);
 };
 
-constexpr std::array<DataRow, 4> kDataTable = {{
+constexpr std::array<DataRow, 5> kDataTable = {{
     {"fashion_mnist", open_fashion_mnist},
+    {"image_folder", open_image_folder},
     {"mnist", open_mnist},
     {"synthetic", open_synthetic},
     {"text", open_text},
@@ -113,9 +136,9 @@ constexpr std::array<DataRow, 4> kDataTable = {{
 
 }  // namespace
 
-DataSource open_data(const DataOptions& options) {
+DataSource open_data(const DataOptions& options, std::uint64_t seed, const Log& log) {
   for (const DataRow& row : kDataTable) {
-    if (row.name == options.name) return row.open(options);
+    if (row.name == options.name) return row.open({.options = options, .seed = seed, .log = log});
   }
   throw InvalidArgument(text("unknown data set '", options.name, "'", suggest(options.name, data_names())));
 }

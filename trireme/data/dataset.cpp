@@ -2,6 +2,9 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "trireme/base/error.h"
@@ -42,6 +45,8 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
   return batch;
 }
 
+std::shared_ptr<const Dataset> Dataset::in_epoch(std::uint64_t /*epoch*/) const { return nullptr; }
+
 void check_targets(const Example& batch, std::span<const std::int64_t> indices, std::int64_t num_classes) {
   if (indices.empty() || batch.target.scalar_type() != at::kLong) return;
   const at::Tensor targets = batch.target.contiguous();
@@ -52,6 +57,26 @@ void check_targets(const Example& batch, std::span<const std::int64_t> indices, 
                          " of the data set is of class ", values[i], ", and the model knows 0 to ",
                          num_classes - 1));
   }
+}
+
+void check_finite(const Example& batch, std::span<const std::int64_t> indices) {
+  if (indices.empty() || batch.input.scalar_type() != at::kFloat) return;
+  const at::Tensor input = batch.input.contiguous();
+  const std::span values(input.const_data_ptr<float>(), static_cast<std::size_t>(input.numel()));
+  // All exponent bits set: infinite or not a number. An integer test that the compiler turns into vectors.
+  constexpr std::uint32_t kExponent = 0x7f800000;
+  std::uint32_t found = 0;
+  for (const float value : values) {
+    found |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent);
+  }
+  if (found == 0) return;
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  const auto place = static_cast<std::size_t>(bad - values.begin()),
+             per_sample = values.size() / indices.size();
+  throw DataError(text("sample ", indices[place / per_sample], " of the data set holds ", *bad,
+                       " as its number ", place % per_sample,
+                       ": training needs finite numbers; mend the sample or leave it out"));
 }
 
 }  // namespace trireme::data

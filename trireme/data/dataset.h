@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/log.h"
+
 namespace trireme::data {
 
 /// One sample, or with a leading batch dim a batch of them.
@@ -26,11 +28,18 @@ class Dataset {
   virtual Example get(std::int64_t index) const = 0;
   /// Samples stacked in the given order: a leading batch dim. Overridden where a batch is cheaper at once.
   virtual Example get_batch(std::span<const std::int64_t> indices) const;
+  /// The data set as it is in one epoch, where its samples vary from epoch to epoch (augmentations); null:
+  /// it is the same in all of them.
+  virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;
 };
 
 /// Throws DataError, naming the sample, when a target of the batch of these samples is outside [0,
 /// num_classes): kernels only say so after the fact, or not at all.
 void check_targets(const Example& batch, std::span<const std::int64_t> indices, std::int64_t num_classes);
+
+/// Throws DataError, naming the sample, when a number of its input is infinite or not a number: one such
+/// sample ends the training of the whole model.
+void check_finite(const Example& batch, std::span<const std::int64_t> indices);
 
 /// A data set as a configuration names it: its two splits and what a model has to know.
 struct DataSource {
@@ -45,15 +54,20 @@ struct DataSource {
 
 struct DataOptions {
   std::string name = "fashion_mnist";
-  std::string path = {};    ///< folder of the files; empty: where Debian's package puts them
-  int workers = 1;          ///< loader threads per rank
-  std::int64_t block = 64;  ///< text: characters per sample
+  std::string path = {};                  ///< folder of the files; empty: where Debian's package puts them
+  int workers = 1;                        ///< loader threads per rank
+  std::int64_t block = 64;                ///< text: characters per sample
+  std::int64_t image_size = 224;          ///< image_folder: height and width that images are brought to
+  std::string undecodable = "error";      ///< image_folder: "error" or "skip"
+  std::vector<std::string> augment = {};  ///< images: changes to each training image, in this order
+  std::int64_t crop_padding = 4;          ///< augmentation "crop": pixels of the frame
 };
 
-/// One row per source in data_table.cpp: "fashion_mnist", "mnist", "synthetic", "text". Throws
-/// InvalidArgument for an unknown name (nearest one named), DataError for missing, truncated or foreign
-/// files.
-DataSource open_data(const DataOptions& options);
+/// One row per source in data_table.cpp: "fashion_mnist", "image_folder", "mnist", "synthetic", "text".
+/// Throws InvalidArgument for an unknown name (nearest one named), DataError for missing, truncated or
+/// foreign files. `seed` is that of the augmentations; `log` gets what is worth a warning while samples are
+/// read.
+DataSource open_data(const DataOptions& options, std::uint64_t seed = 0, const Log& log = Log());
 std::vector<std::string> data_names();
 
 }  // namespace trireme::data

@@ -101,12 +101,15 @@ struct Loader::State {
     result.batch = static_cast<std::int64_t>(step % per_epoch);
     result.global_size = sampler.batch_size(result.batch);
     const std::shared_ptr<const Order> order = orders.get(result.epoch);
+    const std::shared_ptr<const Dataset> of_epoch = dataset->in_epoch(result.epoch);
+    const Dataset& samples = of_epoch ? *of_epoch : *dataset;
     const std::int64_t* first = order->data() + result.batch * options.global_batch;
     const Slice mine = slice_of(result.global_size, options.rank, options.world_size);
     for (int i = 0; i < options.num_microbatches; ++i) {
       const Slice part = slice_of(mine.size(), i, options.num_microbatches);
       const std::span indices(first + mine.begin + part.begin, static_cast<std::size_t>(part.size()));
-      result.microbatches.push_back(dataset->get_batch(indices));
+      result.microbatches.push_back(samples.get_batch(indices));
+      check_finite(result.microbatches.back(), indices);
       if (options.num_classes > 0) check_targets(result.microbatches.back(), indices, options.num_classes);
     }
     return result;

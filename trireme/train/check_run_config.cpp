@@ -73,7 +73,7 @@ void check_run_config(const RunConfig& config, int world_size, const data::DataS
 
 void check_run_config(const RunConfig& config, int world_size) {
   check_ranks(config, world_size);
-  const data::DataSource data = data::open_data(config.data);
+  const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
   check_sizes(config, world_size, data);
   optim::make_optimizer(config.optimizer, {});
   make_checked_model(config, data);

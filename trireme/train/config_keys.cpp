@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/data/transform.h"
 #include "trireme/parallel/data/comm_hook.h"
 
 namespace trireme::train {
@@ -63,6 +64,18 @@ std::vector<ConfigKey> make_table() {
       key("data.workers", &C::data, &Data::workers, "threads per rank that read ahead",
           {.least = 1, .most = 1024}),
       key("data.block", &C::data, &Data::block, "text: characters per sample", count),
+      key("data.image_size", &C::data, &Data::image_size,
+          "image_folder: height and width to which images are brought", count),
+      key("data.undecodable", &C::data, &Data::undecodable,
+          "image_folder: an image that does not decode ends the run, or the next one stands in for it",
+          {.names =
+               [] {
+                 return std::vector<std::string>{"error", "skip"};
+               }}),
+      key("data.augment", &C::data, &Data::augment, "images: changes to each training image, in this order",
+          {.names = data::augmentation_names}),
+      key("data.crop_padding", &C::data, &Data::crop_padding,
+          "augmentation crop: black pixels around the image, of which a part of its size is taken", zero_up),
       key("model.name", &C::model, &Model::name, "model", {.names = model::model_names}),
       key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count),
       key("model.layers", &C::model, &Model::layers, "gpt: blocks", one_up),
@@ -217,6 +230,11 @@ struct TomlText {
     for (const std::int64_t value : values) words.push_back(std::to_string(value));
     return text("[", join(words), "]");
   }
+  std::string operator()(const std::vector<std::string>& values) const {
+    std::vector<std::string> words;
+    for (const std::string& value : values) words.push_back(quoted(value));
+    return text("[", join(words), "]");
+  }
 };
 
 bool in_range(const Allowed& allowed, double number) {
@@ -234,7 +252,8 @@ struct IsAllowed {
   bool operator()(std::int64_t value) const { return in_range(allowed, static_cast<double>(value)); }
   bool operator()(double value) const { return in_range(allowed, value); }
   bool operator()(bool) const { return true; }
-  bool operator()(const std::vector<std::int64_t>& values) const {
+  template <class Element>
+  bool operator()(const std::vector<Element>& values) const {
     return std::all_of(values.begin(), values.end(), *this);
   }
   bool operator()(const std::string& value) const {
@@ -244,6 +263,12 @@ struct IsAllowed {
     return std::find(names.begin(), names.end(), value) != names.end();
   }
 };
+
+std::string first_unknown(const Allowed& allowed, const ConfigValue& value) {
+  if (const auto* name = std::get_if<std::string>(&value)) return *name;
+  const auto& names = std::get<std::vector<std::string>>(value);
+  return *std::find_if_not(names.begin(), names.end(), IsAllowed{allowed});
+}
 
 }  // namespace
 
@@ -264,8 +289,8 @@ std::string Allowed::describe() const {
 }
 
 std::string type_name(const ConfigValue& value) {
-  static constexpr const char* kNames[] = {"whole number", "number", "true or false", "text",
-                                           "list of whole numbers"};
+  static constexpr const char* kNames[] = {"whole number",          "number",       "true or false", "text",
+                                           "list of whole numbers", "list of texts"};
   return kNames[value.index()];
 }
 
@@ -275,7 +300,7 @@ void check_allowed(const ConfigKey& key, const ConfigValue& value) {
   if (std::visit(IsAllowed{key.allowed}, value)) return;
   if (key.allowed.names) {
     throw InvalidArgument(text(key.name, " = ", to_toml(value), " is not known",
-                               suggest(std::get<std::string>(value), key.allowed.names())));
+                               suggest(first_unknown(key.allowed, value), key.allowed.names())));
   }
   throw InvalidArgument(text(key.name, " = ", to_toml(value), " is out of range: ", key.allowed.describe()));
 }

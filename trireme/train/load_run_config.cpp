@@ -69,16 +69,17 @@ struct Convert {
   std::optional<ConfigValue> operator()(double) const {
     return node.is_number() ? wrap(node.value<double>()) : std::nullopt;
   }
-  std::optional<ConfigValue> operator()(const std::vector<std::int64_t>&) const {
+  template <class Element>
+  std::optional<ConfigValue> operator()(const std::vector<Element>&) const {
     const toml::array* list = node.as_array();
     if (list == nullptr) return std::nullopt;
-    std::vector<std::int64_t> numbers;
+    std::vector<Element> values;
     for (const toml::node& element : *list) {
-      const auto number = element.value_exact<std::int64_t>();
-      if (!number) return std::nullopt;
-      numbers.push_back(*number);
+      auto value = element.value_exact<Element>();
+      if (!value) return std::nullopt;
+      values.push_back(*std::move(value));
     }
-    return ConfigValue(std::move(numbers));
+    return ConfigValue(std::move(values));
   }
 
  private:

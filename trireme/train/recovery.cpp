@@ -16,9 +16,10 @@ namespace trireme::train {
 namespace {
 
 /// Keys that a resumed run may not change: it would go on with other numbers, or none at all.
-constexpr std::array<std::string_view, 11> kFixedKeys{
-    "run.seed",    "data.name",   "data.block",         "model.name",      "model.hidden",  "model.layers",
-    "model.heads", "model.width", "train.global_batch", "train.precision", "optimizer.name"};
+constexpr std::array<std::string_view, 15> kFixedKeys{
+    "run.seed",     "data.name",         "data.block",         "data.image_size", "data.undecodable",
+    "data.augment", "data.crop_padding", "model.name",         "model.hidden",    "model.layers",
+    "model.heads",  "model.width",       "train.global_batch", "train.precision", "optimizer.name"};
 
 void check_same_run(const RunConfig& config, const checkpoint::TrainingCheckpoint& checkpoint) {
   const RunConfig before = parse_run_config(checkpoint.config, "the checkpoint's configuration");

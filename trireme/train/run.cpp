@@ -180,7 +180,8 @@ void check_same_config(const RunConfig& config, comm::Context& context) {
 RunResult run_training(const RunConfig& config, comm::Context& context, RunStart start,
                        const StopRequest* stop) {
   check_same_config(config, context);
-  const data::DataSource data = data::open_data(config.data);
+  const data::DataSource data =
+      data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
   check_run_config(config, context.world_size(), data);
   Run run(config, context, data, start);
   run.train(stop);

@@ -90,7 +90,8 @@ std::string describe(const RunConfig& config);
 /// One row of the table of keys, for documentation and completion.
 struct ConfigKeyInfo {
   std::string name;           ///< "optimizer.lr"
-  std::string type;           ///< "text", "whole number", "number", "true or false", "list of whole numbers"
+  std::string type;           ///< "text", "whole number", "number", "true or false", "list of whole numbers",
+                              ///< "list of texts"
   std::string default_value;  ///< as TOML
   std::string allowed;        ///< "at least 1"; names for a choice; empty: anything
   std::string meaning;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "trireme/base/error.h"
@@ -188,6 +189,52 @@ TEST(Loader, RefusesWhatCannotBeSplitAndGivesTheNumbers) {
               HasSubstr("global batch of 5 cannot be split over 3 ranks with 2 micro-batches"));
   EXPECT_THAT(error_of(100, {.workers = 0}), HasSubstr("worker"));
   EXPECT_THAT(error_of(100, {.rank = 2, .world_size = 2}), HasSubstr("rank 2"));
+}
+
+/// One number of one sample is not a number.
+class NumbersWithNan : public Numbers {
+ public:
+  NumbersWithNan() : Numbers(16) {}
+  Example get(std::int64_t index) const override {
+    Example example = Numbers::get(index);
+    if (index == 11) example.input.fill_(std::nan(""));
+    return example;
+  }
+};
+
+TEST(Loader, NamesTheSampleThatIsNotANumber) {
+  Loader loader(std::make_shared<NumbersWithNan>(),
+                {.global_batch = 16, .order = Sampler::Order::kSequential});
+  try {
+    loader.next();
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("sample 11"), HasSubstr("nan"), HasSubstr("finite")));
+  }
+}
+
+/// The sample of each epoch is the number of the epoch.
+class EpochNumber : public Numbers {
+ public:
+  explicit EpochNumber(std::uint64_t epoch = 0) : Numbers(4), epoch_(epoch) {}
+  Example get(std::int64_t index) const override {
+    return {at::full({1}, static_cast<double>(epoch_)), Numbers::get(index).target};
+  }
+  std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override {
+    return std::make_shared<EpochNumber>(epoch);
+  }
+
+ private:
+  std::uint64_t epoch_;
+};
+
+TEST(Loader, ReadsTheDataSetAsItIsInEachEpoch) {
+  Loader loader(std::make_shared<EpochNumber>(), {.global_batch = 2});
+  for (int step = 0; step < 6; ++step) {
+    EXPECT_EQ(loader.next().microbatches[0].input[0].item<float>(), static_cast<float>(step / 2));
+  }
+  loader.seek(7, 1);
+  EXPECT_EQ(loader.next().microbatches[0].input[0].item<float>(), 7);
 }
 
 }  // namespace

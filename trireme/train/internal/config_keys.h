@@ -13,9 +13,10 @@
 
 namespace trireme::train {
 
-using ConfigValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>>;
+using ConfigValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
+                                 std::vector<std::string>>;
 
-/// Bounds of a number (of each element of a list), or the names that a text may be.
+/// Bounds of a number, or the names that a text may be; of a list: of each of its elements.
 struct Allowed {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();

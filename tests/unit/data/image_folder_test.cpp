@@ -1,0 +1,226 @@
+#include "trireme/data/image_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <zlib.h>
+
+#include "tests/support/image_files.h"
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/internal/image_file.h"
+
+namespace trireme::data {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using trireme::test::gradient;
+using trireme::test::jpeg_bytes;
+using trireme::test::Picture;
+using trireme::test::png_bytes;
+using trireme::test::TemporaryFolder;
+using trireme::test::write_image;
+
+at::Tensor tensor_of(const Picture& picture) {
+  return torch::tensor(at::ArrayRef<std::uint8_t>(picture.pixels), at::kByte)
+      .reshape({picture.height, picture.width, 3})
+      .permute({2, 0, 1});
+}
+
+template <class Body>
+std::string error_of(const Body& body) {
+  try {
+    body();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class ImageFile : public testing::Test {
+ protected:
+  at::Tensor read(const std::string& bytes) {
+    write_image(path_, bytes);
+    return read_image(path_);
+  }
+  std::string error_of_reading(const std::string& bytes) {
+    return error_of([&] { read(bytes); });
+  }
+  const TemporaryFolder folder_;
+  const std::filesystem::path path_ = folder_ / "photo.jpg";
+};
+
+TEST_F(ImageFile, PngKeepsEveryPixelWhateverTheFileIsCalled) {
+  const Picture picture = gradient(5, 7);
+  EXPECT_TRUE(read(png_bytes(picture)).equal(tensor_of(picture)));
+}
+
+TEST_F(ImageFile, JpegIsCloseToWhatWasWritten) {
+  const Picture picture = gradient(40, 56);
+  const at::Tensor image = read(jpeg_bytes(picture));
+  ASSERT_EQ(image.sizes(), (std::vector<std::int64_t>{3, 40, 56}));
+  EXPECT_LE((image.to(at::kInt) - tensor_of(picture).to(at::kInt)).abs().max().item<int>(), 4);
+}
+
+TEST_F(ImageFile, GreyJpegHasThreeEqualChannels) {
+  const at::Tensor image = read(jpeg_bytes(gradient(8, 8), TJSAMP_GRAY));
+  EXPECT_TRUE(image[0].equal(image[1]));
+  EXPECT_TRUE(image[0].equal(image[2]));
+}
+
+TEST_F(ImageFile, TruncatedAndForeignFilesAreNamedWithTheDecodersReason) {
+  const std::string jpeg = jpeg_bytes(gradient(64, 64)), png = png_bytes(gradient(64, 64));
+  EXPECT_THAT(error_of_reading(jpeg.substr(0, jpeg.size() / 2)),
+              AllOf(HasSubstr(path_.string()), HasSubstr("end")));
+  EXPECT_THAT(error_of_reading(png.substr(0, png.size() / 2)),
+              AllOf(HasSubstr(path_.string()), HasSubstr("decode")));
+  EXPECT_THAT(error_of_reading("GIF89a, a picture of another kind"),
+              AllOf(HasSubstr(path_.string()), HasSubstr("neither JPEG nor PNG")));
+  EXPECT_THAT(error_of_reading(""), HasSubstr("0 bytes"));
+  EXPECT_THAT(error_of([&] { read_image(folder_ / "absent.png"); }), HasSubstr("absent.png"));
+}
+
+TEST_F(ImageFile, FlippedBitOfAPngIsNoticed) {
+  std::string png = png_bytes(gradient(64, 64));
+  png[png.size() / 2] = static_cast<char>(png[png.size() / 2] ^ 1);
+  EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr(path_.string()), HasSubstr("decode")));
+}
+
+TEST_F(ImageFile, AnnouncedSizeBeyondReasonIsRefusedBeforeMemoryIsTaken) {
+  std::string png = png_bytes(gradient(1, 1));
+  // Width and height stand behind signature, length and "IHDR"; the checksum of the chunk follows.
+  const std::string huge = {0, 0, 0x75, 0x30};
+  png.replace(16, 4, huge).replace(20, 4, huge);
+  const auto crc =
+      static_cast<std::uint32_t>(::crc32(0, reinterpret_cast<const unsigned char*>(png.data()) + 12, 17));
+  for (int i = 0; i < 4; ++i) png[29 + static_cast<std::size_t>(i)] = static_cast<char>(crc >> (24 - 8 * i));
+  EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr("30000x30000"), HasSubstr("268435456")));
+}
+
+class ImageFolderTest : public testing::Test {
+ protected:
+  void put(const std::string& name, int offset) {
+    write_image(folder_ / name, png_bytes(gradient(4, 4, offset)));
+  }
+  int offset_of(const ImageFolder& images, std::int64_t index) {
+    return images.get(index).input[0][0][0].item<int>();
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ImageFolderTest, ClassesAndImagesComeInTheOrderOfTheirNames) {
+  put("dog/2.png", 4);
+  put("dog/1.PNG", 3);
+  put("cat/deeper/b.jpeg", 2);
+  put("cat/a.jpg", 1);
+  write_image(folder_ / "cat" / "Thumbs.db", "not an image, and not called one");
+  const ImageFolder images(folder_.path(), Undecodable::kError, Log());
+  EXPECT_THAT(images.classes(), ElementsAre("cat", "dog"));
+  ASSERT_EQ(images.size(), 4);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(offset_of(images, i), i + 1);
+    EXPECT_EQ(images.get(i).target.item<std::int64_t>(), i / 2);
+  }
+}
+
+TEST_F(ImageFolderTest, SaysWhatLayoutItExpects) {
+  EXPECT_THAT(error_of([&] { ImageFolder(folder_.path(), Undecodable::kError, Log()); }),
+              AllOf(HasSubstr("no class"), HasSubstr("FOLDER/CLASS/NAME.jpg")));
+  std::filesystem::create_directories(folder_ / "empty");
+  EXPECT_THAT(error_of([&] { ImageFolder(folder_.path(), Undecodable::kError, Log()); }),
+              AllOf(HasSubstr("no image"), HasSubstr("empty")));
+  EXPECT_THAT(error_of([&] { ImageFolder(folder_ / "absent", Undecodable::kError, Log()); }),
+              HasSubstr("absent"));
+}
+
+TEST_F(ImageFolderTest, UndecodableImageIsAnErrorThatNamesItAndTheWayOut) {
+  put("cat/a.png", 1);
+  write_image(folder_ / "cat" / "b.png", "nonsense");
+  const ImageFolder images(folder_.path(), Undecodable::kError, Log());
+  EXPECT_EQ(offset_of(images, 0), 1);
+  EXPECT_THAT(error_of([&] { images.get(1); }), AllOf(HasSubstr("b.png"), HasSubstr("data.undecodable")));
+}
+
+TEST_F(ImageFolderTest, SkippedImageIsReplacedByTheNextAndNamedOnce) {
+  put("cat/a.png", 1);
+  write_image(folder_ / "cat" / "b.png", "nonsense");
+  write_image(folder_ / "cat" / "c.png", "nonsense");
+  const ImageFolder images(folder_.path(), Undecodable::kSkip, Log("images"));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(offset_of(images, 1), 1) << "the first follows the last";
+  EXPECT_EQ(offset_of(images, 1), 1);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr("b.png"), HasSubstr("a.png stands in for it"), HasSubstr("warning")));
+  EXPECT_EQ(said.find("b.png: "), said.rfind("b.png: ")) << "said once";
+}
+
+TEST_F(ImageFolderTest, FolderOfNothingButDamageIsAnErrorEvenWhenSkipping) {
+  write_image(folder_ / "cat" / "a.png", "nonsense");
+  write_image(folder_ / "cat" / "b.png", "nonsense");
+  const ImageFolder images(folder_.path(), Undecodable::kSkip, Log("images", LogLevel::kError));
+  EXPECT_THAT(error_of([&] { images.get(0); }), HasSubstr("2 undecodable images in a row"));
+}
+
+class ImageFolderSource : public ImageFolderTest {
+ protected:
+  void put_classes(const std::string& split, int images) {
+    for (int i = 0; i < images; ++i) {
+      for (const char* name : {"cat", "dog"}) put(text(split, name, "/", i, ".png"), 10 * i);
+    }
+  }
+  DataSource open(const std::vector<std::string>& augment = {}) {
+    return open_data(
+        {.name = "image_folder", .path = folder_.path().string(), .image_size = 4, .augment = augment}, 1);
+  }
+};
+
+TEST_F(ImageFolderSource, TakesTheSplitsThatTheFolderHas) {
+  put_classes("train/", 3);
+  put_classes("val/", 2);
+  const DataSource source = open();
+  EXPECT_EQ(source.train->size(), 6);
+  EXPECT_EQ(source.test->size(), 4);
+  EXPECT_EQ(source.held_out, "validation");
+  EXPECT_EQ(source.num_classes, 2);
+  EXPECT_EQ(source.input_shape, (std::vector<std::int64_t>{3, 4, 4}));
+  const at::Tensor image = source.train->get(0).input;
+  // The first pixel of the gradient is black, and so is the first of the normalised image.
+  EXPECT_NEAR(image[0][0][0].item<double>(), -0.485 / 0.229, 1e-4);
+}
+
+TEST_F(ImageFolderSource, HoldsOutEveryTenthImageWhereThereIsNoSplit) {
+  put_classes("", 10);
+  const DataSource source = open();
+  EXPECT_EQ(source.train->size(), 18);
+  EXPECT_EQ(source.test->size(), 2);
+  EXPECT_TRUE(source.test->get(0).input.equal(source.test->get(1).input)) << "the tenth of each class";
+}
+
+TEST_F(ImageFolderSource, AugmentsTheTrainingImagesAlone) {
+  put_classes("train/", 4);
+  put_classes("test/", 4);
+  for (const std::vector<std::string>& augment :
+       std::vector<std::vector<std::string>>{{"crop", "flip"}, {"resized_crop"}}) {
+    const DataSource source = open(augment);
+    EXPECT_EQ(source.held_out, "test");
+    EXPECT_EQ(source.train->get(0).input.sizes(), source.input_shape);
+    EXPECT_FALSE(source.train->in_epoch(0)->get(3).input.equal(source.train->in_epoch(1)->get(3).input));
+    EXPECT_TRUE(source.test->in_epoch(0)->get(3).input.equal(source.test->in_epoch(1)->get(3).input));
+  }
+}
+
+TEST_F(ImageFolderSource, RefusesSplitsThatDoNotFit) {
+  put_classes("train/", 2);
+  EXPECT_THAT(error_of([&] { open(); }), HasSubstr("none of val, validation, test"));
+  put_classes("val/", 2);
+  put("val/horse/1.png", 1);
+  EXPECT_THAT(error_of([&] { open(); }), AllOf(HasSubstr("horse"), HasSubstr("cat, dog")));
+  EXPECT_THROW(open_data({.name = "image_folder"}), InvalidArgument) << "no data.path";
+}
+
+}  // namespace
+}  // namespace trireme::data

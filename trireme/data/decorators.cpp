@@ -1,0 +1,84 @@
+#include "trireme/data/decorators.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme::data {
+
+TransformedDataset::TransformedDataset(std::shared_ptr<const Dataset> images, Transforms transforms,
+                                       std::uint64_t seed)
+    : images_(std::move(images)), transforms_(std::move(transforms)), seed_(seed) {}
+
+Example TransformedDataset::get(std::int64_t index) const {
+  Example example = images_->get(index);
+  Random random(seed_, Random::key_of("transform"), epoch_, index);
+  for (const auto& transform : transforms_) example.input = transform->apply(example.input, random);
+  return example;
+}
+
+std::shared_ptr<const Dataset> TransformedDataset::in_epoch(std::uint64_t epoch) const {
+  auto view = std::make_shared<TransformedDataset>(*this);
+  view->epoch_ = epoch;
+  if (auto images = images_->in_epoch(epoch)) view->images_ = std::move(images);
+  return view;
+}
+
+SubsetDataset::SubsetDataset(std::shared_ptr<const Dataset> whole, std::vector<std::int64_t> indices)
+    : whole_(std::move(whole)), indices_(std::make_shared<std::vector<std::int64_t>>(std::move(indices))) {
+  require(!indices_->empty(), "a part of a data set needs at least one sample");
+  for (const std::int64_t index : *indices_) {
+    require(index >= 0 && index < whole_->size(), "sample ", index, " cannot be part of a data set of ",
+            whole_->size());
+  }
+}
+
+std::vector<std::int64_t> SubsetDataset::in_whole(std::span<const std::int64_t> indices) const {
+  std::vector<std::int64_t> result;
+  for (const std::int64_t index : indices) {
+    require(index >= 0 && index < size(), "sample ", index, " of a part of ", size(), " was asked for");
+    result.push_back((*indices_)[static_cast<std::size_t>(index)]);
+  }
+  return result;
+}
+
+Example SubsetDataset::get(std::int64_t index) const { return whole_->get(in_whole({&index, 1})[0]); }
+
+Example SubsetDataset::get_batch(std::span<const std::int64_t> indices) const {
+  if (!indices.empty()) return whole_->get_batch(in_whole(indices));
+  return Dataset::get_batch(indices);
+}
+
+std::shared_ptr<const Dataset> SubsetDataset::in_epoch(std::uint64_t epoch) const {
+  auto whole = whole_->in_epoch(epoch);
+  if (!whole) return nullptr;
+  auto view = std::make_shared<SubsetDataset>(*this);
+  view->whole_ = std::move(whole);
+  return view;
+}
+
+ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> parts) : parts_(std::move(parts)) {
+  require(!parts_.empty(), "nothing to put one behind the other: there is no data set");
+  for (const auto& part : parts_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + part->size());
+}
+
+Example ConcatDataset::get(std::int64_t index) const {
+  require(index >= 0 && index < size(), "sample ", index, " of ", size(), " was asked for");
+  const auto part =
+      static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+  return parts_[part]->get(part == 0 ? index : index - ends_[part - 1]);
+}
+
+std::shared_ptr<const Dataset> ConcatDataset::in_epoch(std::uint64_t epoch) const {
+  auto view = std::make_shared<ConcatDataset>(*this);
+  bool varies = false;
+  for (auto& part : view->parts_) {
+    auto as_it_is = part->in_epoch(epoch);
+    if (!as_it_is) continue;
+    part = std::move(as_it_is);
+    varies = true;
+  }
+  return varies ? view : nullptr;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,116 @@
+#include "trireme/data/image_folder.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cctype>
+#include <mutex>
+#include <set>
+#include <system_error>
+
+#include "trireme/base/error.h"
+#include "trireme/data/internal/image_file.h"
+
+namespace trireme::data {
+namespace fs = std::filesystem;
+namespace {
+
+/// More undecodable images than this in a row are no accident.
+constexpr std::int64_t kMostInARow = 50;
+
+constexpr const char* kLayout = "expected FOLDER/CLASS/NAME.jpg (.jpeg, .png), one folder per class";
+
+bool is_image(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
+template <class Iterator, class Wanted>
+std::vector<fs::path> sorted_entries(const fs::path& folder, const Wanted& wanted) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (Iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (wanted(*entry)) found.push_back(entry->path());
+  }
+  if (error) throw DataError(text("cannot list ", folder.string(), ": ", error.message()));
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+struct ImagePath {
+  fs::path path;
+  std::int64_t label = 0;
+};
+
+}  // namespace
+
+struct ImageFolder::State {
+  State(Undecodable how, const Log& where) : undecodable(how), log(where) {}
+
+  void list(const fs::path& root) {
+    const auto is_folder = [](const fs::directory_entry& entry) { return entry.is_directory(); };
+    const auto is_image_file = [](const fs::directory_entry& entry) {
+      return entry.is_regular_file() && is_image(entry.path());
+    };
+    for (const fs::path& folder : sorted_entries<fs::directory_iterator>(root, is_folder)) {
+      const auto paths = sorted_entries<fs::recursive_directory_iterator>(folder, is_image_file);
+      if (paths.empty()) throw DataError(text("no image in ", folder.string(), "; ", kLayout));
+      for (const fs::path& path : paths) images.push_back({path, static_cast<std::int64_t>(classes.size())});
+      classes.push_back(folder.filename().string());
+    }
+    if (classes.empty()) throw DataError(text("no class in ", root.string(), "; ", kLayout));
+  }
+
+  Example read(const ImagePath& image) const {
+    return {read_image(image.path), at::scalar_tensor(image.label, at::kLong)};
+  }
+
+  void say_once(const DataError& reason, const ImagePath& instead) const {
+    const std::lock_guard lock(mutex);
+    if (!said.insert(reason.what()).second) return;
+    log.warning(reason.what(), "; ", instead.path.string(), " stands in for it");
+  }
+
+  const Undecodable undecodable;
+  const Log log;
+  std::vector<ImagePath> images;
+  std::vector<std::string> classes;
+  mutable std::mutex mutex;
+  mutable std::set<std::string> said;  ///< under the mutex
+};
+
+ImageFolder::ImageFolder(const fs::path& root, Undecodable undecodable, const Log& log)
+    : state_(std::make_unique<State>(undecodable, log)) {
+  state_->list(root);
+}
+
+ImageFolder::~ImageFolder() = default;
+
+std::int64_t ImageFolder::size() const { return static_cast<std::int64_t>(state_->images.size()); }
+
+const std::vector<std::string>& ImageFolder::classes() const { return state_->classes; }
+
+Example ImageFolder::get(std::int64_t index) const {
+  require(index >= 0 && index < size(), "image ", index, " of ", size(), " was asked for");
+  const auto image = [&](std::int64_t i) -> const ImagePath& {
+    return state_->images[static_cast<std::size_t>(i % size())];
+  };
+  for (std::int64_t tried = 0;; ++tried) {
+    try {
+      return state_->read(image(index + tried));
+    } catch (const DataError& reason) {
+      if (state_->undecodable == Undecodable::kError) {
+        throw DataError(text(reason.what(), "; remove it, or set data.undecodable = \"skip\""));
+      }
+      if (tried + 1 == std::min(kMostInARow, size())) {
+        throw DataError(text(reason.what(), "; it is the last of ", tried + 1,
+                             " undecodable images in a row: is this the right folder?"));
+      }
+      state_->say_once(reason, image(index + tried + 1));
+    }
+  }
+}
+
+}  // namespace trireme::data

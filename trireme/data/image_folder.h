@@ -1,0 +1,38 @@
+#pragma once
+// Images in folders, one folder per class: ROOT/CLASS/any/depth/NAME.{jpg,jpeg,png}, the layout of
+// ImageNet and of torchvision's ImageFolder. Classes are the names of the folders in order, images come in
+// the order of their paths: the numbers are the same on every machine. Images are decoded when they are asked
+// for, nothing is kept. Immutable but for what it has warned of; thread-safe.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/base/log.h"
+#include "trireme/data/dataset.h"
+
+namespace trireme::data {
+
+enum class Undecodable {
+  kError,  ///< DataError that names the file
+  kSkip,   ///< the next image in order that decodes stands in for it, which is said once per file
+};
+
+class ImageFolder : public Dataset {
+ public:
+  /// Throws DataError when there is no such folder, no class in it, or a class without an image.
+  ImageFolder(const std::filesystem::path& root, Undecodable undecodable, const Log& log);
+  ~ImageFolder() override;
+
+  std::int64_t size() const override;
+  /// input: u8 (3, height, width), as large as the file says.
+  Example get(std::int64_t index) const override;
+  const std::vector<std::string>& classes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trireme::data
