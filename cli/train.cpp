@@ -14,7 +14,7 @@ int run_as_rank(const TrainArguments& train, const train::RunConfig& config) {
   const train::StopRequest stop;
   const auto context = comm::Context::from_environment(config.comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
-  return train::run_training(config, *context, start, &stop).exit_code;
+  return train::run_training(config, *context, {.start = start, .stop = &stop}).exit_code;
 }
 
 }  // namespace

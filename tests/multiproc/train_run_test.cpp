@@ -148,5 +148,34 @@ TEST_F(TrainCommand, TerminationStopsAllRanksAtAStepAndResumeGoesOn) {
   EXPECT_EQ(summary("stopped")["steps"], steps + 5);
 }
 
+/// 50 MB after every step: whenever the signal comes, a checkpoint is being written.
+TEST_F(TrainCommand, SigtermInTheMiddleOfASaveLeavesTheStateOfTheLastStep) {
+  const auto heavy = [&](const std::string& name, int steps) {
+    return command(name, 2,
+                   {"--resume", "--set", "model.hidden=[2048,2048]", "--set", "checkpoint.every_steps=1",
+                    "--set", text("train.max_steps=", steps), "--set", "run.log_every_steps=1", "--set",
+                    "eval.every_steps=1000"});
+  };
+  const auto fresh = [&](const std::string& name, int steps) {
+    std::vector<std::string> words = heavy(name, steps);
+    std::erase(words, "--resume");
+    return words;
+  };
+  ChildProcess child(fresh("killed", 100));
+  ASSERT_TRUE(child.wait_for_output("step 1/100", 60));
+  child.send_signal(SIGTERM);
+  const ChildResult result = child.wait(60);
+  ASSERT_EQ(result.exit_code, 128 + SIGTERM) << result.out << result.err;
+  const int steps = summary("killed")["steps"];
+  const ChildResult verified =
+      run({bin("trireme"), "checkpoint", "verify", (folder_ / "killed").string()}, {}, 30);
+  EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
+  EXPECT_THAT(verified.out,
+              HasSubstr(text("step-", std::string(7, '0').substr(text(steps).size() - 1), steps)));
+  ASSERT_EQ(run(heavy("killed", steps + 2), {}, 60).exit_code, 0);
+  ASSERT_EQ(run(fresh("whole", steps + 2), {}, 60).exit_code, 0);
+  EXPECT_EQ(summary("killed")["weights_xxh3"], summary("whole")["weights_xxh3"]);
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -1,9 +1,9 @@
 #include "trireme/base/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -14,6 +14,9 @@
 namespace trireme {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr std::size_t kLeastGrowth = 4096;
+constexpr off_t kHandOver = off_t{8} << 20;
 
 [[noreturn]] void fail(std::string_view what, const fs::path& path) {
   const int code = errno;
@@ -57,15 +60,21 @@ void sync_folder(const fs::path& folder) {
 std::string read_file(const fs::path& path) {
   const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) fail("open", path);
-  std::string content;
-  std::array<char, 1 << 16> buffer;
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) fail("read", path);
+  // One byte more than the file says, so that its end is seen without growing; some files (in /proc) say 0.
+  std::string content(static_cast<std::size_t>(info.st_size) + 1, '\0');
+  std::size_t end = 0;
   for (;;) {
-    const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
+    if (end == content.size()) content.resize(2 * end + kLeastGrowth);
+    const ssize_t got = ::read(fd.get(), content.data() + end, content.size() - end);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read", path);
-    if (got == 0) return content;
-    content.append(buffer.data(), static_cast<std::size_t>(got));
+    if (got == 0) break;
+    end += static_cast<std::size_t>(got);
   }
+  content.resize(end);
+  return content;
 }
 
 void write_file_atomic(const fs::path& path, const std::function<void(const FileSink&)>& fill) {
@@ -73,7 +82,15 @@ void write_file_atomic(const fs::path& path, const std::function<void(const File
   try {
     Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (fd.get() < 0) fail("create", temporary);
-    fill([&](std::span<const std::byte> bytes) { write_all(fd.get(), bytes, path); });
+    off_t written = 0, handed_over = 0;
+    fill([&](std::span<const std::byte> bytes) {
+      write_all(fd.get(), bytes, path);
+      written += static_cast<off_t>(bytes.size());
+      if (written - handed_over < kHandOver) return;
+      // The disk begins at once, so that less is left for the sync at the end; a hint, which may fail.
+      ::sync_file_range(fd.get(), handed_over, written - handed_over, SYNC_FILE_RANGE_WRITE);
+      handed_over = written;
+    });
     if (::fsync(fd.get()) != 0) fail("sync", path);
     if (!fd.close()) fail("close", path);
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename to", path);

@@ -1,13 +1,14 @@
 #include "trireme/checkpoint/safetensors.h"
 
 #include <ATen/ops/empty.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "trireme/base/files.h"
 #include "trireme/checkpoint/internal/dtype.h"
 #include "trireme/checkpoint/internal/safetensors_header.h"
+#include "trireme/checkpoint/internal/xxh3.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -32,29 +34,54 @@ at::Tensor plain(const std::string& name, const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
 }
 
+/// Writing and hashing pass over memory in pieces that stay in the cache from one to the other.
+constexpr std::size_t kPiece = std::size_t{1} << 20;
+
+/// Reads a file from its begin to its end, and hashes what it reads.
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& path) : path_(path), stream_(path, std::ios::binary) {
+  explicit Reader(const std::filesystem::path& path)
+      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     std::error_code error;
     size_ = std::filesystem::file_size(path, error);
-    if (error || !stream_) {
-      throw DataError(
-          text("cannot open ", path.string(), ": ", error ? error.message() : std::strerror(errno)));
+    if (error || descriptor_ < 0) {
+      const std::string reason = error ? error.message() : std::strerror(errno);
+      if (descriptor_ >= 0) ::close(descriptor_);
+      throw DataError(text("cannot open ", path.string(), ": ", reason));
     }
+    ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
   }
+  ~Reader() { ::close(descriptor_); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
 
   std::uint64_t size() const { return size_; }
 
-  void read(std::uint64_t offset, void* target, std::size_t count) {
-    stream_.seekg(static_cast<std::streamoff>(offset));
-    stream_.read(static_cast<char*>(target), static_cast<std::streamsize>(count));
-    if (!stream_) throw DataError(text("cannot read ", count, " bytes at ", offset, " of ", path_.string()));
+  /// The next `count` bytes.
+  void read(void* target, std::size_t count) {
+    auto* next = static_cast<std::byte*>(target);
+    for (std::size_t left = count; left > 0;) {
+      const ssize_t got = ::read(descriptor_, next, std::min(left, kPiece));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        throw DataError(text("cannot read ", left, " bytes at ", position_, " of ", path_.string(), ": ",
+                             got < 0 ? std::strerror(errno) : "the file ends there"));
+      }
+      const auto size = static_cast<std::size_t>(got);
+      hash_.add(std::span(next, size));
+      next += size;
+      left -= size;
+      position_ += size;
+    }
   }
+
+  FileDigest digest() const { return {.bytes = position_, .xxh3 = hash_.hex()}; }
 
  private:
   const std::filesystem::path& path_;
-  std::ifstream stream_;
-  std::uint64_t size_ = 0;
+  int descriptor_;
+  std::uint64_t size_ = 0, position_ = 0;
+  Xxh3 hash_;
 };
 
 /// Length of the JSON header, checked against the file.
@@ -63,7 +90,7 @@ std::uint64_t header_length(Reader& reader, const std::string& file) {
     throw DataError(text(file, " is not a safetensors file: it has only ", reader.size(), " bytes"));
   }
   std::array<unsigned char, 8> bytes;
-  reader.read(0, bytes.data(), bytes.size());
+  reader.read(bytes.data(), bytes.size());
   std::uint64_t length = 0;
   for (std::size_t i = bytes.size(); i-- > 0;) length = (length << 8) | bytes[i];
   if (length > kMaxHeaderBytes || length > reader.size() - 8) {
@@ -73,17 +100,11 @@ std::uint64_t header_length(Reader& reader, const std::string& file) {
   return length;
 }
 
-struct PlacedHeader {
-  SafetensorsHeader header;
-  std::uint64_t data_begin = 0;
-};
-
-PlacedHeader read_header(Reader& reader, const std::string& file) {
+SafetensorsHeader read_header(Reader& reader, const std::string& file) {
   const std::uint64_t length = header_length(reader, file);
   std::string json(static_cast<std::size_t>(length), '\0');
-  reader.read(8, json.data(), json.size());
-  const std::uint64_t data_begin = 8 + length;
-  return {.header = parse_header(json, reader.size() - data_begin, file), .data_begin = data_begin};
+  reader.read(json.data(), json.size());
+  return parse_header(json, reader.size() - sizeof length - length, file);
 }
 
 /// A bool that is neither 0 nor 1 is undefined behaviour for whoever looks at it.
@@ -98,8 +119,8 @@ void check_bools(const at::Tensor& tensor, const std::string& name, const std::s
 
 }  // namespace
 
-void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
-                      const std::map<std::string, std::string>& metadata) {
+FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                            const std::map<std::string, std::string>& metadata) {
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
   std::vector<at::Tensor> values;
   std::uint64_t end = 0;
@@ -116,16 +137,25 @@ void save_safetensors(const std::filesystem::path& path, const TensorMap& tensor
   }
   const std::string json = header_json(header);
   const std::uint64_t length = json.size();
+  Xxh3 hash;
   write_file_atomic(path, [&](const FileSink& sink) {
-    sink(std::as_bytes(std::span(&length, 1)));
-    sink(std::as_bytes(std::span(json)));
-    for (const at::Tensor& value : values) sink(bytes_of(value));
+    const auto put = [&](std::span<const std::byte> bytes) {
+      for (std::size_t begin = 0; begin < bytes.size(); begin += kPiece) {
+        const auto piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
+        hash.add(piece);
+        sink(piece);
+      }
+    };
+    put(std::as_bytes(std::span(&length, 1)));
+    put(std::as_bytes(std::span(json)));
+    for (const at::Tensor& value : values) put(bytes_of(value));
   });
+  return {.bytes = sizeof length + json.size() + end, .xxh3 = hash.hex()};
 }
 
 SafetensorsContents inspect_safetensors(const std::filesystem::path& path) {
   Reader reader(path);
-  SafetensorsHeader header = read_header(reader, path.string()).header;
+  SafetensorsHeader header = read_header(reader, path.string());
   SafetensorsContents contents{.file = path.filename().string(),
                                .file_bytes = reader.size(),
                                .tensors = {},
@@ -142,16 +172,16 @@ SafetensorsContents inspect_safetensors(const std::filesystem::path& path) {
 SafetensorsFile load_safetensors(const std::filesystem::path& path) {
   const std::string file = path.string();
   Reader reader(path);
-  PlacedHeader placed = read_header(reader, file);
+  SafetensorsHeader header = read_header(reader, file);
   SafetensorsFile result;
-  result.metadata = std::move(placed.header.metadata);
-  for (const HeaderEntry& entry : placed.header.entries) {
+  result.metadata = std::move(header.metadata);
+  for (const HeaderEntry& entry : header.entries) {
     at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.type));
-    if (tensor.nbytes() > 0)
-      reader.read(placed.data_begin + entry.begin, tensor.mutable_data_ptr(), tensor.nbytes());
+    if (tensor.nbytes() > 0) reader.read(tensor.mutable_data_ptr(), tensor.nbytes());
     if (entry.type == at::kBool) check_bools(tensor, entry.name, file);
     result.tensors.emplace(entry.name, std::move(tensor));
   }
+  result.digest = reader.digest();
   return result;
 }
 

@@ -16,15 +16,22 @@ namespace trireme::checkpoint {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
+/// Of all bytes of a file.
+struct FileDigest {
+  std::uint64_t bytes = 0;
+  std::string xxh3;  ///< 64 bits as 16 hex digits
+};
+
 struct SafetensorsFile {
   TensorMap tensors;
   std::map<std::string, std::string> metadata;
+  FileDigest digest = {};  ///< of what was read
 };
 
 /// f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool, any shape, contiguous or not, CPU or not. Throws DataError when
-/// the file cannot be written; the old file stays then.
-void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
-                      const std::map<std::string, std::string>& metadata = {});
+/// the file cannot be written; the old file stays then. Returns the digest of what was written.
+FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                            const std::map<std::string, std::string>& metadata = {});
 
 /// Throws DataError that says what is wrong: not such a file, truncated, offsets out of range or overlapping,
 /// unknown dtype, header longer than the file.

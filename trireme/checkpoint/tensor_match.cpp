@@ -46,4 +46,19 @@ void check_same_tensors(const TensorMap& found, const TensorMap& expected, const
                        "; choose the model they were saved from, or rename them"));
 }
 
+std::vector<std::string> drop_tied_copies(TensorMap& found, const TensorMap& expected) {
+  const auto is_copy = [&](const at::Tensor& tensor) {
+    return std::any_of(found.begin(), found.end(), [&](const auto& item) {
+      return expected.contains(item.first) && item.second.scalar_type() == tensor.scalar_type() &&
+             item.second.equal(tensor);
+    });
+  };
+  std::vector<std::string> dropped;
+  for (const auto& [name, tensor] : found) {
+    if (tensor.dim() >= 2 && !expected.contains(name) && is_copy(tensor)) dropped.push_back(name);
+  }
+  for (const std::string& name : dropped) found.erase(name);
+  return dropped;
+}
+
 }  // namespace trireme::checkpoint

@@ -3,6 +3,7 @@
 // may differ, copying converts them. Stateless; thread-safe.
 
 #include <string>
+#include <vector>
 
 #include "trireme/checkpoint/safetensors.h"
 
@@ -11,5 +12,10 @@ namespace trireme::checkpoint {
 /// Throws DataError unless `found` has the names of `expected`, each with the same shape: counts, and the
 /// first five, of the missing, the unexpected and the differently shaped tensors. `source` names the file.
 void check_same_tensors(const TensorMap& found, const TensorMap& expected, const std::string& source);
+
+/// Removes from `found` what `expected` does not know and what is bit by bit a tensor that it does: weights
+/// that Python's model holds under two names (a tied embedding and head) are saved under both. Tensors of
+/// fewer than two dims stay: biases and norms are alike by chance. Returns the names removed.
+std::vector<std::string> drop_tied_copies(TensorMap& found, const TensorMap& expected);
 
 }  // namespace trireme::checkpoint

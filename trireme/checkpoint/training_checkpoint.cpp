@@ -53,14 +53,17 @@ void sync_folder(const fs::path& folder) {
 }
 
 void write_files(const TrainingCheckpoint& checkpoint, const fs::path& folder) {
-  save_safetensors(folder / kModelFile, checkpoint.model, {{"step", std::to_string(checkpoint.step)}});
-  save_safetensors(folder / kOptimizerFile, checkpoint.optimizer,
-                   {{"step", std::to_string(checkpoint.step)}});
-  write_file_atomic(folder / kConfigFile, checkpoint.config);
   Manifest manifest{
       .step = checkpoint.step, .epoch = checkpoint.epoch, .batch = checkpoint.batch, .files = {}};
-  for (const char* name : {kModelFile, kOptimizerFile, kConfigFile})
-    manifest.files.push_back(record_of(folder, name));
+  const std::map<std::string, std::string> metadata = {{"step", std::to_string(checkpoint.step)}};
+  const auto save = [&](const char* name, const TensorMap& tensors) {
+    const FileDigest digest = save_safetensors(folder / name, tensors, metadata);
+    manifest.files.push_back({.name = name, .bytes = digest.bytes, .xxh3 = digest.xxh3});
+  };
+  save(kModelFile, checkpoint.model);
+  save(kOptimizerFile, checkpoint.optimizer);
+  write_file_atomic(folder / kConfigFile, checkpoint.config);
+  manifest.files.push_back(record_of(folder, kConfigFile));
   write_manifest(folder, manifest);
 }
 
@@ -108,13 +111,24 @@ void remove_outdated(const fs::path& folder, std::int64_t saved_step, int keep) 
   std::for_each(all.begin(), later - keep, remove_checkpoint);
 }
 
-Manifest read_verified_manifest(const fs::path& folder) {
-  Manifest manifest = read_manifest(folder);
-  for (const FileRecord& record : manifest.files) {
-    if (const std::string problem = problem_of(folder, record); !problem.empty())
-      throw DataError(text((folder / record.name).string(), " ", problem));
+/// Throws DataError where the file is not what the manifest says.
+void check_file(const fs::path& folder, const FileRecord& record) {
+  if (const std::string problem = problem_of(folder, record); !problem.empty())
+    throw DataError(text((folder / record.name).string(), " ", problem));
+}
+
+/// Reads the tensors and the checksum in one pass; what is wrong with the file comes before what is wrong
+/// with its content.
+TensorMap load_checked(const fs::path& folder, const FileRecord& record) {
+  try {
+    SafetensorsFile file = load_safetensors(folder / record.name);
+    if (file.digest.bytes == record.bytes && file.digest.xxh3 == record.xxh3) return std::move(file.tensors);
+  } catch (const DataError&) {
+    check_file(folder, record);
+    throw;
   }
-  return manifest;
+  check_file(folder, record);
+  throw DataError(text((folder / record.name).string(), " changes while it is read"));
 }
 
 }  // namespace
@@ -154,13 +168,19 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
 }
 
 TrainingCheckpoint load_checkpoint(const fs::path& checkpoint_folder) {
-  const Manifest manifest = read_verified_manifest(checkpoint_folder);
-  return {.step = manifest.step,
-          .epoch = manifest.epoch,
-          .batch = manifest.batch,
-          .model = load_safetensors(checkpoint_folder / kModelFile).tensors,
-          .optimizer = load_safetensors(checkpoint_folder / kOptimizerFile).tensors,
-          .config = read_file(checkpoint_folder / kConfigFile)};
+  const Manifest manifest = read_manifest(checkpoint_folder);
+  TrainingCheckpoint loaded{.step = manifest.step, .epoch = manifest.epoch, .batch = manifest.batch};
+  for (const FileRecord& record : manifest.files) {
+    if (record.name == kModelFile) {
+      loaded.model = load_checked(checkpoint_folder, record);
+    } else if (record.name == kOptimizerFile) {
+      loaded.optimizer = load_checked(checkpoint_folder, record);
+    } else {
+      check_file(checkpoint_folder, record);
+    }
+  }
+  loaded.config = read_file(checkpoint_folder / kConfigFile);
+  return loaded;
 }
 
 std::optional<TrainingCheckpoint> load_latest_checkpoint(const fs::path& folder, const Log& log) {

@@ -5,7 +5,8 @@
 // transposed token embedding. Layers without bias, as nanoGPT's training configurations have them.
 // Parameters: "transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight",
 // "transformer.h.0.attn.c_attn.weight", ..., "transformer.ln_f.weight". The last layer has no parameter of
-// its own: nanoGPT's "lm_head.weight" is "transformer.wte.weight".
+// its own: nanoGPT's "lm_head.weight" is "transformer.wte.weight"; its files hold it under both names, which
+// model.weights takes.
 
 #include <torch/nn/modules/embedding.h>
 

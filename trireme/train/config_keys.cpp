@@ -180,6 +180,8 @@ std::vector<ConfigKey> make_table() {
                [] {
                  return std::vector<std::string>{"none", "loss", "accuracy"};
                }}),
+      key("checkpoint.asynchronous", &C::checkpoint, &CheckpointOptions::asynchronous,
+          "checkpoints are written while training goes on; false: it waits for the disk"),
       key("parallel.data", &C::parallel, &ParallelOptions::data,
           "replicas of the model; 0: as many as there are ranks", {.least = 0, .most = kMaxInt}),
       key("parallel.bucket_mib", &C::parallel, &ParallelOptions::bucket_mib,

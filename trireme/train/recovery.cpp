@@ -8,7 +8,6 @@
 #include <array>
 
 #include "trireme/base/error.h"
-#include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/model_state.h"
 
@@ -108,17 +107,21 @@ void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm:
   trainer.seek(step.item<std::int64_t>());
 }
 
-void save(Trainer& trainer, const Progress& progress, const RunConfig& config,
-          const std::filesystem::path& folder, std::int64_t keep) {
+checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, const Progress& progress,
+                                           const RunConfig& config) {
   const std::int64_t step = trainer.steps_done(), per_epoch = trainer.steps_per_epoch();
-  checkpoint::TrainingCheckpoint checkpoint{.step = step,
-                                            .epoch = static_cast<std::uint64_t>(step / per_epoch),
-                                            .batch = step % per_epoch,
-                                            .model = state_of(trainer.model()),
-                                            .optimizer = trainer.state(),
-                                            .config = describe(config)};
-  checkpoint.optimizer.emplace(kProgress, pack(progress));
-  checkpoint::save_checkpoint(folder, checkpoint, static_cast<int>(keep));
+  checkpoint::TrainingCheckpoint snapshot{.step = step,
+                                          .epoch = static_cast<std::uint64_t>(step / per_epoch),
+                                          .batch = step % per_epoch,
+                                          .model = state_of(trainer.model()),
+                                          .optimizer = trainer.state(),
+                                          .config = describe(config)};
+  for (const auto& buffer : trainer.model().named_buffers()) {
+    at::Tensor& saved = snapshot.model.at(buffer.key());
+    saved = saved.clone();
+  }
+  snapshot.optimizer.emplace(kProgress, pack(progress));
+  return snapshot;
 }
 
 }  // namespace trireme::train

@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 
+#include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/comm/context.h"
 #include "trireme/train/epoch_loss.h"
 #include "trireme/train/run_config.h"
@@ -33,9 +34,10 @@ enum class NoCheckpoint {
 void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm::Context& context,
             const std::filesystem::path& folder, NoCheckpoint otherwise);
 
-/// Writes the state behind the last step as the newest checkpoint of `folder`, and removes all but `keep`.
-/// For rank 0. Throws DataError.
-void save(Trainer& trainer, const Progress& progress, const RunConfig& config,
-          const std::filesystem::path& folder, std::int64_t keep);
+/// The state behind the last step, as it is saved. Parameters and trainer.state() are shared with the trainer
+/// and stay as they are until its next update (Trainer::before_changes); buffers, which the next forward
+/// changes, are copied. For rank 0.
+checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, const Progress& progress,
+                                           const RunConfig& config);
 
 }  // namespace trireme::train

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
 #include "trireme/base/text.h"
+#include "trireme/checkpoint/background_saver.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/dataset.h"
 #include "trireme/train/epoch_loss.h"
@@ -18,30 +19,40 @@
 namespace trireme::train {
 namespace {
 
+using Destination = checkpoint::BackgroundSaver::Destination;
+using Destinations = std::vector<Destination>;
+
 /// One run on one rank.
 class Run {
  public:
-  Run(const RunConfig& config, comm::Context& context, const data::DataSource& data, RunStart start)
+  Run(const RunConfig& config, comm::Context& context, const data::DataSource& data, const RunPlan& plan)
       : config_(config),
         context_(context),
+        plan_(plan),
         folder_{config.run_folder()},
         held_out_(data.held_out),
         trainer_(config, context, data) {
     const bool restarted = context.environment().restart_count > 0;
-    if (start == RunStart::kResume || restarted) {
+    if (plan.start == RunStart::kResume || restarted) {
       resume(trainer_, progress_, config, context, folder_.checkpoints(),
              restarted ? NoCheckpoint::kStartFresh : NoCheckpoint::kError);
     }
     if (context.is_main()) {
       recorder_.emplace(config, context.world_size(), trainer_.steps_done(), trainer_.total_steps());
+      if (config.checkpoint.asynchronous) {
+        saver_.emplace();
+        trainer_.before_changes([this] { saver_->wait_until_copied(); });
+      }
     }
+    if (plan.callbacks.on_start) plan.callbacks.on_start(trainer_);
   }
 
-  void train(const StopRequest* stop) {
-    while (!trainer_.finished() && stop_signal_ == 0) {
-      step(stop == nullptr ? 0 : stop->signal());
+  void train() {
+    while (!trainer_.finished() && stop_signal_ == 0 && !stopped_) {
+      step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
       if (is_due(config_.eval.every_steps, trainer_.steps_per_epoch())) evaluate();
-      if (config_.checkpoint.every_steps > 0 && is_due(config_.checkpoint.every_steps, 0)) save_checkpoint();
+      if (const Destinations due = destinations_due(); !due.empty()) save(due);
+      if (saver_) saver_->check();
     }
     take(trainer_.last_report(), times_);
   }
@@ -53,8 +64,9 @@ class Run {
   /// `at`: what had passed when the step of the report was over.
   void take(const std::optional<StepReport>& report, StepTimes at);
   void evaluate();
-  void keep_best();
-  void save_checkpoint();
+  Destinations destinations_due();
+  Destination newest() const { return {folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep)}; }
+  void save(const Destinations& destinations);
   /// True every `every` steps, or every `otherwise` steps where `every` is 0.
   bool is_due(std::int64_t every, std::int64_t otherwise) const {
     return trainer_.steps_done() % (every > 0 ? every : otherwise) == 0;
@@ -62,15 +74,19 @@ class Run {
 
   const RunConfig& config_;
   comm::Context& context_;
+  const RunPlan& plan_;
   const RunFolder folder_;
   const std::string held_out_;
   Trainer trainer_;
-  std::optional<RunRecorder> recorder_;  ///< on rank 0
-  StepTimes times_, times_before_;       ///< of the whole run, and at the last line of metrics
+  std::optional<RunRecorder> recorder_;               ///< on rank 0
+  std::optional<checkpoint::BackgroundSaver> saver_;  ///< on rank 0 of a run that saves asynchronously
+  StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
   Progress progress_;
   std::optional<Evaluation> evaluation_;
-  std::int64_t evaluated_step_ = -1, saved_step_ = -1;
+  std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
+  double saving_s_ = 0;                                 ///< by the training thread itself
   int stop_signal_ = 0;
+  bool stopped_ = false;  ///< by a callback
   const double started_s_ = now_s();
 };
 
@@ -101,6 +117,7 @@ void Run::take(const std::optional<StepReport>& report, StepTimes at) {
     progress_.epoch_loss.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->samples);
   }
   stop_signal_ = report->stop_signal;
+  if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);
   if (!recorder_ ||
       (report->step % config_.run.log_every_steps != 0 && report->step != trainer_.total_steps())) {
     return;
@@ -114,36 +131,55 @@ void Run::evaluate() {
   evaluation_ = trainer_.evaluate();
   evaluated_step_ = trainer_.steps_done();
   if (recorder_) recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
-  keep_best();
+  if (plan_.callbacks.on_evaluation)
+    stopped_ = plan_.callbacks.on_evaluation(evaluated_step_, *evaluation_) == RunControl::kStop;
 }
 
-/// The state behind the best evaluation so far, beside the newest ones.
-void Run::keep_best() {
-  if (config_.checkpoint.best == "none") return;
-  const double score = config_.checkpoint.best == "loss" ? -evaluation_->loss : evaluation_->accuracy();
-  if (!(score > progress_.best_score)) return;
-  progress_.best_score = score;
-  if (recorder_) save(trainer_, progress_, config_, folder_.best(), /*keep=*/1);
+/// Where the state behind the last step belongs: it is the newest, or the best so far, or nothing of note.
+Destinations Run::destinations_due() {
+  Destinations due;
+  const CheckpointOptions& options = config_.checkpoint;
+  if (options.every_steps > 0 && is_due(options.every_steps, 0) && saved_step_ != trainer_.steps_done()) {
+    saved_step_ = trainer_.steps_done();
+    due.push_back(newest());
+  }
+  if (options.best != "none" && evaluated_step_ == trainer_.steps_done()) {
+    const double score = options.best == "loss" ? -evaluation_->loss : evaluation_->accuracy();
+    if (score > progress_.best_score) {
+      progress_.best_score = score;
+      due.push_back({folder_.best(), /*keep=*/1});
+    }
+  }
+  return due;
 }
 
 /// The report of the last step comes first: nothing that has diverged is saved.
-void Run::save_checkpoint() {
+void Run::save(const Destinations& destinations) {
   take(trainer_.last_report(), times_);
-  saved_step_ = trainer_.steps_done();
   if (!recorder_) return;
-  context_.status().set_action(text("step ", saved_step_, ": writing a checkpoint"));
-  save(trainer_, progress_, config_, folder_.checkpoints(), config_.checkpoint.keep);
+  context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
+  const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer_, progress_, config_);
+  if (saver_) return saver_->save(snapshot, destinations);
+  const double begin_s = now_s();
+  for (const auto& [folder, keep] : destinations) checkpoint::save_checkpoint(folder, snapshot, keep);
+  saving_s_ += now_s() - begin_s;
 }
 
 RunResult Run::finish() {
-  const bool interrupted = !trainer_.finished();
-  if (interrupted && saved_step_ != trainer_.steps_done()) save_checkpoint();
-  if (!interrupted && evaluated_step_ != trainer_.steps_done()) evaluate();
+  const bool interrupted = !trainer_.finished() && !stopped_;
+  if (interrupted && saved_step_ != trainer_.steps_done()) save({newest()});
+  if (!interrupted && evaluated_step_ != trainer_.steps_done()) {
+    evaluate();
+    if (const Destinations due = destinations_due(); !due.empty()) save(due);
+  }
+  if (saver_) saver_->wait();
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
   context_.world().all_reduce(rss, comm::ReduceOp::kMax);
   const auto averages = trainer_.use_averages();
   const checkpoint::TensorMap weights = state_of(trainer_.model());
-  RunResult result{.status = interrupted ? "interrupted" : "completed",
+  RunResult result{.status = interrupted ? "interrupted"
+                             : stopped_  ? "stopped"
+                                         : "completed",
                    .exit_code = interrupted ? 128 + stop_signal_ : 0,
                    .folder = folder_.root,
                    .world_size = context_.world_size(),
@@ -152,6 +188,8 @@ RunResult Run::finish() {
                    .held_out = held_out_,
                    .train_loss = progress_.epoch_loss.mean(),
                    .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
+                   .steps_s = times_.steps_s,
+                   .checkpoint_stall_s = saver_ ? saver_->stalled_s() : saving_s_,
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
                    .weights_xxh3 = checkpoint::xxh3_of(weights)};
@@ -177,14 +215,13 @@ void check_same_config(const RunConfig& config, comm::Context& context) {
 
 }  // namespace
 
-RunResult run_training(const RunConfig& config, comm::Context& context, RunStart start,
-                       const StopRequest* stop) {
+RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
   check_same_config(config, context);
   const data::DataSource data =
       data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
   check_run_config(config, context.world_size(), data);
-  Run run(config, context, data, start);
-  run.train(stop);
+  Run run(config, context, data, plan);
+  run.train();
   return run.finish();
 }
 

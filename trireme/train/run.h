@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "trireme/comm/context.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/run_config.h"
+#include "trireme/train/step_reports.h"
 #include "trireme/train/stop_request.h"
 
 namespace trireme::train {
@@ -21,8 +23,12 @@ enum class RunStart {
   kResume,  ///< goes on from the newest valid checkpoint of that name
 };
 
+class Trainer;
+
+enum class RunControl { kContinue, kStop };
+
 struct RunResult {
-  std::string status;  ///< "completed", "interrupted"
+  std::string status;  ///< "completed", "stopped" (by a callback), "interrupted" (by a signal)
   int exit_code = 0;   ///< 0, or 128 + the signal that interrupted the run
   std::filesystem::path folder;
   int world_size = 1;
@@ -31,15 +37,35 @@ struct RunResult {
   std::string held_out = "test";         ///< name of the data it was on
   double train_loss = 0;                 ///< mean over the samples of the last epoch
   double samples_per_s = 0;              ///< all ranks together, time of evaluations and checkpoints left out
+  double steps_s = 0;                    ///< seconds in steps, of this process
+  double checkpoint_stall_s = 0;         ///< seconds for which saving kept training waiting
   double wall_s = 0;                     ///< of this process, from the start of the run
   std::uint64_t peak_rss_bytes = 0;      ///< of the largest rank
   std::string weights_xxh3;              ///< of parameters and buffers
 };
 
-/// Trains until the configured end, or until `stop` says so on any rank; all ranks end at the same step. A
-/// context whose launcher has restarted the world resumes by itself where a checkpoint is. Throws
+/// What a program of its own hangs into a run. Called on every rank, at the same steps; what is empty is left
+/// out. An exception ends the run as any other error does.
+struct RunCallbacks {
+  /// When model and optimizer are made and, where that was asked for, restored; before the first step.
+  std::function<void(Trainer&)> on_start = nullptr;
+  /// After every step: number, loss of the global batch, learning rate, ... It is told during the step after
+  /// it, when the ranks have exchanged their losses.
+  std::function<void(const StepReport&)> on_step = nullptr;
+  /// After every evaluation. All ranks have the same numbers: an answer that depends on nothing else is the
+  /// same on all of them, as it has to be. kStop ends the run behind this step, as if it had been the last.
+  std::function<RunControl(std::int64_t step, const Evaluation&)> on_evaluation = nullptr;
+};
+
+struct RunPlan {
+  RunStart start = RunStart::kFresh;
+  const StopRequest* stop = nullptr;  ///< asked before every step
+  RunCallbacks callbacks = {};
+};
+
+/// Trains until the configured end, or until `plan.stop` says so on any rank; all ranks end at the same step.
+/// A context whose launcher has restarted the world resumes by itself where a checkpoint is. Throws
 /// DivergedError (loss not finite: step and rank named), CommError, DataError, InvalidArgument.
-RunResult run_training(const RunConfig& config, comm::Context& context, RunStart start = RunStart::kFresh,
-                       const StopRequest* stop = nullptr);
+RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan = {});
 
 }  // namespace trireme::train

@@ -46,6 +46,7 @@ struct CheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: none
   std::int64_t keep = 2;         ///< older ones are removed
   std::string best = "none";     ///< "loss", "accuracy": what the checkpoint in best/ is the best in
+  bool asynchronous = true;      ///< written while training goes on; false: training waits for the disk
 };
 
 struct ParallelOptions {

@@ -82,6 +82,7 @@ void RunRecorder::summary(const RunResult& result) {
       {"samples_per_s", result.samples_per_s},
       {"world_size", std::int64_t{result.world_size}},
       {"steps", result.steps},
+      {"checkpoint_stall_s", result.checkpoint_stall_s},
       {"wall_s", result.wall_s},
       {"peak_rss_bytes", static_cast<std::int64_t>(result.peak_rss_bytes)},
       {"weights_xxh3", result.weights_xxh3},

@@ -49,7 +49,10 @@ std::shared_ptr<model::Model> with_weights(const RunConfig& config, const comm::
   const std::string& path = config.model.weights;
   if (path.empty() || !context.is_main()) return model;
   const at::NoGradGuard no_grad;
-  const checkpoint::TensorMap found = checkpoint::load_weights_file(path).tensors, ours = state_of(*model);
+  const checkpoint::TensorMap ours = state_of(*model);
+  checkpoint::TensorMap found = checkpoint::load_weights_file(path).tensors;
+  for (const std::string& name : checkpoint::drop_tied_copies(found, ours))
+    context.log().info(path, ": '", name, "' is a second name of a tensor that the model takes");
   checkpoint::check_same_tensors(found, ours, path);
   for (const auto& [name, tensor] : ours) at::Tensor(tensor).copy_(found.at(name));
   return model;
@@ -155,6 +158,7 @@ bool Trainer::gradients_are_usable() {
 }
 
 void Trainer::update() {
+  for (const auto& prepare : before_changes_) prepare();
   report_.skipped = !gradients_are_usable();
   if (report_.skipped) return;
   if (observer_) observer_(gradients_of(parameters_));
@@ -169,6 +173,7 @@ void Trainer::update() {
 
 Evaluation Trainer::evaluate() {
   context_.status().set_action(text("step ", step_, ": evaluation"));
+  for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
   const Evaluation evaluation =
       train::evaluate(*model_, *data_.test, context_.world(), config_.train.precision);

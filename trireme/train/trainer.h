@@ -57,6 +57,10 @@ class Trainer {
     observer_ = std::move(observer);
   }
 
+  /// Calls `prepare`, besides those that were given before, whenever parameters or state() are about to
+  /// change, in updates and evaluations: whoever reads them meanwhile has to be done when it returns.
+  void before_changes(std::function<void()> prepare) { before_changes_.push_back(std::move(prepare)); }
+
   /// Goes on behind step number `step`, after parameters and optimizer state have been restored.
   void seek(std::int64_t step);
 
@@ -99,6 +103,7 @@ class Trainer {
   StepReports reports_;
 
   std::function<void(const optim::NamedTensors&)> observer_;
+  std::vector<std::function<void()>> before_changes_;
   std::int64_t step_ = 0;  ///< steps done
   data::StepBatch batch_;
   std::vector<at::Tensor> losses_;  ///< of the micro-batches of the step

@@ -49,5 +49,20 @@ TEST(CheckSameTensors, NamesTheFirstFiveAndCountsTheRest) {
               HasSubstr("; 5 unexpected: 't0' [1], 't1' [1], 't2' [1], 't3' [1], 't4' [1];"));
 }
 
+TEST(DropTiedCopies, TakesOutTheSecondNameOfOneTensorAndNothingElse) {
+  const at::Tensor embedding = at::ones({5, 3});
+  TensorMap found = {{"wte.weight", embedding},
+                     {"lm_head.weight", embedding.clone()},
+                     {"bias", at::ones({3})},
+                     {"other.bias", at::ones({3})},
+                     {"other_head.weight", at::zeros({5, 3})},
+                     {"half_head.weight", embedding.to(at::kHalf)}};
+  EXPECT_THAT(drop_tied_copies(found, {{"wte.weight", at::zeros({5, 3})}, {"bias", at::zeros({3})}}),
+              testing::ElementsAre("lm_head.weight"));
+  EXPECT_EQ(found.size(), 5u);
+  TensorMap known = {{"a", embedding}, {"b", embedding}};
+  EXPECT_TRUE(drop_tied_copies(known, {{"a", embedding}, {"b", embedding}}).empty()) << "the model has both";
+}
+
 }  // namespace
 }  // namespace trireme::checkpoint

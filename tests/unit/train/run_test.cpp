@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <csignal>
+#include <mutex>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/data/idx_samples.h"
@@ -12,11 +14,13 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/run_folder.h"
+#include "trireme/train/trainer.h"
 
 namespace trireme::train {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -34,11 +38,12 @@ class RunTraining : public testing::Test {
     return config;
   }
 
-  static RunResult run(int ranks, const RunConfig& config, RunStart start = RunStart::kFresh,
-                       const StopRequest* stop = nullptr) {
+  RunResult run(int ranks, const RunConfig& config, RunStart start = RunStart::kFresh,
+                const StopRequest* stop = nullptr) const {
     RunResult result;
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
-      const RunResult mine = run_training(config, context, start, stop);
+      const RunResult mine =
+          run_training(config, context, {.start = start, .stop = stop, .callbacks = callbacks_});
       if (context.is_main()) result = mine;
     });
     return result;
@@ -55,6 +60,7 @@ class RunTraining : public testing::Test {
   }
 
   test::TemporaryFolder folder_;
+  RunCallbacks callbacks_;
 };
 
 TEST_F(RunTraining, EveryLineOfMetricsCountsTheTimeOfItsOwnSteps) {
@@ -121,6 +127,58 @@ TEST_F(RunTraining, TheBestEvaluationIsKeptAcrossAResume) {
   ASSERT_EQ(kept.size(), 1u);
   EXPECT_EQ(checkpoint::load_checkpoint(kept[0]).step, best.second);
   EXPECT_LT(best.second, 12) << "the last evaluation was the best: the test shows nothing";
+}
+
+TEST_F(RunTraining, CallbacksSeeStartStepsAndEvaluationsOnEveryRankAndMayStopTheRun) {
+  std::mutex mutex;
+  std::vector<std::int64_t> starts, steps, evaluations;
+  const auto note = [&](std::vector<std::int64_t>& list, std::int64_t step) {
+    const std::lock_guard lock(mutex);
+    list.push_back(step);
+  };
+  callbacks_.on_start = [&](Trainer& trainer) { note(starts, trainer.steps_done()); };
+  callbacks_.on_step = [&](const StepReport& report) { note(steps, report.step); };
+  callbacks_.on_evaluation = [&](std::int64_t step, const Evaluation& evaluation) {
+    note(evaluations, step);
+    EXPECT_GT(evaluation.loss, 0);
+    return step == 4 ? RunControl::kStop : RunControl::kContinue;
+  };
+  RunConfig early = config("early");
+  early.eval.every_steps = 2;
+  const RunResult result = run(2, early);
+  std::sort(steps.begin(), steps.end());
+  EXPECT_THAT(starts, ElementsAre(0, 0));
+  EXPECT_THAT(steps, ElementsAre(1, 1, 2, 2, 3, 3, 4, 4));
+  EXPECT_THAT(evaluations, testing::UnorderedElementsAre(2, 2, 4, 4));
+  EXPECT_EQ(result.status, "stopped");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.steps, 4);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "early/model.safetensors"));
+}
+
+TEST_F(RunTraining, SavingInTheBackgroundLeavesTheFilesOfSavingInTheForeground) {
+  RunConfig foreground = config("same");
+  foreground.checkpoint = {.every_steps = 1, .keep = 4, .best = "loss", .asynchronous = false};
+  foreground.optimizer.name = "adamw";
+  foreground.train.ema_decay = 0.9;
+  foreground.eval.every_steps = 1;
+  foreground.model.hidden = {1024};
+  foreground.train.global_batch = 4;
+  foreground.train.max_steps = 4;
+  run(2, foreground);
+  std::filesystem::rename(folder_ / "same", folder_ / "foreground");
+  RunConfig background = foreground;
+  background.checkpoint.asynchronous = true;
+  run(2, background);
+  const auto ours = checkpoint::list_checkpoints(folder_ / "same/checkpoints");
+  ASSERT_EQ(ours.size(), 4u);
+  for (const auto& path : ours) {
+    const auto name = path.filename();
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+      EXPECT_EQ(read_file(path / file), read_file(folder_ / "foreground/checkpoints" / name / file)) << name;
+    }
+  }
+  EXPECT_EQ(checkpoint::list_checkpoints(folder_ / "same/best").size(), 1u);
 }
 
 TEST_F(RunTraining, BeginsWithTheWeightsOfAFileWhereOneIsNamed) {

@@ -13,6 +13,7 @@
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/train/model_state.h"
+#include "trireme/train/recovery.h"
 
 namespace trireme::train {
 namespace {
@@ -256,7 +257,7 @@ class BrokenDataset : public data::Dataset {
   std::int64_t size() const override { return inner_->size(); }
   data::Example get(std::int64_t index) const override {
     data::Example example = inner_->get(index);
-    example.input = example.input * std::numeric_limits<float>::quiet_NaN();
+    example.input = example.input.sign() * std::numeric_limits<float>::max();  // the first layer overflows
     return example;
   }
 
@@ -285,6 +286,42 @@ TEST(Trainer, EveryRankNamesStepAndRankOfALossThatIsNotFinite) {
   for (const std::string& message : messages) {
     EXPECT_THAT(message, HasSubstr("step 1: the loss or the gradient is not a finite number on rank 1 "));
   }
+}
+
+TEST(Trainer, TellsBeforeParametersChangeInUpdatesAndEvaluations) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const data::DataSource data = small_data();
+    RunConfig config = small_config();
+    config.train.ema_decay = 0.9;  // evaluations put averages in the place of the parameters
+    Trainer trainer(config, context, data);
+    const at::Tensor weight = trainer.parameters()[0].second;
+    at::Tensor told;
+    trainer.before_changes([&] { told = weight.detach().clone(); });
+    for (const bool evaluate : {false, true, false}) {
+      const at::Tensor before = weight.detach().clone();
+      told = at::Tensor();
+      evaluate ? static_cast<void>(trainer.evaluate()) : static_cast<void>(trainer.step());
+      ASSERT_TRUE(told.defined());
+      EXPECT_TRUE(told.equal(before));
+      EXPECT_EQ(weight.equal(before), evaluate);
+    }
+  });
+}
+
+TEST(Snapshot, SharesParametersAndKeepsBuffersAsTheyAre) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const data::DataSource data = data::open_data({.name = "synthetic"});
+    RunConfig config = small_config();
+    config.model.name = "resnet18";
+    Trainer trainer(config, context, data);
+    const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer, {}, config);
+    const at::Tensor mean = trainer.model().named_buffers()["bn1.running_mean"];
+    const at::Tensor before = mean.clone();
+    trainer.model().forward(data.train->get_batch(std::vector<std::int64_t>{0, 1}).input);
+    ASSERT_FALSE(mean.equal(before)) << "the forward changes it";
+    EXPECT_TRUE(snapshot.model.at("bn1.running_mean").equal(before));
+    EXPECT_TRUE(snapshot.model.at("fc.weight").is_alias_of(trainer.model().named_parameters()["fc.weight"]));
+  });
 }
 
 TEST(Trainer, ALabelBeyondTheModelsClassesIsADataErrorThatNamesSampleAndClass) {

@@ -1,0 +1,53 @@
+#pragma once
+// Saves checkpoints while training goes on. save() hands over the tensors and returns; a thread copies them,
+// then writes and syncs the copy. Training may go on at once with whatever leaves these tensors alone
+// (forward and backward of the next step), and must call wait_until_copied() before it changes them (the
+// update). So what a save costs training is the part of the copy that the next forward and backward do not
+// cover. The copy's memory, as much as the tensors, is kept for the next save. Idea: CheckFreq (Mohan et al.,
+// FAST 2021, section 4.1), where the snapshot runs beside the computation that does not touch the weights.
+//
+// A write that fails leaves the folder's older checkpoints as they are, and its error is thrown by the next
+// call of check(), save() or wait(). One writer per folder. For one training thread.
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "trireme/checkpoint/training_checkpoint.h"
+
+namespace trireme::checkpoint {
+
+class BackgroundSaver {
+ public:
+  /// Where a checkpoint goes, and how many the folder keeps.
+  struct Destination {
+    std::filesystem::path folder;
+    int keep = 1;
+  };
+
+  BackgroundSaver();
+  /// Waits for the write in hand; an error in it that nobody has asked for is lost.
+  ~BackgroundSaver();
+  BackgroundSaver(const BackgroundSaver&) = delete;
+  BackgroundSaver& operator=(const BackgroundSaver&) = delete;
+
+  /// Begins to save; waits first for the save before to be on disk. Tensors on a device are copied before it
+  /// returns. Throws DataError when the save before has failed, or takes longer than half an hour.
+  void save(TrainingCheckpoint checkpoint, std::vector<Destination> destinations);
+
+  /// Returns when the tensors handed over may change. Cheap when there is nothing to wait for.
+  void wait_until_copied();
+  /// Throws the DataError of a save that has failed since the last call; waits for nothing.
+  void check();
+  /// Returns when everything is on disk. Throws DataError as save() does.
+  void wait();
+
+  /// Seconds that save() and wait_until_copied() have taken from training so far.
+  double stalled_s() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trireme::checkpoint
