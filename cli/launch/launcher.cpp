@@ -95,12 +95,12 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
 struct WorldStart {
   const MasterSocket* socket;  ///< null when the ranks are given a port
   int restart;
-  bool shows_bars;
+  const Screen* screen;
 };
 
 RankStart plan_rank(const LaunchOptions& options, const std::string& program, int local_rank,
                     const WorldStart& world) {
-  const auto [socket, restart, shows_bars] = world;
+  const auto [socket, restart, screen] = world;
   const int rank = options.node_rank * options.num_ranks + local_rank;
   const std::string addr = options.master_addr.empty() ? kLoopback : options.master_addr;
   std::map<std::string, std::string> variables = {
@@ -115,7 +115,7 @@ RankStart plan_rank(const LaunchOptions& options, const std::string& program, in
   if (::getenv("OMP_NUM_THREADS") == nullptr) {
     variables["OMP_NUM_THREADS"] = text(std::max(1, available_cores() / options.num_ranks));
   }
-  if (shows_bars && rank == 0) variables["TRIREME_TERMINAL"] = text(1);
+  if (screen->shows_bars() && rank == 0) variables["TRIREME_TERMINAL"] = text(screen->bar_columns());
   const bool hands_socket = socket != nullptr && rank == 0;
   if (hands_socket) variables["TRIREME_MASTER_FD"] = text(socket->fd());
   return {.rank = rank,
@@ -134,7 +134,7 @@ WorldStory run_world(const LaunchOptions& options, const std::string& program, S
   }
   std::vector<RankStart> starts;
   for (int rank = 0; rank < options.num_ranks; ++rank) {
-    starts.push_back(plan_rank(options, program, rank, {socket.get(), restart, screen.shows_bars()}));
+    starts.push_back(plan_rank(options, program, rank, {socket.get(), restart, &screen}));
   }
   Supervisor supervisor(options, screen, signals);
   supervisor.start(starts);

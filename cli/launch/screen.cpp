@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -49,6 +50,11 @@ void Screen::bar(std::string_view prefix, std::string_view text) {
   whole.append(prefix).append(text);
   bar_shown_ = true;
   write(STDOUT_FILENO, whole);
+}
+
+int Screen::bar_columns() const {
+  constexpr std::size_t kPrefix = 4;
+  return static_cast<int>(std::max(columns_of_stdout(), kPrefix) - kPrefix);
 }
 
 void Screen::note(std::string_view text) { line(STDERR_FILENO, "trireme launch: ", text); }

@@ -18,6 +18,8 @@ class Screen {
   /// A line of the launcher itself, on standard error.
   void note(std::string_view text);
   bool shows_bars() const { return terminal_; }
+  /// Characters that a bar may take behind "[0] "; 0 when that is not known.
+  int bar_columns() const;
 
  private:
   void write(int fd, std::string_view text);

@@ -14,7 +14,9 @@
 namespace trireme::telemetry {
 namespace {
 
-constexpr int kBarWidth = 24;
+constexpr std::size_t kWidestBar = 24, kNarrowestBar = 6;
+constexpr std::size_t kColumnsOfATerminal = 80;
+constexpr int kFewestColumns = 20;  // less is no width: older launchers only said that there is a terminal
 constexpr const char* kClearLine = "\x1b[K";
 
 std::string format(const char* pattern, double value) {
@@ -23,11 +25,20 @@ std::string format(const char* pattern, double value) {
   return buffer;
 }
 
-std::string bar(double done) {
-  const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * kBarWidth);
-  std::string result(kBarWidth, ' ');
+std::string bar(double done, std::size_t width) {
+  const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * static_cast<double>(width));
+  std::string result(width, ' ');
   std::fill_n(result.begin(), filled, '=');
   return text('[', result, ']');
+}
+
+/// As many of the parts as fit into so many characters, from the front; the first always.
+std::string joined(const std::vector<std::string>& parts, std::size_t columns) {
+  std::string line = parts.front();
+  for (std::size_t i = 1; i < parts.size() && line.size() + 2 + parts[i].size() <= columns; ++i) {
+    line += "  " + parts[i];
+  }
+  return line;
 }
 
 /// "  test accuracy 0.9112  test loss 0.2519": what an evaluation has found.
@@ -53,7 +64,10 @@ ConsoleStyle style_of_stdout() {
 
 int columns_of_stdout() {
   winsize size{};
-  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) return size.ws_col;
+  const char* of_launcher = std::getenv("TRIREME_TERMINAL");
+  const int columns = of_launcher == nullptr ? 0 : std::atoi(of_launcher);
+  return columns >= kFewestColumns ? columns : 0;
 }
 
 ConsoleSink::ConsoleSink(std::ostream& out, const ConsoleOptions& options) : out_(out), options_(options) {}
@@ -79,12 +93,8 @@ void ConsoleSink::write_step(const Record& record) {
   const double least_s = terminal ? options_.redraw_s : options_.plain_s;
   if (!last && drawn_s_ > 0 && now_s() - drawn_s_ < least_s) return;
   drawn_s_ = now_s();
-  if (!terminal) return write_line(progress_of(record));
-  const double total = std::max(1.0, static_cast<double>(options_.total_steps));
-  std::string line = text(bar(record.number("step", 0) / total), ' ', progress_of(record));
-  // One character stays free: a full line would move to the next.
-  if (options_.columns > 0) line.resize(std::min<std::size_t>(line.size(), options_.columns - 1));
-  out_ << kClearLine << line << '\r' << std::flush;
+  if (!terminal) return write_line(joined(parts_of(record), std::string::npos));
+  out_ << kClearLine << bar_line(record) << '\r' << std::flush;
   bar_shown_ = true;
 }
 
@@ -98,17 +108,38 @@ void ConsoleSink::clear_bar() {
   bar_shown_ = false;
 }
 
-std::string ConsoleSink::progress_of(const Record& record) const {
-  const auto step = static_cast<std::int64_t>(record.number("step", 0));
+std::string ConsoleSink::bar_line(const Record& record) const {
+  // One character stays free: a full line would move to the next.
+  const std::size_t columns =
+      (options_.columns > 0 ? static_cast<std::size_t>(options_.columns) : kColumnsOfATerminal) - 1;
+  constexpr std::size_t kFrame = 3;  // "[", "] "
+  const std::size_t for_parts = columns - std::min(columns, kNarrowestBar + kFrame);
+  const std::string parts = joined(parts_of(record), for_parts);
+  const std::size_t for_bar = columns - std::min(columns, parts.size() + kFrame);
+  const double total = std::max(1.0, static_cast<double>(options_.total_steps));
   std::string line =
-      text("step ", step, "/", options_.total_steps, "  loss ", format("%.4f", record.number("loss", 0)),
-           "  ", format("%.0f", record.number("samples_per_s", 0)), " samples/s  lr ",
-           format("%.3g", record.number("lr", 0)));
+      text(bar(record.number("step", 0) / total, std::clamp(for_bar, kNarrowestBar, kWidestBar)), ' ', parts);
+  line.resize(std::min(line.size(), columns));
+  return line;
+}
+
+std::vector<std::string> ConsoleSink::parts_of(const Record& record) const {
+  const auto step = static_cast<std::int64_t>(record.number("step", 0));
+  std::vector<std::string> parts = {text("step ", step, "/", options_.total_steps),
+                                    "loss " + format("%.4f", record.number("loss", 0)),
+                                    format("%.0f", record.number("samples_per_s", 0)) + " samples/s"};
   const double step_s = record.number("step_s", 0);
   if (step < options_.total_steps && step_s > 0) {
-    line += text("  eta ", human_duration(step_s * static_cast<double>(options_.total_steps - step)));
+    parts.push_back("eta " + human_duration(step_s * static_cast<double>(options_.total_steps - step)));
   }
-  return line;
+  parts.push_back("lr " + format("%.3g", record.number("lr", 0)));
+  if (record.has("data_wait") && record.has("comm_wait")) {
+    parts.push_back(text("data ", format("%.0f", 100 * record.number("data_wait", 0)), "% comm ",
+                         format("%.0f", 100 * record.number("comm_wait", 0)), "%"));
+  }
+  if (record.has("grad_norm")) parts.push_back("norm " + format("%.3g", record.number("grad_norm", 0)));
+  if (record.has("loss_scale")) parts.push_back("scale " + format("%.0f", record.number("loss_scale", 0)));
+  return parts;
 }
 
 }  // namespace trireme::telemetry

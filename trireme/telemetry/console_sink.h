@@ -1,11 +1,13 @@
 #pragma once
 // Progress for people: on a terminal, also the launcher's, one line that is redrawn, elsewhere (files, pipes)
-// a plain line every few seconds. Understands the trainer's records "step", "eval" and "note". Writes to one
-// stream that it does not own; one thread.
+// a plain line every few seconds. What a step shows stands in the order of its importance; a bar that would
+// not fit into the terminal is first made shorter, then loses what stands last. Understands the trainer's
+// records "step", "eval" and "note". Writes to one stream that it does not own; one thread.
 
 #include <cstdint>
 #include <iosfwd>
 #include <string>
+#include <vector>
 
 #include "trireme/base/clock.h"
 #include "trireme/telemetry/sink.h"
@@ -21,13 +23,14 @@ enum class ConsoleStyle {
 /// (TRIREME_TERMINAL is set: the launcher draws what ends with "\r" in place).
 ConsoleStyle style_of_stdout();
 
-/// Characters in a line of the terminal that is standard output; 0 when it is none.
+/// Characters in a line of the terminal that is standard output, or that the launcher shows it on
+/// (TRIREME_TERMINAL); 0 when neither is known.
 int columns_of_stdout();
 
 struct ConsoleOptions {
   ConsoleStyle style = ConsoleStyle::kPlain;
   std::int64_t total_steps = 0;
-  int columns = 0;        ///< the bar is cut to fit into a line; 0: as long as it is
+  int columns = 0;        ///< the bar fits into a line of so many characters; 0: not known, taken as 80
   double redraw_s = 0.1;  ///< least time between two drawings of the bar
   double plain_s = 5;     ///< least time between two plain progress lines
 };
@@ -46,8 +49,11 @@ class ConsoleSink : public Sink {
   void write_step(const Record& record);
   void write_line(const std::string& line);
   void clear_bar();
-  /// "step 120/1000  loss 0.4312  12400 samples/s  lr 0.0500  eta 1m 02s"
-  std::string progress_of(const Record& record) const;
+  /// What fits into one line of the terminal.
+  std::string bar_line(const Record& record) const;
+  /// "step 120/1000", "loss 0.4312", "12400 samples/s", "eta 1m 02s", "lr 0.05", "data 1% comm 12%",
+  /// "norm 2.31", "scale 65536": the most important first.
+  std::vector<std::string> parts_of(const Record& record) const;
 
   std::ostream& out_;
   const ConsoleOptions options_;

@@ -123,6 +123,10 @@ std::string charts(const RunData& run) {
                     .unit = "before clipping",
                     .series = with_mean("2-norm", run.curve("grad_norm")),
                     .scale = ChartScale::kAuto});
+  out += figure_of({.title = "Loss scale",
+                    .unit = "",
+                    .series = {{"loss scale", run.curve("loss_scale"), 0, LineStyle::kLine}},
+                    .scale = ChartScale::kAuto});
   if (out.empty()) return "<p class=\"sub\">No step was written down.</p>\n";
   return text("<div class=\"charts\">\n", out, "</div>\n");
 }

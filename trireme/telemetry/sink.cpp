@@ -1,5 +1,6 @@
 #include "trireme/telemetry/sink.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace trireme::telemetry {
@@ -11,6 +12,10 @@ double Record::number(std::string_view name, double otherwise) const {
     if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
   }
   return otherwise;
+}
+
+bool Record::has(std::string_view name) const {
+  return std::any_of(fields.begin(), fields.end(), [&](const auto& field) { return field.first == name; });
 }
 
 std::string to_json_line(const Record& record) {

@@ -20,6 +20,7 @@ struct Record {
 
   /// The number under that name; `otherwise` when there is none.
   double number(std::string_view name, double otherwise) const;
+  bool has(std::string_view name) const;
 };
 
 class Sink {

@@ -1,7 +1,9 @@
 #include "trireme/telemetry/sink.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <limits>
 #include <sstream>
 
@@ -66,14 +68,15 @@ TEST(ConsoleSink, PlainLinesAreThinnedButTheLastIsShown) {
     for (std::int64_t step = 1; step <= 3; ++step) sink.write(step_record(step));
   }
   EXPECT_EQ(out.str(),
-            "step 1/3  loss 0.5000  1000 samples/s  lr 0.05  eta 200 ms\n"
+            "step 1/3  loss 0.5000  1000 samples/s  eta 200 ms  lr 0.05\n"
             "step 3/3  loss 0.5000  1000 samples/s  lr 0.05\n");
 }
 
 TEST(ConsoleSink, BarIsRedrawnInPlaceAndClearedAtTheEnd) {
   std::ostringstream out;
   {
-    ConsoleSink sink(out, {.style = ConsoleStyle::kTerminal, .total_steps = 2, .redraw_s = 0});
+    ConsoleSink sink(out,
+                     {.style = ConsoleStyle::kTerminal, .total_steps = 2, .columns = 120, .redraw_s = 0});
     sink.write(step_record(1));
     sink.write(step_record(2));
     EXPECT_THAT(out.str(), EndsWith("\r"));
@@ -83,11 +86,55 @@ TEST(ConsoleSink, BarIsRedrawnInPlaceAndClearedAtTheEnd) {
   EXPECT_THAT(out.str(), EndsWith("\r\x1b[K"));
 }
 
-TEST(ConsoleSink, BarFitsIntoTheTerminal) {
+/// What the bar shows of a step about which everything is known, without the codes around it.
+std::string bar_of(int columns) {
   std::ostringstream out;
-  ConsoleSink sink(out, {.style = ConsoleStyle::kTerminal, .total_steps = 2, .columns = 30});
-  sink.write(step_record(1));
-  EXPECT_EQ(out.str(), "\x1b[K[============            ] st\r");
+  ConsoleSink sink(out, {.style = ConsoleStyle::kTerminal, .total_steps = 200000, .columns = columns});
+  Record record = step_record(100000);
+  record.fields.insert(
+      record.fields.end(),
+      {{"grad_norm", 2.3125}, {"loss_scale", 65536.0}, {"data_wait", 0.014}, {"comm_wait", 0.117}});
+  sink.write(record);
+  return out.str().substr(3, out.str().size() - 4);
+}
+
+TEST(ConsoleSink, AWideTerminalShowsEverything) {
+  EXPECT_EQ(
+      bar_of(160),
+      "[============            ] step 100000/200000  loss 0.5000  1000 samples/s  eta 2h 46m  lr 0.05  "
+      "data 1% comm 12%  norm 2.31  scale 65536");
+}
+
+TEST(ConsoleSink, ANarrowTerminalLosesTheBarThenTheLeastImportant) {
+  EXPECT_EQ(bar_of(110),
+            "[====     ] step 100000/200000  loss 0.5000  1000 samples/s  eta 2h 46m  lr 0.05  "
+            "data 1% comm 12%  norm 2.31");
+  EXPECT_EQ(bar_of(80), "[====    ] step 100000/200000  loss 0.5000  1000 samples/s  eta 2h 46m  lr 0.05");
+  EXPECT_EQ(bar_of(0), bar_of(80)) << "an unknown width is that of most terminals";
+  EXPECT_EQ(bar_of(20), "[===   ] step 10000") << "at least the beginning of the step";
+  for (int columns = 1; columns < 160; ++columns) {
+    EXPECT_LT(bar_of(columns).size(), static_cast<std::size_t>(columns));
+  }
+}
+
+TEST(ConsoleSink, PlainLinesShowEverythingThatIsKnown) {
+  std::ostringstream out;
+  ConsoleSink sink(out, {.style = ConsoleStyle::kPlain, .total_steps = 2});
+  Record record = step_record(1);
+  record.fields.emplace_back("loss_scale", 1024.0);
+  record.fields.emplace_back("grad_norm", 0.5);
+  sink.write(record);
+  EXPECT_EQ(out.str(), "step 1/2  loss 0.5000  1000 samples/s  eta 100 ms  lr 0.05  norm 0.5  scale 1024\n");
+}
+
+TEST(ColumnsOfStdout, AreTheLaunchersWhereThereIsNoTerminal) {
+  if (::isatty(STDOUT_FILENO) == 1) GTEST_SKIP() << "standard output is a terminal here";
+  ::setenv("TRIREME_TERMINAL", "96", 1);
+  EXPECT_EQ(columns_of_stdout(), 96);
+  ::setenv("TRIREME_TERMINAL", "1", 1);
+  EXPECT_EQ(columns_of_stdout(), 0) << "a launcher that does not know the width";
+  ::unsetenv("TRIREME_TERMINAL");
+  EXPECT_EQ(columns_of_stdout(), 0);
 }
 
 TEST(ConsoleSink, EvaluationClearsTheBarAndTakesALine) {
