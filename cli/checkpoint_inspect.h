@@ -2,10 +2,9 @@
 // `trireme checkpoint inspect` and `verify`: text or JSON on standard output.
 
 #include "cli/checkpoint_place.h"
+#include "cli/report_format.h"
 
 namespace trireme::cli {
-
-enum class ReportFormat { kText, kJson };
 
 /// The newest checkpoint of the place, or its file. Throws DataError.
 void inspect_checkpoints(const CheckpointPlace& place, ReportFormat format);

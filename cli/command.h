@@ -37,6 +37,7 @@ Command launch_command(const Arguments& arguments);
 Command doctor_command();
 Command completion_command(const Arguments& arguments);
 Command bench_command();
+Command runs_command();
 
 /// Declares FILE, --set and -n.
 void declare_ranks(CLI::App& app, RankArguments& ranks);

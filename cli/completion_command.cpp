@@ -43,6 +43,7 @@ std::vector<CommandWords> words_of(const std::vector<Command>& table) {
 std::string arguments_of(const std::string& command) {
   if (command == "bench") return "allreduce";
   if (command == "completion") return "bash zsh fish";
+  if (command == "runs") return "compare";
   if (command == "checkpoint") return "inspect verify export import";
   return "";
 }

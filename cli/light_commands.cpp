@@ -29,6 +29,7 @@ std::vector<Command> commands(const Arguments& arguments) {
   return {train_command([arguments](const TrainArguments&) { return hand_over(arguments); }),
           verify_command([arguments](const VerifyArguments&) { return hand_over(arguments); }),
           checkpoint_command([arguments](const CheckpointArguments&) { return hand_over(arguments); }),
+          runs_command(),
           launch_command(arguments),
           doctor_command(),
           bench_command(),

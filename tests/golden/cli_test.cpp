@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 
 namespace trireme::test {
@@ -20,6 +23,77 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "train", "--help"}).out, golden("help_train"));
   EXPECT_EQ(run({bin("trireme"), "verify", "--help"}).out, golden("help_verify"));
   EXPECT_EQ(run({bin("trireme"), "checkpoint", "--help"}).out, golden("help_checkpoint"));
+  EXPECT_EQ(run({bin("trireme"), "runs", "--help"}).out, golden("help_runs"));
+}
+
+/// A folder with a completed run, one that was killed, and one that is no run; times and all.
+class CliRuns : public testing::Test {
+ protected:
+  CliRuns() {
+    const std::string config =
+        "[run]\nname = \"quick\"\n[data]\nname = \"synthetic\"\n[model]\nname = \"mlp\"\n";
+    write("quick", "config.toml", config + "[optimizer]\nlr = 0.1\n");
+    write(
+        "quick", "summary.json",
+        "{\"name\": \"quick\", \"status\": \"completed\", \"test_accuracy\": 0.9123, \"test_loss\": 0.2512,\n"
+        " \"train_loss\": 0.2301, \"samples_per_s\": 48711.2, \"world_size\": 2, \"steps\": 128,\n"
+        " \"wall_s\": 2.02, \"weights_xxh3\": \"0123456789abcdef\"}");
+    write("killed", "config.toml", config + "[optimizer]\nlr = 0.05\n");
+    write("killed", "metrics.jsonl",
+          "{\"event\":\"step\",\"step\":60,\"loss\":0.4,\"samples_per_s\":50000.0}\n"
+          "{\"event\":\"eval\",\"step\":60,\"test_accuracy\":0.9,\"test_loss\":0.3}\n");
+    write("notes", "ideas.txt", "more data");
+  }
+
+  void write(const std::string& run, const std::string& file, const std::string& content) {
+    make_folder(folder_ / "runs" / run);
+    write_file_atomic(folder_ / "runs" / run / file, content);
+    const auto day = std::chrono::sys_seconds(std::chrono::sys_days(std::chrono::year(2026) / 11 / 21));
+    std::filesystem::last_write_time(
+        folder_ / "runs" / run / file,
+        std::chrono::file_clock::from_sys(day + std::chrono::minutes(num_files_++)));
+  }
+
+  ChildResult runs(const std::string& words) {
+    return run({"bash", "-c", "cd " + folder_.path().string() + " && " + bin("trireme") + " runs " + words},
+               {{"TZ", "UTC"}});
+  }
+
+  TemporaryFolder folder_;
+  int num_files_ = 0;
+};
+
+TEST_F(CliRuns, AreListedWithWhatIsNoneOfThem) {
+  const auto result = runs("");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, golden("runs"));
+}
+
+TEST_F(CliRuns, StandSideBySide) {
+  const auto result = runs("compare quick runs/killed notes");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, golden("runs_compare"));
+}
+
+TEST_F(CliRuns, AreJsonForPrograms) {
+  const auto list = nlohmann::json::parse(runs("--json").out);
+  ASSERT_EQ(list.size(), 3u);
+  EXPECT_EQ(list[0]["name"], "notes");
+  EXPECT_TRUE(list[0].contains("problem"));
+  EXPECT_EQ(list[1]["weights_xxh3"], "0123456789abcdef");
+  EXPECT_EQ(list[2]["status"], "unfinished");
+  EXPECT_EQ(list[2]["test_accuracy"], 0.9);
+  const auto both = nlohmann::json::parse(runs("compare quick killed --json").out);
+  EXPECT_EQ(both["runs"].size(), 2u);
+  EXPECT_EQ(both["settings"]["optimizer.lr"], nlohmann::json({"0.1", "0.05"}));
+  EXPECT_EQ(both["outcomes"]["steps"]["differences"], nlohmann::json({0.0, -68.0}));
+  EXPECT_TRUE(both["outcomes"]["train_loss"]["values"][1].is_null());
+}
+
+TEST_F(CliRuns, AFolderThatIsNotThereIsAnErrorOfData) {
+  const auto result = runs("elsewhere");
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_NE(result.err.find("elsewhere"), std::string::npos) << result.err;
 }
 
 TEST(CliErrors, AreTheGoldenTexts) {
@@ -40,6 +114,8 @@ TEST(CliErrors, AreTheGoldenTexts) {
                                              {"checkpoint", "export", "a"},
                                              {"checkpoint", "inspect", "a", "--force"},
                                              {"checkpoint", "import", "a", "b", "--json"},
+                                             {"runs", "a", "b"},
+                                             {"runs", "compare", "a"},
                                              {"bench", "allreduc"},
                                              {"completion", "tcsh"}}) {
     std::vector<std::string> command = {bin("trireme")};
@@ -63,7 +139,8 @@ TEST(CliCompletion, KnowsEveryCommandAndOption) {
   for (const std::string shell : {"bash", "zsh", "fish"}) {
     const auto result = run({bin("trireme"), "completion", shell});
     EXPECT_EQ(result.exit_code, 0);
-    for (const auto* word : {"train", "launch", "doctor", "bench", "backends", "max-restarts", "resume"}) {
+    for (const auto* word :
+         {"train", "launch", "doctor", "bench", "backends", "runs", "compare", "max-restarts", "resume"}) {
       EXPECT_NE(result.out.find(word), std::string::npos) << shell << " " << word;
     }
   }

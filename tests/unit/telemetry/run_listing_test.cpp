@@ -1,0 +1,101 @@
+#include "trireme/telemetry/run_listing.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::telemetry {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+class RunListing : public testing::Test {
+ protected:
+  void write(const std::string& run, const char* file, const std::string& content, int minute = 0) {
+    make_folder(folder_ / run);
+    write_file_atomic(folder_ / run / file, content);
+    using std::filesystem::file_time_type;
+    const auto start = std::chrono::file_clock::from_sys(
+        std::chrono::sys_seconds(std::chrono::sys_days(std::chrono::year(2026) / 11 / 21)));
+    std::filesystem::last_write_time(folder_ / run / file, start + std::chrono::minutes(minute));
+  }
+
+  void write_run(const std::string& name, const std::string& lr, double loss, int minute) {
+    write(name, "config.toml", text("[run]\nname = \"", name, "\"\n[optimizer]\nlr = ", lr, "\n"), minute);
+    write(name, "summary.json",
+          text("{\"status\":\"completed\",\"train_loss\":", loss, ",\"steps\":20,\"weights_xxh3\":\"ab\"}"),
+          minute);
+  }
+
+  std::vector<std::string> names() {
+    std::vector<std::string> result;
+    for (const ListedRun& listed : list_runs(folder_.path())) result.push_back(listed.run.name);
+    return result;
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(RunListing, TheMostRecentRunIsTheLast) {
+  write_run("b", "0.1", 1, 1);
+  write_run("c", "0.1", 1, 3);
+  write_run("a", "0.1", 1, 2);
+  EXPECT_THAT(names(), ElementsAre("b", "a", "c"));
+}
+
+TEST_F(RunListing, WhatIsNoRunSaysSoAndHidesNothing) {
+  write_run("good", "0.1", 1, 1);
+  write("notes", "todo.txt", "x");
+  write("torn", "summary.json", "{\"status\"");
+  write_file_atomic(folder_ / "a file", "is no folder");
+  const std::vector<ListedRun> runs = list_runs(folder_.path());
+  ASSERT_THAT(names(), testing::UnorderedElementsAre("notes", "torn", "good"));
+  EXPECT_EQ(runs.back().problem, "");
+  const std::string problems = runs[0].problem + runs[1].problem;
+  EXPECT_THAT(problems, HasSubstr("notes is no run's folder"));
+  EXPECT_THAT(problems, HasSubstr("summary.json: expected"));
+}
+
+TEST_F(RunListing, ARunWithoutSummaryIsUnfinished) {
+  write("going", "metrics.jsonl", "{\"event\":\"step\",\"step\":7,\"loss\":0.5,\"samples_per_s\":90.0}\n");
+  const std::vector<ListedRun> runs = list_runs(folder_.path());
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].run.status, "unfinished");
+  EXPECT_EQ(runs[0].run.steps, 7);
+}
+
+TEST_F(RunListing, AFolderThatIsNotThereIsAnErrorThatNamesIt) {
+  EXPECT_THAT(
+      [&] { list_runs(folder_ / "absent"); },
+      testing::ThrowsMessage<DataError>(testing::AllOf(HasSubstr("absent"), HasSubstr("trireme runs DIR"))));
+}
+
+TEST_F(RunListing, ComparisonHoldsTheSettingsThatDifferAndEveryOutcome) {
+  write_run("a", "0.1", 1.5, 1);
+  write_run("b", "0.05", 1.25, 2);
+  write("c", "config.toml", "[optimizer]\nlr = 0.1\nname = \"sgd\"\n");
+  write("c", "metrics.jsonl", "{\"event\":\"step\",\"step\":9,\"loss\":0.5,\"samples_per_s\":90.0}\n");
+  const std::vector<RunData> runs = {read_run(folder_ / "a"), read_run(folder_ / "b"),
+                                     read_run(folder_ / "c")};
+  const RunComparison comparison = compare_runs(runs);
+  EXPECT_THAT(comparison.settings, ElementsAre(Pair("optimizer.lr", ElementsAre("0.1", "0.05", "0.1")),
+                                               Pair("optimizer.name", ElementsAre("-", "-", "sgd"))));
+  ASSERT_EQ(comparison.outcomes.size(), 3u);
+  const Outcome &steps = comparison.outcomes[0], &loss = comparison.outcomes[1];
+  EXPECT_EQ(steps.name, "steps");
+  EXPECT_EQ(steps.difference(2), -11);
+  EXPECT_EQ(loss.name, "train_loss");
+  EXPECT_EQ(loss.difference(0), 0);
+  EXPECT_EQ(loss.difference(1), -0.25);
+  EXPECT_EQ(loss.difference(2), std::nullopt) << "an unfinished run has no mean of its last epoch";
+  EXPECT_EQ(comparison.outcomes[2].name, "samples_per_s") << "the unfinished run's last one";
+}
+
+}  // namespace
+}  // namespace trireme::telemetry
