@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ struct TrainArguments {
   RankArguments ranks;
   int max_restarts = 0;
   bool resume = false;
+  std::optional<std::string> trace;  ///< file of --trace; empty where none was named
+  std::string trace_steps;
 };
 Command train_command(std::function<int(const TrainArguments&)> run);
 

@@ -17,9 +17,26 @@ int run_as_rank(const TrainArguments& train, const train::RunConfig& config) {
   return train::run_training(config, *context, {.start = start, .stop = &stop}).exit_code;
 }
 
+std::string toml_text(const std::string& value) {
+  require(value.find_first_of("\"\\") == std::string::npos, "cannot pass on '", value,
+          "': it holds a quote or a backslash; use a configuration file");
+  return text('"', value, '"');
+}
+
+/// What --trace and --trace-steps say, as keys of the configuration, so that every rank is told.
+TrainArguments with_trace(TrainArguments train) {
+  std::vector<std::string>& overrides = train.ranks.overrides;
+  if (train.trace) {
+    overrides.push_back("run.trace=" + toml_text(train.trace->empty() ? "trace.json" : *train.trace));
+  }
+  if (!train.trace_steps.empty()) overrides.push_back("run.trace_steps=" + toml_text(train.trace_steps));
+  return train;
+}
+
 }  // namespace
 
-int run_train(const TrainArguments& train) {
+int run_train(const TrainArguments& given) {
+  const TrainArguments train = with_trace(given);
   const RankPlan plan = plan_ranks(train.ranks);
   require(train.max_restarts == 0 || plan.launches,
           "--max-restarts needs -n N with N > 1: a launcher that outlives the ranks");

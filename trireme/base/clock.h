@@ -2,6 +2,7 @@
 // Time: one monotonic clock, and deadlines. Nothing in the project waits without a Deadline.
 
 #include <chrono>
+#include <cstdint>
 
 namespace trireme {
 
@@ -11,6 +12,11 @@ using Seconds = std::chrono::duration<double>;
 /// Seconds on the monotonic clock; only differences mean something. On Linux all processes of a host share
 /// it.
 inline double now_s() { return Seconds(Clock::now().time_since_epoch()).count(); }
+
+/// The same in nanoseconds.
+inline std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
 
 /// A point in time by which a wait has to be over. A value; thread-safe.
 class Deadline {

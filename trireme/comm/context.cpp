@@ -158,6 +158,7 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
     parts.backend = find_backend(backend).make(request);
   }
   auto group = std::make_shared<Group::State>(std::move(parts));
+  if (trace != nullptr) group->set_trace(trace);
   if (watcher) watcher->watch(group);
   return Group(std::move(group));
 }
@@ -172,6 +173,11 @@ std::optional<Group> Context::new_group(const std::vector<int>& world_ranks, con
   }
   require(state_->group_names.insert(name).second, "new_group: there is a group '", name, "' already");
   return state_->make_group(world_ranks, name);
+}
+
+void Context::set_trace(telemetry::Trace* trace) {
+  state_->trace = trace;
+  world().state().set_trace(trace);
 }
 
 Context::~Context() { state_->leave(); }
@@ -218,6 +224,7 @@ const LaunchEnvironment& Context::environment() const { return state_->environme
 Group& Context::world() { return *state_->world; }
 const Log& Context::log() const { return state_->log; }
 telemetry::StatusPage& Context::status() { return *state_->status; }
+telemetry::Trace* Context::trace() const { return state_->trace; }
 c10d::Store& Context::store() { return *state_->store; }
 
 }  // namespace trireme::comm

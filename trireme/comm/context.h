@@ -57,6 +57,12 @@ class Context {
 
   const Log& log() const;
   telemetry::StatusPage& status();
+  /// From now on the operations of the world, and of groups that are made later, are spans there; null:
+  /// nowhere. The trace outlives what is made from this context meanwhile. Not while another thread
+  /// communicates.
+  void set_trace(telemetry::Trace* trace);
+  /// Where this rank's spans go; null when nothing is traced.
+  telemetry::Trace* trace() const;
   c10d::Store& store();
 
  private:

@@ -79,7 +79,7 @@ struct Pending::State {
       : group(std::move(of_group)), operation(issued), work(std::move(running)), tensors(std::move(held)) {}
 
   ~State() {
-    if (work && work->isCompleted()) group->end(operation.number, OperationRecord::State::kDone);
+    if (work && work->isCompleted()) group->end(operation.number, OperationRecord::State::kDone, work.get());
   }
 
   void wait() {
@@ -87,7 +87,9 @@ struct Pending::State {
     if (failed) group->throw_failure();
     if (!work) return;
     failed = true;
+    const std::int64_t begin_ns = group->begin_wait();
     group->wait(operation, *work);
+    group->end_wait(operation, begin_ns);
     failed = false;
     work.reset();
     tensors.clear();
@@ -122,6 +124,7 @@ Pending Group::State::issue(const std::shared_ptr<State>& self, Mode mode, Opera
     self->end(operation.number, OperationRecord::State::kDone);
     return {};
   }
+  const std::int64_t begin_ns = mode == Mode::kSync ? self->begin_wait() : 0;
   Work work;
   try {
     work = start(*self->parts.backend, mode == Mode::kAsync);
@@ -132,6 +135,7 @@ Pending Group::State::issue(const std::shared_ptr<State>& self, Mode mode, Opera
     return Pending(std::make_shared<Pending::State>(self, operation, std::move(work), std::move(tensors)));
   }
   self->wait(operation, *work);
+  self->end_wait(operation, begin_ns);
   return {};
 }
 
@@ -431,6 +435,8 @@ std::vector<OperationRecord> Group::recent_operations() const {
   for (const auto& operation : state_->recent()) records.push_back(operation.record());
   return records;
 }
+
+telemetry::Trace* Group::trace() const { return state_->trace(); }
 
 c10d::Backend& Group::backend() const {
   require(state_->parts.backend.defined(), "group '", name(), "' has one rank and therefore no backend");

@@ -21,6 +21,10 @@ namespace c10d {
 class Backend;
 }
 
+namespace trireme::telemetry {
+class Trace;
+}
+
 namespace trireme::comm {
 
 enum class ReduceOp { kSum, kAverage, kMin, kMax, kProduct };
@@ -117,6 +121,9 @@ class Group {
 
   /// The last operations, oldest first (at most 64).
   std::vector<OperationRecord> recent_operations() const;
+
+  /// Where this rank's spans go; null when nothing is traced.
+  telemetry::Trace* trace() const;
 
   /// The c10d backend below, for libraries that want one.
   c10d::Backend& backend() const;

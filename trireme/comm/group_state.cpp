@@ -3,10 +3,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/internal/timed_work.h"
 #include "trireme/comm/internal/watcher.h"
 
 namespace trireme::comm {
@@ -42,6 +44,8 @@ std::pair<std::string, bool> message_of(const std::exception_ptr& error) {
   }
 }
 
+std::int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
+
 /// An abort only says that another rank has failed; that rank tells why through the watcher.
 bool tells_a_cause(const std::string& what) {
   return what.find(" was aborted on rank ") == std::string::npos;
@@ -66,7 +70,7 @@ void Group::State::wait(const Operation& operation, c10d::Work& work) {
   } catch (...) {
     fail_operation(operation, std::current_exception());
   }
-  end(operation.number, OperationRecord::State::kDone);
+  end(operation.number, OperationRecord::State::kDone, &work);
 }
 
 void Group::State::fail_operation(const Operation& operation, const std::exception_ptr& error) {
@@ -100,14 +104,64 @@ void Group::State::fail_operation(const Operation& operation, const std::excepti
   throw_failure();
 }
 
-void Group::State::end(std::uint64_t number, OperationRecord::State how) {
+void Group::State::end(std::uint64_t number, OperationRecord::State how, const c10d::Work* work) {
   const double now = now_s();
   const std::lock_guard lock(mutex_);
   Operation& operation = ring_[number % kRingSize];
   if (operation.number != number) return;  // 64 younger operations have been issued meanwhile
+  const bool first = operation.state == OperationRecord::State::kIssued;
   operation.state = how;
   operation.done_s = now;
   show(parts, operation);
+  telemetry::TraceBuffer* trace = trace_.load(std::memory_order_acquire);
+  if (trace == nullptr || !trace->recording() || !first || !parts.backend) return;
+  telemetry::TraceSpan span = span_of(operation);
+  span.end_ns = ns_of(work == nullptr ? now : ended_s_of(*work, now));
+  trace->add(span);
+}
+
+void Group::State::set_trace(telemetry::Trace* trace) {
+  const std::lock_guard lock(mutex_);
+  trace_name_ = trace == nullptr ? nullptr : trace->intern(parts.name);
+  trace_ = trace == nullptr ? nullptr : &trace->add_lanes("group " + parts.name);
+}
+
+telemetry::Trace* Group::State::trace() const {
+  telemetry::TraceBuffer* trace = trace_.load(std::memory_order_acquire);
+  return trace == nullptr ? nullptr : &trace->trace();
+}
+
+telemetry::TraceSpan Group::State::span_of(const Operation& operation) const {
+  telemetry::TraceSpan span{.begin_ns = ns_of(operation.issued_s),
+                            .category = "comm",
+                            .name = name_of(operation.kind),
+                            .group = trace_name_};
+  span.arguments[0] = {"number", static_cast<std::int64_t>(operation.number)};
+  if (operation.dtype != at::ScalarType::Undefined) {
+    const auto size = static_cast<std::int64_t>(c10::elementSize(operation.dtype));
+    span.arguments[1] = {"bytes", operation.numel * size};
+  }
+  if (operation.peer >= 0) span.arguments[2] = {"peer", operation.peer};
+  return span;
+}
+
+std::int64_t Group::State::begin_wait() const {
+  const telemetry::TraceBuffer* trace = trace_.load(std::memory_order_acquire);
+  return trace != nullptr && trace->recording() && parts.backend ? now_ns() : 0;
+}
+
+void Group::State::end_wait(const Operation& operation, std::int64_t begin_ns) {
+  if (begin_ns == 0) return;
+  const std::lock_guard lock(mutex_);
+  telemetry::TraceBuffer* trace = trace_.load(std::memory_order_acquire);
+  if (trace == nullptr) return;
+  telemetry::TraceSpan span = span_of(operation);
+  span.begin_ns = begin_ns;
+  span.end_ns = now_ns();
+  span.category = "wait";
+  span.name = "waiting for other ranks";
+  span.thread = telemetry::this_thread_number();
+  trace->add(span);
 }
 
 bool Group::State::enter_failure(const std::string& cause) {

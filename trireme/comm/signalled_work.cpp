@@ -1,5 +1,6 @@
 #include "trireme/comm/internal/signalled_work.h"
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 
 namespace trireme::comm {
@@ -11,6 +12,7 @@ SignalledWork::SignalledWork(int rank, c10d::OpType type, std::vector<at::Tensor
 
 void SignalledWork::signal(std::exception_ptr failure) {
   std::call_once(once_, [&] {
+    ended_s_.store(now_s(), std::memory_order_relaxed);
     if (failure) {
       future_->setError(failure);
     } else {

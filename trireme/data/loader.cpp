@@ -88,8 +88,9 @@ struct Loader::State {
   void start() {
     for (int i = 0; i < options.workers; ++i) {
       workers.emplace_back([this, i] {
-        ::pthread_setname_np(::pthread_self(), text("data-", i).c_str());
-        work();
+        const std::string name = text("data-", i);
+        ::pthread_setname_np(::pthread_self(), name.c_str());
+        work(options.trace == nullptr ? nullptr : &options.trace->add_thread(name));
       });
     }
   }
@@ -115,7 +116,7 @@ struct Loader::State {
     return result;
   }
 
-  void work() {
+  void work(telemetry::TraceBuffer* trace) {
     std::unique_lock lock(mutex);
     for (;;) {
       // Idle workers wake up now and then only because no wait of the project is without a deadline.
@@ -127,6 +128,7 @@ struct Loader::State {
       lock.unlock();
       Slot slot{.ready = true, .batch = {}, .error = nullptr};
       try {
+        const telemetry::TraceScope span(trace, "data", "batch", {"batch", static_cast<std::int64_t>(step)});
         slot.batch = read(step);
       } catch (...) {
         slot.error = std::current_exception();

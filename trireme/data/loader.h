@@ -13,6 +13,7 @@
 
 #include "trireme/data/dataset.h"
 #include "trireme/data/sampler.h"
+#include "trireme/telemetry/trace.h"
 
 namespace trireme::data {
 
@@ -34,7 +35,8 @@ struct LoaderOptions {
   double timeout_s = 300;  ///< longest wait of next()
   std::uint64_t seed = 0;
   Sampler::Order order = Sampler::Order::kShuffled;
-  std::int64_t num_classes = 0;  ///< targets outside are a DataError; 0: anything goes
+  std::int64_t num_classes = 0;       ///< targets outside are a DataError; 0: anything goes
+  telemetry::Trace* trace = nullptr;  ///< where each batch that a worker reads is a span; outlives the loader
 };
 
 class Loader {

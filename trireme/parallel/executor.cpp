@@ -26,8 +26,8 @@ const Handler& handler_of(const ActionHandlers& handlers, schedule::ActionKind k
 }  // namespace
 
 Executor::Executor(schedule::Program program, int pipeline_rank, ActionHandlers handlers,
-                   telemetry::StatusPage& status)
-    : program_(std::move(program)), handlers_(std::move(handlers)), status_(status) {
+                   telemetry::StatusPage& status, telemetry::TraceBuffer* trace)
+    : program_(std::move(program)), handlers_(std::move(handlers)), status_(status), trace_(trace) {
   schedule::validate(program_);
   require(pipeline_rank >= 0 && pipeline_rank < static_cast<int>(program_.ranks.size()), "program '",
           program_.name, "' is for ", program_.ranks.size(), " pipeline ranks; there is no rank ",
@@ -36,14 +36,18 @@ Executor::Executor(schedule::Program program, int pipeline_rank, ActionHandlers 
     const Handler& handler = handler_of(handlers_, action.kind);
     require(handler != nullptr, "program '", program_.name, "' has the action ", schedule::to_text(action),
             ", but no handler was given for its kind");
-    steps_.push_back({action, schedule::to_text(action), &handler});
+    const std::string name = schedule::to_text(action);
+    const char* trace_name = trace == nullptr ? nullptr : trace->trace().intern(name);
+    steps_.push_back({action, name, trace_name, &handler});
   }
 }
 
 void Executor::run(std::uint64_t step) {
   status_.set_step(step);
-  for (const auto& [action, name, handler] : steps_) {
+  for (const auto& [action, name, trace_name, handler] : steps_) {
     status_.set_action(name);
+    const char* key = action.microbatch < 0 ? nullptr : "microbatch";
+    const telemetry::TraceScope span(trace_, "action", trace_name, {key, action.microbatch});
     (*handler)(action);
   }
 }

@@ -10,6 +10,7 @@
 
 #include "trireme/schedule/program.h"
 #include "trireme/telemetry/status_page.h"
+#include "trireme/telemetry/trace.h"
 
 namespace trireme::parallel {
 
@@ -23,9 +24,10 @@ struct ActionHandlers {
 
 class Executor {
  public:
-  /// Validates the program. Throws InvalidArgument when it cannot run or a handler that it needs is missing.
+  /// Validates the program. With `trace`, each action is a span there. Throws InvalidArgument when it cannot
+  /// run or a handler that it needs is missing.
   Executor(schedule::Program program, int pipeline_rank, ActionHandlers handlers,
-           telemetry::StatusPage& status);
+           telemetry::StatusPage& status, telemetry::TraceBuffer* trace = nullptr);
 
   /// Executes the rank's actions once, in order. `step` is the number shown in the status page.
   void run(std::uint64_t step);
@@ -40,12 +42,14 @@ class Executor {
   struct PreparedAction {
     schedule::Action action;
     std::string text;
+    const char* trace_name;  ///< null when nothing is traced
     const std::function<void(const schedule::Action&)>* handler;
   };
 
   schedule::Program program_;
   ActionHandlers handlers_;
   telemetry::StatusPage& status_;
+  telemetry::TraceBuffer* trace_;
   std::vector<PreparedAction> steps_;
 };
 

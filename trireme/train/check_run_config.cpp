@@ -3,6 +3,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/train/internal/check.h"
+#include "trireme/train/run_trace.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -67,12 +68,14 @@ std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config,
 }
 
 void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data) {
+  trace_options(config.run);
   check_ranks(config, world_size);
   check_sizes(config, world_size, data);
 }
 
 void check_run_config(const RunConfig& config, int world_size) {
   check_ranks(config, world_size);
+  trace_options(config.run);
   const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
   check_sizes(config, world_size, data);
   optim::make_optimizer(config.optimizer, {});

@@ -14,6 +14,7 @@
 #include "trireme/train/model_state.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/run_recorder.h"
+#include "trireme/train/run_trace.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -158,6 +159,8 @@ void Run::save(const Destinations& destinations) {
   take(trainer_.last_report(), times_);
   if (!recorder_) return;
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
+  const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
+                                   {"step", trainer_.steps_done()});
   const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer_, progress_, config_);
   if (saver_) return saver_->save(snapshot, destinations);
   const double begin_s = now_s();
@@ -220,9 +223,12 @@ RunResult run_training(const RunConfig& config, comm::Context& context, const Ru
   const data::DataSource data =
       data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
   check_run_config(config, context.world_size(), data);
+  RunTrace trace(config, context);
   Run run(config, context, data, plan);
   run.train();
-  return run.finish();
+  RunResult result = run.finish();
+  trace.finish();
+  return result;
 }
 
 }  // namespace trireme::train

@@ -32,7 +32,8 @@ data::LoaderOptions loader_options(const RunConfig& config, const comm::Context&
           .world_size = context.world_size(),
           .workers = config.data.workers,
           .seed = static_cast<std::uint64_t>(config.run.seed),
-          .num_classes = data.num_classes};
+          .num_classes = data.num_classes,
+          .trace = context.trace()};
 }
 
 parallel::DataParallelOptions data_parallel_options(const RunConfig& config) {
@@ -91,7 +92,7 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
       learning_rate_(make_learning_rate(config, total_steps_)),
       ddp_(context, with_weights(config, context, model_), data_parallel_options(config)),
       executor_(schedule::data_parallel(static_cast<int>(config.train.accumulation)), /*pipeline_rank=*/0,
-                handlers(), context.status()),
+                handlers(), context.status(), telemetry::main_of(context.trace())),
       reports_(context.world()),
       losses_(static_cast<std::size_t>(config.train.accumulation)) {
   model_->train();
@@ -100,8 +101,14 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
 }
 
 std::optional<StepReport> Trainer::step(int stop_signal) {
+  telemetry::TraceBuffer* trace = telemetry::main_of(context_.trace());
+  if (trace != nullptr) trace->trace().begin_step(step_ + 1);
+  const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
   context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
-  batch_ = loader_.next();
+  {
+    const telemetry::TraceScope waiting(trace, "data", "waiting for data");
+    batch_ = loader_.next();
+  }
   report_ = {.step = step_ + 1,
              .lr = learning_rate_->at(step_),
              .samples = batch_.global_size,
@@ -173,6 +180,8 @@ void Trainer::update() {
 
 Evaluation Trainer::evaluate() {
   context_.status().set_action(text("step ", step_, ": evaluation"));
+  const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "evaluation", "evaluation",
+                                   {"step", step_});
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
   const Evaluation evaluation =

@@ -186,8 +186,10 @@ void LocalGroup::run_first(Lock& lock, Patience patience, double timeout_s) {
 void LocalGroup::finish(Lock& lock, const Finished& finished, const std::exception_ptr& error) {
   std::vector<std::function<void()>> actions;
   std::vector<std::shared_ptr<void>> kept;
+  const double done_s = now_s();
   for (const auto& operation : finished) {
     operation->error_ = error;
+    operation->done_s_ = done_s;
     kept.push_back(std::move(operation->keeps_alive_));
     if (operation->when_done_) actions.push_back(std::move(operation->when_done_));
     operation->done_.store(true, std::memory_order_release);

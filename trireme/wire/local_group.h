@@ -28,6 +28,8 @@ class Operation {
   bool done() const { return done_.load(std::memory_order_acquire); }
   /// Null while it runs and when it went well.
   std::exception_ptr error() const { return done() ? error_ : nullptr; }
+  /// When it was done, on the monotonic clock; 0 while it runs.
+  double done_s() const { return done() ? done_s_ : 0; }
 
  private:
   friend class LocalGroup;
@@ -39,6 +41,7 @@ class Operation {
   Deadline deadline_ = Deadline::after_s(0);  ///< of a message
   bool posted_ = false;
   std::atomic<bool> done_{false};
+  double done_s_ = 0;
   std::exception_ptr error_;
   std::function<void()> when_done_;
   std::shared_ptr<void> keeps_alive_;

@@ -41,6 +41,7 @@ struct Context::State {
   std::shared_ptr<StatusLine> status_line;
   std::unique_ptr<Watcher> watcher;  ///< empty in a world of one
   bool failed = false;
+  telemetry::Trace* trace = nullptr;
   std::set<std::string> group_names{"world"};
   std::optional<Group> world;
 };

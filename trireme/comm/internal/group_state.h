@@ -15,6 +15,7 @@
 #include "trireme/comm/group.h"
 #include "trireme/comm/internal/operation.h"
 #include "trireme/telemetry/status_page.h"
+#include "trireme/telemetry/trace.h"
 
 namespace trireme::comm {
 
@@ -59,7 +60,8 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
 
   /// Numbers the operation and enters it into ring and status page. Throws the group's first failure.
   void begin(Operation& operation);
-  void end(std::uint64_t number, OperationRecord::State how);
+  /// `work` is that of an operation that was seen to have ended; null when it was given up.
+  void end(std::uint64_t number, OperationRecord::State how, const c10d::Work* work = nullptr);
   /// Waits until the operation is over. Throws CommError after failing the group.
   void wait(const Operation& operation, c10d::Work& work);
   /// Fails the group because of what happened to an operation.
@@ -74,6 +76,13 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   void check() const;
   [[noreturn]] void throw_failure() const;
 
+  /// From now on operations, and the waiting for them, are spans there; null: nowhere.
+  void set_trace(telemetry::Trace* trace);
+  telemetry::Trace* trace() const;
+  /// When a wait begins, in nanoseconds; 0 when nobody wants to know. Then what says that it is over.
+  std::int64_t begin_wait() const;
+  void end_wait(const Operation& operation, std::int64_t begin_ns);
+
   /// Operations that are issued and not over, oldest first.
   std::vector<Operation> pending() const;
   std::vector<Operation> recent() const;
@@ -82,6 +91,7 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
 
  private:
   bool enter_failure(const std::string& cause);
+  telemetry::TraceSpan span_of(const Operation& operation) const;
   std::uint64_t next_order(const Operation& operation);
 
   mutable std::mutex mutex_;
@@ -92,6 +102,8 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   std::array<Operation, kRingSize> ring_;
   std::atomic<bool> failed_ = false;
   std::string cause_;
+  std::atomic<telemetry::TraceBuffer*> trace_ = nullptr;  ///< written to under the mutex
+  const char* trace_name_ = nullptr;                      ///< of the group
 };
 
 }  // namespace trireme::comm

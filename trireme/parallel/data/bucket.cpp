@@ -91,6 +91,7 @@ Bucket make_bucket(const comm::Group& group, std::vector<Parameter>& parameters,
                                        : at::zeros({total}, first.options().requires_grad(false)),
                 .flag = {},
                 .pending = 0,
+                .started_ns = 0,
                 .wait = nullptr};
   bucket.flag = part_of(bucket.flat, numel, {1}, {1});
   std::int64_t offset = 0;

@@ -16,6 +16,7 @@
 #include <set>
 #include <utility>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 
 namespace trireme::parallel {
@@ -71,6 +72,7 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group,
   collect_parameters();
   if (!options.hook) options.hook = make_comm_hook("none");
   if (group.size() == 1) return;
+  if (telemetry::Trace* trace = group.trace()) trace_ = &trace->add_lanes("buckets");
   // Backward reaches the last layers first: without an observed order, the reverse one is the best guess.
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
@@ -206,6 +208,7 @@ void DistributedDataParallel::Reducer::mark_ready(std::size_t number) {
 void DistributedDataParallel::Reducer::start_ready_buckets() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     Bucket& bucket = buckets_[next_bucket_++];
+    if (trace_ != nullptr) bucket.started_ns = now_ns();
     bucket.wait = options.hook->start(group, bucket.flat, options.scale);
   }
 }

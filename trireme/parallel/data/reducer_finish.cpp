@@ -92,10 +92,23 @@ std::vector<bool> DistributedDataParallel::Reducer::exchange_used() {
 
 void DistributedDataParallel::Reducer::wait_for_buckets() {
   const double before = now_s();
-  for (Bucket& bucket : buckets_) {
-    if (const auto wait = std::exchange(bucket.wait, nullptr)) wait();
+  for (std::size_t number = 0; number < buckets_.size(); ++number) {
+    if (const auto wait = std::exchange(buckets_[number].wait, nullptr)) {
+      wait();
+      if (trace_ != nullptr && trace_->recording()) trace_bucket(number);
+    }
   }
   statistics.waited_s += now_s() - before;
+}
+
+/// From the moment when the bucket was full to that when its result was taken.
+void DistributedDataParallel::Reducer::trace_bucket(std::size_t number) const {
+  telemetry::TraceSpan span{
+      .begin_ns = buckets_[number].started_ns, .end_ns = now_ns(), .category = "bucket", .name = "bucket"};
+  span.arguments = {{{"bucket", static_cast<std::int64_t>(number)},
+                     {"bytes", static_cast<std::int64_t>(buckets_[number].flat.nbytes())},
+                     {"parameters", static_cast<std::int64_t>(buckets_[number].parameters.size())}}};
+  trace_->add(span);
 }
 
 /// Throws on all ranks when the pass of any rank did not reach all parameters.

@@ -5,11 +5,12 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "trireme/comm/internal/timed_work.h"
 #include "trireme/wire/local_group.h"
 
 namespace trireme::comm {
 
-class ShmWork : public c10d::Work {
+class ShmWork : public c10d::Work, public TimedWork {
  public:
   ShmWork(std::shared_ptr<wire::LocalGroup> group, std::shared_ptr<wire::Operation> operation,
           c10d::OpType type, std::vector<at::Tensor> outputs);
@@ -24,6 +25,7 @@ class ShmWork : public c10d::Work {
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override;
+  double ended_s() const override { return operation_->done_s(); }
 
  private:
   const std::shared_ptr<wire::LocalGroup> group_;

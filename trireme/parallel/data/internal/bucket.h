@@ -34,9 +34,10 @@ struct Parameter {
 struct Bucket {
   std::vector<std::size_t> parameters;  ///< numbers of its parameters, in order of their place
   at::Tensor flat;
-  at::Tensor flag;             ///< one spare element: not zero when a rank has something to say
-  std::size_t pending = 0;     ///< gradients still to come in this backward pass
-  std::function<void()> wait;  ///< waits for the reduction; empty when none is under way
+  at::Tensor flag;              ///< one spare element: not zero when a rank has something to say
+  std::size_t pending = 0;      ///< gradients still to come in this backward pass
+  std::int64_t started_ns = 0;  ///< of its reduction, where that is traced
+  std::function<void()> wait;   ///< waits for the reduction; empty when none is under way
 };
 
 /// Numbers of the parameters of each bucket, for parameters that become ready in the given order. A bucket is

@@ -14,6 +14,7 @@
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/data/internal/bucket.h"
 #include "trireme/parallel/data/internal/replicas.h"
+#include "trireme/telemetry/trace.h"
 
 namespace trireme::parallel {
 
@@ -64,6 +65,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void stand_in_for_unfired(Role role);
   std::vector<bool> exchange_used();
   void wait_for_buckets();
+  void trace_bucket(std::size_t number) const;
   void refuse_unreached();
   void settle(const std::vector<bool>& used, Role role, bool follows);
   void forget_pass();
@@ -77,6 +79,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   std::vector<Bucket> buckets_;
   std::vector<Coalesced> buffers_;
   at::Tensor used_flags_;
+  telemetry::TraceBuffer* trace_ = nullptr;  ///< null when nothing is traced
 
   // The pass under way.
   bool running_ = false;

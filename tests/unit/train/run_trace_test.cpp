@@ -1,0 +1,70 @@
+#include "trireme/train/run_trace.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trace_reading.h"
+#include "trireme/base/error.h"
+#include "trireme/train/run.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(TraceSteps, AreTwoNumbersWithAColon) {
+  const telemetry::TraceOptions all = trace_options({.trace = "trace.json"});
+  EXPECT_LE(all.first_step, 1);
+  EXPECT_EQ(all.last_step, INT64_MAX);
+  const telemetry::TraceOptions some = trace_options({.trace = "trace.json", .trace_steps = "100:120"});
+  EXPECT_EQ(some.first_step, 100);
+  EXPECT_EQ(some.last_step, 120);
+}
+
+TEST(TraceSteps, AnythingElseIsRefused) {
+  for (const char* steps : {"7", ":", "1:", ":5", "5:4", "0:4", "1:2:3", "a:b", "1-4", " 1:4"}) {
+    EXPECT_THAT([&] { trace_options({.trace = "trace.json", .trace_steps = steps}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("expected FIRST:LAST")))
+        << steps;
+  }
+  EXPECT_THAT([] { trace_options({.trace_steps = "1:4"}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("none is asked for")));
+}
+
+/// Three ranks of one process: what is traced has no state that they would share.
+TEST(RunTrace, HoldsEachRankOnceWhenRanksAreThreads) {
+  const test::TemporaryFolder folder;
+  RunConfig config;
+  config.run = {.name = "r", .folder = folder.path().string(), .trace = "trace.json"};
+  config.data.name = "synthetic";
+  config.model.hidden = {8};
+  config.train = {.max_steps = 5, .global_batch = 512};
+  comm::run_ranks_as_threads(3, [&](comm::Context& context) {
+    run_training(config, context);
+    EXPECT_EQ(context.trace(), nullptr) << "off again behind the run";
+  });
+  const test::TraceReading trace = test::read_trace(folder / "r/trace.json");
+  ASSERT_EQ(trace.ranks.size(), 3u);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(trace.of("step", rank).size(), 5u);
+}
+
+TEST(RunTrace, AnErrorLeavesThePartOfEachRank) {
+  const test::TemporaryFolder folder;
+  RunConfig config;
+  config.run = {.name = "r", .folder = folder.path().string(), .trace = "trace.json"};
+  config.data.name = "synthetic";
+  config.model.hidden = {8};
+  config.train = {.max_steps = 50, .global_batch = 512};
+  config.optimizer.lr = 1e30;
+  EXPECT_THROW(comm::run_ranks_as_threads(2, [&](comm::Context& context) { run_training(config, context); }),
+               DivergedError);
+  for (int rank = 0; rank < 2; ++rank) {
+    const test::TraceReading part = test::read_trace(folder / text("r/trace.rank", rank, ".json"));
+    EXPECT_EQ(part.ranks.size(), 1u);
+    EXPECT_GE(part.of("step", rank).size(), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::train

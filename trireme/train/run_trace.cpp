@@ -1,0 +1,149 @@
+#include "trireme/train/run_trace.h"
+
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <span>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/comm/clock_offset.h"
+#include "trireme/telemetry/trace_file.h"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMessageBytes = std::int64_t{16} << 20;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : "?";
+}
+
+void send_text(comm::Group& group, const std::string& text, int to) {
+  at::Tensor length = at::empty({1}, at::kLong);
+  *length.mutable_data_ptr<std::int64_t>() = static_cast<std::int64_t>(text.size());
+  group.send(length, to);
+  for (std::size_t begin = 0; begin < text.size(); begin += kMessageBytes) {
+    const std::string piece = text.substr(begin, kMessageBytes);
+    at::Tensor message = at::empty({static_cast<std::int64_t>(piece.size())}, at::kByte);
+    std::memcpy(message.mutable_data_ptr(), piece.data(), piece.size());
+    group.send(message, to);
+  }
+}
+
+std::string receive_text(comm::Group& group, int from) {
+  at::Tensor length = at::empty({1}, at::kLong);
+  group.recv(length, from);
+  std::string text;
+  for (std::int64_t left = *length.const_data_ptr<std::int64_t>(); left > 0;) {
+    at::Tensor message = at::empty({std::min(left, kMessageBytes)}, at::kByte);
+    group.recv(message, from);
+    text.append(static_cast<const char*>(message.const_data_ptr()),
+                static_cast<std::size_t>(message.numel()));
+    left -= message.numel();
+  }
+  return text;
+}
+
+fs::path path_of_trace(const RunConfig& config) { return config.run_folder() / config.run.trace; }
+
+/// "trace.json" -> "trace.rank1.json"
+fs::path path_of_part(const fs::path& whole, int rank) {
+  return whole.parent_path() / text(whole.stem().string(), ".rank", rank, whole.extension().string());
+}
+
+}  // namespace
+
+telemetry::TraceOptions trace_options(const RunOptions& options) {
+  telemetry::TraceOptions result;
+  const std::string& steps = options.trace_steps;
+  if (steps.empty()) return result;
+  require(!options.trace.empty(), "run.trace_steps = \"", steps,
+          "\" limits a trace, but none is asked for: set run.trace, or use --trace");
+  const char* end = steps.data() + steps.size();
+  const auto first = std::from_chars(steps.data(), end, result.first_step);
+  const bool has_colon = first.ec == std::errc() && first.ptr != end && *first.ptr == ':';
+  const auto last = has_colon ? std::from_chars(first.ptr + 1, end, result.last_step) : first;
+  require(has_colon && last.ec == std::errc() && last.ptr == end && result.first_step >= 1 &&
+              result.first_step <= result.last_step,
+          "run.trace_steps = \"", steps,
+          "\" is no span of steps: expected FIRST:LAST, such as \"100:120\", from 1 on");
+  return result;
+}
+
+RunTrace::RunTrace(const RunConfig& config, comm::Context& context)
+    : context_(context), path_(path_of_trace(config)) {
+  if (config.run.trace.empty()) return;
+  first_clock_ = last_clock_ = comm::measure_clock_offset(context.world(), now_ns);
+  trace_ = std::make_unique<telemetry::Trace>(trace_options(config.run));
+  context_.set_trace(trace_.get());
+}
+
+RunTrace::~RunTrace() {
+  if (!trace_) return;
+  context_.set_trace(nullptr);
+  write_own_part();
+}
+
+std::string RunTrace::part() const {
+  return telemetry::trace_part(*trace_, {.rank = context_.rank(),
+                                         .host = host_name(),
+                                         .clock = telemetry::AlignedClock(first_clock_, last_clock_)});
+}
+
+void RunTrace::finish() {
+  if (!trace_) return;
+  context_.set_trace(nullptr);
+  last_clock_ = comm::measure_clock_offset(context_.world(), now_ns);
+  if (trace_->num_dropped() > 0) {
+    context_.log().warning("the trace is full: it holds the first ", telemetry::num_spans(*trace_),
+                           " spans and ", trace_->num_dropped(),
+                           " later ones were dropped; run.trace_steps limits it");
+  }
+  if (context_.is_main()) {
+    write_whole();
+  } else {
+    send_text(context_.world(), part(), 0);
+  }
+  trace_.reset();
+}
+
+/// Every part is received, also when there is no room to write it: the others wait for that.
+void RunTrace::write_whole() {
+  int next = 1;
+  const auto receive_next = [&] { return receive_text(context_.world(), next++); };
+  try {
+    write_file_atomic(path_, [&](const FileSink& sink) {
+      const auto write = [&](std::string_view piece) { sink(std::as_bytes(std::span(piece))); };
+      write(telemetry::kTraceBegin + part());
+      while (next < context_.world_size()) write(telemetry::kTraceSeparator + receive_next());
+      write(telemetry::kTraceEnd);
+    });
+    context_.log().info("wrote the trace ", path_.string());
+  } catch (const DataError& error) {
+    context_.log().warning("no trace: ", error.what());
+    while (next < context_.world_size()) receive_next();
+  }
+}
+
+void RunTrace::write_own_part() const {
+  if (telemetry::num_spans(*trace_) == 0) return;
+  const fs::path path = path_of_part(path_, context_.rank());
+  try {
+    make_folder(path.parent_path());
+    write_file_atomic(path, telemetry::kTraceBegin + part() + telemetry::kTraceEnd);
+    context_.log().info("the run did not end well; this rank's part of the trace is in ", path.string());
+  } catch (const std::exception& error) {
+    context_.log().warning("no trace of this rank: ", error.what());
+  }
+}
+
+}  // namespace trireme::train
