@@ -4,25 +4,25 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
 #include "trireme/telemetry/sink.h"
 
 namespace trireme::telemetry {
+
+class AppendedFile;
 
 class JsonlSink : public Sink {
  public:
   /// Opens or creates the file for appending. Throws DataError.
   explicit JsonlSink(const std::filesystem::path& path);
   ~JsonlSink() override;
-  JsonlSink(const JsonlSink&) = delete;
-  JsonlSink& operator=(const JsonlSink&) = delete;
 
   /// Throws DataError when the disk is full or the file is gone.
   void write(const Record& record) override;
 
  private:
-  std::filesystem::path path_;
-  int descriptor_;
+  std::unique_ptr<AppendedFile> file_;
 };
 
 /// Drops the lines whose "step" is above `last_step`, and what is no JSON: a resumed run writes them again.

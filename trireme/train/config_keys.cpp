@@ -58,6 +58,8 @@ std::vector<ConfigKey> make_table() {
       key("run.seed", &C::run, &Run::seed, "decides the initial weights and the order of samples", zero_up),
       key("run.log_every_steps", &C::run, &Run::log_every_steps, "steps between two lines of metrics.jsonl",
           one_up),
+      key("run.tensorboard", &C::run, &Run::tensorboard,
+          "what goes to metrics.jsonl also goes to event files for TensorBoard"),
       key("run.trace", &C::run, &Run::trace,
           "file, in the run's folder, for a trace of all ranks that Perfetto opens; empty: none"),
       key("run.trace_steps", &C::run, &Run::trace_steps,

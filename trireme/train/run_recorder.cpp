@@ -9,6 +9,7 @@
 #include "trireme/telemetry/jsonl_sink.h"
 #include "trireme/telemetry/report.h"
 #include "trireme/telemetry/run_summary.h"
+#include "trireme/telemetry/tensorboard_sink.h"
 
 namespace trireme::train {
 namespace {
@@ -34,9 +35,13 @@ RunRecorder::RunRecorder(const RunConfig& config, int world_size, std::int64_t f
     if (!moved.empty()) note(text("the earlier run of this name is now ", moved.string()));
   } else {
     telemetry::drop_lines_after(folder_.metrics(), first_step);
+    telemetry::drop_events_after(folder_.tensorboard(), first_step);
   }
   write_file_atomic(folder_.config(), describe(config));
   sinks_.push_back(std::make_unique<telemetry::JsonlSink>(folder_.metrics()));
+  if (config.run.tensorboard) {
+    sinks_.push_back(std::make_unique<telemetry::TensorboardSink>(folder_.tensorboard()));
+  }
   note(text(first_step == 0 ? "training " : "resuming ", config.model.name, " on ", config.data.name,
             ": steps ", first_step + 1, " to ", total_steps, ", global batch ", config.train.global_batch,
             ", ", world_size, world_size == 1 ? " rank" : " ranks", ", into ", folder_.root.string()));

@@ -92,6 +92,34 @@ TEST_F(RunTraining, LeavesSummaryMetricsConfigurationAndModel) {
   EXPECT_EQ(checkpoint::xxh3_of(model.tensors), result.weights_xxh3);
 }
 
+TEST_F(RunTraining, EventFilesForTensorboardHoldEachStepOnceAcrossAResume) {
+  const auto events_of = [&](const std::string& run) {
+    const std::filesystem::path folder = folder_.path() / run / "tensorboard";
+    std::size_t files = 0, losses = 0;
+    if (!std::filesystem::exists(folder)) return std::pair(files, losses);
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::string content = read_file(entry.path());
+      ++files;
+      for (auto at = content.find("step/loss"); at != std::string::npos;
+           at = content.find("step/loss", at + 1))
+        ++losses;
+    }
+    return std::pair(files, losses);
+  };
+  RunConfig plain = config("plain");
+  run(1, plain);
+  EXPECT_EQ(events_of("plain"), std::pair(std::size_t{0}, std::size_t{0}));
+  RunConfig asked = config("asked");
+  asked.run.tensorboard = true;
+  asked.checkpoint.every_steps = 5;
+  asked.train.max_steps = 7;
+  run(1, asked);
+  EXPECT_EQ(events_of("asked"), std::pair(std::size_t{1}, std::size_t{7}));
+  asked.train.max_steps = 12;
+  run(1, asked, RunStart::kResume);  // from step 5: 6 and 7 are done again
+  EXPECT_EQ(events_of("asked"), std::pair(std::size_t{2}, std::size_t{12}));
+}
+
 TEST_F(RunTraining, ResumedRunHasTheBitsOfAnUninterruptedOne) {
   const RunResult whole = run(2, config("whole"));
   RunConfig part = config("part");
