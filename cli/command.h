@@ -39,6 +39,7 @@ Command doctor_command();
 Command completion_command(const Arguments& arguments);
 Command bench_command();
 Command runs_command();
+Command plan_command();
 
 /// Declares FILE, --set and -n.
 void declare_ranks(CLI::App& app, RankArguments& ranks);

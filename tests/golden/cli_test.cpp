@@ -24,6 +24,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "verify", "--help"}).out, golden("help_verify"));
   EXPECT_EQ(run({bin("trireme"), "checkpoint", "--help"}).out, golden("help_checkpoint"));
   EXPECT_EQ(run({bin("trireme"), "runs", "--help"}).out, golden("help_runs"));
+  EXPECT_EQ(run({bin("trireme"), "plan", "--help"}).out, golden("help_plan"));
 }
 
 /// A folder with a completed run, one that was killed, and one that is no run; times and all.
@@ -141,6 +142,7 @@ TEST(CliCompletion, KnowsEveryCommandAndOption) {
     EXPECT_EQ(result.exit_code, 0);
     for (const auto* word :
          {"train", "launch", "doctor", "bench", "backends", "runs", "compare", "max-restarts", "resume"}) {
+         {"train", "launch", "doctor", "bench", "backends", "plan", "max-restarts", "resume"}) {
       EXPECT_NE(result.out.find(word), std::string::npos) << shell << " " << word;
     }
   }

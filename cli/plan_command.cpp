@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/command.h"
+#include "trireme/base/error.h"
+#include "trireme/plan/plan.h"
+
+namespace trireme::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct PlanArguments {
+  std::string profile;
+  std::string workers;
+  std::string bandwidth;
+  bool straight = false;
+  std::string method = plan::partitioners().front().name;
+  bool json = false;
+};
+
+ordered_json as_json(const plan::Stage& stage, const plan::Profile& profile) {
+  return {{"first_state", stage.first_state},
+          {"last_state", stage.last_state},
+          {"ends_behind", profile.states()[stage.last_state].name},
+          {"replicas", stage.replicas},
+          {"compute_time_s", stage.work.compute_s},
+          {"time_s", stage.time_s},
+          {"transfer_time_s", stage.transfer_s},
+          {"parameter_bytes", stage.work.parameter_bytes},
+          {"activation_bytes", stage.work.activation_bytes},
+          {"output_bytes", profile.output_bytes(stage.last_state + 1)}};
+}
+
+void print_json(const plan::Plan& plan, const plan::Profile& profile) {
+  ordered_json stages = ordered_json::array();
+  for (const plan::Stage& stage : plan.stages) stages.push_back(as_json(stage, profile));
+  const ordered_json report = {{"method", plan.method},
+                               {"pipeline_time_s", plan.pipeline_time_s},
+                               {"transfer_time_s", plan.transfer_time_s},
+                               {"data_parallel_time_s", plan.data_parallel_time_s},
+                               {"stages", std::move(stages)}};
+  std::cout << report.dump(2) << "\n";
+}
+
+std::string milliseconds(double seconds) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(3) << seconds * 1e3 << " ms";
+  return std::move(out).str();
+}
+
+std::string bytes(double count) {
+  constexpr double kMost = 1e18;  // what a 64-bit number surely holds
+  return human_bytes(static_cast<std::uint64_t>(std::min(count, kMost)));
+}
+
+using Row = std::vector<std::string>;
+
+Row row_of(std::size_t number, const plan::Stage& stage, const plan::Profile& profile) {
+  return {text(number),
+          text(stage.first_state, "-", stage.last_state),
+          text(stage.replicas),
+          milliseconds(stage.work.compute_s),
+          milliseconds(stage.time_s),
+          milliseconds(stage.transfer_s),
+          bytes(stage.work.parameter_bytes),
+          bytes(stage.work.activation_bytes),
+          profile.states()[stage.last_state].name};
+}
+
+/// Columns to the right, but the last, a name, to the left.
+void print_rows(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i + 1 < row.size(); ++i)
+      std::cout << std::string(widths[i] - row[i].size() + (i == 0 ? 0 : 2), ' ') << row[i];
+    std::cout << "  " << row.back() << "\n";
+  }
+}
+
+void print_table(const plan::Plan& plan, const plan::Profile& profile) {
+  std::vector<Row> rows = {{"stage", "states", "replicas", "compute", "time", "transfer", "parameters",
+                            "activations", "ends behind"}};
+  for (const plan::Stage& stage : plan.stages) rows.push_back(row_of(rows.size() - 1, stage, profile));
+  print_rows(rows);
+  std::cout << "\npipeline       " << milliseconds(plan.pipeline_time_s) << " per mini-batch, slowest link "
+            << milliseconds(plan.transfer_time_s) << " (" << plan.method << ")\ndata parallel  "
+            << milliseconds(plan.data_parallel_time_s) << " per mini-batch\n";
+  if (plan.transfer_time_s > plan.pipeline_time_s)
+    std::cout
+        << "the slowest link takes longer than any stage; methods that count links: pipedream-links, time\n";
+}
+
+/// What stands at the end of the help.
+std::string methods() {
+  std::ostringstream out;
+  for (const plan::Partitioner& partitioner : plan::partitioners())
+    out << "  " << std::left << std::setw(22) << partitioner.name << partitioner.summary << "\n";
+  return std::move(out).str();
+}
+
+int run_plan(const PlanArguments& given) {
+  const plan::Profile profile = plan::read_profile(given.profile);
+  const plan::PlanOptions options = {.levels = plan::parse_levels(given.workers, given.bandwidth),
+                                     .straight = given.straight};
+  const plan::Plan plan = plan::make_plan(profile, options, given.method);
+  (given.json ? print_json : print_table)(plan, profile);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command plan_command() {
+  const auto declare = [](CLI::App& app) -> std::function<int()> {
+    auto given = std::make_shared<PlanArguments>();
+    app.add_option("--profile", given->profile, "Times and bytes of the model's layers, as CSV")
+        ->type_name("FILE.csv")
+        ->required();
+    app.add_option("--workers", given->workers, "Workers per level of links, innermost first: 4, or 8,2")
+        ->type_name("N[,N...]")
+        ->required();
+    app.add_option("--bandwidth", given->bandwidth, "Bytes per second between workers, for each level")
+        ->type_name("B[,B...]")
+        ->required();
+    app.add_flag("--straight", given->straight, "One worker per stage, no replicas");
+    app.add_option("--method", given->method, "How to cut, see below (" + given->method + ")")
+        ->type_name("NAME");
+    app.add_flag("--json", given->json, "As JSON");
+    return [given] { return run_plan(*given); };
+  };
+  return {.name = "plan",
+          .summary = "Cut a model into the stages of a pipeline, from a profile of its layers",
+          .usage = "--profile FILE.csv --workers N[,N...] --bandwidth B[,B...] [OPTIONS]",
+          .examples =
+              "  trireme plan --profile vgg16.csv --workers 4 --bandwidth 1e9\n"
+              "  trireme plan --profile vgg16.csv --workers 4,4 --bandwidth 1e10,1.25e9 --json\n"
+              "  trireme plan --profile vgg16.csv --workers 8 --bandwidth 1e9 --method time\n\nMethods:\n" +
+              methods(),
+          .declare = declare};
+}
+
+}  // namespace trireme::cli

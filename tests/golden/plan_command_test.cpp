@@ -1,0 +1,72 @@
+// `trireme plan`: what it prints and what it refuses.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/child_process.h"
+#include "trireme/base/files.h"
+
+namespace trireme::test {
+namespace {
+
+const std::string kFolder = TRIREME_SOURCE_DIR "/tests/golden/";
+
+ChildResult run_plan(std::vector<std::string> options) {
+  options.insert(options.begin(), {bin("trireme"), "plan"});
+  return run(options);
+}
+
+TEST(PlanCommand, PrintsTheGoldenTable) {
+  const auto result =
+      run_plan({"--profile", kFolder + "plan_vgg16.csv", "--workers", "4,4", "--bandwidth", "1e10,1.25e9"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, read_file(kFolder + "cli_plan.txt"));
+}
+
+TEST(PlanCommand, JsonHasThePlan) {
+  const auto result = run_plan({"--profile", kFolder + "plan_vgg16.csv", "--workers", "4", "--bandwidth",
+                                "1e9", "--straight", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto report = nlohmann::json::parse(result.out);
+  EXPECT_EQ(report.at("method"), "pipedream");
+  EXPECT_NEAR(report.at("pipeline_time_s").get<double>(), 0.21645, 1e-9);
+  EXPECT_NEAR(report.at("data_parallel_time_s").get<double>(), 0.583206382, 1e-9);
+  ASSERT_EQ(report.at("stages").size(), 4u);
+  for (const auto& stage : report.at("stages")) {
+    EXPECT_EQ(stage.at("replicas"), 1);
+    EXPECT_EQ(stage.at("time_s"), stage.at("compute_time_s"));
+  }
+  EXPECT_EQ(report.at("stages").front().at("first_state"), 0);
+  EXPECT_EQ(report.at("stages").back().at("last_state"), 39);
+  EXPECT_EQ(report.at("stages").back().at("ends_behind"), "node41");
+}
+
+TEST(PlanCommand, RefusesBadInputInOneLine) {
+  const std::string vgg16 = kFolder + "plan_vgg16.csv";
+  const auto refused = [](const std::vector<std::string>& options, int exit_code,
+                          const std::string& message) {
+    const auto result = run_plan(options);
+    EXPECT_EQ(result.exit_code, exit_code) << message;
+    EXPECT_EQ(result.err, "trireme: error: " + message + "\n");
+  };
+  refused({}, 2, "trireme plan: --profile is required; see: trireme plan --help");
+  refused({"--profile", vgg16, "--workers", "4,2", "--bandwidth", "1e9"}, 2,
+          "found 2 level(s) of workers ('4,2') and 1 bandwidth(s) ('1e9'); expected one bandwidth per level, "
+          "innermost first");
+  refused({"--profile", vgg16, "--workers", "0", "--bandwidth", "1e9"}, 2,
+          "level 1 has 0 workers; expected at least 1");
+  refused({"--profile", vgg16, "--workers", "4", "--bandwidth", "1e9", "--method", "pipdream"}, 2,
+          "unknown partitioning method 'pipdream' (did you mean 'pipedream'?)");
+  refused({"--profile", vgg16, "--workers", "41", "--bandwidth", "1e9", "--straight"}, 2,
+          "one worker per stage makes 41 stages, but the profile has 40 layers; use fewer workers, or "
+          "replicas (pipedream, not straight)");
+  const std::string answers = kFolder + "cli_plan.txt";
+  const auto result = run_plan({"--profile", answers, "--workers", "4", "--bandwidth", "1e9"});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_EQ(result.err.find("trireme: error: " + answers + ": line 1: found 'stage  states"), 0u)
+      << result.err;
+}
+
+}  // namespace
+}  // namespace trireme::test
