@@ -63,6 +63,8 @@ struct BackgroundSaver::State {
   };
   enum class Stage { kIdle, kCopying, kWriting };
 
+  explicit State(telemetry::Trace* of_run) : trace(of_run) {}
+
   ~State() {
     {
       const std::lock_guard lock(mutex);
@@ -74,6 +76,7 @@ struct BackgroundSaver::State {
 
   void work() {
     ::pthread_setname_np(::pthread_self(), "checkpoint");
+    if (trace != nullptr) spans = &trace->add_thread("checkpoint");
     std::unique_lock lock(mutex);
     for (;;) {
       changed.wait_until(lock, Deadline::after_s(kIdleWait_s).at(),
@@ -91,18 +94,23 @@ struct BackgroundSaver::State {
 
   std::exception_ptr run(const Job& mine) {
     try {
-      TrainingCheckpoint copy = mine.checkpoint;
-      copy.model = model_copier.copy(copy.model);
-      copy.optimizer = optimizer_copier.copy(copy.optimizer);
-      {
-        const std::lock_guard lock(mutex);
-        set(Stage::kWriting);
-      }
+      const TrainingCheckpoint copy = copy_of(mine.checkpoint);
+      const telemetry::TraceScope span(spans, "checkpoint", "write", {"step", copy.step});
       for (const auto& [folder, keep] : mine.destinations) save_checkpoint(folder, copy, keep);
       return nullptr;
     } catch (...) {
       return std::current_exception();
     }
+  }
+
+  TrainingCheckpoint copy_of(const TrainingCheckpoint& original) {
+    const telemetry::TraceScope span(spans, "checkpoint", "copy", {"step", original.step});
+    TrainingCheckpoint copy = original;
+    copy.model = model_copier.copy(copy.model);
+    copy.optimizer = optimizer_copier.copy(copy.optimizer);
+    const std::lock_guard lock(mutex);
+    set(Stage::kWriting);
+    return copy;
   }
 
   /// Under the mutex.
@@ -123,6 +131,8 @@ struct BackgroundSaver::State {
     if (error) std::rethrow_exception(std::exchange(error, nullptr));
   }
 
+  telemetry::Trace* const trace;
+  telemetry::TraceBuffer* spans = nullptr;  // of the saving thread
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Job> job;  // this and what follows: under the mutex
@@ -134,7 +144,7 @@ struct BackgroundSaver::State {
   std::thread thread;
 };
 
-BackgroundSaver::BackgroundSaver() : state_(std::make_unique<State>()) {}
+BackgroundSaver::BackgroundSaver(telemetry::Trace* trace) : state_(std::make_unique<State>(trace)) {}
 
 BackgroundSaver::~BackgroundSaver() = default;
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/telemetry/trace.h"
 
 namespace trireme::checkpoint {
 
@@ -25,7 +26,8 @@ class BackgroundSaver {
     int keep = 1;
   };
 
-  BackgroundSaver();
+  /// `trace`, where there is one, gets the spans of the saving thread, and outlives the saver.
+  explicit BackgroundSaver(telemetry::Trace* trace = nullptr);
   /// Waits for the write in hand; an error in it that nobody has asked for is lost.
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;

@@ -41,7 +41,7 @@ class Run {
     if (context.is_main()) {
       recorder_.emplace(config, context.world_size(), trainer_.steps_done(), trainer_.total_steps());
       if (config.checkpoint.asynchronous) {
-        saver_.emplace();
+        saver_.emplace(context.trace());
         trainer_.before_changes([this] { saver_->wait_until_copied(); });
       }
     }
