@@ -35,7 +35,7 @@ std::string format(const char* pattern, Values... values) {
 std::string join(std::span<const std::string> words, std::string_view separator) {
   std::string joined;
   for (const auto& word : words) {
-    if (!joined.empty()) joined += separator;
+    if (&word != &words.front()) joined += separator;
     joined += word;
   }
   return joined;

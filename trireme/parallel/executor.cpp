@@ -3,14 +3,15 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/schedule/validate.h"
 
 namespace trireme::parallel {
 namespace {
 
 using Handler = std::function<void(const schedule::Action&)>;
 
-const Handler& handler_of(const ActionHandlers& handlers, schedule::ActionKind kind) {
-  switch (kind) {
+const Handler& handler_of(const ActionHandlers& handlers, const schedule::Action& action) {
+  switch (action.kind) {
     case schedule::ActionKind::kForward:
       return handlers.forward;
     case schedule::ActionKind::kBackward:
@@ -19,8 +20,10 @@ const Handler& handler_of(const ActionHandlers& handlers, schedule::ActionKind k
       return handlers.reduce_grad;
     case schedule::ActionKind::kStep:
       return handlers.step;
+    default:
+      throw InvalidArgument(
+          text("the executor has no way to run the action '", schedule::to_text(action), "'"));
   }
-  throw InternalError("an action of a kind that no handler stands for");
 }
 
 }  // namespace
@@ -33,7 +36,7 @@ Executor::Executor(schedule::Program program, int pipeline_rank, ActionHandlers 
           program_.name, "' is for ", program_.ranks.size(), " pipeline ranks; there is no rank ",
           pipeline_rank);
   for (const auto& action : program_.ranks[static_cast<std::size_t>(pipeline_rank)]) {
-    const Handler& handler = handler_of(handlers_, action.kind);
+    const Handler& handler = handler_of(handlers_, action);
     require(handler != nullptr, "program '", program_.name, "' has the action ", schedule::to_text(action),
             ", but no handler was given for its kind");
     const std::string name = schedule::to_text(action);

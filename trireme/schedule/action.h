@@ -1,19 +1,33 @@
 #pragma once
 // One thing a rank does in a step, as data. Text form `<stage><kind><microbatch>`: 0F3, 2SEND_B1, and without
-// a micro-batch where it belongs to the whole step: 0REDUCE_GRAD, 0STEP. Grammar: the pipeline schedules of
-// PyTorch and torchtitan (torch.distributed.pipelining), extended by STEP. Pure values; thread-safe.
+// a micro-batch where it belongs to the whole step: 0REDUCE_GRAD, 0STEP. Actions that run together stand in
+// brackets: (0F3;7B1)OVERLAP_F_B for two computations, (0SEND_F3;0RECV_B1)BATCH for transfers that are
+// started as one. An empty text is an idle slot. Grammar: the pipeline schedules of PyTorch and torchtitan
+// (torch.distributed.pipelining), extended by RECOMPUTE, STEP and BATCH. Pure values; thread-safe.
 
 #include <compare>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme::schedule {
 
 enum class ActionKind {
-  kForward,     ///< F
-  kBackward,    ///< B: gradient of input and weights
-  kReduceGrad,  ///< REDUCE_GRAD: the gradients of the stage are summed over its replicas
-  kStep,        ///< STEP: the optimizer updates the stage
+  kForward,          ///< F
+  kBackward,         ///< B: gradient of input and weights
+  kBackwardInput,    ///< I: gradient of the input alone
+  kBackwardWeight,   ///< W: gradient of the weights alone, after I
+  kSendForward,      ///< SEND_F: the stage's output goes to the next stage
+  kReceiveForward,   ///< RECV_F: the stage's input comes from the stage before
+  kSendBackward,     ///< SEND_B: the gradient of the stage's input goes to the stage before
+  kReceiveBackward,  ///< RECV_B: the gradient of the stage's output comes from the next stage
+  kUnshard,          ///< UNSHARD: the whole weights of the stage are gathered
+  kReshard,          ///< RESHARD: what UNSHARD gathered is given back
+  kReduceGrad,       ///< REDUCE_GRAD: the gradients of the stage are summed over its replicas
+  kRecompute,        ///< RECOMPUTE: the forward runs again for activations that were not kept
+  kStep,             ///< STEP: the optimizer updates the stage
+  kIdle,             ///< empty: nothing; a slot of a table in which every action takes one
 };
 
 struct Action {
@@ -22,6 +36,7 @@ struct Action {
   int stage = 0;
   ActionKind kind = ActionKind::kForward;
   int microbatch = kNoMicrobatch;
+  bool joined = false;  ///< runs together with the action behind it
 
   auto operator<=>(const Action&) const = default;
 };
@@ -29,9 +44,33 @@ struct Action {
 /// True for kinds that work on one micro-batch.
 bool has_microbatch(ActionKind kind);
 
+/// F, B, I, W: what occupies the rank and depends on other stages.
+bool is_compute(ActionKind kind);
+
+/// B or I: what makes the gradient of the stage's input.
+bool makes_input_gradient(ActionKind kind);
+
+/// SEND_F, SEND_B, RECV_F, RECV_B.
+bool is_send(ActionKind kind);
+bool is_receive(ActionKind kind);
+inline bool is_transfer(ActionKind kind) { return is_send(kind) || is_receive(kind); }
+
+/// The text of the action by itself, whatever it is joined with.
 std::string to_text(const Action& action);
 
 /// Throws InvalidArgument that quotes the token and says what a token looks like.
 Action parse_action(std::string_view token);
+
+/// Actions that run together; most cells hold one. A view into a rank's list.
+using Cell = std::span<const Action>;
+
+/// A rank's list cut into cells. The list must outlive them.
+std::vector<Cell> cells_of(const std::vector<Action>& actions);
+
+/// "0F3", "(0F3;7B1)OVERLAP_F_B", "(0SEND_F3;0RECV_B1)BATCH", "" for an idle slot.
+std::string to_text(Cell cell);
+
+/// Reads what to_text wrote. Throws InvalidArgument like parse_action.
+std::vector<Action> parse_cell(std::string_view token);
 
 }  // namespace trireme::schedule

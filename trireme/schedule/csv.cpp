@@ -9,14 +9,31 @@ namespace {
 
 std::vector<Action> parse_line(std::string_view line, std::size_t number) {
   std::vector<Action> actions;
+  std::size_t token_number = 0;
   for (const std::string& token : split(line, ',')) {
+    ++token_number;
     try {
-      actions.push_back(parse_action(trim(token)));
+      const std::vector<Action> cell = parse_cell(trim(token));
+      actions.insert(actions.end(), cell.begin(), cell.end());
     } catch (const InvalidArgument& error) {
-      throw InvalidArgument(text("line ", number, ", token ", actions.size() + 1, ": ", error.what()));
+      throw InvalidArgument(text("line ", number, ", token ", token_number, ": ", error.what()));
     }
   }
   return actions;
+}
+
+bool is_work(const Action& action) { return action.kind != ActionKind::kIdle; }
+
+void count(Program& program) {
+  program.num_stages = 0;
+  program.num_microbatches = 0;
+  for (const std::vector<Action>& actions : program.ranks) {
+    for (const Action& action : actions) {
+      if (!is_work(action)) continue;
+      program.num_stages = std::max(program.num_stages, action.stage + 1);
+      program.num_microbatches = std::max(program.num_microbatches, action.microbatch + 1);
+    }
+  }
 }
 
 }  // namespace
@@ -25,24 +42,25 @@ std::string to_csv(const Program& program) {
   std::string csv;
   for (const std::vector<Action>& actions : program.ranks) {
     std::vector<std::string> tokens;
-    for (const Action& action : actions) tokens.push_back(to_text(action));
+    for (const Cell cell : cells_of(actions)) tokens.push_back(to_text(cell));
     csv += join(tokens, ",") + "\n";
   }
   return csv;
 }
 
 Program parse_csv(std::string_view csv) {
-  Program program{.name = "csv", .num_stages = 0, .num_microbatches = 0, .ranks = {}};
-  while (!csv.empty() && csv.back() == '\n') csv.remove_suffix(1);
-  require(!csv.empty(), "line 1: a program has at least one line, found none");
+  Program program{.name = "csv", .ranks = {}};
+  while (!csv.empty() && (csv.back() == '\n' || csv.back() == '\r')) csv.remove_suffix(1);
   const std::vector<std::string> lines = split(csv, '\n');
-  for (std::size_t i = 0; i < lines.size(); ++i) program.ranks.push_back(parse_line(lines[i], i + 1));
-  for (const std::vector<Action>& actions : program.ranks) {
-    for (const Action& action : actions) {
-      program.num_stages = std::max(program.num_stages, action.stage + 1);
-      program.num_microbatches = std::max(program.num_microbatches, action.microbatch + 1);
-    }
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].starts_with('#')) continue;
+    std::vector<Action> actions = parse_line(lines[i], i + 1);
+    require(std::any_of(actions.begin(), actions.end(), is_work), "line ", i + 1,
+            ": a rank has at least one action, found none");
+    program.ranks.push_back(std::move(actions));
   }
+  require(!program.ranks.empty(), "line 1: a program has at least one line, found none");
+  count(program);
   return program;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // A step program: for each rank of a pipeline the list of actions of one step, in order. The same value is
-// generated, validated, executed and printed. Plain data-parallel training is the program with one stage.
-// A Program is a value; functions here are pure and thread-safe.
+// generated, lowered to communication, validated, executed, simulated and drawn. Plain data-parallel training
+// is the program with one stage. A Program is a value; functions here are pure and thread-safe.
 
 #include <string>
 #include <string_view>
@@ -11,25 +11,46 @@
 
 namespace trireme::schedule {
 
+/// Which weights a micro-batch sees where a stage steps while others are under way.
+enum class WeightVersions {
+  kNewest,     ///< the stage's newest; sound where it steps once, after everything else
+  kStashed,    ///< its backward uses what its forward found newest (PipeDream's weight stashing)
+  kVertical,   ///< every stage uses what the first stage found newest (PipeDream's vertical sync)
+  kOneBehind,  ///< group t uses the weights after t - 1 updates, on every stage (PipeDream-2BW)
+};
+
 struct Program {
   std::string name;  ///< "data-parallel", "1f1b"
   int num_stages = 1;
   int num_microbatches = 1;
   std::vector<std::vector<Action>> ranks;  ///< ranks[r]: what rank r of the pipeline does, in order
+
+  /// Ranks that hold each stage; each micro-batch of the stage runs on one of them. Empty: every stage stands
+  /// on one rank, the one that has its actions.
+  std::vector<std::vector<int>> replicas = {};
+
+  /// Micro-batches of the whole pipeline between two updates. 0: one update, at the end of the step.
+  int update_every = 0;
+  WeightVersions versions = WeightVersions::kNewest;
 };
 
 /// One stage, `num_microbatches` (at least 1) micro-batches: 0F0 0B0 0F1 0B1 ... 0REDUCE_GRAD 0STEP.
 Program data_parallel(int num_microbatches);
 
-/// One line per rank, tokens separated by a comma.
+/// The same program without its idle slots.
+Program without_idle(Program program);
+
+/// True when the program says where to send and receive.
+bool has_transfers(const Program& program);
+
+/// For each stage the ranks that its actions name, in rising order.
+std::vector<std::vector<int>> ranks_of_stages(const Program& program);
+
+/// One line per rank, cells separated by a comma; an idle slot is an empty cell.
 std::string to_csv(const Program& program);
 
-/// Reads what to_csv wrote; stages and micro-batches are counted. Throws InvalidArgument with line and token.
+/// Reads what to_csv wrote; stages and micro-batches are counted. A line that starts with # is a remark.
+/// Throws InvalidArgument with line and token.
 Program parse_csv(std::string_view csv);
-
-/// Proves that the program can run: every stage on one rank; each micro-batch forward once, then backward
-/// once; gradients reduced once after the last backward of the stage; one STEP after that, nothing behind it.
-/// Throws InvalidArgument that names rank, position and action. Milliseconds.
-void validate(const Program& program);
 
 }  // namespace trireme::schedule

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "trireme/base/error.h"
+#include "trireme/schedule/validate.h"
 
 namespace trireme::schedule {
 namespace {
@@ -31,6 +32,16 @@ TEST(ProgramCsv, ErrorNamesLineAndToken) {
   EXPECT_THAT([] { parse_csv("0F0,0B0\n1F0, 1Q0,1B0\n"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("line 2, token 2: '1Q0'")));
   EXPECT_THAT([] { parse_csv("\n"); }, ThrowsMessage<InvalidArgument>(HasSubstr("line 1")));
+  EXPECT_THAT([] { parse_csv("0F0\n,,\n"); }, ThrowsMessage<InvalidArgument>(HasSubstr("line 2")));
+}
+
+TEST(ProgramCsv, IdleSlotsPairsAndRemarksAreRead) {
+  const char* rows = "0F0,0F1,,(0F2;0B0)OVERLAP_F_B\n,1F0,(1SEND_B0;1RECV_F1)BATCH,1STEP\n";
+  const Program read = parse_csv(std::string("# made by hand\n") + rows);
+  EXPECT_EQ(to_csv(read), rows);
+  EXPECT_EQ(read.num_stages, 2);
+  EXPECT_EQ(read.num_microbatches, 3);
+  EXPECT_EQ(to_csv(without_idle(read)), "0F0,0F1,(0F2;0B0)OVERLAP_F_B\n1F0,(1SEND_B0;1RECV_F1)BATCH,1STEP\n");
 }
 
 TEST(ValidateProgram, AcceptsDataParallel) {
@@ -39,8 +50,8 @@ TEST(ValidateProgram, AcceptsDataParallel) {
 
 TEST(ValidateProgram, AcceptsTwoStagesInAnyLegalOrder) {
   EXPECT_NO_THROW(
-      validate(parse_csv("0F0,0F1,0B0,0B1,0REDUCE_GRAD,0STEP\n"
-                         "1F0,1B0,1F1,1B1,1REDUCE_GRAD,1STEP\n")));
+      validate(parse_csv("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0STEP\n"
+                         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1STEP\n")));
 }
 
 struct Mutation {

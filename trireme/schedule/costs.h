@@ -1,0 +1,28 @@
+#pragma once
+// What actions cost, in one unit of time of the caller's choice (all results are in the same unit), and what
+// they hold. Used by the simulator and by the generators that search. A value.
+
+#include <vector>
+
+namespace trireme::schedule {
+
+struct StageCost {
+  double forward = 1;
+  double backward_input = 1;
+  double backward_weight = 1;  ///< B costs backward_input + backward_weight
+};
+
+struct Costs {
+  std::vector<StageCost> stages = {{}};  ///< one per stage, or one that holds for all
+  double hop = 0;                        ///< latency of a message to another rank; occupies no rank
+  double message_bytes = 0;              ///< bytes of one activation or gradient between stages
+  double bandwidth = 0;                  ///< bytes per unit of time of one direction of a link; 0: no limit
+  double overlap = 1;                    ///< time of an overlapped pair / (its forward + its backward)
+  double kept_for_weight = 1;            ///< share of an activation that lives on between I and W
+
+  const StageCost& of(int stage) const {
+    return stages.size() == 1 ? stages.front() : stages[static_cast<std::size_t>(stage)];
+  }
+};
+
+}  // namespace trireme::schedule

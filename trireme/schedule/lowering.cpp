@@ -1,0 +1,116 @@
+#include "trireme/schedule/lowering.h"
+
+#include <algorithm>
+#include <map>
+
+#include "trireme/base/error.h"
+#include "trireme/schedule/internal/holders.h"
+#include "trireme/schedule/internal/transfers.h"
+#include "trireme/schedule/validate.h"
+
+namespace trireme::schedule {
+namespace {
+
+using Actions = std::vector<Action>;
+
+/// The next `count` different stages that the rank computes from `cell` on.
+std::vector<int> next_stages(const std::vector<Cell>& cells, std::size_t cell, std::size_t count) {
+  std::vector<int> stages;
+  for (; cell < cells.size(); ++cell) {
+    for (const Action& action : cells[cell]) {
+      if (!is_compute(action.kind) || std::count(stages.begin(), stages.end(), action.stage) > 0) continue;
+      stages.push_back(action.stage);
+      if (stages.size() == count) return stages;
+    }
+  }
+  return stages;
+}
+
+/// UNSHARD for the stages that come next, RESHARD for the others.
+Actions with_sharding(const Actions& actions, int max_stages) {
+  const std::vector<Cell> cells = cells_of(actions);
+  std::vector<int> gathered;
+  Actions result;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    const std::vector<int> next = next_stages(cells, i, static_cast<std::size_t>(max_stages));
+    std::erase_if(gathered, [&](int stage) {
+      const bool evict = std::count(next.begin(), next.end(), stage) == 0;
+      if (evict) result.push_back({.stage = stage, .kind = ActionKind::kReshard});
+      return evict;
+    });
+    for (const int stage : next) {
+      if (std::count(gathered.begin(), gathered.end(), stage) > 0) continue;
+      result.push_back({.stage = stage, .kind = ActionKind::kUnshard});
+      gathered.push_back(stage);
+    }
+    result.insert(result.end(), cells[i].begin(), cells[i].end());
+  }
+  for (const int stage : gathered) result.push_back({.stage = stage, .kind = ActionKind::kReshard});
+  return result;
+}
+
+bool finishes_weight_gradient(const Action& action) {
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
+}
+
+/// REDUCE_GRAD once a stage has all its gradients, behind the transfers that wait to go out; where replicas
+/// wait for each other, behind everything. STEP for every stage at the end.
+Actions with_update(const Actions& actions, bool replicated) {
+  std::map<int, int> left;  // backwards of each stage
+  for (const Action& action : actions) left[action.stage] += finishes_weight_gradient(action) ? 1 : 0;
+  Actions result, ready;
+  for (const Cell cell : cells_of(actions)) {
+    if (!replicated && is_compute(cell.front().kind)) {
+      result.insert(result.end(), ready.begin(), ready.end());
+      ready.clear();
+    }
+    result.insert(result.end(), cell.begin(), cell.end());
+    for (const Action& action : cell) {
+      if (!finishes_weight_gradient(action) || --left[action.stage] > 0) continue;
+      ready.push_back({.stage = action.stage, .kind = ActionKind::kReduceGrad});
+    }
+  }
+  if (replicated) std::sort(ready.begin(), ready.end());
+  result.insert(result.end(), ready.begin(), ready.end());
+  for (const auto& [stage, count] : left) result.push_back({.stage = stage, .kind = ActionKind::kStep});
+  return result;
+}
+
+}  // namespace
+
+Program lower(const Program& order, const LoweringOptions& options) {
+  require(!has_transfers(order), "program '", order.name,
+          "' says already where to send and receive; expected computations only");
+  validate(order, {.form = Form::kOrder});
+  Program program = order;
+  if (options.max_unsharded_stages > 0) {
+    program = without_idle(std::move(program));
+    for (Actions& actions : program.ranks) actions = with_sharding(actions, options.max_unsharded_stages);
+  }
+  program.ranks = options.transport == Transport::kBuffered ? with_buffered_transfers(program)
+                                                            : with_rendezvous_transfers(program);
+  if (options.with_update && program.update_every == 0) {
+    for (Actions& actions : program.ranks) actions = with_update(actions, !program.replicas.empty());
+  }
+  return program;
+}
+
+Program merge_backward(Program program) {
+  program = without_idle(std::move(program));
+  for (Actions& actions : program.ranks) {
+    Actions merged;
+    for (const Action& action : actions) {
+      const Action weight_part{action.stage, ActionKind::kBackwardWeight, action.microbatch};
+      if (!merged.empty() && merged.back().kind == ActionKind::kBackwardInput && action == weight_part &&
+          merged.back().stage == action.stage && merged.back().microbatch == action.microbatch) {
+        merged.back().kind = ActionKind::kBackward;
+      } else {
+        merged.push_back(action);
+      }
+    }
+    actions = std::move(merged);
+  }
+  return program;
+}
+
+}  // namespace trireme::schedule

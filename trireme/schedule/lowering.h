@@ -1,0 +1,30 @@
+#pragma once
+// From the order of computations to a program that ranks can execute: where to send and receive, when to
+// gather weights, reduce gradients and step. Pure and thread-safe. Two models of transport:
+// - buffered: a send returns at once. Each receive stands where the sender's output exists: the ranks are
+//   walked in turn, one cell each, and a send and its receive are written down together. One order of all
+//   transfers then fits every rank's list. This is the order of torch.distributed.pipelining.
+// - rendezvous: a send lasts until its receive runs (nccl). The ranks are walked in time; a rank that has
+// sent
+//   waits until the receiver is between two computations. All transfers between the same two computations are
+//   started as one BATCH, so a send never stands in the way of the receive that it waits for.
+
+#include "trireme/schedule/program.h"
+#include "trireme/schedule/transport.h"
+
+namespace trireme::schedule {
+
+struct LoweringOptions {
+  Transport transport = Transport::kBuffered;
+  bool with_update = true;       ///< REDUCE_GRAD behind a stage's last backward, STEP at the end
+  int max_unsharded_stages = 0;  ///< UNSHARD before use, RESHARD when so many others come first; 0: neither
+};
+
+/// Adds transfers and updates to an order of computations. Validates the order first and throws
+/// InvalidArgument as validate() does, and when the program has transfers already.
+Program lower(const Program& order, const LoweringOptions& options = {});
+
+/// Adjacent I and W of one micro-batch become one B; idle slots are left out.
+Program merge_backward(Program program);
+
+}  // namespace trireme::schedule

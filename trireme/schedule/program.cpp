@@ -1,0 +1,52 @@
+#include "trireme/schedule/program.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme::schedule {
+
+Program data_parallel(int num_microbatches) {
+  require(num_microbatches >= 1, "a step needs at least 1 micro-batch, found ", num_microbatches);
+  std::vector<Action> actions;
+  for (int microbatch = 0; microbatch < num_microbatches; ++microbatch) {
+    actions.push_back({.stage = 0, .kind = ActionKind::kForward, .microbatch = microbatch});
+    actions.push_back({.stage = 0, .kind = ActionKind::kBackward, .microbatch = microbatch});
+  }
+  actions.push_back({.stage = 0, .kind = ActionKind::kReduceGrad});
+  actions.push_back({.stage = 0, .kind = ActionKind::kStep});
+  return {.name = "data-parallel",
+          .num_stages = 1,
+          .num_microbatches = num_microbatches,
+          .ranks = {std::move(actions)}};
+}
+
+Program without_idle(Program program) {
+  for (std::vector<Action>& actions : program.ranks) {
+    std::erase_if(actions, [](const Action& action) { return action.kind == ActionKind::kIdle; });
+  }
+  return program;
+}
+
+bool has_transfers(const Program& program) {
+  return std::any_of(program.ranks.begin(), program.ranks.end(), [](const std::vector<Action>& actions) {
+    return std::any_of(actions.begin(), actions.end(),
+                       [](const Action& action) { return is_transfer(action.kind); });
+  });
+}
+
+std::vector<std::vector<int>> ranks_of_stages(const Program& program) {
+  std::vector<std::vector<int>> ranks(static_cast<std::size_t>(program.num_stages));
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    for (const Action& action : program.ranks[rank]) {
+      if (action.kind == ActionKind::kIdle) continue;
+      std::vector<int>& holders = ranks[static_cast<std::size_t>(action.stage)];
+      if (holders.empty() || holders.back() != static_cast<int>(rank)) {
+        holders.push_back(static_cast<int>(rank));
+      }
+    }
+  }
+  return ranks;
+}
+
+}  // namespace trireme::schedule

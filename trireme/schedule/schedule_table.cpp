@@ -1,0 +1,74 @@
+#include "trireme/schedule/schedule_table.h"
+
+#include <algorithm>
+#include <array>
+
+#include "trireme/base/error.h"
+#include "trireme/schedule/internal/generators.h"
+
+namespace trireme::schedule {
+namespace {
+
+constexpr auto kLoop = Placement::kLoop;
+constexpr auto kV = Placement::kV;
+constexpr auto kBothWays = Placement::kBothWays;
+
+constexpr std::array kSchedules{
+    ScheduleRow{"naive", "one micro-batch in flight: model parallelism without a pipeline", kLoop, 1, false,
+                naive},
+    ScheduleRow{"gpipe", "all forwards, then all backwards", kLoop, 1, false, gpipe},
+    ScheduleRow{"1f1b", "one forward, one backward: GPipe's bubble, memory of p micro-batches", kLoop, 1,
+                false, one_f_one_b},
+    ScheduleRow{"interleaved-1f1b", "1f1b over v chunks per rank: a v-th of the bubble, more messages", kLoop,
+                2, true, interleaved_one_f_one_b},
+    ScheduleRow{"looped-bfs", "all micro-batches of a chunk, then the next chunk; breadth first", kLoop, 2,
+                true, looped_bfs},
+    ScheduleRow{"zb-h1", "1f1b with W split off to fill a third of the bubble, in 1f1b's memory", kLoop, 1,
+                false, zero_bubble_h1},
+    ScheduleRow{"zb-h2", "the same with twice the warm-up and twice the memory: nearly no bubble", kLoop, 1,
+                false, zero_bubble_h2},
+    ScheduleRow{"interleaved-zb", "interleaved 1f1b with W split off", kLoop, 2, true,
+                interleaved_zero_bubble},
+    ScheduleRow{"zb-v", "zero bubble in 1f1b's memory where F, I and W take alike", kV, 2, false,
+                zero_bubble_v},
+    ScheduleRow{"dualpipe", "both ends at once, forward and backward overlapped; two copies of the model",
+                kBothWays, 1, false, dualpipe},
+    ScheduleRow{"dualpipe-v", "dualpipe folded into a V; one copy of the model", kV, 2, false, dualpipe_v},
+};
+
+void check(const ScheduleRow& row, ScheduleOptions& options) {
+  require(options.num_ranks >= 1 && options.num_microbatches >= 1, "schedule '", row.name,
+          "' needs at least 1 rank and 1 micro-batch, found ", options.num_ranks, " and ",
+          options.num_microbatches);
+  if (options.num_chunks == 0) options.num_chunks = row.default_chunks;
+  require(options.num_chunks >= 1 && (row.chunks_can_change || options.num_chunks == row.default_chunks),
+          "schedule '", row.name, "' has ", row.chunks_can_change ? "at least 1" : text(row.default_chunks),
+          " chunk(s) per rank, found ", options.num_chunks);
+}
+
+}  // namespace
+
+std::span<const ScheduleRow> schedules() { return kSchedules; }
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const ScheduleRow& row : kSchedules) names.emplace_back(row.name);
+  return names;
+}
+
+const ScheduleRow& find_schedule(std::string_view name) {
+  const auto row = std::find_if(kSchedules.begin(), kSchedules.end(),
+                                [&](const ScheduleRow& candidate) { return candidate.name == name; });
+  require(row != kSchedules.end(), "unknown schedule '", name, "'", suggest(name, schedule_names()));
+  return *row;
+}
+
+Program make_schedule(std::string_view name, ScheduleOptions options) {
+  const ScheduleRow& row = find_schedule(name);
+  check(row, options);
+  Program program = row.make(options);
+  program.name = row.name;
+  return program;
+}
+
+}  // namespace trireme::schedule

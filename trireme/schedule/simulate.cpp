@@ -1,0 +1,199 @@
+#include "trireme/schedule/simulate.h"
+
+#include <algorithm>
+#include <map>
+
+#include "trireme/base/error.h"
+#include "trireme/schedule/internal/holders.h"
+#include "trireme/schedule/internal/occupancy.h"
+
+namespace trireme::schedule {
+namespace {
+
+constexpr double kNotYet = -1;
+
+void check(const Program& program, const Costs& costs) {
+  require(costs.stages.size() == 1 || static_cast<int>(costs.stages.size()) == program.num_stages,
+          "costs are for ", costs.stages.size(), " stages, the program '", program.name, "' has ",
+          program.num_stages, "; give one for all or one for each");
+  bool sound = costs.hop >= 0 && costs.message_bytes >= 0 && costs.bandwidth >= 0 && costs.overlap > 0;
+  for (const StageCost& stage : costs.stages) {
+    sound = sound && stage.forward >= 0 && stage.backward_input >= 0 && stage.backward_weight >= 0;
+  }
+  require(sound, "costs are times of 0 or more; found a negative one");
+}
+
+class Simulator {
+ public:
+  Simulator(const Program& program, const Costs& costs)
+      : program_(program),
+        costs_(costs),
+        holders_(program),
+        output_ready_(holders_.size(), kNotYet),
+        gradient_ready_(holders_.size(), kNotYet) {
+    for (const std::vector<Action>& actions : program.ranks) {
+      ranks_.push_back({.cells = cells_of(actions)});
+      timeline_.spans.emplace_back(actions.size());
+    }
+  }
+
+  Timeline run() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        while (ranks_[rank].cell < ranks_[rank].cells.size() && advance(rank)) progress = true;
+      }
+    }
+    for (const Rank& rank : ranks_) {
+      require(rank.cell == rank.cells.size(), "program '", program_.name,
+              "' waits for itself and cannot be simulated; 'trireme schedule --check' says where");
+    }
+    show_transfers();
+    sum_up();
+    return std::move(timeline_);
+  }
+
+ private:
+  struct Rank {
+    std::vector<Cell> cells;
+    std::size_t cell = 0;
+    std::size_t action = 0;  ///< of the cell's first action in the rank's list
+    double free_at = 0;
+  };
+
+  double duration(const Action& action) const {
+    const StageCost& cost = costs_.of(action.stage);
+    switch (action.kind) {
+      case ActionKind::kForward:
+      case ActionKind::kRecompute:
+        return cost.forward;
+      case ActionKind::kBackward:
+        return cost.backward_input + cost.backward_weight;
+      case ActionKind::kBackwardInput:
+        return cost.backward_input;
+      case ActionKind::kBackwardWeight:
+        return cost.backward_weight;
+      default:
+        return 0;
+    }
+  }
+
+  /// When what `action` needs of the neighbour stage is on its rank; kNotYet while nobody has made it.
+  double inputs_ready(const Action& action) const {
+    if (action.kind == ActionKind::kForward && action.stage > 0) {
+      return output_ready_[holders_.index(action.stage - 1, action.microbatch)];
+    }
+    if (makes_input_gradient(action.kind) && !holders_.is_last(action.stage)) {
+      return gradient_ready_[holders_.index(action.stage + 1, action.microbatch)];
+    }
+    return 0;
+  }
+
+  bool advance(std::size_t index) {
+    Rank& rank = ranks_[index];
+    const Cell cell = rank.cells[rank.cell];
+    double start = rank.free_at;
+    double length = 0;
+    for (const Action& action : cell) {
+      const double ready = inputs_ready(action);
+      if (ready == kNotYet) return false;
+      start = std::max(start, ready);
+      length += duration(action);
+    }
+    if (cell.size() > 1 && is_compute(cell.front().kind)) length *= costs_.overlap;
+    if (length == 0) start = rank.free_at;
+    rank.free_at = start + length;
+    for (std::size_t i = 0; i < cell.size(); ++i) {
+      timeline_.spans[index][rank.action + i] = {start, rank.free_at};
+      deliver(cell[i], rank.free_at);
+    }
+    rank.action += cell.size();
+    ++rank.cell;
+    return true;
+  }
+
+  void deliver(const Action& action, double end) {
+    if (action.kind != ActionKind::kForward && !makes_input_gradient(action.kind)) return;
+    std::vector<double>& ready = action.kind == ActionKind::kForward ? output_ready_ : gradient_ready_;
+    double arrival = end;
+    if (holders_.crosses(action)) {
+      double transfer = 0;
+      if (costs_.bandwidth > 0) {
+        const int from = holders_.rank_of(action.stage, action.microbatch);
+        const int to = holders_.rank_of(Holders::receiver_stage(action), action.microbatch);
+        double& link_free_at = link_free_at_[{from, to}];
+        transfer = std::max(link_free_at - end, 0.0) + costs_.message_bytes / costs_.bandwidth;
+        link_free_at = end + transfer;
+      }
+      arrival = end + transfer + costs_.hop;
+    }
+    ready[holders_.index(action.stage, action.microbatch)] = arrival;
+  }
+
+  /// A transfer begins where it stands and ends with the arrival.
+  void show_transfers() {
+    for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
+        const Action& action = program_.ranks[rank][i];
+        if (!is_transfer(action.kind)) continue;
+        const bool forward =
+            action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveForward;
+        const int maker = is_send(action.kind) ? action.stage : action.stage + (forward ? -1 : 1);
+        const std::vector<double>& ready = forward ? output_ready_ : gradient_ready_;
+        Span& span = timeline_.spans[rank][i];
+        span.end = std::max(span.start, ready[holders_.index(maker, action.microbatch)]);
+      }
+    }
+  }
+
+  void sum_up() {
+    double first = 0;
+    double last = 0;
+    bool any = false;
+    for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
+      double start = 0;
+      double end = 0;
+      double work = 0;
+      bool seen = false;
+      for (const Cell cell : cells_of(program_.ranks[rank])) {
+        if (cell.front().kind == ActionKind::kIdle || is_transfer(cell.front().kind)) continue;
+        const auto index = static_cast<std::size_t>(cell.data() - program_.ranks[rank].data());
+        const Span& span = timeline_.spans[rank][index];
+        start = seen ? start : span.start;
+        end = std::max(end, span.end);
+        seen = true;
+        work += span.end - span.start;
+      }
+      first = any ? std::min(first, start) : start;
+      last = std::max(last, end);
+      any = true;
+      timeline_.cost = std::max(timeline_.cost, end - start);
+      timeline_.work = std::max(timeline_.work, work);
+      const Occupancy occupancy = occupancy_of(program_, rank, costs_.kept_for_weight);
+      timeline_.peak_activations.push_back(occupancy.peak_activations);
+      timeline_.peak_memory.push_back(occupancy.peak_memory);
+    }
+    timeline_.peak_weight_versions = peak_weight_versions(program_);
+    timeline_.makespan = last - first;
+    const double bubble = timeline_.cost - timeline_.work;
+    timeline_.bubble_rate = timeline_.cost > 0 ? bubble / timeline_.cost : 0;
+    timeline_.bubble_to_work = timeline_.work > 0 ? bubble / timeline_.work : 0;
+  }
+
+  const Program& program_;
+  const Costs& costs_;
+  Holders holders_;
+  std::vector<double> output_ready_, gradient_ready_;  ///< at the receiver, by the stage that makes them
+  std::map<std::pair<int, int>, double> link_free_at_;
+  std::vector<Rank> ranks_;
+  Timeline timeline_;
+};
+
+}  // namespace
+
+Timeline simulate(const Program& program, const Costs& costs) {
+  check(program, costs);
+  return Simulator(program, costs).run();
+}
+
+}  // namespace trireme::schedule

@@ -1,0 +1,40 @@
+#pragma once
+// What a program would take: when each action starts and ends, the bubble, and what each rank holds at most.
+// Each rank runs its cells in order; a computation starts when its rank is free and what it needs has
+// arrived. A message takes hop + message_bytes / bandwidth and occupies no rank; with a bandwidth, the
+// messages of one direction of a link follow each other. This is the model behind table 5 of Qi et al., "Zero
+// Bubble Pipeline Parallelism", arXiv 2401.10241, and so is the cost: the longest time of any rank from its
+// own first start to its own last end. Transfers that the program tells of are shown, not waited for beyond
+// that: a receive is posted where it stands. Pure and thread-safe.
+
+#include <vector>
+
+#include "trireme/schedule/costs.h"
+#include "trireme/schedule/program.h"
+
+namespace trireme::schedule {
+
+struct Span {
+  double start = 0;
+  double end = 0;
+};
+
+struct Timeline {
+  /// spans[r][i] belongs to actions i of rank r. A SEND lasts until its message is there.
+  std::vector<std::vector<Span>> spans;
+  double cost = 0;      ///< longest time of a rank from its own first start to its own last end
+  double makespan = 0;  ///< from the first start of any rank to the last end of any
+  double work = 0;      ///< computation of the rank that has most of it
+  double bubble_rate =
+      0;  ///< (cost - work) / cost: the share of the time in which nothing is done (GPipe, ZB)
+  double bubble_to_work = 0;          ///< (cost - work) / work: Megatron's convention
+  std::vector<int> peak_activations;  ///< per rank: micro-batches of a stage between F and B, or F and W
+  std::vector<double> peak_memory;    ///< the same, of which after I only Costs::kept_for_weight counts
+  std::vector<int>
+      peak_weight_versions;  ///< per rank: most versions of any of its stages that are in use at once
+};
+
+/// Throws InvalidArgument when costs are missing or negative. The program must be sound: see validate().
+Timeline simulate(const Program& program, const Costs& costs = {});
+
+}  // namespace trireme::schedule

@@ -1,0 +1,36 @@
+#pragma once
+// Proves before a program starts that it can run and does the whole work:
+// - each stage on one rank, or on its replicas, and each micro-batch of it on one of them;
+// - each micro-batch forward once, then B once or I and W once each, with all that they need in place;
+// - buffers: nothing is used before it is there or after it was given back (output until the backward,
+// weights
+//   between UNSHARD and RESHARD), nothing is received that nobody uses;
+// - every SEND has its RECV, in the sender's order on each link;
+// - gradients are reduced once after the last backward of a group, then one STEP, nothing behind the last;
+// - the ranks do not wait for each other in a circle under the transport that is named.
+// Pure and thread-safe; milliseconds for thousands of actions.
+
+#include "trireme/schedule/program.h"
+#include "trireme/schedule/transport.h"
+
+namespace trireme::schedule {
+
+/// How much of a step a program says.
+enum class Form {
+  kOrder,      ///< computations alone; neighbours are waited for without being told
+  kTransfers,  ///< and what is sent and received
+  kStep,       ///< and REDUCE_GRAD and STEP: what ranks execute
+};
+
+/// The form that the program's actions suggest.
+Form form_of(const Program& program);
+
+struct ValidateOptions {
+  Form form = Form::kStep;
+  Transport transport = Transport::kBuffered;
+};
+
+/// Throws InvalidArgument that names rank, position and action. Positions count cells from 0.
+void validate(const Program& program, const ValidateOptions& options = {});
+
+}  // namespace trireme::schedule
