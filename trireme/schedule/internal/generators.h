@@ -13,8 +13,12 @@ Program interleaved_one_f_one_b(const ScheduleOptions& options);
 Program looped_bfs(const ScheduleOptions& options);
 Program zero_bubble_h1(const ScheduleOptions& options);
 Program zero_bubble_h2(const ScheduleOptions& options);
+Program zero_bubble_1p(const ScheduleOptions& options);
+Program zero_bubble_2p(const ScheduleOptions& options);
 Program interleaved_zero_bubble(const ScheduleOptions& options);
 Program zero_bubble_v(const ScheduleOptions& options);
+Program v_half(const ScheduleOptions& options);
+Program v_min(const ScheduleOptions& options);
 Program dualpipe(const ScheduleOptions& options);
 Program dualpipe_v(const ScheduleOptions& options);
 
