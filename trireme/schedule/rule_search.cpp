@@ -1,6 +1,7 @@
 #include "trireme/schedule/internal/rule_search.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/schedule/internal/occupancy.h"
@@ -10,7 +11,8 @@ namespace {
 
 constexpr double kSlack = 1e-9;
 constexpr int kMostRounds = 3;
-constexpr std::size_t kMostPolishedActions = 2'000'000;  // simulated in all; about a second
+constexpr std::size_t kMostPolishedActions = 8'000'000;  // simulated in all; about a second
+constexpr std::size_t kMostPolishedOrders = 8;
 
 /// 0 to `last` in equal steps.
 std::vector<double> steps(int count, double last) {
@@ -29,14 +31,53 @@ std::size_t num_actions(const Program& order) {
   return count;
 }
 
+/// What polish() makes less: the cost, then the ends of what other ranks may wait for.
+struct Merit {
+  double cost;
+  double ends;
+  bool operator<(const Merit& other) const {
+    const double slack = other.cost * kSlack;
+    if (cost < other.cost - slack) return true;
+    return cost < other.cost + slack && ends < other.ends * (1 - kSlack);
+  }
+};
+
+Merit merit_of(const Program& order, const Timeline& timeline) {
+  Merit merit{timeline.cost, 0};
+  for (std::size_t r = 0; r < order.ranks.size(); ++r) {
+    for (std::size_t i = 0; i < order.ranks[r].size(); ++i) {
+      if (order.ranks[r][i].kind != ActionKind::kBackwardWeight) merit.ends += timeline.spans[r][i].end;
+    }
+  }
+  return merit;
+}
+
+/// Micro-batches of a stage stay in order, and what belongs to one micro-batch stays as it is.
+bool may_swap(const Action& first, const Action& second) {
+  return !first.joined && !second.joined && first.microbatch != second.microbatch &&
+         (first.stage != second.stage || first.kind != second.kind) && first.kind != ActionKind::kIdle &&
+         second.kind != ActionKind::kIdle;
+}
+
+/// Nothing where the order waits for itself.
+std::optional<Timeline> try_simulate(const Program& order, const Costs& costs) {
+  try {
+    return simulate(order, costs);
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 void RuleSearch::consider(Program order) {
   const Timeline timeline = simulate(order, costs_);
-  if (!fits(timeline) || (found_best_ && timeline.cost >= best_cost_ * (1 - kSlack))) return;
-  best_ = std::move(order);
-  best_cost_ = timeline.cost;
-  found_best_ = true;
+  if (!fits(timeline)) return;
+  const auto place = std::find_if(best_.begin(), best_.end(), [&](const Found& found) {
+    return timeline.cost < found.cost * (1 - kSlack);
+  });
+  best_.insert(place, {timeline.cost, without_idle(std::move(order))});
+  if (best_.size() > kMostPolishedOrders) best_.pop_back();
 }
 
 bool RuleSearch::fits(const Timeline& timeline) const {
@@ -44,21 +85,20 @@ bool RuleSearch::fits(const Timeline& timeline) const {
          memory_limit_ + kSlack;
 }
 
-void RuleSearch::polish() {
-  const std::size_t budget = kMostPolishedActions / num_actions(best_);
+void RuleSearch::polish(Found& found, std::size_t budget) const {
+  Program& order = found.order;
+  Merit now = merit_of(order, simulate(order, costs_));
   std::size_t tried = 0;
   for (bool better = true; better && tried < budget;) {
     better = false;
-    for (std::size_t rank = 0; rank < best_.ranks.size(); ++rank) {
-      for (std::size_t i = best_.ranks[rank].size() - 1; i-- > 0 && tried < budget;) {
-        std::vector<Action>& actions = best_.ranks[rank];
-        if (actions[i].kind != ActionKind::kBackwardWeight || actions[i].kind == actions[i + 1].kind)
-          continue;
+    for (std::vector<Action>& actions : order.ranks) {
+      for (std::size_t i = actions.size() - 1; i-- > 0 && tried < budget;) {
+        if (!may_swap(actions[i], actions[i + 1])) continue;
         std::swap(actions[i], actions[i + 1]);
         ++tried;
-        const Timeline timeline = simulate(best_, costs_);
-        if (fits(timeline) && timeline.cost < best_cost_ * (1 - kSlack)) {
-          best_cost_ = timeline.cost;
+        const std::optional<Timeline> timeline = try_simulate(order, costs_);
+        if (timeline && fits(*timeline) && merit_of(order, *timeline) < now) {
+          now = merit_of(order, *timeline);
           better = true;
         } else {
           std::swap(actions[i], actions[i + 1]);
@@ -66,6 +106,7 @@ void RuleSearch::polish() {
       }
     }
   }
+  found.cost = now.cost;
 }
 
 void RuleSearch::try_rules(const GreedyRules& rules) {
@@ -111,10 +152,16 @@ Program RuleSearch::run() {
       }
     }
   }
-  require(found_best_, "no order of ", shape_.num_stages, " stages fits into a memory of ", memory_limit_,
+  require(!best_.empty(), "no order of ", shape_.num_stages, " stages fits into a memory of ", memory_limit_,
           " activations per rank; raise the limit");
-  polish();
-  return best_;
+  for (Found& found : best_) {
+    const std::size_t size = num_actions(found.order);
+    const std::size_t budget = kMostPolishedActions / kMostPolishedOrders / size;
+    if (budget >= size) polish(found, budget);
+  }
+  return std::min_element(best_.begin(), best_.end(),
+                          [](const Found& one, const Found& other) { return one.cost < other.cost; })
+      ->order;
 }
 
 }  // namespace trireme::schedule

@@ -25,21 +25,27 @@ class RuleSearch {
   Program run();
 
  private:
+  struct Found {
+    double cost;
+    Program order;
+  };
+
   void try_rules(const GreedyRules& rules);
   /// Tries all values of one rule with the others as they are.
   template <class Value>
   void improve(Value GreedyRules::*rule, const std::vector<Value>& values);
-  /// Lets each W change places with what follows it, from the end on, as long as that helps.
-  void polish();
+  /// Lets neighbours change places, from the end on, as long as that makes the cost less or, at the same cost,
+  /// what other ranks wait for earlier.
+  void polish(Found& found, std::size_t budget) const;
   bool fits(const Timeline& timeline) const;
 
   Program shape_;
   Costs costs_;
   double memory_limit_;
-  Program best_;
-  GreedyRules rules_;  ///< best of this start
-  double cost_ = 0, best_cost_ = 0;
-  bool found_ = false, found_best_ = false;
+  std::vector<Found> best_;  ///< a few, by rising cost
+  GreedyRules rules_;        ///< best of this start
+  double cost_ = 0;
+  bool found_ = false;
 };
 
 }  // namespace trireme::schedule
