@@ -1,7 +1,7 @@
 // The order that _add_send_recv of torch.distributed.pipelining.schedules writes down, told anew.
 
 #include "trireme/base/error.h"
-#include "trireme/schedule/internal/holders.h"
+#include "trireme/schedule/internal/reductions.h"
 #include "trireme/schedule/internal/transfers.h"
 
 namespace trireme::schedule {
@@ -13,6 +13,7 @@ class BufferedWalk {
       : order_(order),
         holders_(order),
         made_(holders_),
+        reductions_(order),
         next_(order.ranks.size()),
         lists_(order.ranks.size()) {
     for (const std::vector<Action>& actions : order.ranks) cells_.push_back(cells_of(actions));
@@ -37,6 +38,11 @@ class BufferedWalk {
     for (const Action& action : cell) {
       if (!made_.has_inputs_of(action)) return false;
     }
+    reductions_.enter(rank, next_[rank], cell);
+    if (cell.front().kind == ActionKind::kReduceGrad &&
+        reductions_.missing(rank, cell.front().stage) != Holders::kNobody) {
+      return false;
+    }
     ++next_[rank];
     if (cell.front().kind == ActionKind::kIdle) return true;
     lists_[rank].insert(lists_[rank].end(), cell.begin(), cell.end());
@@ -55,6 +61,7 @@ class BufferedWalk {
   const Program& order_;
   Holders holders_;
   Made made_;
+  Reductions reductions_;
   std::vector<std::vector<Cell>> cells_;
   std::vector<std::size_t> next_;
   std::vector<std::vector<Action>> lists_;

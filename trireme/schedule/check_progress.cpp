@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "trireme/schedule/internal/checks.h"
 #include "trireme/schedule/internal/place.h"
+#include "trireme/schedule/internal/reductions.h"
 
 namespace trireme::schedule {
 namespace {
@@ -17,6 +17,7 @@ class ProgressCheck {
         holders_(holders),
         options_(options),
         made_(holders),
+        reductions_(program),
         ranks_(program.ranks.size()) {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       ranks_[rank].cells = cells_of(program.ranks[rank]);
@@ -43,17 +44,16 @@ class ProgressCheck {
   struct Rank {
     std::vector<Cell> cells;
     std::size_t at = 0;
-    std::map<int, int> reductions;  ///< of each stage, entered so far
   };
 
   /// Transfers of the cell are posted as soon as the rank gets there.
   void enter(std::size_t rank) {
     Rank& here = ranks_[rank];
     if (here.at == here.cells.size()) return;
+    reductions_.enter(rank, here.at, here.cells[here.at]);
     for (Action action : here.cells[here.at]) {
       action.joined = false;
       if (is_transfer(action.kind)) posted_.insert(action);
-      if (action.kind == ActionKind::kReduceGrad) ++here.reductions[action.stage];
     }
   }
 
@@ -86,14 +86,7 @@ class ProgressCheck {
       const int stage = action.kind == ActionKind::kForward ? action.stage - 1 : action.stage + 1;
       return holders_.rank_of(stage, action.microbatch);
     }
-    if (action.kind == ActionKind::kReduceGrad && !program_.replicas.empty()) {
-      for (const int replica : program_.replicas[static_cast<std::size_t>(action.stage)]) {
-        if (ranks_[static_cast<std::size_t>(replica)].reductions[action.stage] <
-            ranks_[rank].reductions[action.stage]) {
-          return replica;
-        }
-      }
-    }
+    if (action.kind == ActionKind::kReduceGrad) return reductions_.missing(rank, action.stage);
     return kNobody;
   }
 
@@ -138,6 +131,7 @@ class ProgressCheck {
   const Holders& holders_;
   const ValidateOptions& options_;
   Made made_;
+  Reductions reductions_;
   std::vector<Rank> ranks_;
   std::set<Action> posted_;
 };

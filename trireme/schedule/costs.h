@@ -13,14 +13,15 @@ struct StageCost {
 };
 
 struct Costs {
-  std::vector<StageCost> stages = {{}};  ///< one per stage, or one that holds for all
-  double hop = 0;                        ///< latency of a message to another rank; occupies no rank
-  double message_bytes = 0;              ///< bytes of one activation or gradient between stages
-  double bandwidth = 0;                  ///< bytes per unit of time of one direction of a link; 0: no limit
-  double overlap = 1;                    ///< time of an overlapped pair / (its forward + its backward)
-  double kept_for_weight = 1;            ///< share of an activation that lives on between I and W
+  std::vector<StageCost> stages = {};  ///< one per stage, one that holds for all, or none: all of 1
+  double hop = 0;                      ///< latency of a message to another rank; occupies no rank
+  double message_bytes = 0;            ///< bytes of one activation or gradient between stages
+  double bandwidth = 0;                ///< bytes per unit of time of one direction of a link; 0: no limit
+  double overlap = 1;                  ///< time of an overlapped pair / (its forward + its backward)
+  double kept_for_weight = 1;          ///< share of an activation that lives on between I and W
 
-  const StageCost& of(int stage) const {
+  StageCost of(int stage) const {
+    if (stages.empty()) return {};
     return stages.size() == 1 ? stages.front() : stages[static_cast<std::size_t>(stage)];
   }
 };

@@ -172,7 +172,7 @@ class GreedyRun {
   void start(std::size_t index, double now) {
     Rank& rank = ranks_[index];
     const Action action = *rank.next;
-    const StageCost& cost = costs_.of(action.stage);
+    const StageCost cost = costs_.of(action.stage);
     Stage& stage = state(action.stage);
     rank.list.push_back(action);
     rank.stale = true;

@@ -29,7 +29,7 @@ struct Program {
   /// on one rank, the one that has its actions.
   std::vector<std::vector<int>> replicas = {};
 
-  /// Micro-batches of the whole pipeline between two updates. 0: one update, at the end of the step.
+  /// Backwards of a stage on one rank between two of its updates. 0: one update, at the end of the step.
   int update_every = 0;
   WeightVersions versions = WeightVersions::kNewest;
 };

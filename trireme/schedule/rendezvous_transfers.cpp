@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
-#include "trireme/schedule/internal/holders.h"
+#include "trireme/schedule/internal/reductions.h"
 #include "trireme/schedule/internal/transfers.h"
 
 namespace trireme::schedule {
@@ -25,7 +25,7 @@ long duration(Cell cell) {
 class RendezvousWalk {
  public:
   explicit RendezvousWalk(Program order)
-      : order_(without_idle(std::move(order))), holders_(order_), made_(holders_) {
+      : order_(without_idle(std::move(order))), holders_(order_), made_(holders_), reductions_(order_) {
     for (const std::vector<Action>& actions : order_.ranks) ranks_.push_back({.cells = cells_of(actions)});
   }
 
@@ -108,6 +108,11 @@ class RendezvousWalk {
                        [&](const Action& action) { return made_.has_inputs_of(action); })) {
         continue;
       }
+      reductions_.enter(index, rank.next, cell);
+      if (cell.front().kind == ActionKind::kReduceGrad &&
+          reductions_.missing(index, cell.front().stage) != Holders::kNobody) {
+        continue;
+      }
       close_batch(rank);
       rank.list.insert(rank.list.end(), cell.begin(), cell.end());
       ++rank.next;
@@ -130,6 +135,7 @@ class RendezvousWalk {
   Program order_;
   Holders holders_;
   Made made_;
+  Reductions reductions_;
   std::vector<Rank> ranks_;
   std::vector<Action> unsent_;
 };

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kSlack = 1e-9;
 constexpr int kMostRounds = 3;
-constexpr std::size_t kMostPolishedActions = 8'000'000;  // simulated in all; about a second
+constexpr std::size_t kMostPolishedActions = 4'000'000;  // simulated in all; under a second
 constexpr std::size_t kMostPolishedOrders = 8;
 
 /// 0 to `last` in equal steps.

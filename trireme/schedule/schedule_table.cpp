@@ -40,9 +40,16 @@ constexpr std::array kSchedules{
     ScheduleRow{"dualpipe", "both ends at once, forward and backward overlapped; two copies of the model",
                 kBothWays, 1, false, dualpipe},
     ScheduleRow{"dualpipe-v", "dualpipe folded into a V; one copy of the model", kV, 2, false, dualpipe_v},
+    ScheduleRow{"pipedream", "never flushes: a step behind each backward, weights stashed", kLoop, 1, false,
+                pipedream},
+    ScheduleRow{"pipedream-2bw",
+                "never flushes: a step behind every few backwards, two versions of the weights", kLoop, 1,
+                false, pipedream_2bw},
+    ScheduleRow{"1f1b-rr", "pipedream with several replicas of a stage, served in turn",
+                Placement::kReplicated, 1, false, one_f_one_b_round_robin},
 };
 
-void check(const ScheduleRow& row, ScheduleOptions& options) {
+ScheduleOptions checked(const ScheduleRow& row, ScheduleOptions options) {
   require(options.num_ranks >= 1 && options.num_microbatches >= 1, "schedule '", row.name,
           "' needs at least 1 rank and 1 micro-batch, found ", options.num_ranks, " and ",
           options.num_microbatches);
@@ -50,6 +57,7 @@ void check(const ScheduleRow& row, ScheduleOptions& options) {
   require(options.num_chunks >= 1 && (row.chunks_can_change || options.num_chunks == row.default_chunks),
           "schedule '", row.name, "' has ", row.chunks_can_change ? "at least 1" : text(row.default_chunks),
           " chunk(s) per rank, found ", options.num_chunks);
+  return options;
 }
 
 }  // namespace
@@ -69,10 +77,9 @@ const ScheduleRow& find_schedule(std::string_view name) {
   return *row;
 }
 
-Program make_schedule(std::string_view name, ScheduleOptions options) {
+Program make_schedule(std::string_view name, const ScheduleOptions& options) {
   const ScheduleRow& row = find_schedule(name);
-  check(row, options);
-  Program program = row.make(options);
+  Program program = row.make(checked(row, options));
   program.name = row.name;
   return program;
 }

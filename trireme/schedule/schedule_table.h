@@ -50,6 +50,6 @@ std::vector<std::string> schedule_names();
 const ScheduleRow& find_schedule(std::string_view name);
 
 /// The named schedule's program. Throws InvalidArgument when the options do not fit the schedule.
-Program make_schedule(std::string_view name, ScheduleOptions options);
+Program make_schedule(std::string_view name, const ScheduleOptions& options);
 
 }  // namespace trireme::schedule

@@ -13,7 +13,7 @@ namespace {
 constexpr double kNotYet = -1;
 
 void check(const Program& program, const Costs& costs) {
-  require(costs.stages.size() == 1 || static_cast<int>(costs.stages.size()) == program.num_stages,
+  require(costs.stages.size() <= 1 || static_cast<int>(costs.stages.size()) == program.num_stages,
           "costs are for ", costs.stages.size(), " stages, the program '", program.name, "' has ",
           program.num_stages, "; give one for all or one for each");
   bool sound = costs.hop >= 0 && costs.message_bytes >= 0 && costs.bandwidth >= 0 && costs.overlap > 0;
@@ -62,7 +62,7 @@ class Simulator {
   };
 
   double duration(const Action& action) const {
-    const StageCost& cost = costs_.of(action.stage);
+    const StageCost cost = costs_.of(action.stage);
     switch (action.kind) {
       case ActionKind::kForward:
       case ActionKind::kRecompute:

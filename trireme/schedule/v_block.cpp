@@ -149,7 +149,7 @@ class WeightFiller {
             (is_forward && rank.memory + 1 > limit_ + kSlack))) {
       do_weight(rank);
     }
-    const StageCost& cost = costs_.of(action.stage);
+    const StageCost cost = costs_.of(action.stage);
     rank.free_at = std::max(rank.free_at, start) + (is_forward ? cost.forward : cost.backward_input);
     rank.memory += is_forward ? 1 : costs_.kept_for_weight - 1;
     if (!is_forward) rank.open.push_back(backward_weight(action.stage, action.microbatch));

@@ -21,5 +21,8 @@ Program v_half(const ScheduleOptions& options);
 Program v_min(const ScheduleOptions& options);
 Program dualpipe(const ScheduleOptions& options);
 Program dualpipe_v(const ScheduleOptions& options);
+Program pipedream(const ScheduleOptions& options);
+Program pipedream_2bw(const ScheduleOptions& options);
+Program one_f_one_b_round_robin(const ScheduleOptions& options);
 
 }  // namespace trireme::schedule

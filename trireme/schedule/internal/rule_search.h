@@ -34,8 +34,8 @@ class RuleSearch {
   /// Tries all values of one rule with the others as they are.
   template <class Value>
   void improve(Value GreedyRules::*rule, const std::vector<Value>& values);
-  /// Lets neighbours change places, from the end on, as long as that makes the cost less or, at the same cost,
-  /// what other ranks wait for earlier.
+  /// Lets neighbours change places, from the end on, as long as that makes the cost less or, at the same
+  /// cost, what other ranks wait for earlier.
   void polish(Found& found, std::size_t budget) const;
   bool fits(const Timeline& timeline) const;
 
