@@ -40,6 +40,8 @@ Command completion_command(const Arguments& arguments);
 Command bench_command();
 Command runs_command();
 Command plan_command();
+Command schedule_command();
+Command simulate_command();
 
 /// Declares FILE, --set and -n.
 void declare_ranks(CLI::App& app, RankArguments& ranks);

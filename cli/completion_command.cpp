@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/frame.h"
 #include "trireme/base/error.h"
+#include "trireme/schedule/schedule_table.h"
 
 namespace trireme::cli {
 namespace {
@@ -44,6 +45,7 @@ std::string arguments_of(const std::string& command) {
   if (command == "bench") return "allreduce";
   if (command == "completion") return "bash zsh fish";
   if (command == "runs") return "compare";
+  if (command == "schedule") return join(schedule::schedule_names(), " ");
   if (command == "checkpoint") return "inspect verify export import";
   return "";
 }

@@ -34,6 +34,8 @@ std::vector<Command> commands(const Arguments& arguments) {
           launch_command(arguments),
           doctor_command(),
           bench_command(),
+          schedule_command(),
+          simulate_command(),
           backends_command([arguments](const BackendsArguments&) { return hand_over(arguments); }),
           completion_command(arguments)};
 }

@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kSlack = 1e-9;
 constexpr int kMostRounds = 3;
-constexpr std::size_t kMostPolishedActions = 4'000'000;  // simulated in all; under a second
-constexpr std::size_t kMostPolishedOrders = 8;
+constexpr std::size_t kMostPolishedActions = 8'000'000;  // simulated in all; under a second
+constexpr std::size_t kMostPolishedOrders = 4;
 
 /// 0 to `last` in equal steps.
 std::vector<double> steps(int count, double last) {

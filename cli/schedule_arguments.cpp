@@ -1,0 +1,83 @@
+#include "cli/schedule_arguments.h"
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::cli {
+namespace {
+
+schedule::Program read_program(const ScheduleArguments& given) {
+  schedule::Program program = schedule::parse_csv(read_file(given.file));
+  program.name = given.file;
+  if (given.replicated) program.replicas = schedule::ranks_of_stages(program);
+  program.update_every = given.options.update_every;
+  if (program.update_every > 0) program.versions = schedule::WeightVersions::kStashed;
+  return program;
+}
+
+}  // namespace
+
+void declare_size(CLI::App& app, ScheduleArguments& given) {
+  auto& options = given.options;
+  app.add_option("--ranks", options.num_ranks, "Ranks of the pipeline")
+      ->type_name("P")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--chunks", options.num_chunks, "Stages per rank, where the schedule leaves a choice")
+      ->type_name("V")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--microbatches", options.num_microbatches, "Micro-batches of a step")
+      ->type_name("M")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--group-size", options.group_size,
+                 "interleaved-*: micro-batches before the next chunk's turn")
+      ->type_name("G")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--replicas", given.replicas, "1f1b-rr: ranks of each stage: 3,1")
+      ->type_name("R,...")
+      ->delimiter(',');
+  app.add_flag("--vertical-sync", options.vertical_sync, "pipedream: the same weights on every stage");
+}
+
+void declare_costs(CLI::App& app, ScheduleArguments& given) {
+  const auto time = [&app](const char* name, double& value, const char* what) {
+    app.add_option(name, value, what)->type_name("T")->check(CLI::NonNegativeNumber);
+  };
+  time("--forward", given.forward, "Time of a stage's forward (default: 1)");
+  time("--backward-input", given.backward_input, "Time of its input gradient (default: 1)");
+  time("--backward-weight", given.backward_weight, "Time of its weight gradient (default: 1)");
+  time("--hop", given.options.costs.hop, "Latency of a message between ranks (default: 0)");
+  app.add_option("--memory-limit", given.options.memory_limit, "Activations that a rank may hold")
+      ->type_name("X")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--kept-for-weight", given.kept_for_weight,
+                 "Share of an activation that lives on between I and W")
+      ->type_name("S")
+      ->check(CLI::Range(0.0, 1.0));
+}
+
+void declare_file_facts(CLI::App& app, ScheduleArguments& given) {
+  app.add_flag("--replicated", given.replicated, "FILE.csv: a stage may stand on several ranks");
+  app.add_option("--update-every", given.options.update_every,
+                 "pipedream-2bw, FILE.csv: a stage steps after so many backwards, without a flush")
+      ->type_name("K")
+      ->check(CLI::PositiveNumber);
+}
+
+schedule::Costs costs_of(const ScheduleArguments& given) {
+  schedule::Costs costs = given.options.costs;
+  costs.stages = {{given.forward, given.backward_input, given.backward_weight}};
+  if (given.kept_for_weight >= 0) costs.kept_for_weight = given.kept_for_weight;
+  return costs;
+}
+
+schedule::Program program_of(const ScheduleArguments& given) {
+  require(given.name.empty() != given.file.empty(), "give the name of a schedule or a file, ",
+          given.name.empty() ? "found neither" : "not both", "; the names: trireme schedule");
+  if (!given.file.empty()) return read_program(given);
+  schedule::ScheduleOptions options = given.options;
+  options.replicas = given.replicas;
+  options.costs = costs_of(given);
+  return schedule::make_schedule(given.name, options);
+}
+
+}  // namespace trireme::cli

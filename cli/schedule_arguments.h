@@ -1,0 +1,39 @@
+#pragma once
+// What `trireme schedule` and `trireme simulate` share: the options that name a schedule, its size, the costs
+// it is searched or simulated with, and the program that they make.
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "trireme/schedule/lowering.h"
+#include "trireme/schedule/schedule_table.h"
+#include "trireme/schedule/validate.h"
+
+namespace trireme::cli {
+
+struct ScheduleArguments {
+  std::string name;
+  std::string file;  ///< a program of the user's own instead of a name
+  schedule::ScheduleOptions options;
+  std::vector<int> replicas;
+  double forward = 1, backward_input = 1, backward_weight = 1;
+  double kept_for_weight = -1;  ///< not given: see kept_share()
+  bool replicated = false;      ///< stages of a file may stand on several ranks
+};
+
+/// Declares --ranks, --chunks, --microbatches and what only some schedules use.
+void declare_size(CLI::App& app, ScheduleArguments& given);
+
+/// Declares --forward, --backward-input, --backward-weight, --hop, --memory-limit, --kept-for-weight.
+void declare_costs(CLI::App& app, ScheduleArguments& given);
+
+/// Declares --replicated and --update-every, which say about a file what its rows cannot.
+void declare_file_facts(CLI::App& app, ScheduleArguments& given);
+
+/// The named schedule's program, or the file's. Throws InvalidArgument when neither or both are given.
+schedule::Program program_of(const ScheduleArguments& given);
+
+schedule::Costs costs_of(const ScheduleArguments& given);
+
+}  // namespace trireme::cli

@@ -1,0 +1,109 @@
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/schedule_arguments.h"
+#include "trireme/base/error.h"
+#include "trireme/schedule/draw.h"
+
+namespace trireme::cli {
+namespace {
+
+struct PrintArguments : ScheduleArguments {
+  std::string transport = "buffered";
+  std::string format = "table";
+  bool comms = false, step = false, merge = false;
+};
+
+int list_schedules() {
+  for (const schedule::ScheduleRow& row : schedule::schedules()) {
+    std::cout << std::left << std::setw(18) << row.name << row.summary << "\n";
+  }
+  return kExitOk;
+}
+
+std::string to_json(const schedule::Program& program) {
+  nlohmann::ordered_json json = {{"name", program.name},
+                                 {"stages", program.num_stages},
+                                 {"microbatches", program.num_microbatches},
+                                 {"ranks", nlohmann::ordered_json::array()}};
+  for (const auto& actions : program.ranks) {
+    auto& row = json["ranks"].emplace_back(nlohmann::ordered_json::array());
+    for (const schedule::Cell cell : schedule::cells_of(actions)) row.push_back(schedule::to_text(cell));
+  }
+  return json.dump(1) + "\n";
+}
+
+std::string formatted(const schedule::Program& program, const PrintArguments& given) {
+  const std::vector<std::string> known = {"table", "csv", "json", "svg"};
+  if (given.format == "table") return schedule::to_table(program);
+  if (given.format == "csv") return schedule::to_csv(program);
+  if (given.format == "json") return to_json(program);
+  if (given.format == "svg") return schedule::to_svg(program, schedule::simulate(program, costs_of(given)));
+  throw InvalidArgument(text("unknown format '", given.format, "'", suggest(given.format, known)));
+}
+
+int check_program(const PrintArguments& given, schedule::Transport transport) {
+  const schedule::Program program = program_of(given);
+  const schedule::Form form = schedule::form_of(program);
+  schedule::validate(program, {.form = form, .transport = transport});
+  const auto count = [&](const char* what) {
+    return text(program.ranks.size(), " ranks, ", program.num_stages, " stages, ", program.num_microbatches,
+                " micro-batches, ", what);
+  };
+  std::cout << given.file << ": sound: "
+            << count(form == schedule::Form::kOrder       ? "computations alone"
+                     : form == schedule::Form::kTransfers ? "with transfers"
+                                                          : "a whole step");
+  if (form != schedule::Form::kOrder) std::cout << ", transport " << schedule::to_text(transport);
+  std::cout << "\n";
+  return kExitOk;
+}
+
+int print_schedule(const PrintArguments& given) {
+  const schedule::Transport transport = schedule::parse_transport(given.transport);
+  if (given.name.empty() && given.file.empty()) return list_schedules();
+  if (!given.file.empty()) return check_program(given, transport);
+  schedule::Program program = program_of(given);
+  if (given.merge) program = schedule::merge_backward(std::move(program));
+  if (given.comms || given.step) {
+    program = schedule::lower(program, {.transport = transport, .with_update = given.step});
+  }
+  std::cout << formatted(program, given);
+  return kExitOk;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto given = std::make_shared<PrintArguments>();
+  app.add_option("name", given->name, "A schedule; without one, the names of all")->type_name("NAME");
+  declare_size(app, *given);
+  app.add_flag("--comms", given->comms, "With sends and receives");
+  app.add_flag("--step", given->step, "With these, REDUCE_GRAD and STEP: what ranks execute");
+  app.add_flag("--merge", given->merge, "An I and the W right behind it become one B");
+  app.add_option("--transport", given->transport, "buffered or rendezvous (default: buffered)")
+      ->type_name("MODEL");
+  app.add_option("--format", given->format, "table, csv, json or svg (default: table)")->type_name("FORMAT");
+  app.add_option("--check", given->file, "Prove that a program of your own can run")->type_name("FILE.csv");
+  declare_file_facts(app, *given);
+  declare_costs(app, *given);
+  return [given] { return print_schedule(*given); };
+}
+
+}  // namespace
+
+Command schedule_command() {
+  return {.name = "schedule",
+          .summary = "Print, draw or check what each rank of a pipeline does in a step",
+          .usage = "[NAME] [OPTIONS]",
+          .examples =
+              "  trireme schedule\n"
+              "  trireme schedule 1f1b --ranks 4 --microbatches 8\n"
+              "  trireme schedule zb-v --ranks 4 --microbatches 8 --format svg > zb-v.svg\n"
+              "  trireme schedule 1f1b --ranks 2 --microbatches 4 --comms --transport rendezvous\n"
+              "  trireme schedule --check my_schedule.csv\n",
+          .declare = declare};
+}
+
+}  // namespace trireme::cli
