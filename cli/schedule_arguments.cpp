@@ -74,6 +74,8 @@ schedule::Program program_of(const ScheduleArguments& given) {
   require(given.name.empty() != given.file.empty(), "give the name of a schedule or a file, ",
           given.name.empty() ? "found neither" : "not both", "; the names: trireme schedule");
   if (!given.file.empty()) return read_program(given);
+  require(given.options.num_ranks > 0 && given.options.num_microbatches > 0, "schedule '", given.name,
+          "' needs --ranks and --microbatches");
   schedule::ScheduleOptions options = given.options;
   options.replicas = given.replicas;
   options.costs = costs_of(given);

@@ -15,10 +15,10 @@ namespace trireme::cli {
 struct ScheduleArguments {
   std::string name;
   std::string file;  ///< a program of the user's own instead of a name
-  schedule::ScheduleOptions options;
+  schedule::ScheduleOptions options{.num_ranks = 0, .num_microbatches = 0};  ///< 0: not given
   std::vector<int> replicas;
   double forward = 1, backward_input = 1, backward_weight = 1;
-  double kept_for_weight = -1;  ///< not given: see kept_share()
+  double kept_for_weight = -1;  ///< below 0: not given
   bool replicated = false;      ///< stages of a file may stand on several ranks
 };
 

@@ -22,6 +22,16 @@ struct Holding {
   bool shards = false, unsharded = false, finished = false;
 };
 
+/// One action, an overlapped forward and backward, or transfers.
+bool may_run_together(Cell cell) {
+  if (cell.size() == 1) return true;
+  if (is_transfer(cell.front().kind)) {
+    return std::all_of(cell.begin(), cell.end(),
+                       [](const Action& action) { return is_transfer(action.kind); });
+  }
+  return cell.size() == 2 && cell[0].kind == ActionKind::kForward && makes_input_gradient(cell[1].kind);
+}
+
 class ListCheck {
  public:
   ListCheck(const Program& program, const Holders& holders, Form form)
@@ -34,8 +44,8 @@ class ListCheck {
       for (const Action& action : program_.ranks[rank]) settle(static_cast<int>(rank), action);
     }
     // Work in the wrong place would show as work that is missing in the right one.
-    for_each_action([this](const Place& place, bool) { check_home(place); });
-    for_each_action([this](const Place& place, bool joined) { take(place, joined); });
+    for_each_action([this](const Place& place, Cell) { check_home(place); });
+    for_each_action([this](const Place& place, Cell cell) { take(place, cell); });
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) check_complete(static_cast<int>(stage));
   }
 
@@ -63,7 +73,7 @@ class ListCheck {
       for (const Cell cell : cells_of(program_.ranks[rank])) {
         for (Action action : cell) {
           action.joined = false;
-          if (action.kind != ActionKind::kIdle) visit(Place{rank, position, action}, cell.size() > 1);
+          if (action.kind != ActionKind::kIdle) visit(Place{rank, position, action}, cell);
         }
         ++position;
       }
@@ -89,12 +99,11 @@ class ListCheck {
            action.microbatch, " of the stage runs on rank ", holder);
   }
 
-  void take(const Place& place, bool joined) {
+  void take(const Place& place, Cell cell) {
     const Action& action = place.action;
     Holding& holding = holdings_[{action.stage, static_cast<int>(place.rank)}];
     demand(!holding.finished, place, "nothing may follow the stage's STEP");
-    demand(!joined || is_compute(action.kind) || is_transfer(action.kind), place,
-           "runs by itself, not joined");
+    demand(may_run_together(cell), place, "cannot run together with the rest of ", to_text(cell));
     if (!has_microbatch(action.kind)) {
       demand(action.microbatch == Action::kNoMicrobatch, place, "belongs to no micro-batch");
       return of_stage(holding, place);
@@ -245,9 +254,11 @@ class ListCheck {
   void check_complete(int stage) const {
     const std::vector<int>& ranks = stages_[at(stage)];
     require(!ranks.empty(), "program '", program_.name, "': no rank has stage ", stage);
-    if (has_updates()) {
-      for (const int rank : ranks) {
-        const auto found = holdings_.find({stage, rank});
+    for (const int rank : ranks) {
+      const auto found = holdings_.find({stage, rank});
+      require(found == holdings_.end() || !found->second.unsharded, "program '", program_.name, "': rank ",
+              rank, ", end: ", stage, "RESHARD is missing");
+      if (has_updates()) {
         require(found != holdings_.end() && found->second.finished, "program '", program_.name, "': rank ",
                 rank, ", end: ", stage, "STEP is missing");
       }

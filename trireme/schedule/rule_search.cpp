@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "trireme/base/error.h"
-#include "trireme/schedule/internal/occupancy.h"
 
 namespace trireme::schedule {
 namespace {

@@ -101,7 +101,6 @@ class Simulator {
       length += duration(action);
     }
     if (cell.size() > 1 && is_compute(cell.front().kind)) length *= costs_.overlap;
-    if (length == 0) start = rank.free_at;
     rank.free_at = start + length;
     for (std::size_t i = 0; i < cell.size(); ++i) {
       timeline_.spans[index][rank.action + i] = {start, rank.free_at};

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <map>
 
 #include "trireme/base/error.h"
 #include "trireme/schedule/lowering.h"
@@ -235,6 +236,74 @@ TEST(ValidateOrder, NamesTheRanksThatWaitForEachOther) {
       [] { validate(parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"), {.form = Form::kOrder}); },
       ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("rank 0, position 1, 0B0: deadlock: waits for rank 1"),
                                            HasSubstr("rank 1, position 0, 1F1, waits for rank 0"))));
+}
+
+/// Lowered programs of every schedule over both transports, with sharded weights.
+template <class Visit>
+void for_each_step(const Visit& visit) {
+  for (const ScheduleRow& row : schedules()) {
+    for (const Transport transport : {Transport::kBuffered, Transport::kRendezvous}) {
+      const Program order = make_schedule(row.name, {.num_ranks = 2, .num_microbatches = 4});
+      visit(lower(order, {.transport = transport, .max_unsharded_stages = 1}), transport);
+    }
+  }
+}
+
+bool is_refused(const Program& program, Transport transport) {
+  try {
+    validate(program, {.transport = transport});
+  } catch (const InvalidArgument&) {
+    return true;
+  }
+  return false;
+}
+
+TEST(EveryMutation, OfADroppedActionIsRefused) {
+  for_each_step([](const Program& sound, Transport transport) {
+    for (std::size_t rank = 0; rank < sound.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < sound.ranks[rank].size(); ++i) {
+        Program program = sound;
+        program.ranks[rank].erase(program.ranks[rank].begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_TRUE(is_refused(program, transport))
+            << sound.name << " rank " << rank << " without " << to_text(sound.ranks[rank][i]);
+      }
+    }
+  });
+}
+
+TEST(EveryMutation, OfARepeatedActionIsRefused) {
+  for_each_step([](const Program& sound, Transport transport) {
+    for (std::size_t rank = 0; rank < sound.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < sound.ranks[rank].size(); ++i) {
+        Program program = sound;
+        Action twice = sound.ranks[rank][i];
+        twice.joined = false;
+        program.ranks[rank].insert(program.ranks[rank].begin() + static_cast<std::ptrdiff_t>(i), twice);
+        EXPECT_TRUE(is_refused(program, transport))
+            << sound.name << " rank " << rank << " with another " << to_text(twice);
+      }
+    }
+  });
+}
+
+TEST(EveryMutation, OfTheOrderOfALinkIsRefused) {
+  for_each_step([](const Program& sound, Transport transport) {
+    for (std::size_t rank = 0; rank < sound.ranks.size(); ++rank) {
+      std::map<std::pair<int, ActionKind>, std::size_t> last;  // of a stage and kind of transfer: one link
+      for (std::size_t i = 0; i < sound.ranks[rank].size(); ++i) {
+        const Action& action = sound.ranks[rank][i];
+        if (!is_transfer(action.kind) || sound.replicas.size() == 1) continue;
+        const auto [before, first] = last.try_emplace({action.stage, action.kind}, i);
+        if (!first) {
+          Program program = sound;
+          std::swap(program.ranks[rank][before->second].microbatch, program.ranks[rank][i].microbatch);
+          EXPECT_TRUE(is_refused(program, transport))
+              << sound.name << " rank " << rank << " " << to_text(action);
+          before->second = i;
+        }
+      }
+    }
+  });
 }
 
 }  // namespace

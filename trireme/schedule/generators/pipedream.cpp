@@ -99,7 +99,8 @@ Program pipedream_2bw(const ScheduleOptions& options) {
 Program one_f_one_b_round_robin(const ScheduleOptions& options) {
   std::vector<int> replicas = options.replicas;
   if (replicas.empty()) {
-    replicas = options.num_ranks == 1 ? std::vector<int>{1} : std::vector<int>{options.num_ranks - 1, 1};
+    replicas.assign(static_cast<std::size_t>(std::max(1, options.num_ranks - 1)), 1);
+    replicas.front() = options.num_ranks == 1 ? 1 : 2;
   }
   require(std::all_of(replicas.begin(), replicas.end(), [](int count) { return count >= 1; }) &&
               std::accumulate(replicas.begin(), replicas.end(), 0) == options.num_ranks,

@@ -1,0 +1,68 @@
+#include "trireme/schedule/draw.h"
+
+#include <gmock/gmock.h>
+
+#include "trireme/schedule/lowering.h"
+#include "trireme/schedule/schedule_table.h"
+
+namespace trireme::schedule {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+/// Element names that are opened and closed in order; ends with what is wrong, or "".
+std::string xml_fault(const std::string& xml) {
+  std::vector<std::string> open;
+  for (std::size_t at = xml.find('<'); at != std::string::npos; at = xml.find('<', at + 1)) {
+    const std::size_t end = xml.find('>', at);
+    if (end == std::string::npos) return "a tag that does not end";
+    const std::string tag = xml.substr(at + 1, end - at - 1);
+    if (tag.front() == '/') {
+      if (open.empty() || open.back() != tag.substr(1)) return "</" + tag.substr(1) + "> closes nothing";
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+    if (open.empty() && xml.find('<', end) != std::string::npos) return "more than one root";
+  }
+  return open.empty() ? "" : "<" + open.back() + "> stays open";
+}
+
+TEST(Table, CellsStandBelowEachOther) {
+  EXPECT_EQ(to_table(make_schedule("gpipe", {.num_ranks = 2, .num_microbatches = 2})),
+            "rank 0  0F0 0F1             0B0 0B1\n"
+            "rank 1      1F0 1F1 1B0 1B1\n");
+}
+
+TEST(Svg, IsOneWellFormedElementThatNeedsNothingElse) {
+  for (const ScheduleRow& row : schedules()) {
+    const Program order = make_schedule(row.name, {.num_ranks = 4, .num_microbatches = 8});
+    const std::string svg = to_svg(order, simulate(order));
+    EXPECT_EQ(xml_fault(svg), "") << row.name;
+    EXPECT_THAT(svg, testing::StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+    EXPECT_THAT(svg, Not(HasSubstr("href")));
+    EXPECT_THAT(svg, Not(HasSubstr("<script")));
+  }
+}
+
+TEST(Svg, ShowsEveryActionInBothViewsAndEscapesTheName) {
+  Program order = make_schedule("zb-h1", {.num_ranks = 2, .num_microbatches = 2});
+  order.name = "a<b & \"c\"";
+  const std::string svg = to_svg(order, simulate(order));
+  EXPECT_THAT(svg, HasSubstr("a&lt;b &amp; &quot;c&quot;"));
+  for (const char* token : {"0F0", "1I1", "0W1"}) {
+    const std::string title = "<title>" + std::string(token) + "</title>";
+    EXPECT_NE(svg.find(title), svg.rfind(title)) << token;
+  }
+}
+
+TEST(Svg, LeavesTransfersOut) {
+  const Program step = lower(make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2}));
+  const std::string svg = to_svg(step, simulate(step));
+  EXPECT_THAT(svg, Not(HasSubstr("SEND")));
+  EXPECT_THAT(svg, HasSubstr("0STEP"));
+}
+
+}  // namespace
+}  // namespace trireme::schedule

@@ -1,0 +1,146 @@
+#include "trireme/schedule/simulate.h"
+
+#include <gmock/gmock.h>
+
+#include "trireme/base/error.h"
+#include "trireme/schedule/lowering.h"
+#include "trireme/schedule/schedule_table.h"
+
+namespace trireme::schedule {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+Costs costs_of(StageCost cost) {
+  Costs costs;
+  costs.stages = {cost};
+  return costs;
+}
+
+TEST(Simulate, StartsAndEndsOfTwoStagesAreAsByHand) {
+  Costs costs = costs_of({.forward = 2, .backward_input = 3, .backward_weight = 1});
+  costs.hop = 0.5;
+  const Timeline timeline = simulate(parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), costs);
+  const auto expect_span = [&](std::size_t rank, std::size_t i, double start, double end) {
+    EXPECT_DOUBLE_EQ(timeline.spans[rank][i].start, start) << rank << " " << i;
+    EXPECT_DOUBLE_EQ(timeline.spans[rank][i].end, end) << rank << " " << i;
+  };
+  expect_span(0, 0, 0, 2);
+  expect_span(0, 1, 2, 4);
+  expect_span(1, 0, 2.5, 4.5);
+  expect_span(1, 1, 4.5, 8.5);
+  expect_span(1, 2, 8.5, 10.5);
+  expect_span(1, 3, 10.5, 14.5);
+  expect_span(0, 2, 9, 13);
+  expect_span(0, 3, 15, 19);
+  EXPECT_DOUBLE_EQ(timeline.cost, 19);
+  EXPECT_DOUBLE_EQ(timeline.makespan, 19);
+  EXPECT_DOUBLE_EQ(timeline.work, 12);
+  EXPECT_DOUBLE_EQ(timeline.bubble_rate, 7.0 / 19);
+  EXPECT_DOUBLE_EQ(timeline.bubble_to_work, 7.0 / 12);
+}
+
+TEST(Simulate, CostIsTheLongestTimeOfARankNotTheWholeTime) {
+  const Timeline timeline = simulate(make_schedule("zb-h2", {.num_ranks = 4, .num_microbatches = 8}));
+  EXPECT_DOUBLE_EQ(timeline.cost, 24);
+  EXPECT_DOUBLE_EQ(timeline.makespan, 27);
+}
+
+// Figures of the schedules with all times 1, as computed from the published orders.
+TEST(Simulate, KnownTimesOfFourRanksAndEightMicrobatches) {
+  const auto makespan = [](const char* name) {
+    return simulate(make_schedule(name, {.num_ranks = 4, .num_microbatches = 8})).makespan;
+  };
+  EXPECT_DOUBLE_EQ(makespan("gpipe"), 33);
+  EXPECT_DOUBLE_EQ(makespan("1f1b"), 33);
+  EXPECT_DOUBLE_EQ(makespan("interleaved-1f1b"), 57);
+  EXPECT_DOUBLE_EQ(makespan("zb-h1"), 27);
+  EXPECT_DOUBLE_EQ(makespan("zb-v"), 51);
+  EXPECT_DOUBLE_EQ(makespan("dualpipe"), 26);
+  EXPECT_DOUBLE_EQ(makespan("dualpipe-v"), 54);
+}
+
+TEST(Simulate, MessagesOfALinkFollowEachOtherWhereItHasABandwidth) {
+  Costs costs = costs_of({.forward = 1, .backward_input = 1, .backward_weight = 0});
+  costs.message_bytes = 300;
+  costs.bandwidth = 100;
+  costs.hop = 1;
+  const Timeline timeline = simulate(parse_csv("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"), costs);
+  EXPECT_DOUBLE_EQ(timeline.spans[1][0].start, 5);  // 1 + 3 + 1
+  EXPECT_DOUBLE_EQ(timeline.spans[1][1].start, 8);  // the second waits for the first: 4 + 3 + 1
+  EXPECT_DOUBLE_EQ(timeline.spans[0][2].start, 14);
+}
+
+TEST(Simulate, StagesMayCostDifferently) {
+  Costs costs;
+  costs.stages = {{1, 1, 0}, {5, 5, 0}};
+  const Timeline timeline = simulate(parse_csv("0F0,0B0\n1F0,1B0\n"), costs);
+  EXPECT_DOUBLE_EQ(timeline.cost, 12);
+  EXPECT_DOUBLE_EQ(timeline.work, 10);
+}
+
+TEST(Simulate, OverlappedPairTakesItsShare) {
+  const Program program = parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
+  Costs costs;
+  costs.overlap = 0.5;
+  EXPECT_DOUBLE_EQ(simulate(program).cost, 6);
+  EXPECT_DOUBLE_EQ(simulate(program, costs).cost, 4.5);
+}
+
+TEST(Simulate, TransfersLastUntilTheMessageIsThere) {
+  Costs costs;
+  costs.hop = 2;
+  const Timeline timeline =
+      simulate(parse_csv("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"), costs);
+  EXPECT_DOUBLE_EQ(timeline.spans[0][1].start, 1);
+  EXPECT_DOUBLE_EQ(timeline.spans[0][1].end, 3);
+  EXPECT_DOUBLE_EQ(timeline.spans[1][0].start, 0);
+  EXPECT_DOUBLE_EQ(timeline.spans[1][0].end, 3);
+}
+
+TEST(Simulate, ActivationsAreHeldUntilTheirLastUse) {
+  Costs costs;
+  costs.kept_for_weight = 0.25;
+  const Timeline timeline = simulate(parse_csv("0F0,0I0,0F1,0I1,0F2,0W0,0I2,0W1,0W2\n"), costs);
+  EXPECT_THAT(timeline.peak_activations, ElementsAre(3));
+  EXPECT_THAT(timeline.peak_memory, ElementsAre(1.5));
+}
+
+TEST(Simulate, CountsVersionsOfWeights) {
+  const ScheduleOptions options{.num_ranks = 4, .num_microbatches = 16};
+  EXPECT_THAT(simulate(make_schedule("1f1b", options)).peak_weight_versions, ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(simulate(make_schedule("pipedream", options)).peak_weight_versions, ElementsAre(4, 3, 2, 1));
+  EXPECT_THAT(simulate(make_schedule("pipedream-2bw", options)).peak_weight_versions,
+              ElementsAre(2, 2, 2, 2));
+  ScheduleOptions vertical = options;
+  vertical.vertical_sync = true;
+  EXPECT_THAT(simulate(make_schedule("pipedream", vertical)).peak_weight_versions, ElementsAre(4, 4, 4, 4));
+}
+
+TEST(Simulate, ReplicasOfAStageShareItsWork) {
+  ScheduleOptions options{.num_ranks = 4, .num_microbatches = 12};
+  options.replicas = {3, 1};
+  Costs costs;
+  costs.stages = {{3, 3, 3}, {1, 1, 1}};
+  const Timeline timeline = simulate(make_schedule("1f1b-rr", options), costs);
+  EXPECT_THAT(timeline.peak_weight_versions, ElementsAre(2, 2, 2, 1));  // ceil(4 / 3) in flight per replica
+  EXPECT_DOUBLE_EQ(timeline.work, 36);
+  EXPECT_LE(timeline.cost, 48);
+}
+
+TEST(Simulate, RefusesWhatCannotBe) {
+  const Program order = make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2});
+  Costs three;
+  three.stages = {{}, {}, {}};
+  EXPECT_THAT([&] { simulate(order, three); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("costs are for 3 stages, the program '1f1b' has 2")));
+  EXPECT_THAT([&] { simulate(order, costs_of({.forward = -1})); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("negative")));
+  EXPECT_THAT([] { simulate(parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("waits for itself")));
+}
+
+}  // namespace
+}  // namespace trireme::schedule
