@@ -46,6 +46,18 @@ void declare_costs(CLI::App& app, ScheduleArguments& given) {
   time("--backward-input", given.backward_input, "Time of its input gradient (default: 1)");
   time("--backward-weight", given.backward_weight, "Time of its weight gradient (default: 1)");
   time("--hop", given.options.costs.hop, "Latency of a message between ranks (default: 0)");
+  app.add_option("--message-bytes", given.options.costs.message_bytes,
+                 "Bytes of an activation between stages")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--bandwidth", given.options.costs.bandwidth,
+                 "Bytes per unit of time of a link (default: no limit)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--overlap", given.options.costs.overlap,
+                 "Time of an overlapped pair / that of its parts (default: 1)")
+      ->type_name("X")
+      ->check(CLI::PositiveNumber);
   app.add_option("--memory-limit", given.options.memory_limit, "Activations that a rank may hold")
       ->type_name("X")
       ->check(CLI::PositiveNumber);

@@ -25,7 +25,7 @@ struct ScheduleArguments {
 /// Declares --ranks, --chunks, --microbatches and what only some schedules use.
 void declare_size(CLI::App& app, ScheduleArguments& given);
 
-/// Declares --forward, --backward-input, --backward-weight, --hop, --memory-limit, --kept-for-weight.
+/// Declares what actions and messages take, and what a rank may hold.
 void declare_costs(CLI::App& app, ScheduleArguments& given);
 
 /// Declares --replicated and --update-every, which say about a file what its rows cannot.

@@ -1,7 +1,7 @@
 #pragma once
-// Programs for the eye: a table of cells for the terminal, and an SVG of a simulated timeline. The SVG stands by
-// itself (no script, font or link from outside), is valid XML, and has two parts: every action in its slot, one
-// row per rank (what a device does, in order), and the same actions in time. Pure and thread-safe.
+// Programs for the eye: a table of cells for the terminal, and an SVG of a simulated timeline. The SVG stands
+// by itself (no script, font or link from outside), is valid XML, and has two parts: what each device does in
+// order, a slot per action, and the same actions in time. Pure and thread-safe.
 
 #include <string>
 

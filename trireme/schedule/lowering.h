@@ -3,9 +3,9 @@
 // gather weights, reduce gradients and step. Pure and thread-safe. Two models of transport:
 // - buffered: a send returns at once. Each receive stands where the sender's output exists: the ranks are
 //   walked in turn, one cell each, and a send and its receive are written down together. One order of all
-//   transfers then fits every rank's list. This is the order of torch.distributed.pipelining.
-// - rendezvous: a send lasts until its receive runs (nccl). The ranks are walked in time; a rank that has
-// sent
+//   transfers then fits every rank's list, so nothing stands still even where sends wait; but a rank may then
+//   wait for a message long before it needs it. This is the order of torch.distributed.pipelining.
+// - rendezvous: a send lasts until its receive runs (nccl). The ranks are walked in time; one that has sent
 //   waits until the receiver is between two computations. All transfers between the same two computations are
 //   started as one BATCH, so a send never stands in the way of the receive that it waits for.
 

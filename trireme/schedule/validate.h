@@ -2,9 +2,8 @@
 // Proves before a program starts that it can run and does the whole work:
 // - each stage on one rank, or on its replicas, and each micro-batch of it on one of them;
 // - each micro-batch forward once, then B once or I and W once each, with all that they need in place;
-// - buffers: nothing is used before it is there or after it was given back (output until the backward,
-// weights
-//   between UNSHARD and RESHARD), nothing is received that nobody uses;
+// - buffers: nothing is used before it is there or after it was given back (an output lives until the
+//   backward, weights between UNSHARD and RESHARD), nothing is received that nobody uses;
 // - every SEND has its RECV, in the sender's order on each link;
 // - gradients are reduced once after the last backward of a group, then one STEP, nothing behind the last;
 // - the ranks do not wait for each other in a circle under the transport that is named.
