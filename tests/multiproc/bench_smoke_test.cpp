@@ -5,19 +5,20 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
 namespace {
 
-/// What a program printed on standard output: one JSON value, or one per line.
+/// What a program printed on standard output: one JSON value, or one per line among others.
 std::vector<nlohmann::json> values_of(const std::vector<std::string>& command) {
   const ChildResult result = run(command, {}, 60);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   if (auto whole = nlohmann::json::parse(result.out, nullptr, false); !whole.is_discarded()) return {whole};
   std::vector<nlohmann::json> values;
   for (const std::string& line : split(result.out, '\n')) {
-    if (!line.empty()) values.push_back(nlohmann::json::parse(line));
+    if (line.starts_with('{')) values.push_back(nlohmann::json::parse(line));
   }
   return values;
 }
@@ -54,6 +55,23 @@ TEST(BenchSmoke, TrainingStepRunsOnTwoRanks) {
   ASSERT_EQ(values.size(), 1u);
   EXPECT_EQ(values[0].at("ranks"), 2);
   EXPECT_GT(values[0].at("samples_per_s").get<double>(), 0);
+}
+
+TEST(BenchSmoke, CheckpointMeasuresTheDiskAndTheHoldUp) {
+  const TemporaryFolder folder;
+  const auto values =
+      values_of({bin("bench_checkpoint"), "--smoke", "--folder", (folder / "bench").string()});
+  ASSERT_EQ(values.size(), 6u);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_GT(values[i].at("gb_per_s").get<double>(), 0);
+  EXPECT_TRUE(values[4].at("asynchronous"));
+  EXPECT_GT(values[5].at("stalled_s").get<double>(), 0);
+}
+
+TEST(BenchSmoke, PipelineStepRunsOnTwoRanks) {
+  const auto values = values_of({bin("trireme"), "launch", "-n", "2", "--no-prefix", "--",
+                                 bin("bench_pipeline_step"), "--smoke", "--schedule", "interleaved-1f1b"});
+  ASSERT_EQ(values.size(), 1u);
+  EXPECT_GT(values[0].at("step_ms").get<double>(), 0);
 }
 
 }  // namespace

@@ -39,4 +39,16 @@ at::Tensor Cnn::forward(const at::Tensor& input) {
   return fc2_->forward(at::relu(fc1_->forward(second.flatten(1))));
 }
 
+std::vector<Layer> Cnn::layers() {
+  return {
+      make_layer(*this, "conv1", {conv1_.ptr()},
+                 [this](const at::Tensor& input) { return pool_relu(conv1_->forward(input)); }),
+      make_layer(*this, "conv2", {conv2_.ptr()},
+                 [this](const at::Tensor& input) { return pool_relu(conv2_->forward(input)).flatten(1); }),
+      make_layer(*this, "fc1", {fc1_.ptr()},
+                 [this](const at::Tensor& input) { return at::relu(fc1_->forward(input)); }),
+      make_layer(*this, "fc2", {fc2_.ptr()},
+                 [this](const at::Tensor& input) { return fc2_->forward(input); })};
+}
+
 }  // namespace trireme::model

@@ -110,14 +110,36 @@ Gpt::Gpt(const GptOptions& options)
   last_norm_ = transformer->register_module("ln_f", std::make_shared<GptNorm>(options.width));
 }
 
-at::Tensor Gpt::forward(const at::Tensor& input) {
+at::Tensor Gpt::embed(const at::Tensor& input) {
   const std::int64_t time = input.size(1);
   require(time <= options_.block, "gpt: a sequence of ", time, " tokens; model.block allows ",
           options_.block);
   const at::Tensor places = at::arange(time, input.options());
-  at::Tensor values = tokens_->forward(input) + positions_->forward(places);
-  for (const auto& block : blocks_) values = block->forward(values);
+  return tokens_->forward(input) + positions_->forward(places);
+}
+
+at::Tensor Gpt::logits(const at::Tensor& values) const {
   return at::linear(last_norm_->forward(values), tokens_->weight);
+}
+
+at::Tensor Gpt::forward(const at::Tensor& input) {
+  at::Tensor values = embed(input);
+  for (const auto& block : blocks_) values = block->forward(values);
+  return logits(values);
+}
+
+std::vector<Layer> Gpt::layers() {
+  std::vector<Layer> chain = {make_layer(*this, "embedding", {tokens_.ptr(), positions_.ptr()},
+                                         [this](const at::Tensor& input) { return embed(input); })};
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    chain.push_back(
+        make_layer(*this, text("block ", i), {blocks_[i]},
+                   [block = blocks_[i]](const at::Tensor& input) { return block->forward(input); }));
+  }
+  // The logits are made with the tokens' embedding: on another rank than the first layer it is a tied copy.
+  chain.push_back(make_layer(*this, "logits", {last_norm_, tokens_.ptr()},
+                             [this](const at::Tensor& input) { return logits(input); }));
+  return chain;
 }
 
 void Gpt::initialise(std::uint64_t seed) {

@@ -33,11 +33,15 @@ class Gpt : public Model {
   explicit Gpt(const GptOptions& options);
   /// Tokens (batch, time), i64, time at most `block` -> logits (batch, time, vocabulary).
   at::Tensor forward(const at::Tensor& input) override;
+  std::vector<Layer> layers() override;
   /// Normal with standard deviation 0.02, projections into the residual stream 0.02 / sqrt(2 layers), norms
   /// ones.
   void initialise(std::uint64_t seed) override;
 
  private:
+  at::Tensor embed(const at::Tensor& input);
+  at::Tensor logits(const at::Tensor& values) const;
+
   const GptOptions options_;
   torch::nn::Embedding tokens_, positions_;
   std::vector<std::shared_ptr<GptBlock>> blocks_;

@@ -25,4 +25,15 @@ at::Tensor Mlp::forward(const at::Tensor& input) {
   return values;
 }
 
+std::vector<Layer> Mlp::layers() {
+  std::vector<Layer> chain;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    chain.push_back(make_layer(*this, text("fc", i + 1), {layers_[i].ptr()},
+                               [layer = layers_[i], first = i == 0](const at::Tensor& input) mutable {
+                                 return layer->forward(first ? input.flatten(1) : at::relu(input));
+                               }));
+  }
+  return chain;
+}
+
 }  // namespace trireme::model

@@ -12,6 +12,7 @@ class Mlp : public Model {
   /// Layers "fc1", "fc2", ..., one more than `hidden` has entries.
   Mlp(std::int64_t num_inputs, const std::vector<std::int64_t>& hidden, std::int64_t num_classes);
   at::Tensor forward(const at::Tensor& input) override;
+  std::vector<Layer> layers() override;
 
  private:
   std::vector<torch::nn::Linear> layers_;

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/model/layer.h"
+
 namespace trireme::model {
 
 /// A module that maps one tensor to one tensor.
@@ -20,6 +22,9 @@ class Model : public torch::nn::Module {
   /// Gives every parameter its first value, which depends on (seed, name) only. Default: as PyTorch's Linear
   /// and Conv layers (initialise.h). Throws InvalidArgument: a parameter that is no weight or bias of those.
   virtual void initialise(std::uint64_t seed);
+  /// The model as a chain of layers, for a pipeline: forward is theirs, one after the other. They use the
+  /// model, which has to outlive them. Empty: it cannot be cut.
+  virtual std::vector<Layer> layers() { return {}; }
 };
 
 struct ModelOptions {

@@ -87,11 +87,29 @@ nn::Sequential ResNet::make_stage(const ResNetOptions& options, std::size_t stag
   return blocks;
 }
 
+at::Tensor ResNet::stem(const at::Tensor& input) {
+  return at::max_pool2d(bn1_->forward(conv1_->forward(input)).relu_(), {3, 3}, {2, 2}, {1, 1});
+}
+
 at::Tensor ResNet::forward(const at::Tensor& input) {
-  at::Tensor values = bn1_->forward(conv1_->forward(input)).relu_();
-  values = at::max_pool2d(values, {3, 3}, {2, 2}, {1, 1});
+  at::Tensor values = stem(input);
   for (auto& stage : stages_) values = stage->forward(values);
   return fc_->forward(values.mean({2, 3}));
+}
+
+std::vector<Layer> ResNet::layers() {
+  std::vector<Layer> chain = {make_layer(*this, "stem", {conv1_.ptr(), bn1_.ptr()},
+                                         [this](const at::Tensor& input) { return stem(input); })};
+  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+    for (const auto& child : layers_of(stages_[stage])) {
+      chain.push_back(
+          make_layer(*this, text("layer", stage + 1, ".", child.name), child.modules, child.forward));
+    }
+  }
+  chain.push_back(make_layer(*this, "fc", {fc_.ptr()}, [this](const at::Tensor& input) {
+    return fc_->forward(input.mean({2, 3}));
+  }));
+  return chain;
 }
 
 void ResNet::initialise(std::uint64_t seed) {

@@ -27,11 +27,14 @@ class ResNet : public Model {
   explicit ResNet(const ResNetOptions& options);
   /// (batch, channels, height, width) -> (batch, num_classes).
   at::Tensor forward(const at::Tensor& input) override;
+  std::vector<Layer> layers() override;
   /// Convolutions: normal with variance 2 / fan_out (He et al., arXiv 1502.01852); batch norm: ones and
   /// zeros; the last layer as PyTorch's Linear.
   void initialise(std::uint64_t seed) override;
 
  private:
+  /// What comes before the blocks.
+  at::Tensor stem(const at::Tensor& input);
   torch::nn::Sequential make_stage(const ResNetOptions& options, std::size_t stage);
 
   std::int64_t width_ = 64;  ///< channels that the next block gets

@@ -8,22 +8,41 @@
 namespace trireme::parallel {
 namespace {
 
-using Handler = std::function<void(const schedule::Action&)>;
+using Handler = ActionHandlers::Handler;
+using schedule::ActionKind;
 
 const Handler& handler_of(const ActionHandlers& handlers, const schedule::Action& action) {
   switch (action.kind) {
-    case schedule::ActionKind::kForward:
+    case ActionKind::kForward:
       return handlers.forward;
-    case schedule::ActionKind::kBackward:
+    case ActionKind::kBackward:
       return handlers.backward;
-    case schedule::ActionKind::kReduceGrad:
+    case ActionKind::kBackwardInput:
+      return handlers.backward_input;
+    case ActionKind::kBackwardWeight:
+      return handlers.backward_weight;
+    case ActionKind::kSendForward:
+      return handlers.send_forward;
+    case ActionKind::kReceiveForward:
+      return handlers.receive_forward;
+    case ActionKind::kSendBackward:
+      return handlers.send_backward;
+    case ActionKind::kReceiveBackward:
+      return handlers.receive_backward;
+    case ActionKind::kRecompute:
+      return handlers.recompute;
+    case ActionKind::kUnshard:
+      return handlers.unshard;
+    case ActionKind::kReshard:
+      return handlers.reshard;
+    case ActionKind::kReduceGrad:
       return handlers.reduce_grad;
-    case schedule::ActionKind::kStep:
+    case ActionKind::kStep:
       return handlers.step;
-    default:
-      throw InvalidArgument(
-          text("the executor has no way to run the action '", schedule::to_text(action), "'"));
+    case ActionKind::kIdle:
+      break;
   }
+  throw InvalidArgument("an idle slot cannot be executed; schedule::without_idle leaves them out");
 }
 
 }  // namespace

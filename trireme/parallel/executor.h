@@ -14,12 +14,24 @@
 
 namespace trireme::parallel {
 
-/// What to do for each kind of action. Each is called with the action; the stage is this rank's.
+/// What to do for each kind of action. Each is called with the action; the stage is one of this rank's.
+/// Those that the program does not hold may be left out.
 struct ActionHandlers {
-  std::function<void(const schedule::Action&)> forward;
-  std::function<void(const schedule::Action&)> backward;
-  std::function<void(const schedule::Action&)> reduce_grad;
-  std::function<void(const schedule::Action&)> step;
+  using Handler = std::function<void(const schedule::Action&)>;
+
+  Handler forward = nullptr;
+  Handler backward = nullptr;
+  Handler backward_input = nullptr;
+  Handler backward_weight = nullptr;
+  Handler send_forward = nullptr;
+  Handler receive_forward = nullptr;
+  Handler send_backward = nullptr;
+  Handler receive_backward = nullptr;
+  Handler recompute = nullptr;
+  Handler unshard = nullptr;
+  Handler reshard = nullptr;
+  Handler reduce_grad = nullptr;
+  Handler step = nullptr;
 };
 
 class Executor {
@@ -43,7 +55,7 @@ class Executor {
     schedule::Action action;
     std::string text;
     const char* trace_name;  ///< null when nothing is traced
-    const std::function<void(const schedule::Action&)>* handler;
+    const ActionHandlers::Handler* handler;
   };
 
   schedule::Program program_;

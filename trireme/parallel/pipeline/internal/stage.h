@@ -1,0 +1,56 @@
+#pragma once
+// The computations of one stage: forward and backward of micro-batches, each of which may be under way at the
+// same time. Knows nothing of other stages. One thread.
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "trireme/model/layer.h"
+
+namespace trireme::parallel {
+
+class Stage {
+ public:
+  /// Turns the output of the last layer into the loss of the micro-batch, on the last stage.
+  using Head = std::function<at::Tensor(const at::Tensor& output, int microbatch)>;
+
+  Stage(std::vector<model::Layer> layers, bool recompute)
+      : layers_(std::move(layers)), recompute_(recompute) {}
+
+  /// What comes after the layers; null: nothing.
+  void set_head(Head head) { head_ = std::move(head); }
+
+  /// The stage's output, or its head's. `input` becomes a leaf of its own whose gradient backward() returns.
+  at::Tensor forward(int microbatch, const at::Tensor& input);
+  /// Runs a dropped forward again; backward() does it where it was not done before.
+  void recompute(int microbatch);
+  /// Adds to the parameters' gradients; the gradient of the input, undefined for one of whole numbers. What
+  /// was kept for the micro-batch is given back.
+  at::Tensor backward(int microbatch, const at::Tensor& output_gradient);
+  /// Without gradients, head and traces: in evaluation mode.
+  at::Tensor evaluate(const at::Tensor& input);
+
+  const std::vector<model::Layer>& layers() const { return layers_; }
+  int num_live() const { return static_cast<int>(live_.size()); }
+  /// Forgets micro-batches that an error has left under way.
+  void clear() { live_.clear(); }
+
+ private:
+  struct Live {
+    at::Tensor input, output;
+    at::Tensor random_state;  ///< before the forward, where it has to run again
+  };
+
+  at::Tensor run(const at::Tensor& input, int microbatch) const;
+  at::Tensor run_layers(const at::Tensor& input) const;
+
+  std::vector<model::Layer> layers_;
+  const bool recompute_;
+  Head head_;
+  std::map<int, Live> live_;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,38 @@
+#pragma once
+// Parameters that belong to stages on several ranks: an embedding that is also the last layer. Every holder
+// keeps a copy; they begin equal and get the same gradient, the sum of the holders' in the order of their
+// stages, so they stay equal, bit by bit. Collective among the holders. One thread.
+
+#include <string>
+#include <vector>
+
+#include "trireme/comm/group.h"
+#include "trireme/model/layer.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+
+namespace trireme::parallel {
+
+class TiedParameters {
+ public:
+  TiedParameters(comm::Group group, const std::vector<model::Layer>& layers,
+                 const std::vector<Pipeline::StageLayers>& stages);
+
+  /// Gives all holders the value of the first.
+  void make_equal();
+  /// Before a step: gradients of the step alone are to be summed.
+  void set_aside();
+  /// Behind a step: adds the sum over the holders to what was set aside.
+  void add_gradients();
+
+ private:
+  struct Tied {
+    at::Tensor parameter;
+    at::Tensor before;       ///< gradient of earlier steps, if any
+    std::vector<int> ranks;  ///< in the order of their first stages
+  };
+
+  comm::Group group_;
+  std::vector<Tied> tied_;  ///< those that this rank holds
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,62 @@
+#pragma once
+// The tensors that a rank of a pipeline gets from and gives to others. Receives are posted ahead, in the
+// order in which the program uses them, so that a message can arrive while the rank computes; sends are
+// started and looked after until they are done. One thread.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/group.h"
+
+namespace trireme::parallel {
+
+/// Shape and type of a tensor, known before it arrives.
+struct TensorSpec {
+  std::vector<std::int64_t> sizes;
+  at::ScalarType type = at::kFloat;
+
+  bool operator==(const TensorSpec&) const = default;
+};
+
+TensorSpec spec_of(const at::Tensor& tensor);
+/// "(8, 64, 32) f32"
+std::string to_text(const TensorSpec& spec);
+
+class Transfers {
+ public:
+  struct Incoming {
+    int source = 0;
+    TensorSpec spec;
+  };
+
+  explicit Transfers(comm::Group group) : group_(std::move(group)) {}
+
+  /// What will be received, in order. Posts the first receives.
+  void begin(std::vector<Incoming> incoming);
+  /// The next one.
+  at::Tensor receive();
+  void send(const at::Tensor& tensor, int destination);
+  /// Waits for the sends; whatever was announced has to have been received.
+  void finish();
+
+  double waited_s() const { return waited_s_; }
+
+ private:
+  void post();
+  void wait(comm::Pending& pending);
+
+  comm::Group group_;
+  std::deque<Incoming> announced_;
+  std::deque<std::pair<at::Tensor, comm::Pending>> posted_, sends_;
+  double waited_s_ = 0;
+};
+
+/// A tensor's spec, from one rank to another. For set-up.
+void send_spec(comm::Group& group, const TensorSpec& spec, int destination);
+TensorSpec receive_spec(comm::Group& group, int source);
+
+}  // namespace trireme::parallel

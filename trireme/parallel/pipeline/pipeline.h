@@ -1,0 +1,101 @@
+#pragma once
+// Pipeline parallelism: a chain of layers cut into stages, the stages on the ranks of a group, a batch cut
+// into micro-batches that go through them as a step program says (schedule/schedule_table.h names the
+// schedules: GPipe, arXiv 1811.06965; 1F1B, arXiv 1806.03377 and 2104.04473; zero bubble, arXiv 2401.10241).
+// The program is validated before anything runs, and executed action by action; receives are posted ahead of
+// their use, sends do not wait.
+//
+//   parallel::Pipeline pipe(context, model::layers_of(chain), {.schedule = "1f1b", .num_microbatches
+//   = 8}); auto optimizer = optim::make_optimizer({.name = "sgd"}, pipe.parameters()); for (...) {
+//   pipe.zero_grad(); double loss = pipe.step(input, target, cross_entropy); optimizer->step(lr); }
+//
+// Collective: every rank makes it from the same layers and options and calls the same methods with batches of
+// the same shape. Gradients are those of the mean over the batch, whatever the schedule and the cut; for
+// schedules that finish micro-batches in their order they are, bit by bit, those of one rank that accumulates
+// the same micro-batches. A parameter that layers on several ranks share (a tied head) gets the sum of their
+// gradients on each of them. One thread.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/context.h"
+#include "trireme/model/layer.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/schedule/program.h"
+
+namespace trireme::parallel {
+
+struct PipelineOptions {
+  std::string schedule = "1f1b";  ///< a name of schedule::schedule_names()
+  int num_microbatches = 4;
+  int num_chunks = 0;  ///< stages per rank; 0: the schedule's default
+  /// A program of one's own (schedule::parse_csv) in the place of the named schedule: an order of
+  /// computations, to which the transfers are added, or a whole step program.
+  std::optional<schedule::Program> program = {};
+  /// First layer of each stage but the first, in rising order. Empty: stages with about the same number of
+  /// parameters.
+  std::vector<int> cuts = {};
+  /// Keeps only the inputs of a stage, and runs its forward again before its backward (GPipe's
+  /// re-materialisation): less memory, a third more time. Dropout draws the same mask again.
+  bool recompute = false;
+  bool convolution_rule = true;  ///< small convolutions take the faster kernel (model/convolution_rule.h)
+};
+
+class Pipeline {
+ public:
+  /// Mean over the samples of a micro-batch, as a tensor without dims.
+  using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+
+  /// Throws InvalidArgument: more stages than layers, cuts that are none, a schedule that this executor does
+  /// not run (stages with several replicas, updates in the middle), ranks that differ in layers or options.
+  Pipeline(comm::Context& context, const std::vector<model::Layer>& layers,
+           const PipelineOptions& options = {});
+  /// The same over a group (a mesh axis) instead of the world.
+  Pipeline(comm::Context& context, comm::Group group, const std::vector<model::Layer>& layers,
+           const PipelineOptions& options = {});
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  /// Forward and backward of a batch: `input` (batch, ...) is used by the rank with the first stage, `target`
+  /// (batch, ...) by the one with the last; of the others only the size of `input` counts. Gradients are
+  /// added to those that are there. Returns the mean loss over the batch, on every rank. Throws
+  /// InvalidArgument (a batch smaller than the number of micro-batches, a layer that returns another shape
+  /// than in its first forward), CommError.
+  double step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
+
+  /// Forward alone, without gradients, in evaluation mode. The output on the rank with the last stage, an
+  /// undefined tensor on the others.
+  at::Tensor evaluate(const at::Tensor& input);
+
+  /// Drops all gradients of this rank.
+  void zero_grad();
+
+  /// Of this rank's stages, by the names of the whole model.
+  optim::NamedTensors parameters() const;
+  /// Layers [first, last) of each stage.
+  struct StageLayers {
+    int first = 0, last = 0;
+    int rank = 0;  ///< of the group
+  };
+  const std::vector<StageLayers>& stages() const;
+  bool has_first_stage() const;
+  bool has_last_stage() const;
+
+  /// What every rank does in a step, transfers and all.
+  const schedule::Program& program() const;
+  /// Micro-batches whose activations this rank held at the same time, at most, in the last step.
+  int peak_live_microbatches() const;
+  /// Seconds for which this rank has waited for others in steps so far.
+  double waited_s() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme::parallel

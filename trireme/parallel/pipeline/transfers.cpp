@@ -1,0 +1,91 @@
+#include "trireme/parallel/pipeline/internal/transfers.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+
+namespace trireme::parallel {
+namespace {
+
+/// Receives under way at a time: the one that is needed next, and one that fills meanwhile.
+constexpr std::size_t kPostedAhead = 2;
+constexpr std::size_t kMostDims = 14;
+
+}  // namespace
+
+TensorSpec spec_of(const at::Tensor& tensor) {
+  return {.sizes = tensor.sizes().vec(), .type = tensor.scalar_type()};
+}
+
+std::string to_text(const TensorSpec& spec) {
+  std::vector<std::string> dims;
+  for (const std::int64_t dim : spec.sizes) dims.push_back(std::to_string(dim));
+  return text("(", join(dims), ") ", c10::toString(spec.type));
+}
+
+void Transfers::begin(std::vector<Incoming> incoming) {
+  announced_.assign(std::make_move_iterator(incoming.begin()), std::make_move_iterator(incoming.end()));
+  posted_.clear();
+  sends_.clear();
+  post();
+}
+
+void Transfers::post() {
+  while (posted_.size() < kPostedAhead && !announced_.empty()) {
+    const Incoming next = std::move(announced_.front());
+    announced_.pop_front();
+    at::Tensor tensor = at::empty(next.spec.sizes, next.spec.type);
+    comm::Pending pending = group_.recv_async(tensor, next.source);
+    posted_.emplace_back(std::move(tensor), std::move(pending));
+  }
+}
+
+void Transfers::wait(comm::Pending& pending) {
+  const double begin_s = now_s();
+  pending.wait();
+  waited_s_ += now_s() - begin_s;
+}
+
+at::Tensor Transfers::receive() {
+  if (posted_.empty()) throw InternalError("a pipeline receives more than its program announced");
+  auto [tensor, pending] = std::move(posted_.front());
+  posted_.pop_front();
+  post();
+  wait(pending);
+  return tensor;
+}
+
+void Transfers::send(const at::Tensor& tensor, int destination) {
+  while (!sends_.empty() && sends_.front().second.done()) sends_.pop_front();
+  at::Tensor whole = tensor.contiguous();
+  comm::Pending pending = group_.send_async(whole, destination);
+  sends_.emplace_back(std::move(whole), std::move(pending));
+}
+
+void Transfers::finish() {
+  for (auto& [tensor, pending] : sends_) wait(pending);
+  sends_.clear();
+  if (!posted_.empty()) throw InternalError("a pipeline has not received all that its program announced");
+}
+
+void send_spec(comm::Group& group, const TensorSpec& spec, int destination) {
+  require(spec.sizes.size() <= kMostDims, "a tensor of ", spec.sizes.size(),
+          " dims cannot go from stage to stage; at most ", kMostDims, " are possible");
+  at::Tensor words = at::zeros({static_cast<std::int64_t>(kMostDims + 2)}, at::kLong);
+  auto* word = words.data_ptr<std::int64_t>();
+  *word++ = static_cast<std::int64_t>(spec.type);
+  *word++ = static_cast<std::int64_t>(spec.sizes.size());
+  std::copy(spec.sizes.begin(), spec.sizes.end(), word);
+  group.send(words, destination);
+}
+
+TensorSpec receive_spec(comm::Group& group, int source) {
+  at::Tensor words = at::zeros({static_cast<std::int64_t>(kMostDims + 2)}, at::kLong);
+  group.recv(words, source);
+  const auto* word = words.const_data_ptr<std::int64_t>();
+  return {.sizes = {word + 2, word + 2 + word[1]}, .type = static_cast<at::ScalarType>(word[0])};
+}
+
+}  // namespace trireme::parallel
