@@ -12,6 +12,7 @@
 #include "trireme/schedule/simulate.h"
 
 namespace trireme::schedule {
+namespace {
 
 /// One row of the table: sizes, times, and the printed rates.
 struct Table5Row {
@@ -22,10 +23,6 @@ struct Table5Row {
   int chunks;
   double one_f_one_b, interleaved, zb_h1, zb_h2, zb_1p, zb_2p;
 };
-
-void PrintTo(const Table5Row& row, std::ostream* out) { *out << row.model << " m=" << row.m; }
-
-namespace {
 
 std::vector<Table5Row> table5() {
   std::vector<Table5Row> rows;

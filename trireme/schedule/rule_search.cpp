@@ -111,7 +111,8 @@ void RuleSearch::polish(Found& found, std::size_t budget) const {
 void RuleSearch::try_rules(const GreedyRules& rules) {
   Program order = shape_;
   order.ranks = greedy_order(homes, shape_.num_microbatches, costs_, rules);
-  const auto complete = static_cast<std::size_t>(3 * shape_.num_stages * shape_.num_microbatches);
+  const std::size_t complete = std::size_t{3} * static_cast<std::size_t>(shape_.num_stages) *
+                               static_cast<std::size_t>(shape_.num_microbatches);
   if (num_actions(order) != complete) return;
   const double cost = simulate(order, costs_).cost;
   if (found_ && cost >= cost_ * (1 - kSlack)) return;

@@ -21,6 +21,10 @@ constexpr double kLeastWidth = 640;
 constexpr double kMostWidth = 2400;
 constexpr double kLeastForNumber = 11;
 
+constexpr std::string_view kStyle =
+    "<style>.a{stroke:#fff;stroke-width:.8;rx:2px}.n{text-anchor:middle;font-size:10px;fill:#10222f}"
+    ".w{fill:#fff}</style>\n";
+
 struct Look {
   ActionKind kind;
   std::string_view name;
@@ -110,7 +114,7 @@ class Drawing {
     legend(height - kLegend + 12);
     return text("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width_), "\" height=\"",
                 number(height), "\" viewBox=\"0 0 ", number(width_), " ", number(height),
-                "\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"11\">\n", body_,
+                "\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"11\">\n", kStyle, body_,
                 "</svg>\n");
   }
 
@@ -153,14 +157,12 @@ class Drawing {
       const bool first_chunk = action.stage < static_cast<int>(program_.ranks.size());
       const double top = y + static_cast<double>(part) * height;
       const double drawn = std::max(width, 1.5);
-      body_ +=
-          text("<rect x=\"", number(x), "\" y=\"", number(top), "\" width=\"", number(drawn), "\" height=\"",
-               number(height), "\" rx=\"2\" fill=\"", first_chunk ? look.light : look.dark,
-               "\" stroke=\"#ffffff\" stroke-width=\"0.8\"><title>", to_text(action), "</title></rect>\n");
+      body_ += text("<rect class=\"a\" x=\"", number(x), "\" y=\"", number(top), "\" width=\"", number(drawn),
+                    "\" height=\"", number(height), "\" fill=\"", first_chunk ? look.light : look.dark,
+                    "\"><title>", to_text(action), "</title></rect>\n");
       if (action.microbatch < 0 || drawn < kLeastForNumber) continue;
-      body_ += text("<text x=\"", number(x + drawn / 2), "\" y=\"", number(top + height / 2 + 3.5),
-                    "\" text-anchor=\"middle\" font-size=\"", cell.size() > 1 ? 9 : 10, "\" fill=\"",
-                    first_chunk ? "#10222f" : "#ffffff", "\">", action.microbatch, "</text>\n");
+      body_ += text("<text class=\"", first_chunk ? "n" : "n w", "\" x=\"", number(x + drawn / 2), "\" y=\"",
+                    number(top + height / 2 + 3.5), "\">", action.microbatch, "</text>\n");
     }
   }
 

@@ -13,9 +13,6 @@
 #include "trireme/schedule/validate.h"
 
 namespace trireme::schedule {
-
-void PrintTo(const ScheduleRow& row, std::ostream* out) { *out << row.name; }
-
 namespace {
 
 using testing::AnyOf;

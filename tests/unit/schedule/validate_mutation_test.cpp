@@ -59,8 +59,6 @@ struct Mutation {
   std::vector<std::string> message;
 };
 
-void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.name; }
-
 class PipelineMutation : public testing::TestWithParam<Mutation> {
  protected:
   static void expect_refused(Program program, Transport transport = Transport::kBuffered) {
