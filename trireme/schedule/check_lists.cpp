@@ -89,7 +89,8 @@ class ListCheck {
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
       std::vector<std::string> names;
       for (const int holder : ranks) names.push_back(std::to_string(holder));
-      refuse_at(program_, place, "stage ", action.stage, " belongs to rank ", trireme::join(names));
+      refuse_at(program_, place, "stage ", action.stage, " belongs to rank ", trireme::join(names),
+                program_.replicas.empty() ? "; one on several ranks has to be declared as replicated" : "");
     }
     if (!has_microbatch(action.kind)) return;
     demand(action.microbatch >= 0 && action.microbatch < program_.num_microbatches, place,
