@@ -140,25 +140,24 @@ TEST(CliCompletion, KnowsEveryCommandAndOption) {
   for (const std::string shell : {"bash", "zsh", "fish"}) {
     const auto result = run({bin("trireme"), "completion", shell});
     EXPECT_EQ(result.exit_code, 0);
-    for (const auto* word :
-         {"train", "launch", "doctor", "bench", "backends", "runs", "compare", "max-restarts", "resume"}) {
-         {"train", "launch", "doctor", "bench", "backends", "plan", "max-restarts", "resume"}) {
-           EXPECT_NE(result.out.find(word), std::string::npos) << shell << " " << word;
-         }
+    for (const auto* word : {"train", "launch", "doctor", "bench", "backends", "runs", "compare", "plan",
+                             "max-restarts", "resume"}) {
+      EXPECT_NE(result.out.find(word), std::string::npos) << shell << " " << word;
     }
-    const auto script =
-        run({"bash", "-c",
-             "source <(" + bin("trireme") +
-                 " completion bash); COMP_WORDS=(trireme launch --max); COMP_CWORD=2; _trireme; "
-                 "echo ${COMPREPLY[@]}"});
-    EXPECT_EQ(script.out, "--max-restarts\n") << script.err;
   }
+  const auto script =
+      run({"bash", "-c",
+           "source <(" + bin("trireme") +
+               " completion bash); COMP_WORDS=(trireme launch --max); COMP_CWORD=2; _trireme; "
+               "echo ${COMPREPLY[@]}"});
+  EXPECT_EQ(script.out, "--max-restarts\n") << script.err;
+}
 
-  TEST(CliVersion, IsOneLine) {
-    const auto result = run({bin("trireme"), "--version"});
-    EXPECT_EQ(result.exit_code, 0);
-    EXPECT_EQ(result.out.substr(0, 8), "trireme ");
-  }
+TEST(CliVersion, IsOneLine) {
+  const auto result = run({bin("trireme"), "--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out.substr(0, 8), "trireme ");
+}
 
 }  // namespace
 }  // namespace trireme::test

@@ -317,7 +317,7 @@ TEST(Pipeline, NamesTheStageThatReturnsAnotherShapeThanBefore) {
                                 layers.resize(5);
                                 layers[4].forward = [](const at::Tensor& x) { return x; };
                                 Pipeline pipe(
-                                    context.world(), layers,
+                                    context, layers,
                                     {.program = schedule::parse_csv("0F0,1F0,1B0,0B0\n"), .cuts = {4}});
                                 for (int step = 0; step < 9; ++step)
                                   pipe.step(inputs(4), targets(4), mean_square);
