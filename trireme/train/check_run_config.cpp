@@ -1,3 +1,4 @@
+#include <functional>
 #include <memory>
 
 #include "trireme/base/error.h"
@@ -45,14 +46,12 @@ void try_model(model::Model& model, const data::DataSource& data) {
           " classes, and the model makes of it a tensor of shape ", logits.sizes());
 }
 
-}  // namespace
-
-std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data) {
-  const std::string both =
-      text("model.name = \"", config.model.name, "\" cannot take data.name = \"", data.name, "\": ");
+/// The model that `make` returns, when it can take the data; `what` names it where it cannot.
+std::shared_ptr<model::Model> tried(const std::string& what, const data::DataSource& data,
+                                    const std::function<std::shared_ptr<model::Model>()>& make) {
+  const std::string both = text(what, " cannot take data.name = \"", data.name, "\": ");
   try {
-    auto model = model::make_model(config.model, data.input_shape, data.num_classes,
-                                   static_cast<std::uint64_t>(config.run.seed));
+    std::shared_ptr<model::Model> model = make();
     try_model(*model, data);
     return model;
   } catch (const InvalidArgument& reason) {
@@ -60,6 +59,19 @@ std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const 
   } catch (const c10::Error& reason) {
     throw InvalidArgument(both + reason.what_without_backtrace());
   }
+}
+
+}  // namespace
+
+std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data) {
+  return tried(text("model.name = \"", config.model.name, "\""), data, [&] {
+    return model::make_model(config.model, data.input_shape, data.num_classes,
+                             static_cast<std::uint64_t>(config.run.seed));
+  });
+}
+
+std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own, const data::DataSource& data) {
+  return tried(text("the model of type ", own->name()), data, [&] { return std::move(own); });
 }
 
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps) {

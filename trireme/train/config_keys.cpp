@@ -7,7 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/data/transform.h"
-#include "trireme/parallel/data/comm_hook.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
 
 namespace trireme::train {
 namespace {
@@ -194,6 +194,9 @@ std::vector<ConfigKey> make_table() {
           "MiB of gradients that are reduced in one piece", {.most = 4096, .above = 0}),
       key("parallel.compression", &C::parallel, &ParallelOptions::compression,
           "number format in which gradients travel", {.names = parallel::comm_hook_names}),
+      key("parallel.unused_parameters", &C::parallel, &ParallelOptions::unused_parameters,
+          "parameters that a step does not reach: an error, found in every step, or in the first one",
+          {.names = parallel::unused_parameters_names}),
       key("comm.backend", &C::comm, &Comm::backend, "how ranks talk; auto: the fastest that works here",
           {.names = backend_choices}),
       key("comm.timeout_s", &C::comm, &Comm::timeout_s,

@@ -32,14 +32,15 @@ class Run {
         plan_(plan),
         folder_{config.run_folder()},
         held_out_(data.held_out),
-        trainer_(config, context, data) {
+        trainer_(config, context, data, plan.model) {
     const bool restarted = context.environment().restart_count > 0;
     if (plan.start == RunStart::kResume || restarted) {
       resume(trainer_, progress_, config, context, folder_.checkpoints(),
              restarted ? NoCheckpoint::kStartFresh : NoCheckpoint::kError);
     }
     if (context.is_main()) {
-      recorder_.emplace(config, context.world_size(), trainer_.steps_done(), trainer_.total_steps());
+      recorder_.emplace(config, model_name(), context.world_size(), trainer_.steps_done(),
+                        trainer_.total_steps());
       if (config.checkpoint.asynchronous) {
         saver_.emplace(context.trace());
         trainer_.before_changes([this] { saver_->wait_until_copied(); });
@@ -68,6 +69,7 @@ class Run {
   Destinations destinations_due();
   Destination newest() const { return {folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep)}; }
   void save(const Destinations& destinations);
+  std::string model_name() const { return plan_.model ? plan_.model->name() : config_.model.name; }
   /// True every `every` steps, or every `otherwise` steps where `every` is 0.
   bool is_due(std::int64_t every, std::int64_t otherwise) const {
     return trainer_.steps_done() % (every > 0 ? every : otherwise) == 0;
@@ -197,7 +199,7 @@ RunResult Run::finish() {
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
                    .weights_xxh3 = checkpoint::xxh3_of(weights)};
   if (recorder_) {
-    checkpoint::save_safetensors(folder_.model(), weights, {{"model", config_.model.name}});
+    checkpoint::save_safetensors(folder_.model(), weights, {{"model", model_name()}});
     recorder_->summary(result);
   }
   context_.world().barrier();  // no rank reports the end before the files are there

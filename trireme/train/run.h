@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "trireme/comm/context.h"
+#include "trireme/model/model.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/step_reports.h"
@@ -59,7 +61,8 @@ struct RunCallbacks {
 
 struct RunPlan {
   RunStart start = RunStart::kFresh;
-  const StopRequest* stop = nullptr;  ///< asked before every step
+  const StopRequest* stop = nullptr;              ///< asked before every step
+  std::shared_ptr<model::Model> model = nullptr;  ///< trained instead of the configuration's
   RunCallbacks callbacks = {};
 };
 

@@ -53,9 +53,10 @@ struct CheckpointOptions {
 };
 
 struct ParallelOptions {
-  std::int64_t data = 0;             ///< replicas; 0: as many as there are ranks
-  double bucket_mib = 25;            ///< gradients reduced in one piece
-  std::string compression = "none";  ///< a name of parallel::comm_hook_names()
+  std::int64_t data = 0;                    ///< replicas; 0: as many as there are ranks
+  double bucket_mib = 25;                   ///< gradients reduced in one piece
+  std::string compression = "none";         ///< a name of parallel::comm_hook_names()
+  std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()
 };
 
 struct RunConfig {

@@ -23,8 +23,8 @@ std::string outcome_of(const Evaluation& evaluation, const std::string& held_out
 
 }  // namespace
 
-RunRecorder::RunRecorder(const RunConfig& config, int world_size, std::int64_t first_step,
-                         std::int64_t total_steps)
+RunRecorder::RunRecorder(const RunConfig& config, const std::string& model, int world_size,
+                         std::int64_t first_step, std::int64_t total_steps)
     : config_(config), folder_{config.run_folder()}, started_s_(now_s()) {
   sinks_.push_back(std::make_unique<telemetry::ConsoleSink>(
       std::cout, telemetry::ConsoleOptions{.style = telemetry::style_of_stdout(),
@@ -42,9 +42,9 @@ RunRecorder::RunRecorder(const RunConfig& config, int world_size, std::int64_t f
   if (config.run.tensorboard) {
     sinks_.push_back(std::make_unique<telemetry::TensorboardSink>(folder_.tensorboard()));
   }
-  note(text(first_step == 0 ? "training " : "resuming ", config.model.name, " on ", config.data.name,
-            ": steps ", first_step + 1, " to ", total_steps, ", global batch ", config.train.global_batch,
-            ", ", world_size, world_size == 1 ? " rank" : " ranks", ", into ", folder_.root.string()));
+  note(text(first_step == 0 ? "training " : "resuming ", model, " on ", config.data.name, ": steps ",
+            first_step + 1, " to ", total_steps, ", global batch ", config.train.global_batch, ", ",
+            world_size, world_size == 1 ? " rank" : " ranks", ", into ", folder_.root.string()));
 }
 
 RunRecorder::~RunRecorder() = default;

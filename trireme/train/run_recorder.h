@@ -26,8 +26,10 @@ struct StepTimes {
 
 class RunRecorder {
  public:
-  /// Opens the run's files behind step `first_step` (0: a fresh run). Throws DataError.
-  RunRecorder(const RunConfig& config, int world_size, std::int64_t first_step, std::int64_t total_steps);
+  /// Opens the run's files behind step `first_step` (0: a fresh run). `model` is what the model is called.
+  /// Throws DataError.
+  RunRecorder(const RunConfig& config, const std::string& model, int world_size, std::int64_t first_step,
+              std::int64_t total_steps);
   ~RunRecorder();
 
   void note(const std::string& line);

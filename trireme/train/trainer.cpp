@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -39,6 +38,7 @@ data::LoaderOptions loader_options(const RunConfig& config, const comm::Context&
 parallel::DataParallelOptions data_parallel_options(const RunConfig& config) {
   return {.bucket_mib = config.parallel.bucket_mib,
           .first_bucket_mib = std::min(1.0, config.parallel.bucket_mib),
+          .unused_parameters = parallel::unused_parameters_of(config.parallel.unused_parameters),
           .scale = parallel::ReduceScale::kSum,
           .convolution_rule = config.train.convolution_rule,
           .hook = parallel::make_comm_hook(config.parallel.compression)};
@@ -65,14 +65,6 @@ optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
   return gradients;
 }
 
-/// A loss of zero whose backward gives every parameter a gradient of zeros: what a micro-batch without
-/// samples adds. Models need not cope with empty batches, and every rank takes part in the reduction.
-at::Tensor empty_loss(const optim::NamedTensors& parameters) {
-  at::Tensor loss = at::zeros({});
-  for (const auto& [name, parameter] : parameters) loss = loss + parameter.reshape({-1}).slice(0, 0, 0).sum();
-  return loss;
-}
-
 }  // namespace
 
 std::int64_t total_steps_of(const TrainOptions& options, std::int64_t batches_per_epoch) {
@@ -80,11 +72,12 @@ std::int64_t total_steps_of(const TrainOptions& options, std::int64_t batches_pe
   return options.max_steps > 0 ? std::min(steps, options.max_steps) : steps;
 }
 
-Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data)
+Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                 std::shared_ptr<model::Model> own)
     : config_(config),
       context_(context),
       data_(data),
-      model_(make_checked_model(config, data)),
+      model_(own ? checked_model(std::move(own), data) : make_checked_model(config, data)),
       parameters_(parameters_of(*model_)),
       loader_(data.train, loader_options(config, context, data)),
       total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
@@ -132,10 +125,7 @@ parallel::ActionHandlers Trainer::handlers() {
 
 void Trainer::forward(std::size_t microbatch) {
   const data::Example& samples = batch_.microbatches[microbatch];
-  if (samples.target.numel() == 0) {
-    losses_[microbatch] = empty_loss(parameters_);
-    return;
-  }
+  if (samples.target.numel() == 0) return;  // models need not cope with empty batches
   const PrecisionScope scope(config_.train.precision);
   // One row of logits per target: per sample, or per token of a text.
   const at::Tensor logits = model_->forward(samples.input).to(at::kFloat).flatten(0, -2);
@@ -144,13 +134,18 @@ void Trainer::forward(std::size_t microbatch) {
 
 void Trainer::backward(std::size_t microbatch) {
   const at::Tensor loss = std::exchange(losses_[microbatch], at::Tensor());
+  const bool reduces = microbatch + 1 == losses_.size();
+  if (!loss.defined()) {
+    if (reduces) ddp_.reduce_without_backward();
+    return;
+  }
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
   const double scale = 1 / static_cast<double>(batch_.global_size * data_.targets_per_sample);
   const at::Tensor first_gradient = at::full({}, scaler_ ? scale * scaler_->scale() : scale);
-  if (microbatch + 1 < losses_.size()) {
-    const auto no_reduction = ddp_.no_sync();
+  if (reduces) {
     loss.backward(first_gradient);
   } else {
+    const auto no_reduction = ddp_.no_sync();
     loss.backward(first_gradient);
   }
   report_.loss += loss.item<double>() * scale;

@@ -32,9 +32,11 @@ namespace trireme::train {
 
 class Trainer {
  public:
-  /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same.
+  /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same. With
+  /// `own`, that model is trained, from the values that rank 0's has, and the configuration's is not made.
   /// `context` and `data` outlive it. Throws InvalidArgument, CommError.
-  Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data);
+  Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+          std::shared_ptr<model::Model> own = nullptr);
 
   /// Steps of the whole run, and those done so far.
   std::int64_t total_steps() const { return total_steps_; }
@@ -106,7 +108,7 @@ class Trainer {
   std::vector<std::function<void()>> before_changes_;
   std::int64_t step_ = 0;  ///< steps done
   data::StepBatch batch_;
-  std::vector<at::Tensor> losses_;  ///< of the micro-batches of the step
+  std::vector<at::Tensor> losses_;  ///< of the micro-batches of the step; undefined: it has no samples
   StepReport report_;
 };
 

@@ -29,8 +29,9 @@ struct Done {
 
 class Recorder {
  public:
-  Recorder(const RunConfig& config, comm::Context& context, const data::DataSource& data)
-      : trainer_(config, context, data) {
+  Recorder(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+           const ModelFactory& make_own)
+      : trainer_(config, context, data, make_own ? make_own() : nullptr) {
     trainer_.on_gradients(
         [this](const optim::NamedTensors& gradients) { done_.gradients = copies(gradients); });
   }
@@ -108,17 +109,17 @@ Bounds bounds_of(const RunConfig& config, int world_size, const std::string& bac
 }
 
 Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                  std::int64_t steps) {
+                  std::int64_t steps, const ModelFactory& make_own) {
   require(context.world_size() >= 2 || config.train.accumulation >= 2,
           "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with "
           "-n 2");
-  Recorder parallel(config, context, data);
+  Recorder parallel(config, context, data, make_own);
   std::shared_ptr<comm::Context> alone;
   std::unique_ptr<Recorder> serial;
   if (context.is_main()) {
     const RunConfig of_one = serial_config(config, context.world_size());
     alone = comm::Context::join({}, of_one.comm);
-    serial = std::make_unique<Recorder>(of_one, *alone, data);
+    serial = std::make_unique<Recorder>(of_one, *alone, data, make_own);
   }
   Comparison comparison(bounds_of(config, context.world_size(), context.world().backend_name()));
   steps = std::min(steps, parallel.trainer().total_steps());

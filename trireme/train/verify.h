@@ -8,10 +8,13 @@
 // What is not compared: buffers. The running statistics of batch norm are those of rank 0's parts, by design.
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
+#include "trireme/model/model.h"
 #include "trireme/train/comparison.h"
 #include "trireme/train/run_config.h"
 
@@ -24,10 +27,14 @@ namespace trireme::train {
 /// into steps where a gradient is nothing but rounding.
 Bounds bounds_of(const RunConfig& config, int world_size, const std::string& backend);
 
+/// Makes a user's own model, a new one at each call; all start from what rank 0's first one holds.
+using ModelFactory = std::function<std::shared_ptr<model::Model>()>;
+
 /// Collective. The verdict is rank 0's: another rank's knows only of replicas that differ. `steps` are done
-/// from the start of the run. Time: that of the parallel steps and of the serial ones; memory on rank 0: two
-/// more copies of model and optimizer. Throws InvalidArgument, CommError, DataError, DivergedError.
+/// from the start of the run. With `make_own`, its models are trained instead of the configuration's. Time:
+/// that of the parallel steps and of the serial ones; memory on rank 0: two more copies of model and
+/// optimizer. Throws InvalidArgument, CommError, DataError, DivergedError.
 Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                  std::int64_t steps);
+                  std::int64_t steps, const ModelFactory& make_own = nullptr);
 
 }  // namespace trireme::train

@@ -1,5 +1,6 @@
 #include "trireme/parallel/data/distributed_data_parallel.h"
 
+#include <array>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -8,6 +9,33 @@
 #include "trireme/parallel/data/internal/replicas.h"
 
 namespace trireme::parallel {
+namespace {
+
+struct UnusedRow {
+  const char* name;
+  UnusedParameters value;
+};
+
+constexpr std::array kUnused = {UnusedRow{"error", UnusedParameters::kError},
+                                UnusedRow{"find", UnusedParameters::kFind},
+                                UnusedRow{"static", UnusedParameters::kStatic}};
+
+}  // namespace
+
+UnusedParameters unused_parameters_of(const std::string& name) {
+  for (const UnusedRow& row : kUnused) {
+    if (name == row.name) return row.value;
+  }
+  const auto names = unused_parameters_names();
+  throw InvalidArgument(
+      text("there is no way '", name, "' to treat unused parameters", suggest(name, names)));
+}
+
+std::vector<std::string> unused_parameters_names() {
+  std::vector<std::string> names;
+  for (const UnusedRow& row : kUnused) names.emplace_back(row.name);
+  return names;
+}
 
 DistributedDataParallel::DistributedDataParallel(comm::Context& context,
                                                  std::shared_ptr<torch::nn::Module> module,
@@ -29,6 +57,10 @@ DistributedDataParallel::~DistributedDataParallel() {
 }
 
 torch::nn::Module& DistributedDataParallel::module() { return *reducer_->module; }
+
+void DistributedDataParallel::reduce_without_backward() {
+  if (reducer_->group.size() > 1) reducer_->shadow([] {});
+}
 
 void DistributedDataParallel::zero_grad() { reducer_->zero_grad(); }
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "trireme/comm/context.h"
@@ -31,6 +32,10 @@ enum class UnusedParameters {
   kFind,    ///< found in every step; a parameter that no rank used keeps its old gradient
   kStatic,  ///< found in the first step, the same from then on
 };
+
+/// "error", "find", "static". Throws InvalidArgument for an unknown name, with the nearest known one.
+UnusedParameters unused_parameters_of(const std::string& name);
+std::vector<std::string> unused_parameters_names();
 
 struct DataParallelOptions {
   double bucket_mib = 25;
@@ -93,6 +98,11 @@ class DistributedDataParallel {
     DistributedDataParallel& ddp_;
     std::function<void()> follow_;
   };
+
+  /// Takes part in the others' synchronised pass where this rank has nothing to run backward on: it adds
+  /// zeros, and what its passes under no_sync have added up, and uses no parameter besides theirs.
+  /// Afterwards its gradients are the reduced ones. Throws CommError.
+  void reduce_without_backward();
 
   /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.
   void zero_grad();

@@ -18,14 +18,14 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
     stand_in_for_unfired(role);
     start_ready_buckets();
     for (Coalesced& buffers : buffers_) buffers.start(group, root);
-    const std::vector<bool> used = exchange_used();
+    const Usage usage = exchange_used(role);
     wait_for_buckets();
     for (Coalesced& buffers : buffers_) buffers.finish(group);
     if (options.unused_parameters == UnusedParameters::kError || usage_known_) refuse_unreached();
-    settle(used, role, follow != nullptr);
+    settle(usage.used, role, follow != nullptr);
     ++statistics.reductions;
-    if (learns_usage()) learn_usage(used);
-    if (!statistics.rebuilt) rebuild_buckets();
+    if (learns_usage() && usage.of_all_ranks) learn_usage(usage.used);
+    if (!statistics.rebuilt && !learns_usage()) rebuild_buckets();
     forget_pass();
   } catch (...) {
     forget_pass();
@@ -78,16 +78,17 @@ void DistributedDataParallel::Reducer::stand_in_for_unfired(Role role) {
   }
 }
 
-/// For each parameter whether any rank has a gradient. All true where nobody has to ask.
-std::vector<bool> DistributedDataParallel::Reducer::exchange_used() {
+DistributedDataParallel::Reducer::Usage DistributedDataParallel::Reducer::exchange_used(Role role) {
   const bool asks = options.unused_parameters == UnusedParameters::kFind || learns_usage();
-  if (!asks) return std::vector<bool>(parameters_.size(), true);
+  if (!asks) return {.used = std::vector<bool>(parameters_.size(), true)};
   if (!used_flags_.defined())
-    used_flags_ = group.allocate(static_cast<std::int64_t>(parameters_.size()), at::kInt);
+    used_flags_ = group.allocate(static_cast<std::int64_t>(parameters_.size()) + 1, at::kInt);
   auto* flags = used_flags_.mutable_data_ptr<int>();
   for (std::size_t i = 0; i < parameters_.size(); ++i) flags[i] = parameters_[i].used ? 1 : 0;
+  int& without_batch = flags[parameters_.size()];
+  without_batch = role == Role::kShadow ? 1 : 0;
   group.all_reduce(used_flags_, comm::ReduceOp::kMax);
-  return std::vector<bool>(flags, flags + parameters_.size());
+  return {.used = std::vector<bool>(flags, flags + parameters_.size()), .of_all_ranks = without_batch == 0};
 }
 
 void DistributedDataParallel::Reducer::wait_for_buckets() {
@@ -135,7 +136,8 @@ void DistributedDataParallel::Reducer::refuse_unreached() {
           usage_known_ ? ". They had a gradient in the first step, and kStatic needs the same ones in every "
                          "step: use kFind"
                        : ". If that is meant, set unused_parameters to kFind (they vary) or kStatic (always "
-                         "the same ones)");
+                         "the same ones), in a configuration parallel.unused_parameters to \"find\" or "
+                         "\"static\"");
 }
 
 /// Parameters that no rank used keep the gradient they had; those that another rank used get the reduced one.

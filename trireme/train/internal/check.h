@@ -16,6 +16,9 @@ void check_run_config(const RunConfig& config, int world_size, const data::DataS
 /// names model and data where the one cannot take the other, DataError.
 std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data);
 
+/// A user's own model, tried in the same way. Throws InvalidArgument, DataError.
+std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own, const data::DataSource& data);
+
 /// The learning rate of the configuration, scaled with the batch where it says so. Throws InvalidArgument.
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps);
 

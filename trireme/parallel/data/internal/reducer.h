@@ -63,7 +63,14 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void finish_pass(Role role, const std::function<void()>& follow = nullptr);
   void stand_in(std::size_t number);
   void stand_in_for_unfired(Role role);
-  std::vector<bool> exchange_used();
+  /// What the ranks know of a pass together.
+  struct Usage {
+    /// For each parameter whether any rank has a gradient; all true where nobody asks.
+    std::vector<bool> used;
+    /// Nobody was without a batch: what is seen is how it stays (kStatic).
+    bool of_all_ranks = false;
+  };
+  Usage exchange_used(Role role);
   void wait_for_buckets();
   void trace_bucket(std::size_t number) const;
   void refuse_unreached();
