@@ -1,0 +1,101 @@
+// `trireme verify` over small versions of the examples: every model, number format and way of adding up that
+// is there, on ranks that are processes, computes what one rank computes.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/files.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+struct Example {
+  const char* name;
+  const char* file;
+  const char* steps;
+  std::vector<std::string> settings;  ///< that make it small
+};
+
+struct Way {
+  const char* name;
+  std::vector<std::string> settings;
+  int accumulation = 1;
+};
+
+const std::vector<Example> kExamples = {
+    {"Cnn", "fashion_mnist.toml", "2", {"data.name=synthetic"}},
+    {"Gpt", "gpt_char.toml", "2", {"data.block=16", "model.layers=2", "model.heads=2", "model.width=32"}},
+    {"ResNet18", "resnet18.toml", "1", {"data.name=synthetic"}}};
+
+// A scale of the loss at which no gradient overflows: a step that is left out would be equal without a proof.
+const std::vector<Way> kWays = {{.name = "Fp32", .settings = {}},
+                                {.name = "Bf16", .settings = {"train.precision=bf16"}},
+                                {.name = "Fp16", .settings = {"train.precision=fp16", "scaler.initial=256"}},
+                                {.name = "Accumulation", .settings = {}, .accumulation = 4},
+                                {.name = "FindUnused", .settings = {"parallel.unused_parameters=find"}}};
+
+std::ostream& operator<<(std::ostream& out, const Example& example) { return out << example.name; }
+std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
+
+using Row = std::tuple<Example, Way, int>;
+
+std::string name_of(const Row& row) {
+  const auto& [example, way, ranks] = row;
+  return text(example.name, way.name, "On", ranks);
+}
+
+class VerifiedExamples : public testing::TestWithParam<Row> {
+ protected:
+  /// Text enough for some batches, with characters that follow each other by a rule.
+  std::string text_file() const {
+    std::string letters;
+    for (int i = 0; i < 3000; ++i) letters += static_cast<char>('a' + (i * i + i / 7) % 23);
+    write_file_atomic(folder_ / "text.txt", letters);
+    return (folder_ / "text.txt").string();
+  }
+
+  std::vector<std::string> command() const {
+    const auto& [example, way, ranks] = GetParam();
+    std::vector<std::string> words = {
+        bin("trireme"), "verify",    text(TRIREME_SOURCE_DIR, "/examples/", example.file),
+        "-n",           text(ranks), "--steps",
+        example.steps,  "--json"};
+    std::vector<std::string> settings = {// Batch norm wants two samples or more in every part.
+                                         text("train.global_batch=", 2 * ranks * way.accumulation),
+                                         text("train.accumulation=", way.accumulation),
+                                         "comm.torch_threads=1", "lr.schedule=constant", "lr.warmup_steps=0"};
+    if (std::string_view(example.name) == "Gpt") settings.push_back("data.path=" + text_file());
+    settings.insert(settings.end(), example.settings.begin(), example.settings.end());
+    settings.insert(settings.end(), way.settings.begin(), way.settings.end());
+    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+    return words;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_P(VerifiedExamples, ComputeWhatOneRankComputes) {
+  const auto& [example, way, ranks] = GetParam();
+  const ChildResult result = run(command(), {}, 60);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto verdict = nlohmann::json::parse(result.out);
+  EXPECT_TRUE(verdict["equal"]) << result.out;
+  EXPECT_EQ(verdict["world_size"], ranks);
+  // One part per rank, over shared memory: they are added in the order of the ranks.
+  EXPECT_EQ(verdict["bounds"]["gradient"] == 0, way.accumulation == 1) << result.out;
+  if (way.accumulation == 1) {
+    EXPECT_TRUE(verdict["bitwise"]) << result.out;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, VerifiedExamples,
+                         testing::Combine(testing::ValuesIn(kExamples), testing::ValuesIn(kWays),
+                                          testing::Values(2, 4)),
+                         [](const auto& row) { return name_of(row.param); });
+
+}  // namespace
+}  // namespace trireme::test
