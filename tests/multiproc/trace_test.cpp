@@ -66,9 +66,13 @@ TEST_F(TraceOfARun, HoldsWhatBothRanksDid) {
   }
   // By the training thread, and twice each by the one that saves beside it; all of rank 0.
   const std::vector<TracedSpan> saves = trace.of("checkpoint", 0);
-  EXPECT_EQ(std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.row == "checkpoint"; }), 4);
-  EXPECT_EQ(std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.name == "write"; }), 2);
-  EXPECT_EQ(std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.row == "main"; }), 2);
+  EXPECT_EQ(
+      std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.row == "checkpoint"; }),
+      4);
+  EXPECT_EQ(std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.name == "write"; }),
+            2);
+  EXPECT_EQ(std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.row == "main"; }),
+            2);
 }
 
 TEST_F(TraceOfARun, ActionsLieInsideTheirStepAndBatchesComeFromTheWorkers) {
