@@ -94,7 +94,7 @@ class TrainOnImages : public TrainCommand {
 
 TEST_F(TrainOnImages, TwoRanksSeeTheImagesOfOneWhateverTheNumberOfWorkers) {
   ASSERT_EQ(train("one", 1, {"train.accumulation=2"}).exit_code, 0);
-  const ChildResult two = train("two", 2, {"data.workers=3"});
+  const ChildResult two = train("two", 2, {"train.accumulation=1", "data.workers=3"});
   ASSERT_EQ(two.exit_code, 0) << two.err;
   EXPECT_EQ(summary("two")["weights_xxh3"], summary("one")["weights_xxh3"]);
   EXPECT_EQ(losses("two").size(), 9u);
