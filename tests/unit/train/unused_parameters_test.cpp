@@ -45,7 +45,8 @@ class WithExpert : public model::Model {
     Model::initialise(/*seed=*/5);
   }
   at::Tensor forward(const at::Tensor& input) override {
-    const at::Tensor pixels = input.flatten(1), logits = base_->forward(pixels);
+    const at::Tensor pixels = input.flatten(1);
+    at::Tensor logits = base_->forward(pixels);
     const at::Tensor rows = (pixels.select(1, 0) > threshold_).nonzero().flatten();
     if (rows.numel() == 0) return logits;
     return logits.index_add(0, rows, expert_->forward(pixels.index_select(0, rows)));

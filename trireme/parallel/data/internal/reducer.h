@@ -28,8 +28,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   /// Takes part in a pass of the others without one of its own (Join). Then calls `follow`, if there is one,
   /// with the reduced gradients in place; else leaves the gradients as they were.
   void shadow(const std::function<void()>& follow);
-  /// Everybody takes over the parameters and buffers of `root`.
-  void broadcast_state(int root);
+  /// Everybody takes over the parameters and buffers of rank `from`.
+  void broadcast_state(int from);
   void zero_grad();
 
   comm::Group group;
