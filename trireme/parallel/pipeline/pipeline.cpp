@@ -149,6 +149,7 @@ class Pipeline::Impl {
   /// A tensor of one micro-batch at one stage.
   using Place = std::pair<int, int>;
   using Tensors = std::map<Place, at::Tensor>;
+  using Arrivals = std::map<Place, Arrival>;
 
   ActionHandlers handlers();
   Stage& local(int stage) { return mine_.at(stage); }
@@ -156,6 +157,9 @@ class Pipeline::Impl {
   bool is_local(int stage) const { return rank_of(stage) == group_.rank(); }
   static Place place_of(const Action& action) { return {action.stage, action.microbatch}; }
   static at::Tensor take(Tensors& tensors, const Place& place) { return tensors.extract(place).mapped(); }
+  at::Tensor take(Arrivals& arrivals, const Place& place) {
+    return transfers_.wait(std::move(arrivals.extract(place).mapped()));
+  }
 
   void forward(const Action& action);
   void backward(const Action& action);
@@ -188,8 +192,8 @@ class Pipeline::Impl {
   const at::Tensor* input_ = nullptr;
   const at::Tensor* target_ = nullptr;
   const Loss* loss_ = nullptr;
-  Tensors inputs_, outputs_;                    ///< of a stage: what it gets, what it gives to another rank
-  Tensors output_gradients_, input_gradients_;  ///< the same of gradients
+  Arrivals inputs_, output_gradients_;  ///< what a stage gets
+  Tensors outputs_, input_gradients_;   ///< what it gives to another rank
   double loss_sum_ = 0;
   std::uint64_t num_steps_ = 0;
   int peak_live_ = 0;
@@ -197,8 +201,10 @@ class Pipeline::Impl {
 
 ActionHandlers Pipeline::Impl::handlers() {
   const auto nothing = [](const Action&) {};
-  const auto receive = [this](Tensors& tensors) {
-    return [this, &tensors](const Action& a) { tensors[place_of(a)] = transfers_.receive(); };
+  // A receive is only begun here: the program says when its message can be under way, often long before a
+  // computation needs it.
+  const auto receive = [this](Arrivals& arrivals) {
+    return [this, &arrivals](const Action& a) { arrivals[place_of(a)] = transfers_.receive(); };
   };
   // A module's backward makes the gradients of input and weights at once: I does it whole, W has nothing
   // left.
@@ -235,7 +241,11 @@ void Pipeline::Impl::forward(const Action& action) {
     return;
   }
   check_output(stage, action.microbatch, output);
-  (is_local(next) ? inputs_[{next, action.microbatch}] : outputs_[place_of(action)]) = output;
+  if (is_local(next)) {
+    inputs_[{next, action.microbatch}] = {.tensor = output};
+  } else {
+    outputs_[place_of(action)] = output;
+  }
 }
 
 void Pipeline::Impl::backward(const Action& action) {
@@ -249,8 +259,11 @@ void Pipeline::Impl::backward(const Action& action) {
                                " does not depend on the input of stage ", stage,
                                ": the stages before it would learn nothing"));
   }
-  (is_local(before) ? output_gradients_[{before, action.microbatch}] : input_gradients_[place_of(action)]) =
-      of_input;
+  if (is_local(before)) {
+    output_gradients_[{before, action.microbatch}] = {.tensor = of_input};
+  } else {
+    input_gradients_[place_of(action)] = of_input;
+  }
 }
 
 void Pipeline::Impl::check_output(int stage, int microbatch, const at::Tensor& output) const {
@@ -317,7 +330,8 @@ double Pipeline::Impl::mean_loss() {
 
 void Pipeline::Impl::clear() {
   for (auto& [number, stage] : mine_) stage.clear();
-  for (Tensors* tensors : {&inputs_, &outputs_, &output_gradients_, &input_gradients_}) tensors->clear();
+  for (Arrivals* arrivals : {&inputs_, &output_gradients_}) arrivals->clear();
+  for (Tensors* tensors : {&outputs_, &input_gradients_}) tensors->clear();
   loss_sum_ = 0;
   peak_live_ = 0;
 }

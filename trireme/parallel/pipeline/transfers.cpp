@@ -9,7 +9,7 @@
 namespace trireme::parallel {
 namespace {
 
-/// Receives under way at a time: the one that is needed next, and one that fills meanwhile.
+/// Receives that are posted before the program comes to them.
 constexpr std::size_t kPostedAhead = 2;
 constexpr std::size_t kMostDims = 14;
 
@@ -38,23 +38,27 @@ void Transfers::post() {
     announced_.pop_front();
     at::Tensor tensor = at::empty(next.spec.sizes, next.spec.type);
     comm::Pending pending = group_.recv_async(tensor, next.source);
-    posted_.emplace_back(std::move(tensor), std::move(pending));
+    posted_.push_back({.tensor = std::move(tensor), .pending = std::move(pending)});
   }
 }
 
-void Transfers::wait(comm::Pending& pending) {
+void Transfers::wait_for(comm::Pending& pending) {
   const double begin_s = now_s();
   pending.wait();
   waited_s_ += now_s() - begin_s;
 }
 
-at::Tensor Transfers::receive() {
+Arrival Transfers::receive() {
   if (posted_.empty()) throw InternalError("a pipeline receives more than its program announced");
-  auto [tensor, pending] = std::move(posted_.front());
+  Arrival next = std::move(posted_.front());
   posted_.pop_front();
   post();
-  wait(pending);
-  return tensor;
+  return next;
+}
+
+at::Tensor Transfers::wait(Arrival arrival) {
+  wait_for(arrival.pending);
+  return std::move(arrival.tensor);
 }
 
 void Transfers::send(const at::Tensor& tensor, int destination) {
@@ -65,7 +69,7 @@ void Transfers::send(const at::Tensor& tensor, int destination) {
 }
 
 void Transfers::finish() {
-  for (auto& [tensor, pending] : sends_) wait(pending);
+  for (auto& [tensor, pending] : sends_) wait_for(pending);
   sends_.clear();
   if (!posted_.empty()) throw InternalError("a pipeline has not received all that its program announced");
 }

@@ -1,7 +1,7 @@
 #pragma once
 // The tensors that a rank of a pipeline gets from and gives to others. Receives are posted ahead, in the
-// order in which the program uses them, so that a message can arrive while the rank computes; sends are
-// started and looked after until they are done. One thread.
+// order of the program, and waited for where their tensors are used, so that a message can arrive while the
+// rank computes; sends are started and looked after until they are done. One thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -26,6 +26,12 @@ TensorSpec spec_of(const at::Tensor& tensor);
 /// "(8, 64, 32) f32"
 std::string to_text(const TensorSpec& spec);
 
+/// A tensor that is there, or on its way.
+struct Arrival {
+  at::Tensor tensor;
+  comm::Pending pending = {};
+};
+
 class Transfers {
  public:
   struct Incoming {
@@ -38,7 +44,9 @@ class Transfers {
   /// What will be received, in order. Posts the first receives.
   void begin(std::vector<Incoming> incoming);
   /// The next one.
-  at::Tensor receive();
+  Arrival receive();
+  /// The tensor, once it is there.
+  at::Tensor wait(Arrival arrival);
   void send(const at::Tensor& tensor, int destination);
   /// Waits for the sends; whatever was announced has to have been received.
   void finish();
@@ -47,11 +55,12 @@ class Transfers {
 
  private:
   void post();
-  void wait(comm::Pending& pending);
+  void wait_for(comm::Pending& pending);
 
   comm::Group group_;
   std::deque<Incoming> announced_;
-  std::deque<std::pair<at::Tensor, comm::Pending>> posted_, sends_;
+  std::deque<Arrival> posted_;
+  std::deque<std::pair<at::Tensor, comm::Pending>> sends_;
   double waited_s_ = 0;
 };
 
