@@ -24,7 +24,10 @@ for entry in "${models[@]}"; do
   for _ in $(seq "$passes"); do
     launch "$build/bin/bench_training_step" "${work[@]}" >>"$lines"
     launch "$PEER_PYTHON" "$here/peers/training_step.py" "${work[@]}" >>"$lines"
+    # Two processes at the same time that do not talk to each other: what two ranks could reach here.
+    "$build/bin/bench_training_step" "${work[@]}" >>"$lines" &
     "$build/bin/bench_training_step" "${work[@]}" >>"$lines"
+    wait
   done
 done
 cat "$lines"

@@ -83,14 +83,14 @@ def summarise(path):
         if line.startswith("{"):
             entry = json.loads(line)
             runs.setdefault((entry["model"], entry["system"], entry["ranks"]), []).append(entry["samples_per_s"])
-    print("| model | trireme, samples/s | Python DDP over gloo | ratio | of twice one process |")
+    print("| model | trireme, samples/s | Python DDP over gloo | ratio | of two processes |")
     print("| --- | --- | --- | --- | --- |")
     for model in sorted({key[0] for key in runs}):
         ours, theirs = runs[model, "trireme", 2], runs[model, "python", 2]
         alone = runs[model, "trireme", 1]
         cell = lambda v: f"{statistics.median(v):.0f} ({min(v):.0f}-{max(v):.0f})"
         ratio = statistics.median(a / b for a, b in zip(ours, theirs))
-        share = statistics.median(a / (2 * b) for a, b in zip(ours, alone))
+        share = statistics.median(a / (b + c) for a, b, c in zip(ours, alone[::2], alone[1::2]))
         print(f"| {model} | {cell(ours)} | {cell(theirs)} | {ratio:.2f} | {share:.2f} |")
 
 
