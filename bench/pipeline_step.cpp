@@ -18,7 +18,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "trireme/base/clock.h"
+#include "bench/seconds_of.h"
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
 #include "trireme/comm/context.h"
@@ -29,6 +29,7 @@
 namespace {
 
 using namespace trireme;
+using bench::seconds_of;
 
 constexpr int kMicrobatches = 8;
 
@@ -73,14 +74,6 @@ Workload workload_of(const std::string& name) {
 
 at::Tensor loss(const at::Tensor& logits, const at::Tensor& target) {
   return at::cross_entropy_loss(logits.flatten(0, -2), target.flatten());
-}
-
-double seconds_of(comm::Context& context, int steps, const std::function<void()>& step) {
-  context.world().barrier();
-  const double start = now_s();
-  for (int i = 0; i < steps; ++i) step();
-  context.world().barrier();
-  return now_s() - start;
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "trireme/base/clock.h"
+#include "bench/seconds_of.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 #include "trireme/model/model.h"
@@ -30,6 +30,7 @@
 namespace {
 
 using namespace trireme;
+using bench::seconds_of;
 
 struct Workload {
   std::shared_ptr<torch::nn::Module> module;
@@ -71,14 +72,6 @@ Workload workload_of(const std::string& name) {
 at::Tensor logits_of(const Workload& work, const std::string& precision) {
   const train::PrecisionScope scope(precision);
   return work.forward(work.input).to(at::kFloat).flatten(0, -2);
-}
-
-double seconds_of(comm::Context& context, int steps, const std::function<void()>& step) {
-  context.world().barrier();
-  const double start = now_s();
-  for (int i = 0; i < steps; ++i) step();
-  context.world().barrier();
-  return now_s() - start;
 }
 
 }  // namespace
