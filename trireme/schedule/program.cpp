@@ -21,6 +21,21 @@ Program data_parallel(int num_microbatches) {
           .ranks = {std::move(actions)}};
 }
 
+Program repeat(const Program& order, int times) {
+  require(times >= 1, "a program is repeated at least once, not ", times, " times");
+  Program result = order;
+  result.num_microbatches = order.num_microbatches * times;
+  for (std::size_t rank = 0; rank < order.ranks.size(); ++rank) {
+    for (int run = 1; run < times; ++run) {
+      for (Action action : order.ranks[rank]) {
+        if (has_microbatch(action.kind)) action.microbatch += run * order.num_microbatches;
+        result.ranks[rank].push_back(action);
+      }
+    }
+  }
+  return result;
+}
+
 Program without_idle(Program program) {
   for (std::vector<Action>& actions : program.ranks) {
     std::erase_if(actions, [](const Action& action) { return action.kind == ActionKind::kIdle; });

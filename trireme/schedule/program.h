@@ -37,6 +37,10 @@ struct Program {
 /// One stage, `num_microbatches` (at least 1) micro-batches: 0F0 0B0 0F1 0B1 ... 0REDUCE_GRAD 0STEP.
 Program data_parallel(int num_microbatches);
 
+/// The order of computations `times` over, one run behind the other on every rank; run k has micro-batches
+/// k * m to k * m + m - 1 of m. Throws InvalidArgument: times below 1.
+Program repeat(const Program& order, int times);
+
 /// The same program without its idle slots.
 Program without_idle(Program program);
 

@@ -20,6 +20,16 @@ constexpr std::array kUnused = {UnusedRow{"error", UnusedParameters::kError},
                                 UnusedRow{"find", UnusedParameters::kFind},
                                 UnusedRow{"static", UnusedParameters::kStatic}};
 
+Replica replica_of(const std::shared_ptr<torch::nn::Module>& module) {
+  require(module != nullptr, "DistributedDataParallel needs a module");
+  refuse_sparse_embeddings(*module, "");
+  Replica replica;
+  for (const auto& item : module->named_parameters())
+    replica.parameters.emplace_back(item.key(), item.value());
+  for (const auto& item : module->named_buffers()) replica.buffers.emplace_back(item.key(), item.value());
+  return replica;
+}
+
 }  // namespace
 
 UnusedParameters unused_parameters_of(const std::string& name) {
@@ -43,11 +53,14 @@ DistributedDataParallel::DistributedDataParallel(comm::Context& context,
     : DistributedDataParallel(context.world(), std::move(module), options) {}
 
 DistributedDataParallel::DistributedDataParallel(comm::Group group, std::shared_ptr<torch::nn::Module> module,
+                                                 const DataParallelOptions& options)
+    : DistributedDataParallel(std::move(group), replica_of(module), options) {}
+
+DistributedDataParallel::DistributedDataParallel(comm::Group group, Replica replica,
                                                  const DataParallelOptions& options) {
-  require(module != nullptr, "DistributedDataParallel needs a module");
-  check_replicas(group, *module, options);
+  check_replicas(group, replica, options);
   if (options.convolution_rule) model::follow_convolution_rule();
-  reducer_ = std::make_shared<Reducer>(std::move(group), std::move(module), options);
+  reducer_ = std::make_shared<Reducer>(std::move(group), std::move(replica), options);
   reducer_->broadcast_state(/*from=*/0);
   reducer_->attach();
 }
@@ -56,11 +69,11 @@ DistributedDataParallel::~DistributedDataParallel() {
   if (reducer_) reducer_->detach();
 }
 
-torch::nn::Module& DistributedDataParallel::module() { return *reducer_->module; }
-
 void DistributedDataParallel::reduce_without_backward() {
   if (reducer_->group.size() > 1) reducer_->shadow([] {});
 }
+
+void DistributedDataParallel::finish_reduction() { reducer_->finish_reduction(); }
 
 void DistributedDataParallel::zero_grad() { reducer_->zero_grad(); }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "trireme/comm/context.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data/comm_hook.h"
 
 namespace trireme::parallel {
@@ -37,12 +38,24 @@ enum class UnusedParameters {
 UnusedParameters unused_parameters_of(const std::string& name);
 std::vector<std::string> unused_parameters_names();
 
+/// When a synchronised backward pass waits for the reductions that it has started.
+enum class ReductionEnd {
+  kWithBackward,  ///< before backward() returns
+  kOnRequest,     ///< in finish_reduction(): work in between runs beside them
+};
+
+/// What is replicated, by the names of the model: all of it, or the part that a pipeline's stage holds.
+struct Replica {
+  optim::NamedTensors parameters, buffers;
+};
+
 struct DataParallelOptions {
   double bucket_mib = 25;
   double first_bucket_mib = 1;
   UnusedParameters unused_parameters = UnusedParameters::kError;
   bool broadcast_buffers = true;  ///< rank 0's buffers (batch norm statistics) to all after every reduction
   ReduceScale scale = ReduceScale::kMean;
+  ReductionEnd end = ReductionEnd::kWithBackward;
   bool convolution_rule = true;  ///< small convolutions take the faster kernel (model/convolution_rule.h)
   std::shared_ptr<CommHook> hook = nullptr;  ///< how a bucket is reduced; none: all-reduce as it is
 };
@@ -57,11 +70,11 @@ class DistributedDataParallel {
   /// The same over a group (a mesh axis) instead of the world.
   DistributedDataParallel(comm::Group group, std::shared_ptr<torch::nn::Module> module,
                           const DataParallelOptions& options = {});
+  /// The same for tensors that are no module of their own.
+  DistributedDataParallel(comm::Group group, Replica replica, const DataParallelOptions& options = {});
   ~DistributedDataParallel();
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
-
-  torch::nn::Module& module();
 
   /// While it lives, backward passes add up locally and reduce nothing; the first one after it reduces the
   /// sum.
@@ -103,6 +116,11 @@ class DistributedDataParallel {
   /// zeros, and what its passes under no_sync have added up, and uses no parameter besides theirs.
   /// Afterwards its gradients are the reduced ones. Throws CommError.
   void reduce_without_backward();
+
+  /// With ReductionEnd::kOnRequest: waits for what the last synchronised pass has started; afterwards every
+  /// .grad holds the reduced gradient. Nothing where that is done. Throws CommError, InvalidArgument as
+  /// backward() does otherwise.
+  void finish_reduction();
 
   /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.
   void zero_grad();

@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <cstring>
@@ -36,17 +35,6 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   std::size_t number_;
 };
 
-void refuse_sparse_embeddings(const torch::nn::Module& module) {
-  for (const auto& child : module.named_modules()) {
-    const auto* embedding = child.value()->as<torch::nn::EmbeddingImpl>();
-    const auto* bag = child.value()->as<torch::nn::EmbeddingBagImpl>();
-    require(!(embedding && embedding->options.sparse()) && !(bag && bag->options.sparse()), "parameter '",
-            child.key(), child.key().empty() ? "" : ".",
-            "weight' gets sparse gradients from its embedding; only dense ones can be reduced: build the "
-            "embedding with sparse(false)");
-  }
-}
-
 /// `from` has the sizes of `to`. A plain copy of memory costs no dispatch, and for large tensors no reading
 /// of what is overwritten.
 void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
@@ -62,13 +50,11 @@ void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
-DistributedDataParallel::Reducer::Reducer(comm::Group the_group,
-                                          std::shared_ptr<torch::nn::Module> the_module,
+DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_replica,
                                           const DataParallelOptions& the_options)
-    : group(std::move(the_group)), module(std::move(the_module)), options(the_options) {
+    : group(std::move(the_group)), replica(std::move(the_replica)), options(the_options) {
   require(options.bucket_mib > 0 && options.first_bucket_mib > 0, "bucket sizes have to be positive; found ",
           options.bucket_mib, " and ", options.first_bucket_mib, " MiB");
-  refuse_sparse_embeddings(*module);
   collect_parameters();
   if (!options.hook) options.hook = make_comm_hook("none");
   if (group.size() == 1) return;
@@ -78,15 +64,16 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group,
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
   build_buckets(order);
   if (!options.broadcast_buffers) return;
-  for (auto& pack : packs_of(module->buffers(), std::int64_t{25} << 20)) buffers_.emplace_back(group, pack);
+  for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
+    buffers_.emplace_back(group, pack);
 }
 
 void DistributedDataParallel::Reducer::collect_parameters() {
   std::set<const void*> seen;
-  for (const auto& item : module->named_parameters()) {
+  for (const auto& [name, tensor] : replica.parameters) {
     // A tied parameter goes by its first name.
-    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    parameters_.push_back({.name = item.key(), .tensor = item.value(), .view = {}});
+    if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    parameters_.push_back({.name = name, .tensor = tensor, .view = {}});
   }
   require(!parameters_.empty(), "no parameter of the module requires a gradient: there is nothing to reduce");
 }
@@ -195,7 +182,9 @@ void DistributedDataParallel::Reducer::end_of_graph_task() {
   if (!running_) return;
   const bool is_nested = torch::autograd::get_current_node() != nullptr;
   if (is_nested && num_unready_ > 0) return;
-  finish_pass(Role::kOwn);
+  complete_buckets(Role::kOwn);
+  awaits_finish_ = true;
+  if (options.end == ReductionEnd::kWithBackward) finish_reduction();
 }
 
 void DistributedDataParallel::Reducer::mark_ready(std::size_t number) {

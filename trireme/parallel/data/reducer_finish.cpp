@@ -12,12 +12,26 @@
 
 namespace trireme::parallel {
 
-void DistributedDataParallel::Reducer::finish_pass(Role role, const std::function<void()>& follow) {
+/// What no gradient will come for goes into the buckets as it is, and what is left to start is started.
+void DistributedDataParallel::Reducer::complete_buckets(Role role) {
   const at::NoGradGuard no_grad;
   try {
     stand_in_for_unfired(role);
     start_ready_buckets();
     for (Coalesced& buffers : buffers_) buffers.start(group, root);
+  } catch (...) {
+    forget_pass();
+    throw;
+  }
+}
+
+void DistributedDataParallel::Reducer::finish_reduction() {
+  if (std::exchange(awaits_finish_, false)) finish_pass(Role::kOwn);
+}
+
+void DistributedDataParallel::Reducer::finish_pass(Role role, const std::function<void()>& follow) {
+  const at::NoGradGuard no_grad;
+  try {
     const Usage usage = exchange_used(role);
     wait_for_buckets();
     for (Coalesced& buffers : buffers_) buffers.finish(group);
@@ -38,6 +52,7 @@ void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follo
   const auto announce = std::exchange(before_pass, nullptr);
   begin_pass();
   before_pass = announce;
+  complete_buckets(Role::kShadow);
   finish_pass(Role::kShadow, follow);
 }
 
@@ -220,8 +235,8 @@ void DistributedDataParallel::Reducer::rebuild_buckets() {
 }
 
 void DistributedDataParallel::Reducer::broadcast_state(int from) {
-  broadcast_tensors(group, module->parameters(), from);
-  broadcast_tensors(group, module->buffers(), from);
+  broadcast_tensors(group, tensors_of(replica.parameters), from);
+  broadcast_tensors(group, tensors_of(replica.buffers), from);
 }
 
 void DistributedDataParallel::Reducer::zero_grad() {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <functional>
@@ -36,17 +37,16 @@ struct Fact {
   std::string value;
 };
 
-std::vector<Fact> facts_of(const torch::nn::Module& module, const DataParallelOptions& options) {
+std::vector<Fact> facts_of(const Replica& replica, const DataParallelOptions& options) {
   std::vector<Fact> facts;
-  for (const auto& item : module.named_parameters()) {
-    const at::Tensor& tensor = item.value();
+  for (const auto& [name, tensor] : replica.parameters) {
     facts.push_back(
-        {text("parameter '", item.key(), "'"), text(shape_of(tensor), " ", dtype_name(tensor.scalar_type()),
-                                                    tensor.requires_grad() ? "" : " without gradient")});
+        {text("parameter '", name, "'"), text(shape_of(tensor), " ", dtype_name(tensor.scalar_type()),
+                                              tensor.requires_grad() ? "" : " without gradient")});
   }
-  for (const auto& item : module.named_buffers()) {
-    facts.push_back({text("buffer '", item.key(), "'"),
-                     text(shape_of(item.value()), " ", dtype_name(item.value().scalar_type()))});
+  for (const auto& [name, tensor] : replica.buffers) {
+    facts.push_back(
+        {text("buffer '", name, "'"), text(shape_of(tensor), " ", dtype_name(tensor.scalar_type()))});
   }
   facts.push_back({"option bucket_mib", text(options.bucket_mib)});
   facts.push_back({"option first_bucket_mib", text(options.first_bucket_mib)});
@@ -97,8 +97,19 @@ std::string first_difference(const std::vector<Fact>& ours, int our_rank, const 
 
 }  // namespace
 
-void check_replicas(comm::Group& group, const torch::nn::Module& module, const DataParallelOptions& options) {
-  const std::string mine = to_text(facts_of(module, options));
+void refuse_sparse_embeddings(const torch::nn::Module& module, const std::string& name) {
+  for (const auto& child : module.named_modules(name)) {
+    const auto* embedding = child.value()->as<torch::nn::EmbeddingImpl>();
+    const auto* bag = child.value()->as<torch::nn::EmbeddingBagImpl>();
+    require(!(embedding && embedding->options.sparse()) && !(bag && bag->options.sparse()), "parameter '",
+            child.key(), child.key().empty() ? "" : ".",
+            "weight' gets sparse gradients from its embedding; only dense ones can be reduced: build the "
+            "embedding with sparse(false)");
+  }
+}
+
+void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options) {
+  const std::string mine = to_text(facts_of(replica, options));
   const auto digests = group.all_gather_text(text(mine.size(), " ", std::hash<std::string>{}(mine)));
   if (std::ranges::adjacent_find(digests, std::ranges::not_equal_to{}) == digests.end()) return;
   const auto all = group.all_gather_text(mine);
@@ -109,6 +120,12 @@ void check_replicas(comm::Group& group, const torch::nn::Module& module, const D
                                           group.world_ranks()[rank]),
                          "; build the same module on every rank"));
   }
+}
+
+std::vector<at::Tensor> tensors_of(const optim::NamedTensors& named) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
+  return tensors;
 }
 
 Coalesced::Coalesced(const comm::Group& group, std::vector<at::Tensor> tensors)

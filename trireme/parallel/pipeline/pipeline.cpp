@@ -7,18 +7,16 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/model/convolution_rule.h"
+#include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/executor.h"
-#include "trireme/parallel/pipeline/internal/cut.h"
+#include "trireme/parallel/pipeline/internal/output_shapes.h"
+#include "trireme/parallel/pipeline/internal/placement.h"
 #include "trireme/parallel/pipeline/internal/stage.h"
 #include "trireme/parallel/pipeline/internal/tied_parameters.h"
 #include "trireme/parallel/pipeline/internal/transfers.h"
-#include "trireme/schedule/lowering.h"
-#include "trireme/schedule/schedule_table.h"
-#include "trireme/schedule/validate.h"
 #include "trireme/telemetry/trace.h"
 
 namespace trireme::parallel {
@@ -27,81 +25,6 @@ namespace {
 using schedule::Action;
 using schedule::ActionKind;
 
-schedule::Program order_of(const PipelineOptions& options, int num_ranks) {
-  if (options.program) return *options.program;
-  require(options.num_microbatches >= 1, "a pipeline needs at least one micro-batch, not ",
-          options.num_microbatches);
-  return schedule::make_schedule(options.schedule, {.num_ranks = num_ranks,
-                                                    .num_chunks = options.num_chunks,
-                                                    .num_microbatches = options.num_microbatches});
-}
-
-/// The program with its transfers and updates, if it is one that this executor runs.
-schedule::Program executable(const schedule::Program& order, const comm::Group& group) {
-  require(static_cast<int>(order.ranks.size()) == group.size(), "schedule '", order.name, "' is for ",
-          order.ranks.size(), " ranks, the group has ", group.size());
-  require(order.update_every == 0 && order.versions == schedule::WeightVersions::kNewest, "schedule '",
-          order.name, "' updates weights in the middle of its micro-batches; this executor runs those that ",
-          "update at the end");
-  const auto ranks = schedule::ranks_of_stages(order);
-  for (std::size_t stage = 0; stage < ranks.size(); ++stage) {
-    require(ranks[stage].size() == 1, "schedule '", order.name, "' holds stage ", stage, " on ",
-            ranks[stage].size(), " ranks; this executor runs those that hold each stage on one");
-  }
-  const auto transport =
-      group.backend_name() == "nccl" ? schedule::Transport::kRendezvous : schedule::Transport::kBuffered;
-  const bool is_whole = schedule::form_of(order) == schedule::Form::kStep;
-  schedule::Program program =
-      is_whole ? without_idle(order) : schedule::lower(order, {.transport = transport});
-  schedule::validate(program, {.transport = transport});
-  return program;
-}
-
-std::vector<Pipeline::StageLayers> place(const schedule::Program& program,
-                                         const std::vector<model::Layer>& layers,
-                                         const PipelineOptions& options) {
-  const int num_layers = static_cast<int>(layers.size());
-  require(program.num_stages <= num_layers, "schedule '", program.name, "' has ", program.num_stages,
-          " stages, the model only ", num_layers, " layers: use fewer ranks or chunks");
-  std::vector<int> bounds =
-      options.cuts.empty() ? cuts_by_parameters(layers, program.num_stages) : options.cuts;
-  check_cuts(bounds, num_layers, program.num_stages);
-  bounds.insert(bounds.begin(), 0);
-  bounds.push_back(num_layers);
-  const auto ranks = schedule::ranks_of_stages(program);
-  std::vector<Pipeline::StageLayers> stages;
-  for (std::size_t stage = 0; stage < ranks.size(); ++stage)
-    stages.push_back({.first = bounds[stage], .last = bounds[stage + 1], .rank = ranks[stage][0]});
-  return stages;
-}
-
-/// What all ranks have to agree on, a line for each part.
-std::string description(const schedule::Program& program, const std::vector<model::Layer>& layers,
-                        const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
-  std::string lines = text("schedule ", program.name, ", ", program.num_microbatches, " micro-batches, ",
-                           options.recompute ? "recompute" : "no recompute", "\n");
-  for (const auto& stage : stages)
-    lines += text("stage of layers ", stage.first, " to ", stage.last, " on rank ", stage.rank, "\n");
-  for (const model::Layer& layer : layers) {
-    lines += text("layer ", layer.name);
-    for (const auto& [name, parameter] : layer.parameters)
-      lines += text(" ", name, " ", to_text(spec_of(parameter)));
-    lines += "\n";
-  }
-  return lines + schedule::to_csv(program);
-}
-
-void check_same(comm::Group& group, const std::string& mine) {
-  const std::vector<std::string> all = group.all_gather_text(mine);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::vector<std::string> first = split(all[0], '\n'), other = split(all[rank], '\n');
-    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      const std::string one = i < first.size() ? first[i] : "", two = i < other.size() ? other[i] : "";
-      require(one == two, "ranks have different pipelines: rank 0 '", one, "', rank ", rank, " '", two, "'");
-    }
-  }
-}
-
 /// Part `index` of a batch; parts differ by at most one sample.
 at::Tensor part_of(const at::Tensor& batch, int index, int num_parts) {
   const std::int64_t size = batch.size(0), least = size / num_parts, longer = size % num_parts;
@@ -109,33 +32,61 @@ at::Tensor part_of(const at::Tensor& batch, int index, int num_parts) {
   return batch.slice(0, begin_of(index), begin_of(index + 1));
 }
 
+/// What the stage of these layers replicates.
+Replica replica_of(const std::vector<model::Layer>& layers) {
+  Replica replica;
+  for (const model::Layer& layer : layers) {
+    for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);
+    const auto add = [](optim::NamedTensors& to, const optim::NamedTensors& from) {
+      for (const auto& item : from) {
+        const auto has_name = [&](const auto& known) { return known.first == item.first; };
+        if (std::none_of(to.begin(), to.end(), has_name)) to.push_back(item);
+      }
+    };
+    add(replica.parameters, layer.parameters);
+    add(replica.buffers, layer.buffers);
+  }
+  return replica;
+}
+
+bool learns(const Replica& replica) {
+  return std::any_of(replica.parameters.begin(), replica.parameters.end(),
+                     [](const auto& item) { return item.second.requires_grad(); });
+}
+
+bool finishes_weight_gradient(const Action& action) {
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+}
+
 }  // namespace
 
 class Pipeline::Impl {
  public:
-  Impl(comm::Context& context, comm::Group group, const std::vector<model::Layer>& layers,
-       schedule::Program executable, const PipelineOptions& options)
-      : group_(std::move(group)),
-        stages_(place(executable, layers, options)),
+  Impl(comm::Context& context, PipelineGroups groups, schedule::Program the_program,
+       const std::vector<model::Layer>& layers, const PipelineOptions& options)
+      : group_(std::move(groups.pipeline)),
+        update_(options.update),
+        stages_(place_stages(the_program, layers, options.cuts)),
         tied_(group_, layers, stages_),
         transfers_(group_),
-        executor_(std::move(executable), group_.rank(), handlers(), context.status(),
-                  telemetry::main_of(context.trace())) {
-    check_same(group_, description(program(), layers, stages_, options));
+        executor_(std::move(the_program), group_.rank(), handlers(), context.status(),
+                  telemetry::main_of(context.trace())),
+        shapes_(group_, stages_, mine_) {
+    check_same_pipeline(group_, program(), layers, stages_, options);
     if (options.convolution_rule) model::follow_convolution_rule();
     for (std::size_t i = 0; i < stages_.size(); ++i) {
-      if (stages_[i].rank != group_.rank()) continue;
-      mine_.try_emplace(static_cast<int>(i),
-                        std::vector(layers.begin() + stages_[i].first, layers.begin() + stages_[i].last),
-                        options.recompute);
+      if (stages_[i].rank == group_.rank()) add_stage(static_cast<int>(i), layers, options);
     }
     if (has(last_stage()))
       local(last_stage()).set_head([this](const at::Tensor& output, int m) { return loss_of(output, m); });
     tied_.make_equal();
+    if (groups.data && groups.data->size() > 1) replicate(*groups.data, options.data_parallel);
   }
 
+  double run(const std::vector<MicroBatch>& batch, const Loss& loss, const StepOptions& options);
   double step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
   at::Tensor evaluate(const at::Tensor& input);
+  void zero_grad();
 
   const schedule::Program& program() const { return executor_.program(); }
   int last_stage() const { return static_cast<int>(stages_.size()) - 1; }
@@ -143,13 +94,16 @@ class Pipeline::Impl {
   const std::vector<StageLayers>& stages() const { return stages_; }
   const std::map<int, Stage>& mine() const { return mine_; }
   int peak_live() const { return peak_live_; }
-  double waited_s() const { return transfers_.waited_s(); }
+  double waited_s() const;
 
  private:
   /// A tensor of one micro-batch at one stage.
   using Place = std::pair<int, int>;
   using Tensors = std::map<Place, at::Tensor>;
   using Arrivals = std::map<Place, Arrival>;
+
+  void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
+  void replicate(const comm::Group& data, DataParallelOptions options);
 
   ActionHandlers handlers();
   Stage& local(int stage) { return mine_.at(stage); }
@@ -161,86 +115,117 @@ class Pipeline::Impl {
     return transfers_.wait(std::move(arrivals.extract(place).mapped()));
   }
 
+  const MicroBatch& microbatch(const Action& action) const {
+    return (*batch_)[static_cast<std::size_t>(action.microbatch)];
+  }
+  bool is_empty(const Action& action) const {
+    return action.microbatch >= 0 && microbatch(action).input.size(0) == 0;
+  }
   void forward(const Action& action);
   void backward(const Action& action);
-  void check_output(int stage, int microbatch, const at::Tensor& output) const;
+  void weight_gradient(const Action& action, const std::function<void()>& compute);
+  void update();
+  void check_output(const Action& action, const at::Tensor& output);
   at::Tensor loss_of(const at::Tensor& output, int microbatch);
-  at::Tensor microbatch_of(const at::Tensor& batch, int microbatch) const {
-    return part_of(batch, microbatch, program().num_microbatches);
-  }
-  double weight_of(int microbatch) const {
-    return static_cast<double>(microbatch_of(*input_, microbatch).size(0)) /
-           static_cast<double>(input_->size(0));
-  }
 
-  /// Output of every stage but the last for an input of this shape; asked of the stages once per shape.
-  const std::vector<TensorSpec>& outputs_of(const at::Tensor& input);
-  std::vector<TensorSpec> ask_stages(const at::Tensor& input);
   std::vector<Transfers::Incoming> incoming();
-  double mean_loss();
-  void clear();
+  void begin(const std::vector<MicroBatch>& batch, const Loss& loss, const StepOptions& options);
 
   comm::Group group_;
+  const std::function<void()> update_;
   const std::vector<StageLayers> stages_;
-  std::map<int, Stage> mine_;  ///< by the number of the stage
+  std::map<int, Stage> mine_;                        ///< by the number of the stage
+  std::map<int, DistributedDataParallel> replicas_;  ///< of my stages, where they have any and learn
+  std::map<int, int> num_weight_gradients_;          ///< of each of my stages, in a step
   TiedParameters tied_;
   Transfers transfers_;
   Executor executor_;
-  std::map<std::vector<std::int64_t>, std::vector<TensorSpec>> known_outputs_;
+  OutputShapes shapes_;
+  std::uint64_t num_steps_ = 0;
 
   // Of the step under way:
-  const at::Tensor* input_ = nullptr;
-  const at::Tensor* target_ = nullptr;
+  const std::vector<MicroBatch>* batch_ = nullptr;
   const Loss* loss_ = nullptr;
-  Arrivals inputs_, output_gradients_;  ///< what a stage gets
-  Tensors outputs_, input_gradients_;   ///< what it gives to another rank
-  double loss_sum_ = 0;
-  std::uint64_t num_steps_ = 0;
+  double gradient_scale_ = 1;
+  std::map<int, int> num_left_;                        ///< weight gradients still to come
+  std::size_t num_steps_left_ = 0;                     ///< stages whose STEP is still to come
+  Arrivals inputs_, output_gradients_;                 ///< what a stage gets
+  Tensors outputs_, input_gradients_;                  ///< what it gives to another rank
+  std::vector<std::pair<double, at::Tensor>> losses_;  ///< weight and loss, in the order of the forwards
   int peak_live_ = 0;
 };
 
+void Pipeline::Impl::add_stage(int number, const std::vector<model::Layer>& layers,
+                               const PipelineOptions& options) {
+  const StageLayers& stage = stages_[static_cast<std::size_t>(number)];
+  mine_.try_emplace(number, std::vector(layers.begin() + stage.first, layers.begin() + stage.last),
+                    StageOptions{.recompute = options.recompute, .wants_input_gradient = number > 0});
+  int& count = num_weight_gradients_[number];
+  for (const Action& action : program().ranks[static_cast<std::size_t>(group_.rank())])
+    count += action.stage == number && finishes_weight_gradient(action) ? 1 : 0;
+}
+
+/// In the order of the stages, on all ranks.
+void Pipeline::Impl::replicate(const comm::Group& data, DataParallelOptions options) {
+  options.end = ReductionEnd::kOnRequest;
+  options.convolution_rule = false;  // followed already, if at all
+  for (const auto& [number, stage] : mine_) {
+    Replica replica = replica_of(stage.layers());
+    if (learns(replica)) replicas_.try_emplace(number, data, std::move(replica), options);
+  }
+}
+
 ActionHandlers Pipeline::Impl::handlers() {
   const auto nothing = [](const Action&) {};
+  // What there are no samples for is not computed, and not sent.
+  const auto unless_empty = [this](ActionHandlers::Handler handler) {
+    return [this, handler = std::move(handler)](const Action& action) {
+      if (!is_empty(action)) handler(action);
+    };
+  };
   // A receive is only begun here: the program says when its message can be under way, often long before a
   // computation needs it.
-  const auto receive = [this](Arrivals& arrivals) {
-    return [this, &arrivals](const Action& a) { arrivals[place_of(a)] = transfers_.receive(); };
+  const auto receive = [&](Arrivals& arrivals) {
+    return unless_empty([this, &arrivals](const Action& a) { arrivals[place_of(a)] = transfers_.receive(); });
   };
-  // A module's backward makes the gradients of input and weights at once: I does it whole, W has nothing
-  // left.
-  return {.forward = [this](const Action& a) { forward(a); },
-          .backward = [this](const Action& a) { backward(a); },
-          .backward_input = [this](const Action& a) { backward(a); },
+  const auto send = [&](Tensors& tensors, int direction) {
+    return unless_empty([this, &tensors, direction](const Action& a) {
+      transfers_.send(take(tensors, place_of(a)), rank_of(a.stage + direction));
+    });
+  };
+  const auto whole_backward = [this](const Action& a) { weight_gradient(a, [&] { backward(a); }); };
+  return {.forward = unless_empty([this](const Action& a) { forward(a); }),
+          .backward = whole_backward,
+          // A module's backward makes the gradients of input and weights at once: I does it whole, W has
+          // nothing left.
+          .backward_input = whole_backward,
           .backward_weight = nothing,
-          .send_forward =
-              [this](const Action& a) { transfers_.send(take(outputs_, place_of(a)), rank_of(a.stage + 1)); },
+          .send_forward = send(outputs_, +1),
           .receive_forward = receive(inputs_),
-          .send_backward =
-              [this](const Action& a) {
-                transfers_.send(take(input_gradients_, place_of(a)), rank_of(a.stage - 1));
-              },
+          .send_backward = send(input_gradients_, -1),
           .receive_backward = receive(output_gradients_),
-          .recompute = [this](const Action& a) { local(a.stage).recompute(a.microbatch); },
+          .recompute = unless_empty([this](const Action& a) { local(a.stage).recompute(a.microbatch); }),
           .unshard = nothing,
           .reshard = nothing,
-          // Gradients that ranks share are added behind the last action, and the caller has the optimizer.
+          // The last weight gradient of the stage has begun it.
           .reduce_grad = nothing,
-          .step = nothing};
+          .step = [this](const Action&) {
+            if (--num_steps_left_ == 0) update();
+          }};
 }
 
 void Pipeline::Impl::forward(const Action& action) {
   const int stage = action.stage, next = stage + 1;
-  const at::Tensor input =
-      stage == 0 ? microbatch_of(*input_, action.microbatch) : take(inputs_, place_of(action));
+  const at::Tensor input = stage == 0 ? microbatch(action).input : take(inputs_, place_of(action));
   const at::Tensor output = local(stage).forward(action.microbatch, input);
   int live = 0;
   for (const auto& [number, each] : mine_) live += each.num_live();
   peak_live_ = std::max(peak_live_, live);
   if (stage == last_stage()) {
-    loss_sum_ += output.item<double>() * weight_of(action.microbatch);
+    losses_.emplace_back(microbatch(action).weight, output);
     return;
   }
-  check_output(stage, action.microbatch, output);
+  check_output(action, output);
   if (is_local(next)) {
     inputs_[{next, action.microbatch}] = {.tensor = output};
   } else {
@@ -250,8 +235,9 @@ void Pipeline::Impl::forward(const Action& action) {
 
 void Pipeline::Impl::backward(const Action& action) {
   const int stage = action.stage, before = stage - 1;
-  const at::Tensor of_output = stage == last_stage() ? at::full({}, weight_of(action.microbatch), at::kFloat)
-                                                     : take(output_gradients_, place_of(action));
+  const at::Tensor of_output = stage == last_stage()
+                                   ? at::full({}, microbatch(action).weight * gradient_scale_, at::kFloat)
+                                   : take(output_gradients_, place_of(action));
   const at::Tensor of_input = local(stage).backward(action.microbatch, of_output);
   if (stage == 0) return;
   if (!of_input.defined()) {
@@ -266,54 +252,52 @@ void Pipeline::Impl::backward(const Action& action) {
   }
 }
 
-void Pipeline::Impl::check_output(int stage, int microbatch, const at::Tensor& output) const {
-  const auto& announced = known_outputs_.at(microbatch_of(*input_, microbatch).sizes().vec());
-  const TensorSpec& expected = announced[static_cast<std::size_t>(stage)];
-  const StageLayers& layers = stages_[static_cast<std::size_t>(stage)];
-  require(spec_of(output) == expected, "stage ", stage, " (layers ", layers.first, " to ", layers.last - 1,
-          ") returns ", to_text(spec_of(output)), " for micro-batch ", microbatch,
+/// The last one of a step begins the reduction over the stage's replicas; those before add up locally.
+void Pipeline::Impl::weight_gradient(const Action& action, const std::function<void()>& compute) {
+  const bool is_last = --num_left_.at(action.stage) == 0;
+  const auto replica = replicas_.find(action.stage);
+  if (replica == replicas_.end()) {
+    if (!is_empty(action)) compute();
+  } else if (!is_last) {
+    const auto no_reduction = replica->second.no_sync();
+    if (!is_empty(action)) compute();
+  } else if (is_empty(action)) {
+    replica->second.reduce_without_backward();
+  } else {
+    compute();
+  }
+}
+
+void Pipeline::Impl::update() {
+  for (auto& [number, replica] : replicas_) replica.finish_reduction();
+  tied_.add_gradients();
+  if (update_) update_();
+}
+
+void Pipeline::Impl::check_output(const Action& action, const at::Tensor& output) {
+  const auto& announced = shapes_.of(microbatch(action).input);
+  const TensorSpec& expected = announced[static_cast<std::size_t>(action.stage)];
+  const StageLayers& layers = stages_[static_cast<std::size_t>(action.stage)];
+  require(spec_of(output) == expected, "stage ", action.stage, " (layers ", layers.first, " to ",
+          layers.last - 1, ") returns ", to_text(spec_of(output)), " for micro-batch ", action.microbatch,
           ", its first forward for an input of this shape returned ", to_text(expected));
-  require(output.is_floating_point(), "stage ", stage, " returns ", to_text(expected),
+  require(output.is_floating_point(), "stage ", action.stage, " returns ", to_text(expected),
           ": only floating-point tensors have gradients to send back; cut the model elsewhere");
 }
 
 at::Tensor Pipeline::Impl::loss_of(const at::Tensor& output, int microbatch) {
-  const at::Tensor loss = (*loss_)(output, microbatch_of(*target_, microbatch));
+  const at::Tensor loss = (*loss_)(output, (*batch_)[static_cast<std::size_t>(microbatch)].target);
   require(loss.numel() == 1, "the loss of a micro-batch has to be one number, found ",
           to_text(spec_of(loss)));
   return loss.reshape({});
 }
 
-const std::vector<TensorSpec>& Pipeline::Impl::outputs_of(const at::Tensor& input) {
-  const std::vector<std::int64_t> shape = input.sizes().vec();
-  if (const auto known = known_outputs_.find(shape); known != known_outputs_.end()) return known->second;
-  return known_outputs_.emplace(shape, ask_stages(input)).first->second;
-}
-
-std::vector<TensorSpec> Pipeline::Impl::ask_stages(const at::Tensor& input) {
-  std::vector<TensorSpec> outputs(stages_.size());
-  for (int stage = 0; stage < last_stage(); ++stage) {
-    const auto at = static_cast<std::size_t>(stage);
-    if (is_local(stage)) {
-      if (stage > 0 && !is_local(stage - 1)) outputs[at - 1] = receive_spec(group_, rank_of(stage - 1));
-      const at::Tensor sample =
-          stage == 0 ? input : at::zeros(outputs[at - 1].sizes, at::TensorOptions(outputs[at - 1].type));
-      outputs[at] = spec_of(local(stage).evaluate(sample));
-      if (!is_local(stage + 1)) send_spec(group_, outputs[at], rank_of(stage + 1));
-    }
-  }
-  const auto before_last = static_cast<std::size_t>(last_stage()) - 1;
-  if (last_stage() > 0 && has(last_stage()) && !is_local(last_stage() - 1))
-    outputs[before_last] = receive_spec(group_, rank_of(last_stage() - 1));
-  return outputs;
-}
-
 std::vector<Transfers::Incoming> Pipeline::Impl::incoming() {
   std::vector<Transfers::Incoming> list;
   for (const Action& action : program().ranks[static_cast<std::size_t>(group_.rank())]) {
-    if (!schedule::is_receive(action.kind)) continue;
+    if (!schedule::is_receive(action.kind) || is_empty(action)) continue;
     const bool forward = action.kind == ActionKind::kReceiveForward;
-    const auto& outputs = outputs_of(microbatch_of(*input_, action.microbatch));
+    const auto& outputs = shapes_.of(microbatch(action).input);
     const int source = forward ? action.stage - 1 : action.stage + 1;
     // A gradient has the shape of the output that it belongs to.
     const int of_output = forward ? source : action.stage;
@@ -322,47 +306,78 @@ std::vector<Transfers::Incoming> Pipeline::Impl::incoming() {
   return list;
 }
 
-double Pipeline::Impl::mean_loss() {
-  at::Tensor sum = at::scalar_tensor(loss_sum_, at::kDouble).reshape({1});
+void Pipeline::Impl::begin(const std::vector<MicroBatch>& batch, const Loss& loss,
+                           const StepOptions& options) {
+  require(static_cast<int>(batch.size()) == program().num_microbatches, "the program takes ",
+          program().num_microbatches, " micro-batches a step, found ", batch.size());
+  for (auto& [number, stage] : mine_) stage.clear();
+  for (Arrivals* arrivals : {&inputs_, &output_gradients_}) arrivals->clear();
+  for (Tensors* tensors : {&outputs_, &input_gradients_}) tensors->clear();
+  losses_.clear();
+  peak_live_ = 0;
+  batch_ = &batch;
+  loss_ = &loss;
+  gradient_scale_ = options.gradient_scale;
+  num_left_ = num_weight_gradients_;
+  num_steps_left_ = mine_.size();
+  num_steps_ = options.number > 0 ? options.number : num_steps_ + 1;
+}
+
+double Pipeline::Impl::run(const std::vector<MicroBatch>& batch, const Loss& loss,
+                           const StepOptions& options) {
+  begin(batch, loss, options);
+  // In the order of the micro-batches, on all ranks.
+  for (const MicroBatch& each : batch) {
+    if (each.input.size(0) > 0) shapes_.of(each.input);
+  }
+  tied_.set_aside();
+  transfers_.begin(incoming());
+  executor_.run(num_steps_);
+  transfers_.finish();
+  double sum = 0;
+  for (const auto& [weight, each] : losses_) sum += weight * each.item<double>();
+  return sum;
+}
+
+double Pipeline::Impl::step(const at::Tensor& input, const at::Tensor& target, const Loss& loss) {
+  const int parts = program().num_microbatches;
+  require(input.dim() >= 1 && input.size(0) >= parts, "a batch of ", input.dim() >= 1 ? input.size(0) : 0,
+          " samples cannot be cut into ", parts, " micro-batches");
+  require(!has(last_stage()) || (target.dim() >= 1 && target.size(0) == input.size(0)),
+          "the rank with the last stage needs a target for each of the ", input.size(0), " samples");
+  std::vector<MicroBatch> batch;
+  for (int m = 0; m < parts; ++m) {
+    MicroBatch part{.input = part_of(input, m, parts), .target = {}};
+    if (has(last_stage())) part.target = part_of(target, m, parts);
+    part.weight = static_cast<double>(part.input.size(0)) / static_cast<double>(input.size(0));
+    batch.push_back(std::move(part));
+  }
+  at::Tensor sum = at::scalar_tensor(run(batch, loss, {}), at::kDouble).reshape({1});
   group_.all_reduce(sum);  // one rank adds something
   return sum.item<double>();
 }
 
-void Pipeline::Impl::clear() {
-  for (auto& [number, stage] : mine_) stage.clear();
-  for (Arrivals* arrivals : {&inputs_, &output_gradients_}) arrivals->clear();
-  for (Tensors* tensors : {&outputs_, &input_gradients_}) tensors->clear();
-  loss_sum_ = 0;
-  peak_live_ = 0;
+void Pipeline::Impl::zero_grad() {
+  for (const auto& [number, stage] : mine_) {
+    for (const model::Layer& layer : stage.layers()) {
+      for (const auto& [name, parameter] : layer.parameters) parameter.mutable_grad().reset();
+    }
+  }
 }
 
-double Pipeline::Impl::step(const at::Tensor& input, const at::Tensor& target, const Loss& loss) {
-  require(input.dim() >= 1 && input.size(0) >= program().num_microbatches, "a batch of ",
-          input.dim() >= 1 ? input.size(0) : 0, " samples cannot be cut into ", program().num_microbatches,
-          " micro-batches");
-  require(!has(last_stage()) || (target.dim() >= 1 && target.size(0) == input.size(0)),
-          "the rank with the last stage needs a target for each of the ", input.size(0), " samples");
-  clear();
-  input_ = &input;
-  target_ = &target;
-  loss_ = &loss;
-  // In the order of the micro-batches, on all ranks.
-  for (int m = 0; m < program().num_microbatches; ++m) outputs_of(microbatch_of(input, m));
-  tied_.set_aside();
-  transfers_.begin(incoming());
-  executor_.run(++num_steps_);
-  transfers_.finish();
-  tied_.add_gradients();
-  return mean_loss();
+double Pipeline::Impl::waited_s() const {
+  double seconds = transfers_.waited_s();
+  for (const auto& [number, replica] : replicas_) seconds += replica.statistics().waited_s;
+  return seconds;
 }
 
 at::Tensor Pipeline::Impl::evaluate(const at::Tensor& input) {
   at::Tensor values = input;
-  outputs_of(input);
+  shapes_.of(input);
   for (int stage = 0; stage <= last_stage(); ++stage) {
     if (!is_local(stage)) continue;
     if (stage > 0 && !is_local(stage - 1)) {
-      const TensorSpec& spec = outputs_of(input)[static_cast<std::size_t>(stage) - 1];
+      const TensorSpec& spec = shapes_.of(input)[static_cast<std::size_t>(stage) - 1];
       values = at::zeros(spec.sizes, at::TensorOptions(spec.type));
       group_.recv(values, rank_of(stage - 1));
     }
@@ -374,12 +389,14 @@ at::Tensor Pipeline::Impl::evaluate(const at::Tensor& input) {
 
 Pipeline::Pipeline(comm::Context& context, const std::vector<model::Layer>& layers,
                    const PipelineOptions& options)
-    : Pipeline(context, context.world(), layers, options) {}
+    : Pipeline(context, PipelineGroups{.pipeline = context.world()}, layers, options) {}
 
-Pipeline::Pipeline(comm::Context& context, comm::Group group, const std::vector<model::Layer>& layers,
+Pipeline::Pipeline(comm::Context& context, PipelineGroups groups, const std::vector<model::Layer>& layers,
                    const PipelineOptions& options) {
-  schedule::Program program = executable(order_of(options, group.size()), group);
-  impl_ = std::make_unique<Impl>(context, std::move(group), layers, std::move(program), options);
+  const auto transport = groups.pipeline.backend_name() == "nccl" ? schedule::Transport::kRendezvous
+                                                                  : schedule::Transport::kBuffered;
+  schedule::Program program = pipeline_program(options, groups.pipeline.size(), transport);
+  impl_ = std::make_unique<Impl>(context, std::move(groups), std::move(program), layers, options);
 }
 
 Pipeline::~Pipeline() = default;
@@ -388,11 +405,14 @@ double Pipeline::step(const at::Tensor& input, const at::Tensor& target, const L
   return impl_->step(input, target, loss);
 }
 
+double Pipeline::accumulate(const std::vector<MicroBatch>& batch, const Loss& loss,
+                            const StepOptions& options) {
+  return impl_->run(batch, loss, options);
+}
+
 at::Tensor Pipeline::evaluate(const at::Tensor& input) { return impl_->evaluate(input); }
 
-void Pipeline::zero_grad() {
-  for (auto& [name, parameter] : parameters()) parameter.mutable_grad().reset();
-}
+void Pipeline::zero_grad() { impl_->zero_grad(); }
 
 optim::NamedTensors Pipeline::parameters() const {
   optim::NamedTensors all;

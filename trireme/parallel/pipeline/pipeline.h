@@ -18,44 +18,39 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/context.h"
 #include "trireme/model/layer.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/schedule/program.h"
 
 namespace trireme::parallel {
 
-struct PipelineOptions {
-  std::string schedule = "1f1b";  ///< a name of schedule::schedule_names()
-  int num_microbatches = 4;
-  int num_chunks = 0;  ///< stages per rank; 0: the schedule's default
-  /// A program of one's own (schedule::parse_csv) in the place of the named schedule: an order of
-  /// computations, to which the transfers are added, or a whole step program.
-  std::optional<schedule::Program> program = {};
-  /// First layer of each stage but the first, in rising order. Empty: stages with about the same number of
-  /// parameters.
-  std::vector<int> cuts = {};
-  /// Keeps only the inputs of a stage, and runs its forward again before its backward (GPipe's
-  /// re-materialisation): less memory, a third more time. Dropout draws the same mask again.
-  bool recompute = false;
-  bool convolution_rule = true;  ///< small convolutions take the faster kernel (model/convolution_rule.h)
+/// A part of a step's batch. On every rank of a pipeline the inputs have the same shapes; the values of an
+/// input count on the rank with the first stage, those of a target on the one with the last.
+struct MicroBatch {
+  at::Tensor input, target;  ///< one without samples is left out
+  double weight = 1;         ///< what its loss is multiplied with
 };
 
 class Pipeline {
  public:
-  /// Mean over the samples of a micro-batch, as a tensor without dims.
+  /// The loss of a micro-batch, as a tensor without dims; for step() its mean over the samples.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
   /// Throws InvalidArgument: more stages than layers, cuts that are none, a schedule that this executor does
   /// not run (stages with several replicas, updates in the middle), ranks that differ in layers or options.
   Pipeline(comm::Context& context, const std::vector<model::Layer>& layers,
            const PipelineOptions& options = {});
-  /// The same over a group (a mesh axis) instead of the world.
-  Pipeline(comm::Context& context, comm::Group group, const std::vector<model::Layer>& layers,
+  /// The same over a group (a mesh axis) instead of the world; with groups.data, several pipelines side by
+  /// side, each with its part of the batch: every stage is replicated (distributed_data_parallel.h), begins
+  /// with the values of the group's first rank, and its gradients are reduced as options.data_parallel says,
+  /// from the stage's last backward on, while other stages still run. Without update in the options, they are
+  /// reduced when step() returns.
+  Pipeline(comm::Context& context, PipelineGroups groups, const std::vector<model::Layer>& layers,
            const PipelineOptions& options = {});
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
@@ -67,6 +62,16 @@ class Pipeline {
   /// InvalidArgument (a batch smaller than the number of micro-batches, a layer that returns another shape
   /// than in its first forward), CommError.
   double step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
+
+  /// The step for callers that cut their batches and weigh the losses themselves: as many micro-batches as
+  /// the program has. Adds the gradients of gradient_scale * sum(weight * loss). Returns the sum of weight *
+  /// loss on the rank with the last stage, 0 on the others. `number` is the one that status pages show.
+  /// Throws as step() does.
+  struct StepOptions {
+    double gradient_scale = 1;
+    std::uint64_t number = 0;
+  };
+  double accumulate(const std::vector<MicroBatch>& batch, const Loss& loss, const StepOptions& options);
 
   /// Forward alone, without gradients, in evaluation mode. The output on the rank with the last stage, an
   /// undefined tensor on the others.
@@ -90,7 +95,7 @@ class Pipeline {
   const schedule::Program& program() const;
   /// Micro-batches whose activations this rank held at the same time, at most, in the last step.
   int peak_live_microbatches() const;
-  /// Seconds for which this rank has waited for others in steps so far.
+  /// Seconds for which this rank has waited for others in steps so far, reductions included.
   double waited_s() const;
 
  private:

@@ -86,9 +86,9 @@ at::Tensor Stage::run(const at::Tensor& input, int microbatch) const {
 at::Tensor Stage::forward(int microbatch, const at::Tensor& input) {
   Live live;
   live.input = input.detach();
-  if (live.input.is_floating_point()) live.input.requires_grad_(true);
+  if (options_.wants_input_gradient && live.input.is_floating_point()) live.input.requires_grad_(true);
   at::Tensor output;
-  if (recompute_) {
+  if (options_.recompute) {
     live.random_state = random_state();
     const at::NoGradGuard no_grad;
     output = run(live.input, microbatch);

@@ -19,7 +19,7 @@
 namespace trireme::parallel {
 
 struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> {
-  Reducer(comm::Group group, std::shared_ptr<torch::nn::Module> module, const DataParallelOptions& options);
+  Reducer(comm::Group group, Replica replica, const DataParallelOptions& options);
 
   /// Installs the hooks; they hold the reducer weakly, so that a model outlives its wrapper.
   void attach();
@@ -30,10 +30,11 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void shadow(const std::function<void()>& follow);
   /// Everybody takes over the parameters and buffers of rank `from`.
   void broadcast_state(int from);
+  void finish_reduction();
   void zero_grad();
 
   comm::Group group;
-  std::shared_ptr<torch::nn::Module> module;
+  Replica replica;
   DataParallelOptions options;
   bool synchronise = true;            ///< false under no_sync
   int root = 0;                       ///< whose buffers and ready order count; Join: a rank that has a batch
@@ -60,6 +61,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void mark_ready(std::size_t number);
   void start_ready_buckets();
 
+  void complete_buckets(Role role);
   void finish_pass(Role role, const std::function<void()>& follow = nullptr);
   void stand_in(std::size_t number);
   void stand_in_for_unfired(Role role);
@@ -91,6 +93,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   // The pass under way.
   bool running_ = false;
   std::vector<int> graph_tasks_;  ///< those whose end is awaited: more than one when backward is nested
+  bool awaits_finish_ = false;    ///< everything is started, finish_pass() is to come
   std::size_t next_bucket_ = 0;   ///< the next one to start
   std::size_t num_unready_ = 0;   ///< gradients still to come
   std::vector<Unreached> unreached_;

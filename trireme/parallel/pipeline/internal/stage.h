@@ -12,13 +12,18 @@
 
 namespace trireme::parallel {
 
+struct StageOptions {
+  bool recompute = false;             ///< only inputs are kept; the forward runs again for the backward
+  bool wants_input_gradient = false;  ///< some stage before it learns from the gradient
+};
+
 class Stage {
  public:
   /// Turns the output of the last layer into the loss of the micro-batch, on the last stage.
   using Head = std::function<at::Tensor(const at::Tensor& output, int microbatch)>;
 
-  Stage(std::vector<model::Layer> layers, bool recompute)
-      : layers_(std::move(layers)), recompute_(recompute) {}
+  Stage(std::vector<model::Layer> layers, const StageOptions& options)
+      : layers_(std::move(layers)), options_(options) {}
 
   /// What comes after the layers; null: nothing.
   void set_head(Head head) { head_ = std::move(head); }
@@ -27,7 +32,7 @@ class Stage {
   at::Tensor forward(int microbatch, const at::Tensor& input);
   /// Runs a dropped forward again; backward() does it where it was not done before.
   void recompute(int microbatch);
-  /// Adds to the parameters' gradients; the gradient of the input, undefined for one of whole numbers. What
+  /// Adds to the parameters' gradients; the gradient of the input, undefined where none is wanted. What
   /// was kept for the micro-batch is given back.
   at::Tensor backward(int microbatch, const at::Tensor& output_gradient);
   /// Without gradients, head and traces: in evaluation mode.
@@ -48,7 +53,7 @@ class Stage {
   at::Tensor run_layers(const at::Tensor& input) const;
 
   std::vector<model::Layer> layers_;
-  const bool recompute_;
+  const StageOptions options_;
   Head head_;
   std::map<int, Live> live_;
 };

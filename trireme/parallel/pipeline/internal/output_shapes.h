@@ -1,0 +1,39 @@
+#pragma once
+// The shapes of what goes from stage to stage, so that receives can be posted before anything arrives. The
+// stages are asked once per shape of an input, by a forward in evaluation mode; what they answer is sent on
+// to the rank with the next stage. Collective among the ranks of a pipeline. One thread.
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <vector>
+
+#include "trireme/parallel/pipeline/internal/stage.h"
+#include "trireme/parallel/pipeline/internal/transfers.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+
+namespace trireme::parallel {
+
+class OutputShapes {
+ public:
+  /// `mine`: this rank's stages by number. Both outlive it.
+  OutputShapes(comm::Group group, const std::vector<Pipeline::StageLayers>& stages,
+               std::map<int, Stage>& mine)
+      : group_(std::move(group)), stages_(stages), mine_(mine) {}
+
+  /// For an input of the first stage the output of every stage but the last; known for this rank's stages and
+  /// their neighbours. Throws CommError.
+  const std::vector<TensorSpec>& of(const at::Tensor& input);
+
+ private:
+  std::vector<TensorSpec> ask(const at::Tensor& input);
+  int rank_of(std::size_t stage) const { return stages_[stage].rank; }
+  bool is_local(std::size_t stage) const { return rank_of(stage) == group_.rank(); }
+
+  comm::Group group_;
+  const std::vector<Pipeline::StageLayers>& stages_;
+  std::map<int, Stage>& mine_;
+  std::map<std::vector<std::int64_t>, std::vector<TensorSpec>> known_;
+};
+
+}  // namespace trireme::parallel

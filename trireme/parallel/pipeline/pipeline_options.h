@@ -1,0 +1,52 @@
+#pragma once
+// How a pipeline is cut and what its ranks do in a step. Values; functions here are pure.
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/group.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/schedule/program.h"
+#include "trireme/schedule/transport.h"
+
+namespace trireme::parallel {
+
+struct PipelineOptions {
+  std::string schedule = "1f1b";  ///< a name of schedule::schedule_names()
+  int num_microbatches = 4;       ///< of a round
+  int num_chunks = 0;             ///< stages per rank; 0: the schedule's default
+  /// How often the schedule runs before gradients are reduced and the update comes, each time over
+  /// micro-batches of its own: more of them, with the memory of one round.
+  int num_rounds = 1;
+  /// A program of one's own (schedule::parse_csv) in the place of the named schedule: an order of
+  /// computations, to which the transfers are added, or a whole step program.
+  std::optional<schedule::Program> program = {};
+  /// First layer of each stage but the first, in rising order. Empty: stages with about the same number of
+  /// parameters.
+  std::vector<int> cuts = {};
+  /// Keeps only the inputs of a stage, and runs its forward again before its backward (GPipe's
+  /// re-materialisation): less memory, a third more time. Dropout draws the same mask again.
+  bool recompute = false;
+  bool convolution_rule = true;  ///< small convolutions take the faster kernel (model/convolution_rule.h)
+  /// How the replicas of a stage reduce its gradients, where there are several pipelines.
+  DataParallelOptions data_parallel = {};
+  /// Called at the program's STEP, when all gradients of this rank are there. Null: the caller updates when
+  /// step() has returned.
+  std::function<void()> update = nullptr;
+};
+
+/// The ranks of this rank's pipeline, and those that hold the same stages in the other pipelines.
+struct PipelineGroups {
+  comm::Group pipeline;
+  std::optional<comm::Group> data = {};
+};
+
+/// What `num_ranks` ranks do in a step, transfers and update included. Throws InvalidArgument with rank and
+/// action: a program that deadlocks, lacks a backward or is for other ranks; and a schedule that the executor
+/// does not run (stages with several replicas, updates in the middle).
+schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks,
+                                   schedule::Transport transport);
+
+}  // namespace trireme::parallel

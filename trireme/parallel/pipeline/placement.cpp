@@ -1,0 +1,60 @@
+#include "trireme/parallel/pipeline/internal/placement.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/parallel/pipeline/internal/cut.h"
+#include "trireme/parallel/pipeline/internal/transfers.h"
+
+namespace trireme::parallel {
+namespace {
+
+/// What all ranks have to agree on, a line for each part.
+std::string description(const schedule::Program& program, const std::vector<model::Layer>& layers,
+                        const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
+  std::string lines = text("schedule ", program.name, ", ", program.num_microbatches, " micro-batches, ",
+                           options.recompute ? "recompute" : "no recompute", "\n");
+  for (const auto& stage : stages)
+    lines += text("stage of layers ", stage.first, " to ", stage.last, " on rank ", stage.rank, "\n");
+  for (const model::Layer& layer : layers) {
+    lines += text("layer ", layer.name);
+    for (const auto& [name, parameter] : layer.parameters)
+      lines += text(" ", name, " ", to_text(spec_of(parameter)));
+    lines += "\n";
+  }
+  return lines + schedule::to_csv(program);
+}
+
+}  // namespace
+
+std::vector<Pipeline::StageLayers> place_stages(const schedule::Program& program,
+                                                const std::vector<model::Layer>& layers,
+                                                const std::vector<int>& cuts) {
+  const int num_layers = static_cast<int>(layers.size());
+  require(program.num_stages <= num_layers, "schedule '", program.name, "' has ", program.num_stages,
+          " stages, the model only ", num_layers, " layers: use fewer ranks or chunks");
+  std::vector<int> bounds = cuts.empty() ? cuts_by_parameters(layers, program.num_stages) : cuts;
+  check_cuts(bounds, num_layers, program.num_stages);
+  bounds.insert(bounds.begin(), 0);
+  bounds.push_back(num_layers);
+  const auto ranks = schedule::ranks_of_stages(program);
+  std::vector<Pipeline::StageLayers> stages;
+  for (std::size_t stage = 0; stage < ranks.size(); ++stage)
+    stages.push_back({.first = bounds[stage], .last = bounds[stage + 1], .rank = ranks[stage][0]});
+  return stages;
+}
+
+void check_same_pipeline(comm::Group& group, const schedule::Program& program,
+                         const std::vector<model::Layer>& layers,
+                         const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
+  const auto all = group.all_gather_text(description(program, layers, stages, options));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const std::vector<std::string> first = split(all[0], '\n'), other = split(all[rank], '\n');
+    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      const std::string one = i < first.size() ? first[i] : "", two = i < other.size() ? other[i] : "";
+      require(one == two, "ranks have different pipelines: rank 0 '", one, "', rank ", rank, " '", two, "'");
+    }
+  }
+}
+
+}  // namespace trireme::parallel
