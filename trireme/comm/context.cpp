@@ -103,6 +103,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   std::vector<int> everybody(static_cast<std::size_t>(environment.world_size));
   std::iota(everybody.begin(), everybody.end(), 0);
   state->world = state->make_group(everybody, "world");
+  state->self = state->make_group({environment.rank}, "self");
   return state;
 }
 
@@ -113,6 +114,7 @@ void Context::State::fail_all(const std::string& cause) {
 
 void Context::State::leave() {
   world.reset();
+  self.reset();
   if (environment.world_size == 1) return;
   std::vector<int> to_wait_for;
   for (int rank = 1; rank < environment.world_size; ++rank) {
@@ -222,6 +224,7 @@ int Context::local_rank() const { return state_->environment.local_rank; }
 int Context::local_world_size() const { return state_->environment.local_world_size; }
 const LaunchEnvironment& Context::environment() const { return state_->environment; }
 Group& Context::world() { return *state_->world; }
+Group& Context::self() { return *state_->self; }
 const Log& Context::log() const { return state_->log; }
 telemetry::StatusPage& Context::status() { return *state_->status; }
 telemetry::Trace* Context::trace() const { return state_->trace; }

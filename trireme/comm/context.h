@@ -51,6 +51,8 @@ class Context {
 
   /// The group of all ranks.
   Group& world();
+  /// The group of this rank alone (MPI's COMM_SELF).
+  Group& self();
   /// A group of the given world ranks. Collective over the whole world (every rank calls it, members or not,
   /// with the same list); empty for ranks that are no members.
   std::optional<Group> new_group(const std::vector<int>& world_ranks, const std::string& name);

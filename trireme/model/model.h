@@ -27,6 +27,9 @@ class Model : public torch::nn::Module {
   virtual std::vector<Layer> layers() { return {}; }
 };
 
+/// The whole model as one layer, which uses it: it has to outlive the layer.
+Layer whole(Model& model);
+
 struct ModelOptions {
   std::string name = "mlp";
   std::vector<std::int64_t> hidden = {512, 512};  ///< mlp: widths of the hidden layers

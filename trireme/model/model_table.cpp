@@ -79,6 +79,15 @@ constexpr std::array<ModelRow, 5> kModelTable = {{
 
 }  // namespace
 
+Layer whole(Model& model) {
+  Layer layer{.name = model.name(),
+              .forward = [&model](const at::Tensor& input) { return model.forward(input); }};
+  layer.modules = {model.shared_from_this()};
+  for (const auto& item : model.named_parameters()) layer.parameters.emplace_back(item.key(), item.value());
+  for (const auto& item : model.named_buffers()) layer.buffers.emplace_back(item.key(), item.value());
+  return layer;
+}
+
 void Model::initialise(std::uint64_t seed) { model::initialise(*this, seed); }
 
 std::shared_ptr<Model> make_model(const ModelOptions& options, const std::vector<std::int64_t>& input_shape,

@@ -9,20 +9,36 @@
 
 namespace trireme::optim {
 
-double clip_grad_norm(const NamedTensors& parameters, double max_norm) {
-  require(max_norm > 0, "the norm to clip gradients to must be positive, not ", max_norm);
-  const at::NoGradGuard no_grad;
+namespace {
+
+std::vector<at::Tensor> gradients_of(const NamedTensors& parameters) {
   std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : parameters) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
-  if (gradients.empty()) return 0;
+  return gradients;
+}
+
+}  // namespace
+
+double clip_grad_norm(const NamedTensors& parameters, double max_norm) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
   // One read back to the host for all parameters.
-  const double norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients)), 2).item<double>();
+  const double norm = gradients.empty()
+                          ? 0
+                          : at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients)), 2).item<double>();
+  clip_to_norm(parameters, norm, max_norm);
+  return norm;
+}
+
+void clip_to_norm(const NamedTensors& parameters, double norm, double max_norm) {
+  require(max_norm > 0, "the norm to clip gradients to must be positive, not ", max_norm);
+  const at::NoGradGuard no_grad;
   // The margin is PyTorch's; a norm that is not a number is for the caller to see, not to spread.
   const double factor = max_norm / (norm + 1e-6);
-  if (factor < 1) at::_foreach_mul_(gradients, factor);
-  return norm;
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
+  if (factor < 1 && !gradients.empty()) at::_foreach_mul_(gradients, factor);
 }
 
 }  // namespace trireme::optim

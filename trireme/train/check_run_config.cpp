@@ -4,21 +4,26 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/train/internal/check.h"
+#include "trireme/train/pipeline_plan.h"
 #include "trireme/train/run_trace.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
 namespace {
 
-void check_ranks(const RunConfig& config, std::int64_t world_size) {
-  require(config.parallel.data == 0 || config.parallel.data == world_size,
-          "parallel.data = ", config.parallel.data, " needs as many ranks, found ", world_size,
-          "; start it with -n ", config.parallel.data,
-          ", or leave the key out to use the ranks that there are");
-  const std::int64_t parts = world_size * config.train.accumulation;
-  require(config.train.global_batch >= parts, "train.global_batch = ", config.train.global_batch,
-          " cannot be split over ", world_size, " ranks x train.accumulation = ", config.train.accumulation,
-          ": it needs at least ", parts, " samples");
+/// Where the micro-batches of a replica come from.
+std::string parts_in_words(const RunConfig& config) {
+  const std::string rounds = text("train.accumulation = ", config.train.accumulation);
+  if (config.parallel.pipeline == 1) return rounds;
+  return text("parallel.microbatches = ", num_microbatches(config) / config.train.accumulation, " x ",
+              rounds);
+}
+
+void check_ranks(const RunConfig& config, int world_size) {
+  const std::int64_t replicas = num_replicas(config, world_size), of_each = num_microbatches(config);
+  require(config.train.global_batch >= replicas * of_each, "train.global_batch = ", config.train.global_batch,
+          " cannot be split over ", replicas, config.parallel.pipeline == 1 ? " ranks x " : " pipelines x ",
+          parts_in_words(config), ": it needs at least ", replicas * of_each, " samples");
 }
 
 void check_sizes(const RunConfig& config, std::int64_t world_size, const data::DataSource& data) {
@@ -91,7 +96,7 @@ void check_run_config(const RunConfig& config, int world_size) {
   const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
   check_sizes(config, world_size, data);
   optim::make_optimizer(config.optimizer, {});
-  make_checked_model(config, data);
+  check_pipeline(config, *make_checked_model(config, data));
 }
 
 }  // namespace trireme::train

@@ -11,41 +11,26 @@
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/data/sampler.h"
-#include "trireme/train/precision.h"
 
 namespace trireme::train {
 namespace {
 
 constexpr std::int64_t kEvaluationBatch = 256;
 
-/// Puts a model into evaluation mode while it lives.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(model::Model& model) : model_(model) { model_.eval(); }
-  ~EvaluationMode() { model_.train(); }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  model::Model& model_;
-};
-
 }  // namespace
 
-Evaluation evaluate(model::Model& model, const data::Dataset& dataset, comm::Group& group,
-                    const std::string& precision) {
-  const EvaluationMode mode(model);
+Evaluation evaluate(const Predict& predict, const data::Dataset& dataset, data::Slice part,
+                    comm::Group& world) {
   const at::NoGradGuard no_grad;
-  const PrecisionScope scope(precision);
-  const data::Slice part = data::slice_of(dataset.size(), group.rank(), group.size());
   at::Tensor sums = at::zeros({4}, at::kDouble);  // samples, targets, correct, loss: exact up to 2^53
   auto* sum = sums.data_ptr<double>();
   for (std::int64_t begin = part.begin; begin < part.end; begin += kEvaluationBatch) {
     std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(kEvaluationBatch, part.end - begin)));
     std::iota(indices.begin(), indices.end(), begin);
     const data::Example batch = dataset.get_batch(indices);
-    const at::Tensor logits = model.forward(batch.input).to(at::kFloat).flatten(0, -2);
+    const at::Tensor output = predict(batch.input);
+    if (!output.defined()) continue;
+    const at::Tensor logits = output.to(at::kFloat).flatten(0, -2);
     data::check_targets(batch, indices, logits.size(1));
     const at::Tensor targets = batch.target.flatten();
     sum[0] += static_cast<double>(indices.size());
@@ -53,7 +38,7 @@ Evaluation evaluate(model::Model& model, const data::Dataset& dataset, comm::Gro
     sum[2] += static_cast<double>(logits.argmax(1).eq(targets).sum().item<std::int64_t>());
     sum[3] += at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).item<double>();
   }
-  group.all_reduce(sums);
+  world.all_reduce(sums);
   const Evaluation result{.samples = static_cast<std::int64_t>(sum[0]),
                           .targets = static_cast<std::int64_t>(sum[1]),
                           .correct = static_cast<std::int64_t>(sum[2]),

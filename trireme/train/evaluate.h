@@ -1,13 +1,15 @@
 #pragma once
-// How good a model is on a whole data set: each rank takes its consecutive part, so that every sample counts
-// exactly once whatever the number of ranks, and counts are summed as whole numbers. Collective.
+// How good a model is on a whole data set: each replica of it takes its consecutive part, so that every
+// sample counts exactly once whatever the number of ranks, and counts are summed as whole numbers.
+// Collective.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "trireme/comm/group.h"
 #include "trireme/data/dataset.h"
-#include "trireme/model/model.h"
+#include "trireme/data/sampler.h"
 
 namespace trireme::train {
 
@@ -20,8 +22,13 @@ struct Evaluation {
   bool operator==(const Evaluation&) const = default;
 };
 
-/// The model is in evaluation mode meanwhile, and in training mode afterwards. Throws DataError, CommError.
-Evaluation evaluate(model::Model& model, const data::Dataset& dataset, comm::Group& group,
-                    const std::string& precision);
+/// From a batch of inputs to logits, without gradients and in evaluation mode; an undefined tensor on ranks
+/// of a pipeline that do not hold the end of the model.
+using Predict = std::function<at::Tensor(const at::Tensor& input)>;
+
+/// `part`: the samples of this rank's replica; `world`: all ranks of all replicas. Throws DataError,
+/// CommError.
+Evaluation evaluate(const Predict& predict, const data::Dataset& dataset, data::Slice part,
+                    comm::Group& world);
 
 }  // namespace trireme::train

@@ -1,20 +1,60 @@
 #include "trireme/train/gradient_norm.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
 
-#include <cmath>
+#include <algorithm>
+#include <set>
+
+#include "trireme/base/text.h"
 
 namespace trireme::train {
+namespace {
 
-double gradient_norm(const optim::NamedTensors& parameters) {
-  std::vector<at::Tensor> gradients;
-  for (const auto& [name, parameter] : parameters) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+/// Names that a rank before this one in the pipeline holds.
+std::set<std::string> held_before(comm::Group& pipeline, const optim::NamedTensors& mine) {
+  if (pipeline.size() == 1) return {};
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : mine) names.push_back(name);
+  const std::vector<std::string> all = pipeline.all_gather_text(join(names, "\n"));
+  std::set<std::string> before;
+  for (int rank = 0; rank < pipeline.rank(); ++rank) {
+    for (std::string& name : split(all[static_cast<std::size_t>(rank)], '\n')) before.insert(std::move(name));
   }
-  double squares = 0;
-  if (gradients.empty()) return squares;
-  for (const at::Tensor& norm : at::_foreach_norm(gradients)) squares += std::pow(norm.item<double>(), 2);
-  return std::sqrt(squares);
+  return before;
+}
+
+}  // namespace
+
+GradientNorm::GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine,
+                           const std::vector<std::string>& all)
+    : pipeline_(std::move(pipeline)), num_parameters_(static_cast<std::int64_t>(all.size())) {
+  const std::set<std::string> before = held_before(pipeline_, mine);
+  for (const auto& [name, parameter] : mine) {
+    if (before.contains(name)) continue;
+    counted_.push_back({std::find(all.begin(), all.end(), name) - all.begin(), parameter});
+  }
+}
+
+double GradientNorm::measure() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  std::vector<std::int64_t> places;
+  for (const auto& [place, parameter] : counted_) {
+    if (!parameter.grad().defined()) continue;
+    gradients.push_back(parameter.grad());
+    places.push_back(place);
+  }
+  at::Tensor norms = at::zeros({num_parameters_}, at::kFloat);
+  auto* norm = norms.data_ptr<float>();
+  if (!gradients.empty()) {
+    const std::vector<at::Tensor> found = at::_foreach_norm(gradients);
+    for (std::size_t i = 0; i < found.size(); ++i) norm[places[i]] = found[i].item<float>();
+  }
+  if (pipeline_.size() > 1) pipeline_.all_reduce(norms);  // one rank adds each
+  return at::linalg_vector_norm(norms, 2).item<double>();
 }
 
 }  // namespace trireme::train

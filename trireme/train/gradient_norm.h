@@ -1,11 +1,34 @@
 #pragma once
-// The size of a gradient, for the log. Pure.
+// The 2-norm of all gradients of a model, whose parameters may lie on the stages of a pipeline: norms of
+// single parameters in f32, put together in the model's order, so that it has the same bits however the model
+// is cut. A parameter that several stages share counts once; a gradient that is not defined counts as zero.
+// One thread.
 
+#include <vector>
+
+#include "trireme/comm/group.h"
 #include "trireme/optim/optimizer.h"
 
 namespace trireme::train {
 
-/// 2-norm over all gradients; those that are not defined count as zero.
-double gradient_norm(const optim::NamedTensors& parameters);
+class GradientNorm {
+ public:
+  /// `mine`: the parameters of this rank; `all`: the names of the model's, in its order. Collective in the
+  /// pipeline's group.
+  GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine, const std::vector<std::string>& all);
+
+  /// Collective; one small reduction where the pipeline has several ranks.
+  double measure();
+
+ private:
+  struct Counted {
+    std::int64_t place;  ///< in the model's order
+    at::Tensor parameter;
+  };
+
+  comm::Group pipeline_;
+  std::vector<Counted> counted_;
+  std::int64_t num_parameters_;
+};
 
 }  // namespace trireme::train

@@ -1,6 +1,5 @@
 #include "trireme/train/recovery.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -9,7 +8,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/train/internal/config_keys.h"
-#include "trireme/train/model_state.h"
 
 namespace trireme::train {
 namespace {
@@ -30,28 +28,10 @@ void check_same_run(const RunConfig& config, const checkpoint::TrainingCheckpoin
   }
 }
 
-/// Copies each tensor of `from` into the one of that name in `to`.
-void copy_tensors(const checkpoint::TensorMap& from, const checkpoint::TensorMap& to, const char* what) {
-  for (const auto& [name, target] : to) {
-    const auto source = from.find(name);
-    if (source == from.end()) throw DataError(text("the checkpoint has no ", what, " '", name, "'"));
-    if (source->second.sizes() != target.sizes() || source->second.scalar_type() != target.scalar_type()) {
-      throw DataError(text("the checkpoint's ", what, " '", name, "' has shape ", source->second.sizes(),
-                           " and type ", source->second.scalar_type(), ", this run's ", target.sizes(),
-                           " and ", target.scalar_type()));
-    }
-    target.copy_(source->second);
-  }
-}
-
-/// Everything that changes while a run goes on, by name. Tensors are shared with the trainer.
-checkpoint::TensorMap whole_state(Trainer& trainer) {
-  checkpoint::TensorMap state = state_of(trainer.model());
-  for (const auto& [name, tensor] : trainer.state()) state.emplace("optimizer/" + name, tensor);
-  return state;
-}
-
 constexpr const char* kProgress = "run/progress";
+constexpr std::string_view kOptimizer = "optimizer/";
+std::string of_optimizer(const std::string& name) { return std::string(kOptimizer) + name; }
+
 
 at::Tensor pack(const Progress& progress) {
   const EpochLoss& loss = progress.epoch_loss;
@@ -68,28 +48,35 @@ Progress unpack(const at::Tensor& packed) {
           .best_score = values[3]};
 }
 
-/// Restores rank 0 from the newest valid checkpoint. Returns its step; 0 when there is none.
-std::int64_t load_on_main(Trainer& trainer, at::Tensor& packed, const RunConfig& config,
-                          const std::filesystem::path& folder, const Log& log) {
-  std::optional<checkpoint::TrainingCheckpoint> found = checkpoint::load_latest_checkpoint(folder, log);
-  if (!found) return 0;
-  check_same_run(config, *found);
-  copy_tensors(found->model, state_of(trainer.model()), "tensor");
-  copy_tensors(found->optimizer, trainer.state(), "optimizer state");
-  copy_tensors(found->optimizer, {{kProgress, packed}}, "record");
-  return found->step;
+/// What a checkpoint holds of whole_state().
+checkpoint::TensorMap state_in(const checkpoint::TrainingCheckpoint& checkpoint) {
+  checkpoint::TensorMap state = checkpoint.model;
+  for (const auto& [name, tensor] : checkpoint.optimizer) state.emplace(of_optimizer(name), tensor);
+  return state;
 }
 
 }  // namespace
 
+checkpoint::TensorMap whole_state(Trainer& trainer) {
+  checkpoint::TensorMap state = trainer.model_state();
+  for (const auto& [name, tensor] : trainer.state()) state.emplace(of_optimizer(name), tensor);
+  return state;
+}
+
 void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm::Context& context,
             const std::filesystem::path& folder, NoCheckpoint otherwise) {
-  const at::NoGradGuard no_grad;
   at::Tensor step = at::zeros({1}, at::kLong);
   at::Tensor packed = pack(progress);
+  checkpoint::TensorMap found;
   if (context.is_main()) {
-    step.fill_(load_on_main(trainer, packed, config, folder, context.log()));
-    if (step.item<std::int64_t>() == 0 && otherwise == NoCheckpoint::kError) {
+    if (const auto checkpoint = checkpoint::load_latest_checkpoint(folder, context.log())) {
+      check_same_run(config, *checkpoint);
+      found = state_in(*checkpoint);
+      const auto record = found.find(of_optimizer(kProgress));
+      if (record == found.end()) throw DataError(text("the checkpoint has no record '", kProgress, "'"));
+      packed = record->second;
+      step.fill_(checkpoint->step);
+    } else if (otherwise == NoCheckpoint::kError) {
       throw DataError(
           text("no valid checkpoint in ", folder.string(),
                " to resume from; start the run without --resume, with checkpoint.every_steps set"));
@@ -99,26 +86,25 @@ void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm:
   world.broadcast(step, 0);
   if (step.item<std::int64_t>() == 0) return;
   world.broadcast(packed, 0);
-  for (auto& [name, tensor] : whole_state(trainer)) {
-    at::Tensor shared = tensor;
-    world.broadcast(shared, 0);
-  }
+  const checkpoint::TensorMap mine = whole_state(trainer);
+  StateExchange(world, mine).scatter(found, mine, "tensor");
   progress = unpack(packed);
   trainer.seek(step.item<std::int64_t>());
 }
 
-checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, const Progress& progress,
-                                           const RunConfig& config) {
+checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, StateExchange& exchange,
+                                           const Progress& progress, const RunConfig& config) {
   const std::int64_t step = trainer.steps_done(), per_epoch = trainer.steps_per_epoch();
+  checkpoint::TensorMap mine = whole_state(trainer);
+  for (const auto& [name, buffer] : trainer.buffers()) mine.at(name) = buffer.detach().clone();
   checkpoint::TrainingCheckpoint snapshot{.step = step,
                                           .epoch = static_cast<std::uint64_t>(step / per_epoch),
                                           .batch = step % per_epoch,
-                                          .model = state_of(trainer.model()),
-                                          .optimizer = trainer.state(),
                                           .config = describe(config)};
-  for (const auto& buffer : trainer.model().named_buffers()) {
-    at::Tensor& saved = snapshot.model.at(buffer.key());
-    saved = saved.clone();
+  for (auto& [name, tensor] : exchange.gather(mine)) {
+    const bool is_model = !name.starts_with(kOptimizer);
+    (is_model ? snapshot.model : snapshot.optimizer)
+        .emplace(is_model ? name : name.substr(kOptimizer.size()), tensor);
   }
   snapshot.optimizer.emplace(kProgress, pack(progress));
   return snapshot;

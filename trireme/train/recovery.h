@@ -13,6 +13,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/train/epoch_loss.h"
 #include "trireme/train/run_config.h"
+#include "trireme/train/state_exchange.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -34,10 +35,15 @@ enum class NoCheckpoint {
 void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm::Context& context,
             const std::filesystem::path& folder, NoCheckpoint otherwise);
 
-/// The state behind the last step, as it is saved. Parameters and trainer.state() are shared with the trainer
-/// and stay as they are until its next update (Trainer::before_changes); buffers, which the next forward
-/// changes, are copied. For rank 0.
-checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, const Progress& progress,
-                                           const RunConfig& config);
+/// Everything of this rank that changes while a run goes on, by name: parameters and buffers under the names
+/// of the model, Trainer::state() under "optimizer/". Shared with the trainer, not copied.
+checkpoint::TensorMap whole_state(Trainer& trainer);
+
+/// The state behind the last step, as it is saved, on rank 0; `exchange` is for whole_state(). What rank 0
+/// itself holds is shared with the trainer and stays as it is until its next update
+/// (Trainer::before_changes); buffers, which the next forward changes, and what comes from other ranks are
+/// copies. Collective.
+checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, StateExchange& exchange,
+                                           const Progress& progress, const RunConfig& config);
 
 }  // namespace trireme::train

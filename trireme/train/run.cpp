@@ -11,7 +11,6 @@
 #include "trireme/data/dataset.h"
 #include "trireme/train/epoch_loss.h"
 #include "trireme/train/internal/check.h"
-#include "trireme/train/model_state.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/run_trace.h"
@@ -32,7 +31,8 @@ class Run {
         plan_(plan),
         folder_{config.run_folder()},
         held_out_(data.held_out),
-        trainer_(config, context, data, plan.model) {
+        trainer_(config, context, data, plan.model),
+        state_exchange_(context.world(), whole_state(trainer_)) {
     const bool restarted = context.environment().restart_count > 0;
     if (plan.start == RunStart::kResume || restarted) {
       resume(trainer_, progress_, config, context, folder_.checkpoints(),
@@ -81,6 +81,7 @@ class Run {
   const RunFolder folder_;
   const std::string held_out_;
   Trainer trainer_;
+  StateExchange state_exchange_;
   std::optional<RunRecorder> recorder_;               ///< on rank 0
   std::optional<checkpoint::BackgroundSaver> saver_;  ///< on rank 0 of a run that saves asynchronously
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
@@ -159,11 +160,11 @@ Destinations Run::destinations_due() {
 /// The report of the last step comes first: nothing that has diverged is saved.
 void Run::save(const Destinations& destinations) {
   take(trainer_.last_report(), times_);
-  if (!recorder_) return;
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
                                    {"step", trainer_.steps_done()});
-  const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer_, progress_, config_);
+  const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer_, state_exchange_, progress_, config_);
+  if (!recorder_) return;
   if (saver_) return saver_->save(snapshot, destinations);
   const double begin_s = now_s();
   for (const auto& [folder, keep] : destinations) checkpoint::save_checkpoint(folder, snapshot, keep);
@@ -181,7 +182,9 @@ RunResult Run::finish() {
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
   context_.world().all_reduce(rss, comm::ReduceOp::kMax);
   const auto averages = trainer_.use_averages();
-  const checkpoint::TensorMap weights = state_of(trainer_.model());
+  const checkpoint::TensorMap mine = trainer_.model_state();
+  const checkpoint::TensorMap weights = StateExchange(context_.world(), mine).gather(mine);
+  const std::string digest = context_.is_main() ? checkpoint::xxh3_of(weights) : "";
   RunResult result{.status = interrupted ? "interrupted"
                              : stopped_  ? "stopped"
                                          : "completed",
@@ -197,7 +200,7 @@ RunResult Run::finish() {
                    .checkpoint_stall_s = saver_ ? saver_->stalled_s() : saving_s_,
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
-                   .weights_xxh3 = checkpoint::xxh3_of(weights)};
+                   .weights_xxh3 = context_.world().all_gather_text(digest).front()};
   if (recorder_) {
     checkpoint::save_safetensors(folder_.model(), weights, {{"model", model_name()}});
     recorder_->summary(result);

@@ -53,7 +53,13 @@ struct CheckpointOptions {
 };
 
 struct ParallelOptions {
-  std::int64_t data = 0;                    ///< replicas; 0: as many as there are ranks
+  std::int64_t data = 0;                    ///< replicas; 0: as many as there are ranks for
+  std::int64_t pipeline = 1;                ///< ranks that a replica's layers are cut over
+  std::string schedule = "1f1b";            ///< a name of schedule::schedule_names(), or a file *.csv
+  std::int64_t chunks = 0;                  ///< stages per rank; 0: the schedule's default
+  std::int64_t microbatches = 0;            ///< of a pipeline; 0: four times its ranks
+  std::string partition = "auto";           ///< where the layers are cut: a name of partition_names()
+  bool recompute = false;                   ///< activations are computed again for the backward
   double bucket_mib = 25;                   ///< gradients reduced in one piece
   std::string compression = "none";         ///< a name of parallel::comm_hook_names()
   std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()
@@ -105,5 +111,8 @@ std::vector<ConfigKeyInfo> config_keys();
 
 /// Values of train.precision.
 std::vector<std::string> precision_names();
+
+/// Values of parallel.partition.
+std::vector<std::string> partition_names();
 
 }  // namespace trireme::train

@@ -8,55 +8,60 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/tensor_match.h"
 #include "trireme/checkpoint/weights_file.h"
-#include "trireme/schedule/program.h"
-#include "trireme/train/gradient_norm.h"
+#include "trireme/parallel/data/broadcast.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/model_state.h"
+#include "trireme/train/pipeline_plan.h"
 #include "trireme/train/precision.h"
 
 namespace trireme::train {
 namespace {
 
-optim::NamedTensors parameters_of(const torch::nn::Module& module) {
-  optim::NamedTensors parameters;
-  for (const auto& item : module.named_parameters()) parameters.emplace_back(item.key(), item.value());
-  return parameters;
+std::vector<std::string> parameter_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_parameters()) names.push_back(item.key());
+  return names;
 }
 
 data::LoaderOptions loader_options(const RunConfig& config, const comm::Context& context,
-                                   const data::DataSource& data) {
+                                   const data::DataSource& data, const parallel::PipelineGroups& groups) {
   return {.global_batch = config.train.global_batch,
-          .num_microbatches = static_cast<int>(config.train.accumulation),
-          .rank = context.rank(),
-          .world_size = context.world_size(),
+          .num_microbatches = num_microbatches(config),
+          .rank = groups.data ? groups.data->rank() : 0,
+          .world_size = groups.data ? groups.data->size() : 1,
           .workers = config.data.workers,
           .seed = static_cast<std::uint64_t>(config.run.seed),
           .num_classes = data.num_classes,
           .trace = context.trace()};
 }
 
-parallel::DataParallelOptions data_parallel_options(const RunConfig& config) {
-  return {.bucket_mib = config.parallel.bucket_mib,
-          .first_bucket_mib = std::min(1.0, config.parallel.bucket_mib),
-          .unused_parameters = parallel::unused_parameters_of(config.parallel.unused_parameters),
-          .scale = parallel::ReduceScale::kSum,
-          .convolution_rule = config.train.convolution_rule,
-          .hook = parallel::make_comm_hook(config.parallel.compression)};
-}
-
-/// The model, on rank 0 with the weights of the configuration's file; the others get rank 0's.
-std::shared_ptr<model::Model> with_weights(const RunConfig& config, const comm::Context& context,
-                                           const std::shared_ptr<model::Model>& model) {
+/// On rank 0 the model gets the weights of the configuration's file.
+void take_weights(const RunConfig& config, const comm::Context& context, model::Model& model) {
   const std::string& path = config.model.weights;
-  if (path.empty() || !context.is_main()) return model;
+  if (path.empty() || !context.is_main()) return;
   const at::NoGradGuard no_grad;
-  const checkpoint::TensorMap ours = state_of(*model);
+  const checkpoint::TensorMap ours = state_of(model);
   checkpoint::TensorMap found = checkpoint::load_weights_file(path).tensors;
   for (const std::string& name : checkpoint::drop_tied_copies(found, ours))
     context.log().info(path, ": '", name, "' is a second name of a tensor that the model takes");
   checkpoint::check_same_tensors(found, ours, path);
   for (const auto& [name, tensor] : ours) at::Tensor(tensor).copy_(found.at(name));
+}
+
+/// The model with the values that all ranks begin with: those of rank 0.
+std::shared_ptr<model::Model> prepared(const RunConfig& config, comm::Context& context,
+                                       std::shared_ptr<model::Model> model) {
+  take_weights(config, context, *model);
+  // Replicas of a stage get the values of the first one; stages have to come from one rank, too.
+  if (config.parallel.pipeline > 1) parallel::broadcast_module(context.world(), *model);
+  model->train();
   return model;
+}
+
+/// Summed over the targets. One row of logits per target: per sample, or per token of a text.
+at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
+  const at::Tensor logits = output.to(at::kFloat).flatten(0, -2);
+  return at::cross_entropy_loss(logits, target.flatten(), {}, at::Reduction::Sum);
 }
 
 optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
@@ -77,20 +82,27 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
     : config_(config),
       context_(context),
       data_(data),
-      model_(own ? checked_model(std::move(own), data) : make_checked_model(config, data)),
-      parameters_(parameters_of(*model_)),
-      loader_(data.train, loader_options(config, context, data)),
+      model_(prepared(config, context,
+                      own ? checked_model(std::move(own), data) : make_checked_model(config, data))),
+      groups_(make_pipeline_groups(config, context)),
+      layers_(layers_for(config, *model_)),
+      pipeline_(context, groups_, layers_, options_of_pipeline()),
+      parameters_(pipeline_.parameters()),
+      gradient_norm_(groups_.pipeline, parameters_, parameter_names(*model_)),
+      loader_(data.train, loader_options(config, context, data, groups_)),
       total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
       optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config, total_steps_)),
-      ddp_(context, with_weights(config, context, model_), data_parallel_options(config)),
-      executor_(schedule::data_parallel(static_cast<int>(config.train.accumulation)), /*pipeline_rank=*/0,
-                handlers(), context.status(), telemetry::main_of(context.trace())),
-      reports_(context.world()),
-      losses_(static_cast<std::size_t>(config.train.accumulation)) {
-  model_->train();
+      reports_(context.world()) {
   if (scales_loss(config.train.precision)) scaler_.emplace(config.scaler);
   if (config.train.ema_decay > 0) average_.emplace(parameters_, config.train.ema_decay);
+}
+
+parallel::PipelineOptions Trainer::options_of_pipeline() {
+  parallel::PipelineOptions options = pipeline_options(config_);
+  options.cuts = cuts_for(config_, context_, layers_, data_);
+  options.update = [this] { update(); };
+  return options;
 }
 
 std::optional<StepReport> Trainer::step(int stop_signal) {
@@ -106,55 +118,38 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
              .lr = learning_rate_->at(step_),
              .samples = batch_.global_size,
              .stop_signal = stop_signal};
-  ddp_.zero_grad();
-  executor_.run(static_cast<std::uint64_t>(report_.step));
+  pipeline_.zero_grad();
+  report_.loss = pipeline_.accumulate(
+      weighed(), cross_entropy,
+      {.gradient_scale = scaler_ ? scaler_->scale() : 1, .number = static_cast<std::uint64_t>(report_.step)});
   step_ = report_.step;
   std::optional<StepReport> before = reports_.finish();
   reports_.start(report_);
   return before;
 }
 
-parallel::ActionHandlers Trainer::handlers() {
-  using schedule::Action;
-  return {.forward = [this](const Action& a) { forward(static_cast<std::size_t>(a.microbatch)); },
-          .backward = [this](const Action& a) { backward(static_cast<std::size_t>(a.microbatch)); },
-          // The last backward has reduced the gradients while it ran, and waited for the rest at its end.
-          .reduce_grad = [](const Action&) {},
-          .step = [this](const Action&) { update(); }};
-}
-
-void Trainer::forward(std::size_t microbatch) {
-  const data::Example& samples = batch_.microbatches[microbatch];
-  if (samples.target.numel() == 0) return;  // models need not cope with empty batches
-  const PrecisionScope scope(config_.train.precision);
-  // One row of logits per target: per sample, or per token of a text.
-  const at::Tensor logits = model_->forward(samples.input).to(at::kFloat).flatten(0, -2);
-  losses_[microbatch] = at::cross_entropy_loss(logits, samples.target.flatten(), {}, at::Reduction::Sum);
-}
-
-void Trainer::backward(std::size_t microbatch) {
-  const at::Tensor loss = std::exchange(losses_[microbatch], at::Tensor());
-  const bool reduces = microbatch + 1 == losses_.size();
-  if (!loss.defined()) {
-    if (reduces) ddp_.reduce_without_backward();
-    return;
-  }
+std::vector<parallel::MicroBatch> Trainer::weighed() const {
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
-  const double scale = 1 / static_cast<double>(batch_.global_size * data_.targets_per_sample);
-  const at::Tensor first_gradient = at::full({}, scaler_ ? scale * scaler_->scale() : scale);
-  if (reduces) {
-    loss.backward(first_gradient);
-  } else {
-    const auto no_reduction = ddp_.no_sync();
-    loss.backward(first_gradient);
-  }
-  report_.loss += loss.item<double>() * scale;
+  const double weight = 1 / static_cast<double>(batch_.global_size * data_.targets_per_sample);
+  std::vector<parallel::MicroBatch> microbatches;
+  for (const data::Example& samples : batch_.microbatches)
+    microbatches.push_back({.input = samples.input, .target = samples.target, .weight = weight});
+  return microbatches;
+}
+
+bool Trainer::on_all_stages(bool here) {
+  if (groups_.pipeline.size() == 1) return here;
+  at::Tensor word = at::full({1}, here ? 1 : 0, at::kInt);
+  groups_.pipeline.all_reduce(word, comm::ReduceOp::kMin);
+  return word.item<int>() == 1;
 }
 
 bool Trainer::gradients_are_usable() {
-  if (!scaler_) return config_.train.non_finite == "stop" || optim::unscale_gradients(parameters_, 1);
+  if (!scaler_) {
+    return config_.train.non_finite == "stop" || on_all_stages(optim::unscale_gradients(parameters_, 1));
+  }
   report_.loss_scale = scaler_->scale();
-  const bool finite = scaler_->unscale(parameters_);
+  const bool finite = on_all_stages(scaler_->unscale(parameters_));
   finite ? scaler_->took_step() : scaler_->left_out_step(report_.step);
   return finite;
 }
@@ -164,13 +159,18 @@ void Trainer::update() {
   report_.skipped = !gradients_are_usable();
   if (report_.skipped) return;
   if (observer_) observer_(gradients_of(parameters_));
-  if (config_.train.clip_norm > 0) {
-    report_.grad_norm = optim::clip_grad_norm(parameters_, config_.train.clip_norm);
-  } else if (report_.step % config_.run.log_every_steps == 0) {
-    report_.grad_norm = gradient_norm(parameters_);
-  }
+  const bool clips = config_.train.clip_norm > 0;
+  if (clips || report_.step % config_.run.log_every_steps == 0) report_.grad_norm = gradient_norm_.measure();
+  if (clips) optim::clip_to_norm(parameters_, *report_.grad_norm, config_.train.clip_norm);
   optimizer_->step(report_.lr);
   if (average_) average_->update();
+}
+
+checkpoint::TensorMap Trainer::model_state() const {
+  checkpoint::TensorMap state;
+  for (const auto& [name, parameter] : parameters_) state.emplace(name, parameter.detach());
+  for (const auto& [name, buffer] : pipeline_.buffers()) state.emplace(name, buffer.detach());
+  return state;
 }
 
 Evaluation Trainer::evaluate() {
@@ -179,8 +179,11 @@ Evaluation Trainer::evaluate() {
                                    {"step", step_});
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
+  const int replica = groups_.data ? groups_.data->rank() : 0,
+            num_replicas = groups_.data ? groups_.data->size() : 1;
   const Evaluation evaluation =
-      train::evaluate(*model_, *data_.test, context_.world(), config_.train.precision);
+      train::evaluate([this](const at::Tensor& input) { return pipeline_.evaluate(input); }, *data_.test,
+                      data::slice_of(data_.test->size(), replica, num_replicas), context_.world());
   learning_rate_->observe(evaluation.loss);
   return evaluation;
 }

@@ -1,11 +1,11 @@
 #pragma once
-// The training loop's inside: one step is the loader's next batch, run through the step program
-// schedule::data_parallel by the executor: forward and backward per micro-batch, gradients reduced over the
-// ranks while the last backward runs, then one optimizer update. The loss of a sample is divided by the size
-// of the *global* batch and everything is summed, so the same global batch gives the same numbers on any
-// number of ranks and for any accumulation, up to the rounding of a different summing order, the smaller last
-// batch of an epoch included. Collective: every rank makes one and calls the same methods in the same order.
-// One thread.
+// The training loop's inside: one step is the loader's next batch, run through the step program of a pipeline
+// whose stages are replicated (parallel/pipeline/pipeline.h); plain data-parallel training is the program
+// with one stage. Forward and backward per micro-batch, gradients reduced over the replicas while the last
+// backward runs, then one optimizer update. The loss of a sample is divided by the size of the *global* batch
+// and everything is summed, so the same global batch gives the same numbers on any number of ranks, for any
+// cut and for any accumulation, up to the rounding of a different summing order, the smaller last batch of an
+// epoch included. Collective: every rank makes one and calls the same methods in the same order. One thread.
 
 #include <cstdint>
 #include <functional>
@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "trireme/checkpoint/safetensors.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/loader.h"
@@ -22,9 +23,9 @@
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/moving_average.h"
 #include "trireme/optim/optimizer.h"
-#include "trireme/parallel/data/distributed_data_parallel.h"
-#include "trireme/parallel/executor.h"
+#include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/train/evaluate.h"
+#include "trireme/train/gradient_norm.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/step_reports.h"
 
@@ -53,8 +54,9 @@ class Trainer {
   /// Accuracy and loss on the test data. A learning rate that follows a metric follows that loss.
   Evaluation evaluate();
 
-  /// Calls `observer` in every step with the gradients by parameter name, when they are reduced and not yet
-  /// clipped; not in a step that is left out. For those who look: they must not be changed.
+  /// Calls `observer` in every step with the gradients of this rank's parameters by name, when they are
+  /// reduced and not yet clipped; not in a step that is left out. For those who look: they must not be
+  /// changed.
   void on_gradients(std::function<void(const optim::NamedTensors&)> observer) {
     observer_ = std::move(observer);
   }
@@ -71,44 +73,53 @@ class Trainer {
     return average_ ? std::make_unique<optim::ExponentialMovingAverage::SwapScope>(*average_) : nullptr;
   }
 
+  /// The whole model. On a rank of a pipeline, only the layers of its stages are trained.
   model::Model& model() { return *model_; }
+  /// Of this rank: in the model's order, where it is not cut.
   const optim::NamedTensors& parameters() const { return parameters_; }
+  optim::NamedTensors buffers() const { return pipeline_.buffers(); }
+  /// Parameters and buffers of this rank by name. Shared, not copied.
+  checkpoint::TensorMap model_state() const;
+  const parallel::Pipeline& pipeline() const { return pipeline_; }
   /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/",
   /// "scaler/" and "ema/" that of the learning rate, the loss scaler and the moving average. Shared, not
   /// copied: restore it in place.
   std::map<std::string, at::Tensor> state();
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loader_.waited_s(); }
-  double comm_wait_s() const { return ddp_.statistics().waited_s; }
+  double comm_wait_s() const { return pipeline_.waited_s(); }
 
  private:
-  parallel::ActionHandlers handlers();
-  void forward(std::size_t microbatch);
-  void backward(std::size_t microbatch);
+  parallel::PipelineOptions options_of_pipeline();
+  /// The micro-batches of the batch at hand, their losses weighed so that they add up to its mean.
+  std::vector<parallel::MicroBatch> weighed() const;
   /// False when the step has to be left out.
   bool gradients_are_usable();
+  /// True when it is on all ranks of the pipeline.
+  bool on_all_stages(bool here);
   void update();
 
   const RunConfig config_;
   comm::Context& context_;
   const data::DataSource& data_;
   std::shared_ptr<model::Model> model_;
+  parallel::PipelineGroups groups_;
+  std::vector<model::Layer> layers_;
+  parallel::Pipeline pipeline_;
   optim::NamedTensors parameters_;
+  GradientNorm gradient_norm_;
   data::Loader loader_;
   std::int64_t total_steps_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LearningRate> learning_rate_;
   std::optional<optim::LossScaler> scaler_;                 ///< where the precision needs one
   std::optional<optim::ExponentialMovingAverage> average_;  ///< where train.ema_decay asks for one
-  parallel::DistributedDataParallel ddp_;
-  parallel::Executor executor_;
   StepReports reports_;
 
   std::function<void(const optim::NamedTensors&)> observer_;
   std::vector<std::function<void()>> before_changes_;
   std::int64_t step_ = 0;  ///< steps done
   data::StepBatch batch_;
-  std::vector<at::Tensor> losses_;  ///< of the micro-batches of the step; undefined: it has no samples
   StepReport report_;
 };
 

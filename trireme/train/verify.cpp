@@ -1,13 +1,18 @@
 #include "trireme/train/verify.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/safetensors.h"
-#include "trireme/train/model_state.h"
+#include "trireme/train/pipeline_plan.h"
+#include "trireme/train/recovery.h"
+#include "trireme/train/state_exchange.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -21,7 +26,13 @@ optim::NamedTensors copies(const optim::NamedTensors& tensors) {
   return result;
 }
 
-/// What one trainer did in a step.
+checkpoint::TensorMap map_of(const optim::NamedTensors& tensors) {
+  checkpoint::TensorMap map;
+  for (const auto& [name, tensor] : tensors) map.emplace(name, tensor.detach());
+  return map;
+}
+
+/// What one trainer did in a step; on rank 0 what all ranks of it did.
 struct Done {
   optim::NamedTensors gradients, weights;
   double loss = 0;
@@ -31,61 +42,95 @@ class Recorder {
  public:
   Recorder(const RunConfig& config, comm::Context& context, const data::DataSource& data,
            const ModelFactory& make_own)
-      : trainer_(config, context, data, make_own ? make_own() : nullptr) {
-    trainer_.on_gradients(
-        [this](const optim::NamedTensors& gradients) { done_.gradients = copies(gradients); });
+      : trainer_(config, context, data, make_own ? make_own() : nullptr),
+        all_state_(context.world(), whole_state(trainer_)),
+        all_parameters_(context.world(), map_of(trainer_.parameters())) {
+    for (const auto& item : trainer_.model().named_parameters()) names_.push_back(item.key());
+    trainer_.on_gradients([this](const optim::NamedTensors& gradients) { gradients_ = copies(gradients); });
   }
 
   const Done& step() {
     done_ = {};
+    gradients_.clear();
     trainer_.step();
     done_.loss = trainer_.last_report()->loss;
-    done_.weights = copies(trainer_.parameters());
+    if (!gradients_.empty()) done_.gradients = gathered(gradients_);
+    done_.weights = weights();
     return done_;
   }
-  /// Weights, buffers and optimizer state become those of the other.
-  void take_over(Recorder& other) {
-    copy_all(state_of(trainer_.model()), state_of(other.trainer_.model()));
-    copy_all(trainer_.state(), other.trainer_.state());
+  /// Of all ranks, on rank 0.
+  optim::NamedTensors weights() { return gathered(trainer_.parameters()); }
+  checkpoint::TensorMap state() { return all_state_.gather(whole_state(trainer_)); }
+  /// Weights, buffers and optimizer state become those of another.
+  void take_over(const checkpoint::TensorMap& other) {
+    all_state_.scatter(other, whole_state(trainer_), "tensor");
   }
   Trainer& trainer() { return trainer_; }
 
  private:
-  static void copy_all(const checkpoint::TensorMap& to, const checkpoint::TensorMap& from) {
+  /// Copies, in the model's order; empty on other ranks than 0.
+  optim::NamedTensors gathered(const optim::NamedTensors& mine) {
     const at::NoGradGuard no_grad;
-    for (const auto& [name, tensor] : to) at::Tensor(tensor).copy_(from.at(name));
+    checkpoint::TensorMap defined;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const auto& [name, tensor] = mine[i];
+      defined.emplace(name,
+                      tensor.defined() ? tensor.detach() : at::zeros_like(trainer_.parameters()[i].second));
+    }
+    const checkpoint::TensorMap all = all_parameters_.gather(defined);
+    optim::NamedTensors result;
+    for (const std::string& name : names_) {
+      if (const auto found = all.find(name); found != all.end())
+        result.emplace_back(name, found->second.clone());
+    }
+    return result;
   }
 
   Trainer trainer_;
+  StateExchange all_state_, all_parameters_;
+  std::vector<std::string> names_;
+  optim::NamedTensors gradients_;
   Done done_;
 };
+
+/// Micro-batches of all ranks in a step.
+std::int64_t num_parts(const RunConfig& config, int world_size) {
+  return std::int64_t{num_replicas(config, world_size)} * num_microbatches(config);
+}
 
 /// The same run on one rank: one micro-batch for each part of the parallel one.
 RunConfig serial_config(const RunConfig& config, int world_size) {
   RunConfig serial = config;
-  serial.train.accumulation *= world_size;
+  serial.train.accumulation = num_parts(config, world_size);
   serial.parallel = {.bucket_mib = config.parallel.bucket_mib};
   serial.comm.backend = "auto";
   serial.comm.torch_threads = at::get_num_threads();
   return serial;
 }
 
-/// The ranks whose weights are not rank 0's.
+/// The ranks whose weights are not those of the first rank that holds the same ones.
 void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group group, Trainer& trainer) {
-  optim::NamedTensors parameters = trainer.parameters();
-  const checkpoint::TensorMap weights(parameters.begin(), parameters.end());
+  const checkpoint::TensorMap weights = map_of(trainer.parameters());
+  std::string names;
+  for (const auto& [name, weight] : weights) names += name + " ";
+  const auto held = group.all_gather_text(names);
   const auto digests = group.all_gather_text(checkpoint::xxh3_of(weights));
-  for (int rank = 1; rank < group.size(); ++rank) {
-    comparison.replicas(step, rank, digests[static_cast<std::size_t>(rank)] == digests.front());
+  for (std::size_t rank = 1; rank < held.size(); ++rank) {
+    const auto first = std::find(held.begin(), held.end(), held[rank]) - held.begin();
+    comparison.replicas(step, static_cast<int>(rank),
+                        digests[rank] == digests[static_cast<std::size_t>(first)]);
   }
 }
 
 }  // namespace
 
 Bounds bounds_of(const RunConfig& config, int world_size, const std::string& backend) {
-  const std::int64_t parts = world_size * config.train.accumulation;
+  const std::int64_t parts = num_parts(config, world_size);
   const bool adaptive = config.optimizer.name != "sgd";
-  const bool in_rank_order = config.train.accumulation == 1 && (backend == "shm" || backend == "threads");
+  const bool adds_by_rank = backend == "shm" || backend == "threads";
+  const bool one_each = num_microbatches(config) == 1 && adds_by_rank;
+  const bool one_pipeline = num_replicas(config, world_size) == 1 && finishes_in_order(config);
+  const bool in_order = one_each || one_pipeline;
   if (config.parallel.compression != "none") {
     // 8 significant bits of bf16, 11 of f16, of each of the addends.
     const double gradient = config.parallel.compression == "bf16" ? 0x1p-7 : 0x1p-10;
@@ -94,7 +139,7 @@ Bounds bounds_of(const RunConfig& config, int world_size, const std::string& bac
             .weight = adaptive ? 0.5 : 4 * gradient,
             .reason = text("gradients travel as ", config.parallel.compression)};
   }
-  if (parts <= 2 || in_rank_order) {
+  if (parts <= 2 || in_order) {
     return {.loss = 1e-6, .gradient = 0, .weight = 0, .reason = "the parts are added in the same order"};
   }
   Bounds bounds{.loss = 1e-6,
@@ -125,11 +170,9 @@ Comparison verify(const RunConfig& config, comm::Context& context, const data::D
   steps = std::min(steps, parallel.trainer().total_steps());
   for (std::int64_t step = 1; step <= steps; ++step) {
     context.status().set_action(text("step ", step, ": verifying"));
-    optim::NamedTensors before;
-    if (serial) {
-      serial->take_over(parallel);
-      before = copies(parallel.trainer().parameters());
-    }
+    const checkpoint::TensorMap state = parallel.state();
+    if (serial) serial->take_over(state);
+    const optim::NamedTensors before = parallel.weights();
     const Done& found = parallel.step();
     compare_replicas(comparison, step, context.world(), parallel.trainer());
     if (!serial) continue;

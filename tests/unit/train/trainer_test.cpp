@@ -314,7 +314,8 @@ TEST(Snapshot, SharesParametersAndKeepsBuffersAsTheyAre) {
     RunConfig config = small_config();
     config.model.name = "resnet18";
     Trainer trainer(config, context, data);
-    const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer, {}, config);
+    StateExchange exchange(context.world(), whole_state(trainer));
+    const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer, exchange, {}, config);
     const at::Tensor mean = trainer.model().named_buffers()["bn1.running_mean"];
     const at::Tensor before = mean.clone();
     trainer.model().forward(data.train->get_batch(std::vector<std::int64_t>{0, 1}).input);
@@ -366,7 +367,9 @@ TEST(Evaluation, CountsEverySampleOnceOnAnyNumberOfRanks) {
       SCOPED_TRACE(text(num_samples, " samples, ", ranks, " ranks"));
       comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
         const auto model = model::make_model({.hidden = {16}}, data.input_shape, data.num_classes, 1);
-        const Evaluation found = evaluate(*model, *data.test, context.world(), "fp32");
+        const Evaluation found =
+            evaluate([&](const at::Tensor& input) { return model->forward(input); }, *data.test,
+                     data::slice_of(data.test->size(), context.rank(), ranks), context.world());
         if (!context.is_main()) return;
         if (!expected) expected = found;
         EXPECT_EQ(found.samples, num_samples);

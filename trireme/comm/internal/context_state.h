@@ -44,6 +44,7 @@ struct Context::State {
   telemetry::Trace* trace = nullptr;
   std::set<std::string> group_names{"world"};
   std::optional<Group> world;
+  std::optional<Group> self;
 };
 
 }  // namespace trireme::comm

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/parallel/data/broadcast.h"
 
 namespace trireme::parallel {
 namespace {
@@ -120,6 +121,11 @@ void check_replicas(comm::Group& group, const Replica& replica, const DataParall
                                           group.world_ranks()[rank]),
                          "; build the same module on every rank"));
   }
+}
+
+void broadcast_module(comm::Group& group, const torch::nn::Module& module) {
+  broadcast_tensors(group, module.parameters(), /*root=*/0);
+  broadcast_tensors(group, module.buffers(), /*root=*/0);
 }
 
 std::vector<at::Tensor> tensors_of(const optim::NamedTensors& named) {

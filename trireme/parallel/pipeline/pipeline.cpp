@@ -32,21 +32,19 @@ at::Tensor part_of(const at::Tensor& batch, int index, int num_parts) {
   return batch.slice(0, begin_of(index), begin_of(index + 1));
 }
 
-/// What the stage of these layers replicates.
-Replica replica_of(const std::vector<model::Layer>& layers) {
-  Replica replica;
-  for (const model::Layer& layer : layers) {
-    for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);
-    const auto add = [](optim::NamedTensors& to, const optim::NamedTensors& from) {
-      for (const auto& item : from) {
-        const auto has_name = [&](const auto& known) { return known.first == item.first; };
-        if (std::none_of(to.begin(), to.end(), has_name)) to.push_back(item);
-      }
-    };
-    add(replica.parameters, layer.parameters);
-    add(replica.buffers, layer.buffers);
+/// Those of `from` whose names are new.
+void add_named(optim::NamedTensors& to, const optim::NamedTensors& from) {
+  for (const auto& item : from) {
+    const auto has_name = [&](const auto& known) { return known.first == item.first; };
+    if (std::none_of(to.begin(), to.end(), has_name)) to.push_back(item);
   }
-  return replica;
+}
+
+void add_tensors_of(const Stage& stage, Replica& replica) {
+  for (const model::Layer& layer : stage.layers()) {
+    add_named(replica.parameters, layer.parameters);
+    add_named(replica.buffers, layer.buffers);
+  }
 }
 
 bool learns(const Replica& replica) {
@@ -92,7 +90,7 @@ class Pipeline::Impl {
   int last_stage() const { return static_cast<int>(stages_.size()) - 1; }
   bool has(int stage) const { return mine_.contains(stage); }
   const std::vector<StageLayers>& stages() const { return stages_; }
-  const std::map<int, Stage>& mine() const { return mine_; }
+  Replica replica() const;
   int peak_live() const { return peak_live_; }
   double waited_s() const;
 
@@ -170,7 +168,11 @@ void Pipeline::Impl::replicate(const comm::Group& data, DataParallelOptions opti
   options.end = ReductionEnd::kOnRequest;
   options.convolution_rule = false;  // followed already, if at all
   for (const auto& [number, stage] : mine_) {
-    Replica replica = replica_of(stage.layers());
+    for (const model::Layer& layer : stage.layers()) {
+      for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);
+    }
+    Replica replica;
+    add_tensors_of(stage, replica);
     if (learns(replica)) replicas_.try_emplace(number, data, std::move(replica), options);
   }
 }
@@ -365,6 +367,12 @@ void Pipeline::Impl::zero_grad() {
   }
 }
 
+Replica Pipeline::Impl::replica() const {
+  Replica replica;
+  for (const auto& [number, stage] : mine_) add_tensors_of(stage, replica);
+  return replica;
+}
+
 double Pipeline::Impl::waited_s() const {
   double seconds = transfers_.waited_s();
   for (const auto& [number, replica] : replicas_) seconds += replica.statistics().waited_s;
@@ -414,18 +422,8 @@ at::Tensor Pipeline::evaluate(const at::Tensor& input) { return impl_->evaluate(
 
 void Pipeline::zero_grad() { impl_->zero_grad(); }
 
-optim::NamedTensors Pipeline::parameters() const {
-  optim::NamedTensors all;
-  for (const auto& [number, stage] : impl_->mine()) {
-    for (const model::Layer& layer : stage.layers()) {
-      for (const auto& [name, parameter] : layer.parameters) {
-        const auto is_known = [&name = name](const auto& known) { return known.first == name; };
-        if (std::none_of(all.begin(), all.end(), is_known)) all.emplace_back(name, parameter);
-      }
-    }
-  }
-  return all;
-}
+optim::NamedTensors Pipeline::parameters() const { return impl_->replica().parameters; }
+optim::NamedTensors Pipeline::buffers() const { return impl_->replica().buffers; }
 
 const std::vector<Pipeline::StageLayers>& Pipeline::stages() const { return impl_->stages(); }
 bool Pipeline::has_first_stage() const { return impl_->has(0); }

@@ -82,6 +82,7 @@ class Pipeline {
 
   /// Of this rank's stages, by the names of the whole model.
   optim::NamedTensors parameters() const;
+  optim::NamedTensors buffers() const;
   /// Layers [first, last) of each stage.
   struct StageLayers {
     int first = 0, last = 0;

@@ -1,0 +1,312 @@
+// The trainer with a model that is cut over ranks: the numbers are those of one rank, whatever the schedule,
+// the replicas, the precision; a checkpoint does not know how the model was cut.
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/data/synthetic_dataset.h"
+#include "trireme/schedule/schedule_table.h"
+#include "trireme/train/run.h"
+#include "trireme/train/trainer.h"
+#include "trireme/train/verify.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// 70 small images: with a global batch of 32 an epoch is 32, 32 and 6 samples.
+data::DataSource small_data() {
+  const auto split = [&](std::uint64_t number) {
+    return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
+        .num_samples = 70, .num_classes = 4, .height = 6, .width = 6, .seed = 3, .split = number});
+  };
+  return {.name = "small", .train = split(0), .test = split(1), .input_shape = {1, 6, 6}, .num_classes = 4};
+}
+
+/// 9 layers, so that two ranks can have four stages each.
+RunConfig cut_config(int stages, const std::string& schedule = "1f1b") {
+  RunConfig config;
+  config.run.log_every_steps = 1;
+  config.model.hidden = {12, 12, 12, 12, 12, 12, 12, 12};
+  config.train.epochs = 2;
+  config.train.global_batch = 32;
+  config.train.clip_norm = 0.1;
+  config.optimizer.lr = 0.05;
+  config.parallel.pipeline = stages;
+  config.parallel.schedule = schedule;
+  config.parallel.microbatches = 4;
+  config.parallel.partition = "parameters";
+  return config;
+}
+
+Comparison verdict_on(int ranks, const RunConfig& config) {
+  std::optional<Comparison> verdict;
+  std::mutex mutex;
+  comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+    const Comparison mine = verify(config, context, small_data(), 2);
+    const std::lock_guard lock(mutex);
+    if (context.is_main()) verdict = mine;
+  });
+  return *verdict;
+}
+
+std::vector<std::string> synchronous_schedules() {
+  std::vector<std::string> names;
+  for (const schedule::ScheduleRow& row : schedule::schedules()) {
+    const bool one_rank_each =
+        row.placement == schedule::Placement::kLoop || row.placement == schedule::Placement::kV;
+    if (one_rank_each && !row.name.starts_with("pipedream")) names.emplace_back(row.name);
+  }
+  return names;
+}
+
+std::string test_name(std::string schedule) {
+  for (char& letter : schedule) letter = letter == '-' ? '_' : letter;
+  return "S_" + schedule;
+}
+
+class PipelineSchedule : public testing::TestWithParam<std::string> {};
+
+TEST_P(PipelineSchedule, TrainsLikeOneRankWithAnyReplicasPrecisionAndRecomputation) {
+  for (const int replicas : {1, 2}) {
+    for (const char* precision : {"fp32", "bf16", "fp16"}) {
+      for (const bool recompute : {false, true}) {
+        SCOPED_TRACE(text(replicas, " replicas, ", precision, recompute ? ", recompute" : ""));
+        RunConfig config = cut_config(2, GetParam());
+        config.train.precision = precision;
+        config.scaler.initial = 1024;
+        config.parallel.recompute = recompute;
+        const Comparison verdict = verdict_on(2 * replicas, config);
+        EXPECT_TRUE(verdict.equal()) << verdict.first()->describe();
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, PipelineSchedule, testing::ValuesIn(synchronous_schedules()),
+                         [](const auto& param) { return test_name(param.param); });
+
+TEST(PipelineTraining, IsBitByBitOneRankWhereMicrobatchesFinishInOrder) {
+  for (const char* schedule : {"naive", "gpipe", "1f1b", "interleaved-1f1b"}) {
+    SCOPED_TRACE(schedule);
+    EXPECT_TRUE(verdict_on(4, cut_config(4, schedule)).bitwise());
+  }
+}
+
+TEST(PipelineTraining, RoundsOfAScheduleAreAccumulated) {
+  RunConfig config = cut_config(2, "gpipe");
+  config.parallel.microbatches = 2;
+  config.train.accumulation = 3;
+  EXPECT_TRUE(verdict_on(2, config).bitwise());
+}
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  Evaluation evaluation;
+};
+
+/// Trains to the end; what rank 0 saw.
+Outcome train_on(int ranks, const RunConfig& config) {
+  Outcome outcome;
+  const data::DataSource data = small_data();
+  comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+    Trainer trainer(config, context, data);
+    Outcome mine;
+    const auto take = [&](const std::optional<StepReport>& report) {
+      if (!report) return;
+      mine.losses.push_back(report->loss);
+      mine.norms.push_back(report->grad_norm.value_or(-1));
+    };
+    while (!trainer.finished()) take(trainer.step());
+    take(trainer.last_report());
+    mine.evaluation = trainer.evaluate();
+    if (context.is_main()) outcome = mine;
+  });
+  return outcome;
+}
+
+TEST(PipelineTraining, ReportsLossNormAndEvaluationOfTheWholeModelOnEveryCut) {
+  RunConfig serial = cut_config(1);
+  serial.train.accumulation = 4;
+  serial.train.ema_decay = 0.5;
+  const Outcome expected = train_on(1, serial);
+  for (const int stages : {2, 3, 4}) {
+    SCOPED_TRACE(stages);
+    RunConfig config = cut_config(stages);
+    config.train.ema_decay = 0.5;
+    const Outcome found = train_on(stages, config);
+    EXPECT_EQ(found.losses, expected.losses);
+    EXPECT_EQ(found.norms, expected.norms);
+    EXPECT_EQ(found.evaluation, expected.evaluation);
+  }
+}
+
+// The last batch of an epoch has 6 samples: some of the 16 micro-batches have none.
+TEST(PipelineTraining, MicrobatchesWithoutSamplesAreLeftOutOnEveryStage) {
+  RunConfig serial = cut_config(1);
+  serial.train.accumulation = 16;
+  const Outcome expected = train_on(1, serial);
+  RunConfig config = cut_config(2);
+  config.parallel.microbatches = 8;
+  const Outcome found = train_on(4, config);
+  ASSERT_EQ(found.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i)
+    EXPECT_NEAR(found.losses[i], expected.losses[i], 1e-5) << "step " << i + 1;
+}
+
+/// Two layers; the first begins with zeros, so that huge inputs overflow in its gradient and nowhere else.
+class FirstGradientOverflows : public model::Model {
+ public:
+  FirstGradientOverflows() {
+    first_ = register_module("first", torch::nn::Linear(36, 4));
+    second_ = register_module("second", torch::nn::Linear(4, 4));
+    const at::NoGradGuard no_grad;
+    first_->weight.zero_();
+  }
+  at::Tensor forward(const at::Tensor& input) override {
+    at::Tensor values = input;
+    for (const model::Layer& layer : layers()) values = layer.forward(values);
+    return values;
+  }
+  std::vector<model::Layer> layers() override {
+    return {model::make_layer(*this, "first", {first_.ptr()},
+                              [this](const at::Tensor& input) {
+                                return first_->forward(at::full_like(input.flatten(1), 1e38));
+                              }),
+            model::make_layer(*this, "second", {second_.ptr()},
+                              [this](const at::Tensor& input) { return second_->forward(input); })};
+  }
+
+ private:
+  torch::nn::Linear first_ = nullptr, second_ = nullptr;
+};
+
+TEST(PipelineTraining, AGradientThatOverflowsOnOneStageLeavesTheStepOutOnAll) {
+  RunConfig config = cut_config(2);
+  config.train.precision = "fp16";
+  config.scaler.initial = 1024;
+  const data::DataSource data = small_data();
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    Trainer trainer(config, context, data, std::make_shared<FirstGradientOverflows>());
+    std::vector<at::Tensor> before;
+    for (const auto& [name, parameter] : trainer.parameters()) before.push_back(parameter.detach().clone());
+    trainer.step();
+    EXPECT_TRUE(trainer.last_report()->skipped);
+    for (std::size_t i = 0; i < before.size(); ++i)
+      EXPECT_TRUE(before[i].equal(trainer.parameters()[i].second)) << trainer.parameters()[i].first;
+  });
+}
+
+TEST(PipelineTraining, AStepPastADivergedStageNamesTheRank) {
+  RunConfig config = cut_config(2);
+  config.optimizer.lr = 1e30;
+  config.train.clip_norm = 0;
+  EXPECT_THAT([&] { train_on(2, config); },
+              ThrowsMessage<DivergedError>(HasSubstr("not a finite number on rank")));
+}
+
+/// Runs in a folder of their own.
+class PipelineRuns : public testing::Test {
+ protected:
+  RunConfig config(const std::string& name, int stages) const {
+    RunConfig config = cut_config(stages);
+    config.run = {.name = name, .folder = folder_.path().string(), .seed = 5, .log_every_steps = 1};
+    config.data.name = "synthetic";
+    config.train.max_steps = 8;
+    config.train.global_batch = 64;
+    if (stages == 1) config.train.accumulation = 4;
+    config.optimizer.name = "adamw";
+    config.optimizer.lr = 0.01;
+    config.checkpoint.every_steps = 4;
+    return config;
+  }
+  RunResult run(int ranks, const RunConfig& config, RunStart start = RunStart::kFresh) const {
+    RunResult result;
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      const RunResult mine = run_training(config, context, {.start = start});
+      if (context.is_main()) result = mine;
+    });
+    return result;
+  }
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(PipelineRuns, ACheckpointOfTwoStagesGoesOnWithOneThreeOrFour) {
+  const std::string expected = run(1, config("serial", 1)).weights_xxh3;
+  EXPECT_EQ(run(2, config("two", 2)).weights_xxh3, expected);
+  for (const int stages : {1, 3, 4}) {
+    SCOPED_TRACE(stages);
+    const std::string name = text("from", stages);
+    RunConfig half = config(name, 2);
+    half.train.max_steps = 4;
+    run(2, half);
+    const RunResult rest = run(stages, config(name, stages), RunStart::kResume);
+    EXPECT_EQ(rest.steps, 8);
+    EXPECT_EQ(rest.weights_xxh3, expected);
+  }
+}
+
+TEST_F(PipelineRuns, FilesHoldTheWholeModelWhateverTheCut) {
+  for (const int stages : {1, 2}) run(stages, config(text("cut", stages), stages));
+  for (const char* file : {"model.safetensors", "checkpoints/step-00000008/model.safetensors",
+                           "checkpoints/step-00000008/optimizer.safetensors"}) {
+    EXPECT_EQ(read_file(folder_.path() / "cut2" / file), read_file(folder_.path() / "cut1" / file)) << file;
+  }
+}
+
+TEST(PipelineConfig, WhatCannotWorkIsRefusedBeforeAnyRankStarts) {
+  const auto error_of = [](int ranks, const std::function<void(RunConfig&)>& change) -> std::string {
+    RunConfig config = cut_config(2);
+    config.data.name = "synthetic";
+    change(config);
+    try {
+      check_run_config(config, ranks);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(error_of(2, [](RunConfig&) {}), "nothing");
+  EXPECT_EQ(error_of(4, [](RunConfig&) {}), "nothing");
+  EXPECT_THAT(error_of(3, [](RunConfig&) {}), HasSubstr("parallel.pipeline = 2 does not fit 3 ranks"));
+  EXPECT_THAT(
+      error_of(4, [](RunConfig& c) { c.parallel.data = 3; }),
+      HasSubstr("parallel.pipeline = 2 x parallel.data = 3 does not fit 4 ranks; start it with -n 6"));
+  EXPECT_THAT(error_of(2, [](RunConfig& c) { c.parallel.microbatches = 33; }),
+              HasSubstr("it needs at least 33 samples"));
+  EXPECT_THAT(error_of(2, [](RunConfig& c) { c.parallel.schedule = "1f2b"; }),
+              HasSubstr("did you mean '1f1b'?"));
+  EXPECT_THAT(error_of(2, [](RunConfig& c) { c.parallel.schedule = "1f1b-rr"; }), HasSubstr("1f1b-rr"));
+  EXPECT_THAT(error_of(16, [](RunConfig& c) { c.parallel.pipeline = 16; }),
+              AllOf(HasSubstr("16 stages"), HasSubstr("only 9 layers")));
+}
+
+TEST_F(PipelineRuns, AProgramFromAFileIsCheckedAndRun) {
+  const auto with_program = [&](const std::string& csv) {
+    write_file_atomic(folder_ / "own.csv", csv);
+    RunConfig own = config("own", 2);
+    own.parallel.schedule = (folder_ / "own.csv").string();
+    own.parallel.microbatches = 0;
+    own.train.accumulation = 2;
+    check_run_config(own, 2);
+    return own;
+  };
+  const RunConfig own = with_program("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(run(2, own).weights_xxh3, run(1, config("serial", 1)).weights_xxh3);
+  EXPECT_THAT([&] { with_program("0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n"); },
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("own.csv"), HasSubstr("rank 0"))));
+  EXPECT_THAT([&] { with_program("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("own.csv")));
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,30 @@
+#include "trireme/parallel/allocated_bytes.h"
+
+#include <c10/core/Allocator.h>
+
+#include <algorithm>
+
+namespace trireme::parallel {
+
+class AllocatedBytes::Listener : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device device) override {
+    if (!device.is_cpu()) return;
+    current += bytes;
+    peak = std::max(peak, current);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::int64_t current = 0, peak = 0;
+};
+
+AllocatedBytes::AllocatedBytes()
+    : listener_(std::make_shared<Listener>()), guard_(c10::DebugInfoKind::PROFILER_STATE, listener_) {}
+
+AllocatedBytes::~AllocatedBytes() = default;
+
+std::int64_t AllocatedBytes::current() const { return listener_->current; }
+std::int64_t AllocatedBytes::peak() const { return listener_->peak; }
+void AllocatedBytes::reset_peak() { listener_->peak = listener_->current; }
+
+}  // namespace trireme::parallel

@@ -1,0 +1,32 @@
+#pragma once
+// Counts the bytes of CPU tensors that this thread allocates and gives back while the counter lives: what a
+// layer keeps for its backward, what a step needs at its peak. It listens to libtorch's allocator the way its
+// profiler does, so both cannot run at the same time. One counter per thread, for that thread alone.
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace trireme::parallel {
+
+class AllocatedBytes {
+ public:
+  AllocatedBytes();
+  ~AllocatedBytes();
+  AllocatedBytes(const AllocatedBytes&) = delete;
+  AllocatedBytes& operator=(const AllocatedBytes&) = delete;
+
+  /// Allocated minus given back, since it was made.
+  std::int64_t current() const;
+  /// The most that current() has been since it was made or the peak was reset.
+  std::int64_t peak() const;
+  void reset_peak();
+
+ private:
+  class Listener;
+  std::shared_ptr<Listener> listener_;
+  c10::DebugInfoGuard guard_;
+};
+
+}  // namespace trireme::parallel
