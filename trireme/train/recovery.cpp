@@ -32,7 +32,6 @@ constexpr const char* kProgress = "run/progress";
 constexpr std::string_view kOptimizer = "optimizer/";
 std::string of_optimizer(const std::string& name) { return std::string(kOptimizer) + name; }
 
-
 at::Tensor pack(const Progress& progress) {
   const EpochLoss& loss = progress.epoch_loss;
   return at::tensor(

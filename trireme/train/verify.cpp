@@ -124,13 +124,13 @@ void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group gro
 
 }  // namespace
 
-Bounds bounds_of(const RunConfig& config, int world_size, const std::string& backend) {
-  const std::int64_t parts = num_parts(config, world_size);
+Bounds bounds_of(const RunConfig& config, const Ranks& ranks) {
+  const std::int64_t parts = num_parts(config, ranks.world_size);
   const bool adaptive = config.optimizer.name != "sgd";
-  const bool adds_by_rank = backend == "shm" || backend == "threads";
+  const bool adds_by_rank = ranks.backend == "shm" || ranks.backend == "threads";
   const bool one_each = num_microbatches(config) == 1 && adds_by_rank;
-  const bool one_pipeline = num_replicas(config, world_size) == 1 && finishes_in_order(config);
-  const bool in_order = one_each || one_pipeline;
+  const bool one_pipeline = num_replicas(config, ranks.world_size) == 1 && finishes_in_order(config);
+  const bool in_order = one_each || (one_pipeline && !ranks.share_parameters);
   if (config.parallel.compression != "none") {
     // 8 significant bits of bf16, 11 of f16, of each of the addends.
     const double gradient = config.parallel.compression == "bf16" ? 0x1p-7 : 0x1p-10;
@@ -139,7 +139,7 @@ Bounds bounds_of(const RunConfig& config, int world_size, const std::string& bac
             .weight = adaptive ? 0.5 : 4 * gradient,
             .reason = text("gradients travel as ", config.parallel.compression)};
   }
-  if (parts <= 2 || in_order) {
+  if ((parts <= 2 && !ranks.share_parameters) || in_order) {
     return {.loss = 1e-6, .gradient = 0, .weight = 0, .reason = "the parts are added in the same order"};
   }
   Bounds bounds{.loss = 1e-6,
@@ -166,7 +166,10 @@ Comparison verify(const RunConfig& config, comm::Context& context, const data::D
     alone = comm::Context::join({}, of_one.comm);
     serial = std::make_unique<Recorder>(of_one, *alone, data, make_own);
   }
-  Comparison comparison(bounds_of(config, context.world_size(), context.world().backend_name()));
+  Comparison comparison(
+      bounds_of(config, {.world_size = context.world_size(),
+                         .backend = context.world().backend_name(),
+                         .share_parameters = parallel.trainer().pipeline().shares_parameters()}));
   steps = std::min(steps, parallel.trainer().total_steps());
   for (std::int64_t step = 1; step <= steps; ++step) {
     context.status().set_action(text("step ", step, ": verifying"));

@@ -20,12 +20,20 @@
 
 namespace trireme::train {
 
-/// How far the two may be apart, and why. Where the parts are added in one order (at most two of them; or one
-/// per rank over a backend that adds in rank order, shm and threads) gradients and weights have to be the
+/// What decides about rounding besides the configuration.
+struct Ranks {
+  int world_size = 1;
+  std::string backend;
+  bool share_parameters = false;  ///< stages of a pipeline do
+};
+
+/// How far the two may be apart, and why. Where the parts are added in one order (at most two of them; one
+/// per rank over a backend that adds in rank order, shm and threads; one pipeline whose stages finish their
+/// micro-batches in order and share no parameters) gradients and weights have to be the
 /// same bits; the mean loss is added in f64 in any order. Else f32 is rounded in another order. Compressed
 /// gradients have fewer bits. Optimizers that divide a gradient by its own size (all but sgd) turn rounding
 /// into steps where a gradient is nothing but rounding.
-Bounds bounds_of(const RunConfig& config, int world_size, const std::string& backend);
+Bounds bounds_of(const RunConfig& config, const Ranks& ranks);
 
 /// Makes a user's own model, a new one at each call; all start from what rank 0's first one holds.
 using ModelFactory = std::function<std::shared_ptr<model::Model>()>;

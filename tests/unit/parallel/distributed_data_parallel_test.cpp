@@ -331,5 +331,46 @@ TEST(DataParallel, TheModelWorksOnAfterItsWrapperIsGone) {
   });
 }
 
+// Each rank multiplies its loss with rank + 1: the local gradient differs from the mean of both.
+TEST(DistributedDataParallel, OnRequestBackwardReturnsBeforeTheReductionAndFinishBringsIt) {
+  const auto gradients_with = [](ReductionEnd end) {
+    Gradients gradients;
+    run_ranks_as_threads(2, [&](Context& context) {
+      const auto model = model_without_norm();
+      DistributedDataParallel ddp(context, model, {.end = end});
+      for (int step = 0; step < 2; ++step) {
+        ddp.zero_grad();
+        (loss_of(*model, input_of(context.rank(), 2)) * (context.rank() + 1)).backward();
+        EXPECT_EQ(ddp.statistics().reductions,
+                  static_cast<std::uint64_t>(end == ReductionEnd::kOnRequest ? step : step + 1));
+        ddp.finish_reduction();
+        ddp.finish_reduction();  // nothing more to do
+        EXPECT_EQ(ddp.statistics().reductions, static_cast<std::uint64_t>(step + 1));
+      }
+      if (context.is_main()) gradients = gradients_of(*model);
+    });
+    return gradients;
+  };
+  expect_close(gradients_with(ReductionEnd::kOnRequest), gradients_with(ReductionEnd::kWithBackward), 0);
+}
+
+TEST(DistributedDataParallel, OnRequestARankWithoutASampleJoinsWithTheOthers) {
+  Gradients gradients, expected;
+  run_ranks_as_threads(2, [&](Context& context) {
+    const auto model = model_without_norm();
+    DistributedDataParallel ddp(context, model,
+                                {.scale = ReduceScale::kSum, .end = ReductionEnd::kOnRequest});
+    if (context.is_main()) {
+      loss_of(*model, input_of(0, 2)).backward();
+      expected = gradients_of(*model);
+    } else {
+      ddp.reduce_without_backward();
+    }
+    ddp.finish_reduction();
+    if (!context.is_main()) gradients = gradients_of(*model);
+  });
+  expect_close(gradients, expected, 0);
+}
+
 }  // namespace
 }  // namespace trireme::parallel

@@ -70,7 +70,7 @@ DistributedDataParallel::~DistributedDataParallel() {
 }
 
 void DistributedDataParallel::reduce_without_backward() {
-  if (reducer_->group.size() > 1) reducer_->shadow([] {});
+  if (reducer_->group.size() > 1) reducer_->take_part();
 }
 
 void DistributedDataParallel::finish_reduction() { reducer_->finish_reduction(); }

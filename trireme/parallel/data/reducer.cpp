@@ -183,7 +183,7 @@ void DistributedDataParallel::Reducer::end_of_graph_task() {
   const bool is_nested = torch::autograd::get_current_node() != nullptr;
   if (is_nested && num_unready_ > 0) return;
   complete_buckets(Role::kOwn);
-  awaits_finish_ = true;
+  started_ = Role::kOwn;
   if (options.end == ReductionEnd::kWithBackward) finish_reduction();
 }
 

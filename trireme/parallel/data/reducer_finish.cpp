@@ -26,7 +26,10 @@ void DistributedDataParallel::Reducer::complete_buckets(Role role) {
 }
 
 void DistributedDataParallel::Reducer::finish_reduction() {
-  if (std::exchange(awaits_finish_, false)) finish_pass(Role::kOwn);
+  const std::optional<Role> role = std::exchange(started_, std::nullopt);
+  if (!role) return;
+  if (*role == Role::kOwn) return finish_pass(Role::kOwn);
+  finish_pass(Role::kShadow, [] {});
 }
 
 void DistributedDataParallel::Reducer::finish_pass(Role role, const std::function<void()>& follow) {
@@ -48,12 +51,22 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
   if (follow) follow();
 }
 
-void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follow) {
+void DistributedDataParallel::Reducer::begin_shadow() {
   const auto announce = std::exchange(before_pass, nullptr);
   begin_pass();
   before_pass = announce;
   complete_buckets(Role::kShadow);
+}
+
+void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follow) {
+  begin_shadow();
   finish_pass(Role::kShadow, follow);
+}
+
+void DistributedDataParallel::Reducer::take_part() {
+  begin_shadow();
+  started_ = Role::kShadow;
+  if (options.end == ReductionEnd::kWithBackward) finish_reduction();
 }
 
 /// Puts what counts for a parameter without a gradient from this pass into the bucket: its .grad as it
@@ -178,6 +191,7 @@ void DistributedDataParallel::Reducer::settle(const std::vector<bool>& used, Rol
 
 void DistributedDataParallel::Reducer::forget_pass() {
   running_ = false;
+  started_.reset();
   graph_tasks_.clear();
   unreached_.clear();
   if (!statistics.rebuilt) ready_order_.clear();

@@ -91,6 +91,7 @@ class Pipeline::Impl {
   bool has(int stage) const { return mine_.contains(stage); }
   const std::vector<StageLayers>& stages() const { return stages_; }
   Replica replica() const;
+  bool shares_parameters() const { return tied_.any(); }
   int peak_live() const { return peak_live_; }
   double waited_s() const;
 
@@ -426,6 +427,7 @@ optim::NamedTensors Pipeline::parameters() const { return impl_->replica().param
 optim::NamedTensors Pipeline::buffers() const { return impl_->replica().buffers; }
 
 const std::vector<Pipeline::StageLayers>& Pipeline::stages() const { return impl_->stages(); }
+bool Pipeline::shares_parameters() const { return impl_->shares_parameters(); }
 bool Pipeline::has_first_stage() const { return impl_->has(0); }
 bool Pipeline::has_last_stage() const { return impl_->has(impl_->last_stage()); }
 const schedule::Program& Pipeline::program() const { return impl_->program(); }

@@ -89,6 +89,8 @@ class Pipeline {
     int rank = 0;  ///< of the group
   };
   const std::vector<StageLayers>& stages() const;
+  /// Whether a parameter belongs to stages on several ranks.
+  bool shares_parameters() const;
   bool has_first_stage() const;
   bool has_last_stage() const;
 

@@ -25,6 +25,7 @@ TiedParameters::TiedParameters(comm::Group group, const std::vector<model::Layer
     }
   }
   for (auto& [name, tied] : all) {
+    any_ = any_ || tied.ranks.size() > 1;
     const bool mine = std::find(tied.ranks.begin(), tied.ranks.end(), group_.rank()) != tied.ranks.end();
     if (mine && tied.ranks.size() > 1) tied_.push_back(std::move(tied));
   }

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "trireme/parallel/data/distributed_data_parallel.h"
@@ -28,6 +29,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   /// Takes part in a pass of the others without one of its own (Join). Then calls `follow`, if there is one,
   /// with the reduced gradients in place; else leaves the gradients as they were.
   void shadow(const std::function<void()>& follow);
+  /// Takes part in a pass of the others, and has its result in place like them.
+  void take_part();
   /// Everybody takes over the parameters and buffers of rank `from`.
   void broadcast_state(int from);
   void finish_reduction();
@@ -61,6 +64,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void mark_ready(std::size_t number);
   void start_ready_buckets();
 
+  void begin_shadow();
   void complete_buckets(Role role);
   void finish_pass(Role role, const std::function<void()>& follow = nullptr);
   void stand_in(std::size_t number);
@@ -92,8 +96,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
 
   // The pass under way.
   bool running_ = false;
+  std::optional<Role> started_;   ///< all that it reduces is on its way: finish_reduction() does the rest
   std::vector<int> graph_tasks_;  ///< those whose end is awaited: more than one when backward is nested
-  bool awaits_finish_ = false;    ///< everything is started, finish_pass() is to come
   std::size_t next_bucket_ = 0;   ///< the next one to start
   std::size_t num_unready_ = 0;   ///< gradients still to come
   std::vector<Unreached> unreached_;

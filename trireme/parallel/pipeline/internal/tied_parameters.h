@@ -17,6 +17,8 @@ class TiedParameters {
   TiedParameters(comm::Group group, const std::vector<model::Layer>& layers,
                  const std::vector<Pipeline::StageLayers>& stages);
 
+  /// Whether any two ranks share a parameter.
+  bool any() const { return any_; }
   /// Gives all holders the value of the first.
   void make_equal();
   /// Before a step: gradients of the step alone are to be summed.
@@ -33,6 +35,7 @@ class TiedParameters {
 
   comm::Group group_;
   std::vector<Tied> tied_;  ///< those that this rank holds
+  bool any_ = false;
 };
 
 }  // namespace trireme::parallel
