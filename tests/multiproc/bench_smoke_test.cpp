@@ -43,6 +43,12 @@ TEST(BenchSmoke, ConvolutionGivesALinePerShape) {
   for (const auto& value : values) EXPECT_GT(value.at("speedup").get<double>(), 0);
 }
 
+TEST(BenchSmoke, SplitBackwardGivesALinePerStage) {
+  const auto values = values_of({bin("bench_split_backward"), "--smoke"});
+  ASSERT_EQ(values.size(), 5u);
+  for (const auto& value : values) EXPECT_GT(value.at("parts_over_whole").get<double>(), 0);
+}
+
 TEST(BenchSmoke, OptimizerStepGivesALinePerOptimizer) {
   const auto values = values_of({bin("bench_optimizer_step"), "--smoke"});
   ASSERT_EQ(values.size(), 8u);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/model/convolution_rule.h"
@@ -53,7 +54,7 @@ bool learns(const Replica& replica) {
 }
 
 bool finishes_weight_gradient(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
 }
 
 }  // namespace
@@ -91,6 +92,7 @@ class Pipeline::Impl {
   bool has(int stage) const { return mine_.contains(stage); }
   const std::vector<StageLayers>& stages() const { return stages_; }
   Replica replica() const;
+  std::set<std::string> unsplit() const;
   bool shares_parameters() const { return tied_.any(); }
   int peak_live() const { return peak_live_; }
   double waited_s() const;
@@ -196,13 +198,13 @@ ActionHandlers Pipeline::Impl::handlers() {
       transfers_.send(take(tensors, place_of(a)), rank_of(a.stage + direction));
     });
   };
-  const auto whole_backward = [this](const Action& a) { weight_gradient(a, [&] { backward(a); }); };
   return {.forward = unless_empty([this](const Action& a) { forward(a); }),
-          .backward = whole_backward,
-          // A module's backward makes the gradients of input and weights at once: I does it whole, W has
-          // nothing left.
-          .backward_input = whole_backward,
-          .backward_weight = nothing,
+          .backward = [this](const Action& a) { weight_gradient(a, [&] { backward(a); }); },
+          .backward_input = unless_empty([this](const Action& a) { backward(a); }),
+          .backward_weight =
+              [this](const Action& a) {
+                weight_gradient(a, [&] { local(a.stage).backward_weight(a.microbatch); });
+              },
           .send_forward = send(outputs_, +1),
           .receive_forward = receive(inputs_),
           .send_backward = send(input_gradients_, -1),
@@ -212,9 +214,10 @@ ActionHandlers Pipeline::Impl::handlers() {
           .reshard = nothing,
           // The last weight gradient of the stage has begun it.
           .reduce_grad = nothing,
-          .step = [this](const Action&) {
-            if (--num_steps_left_ == 0) update();
-          }};
+          .step =
+              [this](const Action&) {
+                if (--num_steps_left_ == 0) update();
+              }};
 }
 
 void Pipeline::Impl::forward(const Action& action) {
@@ -241,7 +244,9 @@ void Pipeline::Impl::backward(const Action& action) {
   const at::Tensor of_output = stage == last_stage()
                                    ? at::full({}, microbatch(action).weight * gradient_scale_, at::kFloat)
                                    : take(output_gradients_, place_of(action));
-  const at::Tensor of_input = local(stage).backward(action.microbatch, of_output);
+  const at::Tensor of_input = action.kind == ActionKind::kBackwardInput
+                                  ? local(stage).backward_input(action.microbatch, of_output)
+                                  : local(stage).backward(action.microbatch, of_output);
   if (stage == 0) return;
   if (!of_input.defined()) {
     throw InvalidArgument(text("the loss of micro-batch ", action.microbatch,
@@ -374,6 +379,12 @@ Replica Pipeline::Impl::replica() const {
   return replica;
 }
 
+std::set<std::string> Pipeline::Impl::unsplit() const {
+  std::set<std::string> all;
+  for (const auto& [number, stage] : mine_) all.insert(stage.unsplit().begin(), stage.unsplit().end());
+  return all;
+}
+
 double Pipeline::Impl::waited_s() const {
   double seconds = transfers_.waited_s();
   for (const auto& [number, replica] : replicas_) seconds += replica.statistics().waited_s;
@@ -432,6 +443,10 @@ bool Pipeline::has_first_stage() const { return impl_->has(0); }
 bool Pipeline::has_last_stage() const { return impl_->has(impl_->last_stage()); }
 const schedule::Program& Pipeline::program() const { return impl_->program(); }
 int Pipeline::peak_live_microbatches() const { return impl_->peak_live(); }
+std::vector<std::string> Pipeline::unsplit() const {
+  const std::set<std::string> all = impl_->unsplit();
+  return {all.begin(), all.end()};
+}
 double Pipeline::waited_s() const { return impl_->waited_s(); }
 
 }  // namespace trireme::parallel

@@ -98,6 +98,9 @@ class Pipeline {
   const schedule::Program& program() const;
   /// Micro-batches whose activations this rank held at the same time, at most, in the last step.
   int peak_live_microbatches() const;
+  /// Operators of this rank's stages whose weight gradients cannot be left to the action W: it was the action
+  /// I that computed them, in steps so far. Sorted.
+  std::vector<std::string> unsplit() const;
   /// Seconds for which this rank has waited for others in steps so far, reductions included.
   double waited_s() const;
 

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
 #include <mutex>
 #include <utility>
@@ -78,9 +79,18 @@ at::Tensor Stage::run_layers(const at::Tensor& input) const {
   return values;
 }
 
-at::Tensor Stage::run(const at::Tensor& input, int microbatch) const {
-  const at::Tensor output = run_layers(input);
-  return head_ ? head_(output, microbatch) : output;
+at::Tensor Stage::run(Live& live, int microbatch) const {
+  at::Tensor values = live.input;
+  const auto note_begin = [&] {
+    if (live.begins.empty() && values.requires_grad())
+      live.begins.push_back(torch::autograd::impl::gradient_edge(values));
+  };
+  note_begin();
+  for (const model::Layer& layer : layers_) {
+    values = layer.forward(values);
+    note_begin();
+  }
+  return head_ ? head_(values, microbatch) : values;
 }
 
 at::Tensor Stage::forward(int microbatch, const at::Tensor& input) {
@@ -91,9 +101,9 @@ at::Tensor Stage::forward(int microbatch, const at::Tensor& input) {
   if (options_.recompute) {
     live.random_state = random_state();
     const at::NoGradGuard no_grad;
-    output = run(live.input, microbatch);
+    output = run(live, microbatch);
   } else {
-    output = live.output = run(live.input, microbatch);
+    output = live.output = run(live, microbatch);
   }
   const bool fresh = live_.emplace(microbatch, std::move(live)).second;
   if (!fresh) throw InternalError(text("micro-batch ", microbatch, " goes forward a second time"));
@@ -104,15 +114,34 @@ void Stage::recompute(int microbatch) {
   Live& live = live_.at(microbatch);
   if (live.output.defined()) return;
   const SecondTime second(live.random_state, layers_);
-  live.output = run(live.input, microbatch);
+  live.output = run(live, microbatch);
 }
 
 at::Tensor Stage::backward(int microbatch, const at::Tensor& output_gradient) {
   recompute(microbatch);
   const Live live = std::move(live_.extract(microbatch).mapped());
+  if (!live.output.requires_grad()) return {};  // nothing to learn: fixed parameters on whole numbers
   torch::autograd::backward({live.output}, {output_gradient});
   return live.input.grad();
 }
+
+at::Tensor Stage::backward_input(int microbatch, const at::Tensor& output_gradient) {
+  recompute(microbatch);
+  Live& live = live_.at(microbatch);
+  const at::Tensor input = live.input;
+  InputBackward first = backward_of_inputs({live.output}, {output_gradient}, live.begins);
+  live = {};
+  live.weights = std::move(first.weights);
+  unsplit_.insert(live.weights.unsplit().begin(), live.weights.unsplit().end());
+  if (!input.requires_grad() || !first.gradients[0].defined()) return {};
+  // Laid out as a leaf's gradient is.
+  const at::Tensor& gradient = first.gradients[0];
+  return torch::autograd::utils::obeys_layout_contract(gradient, input)
+             ? gradient
+             : torch::autograd::utils::clone_obey_contract(gradient, input);
+}
+
+void Stage::backward_weight(int microbatch) { live_.extract(microbatch).mapped().weights.run(); }
 
 at::Tensor Stage::evaluate(const at::Tensor& input) {
   const EvaluationMode mode(layers_);
