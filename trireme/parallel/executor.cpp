@@ -1,5 +1,6 @@
 #include "trireme/parallel/executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -49,28 +50,63 @@ const Handler& handler_of(const ActionHandlers& handlers, const schedule::Action
 
 Executor::Executor(schedule::Program program, int pipeline_rank, ActionHandlers handlers,
                    telemetry::StatusPage& status, telemetry::TraceBuffer* trace)
-    : program_(std::move(program)), handlers_(std::move(handlers)), status_(status), trace_(trace) {
-  schedule::validate(program_);
-  require(pipeline_rank >= 0 && pipeline_rank < static_cast<int>(program_.ranks.size()), "program '",
-          program_.name, "' is for ", program_.ranks.size(), " pipeline ranks; there is no rank ",
-          pipeline_rank);
-  for (const auto& action : program_.ranks[static_cast<std::size_t>(pipeline_rank)]) {
+    : rank_(pipeline_rank), handlers_(std::move(handlers)), status_(status), trace_(trace) {
+  prepare(std::move(program));
+}
+
+void Executor::prepare(schedule::Program program) {
+  schedule::validate(program);
+  require(rank_ >= 0 && rank_ < static_cast<int>(program.ranks.size()), "program '", program.name,
+          "' is for ", program.ranks.size(), " pipeline ranks; there is no rank ", rank_);
+  steps_.clear();
+  for (const auto& action : program.ranks[static_cast<std::size_t>(rank_)]) {
     const Handler& handler = handler_of(handlers_, action);
-    require(handler != nullptr, "program '", program_.name, "' has the action ", schedule::to_text(action),
+    require(handler != nullptr, "program '", program.name, "' has the action ", schedule::to_text(action),
             ", but no handler was given for its kind");
     const std::string name = schedule::to_text(action);
-    const char* trace_name = trace == nullptr ? nullptr : trace->trace().intern(name);
+    const char* trace_name = trace_ == nullptr ? nullptr : trace_->trace().intern(name);
     steps_.push_back({action, name, trace_name, &handler});
   }
+  program_ = std::move(program);
+}
+
+void Executor::execute(const PreparedAction& prepared) {
+  status_.set_action(prepared.text);
+  const char* key = prepared.action.microbatch < 0 ? nullptr : "microbatch";
+  const telemetry::TraceScope span(trace_, "action", prepared.trace_name, {key, prepared.action.microbatch});
+  (*prepared.handler)(prepared.action);
 }
 
 void Executor::run(std::uint64_t step) {
   status_.set_step(step);
-  for (const auto& [action, name, trace_name, handler] : steps_) {
-    status_.set_action(name);
-    const char* key = action.microbatch < 0 ? nullptr : "microbatch";
-    const telemetry::TraceScope span(trace_, "action", trace_name, {key, action.microbatch});
-    (*handler)(action);
+  for (const PreparedAction& prepared : steps_) execute(prepared);
+}
+
+bool Executor::run_to_update(std::uint64_t step) {
+  if (at_end()) return false;
+  status_.set_step(step);
+  bool updated = false;
+  while (!at_end() && !updated) {
+    const PreparedAction& prepared = steps_[next_++];
+    execute(prepared);
+    updated = prepared.action.kind == ActionKind::kStep;
+  }
+  return true;
+}
+
+void Executor::restart(schedule::Program program) {
+  prepare(std::move(program));
+  restart();
+}
+
+void Executor::replace(schedule::Program program, std::size_t num_known) {
+  std::vector<schedule::Action> done;
+  for (std::size_t i = 0; i < std::max(next_, num_known); ++i) done.push_back(steps_[i].action);
+  prepare(std::move(program));
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    if (i < steps_.size() && steps_[i].action == done[i]) continue;
+    throw InternalError(text("program '", program_.name, "' does not go on from action ",
+                             schedule::to_text(done[i]), " at position ", i, " of rank ", rank_));
   }
 }
 

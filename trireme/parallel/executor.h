@@ -44,6 +44,17 @@ class Executor {
   /// Executes the rank's actions once, in order. `step` is the number shown in the status page.
   void run(std::uint64_t step);
 
+  /// Goes on from where it is up to and with the rank's next STEP, or to the end. False when there was
+  /// nothing left to do. A program that updates in the middle is executed like this, update by update.
+  bool run_to_update(std::uint64_t step);
+  /// Goes on with another program, which has to begin with the actions that are done, and with `num_known` at
+  /// the least. Throws InternalError.
+  void replace(schedule::Program program, std::size_t num_known = 0);
+  /// Back to the first action, of another program where one is given.
+  void restart() { next_ = 0; }
+  void restart(schedule::Program program);
+  bool at_end() const { return next_ == steps_.size(); }
+
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -58,11 +69,16 @@ class Executor {
     const ActionHandlers::Handler* handler;
   };
 
+  void prepare(schedule::Program program);
+  void execute(const PreparedAction& prepared);
+
   schedule::Program program_;
+  const int rank_;
   ActionHandlers handlers_;
   telemetry::StatusPage& status_;
   telemetry::TraceBuffer* trace_;
   std::vector<PreparedAction> steps_;
+  std::size_t next_ = 0;  ///< of run_to_update()
 };
 
 }  // namespace trireme::parallel

@@ -41,12 +41,12 @@ constexpr std::array kSchedules{
                 kBothWays, 1, false, dualpipe},
     ScheduleRow{"dualpipe-v", "dualpipe folded into a V; one copy of the model", kV, 2, false, dualpipe_v},
     ScheduleRow{"pipedream", "never flushes: a step behind each backward, weights stashed", kLoop, 1, false,
-                pipedream},
+                pipedream, true},
     ScheduleRow{"pipedream-2bw",
                 "never flushes: a step behind every few backwards, two versions of the weights", kLoop, 1,
-                false, pipedream_2bw},
+                false, pipedream_2bw, true},
     ScheduleRow{"1f1b-rr", "pipedream with several replicas of a stage, served in turn",
-                Placement::kReplicated, 1, false, one_f_one_b_round_robin},
+                Placement::kReplicated, 1, false, one_f_one_b_round_robin, true},
 };
 
 ScheduleOptions checked(const ScheduleRow& row, ScheduleOptions options) {

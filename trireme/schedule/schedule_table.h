@@ -41,6 +41,7 @@ struct ScheduleRow {
   int default_chunks;  ///< stages per rank
   bool chunks_can_change;
   Program (*make)(const ScheduleOptions&);
+  bool asynchronous = false;  ///< never flushes: stages update while micro-batches are under way
 };
 
 std::span<const ScheduleRow> schedules();

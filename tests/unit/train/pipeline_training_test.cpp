@@ -62,9 +62,7 @@ Comparison verdict_on(int ranks, const RunConfig& config) {
 std::vector<std::string> synchronous_schedules() {
   std::vector<std::string> names;
   for (const schedule::ScheduleRow& row : schedule::schedules()) {
-    const bool one_rank_each =
-        row.placement == schedule::Placement::kLoop || row.placement == schedule::Placement::kV;
-    if (one_rank_each && !row.name.starts_with("pipedream")) names.emplace_back(row.name);
+    if (!row.asynchronous) names.emplace_back(row.name);
   }
   return names;
 }

@@ -26,6 +26,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/schedule/program.h"
+#include "trireme/schedule/transport.h"
 
 namespace trireme::parallel {
 
@@ -36,13 +37,15 @@ struct MicroBatch {
   double weight = 1;         ///< what its loss is multiplied with
 };
 
+class Engine;
+
 class Pipeline {
  public:
   /// The loss of a micro-batch, as a tensor without dims; for step() its mean over the samples.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-  /// Throws InvalidArgument: more stages than layers, cuts that are none, a schedule that this executor does
-  /// not run (stages with several replicas, updates in the middle), ranks that differ in layers or options.
+  /// Throws InvalidArgument: more stages than layers, cuts that are none, options that make no sense
+  /// together, ranks that differ in layers or options.
   Pipeline(comm::Context& context, const std::vector<model::Layer>& layers,
            const PipelineOptions& options = {});
   /// The same over a group (a mesh axis) instead of the world; with groups.data, several pipelines side by
@@ -56,11 +59,11 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  /// Forward and backward of a batch: `input` (batch, ...) is used by the rank with the first stage, `target`
-  /// (batch, ...) by the one with the last; of the others only the size of `input` counts. Gradients are
-  /// added to those that are there. Returns the mean loss over the batch, on every rank. Throws
-  /// InvalidArgument (a batch smaller than the number of micro-batches, a layer that returns another shape
-  /// than in its first forward), CommError.
+  /// Forward and backward of a batch, for schedules that update at its end: `input` (batch, ...) is used by
+  /// the rank with the first stage, `target` (batch, ...) by the one with the last; of the others only the
+  /// size of `input` counts. Gradients are added to those that are there. Returns the mean loss over the
+  /// batch, on every rank. Throws InvalidArgument (a batch smaller than the number of micro-batches, a layer
+  /// that returns another shape than in its first forward), CommError.
   double step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
 
   /// The step for callers that cut their batches and weigh the losses themselves: as many micro-batches as
@@ -73,6 +76,35 @@ class Pipeline {
   };
   double accumulate(const std::vector<MicroBatch>& batch, const Loss& loss, const StepOptions& options);
 
+  /// Asynchronous schedules (PipeDream, SOSP 2019; PipeDream-2BW, arXiv 2006.09503), which update while
+  /// micro-batches are under way. What goes through the pipeline from its start until it is drained:
+  struct Stream {
+    int num_updates = 1;
+    /// Micro-batch m, asked in rising order when this rank comes to it; of update m /
+    /// options.num_microbatches.
+    std::function<MicroBatch(int m)> next;
+    /// One input of every shape that comes, in the same order on all ranks; the values do not count.
+    std::vector<at::Tensor> shapes;
+    Loss loss;
+  };
+  void start(Stream stream);
+  /// Runs on up to and with this rank's next update (options.update); what the last stage does in between is
+  /// the sum of weight * loss that is returned, 0 on ranks without it. Ranks come to an update at different
+  /// times, and none waits for the others. Throws as step() does.
+  double advance(std::uint64_t number);
+  /// Drains the pipeline after `num_updates` instead of those that it was started with: on all ranks the
+  /// same, and more than any of them can have begun (asynchronous_margin() updates behind its own last one).
+  void finish_after(int num_updates);
+  int asynchronous_margin() const;
+  /// Everything that was started has been updated. evaluate(), and saving, need it.
+  bool drained() const;
+  /// How old weights have been since it was made: what stashing costs and what convergence bears.
+  struct Staleness {
+    int updates = 0;   ///< most updates of a stage between a forward and its backward
+    int versions = 1;  ///< most versions of the weights in memory
+  };
+  Staleness staleness() const;
+
   /// Forward alone, without gradients, in evaluation mode. The output on the rank with the last stage, an
   /// undefined tensor on the others.
   at::Tensor evaluate(const at::Tensor& input);
@@ -80,13 +112,14 @@ class Pipeline {
   /// Drops all gradients of this rank.
   void zero_grad();
 
-  /// Of this rank's stages, by the names of the whole model.
+  /// Of this rank's stages, by the names of the whole model. Asynchronous: the newest version, which is the
+  /// one to update, to save and to load.
   optim::NamedTensors parameters() const;
   optim::NamedTensors buffers() const;
   /// Layers [first, last) of each stage.
   struct StageLayers {
     int first = 0, last = 0;
-    int rank = 0;  ///< of the group
+    std::vector<int> ranks;  ///< of the group; several where the stage is replicated, or held for both ways
   };
   const std::vector<StageLayers>& stages() const;
   /// Whether a parameter belongs to stages on several ranks.
@@ -105,8 +138,13 @@ class Pipeline {
   double waited_s() const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  PipelineOptions options_;
+  schedule::Transport transport_;
+  int num_ranks_;
+  std::uint64_t num_steps_ = 0;
+  int num_updates_ = 0;  ///< of the stream
+  comm::Group group_;
+  std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace trireme::parallel

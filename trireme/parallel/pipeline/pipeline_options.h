@@ -15,11 +15,13 @@ namespace trireme::parallel {
 
 struct PipelineOptions {
   std::string schedule = "1f1b";  ///< a name of schedule::schedule_names()
-  int num_microbatches = 4;       ///< of a round
+  int num_microbatches = 4;       ///< of a round; of an update, where a schedule never flushes
   int num_chunks = 0;             ///< stages per rank; 0: the schedule's default
   /// How often the schedule runs before gradients are reduced and the update comes, each time over
   /// micro-batches of its own: more of them, with the memory of one round.
   int num_rounds = 1;
+  std::vector<int> replicas = {};  ///< 1f1b-rr: ranks of each stage; empty: the schedule's default
+  bool vertical_sync = false;      ///< pipedream: a micro-batch sees the same version on all stages
   /// A program of one's own (schedule::parse_csv) in the place of the named schedule: an order of
   /// computations, to which the transfers are added, or a whole step program.
   std::optional<schedule::Program> program = {};
@@ -43,10 +45,14 @@ struct PipelineGroups {
   std::optional<comm::Group> data = {};
 };
 
-/// What `num_ranks` ranks do in a step, transfers and update included. Throws InvalidArgument with rank and
-/// action: a program that deadlocks, lacks a backward or is for other ranks; and a schedule that the executor
-/// does not run (stages with several replicas, updates in the middle).
+/// Whether the options' schedule updates in the middle of its micro-batches. Throws InvalidArgument: an
+/// unknown name.
+bool is_asynchronous(const PipelineOptions& options);
+
+/// What `num_ranks` ranks do in a step, transfers and update included; in an asynchronous schedule, in
+/// `num_updates` of them, from the start until it is drained. Throws InvalidArgument with rank and action: a
+/// program that deadlocks, lacks a backward or is for other ranks; options that make no sense together.
 schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks,
-                                   schedule::Transport transport);
+                                   schedule::Transport transport, int num_updates = 1);
 
 }  // namespace trireme::parallel

@@ -7,36 +7,54 @@
 namespace trireme::parallel {
 namespace {
 
-schedule::Program order_of(const PipelineOptions& options, int num_ranks) {
+schedule::Program order_of(const PipelineOptions& options, int num_ranks, int num_updates) {
   if (options.program) return *options.program;
   require(options.num_microbatches >= 1, "a pipeline needs at least one micro-batch, not ",
           options.num_microbatches);
-  return schedule::make_schedule(options.schedule, {.num_ranks = num_ranks,
-                                                    .num_chunks = options.num_chunks,
-                                                    .num_microbatches = options.num_microbatches});
+  const bool flushes = !is_asynchronous(options);
+  schedule::ScheduleOptions wanted;
+  wanted.num_ranks = num_ranks;
+  wanted.num_chunks = options.num_chunks;
+  wanted.num_microbatches = options.num_microbatches * (flushes ? 1 : num_updates);
+  wanted.replicas = options.replicas;
+  wanted.update_every = flushes ? 0 : options.num_microbatches;
+  wanted.vertical_sync = options.vertical_sync;
+  return schedule::make_schedule(options.schedule, wanted);
 }
 
-void check_runs_here(const schedule::Program& order, int num_ranks) {
-  require(static_cast<int>(order.ranks.size()) == num_ranks, "schedule '", order.name, "' is for ",
-          order.ranks.size(), " ranks, the pipeline has ", num_ranks);
-  require(order.update_every == 0 && order.versions == schedule::WeightVersions::kNewest, "schedule '",
-          order.name, "' updates weights in the middle of its micro-batches; this executor runs those that ",
-          "update at the end");
-  const auto ranks = schedule::ranks_of_stages(order);
-  for (std::size_t stage = 0; stage < ranks.size(); ++stage) {
-    require(ranks[stage].size() == 1, "schedule '", order.name, "' holds stage ", stage, " on ",
-            ranks[stage].size(), " ranks; this executor runs those that hold each stage on one");
-  }
+/// What makes no sense where stages update on their own time.
+void check_asynchronous(const PipelineOptions& options, const schedule::Program& order) {
+  const bool groups = order.versions == schedule::WeightVersions::kOneBehind || !order.replicas.empty();
+  require(options.num_rounds == 1, "schedule '", order.name,
+          "' updates without a flush: ", options.num_rounds,
+          " rounds before an update would need one; take pipedream-2bw with more micro-batches");
+  require(groups || options.num_microbatches == 1, "schedule '", order.name,
+          "' updates behind every backward: it has 1 micro-batch per update, not ", options.num_microbatches,
+          "; pipedream-2bw takes several");
+  require(!options.vertical_sync || order.versions == schedule::WeightVersions::kVertical, "schedule '",
+          order.name, "' has no vertical sync; pipedream has");
 }
 
 }  // namespace
 
+bool is_asynchronous(const PipelineOptions& options) {
+  if (options.program) return options.program->update_every > 0;
+  return schedule::find_schedule(options.schedule).asynchronous;
+}
+
 schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks,
-                                   schedule::Transport transport) {
+                                   schedule::Transport transport, int num_updates) {
   require(options.num_rounds >= 1, "a step has at least one round of a pipeline, not ", options.num_rounds);
-  const schedule::Program order = order_of(options, num_ranks);
-  check_runs_here(order, num_ranks);
-  const bool is_whole = schedule::form_of(order) == schedule::Form::kStep;
+  const schedule::Program order = order_of(options, num_ranks, num_updates);
+  require(static_cast<int>(order.ranks.size()) == num_ranks, "schedule '", order.name, "' is for ",
+          order.ranks.size(), " ranks, the pipeline has ", num_ranks);
+  if (is_asynchronous(options)) {
+    check_asynchronous(options, order);
+  } else {
+    require(!options.vertical_sync, "schedule '", order.name,
+            "' has one version of the weights: vertical sync is for pipedream");
+  }
+  const bool is_whole = order.update_every == 0 && schedule::form_of(order) == schedule::Form::kStep;
   require(!is_whole || options.num_rounds == 1, "program '", order.name,
           "' is a whole step, update included: it cannot be run ", options.num_rounds,
           " times before the update; give an order of computations alone");

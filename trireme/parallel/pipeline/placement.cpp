@@ -9,13 +9,20 @@
 namespace trireme::parallel {
 namespace {
 
+std::string join_ranks(const std::vector<int>& ranks) {
+  std::vector<std::string> words;
+  for (const int rank : ranks) words.push_back(std::to_string(rank));
+  return join(words);
+}
+
 /// What all ranks have to agree on, a line for each part.
 std::string description(const schedule::Program& program, const std::vector<model::Layer>& layers,
                         const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
   std::string lines = text("schedule ", program.name, ", ", program.num_microbatches, " micro-batches, ",
                            options.recompute ? "recompute" : "no recompute", "\n");
   for (const auto& stage : stages)
-    lines += text("stage of layers ", stage.first, " to ", stage.last, " on rank ", stage.rank, "\n");
+    lines +=
+        text("stage of layers ", stage.first, " to ", stage.last, " on rank ", join_ranks(stage.ranks), "\n");
   for (const model::Layer& layer : layers) {
     lines += text("layer ", layer.name);
     for (const auto& [name, parameter] : layer.parameters)
@@ -40,7 +47,7 @@ std::vector<Pipeline::StageLayers> place_stages(const schedule::Program& program
   const auto ranks = schedule::ranks_of_stages(program);
   std::vector<Pipeline::StageLayers> stages;
   for (std::size_t stage = 0; stage < ranks.size(); ++stage)
-    stages.push_back({.first = bounds[stage], .last = bounds[stage + 1], .rank = ranks[stage][0]});
+    stages.push_back({.first = bounds[stage], .last = bounds[stage + 1], .ranks = ranks[stage]});
   return stages;
 }
 

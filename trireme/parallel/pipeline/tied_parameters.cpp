@@ -12,19 +12,29 @@ namespace trireme::parallel {
 TiedParameters::TiedParameters(comm::Group group, const std::vector<model::Layer>& layers,
                                const std::vector<Pipeline::StageLayers>& stages)
     : group_(std::move(group)) {
-  std::vector<std::pair<std::string, Tied>> all;  // in the order of the model: the same on every rank
-  for (const auto& stage : stages) {
+  struct Found {
+    std::string name;
+    std::size_t stage;  ///< the first
+    Tied tied;
+  };
+  std::vector<Found> all;  // in the order of the model: the same on every rank
+  for (std::size_t number = 0; number < stages.size(); ++number) {
+    const Pipeline::StageLayers& stage = stages[number];
     for (int i = stage.first; i < stage.last; ++i) {
       for (const auto& [name, parameter] : layers[static_cast<std::size_t>(i)].parameters) {
         auto at = std::find_if(all.begin(), all.end(),
-                               [&name = name](const auto& item) { return item.first == name; });
-        if (at == all.end()) at = all.insert(at, {name, {.parameter = parameter, .before = {}, .ranks = {}}});
-        std::vector<int>& ranks = at->second.ranks;
-        if (std::find(ranks.begin(), ranks.end(), stage.rank) == ranks.end()) ranks.push_back(stage.rank);
+                               [&name = name](const Found& found) { return found.name == name; });
+        if (at == all.end())
+          at = all.insert(at, {name, number, {.parameter = parameter, .before = {}, .ranks = {}}});
+        across_stages_ = across_stages_ || at->stage != number;
+        for (const int rank : stage.ranks) {
+          std::vector<int>& ranks = at->tied.ranks;
+          if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+        }
       }
     }
   }
-  for (auto& [name, tied] : all) {
+  for (auto& [name, stage, tied] : all) {
     any_ = any_ || tied.ranks.size() > 1;
     const bool mine = std::find(tied.ranks.begin(), tied.ranks.end(), group_.rank()) != tied.ranks.end();
     if (mine && tied.ranks.size() > 1) tied_.push_back(std::move(tied));

@@ -25,19 +25,19 @@ std::string to_text(const TensorSpec& spec) {
   return text("(", join(dims), ") ", c10::toString(spec.type));
 }
 
-void Transfers::begin(std::vector<Incoming> incoming) {
-  announced_.assign(std::make_move_iterator(incoming.begin()), std::make_move_iterator(incoming.end()));
+void Transfers::begin(Announcement next_incoming) {
+  next_incoming_ = std::move(next_incoming);
   posted_.clear();
   sends_.clear();
   post();
 }
 
 void Transfers::post() {
-  while (posted_.size() < kPostedAhead && !announced_.empty()) {
-    const Incoming next = std::move(announced_.front());
-    announced_.pop_front();
-    at::Tensor tensor = at::empty(next.spec.sizes, next.spec.type);
-    comm::Pending pending = group_.recv_async(tensor, next.source);
+  while (posted_.size() < kPostedAhead) {
+    const std::optional<Incoming> next = next_incoming_();
+    if (!next) return;
+    at::Tensor tensor = at::empty(next->spec.sizes, next->spec.type);
+    comm::Pending pending = group_.recv_async(tensor, next->source);
     posted_.push_back({.tensor = std::move(tensor), .pending = std::move(pending)});
   }
 }

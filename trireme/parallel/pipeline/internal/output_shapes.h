@@ -1,7 +1,7 @@
 #pragma once
 // The shapes of what goes from stage to stage, so that receives can be posted before anything arrives. The
-// stages are asked once per shape of an input, by a forward in evaluation mode; what they answer is sent on
-// to the rank with the next stage. Collective among the ranks of a pipeline. One thread.
+// stages are asked once per shape of an input, by a forward in evaluation mode; the first rank of each tells
+// those with the next stage what it answers. Collective among the ranks of a pipeline. One thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -27,8 +27,8 @@ class OutputShapes {
 
  private:
   std::vector<TensorSpec> ask(const at::Tensor& input);
-  int rank_of(std::size_t stage) const { return stages_[stage].rank; }
-  bool is_local(std::size_t stage) const { return rank_of(stage) == group_.rank(); }
+  int first_rank(std::size_t stage) const { return stages_[stage].ranks.front(); }
+  bool is_on(std::size_t stage, int rank) const;
 
   comm::Group group_;
   const std::vector<Pipeline::StageLayers>& stages_;

@@ -1,5 +1,6 @@
 #pragma once
-// Parameters that belong to stages on several ranks: an embedding that is also the last layer. Every holder
+// Parameters that several ranks hold: an embedding that is also the last layer, a stage with replicas. Every
+// holder
 // keeps a copy; they begin equal and get the same gradient, the sum of the holders' in the order of their
 // stages, so they stay equal, bit by bit. Collective among the holders. One thread.
 
@@ -17,8 +18,9 @@ class TiedParameters {
   TiedParameters(comm::Group group, const std::vector<model::Layer>& layers,
                  const std::vector<Pipeline::StageLayers>& stages);
 
-  /// Whether any two ranks share a parameter.
+  /// Whether any two ranks share a parameter; whether any two stages do.
   bool any() const { return any_; }
+  bool across_stages() const { return across_stages_; }
   /// Gives all holders the value of the first.
   void make_equal();
   /// Before a step: gradients of the step alone are to be summed.
@@ -35,7 +37,7 @@ class TiedParameters {
 
   comm::Group group_;
   std::vector<Tied> tied_;  ///< those that this rank holds
-  bool any_ = false;
+  bool any_ = false, across_stages_ = false;
 };
 
 }  // namespace trireme::parallel

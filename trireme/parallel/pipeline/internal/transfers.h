@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -39,10 +41,13 @@ class Transfers {
     TensorSpec spec;
   };
 
+  /// What will be received next, asked a little ahead; empty: nothing more.
+  using Announcement = std::function<std::optional<Incoming>()>;
+
   explicit Transfers(comm::Group group) : group_(std::move(group)) {}
 
-  /// What will be received, in order. Posts the first receives.
-  void begin(std::vector<Incoming> incoming);
+  /// Posts the first receives.
+  void begin(Announcement next_incoming);
   /// The next one.
   Arrival receive();
   /// The tensor, once it is there.
@@ -58,7 +63,7 @@ class Transfers {
   void wait_for(comm::Pending& pending);
 
   comm::Group group_;
-  std::deque<Incoming> announced_;
+  Announcement next_incoming_;
   std::deque<Arrival> posted_;
   std::deque<std::pair<at::Tensor, comm::Pending>> sends_;
   double waited_s_ = 0;

@@ -1,0 +1,140 @@
+#pragma once
+// What a rank of a pipeline does: runs its list of the program, action by action, for micro-batches that a
+// feed hands out in rising order. Programs that update at the end are run in one go; those that update in the
+// middle (asynchronous pipelines) update by update, with several versions of the weights (PipeDream, SOSP
+// 2019, section 3.3). A stage may stand on several ranks: each micro-batch runs on the one that the program
+// names, and the gradients of all are added up. One thread.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/parallel/executor.h"
+#include "trireme/parallel/pipeline/internal/output_shapes.h"
+#include "trireme/parallel/pipeline/internal/stage.h"
+#include "trireme/parallel/pipeline/internal/tied_parameters.h"
+#include "trireme/parallel/pipeline/internal/transfers.h"
+#include "trireme/parallel/pipeline/internal/versioned_parameters.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+
+namespace trireme::parallel {
+
+class Engine {
+ public:
+  Engine(comm::Context& context, PipelineGroups groups, schedule::Program program,
+         const std::vector<model::Layer>& layers, const PipelineOptions& options);
+
+  /// What goes through the pipeline.
+  struct Feed {
+    std::function<MicroBatch(int microbatch)> next;  ///< asked in rising order, when this rank comes to it
+    std::vector<at::Tensor> shapes;                  ///< an input of each shape, in the same order everywhere
+    Pipeline::Loss loss;
+    double gradient_scale = 1;
+  };
+  /// Begins the program from its first action.
+  void begin(Feed feed);
+  /// All of it.
+  void run(std::uint64_t number);
+  /// Up to and with the next update of this rank; at the end everything that was sent has been delivered.
+  void run_to_update(std::uint64_t number);
+  /// For programs that update in the middle: another one, between two feeds; and one that goes on where this
+  /// one is.
+  void set_program(schedule::Program program) { executor_.restart(std::move(program)); }
+  void go_on_with(schedule::Program program);
+  bool at_end() const { return executor_.at_end(); }
+  /// Sum of weight * loss of the forwards of the last stage since it was asked last; 0 on other ranks.
+  double take_loss();
+
+  at::Tensor evaluate(const at::Tensor& input);
+  void zero_grad();
+  /// Parameters (where there are several versions, the newest) and buffers of this rank.
+  Replica replica() const;
+
+  const schedule::Program& program() const { return executor_.program(); }
+  int last_stage() const { return static_cast<int>(stages_.size()) - 1; }
+  bool has(int stage) const { return mine_.contains(stage); }
+  const std::vector<Pipeline::StageLayers>& stages() const { return stages_; }
+  bool shares_parameters() const { return tied_.any(); }
+  int peak_live() const { return peak_live_; }
+  Pipeline::Staleness staleness() const { return staleness_; }
+  std::set<std::string> unsplit() const;
+  double waited_s() const;
+
+ private:
+  using Action = schedule::Action;
+  /// A tensor of one micro-batch at one stage.
+  using Place = std::pair<int, int>;
+  using Tensors = std::map<Place, at::Tensor>;
+  using Arrivals = std::map<Place, Arrival>;
+
+  void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
+  void replicate(const comm::Group& data, DataParallelOptions options);
+  void check_versions(const PipelineGroups& groups) const;
+  void find_versions();
+  ActionHandlers handlers();
+
+  bool is_asynchronous() const { return program().update_every > 0; }
+  const std::vector<Action>& actions() const {
+    return program().ranks[static_cast<std::size_t>(group_.rank())];
+  }
+  Stage& local(int stage) { return mine_.at(stage); }
+  /// Which rank runs the micro-batch there.
+  int rank_of(int stage, int microbatch) const { return runs_on_.at({stage, microbatch}); }
+  bool is_local(int stage, int microbatch) const { return rank_of(stage, microbatch) == group_.rank(); }
+  static Place place_of(const Action& action) { return {action.stage, action.microbatch}; }
+  static at::Tensor take(Tensors& tensors, const Place& place) { return tensors.extract(place).mapped(); }
+  at::Tensor take(Arrivals& arrivals, const Place& place) {
+    return transfers_.wait(std::move(arrivals.extract(place).mapped()));
+  }
+
+  const MicroBatch& microbatch(int number);
+  const MicroBatch& microbatch(const Action& action) { return microbatch(action.microbatch); }
+  bool is_empty(const Action& action) { return microbatch(action).input.size(0) == 0; }
+  std::optional<Transfers::Incoming> next_incoming();
+  void map_program();
+
+  void forward(const Action& action);
+  void backward(const Action& action);
+  void weight_gradient(const Action& action, const std::function<void()>& compute);
+  void use_version(const Action& action, const std::function<void()>& compute);
+  void update();
+  void check_output(const Action& action, const at::Tensor& output);
+  at::Tensor loss_of(const at::Tensor& output, int microbatch);
+
+  comm::Group group_;
+  const std::function<void()> update_;
+  const std::vector<Pipeline::StageLayers> stages_;
+  std::map<int, Stage> mine_;                        ///< by the number of the stage
+  std::map<int, DistributedDataParallel> replicas_;  ///< of my stages, where they have any and learn
+  std::optional<VersionedParameters> versions_;      ///< of my stage, where there are several
+  TiedParameters tied_;
+  Transfers transfers_;
+  Executor executor_;
+  OutputShapes shapes_;
+
+  // Of the program:
+  std::map<Place, int> runs_on_;
+  std::map<int, int> num_weight_gradients_;  ///< of each of my stages
+  std::vector<int> version_of_;              ///< of the weights, by micro-batch, where there are several
+
+  // Of the feed:
+  Feed feed_;
+  std::map<int, MicroBatch> batch_;  ///< those that this rank has not done with
+  int num_fed_ = 0;
+  std::vector<int> done_, done_before_;  ///< micro-batches since the last update, and the one before
+  std::size_t next_receive_ = 0;         ///< in actions(): where to look for the next receive
+  std::map<int, int> num_left_;          ///< weight gradients still to come
+  std::size_t num_steps_left_ = 0;       ///< stages whose STEP is still to come before the update
+  Arrivals inputs_, output_gradients_;   ///< what a stage gets
+  Tensors outputs_, input_gradients_;    ///< what it gives to another rank
+  std::vector<std::pair<double, at::Tensor>> losses_;  ///< weight and loss, in the order of the forwards
+  int peak_live_ = 0;
+  Pipeline::Staleness staleness_;
+};
+
+}  // namespace trireme::parallel
