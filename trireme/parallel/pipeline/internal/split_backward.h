@@ -1,7 +1,7 @@
 #pragma once
 // A backward in two parts, for the schedules that put the second where a rank would wait (zero bubble, arXiv
-// 2401.10241): first the gradients of a graph's inputs, later those of its weights. Both together run every
-// operator's kernels once, with the arguments they have in torch::autograd::backward, and give the same bits.
+// 2401.10241): first the gradients of a graph's inputs, later those of its weights. Both together ask
+// every operator for the gradients that torch::autograd::backward asks it for, and give the same bits.
 //
 // The graph is cut where a way to weights leaves the ways to the inputs: at a product, a convolution, the
 // addition of an embedding. libtorch's operators compute only those gradients that a run of the engine asks
