@@ -198,11 +198,15 @@ std::vector<ConfigKey> make_table() {
           "stages per rank, for schedules that can have several; 0: the schedule's own number",
           {.least = 0, .most = kMaxInt}),
       key("parallel.microbatches", &C::parallel, &ParallelOptions::microbatches,
-          "micro-batches of a pipeline, train.accumulation times per step; 0: four times its ranks",
+          "micro-batches of a pipeline, train.accumulation times per step; 0: four times its ranks, or what "
+          "an "
+          "asynchronous schedule needs",
           {.least = 0, .most = kMaxInt}),
       key("parallel.partition", &C::parallel, &ParallelOptions::partition,
           "where layers are cut: stages alike in time, in parameters, or in layers",
           {.names = partition_names}),
+      key("parallel.vertical_sync", &C::parallel, &ParallelOptions::vertical_sync,
+          "pipedream: a micro-batch sees the same version of the weights on all stages"),
       key("parallel.recompute", &C::parallel, &ParallelOptions::recompute,
           "a pipeline keeps the inputs of its stages and computes the rest again: less memory, more time"),
       key("parallel.bucket_mib", &C::parallel, &ParallelOptions::bucket_mib,

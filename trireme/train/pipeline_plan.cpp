@@ -10,6 +10,7 @@
 #include "trireme/base/files.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/plan/chain_cuts.h"
+#include "trireme/schedule/schedule_table.h"
 #include "trireme/train/layer_profile.h"
 #include "trireme/train/precision.h"
 
@@ -19,9 +20,29 @@ namespace {
 bool is_cut(const RunConfig& config) { return config.parallel.pipeline > 1; }
 
 /// 4 micro-batches per rank: bubbles of a fifth at most (Huang et al., arXiv 1811.06965, section 2.3).
+/// Without bubbles: as many as two versions of the weights need, or a micro-batch per update.
 int microbatches_of_a_round(const RunConfig& config) {
-  const std::int64_t asked = config.parallel.microbatches;
-  return static_cast<int>(asked > 0 ? asked : 4 * config.parallel.pipeline);
+  const std::int64_t asked = config.parallel.microbatches, ranks = config.parallel.pipeline;
+  if (asked > 0) return static_cast<int>(asked);
+  if (!is_asynchronous(config)) return static_cast<int>(4 * ranks);
+  return config.parallel.schedule == "pipedream-2bw" ? static_cast<int>(ranks) : 1;
+}
+
+/// What needs all stages to be at the same update.
+void check_asynchronous(const RunConfig& config) {
+  const auto refuse_if = [&](bool found, const std::string& what, const std::string& reason) {
+    require(!found, what, " with parallel.schedule = \"", config.parallel.schedule, "\": ", reason,
+            "; leave it out, or take a schedule that updates at the end");
+  };
+  refuse_if(config.train.clip_norm > 0, text("train.clip_norm = ", config.train.clip_norm),
+            "its stages update at different times, and the norm of all gradients together is never known");
+  refuse_if(scales_loss(config.train.precision), text("train.precision = \"", config.train.precision, "\""),
+            "its stages update at different times, and cannot decide together on the loss scale");
+  refuse_if(config.train.non_finite != "stop", text("train.non_finite = \"", config.train.non_finite, "\""),
+            "its stages update at different times, and cannot leave a step out together");
+  require(config.parallel.schedule != "1f1b-rr",
+          "the stages of 1f1b-rr update at different rates, and a run ",
+          "counts steps of the whole model: parallel::Pipeline runs it, the trainer does not");
 }
 
 schedule::Program program_from(const RunConfig& config) {
@@ -70,6 +91,11 @@ at::Tensor microbatch_of(const RunConfig& config, const comm::Context& context,
 
 }  // namespace
 
+bool is_asynchronous(const RunConfig& config) {
+  const std::string& name = config.parallel.schedule;
+  return is_cut(config) && !name.ends_with(".csv") && schedule::find_schedule(name).asynchronous;
+}
+
 int num_replicas(const RunConfig& config, int world_size) {
   const std::int64_t per_replica = config.parallel.pipeline, asked = config.parallel.data;
   if (per_replica == 1) {
@@ -83,6 +109,9 @@ int num_replicas(const RunConfig& config, int world_size) {
           asked == 0 ? std::string() : text(" x parallel.data = ", asked), " does not fit ", world_size,
           world_size == 1 ? " rank" : " ranks", "; start it with -n ",
           per_replica * std::max<std::int64_t>(asked, 1), asked == 0 ? " or a multiple of it" : "");
+  require(world_size == per_replica || !is_asynchronous(config), "parallel.schedule = \"",
+          config.parallel.schedule, "\" updates each stage on its own time: ", world_size / per_replica,
+          " pipelines side by side cannot share gradients; start it with -n ", per_replica);
   return static_cast<int>(world_size / per_replica);
 }
 
@@ -92,6 +121,7 @@ parallel::PipelineOptions pipeline_options(const RunConfig& config) {
       .num_microbatches = microbatches_of_a_round(config),
       .num_chunks = static_cast<int>(config.parallel.chunks),
       .num_rounds = static_cast<int>(config.train.accumulation),
+      .vertical_sync = config.parallel.vertical_sync,
       .recompute = config.parallel.recompute,
       .convolution_rule = config.train.convolution_rule,
       .data_parallel = {
@@ -137,6 +167,7 @@ void check_pipeline(const RunConfig& config, model::Model& model) {
   if (!is_cut(config)) return;
   const std::size_t num_layers = layers_for(config, model).size();
   try {
+    if (is_asynchronous(config)) check_asynchronous(config);
     const schedule::Program program = program_of(config);
     require(program.num_stages <= static_cast<int>(num_layers), "schedule '", program.name, "' has ",
             program.num_stages, " stages, the model only ", num_layers,

@@ -20,6 +20,9 @@ int num_replicas(const RunConfig& config, int world_size);
 /// InvalidArgument, DataError.
 parallel::PipelineOptions pipeline_options(const RunConfig& config);
 
+/// Whether stages update while micro-batches are under way. Throws InvalidArgument: an unknown schedule.
+bool is_asynchronous(const RunConfig& config);
+
 /// Micro-batches of one replica in a step. Throws as pipeline_options() does.
 int num_microbatches(const RunConfig& config);
 

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/scalar_tensor.h>
 
+#include <deque>
+
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
@@ -56,15 +58,18 @@ class Run {
       if (const Destinations due = destinations_due(); !due.empty()) save(due);
       if (saver_) saver_->check();
     }
-    take(trainer_.last_report(), times_);
+    while (!trainer_.drained()) step(/*stop_signal=*/0);
+    take_all();
   }
 
   RunResult finish();
 
  private:
   void step(int stop_signal);
-  /// `at`: what had passed when the step of the report was over.
-  void take(const std::optional<StepReport>& report, StepTimes at);
+  void take(const std::optional<StepReport>& report);
+  void take_all() {
+    while (const std::optional<StepReport> report = trainer_.last_report()) take(report);
+  }
   void evaluate();
   Destinations destinations_due();
   Destination newest() const { return {folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep)}; }
@@ -85,6 +90,7 @@ class Run {
   std::optional<RunRecorder> recorder_;               ///< on rank 0
   std::optional<checkpoint::BackgroundSaver> saver_;  ///< on rank 0 of a run that saves asynchronously
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
+  std::deque<StepTimes> ended_;                       ///< behind steps whose reports are still to come
   Progress progress_;
   std::optional<Evaluation> evaluation_;
   std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
@@ -103,24 +109,26 @@ StepTimes operator-(const StepTimes& a, const StepTimes& b) {
 }
 
 void Run::step(int stop_signal) {
-  const StepTimes before = times_;
   const double begin_s = now_s();
-  const std::optional<StepReport> of_step_before = trainer_.step(stop_signal);
+  const std::optional<StepReport> of_older_step = trainer_.step(stop_signal);
   times_.steps_s += now_s() - begin_s;
   times_.steps += 1;
   times_.data_wait_s = trainer_.data_wait_s();
   times_.comm_wait_s = trainer_.comm_wait_s();
-  take(of_step_before, before);
+  ended_.push_back(times_);
+  take(of_older_step);
 }
 
-void Run::take(const std::optional<StepReport>& report, StepTimes at) {
+void Run::take(const std::optional<StepReport>& report) {
   if (!report) return;
+  StepTimes at = ended_.front();  // of its step
+  ended_.pop_front();
   times_.samples += report->samples;
   at.samples = times_.samples;
   if (!report->skipped) {
     progress_.epoch_loss.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->samples);
   }
-  stop_signal_ = report->stop_signal;
+  if (stop_signal_ == 0) stop_signal_ = report->stop_signal;
   if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);
   if (!recorder_ ||
       (report->step % config_.run.log_every_steps != 0 && report->step != trainer_.total_steps())) {
@@ -131,7 +139,7 @@ void Run::take(const std::optional<StepReport>& report, StepTimes at) {
 }
 
 void Run::evaluate() {
-  take(trainer_.last_report(), times_);
+  take_all();
   evaluation_ = trainer_.evaluate();
   evaluated_step_ = trainer_.steps_done();
   if (recorder_) recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
@@ -159,7 +167,7 @@ Destinations Run::destinations_due() {
 
 /// The report of the last step comes first: nothing that has diverged is saved.
 void Run::save(const Destinations& destinations) {
-  take(trainer_.last_report(), times_);
+  take_all();
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
                                    {"step", trainer_.steps_done()});

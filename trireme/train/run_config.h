@@ -59,6 +59,7 @@ struct ParallelOptions {
   std::int64_t chunks = 0;                  ///< stages per rank; 0: the schedule's default
   std::int64_t microbatches = 0;            ///< of a pipeline; 0: four times its ranks
   std::string partition = "auto";           ///< where the layers are cut: a name of partition_names()
+  bool vertical_sync = false;               ///< pipedream: one version of the weights per micro-batch
   bool recompute = false;                   ///< activations are computed again for the backward
   double bucket_mib = 25;                   ///< gradients reduced in one piece
   std::string compression = "none";         ///< a name of parallel::comm_hook_names()

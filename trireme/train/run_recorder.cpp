@@ -60,6 +60,9 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last) {
                                       {"samples_per_s", static_cast<double>(since_last.samples) / steps_s}}};
   if (report.grad_norm) record.fields.emplace_back("grad_norm", *report.grad_norm);
   if (report.loss_scale) record.fields.emplace_back("loss_scale", *report.loss_scale);
+  if (report.staleness) record.fields.emplace_back("staleness", std::int64_t{*report.staleness});
+  if (report.weight_versions)
+    record.fields.emplace_back("weight_versions", std::int64_t{*report.weight_versions});
   if (report.skipped) record.fields.emplace_back("skipped", std::int64_t{1});
   record.fields.emplace_back("data_wait", since_last.data_wait_s / steps_s);
   record.fields.emplace_back("comm_wait", since_last.comm_wait_s / steps_s);

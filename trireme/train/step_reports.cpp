@@ -14,12 +14,18 @@ enum Slot { kLoss, kHoles, kInterrupts, kTerminations, kFirstRank };
 
 }  // namespace
 
-StepReports::StepReports(comm::Group group)
-    : group_(std::move(group)), votes_(group_.allocate(kFirstRank + group_.size(), at::kDouble)) {}
+StepReports::StepReports(comm::Group group, int depth)
+    : group_(std::move(group)), depth_(static_cast<std::size_t>(depth)) {
+  for (int i = 0; i < depth; ++i) spare_.push_back(group_.allocate(kFirstRank + group_.size(), at::kDouble));
+}
 
-void StepReports::start(const StepReport& mine) {
-  double* votes = votes_.data_ptr<double>();
-  std::fill_n(votes, votes_.numel(), 0.0);
+std::optional<StepReport> StepReports::start(const StepReport& mine) {
+  std::optional<StepReport> oldest;
+  if (under_way_.size() == depth_) oldest = finish();
+  Exchange exchange{.report = mine, .votes = std::move(spare_.back()), .pending = {}};
+  spare_.pop_back();
+  double* votes = exchange.votes.data_ptr<double>();
+  std::fill_n(votes, exchange.votes.numel(), 0.0);
   if (std::isfinite(mine.loss) && std::isfinite(mine.grad_norm.value_or(0))) {
     votes[kLoss] = mine.loss;
   } else if (mine.skipped) {
@@ -29,15 +35,19 @@ void StepReports::start(const StepReport& mine) {
   }
   votes[kInterrupts] = mine.stop_signal == SIGINT;
   votes[kTerminations] = mine.stop_signal == SIGTERM;
-  report_ = mine;
-  pending_ = group_.all_reduce_async(votes_);
+  exchange.pending = group_.all_reduce_async(exchange.votes);
+  under_way_.push_back(std::move(exchange));
+  return oldest;
 }
 
 std::optional<StepReport> StepReports::finish() {
-  if (!report_) return std::nullopt;
-  StepReport report = *std::exchange(report_, std::nullopt);
-  pending_.wait();
-  const double* votes = votes_.data_ptr<double>();
+  if (under_way_.empty()) return std::nullopt;
+  Exchange exchange = std::move(under_way_.front());
+  under_way_.pop_front();
+  exchange.pending.wait();
+  StepReport report = exchange.report;
+  spare_.push_back(exchange.votes);
+  const double* votes = exchange.votes.const_data_ptr<double>();
   std::vector<std::string> diverged;
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (votes[kFirstRank + rank] > 0) diverged.push_back(std::to_string(rank));

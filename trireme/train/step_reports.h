@@ -5,7 +5,9 @@
 // rank waits. One thread; collective like the all-reduce below it.
 
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <vector>
 
 #include "trireme/comm/group.h"
 
@@ -19,26 +21,37 @@ struct StepReport {
   std::int64_t samples = 0;                         ///< of the global batch
   std::optional<double> grad_norm = std::nullopt;   ///< where it was computed; before clipping
   std::optional<double> loss_scale = std::nullopt;  ///< with which the step was done; only in fp16
+  /// Asynchronous pipelines, of this rank's stage: most updates between a forward and its backward, and most
+  /// versions of the weights in memory, so far.
+  std::optional<int> staleness = std::nullopt, weight_versions = std::nullopt;
   bool skipped = false;  ///< gradients were not finite, and nothing was updated; the same on all ranks
   int stop_signal = 0;   ///< 0, SIGINT or SIGTERM
 };
 
 class StepReports {
  public:
-  explicit StepReports(comm::Group group);
+  /// `depth`: exchanges under way at most. Above 1 it is for ranks that come to a step at different times (an
+  /// asynchronous pipeline): decisions are as many steps late.
+  explicit StepReports(comm::Group group, int depth = 1);
 
-  /// Starts the exchange of this rank's part. The one before has to be finished.
-  void start(const StepReport& mine);
-  /// Waits for the exchange under way; nothing when there is none. The loss of a step that was skipped may be
-  /// no number. Throws DivergedError that names step and ranks when that of another step, or its gradient
-  /// norm, is not finite; CommError.
+  /// Starts the exchange of this rank's part; returns finish() of the oldest one where `depth` are under way.
+  std::optional<StepReport> start(const StepReport& mine);
+  /// Waits for the oldest exchange under way; nothing when there is none. The loss of a step that was skipped
+  /// may be no number. Throws DivergedError that names step and ranks when that of another step, or its
+  /// gradient norm, is not finite; CommError.
   std::optional<StepReport> finish();
 
  private:
+  struct Exchange {
+    StepReport report;
+    at::Tensor votes;  ///< loss, ranks with SIGINT, ranks with SIGTERM, then per rank: 1 if not finite
+    comm::Pending pending;
+  };
+
   comm::Group group_;
-  at::Tensor votes_;  ///< loss, ranks with SIGINT, ranks with SIGTERM, then per rank: 1 if not finite
-  comm::Pending pending_;
-  std::optional<StepReport> report_;
+  const std::size_t depth_;
+  std::vector<at::Tensor> spare_;  ///< votes of no exchange
+  std::deque<Exchange> under_way_;
 };
 
 }  // namespace trireme::train

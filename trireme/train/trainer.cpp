@@ -2,8 +2,11 @@
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/tensor_match.h"
@@ -64,6 +67,14 @@ at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
   return at::cross_entropy_loss(logits, target.flatten(), {}, at::Reduction::Sum);
 }
 
+/// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
+StepReports make_reports(const RunConfig& config, comm::Context& context) {
+  if (!is_asynchronous(config)) return StepReports(context.world());
+  std::vector<int> everybody(static_cast<std::size_t>(context.world_size()));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  return StepReports(*context.new_group(everybody, "reports"), context.world_size());
+}
+
 optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
   optim::NamedTensors gradients;
   for (const auto& [name, parameter] : parameters) gradients.emplace_back(name, parameter.grad());
@@ -93,7 +104,7 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
       total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
       optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config, total_steps_)),
-      reports_(context.world()) {
+      reports_(make_reports(config, context)) {
   if (scales_loss(config.train.precision)) scaler_.emplace(config.scaler);
   if (config.train.ema_decay > 0) average_.emplace(parameters_, config.train.ema_decay);
 }
@@ -109,23 +120,78 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   telemetry::TraceBuffer* trace = telemetry::main_of(context_.trace());
   if (trace != nullptr) trace->trace().begin_step(step_ + 1);
   const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
-  context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
-  {
-    const telemetry::TraceScope waiting(trace, "data", "waiting for data");
-    batch_ = loader_.next();
-  }
   report_ = {.step = step_ + 1,
              .lr = learning_rate_->at(step_),
-             .samples = batch_.global_size,
+             .samples = samples_of_step(step_),
              .stop_signal = stop_signal};
+  is_asynchronous(config_) ? advance_stream() : run_step();
+  step_ = report_.step;
+  const std::optional<StepReport> older = reports_.start(report_);
+  if (older && older->stop_signal != 0 && is_asynchronous(config_))
+    pipeline_.finish_after(static_cast<int>(step_ - stream_begin_) + pipeline_.asynchronous_margin());
+  return older;
+}
+
+void Trainer::run_step() {
+  batch_ = next_batch();
   pipeline_.zero_grad();
   report_.loss = pipeline_.accumulate(
       weighed(), cross_entropy,
       {.gradient_scale = scaler_ ? scaler_->scale() : 1, .number = static_cast<std::uint64_t>(report_.step)});
-  step_ = report_.step;
-  std::optional<StepReport> before = reports_.finish();
-  reports_.start(report_);
-  return before;
+}
+
+void Trainer::advance_stream() {
+  if (pipeline_.drained()) start_stream();
+  report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
+  const parallel::Pipeline::Staleness staleness = pipeline_.staleness();
+  report_.staleness = staleness.updates;
+  report_.weight_versions = staleness.versions;
+}
+
+void Trainer::start_stream() {
+  stream_begin_ = step_;
+  const int per_step = num_microbatches(config_);
+  parallel::Pipeline::Stream stream{
+      .num_updates = static_cast<int>(next_drain() - step_), .next = {}, .shapes = {}, .loss = cross_entropy};
+  stream.next = [this, per_step](int m) {
+    if (m % per_step == 0) batch_ = next_batch();
+    return weighed()[static_cast<std::size_t>(m % per_step)];
+  };
+  // The last batch of an epoch may be a smaller one.
+  const std::int64_t first = 0;
+  const at::Tensor sample = data_.train->get_batch({&first, 1}).input;
+  std::set<std::int64_t> sizes;
+  for (const std::int64_t step : {step_, next_drain() - 1}) {
+    for (int m = 0; m < per_step; ++m)
+      sizes.insert(data::slice_of(samples_of_step(step), m, per_step).size());
+  }
+  sizes.erase(0);
+  for (const std::int64_t size : sizes) {
+    std::vector<std::int64_t> shape = sample.sizes().vec();
+    shape[0] = size;
+    stream.shapes.push_back(at::zeros(shape, sample.options()));
+  }
+  pipeline_.start(std::move(stream));
+}
+
+std::int64_t Trainer::next_drain() const {
+  std::int64_t next = total_steps_;
+  for (const std::int64_t every :
+       {steps_per_epoch(), config_.eval.every_steps, config_.checkpoint.every_steps}) {
+    if (every > 0) next = std::min(next, (step_ / every + 1) * every);
+  }
+  return next;
+}
+
+std::int64_t Trainer::samples_of_step(std::int64_t step) const {
+  const std::int64_t begin = step % steps_per_epoch() * config_.train.global_batch;
+  return std::min(config_.train.global_batch, data_.train->size() - begin);
+}
+
+data::StepBatch Trainer::next_batch() {
+  const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
+  context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
+  return loader_.next();
 }
 
 std::vector<parallel::MicroBatch> Trainer::weighed() const {
@@ -160,7 +226,9 @@ void Trainer::update() {
   if (report_.skipped) return;
   if (observer_) observer_(gradients_of(parameters_));
   const bool clips = config_.train.clip_norm > 0;
-  if (clips || report_.step % config_.run.log_every_steps == 0) report_.grad_norm = gradient_norm_.measure();
+  const bool logs = report_.step % config_.run.log_every_steps == 0;
+  // Stages that update on their own time have no gradients at the same time.
+  if (clips || (logs && !is_asynchronous(config_))) report_.grad_norm = gradient_norm_.measure();
   if (clips) optim::clip_to_norm(parameters_, *report_.grad_norm, config_.train.clip_norm);
   optimizer_->step(report_.lr);
   if (average_) average_->update();

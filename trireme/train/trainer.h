@@ -46,10 +46,16 @@ class Trainer {
   bool finished() const { return step_ >= total_steps_; }
 
   /// One step. `stop_signal` is what this rank was asked (0: nothing). Returns the report of the step before,
-  /// none for the first. Throws DivergedError, CommError, DataError.
+  /// none for the first. Of an asynchronous pipeline: up to and with this rank's next update; the report is
+  /// some steps older. Throws DivergedError, CommError, DataError.
   std::optional<StepReport> step(int stop_signal = 0);
-  /// The report of the last step.
+  /// The oldest report that is still to come; none when all have come.
   std::optional<StepReport> last_report() { return reports_.finish(); }
+
+  /// Whether all ranks have done the same steps, as evaluation and checkpoints need it. An asynchronous
+  /// pipeline is drained at the end of an epoch, where the configuration evaluates or saves, and soon after a
+  /// report with a stop signal; others are always.
+  bool drained() const { return pipeline_.drained(); }
 
   /// Accuracy and loss on the test data. A learning rate that follows a metric follows that loss.
   Evaluation evaluate();
@@ -91,6 +97,12 @@ class Trainer {
 
  private:
   parallel::PipelineOptions options_of_pipeline();
+  void run_step();
+  void advance_stream();
+  void start_stream();
+  std::int64_t next_drain() const;
+  std::int64_t samples_of_step(std::int64_t step) const;
+  data::StepBatch next_batch();
   /// The micro-batches of the batch at hand, their losses weighed so that they add up to its mean.
   std::vector<parallel::MicroBatch> weighed() const;
   /// False when the step has to be left out.
@@ -118,7 +130,8 @@ class Trainer {
 
   std::function<void(const optim::NamedTensors&)> observer_;
   std::vector<std::function<void()>> before_changes_;
-  std::int64_t step_ = 0;  ///< steps done
+  std::int64_t step_ = 0;          ///< steps done
+  std::int64_t stream_begin_ = 0;  ///< of an asynchronous pipeline: those before it was started
   data::StepBatch batch_;
   StepReport report_;
 };

@@ -158,6 +158,9 @@ Comparison verify(const RunConfig& config, comm::Context& context, const data::D
   require(context.world_size() >= 2 || config.train.accumulation >= 2,
           "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with "
           "-n 2");
+  require(!is_asynchronous(config), "parallel.schedule = \"", config.parallel.schedule,
+          "\" computes with older weights than one rank would, by design: there is no serial run that it is "
+          "to equal step by step; verify a schedule that updates at the end");
   Recorder parallel(config, context, data, make_own);
   std::shared_ptr<comm::Context> alone;
   std::unique_ptr<Recorder> serial;

@@ -5,6 +5,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cmath>
+#include <csignal>
 #include <mutex>
 
 #include "tests/support/temporary_folder.h"
@@ -265,6 +266,64 @@ TEST_F(PipelineRuns, FilesHoldTheWholeModelWhateverTheCut) {
   }
 }
 
+/// 24 steps, drained every 6 of them: the end of an epoch and checkpoints.
+class AsynchronousRuns : public PipelineRuns, public testing::WithParamInterface<const char*> {
+ protected:
+  RunConfig asynchronous(const std::string& name, int stages = 3) const {
+    RunConfig config = PipelineRuns::config(name, stages);
+    config.parallel.schedule = GetParam();
+    config.parallel.microbatches = 0;
+    config.parallel.vertical_sync = false;
+    config.train.clip_norm = 0;
+    config.train.max_steps = 24;
+    config.train.global_batch = 60;
+    config.eval.every_steps = 12;
+    config.checkpoint.every_steps = 6;
+    return config;
+  }
+};
+
+TEST_P(AsynchronousRuns, GoOnFromACheckpointWithTheBitsOfAnUndisturbedRun) {
+  const RunResult whole = run(3, asynchronous("whole"));
+  EXPECT_EQ(whole.status, "completed");
+  EXPECT_EQ(whole.steps, 24);
+  EXPECT_LT(whole.train_loss, 2.2) << "it learns: ten classes by chance have a loss of 2.3";
+  RunConfig half = asynchronous("half");
+  half.train.max_steps = 12;
+  run(3, half);
+  EXPECT_EQ(run(3, asynchronous("half"), RunStart::kResume).weights_xxh3, whole.weights_xxh3);
+  const std::string metrics = read_file(folder_.path() / "whole" / "metrics.jsonl");
+  EXPECT_THAT(metrics, HasSubstr(R"("staleness":)"));
+  EXPECT_THAT(metrics, HasSubstr(R"("weight_versions":)"));
+}
+
+TEST_P(AsynchronousRuns, AreDrainedAndSavedSoonAfterTheyAreAskedToStop) {
+  RunConfig config = asynchronous("asked");
+  config.train.max_steps = 400;
+  config.eval.every_steps = 400;
+  config.checkpoint.every_steps = 400;
+  RunResult result;
+  const StopRequest stop;
+  comm::run_ranks_as_threads(3, [&](comm::Context& context) {
+    RunCallbacks callbacks;
+    callbacks.on_step = [&](const StepReport& report) {
+      if (report.step == 5 && context.rank() == 1) ::raise(SIGTERM);
+    };
+    const RunResult mine = run_training(config, context, {.stop = &stop, .callbacks = callbacks});
+    if (context.is_main()) result = mine;
+  });
+  EXPECT_EQ(result.status, "interrupted");
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+  EXPECT_GT(result.steps, 5);
+  EXPECT_LT(result.steps, 40);
+  config.train.max_steps = result.steps + 6;
+  const RunResult rest = run(3, config, RunStart::kResume);
+  EXPECT_EQ(rest.status, "completed");
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, AsynchronousRuns, testing::Values("pipedream", "pipedream-2bw"),
+                         [](const auto& param) { return test_name(param.param); });
+
 TEST(PipelineConfig, WhatCannotWorkIsRefusedBeforeAnyRankStarts) {
   const auto error_of = [](int ranks, const std::function<void(RunConfig&)>& change) -> std::string {
     RunConfig config = cut_config(2);
@@ -287,7 +346,24 @@ TEST(PipelineConfig, WhatCannotWorkIsRefusedBeforeAnyRankStarts) {
               HasSubstr("it needs at least 33 samples"));
   EXPECT_THAT(error_of(2, [](RunConfig& c) { c.parallel.schedule = "1f2b"; }),
               HasSubstr("did you mean '1f1b'?"));
-  EXPECT_THAT(error_of(2, [](RunConfig& c) { c.parallel.schedule = "1f1b-rr"; }), HasSubstr("1f1b-rr"));
+  const auto of_pipedream = [&](int ranks, const std::function<void(RunConfig&)>& change) {
+    return error_of(ranks, [&](RunConfig& c) {
+      c.parallel.schedule = "pipedream";
+      c.parallel.microbatches = 0;
+      c.train.clip_norm = 0;
+      change(c);
+    });
+  };
+  EXPECT_EQ(of_pipedream(2, [](RunConfig&) {}), "nothing");
+  EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.train.clip_norm = 1; }),
+              AllOf(HasSubstr("train.clip_norm = 1"), HasSubstr("different times")));
+  EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.train.precision = "fp16"; }), HasSubstr("loss scale"));
+  EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.train.non_finite = "skip"; }),
+              HasSubstr("leave a step out"));
+  EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.train.accumulation = 2; }), HasSubstr("flush"));
+  EXPECT_THAT(of_pipedream(4, [](RunConfig&) {}), HasSubstr("cannot share gradients; start it with -n 2"));
+  EXPECT_THAT(of_pipedream(2, [](RunConfig& c) { c.parallel.schedule = "1f1b-rr"; }),
+              HasSubstr("different rates"));
   EXPECT_THAT(error_of(16, [](RunConfig& c) { c.parallel.pipeline = 16; }),
               AllOf(HasSubstr("16 stages"), HasSubstr("only 9 layers")));
 }
