@@ -62,6 +62,16 @@ struct VerifyArguments {
 };
 Command verify_command(std::function<int(const VerifyArguments&)> run);
 
+struct ProfileArguments {
+  std::string file;
+  std::vector<std::string> overrides;
+  std::int64_t samples = 0;  ///< of a micro-batch; 0: the configuration's
+  std::int64_t repeats = 5;
+  std::string output;  ///< file of the profile; empty: none
+  bool json = false;
+};
+Command profile_command(std::function<int(const ProfileArguments&)> run);
+
 struct CheckpointArguments {
   std::string action;  ///< inspect, verify, export or import
   std::string path;

@@ -30,6 +30,7 @@ std::vector<Command> commands(const Arguments& arguments) {
           verify_command([arguments](const VerifyArguments&) { return hand_over(arguments); }),
           checkpoint_command([arguments](const CheckpointArguments&) { return hand_over(arguments); }),
           runs_command(),
+          profile_command([arguments](const ProfileArguments&) { return hand_over(arguments); }),
           plan_command(),
           launch_command(arguments),
           doctor_command(),

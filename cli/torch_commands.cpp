@@ -5,6 +5,7 @@
 #include "cli/backends.h"
 #include "cli/checkpoint.h"
 #include "cli/command.h"
+#include "cli/profile.h"
 #include "cli/train.h"
 #include "cli/verify.h"
 #include "trireme/base/text.h"
@@ -12,7 +13,7 @@
 namespace trireme::cli {
 
 std::vector<Command> commands(const Arguments&) {
-  return {train_command(run_train), verify_command(run_verify), checkpoint_command(run_checkpoint),
+  return {train_command(run_train), verify_command(run_verify), profile_command(run_profile), checkpoint_command(run_checkpoint),
           backends_command(list_backends)};
 }
 

@@ -48,11 +48,28 @@ int kill_rank_at(ChildProcess& launcher, int step, std::size_t rank) {
   return pids[rank];
 }
 
-TEST_F(TrainRestart, EndsWithTheBitsOfAnUninterruptedRun) {
-  const ChildResult quiet = run(command("quiet", 0), {}, 90);
+/// How the two ranks share the work.
+struct Sharing {
+  const char* name;
+  std::vector<std::string> settings;
+};
+
+std::ostream& operator<<(std::ostream& out, const Sharing& sharing) { return out << sharing.name; }
+
+class TrainRestartOf : public TrainRestart, public testing::WithParamInterface<Sharing> {
+ protected:
+  std::vector<std::string> shared(const std::string& name, int restarts) const {
+    std::vector<std::string> words = command(name, restarts);
+    for (const std::string& setting : GetParam().settings) words.insert(words.end(), {"--set", setting});
+    return words;
+  }
+};
+
+TEST_P(TrainRestartOf, EndsWithTheBitsOfAnUninterruptedRun) {
+  const ChildResult quiet = run(shared("quiet", 0), {}, 90);
   ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
 
-  ChildProcess launcher(command("disturbed", 2));
+  ChildProcess launcher(shared("disturbed", 2));
   const int first = kill_rank_at(launcher, 100, 1);
   const int second = kill_rank_at(launcher, 200, 0);  // the one that writes checkpoints and metrics
   const ChildResult result = launcher.wait(90);
@@ -71,6 +88,14 @@ TEST_F(TrainRestart, EndsWithTheBitsOfAnUninterruptedRun) {
   EXPECT_EQ(found.losses, expected.losses);
   EXPECT_EQ(found.train_loss, expected.train_loss);
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, TrainRestartOf,
+    testing::Values(Sharing{"Data", {}},
+                    Sharing{"Pipeline", {"parallel.pipeline=2", "parallel.microbatches=4"}},
+                    Sharing{"PipeDream",
+                            {"parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"}}),
+    [](const auto& param) { return std::string(param.param.name); });
 
 // Nobody is left to save anything: launcher and ranks are killed at once, ten times, anywhere in a step, in a
 // checkpoint's writing or between; the same command with --resume goes on each time.

@@ -25,6 +25,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "checkpoint", "--help"}).out, golden("help_checkpoint"));
   EXPECT_EQ(run({bin("trireme"), "runs", "--help"}).out, golden("help_runs"));
   EXPECT_EQ(run({bin("trireme"), "plan", "--help"}).out, golden("help_plan"));
+  EXPECT_EQ(run({bin("trireme"), "profile", "--help"}).out, golden("help_profile"));
 }
 
 /// A folder with a completed run, one that was killed, and one that is no run; times and all.

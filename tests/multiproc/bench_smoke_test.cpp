@@ -49,6 +49,21 @@ TEST(BenchSmoke, SplitBackwardGivesALinePerStage) {
   for (const auto& value : values) EXPECT_GT(value.at("parts_over_whole").get<double>(), 0);
 }
 
+TEST(BenchSmoke, ExecutorGivesMicrosecondsPerAction) {
+  const auto values = values_of({bin("bench_executor"), "--smoke"});
+  ASSERT_EQ(values.size(), 1u);
+  EXPECT_GT(values[0].at("executor_us").get<double>(), 0);
+  EXPECT_GT(values[0].at("pipeline_us").get<double>(), values[0].at("executor_us").get<double>());
+}
+
+TEST(BenchSmoke, PipelineMemoryGivesARatioPerRank) {
+  const auto values = values_of(
+      {bin("trireme"), "launch", "-n", "2", "--no-prefix", "--", bin("bench_pipeline_memory"), "--smoke"});
+  ASSERT_EQ(values.size(), 1u);
+  ASSERT_EQ(values[0].at("ranks").size(), 2u);
+  for (const auto& rank : values[0].at("ranks")) EXPECT_GT(rank.at("ratio").get<double>(), 0);
+}
+
 TEST(BenchSmoke, OptimizerStepGivesALinePerOptimizer) {
   const auto values = values_of({bin("bench_optimizer_step"), "--smoke"});
   ASSERT_EQ(values.size(), 8u);

@@ -69,6 +69,9 @@ class Profile {
   std::vector<std::size_t> num_layers_;    ///< before each cut
 };
 
+/// What parse_profile() reads, every figure as it is.
+std::string to_csv(const Profile& profile);
+
 /// Reads the states of a profile from text, first line the header
 /// `state,antichain,cum_compute_s,cum_activation_bytes,cum_parameter_bytes,output_activation_bytes,predecessor_states`,
 /// then one line per state, numbered from 0; predecessors are separated by a space. Throws DataError that

@@ -1,3 +1,4 @@
+#include <charconv>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -68,6 +69,30 @@ std::vector<std::string> lines_of(std::string_view csv) {
 }
 
 }  // namespace
+
+std::string to_csv(const Profile& profile) {
+  const auto figure = [](double number) {
+    char digits[40];
+    const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
+    return std::string(digits, end);
+  };
+  std::string csv(kHeader);
+  csv += '\n';
+  for (std::size_t number = 0; number < profile.num_states(); ++number) {
+    const State& state = profile.states()[number];
+    std::vector<std::string> before;
+    for (const std::size_t predecessor : state.predecessors) before.push_back(std::to_string(predecessor));
+    const std::vector<std::string> cells = {std::to_string(number),
+                                            state.name,
+                                            figure(state.compute_s),
+                                            figure(state.activation_bytes),
+                                            figure(state.parameter_bytes),
+                                            figure(state.output_bytes),
+                                            join(before, " ")};
+    csv += join(cells, ",") + '\n';
+  }
+  return csv;
+}
 
 Profile parse_profile(std::string_view csv) {
   const std::vector<std::string> lines = lines_of(csv);

@@ -61,6 +61,15 @@ std::shared_ptr<model::Model> prepared(const RunConfig& config, comm::Context& c
   return model;
 }
 
+/// Parameters of stages on other ranks give their memory back.
+void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) {
+  const at::NoGradGuard no_grad;
+  for (auto& item : module.named_parameters()) {
+    const auto is_item = [&](const auto& own) { return own.first == item.key(); };
+    if (std::none_of(mine.begin(), mine.end(), is_item)) item.value().set_data(item.value().new_empty({0}));
+  }
+}
+
 /// Summed over the targets. One row of logits per target: per sample, or per token of a text.
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
   const at::Tensor logits = output.to(at::kFloat).flatten(0, -2);
@@ -105,6 +114,7 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
       optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config, total_steps_)),
       reports_(make_reports(config, context)) {
+  release_others(*model_, parameters_);
   if (scales_loss(config.train.precision)) scaler_.emplace(config.scaler);
   if (config.train.ema_decay > 0) average_.emplace(parameters_, config.train.ema_decay);
 }

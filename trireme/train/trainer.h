@@ -79,7 +79,7 @@ class Trainer {
     return average_ ? std::make_unique<optim::ExponentialMovingAverage::SwapScope>(*average_) : nullptr;
   }
 
-  /// The whole model. On a rank of a pipeline, only the layers of its stages are trained.
+  /// The model. On a rank of a pipeline only the parameters of its own stages have values: others are empty.
   model::Model& model() { return *model_; }
   /// Of this rank: in the model's order, where it is not cut.
   const optim::NamedTensors& parameters() const { return parameters_; }

@@ -72,6 +72,27 @@ TEST(ProfileCsv, KnowsWhatIsDoneAtEachCut) {
   EXPECT_EQ(profile.states()[1].name, "b|a");
 }
 
+TEST(ProfileCsv, WhatIsWrittenIsReadBackFigureByFigure) {
+  const Profile profile(std::vector<Layer>{{.name = "a",
+                                            .forward_s = 0.1,
+                                            .backward_s = 1.0 / 3,
+                                            .activation_bytes = 3e9,
+                                            .parameter_bytes = 1,
+                                            .output_bytes = 7},
+                                           {.name = "b", .forward_s = 1e-7, .backward_s = 2e-7}});
+  const Profile read = parse_profile(to_csv(profile));
+  ASSERT_EQ(read.num_states(), profile.num_states());
+  for (std::size_t i = 0; i < read.num_states(); ++i) {
+    const State &found = read.states()[i], &expected = profile.states()[i];
+    EXPECT_EQ(found.name, expected.name);
+    EXPECT_EQ(found.compute_s, expected.compute_s);
+    EXPECT_EQ(found.activation_bytes, expected.activation_bytes);
+    EXPECT_EQ(found.parameter_bytes, expected.parameter_bytes);
+    EXPECT_EQ(found.output_bytes, expected.output_bytes);
+    EXPECT_EQ(found.predecessors, expected.predecessors);
+  }
+}
+
 TEST(ProfileCsv, TakesLineEndsOfWindows) {
   std::string csv = kDiamond;
   for (std::size_t at = 0; (at = csv.find('\n', at)) != std::string::npos; at += 2) csv.insert(at, "\r");

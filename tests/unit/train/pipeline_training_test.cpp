@@ -209,6 +209,17 @@ TEST(PipelineTraining, AGradientThatIsNoNumberOnOneStageLeavesTheStepOutOnAll) {
   }
 }
 
+TEST(PipelineTraining, ARankHoldsTheParametersOfItsOwnStagesAlone) {
+  const data::DataSource data = small_data();
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    Trainer trainer(cut_config(2), context, data);
+    std::int64_t held = 0, own = 0;
+    for (const at::Tensor& parameter : trainer.model().parameters()) held += parameter.numel();
+    for (const auto& [name, parameter] : trainer.parameters()) own += parameter.numel();
+    EXPECT_EQ(held, own);
+  });
+}
+
 TEST(PipelineTraining, AStepPastADivergedStageNamesTheRank) {
   RunConfig config = cut_config(2);
   config.optimizer.lr = 1e30;

@@ -1,0 +1,85 @@
+#include "cli/profile.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/host.h"
+#include "trireme/data/dataset.h"
+#include "trireme/train/layer_profile.h"
+#include "trireme/train/pipeline_plan.h"
+
+namespace trireme::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Samples of a micro-batch: what is asked for, or what the configuration gives one.
+std::int64_t samples_of(const ProfileArguments& arguments, const train::RunConfig& config) {
+  if (arguments.samples > 0) return arguments.samples;
+  return std::max<std::int64_t>(1, config.train.global_batch / train::num_microbatches(config));
+}
+
+at::Tensor input_of(const data::DataSource& data, std::int64_t samples) {
+  require(samples <= data.train->size(), "--samples ", samples, ": data set ", data.name, " has ",
+          data.train->size());
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(samples));
+  std::iota(indices.begin(), indices.end(), 0);
+  return data.train->get_batch(indices).input;
+}
+
+void print_table(const std::vector<plan::Layer>& layers) {
+  std::printf("%-24s %12s %12s %14s %14s %14s\n", "layer", "forward ms", "backward ms", "kept KiB",
+              "weights KiB", "output KiB");
+  for (const plan::Layer& layer : layers) {
+    std::printf("%-24s %12.3f %12.3f %14.1f %14.1f %14.1f\n", layer.name.c_str(), 1e3 * layer.forward_s,
+                1e3 * layer.backward_s, layer.activation_bytes / 1024, layer.parameter_bytes / 1024,
+                layer.output_bytes / 1024);
+  }
+}
+
+void print_json(const std::vector<plan::Layer>& layers, std::int64_t samples) {
+  ordered_json rows = ordered_json::array();
+  for (const plan::Layer& layer : layers) {
+    rows.push_back({{"layer", layer.name},
+                    {"forward_s", layer.forward_s},
+                    {"backward_s", layer.backward_s},
+                    {"activation_bytes", layer.activation_bytes},
+                    {"parameter_bytes", layer.parameter_bytes},
+                    {"output_bytes", layer.output_bytes}});
+  }
+  std::cout << ordered_json{{"samples", samples}, {"threads", at::get_num_threads()}, {"layers", rows}}.dump(
+                   2)
+            << std::endl;
+}
+
+}  // namespace
+
+int run_profile(const ProfileArguments& arguments) {
+  train::RunConfig config = train::load_run_config(arguments.file, arguments.overrides);
+  // Layer by layer, as a pipeline sees the model.
+  config.parallel.pipeline = std::max<std::int64_t>(config.parallel.pipeline, 2);
+  keep_freed_memory();
+  at::set_num_threads(static_cast<int>(std::max<std::int64_t>(config.comm.torch_threads, 1)));
+  const auto seed = static_cast<std::uint64_t>(config.run.seed);
+  const data::DataSource data = data::open_data(config.data, seed);
+  const auto model = model::make_model(config.model, data.input_shape, data.num_classes, seed);
+  const std::int64_t samples = samples_of(arguments, config);
+  const std::vector<plan::Layer> layers = train::profile_layers(
+      train::layers_for(config, *model), input_of(data, samples), static_cast<int>(arguments.repeats));
+  arguments.json ? print_json(layers, samples) : print_table(layers);
+  if (!arguments.output.empty()) {
+    write_file_atomic(arguments.output, plan::to_csv(plan::Profile(layers)));
+    if (!arguments.json)
+      std::printf("wrote %s, a profile that trireme plan reads\n", arguments.output.c_str());
+  }
+  return kExitOk;
+}
+
+}  // namespace trireme::cli
