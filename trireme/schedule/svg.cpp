@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <iomanip>
 
 #include "trireme/base/text.h"
 #include "trireme/schedule/draw.h"
+#include "trireme/schedule/internal/look.h"
 
 namespace trireme::schedule {
 namespace {
@@ -24,60 +23,6 @@ constexpr double kLeastForNumber = 11;
 constexpr std::string_view kStyle =
     "<style>.a{stroke:#fff;stroke-width:.8;rx:2px}.n{text-anchor:middle;font-size:10px;fill:#10222f}"
     ".w{fill:#fff}</style>\n";
-
-struct Look {
-  ActionKind kind;
-  std::string_view name;
-  std::string_view light, dark;  ///< first chunk of a rank, later chunks
-};
-
-constexpr std::array kLooks{
-    Look{ActionKind::kForward, "forward", "#7fb2e5", "#2f6fb0"},
-    Look{ActionKind::kBackward, "backward", "#8fd19e", "#3c8f54"},
-    Look{ActionKind::kBackwardInput, "input gradient", "#5fc3b6", "#23857a"},
-    Look{ActionKind::kBackwardWeight, "weight gradient", "#f2c879", "#c58a1f"},
-    Look{ActionKind::kRecompute, "recompute", "#c7b3e5", "#8464b8"},
-    Look{ActionKind::kStep, "step", "#e58f8f", "#b34a4a"},
-};
-
-const Look* look_of(ActionKind kind) {
-  const auto found =
-      std::find_if(kLooks.begin(), kLooks.end(), [&](const Look& look) { return look.kind == kind; });
-  return found == kLooks.end() ? nullptr : &*found;
-}
-
-/// Two decimals at most, none where they are zeros.
-std::string number(double value) {
-  std::string digits = text(std::fixed, std::setprecision(2), value);
-  digits.erase(digits.find_last_not_of('0') + 1);
-  if (digits.back() == '.') digits.pop_back();
-  return digits == "-0" ? "0" : digits;
-}
-
-std::string escaped(std::string_view plain) {
-  std::string xml;
-  for (const char c : plain) {
-    switch (c) {
-      case '&':
-        xml += "&amp;";
-        break;
-      case '<':
-        xml += "&lt;";
-        break;
-      case '>':
-        xml += "&gt;";
-        break;
-      case '"':
-        xml += "&quot;";
-        break;
-      default:
-        xml += c;
-    }
-  }
-  return xml;
-}
-
-std::string percent(double share) { return number(100 * share) + "%"; }
 
 class Drawing {
  public:
@@ -182,7 +127,7 @@ class Drawing {
   void legend(double y) {
     double x = kLeft;
     const bool chunks = program_.num_stages > static_cast<int>(program_.ranks.size());
-    for (const Look& look : kLooks) {
+    for (const Look& look : looks()) {
       const bool used = std::any_of(program_.ranks.begin(), program_.ranks.end(), [&](const auto& actions) {
         return std::any_of(actions.begin(), actions.end(),
                            [&](const Action& action) { return action.kind == look.kind; });

@@ -5,6 +5,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/telemetry/trace.h"
 
 namespace trireme::parallel {
 namespace {
@@ -43,6 +44,7 @@ void Transfers::post() {
 }
 
 void Transfers::wait_for(comm::Pending& pending) {
+  const telemetry::TraceScope span(telemetry::main_of(group_.trace()), "wait", "wait");
   const double begin_s = now_s();
   pending.wait();
   waited_s_ += now_s() - begin_s;

@@ -1,0 +1,33 @@
+#pragma once
+// What the drawings of this module have in common: the colours of actions, numbers and XML text.
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "trireme/schedule/action.h"
+
+namespace trireme::schedule {
+
+struct Look {
+  ActionKind kind;
+  std::string_view name;
+  std::string_view light, dark;  ///< first chunk of a rank, later chunks
+};
+
+/// Of every kind that is drawn.
+std::span<const Look> looks();
+
+/// Null: actions of this kind are not drawn.
+const Look* look_of(ActionKind kind);
+
+/// Two decimals at most, none where they are zeros.
+std::string number(double value);
+
+/// "12.5%"
+std::string percent(double share);
+
+/// Text for XML and HTML, attributes included.
+std::string escaped(std::string_view plain);
+
+}  // namespace trireme::schedule

@@ -1,0 +1,180 @@
+#include "trireme/schedule/timeline_page.h"
+
+#include <algorithm>
+#include <iomanip>
+
+#include "trireme/base/error.h"
+#include "trireme/schedule/internal/look.h"
+#include "trireme/schedule/internal/timeline_style.h"
+
+namespace trireme::schedule {
+namespace {
+
+constexpr double kWidth = 1200;
+constexpr double kLeft = 130;
+constexpr double kRight = 66;  ///< room for the shares of bubble
+constexpr double kTop = 22;
+constexpr double kRow = 22;
+constexpr double kBox = 18;
+constexpr double kBetweenRanks = 12;
+constexpr double kAxis = 24;
+constexpr double kBody = kWidth - kLeft - kRight;
+
+/// Milliseconds with four digits behind the point.
+std::string milliseconds(double seconds) {
+  return text(std::fixed, std::setprecision(4), std::max(0.0, 1e3 * seconds));
+}
+
+std::string duration(double seconds) { return number(1e3 * seconds) + " ms"; }
+
+/// A row of every rank: the plan, or a measured step.
+struct Layer {
+  std::string name;
+  TimedRanks ranks;
+  Span extent = {};
+  std::vector<double> bubbles = {};
+};
+
+Layer layer_of(std::string name, TimedRanks ranks) {
+  Layer layer{.name = std::move(name), .ranks = std::move(ranks)};
+  layer.extent = extent(layer.ranks);
+  layer.bubbles = bubble_shares(layer.ranks);
+  return layer;
+}
+
+std::vector<Layer> layers_of(const TimelinePage& page) {
+  const Program& program = page.program;
+  std::vector<Layer> layers;
+  layers.push_back(layer_of("planned", timed(program, simulate(program, page.costs))));
+  for (const MeasuredStep& step : page.steps) {
+    require(step.ranks.size() == program.ranks.size(), step.name, " was measured on ", step.ranks.size(),
+            " ranks, the program '", program.name, "' is for ", program.ranks.size());
+    layers.push_back(layer_of(step.name, step.ranks));
+  }
+  return layers;
+}
+
+class Chart {
+ public:
+  explicit Chart(const TimelinePage& page) : program_(page.program), layers_(layers_of(page)) {
+    for (const Layer& layer : layers_) end_s_ = std::max(end_s_, layer.extent.end - layer.extent.start);
+    if (end_s_ <= 0) end_s_ = 1e-3;
+  }
+
+  const std::vector<Layer>& layers() const { return layers_; }
+
+  std::string svg() const {
+    const auto num_ranks = static_cast<double>(program_.ranks.size());
+    const double of_rank = kRow * static_cast<double>(layers_.size()) + kBetweenRanks;
+    const double bottom = kTop + num_ranks * of_rank - kBetweenRanks + 4;
+    std::string body = text("<text class=\"share\" x=\"", number(kWidth),
+                            "\" y=\"14\">bubble</text>\n<g id=\"ticks\" data-top=\"", number(kTop - 4),
+                            "\" data-bottom=\"", number(bottom), "\"></g>\n");
+    std::string boxes;
+    for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
+      const double top = kTop + static_cast<double>(rank) * of_rank;
+      body += text("<text class=\"rank\" x=\"0\" y=\"", number(top + 13), "\">rank ", rank, "</text>\n");
+      for (std::size_t i = 0; i < layers_.size(); ++i)
+        row(layers_[i], rank, top + static_cast<double>(i) * kRow, body, boxes);
+    }
+    return text("<svg id=\"timeline\" class=\"plane\" viewBox=\"0 0 ", number(kWidth), " ",
+                number(bottom + kAxis), "\" data-left=\"", number(kLeft), "\" data-width=\"", number(kBody),
+                "\" data-end=\"", milliseconds(end_s_),
+                "\" role=\"img\">\n<defs><clipPath id=\"body\"><rect x=\"", number(kLeft),
+                "\" y=\"0\" width=\"", number(kBody), "\" height=\"", number(bottom),
+                "\"/></clipPath></defs>\n", body, "<g clip-path=\"url(#body)\">\n", boxes, "</g>\n</svg>\n");
+  }
+
+ private:
+  void row(const Layer& layer, std::size_t rank, double y, std::string& body, std::string& boxes) const {
+    body += text("<text x=\"56\" y=\"", number(y + 13), "\">", escaped(layer.name), "</text>\n<rect x=\"",
+                 number(kLeft), "\" y=\"", number(y), "\" width=\"", number(kBody), "\" height=\"",
+                 number(kBox), "\" fill=\"#eef1f4\"/>\n<text class=\"share\" x=\"", number(kWidth), "\" y=\"",
+                 number(y + 13), "\">", percent(layer.bubbles[rank]), "</text>\n");
+    for (const TimedAction& each : layer.ranks[rank]) {
+      const Look* look = look_of(each.action.kind);
+      if (look == nullptr) continue;
+      box(*look, {each.action, each.start_s - layer.extent.start, each.end_s - layer.extent.start}, y, boxes);
+    }
+  }
+
+  void box(const Look& look, const TimedAction& each, double y, std::string& boxes) const {
+    const double x = kLeft + each.start_s / end_s_ * kBody;
+    const double width = std::max((each.end_s - each.start_s) / end_s_ * kBody, 0.8);
+    const bool first_chunk = each.action.stage < static_cast<int>(program_.ranks.size());
+    boxes += text("<g class=\"b\" data-s=\"", milliseconds(each.start_s), "\" data-e=\"",
+                  milliseconds(each.end_s), "\"");
+    if (each.action.microbatch >= 0) boxes += text(" data-m=\"", each.action.microbatch, "\"");
+    boxes += text("><rect x=\"", number(x), "\" y=\"", number(y), "\" width=\"", number(width),
+                  "\" height=\"", number(kBox), "\" fill=\"", first_chunk ? look.light : look.dark,
+                  "\"><title>", schedule::to_text(each.action), ": ", duration(each.end_s - each.start_s),
+                  ", from ", duration(each.start_s), "</title></rect>");
+    if (each.action.microbatch >= 0) {
+      const std::string label = text(each.action.microbatch);
+      const bool fits = width >= 7 + 6.5 * static_cast<double>(label.size());
+      boxes += text("<text class=\"", first_chunk ? "n" : "n w", "\" x=\"", number(x + width / 2), "\" y=\"",
+                    number(y + 13), fits ? "\">" : "\" style=\"display:none\">", label, "</text>");
+    }
+    boxes += "</g>\n";
+  }
+
+  const Program& program_;
+  const std::vector<Layer> layers_;
+  double end_s_ = 0;
+};
+
+/// A line for each kind of action that any row has.
+std::string legend(const std::vector<Layer>& layers, const Program& program) {
+  const bool chunks = program.num_stages > static_cast<int>(program.ranks.size());
+  std::string keys = "<div class=\"keys\">";
+  for (const Look& look : looks()) {
+    const bool used = std::any_of(layers.begin(), layers.end(), [&](const Layer& layer) {
+      return std::any_of(layer.ranks.begin(), layer.ranks.end(), [&](const auto& actions) {
+        return std::any_of(actions.begin(), actions.end(),
+                           [&](const TimedAction& each) { return each.action.kind == look.kind; });
+      });
+    });
+    if (!used) continue;
+    keys += text("<span><i style=\"background:", look.light, "\"></i>");
+    if (chunks) keys += text("<i style=\"background:", look.dark, "\"></i>");
+    keys += text(look.name, "</span>");
+  }
+  if (chunks) keys += "<span>light: a rank's first stage, dark: later ones</span>";
+  return keys + "<span><i style=\"background:#eef1f4\"></i>bubble: nothing is computed</span></div>\n";
+}
+
+/// How long each row's step takes, and its bubbles.
+std::string table(const std::vector<Layer>& layers) {
+  std::string rows = "<table><tr><th></th><th>first start to last end</th>";
+  for (std::size_t rank = 0; rank < layers.front().ranks.size(); ++rank)
+    rows += text("<th>bubble, rank ", rank, "</th>");
+  rows += "</tr>\n";
+  for (const Layer& layer : layers) {
+    rows += text("<tr><td>", escaped(layer.name), "</td><td>",
+                 duration(layer.extent.end - layer.extent.start), "</td>");
+    for (const double share : layer.bubbles) rows += text("<td>", percent(share), "</td>");
+    rows += "</tr>\n";
+  }
+  return rows + "</table>\n";
+}
+
+}  // namespace
+
+std::string timeline_page(const TimelinePage& page) {
+  const Chart chart(page);
+  std::string html = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>";
+  html += text(escaped(page.title), "</title>\n<style>", kTimelineStyle, "</style></head>\n<body>\n<h1>",
+               escaped(page.title), "</h1>\n<p>Schedule ", escaped(page.program.name), ", ",
+               page.program.ranks.size(), " ranks, ", page.program.num_stages, " stages, ",
+               page.program.num_microbatches, " micro-batches. Planned: the program simulated with the mean ",
+               "times of the measured actions, messages taking no time. ", escaped(page.remark), "</p>\n");
+  html +=
+      "<div class=\"bar\"><button id=\"closer\">+</button><button id=\"wider\">&minus;</button><button "
+      "id=\"all\">all</button> milliseconds; wheel: zoom, drag: move, double click: all; a box under the "
+      "mouse "
+      "shows its micro-batch everywhere</div>\n";
+  html += chart.svg() + legend(chart.layers(), page.program) + table(chart.layers());
+  return html + text("<script>", kTimelineScript, "</script>\n</body></html>\n");
+}
+
+}  // namespace trireme::schedule
