@@ -12,19 +12,34 @@
 namespace trireme::cli {
 namespace {
 
+const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50"};
+
+/// An option of pipeline-resnet50, handed on as it is.
+struct PassedOption {
+  const char* name;
+  const char* type;  ///< null: a flag
+  const char* help;
+  std::string value = {};
+  bool given = false;
+};
+
 struct BenchArguments {
   std::string question;
   int num_ranks = 0;
   bool smoke = false;
+  std::vector<PassedOption> passed = {
+      {"--batch", "N", "Images of a step (default: 120)"},
+      {"--image-size", "N", "Their height and width (default: 64)"},
+      {"--splits", "N,...", "Images of a micro-batch (default: 1,3,5,8,10,12,20,40,60)"},
+      {"--repeats", "N", "Passes over all of them (default: 5)"},
+      {"--schedule", "NAME", "A schedule of two stages (default: 1f1b)"},
+      {"--no-convolution-rule", nullptr, "Small convolutions take the kernel that ATen chooses"},
+      {"--report", "FILE", "The page with table and figures (default: report.html)"},
+      {"--timeline", "FILE", "Also a page with planned and measured actions of the best split"},
+      {"--json", nullptr, "JSON on standard output instead of the table"}};
 };
 
-int run_bench(const BenchArguments& bench) {
-  const std::vector<std::string> known = {"allreduce"};
-  require(bench.question == known.front(), "there is no benchmark '", bench.question, "'",
-          suggest(bench.question, known));
-  std::vector<std::string> words = {find_own_program("bench_" + bench.question)};
-  if (bench.num_ranks > 0) words.insert(words.end(), {"-n", text(bench.num_ranks)});
-  if (bench.smoke) words.push_back("--smoke");
+[[noreturn]] void become(std::vector<std::string> words) {
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -32,11 +47,58 @@ int run_bench(const BenchArguments& bench) {
   throw InternalError(text("cannot start ", words.front(), ": ", std::strerror(errno)));
 }
 
+[[noreturn]] void run_allreduce(const BenchArguments& bench) {
+  for (const PassedOption& option : bench.passed)
+    require(!option.given, option.name, " is an option of pipeline-resnet50; allreduce takes -n and --smoke");
+  std::vector<std::string> words = {find_own_program("bench_allreduce")};
+  if (bench.num_ranks > 0) words.insert(words.end(), {"-n", text(bench.num_ranks)});
+  if (bench.smoke) words.push_back("--smoke");
+  become(std::move(words));
+}
+
+[[noreturn]] void run_pipeline_resnet50(const BenchArguments& bench) {
+  require(bench.num_ranks == 0 || bench.num_ranks == 2,
+          "pipeline-resnet50 is about two stages on 2 ranks, -n is ", bench.num_ranks, ": leave -n out");
+  std::vector<std::string> words = {find_own_program("trireme"),
+                                    "launch",
+                                    "-n",
+                                    "2",
+                                    "--no-prefix",
+                                    "--",
+                                    find_own_program("bench_pipeline_resnet50")};
+  if (bench.smoke) words.push_back("--smoke");
+  for (const PassedOption& option : bench.passed) {
+    if (!option.given) continue;
+    words.push_back(option.name);
+    if (option.type != nullptr) words.push_back(option.value);
+  }
+  become(std::move(words));
+}
+
+int run_bench(const BenchArguments& bench) {
+  if (bench.question == "allreduce") run_allreduce(bench);
+  if (bench.question == "pipeline-resnet50") run_pipeline_resnet50(bench);
+  throw InvalidArgument(
+      text("there is no benchmark '", bench.question, "'", suggest(bench.question, kQuestions)));
+}
+
 std::function<int()> declare(CLI::App& app) {
   auto bench = std::make_shared<BenchArguments>();
-  app.add_option("question", bench->question, "What to measure: allreduce")->type_name("NAME")->required();
+  app.add_option("question", bench->question, "What to measure: allreduce or pipeline-resnet50")
+      ->type_name("NAME")
+      ->required();
   app.add_option("-n,--nproc", bench->num_ranks, "Ranks")->type_name("N")->check(CLI::PositiveNumber);
   app.add_flag("--smoke", bench->smoke, "Only see that it runs: few sizes, few repetitions");
+  for (PassedOption& option : bench->passed) {
+    const std::string help = text("pipeline-resnet50: ", option.help);
+    if (option.type == nullptr) {
+      app.add_flag(option.name, option.given, help);
+      continue;
+    }
+    auto* declared = app.add_option(option.name, option.value, help)->type_name(option.type);
+    declared->each([&option](const std::string&) { option.given = true; });
+    if (option.type == std::string_view("N")) declared->check(CLI::PositiveNumber);
+  }
   return [bench] { return run_bench(*bench); };
 }
 
@@ -44,9 +106,12 @@ std::function<int()> declare(CLI::App& app) {
 
 Command bench_command() {
   return {.name = "bench",
-          .summary = "Measure this machine: how long an all-reduce takes, beside its alternatives",
+          .summary = "Measure this machine: an all-reduce, or a pipeline beside one process",
           .usage = "NAME [OPTIONS]",
-          .examples = "  trireme bench allreduce -n 2\n  trireme bench allreduce -n 4 --smoke\n",
+          .examples =
+              "  trireme bench allreduce -n 2\n  trireme bench allreduce -n 4 --smoke\n"
+              "  trireme bench pipeline-resnet50 --report report.html --timeline timeline.html\n"
+              "  trireme bench pipeline-resnet50 --batch 24 --splits 4,8,12 --repeats 3\n",
           .declare = declare};
 }
 

@@ -42,7 +42,7 @@ std::vector<CommandWords> words_of(const std::vector<Command>& table) {
 
 /// What may stand after a command besides its options: fixed words, or a file (empty).
 std::string arguments_of(const std::string& command) {
-  if (command == "bench") return "allreduce";
+  if (command == "bench") return "allreduce pipeline-resnet50";
   if (command == "completion") return "bash zsh fish";
   if (command == "runs") return "compare";
   if (command == "schedule") return join(schedule::schedule_names(), " ");

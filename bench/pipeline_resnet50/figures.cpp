@@ -85,7 +85,8 @@ std::string bar_figure(const std::vector<Bar>& bars, const std::string& unit) {
                 "\" width=\"", px(width), "\" height=\"", px(axis.at(0) - top), "\">",
                 title_of(bar.value, unit), "</rect>\n");
     svg += error_bar(middle, axis, bar.value);
-    svg += words(middle, axis.at(bar.value.high) - 6, "middle", telemetry::short_number(bar.value.median, 3));
+    svg += words(middle, axis.at(bar.value.high) - 6, "middle",
+                 text(std::fixed, std::setprecision(2), bar.value.median));
     double y = axis.at(0) + 17;
     for (const std::string& part : split(bar.label, '|')) {
       svg += words(middle, y, "middle", part);
@@ -95,9 +96,9 @@ std::string bar_figure(const std::vector<Bar>& bars, const std::string& unit) {
   return element(svg);
 }
 
-std::string line_figure(const std::vector<Point>& points, const std::string& x_title,
-                        const std::string& unit) {
-  double largest = 0, least_x = points.front().x, most_x = points.front().x;
+std::string line_figure(const std::vector<Point>& points, const Reference& reference,
+                        const std::string& x_title, const std::string& unit) {
+  double largest = reference.value, least_x = points.front().x, most_x = points.front().x;
   for (const Point& point : points) {
     largest = std::max({largest, point.measured.high, point.ideal});
     least_x = std::min(least_x, point.x);
@@ -118,6 +119,8 @@ std::string line_figure(const std::vector<Point>& points, const std::string& x_t
                   "\" r=\"4\">", title_of(point.measured, unit), "</circle>\n");
     svg += words(x, axis.at(0) + 17, "middle", text(point.x));
   }
+  svg += line("reference", kLeft, axis.at(reference.value), kWidth - kRight, axis.at(reference.value));
+  svg += words(kWidth - kRight, axis.at(reference.value) - 5, "end", reference.label);
   svg += text("<polyline class=\"ideal\" points=\"", ideal, "\"/>\n<polyline class=\"line s2\" points=\"",
               measured, "\"/>\n", marks);
   svg += words((kLeft + kWidth - kRight) / 2, kHeight - 12, "middle", x_title);

@@ -22,8 +22,15 @@ struct Point {
   double ideal = 0;
 };
 
-/// Measured values with error bars and, as a dashed line, ideal ones over a logarithmic x axis.
-std::string line_figure(const std::vector<Point>& points, const std::string& x_title,
-                        const std::string& unit);
+/// A level to compare with.
+struct Reference {
+  std::string label;
+  double value = 0;
+};
+
+/// Measured values with error bars and, as a dashed line, ideal ones over a logarithmic x axis; the reference
+/// is a level line.
+std::string line_figure(const std::vector<Point>& points, const Reference& reference,
+                        const std::string& x_title, const std::string& unit);
 
 }  // namespace trireme::bench

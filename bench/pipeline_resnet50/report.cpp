@@ -31,6 +31,7 @@ constexpr const char* kMeaning =
 
 constexpr const char* kOwnStyle =
     ".bar { fill: var(--colour); }\n.error { stroke: var(--ink); stroke-width: 1.3; }\n"
+    ".reference { stroke: var(--c0); stroke-width: 1.5; }\n"
     ".ideal { fill: none; stroke: var(--axis); stroke-width: 1.5; stroke-dasharray: 5 4; }\n"
     ".card { overflow-x: auto; margin-top: 14px; } .wide td, .wide th { text-align: right; padding: 3px 0 "
     "3px 14px; "
@@ -92,7 +93,7 @@ std::string what_was_done(const SweepOptions& options) {
   return text("ResNet-50 cut behind layer2, batch ", options.batch, " of ", options.image_size, "x",
               options.image_size, " images, MSE, SGD; two ranks of one thread, schedule ", options.schedule,
               ", convolution rule ", options.convolution_rule ? "on" : "off", "; ", options.repeats,
-              " passes, median (smallest-largest)");
+              options.repeats == 1 ? " pass," : " passes, median (smallest-largest)");
 }
 
 Point point_of(const Way& way) {
@@ -129,7 +130,9 @@ std::string figures(const std::vector<Way>& ways) {
       "</figcaption>\n", bar_figure(bars, "s"),
       "</figure>\n<figure><figcaption>Pipelined, over the size of a micro-batch <small>dashed: the ideal of "
       "the measured stage times</small></figcaption>\n",
-      line_figure(points, "images in a micro-batch (split size)", "s"), "</figure>\n</div>\n");
+      line_figure(points, {"one process", spread_of(ways[0].seconds).median},
+                  "images in a micro-batch (split size)", "s"),
+      "</figure>\n</div>\n");
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "runs", "--help"}).out, golden("help_runs"));
   EXPECT_EQ(run({bin("trireme"), "plan", "--help"}).out, golden("help_plan"));
   EXPECT_EQ(run({bin("trireme"), "profile", "--help"}).out, golden("help_profile"));
+  EXPECT_EQ(run({bin("trireme"), "bench", "--help"}).out, golden("help_bench"));
 }
 
 /// A folder with a completed run, one that was killed, and one that is no run; times and all.
@@ -119,6 +120,8 @@ TEST(CliErrors, AreTheGoldenTexts) {
                                              {"runs", "a", "b"},
                                              {"runs", "compare", "a"},
                                              {"bench", "allreduc"},
+                                             {"bench", "allreduce", "--batch", "8"},
+                                             {"bench", "pipeline-resnet50", "-n", "3"},
                                              {"completion", "tcsh"}}) {
     std::vector<std::string> command = {bin("trireme")};
     command.insert(command.end(), words.begin(), words.end());

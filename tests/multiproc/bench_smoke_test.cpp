@@ -6,6 +6,7 @@
 
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_folder.h"
+#include "trireme/base/files.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -93,6 +94,26 @@ TEST(BenchSmoke, PipelineStepRunsOnTwoRanks) {
                                  bin("bench_pipeline_step"), "--smoke", "--schedule", "interleaved-1f1b"});
   ASSERT_EQ(values.size(), 1u);
   EXPECT_GT(values[0].at("step_ms").get<double>(), 0);
+}
+
+TEST(BenchSmoke, PipelineResnet50ComparesEveryWayAndWritesItsPages) {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  const auto values = values_of({bin("trireme"), "bench", "pipeline-resnet50", "--smoke", "--json",
+                                 "--report", path("report.html"), "--timeline", path("timeline.html")});
+  ASSERT_EQ(values.size(), 1u);
+  const nlohmann::json& results = values[0].at("results");
+  ASSERT_EQ(results.size(), 4u);
+  EXPECT_EQ(results[0].at("way"), "single");
+  EXPECT_EQ(results[1].at("way"), "naive");
+  for (std::size_t i = 1; i < results.size(); ++i) {
+    EXPECT_GT(results[i].at("of_the_ideal").get<double>(), 0);
+    EXPECT_EQ(results[i].at("stages").size(), 2u);
+  }
+  const std::string page = read_file(folder / "report.html");
+  EXPECT_THAT(page, testing::HasSubstr("one process"));
+  EXPECT_THAT(page, testing::HasSubstr("<polyline class=\"line"));
+  EXPECT_THAT(read_file(folder / "timeline.html"), testing::HasSubstr("<title>1B0: "));
 }
 
 }  // namespace

@@ -18,12 +18,15 @@ constexpr double kRow = 22;
 constexpr double kBox = 18;
 constexpr double kBetweenRanks = 12;
 constexpr double kAxis = 24;
+constexpr double kLeastShare = 1e-4;  ///< of a step; a STEP that takes less is left out
 constexpr double kBody = kWidth - kLeft - kRight;
 
 /// Milliseconds with four digits behind the point.
 std::string milliseconds(double seconds) {
   return text(std::fixed, std::setprecision(4), std::max(0.0, 1e3 * seconds));
 }
+
+std::string share_text(double share) { return text(std::fixed, std::setprecision(1), 100 * share, " %"); }
 
 std::string duration(double seconds) { return number(1e3 * seconds) + " ms"; }
 
@@ -38,6 +41,13 @@ struct Layer {
 Layer layer_of(std::string name, TimedRanks ranks) {
   Layer layer{.name = std::move(name), .ranks = std::move(ranks)};
   layer.extent = extent(layer.ranks);
+  const double least_s = kLeastShare * (layer.extent.end - layer.extent.start);
+  for (auto& actions : layer.ranks) {
+    std::erase_if(actions, [&](const TimedAction& each) {
+      const bool is_seen = is_work(each.action) || each.end_s - each.start_s >= least_s;
+      return look_of(each.action.kind) == nullptr || !is_seen;
+    });
+  }
   layer.bubbles = bubble_shares(layer.ranks);
   return layer;
 }
@@ -90,11 +100,10 @@ class Chart {
     body += text("<text x=\"56\" y=\"", number(y + 13), "\">", escaped(layer.name), "</text>\n<rect x=\"",
                  number(kLeft), "\" y=\"", number(y), "\" width=\"", number(kBody), "\" height=\"",
                  number(kBox), "\" fill=\"#eef1f4\"/>\n<text class=\"share\" x=\"", number(kWidth), "\" y=\"",
-                 number(y + 13), "\">", percent(layer.bubbles[rank]), "</text>\n");
+                 number(y + 13), "\">", share_text(layer.bubbles[rank]), "</text>\n");
     for (const TimedAction& each : layer.ranks[rank]) {
-      const Look* look = look_of(each.action.kind);
-      if (look == nullptr) continue;
-      box(*look, {each.action, each.start_s - layer.extent.start, each.end_s - layer.extent.start}, y, boxes);
+      box(*look_of(each.action.kind),
+          {each.action, each.start_s - layer.extent.start, each.end_s - layer.extent.start}, y, boxes);
     }
   }
 
@@ -152,7 +161,7 @@ std::string table(const std::vector<Layer>& layers) {
   for (const Layer& layer : layers) {
     rows += text("<tr><td>", escaped(layer.name), "</td><td>",
                  duration(layer.extent.end - layer.extent.start), "</td>");
-    for (const double share : layer.bubbles) rows += text("<td>", percent(share), "</td>");
+    for (const double share : layer.bubbles) rows += text("<td>", share_text(share), "</td>");
     rows += "</tr>\n";
   }
   return rows + "</table>\n";
