@@ -14,6 +14,7 @@ namespace {
 struct PrintArguments : ScheduleArguments {
   std::string transport = "buffered";
   std::string format = "table";
+  std::vector<std::string> views;
   bool comms = false, step = false, merge = false;
 };
 
@@ -36,12 +37,20 @@ std::string to_json(const schedule::Program& program) {
   return json.dump(1) + "\n";
 }
 
+std::string drawn(const schedule::Program& program, const PrintArguments& given) {
+  std::vector<schedule::View> views;
+  for (const std::string& name : given.views) views.push_back(schedule::parse_view(name));
+  if (views.empty()) views = {schedule::View::kDevice, schedule::View::kTime};
+  return schedule::to_svg(program, schedule::simulate(program, costs_of(given)), views);
+}
+
 std::string formatted(const schedule::Program& program, const PrintArguments& given) {
   const std::vector<std::string> known = {"table", "csv", "json", "svg"};
+  require(given.views.empty() || given.format == "svg", "--view is for --format svg, found ", given.format);
   if (given.format == "table") return schedule::to_table(program);
   if (given.format == "csv") return schedule::to_csv(program);
   if (given.format == "json") return to_json(program);
-  if (given.format == "svg") return schedule::to_svg(program, schedule::simulate(program, costs_of(given)));
+  if (given.format == "svg") return drawn(program, given);
   throw InvalidArgument(text("unknown format '", given.format, "'", suggest(given.format, known)));
 }
 
@@ -85,6 +94,9 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--transport", given->transport, "buffered or rendezvous (default: buffered)")
       ->type_name("MODEL");
   app.add_option("--format", given->format, "table, csv, json or svg (default: table)")->type_name("FORMAT");
+  app.add_option("--view", given->views, "svg: device, time, microbatches (default: device,time)")
+      ->type_name("VIEW,...")
+      ->delimiter(',');
   app.add_option("--check", given->file, "Prove that a program of your own can run")->type_name("FILE.csv");
   declare_file_facts(app, *given);
   declare_costs(app, *given);
@@ -101,6 +113,7 @@ Command schedule_command() {
               "  trireme schedule\n"
               "  trireme schedule 1f1b --ranks 4 --microbatches 8\n"
               "  trireme schedule zb-v --ranks 4 --microbatches 8 --format svg > zb-v.svg\n"
+              "  trireme schedule gpipe --ranks 4 --microbatches 4 --format svg --view time,microbatches\n"
               "  trireme schedule 1f1b --ranks 2 --microbatches 4 --comms --transport rendezvous\n"
               "  trireme schedule --check my_schedule.csv\n",
           .declare = declare};

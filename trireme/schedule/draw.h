@@ -1,9 +1,11 @@
 #pragma once
 // Programs for the eye: a table of cells for the terminal, and an SVG of a simulated timeline. The SVG stands
-// by itself (no script, font or link from outside), is valid XML, and has two parts: what each device does in
-// order, a slot per action, and the same actions in time. Pure and thread-safe.
+// by itself (no script, font or link from outside), is valid XML, and has a part for each view that is asked
+// for. Pure and thread-safe.
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "trireme/schedule/program.h"
 #include "trireme/schedule/simulate.h"
@@ -13,7 +15,18 @@ namespace trireme::schedule {
 /// One line per rank, cells below each other.
 std::string to_table(const Program& program);
 
-/// Colours say what an action is and on which chunk of its rank, numbers which micro-batch it works on.
-std::string to_svg(const Program& program, const Timeline& timeline);
+enum class View {
+  kDevice,        ///< "device": a row per rank; every action takes one slot, behind those that it needs
+  kTime,          ///< "time": a row per rank, actions as long as they take
+  kMicrobatches,  ///< "microbatches": a row per micro-batch, its way through the stages in time, W left out
+};
+
+/// Throws InvalidArgument that suggests the nearest known name.
+View parse_view(std::string_view name);
+
+/// Colours say what an action is and on which chunk of its rank, numbers which micro-batch it works on; in
+/// the view of micro-batches, which stage does. At least one view.
+std::string to_svg(const Program& program, const Timeline& timeline,
+                   const std::vector<View>& views = {View::kDevice, View::kTime});
 
 }  // namespace trireme::schedule

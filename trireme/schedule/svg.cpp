@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/schedule/draw.h"
+#include "trireme/schedule/internal/holders.h"
 #include "trireme/schedule/internal/look.h"
 
 namespace trireme::schedule {
@@ -15,6 +18,7 @@ constexpr double kGap = 4;
 constexpr double kHeader = 66;
 constexpr double kTitle = 30;
 constexpr double kLegend = 34;
+constexpr double kAxis = 24;
 constexpr double kSlot = 24;
 constexpr double kLeastWidth = 640;
 constexpr double kMostWidth = 2400;
@@ -24,39 +28,59 @@ constexpr std::string_view kStyle =
     "<style>.a{stroke:#fff;stroke-width:.8;rx:2px}.n{text-anchor:middle;font-size:10px;fill:#10222f}"
     ".w{fill:#fff}</style>\n";
 
+using CellRows = std::vector<std::vector<Cell>>;
+
+/// [r][i]: the slot of rank r's cell i, when every cell takes one slot, from the first on in which all that
+/// it needs has been made in slots before. For programs that can be simulated.
+std::vector<std::vector<std::size_t>> slots_of(const Program& program, const CellRows& cells) {
+  const Holders holders(program);
+  Made made(holders);
+  std::vector<std::vector<std::size_t>> slots(cells.size());
+  std::size_t left = 0;
+  for (const auto& row : cells) left += row.size();
+  for (std::size_t slot = 0; left > 0; ++slot) {
+    std::vector<Cell> in_this_slot;
+    for (std::size_t rank = 0; rank < cells.size(); ++rank) {
+      if (slots[rank].size() == cells[rank].size()) continue;
+      const Cell cell = cells[rank][slots[rank].size()];
+      const auto is_ready = [&](const Action& action) { return made.has_inputs_of(action); };
+      if (!std::all_of(cell.begin(), cell.end(), is_ready)) continue;
+      slots[rank].push_back(slot);
+      in_this_slot.push_back(cell);
+    }
+    require(!in_this_slot.empty(), "program '", program.name, "' waits for itself and cannot be drawn; ",
+            "'trireme schedule --check' says where");
+    for (const Cell cell : in_this_slot)
+      for (const Action& action : cell)
+        if (is_compute(action.kind)) made.note(action);
+    left -= in_this_slot.size();
+  }
+  return slots;
+}
+
 class Drawing {
  public:
   Drawing(const Program& program, const Timeline& timeline) : program_(program), timeline_(timeline) {
-    std::size_t slots = 1;
     for (const std::vector<Action>& actions : program.ranks) {
       cells_.push_back(cells_of(actions));
       std::erase_if(cells_.back(), [](Cell cell) { return look_of(cell.front().kind) == nullptr; });
-      slots = std::max(slots, cells_.back().size());
       if (!actions.empty()) begin_ = std::min(begin_, timeline.spans[cells_.size() - 1].front().start);
     }
-    const double body = std::clamp(static_cast<double>(slots) * kSlot, kLeastWidth, kMostWidth);
-    slot_ = body / static_cast<double>(slots);
+    slots_ = slots_of(program, cells_);
+    std::size_t num_slots = 1;
+    for (const auto& row : slots_) num_slots = std::max(num_slots, row.empty() ? 0 : row.back() + 1);
+    const double body = std::clamp(static_cast<double>(num_slots) * kSlot, kLeastWidth, kMostWidth);
+    slot_ = body / static_cast<double>(num_slots);
     unit_ = timeline.makespan > 0 ? body / timeline.makespan : 1;
     width_ = kLeft + body + kRight;
   }
 
-  std::string svg() {
-    const double rows = static_cast<double>(cells_.size()) * kRow;
-    const double height = kHeader + 2 * (kTitle + rows) + kTitle + kLegend;
+  std::string svg(const std::vector<View>& views) {
     body_ = header();
-    panel("Device view: what each rank does, in order", kHeader,
-          [this](std::size_t rank, std::size_t i, Cell) {
-            static_cast<void>(rank);
-            return Span{static_cast<double>(i) * slot_, static_cast<double>(i + 1) * slot_};
-          });
-    const double second = kHeader + kTitle + rows;
-    panel("Time: empty is bubble", second, [this](std::size_t rank, std::size_t, Cell cell) {
-      const auto index = static_cast<std::size_t>(cell.data() - program_.ranks[rank].data());
-      const Span& span = timeline_.spans[rank][index];
-      return Span{(span.start - begin_) * unit_, (span.end - begin_) * unit_};
-    });
-    axis(second + kTitle + rows);
-    legend(height - kLegend + 12);
+    double y = kHeader;
+    for (const View view : views) y += draw(view, y);
+    legend(y + 12);
+    const double height = y + kLegend;
     return text("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width_), "\" height=\"",
                 number(height), "\" viewBox=\"0 0 ", number(width_), " ", number(height),
                 "\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"11\">\n", kStyle, body_,
@@ -76,39 +100,103 @@ class Drawing {
                 "</text>\n<text x=\"", number(kRight), "\" y=\"50\" fill=\"#52606d\">", numbers, "</text>\n");
   }
 
-  template <class SpanOf>
-  void panel(std::string_view title, double top, const SpanOf& span_of) {
+  /// Returns its height.
+  double draw(View view, double top) {
+    switch (view) {
+      case View::kDevice:
+        return panel("Device view: a slot per action", top, [this](std::size_t rank, std::size_t i) {
+          const auto slot = static_cast<double>(slots_[rank][i]);
+          return Span{slot * slot_, (slot + 1) * slot_};
+        });
+      case View::kTime: {
+        const auto span_of = [this](std::size_t rank, std::size_t i) {
+          return time_of(rank, cells_[rank][i]);
+        };
+        return with_axis(top, panel("Time view: empty is bubble", top, span_of));
+      }
+      case View::kMicrobatches:
+        return with_axis(top, microbatches(top));
+    }
+    return 0;
+  }
+
+  double with_axis(double top, double height) {
+    axis(top + height);
+    return height + kAxis;
+  }
+
+  Span time_of(std::size_t rank, Cell cell) const {
+    const auto index = static_cast<std::size_t>(cell.data() - program_.ranks[rank].data());
+    const Span& span = timeline_.spans[rank][index];
+    return {(span.start - begin_) * unit_, (span.end - begin_) * unit_};
+  }
+
+  void title(std::string_view title, double top) {
     body_ += text("<text x=\"", number(kRight), "\" y=\"", number(top + 18),
                   "\" font-weight=\"600\" fill=\"#1d2733\">", title, "</text>\n");
+  }
+
+  void row(const std::string& name, double y) {
+    body_ +=
+        text("<text x=\"", number(kRight), "\" y=\"", number(y + 15), "\" fill=\"#52606d\">", name,
+             "</text>\n<rect x=\"", number(kLeft), "\" y=\"", number(y), "\" width=\"",
+             number(width_ - kLeft - kRight), "\" height=\"", number(kRow - kGap), "\" fill=\"#eef1f4\"/>\n");
+  }
+
+  template <class SpanOf>
+  double panel(std::string_view name, double top, const SpanOf& span_of) {
+    title(name, top);
     for (std::size_t rank = 0; rank < cells_.size(); ++rank) {
       const double y = top + kTitle + static_cast<double>(rank) * kRow;
-      body_ += text("<text x=\"", number(kRight), "\" y=\"", number(y + 15), "\" fill=\"#52606d\">rank ",
-                    rank, "</text>\n<rect x=\"", number(kLeft), "\" y=\"", number(y), "\" width=\"",
-                    number(width_ - kLeft - kRight), "\" height=\"", number(kRow - kGap),
-                    "\" fill=\"#eef1f4\"/>\n");
+      row(text("rank ", rank), y);
       for (std::size_t i = 0; i < cells_[rank].size(); ++i) {
-        const Span span = span_of(rank, i, cells_[rank][i]);
-        box(cells_[rank][i], kLeft + span.start, y, span.end - span.start);
+        const Span span = span_of(rank, i);
+        cell(cells_[rank][i], kLeft + span.start, y, span.end - span.start);
       }
     }
+    return kTitle + static_cast<double>(cells_.size()) * kRow;
+  }
+
+  /// W is left out: nothing waits for it, and several stages may do theirs at the same time.
+  double microbatches(double top) {
+    title("Micro-batches: which stage works on them", top);
+    const auto y_of = [top](int m) { return top + kTitle + static_cast<double>(m) * kRow; };
+    for (int m = 0; m < program_.num_microbatches; ++m) row(text("mb ", m), y_of(m));
+    for (std::size_t rank = 0; rank < cells_.size(); ++rank) {
+      for (const Cell each : cells_[rank]) {
+        const Span span = time_of(rank, each);
+        for (const Action& action : each) {
+          if (action.microbatch < 0 || action.kind == ActionKind::kBackwardWeight) continue;
+          box(action, {kLeft + span.start, y_of(action.microbatch), span.end - span.start, kRow - kGap},
+              action.stage);
+        }
+      }
+    }
+    return y_of(program_.num_microbatches) - top;
   }
 
   /// An overlapped pair is two boxes on top of each other.
-  void box(Cell cell, double x, double y, double width) {
+  void cell(Cell cell, double x, double y, double width) {
     const double height = (kRow - kGap) / static_cast<double>(cell.size());
-    for (std::size_t part = 0; part < cell.size(); ++part) {
-      const Action& action = cell[part];
-      const Look& look = *look_of(action.kind);
-      const bool first_chunk = action.stage < static_cast<int>(program_.ranks.size());
-      const double top = y + static_cast<double>(part) * height;
-      const double drawn = std::max(width, 1.5);
-      body_ += text("<rect class=\"a\" x=\"", number(x), "\" y=\"", number(top), "\" width=\"", number(drawn),
-                    "\" height=\"", number(height), "\" fill=\"", first_chunk ? look.light : look.dark,
-                    "\"><title>", to_text(action), "</title></rect>\n");
-      if (action.microbatch < 0 || drawn < kLeastForNumber) continue;
-      body_ += text("<text class=\"", first_chunk ? "n" : "n w", "\" x=\"", number(x + drawn / 2), "\" y=\"",
-                    number(top + height / 2 + 3.5), "\">", action.microbatch, "</text>\n");
-    }
+    for (std::size_t part = 0; part < cell.size(); ++part)
+      box(cell[part], {x, y + static_cast<double>(part) * height, width, height}, cell[part].microbatch);
+  }
+
+  struct Place {
+    double x, y, width, height;
+  };
+
+  /// A number below 0 is left out.
+  void box(const Action& action, const Place& place, int shown) {
+    const Look& look = *look_of(action.kind);
+    const bool first_chunk = action.stage < static_cast<int>(program_.ranks.size());
+    const double drawn = std::max(place.width, 1.5);
+    body_ += text("<rect class=\"a\" x=\"", number(place.x), "\" y=\"", number(place.y), "\" width=\"",
+                  number(drawn), "\" height=\"", number(place.height), "\" fill=\"",
+                  first_chunk ? look.light : look.dark, "\"><title>", to_text(action), "</title></rect>\n");
+    if (shown < 0 || drawn < kLeastForNumber) return;
+    body_ += text("<text class=\"", first_chunk ? "n" : "n w", "\" x=\"", number(place.x + drawn / 2),
+                  "\" y=\"", number(place.y + place.height / 2 + 3.5), "\">", shown, "</text>\n");
   }
 
   void axis(double y) {
@@ -152,7 +240,8 @@ class Drawing {
 
   const Program& program_;
   const Timeline& timeline_;
-  std::vector<std::vector<Cell>> cells_;
+  CellRows cells_;
+  std::vector<std::vector<std::size_t>> slots_;
   double begin_ = 0;
   double slot_ = 1, unit_ = 1, width_ = 0;
   std::string body_;
@@ -160,8 +249,17 @@ class Drawing {
 
 }  // namespace
 
-std::string to_svg(const Program& program, const Timeline& timeline) {
-  return Drawing(program, timeline).svg();
+View parse_view(std::string_view name) {
+  const std::vector<std::string> known = {"device", "time", "microbatches"};
+  const auto found = std::find(known.begin(), known.end(), name);
+  require(found != known.end(), "there is no view '", name, "'", suggest(name, known));
+  return std::array{View::kDevice, View::kTime,
+                    View::kMicrobatches}[static_cast<std::size_t>(found - known.begin())];
+}
+
+std::string to_svg(const Program& program, const Timeline& timeline, const std::vector<View>& views) {
+  require(!views.empty(), "a drawing needs at least one view: device, time or microbatches");
+  return Drawing(program, timeline).svg(views);
 }
 
 }  // namespace trireme::schedule

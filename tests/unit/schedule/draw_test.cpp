@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "trireme/base/error.h"
 #include "trireme/schedule/lowering.h"
 #include "trireme/schedule/schedule_table.h"
 
@@ -55,6 +56,51 @@ TEST(Svg, ShowsEveryActionInBothViewsAndEscapesTheName) {
     const std::string title = "<title>" + std::string(token) + "</title>";
     EXPECT_NE(svg.find(title), svg.rfind(title)) << token;
   }
+}
+
+/// Where the first box of an action lies from left to right, in units of the width of a box of `unit`.
+double place_of(const std::string& svg, const std::string& action, const std::string& unit) {
+  const auto number_before = [&](const std::string& title, const std::string& name) {
+    const std::size_t at =
+        svg.rfind(name + "=\"", svg.find("<title>" + title + "</title>")) + name.size() + 2;
+    return std::stod(svg.substr(at));
+  };
+  constexpr double kLeft = 64;
+  return (number_before(action, " x") - kLeft) / number_before(unit, " width");
+}
+
+TEST(Svg, TheDeviceViewGivesEveryActionASlotBehindWhatItNeeds) {
+  const Program order = make_schedule("naive", {.num_ranks = 2, .num_microbatches = 2});
+  // Slots: 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1. A backward takes three times as long as a forward, which no slot
+  // shows.
+  const std::string svg = to_svg(order, simulate(order, {.stages = {{1, 3, 0}}}), {View::kDevice});
+  EXPECT_NEAR(place_of(svg, "1F0", "0F0"), 1, 0.01);
+  EXPECT_NEAR(place_of(svg, "0B0", "0F0"), 3, 0.01);
+  EXPECT_NEAR(place_of(svg, "1B1", "0F0"), 6, 0.01);
+}
+
+TEST(Svg, TheTimeViewIsToScale) {
+  const Program order = make_schedule("naive", {.num_ranks = 2, .num_microbatches = 2});
+  const std::string svg = to_svg(order, simulate(order, {.stages = {{1, 3, 0}}}), {View::kTime});
+  EXPECT_NEAR(place_of(svg, "0B0", "0F0"), 5, 0.02);
+  EXPECT_NEAR(place_of(svg, "0B0", "1B0"), 5.0 / 3, 0.01);
+}
+
+TEST(Svg, TheViewOfMicrobatchesHasARowForEachWithoutW) {
+  const Program order = make_schedule("zb-h1", {.num_ranks = 2, .num_microbatches = 3});
+  const std::string svg = to_svg(order, simulate(order), {View::kMicrobatches});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_THAT(svg, HasSubstr(">mb 2</text>"));
+  EXPECT_THAT(svg, Not(HasSubstr(">rank 0</text>")));
+  EXPECT_THAT(svg, HasSubstr("<title>1I2</title></rect>\n<text"));
+  EXPECT_THAT(svg, Not(HasSubstr("1W2")));
+}
+
+TEST(Svg, ViewsHaveNames) {
+  EXPECT_EQ(parse_view("microbatches"), View::kMicrobatches);
+  EXPECT_THROW(parse_view("devise"), InvalidArgument);
+  const Program order = make_schedule("naive", {.num_ranks = 2, .num_microbatches = 2});
+  EXPECT_THROW(to_svg(order, simulate(order), {}), InvalidArgument);
 }
 
 TEST(Svg, LeavesTransfersOut) {
