@@ -61,8 +61,8 @@ double gain_of_equal_stages(int num_microbatches) {
 }
 
 const std::vector<std::string> kColumns = {
-    "way",   "split", "micro-batches", "step, s", "min-max", "faster", "equal stages",
-    "ideal", "of it", "min-max",       "F0",      "B0",      "F1",     "B1"};
+    "way",      "split",        "micro-batches", "step, s", "min-max", "faster", "equal stages",
+    "ideal, s", "of the ideal", "min-max",       "F0",      "B0",      "F1",     "B1"};
 
 /// A way's cells, as kColumns. Stage times are milliseconds per image.
 std::vector<std::string> cells_of(const Way& way, const Way& single) {

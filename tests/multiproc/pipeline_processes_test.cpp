@@ -1,4 +1,4 @@
-// Pipelines over real processes: the example with a chain of its own.
+// Pipelines over real processes: the examples.
 #include <gmock/gmock.h>
 
 #include <string>
@@ -24,6 +24,14 @@ TEST(PipelineProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
   EXPECT_EQ(losses(2, "1f1b"), one);
   EXPECT_EQ(losses(4, "zb-h1"), one);
   EXPECT_EQ(losses(4, "interleaved-1f1b", "gloo"), one);
+}
+
+TEST(PipelineProcesses, ResNet50RunsNaiveAndPipelinedOnTwoRanks) {
+  const ChildResult result = run({bin("trireme"), "launch", "-n", "2", "--no-prefix", "--",
+                                  bin("example_resnet50_two_stages"), "2", "4", "32"},
+                                 {}, 60);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::MatchesRegex("naive [0-9.]+ s, pipelined [0-9.]+ s\n"));
 }
 
 }  // namespace

@@ -175,7 +175,9 @@ std::string timeline_page(const TimelinePage& page) {
   html += text(escaped(page.title), "</title>\n<style>", kTimelineStyle, "</style></head>\n<body>\n<h1>",
                escaped(page.title), "</h1>\n<p>Schedule ", escaped(page.program.name), ", ",
                page.program.ranks.size(), " ranks, ", page.program.num_stages, " stages, ",
-               page.program.num_microbatches, " micro-batches. Planned: the program simulated with the mean ",
+               page.program.num_microbatches,
+               page.program.num_microbatches == 1 ? " micro-batch" : " micro-batches",
+               ". Planned: the program simulated with the mean ",
                "times of the measured actions, messages taking no time. ", escaped(page.remark), "</p>\n");
   html +=
       "<div class=\"bar\"><button id=\"closer\">+</button><button id=\"wider\">&minus;</button><button "
