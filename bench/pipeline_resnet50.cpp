@@ -79,12 +79,12 @@ int main(int argc, char** argv) try {
   const auto context = comm::Context::from_environment({.timeout_s = 600, .torch_threads = 1});
   const std::vector<bench::Way> ways = bench::run_sweep(*context, arguments.sweep);
   if (!context->is_main()) return 0;
-  if (!arguments.report.empty())
-    write_file_atomic(arguments.report, bench::report_page(arguments.sweep, ways));
-  if (!arguments.timeline.empty()) write_timeline(arguments, fastest(ways));
   std::cout << (arguments.json ? bench::report_json(arguments.sweep, ways)
                                : bench::report_table(arguments.sweep, ways))
             << std::flush;
+  if (!arguments.report.empty())
+    write_file_atomic(arguments.report, bench::report_page(arguments.sweep, ways));
+  if (!arguments.timeline.empty()) write_timeline(arguments, fastest(ways));
   return 0;
 } catch (const trireme::Error& error) {
   std::cerr << error.what() << std::endl;

@@ -2,12 +2,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
 #include "cli/command.h"
 #include "cli/launch/program_path.h"
 #include "trireme/base/error.h"
+#include "trireme/schedule/schedule_table.h"
 
 namespace trireme::cli {
 namespace {
@@ -56,6 +58,28 @@ struct BenchArguments {
   become(std::move(words));
 }
 
+void check_splits(const std::string& splits) {
+  for (const std::string& word : split(splits, ',')) {
+    const bool digits = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+    require(digits && word.find_first_not_of('0') != std::string::npos && word.size() < 7, "--splits is '",
+            splits, "', of which '", word, "' is no size of a micro-batch; expected numbers such as 5,10,20");
+  }
+}
+
+/// Minutes of measuring are not to end with a name that is wrong.
+void check_folder_of(const PassedOption& option) {
+  const std::filesystem::path folder = std::filesystem::absolute(option.value).parent_path();
+  require(option.value.empty() || std::filesystem::is_directory(folder), option.name, ": there is no folder ",
+          folder.string());
+}
+
+void check(const PassedOption& option) {
+  const std::string_view name = option.name;
+  if (name == "--splits") check_splits(option.value);
+  if (name == "--schedule") schedule::find_schedule(option.value);
+  if (name == "--report" || name == "--timeline") check_folder_of(option);
+}
+
 [[noreturn]] void run_pipeline_resnet50(const BenchArguments& bench) {
   require(bench.num_ranks == 0 || bench.num_ranks == 2,
           "pipeline-resnet50 is about two stages on 2 ranks, -n is ", bench.num_ranks, ": leave -n out");
@@ -69,6 +93,7 @@ struct BenchArguments {
   if (bench.smoke) words.push_back("--smoke");
   for (const PassedOption& option : bench.passed) {
     if (!option.given) continue;
+    check(option);
     words.push_back(option.name);
     if (option.type != nullptr) words.push_back(option.value);
   }

@@ -122,6 +122,9 @@ TEST(CliErrors, AreTheGoldenTexts) {
                                              {"bench", "allreduc"},
                                              {"bench", "allreduce", "--batch", "8"},
                                              {"bench", "pipeline-resnet50", "-n", "3"},
+                                             {"bench", "pipeline-resnet50", "--splits", "5,x"},
+                                             {"bench", "pipeline-resnet50", "--schedule", "1f1c"},
+                                             {"bench", "pipeline-resnet50", "--report", "/no/where/r.html"},
                                              {"completion", "tcsh"}}) {
     std::vector<std::string> command = {bin("trireme")};
     command.insert(command.end(), words.begin(), words.end());
