@@ -46,7 +46,7 @@ torch::nn::Sequential chain() {
 at::Tensor loss(const at::Tensor& output, const at::Tensor&) { return output.sum(); }
 
 /// All micro-batches, each through all stages and back, cut at the stages as a pipeline cuts.
-void by_hand(const torch::nn::Sequential& layers, const at::Tensor& input) {
+void by_hand(torch::nn::Sequential& layers, const at::Tensor& input) {
   for (const at::Tensor& part : input.split(1)) {
     std::vector<at::Tensor> inputs, outputs;
     at::Tensor values = part;
@@ -76,7 +76,7 @@ int main(int argc, char** argv) try {
   if (smoke) passes = 3;
 
   const auto context = comm::Context::join({}, {.torch_threads = 1});
-  const torch::nn::Sequential layers = chain();
+  torch::nn::Sequential layers = chain();
   const auto program = schedule::lower(schedule::make_schedule(
       "looped-bfs", {.num_ranks = 1, .num_chunks = kStages, .num_microbatches = kMicrobatches}));
   parallel::Pipeline pipe(*context, model::layers_of(layers),

@@ -52,6 +52,7 @@ struct TrainArguments {
   bool resume = false;
   std::optional<std::string> trace;  ///< file of --trace; empty where none was named
   std::string trace_steps;
+  std::string timeline;  ///< file of --timeline; empty: none
 };
 Command train_command(std::function<int(const TrainArguments&)> run);
 

@@ -13,8 +13,8 @@
 namespace trireme::cli {
 
 std::vector<Command> commands(const Arguments&) {
-  return {train_command(run_train), verify_command(run_verify), profile_command(run_profile), checkpoint_command(run_checkpoint),
-          backends_command(list_backends)};
+  return {train_command(run_train), verify_command(run_verify), profile_command(run_profile),
+          checkpoint_command(run_checkpoint), backends_command(list_backends)};
 }
 
 std::string version_details() { return text(" (libtorch ", TORCH_VERSION, ")"); }

@@ -29,6 +29,7 @@ TrainArguments with_trace(TrainArguments train) {
   if (train.trace) {
     overrides.push_back("run.trace=" + toml_text(train.trace->empty() ? "trace.json" : *train.trace));
   }
+  if (!train.timeline.empty()) overrides.push_back("run.timeline=" + toml_text(train.timeline));
   if (!train.trace_steps.empty()) overrides.push_back("run.trace_steps=" + toml_text(train.trace_steps));
   return train;
 }

@@ -29,6 +29,7 @@ struct Mode {
   const char* compression = "none";
   Equal equal = Equal::kUpToSums;
   int ranks_per_host = 0;             ///< 0: all on one
+  int stages = 1;                     ///< of a pipeline; it takes 4 micro-batches
   const char* missing_key = nullptr;  ///< key of the configuration that the mode will need
 };
 
@@ -51,9 +52,35 @@ constexpr Mode kModes[] = {
      .compression = "bf16",
      .equal = Equal::kUpToBf16,
      .ranks_per_host = 2},
-    {.name = "Pp2", .mesh = "pp 2", .missing_key = "parallel.pipeline"},
+    {.name = "Pp2", .mesh = "pp 2", .ranks = 2, .equal = Equal::kBits, .stages = 2},
+    {.name = "Pp2Accumulation2",
+     .mesh = "pp 2",
+     .ranks = 2,
+     .accumulation = 2,
+     .equal = Equal::kBits,
+     .stages = 2},
+    {.name = "Pp2Gloo", .mesh = "pp 2", .ranks = 2, .backend = "gloo", .equal = Equal::kBits, .stages = 2},
+    {.name = "Pp2TwoHosts",
+     .mesh = "pp 2",
+     .ranks = 2,
+     .backend = "hierarchical",
+     .equal = Equal::kBits,
+     .ranks_per_host = 1,
+     .stages = 2},
     {.name = "Tp2", .mesh = "tp 2", .missing_key = "parallel.tensor"},
-    {.name = "Dp2Pp2", .mesh = "dp 2 x pp 2", .missing_key = "parallel.pipeline"},
+    {.name = "Dp2Pp2", .mesh = "dp 2 x pp 2", .ranks = 4, .stages = 2},
+    {.name = "Dp2Pp2TwoHosts",
+     .mesh = "dp 2 x pp 2",
+     .ranks = 4,
+     .backend = "hierarchical",
+     .ranks_per_host = 2,
+     .stages = 2},
+    {.name = "Dp2Pp2Bf16",
+     .mesh = "dp 2 x pp 2",
+     .ranks = 4,
+     .compression = "bf16",
+     .equal = Equal::kUpToBf16,
+     .stages = 2},
     {.name = "Dp2Tp2", .mesh = "dp 2 x tp 2", .missing_key = "parallel.tensor"},
     {.name = "Pp2Tp2", .mesh = "pp 2 x tp 2", .missing_key = "parallel.tensor"},
     {.name = "Dp2ShardedOptimizer", .mesh = "dp 2, zero", .missing_key = "parallel.zero"},
@@ -74,6 +101,7 @@ class Modes : public testing::TestWithParam<Mode> {
     for (const std::string& setting :
          {"run.folder=" + folder_.path().string(), "run.name=" + name, std::string("run.log_every_steps=1"),
           std::string("train.global_batch=1000"), text("train.accumulation=", mode.accumulation),
+          text("parallel.pipeline=", mode.stages), std::string("parallel.microbatches=4"),
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
           text("comm.backend=", mode.backend), std::string("comm.torch_threads=1"),
           std::string("comm.timeout_s=30")}) {
@@ -90,7 +118,8 @@ class Modes : public testing::TestWithParam<Mode> {
   }
 
   TrainedRun train_on_one_rank(const Mode& mode) const {
-    const int parts = mode.equal == Equal::kBits ? mode.ranks * mode.accumulation : 1;
+    const int of_each = mode.accumulation * (mode.stages > 1 ? 4 : 1);
+    const int parts = mode.equal == Equal::kBits ? mode.ranks / mode.stages * of_each : 1;
     std::vector<std::string> command = {bin("trireme-torch")};
     for (auto& word : train_words("one", {.name = "", .mesh = "", .accumulation = parts})) {
       command.push_back(word);

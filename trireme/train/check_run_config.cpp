@@ -66,6 +66,14 @@ std::shared_ptr<model::Model> tried(const std::string& what, const data::DataSou
   }
 }
 
+/// Traces and timelines.
+void check_records(const RunConfig& config) {
+  trace_options(config.run);
+  require(config.run.timeline.empty() || !is_asynchronous(config), "run.timeline = \"", config.run.timeline,
+          "\" draws steps, and parallel.schedule = \"", config.parallel.schedule,
+          "\" has none that ranks begin and end together; use run.trace");
+}
+
 }  // namespace
 
 std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data) {
@@ -85,14 +93,14 @@ std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config,
 }
 
 void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data) {
-  trace_options(config.run);
+  check_records(config);
   check_ranks(config, world_size);
   check_sizes(config, world_size, data);
 }
 
 void check_run_config(const RunConfig& config, int world_size) {
   check_ranks(config, world_size);
-  trace_options(config.run);
+  check_records(config);
   const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
   check_sizes(config, world_size, data);
   optim::make_optimizer(config.optimizer, {});

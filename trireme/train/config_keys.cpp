@@ -62,8 +62,12 @@ std::vector<ConfigKey> make_table() {
           "what goes to metrics.jsonl also goes to event files for TensorBoard"),
       key("run.trace", &C::run, &Run::trace,
           "file, in the run's folder, for a trace of all ranks that Perfetto opens; empty: none"),
+      key("run.timeline", &C::run, &Run::timeline,
+          "file, in the run's folder, for a page of steps as planned and as measured on each rank; empty: "
+          "none"),
       key("run.trace_steps", &C::run, &Run::trace_steps,
-          "\"100:120\": only these steps, both included, are traced; empty: all"),
+          "\"100:120\": only these steps, both included, are traced, the first three are in the timeline; "
+          "empty: all, of a timeline alone 3 to 5"),
       key("data.name", &C::data, &Data::name, "data set", {.names = data::data_names}),
       key("data.path", &C::data, &Data::path,
           "folder of its files, for text the file; empty: where Debian's package puts them"),

@@ -63,6 +63,7 @@ class Run {
   }
 
   RunResult finish();
+  const schedule::Program& program() const { return trainer_.pipeline().program(); }
 
  private:
   void step(int stop_signal);
@@ -240,7 +241,7 @@ RunResult run_training(const RunConfig& config, comm::Context& context, const Ru
   Run run(config, context, data, plan);
   run.train();
   RunResult result = run.finish();
-  trace.finish();
+  trace.finish(run.program());
   return result;
 }
 

@@ -26,6 +26,7 @@ struct RunOptions {
   std::int64_t log_every_steps = 10;  ///< one line of metrics.jsonl every so many steps
   bool tensorboard = false;           ///< event files for TensorBoard beside metrics.jsonl
   std::string trace = "";             ///< file of the trace, in the run's folder; empty: none
+  std::string timeline = "";          ///< file of planned beside measured steps, in the run's folder
   std::string trace_steps = "";       ///< "100:120": only those are traced; empty: all
 };
 

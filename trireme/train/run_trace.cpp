@@ -14,6 +14,7 @@
 #include "trireme/base/files.h"
 #include "trireme/comm/clock_offset.h"
 #include "trireme/telemetry/trace_file.h"
+#include "trireme/train/run_timeline.h"
 
 namespace trireme::train {
 namespace {
@@ -65,8 +66,13 @@ fs::path path_of_part(const fs::path& whole, int rank) {
 telemetry::TraceOptions trace_options(const RunOptions& options) {
   telemetry::TraceOptions result;
   const std::string& steps = options.trace_steps;
+  if (steps.empty() && options.trace.empty() && !options.timeline.empty()) {
+    // Behind the first steps, in which memory and connections are made.
+    result.first_step = 3;
+    result.last_step = 5;
+  }
   if (steps.empty()) return result;
-  require(!options.trace.empty(), "run.trace_steps = \"", steps,
+  require(!options.trace.empty() || !options.timeline.empty(), "run.trace_steps = \"", steps,
           "\" limits a trace, but none is asked for: set run.trace, or use --trace");
   const char* end = steps.data() + steps.size();
   const auto first = std::from_chars(steps.data(), end, result.first_step);
@@ -80,8 +86,8 @@ telemetry::TraceOptions trace_options(const RunOptions& options) {
 }
 
 RunTrace::RunTrace(const RunConfig& config, comm::Context& context)
-    : context_(context), path_(path_of_trace(config)) {
-  if (config.run.trace.empty()) return;
+    : config_(config), context_(context), path_(path_of_trace(config)) {
+  if (config.run.trace.empty() && config.run.timeline.empty()) return;
   first_clock_ = last_clock_ = comm::measure_clock_offset(context.world(), now_ns);
   trace_ = std::make_unique<telemetry::Trace>(trace_options(config.run));
   context_.set_trace(trace_.get());
@@ -99,7 +105,21 @@ std::string RunTrace::part() const {
                                          .clock = telemetry::AlignedClock(first_clock_, last_clock_)});
 }
 
-void RunTrace::finish() {
+void RunTrace::write_timeline(const schedule::Program& program) {
+  const std::string page =
+      timeline_of(config_, context_, *trace_, telemetry::AlignedClock(first_clock_, last_clock_), program);
+  if (!context_.is_main()) return;
+  const fs::path path = config_.run_folder() / config_.run.timeline;
+  try {
+    if (page.empty()) throw DataError("none of its steps was traced; run.trace_steps says which");
+    write_file_atomic(path, page);
+    context_.log().info("wrote the timeline ", path.string());
+  } catch (const DataError& error) {
+    context_.log().warning("no timeline: ", error.what());
+  }
+}
+
+void RunTrace::finish(const schedule::Program& program) {
   if (!trace_) return;
   context_.set_trace(nullptr);
   last_clock_ = comm::measure_clock_offset(context_.world(), now_ns);
@@ -108,10 +128,13 @@ void RunTrace::finish() {
                            " spans and ", trace_->num_dropped(),
                            " later ones were dropped; run.trace_steps limits it");
   }
-  if (context_.is_main()) {
-    write_whole();
-  } else {
-    send_text(context_.world(), part(), 0);
+  if (!config_.run.timeline.empty()) write_timeline(program);
+  if (!config_.run.trace.empty()) {
+    if (context_.is_main()) {
+      write_whole();
+    } else {
+      send_text(context_.world(), part(), 0);
+    }
   }
   trace_.reset();
 }
@@ -135,7 +158,7 @@ void RunTrace::write_whole() {
 }
 
 void RunTrace::write_own_part() const {
-  if (telemetry::num_spans(*trace_) == 0) return;
+  if (config_.run.trace.empty() || telemetry::num_spans(*trace_) == 0) return;
   const fs::path path = path_of_part(path_, context_.rank());
   try {
     make_folder(path.parent_path());

@@ -2,13 +2,14 @@
 // The trace of a run (run.trace): turns it on for this rank, aligns the clocks of the ranks, and at the end
 // puts the parts of all ranks into one file, written by rank 0. A run that ends with an error cannot do that
 // any more: each rank that still lives then leaves its own part beside it, as a whole file of its own
-// (trace.rank1.json). To be made before, and to die after, everything that works with the context.
-// Collective. One thread.
+// (trace.rank1.json). The timeline (run.timeline) is drawn from the same spans. To be made before, and to die
+// after, everything that works with the context. Collective. One thread.
 
 #include <filesystem>
 #include <memory>
 
 #include "trireme/comm/context.h"
+#include "trireme/schedule/program.h"
 #include "trireme/telemetry/aligned_clock.h"
 #include "trireme/telemetry/trace.h"
 #include "trireme/train/run_config.h"
@@ -17,7 +18,7 @@ namespace trireme::train {
 
 class RunTrace {
  public:
-  /// Does nothing, then and later, when run.trace is empty. Throws CommError.
+  /// Does nothing, then and later, when run.trace and run.timeline are empty. Throws CommError.
   RunTrace(const RunConfig& config, comm::Context& context);
   /// After an error writes this rank's part.
   ~RunTrace();
@@ -25,14 +26,16 @@ class RunTrace {
   RunTrace& operator=(const RunTrace&) = delete;
 
   /// The run has ended well: collects all parts. A file that cannot be written is a warning: the run does not
-  /// fail for it. Throws CommError.
-  void finish();
+  /// fail for it. `program` is what the steps have run, for the timeline. Throws CommError.
+  void finish(const schedule::Program& program);
 
  private:
   std::string part() const;
+  void write_timeline(const schedule::Program& program);
   void write_whole();
   void write_own_part() const;
 
+  const RunConfig& config_;
   comm::Context& context_;
   const std::filesystem::path path_;
   std::unique_ptr<telemetry::Trace> trace_;  ///< empty when there is nothing to do

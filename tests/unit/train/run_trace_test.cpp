@@ -5,6 +5,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trace_reading.h"
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/train/run.h"
 
 namespace trireme::train {
@@ -47,6 +48,38 @@ TEST(RunTrace, HoldsEachRankOnceWhenRanksAreThreads) {
   const test::TraceReading trace = test::read_trace(folder / "r/trace.json");
   ASSERT_EQ(trace.ranks.size(), 3u);
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(trace.of("step", rank).size(), 5u);
+}
+
+/// Four ranks, two pipelines of two: those of the first pipeline are drawn.
+TEST(RunTimeline, DrawsThreeStepsOfEachRankOfThePipeline) {
+  const test::TemporaryFolder folder;
+  RunConfig config;
+  config.run = {.name = "r", .folder = folder.path().string(), .timeline = "timeline.html"};
+  config.data.name = "synthetic";
+  config.model.hidden = {8, 8};
+  config.train = {.max_steps = 7, .global_batch = 512};
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 2;
+  comm::run_ranks_as_threads(4, [&](comm::Context& context) { run_training(config, context); });
+  const std::string page = read_file(folder / "r/timeline.html");
+  for (const char* words : {"rank 0", "rank 1", "step 3", "step 4", "step 5", "1f1b"})
+    EXPECT_THAT(page, HasSubstr(words));
+  for (const char* words : {"rank 2", "step 2", "step 6"}) EXPECT_THAT(page, testing::Not(HasSubstr(words)));
+  EXPECT_FALSE(std::filesystem::exists(folder / "r/trace.json"));
+}
+
+TEST(RunTimeline, ARunThatHasNoSuchStepEndsWithAWarning) {
+  const test::TemporaryFolder folder;
+  RunConfig config;
+  config.run = {.name = "r", .folder = folder.path().string(), .timeline = "timeline.html"};
+  config.data.name = "synthetic";
+  config.model.hidden = {8};
+  config.train = {.max_steps = 2, .global_batch = 512};
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const RunResult result = run_training(config, context);
+    EXPECT_EQ(result.status, "completed");
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder / "r/timeline.html"));
 }
 
 TEST(RunTrace, AnErrorLeavesThePartOfEachRank) {
