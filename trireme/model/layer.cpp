@@ -24,17 +24,29 @@ Named shared_with(const torch::nn::Module& model,
   return named;
 }
 
-}  // namespace
-
-Layer make_layer(const torch::nn::Module& model, std::string name,
-                 std::vector<std::shared_ptr<torch::nn::Module>> modules,
-                 std::function<at::Tensor(const at::Tensor&)> forward) {
-  Layer layer{.name = std::move(name), .forward = std::move(forward)};
+/// Gives `layer` the tensors of its modules.
+Layer with_tensors(Layer layer, const torch::nn::Module& model,
+                   std::vector<std::shared_ptr<torch::nn::Module>> modules) {
   layer.parameters =
       shared_with(model, modules, [](const auto& module) { return module.named_parameters(); });
   layer.buffers = shared_with(model, modules, [](const auto& module) { return module.named_buffers(); });
   layer.modules = std::move(modules);
   return layer;
+}
+
+}  // namespace
+
+Layer make_layer(const torch::nn::Module& model, std::string name,
+                 std::vector<std::shared_ptr<torch::nn::Module>> modules,
+                 std::function<at::Tensor(const at::Tensor&)> forward) {
+  return with_tensors({.name = std::move(name), .forward = std::move(forward)}, model, std::move(modules));
+}
+
+Layer make_layer(const torch::nn::Module& model, std::string name,
+                 std::vector<std::shared_ptr<torch::nn::Module>> modules,
+                 std::function<Tensors(const Tensors&)> forward) {
+  return with_tensors({.name = std::move(name), .forward = nullptr, .forward_all = std::move(forward)}, model,
+                      std::move(modules));
 }
 
 std::vector<Layer> layers_of(const torch::nn::Sequential& chain) {

@@ -1,0 +1,24 @@
+#pragma once
+// Skip connections: what a layer of a chain hands to a later one that is not its neighbour. It travels with
+// what goes from layer to layer, behind it, up to the last layer that takes it. Pure.
+
+#include <string>
+#include <vector>
+
+#include "trireme/model/layer.h"
+
+namespace trireme::model {
+
+using SkipNames = std::vector<std::string>;
+
+/// The skips that travel to each layer, in the order in which they are given; one entry per layer, and an
+/// empty one for the end. Throws InvalidArgument with layer and skip: one that is taken before it is given,
+/// or never, or given twice; skips of a layer without forward_all.
+std::vector<SkipNames> carried_skips(const std::vector<Layer>& layers);
+
+/// The layer's forward on what travels to it: tensors of the layer before, then those of `carried`. Returns
+/// what travels on: the layer's tensors, then those of `carried_on`. Throws InvalidArgument: a layer that
+/// gets several tensors and takes one, or returns fewer than it declares.
+Tensors run_layer(const Layer& layer, Tensors values, const SkipNames& carried, const SkipNames& carried_on);
+
+}  // namespace trireme::model
