@@ -72,6 +72,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
     : group_(groups.pipeline),
       update_(options.update),
       stages_(place_stages(program, layers, options.cuts)),
+      skips_(model::carried_skips(layers)),
       tied_(group_, layers, stages_),
       transfers_(group_),
       executor_(std::move(program), group_.rank(), handlers(), context.status(),
@@ -95,7 +96,8 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
   const Pipeline::StageLayers& stage = stages_[static_cast<std::size_t>(number)];
   const auto [at, fresh] =
       mine_.try_emplace(number, std::vector(layers.begin() + stage.first, layers.begin() + stage.last),
-                        StageOptions{.recompute = options.recompute, .wants_input_gradient = number > 0});
+                        StageOptions{.recompute = options.recompute, .wants_input_gradient = number > 0},
+                        std::vector(skips_.begin() + stage.first, skips_.begin() + stage.last + 1));
   if (!is_asynchronous()) return;
   Replica replica;
   add_tensors_of(at->second, replica);
@@ -139,9 +141,9 @@ ActionHandlers Engine::handlers() {
   const auto receive = [&](Arrivals& arrivals) {
     return unless_empty([this, &arrivals](const Action& a) { arrivals[place_of(a)] = transfers_.receive(); });
   };
-  const auto send = [&](Tensors& tensors, int direction) {
-    return unless_empty([this, &tensors, direction](const Action& a) {
-      transfers_.send(take(tensors, place_of(a)), rank_of(a.stage + direction, a.microbatch));
+  const auto send = [&](Departures& departures, int direction) {
+    return unless_empty([this, &departures, direction](const Action& a) {
+      transfers_.send(take(departures, place_of(a)), rank_of(a.stage + direction, a.microbatch));
     });
   };
   return {.forward = unless_empty([this](const Action& a) { forward(a); }),
@@ -195,7 +197,7 @@ void Engine::find_versions() {
 void Engine::begin(Feed feed) {
   for (auto& [number, stage] : mine_) stage.clear();
   for (Arrivals* arrivals : {&inputs_, &output_gradients_}) arrivals->clear();
-  for (Tensors* tensors : {&outputs_, &input_gradients_}) tensors->clear();
+  for (Departures* departures : {&outputs_, &input_gradients_}) departures->clear();
   losses_.clear();
   batch_.clear();
   done_.clear();
@@ -253,10 +255,9 @@ std::optional<Transfers::Incoming> Engine::next_incoming() {
     const bool forward = action.kind == ActionKind::kReceiveForward;
     const int source = forward ? action.stage - 1 : action.stage + 1;
     // A gradient has the shape of the output that it belongs to.
-    const int of_output = forward ? source : action.stage;
-    const auto& outputs = shapes_.of(microbatch(action).input);
+    const EdgeSpec& edge = edge_behind(forward ? source : action.stage, action.microbatch);
     return Transfers::Incoming{.source = rank_of(source, action.microbatch),
-                               .spec = outputs[static_cast<std::size_t>(of_output)]};
+                               .specs = forward ? edge.tensors : edge.gradients()};
   }
   return std::nullopt;
 }

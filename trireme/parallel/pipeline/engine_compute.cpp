@@ -24,48 +24,80 @@ void Engine::use_version(const Action& action, const std::function<void()>& comp
   versions_->release(version);
 }
 
+const EdgeSpec& Engine::edge_behind(int stage, int number) {
+  return shapes_.of(microbatch(number).input)[static_cast<std::size_t>(stage)];
+}
+
 void Engine::forward(const Action& action) {
   const int stage = action.stage, next = stage + 1;
-  const at::Tensor input = stage == 0 ? microbatch(action).input : take(inputs_, place_of(action));
-  at::Tensor output;
-  use_version(action, [&] { output = local(stage).forward(action.microbatch, input); });
+  const bool is_first = stage == 0;
+  const Tensors inputs = is_first ? Tensors{microbatch(action).input} : take(inputs_, place_of(action));
+  Tensors outputs;
+  use_version(action, [&] {
+    outputs = local(stage).forward(
+        action.microbatch, inputs,
+        is_first ? std::vector<std::size_t>{} : edge_behind(stage - 1, action.microbatch).without_gradient);
+  });
   int live = 0;
   for (const auto& [number, each] : mine_) live += each.num_live();
   peak_live_ = std::max(peak_live_, live);
   if (stage == last_stage()) {
-    losses_.emplace_back(microbatch(action).weight, output);
+    losses_.emplace_back(microbatch(action).weight, outputs.front());
     return;
   }
-  check_output(action, output);
+  check_outputs(action, outputs);
   if (is_local(next, action.microbatch)) {
-    inputs_[{next, action.microbatch}] = {.tensor = output};
+    inputs_[{next, action.microbatch}] = {.tensors = std::move(outputs)};
   } else {
-    outputs_[place_of(action)] = output;
+    outputs_[place_of(action)] = std::move(outputs);
+  }
+}
+
+/// One for each output, undefined for those that have none.
+Engine::Tensors Engine::take_output_gradients(const Action& action) {
+  if (action.stage == last_stage())
+    return {at::full({}, microbatch(action).weight * feed_.gradient_scale, at::kFloat)};
+  Tensors arrived = take(output_gradients_, place_of(action));
+  const EdgeSpec& edge = edge_behind(action.stage, action.microbatch);
+  for (const std::size_t i : edge.without_gradient)
+    arrived.insert(arrived.begin() + static_cast<std::ptrdiff_t>(i), at::Tensor());
+  return arrived;
+}
+
+/// To the stage before, of those inputs that have one; zeros where the loss does not depend on one of them.
+void Engine::give_input_gradients(const Action& action, Tensors gradients) {
+  const EdgeSpec& edge = edge_behind(action.stage - 1, action.microbatch);
+  const auto is_there = [](const at::Tensor& gradient) { return gradient.defined(); };
+  if (edge.without_gradient.size() < edge.tensors.size() &&
+      std::none_of(gradients.begin(), gradients.end(), is_there)) {
+    throw InvalidArgument(text("the loss of micro-batch ", action.microbatch,
+                               " does not depend on the input of stage ", action.stage,
+                               ": the stages before it would learn nothing"));
+  }
+  Tensors wanted;
+  for (std::size_t i = 0; i < edge.tensors.size(); ++i) {
+    if (!edge.has_gradient(i)) continue;
+    const auto& [sizes, type] = edge.tensors[i];
+    wanted.push_back(gradients[i].defined() ? std::move(gradients[i]) : at::zeros(sizes, type));
+  }
+  const int before = action.stage - 1;
+  if (is_local(before, action.microbatch)) {
+    output_gradients_[{before, action.microbatch}] = {.tensors = std::move(wanted)};
+  } else {
+    input_gradients_[place_of(action)] = std::move(wanted);
   }
 }
 
 void Engine::backward(const Action& action) {
-  const int stage = action.stage, before = stage - 1;
-  const at::Tensor of_output =
-      stage == last_stage() ? at::full({}, microbatch(action).weight * feed_.gradient_scale, at::kFloat)
-                            : take(output_gradients_, place_of(action));
-  at::Tensor of_input;
+  const Tensors of_outputs = take_output_gradients(action);
+  Tensors of_inputs;
   use_version(action, [&] {
-    of_input = action.kind == ActionKind::kBackwardInput
-                   ? local(stage).backward_input(action.microbatch, of_output)
-                   : local(stage).backward(action.microbatch, of_output);
+    Stage& stage = local(action.stage);
+    of_inputs = action.kind == ActionKind::kBackwardInput
+                    ? stage.backward_input(action.microbatch, of_outputs)
+                    : stage.backward(action.microbatch, of_outputs);
   });
-  if (stage == 0) return;
-  if (!of_input.defined()) {
-    throw InvalidArgument(text("the loss of micro-batch ", action.microbatch,
-                               " does not depend on the input of stage ", stage,
-                               ": the stages before it would learn nothing"));
-  }
-  if (is_local(before, action.microbatch)) {
-    output_gradients_[{before, action.microbatch}] = {.tensor = of_input};
-  } else {
-    input_gradients_[place_of(action)] = of_input;
-  }
+  if (action.stage > 0) give_input_gradients(action, std::move(of_inputs));
 }
 
 /// The last one of a step begins the reduction over the stage's replicas; those before add up locally.
@@ -105,15 +137,20 @@ void Engine::update() {
   versions_->end_update();
 }
 
-void Engine::check_output(const Action& action, const at::Tensor& output) {
-  const auto& announced = shapes_.of(microbatch(action).input);
-  const TensorSpec& expected = announced[static_cast<std::size_t>(action.stage)];
+void Engine::check_outputs(const Action& action, const Tensors& outputs) {
+  const EdgeSpec& edge = edge_behind(action.stage, action.microbatch);
+  const std::vector<TensorSpec> found = specs_of(outputs);
   const Pipeline::StageLayers& layers = stages_[static_cast<std::size_t>(action.stage)];
-  require(spec_of(output) == expected, "stage ", action.stage, " (layers ", layers.first, " to ",
-          layers.last - 1, ") returns ", to_text(spec_of(output)), " for micro-batch ", action.microbatch,
-          ", its first forward for an input of this shape returned ", to_text(expected));
-  require(output.is_floating_point(), "stage ", action.stage, " returns ", to_text(expected),
+  require(found == edge.tensors, "stage ", action.stage, " (layers ", layers.first, " to ", layers.last - 1,
+          ") returns ", to_text(found), " for micro-batch ", action.microbatch,
+          ", its first forward for an input of this shape returned ", to_text(edge.tensors));
+  if (edge.without_gradient.size() < outputs.size()) return;
+  const auto is_real = [](const at::Tensor& output) { return output.is_floating_point(); };
+  require(std::any_of(outputs.begin(), outputs.end(), is_real), "stage ", action.stage, " returns ",
+          to_text(found),
           ": only floating-point tensors have gradients to send back; cut the model elsewhere");
+  require(!local(action.stage).learns(action.microbatch), "stage ", action.stage, " returns ", to_text(found),
+          ", and none of them needed a gradient when it was asked for shapes: it would learn nothing");
 }
 
 at::Tensor Engine::loss_of(const at::Tensor& output, int number) {
@@ -126,21 +163,25 @@ at::Tensor Engine::loss_of(const at::Tensor& output, int number) {
 /// Through the first rank of each stage.
 at::Tensor Engine::evaluate(const at::Tensor& input) {
   if (versions_) versions_->show_newest();
-  at::Tensor values = input;
-  const std::vector<TensorSpec>& outputs = shapes_.of(input);
+  Tensors values = {input};
+  const std::vector<EdgeSpec>& edges = shapes_.of(input);
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     const int rank = stages_[stage].ranks.front();
     if (rank != group_.rank()) continue;
     if (stage > 0 && stages_[stage - 1].ranks.front() != rank) {
-      const TensorSpec& spec = outputs[stage - 1];
-      values = at::zeros(spec.sizes, at::TensorOptions(spec.type));
-      group_.recv(values, stages_[stage - 1].ranks.front());
+      values.clear();
+      for (const auto& [sizes, type] : edges[stage - 1].tensors) {
+        values.push_back(at::zeros(sizes, type));
+        group_.recv(values.back(), stages_[stage - 1].ranks.front());
+      }
     }
-    values = local(static_cast<int>(stage)).evaluate(values).contiguous();
-    const bool is_last = stage + 1 == stages_.size();
-    if (!is_last && stages_[stage + 1].ranks.front() != rank)
-      group_.send(values, stages_[stage + 1].ranks.front());
-    if (is_last) return values;
+    values = local(static_cast<int>(stage)).evaluate(values);
+    for (at::Tensor& value : values) value = value.contiguous();
+    if (stage + 1 == stages_.size()) return values.front();
+    const int next = stages_[stage + 1].ranks.front();
+    for (const at::Tensor& value : values) {
+      if (next != rank) group_.send(value, next);
+    }
   }
   return {};
 }

@@ -41,11 +41,12 @@ class Engine;
 
 class Pipeline {
  public:
-  /// The loss of a micro-batch, as a tensor without dims; for step() its mean over the samples.
+  /// The loss of a micro-batch, as a tensor without dims; for step() its mean over the samples. `output` is
+  /// the first tensor that the last layer returns.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
   /// Throws InvalidArgument: more stages than layers, cuts that are none, options that make no sense
-  /// together, ranks that differ in layers or options.
+  /// together, ranks that differ in layers or options, skips without their counterpart (model/skips.h).
   Pipeline(comm::Context& context, const std::vector<model::Layer>& layers,
            const PipelineOptions& options = {});
   /// The same over a group (a mesh axis) instead of the world; with groups.data, several pipelines side by

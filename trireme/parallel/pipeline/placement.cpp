@@ -27,6 +27,8 @@ std::string description(const schedule::Program& program, const std::vector<mode
     lines += text("layer ", layer.name);
     for (const auto& [name, parameter] : layer.parameters)
       lines += text(" ", name, " ", to_text(spec_of(parameter)));
+    for (const std::string& name : layer.takes) lines += text(" takes ", name);
+    for (const std::string& name : layer.gives) lines += text(" gives ", name);
     lines += "\n";
   }
   return lines + schedule::to_csv(program);

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -73,80 +74,149 @@ class EvaluationMode {
 
 }  // namespace
 
-at::Tensor Stage::run_layers(const at::Tensor& input) const {
-  at::Tensor values = input;
-  for (const model::Layer& layer : layers_) values = layer.forward(values);
+Stage::Stage(std::vector<model::Layer> layers, const StageOptions& options,
+             std::vector<model::SkipNames> carried)
+    : layers_(std::move(layers)), carried_(std::move(carried)), options_(options) {
+  carried_.resize(layers_.size() + 1);
+}
+
+model::Tensors Stage::run_layers(model::Tensors values) const {
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    values = model::run_layer(layers_[i], std::move(values), carried_[i], carried_[i + 1]);
   return values;
 }
 
-at::Tensor Stage::run(Live& live, int microbatch) const {
-  at::Tensor values = live.input;
+model::Tensors Stage::run(Live& live, int microbatch) const {
+  model::Tensors values = live.inputs;
   const auto note_begin = [&] {
-    if (live.begins.empty() && values.requires_grad())
-      live.begins.push_back(torch::autograd::impl::gradient_edge(values));
+    if (!live.begins.empty()) return;
+    for (const at::Tensor& value : values) {
+      if (value.requires_grad()) live.begins.push_back(torch::autograd::impl::gradient_edge(value));
+    }
   };
   note_begin();
-  for (const model::Layer& layer : layers_) {
-    values = layer.forward(values);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    values = model::run_layer(layers_[i], std::move(values), carried_[i], carried_[i + 1]);
     note_begin();
   }
-  return head_ ? head_(values, microbatch) : values;
+  if (head_) return {head_(values.front(), microbatch)};
+  return values;
 }
 
-at::Tensor Stage::forward(int microbatch, const at::Tensor& input) {
+model::Tensors Stage::leaves_of(const model::Tensors& inputs,
+                                const std::vector<std::size_t>& without_gradient) const {
+  model::Tensors leaves;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    leaves.push_back(inputs[i].detach());
+    const bool left_out =
+        std::find(without_gradient.begin(), without_gradient.end(), i) != without_gradient.end();
+    if (options_.wants_input_gradient && inputs[i].is_floating_point() && !left_out)
+      leaves[i].requires_grad_(true);
+  }
+  return leaves;
+}
+
+model::Tensors Stage::forward(int microbatch, const model::Tensors& inputs,
+                              const std::vector<std::size_t>& without_gradient) {
   Live live;
-  live.input = input.detach();
-  if (options_.wants_input_gradient && live.input.is_floating_point()) live.input.requires_grad_(true);
-  at::Tensor output;
+  live.inputs = leaves_of(inputs, without_gradient);
+  model::Tensors outputs;
   if (options_.recompute) {
     live.random_state = random_state();
     const at::NoGradGuard no_grad;
-    output = run(live, microbatch);
+    outputs = run(live, microbatch);
   } else {
-    output = live.output = run(live, microbatch);
+    outputs = live.outputs = run(live, microbatch);
   }
   const bool fresh = live_.emplace(microbatch, std::move(live)).second;
   if (!fresh) throw InternalError(text("micro-batch ", microbatch, " goes forward a second time"));
-  return output.detach();
+  for (at::Tensor& output : outputs) output = output.detach();
+  return outputs;
 }
 
 void Stage::recompute(int microbatch) {
   Live& live = live_.at(microbatch);
-  if (live.output.defined()) return;
+  if (!live.outputs.empty()) return;
   const SecondTime second(live.random_state, layers_);
-  live.output = run(live, microbatch);
+  live.outputs = run(live, microbatch);
 }
 
-at::Tensor Stage::backward(int microbatch, const at::Tensor& output_gradient) {
+void Stage::check_gradients(const model::Tensors& outputs, const model::Tensors& gradients) const {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    require(!outputs[i].requires_grad() || gradients[i].defined(), "output ", i, " of layers '",
+            layers_.front().name, "' to '", layers_.back().name,
+            "' needs a gradient, and needed none when the pipeline asked for the shapes: make the pipeline "
+            "anew after parameters begin to learn");
+  }
+}
+
+model::Tensors Stage::backward(int microbatch, const model::Tensors& output_gradients) {
   recompute(microbatch);
   const Live live = std::move(live_.extract(microbatch).mapped());
-  if (!live.output.requires_grad()) return {};  // nothing to learn: fixed parameters on whole numbers
-  torch::autograd::backward({live.output}, {output_gradient});
-  return live.input.grad();
+  check_gradients(live.outputs, output_gradients);
+  model::Tensors roots, arriving, gradients(live.inputs.size());
+  for (std::size_t i = 0; i < live.outputs.size(); ++i) {
+    if (!live.outputs[i].requires_grad()) continue;
+    roots.push_back(live.outputs[i]);
+    arriving.push_back(output_gradients[i]);
+  }
+  if (roots.empty()) return gradients;  // nothing to learn: fixed parameters on whole numbers
+  torch::autograd::backward(roots, arriving);
+  for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = live.inputs[i].grad();
+  return gradients;
 }
 
-at::Tensor Stage::backward_input(int microbatch, const at::Tensor& output_gradient) {
+model::Tensors Stage::backward_input(int microbatch, const model::Tensors& output_gradients) {
   recompute(microbatch);
   Live& live = live_.at(microbatch);
-  const at::Tensor input = live.input;
-  InputBackward first = backward_of_inputs({live.output}, {output_gradient}, live.begins);
+  check_gradients(live.outputs, output_gradients);
+  const model::Tensors inputs = live.inputs;
+  InputBackward first = backward_of_inputs(live.outputs, output_gradients, live.begins);
   live = {};
   live.weights = std::move(first.weights);
   unsplit_.insert(live.weights.unsplit().begin(), live.weights.unsplit().end());
-  if (!input.requires_grad() || !first.gradients[0].defined()) return {};
-  // Laid out as a leaf's gradient is.
-  const at::Tensor& gradient = first.gradients[0];
-  return torch::autograd::utils::obeys_layout_contract(gradient, input)
-             ? gradient
-             : torch::autograd::utils::clone_obey_contract(gradient, input);
+  model::Tensors gradients(inputs.size());
+  auto given = first.gradients.begin();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].requires_grad()) continue;
+    const at::Tensor& gradient = *given++;
+    if (!gradient.defined()) continue;
+    // Laid out as a leaf's gradient is.
+    gradients[i] = torch::autograd::utils::obeys_layout_contract(gradient, inputs[i])
+                       ? gradient
+                       : torch::autograd::utils::clone_obey_contract(gradient, inputs[i]);
+  }
+  return gradients;
 }
 
 void Stage::backward_weight(int microbatch) { live_.extract(microbatch).mapped().weights.run(); }
 
-at::Tensor Stage::evaluate(const at::Tensor& input) {
+model::Tensors Stage::evaluate(const model::Tensors& inputs) const {
   const EvaluationMode mode(layers_);
   const at::NoGradGuard no_grad;
-  return run_layers(input);
+  return run_layers(inputs);
+}
+
+std::vector<std::size_t> Stage::outputs_without_gradient(
+    const model::Tensors& inputs, const std::vector<std::size_t>& without_gradient) const {
+  const EvaluationMode mode(layers_);
+  const at::AutoGradMode with_graph(true);
+  const model::Tensors outputs = run_layers(leaves_of(inputs, without_gradient));
+  std::vector<std::size_t> without;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].requires_grad()) without.push_back(i);
+  }
+  return without;
+}
+
+bool Stage::learns(int microbatch) const {
+  const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
+  const model::Tensors& inputs = live_.at(microbatch).inputs;
+  if (std::any_of(inputs.begin(), inputs.end(), wants)) return true;
+  return std::any_of(layers_.begin(), layers_.end(), [&](const model::Layer& layer) {
+    return std::any_of(layer.parameters.begin(), layer.parameters.end(),
+                       [&](const auto& item) { return wants(item.second); });
+  });
 }
 
 }  // namespace trireme::parallel

@@ -1,7 +1,10 @@
 #include "trireme/parallel/pipeline/internal/transfers.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+
+#include <algorithm>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -13,6 +16,8 @@ namespace {
 /// Receives that are posted before the program comes to them.
 constexpr std::size_t kPostedAhead = 2;
 constexpr std::size_t kMostDims = 14;
+/// Of a tensor's spec: type, whether it has a gradient, number of dims, dims.
+constexpr std::size_t kSpecWords = 3 + kMostDims;
 
 }  // namespace
 
@@ -26,6 +31,31 @@ std::string to_text(const TensorSpec& spec) {
   return text("(", join(dims), ") ", c10::toString(spec.type));
 }
 
+std::string to_text(const std::vector<TensorSpec>& specs) {
+  if (specs.size() == 1) return to_text(specs[0]);
+  std::vector<std::string> all;
+  for (const TensorSpec& spec : specs) all.push_back(to_text(spec));
+  return text(specs.size(), " tensors: ", join(all, "; "));
+}
+
+std::vector<TensorSpec> specs_of(const model::Tensors& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const at::Tensor& tensor : tensors) specs.push_back(spec_of(tensor));
+  return specs;
+}
+
+bool EdgeSpec::has_gradient(std::size_t tensor) const {
+  return std::find(without_gradient.begin(), without_gradient.end(), tensor) == without_gradient.end();
+}
+
+std::vector<TensorSpec> EdgeSpec::gradients() const {
+  std::vector<TensorSpec> specs;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (has_gradient(i)) specs.push_back(tensors[i]);
+  }
+  return specs;
+}
+
 void Transfers::begin(Announcement next_incoming) {
   next_incoming_ = std::move(next_incoming);
   posted_.clear();
@@ -37,9 +67,11 @@ void Transfers::post() {
   while (posted_.size() < kPostedAhead) {
     const std::optional<Incoming> next = next_incoming_();
     if (!next) return;
-    at::Tensor tensor = at::empty(next->spec.sizes, next->spec.type);
-    comm::Pending pending = group_.recv_async(tensor, next->source);
-    posted_.push_back({.tensor = std::move(tensor), .pending = std::move(pending)});
+    Arrival& arrival = posted_.emplace_back();
+    for (const TensorSpec& spec : next->specs) {
+      arrival.tensors.push_back(at::empty(spec.sizes, spec.type));
+      arrival.pending.push_back(group_.recv_async(arrival.tensors.back(), next->source));
+    }
   }
 }
 
@@ -58,16 +90,18 @@ Arrival Transfers::receive() {
   return next;
 }
 
-at::Tensor Transfers::wait(Arrival arrival) {
-  wait_for(arrival.pending);
-  return std::move(arrival.tensor);
+model::Tensors Transfers::wait(Arrival arrival) {
+  for (comm::Pending& pending : arrival.pending) wait_for(pending);
+  return std::move(arrival.tensors);
 }
 
-void Transfers::send(const at::Tensor& tensor, int destination) {
+void Transfers::send(const model::Tensors& tensors, int destination) {
   while (!sends_.empty() && sends_.front().second.done()) sends_.pop_front();
-  at::Tensor whole = tensor.contiguous();
-  comm::Pending pending = group_.send_async(whole, destination);
-  sends_.emplace_back(std::move(whole), std::move(pending));
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor whole = tensor.contiguous();
+    comm::Pending pending = group_.send_async(whole, destination);
+    sends_.emplace_back(std::move(whole), std::move(pending));
+  }
 }
 
 void Transfers::finish() {
@@ -76,22 +110,37 @@ void Transfers::finish() {
   if (!posted_.empty()) throw InternalError("a pipeline has not received all that its program announced");
 }
 
-void send_spec(comm::Group& group, const TensorSpec& spec, int destination) {
-  require(spec.sizes.size() <= kMostDims, "a tensor of ", spec.sizes.size(),
-          " dims cannot go from stage to stage; at most ", kMostDims, " are possible");
-  at::Tensor words = at::zeros({static_cast<std::int64_t>(kMostDims + 2)}, at::kLong);
+void send_spec(comm::Group& group, const EdgeSpec& spec, int destination) {
+  const auto count = static_cast<std::int64_t>(spec.tensors.size());
+  group.send(at::full({1}, count, at::kLong), destination);
+  at::Tensor words = at::zeros({count, static_cast<std::int64_t>(kSpecWords)}, at::kLong);
   auto* word = words.data_ptr<std::int64_t>();
-  *word++ = static_cast<std::int64_t>(spec.type);
-  *word++ = static_cast<std::int64_t>(spec.sizes.size());
-  std::copy(spec.sizes.begin(), spec.sizes.end(), word);
+  for (std::size_t i = 0; i < spec.tensors.size(); ++i, word += kSpecWords) {
+    const auto& [sizes, type] = spec.tensors[i];
+    require(sizes.size() <= kMostDims, "a tensor of ", sizes.size(),
+            " dims cannot go from stage to stage; at most ", kMostDims, " are possible");
+    word[0] = static_cast<std::int64_t>(type);
+    word[1] = spec.has_gradient(i) ? 1 : 0;
+    word[2] = static_cast<std::int64_t>(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), word + 3);
+  }
   group.send(words, destination);
 }
 
-TensorSpec receive_spec(comm::Group& group, int source) {
-  at::Tensor words = at::zeros({static_cast<std::int64_t>(kMostDims + 2)}, at::kLong);
+EdgeSpec receive_spec(comm::Group& group, int source) {
+  at::Tensor count = at::zeros({1}, at::kLong);
+  group.recv(count, source);
+  at::Tensor words =
+      at::zeros({count.item<std::int64_t>(), static_cast<std::int64_t>(kSpecWords)}, at::kLong);
   group.recv(words, source);
+  EdgeSpec spec;
   const auto* word = words.const_data_ptr<std::int64_t>();
-  return {.sizes = {word + 2, word + 2 + word[1]}, .type = static_cast<at::ScalarType>(word[0])};
+  for (std::int64_t i = 0; i < words.size(0); ++i, word += kSpecWords) {
+    if (word[1] == 0) spec.without_gradient.push_back(spec.tensors.size());
+    spec.tensors.push_back(
+        {.sizes = {word + 3, word + 3 + word[2]}, .type = static_cast<at::ScalarType>(word[0])});
+  }
+  return spec;
 }
 
 }  // namespace trireme::parallel

@@ -67,9 +67,10 @@ class Engine {
 
  private:
   using Action = schedule::Action;
-  /// A tensor of one micro-batch at one stage.
+  using Tensors = model::Tensors;
+  /// The tensors of one micro-batch at one stage.
   using Place = std::pair<int, int>;
-  using Tensors = std::map<Place, at::Tensor>;
+  using Departures = std::map<Place, Tensors>;
   using Arrivals = std::map<Place, Arrival>;
 
   void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
@@ -87,8 +88,8 @@ class Engine {
   int rank_of(int stage, int microbatch) const { return runs_on_.at({stage, microbatch}); }
   bool is_local(int stage, int microbatch) const { return rank_of(stage, microbatch) == group_.rank(); }
   static Place place_of(const Action& action) { return {action.stage, action.microbatch}; }
-  static at::Tensor take(Tensors& tensors, const Place& place) { return tensors.extract(place).mapped(); }
-  at::Tensor take(Arrivals& arrivals, const Place& place) {
+  static Tensors take(Departures& tensors, const Place& place) { return tensors.extract(place).mapped(); }
+  Tensors take(Arrivals& arrivals, const Place& place) {
     return transfers_.wait(std::move(arrivals.extract(place).mapped()));
   }
 
@@ -103,12 +104,17 @@ class Engine {
   void weight_gradient(const Action& action, const std::function<void()>& compute);
   void use_version(const Action& action, const std::function<void()>& compute);
   void update();
-  void check_output(const Action& action, const at::Tensor& output);
+  /// What goes to the stage behind `stage`; for the last one it is nothing.
+  const EdgeSpec& edge_behind(int stage, int microbatch);
+  void check_outputs(const Action& action, const Tensors& outputs);
+  Tensors take_output_gradients(const Action& action);
+  void give_input_gradients(const Action& action, Tensors gradients);
   at::Tensor loss_of(const at::Tensor& output, int microbatch);
 
   comm::Group group_;
   const std::function<void()> update_;
   const std::vector<Pipeline::StageLayers> stages_;
+  const std::vector<model::SkipNames> skips_;        ///< that travel to each layer
   std::map<int, Stage> mine_;                        ///< by the number of the stage
   std::map<int, DistributedDataParallel> replicas_;  ///< of my stages, where they have any and learn
   std::optional<VersionedParameters> versions_;      ///< of my stage, where there are several
@@ -126,12 +132,12 @@ class Engine {
   Feed feed_;
   std::map<int, MicroBatch> batch_;  ///< those that this rank has not done with
   int num_fed_ = 0;
-  std::vector<int> done_, done_before_;  ///< micro-batches since the last update, and the one before
-  std::size_t next_receive_ = 0;         ///< in actions(): where to look for the next receive
-  std::map<int, int> num_left_;          ///< weight gradients still to come
-  std::size_t num_steps_left_ = 0;       ///< stages whose STEP is still to come before the update
-  Arrivals inputs_, output_gradients_;   ///< what a stage gets
-  Tensors outputs_, input_gradients_;    ///< what it gives to another rank
+  std::vector<int> done_, done_before_;   ///< micro-batches since the last update, and the one before
+  std::size_t next_receive_ = 0;          ///< in actions(): where to look for the next receive
+  std::map<int, int> num_left_;           ///< weight gradients still to come
+  std::size_t num_steps_left_ = 0;        ///< stages whose STEP is still to come before the update
+  Arrivals inputs_, output_gradients_;    ///< what a stage gets
+  Departures outputs_, input_gradients_;  ///< what it gives to another rank
   std::vector<std::pair<double, at::Tensor>> losses_;  ///< weight and loss, in the order of the forwards
   int peak_live_ = 0;
   Pipeline::Staleness staleness_;

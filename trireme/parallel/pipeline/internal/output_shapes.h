@@ -21,19 +21,19 @@ class OutputShapes {
                std::map<int, Stage>& mine)
       : group_(std::move(group)), stages_(stages), mine_(mine) {}
 
-  /// For an input of the first stage the output of every stage but the last; known for this rank's stages and
-  /// their neighbours. Throws CommError.
-  const std::vector<TensorSpec>& of(const at::Tensor& input);
+  /// For an input of the first stage the outputs of every stage but the last; known for this rank's stages
+  /// and their neighbours. Throws CommError.
+  const std::vector<EdgeSpec>& of(const at::Tensor& input);
 
  private:
-  std::vector<TensorSpec> ask(const at::Tensor& input);
+  std::vector<EdgeSpec> ask(const at::Tensor& input);
   int first_rank(std::size_t stage) const { return stages_[stage].ranks.front(); }
   bool is_on(std::size_t stage, int rank) const;
 
   comm::Group group_;
   const std::vector<Pipeline::StageLayers>& stages_;
   std::map<int, Stage>& mine_;
-  std::map<std::vector<std::int64_t>, std::vector<TensorSpec>> known_;
+  std::map<std::vector<std::int64_t>, std::vector<EdgeSpec>> known_;
 };
 
 }  // namespace trireme::parallel

@@ -1,6 +1,7 @@
 #pragma once
 // The computations of one stage: forward and backward of micro-batches, each of which may be under way at the
-// same time. Knows nothing of other stages. One thread.
+// same time. A stage maps several tensors to several: what goes from layer to layer, skips that only pass
+// through included (model/skips.h). Knows nothing of other stages. One thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "trireme/model/layer.h"
+#include "trireme/model/skips.h"
 #include "trireme/parallel/pipeline/internal/split_backward.h"
 
 namespace trireme::parallel {
@@ -22,31 +24,51 @@ struct StageOptions {
 
 class Stage {
  public:
-  /// Turns the output of the last layer into the loss of the micro-batch, on the last stage.
+  /// Turns the first output of the last layer into the loss of the micro-batch, on the last stage.
   using Head = std::function<at::Tensor(const at::Tensor& output, int microbatch)>;
 
-  Stage(std::vector<model::Layer> layers, const StageOptions& options)
-      : layers_(std::move(layers)), options_(options) {}
+  /// `carried`: skips that travel to each layer, and behind the last. Empty: none.
+  Stage(std::vector<model::Layer> layers, const StageOptions& options,
+        std::vector<model::SkipNames> carried = {});
 
   /// What comes after the layers; null: nothing.
   void set_head(Head head) { head_ = std::move(head); }
 
-  /// The stage's output, or its head's. `input` becomes a leaf of its own whose gradient backward() returns.
-  at::Tensor forward(int microbatch, const at::Tensor& input);
+  /// The stage's outputs, or its head's. Each floating-point input, but for those `without_gradient`, becomes
+  /// a leaf of its own whose gradient backward() returns. Throws InvalidArgument as model::run_layer() does.
+  model::Tensors forward(int microbatch, const model::Tensors& inputs,
+                         const std::vector<std::size_t>& without_gradient = {});
   /// Runs a dropped forward again; backward() does it where it was not done before.
   void recompute(int microbatch);
-  /// Adds to the parameters' gradients; the gradient of the input, undefined where none is wanted. What
-  /// was kept for the micro-batch is given back.
-  at::Tensor backward(int microbatch, const at::Tensor& output_gradient);
-  /// backward() in two parts: the first returns the gradient of the input and touches none of the
-  /// parameters', the second adds to those; it may come after other micro-batches' parts. An input that has
-  /// no gradient is stood for by what the first layers make of it.
-  at::Tensor backward_input(int microbatch, const at::Tensor& output_gradient);
+  /// Adds to the parameters' gradients. Takes the gradient of each output, undefined for one that needs none,
+  /// and returns that of each input, undefined where none is wanted. What was kept for the micro-batch is
+  /// given back. Throws InvalidArgument: an output that needs a gradient and gets none.
+  model::Tensors backward(int microbatch, const model::Tensors& output_gradients);
+  /// backward() in two parts: the first returns the gradients of the inputs and touches none of the
+  /// parameters', the second adds to those; it may come after other micro-batches' parts. Where no input has
+  /// a gradient, what the first layers make of them stands for them.
+  model::Tensors backward_input(int microbatch, const model::Tensors& output_gradients);
   void backward_weight(int microbatch);
   /// Operators whose weights had their gradients in the first part (split_backward.h), so far.
   const std::set<std::string>& unsplit() const { return unsplit_; }
+  /// The same for a stage of one tensor.
+  at::Tensor forward(int microbatch, const at::Tensor& input) {
+    return forward(microbatch, model::Tensors{input}).front();
+  }
+  at::Tensor backward(int microbatch, const at::Tensor& output_gradient) {
+    return backward(microbatch, model::Tensors{output_gradient}).front();
+  }
+  at::Tensor backward_input(int microbatch, const at::Tensor& output_gradient) {
+    return backward_input(microbatch, model::Tensors{output_gradient}).front();
+  }
   /// Without gradients, head and traces: in evaluation mode.
-  at::Tensor evaluate(const at::Tensor& input);
+  model::Tensors evaluate(const model::Tensors& inputs) const;
+  /// Those floating-point outputs that need no gradient although the inputs get one as in forward(), and all
+  /// that are not floating-point. A forward in evaluation mode, with a graph.
+  std::vector<std::size_t> outputs_without_gradient(const model::Tensors& inputs,
+                                                    const std::vector<std::size_t>& without_gradient) const;
+  /// Whether something in the micro-batch's forward, parameter or input, is to get a gradient.
+  bool learns(int microbatch) const;
 
   const std::vector<model::Layer>& layers() const { return layers_; }
   /// Micro-batches whose backward, both parts of it, has not ended.
@@ -56,16 +78,20 @@ class Stage {
 
  private:
   struct Live {
-    at::Tensor input, output;
+    model::Tensors inputs, outputs;
     at::Tensor random_state;            ///< before the forward, where it has to run again
     torch::autograd::edge_list begins;  ///< of the first values that have a gradient: where the input's ends
     WeightBackward weights;             ///< behind backward_input()
   };
 
-  at::Tensor run(Live& live, int microbatch) const;
-  at::Tensor run_layers(const at::Tensor& input) const;
+  model::Tensors run(Live& live, int microbatch) const;
+  model::Tensors run_layers(model::Tensors values) const;
+  model::Tensors leaves_of(const model::Tensors& inputs,
+                           const std::vector<std::size_t>& without_gradient) const;
+  void check_gradients(const model::Tensors& outputs, const model::Tensors& gradients) const;
 
   std::vector<model::Layer> layers_;
+  std::vector<model::SkipNames> carried_;
   const StageOptions options_;
   Head head_;
   std::map<int, Live> live_;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/model/layer.h"
 
 namespace trireme::parallel {
 
@@ -28,17 +29,31 @@ TensorSpec spec_of(const at::Tensor& tensor);
 /// "(8, 64, 32) f32"
 std::string to_text(const TensorSpec& spec);
 
-/// A tensor that is there, or on its way.
+/// What goes from a stage to the next. Gradients come back for some of it.
+struct EdgeSpec {
+  std::vector<TensorSpec> tensors = {};
+  std::vector<std::size_t> without_gradient = {};  ///< rising
+
+  bool has_gradient(std::size_t tensor) const;
+  /// What comes back.
+  std::vector<TensorSpec> gradients() const;
+};
+
+/// "(8, 64, 32) f32", "2 tensors: (8, 64, 32) f32; (8, 64) bool"
+std::string to_text(const std::vector<TensorSpec>& specs);
+std::vector<TensorSpec> specs_of(const model::Tensors& tensors);
+
+/// Tensors that are there, or on their way.
 struct Arrival {
-  at::Tensor tensor;
-  comm::Pending pending = {};
+  model::Tensors tensors;
+  std::vector<comm::Pending> pending = {};
 };
 
 class Transfers {
  public:
   struct Incoming {
     int source = 0;
-    TensorSpec spec;
+    std::vector<TensorSpec> specs;
   };
 
   /// What will be received next, asked a little ahead; empty: nothing more.
@@ -50,9 +65,9 @@ class Transfers {
   void begin(Announcement next_incoming);
   /// The next one.
   Arrival receive();
-  /// The tensor, once it is there.
-  at::Tensor wait(Arrival arrival);
-  void send(const at::Tensor& tensor, int destination);
+  /// The tensors, once they are there.
+  model::Tensors wait(Arrival arrival);
+  void send(const model::Tensors& tensors, int destination);
   /// Waits for the sends; whatever was announced has to have been received.
   void finish();
 
@@ -69,8 +84,8 @@ class Transfers {
   double waited_s_ = 0;
 };
 
-/// A tensor's spec, from one rank to another. For set-up.
-void send_spec(comm::Group& group, const TensorSpec& spec, int destination);
-TensorSpec receive_spec(comm::Group& group, int source);
+/// A spec, from one rank to another. For set-up.
+void send_spec(comm::Group& group, const EdgeSpec& spec, int destination);
+EdgeSpec receive_spec(comm::Group& group, int source);
 
 }  // namespace trireme::parallel
