@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "trireme/base/clock.h"
+#include "trireme/model/skips.h"
 #include "trireme/parallel/allocated_bytes.h"
 
 namespace trireme::train {
@@ -44,31 +45,51 @@ class Untouched {
 struct Sample {
   double forward_s = 0, backward_s = 0;
   std::int64_t kept_bytes = 0;
-  at::Tensor output;
+  model::Tensors outputs;  ///< and the skips that pass the layer
 };
 
-Sample run_once(const model::Layer& layer, const at::Tensor& input, bool is_first) {
-  const at::Tensor leaf = input.detach();
-  if (!is_first && leaf.is_floating_point()) leaf.requires_grad_(true);
+/// A layer and the skips that travel to it and on.
+struct Link {
+  const model::Layer& layer;
+  const model::SkipNames &carried, &carried_on;
+  bool is_first = false;
+};
+
+Sample run_once(const Link& link, const model::Tensors& inputs) {
+  model::Tensors leaves;
   torch::autograd::variable_list wanted;
-  if (leaf.requires_grad()) wanted.push_back(leaf);
-  for (const auto& [name, parameter] : layer.parameters) {
+  for (const at::Tensor& input : inputs) {
+    leaves.push_back(input.detach());
+    if (!link.is_first && input.is_floating_point()) wanted.push_back(leaves.back().requires_grad_(true));
+  }
+  for (const auto& [name, parameter] : link.layer.parameters) {
     if (parameter.requires_grad()) wanted.push_back(parameter);
   }
   Sample sample;
   const parallel::AllocatedBytes allocated;
   const double begin_s = now_s();
-  at::Tensor output = layer.forward(leaf);
+  const model::Tensors outputs = model::run_layer(link.layer, leaves, link.carried, link.carried_on);
   sample.forward_s = now_s() - begin_s;
   sample.kept_bytes = allocated.current();
-  sample.output = output.detach();
-  if (wanted.empty() || !output.requires_grad()) return sample;
-  const at::Tensor gradient = at::ones_like(sample.output);
+  model::Tensors roots, gradients;
+  for (const at::Tensor& output : outputs) {
+    sample.outputs.push_back(output.detach());
+    if (!output.requires_grad()) continue;
+    roots.push_back(output);
+    gradients.push_back(at::ones_like(sample.outputs.back()));
+  }
+  if (wanted.empty() || roots.empty()) return sample;
   const double middle_s = now_s();
-  torch::autograd::grad({output}, wanted, {gradient}, /*retain_graph=*/std::nullopt, /*create_graph=*/false,
+  torch::autograd::grad(roots, wanted, gradients, /*retain_graph=*/std::nullopt, /*create_graph=*/false,
                         /*allow_unused=*/true);
   sample.backward_s = now_s() - middle_s;
   return sample;
+}
+
+double bytes_of(const model::Tensors& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
 }
 
 double median(std::vector<double> values) {
@@ -83,13 +104,15 @@ std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers,
                                         int repeats) {
   const Untouched untouched(layers);
   std::vector<plan::Layer> profile;
-  at::Tensor values = input;
-  for (const model::Layer& layer : layers) {
-    const bool is_first = profile.empty();
-    Sample sample = run_once(layer, values, is_first);
+  const std::vector<model::SkipNames> carried = model::carried_skips(layers);
+  model::Tensors values = {input};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const model::Layer& layer = layers[i];
+    const Link link{.layer = layer, .carried = carried[i], .carried_on = carried[i + 1], .is_first = i == 0};
+    Sample sample = run_once(link, values);
     std::vector<double> forward_s, backward_s;
-    for (int i = 0; i < repeats; ++i) {
-      sample = run_once(layer, values, is_first);
+    for (int repeat = 0; repeat < repeats; ++repeat) {
+      sample = run_once(link, values);
       forward_s.push_back(sample.forward_s);
       backward_s.push_back(sample.backward_s);
     }
@@ -97,11 +120,11 @@ std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers,
                       .forward_s = median(forward_s),
                       .backward_s = median(backward_s),
                       .activation_bytes = static_cast<double>(std::max<std::int64_t>(sample.kept_bytes, 0)),
-                      .output_bytes = static_cast<double>(sample.output.nbytes())};
+                      .output_bytes = bytes_of(sample.outputs)};
     for (const auto& [name, parameter] : layer.parameters)
       costs.parameter_bytes += static_cast<double>(parameter.nbytes());
     profile.push_back(std::move(costs));
-    values = sample.output;
+    values = sample.outputs;
   }
   return profile;
 }

@@ -65,6 +65,13 @@ schedule::Program program_of(const RunConfig& config) {
 }
 
 model::Layer in_precision(model::Layer layer, const std::string& precision) {
+  if (layer.forward_all) {
+    layer.forward_all = [inner = std::move(layer.forward_all), precision](const model::Tensors& inputs) {
+      const PrecisionScope scope(precision);
+      return inner(inputs);
+    };
+    return layer;
+  }
   layer.forward = [inner = std::move(layer.forward), precision](const at::Tensor& input) {
     const PrecisionScope scope(precision);
     return inner(input);

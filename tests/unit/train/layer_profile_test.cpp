@@ -51,5 +51,26 @@ TEST(LayerProfile, CountsBytesAndTimesOfEachLayerAndChangesNothing) {
   for (const auto& parameter : chain->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
+TEST(LayerProfile, CountsSkipsOnTheWayAmongTheOutputs) {
+  torch::nn::Sequential chain(torch::nn::Linear(8, 4), torch::nn::Linear(4, 4), torch::nn::Linear(4, 2));
+  std::vector<model::Layer> layers = model::layers_of(chain);
+  layers[0].forward_all = [inner = layers[0].forward](const model::Tensors& x) {
+    return model::Tensors{inner(x[0]), x[0]};
+  };
+  layers[0].gives = {"whole"};
+  layers[2].forward_all = [inner = layers[2].forward](const model::Tensors& x) {
+    return model::Tensors{inner(x[0]) + x[1].narrow(1, 0, 2)};
+  };
+  layers[2].takes = {"whole"};
+
+  const std::vector<plan::Layer> profile = profile_layers(layers, at::ones({16, 8}));
+
+  ASSERT_EQ(profile.size(), 3U);
+  EXPECT_EQ(profile[0].output_bytes, 4 * 16 * (4 + 8));
+  EXPECT_EQ(profile[1].output_bytes, 4 * 16 * (4 + 8));
+  EXPECT_EQ(profile[2].output_bytes, 4 * 16 * 2);
+  for (const plan::Layer& layer : profile) EXPECT_GT(layer.backward_s, 0) << layer.name;
+}
+
 }  // namespace
 }  // namespace trireme::train
