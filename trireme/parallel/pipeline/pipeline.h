@@ -5,15 +5,20 @@
 // The program is validated before anything runs, and executed action by action; receives are posted ahead of
 // their use, sends do not wait.
 //
-//   parallel::Pipeline pipe(context, model::layers_of(chain), {.schedule = "1f1b", .num_microbatches
-//   = 8}); auto optimizer = optim::make_optimizer({.name = "sgd"}, pipe.parameters()); for (...) {
-//   pipe.zero_grad(); double loss = pipe.step(input, target, cross_entropy); optimizer->step(lr); }
+//   parallel::Pipeline pipe(context, model::layers_of(chain), {.schedule = "1f1b"});
+//   auto optimizer = optim::make_optimizer({.name = "sgd"}, pipe.parameters());
+//   for (...) {
+//     pipe.zero_grad();
+//     const double loss = pipe.step(input, target, cross_entropy);
+//     optimizer->step(lr);
+//   }
 //
 // Collective: every rank makes it from the same layers and options and calls the same methods with batches of
 // the same shape. Gradients are those of the mean over the batch, whatever the schedule and the cut; for
 // schedules that finish micro-batches in their order they are, bit by bit, those of one rank that accumulates
-// the same micro-batches. A parameter that layers on several ranks share (a tied head) gets the sum of their
-// gradients on each of them. One thread.
+// the same micro-batches. A parameter that several ranks hold (a tied head, a stage on two ranks) gets the
+// sum of their gradients on each of them. Schedules that never flush (PipeDream) go by start() and advance().
+// One thread.
 
 #include <cstdint>
 #include <functional>
