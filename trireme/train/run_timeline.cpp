@@ -43,8 +43,7 @@ std::string timeline_of(const RunConfig& config, comm::Context& context, const t
     page.steps.push_back({.name = text("step ", number), .ranks = steps.back()});
   }
   if (steps.empty()) return "";
-  page.remark = text(config.model.name, " on ", config.data.name, ", ", program.name, ", ",
-                     program.num_microbatches, " micro-batches; planned with the mean measured times");
+  page.remark = text(config.model.name, " on ", config.data.name);
   page.costs = schedule::mean_costs(program, steps);
   return schedule::timeline_page(page);
 }
