@@ -223,6 +223,7 @@ TEST(AsynchronousPipeline, VerticalSyncUsesOneVersionOnAllStages) {
       3, {.schedule = "pipedream", .num_microbatches = 1, .vertical_sync = true, .cuts = cuts}, {12});
   expect_same(found.weights, serial.weights());
   EXPECT_EQ(found.losses, serial.losses());
+  for (const int rank : {0, 1, 2}) EXPECT_EQ(found.staleness.at(rank).versions, 3) << "rank " << rank;
 }
 
 // arXiv 2006.09503, section 3.1: W(t + 1) = W(t) - lr * grad f(W(t - 1)), over groups of micro-batches.
