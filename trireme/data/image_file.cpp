@@ -2,10 +2,12 @@
 
 #include <ATen/ops/empty.h>
 #include <png.h>
+#include <setjmp.h>
 #include <turbojpeg.h>
 
+#include <cstring>
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -19,13 +21,25 @@ const unsigned char* bytes_of(const std::string& content) {
   return reinterpret_cast<const unsigned char*>(content.data());
 }
 
-/// (height, width, 3), for a decoder to write into.
-at::Tensor pixels(std::int64_t height, std::int64_t width) {
+/// (height, width, channels), for a decoder to write into.
+at::Tensor pixels(std::int64_t height, std::int64_t width, std::int64_t channels = 3) {
   if (height < 1 || width < 1 || height > kMostPixels / width) {
     throw DataError(
         text("it is said to have ", width, "x", height, " pixels, and at most ", kMostPixels, " are taken"));
   }
-  return at::empty({height, width, 3}, at::kByte);
+  return at::empty({height, width, channels}, at::kByte);
+}
+
+/// Red, green and blue of what cyan, magenta, yellow and black leave of white. In a file the four stand
+/// inverted, as Adobe writes them and everybody else therefore does: 255 is no ink.
+at::Tensor without_inks(const at::Tensor& inks) {
+  at::Tensor image = pixels(inks.size(0), inks.size(1));
+  const auto* in = inks.const_data_ptr<std::uint8_t>();
+  auto* out = image.data_ptr<std::uint8_t>();
+  for (std::int64_t i = 0; i < image.numel(); i += 3, in += 4) {
+    for (int c = 0; c < 3; ++c) out[i + c] = static_cast<std::uint8_t>((in[c] * in[3] + 127) / 255);
+  }
+  return image;
 }
 
 at::Tensor decode_jpeg(const std::string& content) {
@@ -37,33 +51,86 @@ at::Tensor decode_jpeg(const std::string& content) {
   int width = 0, height = 0, subsampling = 0, colours = 0;
   const auto size = static_cast<unsigned long>(content.size());
   check(tjDecompressHeader3(decoder.get(), bytes_of(content), size, &width, &height, &subsampling, &colours));
-  at::Tensor image = pixels(height, width);
+  const bool has_inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  const at::Tensor image = pixels(height, width, has_inks ? 4 : 3);
   check(tjDecompress2(decoder.get(), bytes_of(content), size, image.data_ptr<std::uint8_t>(), width,
-                      /*pitch=*/0, height, TJPF_RGB, TJFLAG_ACCURATEDCT));
-  return image;
+                      /*pitch=*/0, height, has_inks ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT));
+  return has_inks ? without_inks(image) : image;
 }
 
-at::Tensor decode_png(const std::string& content) {
-  png_image reader{};
-  reader.version = PNG_IMAGE_VERSION;
-  const auto check = [&](int result) {
-    const std::string message = reader.message;
-    if (result != 0) return;
-    png_image_free(&reader);
-    throw DataError(message);
-  };
-  check(png_image_begin_read_from_memory(&reader, content.data(), content.size()));
-  const std::unique_ptr<png_image, void (*)(png_image*)> cleanup(&reader, png_image_free);
-  reader.format = PNG_FORMAT_RGB;
-  at::Tensor image = pixels(reader.height, reader.width);
-  png_color black{};  // behind what is transparent
-  check(png_image_finish_read(&reader, &black, image.data_ptr<std::uint8_t>(), /*row_stride=*/0, nullptr));
-  return image;
-}
+/// libpng's low level, because its simplified one converts gamma and mixes transparent pixels with black.
+/// libpng leaves a failing call by a long jump: it is made inside `guarded`, among nothing that has a
+/// destructor.
+class PngReader {
+ public:
+  explicit PngReader(const std::string& content) : content_(content) {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, [](png_structp, png_const_charp) {});
+    info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
+    if (info_ == nullptr) throw InternalError("libpng cannot be started");
+    png_set_read_fn(png_, this, read);
+  }
+  ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+
+  at::Tensor decode() {
+    guarded([&] {
+      png_read_info(png_, info_);
+      ask_for_rgb();
+    });
+    const std::int64_t height = png_get_image_height(png_, info_), width = png_get_image_width(png_, info_);
+    at::Tensor image = pixels(height, width);
+    auto* first = image.data_ptr<std::uint8_t>();
+    guarded([&] {
+      const int passes = png_set_interlace_handling(png_);
+      png_read_update_info(png_, info_);
+      if (png_get_rowbytes(png_, info_) != static_cast<std::size_t>(3 * width)) png_error(png_, "not RGB");
+      for (int pass = 0; pass < passes; ++pass) {
+        for (std::int64_t row = 0; row < height; ++row) png_read_row(png_, first + row * width * 3, nullptr);
+      }
+    });
+    return image;
+  }
+
+ private:
+  template <class Calls>
+  void guarded(const Calls& calls) {
+    if (setjmp(png_jmpbuf(png_)) != 0) throw DataError(message_);
+    calls();
+  }
+
+  /// The bytes of the file as they are: nothing is asked for that reads gAMA, sRGB, iCCP or bKGD.
+  void ask_for_rgb() {
+    png_set_palette_to_rgb(png_);
+    png_set_expand_gray_1_2_4_to_8(png_);
+    png_set_strip_16(png_);
+    png_set_strip_alpha(png_);
+    png_set_gray_to_rgb(png_);
+  }
+
+  [[noreturn]] static void fail(png_structp png, png_const_charp message) {
+    auto* self = static_cast<PngReader*>(png_get_error_ptr(png));
+    self->message_ = message;
+    png_longjmp(png, 1);
+  }
+
+  static void read(png_structp png, png_bytep out, std::size_t size) {
+    auto* self = static_cast<PngReader*>(png_get_io_ptr(png));
+    if (size > self->content_.size() - self->position_) png_error(png, "read beyond end of data");
+    std::memcpy(out, self->content_.data() + self->position_, size);
+    self->position_ += size;
+  }
+
+  const std::string& content_;
+  std::size_t position_ = 0;
+  std::string message_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+};
 
 at::Tensor decode(const std::string& content) {
   if (content.starts_with("\xff\xd8\xff")) return decode_jpeg(content);
-  if (content.starts_with("\x89PNG\r\n\x1a\n")) return decode_png(content);
+  if (content.starts_with("\x89PNG\r\n\x1a\n")) return PngReader(content).decode();
   throw DataError(text("it is neither JPEG nor PNG: its ", content.size(), " bytes do not begin like one"));
 }
 

@@ -84,6 +84,24 @@ TEST_F(ImageFile, TruncatedAndForeignFilesAreNamedWithTheDecodersReason) {
   EXPECT_THAT(error_of([&] { read_image(folder_ / "absent.png"); }), HasSubstr("absent.png"));
 }
 
+TEST_F(ImageFile, TruncationIsAnErrorOrLeavesAllPixels) {
+  const Picture picture = gradient(9, 7);
+  const std::string png = png_bytes(picture), jpeg = jpeg_bytes(picture);
+  const std::size_t end_of_pixels = png.find("IEND") - 4;
+  const auto next = [](std::size_t kept, const std::string& file) {
+    return kept + (kept + 40 < file.size() ? 11 : 1);
+  };
+  for (std::size_t kept = 0; kept < png.size(); kept = next(kept, png)) {
+    if (kept >= end_of_pixels) {
+      EXPECT_TRUE(read(png.substr(0, kept)).equal(tensor_of(picture))) << kept;
+    } else {
+      EXPECT_THAT(error_of_reading(png.substr(0, kept)), HasSubstr("cannot decode")) << kept;
+    }
+  }
+  for (std::size_t kept = 0; kept < jpeg.size(); kept = next(kept, jpeg))
+    EXPECT_THAT(error_of_reading(jpeg.substr(0, kept)), HasSubstr("cannot decode")) << kept;
+}
+
 TEST_F(ImageFile, FlippedBitOfAPngIsNoticed) {
   std::string png = png_bytes(gradient(64, 64));
   png[png.size() / 2] = static_cast<char>(png[png.size() / 2] ^ 1);

@@ -1,0 +1,42 @@
+#include <gtest/gtest.h>
+
+#include "tests/support/image_files.h"
+#include "tests/support/temporary_folder.h"
+#include "trireme/checkpoint/safetensors.h"
+#include "trireme/data/internal/image_file.h"
+
+namespace trireme::data {
+namespace {
+
+/// Files, and the pixels that Pillow finds in them: tests/parity/image_reference.py.
+checkpoint::TensorMap reference() {
+  const std::filesystem::path folder = std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity/data";
+  return checkpoint::load_safetensors(folder / "image_pillow.safetensors").tensors;
+}
+
+std::string bytes_of(const at::Tensor& file) {
+  return {static_cast<const char*>(file.data_ptr()), static_cast<std::size_t>(file.numel())};
+}
+
+/// Reads the files whose names begin with `kind`; returns how many there were.
+int compare(const std::string& kind) {
+  const checkpoint::TensorMap tensors = reference();
+  const test::TemporaryFolder folder;
+  int compared = 0;
+  for (const auto& [name, pixels] : tensors) {
+    if (!name.starts_with(kind) || !name.ends_with("/pixels")) continue;
+    const std::string image = name.substr(0, name.find('/'));
+    test::write_image(folder / image, bytes_of(tensors.at(image + "/file")));
+    const at::Tensor found = read_image(folder / image);
+    EXPECT_TRUE(found.equal(pixels)) << image << ": found\n" << found[0] << "\nexpected\n" << pixels[0];
+    ++compared;
+  }
+  return compared;
+}
+
+TEST(ImageParity, EveryKindOfPngHasThePixelsThatPillowFinds) { EXPECT_EQ(compare("png_"), 58); }
+
+TEST(ImageParity, EveryKindOfJpegHasThePixelsThatPillowFinds) { EXPECT_EQ(compare("jpeg_"), 9); }
+
+}  // namespace
+}  // namespace trireme::data
