@@ -4,7 +4,7 @@
     tools/check_layout.py [ROOT]
 
 Compares the table "Who may include whom", the trireme_module() lines of CMakeLists.txt and every #include of
-trireme/, and fails on a difference, a cycle, torch below the torch line, another module's internal header,
+trireme/, and fails on a difference, an edge that no #include uses, a cycle, torch below the torch line, another module's internal header,
 <torch/torch.h> in a header, an include that is not written as "trireme/module/file.h", or a file over 500 lines.
 Prints one line per problem; exit code 0 when there is none.
 """
@@ -119,10 +119,16 @@ def includes_of(path):
             yield number, found.group(1)
 
 
+def module_of(file):
+    """The module of a path relative to the root, or None."""
+    found = re.match(r"trireme/([a-z_]+)/", file)
+    return found.group(1) if found else None
+
+
 def check_include(file, name, modules, problems, where):
     """One #include of `file` (a path relative to the root, as text)."""
     parts = file.split("/")
-    module = parts[1] if parts[0] == "trireme" and len(parts) > 2 else None
+    module = module_of(file)
     is_header = file.endswith(".h")
     if is_header and name == "<torch/torch.h>":
         problems.append(f"{where}: <torch/torch.h> belongs into sources only; include the narrow header")
@@ -136,12 +142,11 @@ def check_include(file, name, modules, problems, where):
     if parts[0] == "trireme" and not re.fullmatch(r"trireme/[a-z_]+(/[a-z0-9_]+)*\.h", target):
         problems.append(f'{where}: write "{target}" as "trireme/module/file.h"')
         return
-    included = re.match(r"trireme/([a-z_]+)/", target)
+    included = module_of(target)
     if not included:
         if target.startswith("trireme/") and module:
             problems.append(f"{where}: module {module} includes the umbrella {target}; include what it needs")
         return
-    included = included.group(1)
     if "/internal/" in target and included != module and parts[0] not in ("tests", "bench"):
         problems.append(f"{where}: {target} is internal to module {included}")
     if "/internal/" in target and is_header and "/internal/" not in file and parts[0] == "trireme":
@@ -151,7 +156,7 @@ def check_include(file, name, modules, problems, where):
 
 
 def check_files(root, modules, problems):
-    headers = {}
+    headers, used = {}, set()
     for folder in SOURCE_FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             file = path.relative_to(root).as_posix()
@@ -167,8 +172,14 @@ def check_files(root, modules, problems):
                 problems.append(f"{file}: a header begins with #pragma once")
             for number, name in includes_of(path):
                 check_include(file, name, modules, problems, f"{file}:{number}")
+                used.add((module_of(file), module_of(name[1:-1])))
                 if path.suffix == ".h":
                     headers.setdefault(file, []).append(name[1:-1])
+    for module, (_, depends) in modules.items():
+        for dependency in sorted(depends):
+            if (module, dependency) not in used:
+                problems.append(f"module {module} may include {dependency} and does not: strike it from the DEPENDS "
+                                "of CMakeLists.txt and from the table of docs/architecture.md")
     cycle = find_cycle(headers)
     if cycle:
         problems.append("headers include each other: " + " -> ".join(cycle))

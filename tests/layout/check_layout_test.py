@@ -19,7 +19,7 @@ RIGHT = {
     "trireme/base/text.cpp": '#include "trireme/base/text.h"\n#include "trireme/base/internal/digits.h"\n',
     "trireme/wire/frame.h": '#pragma once\n#include "trireme/base/text.h"\n',
     "trireme/comm/group.h": '#pragma once\n#include <ATen/core/Tensor.h>\n#include "trireme/wire/frame.h"\n',
-    "trireme/comm/group.cpp": '#include "trireme/comm/group.h"\n#include <torch/torch.h>\n',
+    "trireme/comm/group.cpp": '#include "trireme/comm/group.h"\n#include "trireme/base/text.h"\n#include <torch/torch.h>\n',
     "trireme/all.h": '#pragma once\n#include "trireme/comm/group.h"\n',
     "cli/main.cpp": '#include "cli/command.h"\n#include "trireme/comm/group.h"\n',
 }
@@ -47,6 +47,12 @@ class CheckLayout(unittest.TestCase):
 
     def test_include_against_the_table(self):
         self.expect("module base may not include wire", {"trireme/base/text.h": '#include "trireme/wire/frame.h"\n'})
+
+    def test_edge_that_nothing_uses(self):
+        self.expect("module comm may include wire and does not", {"trireme/comm/group.h": "=#pragma once\n"})
+        self.expect("module wire may include base and does not",
+                    {"trireme/wire/frame.h": '=#pragma once\n#include "trireme/wire/other.h"\n',
+                     "trireme/wire/other.h": "=#pragma once\n"})
 
     def test_torch_below_the_line(self):
         for name in ("torch/types.h", "ATen/ATen.h", "c10/util/intrusive_ptr.h"):
