@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <string_view>
 
 #include "trireme/base/text.h"
 
@@ -45,6 +47,20 @@ std::uint64_t peak_rss_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+Processor processor() {
+  std::map<std::string, std::string, std::less<>> fields;
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line) && !line.empty();) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    fields.emplace(trim(std::string_view(line).substr(0, colon)),
+                   trim(std::string_view(line).substr(colon + 1)));
+  }
+  return {.model = text(fields["vendor_id"], " ", fields["cpu family"], "-", fields["model"], "-",
+                        fields["stepping"], " ", fields["model name"]),
+          .instructions = fields["flags"]};
 }
 
 bool keep_freed_memory() {

@@ -12,6 +12,13 @@ int available_cores();
 /// Largest resident memory this process ever had, in bytes.
 std::uint64_t peak_rss_bytes();
 
+/// What the kernel says of this machine's first processor; empty where it does not.
+struct Processor {
+  std::string model;         ///< "GenuineIntel 6-207-2 Intel(R) Xeon(R) Processor"
+  std::string instructions;  ///< "fpu vme de ... amx_int8"
+};
+Processor processor();
+
 /// Tells the C library's allocator to keep freed memory for the next allocation instead of giving it back to
 /// the kernel: a training step frees and allocates the same tensors again and again, and every page that went
 /// back has to be cleared and mapped once more (more than a quarter of the time of a small convolutional

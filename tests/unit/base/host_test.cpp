@@ -24,6 +24,11 @@ TEST(Host, CoresFollowTheAffinityMask) {
   EXPECT_GE(available_cores(), 1);
 }
 
+TEST(Host, TheProcessorIsNamedWithItsInstructions) {
+  EXPECT_GT(processor().model.size(), std::string("  --  ").size());
+  EXPECT_NE((" " + processor().instructions + " ").find(" sse2 "), std::string::npos);  // every x86-64 has it
+}
+
 TEST(Host, PeakMemoryCountsWhatWasTouched) {
   const std::uint64_t before = peak_rss_bytes();
   std::vector<char> block(64 << 20, 1);

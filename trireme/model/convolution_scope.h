@@ -1,0 +1,25 @@
+#pragma once
+// While a ConvolutionScope lives, convolutions of this thread take the kernels of its choice, forward and
+// backward, in any module, a user's own included: open it around a step. Scopes nest; the inner one counts.
+// Threads, and so ranks that are threads of one process, do not see each other's.
+// The first scope whose choice is not ATen's puts two kernels before ATen's composite ones (aten::convolution
+// and convolution_backward on the CPU) for the life of the process; without a scope on the thread they do
+// what ATen does, bit by bit.
+
+#include "trireme/model/convolution_choice.h"
+
+namespace trireme::model {
+
+class ConvolutionScope {
+ public:
+  explicit ConvolutionScope(const ConvolutionChoice& choice);
+  ~ConvolutionScope();
+  ConvolutionScope(const ConvolutionScope&) = delete;
+  ConvolutionScope& operator=(const ConvolutionScope&) = delete;
+
+ private:
+  const ConvolutionChoice choice_;
+  const ConvolutionChoice* const outer_;
+};
+
+}  // namespace trireme::model
