@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cli/doctor/finding.h"
+#include "trireme/base/available_memory.h"
 #include "trireme/base/host.h"
 #include "trireme/base/text.h"
 
@@ -73,19 +74,14 @@ std::uint64_t kilobytes(const std::map<std::string, std::string>& table, const c
 Finding check_memory() {
   const auto table = table_of("/proc/meminfo");
   const std::uint64_t total = kilobytes(table, "MemTotal");
-  std::uint64_t free = kilobytes(table, "MemAvailable");
-  Finding finding{
-      .subject = "memory", .found = text(human_bytes(free), " free of ", human_bytes(total)), .advice = ""};
-  const std::string limit = first_line("/sys/fs/cgroup/memory.max");
-  if (!limit.empty() && limit != "max") {
-    const std::uint64_t most = std::strtoull(limit.c_str(), nullptr, 10);
-    const std::uint64_t used =
-        std::strtoull(first_line("/sys/fs/cgroup/memory.current").c_str(), nullptr, 10);
-    free = std::min(free, most > used ? most - used : 0);
-    finding.found += text(", the control group may use ", human_bytes(most));
-  }
+  const AvailableMemory available = available_memory();
+  Finding finding{.subject = "memory",
+                  .found = text(human_bytes(available.bytes), " free of ", human_bytes(total)),
+                  .advice = ""};
+  if (available.group_limit_bytes)
+    finding.found += text(", the control group may use ", human_bytes(*available.group_limit_bytes));
   constexpr std::uint64_t kSmall = std::uint64_t{1} << 30;
-  if (free < kSmall) {
+  if (available.bytes < kSmall) {
     finding.state = FindingState::kSlow;
     finding.advice = "each rank needs about 200 MiB before its model: end other programs or use fewer ranks";
   }

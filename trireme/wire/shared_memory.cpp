@@ -8,12 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
-#include <sstream>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/available_memory.h"
 #include "trireme/base/error.h"
 
 namespace trireme::wire {
@@ -45,40 +43,11 @@ class ScopedDescriptor {
   int descriptor_;
 };
 
-constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
-
-/// The number on the line that starts with `key` (any line if empty).
-std::uint64_t number_in(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key)) continue;
-    std::istringstream rest(line.substr(key.size()));
-    if (std::uint64_t number = 0; rest >> number) return number;
-  }
-  return kUnknown;
-}
-
-std::uint64_t left_of(const char* limit_path, const char* used_path) {
-  const std::uint64_t limit = number_in(limit_path, "");
-  const std::uint64_t used = number_in(used_path, "");
-  const bool known = limit != kUnknown && used != kUnknown;
-  return !known ? kUnknown : limit > used ? limit - used : 0;
-}
-
-/// What the host and this container have left. Beyond it the kernel does not refuse: it kills.
-std::uint64_t available_bytes() {
-  const std::uint64_t kib = number_in("/proc/meminfo", "MemAvailable:");
-  const std::uint64_t host = kib == kUnknown ? kib : kib * 1024;
-  return std::min({host, left_of("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-                   left_of("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                           "/sys/fs/cgroup/memory/memory.usage_in_bytes")});
-}
-
 }  // namespace
 
 std::shared_ptr<SharedMemory> SharedMemory::create(std::size_t bytes) {
   bytes = std::max<std::size_t>(bytes, 1);
-  const std::uint64_t available = available_bytes();
+  const std::uint64_t available = available_memory().bytes;
   if (bytes > available)
     throw CommError(text("cannot reserve ", human_bytes(bytes), " (", bytes,
                          " bytes) of shared memory: only ", human_bytes(available),
