@@ -430,6 +430,13 @@ at::Tensor Group::allocate(std::int64_t numel, at::ScalarType dtype) const {
   return backend->allocateTensor(numel, at::TensorOptions(dtype)).zero_();
 }
 
+void Group::fail(const std::string& why) {
+  const int world_rank = world_ranks()[static_cast<std::size_t>(rank())];
+  state_->fail(text("rank ", world_rank, ", group '", name(), "': ", why));
+}
+
+void Group::check() const { state_->check(); }
+
 std::vector<OperationRecord> Group::recent_operations() const {
   std::vector<OperationRecord> records;
   for (const auto& operation : state_->recent()) records.push_back(operation.record());

@@ -119,6 +119,13 @@ class Group {
   /// shm); plain memory for other backends. Not collective. Zeroed.
   at::Tensor allocate(std::int64_t numel, at::ScalarType dtype) const;
 
+  /// Gives the group up on all ranks, for a caller that knows that this one is not in step with the others:
+  /// what is pending and what comes later fails with "rank R, group 'G': WHY". Nothing more happens to a
+  /// group that has failed. Any thread.
+  void fail(const std::string& why);
+  /// Throws the first failure of a group that has failed.
+  void check() const;
+
   /// The last operations, oldest first (at most 64).
   std::vector<OperationRecord> recent_operations() const;
 

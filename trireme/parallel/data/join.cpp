@@ -49,6 +49,7 @@ DistributedDataParallel::Join::~Join() {
 
 bool DistributedDataParallel::Join::next(bool have_batch) {
   Reducer& reducer = *ddp_.reducer_;
+  reducer.require_finished("Join::next()");
   Agreement agreement = agree(reducer.group, Event::kNext, have_batch);
   for (;;) {
     if (agreement.passes) {

@@ -95,6 +95,7 @@ void DistributedDataParallel::Reducer::attach() {
 
 void DistributedDataParallel::Reducer::detach() {
   if (group.size() == 1) return;
+  break_off("its DistributedDataParallel is gone");
   for (const Parameter& parameter : parameters_) {
     torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
   }
@@ -102,11 +103,28 @@ void DistributedDataParallel::Reducer::detach() {
 
 void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
   const at::NoGradGuard no_grad;
-  Parameter& parameter = parameters_[number];
-  if (synchronise) {
-    queue_end_of_graph_task();
-    if (!running_) begin_pass();
+  if (started_) {
+    break_off("another one began before finish_reduction() was called");
+    group.check();
   }
+  if (synchronise) {
+    watch_graph_task();
+    if (!running_) {
+      group.check();
+      announce_pass();
+      begin_pass();
+    }
+  }
+  try {
+    take_gradient(number);
+  } catch (const std::exception& error) {
+    complaint_ = error.what();
+    throw;
+  }
+}
+
+void DistributedDataParallel::Reducer::take_gradient(std::size_t number) {
+  Parameter& parameter = parameters_[number];
   if (parameter.bucket == Parameter::kNoBucket || (synchronise && parameter.fired))
     refuse_second_gradient(parameter);
   refuse_stale_sum(parameter);
@@ -131,15 +149,14 @@ void DistributedDataParallel::Reducer::adopt(Parameter& parameter) {
 }
 
 void DistributedDataParallel::Reducer::refuse_second_gradient(const Parameter& parameter) {
-  forget_pass();
   require(
       !usage_known_, "parameter '", parameter.name,
       "' got a gradient, but none in the first step; kStatic needs the same parameters in every step: use "
       "kFind");
   throw InvalidArgument(text(
       "the gradient of parameter '", parameter.name,
-      "' became ready twice before it was reduced: the parameter is used in two nested backward passes, or "
-      "an earlier backward pass was broken off by an error; run all but the last pass under no_sync()"));
+      "' became ready twice before it was reduced: the parameter is used in two nested backward passes; run "
+      "all but the last pass under no_sync()"));
 }
 
 /// The mean of (mean so far + new) is right, the sum of (sum so far + new) is not.
@@ -153,9 +170,15 @@ void DistributedDataParallel::Reducer::refuse_stale_sum(const Parameter& paramet
           "after every reduction, and no_sync() for all but the last backward pass of a step");
 }
 
+void DistributedDataParallel::Reducer::announce_pass() {
+  if (!before_pass) return;
+  before_pass();
+  announced_ = true;
+}
+
 void DistributedDataParallel::Reducer::begin_pass() {
-  if (before_pass) before_pass();
   running_ = true;
+  complaint_.clear();
   next_bucket_ = 0;
   num_unready_ = 0;
   for (Bucket& bucket : buckets_) {
@@ -165,17 +188,6 @@ void DistributedDataParallel::Reducer::begin_pass() {
   for (Parameter& parameter : parameters_) parameter.fired = false;
   for (const std::size_t number : silent_) stand_in(number);
   start_ready_buckets();
-}
-
-/// A backward pass may run others inside (activation checkpointing): each has its own graph task, and the end
-/// of each may be the end of the pass.
-void DistributedDataParallel::Reducer::queue_end_of_graph_task() {
-  const int id = torch::autograd::get_current_graph_task_id();
-  if (std::ranges::find(graph_tasks_, id) != graph_tasks_.end()) return;
-  graph_tasks_.push_back(id);
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto reducer = weak.lock()) reducer->end_of_graph_task();
-  });
 }
 
 void DistributedDataParallel::Reducer::end_of_graph_task() {

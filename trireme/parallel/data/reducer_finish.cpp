@@ -20,52 +20,65 @@ void DistributedDataParallel::Reducer::complete_buckets(Role role) {
     start_ready_buckets();
     for (Coalesced& buffers : buffers_) buffers.start(group, root);
   } catch (...) {
-    forget_pass();
-    throw;
+    break_off_and_throw(std::current_exception());
   }
 }
 
 void DistributedDataParallel::Reducer::finish_reduction() {
-  const std::optional<Role> role = std::exchange(started_, std::nullopt);
-  if (!role) return;
-  if (*role == Role::kOwn) return finish_pass(Role::kOwn);
+  if (!started_) return;
+  if (*started_ == Role::kOwn) return finish_pass(Role::kOwn);
   finish_pass(Role::kShadow, [] {});
+}
+
+void DistributedDataParallel::Reducer::require_finished(const char* caller) const {
+  require(!started_, caller, " was called before finish_reduction() had ended the last backward pass");
 }
 
 void DistributedDataParallel::Reducer::finish_pass(Role role, const std::function<void()>& follow) {
   const at::NoGradGuard no_grad;
+  std::string unreached;
   try {
     const Usage usage = exchange_used(role);
     wait_for_buckets();
     for (Coalesced& buffers : buffers_) buffers.finish(group);
-    if (options.unused_parameters == UnusedParameters::kError || usage_known_) refuse_unreached();
-    settle(usage.used, role, follow != nullptr);
-    ++statistics.reductions;
-    if (learns_usage() && usage.of_all_ranks) learn_usage(usage.used);
-    if (!statistics.rebuilt && !learns_usage()) rebuild_buckets();
-    forget_pass();
+    if (options.unused_parameters == UnusedParameters::kError || usage_known_)
+      unreached = unreached_of_all_ranks();
+    if (unreached.empty()) {
+      settle(usage.used, role, follow != nullptr);
+      ++statistics.reductions;
+      if (learns_usage() && usage.of_all_ranks) learn_usage(usage.used);
+      if (!statistics.rebuilt && !learns_usage()) rebuild_buckets();
+    }
+    note_reduced();
   } catch (...) {
-    forget_pass();
-    throw;
+    break_off_and_throw(std::current_exception());
   }
+  forget_pass();
+  if (!unreached.empty()) refuse_unreached(unreached);
   if (follow) follow();
 }
 
-void DistributedDataParallel::Reducer::begin_shadow() {
-  const auto announce = std::exchange(before_pass, nullptr);
-  begin_pass();
-  before_pass = announce;
+/// The part that comes before waiting of a pass without gradients of its own.
+void DistributedDataParallel::Reducer::start_shadow() {
+  try {
+    begin_pass();
+  } catch (...) {
+    break_off_and_throw(std::current_exception());
+  }
   complete_buckets(Role::kShadow);
+  started_ = Role::kShadow;
 }
 
 void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follow) {
-  begin_shadow();
+  announced_ = true;
+  start_shadow();
   finish_pass(Role::kShadow, follow);
 }
 
 void DistributedDataParallel::Reducer::take_part() {
-  begin_shadow();
-  started_ = Role::kShadow;
+  require_finished("reduce_without_backward()");
+  announce_pass();
+  start_shadow();
   if (options.end == ReductionEnd::kWithBackward) finish_reduction();
 }
 
@@ -140,10 +153,11 @@ void DistributedDataParallel::Reducer::trace_bucket(std::size_t number) const {
   trace_->add(span);
 }
 
-/// Throws on all ranks when the pass of any rank did not reach all parameters.
-void DistributedDataParallel::Reducer::refuse_unreached() {
+/// The parameters that a pass did not reach, rank by rank and the same on all ranks; empty when there are
+/// none.
+std::string DistributedDataParallel::Reducer::unreached_of_all_ranks() {
   at::Tensor& flag = buckets_.back().flag;
-  if (flag.item<double>() == 0) return;
+  if (flag.item<double>() == 0) return {};
   flag.zero_();
   std::ranges::sort(unreached_, {}, &Unreached::number);  // the model's order
   std::vector<std::string> mine;
@@ -160,12 +174,17 @@ void DistributedDataParallel::Reducer::refuse_unreached() {
     if (all[rank].empty()) continue;
     where += text(where.empty() ? "" : "; ", "rank ", group.world_ranks()[rank], ": ", all[rank]);
   }
-  require(where.empty(), "backward did not reach these parameters on ", where,
-          usage_known_ ? ". They had a gradient in the first step, and kStatic needs the same ones in every "
-                         "step: use kFind"
-                       : ". If that is meant, set unused_parameters to kFind (they vary) or kStatic (always "
-                         "the same ones), in a configuration parallel.unused_parameters to \"find\" or "
-                         "\"static\"");
+  return where;
+}
+
+void DistributedDataParallel::Reducer::refuse_unreached(const std::string& where) {
+  throw InvalidArgument(
+      text("backward did not reach these parameters on ", where,
+           usage_known_ ? ". They had a gradient in the first step, and kStatic needs the same ones in every "
+                          "step: use kFind"
+                        : ". If that is meant, set unused_parameters to kFind (they vary) or kStatic (always "
+                          "the same ones), in a configuration parallel.unused_parameters to \"find\" or "
+                          "\"static\""));
 }
 
 /// Parameters that no rank used keep the gradient they had; those that another rank used get the reduced one.
@@ -182,6 +201,11 @@ void DistributedDataParallel::Reducer::settle(const std::vector<bool>& used, Rol
   for (Parameter& parameter : parameters_) {
     // What a shadow had from no_sync is in the others' gradients now.
     if (keeps_all && parameter.used) parameter.tensor.mutable_grad().reset();
+  }
+}
+
+void DistributedDataParallel::Reducer::note_reduced() {
+  for (Parameter& parameter : parameters_) {
     parameter.used = false;
     if (!parameter.view.defined()) continue;
     parameter.reduced = true;
@@ -190,13 +214,11 @@ void DistributedDataParallel::Reducer::settle(const std::vector<bool>& used, Rol
 }
 
 void DistributedDataParallel::Reducer::forget_pass() {
-  running_ = false;
+  running_ = announced_ = false;
   started_.reset();
   graph_tasks_.clear();
   unreached_.clear();
   if (!statistics.rebuilt) ready_order_.clear();
-  for (Parameter& parameter : parameters_) parameter.used = false;
-  for (Bucket& bucket : buckets_) bucket.wait = nullptr;
 }
 
 bool DistributedDataParallel::Reducer::learns_usage() const {

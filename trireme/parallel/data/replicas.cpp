@@ -166,6 +166,8 @@ void Coalesced::finish(const comm::Group& group) {
   for_each_part([](const at::Tensor& tensor, const at::Tensor& part) { tensor.copy_(part); });
 }
 
+void Coalesced::give_up() { std::exchange(pending_, {}).wait(); }
+
 std::vector<std::vector<at::Tensor>> packs_of(const std::vector<at::Tensor>& tensors,
                                               std::int64_t chunk_bytes) {
   std::vector<std::vector<at::Tensor>> packs;

@@ -7,6 +7,7 @@
 
 #include <torch/nn/module.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,6 +25,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
 
   /// Installs the hooks; they hold the reducer weakly, so that a model outlives its wrapper.
   void attach();
+  /// What is still under way fails the group: nobody is left to finish it.
   void detach();
 
   /// Takes part in a pass of the others without one of its own (Join). Then calls `follow`, if there is one,
@@ -34,6 +36,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   /// Everybody takes over the parameters and buffers of rank `from`.
   void broadcast_state(int from);
   void finish_reduction();
+  /// Throws InvalidArgument where finish_reduction() has something left to do.
+  void require_finished(const char* caller) const;
   void zero_grad();
 
   comm::Group group;
@@ -54,17 +58,19 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
 
   void collect_parameters();
   void on_gradient(std::size_t number);
+  void take_gradient(std::size_t number);
   void adopt(Parameter& parameter);
   void refuse_second_gradient(const Parameter& parameter);
   void refuse_stale_sum(const Parameter& parameter) const;
 
+  void announce_pass();
   void begin_pass();
-  void queue_end_of_graph_task();
+  void watch_graph_task();
   void end_of_graph_task();
   void mark_ready(std::size_t number);
   void start_ready_buckets();
 
-  void begin_shadow();
+  void start_shadow();
   void complete_buckets(Role role);
   void finish_pass(Role role, const std::function<void()>& follow = nullptr);
   void stand_in(std::size_t number);
@@ -79,9 +85,17 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   Usage exchange_used(Role role);
   void wait_for_buckets();
   void trace_bucket(std::size_t number) const;
-  void refuse_unreached();
+  std::string unreached_of_all_ranks();
+  [[noreturn]] void refuse_unreached(const std::string& where);
   void settle(const std::vector<bool>& used, Role role, bool follows);
+  void note_reduced();
   void forget_pass();
+
+  // A pass that ends early: reducer_early_end.cpp.
+  class GraphTaskEnd;
+  void graph_task_over(int id, bool ended_well);
+  void break_off(const std::string& why);
+  [[noreturn]] void break_off_and_throw(const std::exception_ptr& error);
 
   bool learns_usage() const;
   void learn_usage(const std::vector<bool>& used);
@@ -96,8 +110,10 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
 
   // The pass under way.
   bool running_ = false;
+  bool announced_ = false;        ///< other ranks know of it and take part
   std::optional<Role> started_;   ///< all that it reduces is on its way: finish_reduction() does the rest
   std::vector<int> graph_tasks_;  ///< those whose end is awaited: more than one when backward is nested
+  std::string complaint_;         ///< what this reducer itself threw out of the pass
   std::size_t next_bucket_ = 0;   ///< the next one to start
   std::size_t num_unready_ = 0;   ///< gradients still to come
   std::vector<Unreached> unreached_;

@@ -30,6 +30,8 @@ class Coalesced {
   void start(comm::Group& group, int root);
   /// Waits, and copies what came into the tensors of all ranks but the root.
   void finish(const comm::Group& group);
+  /// Waits, and leaves the tensors as they are.
+  void give_up();
 
  private:
   template <class Copy>
