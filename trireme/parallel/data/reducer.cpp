@@ -130,6 +130,7 @@ void DistributedDataParallel::Reducer::take_gradient(std::size_t number) {
   refuse_stale_sum(parameter);
   adopt(parameter);
   parameter.used = true;
+  parameter.used_version = static_cast<std::uint32_t>(parameter.view._version());
   if (!synchronise) return;
   if (!statistics.rebuilt) ready_order_.push_back(number);
   mark_ready(number);

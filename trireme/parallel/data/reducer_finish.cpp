@@ -101,6 +101,15 @@ void DistributedDataParallel::Reducer::stand_in(std::size_t number) {
   mark_ready(number);
 }
 
+/// Whether the gradient that passes under no_sync have added up is still there: neither dropped nor zeroed in
+/// place. Only what was written since then is looked at: zeros that backward has brought are a gradient.
+bool DistributedDataParallel::Reducer::keeps_gradient(const Parameter& parameter) const {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  if (!parameter.used || !gradient.defined()) return false;
+  const bool is_untouched = gradient.is_same(parameter.view) && gradient._version() == parameter.used_version;
+  return is_untouched || gradient.count_nonzero().item<std::int64_t>() > 0;
+}
+
 void DistributedDataParallel::Reducer::stand_in_for_unfired(Role role) {
   const bool reports =
       role == Role::kOwn && (options.unused_parameters == UnusedParameters::kError || usage_known_);
@@ -108,8 +117,10 @@ void DistributedDataParallel::Reducer::stand_in_for_unfired(Role role) {
     for (const std::size_t number : bucket.parameters) {
       Parameter& parameter = parameters_[number];
       if (parameter.fired) continue;
-      if (parameter.used) {
-        mark_ready(number);  // under no_sync, and it lies in the bucket
+      parameter.used = keeps_gradient(parameter);
+      if (parameter.used) {  // under no_sync
+        adopt(parameter);
+        mark_ready(number);
         continue;
       }
       stand_in(number);

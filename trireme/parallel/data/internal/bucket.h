@@ -27,6 +27,7 @@ struct Parameter {
   std::size_t bucket = kNoBucket;     ///< number of its bucket
   bool fired = false;                 ///< has its gradient in this backward pass
   bool used = false;                  ///< got a gradient since the last reduction (no_sync included)
+  std::uint32_t used_version = 0;     ///< the view's version at that time
   bool reduced = false;               ///< what lies in the view is the result of a reduction
   std::uint32_t reduced_version = 0;  ///< the view's version at that time
 };

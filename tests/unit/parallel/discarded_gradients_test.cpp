@@ -1,0 +1,177 @@
+// Gradients that passes under no_sync() have added up, and what becomes of them: those that were discarded do
+// not come back, however that was done; those that were changed or replaced count as they are.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <functional>
+#include <string>
+
+#include "tests/unit/parallel/small_models.h"
+#include "trireme/base/error.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Context;
+using comm::run_ranks_as_threads;
+using test::numbers;
+using test::TwoLayers;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::shared_ptr<TwoLayers> model_without_norm() {
+  auto model = std::make_shared<TwoLayers>();
+  for (auto& parameter : model->norm->parameters()) parameter.set_requires_grad(false);
+  return model;
+}
+
+at::Tensor loss_on(TwoLayers& model, int rank) {
+  return model.forward(numbers({6, 4}, 3 + rank)).square().mean();
+}
+
+struct Way {
+  const char* name;
+  std::function<void(TwoLayers&, DistributedDataParallel&)> discard;
+  bool leaves_zeros = false;
+};
+
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
+class Discarded : public testing::TestWithParam<Way> {
+ protected:
+  /// A pass under no_sync() that reaches the second layer on rank 0 alone, discarded. Then nobody uses it.
+  static void discard_a_pass(TwoLayers& model, DistributedDataParallel& ddp, int rank) {
+    {
+      const auto quiet = ddp.no_sync();
+      model.use_second = rank == 0;
+      loss_on(model, rank).backward();
+      model.use_second = false;
+    }
+    GetParam().discard(model, ddp);
+  }
+  static void expect_nothing_came_back(const TwoLayers& model) {
+    for (const at::Tensor& gradient : {model.second->weight.grad(), model.second->bias.grad()}) {
+      if (!GetParam().leaves_zeros) {
+        EXPECT_FALSE(gradient.defined()) << gradient;
+      } else if (gradient.defined()) {
+        EXPECT_TRUE(at::equal(gradient, at::zeros_like(gradient))) << gradient;
+      }
+    }
+  }
+};
+
+TEST_P(Discarded, DoesNotComeBackWhereUnusedParametersAreFound) {
+  TwoLayers plain;
+  plain.use_second = false;
+  for (const int rank : {0, 1}) loss_on(plain, rank).backward();
+  run_ranks_as_threads(2, [&](Context& context) {
+    auto model = model_without_norm();
+    DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kFind});
+    for (int step = 0; step < 3; ++step) {
+      discard_a_pass(*model, ddp, context.rank());
+      loss_on(*model, context.rank()).backward();
+      expect_nothing_came_back(*model);
+      EXPECT_LE((model->first->weight.grad() - plain.first->weight.grad() / 2).abs().max().item<double>(),
+                1e-6);
+    }
+  });
+}
+
+TEST_P(Discarded, DoesNotHideAParameterThatIsMissing) {
+  run_ranks_as_threads(2, [](Context& context) {
+    auto model = model_without_norm();
+    DistributedDataParallel ddp(context, model);
+    discard_a_pass(*model, ddp, context.rank());
+    EXPECT_THAT([&] { loss_on(*model, context.rank()).backward(); },
+                testing::ThrowsMessage<InvalidArgument>(
+                    AllOf(HasSubstr("rank 0: 'second.weight', 'second.bias'; rank 1: 'second.weight'"))));
+  });
+}
+
+TEST_P(Discarded, IsNotWhatStaticUsageLearns) {
+  run_ranks_as_threads(2, [](Context& context) {
+    auto model = model_without_norm();
+    DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kStatic});
+    discard_a_pass(*model, ddp, context.rank());
+    for (int step = 0; step < 2; ++step) {
+      loss_on(*model, context.rank()).backward();
+      expect_nothing_came_back(*model);
+    }
+    model->use_second = true;
+    EXPECT_THAT([&] { loss_on(*model, context.rank()).backward(); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr("none in the first step")));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, Discarded,
+    testing::Values(
+        Way{"by_the_wrapper", [](TwoLayers&, DistributedDataParallel& ddp) { ddp.zero_grad(); }},
+        Way{"by_the_module", [](TwoLayers& model, DistributedDataParallel&) { model.zero_grad(); }},
+        Way{"by_hand",
+            [](TwoLayers& model, DistributedDataParallel&) {
+              for (auto& parameter : model.parameters()) parameter.mutable_grad() = at::Tensor();
+            }},
+        Way{"by_the_optimizer",
+            [](TwoLayers& model, DistributedDataParallel&) {
+              torch::optim::SGD(model.parameters(), 0.1).zero_grad();
+            }},
+        Way{"zeroed_by_the_module",
+            [](TwoLayers& model, DistributedDataParallel&) { model.zero_grad(/*set_to_none=*/false); }, true},
+        Way{"zeroed_by_the_optimizer",
+            [](TwoLayers& model, DistributedDataParallel&) {
+              torch::optim::SGD(model.parameters(), 0.1).zero_grad(/*set_to_none=*/false);
+            },
+            true}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+/// Gradient of the second layer's bias after a pass of rank 0 alone under no_sync() and a pass of both ranks
+/// that does not reach it, `change` in between.
+at::Tensor reduced_after(const std::function<void(at::Tensor&)>& change) {
+  at::Tensor reduced;
+  run_ranks_as_threads(2, [&](Context& context) {
+    auto model = model_without_norm();
+    DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kFind});
+    {
+      const auto quiet = ddp.no_sync();
+      model->use_second = context.rank() == 0;
+      loss_on(*model, 0).backward();
+      model->use_second = false;
+    }
+    if (context.rank() == 0) change(model->second->bias.mutable_grad());
+    loss_on(*model, context.rank()).backward();
+    if (context.rank() == 1) reduced = model->second->bias.grad().clone();
+  });
+  return reduced;
+}
+
+TEST(QuietGradients, AreReducedWithTheNextPassAsTheyAreThen) {
+  TwoLayers alone;
+  loss_on(alone, 0).backward();
+  const at::Tensor whole = alone.second->bias.grad();
+  EXPECT_TRUE(at::equal(reduced_after([](at::Tensor&) {}), whole / 2));
+  EXPECT_TRUE(at::equal(reduced_after([](at::Tensor& gradient) { gradient.mul_(0.5); }), whole / 4));
+  EXPECT_TRUE(at::equal(reduced_after([](at::Tensor& gradient) { gradient = gradient * 0.5; }), whole / 4));
+}
+
+// A gradient of zeros has been used all the same.
+TEST(QuietGradients, OfZerosAreNoMissingOnes) {
+  run_ranks_as_threads(2, [](Context& context) {
+    auto model = model_without_norm();
+    DistributedDataParallel ddp(context, model);
+    {
+      const auto quiet = ddp.no_sync();
+      (loss_on(*model, 0) * 0).backward();
+    }
+    model->use_second = false;
+    loss_on(*model, context.rank()).backward();
+    EXPECT_TRUE(at::equal(model->second->bias.grad(), at::zeros_like(model->second->bias)));
+  });
+}
+
+}  // namespace
+}  // namespace trireme::parallel
