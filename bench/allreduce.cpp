@@ -1,5 +1,6 @@
 // Question: how long does an all-reduce between ranks of one host take, by size: our shared memory (tensors
-// allocated in it, and private ones), gloo, and Open MPI where it is?
+// allocated in it, the same issued asynchronously and waited for at once, and private ones), gloo, and Open
+// MPI where it is?
 //   bench_allreduce [-n RANKS] [--smoke] [--passes P] [--mpi PROGRAM]
 // PROGRAM is bench/peers/mpi_allreduce.c, compiled; bench/allreduce.sh does that. Starts its own ranks. In
 // each pass the ways take turns, round by round, so that noise hits all alike; one number is the mean time of
@@ -50,6 +51,7 @@ struct Key {
 using Samples = std::map<Key, std::vector<double>>;  ///< microseconds
 
 constexpr const char* kInPlace = "shm in place";
+constexpr const char* kAsync = "shm async";
 constexpr const char* kPrivate = "shm private";
 constexpr const char* kGloo = "gloo";
 constexpr const char* kMpi = "Open MPI";
@@ -106,7 +108,7 @@ void operate(Way& way, int times) {
   std::vector<at::Tensor> tensors{way.tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::AVG;  // values stay 1, whatever the number of operations
-  options.asyncOp = false;
+  options.asyncOp = way.name == kAsync;
   for (int i = 0; i < times; ++i) way.backend.allreduce(tensors, options)->wait();
 }
 
@@ -149,6 +151,7 @@ int run_rank(const Arguments& arguments) {
     const auto count = static_cast<long>(bytes / sizeof(float));
     std::vector<Way> ways;
     ways.push_back({kInPlace, *shm, shm->allocateTensor(count, at::kFloat).fill_(1)});
+    ways.push_back({kAsync, *shm, shm->allocateTensor(count, at::kFloat).fill_(1)});
     ways.push_back({kPrivate, *shm, at::ones({count})});
     ways.push_back({kGloo, *gloo, at::ones({count})});
     measure(ways, bytes, arguments);

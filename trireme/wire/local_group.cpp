@@ -1,6 +1,5 @@
 #include "trireme/wire/local_group.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +11,6 @@ namespace {
 
 /// From here on an asynchronous collective is worth waking the progress thread for.
 constexpr std::size_t kLargeBytes = 128 << 10;
-constexpr double kLookAfterPeers_s = 0.02;
 
 }  // namespace
 
@@ -29,7 +27,7 @@ LocalGroup::LocalGroup(std::shared_ptr<SharedMemory> memory, Membership membersh
                  : std::make_shared<SharedArena>(block_, waiter_.membership().rank)),
       collectives_(block_, waiter_, arena_),
       mailboxes_(block_, waiter_) {
-  waiter_.set_idle_work([this] { advance_messages_if_free(); });
+  waiter_.set_idle_work([this] { attend_messages_if_free(); });
 }
 
 LocalGroup::~LocalGroup() { shutdown(); }
@@ -53,6 +51,7 @@ std::shared_ptr<Operation> LocalGroup::issue(Call call, Issue mode, double timeo
     finish(lock, {operation}, failure_);
     return operation;
   }
+  operation->issued_look_ = looks_;
   const bool first = queue_.empty();
   queue_.push_back(operation);
   // Only the first: what a later one exposes may still be the result of an earlier one.
@@ -60,20 +59,16 @@ std::shared_ptr<Operation> LocalGroup::issue(Call call, Issue mode, double timeo
     collectives_.post(*operation->call_, operation->number_);
     operation->posted_ = true;
   }
-  if (mode == Issue::kSync) {
-    while (!operation->done()) {
-      if (!running_)
-        run_first(lock, Patience::kForeground, timeout_s);
-      else
-        wait_for_runner(lock, 0, *operation);
-    }
-  } else if (!first || begins_large(*operation)) {
+  if (mode == Issue::kSync)
+    wait_collective(lock, *operation, limit_of(*operation, timeout_s));
+  else if (!first || begins_large(*operation))
     wake_progress_thread();
-  }
+  else
+    look_later();
   return operation;
 }
 
-/// True when somebody else may be held up unless this operation is worked on in the background.
+/// True when it is worth working on in the background at once.
 bool LocalGroup::begins_large(const Operation& operation) const {
   if (operation.call_) {
     const CallShape shape = shape_of(*operation.call_, membership().rank, membership().size);
@@ -88,29 +83,45 @@ bool LocalGroup::begins_large(const Operation& operation) const {
 // ---- waiting ----
 
 void LocalGroup::wait(Operation& operation, double timeout_s) {
-  Lock lock(mutex_);
-  if (operation.message_) {
-    wait_message(lock, operation, timeout_s);
-  } else {
-    while (!operation.done()) {
-      if (!running_)
-        run_first(lock, Patience::kForeground, timeout_s);
-      else
-        wait_for_runner(lock, timeout_s, operation);
-    }
+  if (!operation.done()) {
+    Lock lock(mutex_);
+    const Limit limit = limit_of(operation, timeout_s);
+    if (operation.message_)
+      wait_message(lock, operation, limit);
+    else
+      wait_collective(lock, operation, limit);
   }
   if (operation.error_) std::rethrow_exception(operation.error_);
 }
 
-void LocalGroup::wait_for_runner(Lock& lock, double timeout_s, const Operation& operation) {
+LocalGroup::Limit LocalGroup::limit_of(const Operation& operation, double timeout_s) const {
+  if (timeout_s > 0) return {Deadline::after_s(timeout_s), timeout_s};
+  if (operation.message_) return {operation.deadline_, operation.timeout_s_};
+  return {Deadline::after_s(operation.timeout_s_), operation.timeout_s_};
+}
+
+void LocalGroup::wait_collective(Lock& lock, const Operation& operation, const Limit& limit) {
+  while (!operation.done()) {
+    if (!running_)
+      run_first(lock, Patience::kForeground, limit);
+    else
+      wait_for_runner(lock, operation, limit);
+  }
+  look_later();
+}
+
+void LocalGroup::wait_for_runner(Lock& lock, const Operation& operation, const Limit& limit) {
   ++waiting_;
   waiter_.set_urgent(true);
   const auto over = [&] { return operation.done() || !running_; };
-  if (timeout_s <= 0) {
-    // Whoever runs it has a deadline.
-    changed_.wait(lock, over);
-  } else if (!changed_.wait_for(lock, Seconds(timeout_s), over)) {
-    block_->abort(text(describe(operation), ": not done within ", human_duration(timeout_s)));
+  if (!changed_.wait_until(lock, limit.deadline.at(), over)) {
+    const std::uint64_t first = queue_.front()->number_;
+    const auto missing = [&](int r) { return block_->counter(r, Counter::kPosted).load() < first; };
+    const std::string behind = waiter_.all_reached(Counter::kPosted, first)
+                                   ? "not done"
+                                   : waiter_.describe_missing(missing) + " did not arrive";
+    block_->abort(text(describe(operation), ": ", behind, " within ", human_duration(limit.timeout_s)));
+    // Needs no deadline: the abort ends all that the runner may wait for.
     changed_.wait(lock, over);
   }
   --waiting_;
@@ -119,16 +130,11 @@ void LocalGroup::wait_for_runner(Lock& lock, double timeout_s, const Operation& 
 
 bool LocalGroup::poll(Operation& operation) {
   if (operation.done()) return true;
-  Lock lock(mutex_);
-  if (operation.message_) {
+  Lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || operation.done()) return operation.done();
+  if (operation.message_)
     advance_messages(lock);
-    return operation.done();
-  }
-  if (operation.done()) return true;
-  const bool first = !running_ && queue_.front().get() == &operation && operation.posted_;
-  if (first && !begins_large(operation) && collectives_.all_posted(operation.number_))
-    run_first(lock, Patience::kForeground, 0);
-  else
+  else if (!running_)
     wake_progress_thread();
   return operation.done();
 }
@@ -155,19 +161,15 @@ std::string LocalGroup::describe(const Operation& operation) const {
               " of group ", group, ")");
 }
 
-Wait LocalGroup::wait_for(const Operation& operation, Patience patience, double timeout_s) const {
-  const double seconds = timeout_s > 0 ? timeout_s : operation.timeout_s_;
-  return {Deadline::after_s(seconds), seconds, patience, [this, &operation] { return describe(operation); }};
-}
-
-void LocalGroup::run_first(Lock& lock, Patience patience, double timeout_s) {
+void LocalGroup::run_first(Lock& lock, Patience patience, const Limit& limit) {
   const std::shared_ptr<Operation> operation = queue_.front();
   running_ = true;
   lock.unlock();
   std::exception_ptr error;
   try {
     if (!operation->posted_) collectives_.post(*operation->call_, operation->number_);
-    collectives_.run(*operation->call_, operation->number_, wait_for(*operation, patience, timeout_s));
+    collectives_.run(*operation->call_, operation->number_,
+                     {limit.deadline, limit.timeout_s, patience, [&] { return describe(*operation); }});
   } catch (const CommError&) {
     error = std::current_exception();
   } catch (const std::exception& failure) {
@@ -215,41 +217,6 @@ void LocalGroup::fail_all(Lock& lock, const std::exception_ptr& error) {
   if (!finished.empty()) finish(lock, finished, failure_);
 }
 
-// ---- the progress thread ----
-
-void LocalGroup::wake_progress_thread() {
-  wanted_.store(true);
-  if (!progress_thread_.joinable() && !stopping_) {
-    progress_thread_ = std::thread([this] { progress_loop(); });
-    ::pthread_setname_np(progress_thread_.native_handle(), "trireme-shm");
-  }
-  work_.notify_one();
-  block_->ring(membership().rank);
-}
-
-void LocalGroup::progress_loop() {
-  Lock lock(mutex_);
-  while (!stopping_) {
-    work_.wait(lock, [this] { return stopping_ || wanted_.load(); });
-    wanted_.store(false);
-    while (!stopping_ && !queue_.empty()) {
-      if (running_)
-        changed_.wait(lock, [this] { return !running_ || stopping_; });
-      else
-        run_first(lock, Patience::kBackground, 0);
-    }
-    while (!stopping_ && !messages_.empty() && !wanted_.load()) {
-      const std::uint64_t before = message_activity();
-      advance_messages(lock);
-      if (messages_.empty()) break;
-      lock.unlock();
-      waiter_.sleep([&] { return wanted_.load() || message_activity() != before; }, kLookAfterPeers_s);
-      lock.lock();
-      if (!stopping_) check_messages(lock);
-    }
-  }
-}
-
 // ---- the end ----
 
 void LocalGroup::abort(const std::string& cause) {
@@ -270,6 +237,7 @@ void LocalGroup::shutdown() {
   waiter_.ring_all();
   if (progress_thread_.joinable()) progress_thread_.join();
   lock.lock();
+  // Needs no deadline: every wait of a stopped group has ended.
   changed_.wait(lock, [this] { return !running_; });
   fail_all(lock, std::make_exception_ptr(
                      CommError(text("group ", membership().group_name, " has been shut down on rank ",

@@ -3,8 +3,9 @@
 // "shm" (ranks are processes) and "threads" (ranks are threads of one process).
 //
 // Collectives run in the order issued, messages of a pair too; messages do not wait for collectives. Whoever
-// waits for an operation runs it in its own thread when nobody has begun it; the progress thread takes large
-// operations, and small ones that somebody wants to hear about, so that they overlap with computing. One
+// waits for an operation runs it in its own thread when nobody has begun it. The progress thread takes large
+// operations at once, so that they overlap with computing, and every other one that its issuer leaves alone
+// for a millisecond or two: whatever is issued goes on, whatever the thread that issued it does next. One
 // thread issues; waiting is allowed from any thread. Memory has to stay alive until the operation is done.
 
 #include <atomic>
@@ -40,6 +41,7 @@ class Operation {
   double timeout_s_ = 60;
   Deadline deadline_ = Deadline::after_s(0);  ///< of a message
   bool posted_ = false;
+  std::uint64_t issued_look_ = 0;  ///< number of the progress thread's last look before it was issued
   std::atomic<bool> done_{false};
   double done_s_ = 0;
   std::exception_ptr error_;
@@ -76,7 +78,7 @@ class LocalGroup {
   /// Waits for the end of the operation and throws its error. With `timeout_s` > 0 also fails the group when
   /// that passes first.
   void wait(Operation& operation, double timeout_s = 0);
-  /// True when it is done; makes progress on it if that needs no waiting.
+  /// True when it is done. Never waits; makes sure that somebody works on it.
   bool poll(Operation& operation);
   /// Calls `action` once, when the operation is done, in the thread that finishes it (here if it is done).
   void when_done(Operation& operation, std::function<void()> action);
@@ -92,23 +94,38 @@ class LocalGroup {
  private:
   using Lock = std::unique_lock<std::mutex>;
   using Finished = std::vector<std::shared_ptr<Operation>>;
+  /// Until when somebody waits, and the seconds that a message then names.
+  struct Limit {
+    Deadline deadline;
+    double timeout_s;
+  };
   std::shared_ptr<Operation> make_operation(double timeout_s, std::shared_ptr<void> keeps_alive);
-  Wait wait_for(const Operation& operation, Patience patience, double timeout_s) const;
+  Limit limit_of(const Operation& operation, double timeout_s) const;
   std::string describe(const Operation& operation) const;
   bool begins_large(const Operation& operation) const;
 
-  void run_first(Lock& lock, Patience patience, double timeout_s);
-  void wait_for_runner(Lock& lock, double timeout_s, const Operation& operation);
-  void wait_message(Lock& lock, Operation& operation, double timeout_s);
+  void wait_collective(Lock& lock, const Operation& operation, const Limit& limit);
+  void run_first(Lock& lock, Patience patience, const Limit& limit);
+  void wait_for_runner(Lock& lock, const Operation& operation, const Limit& limit);
+  void wait_message(Lock& lock, Operation& operation, const Limit& limit);
   void advance_messages(Lock& lock);
-  void advance_messages_if_free();
+  void attend_messages(Lock& lock);
+  void attend_messages_if_free();
   void check_messages(Lock& lock);
   std::uint64_t message_activity() const;
   void finish(Lock& lock, const Finished& finished, const std::exception_ptr& error);
   void fail_all(Lock& lock, const std::exception_ptr& error);
 
+  void start_progress_thread();
   void wake_progress_thread();
+  void look_later();
+  bool left_alone(const std::deque<std::shared_ptr<Operation>>& operations) const;
   void progress_loop();
+  bool is_needed_for_messages(bool drives_already) const;
+  void run_collectives(Lock& lock);
+  void sleep_until_called(Lock& lock);
+  void sleep_on_messages(Lock& lock);
+  void count_look();
 
   std::shared_ptr<const ControlBlock> block_;
   Waiter waiter_;
@@ -127,6 +144,13 @@ class LocalGroup {
   bool running_ = false;             ///< somebody runs the first collective
   std::atomic<bool> wanted_{false};  ///< the progress thread is to look
   int waiting_ = 0;                  ///< threads that wait for an operation that another thread runs
+  int message_waiters_ = 0;          ///< threads that wait for a message, and so drive all of them
+  double check_messages_s_ = 0;      ///< when the peers of messages are looked after next
+  // The progress thread looks around now and then while operations are issued; else it sleeps until called.
+  bool looking_ = false;
+  std::uint64_t looks_ = 0;
+  std::uint64_t asked_look_ = 0;  ///< number of the last look when an operation was left to it
+  double next_look_s_ = 0;
   std::exception_ptr failure_;
   bool stopping_ = false;
   std::thread progress_thread_;

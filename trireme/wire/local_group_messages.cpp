@@ -18,15 +18,17 @@ std::shared_ptr<Operation> LocalGroup::issue(const Message& message, Issue mode,
     finish(lock, {operation}, failure_);
     return operation;
   }
+  operation->issued_look_ = looks_;
   messages_.push_back(operation);
   num_messages_.store(messages_.size());
   advance_messages(lock);
   if (operation->done()) return operation;
-  if (mode == Issue::kSync) {
-    wait_message(lock, *operation, 0);
-  } else if (begins_large(*operation)) {
+  if (mode == Issue::kSync)
+    wait_message(lock, *operation, limit_of(*operation, 0));
+  else if (begins_large(*operation))
     wake_progress_thread();
-  }
+  else
+    look_later();
   return operation;
 }
 
@@ -56,10 +58,18 @@ void LocalGroup::advance_messages(Lock& lock) {
   if (error) fail_all(lock, error);
 }
 
-void LocalGroup::advance_messages_if_free() {
+/// Advances them, and now and then looks after their peers and deadlines.
+void LocalGroup::attend_messages(Lock& lock) {
+  advance_messages(lock);
+  if (messages_.empty() || now_s() < check_messages_s_) return;
+  check_messages_s_ = now_s() + kLookAfterPeers_s;
+  check_messages(lock);
+}
+
+void LocalGroup::attend_messages_if_free() {
   if (num_messages_.load() == 0) return;
   Lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock()) advance_messages(lock);
+  if (lock.owns_lock()) attend_messages(lock);
 }
 
 std::uint64_t LocalGroup::message_activity() const {
@@ -70,11 +80,11 @@ std::uint64_t LocalGroup::message_activity() const {
   return sum;
 }
 
-void LocalGroup::wait_message(Lock& lock, Operation& operation, double timeout_s) {
+void LocalGroup::wait_message(Lock& lock, Operation& operation, const Limit& limit) {
   const Message& message = *operation.message_;
-  const double seconds = timeout_s > 0 ? timeout_s : operation.timeout_s_;
-  const Wait wait{timeout_s > 0 ? Deadline::after_s(timeout_s) : operation.deadline_, seconds,
-                  Patience::kForeground, [this, &operation] { return describe(operation); }};
+  const Wait wait{limit.deadline, limit.timeout_s, Patience::kForeground,
+                  [&] { return describe(operation); }};
+  ++message_waiters_;
   while (!operation.done()) {
     const std::uint64_t before = message_activity();
     advance_messages(lock);
@@ -91,6 +101,8 @@ void LocalGroup::wait_message(Lock& lock, Operation& operation, double timeout_s
     lock.lock();
     if (error) fail_all(lock, error);
   }
+  --message_waiters_;
+  look_later();
 }
 
 /// For messages that nobody waits for: a dead peer or a deadline that has passed fails the group.

@@ -12,7 +12,6 @@ namespace trireme::wire {
 namespace {
 
 constexpr int kYields = 60;
-constexpr double kLookAfterPeers_s = 0.02;
 
 }  // namespace
 

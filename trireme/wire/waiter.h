@@ -16,6 +16,9 @@
 
 namespace trireme::wire {
 
+/// How often whoever waits looks whether the ranks it waits for still live.
+inline constexpr double kLookAfterPeers_s = 0.02;
+
 /// Members of a group, as messages name them, and how they share the host.
 struct Membership {
   int rank = 0;
