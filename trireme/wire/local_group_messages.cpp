@@ -107,14 +107,19 @@ void LocalGroup::wait_message(Lock& lock, Operation& operation, const Limit& lim
 
 /// For messages that nobody waits for: a dead peer or a deadline that has passed fails the group.
 void LocalGroup::check_messages(Lock& lock) {
+  std::vector<std::pair<std::shared_ptr<Operation>, std::string>> suspects;
   for (const auto& operation : messages_) {
     const auto is_peer = [&](int r) { return r == operation->message_->peer; };
     std::string cause = waiter_.find_dead(is_peer);
     if (cause.empty() && operation->deadline_.expired())
       cause = text(waiter_.describe_missing(is_peer), " did not arrive within ",
                    human_duration(operation->timeout_s_));
-    if (!cause.empty()) block_->abort(text(describe(*operation), ": ", cause));
+    if (!cause.empty()) suspects.emplace_back(operation, std::move(cause));
   }
+  // Who has gone sent before: what has arrived by now counts.
+  if (!suspects.empty()) advance_messages(lock);
+  for (const auto& [operation, cause] : suspects)
+    if (!operation->done()) block_->abort(text(describe(*operation), ": ", cause));
   if (block_->aborted()) fail_all(lock, std::make_exception_ptr(CommError(block_->abort_cause())));
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -71,6 +72,22 @@ class Processes {
   test::TemporaryFolder folder_;
   std::shared_ptr<SharedMemory> memory_;
   std::vector<pid_t> pids_;
+};
+
+/// Flags that processes forked later share with this one.
+class SharedFlags {
+ public:
+  SharedFlags() : flags_(reinterpret_cast<std::atomic<bool>*>(memory_->data())) {}
+  void set(int flag) const { flags_[flag].store(true); }
+  void await(int flag) const {
+    const Deadline deadline = Deadline::after_s(60);
+    while (!flags_[flag].load() && !deadline.expired()) ::usleep(1000);
+    require(flags_[flag].load(), "flag ", flag, " was never set");
+  }
+
+ private:
+  std::shared_ptr<SharedMemory> memory_ = SharedMemory::create(4096);
+  std::atomic<bool>* flags_;
 };
 
 constexpr std::size_t kCount = 300000;
@@ -161,6 +178,48 @@ TEST(LocalGroupProcesses, ThatEndInGoodOrderAreNotTakenForDead) {
     require(values[99] == 7.0F, "wrong value");
   });
   for (int r = 0; r < 2; ++r) EXPECT_EQ(ranks.error(r), "") << "rank " << r;
+}
+
+TEST(LocalGroupProcesses, WhatARankHasSentArrivesAlthoughItHasLeft) {
+  constexpr double kTimeout_s = 20;
+  const auto receive = [](LocalGroup& group, int peer, std::vector<float>& values) {
+    const Message message{Message::Direction::kReceive, peer, Element::kF32, values.size(), 0,
+                          bytes(values.data())};
+    return group.issue(message, Issue::kAsync, kTimeout_s);
+  };
+  const SharedFlags flags;
+  Processes ranks(3, [&](LocalGroup& group, int rank) {
+    // What rank 2 sends is so large that rank 0's progress thread attends to messages from the beginning.
+    std::vector<float> large(100000, 2.0F);
+    std::vector<float> small(1000, 1.0F);
+    const auto send = [&](std::vector<float>& values) {
+      const Message message{Message::Direction::kSend, 0, Element::kF32, values.size(), 0,
+                            bytes(values.data())};
+      group.wait(*group.issue(message, Issue::kSync, kTimeout_s));
+    };
+    if (rank == 0) {
+      const auto from_two = receive(group, 2, large);
+      const auto from_one = receive(group, 1, small);
+      flags.set(0);
+      group.wait(*from_two);
+      group.wait(*from_one);
+      return;
+    }
+    flags.await(rank);
+    send(rank == 1 ? small : large);
+    group.shutdown();
+    flags.set(rank + 2);
+  });
+  flags.await(0);
+  ::usleep(50000);
+  // Rank 0 finds the message and the departure in one look.
+  ::kill(ranks.pid(0), SIGSTOP);
+  flags.set(1);
+  flags.await(3);
+  ::kill(ranks.pid(0), SIGCONT);
+  ::usleep(50000);
+  flags.set(2);
+  for (int r = 0; r < 3; ++r) EXPECT_EQ(ranks.error(r), "") << "rank " << r;
 }
 
 }  // namespace
