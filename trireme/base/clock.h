@@ -1,6 +1,8 @@
 #pragma once
-// Time: one monotonic clock, and deadlines. Nothing in the project waits without a Deadline.
+// Time: one monotonic clock, and deadlines. Whoever waits for another rank, a disk or a process has a
+// Deadline; a thread of our own that waits for work has none, its owner ends it.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -18,12 +20,24 @@ inline std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
+/// The longest timeout, about thirty years: every longer one, infinity too, means this.
+inline constexpr double kLongestTimeout_s = 1e9;
+
+/// A timeout for interfaces that take whole milliseconds, some of them as an int: at least one, at most 24
+/// days.
+inline std::chrono::milliseconds whole_milliseconds(double timeout_s) {
+  constexpr double kMost = 2147483647;
+  const double exact = timeout_s * 1000;
+  return std::chrono::milliseconds(static_cast<std::int64_t>(exact < kMost ? std::max(exact, 1.0) : kMost));
+}
+
 /// A point in time by which a wait has to be over. A value; thread-safe.
 class Deadline {
  public:
-  /// `timeout_s` seconds from now.
+  /// `timeout_s` seconds from now; now for negative ones.
   static Deadline after_s(double timeout_s) {
-    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(timeout_s)));
+    const double seconds = timeout_s < kLongestTimeout_s ? std::max(timeout_s, 0.0) : kLongestTimeout_s;
+    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds)));
   }
   bool expired() const { return Clock::now() >= at_; }
   /// Seconds left, never negative.

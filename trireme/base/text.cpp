@@ -93,6 +93,7 @@ std::string human_duration(double seconds) {
   if (seconds < 1e-3) return format("%.0f us", seconds * 1e6);
   if (seconds < 1) return format("%.0f ms", seconds * 1e3);
   if (seconds < 60) return format("%.1f s", seconds);
+  if (!(seconds < 1e15)) return "unlimited time";
   const auto whole = static_cast<long long>(seconds);
   if (whole < 3600) return format("%lldm %02llds", whole / 60, whole % 60);
   return format("%lldh %02lldm", whole / 3600, whole / 60 % 60);

@@ -5,6 +5,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/no_pipe_signal.h"
@@ -24,10 +25,6 @@ namespace {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
-
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
 
 class TaggedGloo : public c10d::ProcessGroupGloo {
  public:
@@ -321,7 +318,7 @@ class GlooBackend : public c10d::Backend {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
   // The group's own deadline comes first: its message is the better one.
-  const auto timeout = milliseconds(request.timeout_s + 2);
+  const auto timeout = whole_milliseconds(request.timeout_s + 2);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->threads = 2;
   options->group_name = request.group_name;

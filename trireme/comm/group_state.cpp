@@ -66,7 +66,7 @@ void Group::State::begin(Operation& operation) {
 void Group::State::wait(const Operation& operation, c10d::Work& work) {
   const double left_s = operation.issued_s + parts.timeout_s - now_s();
   try {
-    work.wait(std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(left_s * 1000))));
+    work.wait(whole_milliseconds(left_s));
   } catch (...) {
     fail_operation(operation, std::current_exception());
   }

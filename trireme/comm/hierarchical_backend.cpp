@@ -9,6 +9,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/host_layout.h"
@@ -81,7 +82,7 @@ class HierarchicalBackend : public c10d::Backend {
       : Backend(rank, size),
         layout_(std::move(layout)),
         levels_(std::move(levels)),
-        timeout_(static_cast<std::int64_t>(timeout_s * 1000)) {}
+        timeout_(whole_milliseconds(timeout_s)) {}
 
   ~HierarchicalBackend() override = default;
 

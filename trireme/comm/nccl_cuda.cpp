@@ -6,13 +6,14 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "trireme/base/clock.h"
 #include "trireme/comm/internal/cuda_object.h"
 
 extern "C" {
 
 c10d::Backend* trireme_cuda_make_nccl(c10d::Store* store, int rank, int size, double timeout_s) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
+  options->timeout = trireme::whole_milliseconds(timeout_s);
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       c10::intrusive_ptr<c10d::Store>::reclaim_copy(store), rank, size, std::move(options));
   return group.release();

@@ -14,14 +14,11 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 
 namespace trireme::comm {
 namespace {
-
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(seconds * 1000)));
-}
 
 std::string where(const LaunchEnvironment& environment) {
   return text(environment.master_addr, ":", environment.master_port);
@@ -82,7 +79,8 @@ bool can_connect(const addrinfo& address, const Deadline& deadline) {
   bool connected = ::connect(fd, address.ai_addr, address.ai_addrlen) == 0;
   if (!connected && errno == EINPROGRESS) {
     pollfd answer{.fd = fd, .events = POLLOUT, .revents = 0};
-    const int ready = ::poll(&answer, 1, static_cast<int>(deadline.remaining_s() * 1000));
+    const int ready =
+        ::poll(&answer, 1, static_cast<int>(whole_milliseconds(deadline.remaining_s()).count()));
     int error = 0;
     socklen_t length = sizeof error;
     connected = ready == 1 && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
@@ -126,8 +124,9 @@ void bound_waits(const LaunchEnvironment& environment, double timeout_s) {
         limit.tv_sec || limit.tv_usec) {
       continue;
     }
-    limit.tv_sec = static_cast<time_t>(timeout_s);
-    limit.tv_usec = static_cast<suseconds_t>((timeout_s - static_cast<double>(limit.tv_sec)) * 1e6);
+    const std::int64_t limit_ms = whole_milliseconds(timeout_s).count();
+    limit.tv_sec = static_cast<time_t>(limit_ms / 1000);
+    limit.tv_usec = static_cast<suseconds_t>(limit_ms % 1000 * 1000);
     ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   }
@@ -219,7 +218,7 @@ c10::intrusive_ptr<c10d::Store> StoreConnector::connect(double timeout_s) {
   options.isServer = serve;
   options.waitWorkers = false;
   options.useLibUV = false;
-  options.timeout = milliseconds(timeout_s);
+  options.timeout = whole_milliseconds(timeout_s);
   quieten_c10d();
   if (serve) {
     options.masterListenFd = environment_.master_listen_fd

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <limits>
 #include <numeric>
 
 #include "tests/unit/wire/group_of_threads.h"
@@ -161,6 +162,33 @@ TEST(LocalGroupAllReduce, NamesTheRankThatDoesNotArrive) {
       AllOf(HasSubstr("all_reduce #1 of group world: rank 1"), HasSubstr("did not arrive within"));
   EXPECT_THAT(errors[0], message);
   EXPECT_EQ(errors[2], errors[0]) << "there is one first cause";
+}
+
+TEST(LocalGroup, WaitsForALateRankHoweverLongTheTimeoutIs) {
+  for (const double timeout_s : {1e10, 1e11, std::numeric_limits<double>::infinity()}) {
+    const auto errors = run_ranks(2, [&](LocalGroup& group, int rank) {
+      // Long enough for rank 0 to look at its deadlines.
+      const auto come_late = [&] {
+        if (rank == 1) std::this_thread::sleep_for(Seconds(0.1));
+      };
+      std::vector<float> values(40000, 1.0F);
+      come_late();
+      group.wait(*group.issue(all_reduce_call(values, Element::kF32), Issue::kSync, timeout_s));
+      come_late();
+      const auto operation = group.issue(all_reduce_call(values, Element::kF32), Issue::kAsync, timeout_s);
+      group.wait(*operation, timeout_s);
+      require(values[0] == 4.0F, "wrong sum");
+      come_late();
+      const Message message{rank == 0 ? Message::Direction::kReceive : Message::Direction::kSend,
+                            1 - rank,
+                            Element::kF32,
+                            values.size(),
+                            0,
+                            bytes(values.data())};
+      group.wait(*group.issue(message, Issue::kAsync, timeout_s), timeout_s);
+    });
+    EXPECT_THAT(errors, Each("")) << timeout_s;
+  }
 }
 
 TEST(LocalGroupAllReduce, NamesTheRankThatHasLeftAndFailsEverythingAfterwardsForTheSameCause) {

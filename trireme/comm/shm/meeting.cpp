@@ -36,8 +36,7 @@ void publish(const BackendRequest& request, const std::string& key, const std::s
 std::string await(const BackendRequest& request, const std::string& key, int rank, const Deadline& deadline) {
   const std::string who = text("group ", request.group_name, ": rank ", world_rank(request, rank));
   try {
-    const auto left = std::chrono::milliseconds(static_cast<int>(deadline.remaining_s() * 1000) + 1);
-    request.store->wait({key}, left);
+    request.store->wait({key}, whole_milliseconds(deadline.remaining_s()));
   } catch (const std::exception&) {
     throw CommError(
         text(who, " did not join the shared memory group within ", human_duration(request.timeout_s)));
