@@ -1,0 +1,68 @@
+#include "trireme/wire/secret.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+
+namespace trireme::wire {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string hex(const Digest& digest) {
+  std::string result;
+  char two[3];
+  for (const auto byte : digest) {
+    std::snprintf(two, sizeof two, "%02x", byte);
+    result += two;
+  }
+  return result;
+}
+
+// Test cases 3 and 6 of RFC 4231 have keys of 20 and 131 bytes: shorter and longer than SHA-256's block.
+TEST(Hmac, GivesTheValuesOfRfc4231) {
+  const auto key = [](std::size_t bytes) {
+    return Secret::from_text(std::string(bytes, '\xaa'), "the test");
+  };
+  EXPECT_EQ(hex(hmac_sha256(key(20), std::string(50, '\xdd'))),
+            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+  EXPECT_EQ(hex(hmac_sha256(key(131), "Test Using Larger Than Block-Size Key - Hash Key First")),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST(Secret, IsNeverTheSameTwiceWhenItIsDrawn) {
+  EXPECT_EQ(Secret::random().reveal().size(), 64u);
+  EXPECT_NE(Secret::random().reveal(), Secret::random().reveal());
+}
+
+TEST(Secret, ThatIsTooShortIsRefusedWithWhereItComesFrom) {
+  EXPECT_THAT([] { Secret::from_text(" 123456789012345 \n", "TRIREME_SECRET"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("TRIREME_SECRET has 15 characters")));
+}
+
+TEST(SecretFile, HoldsTheSecretAndItsLineEnd) {
+  const test::TemporaryFolder folder;
+  const auto path = folder / "secret";
+  std::ofstream(path) << "sixteen-and-more-characters\n";
+  std::filesystem::permissions(path, std::filesystem::perms(0600));
+  EXPECT_EQ(Secret::from_file(path).reveal(), "sixteen-and-more-characters");
+}
+
+TEST(SecretFile, ThatEverybodyMayReadIsRefused) {
+  const test::TemporaryFolder folder;
+  const auto path = folder / "secret";
+  std::ofstream(path) << "sixteen-and-more-characters\n";
+  std::filesystem::permissions(path, std::filesystem::perms(0644));
+  EXPECT_THAT([&] { Secret::from_file(path); }, ThrowsMessage<InvalidArgument>(HasSubstr("chmod 600 ")));
+}
+
+TEST(SecretFile, ThatIsMissingIsAMistakeOfUsage) {
+  EXPECT_THAT([] { Secret::from_file("/no/such"); }, ThrowsMessage<InvalidArgument>(HasSubstr("/no/such")));
+}
+
+}  // namespace
+}  // namespace trireme::wire

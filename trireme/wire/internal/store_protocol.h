@@ -1,0 +1,69 @@
+#pragma once
+// What a store's client and server say to each other. All numbers are little-endian.
+//   server: 8 bytes kGreeting, 32 bytes nonce
+//   client: 8 bytes kGreeting, 32 bytes nonce, 32 bytes proof that it knows the secret
+//   server: 1 byte verdict, 32 bytes proof that it knows the secret (zeros where it refuses)
+// then frames, a request and its reply in turn: 4 bytes length, that many bytes. Both proofs are HMACs of who
+// speaks and both nonces: neither side's proof is of use in another connection, or to the other side.
+// Pure functions.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/wire/secret.h"
+
+namespace trireme::wire::store {
+
+constexpr std::string_view kGreeting = "TRIREME1";  // its last character is the version of all this
+constexpr std::size_t kHelloBytes = 8 + 32;
+constexpr std::size_t kAnswerBytes = 8 + 32 + 32;
+constexpr std::size_t kVerdictBytes = 1 + 32;
+constexpr std::size_t kLengthBytes = 4;
+/// More is no message of ours.
+constexpr std::size_t kMostFrameBytes = 16u << 20;
+
+enum class Side { kServer, kClient };
+Digest proof(const Secret& secret, Side speaker, const Nonce& of_server, const Nonce& of_client);
+
+struct Answer {
+  Nonce nonce;
+  Digest proof;
+};
+std::string encode_hello(const Nonce& nonce);
+/// Empty when the bytes are not one; so below.
+std::optional<Nonce> decode_hello(std::string_view bytes);
+std::string encode_answer(const Answer& answer);
+std::optional<Answer> decode_answer(std::string_view bytes);
+/// Null: refused.
+std::string encode_verdict(const Digest* proof);
+std::optional<Digest> decode_verdict(std::string_view bytes);
+
+enum class Action : std::uint8_t { kSet = 1, kGet, kAdd, kCheck, kWait, kCompareSet, kDelete, kCount };
+
+struct Request {
+  Action action = Action::kCount;
+  std::int64_t number = 0;             ///< what is added; how long to wait, in milliseconds
+  std::vector<std::string> keys = {};  ///< one, but for kCheck and kWait
+  std::string value = {};
+  std::string expected = {};  ///< of kCompareSet
+};
+
+struct Reply {
+  enum class Kind : std::uint8_t { kNo, kYes, kError };
+  Kind kind = Kind::kYes;  ///< of kCheck, kWait: all there; of kGet, kDelete: it was there
+  std::int64_t number = 0;
+  std::string value = {};  ///< or what is wrong
+};
+
+/// With the length before it.
+std::string encode(const Request& request);
+std::string encode(const Reply& reply);
+/// From the bytes behind the length; empty when they are anything but one whole message.
+std::optional<Request> decode_request(std::string_view bytes);
+std::optional<Reply> decode_reply(std::string_view bytes);
+std::uint32_t decode_length(std::string_view bytes);
+
+}  // namespace trireme::wire::store

@@ -1,0 +1,82 @@
+#include "trireme/wire/secret.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+#include <sys/stat.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::wire {
+namespace {
+
+constexpr std::size_t kLeastCharacters = 16;
+constexpr const char* kHowToMakeOne = "(umask 077; head -c 32 /dev/urandom | base64 > FILE) makes one";
+
+}  // namespace
+
+Secret Secret::random() {
+  constexpr char kDigits[] = "0123456789abcdef";
+  Secret result;
+  for (const std::uint8_t byte : random_nonce()) {
+    result.text_ += kDigits[byte >> 4];
+    result.text_ += kDigits[byte & 15];
+  }
+  return result;
+}
+
+Secret Secret::from_text(std::string_view text, const std::string& source) {
+  Secret result;
+  result.text_ = trim(text);
+  require(result.text_.size() >= kLeastCharacters, "the job's secret in ", source, " has ",
+          result.text_.size(), " characters; expected at least ", kLeastCharacters, ": ", kHowToMakeOne);
+  return result;
+}
+
+Secret Secret::from_file(const std::filesystem::path& path) {
+  std::string content;
+  try {
+    content = read_file(path);
+  } catch (const DataError& error) {
+    throw InvalidArgument(text("the job's secret: ", error.what(), "; ", kHowToMakeOne));
+  }
+  struct stat found {};
+  const bool open_to_all = ::stat(path.c_str(), &found) == 0 && (found.st_mode & S_IRWXO) != 0;
+  require(!open_to_all, "the job's secret in ", path.string(),
+          " is open to every user of this host: chmod 600 ", path.string());
+  return from_text(content, path.string());
+}
+
+Secret Secret::from_variables(
+    const std::function<std::optional<std::string>(const std::string& name)>& lookup) {
+  const auto text = lookup("TRIREME_SECRET");
+  if (text && !text->empty()) return from_text(*text, "TRIREME_SECRET");
+  const auto path = lookup("TRIREME_SECRET_FILE");
+  return path && !path->empty() ? from_file(*path) : Secret();
+}
+
+Nonce random_nonce() {
+  Nonce result;
+  if (RAND_bytes(result.data(), static_cast<int>(result.size())) != 1) {
+    throw InternalError("the system has no random numbers to give (RAND_bytes)");
+  }
+  return result;
+}
+
+Digest hmac_sha256(const Secret& secret, std::string_view message) {
+  Digest result;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
+  if (HMAC(EVP_sha256(), secret.reveal().data(), static_cast<int>(secret.reveal().size()), bytes,
+           message.size(), result.data(), nullptr) == nullptr) {
+    throw InternalError("OpenSSL cannot compute HMAC-SHA256");
+  }
+  return result;
+}
+
+bool equal(const Digest& one, const Digest& other) {
+  return CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
+}
+
+}  // namespace trireme::wire

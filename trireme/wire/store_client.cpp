@@ -1,0 +1,161 @@
+#include "trireme/wire/store_client.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+#include "trireme/wire/internal/store_protocol.h"
+
+namespace trireme::wire {
+namespace {
+
+using store::Action;
+using store::Reply;
+using store::Request;
+
+// While a client waits, others of its process want their turn.
+constexpr double kTurn_s = 0.25;
+constexpr auto kTryAgain = std::chrono::milliseconds(20);
+
+std::string receive(const Socket& socket, std::size_t bytes, const Deadline& deadline) {
+  std::string result(bytes, '\0');
+  receive_all(socket, std::as_writable_bytes(std::span(result)), deadline);
+  return result;
+}
+
+void send(const Socket& socket, const std::string& bytes, const Deadline& deadline) {
+  send_all(socket, std::as_bytes(std::span(bytes)), deadline);
+}
+
+}  // namespace
+
+void require_secret(const Endpoint& endpoint, const Secret& secret) {
+  require(
+      !secret.empty() || is_loopback(endpoint), "the store at ", endpoint.text(),
+      " can be reached from other hosts, and the job has no secret: give the same one to all of its ranks, "
+      "in TRIREME_SECRET or in a file that TRIREME_SECRET_FILE (trireme launch: --secret-file) names, made "
+      "for instance with: (umask 077; head -c 32 /dev/urandom | base64 > FILE). Where all ranks share one "
+      "host, set MASTER_ADDR to 127.0.0.1 instead");
+}
+
+StoreClient::StoreClient(StoreClientOptions options) : options_(std::move(options)) {
+  require_secret(options_.endpoint, options_.secret);
+  const auto deadline = Deadline::after_s(options_.timeout_s);
+  while (true) {
+    if (auto socket = try_connect(options_.endpoint, deadline)) {
+      socket_ = introduce(std::move(*socket), deadline);
+      return;
+    }
+    if (deadline.expired()) {
+      throw NobodyServes(text("nobody serves the store at ", options_.endpoint.text(), " within ",
+                              human_duration(options_.timeout_s)));
+    }
+    std::this_thread::sleep_for(kTryAgain);
+  }
+}
+
+Socket StoreClient::introduce(Socket socket, const Deadline& deadline) const {
+  const std::string where = options_.endpoint.text();
+  const auto of_server = store::decode_hello(receive(socket, store::kHelloBytes, deadline));
+  if (!of_server) {
+    throw CommError(text("what answers at ", where,
+                         " is no store of this version of trireme: another program listens there"));
+  }
+  const Nonce own = random_nonce();
+  const auto proof_of = [&](store::Side side) {
+    return store::proof(options_.secret, side, *of_server, own);
+  };
+  send(socket, store::encode_answer({own, proof_of(store::Side::kClient)}), deadline);
+  const auto verdict = store::decode_verdict(receive(socket, store::kVerdictBytes, deadline));
+  if (!verdict || !equal(*verdict, proof_of(store::Side::kServer))) {
+    throw CommError(
+        text("the store at ", where, verdict ? " does not know" : " refuses this process: it has not",
+             " the secret that this process has", options_.secret.empty() ? " (none)" : "",
+             "; give all ranks and launchers of a job the same (TRIREME_SECRET, TRIREME_SECRET_FILE, "
+             "--secret-file), and each job its own port"));
+  }
+  return socket;
+}
+
+void StoreClient::set(const std::string& key, const std::string& value, double timeout_s) {
+  call({.action = Action::kSet, .keys = {key}, .value = value}, timeout_s);
+}
+
+std::optional<std::string> StoreClient::get(const std::string& key, double timeout_s) {
+  Reply reply = call({.action = Action::kGet, .keys = {key}}, timeout_s);
+  if (reply.kind == Reply::Kind::kNo) return std::nullopt;
+  return std::move(reply.value);
+}
+
+std::int64_t StoreClient::add(const std::string& key, std::int64_t number, double timeout_s) {
+  return call({.action = Action::kAdd, .number = number, .keys = {key}}, timeout_s).number;
+}
+
+bool StoreClient::check(const std::vector<std::string>& keys, double timeout_s) {
+  return call({.action = Action::kCheck, .keys = keys}, timeout_s).kind == Reply::Kind::kYes;
+}
+
+bool StoreClient::wait(const std::vector<std::string>& keys, double timeout_s) {
+  const auto deadline = Deadline::after_s(timeout_s);
+  while (true) {
+    const double turn_s = std::min(kTurn_s, deadline.remaining_s());
+    const Request request{
+        .action = Action::kWait, .number = static_cast<std::int64_t>(turn_s * 1000), .keys = keys};
+    if (call(request, options_.timeout_s, turn_s).kind == Reply::Kind::kYes) return true;
+    if (deadline.expired()) return false;
+  }
+}
+
+std::string StoreClient::compare_set(const std::string& key, const std::string& expected,
+                                     const std::string& value, double timeout_s) {
+  return call({.action = Action::kCompareSet, .keys = {key}, .value = value, .expected = expected}, timeout_s)
+      .value;
+}
+
+bool StoreClient::remove(const std::string& key, double timeout_s) {
+  return call({.action = Action::kDelete, .keys = {key}}, timeout_s).kind == Reply::Kind::kYes;
+}
+
+std::int64_t StoreClient::num_keys(double timeout_s) {
+  return call({.action = Action::kCount, .keys = {}}, timeout_s).number;
+}
+
+void StoreClient::disconnect() {
+  const std::lock_guard turn(mutex_);
+  socket_.reset();
+}
+
+Reply StoreClient::call(const Request& request, double timeout_s, double reply_takes_s) {
+  const std::string message = store::encode(request);
+  require(message.size() <= store::kMostFrameBytes, "a request of ", human_bytes(message.size()),
+          " is too large for a store; at most ", human_bytes(store::kMostFrameBytes), " are possible");
+  const auto deadline = Deadline::after_s(timeout_s + reply_takes_s);
+  const std::unique_lock turn(mutex_, deadline.at());
+  try {
+    if (!turn.owns_lock()) throw CommError("other calls of this process wait for it");
+    Reply reply = exchange(message, deadline);
+    if (reply.kind == Reply::Kind::kError) throw InvalidArgument(reply.value);
+    return reply;
+  } catch (const CommError& error) {
+    if (turn.owns_lock()) socket_.reset();  // what may still arrive there is the reply to this request
+    throw CommError(text("the store at ", options_.endpoint.text(), " has not done what was asked within ",
+                         human_duration(timeout_s), ": ", error.what()));
+  }
+}
+
+Reply StoreClient::exchange(const std::string& message, const Deadline& deadline) {
+  if (!socket_) {
+    auto socket = try_connect(options_.endpoint, deadline);
+    if (!socket) throw CommError("nobody listens there");
+    socket_ = introduce(std::move(*socket), deadline);
+  }
+  send(*socket_, message, deadline);
+  const std::size_t length = store::decode_length(receive(*socket_, store::kLengthBytes, deadline));
+  // A reply holds at most a value and a few bytes around it.
+  if (length > store::kMostFrameBytes) throw CommError("what it sent is no reply");
+  auto reply = store::decode_reply(receive(*socket_, length, deadline));
+  if (!reply) throw CommError("what it sent is no reply");
+  return std::move(*reply);
+}
+
+}  // namespace trireme::wire

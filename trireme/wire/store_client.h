@@ -1,0 +1,75 @@
+#pragma once
+// A connection to a StoreServer. Every call ends by its deadline, with a result or a CommError that names the
+// server: one that is frozen, cut off or gone costs no more than that. After a failed call the next one
+// connects anew. Thread-safe: calls take turns, and waiting for one's turn counts.
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/wire/secret.h"
+#include "trireme/wire/socket.h"
+
+namespace trireme::wire {
+
+namespace store {
+struct Request;
+struct Reply;
+}  // namespace store
+
+/// Throws InvalidArgument, with what to do, when other hosts reach the endpoint and the secret is empty.
+void require_secret(const Endpoint& endpoint, const Secret& secret);
+
+/// Until the deadline nobody listened.
+class NobodyServes : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+struct StoreClientOptions {
+  Endpoint endpoint;
+  Secret secret;
+  double timeout_s = 60;  ///< of a call, and of connecting
+};
+
+class StoreClient {
+ public:
+  /// Connects; as long as nobody listens, tries again until the timeout. Throws NobodyServes,
+  /// CommError (no store, another secret), InvalidArgument (see require_secret()).
+  explicit StoreClient(StoreClientOptions options);
+  StoreClient(const StoreClient&) = delete;
+  StoreClient& operator=(const StoreClient&) = delete;
+
+  const StoreClientOptions& options() const { return options_; }
+
+  void set(const std::string& key, const std::string& value, double timeout_s);
+  std::optional<std::string> get(const std::string& key, double timeout_s);
+  /// The sum. A key that is not there counts as 0; values are decimal text.
+  std::int64_t add(const std::string& key, std::int64_t number, double timeout_s);
+  /// Whether all of them are there.
+  bool check(const std::vector<std::string>& keys, double timeout_s);
+  /// The same once they are, or after the timeout.
+  bool wait(const std::vector<std::string>& keys, double timeout_s);
+  /// Sets the value if the old one is `expected` (empty: or if there is none). The value that is there then.
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& value,
+                          double timeout_s);
+  /// Whether it was there.
+  bool remove(const std::string& key, double timeout_s);
+  std::int64_t num_keys(double timeout_s);
+  /// Closes the connection until the next call, which may be never.
+  void disconnect();
+
+ private:
+  store::Reply call(const store::Request& request, double timeout_s, double reply_takes_s = 0);
+  store::Reply exchange(const std::string& message, const Deadline& deadline);
+  Socket introduce(Socket socket, const Deadline& deadline) const;
+
+  const StoreClientOptions options_;
+  std::timed_mutex mutex_;
+  std::optional<Socket> socket_;
+};
+
+}  // namespace trireme::wire

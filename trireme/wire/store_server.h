@@ -1,0 +1,55 @@
+#pragma once
+// A store of keys and values that the ranks of a job meet in: one thread serves it until the object's end.
+// Whoever connects proves first that he knows the job's secret; before that, the server reads 72 bytes and no
+// more. A connection that sends anything but whole requests, is slow over one, or takes no reply is closed;
+// the others do not notice. Nothing of a connection can block the thread. Thread-safe.
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "trireme/wire/secret.h"
+#include "trireme/wire/socket.h"
+
+namespace trireme::wire {
+
+struct StoreServerOptions {
+  Secret secret;
+  /// Told on the server's thread whom it has refused, and why; the first of them only.
+  std::function<void(const std::string&)> complain = [](const std::string&) {};
+  double patience_s = 10;  ///< for a proof, for the rest of a request, for a reply to be taken
+};
+
+class StoreServer {
+ public:
+  /// `listening` is a socket of listen_at(). Throws InvalidArgument when other hosts reach it and there is no
+  /// secret.
+  StoreServer(Socket listening, StoreServerOptions options);
+  /// Closes all connections.
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+  const Endpoint& endpoint() const { return endpoint_; }
+  int num_clients() const;
+  /// Until no client is connected; false when some still are after the timeout. A process that ends, however
+  /// it does, is not connected any more.
+  bool wait_until_left(double timeout_s);
+
+ private:
+  class Loop;
+  void count_clients(int count);
+
+  Endpoint endpoint_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_clients_ = 0;
+  Socket stop_;  ///< an eventfd
+  std::unique_ptr<Loop> loop_;
+  std::thread thread_;
+};
+
+}  // namespace trireme::wire
