@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "trireme/base/error.h"
 
 namespace trireme::wire {
 namespace {
+
+constexpr double kPatienceWithVisitors_s = 0.1;
 
 bool direct(Place place) { return place == Place::kSegment || place == Place::kPointer; }
 
@@ -17,7 +20,7 @@ bool reduces_somewhere(CallKind kind) {
 }  // namespace
 
 Collectives::Collectives(std::shared_ptr<const ControlBlock> block, Waiter& waiter,
-                         std::shared_ptr<const SharedArena> arena)
+                         std::shared_ptr<SharedArena> arena)
     : block_(std::move(block)),
       waiter_(waiter),
       arena_(std::move(arena)),
@@ -148,7 +151,7 @@ void Collectives::compare_parts(std::uint64_t number) const {
 // ---- running ----
 
 void Collectives::run(const Call& call, std::uint64_t number, const Wait& wait) {
-  waiter_.throw_if_aborted();
+  waiter_.throw_if_over();
   waiter_.wait_all(Counter::kPosted, number, wait);
   compare(call, number);
   const CallShape shape = shape_of(call, rank_, size_);
@@ -159,16 +162,66 @@ void Collectives::run(const Call& call, std::uint64_t number, const Wait& wait) 
   // Mixed ones too go through staging: what is overwritten cannot be read by others where it lies.
   if (large_all_reduce)
     return staged ? reduce_in_two_halves(call, wait) : reduce_in_place(call, number, wait);
+  if (any_source(Place::kSegment) || any_source(Place::kPointer))
+    return take_from_tensors(call, shape, number, wait);
   attach_sources(call, number);
   if (staged)
     pull_staged(call, shape, number, wait);
   else
     take(call, shape, number, {0, ~std::uint64_t{0}}, 0, 0);
-  if (!any_source(Place::kSegment) && !any_source(Place::kPointer)) return;
+}
+
+void Collectives::take_from_tensors(const Call& call, const CallShape& shape, std::uint64_t number,
+                                    const Wait& wait) {
+  {
+    const Visit visit(*block_, rank_, number);
+    waiter_.throw_if_aborted();
+    attach_sources(call, number);
+    if (any_source(Place::kStaged))
+      pull_staged(call, shape, number, wait);
+    else
+      take(call, shape, number, {0, ~std::uint64_t{0}}, 0, 0);
+  }
+  // Who gives an operation up uses its tensors again: what was read since is not what was meant.
+  waiter_.throw_if_aborted();
   waiter_.advance(Counter::kDone, number);
   const bool others_read_mine = direct(sources_[static_cast<std::size_t>(rank_)].descriptor->place);
   if (others_read_mine) waiter_.wait_all(Counter::kDone, number, wait);
 }
+
+// ---- giving up ----
+
+void Collectives::retreat(const Call& call, std::uint64_t number) {
+  const Descriptor& mine = block_->slot(rank_, number).descriptor;
+  if (mine.number != number || !direct(mine.place)) return;
+  const Membership& members = waiter_.membership();
+  block_->abort(text(name(call.kind), " #", number, " of group ", members.group_name, ": rank ",
+                     members.rank_name(rank_), " has left the group in the middle of it"));
+  if (members.threads_of_one_process) {
+    // Needs no deadline: a thread of this process that is inside computes one block at most, and leaves.
+    while (visited(number)) std::this_thread::yield();
+    return;
+  }
+  // Processes read by a mapping of their own, which stays theirs. Only an all_reduce writes; who does that
+  // has left in a moment if he has a core, and may never leave if he is frozen.
+  if (call.kind != CallKind::kAllReduce) return;
+  const Deadline deadline = Deadline::after_s(kPatienceWithVisitors_s);
+  while (visited(number) && !deadline.expired()) std::this_thread::yield();
+  if (!visited(number)) return;
+  try {
+    arena_->make_private(call.input, call.count * bytes_of(call.element));
+  } catch (const CommError&) {
+    // Without memory for it nothing can be done; the failure that led here is the one to tell.
+  }
+}
+
+bool Collectives::visited(std::uint64_t number) const {
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_ && block_->counter(r, Counter::kWorking).load() == number) return true;
+  return false;
+}
+
+// ---- sources ----
 
 void Collectives::find_sources(std::uint64_t number) {
   for (int s = 0; s < size_; ++s) {

@@ -11,6 +11,7 @@
 //               slot (small inputs: one synchronisation in all), or piece by piece their staging area.
 // Sums run in rank order everywhere: all ranks get the same bits, whatever the way.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,18 +27,35 @@ namespace trireme::wire {
 
 inline constexpr std::size_t kCacheLineBytes = 64;
 
+/// As long as it lives, `rank` may touch others' tensors in the operation: who gives it up looks for that.
+class Visit {
+ public:
+  Visit(const ControlBlock& block, int rank, std::uint64_t number)
+      : working_(block.counter(rank, Counter::kWorking)) {
+    working_.store(number);
+  }
+  ~Visit() { working_.store(0); }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  std::atomic<std::uint64_t>& working_;
+};
+
 class Collectives {
  public:
   /// `arena` may be null: then no tensor is recognised as shared.
-  Collectives(std::shared_ptr<const ControlBlock> block, Waiter& waiter,
-              std::shared_ptr<const SharedArena> arena);
+  Collectives(std::shared_ptr<const ControlBlock> block, Waiter& waiter, std::shared_ptr<SharedArena> arena);
 
   /// Tells the group about the call; does not wait. The call before has to be finished.
   void post(const Call& call, std::uint64_t number);
   /// True when run() would find everybody's post.
   bool all_posted(std::uint64_t number) const { return waiter_.all_reached(Counter::kPosted, number); }
-  /// Ends with the result in place. Throws CommError; the group is aborted then.
+  /// Ends with the result in place. Throws CommError; the group is aborted then, or this rank leaves it.
   void run(const Call& call, std::uint64_t number, const Wait& wait);
+  /// For an operation that was posted and has failed here: afterwards no other rank touches this rank's
+  /// tensors for it, even one that has been frozen in the middle. Aborts the group where that takes it.
+  void retreat(const Call& call, std::uint64_t number);
   /// Bytes that this rank exposes.
   static std::size_t input_bytes(const Call& call, const CallShape& shape);
 
@@ -68,7 +86,10 @@ class Collectives {
   const std::byte* attach_segment(int owner, const Descriptor& descriptor);
   bool any_source(Place place) const;
 
+  void take_from_tensors(const Call& call, const CallShape& shape, std::uint64_t number, const Wait& wait);
+  bool visited(std::uint64_t number) const;
   void reduce_in_place(const Call& call, std::uint64_t number, const Wait& wait);
+  void reduce_blocks(const Call& call, std::uint64_t number);
   void reduce_block(const Call& call, int owner, std::uint64_t block);
   bool all_blocks_finished(const Call& call, std::uint64_t number) const;
   StagedPiece staged_piece(const Call& call, std::uint64_t piece) const;
@@ -86,7 +107,7 @@ class Collectives {
 
   std::shared_ptr<const ControlBlock> block_;
   Waiter& waiter_;
-  std::shared_ptr<const SharedArena> arena_;
+  std::shared_ptr<SharedArena> arena_;
   PeerMemory peer_memory_;
   const int rank_;
   const int size_;

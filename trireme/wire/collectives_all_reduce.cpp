@@ -32,8 +32,17 @@ std::uint64_t num_blocks(const Call& call, int size, int owner) {
 // ---- in place ----
 
 void Collectives::reduce_in_place(const Call& call, std::uint64_t number, const Wait& wait) {
-  std::atomic<std::uint64_t>& working = block_->counter(rank_, Counter::kWorking);
-  working.store(number);
+  reduce_blocks(call, number);
+  waiter_.wait_until(
+      wait, [&] { return all_blocks_finished(call, number); },
+      [&](int r) { return block_->counter(r, Counter::kWorking).load() == number; });
+  // Who gives an operation up uses its tensor again: what was reduced since is not what was meant.
+  waiter_.throw_if_aborted();
+}
+
+/// Reduces blocks that nobody has claimed until there are none.
+void Collectives::reduce_blocks(const Call& call, std::uint64_t number) {
+  const Visit visit(*block_, rank_, number);
   bool attached = false;
   for (int i = 0; i < size_; ++i) {
     const int owner = (rank_ + i) % size_;
@@ -42,16 +51,13 @@ void Collectives::reduce_in_place(const Call& call, std::uint64_t number, const 
     while (slot.claimed.load(std::memory_order_relaxed) < blocks) {
       const std::uint64_t block = slot.claimed.fetch_add(1);
       if (block >= blocks) break;
+      waiter_.throw_if_aborted();
       // Only now, as nobody can finish without this block.
       if (!std::exchange(attached, true)) attach_sources(call, number);
       reduce_block(call, owner, block);
       if (slot.finished.fetch_add(1) + 1 == blocks && all_blocks_finished(call, number)) waiter_.ring_all();
     }
   }
-  working.store(0);
-  waiter_.wait_until(
-      wait, [&] { return all_blocks_finished(call, number); },
-      [&](int r) { return block_->counter(r, Counter::kWorking).load() == number; });
 }
 
 void Collectives::reduce_block(const Call& call, int owner, std::uint64_t block) {

@@ -107,7 +107,9 @@ void ControlBlock::abort(const std::string& cause) const {
   }
 }
 
-bool ControlBlock::aborted() const { return header().abort_state.load(std::memory_order_acquire) != 0; }
+// In one order with the ranks' counters: either a visitor sees the abort, or who has aborted sees the
+// visitor.
+bool ControlBlock::aborted() const { return header().abort_state.load() != 0; }
 
 std::string ControlBlock::abort_cause() const {
   // Who writes it may die between the two steps: then there is no text to wait for.

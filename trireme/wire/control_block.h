@@ -59,7 +59,7 @@ enum class Counter : std::uint8_t {
   kFilled,   ///< staging pieces copied in
   kReduced,  ///< staging pieces of which this rank's share is reduced
   kTaken,    ///< staging pieces that this rank has read
-  kWorking,  ///< not growing: the in-place operation whose blocks this rank is reducing, else 0
+  kWorking,  ///< not growing: the operation in which this rank touches others' tensors, else 0
 };
 constexpr std::size_t kNumCounters = 6;
 

@@ -177,6 +177,7 @@ void LocalGroup::run_first(Lock& lock, Patience patience, const Limit& limit) {
                        failure.what()));
     error = std::current_exception();
   }
+  if (error) collectives_.retreat(*operation->call_, operation->number_);
   lock.lock();
   running_ = false;
   queue_.pop_front();
@@ -206,6 +207,8 @@ void LocalGroup::finish(Lock& lock, const Finished& finished, const std::excepti
 void LocalGroup::fail_all(Lock& lock, const std::exception_ptr& error) {
   if (!failure_) failure_ = error;
   Finished finished;
+  if (!running_ && !queue_.empty() && queue_.front()->posted_)
+    collectives_.retreat(*queue_.front()->call_, queue_.front()->number_);
   // The first collective belongs to the thread that runs it; that thread hears of the failure itself.
   while (queue_.size() > (running_ ? 1U : 0U)) {
     finished.push_back(queue_.back());

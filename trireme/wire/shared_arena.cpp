@@ -92,6 +92,12 @@ std::optional<SharedArena::Location> SharedArena::locate(const std::byte* addres
   return Location{segment.index, generation, offset};
 }
 
+void SharedArena::make_private(const std::byte* address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const Segment& segment = std::prev(segments_.upper_bound(address))->second;
+  segment.memory->make_private(static_cast<std::size_t>(address - segment.memory->data()), bytes);
+}
+
 PeerMemory::PeerMemory(std::shared_ptr<const ControlBlock> block)
     : block_(std::move(block)), by_owner_(static_cast<std::size_t>(block_->size())) {}
 

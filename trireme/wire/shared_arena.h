@@ -34,6 +34,9 @@ class SharedArena {
   };
   /// Where [address, address + bytes) lies; empty when it is not all in one segment.
   std::optional<Location> locate(const std::byte* address, std::size_t bytes) const;
+  /// From now on [address, address + bytes), which lies in one segment, is this process's alone, with what it
+  /// holds: what peers write there still goes elsewhere. For good; to whole pages.
+  void make_private(const std::byte* address, std::size_t bytes);
 
  private:
   struct Segment {

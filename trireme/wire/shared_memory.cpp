@@ -13,10 +13,12 @@
 
 #include "trireme/base/available_memory.h"
 #include "trireme/base/error.h"
+#include "trireme/base/rounding.h"
 
 namespace trireme::wire {
 namespace {
 
+constexpr std::size_t kPage = 4096;
 constexpr const char* kInProcess = "in-process:";
 
 std::byte* map(std::size_t bytes, int descriptor) {
@@ -93,6 +95,18 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(const std::string& address) {
   const std::vector<std::string> parts = split(address, ':');
   if (parts.size() != 3) throw CommError(text("not an address of shared memory: '", address, "'"));
   return attach(std::stoi(parts[0]), std::stoi(parts[1]), std::stoull(parts[2]));
+}
+
+void SharedMemory::make_private(std::size_t offset, std::size_t bytes) {
+  const std::size_t begin = offset / kPage * kPage;
+  const std::size_t end = round_up(offset + bytes, kPage);
+  void* at = data_ + begin;
+  if (::mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, descriptor_,
+             static_cast<off_t>(begin)) != at)
+    throw CommError(text("cannot map ", human_bytes(end - begin), " of memory: ", std::strerror(errno)));
+  // A private page shows what others write into the file until it is written to here: then the kernel copies.
+  for (std::size_t page = begin; page < end; page += kPage)
+    __atomic_fetch_or(reinterpret_cast<volatile unsigned char*>(data_ + page), 0, __ATOMIC_RELAXED);
 }
 
 SharedMemory::~SharedMemory() {

@@ -1,7 +1,7 @@
 #pragma once
 // Memory that several processes of one host map: an anonymous file (memfd_create) that peers open through
 // /proc/PID/fd/FD. It has no name anywhere, does not count against /dev/shm's size, and is gone with its last
-// process however that ends. docs/adr/ says why. Immutable once made; thread-safe.
+// process however that ends. docs/adr/ says why. Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +33,9 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   int descriptor() const { return descriptor_; }
   /// Text for attach(): "PID:FD:BYTES", or "in-process:ADDRESS".
   std::string address() const;
+  /// Cuts the pages of [offset, offset + bytes) off from the other processes. For memory that create() made.
+  /// What they hold stays; threads of this process may use them meanwhile.
+  void make_private(std::size_t offset, std::size_t bytes);
 
  private:
   SharedMemory(std::byte* data, std::size_t bytes, int descriptor)

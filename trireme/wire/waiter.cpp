@@ -68,6 +68,10 @@ void Waiter::fail(const std::string& cause) const {
 
 void Waiter::throw_if_aborted() const {
   if (block_->aborted()) throw CommError(block_->abort_cause());
+}
+
+void Waiter::throw_if_over() const {
+  throw_if_aborted();
   if (stopped_.load())
     throw CommError(text("group ", membership_.group_name, " has been shut down on rank ",
                          membership_.rank_name(membership_.rank)));
@@ -91,7 +95,7 @@ void Waiter::wait_long(const Wait& wait, const std::function<bool()>& ready,
   }
   double look_at_s = now_s() + kLookAfterPeers_s;
   while (!ready()) {
-    throw_if_aborted();
+    throw_if_over();
     if (idle_work_) idle_work_();
     sleep(ready, std::min(kLookAfterPeers_s, wait.deadline.remaining_s() + 1e-3));
     if (now_s() < look_at_s && !wait.deadline.expired()) continue;
@@ -105,7 +109,7 @@ void Waiter::check(const Wait& wait, const std::function<bool()>& ready,
   const std::string dead = find_dead(missing);
   // A rank may arrive and then end in good order: what it had to give is there.
   if (ready()) return;
-  throw_if_aborted();
+  throw_if_over();
   if (!dead.empty()) fail(text(wait.what(), ": ", dead));
   if (!wait.deadline.expired()) return;
   fail(text(wait.what(), ": ", describe_missing(missing), " did not arrive within ",

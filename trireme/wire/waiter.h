@@ -77,7 +77,10 @@ class Waiter {
   void ring_all() const;
   /// Makes the group unusable for all and throws the first cause as CommError.
   [[noreturn]] void fail(const std::string& cause) const;
+  /// Throws the cause when somebody has made the group unusable.
   void throw_if_aborted() const;
+  /// The same, and when this rank has left.
+  void throw_if_over() const;
   /// Sleeps until the doorbell rings, at most `most_s`; not at all when ready().
   void sleep(const std::function<bool()>& ready, double most_s) const;
   /// The cause when one of the missing ranks is dead or gone; else empty.
