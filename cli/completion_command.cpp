@@ -117,7 +117,9 @@ std::string for_zsh(const std::vector<CommandWords>& commands) {
     if (!arguments.empty()) out << " \\\n      '1:argument:(" << arguments << ")'";
     out << " \\\n      '*:argument:_files' ;;\n";
   }
-  out << "  esac\n}\ncompdef _trireme trireme\n";
+  // As a file of zsh's function path this is the body of _trireme, called for the first completion.
+  out << "  esac\n}\nif [[ $funcstack[1] == _trireme ]]; then _trireme \"$@\"; else compdef _trireme "
+         "trireme; fi\n";
   return out.str();
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/launch/program_path.h"
+#include "cli/launch/shared_libraries.h"
 #include "trireme/base/error.h"
 
 namespace trireme::cli {
@@ -14,6 +15,7 @@ namespace {
 
 int hand_over(const Arguments& arguments) {
   const std::string program = find_own_program("trireme-torch");
+  require_libraries(program);
   std::vector<std::string> words = {"trireme-torch"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;

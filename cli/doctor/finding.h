@@ -32,8 +32,4 @@ Findings check_versions();       ///< trireme, compiler, kernel, other launchers
 /// One line per backend, asked of `trireme-torch`, which also says whether libtorch can be loaded.
 Findings check_backends();
 
-/// What a program prints on standard output; empty when it cannot be run or fails. Both are cut at a
-/// deadline.
-std::string output_of(const std::vector<std::string>& command);
-
 }  // namespace trireme::cli

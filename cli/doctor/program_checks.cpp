@@ -1,21 +1,13 @@
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/doctor/finding.h"
+#include "cli/launch/program_output.h"
 #include "cli/launch/program_path.h"
-#include "trireme/base/clock.h"
+#include "cli/launch/shared_libraries.h"
 #include "trireme/base/error.h"
-
-extern char** environ;
 
 namespace trireme::cli {
 namespace fs = std::filesystem;
@@ -42,45 +34,7 @@ int count_nvidia_devices() {
   return count;
 }
 
-/// Reads until the end or the deadline; false at the deadline.
-bool read_all(int fd, const Deadline& deadline, std::string& out) {
-  std::array<char, 4096> buffer;
-  for (;;) {
-    pollfd polled{fd, POLLIN, 0};
-    if (::poll(&polled, 1, static_cast<int>(deadline.remaining_s() * 1000)) <= 0) return false;
-    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
-    if (got <= 0) return true;
-    out.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-}
-
 }  // namespace
-
-std::string output_of(const std::vector<std::string>& command) {
-  constexpr double kTimeout_s = 20;
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return "";
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  auto words = command;
-  std::vector<char*> argv;
-  for (auto& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  pid_t pid = -1;
-  const int failed = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  std::string out;
-  int status = -1;
-  if (failed == 0) {
-    if (!read_all(ends[0], Deadline::after_s(kTimeout_s), out)) ::kill(pid, SIGKILL);
-    ::waitpid(pid, &status, 0);
-  }
-  ::close(ends[0]);
-  return status == 0 ? out : "";
-}
 
 Findings check_devices() {
   const int devices = count_nvidia_devices();
@@ -122,13 +76,19 @@ Findings check_backends() {
              .found = error.what(),
              .advice = "run: make build"}};
   }
+  if (const auto missing = missing_libraries(program); !missing.empty()) {
+    return {{.subject = "libtorch",
+             .state = FindingState::kFails,
+             .found = text("not found: ", join(missing)),
+             .advice = advice_for_missing(missing, program)}};
+  }
   const std::string version = first_line_of(output_of({program, "--version"}));
   const auto rows = nlohmann::json::parse(output_of({program, "backends", "--json"}), nullptr, false);
   if (version.empty() || !rows.is_array()) {
     return {{.subject = "libtorch",
              .state = FindingState::kFails,
              .found = text(program, " does not start"),
-             .advice = text("see why with: ", program, " --version; make setup fetches libtorch again")}};
+             .advice = text("see why with: ", program, " --version")}};
   }
   Findings findings = {{.subject = "libtorch", .found = version, .advice = ""}};
   for (const auto& row : rows) {
