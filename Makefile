@@ -13,7 +13,7 @@ setup-cuda:
 check:
 	@tools/check.sh
 install:
-	@tools/install.sh "$(PREFIX)"
+	@tools/install.sh "$(PREFIX)" $(if $(BUNDLE),--bundle)
 bench:
 	@tools/setup.sh build test bench
 	@tools/build.sh release

@@ -1,5 +1,6 @@
 # Install rules: `make install PREFIX=...` leaves programs, headers, libraries and a package that
-# find_package(Trireme) reads. Target Trireme::trireme is everything; Trireme::MODULE is one module.
+# find_package(Trireme) reads; component `bundle` adds libtorch and the other libraries. Target
+# Trireme::trireme is everything; Trireme::MODULE is one module.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -14,20 +15,55 @@ add_custom_target(trireme_installed DEPENDS ${modules})
 
 install(TARGETS trireme_everything ${modules} EXPORT TriremeTargets
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-# The run path of the programs names the folder of libtorch.
-set_target_properties(trireme trireme-torch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+# Where libraries are looked for: in a folder that moves with the programs (a bundle fills it; see
+# TriremeBundle.cmake), then in the libtorch of this build. The bundle's programs forget the second.
+set(TRIREME_BUNDLE_FOLDER "${CMAKE_INSTALL_LIBDIR}/trireme")
+file(RELATIVE_PATH to_bundle "/${CMAKE_INSTALL_BINDIR}" "/${TRIREME_BUNDLE_FOLDER}")
+set(TRIREME_BUNDLE_RUN_PATH "$ORIGIN/${to_bundle}/torch/lib:$ORIGIN/${to_bundle}/system")
+set(TRIREME_RUN_PATH "${TRIREME_BUNDLE_RUN_PATH}:${TRIREME_TORCH_DIR}/lib")
+string(REPLACE ":" ";" run_path "${TRIREME_RUN_PATH}")
+set_target_properties(trireme trireme-torch PROPERTIES INSTALL_RPATH "${run_path}")
 add_dependencies(trireme_installed trireme trireme-torch)
 install(TARGETS trireme trireme-torch RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 if(TARGET trireme_cuda)  # loaded at run time where a GPU is
+  set_target_properties(trireme_cuda PROPERTIES INSTALL_RPATH "$ORIGIN/trireme/torch/lib;${TRIREME_TORCH_DIR}/lib")
   add_dependencies(trireme_installed trireme_cuda)
   install(TARGETS trireme_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 endif()
+configure_file("${PROJECT_SOURCE_DIR}/cmake/TriremeBundle.cmake.in"
+               "${CMAKE_BINARY_DIR}/package/TriremeBundle.cmake" @ONLY)
+# What an earlier bundle left would be found before the libtorch of this build; the folder itself is where a
+# person may link a libtorch that has moved.
+install(CODE "set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${TRIREME_BUNDLE_FOLDER}\")
+file(REMOVE_RECURSE \"\${folder}\")
+file(MAKE_DIRECTORY \"\${folder}\")")
+install(SCRIPT "${CMAKE_BINARY_DIR}/package/TriremeBundle.cmake" COMPONENT bundle EXCLUDE_FROM_ALL)
+
+# Examples, and what shells need to complete commands and options, each where its shell looks.
+file(GLOB examples CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/*.toml")
+install(FILES ${examples} DESTINATION "${CMAKE_INSTALL_DATADIR}/trireme/examples")
+set(completion_bash bash-completion/completions/trireme)
+set(completion_zsh zsh/site-functions/_trireme)
+set(completion_fish fish/vendor_completions.d/trireme.fish)
+set(completions "")
+foreach(shell bash zsh fish)
+  set(file "${CMAKE_BINARY_DIR}/share/${completion_${shell}}")
+  get_filename_component(folder "${file}" DIRECTORY)
+  file(MAKE_DIRECTORY "${folder}")
+  add_custom_command(OUTPUT "${file}" COMMAND trireme completion ${shell} > "${file}" DEPENDS trireme VERBATIM)
+  list(APPEND completions "${file}")
+endforeach()
+add_custom_target(trireme_completion ALL DEPENDS ${completions})
+add_dependencies(trireme_installed trireme_completion)
+install(DIRECTORY "${CMAKE_BINARY_DIR}/share/" DESTINATION "${CMAKE_INSTALL_DATADIR}")
+
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/trireme" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE)
 
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/Trireme")
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/TriremeConfig.cmake.in"
-  "${CMAKE_BINARY_DIR}/package/TriremeConfig.cmake" INSTALL_DESTINATION "${package_folder}")
+  "${CMAKE_BINARY_DIR}/package/TriremeConfig.cmake" INSTALL_DESTINATION "${package_folder}"
+  PATH_VARS TRIREME_BUNDLE_FOLDER)
 write_basic_package_version_file("${CMAKE_BINARY_DIR}/package/TriremeConfigVersion.cmake"
   VERSION "${PROJECT_VERSION}" COMPATIBILITY SameMinorVersion)
 install(EXPORT TriremeTargets NAMESPACE Trireme:: DESTINATION "${package_folder}")

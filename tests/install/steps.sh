@@ -1,0 +1,76 @@
+# What the tests of the installation do, step by step. Sourced with BUILD CONSUMER CMAKE GENERATOR TORCH as
+# arguments; works in a folder of its own inside BUILD, where libtorch can be linked instead of copied.
+set -euo pipefail
+build=$1 consumer=$2 cmake=$3 generator=$4 torch=$5
+work=$(mktemp -d "$build/install-test-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+unset TRIREME_TORCH_DIR TRIREME_PYTHON LD_LIBRARY_PATH
+
+fail() { echo "$*"; exit 1; }
+
+# expect TEXT COMMAND...: the command succeeds and prints TEXT.
+expect() {
+  local words=$1 found
+  shift
+  found=$(cd "$work" && timeout 200 "$@" 2>&1) || fail "failed: $*"$'\n'"$found"
+  grep -qF -- "$words" <<<"$found" || fail "expected '$words' of: $*"$'\n'"$found"
+  echo "as expected: $*"
+}
+
+# refuse TEXT COMMAND...: the command ends with exit code 2 and says TEXT.
+refuse() {
+  local words=$1 found code=0
+  shift
+  found=$(cd "$work" && timeout 200 "$@" 2>&1) || code=$?
+  [ $code -eq 2 ] || fail "expected exit code 2, found $code: $*"$'\n'"$found"
+  grep -qF -- "$words" <<<"$found" || fail "expected '$words' of: $*"$'\n'"$found"
+  echo "refused as expected: $*"
+}
+
+install_plain() { "$cmake" --install "$build" --prefix "$1" >"$work/install.log"; }
+
+install_bundle() {
+  install_plain "$1"
+  TRIREME_BUNDLE_LINKS=1 "$cmake" --install "$build" --prefix "$1" --component bundle >>"$work/install.log"
+}
+
+check_files() {  # check_files PREFIX
+  local file
+  for file in bin/trireme bin/trireme-torch include/trireme/trireme.h share/trireme/examples/quick.toml \
+    share/bash-completion/completions/trireme share/zsh/site-functions/_trireme \
+    share/fish/vendor_completions.d/trireme.fish; do
+    [ -s "$1/$file" ] || fail "not installed: $file"
+  done
+  local internal; internal=$(find "$1/include" -name internal)
+  [ -z "$internal" ] || fail "internal headers are installed: $internal"
+}
+
+use_programs() {  # use_programs PREFIX [COMMAND that runs them...]
+  local prefix=$1 example=$1/share/trireme/examples/quick.toml
+  shift
+  expect "completed after 64 steps" "$@" "$prefix/bin/trireme" train "$example" -n 2 --set train.epochs=1
+  expect "step-00000050: ok" "$@" "$prefix/bin/trireme" checkpoint verify runs/quick
+  expect "equal within the bounds" "$@" "$prefix/bin/trireme" verify "$example" -n 2 --steps 2
+  expect "Training can work here" "$@" "$prefix/bin/trireme" doctor
+}
+
+build_project() {  # build_project PREFIX: configured against the installed package only
+  rm -rf "$work/project"
+  cp -r "$consumer" "$work/project"
+  "$cmake" -S "$work/project" -B "$work/project/build" -G "$generator" -DCMAKE_BUILD_TYPE=Debug \
+    -DCMAKE_PREFIX_PATH="$1" >"$work/configure.log" || { cat "$work/configure.log"; exit 1; }
+  "$cmake" --build "$work/project/build"
+}
+
+use_project() {  # use_project PREFIX: over two processes, by our launcher and, where there is one, by mpirun
+  # Both ranks have the right weights for both axes only if their gradients were averaged.
+  local program=$work/project/build/separate words="separate: 2 ranks, weights 2.000 -3.000"
+  expect "$words" "$1/bin/trireme" launch -n 2 -- "$program"
+  if command -v mpirun >/dev/null; then
+    local options=(--oversubscribe)
+    [ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)
+    expect "$words" mpirun "${options[@]}" -n 2 "$program"
+  else
+    echo "no mpirun here: only our launcher was tried"
+  fi
+}
