@@ -29,7 +29,9 @@ else
   cmake --install $build --prefix "$prefix" --component bundle >>$build/install.log
   # Only what was installed: the prefix may hold other things.
   name=trireme-$(cat VERSION)
-  cat $build/install_manifest.txt $build/install_manifest_bundle.txt | sed "s,^$prefix/,," \
+  # grep ends every line, the last one of a manifest too.
+  grep -h . $build/install_manifest.txt $build/install_manifest_bundle.txt \
+    | while IFS= read -r file; do echo "${file#"$prefix"/}"; done \
     | tar -C "$prefix" --no-recursion --transform "s,^,$name/,S" --owner=0 --group=0 -czf "$prefix.tar.gz" -T -
   echo "installed into $prefix ($(du -sh "$prefix" | cut -f 1)) with all libraries: it can be moved"
   echo "for other machines: $prefix.tar.gz ($(du -h "$prefix.tar.gz" | cut -f 1)); unpack it anywhere, run $name/bin/trireme"
