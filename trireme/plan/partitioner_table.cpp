@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "trireme/plan/internal/partitioning.h"
 
@@ -21,7 +22,7 @@ double transfer_behind(const Profile& profile, const PlanOptions& options, std::
 }
 
 /// One worker per stage, cut where `cost` says.
-std::vector<Stage> cut_by(const Profile& profile, const PlanOptions& options, const StageCost& cost) {
+std::vector<Stage> cut_by(const Profile& profile, const PlanOptions& options, const CostOfPart& cost) {
   std::vector<Stage> stages;
   std::size_t from = 0;
   for (const std::size_t to : best_cuts(profile, num_workers(options), cost)) {
@@ -64,6 +65,13 @@ std::vector<Stage> pipedream_with_links(const Profile& profile, const PlanOption
 }
 
 }  // namespace
+
+std::vector<std::size_t> best_cuts(const Profile& profile, std::size_t num_stages, const CostOfPart& cost) {
+  return min_max_cuts(
+      profile.last_cut(), num_stages, [&](std::size_t stage, std::size_t from, std::size_t to) {
+        return profile.is_before(from, to) ? cost(stage, from, to) : std::numeric_limits<double>::infinity();
+      });
+}
 
 const std::vector<Partitioner>& partitioners() {
   static const std::vector<Partitioner> kTable = {

@@ -24,7 +24,7 @@ std::vector<Layer> layers_of(const std::vector<double>& times) {
   return layers;
 }
 
-/// The slowest stage or link of a cut; infinite when a stage needs too much memory.
+/// The slowest stage or link of a cut.
 double slowest_s(const Profile& profile, const std::vector<std::size_t>& ends, const ChainOptions& options) {
   double slowest = 0;
   std::size_t from = 0;
@@ -32,7 +32,6 @@ double slowest_s(const Profile& profile, const std::vector<std::size_t>& ends, c
     const Work work = profile.between(from, ends[stage]);
     const double link_s = 2 * profile.output_bytes(ends[stage]) / options.bandwidth_bytes_per_s;
     slowest = std::max({slowest, work.compute_s, link_s});
-    if (stage_memory_bytes(work, stage, options) > options.memory_limit_bytes) return kInfinity;
     from = ends[stage];
   }
   return slowest;
@@ -50,7 +49,6 @@ class ChainCuts : public testing::TestWithParam<ChainOptions> {};
 
 TEST_P(ChainCuts, AreTheBestOfAllCuts) {
   std::mt19937 random(7);
-  int refused = 0;
   for (std::size_t num_layers = 1; num_layers <= 9; ++num_layers) {
     const std::vector<Layer> layers = random_layers(num_layers, random);
     const Profile profile{std::span(layers)};
@@ -58,26 +56,16 @@ TEST_P(ChainCuts, AreTheBestOfAllCuts) {
       ChainOptions options = GetParam();
       options.num_stages = num_stages;
       const double best = slowest_of_all_cuts(profile, options);
-      if (best == kInfinity) {
-        ++refused;
-        EXPECT_THROW(cut_chain(layers, options), InvalidArgument);
-        continue;
-      }
       std::vector<std::size_t> ends = cut_chain(layers, options);
       EXPECT_EQ(ends.size(), num_stages - 1);
       ends.push_back(num_layers);
       EXPECT_DOUBLE_EQ(slowest_s(profile, ends, options), best) << num_layers << " " << num_stages;
     }
   }
-  EXPECT_EQ(refused > 0, GetParam().memory_limit_bytes < kInfinity);
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, ChainCuts,
-                         testing::Values(ChainOptions{}, ChainOptions{.bandwidth_bytes_per_s = 12},
-                                         ChainOptions{.memory_limit_bytes = 400},
-                                         ChainOptions{.bandwidth_bytes_per_s = 12,
-                                                      .memory_limit_bytes = 500,
-                                                      .parameter_copies = 4}),
+                         testing::Values(ChainOptions{}, ChainOptions{.bandwidth_bytes_per_s = 12}),
                          [](const auto& test) { return "Row" + std::to_string(test.index); });
 
 TEST(CutChain, KeepsTheOtherStagesEven) {
@@ -95,16 +83,6 @@ TEST(CutChain, AvoidsTheSlowLink) {
               testing::Not(ElementsAre(2)));
 }
 
-TEST(CutChain, FirstStageHoldsTheActivationsOfAllStages) {
-  std::vector<Layer> layers = layers_of({1, 1, 1, 1});
-  for (Layer& layer : layers) layer.activation_bytes = 10;
-  EXPECT_THAT(cut_chain(layers, {.num_stages = 2, .memory_limit_bytes = 40}), ElementsAre(2));
-  EXPECT_THAT(cut_chain(layers, {.num_stages = 2, .memory_limit_bytes = 39}), ElementsAre(1));
-  EXPECT_THAT([&] { cut_chain(layers, {.num_stages = 2, .memory_limit_bytes = 29}); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("no cut into 2 stages keeps each within 29 bytes; the "
-                                                       "best one needs 30")));
-}
-
 TEST(CutChain, RefusesWhatCannotBeCut) {
   const std::vector<Layer> layers = layers_of({1, 2, 3});
   const auto refused = [&](const ChainOptions& options, const char* message) {
@@ -113,8 +91,6 @@ TEST(CutChain, RefusesWhatCannotBeCut) {
   refused({.num_stages = 4}, "found 4 stages for 3 layers");
   refused({.num_stages = 0}, "at least 1 stage, found 0");
   refused({.bandwidth_bytes_per_s = 0}, "bandwidth_bytes_per_s is 0");
-  refused({.memory_limit_bytes = -1}, "memory_limit_bytes is -1");
-  refused({.parameter_copies = 0.5}, "parameter_copies is 0.5");
 }
 
 }  // namespace

@@ -1,53 +1,26 @@
 #include "trireme/parallel/pipeline/internal/cut.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "trireme/base/error.h"
+#include "trireme/base/min_max_cuts.h"
 
 namespace trireme::parallel {
 namespace {
 
-std::int64_t num_parameters(const model::Layer& layer) {
+double num_parameters(const model::Layer& layer) {
   std::int64_t count = 0;
   for (const auto& [name, parameter] : layer.parameters) count += parameter.numel();
-  return count;
-}
-
-/// sums[i]: parameters of the first i layers.
-std::vector<std::int64_t> prefix_sums(const std::vector<model::Layer>& layers) {
-  std::vector<std::int64_t> sums = {0};
-  for (const model::Layer& layer : layers) sums.push_back(sums.back() + num_parameters(layer));
-  return sums;
+  return static_cast<double>(count);
 }
 
 }  // namespace
 
 std::vector<int> cuts_by_parameters(const std::vector<model::Layer>& layers, int num_stages) {
-  const auto n = layers.size(), stages = static_cast<std::size_t>(num_stages);
-  require(stages <= n, "a model of ", n, " layers cannot be cut into ", num_stages, " stages");
-  const std::vector<std::int64_t> sums = prefix_sums(layers);
-  // best[s][i]: the largest stage when the first i layers form s stages; from[s][i]: where the last begins.
-  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-  std::vector best(stages + 1, std::vector<std::int64_t>(n + 1, kNone));
-  std::vector from(stages + 1, std::vector<std::size_t>(n + 1, 0));
-  best[0][0] = 0;
-  for (std::size_t s = 1; s <= stages; ++s) {
-    for (std::size_t i = s; i <= n; ++i) {
-      for (std::size_t first = s - 1; first < i; ++first) {
-        const std::int64_t largest = std::max(best[s - 1][first], sums[i] - sums[first]);
-        if (best[s - 1][first] == kNone || largest >= best[s][i]) continue;
-        best[s][i] = largest;
-        from[s][i] = first;
-      }
-    }
-  }
-  std::vector<int> cuts;
-  for (std::size_t s = stages, i = n; s > 1; --s) {
-    i = from[s][i];
-    cuts.insert(cuts.begin(), static_cast<int>(i));
-  }
-  return cuts;
+  require(static_cast<std::size_t>(num_stages) <= layers.size(), "a model of ", layers.size(),
+          " layers cannot be cut into ", num_stages, " stages");
+  std::vector<double> costs;
+  for (const model::Layer& layer : layers) costs.push_back(num_parameters(layer));
+  const std::vector<std::size_t> ends = min_max_cuts(costs, static_cast<std::size_t>(num_stages));
+  return {ends.begin(), ends.end() - 1};
 }
 
 void check_cuts(const std::vector<int>& cuts, int num_layers, int num_stages) {

@@ -1,20 +1,15 @@
 #pragma once
 // What the partitioners are made of. All are pure.
 
-#include <functional>
 #include <vector>
 
+#include "trireme/base/min_max_cuts.h"
 #include "trireme/plan/plan.h"
 
 namespace trireme::plan {
 
-/// Cost of a stage, the `stage`th from 0, between two cuts; infinite when it may not be.
-using StageCost = std::function<double(std::size_t stage, std::size_t from, std::size_t to)>;
-
-/// The cuts behind each of `num_stages` stages, the last behind the whole model, with the least cost of the
-/// costliest stage; among those the stages are even, as the sum of squares is kept low on the way. Dynamic
-/// programming over the cuts: num_stages S^2 calls of `cost`. Empty when every choice has an infinite cost.
-std::vector<std::size_t> best_cuts(const Profile& profile, std::size_t num_stages, const StageCost& cost);
+/// min_max_cuts() over the cuts of a profile, between which a stage can lie.
+std::vector<std::size_t> best_cuts(const Profile& profile, std::size_t num_stages, const CostOfPart& cost);
 
 /// Time of `bytes` forward and as many backward over a link.
 double transfer_s(double bytes, double bandwidth_bytes_per_s);

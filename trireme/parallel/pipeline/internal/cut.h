@@ -9,7 +9,8 @@
 namespace trireme::parallel {
 
 /// First layer of each stage but the first, so that the largest number of parameters in a stage is as small
-/// as contiguous stages allow; no stage is empty. Throws InvalidArgument: more stages than layers.
+/// as contiguous stages allow, and the others even; no stage is empty. Throws InvalidArgument: more stages
+/// than layers.
 std::vector<int> cuts_by_parameters(const std::vector<model::Layer>& layers, int num_stages);
 
 /// Throws InvalidArgument unless there is one cut less than stages, rising, inside the chain.
