@@ -7,6 +7,7 @@
 #include "trireme/model/convolution_rule.h"
 #include "trireme/parallel/data/internal/reducer.h"
 #include "trireme/parallel/data/internal/replicas.h"
+#include "trireme/parallel/data/sparse_embeddings.h"
 
 namespace trireme::parallel {
 namespace {

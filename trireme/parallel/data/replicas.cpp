@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <functional>
@@ -97,17 +96,6 @@ std::string first_difference(const std::vector<Fact>& ours, int our_rank, const 
 }
 
 }  // namespace
-
-void refuse_sparse_embeddings(const torch::nn::Module& module, const std::string& name) {
-  for (const auto& child : module.named_modules(name)) {
-    const auto* embedding = child.value()->as<torch::nn::EmbeddingImpl>();
-    const auto* bag = child.value()->as<torch::nn::EmbeddingBagImpl>();
-    require(!(embedding && embedding->options.sparse()) && !(bag && bag->options.sparse()), "parameter '",
-            child.key(), child.key().empty() ? "" : ".",
-            "weight' gets sparse gradients from its embedding; only dense ones can be reduced: build the "
-            "embedding with sparse(false)");
-  }
-}
 
 void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options) {
   const std::string mine = to_text(facts_of(replica, options));

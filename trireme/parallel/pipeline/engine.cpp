@@ -7,7 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/model/convolution_rule.h"
-#include "trireme/parallel/data/internal/replicas.h"
+#include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
 #include "trireme/telemetry/trace.h"
 

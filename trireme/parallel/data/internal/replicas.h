@@ -2,8 +2,6 @@
 // What makes the tensors of ranks replicas of each other: the check that they can be, and the broadcast of
 // values in flat tensors of the group's memory. Everything here is collective.
 
-#include <torch/nn/module.h>
-
 #include <string>
 #include <vector>
 
@@ -15,10 +13,6 @@ namespace trireme::parallel {
 /// Checks that all ranks of the group hold the same parameters, buffers and options. Throws CommError, on
 /// every rank, with the first difference.
 void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options);
-
-/// Throws InvalidArgument that names the parameter when an embedding in the module, which is called `name` in
-/// the model, makes sparse gradients. Not collective.
-void refuse_sparse_embeddings(const torch::nn::Module& module, const std::string& name);
 
 /// Without their names.
 std::vector<at::Tensor> tensors_of(const optim::NamedTensors& named);
