@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/schedule_arguments.h"
 #include "trireme/base/error.h"
+#include "trireme/schedule/carried_out.h"
 #include "trireme/schedule/draw.h"
 
 namespace trireme::cli {
@@ -68,6 +69,8 @@ int check_program(const PrintArguments& given, schedule::Transport transport) {
                                                           : "a whole step");
   if (form != schedule::Form::kOrder) std::cout << ", transport " << schedule::to_text(transport);
   std::cout << "\n";
+  const std::string left_out = schedule::not_carried_out(program, schedule::Activations::kKept);
+  if (!left_out.empty()) std::cout << "note: a run refuses it: " << left_out << "\n";
   return kExitOk;
 }
 

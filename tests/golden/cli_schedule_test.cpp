@@ -80,6 +80,19 @@ TEST(CliSchedule, ChecksAProgramOfTheUsersOwn) {
   EXPECT_EQ(accepted.out, sound.path() + ": sound: 2 ranks, 2 stages, 2 micro-batches, computations alone\n");
 }
 
+TEST(CliSchedule, NotesWhatARunWouldNotCarryOut) {
+  const File gathers("0F0,0F1,0B0,0B1\n,1UNSHARD,1F0,1B0,1F1,1B1,1RESHARD\n");
+  const auto noted = trireme({"schedule", "--check", gathers.path()});
+  EXPECT_EQ(noted.exit_code, 0) << noted.err;
+  EXPECT_NE(noted.out.find("sound"), std::string::npos) << noted.out;
+  EXPECT_NE(noted.out.find("\nnote: a run refuses it: rank 1, position 1, 1UNSHARD: "), std::string::npos)
+      << noted.out;
+  const File recomputes("0F0,0RECOMPUTE0,0B0\n1F0,1B0\n");
+  const auto needs = trireme({"schedule", "--check", recomputes.path()});
+  EXPECT_NE(needs.out.find("0RECOMPUTE0: "), std::string::npos) << needs.out;
+  EXPECT_NE(needs.out.find("unless parallel.recompute = true"), std::string::npos) << needs.out;
+}
+
 TEST(CliSchedule, NamesRankPositionAndActionOfWhatCannotRun) {
   const File wrong("0F0,0B0,0F1,0B1\n1F0,1B0,1B1,1F1\n");
   const auto refused = trireme({"schedule", "--check", wrong.path()});

@@ -158,8 +158,6 @@ ActionHandlers Engine::handlers() {
           .send_backward = send(input_gradients_, -1),
           .receive_backward = receive(output_gradients_),
           .recompute = unless_empty([this](const Action& a) { local(a.stage).recompute(a.microbatch); }),
-          .unshard = nothing,
-          .reshard = nothing,
           // The last weight gradient of the stage has begun it.
           .reduce_grad = nothing,
           .step =

@@ -51,7 +51,8 @@ bool is_asynchronous(const PipelineOptions& options);
 
 /// What `num_ranks` ranks do in a step, transfers and update included; in an asynchronous schedule, in
 /// `num_updates` of them, from the start until it is drained. Throws InvalidArgument with rank and action: a
-/// program that deadlocks, lacks a backward or is for other ranks; options that make no sense together.
+/// program that deadlocks, lacks a backward, is for other ranks or
+/// says what no rank carries out; options that make no sense together.
 schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks,
                                    schedule::Transport transport, int num_updates = 1);
 

@@ -1,5 +1,6 @@
 #include "trireme/base/error.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
+#include "trireme/schedule/carried_out.h"
 #include "trireme/schedule/lowering.h"
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/schedule/validate.h"
@@ -35,6 +36,12 @@ void check_asynchronous(const PipelineOptions& options, const schedule::Program&
           order.name, "' has no vertical sync; pipedream has");
 }
 
+void check_carried_out(const schedule::Program& program, const PipelineOptions& options) {
+  const std::string found = schedule::not_carried_out(
+      program, options.recompute ? schedule::Activations::kDropped : schedule::Activations::kKept);
+  require(found.empty(), "program '", program.name, "': ", found);
+}
+
 }  // namespace
 
 bool is_asynchronous(const PipelineOptions& options) {
@@ -62,6 +69,7 @@ schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks
       is_whole ? without_idle(order)
                : schedule::lower(schedule::repeat(order, options.num_rounds), {.transport = transport});
   schedule::validate(program, {.transport = transport});
+  check_carried_out(order, options);
   return program;
 }
 
