@@ -1,46 +1,17 @@
 #include "trireme/train/layer_profile.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "trireme/base/clock.h"
 #include "trireme/model/skips.h"
+#include "trireme/model/untouched.h"
 #include "trireme/parallel/allocated_bytes.h"
 
 namespace trireme::train {
 namespace {
-
-/// Puts running statistics and the random state back when it dies.
-class Untouched {
- public:
-  explicit Untouched(const std::vector<model::Layer>& layers)
-      : generator_(at::globalContext().defaultGenerator(at::kCPU)) {
-    const std::lock_guard lock(generator_.mutex());
-    random_ = generator_.get_state();
-    for (const model::Layer& layer : layers) {
-      for (const auto& [name, buffer] : layer.buffers) buffers_.emplace_back(buffer, buffer.clone());
-    }
-  }
-  ~Untouched() {
-    const at::NoGradGuard no_grad;
-    for (auto& [buffer, before] : buffers_) buffer.copy_(before);
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(random_);
-  }
-  Untouched(const Untouched&) = delete;
-  Untouched& operator=(const Untouched&) = delete;
-
- private:
-  at::Generator generator_;
-  at::Tensor random_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
-};
 
 struct Sample {
   double forward_s = 0, backward_s = 0;
@@ -102,7 +73,7 @@ double median(std::vector<double> values) {
 
 std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const at::Tensor& input,
                                         int repeats) {
-  const Untouched untouched(layers);
+  const model::Untouched untouched(layers);
   std::vector<plan::Layer> profile;
   const std::vector<model::SkipNames> carried = model::carried_skips(layers);
   model::Tensors values = {input};

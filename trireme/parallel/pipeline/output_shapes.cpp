@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "trireme/model/untouched.h"
+
 namespace trireme::parallel {
 namespace {
 
@@ -17,6 +19,7 @@ model::Tensors zeros_like(const std::vector<TensorSpec>& specs) {
 /// which of several need one is asked for in a second forward.
 EdgeSpec edge_behind(const Stage& stage, const model::Tensors& inputs,
                      const std::vector<std::size_t>& without_gradient) {
+  const model::Untouched untouched(stage.layers());
   const model::Tensors outputs = stage.evaluate(inputs);
   EdgeSpec edge{.tensors = specs_of(outputs)};
   for (std::size_t i = 0; i < outputs.size(); ++i) {

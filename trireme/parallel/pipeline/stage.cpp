@@ -1,79 +1,16 @@
 #include "trireme/parallel/pipeline/internal/stage.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/model/untouched.h"
 
 namespace trireme::parallel {
-namespace {
-
-at::Tensor random_state() {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_random_state(const at::Tensor& state) {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
-
-/// While it lives, random numbers go on from `state`, and buffers (running statistics, which have seen the
-/// micro-batch already) come back as they were.
-class SecondTime {
- public:
-  SecondTime(const at::Tensor& state, const std::vector<model::Layer>& layers) : random_(random_state()) {
-    set_random_state(state);
-    for (const model::Layer& layer : layers) {
-      for (const auto& [name, buffer] : layer.buffers) buffers_.emplace_back(buffer, buffer.clone());
-    }
-  }
-  ~SecondTime() {
-    const at::NoGradGuard no_grad;
-    // Under another version counter: autograd would take the buffer for one that the backward needs as it
-    // was.
-    for (auto& [buffer, before] : buffers_) buffer.variable_data().copy_(before);
-    set_random_state(random_);
-  }
-  SecondTime(const SecondTime&) = delete;
-  SecondTime& operator=(const SecondTime&) = delete;
-
- private:
-  at::Tensor random_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
-};
-
-/// Puts the modules of layers into evaluation mode while it lives.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(const std::vector<model::Layer>& layers) {
-    for (const model::Layer& layer : layers) {
-      for (const auto& module : layer.modules) {
-        before_.emplace_back(module, module->is_training());
-        module->eval();
-      }
-    }
-  }
-  ~EvaluationMode() {
-    for (const auto& [module, training] : before_) module->train(training);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;
-};
-
-}  // namespace
-
 Stage::Stage(std::vector<model::Layer> layers, const StageOptions& options,
              std::vector<model::SkipNames> carried)
     : layers_(std::move(layers)), carried_(std::move(carried)), options_(options) {
@@ -122,7 +59,7 @@ model::Tensors Stage::forward(int microbatch, const model::Tensors& inputs,
   live.inputs = leaves_of(inputs, without_gradient);
   model::Tensors outputs;
   if (options_.recompute) {
-    live.random_state = random_state();
+    live.random_state = model::random_state();
     const at::NoGradGuard no_grad;
     outputs = run(live, microbatch);
   } else {
@@ -137,7 +74,9 @@ model::Tensors Stage::forward(int microbatch, const model::Tensors& inputs,
 void Stage::recompute(int microbatch) {
   Live& live = live_.at(microbatch);
   if (!live.outputs.empty()) return;
-  const SecondTime second(live.random_state, layers_);
+  // Running statistics have seen the micro-batch already; dropout draws the same mask again.
+  const model::Untouched untouched(layers_);
+  model::set_random_state(live.random_state);
   live.outputs = run(live, microbatch);
 }
 
@@ -192,14 +131,14 @@ model::Tensors Stage::backward_input(int microbatch, const model::Tensors& outpu
 void Stage::backward_weight(int microbatch) { live_.extract(microbatch).mapped().weights.run(); }
 
 model::Tensors Stage::evaluate(const model::Tensors& inputs) const {
-  const EvaluationMode mode(layers_);
+  const model::EvaluationMode mode(layers_);
   const at::NoGradGuard no_grad;
   return run_layers(inputs);
 }
 
 std::vector<std::size_t> Stage::outputs_without_gradient(
     const model::Tensors& inputs, const std::vector<std::size_t>& without_gradient) const {
-  const EvaluationMode mode(layers_);
+  const model::EvaluationMode mode(layers_);
   const at::AutoGradMode with_graph(true);
   const model::Tensors outputs = run_layers(leaves_of(inputs, without_gradient));
   std::vector<std::size_t> without;

@@ -1,7 +1,8 @@
 #pragma once
 // The shapes of what goes from stage to stage, so that receives can be posted before anything arrives. The
-// stages are asked once per shape of an input, by a forward in evaluation mode; the first rank of each tells
-// those with the next stage what it answers. Collective among the ranks of a pipeline. One thread.
+// stages are asked once per shape of an input, by a forward in evaluation mode that leaves no trace; the
+// first rank of each tells those with the next stage what it answers. Collective among the ranks of a
+// pipeline. One thread.
 
 #include <ATen/core/Tensor.h>
 

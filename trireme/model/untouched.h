@@ -1,0 +1,55 @@
+#pragma once
+// Guards for forwards that training must not notice: those that ask for shapes, evaluate, measure, or run a
+// second time. What a guard found when it was made is there again when it dies, by an exception too. They
+// nest. One thread per module; random numbers are those of the process's default generator of the CPU.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "trireme/model/layer.h"
+
+namespace trireme::model {
+
+/// The modules, with all that they hold, are in evaluation mode. Behind it each of them, holder and held, is
+/// in the mode that its owner had put it into.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(const torch::nn::Module& module);
+  explicit EvaluationMode(const std::vector<Layer>& layers);
+  ~EvaluationMode();
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  void enter();
+
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>>
+      before_;  ///< holders before what they hold
+};
+
+/// Buffers (running statistics) and random numbers are free to change. Behind it they go on from where they
+/// were.
+class Untouched {
+ public:
+  explicit Untouched(const torch::nn::Module& module);
+  explicit Untouched(const std::vector<Layer>& layers);
+  ~Untouched();
+  Untouched(const Untouched&) = delete;
+  Untouched& operator=(const Untouched&) = delete;
+
+ private:
+  void keep(const at::Tensor& buffer);
+
+  at::Tensor random_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
+};
+
+/// Where random numbers go on from.
+at::Tensor random_state();
+void set_random_state(const at::Tensor& state);
+
+}  // namespace trireme::model
