@@ -28,7 +28,7 @@ void VersionedParameters::restart() {
   if (!old_.empty()) throw InternalError("weights of a pipeline are still in use at its start");
   uses_.clear();
   released_.clear();
-  shown_ = shown_ == version_ ? 0 : -1;
+  shown_ = shown_ == version_ ? 0 : kNone;
   version_ = 0;
 }
 
@@ -55,6 +55,7 @@ void VersionedParameters::release(int version) {
   ++released_[at];
   if (is_used(version)) return;
   if (const auto over = old_.find(version); over != old_.end()) {
+    if (shown_ == version) shown_ = kNone;  // its storage is the next version's
     spare_.push_back(std::move(over->second));
     old_.erase(over);
   }

@@ -26,7 +26,7 @@ struct TensorSpec {
 };
 
 TensorSpec spec_of(const at::Tensor& tensor);
-/// "(8, 64, 32) f32"
+/// "(8, 64, 32) Float": types are called what libtorch calls them.
 std::string to_text(const TensorSpec& spec);
 
 /// What goes from a stage to the next. Gradients come back for some of it.
@@ -39,7 +39,7 @@ struct EdgeSpec {
   std::vector<TensorSpec> gradients() const;
 };
 
-/// "(8, 64, 32) f32", "2 tensors: (8, 64, 32) f32; (8, 64) bool"
+/// "(8, 64, 32) Float", "2 tensors: (8, 64, 32) Float; (8, 64) Bool"
 std::string to_text(const std::vector<TensorSpec>& specs);
 std::vector<TensorSpec> specs_of(const model::Tensors& tensors);
 

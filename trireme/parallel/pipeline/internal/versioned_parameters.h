@@ -21,7 +21,8 @@ class VersionedParameters {
   /// `leaves` keep their values, which are version 0 and the newest.
   explicit VersionedParameters(optim::NamedTensors leaves);
 
-  /// By the names of the leaves. Their gradients are those of the leaves once take_gradients() was called.
+  /// By the names of the leaves. Their gradients are those of the leaves between begin_update() and
+  /// end_update().
   const optim::NamedTensors& newest() const { return newest_; }
   int version() const { return version_; }
   /// Versions in memory, the newest included.
@@ -52,6 +53,7 @@ class VersionedParameters {
   std::vector<std::vector<at::Tensor>> spare_;  ///< storages that nobody uses
   std::vector<int> uses_, released_;            ///< by version
   int version_ = 0;
+  static constexpr int kNone = -1;
   int shown_ = 0;
 };
 
