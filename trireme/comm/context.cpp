@@ -177,6 +177,12 @@ std::optional<Group> Context::new_group(const std::vector<int>& world_ranks, con
   return state_->make_group(world_ranks, name);
 }
 
+std::string Context::free_group_name(const std::string& wish) const {
+  std::string name = wish;
+  for (int number = 2; state_->group_names.contains(name); ++number) name = text(wish, "#", number);
+  return name;
+}
+
 void Context::set_trace(telemetry::Trace* trace) {
   state_->trace = trace;
   world().state().set_trace(trace);

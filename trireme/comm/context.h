@@ -56,6 +56,9 @@ class Context {
   /// A group of the given world ranks. Collective over the whole world (every rank calls it, members or not,
   /// with the same list); empty for ranks that are no members.
   std::optional<Group> new_group(const std::vector<int>& world_ranks, const std::string& name);
+  /// `wish`, or "WISH#2", "WISH#3", ... where groups of that name have been made: the same on all ranks, as
+  /// they make groups in one order.
+  std::string free_group_name(const std::string& wish) const;
 
   const Log& log() const;
   telemetry::StatusPage& status();

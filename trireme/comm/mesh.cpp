@@ -48,7 +48,7 @@ Mesh::Mesh(Context& context, std::vector<MeshAxis> axes) : axes_(std::move(axes)
       if (first / stride % axes_[i].size != 0) continue;
       std::vector<int> members;
       for (int k = 0; k < axes_[i].size; ++k) members.push_back(first + k * stride);
-      auto group = context.new_group(members, text(axes_[i].name, "@", first));
+      auto group = context.new_group(members, context.free_group_name(text(axes_[i].name, "@", first)));
       if (group) groups_.emplace(axes_[i].name, std::move(*group));
     }
   }

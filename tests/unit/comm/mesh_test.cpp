@@ -24,6 +24,19 @@ TEST(Mesh, EachAxisHasAGroupOfTheRanksThatDifferInItAlone) {
   });
 }
 
+TEST(Mesh, SeveralOfThemLiveInOneContextAndNeverMixTheirMessages) {
+  run_ranks_as_threads(2, [](Context& context) {
+    Mesh first(context, {{"dp", 2}}), second(context, {{"dp", 2}});
+    EXPECT_NE(first.group("dp").name(), second.group("dp").name());
+    auto ones = at::full({1}, 1), twos = at::full({1}, 2);
+    // In another order on either rank: groups of one name would add what does not belong together.
+    auto one = first.group("dp").all_reduce_async(ones), two = second.group("dp").all_reduce_async(twos);
+    context.rank() == 0 ? (one.wait(), two.wait()) : (two.wait(), one.wait());
+    EXPECT_EQ(ones.item<int>(), 2);
+    EXPECT_EQ(twos.item<int>(), 4);
+  });
+}
+
 TEST(Mesh, AnAxisThatIsNotThereHasSizeOneAndNoGroup) {
   run_ranks_as_threads(2, [](Context& context) {
     Mesh mesh(context, {{"dp", 2}});
