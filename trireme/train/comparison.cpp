@@ -27,6 +27,8 @@ double largest_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 ? tensor.abs().max().item<double>() : 0;
 }
 
+double length_of(const at::Tensor& tensor) { return tensor.to(at::kDouble).norm().item<double>(); }
+
 /// Zero over zero is no difference; anything over zero, or a number that is none, is infinitely large.
 double ratio(double difference, double scale) {
   if (difference == 0) return 0;
@@ -41,12 +43,15 @@ at::Tensor or_zeros(const at::Tensor& tensor, const at::Tensor& like) {
 }  // namespace
 
 std::string TensorDifference::describe() const {
+  if (what == "replica") return text("step ", step, ": the weights of ", tensor);
+  if (what == "skipped")
+    return text("step ", step, ": the ", tensor, " run alone left it out: its gradients were not finite");
   const std::string subject = tensor.empty() ? what : text(what, " of ", tensor);
-  if (what == "replica") return text("step ", step, ": the weights of ", tensor, " are not those of rank 0");
   return text("step ", step, ": ", subject, " differs by ", difference, " of its size; bound ", bound);
 }
 
 void Comparison::take(const TensorDifference& difference) {
+  steps_.insert(difference.step);
   if (!(difference.difference <= largest_.difference)) largest_ = difference;
   if (!first_ && !(difference.difference <= difference.bound)) first_ = difference;
 }
@@ -65,16 +70,20 @@ void Comparison::gradients(std::int64_t step, const optim::NamedTensors& found,
   const at::NoGradGuard no_grad;
   double of_model = 0;
   for (const auto& [name, tensor] : expected) of_model = std::max(of_model, largest_of(tensor));
+  loss_of_gradient_.clear();
   for (std::size_t i = 0; i < found.size(); ++i) {
     const at::Tensor theirs = or_zeros(expected[i].second, found[i].second);
     const at::Tensor ours = or_zeros(found[i].second, theirs);
     if (!ours.defined()) continue;
+    verified_ = true;
     const double scale = std::max(largest_of(theirs), kFloor * of_model);
+    loss_of_gradient_[found[i].first] =
+        ratio(bounds_.gradient_loss * std::sqrt(static_cast<double>(theirs.numel())), length_of(theirs));
     take({.step = step,
           .what = "gradient",
           .tensor = found[i].first,
           .difference = ratio(largest_of(ours - theirs), scale),
-          .bound = bounds_.gradient});
+          .bound = bounds_.gradient + ratio(bounds_.gradient_loss, scale)});
   }
 }
 
@@ -84,25 +93,48 @@ void Comparison::weights(std::int64_t step, const optim::NamedTensors& before,
   check_names(before, expected);
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto length = [](const at::Tensor& a, const at::Tensor& b) {
-      return (a - b).to(at::kDouble).norm().item<double>();
-    };
-    const double update = length(expected[i].second, before[i].second);
+    const double update = length_of(expected[i].second - before[i].second);
+    verified_ = verified_ || update > 0;
     // A weight that moves less than its own rounding cannot be told apart.
-    const double rounding = 1e-6 * expected[i].second.to(at::kDouble).norm().item<double>();
+    const double rounding = 1e-6 * length_of(expected[i].second);
+    const auto loss = loss_of_gradient_.find(found[i].first);
     take({.step = step,
           .what = "weight",
           .tensor = found[i].first,
-          .difference = ratio(length(found[i].second, expected[i].second), std::max(update, rounding)),
-          .bound = bounds_.weight});
+          .difference = ratio(length_of(found[i].second - expected[i].second), std::max(update, rounding)),
+          .bound = bounds_.weight + (loss == loss_of_gradient_.end() ? 0 : loss->second)});
   }
 }
 
-void Comparison::replicas(std::int64_t step, int rank, bool same) {
-  if (same) return;
+void Comparison::skipped(std::int64_t step, const optim::NamedTensors& before,
+                         const optim::NamedTensors& found) {
+  check_names(before, found);
+  const at::NoGradGuard no_grad;
+  steps_.insert(step);
+  skipped_.insert(step);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i].second.equal(before[i].second)) continue;
+    take({.step = step,
+          .what = "weight",
+          .tensor = found[i].first,
+          .difference = std::numeric_limits<double>::infinity(),
+          .bound = 0});
+  }
+}
+
+void Comparison::skipped_by_one(std::int64_t step, Side side) {
+  verified_ = true;
+  take({.step = step,
+        .what = "skipped",
+        .tensor = side == Side::kFound ? "parallel" : "serial",
+        .difference = std::numeric_limits<double>::infinity(),
+        .bound = 0});
+}
+
+void Comparison::replica_differs(std::int64_t step, int rank, int should_be_like) {
   take({.step = step,
         .what = "replica",
-        .tensor = text("rank ", rank),
+        .tensor = text("rank ", rank, " are not those of rank ", should_be_like),
         .difference = std::numeric_limits<double>::infinity(),
         .bound = 0});
 }

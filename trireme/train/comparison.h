@@ -1,7 +1,8 @@
 #pragma once
 // Compares what a parallel run has computed with what one rank computes: losses, gradients, weights. Keeps
 // the largest difference and the first tensor outside its bound. For `trireme verify`, and for programs with
-// a loop of their own: hand in both sides, look at the verdict. One thread.
+// a loop of their own: hand in both sides, look at the verdict. What has not been compared is not equal: a
+// verdict needs one gradient or weight of one step that was not left out. One thread.
 //
 // The measure of a tensor is max |found - expected| over a scale: the largest |expected| of the tensor, but
 // at least kFloor of the largest in the whole model, as a gradient that is zero but for rounding has no size
@@ -9,7 +10,9 @@
 // (2-norm) over the length of the update.
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,13 +25,16 @@ struct Bounds {
   double loss = 1e-5;
   double gradient = 1e-5;
   double weight = 1e-4;
+  /// Besides these, absolute, on each element of a gradient: what a number format that cannot hold small
+  /// numbers takes from them. A weight may lack what its gradient may.
+  double gradient_loss = 0;
   std::string reason;  ///< why they are not 0
 };
 
 struct TensorDifference {
   std::int64_t step = 0;
-  std::string what;    ///< "loss", "gradient", "weight", "replica"
-  std::string tensor;  ///< its name; empty for the loss
+  std::string what;    ///< "loss", "gradient", "weight", "replica", "skipped"
+  std::string tensor;  ///< its name; of a replica the ranks, of a skipped step the side; empty for the loss
   double difference = 0;
   double bound = 0;
   /// "step 2: gradient of fc1.weight differs by 0.5 of its size; bound 1e-05"
@@ -46,10 +52,22 @@ class Comparison {
   void gradients(std::int64_t step, const optim::NamedTensors& found, const optim::NamedTensors& expected);
   void weights(std::int64_t step, const optim::NamedTensors& before, const optim::NamedTensors& found,
                const optim::NamedTensors& expected);
-  /// Weights of two replicas, which have to be the same bits.
-  void replicas(std::int64_t step, int rank, bool same);
+  /// A step that both sides left out, as gradients were no numbers. It is no proof of anything; a weight that
+  /// has moved all the same is a difference. Throws InvalidArgument: other names.
+  void skipped(std::int64_t step, const optim::NamedTensors& before, const optim::NamedTensors& found);
+  /// A step that one side alone left out, which is a difference.
+  enum class Side { kFound, kExpected };
+  void skipped_by_one(std::int64_t step, Side side);
+  /// The weights of replica `rank` are not, bit by bit, those of the rank that it should be like.
+  void replica_differs(std::int64_t step, int rank, int should_be_like);
 
-  bool equal() const { return !first_; }
+  /// Steps of which anything was handed in, and those among them that both sides left out.
+  std::int64_t num_steps() const { return static_cast<std::int64_t>(steps_.size()); }
+  std::int64_t num_skipped() const { return static_cast<std::int64_t>(skipped_.size()); }
+  /// Whether a gradient or a weight of any step was compared.
+  bool verified() const { return verified_; }
+  /// Verified, and nothing was outside its bound.
+  bool equal() const { return verified_ && !first_; }
   /// Not a bit differed.
   bool bitwise() const { return equal() && largest_.difference == 0; }
   const TensorDifference& largest() const { return largest_; }
@@ -60,6 +78,9 @@ class Comparison {
   void take(const TensorDifference& difference);
 
   Bounds bounds_;
+  std::set<std::int64_t> steps_, skipped_;
+  bool verified_ = false;
+  std::map<std::string, double> loss_of_gradient_;  ///< of a tensor's step at hand, 2-norm over its size
   TensorDifference largest_;
   std::optional<TensorDifference> first_;
 };

@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/safetensors.h"
+#include "trireme/parallel/data/comm_hook.h"
 #include "trireme/train/pipeline_plan.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/state_exchange.h"
@@ -36,6 +37,7 @@ checkpoint::TensorMap map_of(const optim::NamedTensors& tensors) {
 struct Done {
   optim::NamedTensors gradients, weights;
   double loss = 0;
+  bool skipped = false;
 };
 
 class Recorder {
@@ -53,7 +55,9 @@ class Recorder {
     done_ = {};
     gradients_.clear();
     trainer_.step();
-    done_.loss = trainer_.last_report()->loss;
+    const StepReport report = *trainer_.last_report();
+    done_.loss = report.loss;
+    done_.skipped = report.skipped;
     if (!gradients_.empty()) done_.gradients = gathered(gradients_);
     done_.weights = weights();
     return done_;
@@ -117,9 +121,29 @@ void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group gro
   const auto digests = group.all_gather_text(checkpoint::xxh3_of(weights));
   for (std::size_t rank = 1; rank < held.size(); ++rank) {
     const auto first = std::find(held.begin(), held.end(), held[rank]) - held.begin();
-    comparison.replicas(step, static_cast<int>(rank),
-                        digests[rank] == digests[static_cast<std::size_t>(first)]);
+    if (digests[rank] == digests[static_cast<std::size_t>(first)]) continue;
+    comparison.replica_differs(step, static_cast<int>(rank), static_cast<int>(first));
   }
+}
+
+void compare_step(Comparison& comparison, std::int64_t step, const optim::NamedTensors& before,
+                  const Done& found, const Done& expected) {
+  if (found.skipped != expected.skipped) {
+    return comparison.skipped_by_one(step,
+                                     found.skipped ? Comparison::Side::kFound : Comparison::Side::kExpected);
+  }
+  // The loss of a step that was left out may be no number.
+  if (found.skipped) return comparison.skipped(step, before, found.weights);
+  comparison.loss(step, found.loss, expected.loss);
+  comparison.gradients(step, found.gradients, expected.gradients);
+  comparison.weights(step, before, found.weights, expected.weights);
+}
+
+parallel::GradientRounding known_rounding(const RunConfig& config) {
+  const auto rounding = parallel::gradient_rounding(config.parallel.compression);
+  require(rounding.has_value(), "parallel.compression = \"", config.parallel.compression,
+          "\": how far it rounds gradients is not known, so there is no bound to verify them by");
+  return *rounding;
 }
 
 }  // namespace
@@ -132,11 +156,12 @@ Bounds bounds_of(const RunConfig& config, const Ranks& ranks) {
   const bool one_pipeline = num_replicas(config, ranks.world_size) == 1 && finishes_in_order(config);
   const bool in_order = one_each || (one_pipeline && !ranks.share_parameters);
   if (config.parallel.compression != "none") {
-    // 8 significant bits of bf16, 11 of f16, of each of the addends.
-    const double gradient = config.parallel.compression == "bf16" ? 0x1p-7 : 0x1p-10;
+    const parallel::GradientRounding rounding = known_rounding(config);
+    const double gradient = 2 * rounding.relative;  // as an addend, and as the sum
     return {.loss = 1e-6,
             .gradient = gradient,
             .weight = adaptive ? 0.5 : 4 * gradient,
+            .gradient_loss = rounding.absolute * num_replicas(config, ranks.world_size),
             .reason = text("gradients travel as ", config.parallel.compression)};
   }
   if ((parts <= 2 && !ranks.share_parameters) || in_order) {
@@ -153,14 +178,19 @@ Bounds bounds_of(const RunConfig& config, const Ranks& ranks) {
   return bounds;
 }
 
-Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                  std::int64_t steps, const ModelFactory& make_own) {
-  require(context.world_size() >= 2 || config.train.accumulation >= 2,
+void check_verifiable(const RunConfig& config, int world_size) {
+  require(world_size >= 2 || config.train.accumulation >= 2,
           "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with "
           "-n 2");
   require(!is_asynchronous(config), "parallel.schedule = \"", config.parallel.schedule,
           "\" computes with older weights than one rank would, by design: there is no serial run that it is "
           "to equal step by step; verify a schedule that updates at the end");
+  known_rounding(config);
+}
+
+Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                  std::int64_t steps, const ModelFactory& make_own) {
+  check_verifiable(config, context.world_size());
   Recorder parallel(config, context, data, make_own);
   std::shared_ptr<comm::Context> alone;
   std::unique_ptr<Recorder> serial;
@@ -182,10 +212,7 @@ Comparison verify(const RunConfig& config, comm::Context& context, const data::D
     const Done& found = parallel.step();
     compare_replicas(comparison, step, context.world(), parallel.trainer());
     if (!serial) continue;
-    const Done& expected = serial->step();
-    comparison.loss(step, found.loss, expected.loss);
-    comparison.gradients(step, found.gradients, expected.gradients);
-    comparison.weights(step, before, found.weights, expected.weights);
+    compare_step(comparison, step, before, found, serial->step());
   }
   return comparison;
 }

@@ -31,17 +31,25 @@ struct Ranks {
 /// per rank over a backend that adds in rank order, shm and threads; one pipeline whose stages finish their
 /// micro-batches in order and share no parameters) gradients and weights have to be the
 /// same bits; the mean loss is added in f64 in any order. Else f32 is rounded in another order. Compressed
-/// gradients have fewer bits. Optimizers that divide a gradient by its own size (all but sgd) turn rounding
-/// into steps where a gradient is nothing but rounding.
+/// gradients are rounded once as addends and once as a sum, each time as far as their format does; one whose
+/// rounding is not known has no bound, and is refused. Optimizers that divide a gradient by its own size (all
+/// but sgd) turn rounding into steps where a gradient is nothing but rounding.
 Bounds bounds_of(const RunConfig& config, const Ranks& ranks);
+
+/// Refuses what has no serial run that it is to equal: one rank with one micro-batch, a schedule that updates
+/// while micro-batches are under way, a compression without a bound. Throws InvalidArgument. Not collective:
+/// for before ranks start.
+void check_verifiable(const RunConfig& config, int world_size);
 
 /// Makes a user's own model, a new one at each call; all start from what rank 0's first one holds.
 using ModelFactory = std::function<std::shared_ptr<model::Model>()>;
 
-/// Collective. The verdict is rank 0's: another rank's knows only of replicas that differ. `steps` are done
-/// from the start of the run. With `make_own`, its models are trained instead of the configuration's. Time:
-/// that of the parallel steps and of the serial ones; memory on rank 0: two more copies of model and
-/// optimizer. Throws InvalidArgument, CommError, DataError, DivergedError.
+/// Collective. The verdict is rank 0's: another rank compares replicas alone, which is no verification.
+/// `steps` are done from the start of the run, or those that it has; where gradients were no numbers and both
+/// sides left a step out, it counts as skipped, and without one that was not, nothing is verified. With
+/// `make_own`, its models are trained instead of the configuration's. Time: that of the parallel steps and of
+/// the serial ones; memory on rank 0: two more copies of model and optimizer. Throws InvalidArgument,
+/// CommError, DataError, DivergedError.
 Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
                   std::int64_t steps, const ModelFactory& make_own = nullptr);
 

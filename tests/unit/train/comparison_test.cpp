@@ -26,7 +26,6 @@ TEST(Comparison, OfTheSameBitsIsBitwise) {
   comparison.loss(1, 0.5, 0.5);
   comparison.gradients(1, two(1, 2), two(1, 2));
   comparison.weights(1, two(0, 0), two(1, 2), two(1, 2));
-  comparison.replicas(1, 1, true);
   EXPECT_TRUE(comparison.equal());
   EXPECT_TRUE(comparison.bitwise());
 }
@@ -54,7 +53,7 @@ TEST(Comparison, AMissingGradientCountsAsZeros) {
   comparison.gradients(1, {{"a", at::Tensor()}}, {{"a", at::ones({3})}});
   EXPECT_FALSE(comparison.equal());
   Comparison none(kBounds);
-  none.gradients(1, {{"a", at::Tensor()}}, {{"a", at::Tensor()}});
+  none.gradients(1, {{"a", at::Tensor()}, {"b", at::ones({2})}}, {{"a", at::Tensor()}, {"b", at::ones({2})}});
   EXPECT_TRUE(none.bitwise());
 }
 
@@ -82,10 +81,66 @@ TEST(Comparison, WeightsAreMeasuredByWhatTheStepAdded) {
   EXPECT_EQ(comparison.first()->what, "weight");
 }
 
-TEST(Comparison, AReplicaThatIsNotOneNamesItsRank) {
+TEST(Comparison, AReplicaThatIsNotOneNamesItsRankAndTheOneThatItShouldBeLike) {
   Comparison comparison(kBounds);
-  comparison.replicas(3, 2, false);
-  EXPECT_THAT(comparison.first()->describe(), HasSubstr("step 3: the weights of rank 2"));
+  comparison.replica_differs(3, 5, 1);
+  EXPECT_EQ(comparison.first()->describe(), "step 3: the weights of rank 5 are not those of rank 1");
+}
+
+TEST(Comparison, OfNothingIsNotEqual) {
+  EXPECT_FALSE(Comparison(kBounds).equal());
+  Comparison loss(kBounds), undefined(kBounds), unmoved(kBounds), left_out(kBounds);
+  loss.loss(1, 0.5, 0.5);
+  undefined.gradients(1, {{"a", at::Tensor()}}, {{"a", at::Tensor()}});
+  unmoved.weights(1, two(1, 1), two(1, 1), two(1, 1));
+  left_out.skipped(1, two(1, 1), two(1, 1));
+  for (const Comparison* each : {&loss, &undefined, &unmoved, &left_out}) {
+    EXPECT_FALSE(each->verified());
+    EXPECT_FALSE(each->equal());
+    EXPECT_FALSE(each->bitwise());
+    EXPECT_FALSE(each->first().has_value());
+  }
+}
+
+TEST(Comparison, CountsStepsAndThoseThatWereLeftOut) {
+  Comparison comparison(kBounds);
+  comparison.loss(1, 0.5, 0.5);
+  comparison.skipped(1, two(1, 1), two(1, 1));
+  comparison.gradients(2, two(1, 2), two(1, 2));
+  comparison.weights(2, two(0, 0), two(1, 2), two(1, 2));
+  EXPECT_EQ(comparison.num_steps(), 2);
+  EXPECT_EQ(comparison.num_skipped(), 1);
+  EXPECT_TRUE(comparison.bitwise());
+}
+
+TEST(Comparison, AWeightThatMovesInAStepThatWasLeftOutIsADifference) {
+  Comparison comparison(kBounds);
+  comparison.gradients(1, two(1, 2), two(1, 2));
+  comparison.skipped(2, two(1, 1), two(1, 1 + 1e-7));
+  ASSERT_FALSE(comparison.equal());
+  EXPECT_EQ(comparison.first()->tensor, "b");
+}
+
+TEST(Comparison, AStepThatOneSideAloneLeavesOutNamesTheSide) {
+  Comparison comparison(kBounds);
+  comparison.skipped_by_one(2, Comparison::Side::kExpected);
+  ASSERT_FALSE(comparison.equal());
+  EXPECT_THAT(comparison.first()->describe(), HasSubstr("step 2: the serial run alone left it out"));
+}
+
+// A format that holds nothing below 1e-7 may take that from every element, however small the gradient is, and
+// from what the step makes of it; no more.
+TEST(Comparison, WhatANumberFormatCannotHoldIsBorneAndNoMore) {
+  Bounds bounds = kBounds;
+  bounds.gradient_loss = 1e-7;
+  const auto with = [&](double lost) {
+    Comparison comparison(bounds);
+    comparison.gradients(1, two(1e-6 - lost, 1e-6), two(1e-6, 1e-6));
+    comparison.weights(1, two(1, 1), two(1, 1), two(1, 1));
+    return comparison.equal();
+  };
+  EXPECT_TRUE(with(0.9e-7));
+  EXPECT_FALSE(with(1.1e-7));
 }
 
 TEST(Comparison, RefusesSidesWithOtherNames) {

@@ -59,12 +59,18 @@ class HalfHook : public CommHook {
 struct Row {
   const char* name;
   std::shared_ptr<CommHook> (*make)();
+  GradientRounding rounding;
 };
 
+// bf16 has 8 significant bits and the range of f32; fp16 has 11, and its smallest number is 2^-24.
 constexpr std::array kHooks = {
-    Row{"none", [] { return std::shared_ptr<CommHook>(std::make_shared<AllReduceHook>()); }},
-    Row{"bf16", [] { return std::shared_ptr<CommHook>(std::make_shared<HalfHook>(at::kBFloat16)); }},
-    Row{"fp16", [] { return std::shared_ptr<CommHook>(std::make_shared<HalfHook>(at::kHalf)); }},
+    Row{"none", [] { return std::shared_ptr<CommHook>(std::make_shared<AllReduceHook>()); }, {}},
+    Row{"bf16",
+        [] { return std::shared_ptr<CommHook>(std::make_shared<HalfHook>(at::kBFloat16)); },
+        {.relative = 0x1p-8}},
+    Row{"fp16",
+        [] { return std::shared_ptr<CommHook>(std::make_shared<HalfHook>(at::kHalf)); },
+        {.relative = 0x1p-11, .absolute = 0x1p-25}},
 };
 
 }  // namespace
@@ -73,6 +79,13 @@ std::vector<std::string> comm_hook_names() {
   std::vector<std::string> names;
   for (const Row& row : kHooks) names.emplace_back(row.name);
   return names;
+}
+
+std::optional<GradientRounding> gradient_rounding(const std::string& name) {
+  for (const Row& row : kHooks) {
+    if (name == row.name) return row.rounding;
+  }
+  return std::nullopt;
 }
 
 std::shared_ptr<CommHook> make_comm_hook(const std::string& name) {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,13 @@ class CommHook {
 /// One row per hook in comm_hook.cpp: "none", "bf16", "fp16". Throws InvalidArgument with the nearest name.
 std::shared_ptr<CommHook> make_comm_hook(const std::string& name);
 std::vector<std::string> comm_hook_names();
+
+/// How far a hook of the table rounds what each rank hands in.
+struct GradientRounding {
+  double relative = 0;  ///< to the number, half of its last bit
+  double absolute = 0;  ///< of numbers too small for the format: half of its smallest one
+};
+/// Nothing for a hook that is not known: how far its gradients may be off, nobody can say.
+std::optional<GradientRounding> gradient_rounding(const std::string& name);
 
 }  // namespace trireme::parallel

@@ -1,0 +1,146 @@
+// A verification says what it has looked at: steps that were left out prove nothing.
+#include <ATen/ops/sqrt.h>
+#include <gmock/gmock.h>
+#include <torch/nn/modules/linear.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "trireme/base/error.h"
+#include "trireme/data/synthetic_dataset.h"
+#include "trireme/train/verify.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::HasSubstr;
+
+data::DataSource small_data() {
+  const auto split = [](std::uint64_t number) {
+    return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
+        .num_samples = 96, .num_classes = 4, .height = 6, .width = 6, .seed = 3, .split = number});
+  };
+  return {.name = "small", .train = split(0), .test = split(1), .input_shape = {1, 6, 6}, .num_classes = 4};
+}
+
+RunConfig small_config() {
+  RunConfig config;
+  config.model.hidden = {16};
+  config.train.global_batch = 24;
+  config.optimizer.lr = 0.05;
+  return config;
+}
+
+/// Rank 0's verdict on two ranks.
+Comparison verdict_of(const RunConfig& config, std::int64_t steps, const ModelFactory& make_own = nullptr) {
+  std::optional<Comparison> verdict;
+  std::mutex mutex;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const Comparison mine = verify(config, context, small_data(), steps, make_own);
+    const std::lock_guard lock(mutex);
+    if (context.is_main()) verdict = mine;
+  });
+  return *verdict;
+}
+
+// The scale is so large that every gradient overflows: both sides leave every step out.
+TEST(VacuousVerify, OfStepsThatWereAllLeftOutIsNotEqual) {
+  RunConfig config = small_config();
+  config.train.precision = "fp16";
+  config.scaler.initial = config.scaler.most = 0x1p60;
+  const Comparison verdict = verdict_of(config, 3);
+  EXPECT_FALSE(verdict.equal());
+  EXPECT_FALSE(verdict.verified());
+  EXPECT_FALSE(verdict.first().has_value()) << verdict.first()->describe();
+  EXPECT_EQ(verdict.num_steps(), 3);
+  EXPECT_EQ(verdict.num_skipped(), 3);
+}
+
+// The scale halves with every step that is left out, until gradients of the rest are numbers.
+TEST(VacuousVerify, OfSomeStepsThatWereLeftOutCountsThem) {
+  RunConfig config = small_config();
+  config.train.precision = "fp16";
+  config.scaler.initial = 0x1p24;
+  config.train.epochs = 4;
+  const Comparison verdict = verdict_of(config, 16);
+  EXPECT_TRUE(verdict.equal()) << verdict.first()->describe();
+  EXPECT_EQ(verdict.num_steps(), 16);
+  EXPECT_GT(verdict.num_skipped(), 0);
+  EXPECT_LT(verdict.num_skipped(), 16);
+}
+
+TEST(VacuousVerify, CountsTheStepsThatTheRunHas) {
+  RunConfig config = small_config();
+  config.train.max_steps = 2;
+  const Comparison verdict = verdict_of(config, 9);
+  EXPECT_TRUE(verdict.equal());
+  EXPECT_EQ(verdict.num_steps(), 2);
+}
+
+TEST(VacuousVerify, OfNoStepsIsNotEqual) { EXPECT_FALSE(verdict_of(small_config(), 0).equal()); }
+
+/// A linear layer whose gradient is no number when it is told so: the slope of a root at 0.
+class MayHaveNoGradient : public model::Model {
+ public:
+  explicit MayHaveNoGradient(bool none) : none_(none) {
+    linear_ = register_module("linear", torch::nn::Linear(36, 4));
+  }
+  at::Tensor forward(const at::Tensor& input) override {
+    const at::Tensor logits = linear_->forward(input.flatten(1));
+    return none_ ? logits + at::sqrt(linear_->bias * 0) : logits;
+  }
+
+ private:
+  torch::nn::Linear linear_ = nullptr;
+  bool none_;
+};
+
+// The serial run's model is the third that is made: behind one for each rank.
+TEST(VacuousVerify, AStepThatOneSideAloneLeavesOutIsADifference) {
+  RunConfig config = small_config();
+  config.train.non_finite = "skip";
+  std::atomic<int> made = 0;
+  const Comparison verdict =
+      verdict_of(config, 1, [&] { return std::make_shared<MayHaveNoGradient>(made.fetch_add(1) == 2); });
+  ASSERT_FALSE(verdict.equal());
+  ASSERT_TRUE(verdict.first().has_value());
+  EXPECT_THAT(verdict.first()->describe(), HasSubstr("step 1: the serial run alone left it out"));
+}
+
+TEST(Verifiable, IsWhatHasASerialRunThatItCanEqual) {
+  const auto refused = [](int ranks, const std::function<void(RunConfig&)>& change, const char* reason) {
+    RunConfig config = small_config();
+    change(config);
+    EXPECT_THAT([&] { check_verifiable(config, ranks); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr(reason)));
+  };
+  EXPECT_NO_THROW(check_verifiable(small_config(), 2));
+  refused(
+      1, [](RunConfig&) {}, "nothing to verify");
+  refused(
+      2,
+      [](RunConfig& c) {
+        c.parallel.pipeline = 2;
+        c.parallel.schedule = "pipedream";
+      },
+      "older weights than one rank would");
+  refused(
+      2, [](RunConfig& c) { c.parallel.compression = "top-k"; }, "no bound to verify them by");
+}
+
+// Half of the last bit of 8 (bf16) and of 11 (fp16), once as an addend and once as a sum; below 2^-24 fp16
+// has no number, on either rank.
+TEST(VerifyBounds, OfACompressionAreThoseOfItsRounding) {
+  const auto of = [](const char* compression) {
+    RunConfig config = small_config();
+    config.parallel.compression = compression;
+    return bounds_of(config, {.world_size = 2, .backend = "shm"});
+  };
+  EXPECT_EQ(of("bf16").gradient, 0x1p-7);
+  EXPECT_EQ(of("bf16").gradient_loss, 0);
+  EXPECT_EQ(of("fp16").gradient, 0x1p-10);
+  EXPECT_EQ(of("fp16").gradient_loss, 0x1p-24);
+}
+
+}  // namespace
+}  // namespace trireme::train
