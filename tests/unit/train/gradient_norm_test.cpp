@@ -1,0 +1,62 @@
+#include "trireme/train/gradient_norm.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "trireme/comm/context.h"
+
+namespace trireme::train {
+namespace {
+
+/// A parameter whose gradient has this 2-norm.
+at::Tensor with_norm(double norm) {
+  at::Tensor parameter = at::zeros({4}).requires_grad_(true);
+  parameter.mutable_grad() = at::full({4}, norm / 2);
+  return parameter;
+}
+
+const std::vector<std::string> kNames = {"a", "b", "c"};
+
+TEST(GradientNorm, IsThatOfAllGradientsTogether) {
+  comm::run_ranks_as_threads(1, [](comm::Context& context) {
+    GradientNorm norm(context.self(), {{"a", with_norm(3)}, {"b", with_norm(4)}, {"c", at::zeros({4})}},
+                      kNames);
+    EXPECT_DOUBLE_EQ(norm.measure(), 5) << "one that is not defined counts as zero";
+  });
+}
+
+TEST(GradientNorm, IsTheSameOnEveryRankHoweverTheModelIsCut) {
+  const double whole = std::sqrt(1.0 + 4 + 9);
+  comm::run_ranks_as_threads(3, [&](comm::Context& context) {
+    const std::size_t mine = static_cast<std::size_t>(context.rank());
+    GradientNorm norm(context.world(), {{kNames[mine], with_norm(1 + context.rank())}}, kNames);
+    EXPECT_FLOAT_EQ(static_cast<float>(norm.measure()), static_cast<float>(whole));
+  });
+}
+
+TEST(GradientNorm, CountsAParameterThatStagesShareOnce) {
+  comm::run_ranks_as_threads(2, [](comm::Context& context) {
+    optim::NamedTensors mine = {{"a", with_norm(3)}};
+    if (context.rank() == 1) mine.emplace_back("b", with_norm(4));
+    GradientNorm norm(context.world(), mine, kNames);
+    EXPECT_DOUBLE_EQ(norm.measure(), 5);
+  });
+}
+
+TEST(GradientNorm, FollowsTheGradientsOfTheStepAtHand) {
+  comm::run_ranks_as_threads(1, [](comm::Context& context) {
+    const at::Tensor parameter = with_norm(3);
+    GradientNorm norm(context.self(), {{"a", parameter}}, kNames);
+    EXPECT_DOUBLE_EQ(norm.measure(), 3);
+    parameter.mutable_grad() = at::full({4}, 4.0);
+    EXPECT_DOUBLE_EQ(norm.measure(), 8);
+    parameter.mutable_grad() = at::full({4}, INFINITY);
+    EXPECT_TRUE(std::isinf(norm.measure()));
+  });
+}
+
+}  // namespace
+}  // namespace trireme::train

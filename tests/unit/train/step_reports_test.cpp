@@ -1,0 +1,85 @@
+#include "trireme/train/step_reports.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <csignal>
+#include <limits>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+TEST(StepReports, SumTheRanksLossesAndComeOneStepLate) {
+  comm::run_ranks_as_threads(3, [](comm::Context& context) {
+    StepReports reports(context.world());
+    EXPECT_FALSE(reports.finish().has_value());
+    EXPECT_FALSE(reports.start({.step = 1, .loss = 0.5 * context.rank(), .samples = 32}).has_value());
+    const auto first = reports.start({.step = 2, .loss = 1});
+    ASSERT_TRUE(first.has_value());
+    EXPECT_EQ(first->step, 1);
+    EXPECT_EQ(first->loss, 1.5);
+    EXPECT_EQ(first->samples, 32);
+    EXPECT_EQ(reports.finish()->loss, 3);
+    EXPECT_FALSE(reports.finish().has_value());
+  });
+}
+
+TEST(StepReports, KeepAsManyExchangesUnderWayAsTheyAreDeep) {
+  comm::run_ranks_as_threads(2, [](comm::Context& context) {
+    StepReports reports(context.world(), 3);
+    for (int step = 1; step <= 3; ++step) EXPECT_FALSE(reports.start({.step = step}).has_value());
+    EXPECT_EQ(reports.start({.step = 4})->step, 1);
+    for (int step = 2; step <= 4; ++step) EXPECT_EQ(reports.finish()->step, step);
+  });
+}
+
+TEST(StepReports, TellEveryRankThatAnyWasAskedToStop) {
+  comm::run_ranks_as_threads(3, [](comm::Context& context) {
+    StepReports reports(context.world());
+    const auto signal_where = [&](int rank, int signal) {
+      reports.start({.step = 1, .stop_signal = context.rank() == rank ? signal : 0});
+      return reports.finish()->stop_signal;
+    };
+    EXPECT_EQ(signal_where(2, SIGINT), SIGINT);
+    EXPECT_EQ(signal_where(0, SIGTERM), SIGTERM);
+    EXPECT_EQ(signal_where(-1, 0), 0) << "an old request is not told again";
+    reports.start({.step = 1, .stop_signal = context.rank() == 0 ? SIGINT : SIGTERM});
+    EXPECT_EQ(reports.finish()->stop_signal, SIGTERM) << "the stronger one";
+  });
+}
+
+TEST(StepReports, NameStepAndRanksWhoseLossOrNormIsNoNumber) {
+  comm::run_ranks_as_threads(3, [](comm::Context& context) {
+    StepReports reports(context.world());
+    reports.start({.step = 4, .loss = context.rank() == 1 ? kNan : 1, .lr = 0.25});
+    EXPECT_THAT([&] { reports.finish(); },
+                ThrowsMessage<DivergedError>(
+                    AllOf(HasSubstr("step 4"), HasSubstr("on rank 1 "), HasSubstr("learning rate 0.25"))));
+    reports.start({.step = 5, .loss = 1, .grad_norm = context.rank() == 0 ? 1 : INFINITY});
+    EXPECT_THAT([&] { reports.finish(); }, ThrowsMessage<DivergedError>(HasSubstr("on rank 1, 2")));
+    reports.start({.step = 6, .loss = 1});
+    EXPECT_EQ(reports.finish()->loss, 3) << "what has been told is over";
+  });
+}
+
+TEST(StepReports, OfAStepThatWasLeftOutMayHaveALossThatIsNoNumber) {
+  comm::run_ranks_as_threads(2, [](comm::Context& context) {
+    StepReports reports(context.world());
+    reports.start({.step = 1, .loss = context.rank() == 1 ? kNan : 1, .skipped = true});
+    const auto report = reports.finish();
+    EXPECT_TRUE(report->skipped);
+    EXPECT_TRUE(std::isnan(report->loss)) << "the mean of the batch is not known";
+  });
+}
+
+}  // namespace
+}  // namespace trireme::train
