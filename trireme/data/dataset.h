@@ -33,8 +33,9 @@ class Dataset {
   virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;
 };
 
-/// Throws DataError, naming the sample, when a target of the batch of these samples is outside [0,
-/// num_classes): kernels only say so after the fact, or not at all.
+/// Throws DataError, naming the sample, when the targets of the batch of these samples are no classes (i64),
+/// not one row for each sample, or outside [0, num_classes): kernels only say so after the fact, or not at
+/// all.
 void check_targets(const Example& batch, std::span<const std::int64_t> indices, std::int64_t num_classes);
 
 /// Throws DataError, naming the sample, when a number of its input is infinite or not a number: one such

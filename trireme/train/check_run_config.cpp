@@ -3,8 +3,12 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/model/untouched.h"
+#include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/train/internal/check.h"
+#include "trireme/train/internal/config_keys.h"
 #include "trireme/train/pipeline_plan.h"
+#include "trireme/train/precision.h"
 #include "trireme/train/run_trace.h"
 #include "trireme/train/trainer.h"
 
@@ -38,13 +42,18 @@ void check_sizes(const RunConfig& config, std::int64_t world_size, const data::D
   make_learning_rate(config, steps);
 }
 
+/// From C++ a configuration can hold any value.
+void check_keys(const RunConfig& config) {
+  for (const ConfigKey& key : config_key_table()) check_allowed(key, key.get(config));
+}
+
 /// One row of logits for every target of a sample, one column for every class.
 void try_model(model::Model& model, const data::DataSource& data) {
   const at::NoGradGuard no_grad;
+  const model::EvaluationMode mode(model);
+  const model::Untouched untouched(model);
   const std::int64_t first = 0;
-  model.eval();
   const at::Tensor logits = model.forward(data.train->get_batch({&first, 1}).input);
-  model.train();
   const std::int64_t rows = logits.dim() < 2 ? 0 : logits.numel() / logits.size(-1);
   require(rows == data.targets_per_sample && logits.size(-1) == data.num_classes, "a sample has ",
           data.targets_per_sample, " targets of ", data.num_classes,
@@ -57,6 +66,7 @@ std::shared_ptr<model::Model> tried(const std::string& what, const data::DataSou
   const std::string both = text(what, " cannot take data.name = \"", data.name, "\": ");
   try {
     std::shared_ptr<model::Model> model = make();
+    parallel::refuse_sparse_embeddings(*model, "");
     try_model(*model, data);
     return model;
   } catch (const InvalidArgument& reason) {
@@ -76,15 +86,30 @@ void check_records(const RunConfig& config) {
 
 }  // namespace
 
+void check_plan(const RunConfig& config, int world_size) {
+  check_keys(config);
+  check_ranks(config, world_size);
+  check_program(config);
+  check_records(config);
+  optim::make_optimizer(config.optimizer, {});
+  if (scales_loss(config.train.precision)) const optim::LossScaler sound(config.scaler);
+}
+
 std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data) {
-  return tried(text("model.name = \"", config.model.name, "\""), data, [&] {
+  std::shared_ptr<model::Model> model = tried(text("model.name = \"", config.model.name, "\""), data, [&] {
     return model::make_model(config.model, data.input_shape, data.num_classes,
                              static_cast<std::uint64_t>(config.run.seed));
   });
+  check_layers(config, *model);
+  return model;
 }
 
-std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own, const data::DataSource& data) {
-  return tried(text("the model of type ", own->name()), data, [&] { return std::move(own); });
+std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own, const RunConfig& config,
+                                            const data::DataSource& data) {
+  std::shared_ptr<model::Model> model =
+      tried(text("the model of type ", own->name()), data, [&] { return std::move(own); });
+  check_layers(config, *model);
+  return model;
 }
 
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps) {
@@ -93,18 +118,16 @@ std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config,
 }
 
 void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data) {
-  check_records(config);
-  check_ranks(config, world_size);
+  check_plan(config, world_size);
+  check_data(data);
   check_sizes(config, world_size, data);
 }
 
 void check_run_config(const RunConfig& config, int world_size) {
-  check_ranks(config, world_size);
-  check_records(config);
+  check_plan(config, world_size);
   const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
-  check_sizes(config, world_size, data);
-  optim::make_optimizer(config.optimizer, {});
-  check_pipeline(config, *make_checked_model(config, data));
+  check_run_config(config, world_size, data);
+  make_checked_model(config, data);
 }
 
 }  // namespace trireme::train

@@ -3,11 +3,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/min_max_cuts.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/plan/chain_cuts.h"
 #include "trireme/schedule/schedule_table.h"
@@ -64,6 +66,15 @@ schedule::Program program_of(const RunConfig& config) {
                                     schedule::Transport::kBuffered);
 }
 
+/// Runs `check`; what it refuses gets the key in front.
+void at_pipeline(const RunConfig& config, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const InvalidArgument& reason) {
+    throw InvalidArgument(text("parallel.pipeline = ", config.parallel.pipeline, ": ", reason.what()));
+  }
+}
+
 model::Layer in_precision(model::Layer layer, const std::string& precision) {
   if (layer.forward_all) {
     layer.forward_all = [inner = std::move(layer.forward_all), precision](const model::Tensors& inputs) {
@@ -79,10 +90,10 @@ model::Layer in_precision(model::Layer layer, const std::string& precision) {
   return layer;
 }
 
-std::vector<int> uniform_cuts(int num_layers, int num_stages) {
-  std::vector<int> cuts;
-  for (int stage = 1; stage < num_stages; ++stage) cuts.push_back(num_layers * stage / num_stages);
-  return cuts;
+std::vector<int> uniform_cuts(std::size_t num_layers, int num_stages) {
+  const std::vector<double> alike(num_layers, 1);
+  const std::vector<std::size_t> ends = min_max_cuts(alike, static_cast<std::size_t>(num_stages));
+  return {ends.begin(), ends.end() - 1};
 }
 
 /// Inputs of as many samples as a micro-batch has.
@@ -170,18 +181,23 @@ bool finishes_in_order(const RunConfig& config) {
   return true;
 }
 
-void check_pipeline(const RunConfig& config, model::Model& model) {
+void check_program(const RunConfig& config) {
+  if (!is_cut(config)) return;
+  at_pipeline(config, [&] {
+    if (is_asynchronous(config)) check_asynchronous(config);
+    program_of(config);
+  });
+}
+
+void check_layers(const RunConfig& config, model::Model& model) {
   if (!is_cut(config)) return;
   const std::size_t num_layers = layers_for(config, model).size();
-  try {
-    if (is_asynchronous(config)) check_asynchronous(config);
+  at_pipeline(config, [&] {
     const schedule::Program program = program_of(config);
     require(program.num_stages <= static_cast<int>(num_layers), "schedule '", program.name, "' has ",
             program.num_stages, " stages, the model only ", num_layers,
             " layers; lower parallel.pipeline or parallel.chunks");
-  } catch (const InvalidArgument& reason) {
-    throw InvalidArgument(text("parallel.pipeline = ", config.parallel.pipeline, ": ", reason.what()));
-  }
+  });
 }
 
 parallel::PipelineGroups make_pipeline_groups(const RunConfig& config, comm::Context& context) {
@@ -189,8 +205,8 @@ parallel::PipelineGroups make_pipeline_groups(const RunConfig& config, comm::Con
   if (replicas == 1) return {.pipeline = context.world()};
   const auto stages = static_cast<int>(config.parallel.pipeline);
   if (stages == 1) return {.pipeline = context.self(), .data = context.world()};
-  comm::Mesh mesh(context, {{"pipeline", stages}, {"data", replicas}});
-  return {.pipeline = mesh.group("pipeline"), .data = mesh.group("data")};
+  comm::Mesh mesh(context, {{"pp", stages}, {"dp", replicas}});
+  return {.pipeline = mesh.group("pp"), .data = mesh.group("dp")};
 }
 
 std::vector<model::Layer> layers_for(const RunConfig& config, model::Model& model) {
@@ -213,7 +229,7 @@ std::vector<int> cuts_for(const RunConfig& config, comm::Context& context,
   const std::string& partition = config.parallel.partition;
   if (!is_cut(config) || partition == "parameters") return {};
   const int stages = program_of(config).num_stages;
-  if (partition == "uniform") return uniform_cuts(static_cast<int>(layers.size()), stages);
+  if (partition == "uniform") return uniform_cuts(layers.size(), stages);
   at::Tensor cuts = at::zeros({stages - 1}, at::kLong);
   if (context.is_main()) {
     const std::vector<plan::Layer> profile = profile_layers(layers, microbatch_of(config, context, data));

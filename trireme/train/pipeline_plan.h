@@ -31,8 +31,11 @@ int num_microbatches(const RunConfig& config);
 bool finishes_in_order(const RunConfig& config);
 
 /// Throws InvalidArgument, with rank and action, when the ranks of a pipeline cannot run their program, or
-/// when `model` has too few layers for it. Not collective.
-void check_pipeline(const RunConfig& config, model::Model& model);
+/// not with the rest of the configuration. Not collective.
+void check_program(const RunConfig& config);
+
+/// Throws InvalidArgument when `model` cannot be cut, or has too few layers for the program. Not collective.
+void check_layers(const RunConfig& config, model::Model& model);
 
 /// Ranks of one pipeline are parallel.data apart: rank = stage * replicas + replica. Collective.
 parallel::PipelineGroups make_pipeline_groups(const RunConfig& config, comm::Context& context);

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/train/internal/config_keys.h"
+#include "trireme/train/pipeline_plan.h"
 
 namespace trireme::train {
 namespace {
@@ -18,6 +19,14 @@ constexpr std::array<std::string_view, 15> kFixedKeys{
     "data.augment", "data.crop_padding", "model.name",         "model.hidden",    "model.layers",
     "model.heads",  "model.width",       "train.global_batch", "train.precision", "optimizer.name"};
 
+/// Stale gradients are another algorithm: losses, and learning rates that work, are not those of the other
+/// kind.
+std::string updates_in_words(const RunConfig& config) {
+  if (config.parallel.pipeline == 1) return "one stage, which updates at the end of a step";
+  return text("parallel.schedule = \"", config.parallel.schedule, "\", whose stages update ",
+              is_asynchronous(config) ? "while micro-batches are under way" : "at the end of a step");
+}
+
 void check_same_run(const RunConfig& config, const checkpoint::TrainingCheckpoint& checkpoint) {
   const RunConfig before = parse_run_config(checkpoint.config, "the checkpoint's configuration");
   for (const ConfigKey& key : config_key_table()) {
@@ -26,6 +35,9 @@ void check_same_run(const RunConfig& config, const checkpoint::TrainingCheckpoin
     require(was == is, "cannot resume run '", config.run.name, "' from step ", checkpoint.step, ": ",
             key.name, " was ", was, " and is now ", is, "; set it back, or start a fresh run");
   }
+  require(is_asynchronous(before) == is_asynchronous(config), "cannot resume run '", config.run.name,
+          "' from step ", checkpoint.step, ": it was trained by ", updates_in_words(before),
+          " and would go on by ", updates_in_words(config), "; set it back, or start a fresh run");
 }
 
 constexpr const char* kProgress = "run/progress";

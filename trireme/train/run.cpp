@@ -234,6 +234,7 @@ void check_same_config(const RunConfig& config, comm::Context& context) {
 
 RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
   check_same_config(config, context);
+  check_plan(config, context.world_size());
   const data::DataSource data =
       data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
   check_run_config(config, context.world_size(), data);

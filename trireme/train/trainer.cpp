@@ -51,13 +51,19 @@ void take_weights(const RunConfig& config, const comm::Context& context, model::
   for (const auto& [name, tensor] : ours) at::Tensor(tensor).copy_(found.at(name));
 }
 
+/// Nothing is trained that the plan does not allow.
+std::shared_ptr<model::Model> checked(const RunConfig& config, const comm::Context& context,
+                                      const data::DataSource& data, std::shared_ptr<model::Model> own) {
+  check_run_config(config, context.world_size(), data);
+  return own ? checked_model(std::move(own), config, data) : make_checked_model(config, data);
+}
+
 /// The model with the values that all ranks begin with: those of rank 0.
 std::shared_ptr<model::Model> prepared(const RunConfig& config, comm::Context& context,
                                        std::shared_ptr<model::Model> model) {
   take_weights(config, context, *model);
   // Replicas of a stage get the values of the first one; stages have to come from one rank, too.
   if (config.parallel.pipeline > 1) parallel::broadcast_module(context.world(), *model);
-  model->train();
   return model;
 }
 
@@ -72,6 +78,9 @@ void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) 
 
 /// Summed over the targets. One row of logits per target: per sample, or per token of a text.
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
+  require(output.dim() >= 2 && output.numel() / output.size(-1) == target.numel(),
+          "the model makes logits of shape ", output.sizes(), " for ", target.numel(), " targets of shape ",
+          target.sizes(), "; expected a row of logits for each target");
   const at::Tensor logits = output.to(at::kFloat).flatten(0, -2);
   return at::cross_entropy_loss(logits, target.flatten(), {}, at::Reduction::Sum);
 }
@@ -81,7 +90,7 @@ StepReports make_reports(const RunConfig& config, comm::Context& context) {
   if (!is_asynchronous(config)) return StepReports(context.world());
   std::vector<int> everybody(static_cast<std::size_t>(context.world_size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  return StepReports(*context.new_group(everybody, "reports"), context.world_size());
+  return StepReports(*context.new_group(everybody, context.free_group_name("reports")), context.world_size());
 }
 
 optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
@@ -102,8 +111,7 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
     : config_(config),
       context_(context),
       data_(data),
-      model_(prepared(config, context,
-                      own ? checked_model(std::move(own), data) : make_checked_model(config, data))),
+      model_(prepared(config, context, checked(config, context, data, std::move(own)))),
       groups_(make_pipeline_groups(config, context)),
       layers_(layers_for(config, *model_)),
       pipeline_(context, groups_, layers_, options_of_pipeline()),
@@ -255,6 +263,7 @@ Evaluation Trainer::evaluate() {
   context_.status().set_action(text("step ", step_, ": evaluation"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "evaluation", "evaluation",
                                    {"step", step_});
+  require(data_.test != nullptr, "data set ", data_.name, " has no second split to evaluate on");
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
   const int replica = groups_.data ? groups_.data->rank() : 0,

@@ -34,8 +34,9 @@ namespace trireme::train {
 class Trainer {
  public:
   /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same. With
-  /// `own`, that model is trained, from the values that rank 0's has, and the configuration's is not made.
-  /// `context` and `data` outlive it. Throws InvalidArgument, CommError.
+  /// `own`, that model is trained, from the values that rank 0's has, and the configuration's is not made;
+  /// its modules stay in the modes, training or evaluation, that their owner puts them into. Refuses what the
+  /// command line refuses. `context` and `data` outlive it. Throws InvalidArgument, CommError, DataError.
   Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
           std::shared_ptr<model::Model> own = nullptr);
 

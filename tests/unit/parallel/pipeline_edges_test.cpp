@@ -139,11 +139,11 @@ TEST(PipelineEdges, ReplicasReduceTheGradientsOfStagesWithSkips) {
   Gradients found;
   std::mutex mutex;
   comm::run_ranks_as_threads(4, [&](comm::Context& context) {
-    comm::Mesh mesh(context, {{"pipeline", 2}, {"data", 2}});
+    comm::Mesh mesh(context, {{"pp", 2}, {"dp", 2}});
     const auto model = test::make_unet();
-    Pipeline pipe(context, {.pipeline = mesh.group("pipeline"), .data = mesh.group("data")}, model->layers(),
+    Pipeline pipe(context, {.pipeline = mesh.group("pp"), .data = mesh.group("dp")}, model->layers(),
                   {.num_microbatches = kMicrobatches / 2});
-    const int half = mesh.group("data").rank();
+    const int half = mesh.group("dp").rank();
     const auto part = [&](const at::Tensor& batch) { return batch.chunk(2)[static_cast<std::size_t>(half)]; };
     pipe.step(part(model->input(kSamples)), part(model->target(kSamples)), mean_square);
     const std::lock_guard lock(mutex);

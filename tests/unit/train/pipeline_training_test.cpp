@@ -397,5 +397,55 @@ TEST_F(PipelineRuns, AProgramFromAFileIsCheckedAndRun) {
               ThrowsMessage<InvalidArgument>(HasSubstr("own.csv")));
 }
 
+TEST_F(PipelineRuns, AProgramWithActionsThatNobodyWouldCarryOutIsRefusedWithTheReason) {
+  const auto refused = [&](const std::string& csv, const std::string& action, const std::string& reason) {
+    write_file_atomic(folder_ / "own.csv", csv);
+    RunConfig own = config("own", 2);
+    own.parallel.schedule = (folder_ / "own.csv").string();
+    own.parallel.microbatches = 0;
+    for (const bool in_a_run : {false, true}) {
+      EXPECT_THAT(
+          [&] { in_a_run ? (void)run(2, own) : check_run_config(own, 2); },
+          ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("own.csv"), HasSubstr(action), HasSubstr(reason))));
+    }
+  };
+  refused("0UNSHARD,0F0,0B0,0RESHARD\n1F0,1B0\n", "0UNSHARD", "gathers");
+  refused("0F0,0RECOMPUTE0,0B0\n1F0,1B0\n", "0RECOMPUTE0", "parallel.recompute = true");
+}
+
+TEST_F(PipelineRuns, AProgramThatRecomputesRunsWhereActivationsAreDropped) {
+  write_file_atomic(folder_ / "own.csv", "0F0,0RECOMPUTE0,0B0\n1F0,1B0\n");
+  RunConfig own = config("own", 2);
+  own.parallel.schedule = (folder_ / "own.csv").string();
+  own.parallel.microbatches = 0;
+  own.parallel.recompute = true;
+  own.train.accumulation = 4;
+  EXPECT_EQ(run(2, own).weights_xxh3, run(1, config("serial", 1)).weights_xxh3);
+}
+
+TEST_F(PipelineRuns, AResumeRefusesAChangeBetweenScheduleKindsThatUpdateInTheMiddleAndAtTheEnd) {
+  const auto of = [&](const std::string& name, const std::string& schedule, int stages, std::int64_t steps) {
+    RunConfig config = PipelineRuns::config(name, stages);
+    config.parallel.schedule = schedule;
+    config.parallel.microbatches = 0;
+    config.train.clip_norm = 0;
+    config.train.accumulation = 1;
+    config.train.max_steps = steps;
+    return config;
+  };
+  const auto refused = [&](const RunConfig& config, int ranks, const char* was, const char* is) {
+    EXPECT_THAT(
+        [&] { run(ranks, config, RunStart::kResume); },
+        ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("cannot resume run"), HasSubstr(was), HasSubstr(is))));
+  };
+  run(2, of("middle", "pipedream", 2, 4));
+  refused(of("middle", "1f1b", 2, 8), 2, "pipedream", "1f1b");
+  refused(of("middle", "pipedream", 1, 8), 1, "pipedream", "one stage");
+  EXPECT_EQ(run(2, of("middle", "pipedream-2bw", 2, 8), RunStart::kResume).steps, 8);
+  run(2, of("end", "1f1b", 2, 4));
+  refused(of("end", "pipedream", 2, 8), 2, "1f1b", "pipedream");
+  EXPECT_EQ(run(2, of("end", "gpipe", 2, 8), RunStart::kResume).steps, 8);
+}
+
 }  // namespace
 }  // namespace trireme::train

@@ -1,6 +1,7 @@
 #include "trireme/train/trainer.h"
 
 #include <gmock/gmock.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cmath>
 #include <csignal>
@@ -325,25 +326,57 @@ TEST(Snapshot, SharesParametersAndKeepsBuffersAsTheyAre) {
   });
 }
 
+/// Behind its first sample, which is looked at before the first step, one with a class that is none.
+class LateClass : public data::Dataset {
+ public:
+  explicit LateClass(std::shared_ptr<const data::Dataset> inner) : inner_(std::move(inner)) {}
+  std::int64_t size() const override { return inner_->size(); }
+  data::Example get(std::int64_t index) const override {
+    data::Example example = inner_->get(index);
+    example.target.fill_(index == 5 ? 3 : 0);
+    return example;
+  }
+
+ private:
+  std::shared_ptr<const data::Dataset> inner_;
+};
+
 TEST(Trainer, ALabelBeyondTheModelsClassesIsADataErrorThatNamesSampleAndClass) {
   data::DataSource data = small_data();
-  data.num_classes = 3;  // the samples have four
+  data.train = std::make_shared<LateClass>(data.train);
+  data.test = std::make_shared<LateClass>(data.test);
+  data.num_classes = 3;
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Trainer trainer(small_config(), context, data);
-    EXPECT_THAT([&] { trainer.step(); },
-                testing::ThrowsMessage<DataError>(testing::ContainsRegex("sample [0-9]+ .*class 3.*0 to 2")));
-    EXPECT_THAT([&] { trainer.evaluate(); },
-                testing::ThrowsMessage<DataError>(testing::ContainsRegex("sample [0-9]+ .*class 3.*0 to 2")));
+    const auto names_it =
+        testing::ThrowsMessage<DataError>(testing::ContainsRegex("sample 5 .*class 3.*0 to 2"));
+    EXPECT_THAT(
+        [&] {
+          while (!trainer.finished()) trainer.step();
+        },
+        names_it);
+    EXPECT_THAT([&] { trainer.evaluate(); }, names_it);
   });
 }
 
+/// Two rows of logits for each sample.
+class TwoRows : public model::Model {
+ public:
+  TwoRows() { linear_ = register_module("linear", torch::nn::Linear(36, 8)); }
+  at::Tensor forward(const at::Tensor& input) override {
+    return linear_->forward(input.flatten(1)).reshape({-1, 2, 4});
+  }
+
+ private:
+  torch::nn::Linear linear_ = nullptr;
+};
+
 TEST(Trainer, AModelWhoseOutputsAreNotTheTargetsIsRefused) {
-  data::DataSource data = small_data();
-  data.targets_per_sample = 5;
+  const data::DataSource data = small_data();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
-    EXPECT_THAT([&] { Trainer(small_config(), context, data); },
-                testing::ThrowsMessage<InvalidArgument>(
-                    testing::AllOf(HasSubstr("\"mlp\""), HasSubstr("\"small\""), HasSubstr("5 targets"))));
+    EXPECT_THAT([&] { Trainer(small_config(), context, data, std::make_shared<TwoRows>()); },
+                testing::ThrowsMessage<InvalidArgument>(testing::AllOf(
+                    HasSubstr("TwoRows"), HasSubstr("\"small\""), HasSubstr("1 targets of 4 classes"))));
   });
 }
 

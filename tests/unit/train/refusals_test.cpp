@@ -1,0 +1,215 @@
+// Whatever the command line refuses before it starts a rank, a Trainer and run_training() refuse as well when
+// a program of one's own makes them: the checks belong to the plan, not to who asks.
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/text.h"
+#include "trireme/train/internal/config_keys.h"
+#include "trireme/train/run.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+struct Refusal {
+  const char* name;
+  int ranks;
+  void (*change)(RunConfig&);
+  const char* message;
+};
+
+std::ostream& operator<<(std::ostream& out, const Refusal& row) { return out << row.name; }
+
+void pipedream(RunConfig& config) {
+  config.parallel.pipeline = 2;
+  config.parallel.schedule = "pipedream";
+}
+
+const Refusal kRefusals[] = {
+    {"NoSuchNumberOfReplicas", 2, [](RunConfig& c) { c.parallel.data = 3; },
+     "parallel.data = 3 needs as many ranks, found 2"},
+    {"StagesThatDoNotFitTheRanks", 3, [](RunConfig& c) { c.parallel.pipeline = 2; }, "does not fit 3 ranks"},
+    {"ABatchTooSmallForItsParts", 2, [](RunConfig& c) { c.train.accumulation = 33; },
+     "cannot be split over 2 ranks x train.accumulation = 33"},
+    {"ABatchTooSmallForMicrobatches", 2,
+     [](RunConfig& c) {
+       c.parallel.pipeline = 2;
+       c.parallel.microbatches = 65;
+     },
+     "it needs at least 65 samples"},
+    {"AnUnknownSchedule", 2,
+     [](RunConfig& c) {
+       c.parallel.pipeline = 2;
+       c.parallel.schedule = "1f2b";
+     },
+     "did you mean '1f1b'?"},
+    {"MoreStagesThanLayers", 2,
+     [](RunConfig& c) {
+       c.parallel.pipeline = 2;
+       c.parallel.schedule = "interleaved-1f1b";
+       c.parallel.chunks = 9;
+     },
+     "18 stages, the model only 2 layers"},
+    {"PipedreamWithClipping", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.train.clip_norm = 1;
+     },
+     "train.clip_norm = 1"},
+    {"PipedreamWithLossScaling", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.train.precision = "fp16";
+     },
+     "loss scale"},
+    {"PipedreamWithSkippedSteps", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.train.non_finite = "skip";
+     },
+     "leave a step out"},
+    {"PipedreamWithRounds", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.train.accumulation = 2;
+     },
+     "flush"},
+    {"PipedreamSideBySide", 4, [](RunConfig& c) { pipedream(c); }, "cannot share gradients"},
+    {"PipedreamWithATimeline", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.run.timeline = "t.html";
+     },
+     "use run.trace"},
+    {"RoundRobin", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.parallel.schedule = "1f1b-rr";
+     },
+     "different rates"},
+    {"VerticalSyncOfAScheduleWithout", 2,
+     [](RunConfig& c) {
+       c.parallel.pipeline = 2;
+       c.parallel.vertical_sync = true;
+     },
+     "vertical sync is for pipedream"},
+    {"AWarmUpLongerThanTheRun", 1, [](RunConfig& c) { c.learning_rate.warmup_steps = 5000; },
+     "lr.warmup_steps = 5000 is longer than the run"},
+    {"ALearningRateWithoutItsSteps", 1, [](RunConfig& c) { c.learning_rate.schedule = "step"; },
+     "period_steps"},
+    {"TraceStepsWithoutATrace", 1, [](RunConfig& c) { c.run.trace_steps = "5:7"; },
+     "limits a trace, but none is asked for"},
+    {"TraceStepsThatAreNoSpan", 1,
+     [](RunConfig& c) {
+       c.run.trace = "t.json";
+       c.run.trace_steps = "7";
+     },
+     "no span of steps"},
+    {"ALossScaleOutsideItsBounds", 1,
+     [](RunConfig& c) {
+       c.train.precision = "fp16";
+       c.scaler.initial = 2 * c.scaler.most;
+     },
+     "not between scaler.least"},
+    {"AModelThatCannotTakeTheData", 1, [](RunConfig& c) { c.model.name = "gpt"; },
+     "cannot take data.name = \"synthetic\""},
+};
+
+class Refused : public testing::TestWithParam<Refusal> {
+ protected:
+  RunConfig config() const {
+    RunConfig config;
+    config.run.folder = folder_.path().string();
+    config.data.name = "synthetic";
+    config.model.hidden = {8};
+    config.train.global_batch = 64;
+    config.train.max_steps = 2;
+    GetParam().change(config);
+    return config;
+  }
+  template <class Body>
+  void expect_refusal(const Body& body) const {
+    EXPECT_THAT(body, ThrowsMessage<InvalidArgument>(HasSubstr(GetParam().message)));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path())) << "a refused run leaves nothing behind";
+  }
+  test::TemporaryFolder folder_;
+};
+
+TEST_P(Refused, ByTheCommandLine) {
+  expect_refusal([&] { check_run_config(config(), GetParam().ranks); });
+}
+
+TEST_P(Refused, ByATrainer) {
+  const RunConfig refused = config();
+  const data::DataSource data = data::open_data(refused.data);
+  expect_refusal([&] {
+    comm::run_ranks_as_threads(
+        GetParam().ranks, [&](comm::Context& context) { const Trainer trainer(refused, context, data); });
+  });
+}
+
+TEST_P(Refused, ByARunOfAProgram) {
+  const RunConfig refused = config();
+  expect_refusal([&] {
+    comm::run_ranks_as_threads(GetParam().ranks,
+                               [&](comm::Context& context) { run_training(refused, context); });
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, Refused, testing::ValuesIn(kRefusals),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+/// A value that the key does not allow, as the type that it holds; nothing where everything is allowed.
+std::optional<ConfigValue> not_allowed(const ConfigKey& key) {
+  const Allowed& allowed = key.allowed;
+  const ConfigValue held = key.get({});
+  const double number = std::isfinite(allowed.least)   ? allowed.least - 1
+                        : std::isfinite(allowed.above) ? allowed.above
+                        : std::isfinite(allowed.below) ? allowed.below
+                        : std::isfinite(allowed.most)  ? allowed.most + 1
+                                                       : std::nan("");
+  const bool is_bounded = !std::isnan(number);
+  if (std::holds_alternative<std::int64_t>(held) && is_bounded)
+    return ConfigValue(static_cast<std::int64_t>(number));
+  if (std::holds_alternative<double>(held) && is_bounded) return ConfigValue(number);
+  if (std::holds_alternative<std::vector<std::int64_t>>(held) && is_bounded)
+    return ConfigValue(std::vector{static_cast<std::int64_t>(number)});
+  const bool is_limited = allowed.names || allowed.single_path_component;
+  if (std::holds_alternative<std::string>(held) && is_limited) return ConfigValue(std::string("no/name"));
+  if (std::holds_alternative<std::vector<std::string>>(held) && is_limited)
+    return ConfigValue(std::vector<std::string>{"no/name"});
+  return std::nullopt;
+}
+
+TEST(RefusedValues, OfEveryKeyAreRefusedByATrainerToo) {
+  const RunConfig sound = [] {
+    RunConfig config;
+    config.data.name = "synthetic";
+    return config;
+  }();
+  const data::DataSource data = data::open_data(sound.data);
+  int num_keys = 0;
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    for (const ConfigKey& key : config_key_table()) {
+      const std::optional<ConfigValue> value = not_allowed(key);
+      if (!value) continue;
+      ++num_keys;
+      RunConfig config = sound;
+      key.set(config, *value);
+      EXPECT_THAT([&] { const Trainer trainer(config, context, data); },
+                  ThrowsMessage<InvalidArgument>(HasSubstr(key.name + " = ")))
+          << key.name;
+    }
+  });
+  EXPECT_GT(num_keys, 40);
+}
+
+}  // namespace
+}  // namespace trireme::train
