@@ -16,6 +16,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/schedule/timeline_page.h"
+#include "trireme/train/convolutions.h"
 
 namespace {
 
@@ -36,7 +37,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--schedule", sweep.schedule);
   app.add_option("--report", arguments.report);
   app.add_option("--timeline", arguments.timeline);
-  app.add_flag("!--no-convolution-rule", sweep.convolution_rule);
+  app.add_option("--convolution", sweep.convolution)->check(CLI::IsMember(train::convolution_names()));
   app.add_flag("--json", arguments.json);
   app.add_flag("--smoke", arguments.smoke);
 }

@@ -22,8 +22,10 @@
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
 #include "trireme/comm/context.h"
+#include "trireme/model/convolution_scope.h"
 #include "trireme/model/model.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/convolution_agreement.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 
 namespace {
@@ -94,6 +96,7 @@ int main(int argc, char** argv) try {
   keep_freed_memory();
   const auto context = comm::Context::from_environment({.backend = backend, .torch_threads = 1});
   const Workload work = workload_of(model);
+  const model::ConvolutionScope convolutions(parallel::measured_convolutions(*context));
   const bool alone = context->world_size() == 1, interleaved = schedule.starts_with("interleaved");
   const std::vector<int> cuts = interleaved ? work.cuts : std::vector{work.cuts[1]};
   parallel::Pipeline pipe(*context, work.layers,

@@ -20,7 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/host.h"
-#include "trireme/model/convolution_rule.h"
+#include "trireme/model/convolution_scope.h"
 #include "trireme/model/model.h"
 #include "trireme/parallel/pipeline/internal/stage.h"
 
@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   keep_freed_memory();  // as in a rank
-  model::follow_convolution_rule();
+  const model::ConvolutionScope convolutions(model::ConvolutionChoice::onednn());
   for (const Workload& work : workloads())
     std::cout << measure(work, smoke ? 1 : rounds) << "\n" << std::flush;
   return 0;

@@ -21,8 +21,10 @@
 #include "bench/seconds_of.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
+#include "trireme/model/convolution_scope.h"
 #include "trireme/model/model.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/convolution_agreement.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/train/precision.h"
 #include "trireme/train/run_config.h"
@@ -93,6 +95,7 @@ int main(int argc, char** argv) try {
 
   const auto context = comm::Context::from_environment({.backend = backend, .torch_threads = 1});
   const Workload work = workload_of(model);
+  const model::ConvolutionScope convolutions(parallel::measured_convolutions(*context));
   DistributedDataParallel ddp(*context, work.module);
   optim::NamedTensors parameters;
   for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());

@@ -35,7 +35,7 @@ struct BenchArguments {
       {"--splits", "N,...", "Images of a micro-batch (default: 1,3,5,8,10,12,20,40,60)"},
       {"--repeats", "N", "Passes over all of them (default: 5)"},
       {"--schedule", "NAME", "A schedule of two stages (default: 1f1b)"},
-      {"--no-convolution-rule", nullptr, "Small convolutions take the kernel that ATen chooses"},
+      {"--convolution", "NAME", "Kernels of small convolutions: auto, aten, onednn (default: auto)"},
       {"--report", "FILE", "The page with table and figures (default: report.html)"},
       {"--timeline", "FILE", "Also a page with planned and measured actions of the best split"},
       {"--json", nullptr, "JSON on standard output instead of the table"}};
@@ -77,6 +77,10 @@ void check(const PassedOption& option) {
   const std::string_view name = option.name;
   if (name == "--splits") check_splits(option.value);
   if (name == "--schedule") schedule::find_schedule(option.value);
+  if (name == "--convolution") {
+    require(option.value == "auto" || option.value == "aten" || option.value == "onednn",
+            "--convolution is '", option.value, "'; expected auto, aten or onednn");
+  }
   if (name == "--report" || name == "--timeline") check_folder_of(option);
 }
 

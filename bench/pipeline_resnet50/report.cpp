@@ -92,7 +92,7 @@ std::vector<std::string> cells_of(const Way& way, const Way& single) {
 std::string what_was_done(const SweepOptions& options) {
   return text("ResNet-50 cut behind layer2, batch ", options.batch, " of ", options.image_size, "x",
               options.image_size, " images, MSE, SGD; two ranks of one thread, schedule ", options.schedule,
-              ", convolution rule ", options.convolution_rule ? "on" : "off", "; ", options.repeats,
+              ", convolutions ", options.convolution, "; ", options.repeats,
               options.repeats == 1 ? " pass," : " passes, median (smallest-largest)");
 }
 
@@ -173,7 +173,7 @@ std::string report_json(const SweepOptions& options, const std::vector<Way>& way
                                  {"batch", options.batch},
                                  {"image_size", options.image_size},
                                  {"schedule", options.schedule},
-                                 {"convolution_rule", options.convolution_rule},
+                                 {"convolution", options.convolution},
                                  {"passes", options.repeats},
                                  {"machine", nlohmann::ordered_json::object()},
                                  {"results", nlohmann::ordered_json::array()}};

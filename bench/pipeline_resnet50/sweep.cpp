@@ -13,10 +13,12 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/clock_offset.h"
+#include "trireme/model/convolution_scope.h"
 #include "trireme/model/model.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/parallel/pipeline/timed_actions.h"
+#include "trireme/train/convolutions.h"
 
 namespace trireme::bench {
 namespace {
@@ -51,6 +53,13 @@ double ideal_of(const schedule::Program& program, const schedule::Costs& costs,
   return last_s;
 }
 
+model::ConvolutionChoice choice_of(const SweepOptions& options, comm::Context& context,
+                                   const model::Model& model) {
+  train::RunConfig config;
+  config.train.convolution = options.convolution;
+  return train::convolutions_for(config, context, model);
+}
+
 class Sweep {
  public:
   Sweep(comm::Context& context, const SweepOptions& options)
@@ -59,6 +68,7 @@ class Sweep {
         first_clock_(comm::measure_clock_offset(context.world(), now_ns)),
         model_(model::make_model({.name = "resnet50"}, {3, options.image_size, options.image_size}, kClasses,
                                  /*seed=*/1)),
+        convolutions_(choice_of(options, context, *model_)),
         images_(at::randn({options.batch, 3, options.image_size, options.image_size})),
         targets_(at::zeros({options.batch, kClasses})) {
     targets_.scatter_(1, at::randint(kClasses, {options.batch, 1}, at::kLong), 1);
@@ -103,10 +113,8 @@ class Sweep {
     if (!schedule.empty()) {
       entry.pipe = std::make_unique<parallel::Pipeline>(
           context_, model_->layers(),
-          parallel::PipelineOptions{.schedule = schedule,
-                                    .num_microbatches = num_microbatches,
-                                    .cuts = {kFirstLayerBehindLayer2},
-                                    .convolution_rule = options_.convolution_rule});
+          parallel::PipelineOptions{
+              .schedule = schedule, .num_microbatches = num_microbatches, .cuts = {kFirstLayerBehindLayer2}});
       entry.way.program = entry.pipe->program();
     }
     entry.optimizer =
@@ -171,6 +179,7 @@ class Sweep {
   const telemetry::ClockSample first_clock_;
   telemetry::Trace trace_;
   std::shared_ptr<model::Model> model_;
+  const model::ConvolutionScope convolutions_;  ///< of all ways
   at::Tensor images_, targets_;
   std::vector<Entry> entries_;
 };

@@ -17,7 +17,7 @@ struct SweepOptions {
   std::vector<int> splits = {1, 3, 5, 8, 10, 12, 20, 40, 60};
   int repeats = 5;
   std::string schedule = "1f1b";
-  bool convolution_rule = true;
+  std::string convolution = "auto";  ///< a name of train::convolution_names()
 };
 
 struct Spread {

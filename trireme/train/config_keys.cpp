@@ -8,6 +8,7 @@
 #include "trireme/base/text.h"
 #include "trireme/data/transform.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/train/convolutions.h"
 
 namespace trireme::train {
 namespace {
@@ -104,8 +105,11 @@ std::vector<ConfigKey> make_table() {
           {.names = precision_names}),
       key("train.clip_norm", &C::train, &Train::clip_norm,
           "largest 2-norm of all gradients together; 0: no clipping", zero_up),
-      key("train.convolution_rule", &C::train, &Train::convolution_rule,
-          "small convolutions on one thread take the faster kernel"),
+      key("train.convolution", &C::train, &Train::convolution,
+          "kernels of small convolutions on one thread: what is faster on rank 0's machine, ATen's own "
+          "choice, "
+          "or oneDNN's",
+          {.names = convolution_names}),
       key("train.non_finite", &C::train, &Train::non_finite,
           "gradients that are no numbers: stop the run, or skip the step; fp16 always skips",
           {.names =

@@ -141,7 +141,6 @@ parallel::PipelineOptions pipeline_options(const RunConfig& config) {
       .num_rounds = static_cast<int>(config.train.accumulation),
       .vertical_sync = config.parallel.vertical_sync,
       .recompute = config.parallel.recompute,
-      .convolution_rule = config.train.convolution_rule,
       .data_parallel = {
           .bucket_mib = config.parallel.bucket_mib,
           .first_bucket_mib = std::min(1.0, config.parallel.bucket_mib),

@@ -14,10 +14,11 @@ namespace trireme::train {
 namespace {
 
 /// Keys that a resumed run may not change: it would go on with other numbers, or none at all.
-constexpr std::array<std::string_view, 15> kFixedKeys{
-    "run.seed",     "data.name",         "data.block",         "data.image_size", "data.undecodable",
-    "data.augment", "data.crop_padding", "model.name",         "model.hidden",    "model.layers",
-    "model.heads",  "model.width",       "train.global_batch", "train.precision", "optimizer.name"};
+constexpr std::array<std::string_view, 16> kFixedKeys{
+    "run.seed",           "data.name",       "data.block",        "data.image_size",
+    "data.undecodable",   "data.augment",    "data.crop_padding", "model.name",
+    "model.hidden",       "model.layers",    "model.heads",       "model.width",
+    "train.global_batch", "train.precision", "train.convolution", "optimizer.name"};
 
 /// Stale gradients are another algorithm: losses, and learning rates that work, are not those of the other
 /// kind.

@@ -1,6 +1,7 @@
 #include "trireme/train/trainer.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -11,7 +12,9 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/tensor_match.h"
 #include "trireme/checkpoint/weights_file.h"
+#include "trireme/model/convolution_scope.h"
 #include "trireme/parallel/data/broadcast.h"
+#include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/pipeline_plan.h"
@@ -93,6 +96,14 @@ StepReports make_reports(const RunConfig& config, comm::Context& context) {
   return StepReports(*context.new_group(everybody, context.free_group_name("reports")), context.world_size());
 }
 
+/// One row per kind of plane.
+at::Tensor state_of(const model::ConvolutionChoice& choice) {
+  at::Tensor state = at::empty({model::ConvolutionChoice::kNumPlanes, 2}, at::kLong);
+  auto* next = state.data_ptr<std::int64_t>();
+  for (const auto& of_plane : choice.least_batch) next = std::copy(of_plane.begin(), of_plane.end(), next);
+  return state;
+}
+
 optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
   optim::NamedTensors gradients;
   for (const auto& [name, parameter] : parameters) gradients.emplace_back(name, parameter.grad());
@@ -112,6 +123,8 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
       context_(context),
       data_(data),
       model_(prepared(config, context, checked(config, context, data, std::move(own)))),
+      convolutions_found_(convolutions_for(config, context, *model_)),
+      convolutions_(state_of(convolutions_found_)),
       groups_(make_pipeline_groups(config, context)),
       layers_(layers_for(config, *model_)),
       pipeline_(context, groups_, layers_, options_of_pipeline()),
@@ -127,7 +140,18 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
   if (config.train.ema_decay > 0) average_.emplace(parameters_, config.train.ema_decay);
 }
 
+/// Read at every use: whoever restores the state restores the choice.
+model::ConvolutionChoice Trainer::convolutions() const {
+  model::ConvolutionChoice choice;
+  const auto* next = convolutions_.const_data_ptr<std::int64_t>();
+  for (auto& of_plane : choice.least_batch) {
+    for (std::int64_t& least : of_plane) least = *next++;
+  }
+  return choice;
+}
+
 parallel::PipelineOptions Trainer::options_of_pipeline() {
+  const model::ConvolutionScope convolutions_of_the_profile(convolutions());
   parallel::PipelineOptions options = pipeline_options(config_);
   options.cuts = cuts_for(config_, context_, layers_, data_);
   options.update = [this] { update(); };
@@ -135,6 +159,7 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
 }
 
 std::optional<StepReport> Trainer::step(int stop_signal) {
+  const model::ConvolutionScope convolutions_of_the_step(convolutions());
   telemetry::TraceBuffer* trace = telemetry::main_of(context_.trace());
   if (trace != nullptr) trace->trace().begin_step(step_ + 1);
   const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
@@ -260,6 +285,7 @@ checkpoint::TensorMap Trainer::model_state() const {
 }
 
 Evaluation Trainer::evaluate() {
+  const model::ConvolutionScope convolutions_of_it(convolutions());
   context_.status().set_action(text("step ", step_, ": evaluation"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "evaluation", "evaluation",
                                    {"step", step_});
@@ -281,12 +307,20 @@ std::map<std::string, at::Tensor> Trainer::state() {
     for (const auto& [name, tensor] : part) state.emplace(prefix + name, tensor);
   };
   add("lr/", learning_rate_->state());
+  state.emplace("convolutions/least_batch", convolutions_);
   if (scaler_) add("scaler/", scaler_->state());
   if (average_) add("ema/", average_->state());
   return state;
 }
 
 void Trainer::seek(std::int64_t step) {
+  if (const model::ConvolutionChoice restored = convolutions();
+      context_.is_main() && restored != convolutions_found_) {
+    context_.log().info("small convolutions: ", describe(restored),
+                        ", as the run began, so that its numbers "
+                        "stay; this machine would take ",
+                        describe(convolutions_found_));
+  }
   step_ = step;
   loader_.seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());
 }

@@ -18,6 +18,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/loader.h"
+#include "trireme/model/convolution_choice.h"
 #include "trireme/model/model.h"
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/loss_scaler.h"
@@ -89,8 +90,8 @@ class Trainer {
   checkpoint::TensorMap model_state() const;
   const parallel::Pipeline& pipeline() const { return pipeline_; }
   /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/",
-  /// "scaler/" and "ema/" that of the learning rate, the loss scaler and the moving average. Shared, not
-  /// copied: restore it in place.
+  /// "scaler/", "ema/" and "convolutions/" that of the learning rate, the loss scaler and the moving average,
+  /// and the choice of kernels. Shared, not copied: restore it in place.
   std::map<std::string, at::Tensor> state();
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loader_.waited_s(); }
@@ -98,6 +99,7 @@ class Trainer {
 
  private:
   parallel::PipelineOptions options_of_pipeline();
+  model::ConvolutionChoice convolutions() const;
   void run_step();
   void advance_stream();
   void start_stream();
@@ -116,6 +118,8 @@ class Trainer {
   comm::Context& context_;
   const data::DataSource& data_;
   std::shared_ptr<model::Model> model_;
+  const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
+  at::Tensor convolutions_;                            ///< the choice in use: least_batch of it, as state
   parallel::PipelineGroups groups_;
   std::vector<model::Layer> layers_;
   parallel::Pipeline pipeline_;

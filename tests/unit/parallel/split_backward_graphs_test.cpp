@@ -6,7 +6,7 @@
 #include <map>
 
 #include "tests/unit/parallel/stage_layers.h"
-#include "trireme/model/convolution_rule.h"
+#include "trireme/model/convolution_scope.h"
 #include "trireme/model/model.h"
 #include "trireme/parallel/pipeline/internal/stage.h"
 
@@ -242,14 +242,12 @@ void expect_same(const Outcome& found, const Outcome& expected) {
 
 class EveryGraph : public testing::TestWithParam<std::tuple<Case, bool>> {
  protected:
-  void SetUp() override {
-    model::follow_convolution_rule();
-    at::set_num_threads(1);  // the rule is one for ranks of one thread
-  }
+  void SetUp() override { at::set_num_threads(1); }  // what the scope is about
   void TearDown() override { at::set_num_threads(threads_); }
 
  private:
   const int threads_ = at::get_num_threads();
+  const model::ConvolutionScope convolutions_{model::ConvolutionChoice::onednn()};
 };
 
 TEST_P(EveryGraph, HasTheGradientsOfAWholeBackwardBitByBit) {

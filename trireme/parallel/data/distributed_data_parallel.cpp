@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/model/convolution_rule.h"
 #include "trireme/parallel/data/internal/reducer.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
@@ -60,7 +59,6 @@ DistributedDataParallel::DistributedDataParallel(comm::Group group, std::shared_
 DistributedDataParallel::DistributedDataParallel(comm::Group group, Replica replica,
                                                  const DataParallelOptions& options) {
   check_replicas(group, replica, options);
-  if (options.convolution_rule) model::follow_convolution_rule();
   reducer_ = std::make_shared<Reducer>(std::move(group), std::move(replica), options);
   reducer_->broadcast_state(/*from=*/0);
   reducer_->attach();

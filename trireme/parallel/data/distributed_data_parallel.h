@@ -56,7 +56,6 @@ struct DataParallelOptions {
   bool broadcast_buffers = true;  ///< rank 0's buffers (batch norm statistics) to all after every reduction
   ReduceScale scale = ReduceScale::kMean;
   ReductionEnd end = ReductionEnd::kWithBackward;
-  bool convolution_rule = true;  ///< small convolutions take the faster kernel (model/convolution_rule.h)
   std::shared_ptr<CommHook> hook = nullptr;  ///< how a bucket is reduced; none: all-reduce as it is
 };
 

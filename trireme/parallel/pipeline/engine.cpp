@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
-#include "trireme/model/convolution_rule.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
 #include "trireme/telemetry/trace.h"
@@ -79,7 +78,6 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
                 telemetry::main_of(context.trace())),
       shapes_(group_, stages_, mine_) {
   check_same_pipeline(group_, this->program(), layers, stages_, options);
-  if (options.convolution_rule) model::follow_convolution_rule();
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     const std::vector<int>& ranks = stages_[i].ranks;
     if (std::find(ranks.begin(), ranks.end(), group_.rank()) != ranks.end())
@@ -107,7 +105,6 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
 /// In the order of the stages, on all ranks.
 void Engine::replicate(const comm::Group& data, DataParallelOptions options) {
   options.end = ReductionEnd::kOnRequest;
-  options.convolution_rule = false;  // followed already, if at all
   for (const auto& [number, stage] : mine_) {
     for (const model::Layer& layer : stage.layers()) {
       for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);

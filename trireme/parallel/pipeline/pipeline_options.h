@@ -31,7 +31,6 @@ struct PipelineOptions {
   /// Keeps only the inputs of a stage, and runs its forward again before its backward (GPipe's
   /// re-materialisation): less memory, a third more time. Dropout draws the same mask again.
   bool recompute = false;
-  bool convolution_rule = true;  ///< small convolutions take the faster kernel (model/convolution_rule.h)
   /// How the replicas of a stage reduce its gradients, where there are several pipelines.
   DataParallelOptions data_parallel = {};
   /// Called at the program's STEP, when all gradients of this rank are there. Null: the caller updates when

@@ -1,0 +1,175 @@
+#include "trireme/train/convolutions.h"
+
+#include <gmock/gmock.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdlib>
+#include <mutex>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/model/convolution_measurement.h"
+#include "trireme/model/initialise.h"
+#include "trireme/parallel/convolution_agreement.h"
+#include "trireme/train/recovery.h"
+#include "trireme/train/run.h"
+#include "trireme/train/verify.h"
+
+namespace trireme::train {
+namespace {
+
+using model::ConvolutionChoice;
+using testing::HasSubstr;
+using testing::Not;
+
+/// Planes of 2x2 and 1x1 convolutions between them.
+class SmallPlanes : public model::Model {
+ public:
+  SmallPlanes() {
+    register_module("first", first_);
+    register_module("small", small_);
+    register_module("last", last_);
+    initialise(/*seed=*/1);
+  }
+  at::Tensor forward(const at::Tensor& input) override {
+    return last_->forward(small_->forward(first_->forward(input)).relu().flatten(1));
+  }
+
+ private:
+  torch::nn::Conv2d first_{torch::nn::Conv2dOptions(1, 256, 14).stride(14)};
+  torch::nn::Conv2d small_{torch::nn::Conv2dOptions(256, 64, 1)};
+  torch::nn::Linear last_{64 * 4, 10};
+};
+
+/// Machines are caches of measurements: each test begins with an empty one of its own.
+class ConvolutionsOfARun : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    if (cache != nullptr) before_ = cache;
+    this_machine_measures(ConvolutionChoice{});
+  }
+  void TearDown() override {
+    before_.empty() ? ::unsetenv("XDG_CACHE_HOME") : ::setenv("XDG_CACHE_HOME", before_.c_str(), 1);
+  }
+
+  /// What a rank of one thread finds from now on.
+  void this_machine_measures(const ConvolutionChoice& choice) {
+    ::setenv("XDG_CACHE_HOME", (folder_ / text("machine", ++machines_)).c_str(), 1);
+    comm::run_ranks_as_threads(1,
+                               [&](comm::Context&) {
+                                 model::cached_convolutions(model::convolution_cache_folder(),
+                                                            model::convolution_conditions(),
+                                                            [&] { return choice; });
+                               },
+                               {.torch_threads = 1});
+  }
+
+  RunConfig config(const std::string& name, std::int64_t steps) const {
+    RunConfig config;
+    config.run = {.name = name, .folder = folder_.path().string(), .seed = 5};
+    config.data.name = "synthetic";
+    config.train = {.max_steps = steps, .global_batch = 16, .clip_norm = 1};
+    config.checkpoint = {.every_steps = 2};
+    return config;
+  }
+
+  std::string weights_of(const RunConfig& config, int ranks = 2, RunStart start = RunStart::kFresh) {
+    std::string digest;
+    comm::run_ranks_as_threads(ranks,
+                               [&](comm::Context& context) {
+                                 const RunResult mine =
+                                     run_training(config, context,
+                                                  {.start = start, .model = std::make_shared<SmallPlanes>()});
+                                 if (context.is_main()) digest = mine.weights_xxh3;
+                               },
+                               {.torch_threads = 1});
+    return digest;
+  }
+
+  const test::TemporaryFolder folder_;
+
+ private:
+  std::string before_;
+  int machines_ = 0;
+};
+
+TEST_F(ConvolutionsOfARun, AreThoseThatWereMeasuredOnTheMachine) {
+  RunConfig by_name = config("by_name", 2);
+  by_name.train.convolution = "aten";
+  const std::string atens = weights_of(by_name);
+  by_name.train.convolution = "onednn";
+  const std::string onednns = weights_of(by_name);
+  ASSERT_NE(atens, onednns) << "both went the same way";
+  EXPECT_EQ(weights_of(config("a", 2)), atens);
+  this_machine_measures(ConvolutionChoice::onednn());
+  EXPECT_EQ(weights_of(config("b", 2)), onednns);
+}
+
+TEST_F(ConvolutionsOfARun, StayAsTheyBeganWhenItIsResumedOnAnotherMachine) {
+  this_machine_measures(ConvolutionChoice::onednn());
+  const std::string undisturbed = weights_of(config("undisturbed", 4));
+  weights_of(config("moved", 2));
+  this_machine_measures(ConvolutionChoice{});
+  ASSERT_NE(weights_of(config("all_on_the_other_machine", 4)), undisturbed);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(weights_of(config("moved", 4), 2, RunStart::kResume), undisturbed);
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr("as the run began, so that its numbers stay; this machine would take ATen's kernels"));
+}
+
+TEST_F(ConvolutionsOfARun, ResumedWhereItBeganSayNothing) {
+  weights_of(config("a", 2));
+  testing::internal::CaptureStderr();
+  weights_of(config("a", 4), 2, RunStart::kResume);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("small convolutions")));
+}
+
+TEST_F(ConvolutionsOfARun, CannotBeChangedByTheConfigurationOfAResume) {
+  weights_of(config("a", 2));
+  RunConfig changed = config("a", 4);
+  changed.train.convolution = "onednn";
+  EXPECT_THROW(weights_of(changed, 1, RunStart::kResume), InvalidArgument);
+}
+
+TEST_F(ConvolutionsOfARun, AreRankZerosOnAllRanks) {
+  std::mutex mutex;
+  std::vector<ConvolutionChoice> found;
+  comm::run_ranks_as_threads(3, [&](comm::Context& context) {
+    const ConvolutionChoice mine = context.is_main() ? ConvolutionChoice::onednn() : ConvolutionChoice{};
+    const ConvolutionChoice ours = parallel::agreed(context.world(), mine);
+    const std::lock_guard lock(mutex);
+    found.push_back(ours);
+  });
+  EXPECT_THAT(found, testing::Each(ConvolutionChoice::onednn()));
+}
+
+TEST_F(ConvolutionsOfARun, AreTheSameInTheSerialStepsOfAVerification) {
+  this_machine_measures(ConvolutionChoice::onednn());
+  std::string first_cache = std::getenv("XDG_CACHE_HOME");
+  bool equal = false;
+  comm::run_ranks_as_threads(2,
+                             [&](comm::Context& context) {
+                               const RunConfig of_run = config("verified", 3);
+                               const data::DataSource data = data::open_data(of_run.data, 5, context.log());
+                               int made = 0;
+                               // The serial trainer, the second one of rank 0, finds another machine's cache.
+                               const auto make_own = [&] {
+                                 if (context.is_main() && ++made == 2)
+                                   this_machine_measures(ConvolutionChoice{});
+                                 return std::make_shared<SmallPlanes>();
+                               };
+                               const Comparison comparison = verify(of_run, context, data, 3, make_own);
+                               if (context.is_main())
+                                 equal = comparison.equal() && comparison.largest().difference == 0;
+                             },
+                             {.torch_threads = 1});
+  EXPECT_TRUE(equal);
+  EXPECT_NE(std::getenv("XDG_CACHE_HOME"), first_cache) << "the serial trainer was not the second one";
+}
+
+}  // namespace
+}  // namespace trireme::train
