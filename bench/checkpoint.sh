@@ -4,8 +4,10 @@
 #   [PEER_PYTHON=python with torch] [PASSES=5] bench/checkpoint.sh [FOLDER on the disk to measure]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-source "$here/peers/python.sh"
+source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
+needs_programs bench_checkpoint
+needs_peer_python
 folder=${1:-bench-checkpoint}
 
 lines=$(mktemp)

@@ -4,8 +4,10 @@
 #   [PEER_PYTHON=python with torch] [PASSES=5] bench/optimizer_step.sh [OPTIMIZER...]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-source "$here/peers/python.sh"
+source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
+needs_programs bench_optimizer_step
+needs_peer_python
 names=("$@")
 [ ${#names[@]} -gt 0 ] || names=(sgd adam adamw adagrad rmsprop)
 

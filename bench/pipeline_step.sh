@@ -4,8 +4,10 @@
 #   [PEER_PYTHON=python with torch] [PASSES=5] bench/pipeline_step.sh [MODEL:SCHEDULE...]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-source "$here/peers/python.sh"
+source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
+needs_programs bench_pipeline_step trireme
+needs_peer_python
 work=("$@")
 [ ${#work[@]} -gt 0 ] || work=({mlp,gpt,resnet50}:{gpipe,1f1b,interleaved-1f1b})
 

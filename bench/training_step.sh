@@ -4,8 +4,10 @@
 #   [PEER_PYTHON=python with torch] [PASSES=7] bench/training_step.sh [MODEL[:bf16]...]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-source "$here/peers/python.sh"
+source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
+needs_programs bench_training_step trireme
+needs_peer_python
 passes=${PASSES:-7}
 models=("$@")
 [ ${#models[@]} -gt 0 ] || models=(mlp cnn wide resnet50 gpt resnet50:bf16 gpt:bf16)

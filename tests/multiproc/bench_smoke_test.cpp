@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
@@ -114,6 +117,49 @@ TEST(BenchSmoke, PipelineResnet50ComparesEveryWayAndWritesItsPages) {
   EXPECT_THAT(page, testing::HasSubstr("one process"));
   EXPECT_THAT(page, testing::HasSubstr("<polyline class=\"line"));
   EXPECT_THAT(read_file(folder / "timeline.html"), testing::HasSubstr("<title>1B0: "));
+}
+
+/// A folder of programs in front of all others.
+class BenchScripts : public testing::Test {
+ protected:
+  void add(const std::string& name, const std::string& script) {
+    write_file_atomic(programs_ / name, "#!/bin/sh\n" + script + "\n");
+    std::filesystem::permissions(programs_ / name, std::filesystem::perms::owner_all);
+  }
+  ChildResult run_script(const std::string& name, const std::map<std::string, std::string>& variables = {}) {
+    std::map<std::string, std::string> all = variables;
+    all["PATH"] = programs_.path().string() + ":" + std::getenv("PATH");
+    all["TRIREME_BUILD"] = TRIREME_BINARY_DIR;
+    return run({TRIREME_SOURCE_DIR "/bench/" + name, "--smoke"}, all, 60);
+  }
+  const TemporaryFolder programs_;
+};
+
+TEST_F(BenchScripts, AllReduceWithoutMpisHeaderLeavesTheComparisonOutAndSaysWhy) {
+  add("mpicc", "echo 'x.c:1: fatal error: mpi.h: No such file or directory' >&2; exit 1");
+  add("mpirun", "exit 1");
+  const ChildResult result = run_script("allreduce.sh");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, testing::HasSubstr("no comparison with Open MPI: mpicc cannot compile"));
+  EXPECT_THAT(result.err, testing::HasSubstr("mpi.h: No such file"));
+  EXPECT_THAT(result.out, testing::HasSubstr("shm in place"));
+}
+
+TEST_F(BenchScripts, APeerPythonWithoutTorchIsRefusedBeforeAnythingIsMeasured) {
+  add("no_torch", "exit 1");
+  for (const char* script : {"checkpoint.sh", "optimizer_step.sh", "pipeline_step.sh", "training_step.sh"}) {
+    const ChildResult result = run_script(script, {{"PEER_PYTHON", programs_ / "no_torch"}});
+    EXPECT_EQ(result.exit_code, 2) << script;
+    EXPECT_THAT(result.err, testing::HasSubstr("cannot import torch and numpy"));
+    EXPECT_EQ(result.out, "") << script;
+  }
+}
+
+TEST_F(BenchScripts, AProgramThatIsNotBuiltIsNamed) {
+  const ChildResult result =
+      run({TRIREME_SOURCE_DIR "/bench/allreduce.sh"}, {{"TRIREME_BUILD", "/nowhere"}}, 60);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, testing::HasSubstr("missing in /nowhere/bin: bench_allreduce"));
 }
 
 }  // namespace
