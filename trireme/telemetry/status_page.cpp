@@ -84,6 +84,7 @@ struct StatusPage::Page {
   std::atomic<std::int64_t> updated_ns{0};
   SharedText action;
   SharedText operation;
+  SharedText own_work;
 
   void touch() { updated_ns.store(coarse_now_ns(), std::memory_order_relaxed); }
 };
@@ -154,12 +155,24 @@ void StatusPage::set_operation(std::string_view operation) {
   page_->touch();
 }
 
+void StatusPage::set_own_work(std::string_view work) {
+  page_->own_work.write(work);
+  page_->touch();
+}
+
 Status StatusPage::read() const {
   return {.rank = static_cast<int>(page_->rank.load(std::memory_order_relaxed)),
           .step = page_->step.load(std::memory_order_relaxed),
           .action = page_->action.read(),
           .operation = page_->operation.read(),
+          .own_work = page_->own_work.read(),
           .updated_s = static_cast<double>(page_->updated_ns.load(std::memory_order_relaxed)) * 1e-9};
 }
+
+OwnWork::OwnWork(StatusPage& page, std::string_view what) : page_(page), around_(page.read().own_work) {
+  page_.set_own_work(what);
+}
+
+OwnWork::~OwnWork() { page_.set_own_work(around_); }
 
 }  // namespace trireme::telemetry

@@ -4,8 +4,8 @@
 // exec). The rank writes, the launcher and the other ranks' messages read. A writer never blocks, never
 // allocates and makes no system call; a torn read is detected and retried (sequence lock, after H.-J. Boehm,
 // "Can seqlocks get along with programming language memory models?", MSPC 2012, section 4). Without a
-// launcher the page is private memory. One writing thread at a time per text (action, operation); any number
-// of readers.
+// launcher the page is private memory. One writing thread at a time per text (action, operation, own work);
+// any number of readers.
 
 #include <cstdint>
 #include <memory>
@@ -20,6 +20,7 @@ struct Status {
   std::uint64_t step = 0;
   std::string action;     ///< what the rank is in: "step 12: 0B3", "loading data"
   std::string operation;  ///< the last communication: "all_reduce #57 of group world, 6553600 f32, running"
+  std::string own_work;   ///< see OwnWork: "saving a checkpoint"; empty: none
   double updated_s = 0;   ///< when it last changed, on the monotonic clock of the host, to some milliseconds
 };
 
@@ -43,6 +44,8 @@ class StatusPage {
   /// Truncated to the space of the page (about 200 bytes).
   void set_action(std::string_view action);
   void set_operation(std::string_view operation);
+  /// Use OwnWork, which ends it.
+  void set_own_work(std::string_view work);
 
   /// A text whose writer was killed in the middle of it comes as it was left, after a fifth of a second.
   Status read() const;
@@ -52,6 +55,21 @@ class StatusPage {
   explicit StatusPage(Page* page) : page_(page) {}
   static std::shared_ptr<StatusPage> map(int descriptor);
   Page* page_;
+};
+
+/// While it lives, the rank does something by itself that may take long and need no processor: saving,
+/// loading, waiting for a disk. Whoever waits for this rank meanwhile waits with patience, and can say what
+/// for. Works may nest: the innermost is shown.
+class OwnWork {
+ public:
+  OwnWork(StatusPage& page, std::string_view what);
+  ~OwnWork();
+  OwnWork(const OwnWork&) = delete;
+  OwnWork& operator=(const OwnWork&) = delete;
+
+ private:
+  StatusPage& page_;
+  const std::string around_;  ///< the work that this one is part of
 };
 
 }  // namespace trireme::telemetry

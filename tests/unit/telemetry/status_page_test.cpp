@@ -29,6 +29,19 @@ TEST(StatusPage, KeepsWhatIsWrittenLast) {
   EXPECT_GT(status.updated_s, 0);
 }
 
+TEST(StatusPage, ShowsTheInnermostOwnWorkAsLongAsItLasts) {
+  const auto page = StatusPage::make_private();
+  {
+    const OwnWork outer(*page, "verifying");
+    {
+      const OwnWork inner(*page, "waiting for data");
+      EXPECT_EQ(page->read().own_work, "waiting for data");
+    }
+    EXPECT_EQ(page->read().own_work, "verifying");
+  }
+  EXPECT_EQ(page->read().own_work, "");
+}
+
 TEST(StatusPage, CutsLongTexts) {
   const auto page = StatusPage::make_private();
   page->set_action(std::string(5000, 'x'));
