@@ -1,0 +1,28 @@
+#pragma once
+// Whether the ranks that an operation waits for are worth waiting for. Ranks that wait form a graph: waiting
+// for a rank that itself waits for a slow one is right, waiting in a circle is a deadlock. Pure.
+
+#include <vector>
+
+namespace trireme::comm {
+
+/// What is known of a rank at one moment.
+struct Standing {
+  bool lost = false;           ///< dead, gone, stopped or silent: nothing will come from it
+  double idle_s = 0;           ///< since it was seen to get on, or looked at first
+  bool gets_on = true;         ///< it was seen to
+  bool waits = false;          ///< in an operation
+  std::vector<int> waits_for;  ///< world ranks that have not come to that operation
+};
+
+struct Verdict {
+  /// From the rank that is waited for, through those it waits for, to the one to blame; empty: nobody is.
+  std::vector<int> chain;
+  bool in_circle = false;  ///< the last of the chain waits for an earlier one, or for the rank that asks
+  std::vector<int> slow;   ///< when nobody is to blame: who gets on, and holds all the others up
+};
+
+/// `ranks`: by world rank. `missing`: those that `me` waits for. A rank may idle for `patience_s`.
+Verdict judge(int me, const std::vector<int>& missing, const std::vector<Standing>& ranks, double patience_s);
+
+}  // namespace trireme::comm
