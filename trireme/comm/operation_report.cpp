@@ -29,6 +29,15 @@ std::string signature(const Operation& operation, const std::vector<int>& world_
   return result;
 }
 
+/// Whether the order of `theirs`, of another rank, counts the same operations as that of `operation` of
+/// `rank`.
+bool numbered_alike(const Operation& operation, int rank, const Operation& theirs) {
+  if (is_collective(operation.kind)) return is_collective(theirs.kind);
+  const bool faces = (operation.kind == OperationKind::kSend && theirs.kind == OperationKind::kRecv) ||
+                     (operation.kind == OperationKind::kRecv && theirs.kind == OperationKind::kSend);
+  return faces && theirs.peer == rank;
+}
+
 /// False when `number` is none of the enumeration that ends with `last`.
 template <class Enum>
 bool read_as(int number, Enum last, Enum& result) {
@@ -84,13 +93,32 @@ std::vector<int> ranks_needed(const Operation& operation, int rank, int size) {
 
 const Operation* counterpart(const Operation& operation, int rank, const std::vector<Operation>& of_other) {
   for (const auto& theirs : of_other) {
-    if (theirs.order != operation.order) continue;
-    if (is_collective(operation.kind) && is_collective(theirs.kind)) return &theirs;
-    const bool faces = (operation.kind == OperationKind::kSend && theirs.kind == OperationKind::kRecv) ||
-                       (operation.kind == OperationKind::kRecv && theirs.kind == OperationKind::kSend);
-    if (faces && theirs.peer == rank) return &theirs;
+    if (theirs.order == operation.order && numbered_alike(operation, rank, theirs)) return &theirs;
   }
   return nullptr;
+}
+
+bool has_issued(const Operation& operation, int rank, const std::vector<Operation>& of_other) {
+  return std::ranges::any_of(of_other, [&](const Operation& theirs) {
+    return theirs.order >= operation.order && numbered_alike(operation, rank, theirs);
+  });
+}
+
+bool has_finished(const Operation& operation, int rank, const std::vector<Operation>& of_other) {
+  const Operation* theirs = counterpart(operation, rank, of_other);
+  // Of an older one there is no record any more.
+  return theirs ? theirs->state == OperationRecord::State::kDone : has_issued(operation, rank, of_other);
+}
+
+std::vector<int> missing_ranks(const Operation& operation, int rank, const std::vector<int>& world_ranks,
+                               const Published& published) {
+  std::vector<int> missing;
+  for (const int other : ranks_needed(operation, rank, static_cast<int>(world_ranks.size()))) {
+    const auto found = published.find(other);
+    if (found == published.end() || !has_issued(operation, rank, found->second))
+      missing.push_back(world_ranks[static_cast<std::size_t>(other)]);
+  }
+  return missing;
 }
 
 std::string find_disagreement(const Operation& operation, int rank, const std::vector<int>& world_ranks,

@@ -202,5 +202,29 @@ TEST(Disagreement, LeavesOutRanksThatTheOperationDoesNotNeed) {
               Not(HasSubstr("rank 8")));
 }
 
+TEST(OperationReport, ARankHasIssuedWhatItHasNoRecordOfAnyMore) {
+  Operation later = all_reduce_of(64);
+  later.order = 6;
+  EXPECT_TRUE(has_issued(all_reduce_of(64), 0, {later}));
+  EXPECT_TRUE(has_finished(all_reduce_of(64), 0, {later}));
+  EXPECT_FALSE(has_issued(later, 0, {all_reduce_of(64)}));
+  EXPECT_FALSE(has_issued(all_reduce_of(64), 0, {message(OperationKind::kSend, 0, 6)}));
+}
+
+TEST(OperationReport, ARankHasFinishedWhenItsSideIsDone) {
+  Operation send = message(OperationKind::kSend, 0);
+  const Operation recv = message(OperationKind::kRecv, 1);
+  EXPECT_TRUE(has_issued(recv, 0, {send}));
+  EXPECT_FALSE(has_finished(recv, 0, {send}));
+  send.state = State::kDone;
+  EXPECT_TRUE(has_finished(recv, 0, {send}));
+  EXPECT_FALSE(has_finished(recv, 2, {send})) << "it was for another rank";
+}
+
+TEST(OperationReport, MissingRanksAreNamedByTheirNumbersInTheWorld) {
+  const Published published{{1, {all_reduce_of(64)}}, {2, {}}};
+  EXPECT_THAT(missing_ranks(all_reduce_of(64), 0, {10, 11, 12, 13}, published), ElementsAre(12, 13));
+}
+
 }  // namespace
 }  // namespace trireme::comm

@@ -23,6 +23,15 @@ std::vector<int> ranks_needed(const Operation& operation, int rank, int size);
 /// The counterpart of `operation`, which `rank` issued, among what `other` has published; null if not there.
 const Operation* counterpart(const Operation& operation, int rank, const std::vector<Operation>& of_other);
 
+/// Whether a rank that has published these operations has come to `operation` of `rank`, and whether it has
+/// done all its part of it.
+bool has_issued(const Operation& operation, int rank, const std::vector<Operation>& of_other);
+bool has_finished(const Operation& operation, int rank, const std::vector<Operation>& of_other);
+
+/// World ranks that `operation` of `rank` needs and that are not known to have come to it.
+std::vector<int> missing_ranks(const Operation& operation, int rank, const std::vector<int>& world_ranks,
+                               const Published& published);
+
 /// Names both sides when somebody issued another operation where `rank` issued this one; else empty.
 std::string find_disagreement(const Operation& operation, int rank, const std::vector<int>& world_ranks,
                               const Published& published);
