@@ -27,6 +27,8 @@ constexpr double kShortGoodbyeS = 1;
 void check_options(const ContextOptions& options) {
   require(options.timeout_s > 0, "the communication timeout is ", options.timeout_s,
           " s; expected more than 0");
+  require(options.slow_timeout_s > 0, "the communication timeout for slow ranks is ", options.slow_timeout_s,
+          " s; expected more than 0");
   if (options.backend != "auto") find_backend(options.backend);
 }
 
@@ -97,8 +99,11 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   state->backend = choose_backend(options.backend, state->arrivals);
   state->interface_addr = interface_towards(environment);
   if (environment.world_size > 1) {
-    state->watcher = std::make_unique<Watcher>(
-        WatcherOptions{.rank = environment.rank, .arrivals = state->arrivals, .connect = prefixed_stores});
+    state->watcher = std::make_unique<Watcher>(WatcherOptions{.rank = environment.rank,
+                                                              .arrivals = state->arrivals,
+                                                              .connect = prefixed_stores,
+                                                              .status = state->status,
+                                                              .log = state->log});
   }
   std::vector<int> everybody(static_cast<std::size_t>(environment.world_size));
   std::iota(everybody.begin(), everybody.end(), 0);
@@ -138,12 +143,14 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                                                 const std::string& name) {
   const auto me = std::find(world_ranks.begin(), world_ranks.end(), environment.rank);
   if (me == world_ranks.end()) return std::nullopt;
+  const double slow_timeout_s = std::max(options.timeout_s, options.slow_timeout_s);
   GroupParts parts{.name = name,
                    .backend_name = backend,
                    .backend = {},
                    .world_ranks = world_ranks,
                    .rank = static_cast<int>(me - world_ranks.begin()),
                    .timeout_s = options.timeout_s,
+                   .slow_timeout_s = slow_timeout_s,
                    .status = status_line,
                    .watcher = watcher.get()};
   if (world_ranks.size() > 1) {
@@ -154,7 +161,8 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                            .world_ranks = world_ranks,
                            .host_ids = {},
                            .interface_addr = interface_addr,
-                           .timeout_s = options.timeout_s};
+                           .timeout_s = options.timeout_s,
+                           .operation_timeout_s = slow_timeout_s + kBackendMargin_s};
     for (const int rank : world_ranks)
       request.host_ids.push_back(arrivals[static_cast<std::size_t>(rank)].host_id);
     parts.backend = find_backend(backend).make(request);

@@ -24,8 +24,9 @@ namespace trireme::comm {
 
 struct ContextOptions {
   std::string backend = "auto";  ///< a name of backend_names(), or "auto": shm on one host, else hierarchical
-  double timeout_s = 60;         ///< deadline of the rendezvous and of every operation
-  int torch_threads = 0;         ///< threads of torch in this rank; 0: cores of the host / ranks on the host
+  double timeout_s = 60;  ///< deadline of the rendezvous, and for ranks that are gone, stuck or elsewhere
+  double slow_timeout_s = 1800;   ///< for ranks that are alive and get on; at least timeout_s counts
+  int torch_threads = 0;          ///< threads of torch in this rank; 0: cores of the host / ranks on the host
   bool keep_freed_memory = true;  ///< see base/host.h: steps do not fault the same pages in again and again
 };
 

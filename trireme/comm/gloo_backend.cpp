@@ -317,15 +317,15 @@ class GlooBackend : public c10d::Backend {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
-  // The group's own deadline comes first: its message is the better one.
-  const auto timeout = whole_milliseconds(request.timeout_s + 2);
-  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  const auto timeout = whole_milliseconds(request.operation_timeout_s);
+  auto options = c10d::ProcessGroupGloo::Options::create(whole_milliseconds(request.timeout_s));
   options->threads = 2;
   options->group_name = request.group_name;
   const NoPipeSignal guard;
   try {
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(request.interface_addr)};
     auto gloo = c10::make_intrusive<TaggedGloo>(request.store, request.rank, request.size, options);
+    gloo->setTimeout(timeout);
     return c10::make_intrusive<GlooBackend>(std::move(gloo), timeout);
   } catch (const c10::Error& error) {
     throw CommError(text("rank ", request.world_ranks[static_cast<std::size_t>(request.rank)],

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -79,7 +80,7 @@ struct Pending::State {
       : group(std::move(of_group)), operation(issued), work(std::move(running)), tensors(std::move(held)) {}
 
   ~State() {
-    if (work && work->isCompleted()) group->end(operation.number, OperationRecord::State::kDone, work.get());
+    if (work && !failed && !closed) group->keep_dropped(operation, std::move(work), std::move(tensors));
   }
 
   void wait() {
@@ -87,9 +88,10 @@ struct Pending::State {
     if (failed) group->throw_failure();
     if (!work) return;
     failed = true;
-    const std::int64_t begin_ns = group->begin_wait();
-    group->wait(operation, *work);
-    group->end_wait(operation, begin_ns);
+    {
+      const Group::State::WaitScope scope(*group, operation);
+      group->wait(operation, *work);
+    }
     failed = false;
     work.reset();
     tensors.clear();
@@ -97,7 +99,12 @@ struct Pending::State {
 
   bool done() {
     const std::lock_guard lock(mutex);
-    return !work || failed || group->failed() || work->isCompleted();
+    if (!work || failed || closed || group->failed()) return true;
+    if (!work->isCompleted()) return false;
+    // What went wrong is for wait() to say, or for the group when nobody waits.
+    closed = work->exception() == nullptr;
+    if (closed) group->end(operation.number, OperationRecord::State::kDone, work.get());
+    return true;
   }
 
   const std::shared_ptr<Group::State> group;
@@ -106,6 +113,7 @@ struct Pending::State {
   Work work;
   Tensors tensors;  // stay alive until the operation is over, whatever the backend does
   bool failed = false;
+  bool closed = false;  // its record is, by done()
 };
 
 void Pending::wait() {
@@ -124,7 +132,8 @@ Pending Group::State::issue(const std::shared_ptr<State>& self, Mode mode, Opera
     self->end(operation.number, OperationRecord::State::kDone);
     return {};
   }
-  const std::int64_t begin_ns = mode == Mode::kSync ? self->begin_wait() : 0;
+  std::optional<WaitScope> scope;  // a backend may wait as it starts
+  if (mode == Mode::kSync) scope.emplace(*self, operation);
   Work work;
   try {
     work = start(*self->parts.backend, mode == Mode::kAsync);
@@ -135,7 +144,6 @@ Pending Group::State::issue(const std::shared_ptr<State>& self, Mode mode, Opera
     return Pending(std::make_shared<Pending::State>(self, operation, std::move(work), std::move(tensors)));
   }
   self->wait(operation, *work);
-  self->end_wait(operation, begin_ns);
   return {};
 }
 

@@ -15,13 +15,11 @@ namespace trireme::comm {
 namespace {
 
 constexpr std::size_t kStatusBytes = 200;
-// How long a rank whose operation failed looks for the one to blame. By the deadline the watcher has looked
-// for a while already; after a connection broke, it takes seconds of silence to know that a rank of another
-// host is gone.
-constexpr double kPatienceS = 1.0;
-constexpr double kPatienceAfterBreakS = 3.5;
-// Waits are given in whole milliseconds.
-constexpr double kClockGrainS = 0.002;
+// How long a rank whose operation failed looks for the one to blame: after a connection broke, it takes
+// seconds of silence to know that a rank of another host is gone.
+constexpr double kPatienceAfterBreak_s = 3.5;
+// The watcher ends waits; this is for one that cannot, behind the deadline of the backends.
+constexpr double kLastResort_s = 2 * kBackendMargin_s;
 
 void show(const GroupParts& parts, const Operation& operation) {
   if (!parts.status) return;
@@ -53,6 +51,10 @@ bool tells_a_cause(const std::string& what) {
 
 }  // namespace
 
+Group::State::~State() {
+  if (parts.watcher) parts.watcher->keep_last_words(parts.name, recent());
+}
+
 void Group::State::begin(Operation& operation) {
   check();
   operation.issued_s = now_s();
@@ -64,7 +66,7 @@ void Group::State::begin(Operation& operation) {
 }
 
 void Group::State::wait(const Operation& operation, c10d::Work& work) {
-  const double left_s = operation.issued_s + parts.timeout_s - now_s();
+  const double left_s = operation.issued_s + parts.slow_timeout_s + kLastResort_s - now_s();
   try {
     work.wait(whole_milliseconds(left_s));
   } catch (...) {
@@ -74,47 +76,64 @@ void Group::State::wait(const Operation& operation, c10d::Work& work) {
 }
 
 void Group::State::fail_operation(const Operation& operation, const std::exception_ptr& error) {
-  if (failed()) {
-    end(operation.number, OperationRecord::State::kFailed);
-    throw_failure();
-  }
+  note_failure(operation, error);
+  throw_failure();
+}
+
+void Group::State::note_failure(const Operation& operation, const std::exception_ptr& error) {
+  if (failed()) return end(operation.number, OperationRecord::State::kFailed);
   const auto [what, explained] = message_of(error);
   const std::string of_operation = text("rank ", parts.world_ranks[static_cast<std::size_t>(parts.rank)],
                                         ", group '", parts.name, "', ", operation.record().describe(), ": ");
   if (explained && tells_a_cause(what)) {
     end(operation.number, OperationRecord::State::kFailed);
     // A backend made of others speaks of the operation of a part.
-    fail(what.find(name_of(operation.kind)) != std::string::npos ? what : of_operation + what);
-    throw_failure();
+    return fail(what.find(name_of(operation.kind)) != std::string::npos ? what : of_operation + what);
   }
-  const bool late = now_s() >= operation.issued_s + parts.timeout_s - kClockGrainS;
   // Pending as long as this lasts: the watcher looks for those who keep a pending operation from ending.
   const std::string blamed =
-      parts.watcher ? parts.watcher->explain(*this, operation, late ? kPatienceS : kPatienceAfterBreakS)
-                    : std::string();
+      parts.watcher ? parts.watcher->explain(*this, operation, kPatienceAfterBreak_s) : std::string();
   end(operation.number, OperationRecord::State::kFailed);
-  if (failed()) throw_failure();  // somebody else knew better
-  std::string cause = of_operation;
-  if (late) {
-    cause += text("not over within ", human_duration(parts.timeout_s), blamed.empty() ? "" : ": ", blamed);
+  fail(of_operation + (blamed.empty() ? what : blamed));  // unless somebody else knew better
+}
+
+bool Group::State::close_if_over(const Dropped& dropped) {
+  if (!dropped.work->isCompleted()) return false;
+  if (const auto error = dropped.work->exception()) {
+    note_failure(dropped.operation, error);
   } else {
-    cause += blamed.empty() ? what : blamed;
+    end(dropped.operation.number, OperationRecord::State::kDone, dropped.work.get());
   }
-  fail(cause);
-  throw_failure();
+  return true;
+}
+
+void Group::State::keep_dropped(const Operation& operation, Work work, Tensors tensors) {
+  const std::lock_guard lock(mutex_);
+  dropped_.push_back({operation, std::move(work), std::move(tensors)});
+}
+
+void Group::State::look_after_dropped() {
+  std::vector<Dropped> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped.swap(dropped_);
+  }
+  std::erase_if(dropped, [this](const Dropped& each) { return close_if_over(each); });
+  const std::lock_guard lock(mutex_);
+  for (auto& each : dropped) dropped_.push_back(std::move(each));
 }
 
 void Group::State::end(std::uint64_t number, OperationRecord::State how, const c10d::Work* work) {
   const double now = now_s();
   const std::lock_guard lock(mutex_);
   Operation& operation = ring_[number % kRingSize];
-  if (operation.number != number) return;  // 64 younger operations have been issued meanwhile
-  const bool first = operation.state == OperationRecord::State::kIssued;
+  // Closed before, or 64 younger operations have been issued meanwhile.
+  if (operation.number != number || operation.state != OperationRecord::State::kIssued) return;
   operation.state = how;
   operation.done_s = now;
   show(parts, operation);
   telemetry::TraceBuffer* trace = trace_.load(std::memory_order_acquire);
-  if (trace == nullptr || !trace->recording() || !first || !parts.backend) return;
+  if (trace == nullptr || !trace->recording() || !parts.backend) return;
   telemetry::TraceSpan span = span_of(operation);
   span.end_ns = ns_of(work == nullptr ? now : ended_s_of(*work, now));
   trace->add(span);
@@ -145,14 +164,22 @@ telemetry::TraceSpan Group::State::span_of(const Operation& operation) const {
   return span;
 }
 
-std::int64_t Group::State::begin_wait() const {
-  const telemetry::TraceBuffer* trace = trace_.load(std::memory_order_acquire);
-  return trace != nullptr && trace->recording() && parts.backend ? now_ns() : 0;
+Group::State::WaitScope::WaitScope(State& group, const Operation& operation)
+    : group_(group), operation_(operation) {
+  const telemetry::TraceBuffer* trace = group.trace_.load(std::memory_order_acquire);
+  if (trace != nullptr && trace->recording() && group.parts.backend) begin_ns_ = now_ns();
+  const std::lock_guard lock(group.mutex_);
+  group.waits_.push_back(operation);
 }
 
-void Group::State::end_wait(const Operation& operation, std::int64_t begin_ns) {
-  if (begin_ns == 0) return;
-  const std::lock_guard lock(mutex_);
+Group::State::WaitScope::~WaitScope() {
+  const std::lock_guard lock(group_.mutex_);
+  std::erase_if(group_.waits_, [this](const Operation& o) { return o.number == operation_.number; });
+  if (begin_ns_ != 0) group_.add_wait_span(operation_, begin_ns_);
+}
+
+/// Under the mutex.
+void Group::State::add_wait_span(const Operation& operation, std::int64_t begin_ns) {
   telemetry::TraceBuffer* trace = trace_.load(std::memory_order_acquire);
   if (trace == nullptr) return;
   telemetry::TraceSpan span = span_of(operation);
@@ -197,6 +224,19 @@ std::vector<Operation> Group::State::recent() const {
   const std::uint64_t first = number_ < kRingSize ? 1 : number_ - kRingSize + 1;
   for (std::uint64_t number = first; number <= number_; ++number) result.push_back(ring_[number % kRingSize]);
   return result;
+}
+
+std::vector<Operation> Group::State::waits() const {
+  const std::lock_guard lock(mutex_);
+  return waits_;
+}
+
+bool Group::State::is_running(std::uint64_t number) const {
+  const auto is_it = [&](const Operation& o) { return o.number == number; };
+  const std::lock_guard lock(mutex_);
+  const Operation& kept = ring_[number % kRingSize];
+  return (is_it(kept) && kept.state == OperationRecord::State::kIssued) ||
+         std::any_of(waits_.begin(), waits_.end(), is_it);
 }
 
 std::vector<Operation> Group::State::pending() const {

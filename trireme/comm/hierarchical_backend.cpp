@@ -277,7 +277,7 @@ c10::intrusive_ptr<c10d::Backend> make_hierarchical_backend(const BackendRequest
                 .cross = connect(request, kCross, text("across", layout.place), layout.counterparts),
                 .flat = connect(request, kCross, "flat", layout.everybody)};
   return c10::make_intrusive<HierarchicalBackend>(request.rank, request.size, std::move(layout),
-                                                  std::move(levels), request.timeout_s);
+                                                  std::move(levels), request.operation_timeout_s);
 }
 
 }  // namespace trireme::comm

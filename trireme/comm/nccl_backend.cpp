@@ -70,8 +70,8 @@ std::string nccl_unavailable_because() { return cuda_object().missing_because; }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendRequest& request) {
   try {
-    return c10::intrusive_ptr<c10d::Backend>::reclaim(
-        cuda_object().make_nccl(request.store.get(), request.rank, request.size, request.timeout_s));
+    return c10::intrusive_ptr<c10d::Backend>::reclaim(cuda_object().make_nccl(
+        request.store.get(), request.rank, request.size, request.operation_timeout_s));
   } catch (const c10::Error& error) {
     throw CommError(text("rank ", request.world_ranks[static_cast<std::size_t>(request.rank)],
                          " could not connect group '", request.group_name,

@@ -1,6 +1,9 @@
 #include "trireme/comm/internal/watcher.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -9,19 +12,14 @@ namespace trireme::comm {
 namespace {
 
 // How long an operation may wait for a rank that is gone: its last bytes may still be on their way.
-constexpr double kGraceS = 0.5;
-// Rounds in which this rank publishes its operations after somebody was found waiting.
-constexpr int kPublishingRounds = 4;
-// How long one answer of the store is waited for, or a new connection: as long as the thread may take to end.
-constexpr double kStorePatienceS = 1;
-
-std::string operations_key(const std::string& group, int world_rank) {
-  return text("operations/", group, "/", world_rank);
-}
-
-std::string failure_key(int world_rank, std::uint64_t number) {
-  return text("failure/", world_rank, "/", number);
-}
+constexpr double kGrace_s = 0.5;
+// A rank that died may have left in good order: its last beat, which says so, is looked for this long.
+constexpr double kLastBeat_s = 1.5;
+// Whether a rank gets on takes some beats to see, however short the deadline.
+constexpr double kBeatsToSee = 4;
+constexpr double kBeatsToBeSilent = 8;
+// The same slow rank is spoken of after the deadline, then after twice the time, and so on.
+constexpr double kLongerEachTime = 2;
 
 std::string last_of(const std::vector<Operation>& operations) {
   const Operation& last = operations.back();
@@ -29,14 +27,36 @@ std::string last_of(const std::vector<Operation>& operations) {
               last.state == OperationRecord::State::kIssued ? ", running" : ", over");
 }
 
+std::string doing(const Beat& beat) {
+  if (!beat.own_work.empty()) return "it is busy with: " + beat.own_work;
+  return beat.action.empty() ? "it does not say what it does" : "it is in: " + beat.action;
+}
+
+/// The processor time of this rank: of its process, or of this thread where several ranks share a process.
+std::function<double()> cpu_clock_of(const WatcherOptions& options) {
+  const Arrival& me = options.arrivals[static_cast<std::size_t>(options.rank)];
+  const auto num_ranks_here = std::ranges::count_if(options.arrivals, [&](const Arrival& each) {
+    return each.host_id == me.host_id && each.pid == me.pid;
+  });
+  clockid_t clock{};
+  if (num_ranks_here == 1 || ::pthread_getcpuclockid(::pthread_self(), &clock) != 0)
+    return cpu_s_of_other_threads;
+  return [clock] { return cpu_s_of(clock); };
+}
+
 }  // namespace
 
 Watcher::Watcher(WatcherOptions options)
     : options_(std::move(options)),
-      left_(options_.arrivals.size()),
-      beats_(options_.arrivals.size()),
-      beat_changed_s_(options_.arrivals.size()),
-      heard_(options_.arrivals.size()) {
+      board_({.rank = options_.rank,
+              .world_size = static_cast<int>(options_.arrivals.size()),
+              .connect = options_.connect,
+              .status = options_.status,
+              .cpu_s = cpu_clock_of(options_),
+              .period_s = options_.period_s,
+              .stall_s = options_.stall_s},
+             registry_),
+      gone_s_(options_.arrivals.size()) {
   const Arrival& me = options_.arrivals[static_cast<std::size_t>(options_.rank)];
   for (const auto& peer : options_.arrivals) {
     const bool watchable = peer.host_id == me.host_id && peer.pid != me.pid;
@@ -51,251 +71,310 @@ Watcher::~Watcher() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
+  stopped_.notify_all();
   thread_.join();
 }
 
-void Watcher::watch(const std::shared_ptr<Group::State>& group) {
-  const std::lock_guard lock(mutex_);
-  groups_.push_back(group);
+void Watcher::publish_failure(const std::string& group, const std::string& cause) {
+  board_.publish_failure(group, cause);
 }
 
-void Watcher::publish_failure(const std::string& group, const std::string& cause) {
-  saw_failure_ = true;
-  {
-    const std::lock_guard lock(mutex_);
-    outbox_.push_back({group, cause});
-    hurry_ = true;
-  }
-  changed_.notify_all();
+void Watcher::keep_last_words(const std::string& group, const std::vector<Operation>& operations) {
+  board_.keep_last_words(group, operations);
 }
 
 void Watcher::run() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait_for(lock, Seconds(hurry_ ? 0.02 : options_.period_s),
-                      [&] { return stop_ || !outbox_.empty(); });
-    const bool last = stop_;
-    hurry_ = false;
+  double looked_s = now_s();
+  while (!stopped_.wait_for(lock, Seconds(options_.period_s), [this] { return stop_; })) {
     lock.unlock();
-    try {
-      if (!store_) {
-        lost_store();  // until a round went well: connecting may take longer than explain() waits
-        store_ = options_.connect(kStorePatienceS);
-      }
-      round();
-    } catch (const std::exception&) {
-      // Without the store there is still what this host's processes tell.
-      store_.reset();
-      lost_store();
-    }
-    blame_the_gone(groups());
+    note_own_pause(std::exchange(looked_s, now_s()));
+    note_departures();
+    for (const auto& group : registry_.groups()) look_after(*group);
     lock.lock();
-    ++rounds_;
-    changed_.notify_all();
-    if (last) return;
   }
 }
 
-void Watcher::lost_store() {
-  const std::lock_guard lock(mutex_);
-  if (store_lost_s_ == 0) store_lost_s_ = now_s();
+/// A rank that was frozen has seen nobody get on meanwhile: it begins to count anew.
+void Watcher::note_own_pause(double looked_s) {
+  if (now_s() - looked_s > kBeatsToBeSilent * options_.period_s) awake_since_s_ = now_s();
 }
 
-void Watcher::round() {
-  const Groups watched = groups();
-  tell();
-  listen(watched);
-  store_->set(text("beat/", options_.rank), std::to_string(++beat_));
-  publish_operations(watched);
-  read_operations(watched);
-  const std::lock_guard lock(mutex_);
-  store_lost_s_ = 0;
+/// From when on an operation counts as waiting.
+double Watcher::since_s(const Operation& operation) const {
+  return std::max(operation.issued_s, awake_since_s_.load());
 }
 
-Watcher::Groups Watcher::groups() {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(groups_, [](const auto& each) { return each.expired(); });
-  Groups result;
-  for (const auto& each : groups_) {
-    if (auto group = each.lock()) result.push_back(std::move(group));
-  }
-  return result;
-}
-
-void Watcher::tell() {
-  while (true) {
-    Told told;
-    {
-      const std::lock_guard lock(mutex_);
-      if (outbox_.empty()) return;
-      told = outbox_.front();
-    }
-    // In this order, so that a connection lost in between repeats it and leaves no hole.
-    store_->set(failure_key(options_.rank, told_), told.group + "\n" + told.cause);
-    store_->add("failures", 1);
-    ++told_;
-    const std::lock_guard lock(mutex_);
-    outbox_.erase(outbox_.begin());
+void Watcher::look_after(Group::State& group) {
+  group.look_after_dropped();
+  if (group.failed()) return;
+  for (const auto look : {&Watcher::departure_in, &Watcher::disagreement_in, &Watcher::lateness_in}) {
+    const std::optional<Finding> found = (this->*look)(group);
+    if (!found || !group.is_running(found->number)) continue;  // it may have ended meanwhile
+    return group.fail(text("rank ", options_.rank, ", group '", group.parts.name, "', ", found->cause));
   }
 }
 
-void Watcher::listen(const Groups& watched) {
-  const auto failures = store_->add("failures", 0);
-  if (failures == failures_seen_) return;
-  for (std::size_t rank = 0; rank < heard_.size(); ++rank) {
-    for (std::string key; store_->check({key = failure_key(static_cast<int>(rank), heard_[rank])});
-         ++heard_[rank]) {
-      saw_failure_ = true;
-      const std::string message = store_->get_to_str(key);
-      const auto end_of_group = message.find('\n');
-      const std::string group = message.substr(0, end_of_group);
-      for (const auto& each : watched) {
-        if (group == kAllGroups || each->parts.name == group)
-          each->fail_told(message.substr(end_of_group + 1));
-      }
-    }
-  }
-  failures_seen_ = failures;
-}
+// ---- ranks that are gone ----
 
-void Watcher::publish_operations(const Groups& watched) {
-  bool found_stall = false;
-  for (const auto& group : watched) {
-    const auto pending = group->pending();
-    if (pending.empty() || group->failed() || now_s() - pending.front().issued_s < options_.stall_s) continue;
-    auto& number = stalled_number_[group->parts.name];
-    found_stall = found_stall || number != pending.front().number;
-    number = pending.front().number;
-  }
-  const auto stalls = store_->add("stalls", found_stall ? 1 : 0);
-  if (stalls != stalls_seen_) publishing_rounds_ = kPublishingRounds;
-  stalls_seen_ = stalls;
-  if (publishing_rounds_ == 0) return;
-  --publishing_rounds_;
-  for (const auto& group : watched) {
-    store_->set(operations_key(group->parts.name, options_.rank), encode_operations(group->recent()));
+void Watcher::note_departures() {
+  for (std::size_t rank = 0; rank < gone_s_.size(); ++rank) {
+    const int world_rank = static_cast<int>(rank);
+    if (!gone_s_[rank] && (is_dead(world_rank) || has_left(world_rank))) gone_s_[rank] = now_s();
   }
 }
 
-void Watcher::read_operations(const Groups& watched) {
-  for (const auto& group : watched) {
-    const auto pending = group->pending();
-    if (pending.empty() || group->failed() || now_s() - pending.front().issued_s < options_.stall_s) continue;
-    const GroupParts& parts = group->parts;
-    for (int member = 0; member < group->size(); ++member) {
-      if (member != parts.rank) read_member(parts, member);
-    }
-    for (const auto& operation : pending) {
-      const std::string disagreement =
-          find_disagreement(operation, parts.rank, parts.world_ranks, published(parts.name));
-      if (disagreement.empty()) continue;
-      group->fail(text("rank ", options_.rank, ", group '", parts.name, "', ", name_of(operation.kind), " #",
-                       operation.number, ": ", disagreement));
-      break;
-    }
+std::optional<Watcher::Finding> Watcher::departure_in(const Group::State& group) {
+  const auto& members = group.parts.world_ranks;
+  const auto is_gone = [&](int rank) { return gone_s_[static_cast<std::size_t>(rank)].has_value(); };
+  if (std::none_of(members.begin(), members.end(), is_gone)) return {};
+  for (const auto& operation : group.pending()) {
+    const std::string gone = who_is_gone(group, operation);
+    if (!gone.empty() && is_sure_of_departures(group, operation))
+      return Finding{operation.number, text(operation.record().describe(), ": ", gone)};
   }
+  return {};
 }
 
-void Watcher::read_member(const GroupParts& parts, int member) {
-  const int world_rank = parts.world_ranks[static_cast<std::size_t>(member)];
-  const auto index = static_cast<std::size_t>(world_rank);
-  const auto read = [&](const std::string& key) {
-    return store_->check({key}) ? store_->get_to_str(key) : std::string();
-  };
-  const std::string beat = read(text("beat/", world_rank));
-  const bool left = store_->check({text("left/", world_rank)});
-  const std::string operations = operations_key(parts.name, world_rank);
-  const bool has_published = store_->check({operations});
-  auto decoded = decode_operations(read(operations));
-  const std::lock_guard lock(mutex_);
-  left_[index] = left;
-  if (!beat_changed_s_[index] || beats_[index] != beat) beat_changed_s_[index] = now_s();
-  beats_[index] = beat;
-  if (has_published) published_[parts.name][member] = std::move(decoded);
-}
-
-Published Watcher::published(const std::string& group) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = published_.find(group);
-  return found == published_.end() ? Published{} : found->second;
-}
-
-void Watcher::blame_the_gone(const Groups& watched) {
-  for (const auto& group : watched) {
-    if (group->failed()) continue;
-    for (const auto& operation : group->pending()) {
-      if (now_s() - operation.issued_s < kGraceS) break;
-      const std::string gone = who_is_gone(*group, operation);
-      if (gone.empty()) continue;
-      group->fail(text("rank ", options_.rank, ", group '", group->parts.name, "', ",
-                       operation.record().describe(), ": ", gone));
-      break;
-    }
+/// Whether there was time for the last bytes of those who are gone, and for their last beat.
+bool Watcher::is_sure_of_departures(const Group::State& group, const Operation& operation) const {
+  for (const int member : ranks_needed(operation, group.parts.rank, group.size())) {
+    const int world_rank = group.parts.world_ranks[static_cast<std::size_t>(member)];
+    const auto noticed_s = gone_s_[static_cast<std::size_t>(world_rank)];
+    if (!noticed_s) continue;
+    const bool heard_its_last = has_left(world_rank) || board_.sighting(world_rank).looked_s > *noticed_s;
+    const double passed_s = now_s() - std::max(*noticed_s, operation.issued_s);
+    if (passed_s < (heard_its_last ? kGrace_s : kLastBeat_s)) return false;
   }
-}
-
-std::string Watcher::explain(const Group::State& group, const Operation& operation, double patience_s) {
-  const auto deadline = Deadline::after_s(patience_s);
-  std::string gone;
-  std::unique_lock lock(mutex_);
-  const auto first_round = rounds_;
-  while (!group.failed() && !(rounds_ >= first_round + 3 && deadline.expired())) {
-    lock.unlock();
-    gone = who_is_gone(group, operation);
-    lock.lock();
-    // The store may be out of reach: the deadline ends this, with a little time to see that it is.
-    if (!gone.empty() || deadline.expired()) break;
-    hurry_ = true;
-    changed_.notify_all();
-    changed_.wait_for(lock, Seconds(0.02));
-  }
-  lock.unlock();
-  return gone.empty() ? who_is_behind(group, operation) : gone;
+  return true;
 }
 
 std::string Watcher::who_is_gone(const Group::State& group, const Operation& operation) const {
   std::vector<std::string> gone;
+  const Published known = board_.published(group.parts.name);
   for (const int member : ranks_needed(operation, group.parts.rank, group.size())) {
     const int world_rank = group.parts.world_ranks[static_cast<std::size_t>(member)];
-    if (is_dead(world_rank)) {
+    if (has_left(world_rank)) {
+      const auto last_words = known.find(member);
+      const bool did_its_part =
+          last_words != known.end() && has_finished(operation, group.parts.rank, last_words->second);
+      if (!did_its_part) gone.push_back(text(name_of_rank(world_rank), " has left the world"));
+    } else if (is_dead(world_rank)) {
       gone.push_back(text(name_of_rank(world_rank), " is dead"));
-    } else if (has_left(world_rank)) {
-      gone.push_back(text(name_of_rank(world_rank), " has left the world"));
     }
   }
   return join(gone, "; ");
 }
 
+// ---- ranks that do something else ----
+
+std::optional<Watcher::Finding> Watcher::disagreement_in(const Group::State& group) {
+  const auto pending = group.pending();
+  if (pending.empty() || now_s() - pending.front().issued_s < options_.stall_s) return {};
+  const Published known = board_.published(group.parts.name);
+  for (const auto& operation : pending) {
+    const std::string disagreement =
+        find_disagreement(operation, group.parts.rank, group.parts.world_ranks, known);
+    if (!disagreement.empty()) {
+      return Finding{operation.number,
+                     text(name_of(operation.kind), " #", operation.number, ": ", disagreement)};
+    }
+  }
+  return {};
+}
+
+// ---- ranks that are late ----
+
+std::optional<Watcher::Finding> Watcher::lateness_in(const Group::State& group) {
+  const auto waits = group.waits();
+  std::erase_if(all_came_s_, [&](const auto& each) {
+    const auto is_it = [&](const Operation& o) { return o.number == each.first.second; };
+    return each.first.first == group.parts.name && std::none_of(waits.begin(), waits.end(), is_it);
+  });
+  for (const Operation& operation : waits) {
+    const double age_s = now_s() - since_s(operation);
+    if (age_s < options_.stall_s) continue;
+    const Wait wait{.group = group,
+                    .operation = operation,
+                    .missing = missing_ranks(operation, group.parts.rank, group.parts.world_ranks,
+                                             board_.published(group.parts.name)),
+                    .age_s = age_s};
+    const std::string late = lateness_of(wait);
+    if (!late.empty()) return Finding{operation.number, text(operation.record().describe(), ": ", late)};
+  }
+  return {};
+}
+
+double Watcher::patience_s(const Wait& wait) const {
+  return std::max(wait.group.parts.timeout_s, kBeatsToSee * options_.period_s);
+}
+
+double Watcher::all_came_s(const Wait& wait) {
+  if (!wait.missing.empty()) return 0;
+  return all_came_s_.try_emplace({wait.group.parts.name, wait.operation.number}, now_s()).first->second;
+}
+
+/// Why the operation is given up; empty as long as it is not.
+std::string Watcher::lateness_of(const Wait& wait) {
+  const GroupParts& parts = wait.group.parts;
+  const double patience = patience_s(wait);
+  const double now = now_s();
+  const double came_s = all_came_s(wait);
+  if (wait.age_s < patience) return {};
+  const std::string in_time = text("not over within ", human_duration(parts.timeout_s), " (comm.timeout_s)");
+  const auto with = [](const std::string& what, const std::string& who) {
+    return who.empty() ? what : text(what, ": ", who);
+  };
+  if (wait.age_s >= parts.slow_timeout_s) {
+    return with(text("not over within ", human_duration(parts.slow_timeout_s), " (comm.slow_timeout_s)"),
+                who_is_behind(wait.group, wait.operation));
+  }
+  if (const auto lost_s = board_.store_lost_s()) {
+    return now - std::max(*lost_s, awake_since_s_.load()) < patience
+               ? ""
+               : with(in_time, who_is_behind(wait.group, wait.operation));
+  }
+  if (wait.missing.empty()) {
+    return now - std::max(came_s, awake_since_s_.load()) < patience
+               ? ""
+               : with(in_time, who_is_behind(wait.group, wait.operation));
+  }
+  const Verdict verdict = judge(options_.rank, wait.missing, standings(wait), patience);
+  if (!verdict.chain.empty()) return with(in_time, describe(verdict, wait));
+  speak_of(verdict.slow, wait);
+  return {};
+}
+
+std::vector<Standing> Watcher::standings(const Wait& wait) const {
+  const double now = now_s();
+  const double silence_s = std::max(patience_s(wait), kBeatsToBeSilent * options_.period_s);
+  std::vector<Standing> result;
+  for (const Sighting& sighting : board_.sightings()) {
+    const int world_rank = static_cast<int>(result.size());
+    const bool looked = sighting.looked_s > 0;
+    const bool silent = looked && now - std::max(sighting.heard_s, awake_since_s_.load()) >= silence_s;
+    result.push_back({.lost = silent || sighting.beat.leaves || is_dead(world_rank),
+                      .idle_s = looked ? now - std::max(sighting.got_on_s, since_s(wait.operation)) : 0,
+                      .gets_on = sighting.got_on,
+                      .waits = sighting.beat.waits,
+                      .waits_for = sighting.beat.waits_for});
+  }
+  return result;
+}
+
+/// Says that ranks are slow, and what they are doing.
+void Watcher::speak_of(const std::vector<int>& slow, const Wait& wait) {
+  if (!speaks(wait)) return;
+  const GroupParts& parts = wait.group.parts;
+  for (const int rank : slow) {
+    // Of the others speaks who waits for them.
+    if (std::find(wait.missing.begin(), wait.missing.end(), rank) == wait.missing.end()) continue;
+    Word& word = words_[rank];
+    if (now_s() - word.said_s < word.interval_s) continue;
+    const bool first = now_s() - word.said_s > 2 * kLongerEachTime * word.interval_s;
+    word = {.said_s = now_s(), .interval_s = first ? wait.age_s : kLongerEachTime * word.interval_s};
+    options_.log.warning(name_of_rank(rank), " is slow: ", name_of(wait.operation.kind), " #",
+                         wait.operation.number, " of group ", parts.name, " has waited ",
+                         human_duration(wait.age_s), " for it; ", doing(board_.sighting(rank).beat),
+                         "; it gets on and is waited for up to ", human_duration(parts.slow_timeout_s),
+                         " (comm.slow_timeout_s)");
+  }
+}
+
+/// Of those who wait in the same operation, the first one speaks for all.
+bool Watcher::speaks(const Wait& wait) const {
+  if (!is_collective(wait.operation.kind)) return true;
+  for (const int rank : wait.group.parts.world_ranks) {
+    if (rank == options_.rank) return true;
+    if (std::find(wait.missing.begin(), wait.missing.end(), rank) == wait.missing.end()) return false;
+  }
+  return true;
+}
+
+// ---- words ----
+
+std::string Watcher::explain(const Group::State& group, const Operation& operation, double patience_s) {
+  const auto deadline = Deadline::after_s(patience_s);
+  const auto first_round = board_.rounds();
+  std::string gone;
+  while (!group.failed() && !(board_.rounds() >= first_round + 3 && deadline.expired())) {
+    gone = who_is_gone(group, operation);
+    // The store may be out of reach: the deadline ends this, with a little time to see that it is.
+    if (!gone.empty() || deadline.expired()) break;
+    board_.hurry();
+  }
+  return gone.empty() ? who_is_behind(group, operation) : gone;
+}
+
+/// Who has not come to the operation, or cannot go on with it.
 std::string Watcher::who_is_behind(const Group::State& group, const Operation& operation) const {
   std::vector<std::string> behind;
-  const Published known = published(group.parts.name);
-  for (const int member : ranks_needed(operation, group.parts.rank, group.size())) {
-    const int world_rank = group.parts.world_ranks[static_cast<std::size_t>(member)];
-    const auto index = static_cast<std::size_t>(world_rank);
-    if (processes_[index] && processes_[index]->state() == "stopped") {
-      behind.push_back(text(name_of_rank(world_rank), " is stopped (SIGSTOP, a debugger?)"));
-      continue;
-    }
-    const auto found = known.find(member);
-    if (found != known.end() && !counterpart(operation, group.parts.rank, found->second)) {
-      const auto& theirs = found->second;
-      behind.push_back(text(name_of_rank(world_rank), " has not issued it; its last operation: ",
-                            theirs.empty() ? "none" : last_of(theirs)));
-    }
-    const std::lock_guard lock(mutex_);
-    const double silent_s = beat_changed_s_[index] ? now_s() - *beat_changed_s_[index] : 0;
-    if (silent_s > 8 * options_.period_s) {
-      behind.push_back(
-          text(name_of_rank(world_rank), " was last heard of ", human_duration(silent_s), " ago"));
-    }
+  const GroupParts& parts = group.parts;
+  const Wait wait{
+      .group = group,
+      .operation = operation,
+      .missing = missing_ranks(operation, parts.rank, parts.world_ranks, board_.published(parts.name)),
+      .age_s = now_s() - since_s(operation)};
+  const std::vector<Standing> ranks = standings(wait);
+  const auto lost_s = board_.store_lost_s();
+  for (const int member : ranks_needed(operation, parts.rank, group.size())) {
+    const int world_rank = parts.world_ranks[static_cast<std::size_t>(member)];
+    const auto& process = processes_[static_cast<std::size_t>(world_rank)];
+    const bool stopped = process && process->state().starts_with("stopped");
+    const bool is_missing =
+        std::find(wait.missing.begin(), wait.missing.end(), world_rank) != wait.missing.end();
+    const Standing& standing = ranks[static_cast<std::size_t>(world_rank)];
+    const bool known = !lost_s && board_.sighting(world_rank).looked_s > 0;
+    if (stopped || (known && (is_missing || standing.lost)))
+      behind.push_back(text(name_of_rank(world_rank), " ", state_of(world_rank, wait)));
   }
-  const std::lock_guard lock(mutex_);
-  if (behind.empty() && store_lost_s_ > 0) {
+  if (behind.empty() && lost_s) {
     behind.push_back(
-        text("the store that rank 0 serves has not answered for ", human_duration(now_s() - store_lost_s_)));
+        text("the store that rank 0 serves has not answered for ", human_duration(now_s() - *lost_s)));
   }
   return join(behind, "; ");
+}
+
+std::string Watcher::describe(const Verdict& verdict, const Wait& wait) const {
+  std::string result;
+  const auto& chain = verdict.chain;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const bool last = i + 1 == chain.size();
+    if (last && verdict.in_circle && std::count(chain.begin(), chain.end(), chain[i]) > 1) break;
+    const Sighting sighting = board_.sighting(chain[i]);
+    if (last && !verdict.in_circle) {
+      result += text(name_of_rank(chain[i]), " ", state_of(chain[i], wait));
+    } else {
+      result += text(name_of_rank(chain[i]), " waits in ", sighting.beat.operation, " for ",
+                     last ? "this rank" : name_of_rank(chain[i + 1]), last ? "" : "; ");
+    }
+  }
+  return verdict.in_circle ? text("ranks wait for each other: ", result) : result;
+}
+
+/// What goes behind the name of the rank.
+std::string Watcher::state_of(int world_rank, const Wait& wait) const {
+  const auto index = static_cast<std::size_t>(world_rank);
+  const Sighting sighting = board_.sighting(world_rank);
+  if (sighting.beat.leaves) return "has left the world";
+  if (is_dead(world_rank)) return "is dead";
+  if (processes_[index] && processes_[index]->state().starts_with("stopped"))
+    return "is stopped (SIGSTOP, a debugger?)";
+  const double silent_s = now_s() - sighting.heard_s;
+  if (sighting.looked_s > 0 && silent_s > kBeatsToBeSilent * options_.period_s)
+    return text("was last heard of ", human_duration(silent_s), " ago");
+  const auto& missing = wait.missing;
+  const bool is_missing = std::find(missing.begin(), missing.end(), world_rank) != missing.end();
+  std::vector<std::string> words{is_missing ? "has not issued it" : "stands still"};
+  for (const auto& [member, operations] : board_.published(wait.group.parts.name)) {
+    const bool is_it = wait.group.parts.world_ranks[static_cast<std::size_t>(member)] == world_rank;
+    if (!is_it || !is_missing) continue;
+    words.push_back(text("its last operation: ", operations.empty() ? "none" : last_of(operations)));
+  }
+  words.push_back(doing(sighting.beat));
+  const double idle_s = now_s() - std::max(sighting.got_on_s, since_s(wait.operation));
+  if (idle_s >= patience_s(wait)) words.push_back(text("it has not got on for ", human_duration(idle_s)));
+  return join(words, "; ");
 }
 
 std::string Watcher::name_of_rank(int world_rank) const {
@@ -303,10 +382,7 @@ std::string Watcher::name_of_rank(int world_rank) const {
   return text("rank ", world_rank, " (pid ", arrival.pid, ")");
 }
 
-bool Watcher::has_left(int world_rank) const {
-  const std::lock_guard lock(mutex_);
-  return left_[static_cast<std::size_t>(world_rank)];
-}
+bool Watcher::has_left(int world_rank) const { return board_.sighting(world_rank).beat.leaves; }
 
 bool Watcher::is_dead(int world_rank) const {
   const auto& process = processes_[static_cast<std::size_t>(world_rank)];

@@ -22,7 +22,8 @@ struct BackendRequest {
   std::vector<int> world_ranks;       ///< for messages: members in group order
   std::vector<std::string> host_ids;  ///< of the members, in group order
   std::string interface_addr;         ///< address that this rank is reached at by others
-  double timeout_s = 60;
+  double timeout_s = 60;              ///< of connecting
+  double operation_timeout_s = 60;    ///< of an operation that nobody has given up before
 };
 
 struct BackendRow {

@@ -24,6 +24,9 @@ class Watcher;
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
+/// By which a backend's own deadline is behind the watcher's, which knows more.
+constexpr double kBackendMargin_s = 5;
+
 /// Whether the caller waits at once; a backend may then work on the caller's thread.
 enum class IssueMode { kSync, kAsync };
 
@@ -41,7 +44,8 @@ struct GroupParts {
   c10::intrusive_ptr<c10d::Backend> backend;  ///< empty for a group of one rank
   std::vector<int> world_ranks;
   int rank = 0;
-  double timeout_s = 60;
+  double timeout_s = 60;         ///< for ranks that do not get on
+  double slow_timeout_s = 1800;  ///< for the others; not less
   std::shared_ptr<StatusLine> status;
   Watcher* watcher = nullptr;  ///< the Context's, which outlives its groups; null in a world of one
 };
@@ -51,6 +55,7 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
 
   explicit State(GroupParts given)
       : parts(std::move(given)), num_sends_(parts.world_ranks.size()), num_recvs_(parts.world_ranks.size()) {}
+  ~State();
 
   int size() const { return static_cast<int>(parts.world_ranks.size()); }
 
@@ -66,6 +71,11 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   void wait(const Operation& operation, c10d::Work& work);
   /// Fails the group because of what happened to an operation.
   [[noreturn]] void fail_operation(const Operation& operation, const std::exception_ptr& error);
+  void note_failure(const Operation& operation, const std::exception_ptr& error);
+  /// Takes over an operation that nobody waits for any more, and what it works on.
+  void keep_dropped(const Operation& operation, Work work, Tensors tensors);
+  /// Closes the records of those that are over; one that failed fails the group.
+  void look_after_dropped();
 
   /// Fails the group: the first cause stays, what is pending is aborted, the others are told.
   void fail(const std::string& cause);
@@ -79,18 +89,39 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   /// From now on operations, and the waiting for them, are spans there; null: nowhere.
   void set_trace(telemetry::Trace* trace);
   telemetry::Trace* trace() const;
-  /// When a wait begins, in nanoseconds; 0 when nobody wants to know. Then what says that it is over.
-  std::int64_t begin_wait() const;
-  void end_wait(const Operation& operation, std::int64_t begin_ns);
+  /// While it lives, a thread waits for the operation, which the watcher looks after and the trace shows.
+  class WaitScope {
+   public:
+    WaitScope(State& group, const Operation& operation);
+    ~WaitScope();
+    WaitScope(const WaitScope&) = delete;
+    WaitScope& operator=(const WaitScope&) = delete;
+
+   private:
+    State& group_;
+    const Operation& operation_;
+    std::int64_t begin_ns_ = 0;  ///< 0: nobody wants to know
+  };
 
   /// Operations that are issued and not over, oldest first.
   std::vector<Operation> pending() const;
   std::vector<Operation> recent() const;
+  /// Those that a thread waits for.
+  std::vector<Operation> waits() const;
+  bool is_running(std::uint64_t number) const;
 
   GroupParts parts;
 
  private:
+  struct Dropped {
+    Operation operation;
+    Work work;
+    Tensors tensors;
+  };
+
+  bool close_if_over(const Dropped& dropped);
   bool enter_failure(const std::string& cause);
+  void add_wait_span(const Operation& operation, std::int64_t begin_ns);
   telemetry::TraceSpan span_of(const Operation& operation) const;
   std::uint64_t next_order(const Operation& operation);
 
@@ -100,6 +131,8 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   std::vector<std::uint64_t> num_sends_;  ///< by peer
   std::vector<std::uint64_t> num_recvs_;
   std::array<Operation, kRingSize> ring_;
+  std::vector<Operation> waits_;
+  std::vector<Dropped> dropped_;
   std::atomic<bool> failed_ = false;
   std::string cause_;
   std::atomic<telemetry::TraceBuffer*> trace_ = nullptr;  ///< written to under the mutex

@@ -1,25 +1,28 @@
 #pragma once
-// The thread of a Context that looks after its groups while they communicate:
-// - it carries the first failure of a group to the other ranks, and theirs to us, through the store;
-// - it notices that a process of this host died, or that a rank left, while an operation still waits for it;
-// - when an operation has stood still for a while, all ranks publish their last operations, and those who
-//   issued something else, or nothing, are found. This is how a mismatch gets both sides named without a
-//   message per operation.
-// It owns a connection of its own to the store, and nothing it does delays an operation. Thread-safe.
+// Looks after the groups of a Context while they communicate, and is the one place that decides how long
+// other ranks are waited for:
+// - a process of this host that died, or a rank that left, while an operation still needs it: at once;
+// - a rank that issued something else: once the operation stands still;
+// - after the first deadline (comm.timeout_s): a rank that is frozen, cut off, stuck, or waits in a circle.
+// One
+//   that is alive and gets on is slow, which is said in the log;
+// - after the second deadline (comm.slow_timeout_s): the slow one too.
+// What is known of other ranks comes from the NoticeBoard; the thread that decides never waits for the store,
+// and nothing it does delays an operation. Thread-safe.
 
 #include <atomic>
 #include <condition_variable>
-#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "trireme/comm/internal/group_state.h"
-#include "trireme/comm/internal/operation_report.h"
+#include "trireme/base/log.h"
+#include "trireme/comm/internal/notice_board.h"
+#include "trireme/comm/internal/patience.h"
 #include "trireme/comm/internal/rendezvous.h"
 #include "trireme/wire/peer_process.h"
 
@@ -29,6 +32,8 @@ struct WatcherOptions {
   int rank = 0;
   std::vector<Arrival> arrivals;  ///< by world rank
   StoreSource connect;
+  std::shared_ptr<telemetry::StatusPage> status;
+  Log log;
   double period_s = 0.25;
   double stall_s = 0.5;  ///< an operation older than this makes all ranks publish theirs
 };
@@ -37,15 +42,20 @@ class Watcher {
  public:
   static constexpr const char* kAllGroups = "*";
 
+  /// Made by the thread that computes, where ranks are threads of one process.
   explicit Watcher(WatcherOptions options);
   /// Sends what is still to be told, within about a second, and stops.
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  void watch(const std::shared_ptr<Group::State>& group);
+  void watch(const std::shared_ptr<Group::State>& group) { registry_.add(group); }
   /// Tells the other ranks. `group` may be kAllGroups.
   void publish_failure(const std::string& group, const std::string& cause);
+  /// The operations of a group that ends here.
+  void keep_last_words(const std::string& group, const std::vector<Operation>& operations);
+  /// From now on the others hear that this rank has left in good order. The destructor says so too.
+  void say_goodbye() { board_.say_goodbye(); }
   /// Which ranks keep the operation from ending, as far as is known after looking for at most `patience_s`;
   /// empty when nothing is known.
   std::string explain(const Group::State& group, const Operation& operation, double patience_s);
@@ -53,56 +63,62 @@ class Watcher {
   bool has_left(int world_rank) const;
   bool is_dead(int world_rank) const;
   /// Whether any group of this rank has failed, or was told to.
-  bool saw_failure() const { return saw_failure_; }
+  bool saw_failure() const { return board_.saw_failure(); }
 
  private:
-  struct Told {
-    std::string group;
+  /// What a thread of this rank waits for.
+  struct Wait {
+    const Group::State& group;
+    const Operation& operation;
+    std::vector<int> missing;  ///< world ranks
+    double age_s;
+  };
+  /// Why an operation cannot end, or is given up.
+  struct Finding {
+    std::uint64_t number;
     std::string cause;
   };
-  using Groups = std::vector<std::shared_ptr<Group::State>>;
+  /// What has been said of a slow rank.
+  struct Word {
+    double said_s = 0;
+    double interval_s = 0;
+  };
 
   void run();
-  void round();
-  void lost_store();
-  Groups groups();
-  void tell();
-  void listen(const Groups& groups);
-  void publish_operations(const Groups& groups);
-  void read_operations(const Groups& groups);
-  void read_member(const GroupParts& parts, int member);
-  Published published(const std::string& group) const;
-  void blame_the_gone(const Groups& groups);
+  void note_own_pause(double looked_s);
+  double since_s(const Operation& operation) const;
+  void look_after(Group::State& group);
+  void note_departures();
+  std::optional<Finding> departure_in(const Group::State& group);
+  std::optional<Finding> disagreement_in(const Group::State& group);
+  std::optional<Finding> lateness_in(const Group::State& group);
+  bool is_sure_of_departures(const Group::State& group, const Operation& operation) const;
+  std::string lateness_of(const Wait& wait);
+  double patience_s(const Wait& wait) const;
+  double all_came_s(const Wait& wait);
+  std::vector<Standing> standings(const Wait& wait) const;
+  void speak_of(const std::vector<int>& slow, const Wait& wait);
+  bool speaks(const Wait& wait) const;
   std::string who_is_gone(const Group::State& group, const Operation& operation) const;
   std::string who_is_behind(const Group::State& group, const Operation& operation) const;
+  std::string describe(const Verdict& verdict, const Wait& wait) const;
+  std::string state_of(int world_rank, const Wait& wait) const;
   std::string name_of_rank(int world_rank) const;
 
   const WatcherOptions options_;
   std::vector<std::unique_ptr<wire::PeerProcess>> processes_;  ///< by world rank; null on other hosts
+  GroupRegistry registry_;
+  NoticeBoard board_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::weak_ptr<Group::State>> groups_;
-  std::vector<Told> outbox_;
-  std::vector<bool> left_;
-  /// What members have published of their operations, by group.
-  std::map<std::string, Published> published_;
-  std::vector<std::string> beats_;
-  std::vector<std::optional<double>> beat_changed_s_;  ///< empty before the first look
-  std::uint64_t rounds_ = 0;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
   bool stop_ = false;
-  std::atomic<bool> saw_failure_ = false;
-  bool hurry_ = false;
-
-  c10::intrusive_ptr<c10d::Store> store_;  ///< of the thread; empty while the store does not answer
-  double store_lost_s_ = 0;                ///< since when it does not answer; 0: it does
-  std::uint64_t beat_ = 0;
-  std::uint64_t told_ = 0;            ///< failures that this rank has told
-  std::vector<std::uint64_t> heard_;  ///< by world rank
-  std::int64_t failures_seen_ = 0;    ///< of all ranks
-  std::int64_t stalls_seen_ = 0;
-  int publishing_rounds_ = 0;
-  std::map<std::string, std::uint64_t> stalled_number_;
+  std::atomic<double> awake_since_s_ = 0;  ///< this rank may have been frozen itself
+  // What follows is the thread's.
+  std::vector<std::optional<double>> gone_s_;  ///< by world rank: when it was noticed
+  /// When an operation that is waited for, by group and number, was first seen to be issued by all it needs.
+  std::map<std::pair<std::string, std::uint64_t>, double> all_came_s_;
+  std::map<int, Word> words_;
   std::thread thread_;
 };
 

@@ -29,7 +29,7 @@ c10::intrusive_ptr<c10d::Backend> make(const BackendRequest& request, MemoryScop
                                .rank_names = request.world_ranks,
                                .ranks_on_host = ranks_on_host(request),
                                .threads_of_one_process = scope == MemoryScope::kProcess});
-  return c10::make_intrusive<ShmBackend>(std::move(group), name, request.timeout_s);
+  return c10::make_intrusive<ShmBackend>(std::move(group), name, request.operation_timeout_s);
 }
 
 }  // namespace

@@ -1,0 +1,147 @@
+#pragma once
+// What the ranks of a world tell each other through the store, a few times per second, on a thread of its
+// own:
+// - the first failure of a group goes to the other ranks, and theirs come to us;
+// - every rank's beat: whether it gets on, what it does, what it waits for;
+// - when an operation has stood still for a while anywhere, all ranks publish their last operations. This is
+//   how a mismatch gets both sides named without a message per operation.
+// Others are only looked at while an operation of ours stands still. The thread owns a connection of its own
+// and may wait for it; who wants to know something gets what was heard last, at once. Thread-safe.
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "trireme/comm/internal/beat.h"
+#include "trireme/comm/internal/group_state.h"
+#include "trireme/comm/internal/operation_report.h"
+#include "trireme/comm/internal/rendezvous.h"
+
+namespace trireme::comm {
+
+/// The groups of a rank that are alive. Thread-safe.
+class GroupRegistry {
+ public:
+  using Groups = std::vector<std::shared_ptr<Group::State>>;
+  void add(const std::shared_ptr<Group::State>& group);
+  Groups groups();
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Group::State>> groups_;
+};
+
+struct NoticeBoardOptions {
+  int rank = 0;
+  int world_size = 1;
+  StoreSource connect;
+  std::shared_ptr<telemetry::StatusPage> status;
+  std::function<double()> cpu_s;  ///< called on the thread of the board
+  double period_s = 0.25;
+  double stall_s = 0.5;  ///< an operation older than this makes all ranks publish theirs
+};
+
+/// What has been heard of another rank.
+struct Sighting {
+  Beat beat;
+  double looked_s = 0;  ///< when it was looked for last; 0: never
+  double heard_s = 0;   ///< when its beat was seen to have changed, or it was first looked for
+  double got_on_s = 0;  ///< the same of its signs
+  bool got_on = false;  ///< they have changed since it was first looked for
+};
+
+class NoticeBoard {
+ public:
+  using Groups = GroupRegistry::Groups;
+
+  NoticeBoard(NoticeBoardOptions options, GroupRegistry& registry);
+  /// Sends what is still to be told, within about a second, and stops.
+  ~NoticeBoard();
+  NoticeBoard(const NoticeBoard&) = delete;
+  NoticeBoard& operator=(const NoticeBoard&) = delete;
+
+  /// Tells the other ranks. `group` may be Watcher::kAllGroups.
+  void publish_failure(const std::string& group, const std::string& cause);
+  /// The operations of a group that ends here: others may still wait for what this rank has sent.
+  void keep_last_words(const std::string& group, const std::vector<Operation>& operations);
+  /// From now on the others hear that this rank has left in good order.
+  void say_goodbye();
+
+  Sighting sighting(int world_rank) const;
+  std::vector<Sighting> sightings() const;
+  /// What members have published of their operations in a group.
+  Published published(const std::string& group) const;
+  /// Since when the store has not answered; empty: it does.
+  std::optional<double> store_lost_s() const;
+  /// Whether any group of this rank has failed, or was told to.
+  bool saw_failure() const { return saw_failure_; }
+
+  /// Rounds that have ended.
+  std::uint64_t rounds() const;
+  /// Makes the next round come soon, and waits for it a little.
+  void hurry();
+
+ private:
+  struct Told {
+    std::string group;
+    std::string cause;
+  };
+
+  void run();
+  void round();
+  void lost_store();
+  void tell();
+  void tell_last_words();
+  void listen(const Groups& groups);
+  Groups stalled(const Groups& groups) const;
+  void publish_operations(const Groups& groups, bool found_stall);
+  void publish(const std::string& group, const std::string& operations);
+  void beat(const Groups& groups);
+  std::vector<int> missing(const GroupParts& parts, const Operation& operation) const;
+  void look_around(const Groups& stalled);
+  bool looks_now(const Groups& stalled);
+  void look_at(const std::set<int>& world_ranks);
+  void note(int world_rank, std::optional<Beat> beat);
+  void read_operations(const GroupParts& parts, int member);
+
+  const NoticeBoardOptions options_;
+  GroupRegistry& registry_;
+  SignsOfLife signs_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Told> outbox_;
+  std::map<std::string, std::string> last_words_;  ///< by group
+  std::vector<Sighting> sightings_;                ///< by world rank
+  std::map<std::string, Published> published_;     ///< by group
+  std::optional<double> store_lost_s_;
+  std::uint64_t rounds_ = 0;
+  bool stop_ = false;
+  bool hurry_ = false;
+  bool leaves_ = false;
+  std::atomic<bool> saw_failure_ = false;
+
+  // What follows is the thread's.
+  c10::intrusive_ptr<c10d::Store> store_;  ///< empty while it does not answer
+  std::uint64_t num_beats_ = 0;
+  std::uint64_t num_publications_ = 0;
+  std::uint64_t num_told_ = 0;
+  std::vector<std::uint64_t> num_heard_;  ///< failures, by world rank
+  std::int64_t failures_seen_ = 0;        ///< of all ranks
+  std::int64_t stalls_seen_ = 0;
+  int publishing_rounds_ = 0;
+  double next_look_s_ = 0;
+  bool hurried_ = false;
+  std::map<std::string, std::string> published_by_us_;                      ///< by group
+  std::map<std::pair<std::string, int>, std::uint64_t> publications_read_;  ///< by group and member
+  std::thread thread_;
+};
+
+}  // namespace trireme::comm
