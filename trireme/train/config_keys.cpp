@@ -227,7 +227,11 @@ std::vector<ConfigKey> make_table() {
       key("comm.backend", &C::comm, &Comm::backend, "how ranks talk; auto: the fastest that works here",
           {.names = backend_choices}),
       key("comm.timeout_s", &C::comm, &Comm::timeout_s,
-          "deadline in seconds of every operation between ranks", {.most = 86400, .above = 0}),
+          "seconds after which a rank that others wait for and that is gone, stuck or elsewhere ends the run",
+          {.most = 86400, .above = 0}),
+      key("comm.slow_timeout_s", &C::comm, &Comm::slow_timeout_s,
+          "the same for a rank that is alive and gets on; comm.timeout_s where that is more",
+          {.most = 604800, .above = 0}),
       key("comm.torch_threads", &C::comm, &Comm::torch_threads,
           "threads of one rank; 0: cores / ranks of the host", {.least = 0, .most = 4096}),
   };

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "trireme/comm/group.h"
+#include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/sampler.h"
 
@@ -26,9 +26,9 @@ struct Evaluation {
 /// of a pipeline that do not hold the end of the model.
 using Predict = std::function<at::Tensor(const at::Tensor& input)>;
 
-/// `part`: the samples of this rank's replica; `world`: all ranks of all replicas. Throws DataError,
-/// CommError.
+/// `part`: the samples of this rank's replica, which all ranks of all replicas evaluate together. Throws
+/// DataError, CommError.
 Evaluation evaluate(const Predict& predict, const data::Dataset& dataset, data::Slice part,
-                    comm::Group& world);
+                    comm::Context& context);
 
 }  // namespace trireme::train

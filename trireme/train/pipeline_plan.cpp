@@ -231,6 +231,7 @@ std::vector<int> cuts_for(const RunConfig& config, comm::Context& context,
   if (partition == "uniform") return uniform_cuts(layers.size(), stages);
   at::Tensor cuts = at::zeros({stages - 1}, at::kLong);
   if (context.is_main()) {
+    const telemetry::OwnWork work(context.status(), "measuring the layers of the model");
     const std::vector<plan::Layer> profile = profile_layers(layers, microbatch_of(config, context, data));
     const auto found = plan::cut_chain(profile, {.num_stages = static_cast<std::size_t>(stages)});
     std::copy(found.begin(), found.end(), cuts.data_ptr<std::int64_t>());

@@ -81,6 +81,7 @@ void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm:
   at::Tensor packed = pack(progress);
   checkpoint::TensorMap found;
   if (context.is_main()) {
+    const telemetry::OwnWork work(context.status(), "loading a checkpoint from " + folder.string());
     if (const auto checkpoint = checkpoint::load_latest_checkpoint(folder, context.log())) {
       check_same_run(config, *checkpoint);
       found = state_in(*checkpoint);

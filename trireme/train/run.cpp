@@ -41,11 +41,15 @@ class Run {
              restarted ? NoCheckpoint::kStartFresh : NoCheckpoint::kError);
     }
     if (context.is_main()) {
+      const telemetry::OwnWork work(context.status(), "preparing the folder " + folder_.root.string());
       recorder_.emplace(config, model_name(), context.world_size(), trainer_.steps_done(),
                         trainer_.total_steps());
       if (config.checkpoint.asynchronous) {
         saver_.emplace(context.trace());
-        trainer_.before_changes([this] { saver_->wait_until_copied(); });
+        trainer_.before_changes([this] {
+          const telemetry::OwnWork copying(context_.status(), "copying what a checkpoint saves");
+          saver_->wait_until_copied();
+        });
       }
     }
     if (plan.callbacks.on_start) plan.callbacks.on_start(trainer_);
@@ -75,6 +79,7 @@ class Run {
   Destinations destinations_due();
   Destination newest() const { return {folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep)}; }
   void save(const Destinations& destinations);
+  std::string saving() const { return "saving a checkpoint to " + folder_.root.string(); }
   std::string model_name() const { return plan_.model ? plan_.model->name() : config_.model.name; }
   /// True every `every` steps, or every `otherwise` steps where `every` is 0.
   bool is_due(std::int64_t every, std::int64_t otherwise) const {
@@ -135,6 +140,7 @@ void Run::take(const std::optional<StepReport>& report) {
       (report->step % config_.run.log_every_steps != 0 && report->step != trainer_.total_steps())) {
     return;
   }
+  const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
   recorder_->step(*report, at - times_before_);
   times_before_ = at;
 }
@@ -143,7 +149,10 @@ void Run::evaluate() {
   take_all();
   evaluation_ = trainer_.evaluate();
   evaluated_step_ = trainer_.steps_done();
-  if (recorder_) recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
+  if (recorder_) {
+    const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
+    recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
+  }
   if (plan_.callbacks.on_evaluation)
     stopped_ = plan_.callbacks.on_evaluation(evaluated_step_, *evaluation_) == RunControl::kStop;
 }
@@ -174,6 +183,7 @@ void Run::save(const Destinations& destinations) {
                                    {"step", trainer_.steps_done()});
   const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer_, state_exchange_, progress_, config_);
   if (!recorder_) return;
+  const telemetry::OwnWork work(context_.status(), saving());
   if (saver_) return saver_->save(snapshot, destinations);
   const double begin_s = now_s();
   for (const auto& [folder, keep] : destinations) checkpoint::save_checkpoint(folder, snapshot, keep);
@@ -187,7 +197,10 @@ RunResult Run::finish() {
     evaluate();
     if (const Destinations due = destinations_due(); !due.empty()) save(due);
   }
-  if (saver_) saver_->wait();
+  if (saver_) {
+    const telemetry::OwnWork work(context_.status(), saving());
+    saver_->wait();
+  }
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
   context_.world().all_reduce(rss, comm::ReduceOp::kMax);
   const auto averages = trainer_.use_averages();
@@ -211,6 +224,7 @@ RunResult Run::finish() {
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
                    .weights_xxh3 = context_.world().all_gather_text(digest).front()};
   if (recorder_) {
+    const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());
     checkpoint::save_safetensors(folder_.model(), weights, {{"model", model_name()}});
     recorder_->summary(result);
   }
@@ -235,8 +249,10 @@ void check_same_config(const RunConfig& config, comm::Context& context) {
 RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
   check_same_config(config, context);
   check_plan(config, context.world_size());
-  const data::DataSource data =
-      data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
+  const data::DataSource data = [&] {
+    const telemetry::OwnWork work(context.status(), "opening the data");
+    return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
+  }();
   check_run_config(config, context.world_size(), data);
   RunTrace trace(config, context);
   Run run(config, context, data, plan);

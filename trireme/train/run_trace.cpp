@@ -145,7 +145,10 @@ void RunTrace::write_whole() {
   const auto receive_next = [&] { return receive_text(context_.world(), next++); };
   try {
     write_file_atomic(path_, [&](const FileSink& sink) {
-      const auto write = [&](std::string_view piece) { sink(std::as_bytes(std::span(piece))); };
+      const auto write = [&](std::string_view piece) {
+        const telemetry::OwnWork work(context_.status(), "writing the trace " + path_.string());
+        sink(std::as_bytes(std::span(piece)));
+      };
       write(telemetry::kTraceBegin + part());
       while (next < context_.world_size()) write(telemetry::kTraceSeparator + receive_next());
       write(telemetry::kTraceEnd);

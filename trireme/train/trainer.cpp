@@ -42,9 +42,10 @@ data::LoaderOptions loader_options(const RunConfig& config, const comm::Context&
 }
 
 /// On rank 0 the model gets the weights of the configuration's file.
-void take_weights(const RunConfig& config, const comm::Context& context, model::Model& model) {
+void take_weights(const RunConfig& config, comm::Context& context, model::Model& model) {
   const std::string& path = config.model.weights;
   if (path.empty() || !context.is_main()) return;
+  const telemetry::OwnWork work(context.status(), "loading " + path);
   const at::NoGradGuard no_grad;
   const checkpoint::TensorMap ours = state_of(model);
   checkpoint::TensorMap found = checkpoint::load_weights_file(path).tensors;
@@ -234,6 +235,7 @@ std::int64_t Trainer::samples_of_step(std::int64_t step) const {
 data::StepBatch Trainer::next_batch() {
   const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
   context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
+  const telemetry::OwnWork work(context_.status(), "waiting for data");
   return loader_.next();
 }
 
@@ -296,7 +298,7 @@ Evaluation Trainer::evaluate() {
             num_replicas = groups_.data ? groups_.data->size() : 1;
   const Evaluation evaluation =
       train::evaluate([this](const at::Tensor& input) { return pipeline_.evaluate(input); }, *data_.test,
-                      data::slice_of(data_.test->size(), replica, num_replicas), context_.world());
+                      data::slice_of(data_.test->size(), replica, num_replicas), context_);
   learning_rate_->observe(evaluation.loss);
   return evaluation;
 }

@@ -212,6 +212,7 @@ Comparison verify(const RunConfig& config, comm::Context& context, const data::D
     const Done& found = parallel.step();
     compare_replicas(comparison, step, context.world(), parallel.trainer());
     if (!serial) continue;
+    const telemetry::OwnWork work(context.status(), text("verifying step ", step, " on one rank"));
     compare_step(comparison, step, before, found, serial->step());
   }
   return comparison;

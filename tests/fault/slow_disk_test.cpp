@@ -1,0 +1,42 @@
+// A disk that takes longer for a checkpoint than ranks may be out of touch.
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class SlowDisk : public testing::TestWithParam<const char*> {};
+
+TEST_P(SlowDisk, IsWaitedForAndNamedAndTheRunEndsWell) {
+  const TemporaryFolder folder;
+  std::vector<std::string> command = {bin("trireme"), "train", TRIREME_SOURCE_DIR "/examples/quick.toml",
+                                      "-n", "2"};
+  for (const std::string& setting :
+       {"run.folder=" + folder.path().string(), std::string("checkpoint.asynchronous=") + GetParam(),
+        std::string("comm.timeout_s=3"), std::string("comm.torch_threads=1")}) {
+    command.insert(command.end(), {"--set", setting});
+  }
+  // A checkpoint is half a dozen of them.
+  const ChildResult result = run(command, {{"LD_PRELOAD", bin("slow_fsync.so")},
+                                           {"TRIREME_TEST_FSYNC_S", "1"},
+                                           {"ASAN_OPTIONS", "verify_asan_link_order=0"}});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 (pid "), HasSubstr("is slow: "),
+                                HasSubstr("it is busy with: saving a checkpoint to ")));
+  for (const char* file : {"model.safetensors", "summary.json"})
+    EXPECT_TRUE(std::filesystem::exists(folder / "quick" / file)) << file;
+}
+
+INSTANTIATE_TEST_SUITE_P(Asynchronous, SlowDisk, testing::Values("true", "false"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace trireme::test
