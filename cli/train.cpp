@@ -44,7 +44,9 @@ int run_train(const TrainArguments& given) {
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides);
   train::check_run_config(config, plan.world_size);
   if (plan.launches) {
-    RankCommand command{.name = "train", .of_launch = {"--max-restarts", text(train.max_restarts)}};
+    RankCommand command{.name = "train",
+                        .of_launch = {"--max-restarts", text(train.max_restarts), "--frozen-grace",
+                                      text(config.comm.timeout_s)}};
     if (train.resume) command.options.push_back("--resume");
     become_launcher(train.ranks, command);
   }

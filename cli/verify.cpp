@@ -75,15 +75,18 @@ int run_verify(const VerifyArguments& arguments) {
   train::check_run_config(config, plan.world_size);
   train::check_verifiable(config, plan.world_size);
   if (plan.launches) {
-    RankCommand command{
-        .name = "verify", .options = {"--steps", text(arguments.steps)}, .of_launch = {"--no-prefix"}};
+    RankCommand command{.name = "verify",
+                        .options = {"--steps", text(arguments.steps)},
+                        .of_launch = {"--no-prefix", "--frozen-grace", text(config.comm.timeout_s)}};
     if (arguments.json) command.options.push_back("--json");
     become_launcher(arguments.ranks, command);
   }
   const auto context = comm::Context::from_environment(config.comm);
-  const train::Comparison comparison = train::verify(
-      config, *context, data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed)),
-      arguments.steps);
+  const data::DataSource data = [&] {
+    const telemetry::OwnWork work(context->status(), "opening the data");
+    return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
+  }();
+  const train::Comparison comparison = train::verify(config, *context, data, arguments.steps);
   if (!context->is_main()) return kExitOk;
   if (arguments.json) {
     print_json(comparison, context->world_size());

@@ -17,8 +17,9 @@ struct LaunchOptions {
   std::string master_addr;  ///< empty: 127.0.0.1
   int master_port = 0;      ///< 0: a free one, bound here and handed to rank 0
   int max_restarts = 0;
-  double settle_s = 1;            ///< after a first rank failed: time for the others to say why they fail too
-  double stop_grace_s = 5;        ///< between SIGTERM and SIGKILL when the others are stopped
+  double frozen_grace_s = 60;  ///< how long the last ranks may be frozen when no other is left to miss them
+  double settle_s = 1;         ///< after a first rank failed: time for the others to say why they fail too
+  double stop_grace_s = 5;     ///< between SIGTERM and SIGKILL when the others are stopped
   double interrupt_grace_s = 30;  ///< the same after Ctrl-C: time for a checkpoint
   bool prefix_output = true;      ///< "[rank] " before each line
 };

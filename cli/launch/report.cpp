@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "trireme/base/error.h"
@@ -56,7 +57,11 @@ std::string end_of(const RankStory& rank) {
 std::string cause_of(const RankStory& rank, const WorldStory& world) {
   const std::string who = text("rank ", rank.rank, " (pid ", rank.pid, ") ");
   if (rank.frozen_by != 0) {
-    return text(who, "was frozen by ", signal_name(rank.frozen_by), "; the others gave up waiting for it");
+    const bool was_missed = std::any_of(world.ranks.begin(), world.ranks.end(), [&](const RankStory& other) {
+      return other.rank != rank.rank && (other.stopped || failed(other));
+    });
+    return text(who, "was frozen by ", signal_name(rank.frozen_by),
+                was_missed ? "; the others gave up waiting for it" : " when all others had ended");
   }
   std::string why;
   if (WIFSIGNALED(rank.wait_status)) {
@@ -77,6 +82,9 @@ std::string cause_of(const RankStory& rank, const WorldStory& world) {
 std::string doing(const RankStory& rank) {
   std::string result;
   if (!rank.status.action.empty()) result = text("was in: ", rank.status.action);
+  if (!rank.status.own_work.empty()) {
+    result += text(result.empty() ? "" : "; ", "was busy with: ", rank.status.own_work);
+  }
   if (!rank.status.operation.empty()) {
     result += text(result.empty() ? "" : "; ", "last operation: ", rank.status.operation);
   }

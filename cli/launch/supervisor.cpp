@@ -44,7 +44,7 @@ Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue
     : options_(options), screen_(screen), signals_(signals) {}
 
 void Supervisor::start(const std::vector<RankStart>& starts) {
-  started_s_ = now_s();
+  started_s_ = looked_s_ = now_s();
   oom_kills_before_ = count_oom_kills();
   for (const auto& start : starts) {
     auto process = std::make_unique<RankProcess>(start);
@@ -62,6 +62,7 @@ WorldStory Supervisor::run() {
     wait_and_relay(timed ? std::min(kLookAgain_s, std::max(0.0, phase_ends_s_ - now_s())) : kLookAgain_s);
     handle_signals();
     look_after_ranks();
+    look_after_the_frozen();
     advance();
   }
   drain();
@@ -132,6 +133,32 @@ void Supervisor::note_change(Member& member, RankProcess::Change change) {
              (WIFSIGNALED(rank.wait_status()) || WEXITSTATUS(rank.wait_status()) != 0)) {
     enter(Phase::kSettling, options_.settle_s);
   }
+}
+
+/// Ranks that wait for a frozen one find it themselves; where none is left that could, nobody ever would.
+/// When all are frozen, somebody has paused the run.
+void Supervisor::look_after_the_frozen() {
+  const double passed_s = std::min(now_s() - looked_s_, 2 * kLookAgain_s);
+  looked_s_ = now_s();
+  bool some_ended = false, all_for_long = true;
+  for (auto& member : members_) {
+    if (member.process->ended()) {
+      some_ended = true;
+      continue;
+    }
+    member.frozen_for_s = member.process->frozen() ? member.frozen_for_s + passed_s : 0;
+    all_for_long = all_for_long && member.process->frozen() && member.frozen_for_s >= options_.frozen_grace_s;
+  }
+  if (phase_ != Phase::kRunning || !some_ended || !all_for_long || all_ended()) return;
+  for (const auto& member : members_) {
+    const auto& rank = *member.process;
+    if (rank.ended()) continue;
+    screen_.note(text("rank ", rank.rank(), " (pid ", rank.pid(), ") has been frozen for ",
+                      human_duration(member.frozen_for_s),
+                      " and no other rank is left to wait for it: ending it"));
+  }
+  stop_all(SIGTERM);
+  enter(Phase::kStopping, options_.stop_grace_s);
 }
 
 void Supervisor::enter(Phase phase, double lasts_s) {

@@ -47,6 +47,7 @@ class Supervisor {
     bool out_open = true;
     bool err_open = true;
     int frozen_by = 0;
+    double frozen_for_s = 0;  ///< as seen by a launcher that was not frozen itself
     bool stopped = false;
   };
   enum class Phase { kRunning, kSettling, kStopping, kInterrupted, kKilling };
@@ -56,6 +57,7 @@ class Supervisor {
   void handle_signals();
   void look_after_ranks();
   void note_change(Member& member, RankProcess::Change change);
+  void look_after_the_frozen();
   void advance();
   void enter(Phase phase, double lasts_s);
   void interrupt(int signal);
@@ -70,6 +72,7 @@ class Supervisor {
   Phase phase_ = Phase::kRunning;
   double phase_ends_s_ = 0;
   double started_s_ = 0;
+  double looked_s_ = 0;  ///< after the frozen
   int told_to_stop_ = 0;
   long oom_kills_before_ = 0;
 };

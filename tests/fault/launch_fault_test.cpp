@@ -109,6 +109,18 @@ TEST(FrozenRank, IsNamedAndEnded) {
   EXPECT_THAT(result.err, testing::ContainsRegex("\\[0\\] error: .*rank 1")) << "the survivor names it too";
 }
 
+// Nobody waits for it any more, and so nobody misses it.
+TEST(FrozenRank, IsEndedByTheLauncherWhenAllOthersHaveEnded) {
+  const auto result = run({bin("trireme"), "launch", "-n", "2", "--frozen-grace", "1", "--", "/bin/sh", "-c",
+                           "if [ $RANK = 1 ]; then kill -STOP $$; fi"},
+                          {}, kBound_s);
+  EXPECT_FALSE(result.timed_out) << result.err;
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_GE(result.wall_s, 1) << "it may be let go on until then";
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 1 (pid "), HasSubstr("has been frozen for "),
+                                HasSubstr("was frozen by SIGSTOP when all others had ended")));
+}
+
 TEST(ThrowingRank, DecidesTheExitCode) {
   RunningWorld world(2, {"throw"});
   const auto result = world.launcher().wait(kBound_s + 30);
