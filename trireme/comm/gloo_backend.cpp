@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <thread>
@@ -8,6 +9,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/backend_table.h"
+#include "trireme/comm/internal/gloo_dtypes.h"
 #include "trireme/comm/internal/no_pipe_signal.h"
 #include "trireme/comm/internal/signalled_work.h"
 
@@ -57,33 +59,34 @@ std::uint32_t hash_of(std::initializer_list<std::int64_t> parts) {
   return static_cast<std::uint32_t>(hash);
 }
 
-/// Waits for sends or receives of one peer, in order, on a thread of its own: gloo only completes them in
-/// wait().
+/// Waits for sends or receives of one peer, in order, on a thread of its own, made for the first of them:
+/// gloo only completes them in wait(). Thread-safe.
 class PeerWaiter {
  public:
-  explicit PeerWaiter(std::chrono::milliseconds timeout) : timeout_(timeout), thread_([this] { run(); }) {}
+  explicit PeerWaiter(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
   ~PeerWaiter() {
+    abort();
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
-      for (auto& item : queue_) item.inner->abort();
-      if (current_) current_->abort();
     }
     changed_.notify_all();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   void add(Work inner, c10::intrusive_ptr<SignalledWork> outer) {
-    {
-      const std::lock_guard lock(mutex_);
-      queue_.push_back({std::move(inner), std::move(outer)});
-    }
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(inner), std::move(outer)});
     changed_.notify_all();
+    if (thread_.joinable()) return;
+    thread_ = std::thread([this] { run(); });
+    pthread_setname_np(thread_.native_handle(), "trireme-gloo");
   }
 
   void abort() {
     const std::lock_guard lock(mutex_);
+    for (auto& item : queue_) item.inner->abort();
     if (current_) current_->abort();
   }
 
@@ -96,6 +99,7 @@ class PeerWaiter {
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
+      // Needs no deadline: it waits for work, not for a rank; the destructor ends it.
       changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
       if (queue_.empty()) return;
       const Item item = std::move(queue_.front());
@@ -129,13 +133,8 @@ class PeerWaiter {
 class GlooBackend : public c10d::Backend {
  public:
   GlooBackend(c10::intrusive_ptr<TaggedGloo> gloo, std::chrono::milliseconds timeout)
-      : Backend(gloo->getRank(), gloo->getSize()),
-        gloo_(std::move(gloo)),
-        timeout_(timeout),
-        peers_(static_cast<std::size_t>(getSize())) {}
-
-  ~GlooBackend() override {
-    for (auto& peer : peers_) peer = {};
+      : Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)), timeout_(timeout) {
+    while (peers_.size() < static_cast<std::size_t>(getSize())) peers_.emplace_back(timeout);
   }
 
   const std::string getBackendName() const override { return "gloo"; }
@@ -144,8 +143,8 @@ class GlooBackend : public c10d::Backend {
     pending_.abort("the operation was aborted");
     gloo_->break_connections();
     for (auto& peer : peers_) {
-      if (peer.sends) peer.sends->abort();
-      if (peer.recvs) peer.recvs->abort();
+      peer.sends.abort();
+      peer.recvs.abort();
     }
   }
 
@@ -222,25 +221,26 @@ class GlooBackend : public c10d::Backend {
   }
 
   Work send(Tensors& tensors, int destination, int) override {
+    check_gloo_dtype(tensors.at(0));
     const NoPipeSignal guard;
     Peer& peer = peers_.at(static_cast<std::size_t>(destination));
-    if (!peer.sends) peer.sends = std::make_unique<PeerWaiter>(timeout_);
     const int with_tag = peer_tag(peer.num_sends++, tensors.at(0));
-    return watch_peer(*peer.sends, gloo_->send(tensors, destination, with_tag), c10d::OpType::SEND, {});
+    return watch_peer(peer.sends, gloo_->send(tensors, destination, with_tag), c10d::OpType::SEND, {});
   }
 
   Work recv(Tensors& tensors, int source, int) override {
+    check_gloo_dtype(tensors.at(0));
     const NoPipeSignal guard;
     Peer& peer = peers_.at(static_cast<std::size_t>(source));
-    if (!peer.recvs) peer.recvs = std::make_unique<PeerWaiter>(timeout_);
     const int with_tag = peer_tag(peer.num_recvs++, tensors.at(0));
-    return watch_peer(*peer.recvs, gloo_->recv(tensors, source, with_tag), c10d::OpType::RECV, tensors);
+    return watch_peer(peer.recvs, gloo_->recv(tensors, source, with_tag), c10d::OpType::RECV, tensors);
   }
 
  private:
   struct Peer {
-    std::unique_ptr<PeerWaiter> sends;
-    std::unique_ptr<PeerWaiter> recvs;
+    explicit Peer(std::chrono::milliseconds timeout) : sends(timeout), recvs(timeout) {}
+    PeerWaiter sends;
+    PeerWaiter recvs;
     std::uint32_t num_sends = 0;
     std::uint32_t num_recvs = 0;
   };
@@ -270,7 +270,9 @@ class GlooBackend : public c10d::Backend {
     }
   }
 
+  /// Throws InvalidArgument before the operation is counted.
   void tag(c10d::OpType type, const at::Tensor& part, const c10d::ReduceOp& op, std::int64_t root) {
+    if (part.defined()) check_gloo_dtype(part);
     const auto dtype = part.defined() ? part.scalar_type() : at::ScalarType::Undefined;
     const auto hash =
         hash_of({static_cast<int>(type), static_cast<int>(dtype), part.defined() ? part.numel() : 0,
@@ -310,11 +312,19 @@ class GlooBackend : public c10d::Backend {
   c10::intrusive_ptr<TaggedGloo> gloo_;
   const std::chrono::milliseconds timeout_;
   PendingWorks pending_;
-  std::vector<Peer> peers_;
+  std::deque<Peer> peers_;
   std::uint32_t num_collectives_ = 0;
 };
 
 }  // namespace
+
+void check_gloo_dtype(const at::Tensor& tensor) {
+  constexpr at::ScalarType kCarried[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar,
+                                         at::kByte,  at::kBool,   at::kInt,  at::kLong};
+  require(std::find(std::begin(kCarried), std::end(kCarried), tensor.scalar_type()) != std::end(kCarried),
+          "gloo does not carry tensors of ", at::toString(tensor.scalar_type()),
+          " (f32, f64, f16, bf16, i8, u8, bool, i32 and i64 it does)");
+}
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
   const auto timeout = whole_milliseconds(request.operation_timeout_s);

@@ -98,8 +98,10 @@ struct Pending::State {
   }
 
   bool done() {
-    const std::lock_guard lock(mutex);
-    if (!work || failed || closed || group->failed()) return true;
+    if (group->failed()) return true;
+    const std::unique_lock lock(mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return false;  // another thread waits for it
+    if (!work || failed || closed) return true;
     if (!work->isCompleted()) return false;
     // What went wrong is for wait() to say, or for the group when nobody waits.
     closed = work->exception() == nullptr;
@@ -137,6 +139,10 @@ Pending Group::State::issue(const std::shared_ptr<State>& self, Mode mode, Opera
   Work work;
   try {
     work = start(*self->parts.backend, mode == Mode::kAsync);
+  } catch (const InvalidArgument&) {
+    // Refused before anybody was told: a mistake of the caller, and the group goes on.
+    self->withdraw(operation);
+    throw;
   } catch (...) {
     self->fail_operation(operation, std::current_exception());
   }

@@ -49,6 +49,7 @@ class Pending {
   Pending() = default;
   /// Waits for the end of the operation; for nccl: orders the current stream behind it. Throws CommError.
   void wait();
+  /// True when it is over, well or not. Never waits; false while another thread is in wait().
   bool done() const;
 
  private:

@@ -60,9 +60,16 @@ void Group::State::begin(Operation& operation) {
   operation.issued_s = now_s();
   const std::lock_guard lock(mutex_);
   operation.number = ++number_;
-  operation.order = next_order(operation);
-  ring_[operation.number % kRingSize] = operation;
+  operation.order = ++last_order(operation);
+  replaced_ = std::exchange(ring_[operation.number % kRingSize], operation);
   show(parts, operation);
+}
+
+void Group::State::withdraw(const Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  ring_[operation.number % kRingSize] = replaced_;
+  --last_order(operation);
+  --number_;
 }
 
 void Group::State::wait(const Operation& operation, c10d::Work& work) {
@@ -245,10 +252,10 @@ std::vector<Operation> Group::State::pending() const {
   return result;
 }
 
-std::uint64_t Group::State::next_order(const Operation& operation) {
-  if (is_collective(operation.kind)) return ++num_collectives_;
+std::uint64_t& Group::State::last_order(const Operation& operation) {
+  if (is_collective(operation.kind)) return num_collectives_;
   auto& counts = operation.kind == OperationKind::kSend ? num_sends_ : num_recvs_;
-  return ++counts[static_cast<std::size_t>(operation.peer)];
+  return counts[static_cast<std::size_t>(operation.peer)];
 }
 
 }  // namespace trireme::comm

@@ -12,8 +12,10 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/backend_table.h"
+#include "trireme/comm/internal/gloo_dtypes.h"
 #include "trireme/comm/internal/host_layout.h"
 #include "trireme/comm/internal/signalled_work.h"
+#include "trireme/comm/shm/internal/shm_backend.h"
 
 namespace trireme::comm {
 namespace {
@@ -51,6 +53,7 @@ class Worker {
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
+      // Needs no deadline: it waits for work, not for a rank; the destructor ends it.
       changed_.wait(lock, [&] { return stop_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
       auto task = std::move(tasks_.front());
@@ -103,6 +106,7 @@ class HierarchicalBackend : public c10d::Backend {
   }
 
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    check_reducible(tensors.at(0));
     return run(c10d::OpType::ALLREDUCE, tensors, [this, tensor = tensors.at(0), op = options.reduceOp] {
       const bool average = op == c10d::ReduceOp::AVG;
       reduce_everywhere(tensor.view({-1}), average ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op);
@@ -111,6 +115,7 @@ class HierarchicalBackend : public c10d::Backend {
   }
 
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    check_gloo_dtype(tensors.at(0));  // all that it carries, shared memory does too
     return run(c10d::OpType::BROADCAST, tensors,
                [this, tensor = tensors.at(0), root = static_cast<int>(options.rootRank)] {
                  broadcast_everywhere(tensor, root);

@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 
@@ -70,6 +72,53 @@ at::Tensor reduced(int num_ranks, ReduceOp op, at::ScalarType dtype, std::int64_
 
 constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                                    ReduceOp::kProduct};
+
+TEST_P(Operations, RefuseADtypeTheyDoNotKnowAndGoOn) {
+  run([](Context& context) {
+    Group& world = context.world();
+    auto complex = at::zeros({kNumel}, at::kComplexFloat);
+    auto unknown = at::zeros({kNumel}, at::kUInt32);
+    if (context.world_size() == 1) {  // without a backend there is nothing that could refuse it
+      EXPECT_NO_THROW(world.all_reduce(complex));
+      return;
+    }
+    // One rank's mistakes are nothing to the others.
+    for (int i = 0; i < context.rank(); ++i) EXPECT_THROW(world.all_reduce(complex), InvalidArgument);
+    EXPECT_THROW(world.all_reduce_async(complex), InvalidArgument);
+    EXPECT_THROW(world.broadcast(unknown, 0), InvalidArgument);
+    EXPECT_THROW(world.send(unknown, (context.rank() + 1) % context.world_size()), InvalidArgument);
+    auto tensor = data_of(context.rank(), at::kFloat);
+    world.all_reduce(tensor);
+    EXPECT_TRUE(tensor.equal(reduced(context.world_size(), ReduceOp::kSum, at::kFloat)));
+    EXPECT_EQ(world.recent_operations().size(), 1U);
+  });
+}
+
+TEST_P(Operations, AskingWhetherOneIsDoneNeverWaits) {
+  run([](Context& context) {
+    Group& world = context.world();
+    if (context.rank() > 0) {
+      auto token = at::zeros({1});
+      world.recv(token, 0);  // not before rank 0 has asked
+    }
+    auto tensor = data_of(context.rank(), at::kFloat, 16 << 10);
+    auto pending = world.all_reduce_async(tensor);
+    if (context.rank() == 0 && context.world_size() > 1) {
+      std::thread other([pending]() mutable {
+        try {
+          pending.wait();
+        } catch (const CommError&) {
+          // The wait below fails in the same way.
+        }
+      });
+      for (int i = 0; i < 100; ++i) EXPECT_FALSE(pending.done());
+      for (int peer = 1; peer < context.world_size(); ++peer) world.send(at::zeros({1}), peer);
+      other.join();
+    }
+    pending.wait();
+    EXPECT_TRUE(pending.done());
+  });
+}
 
 TEST_P(Operations, AllReduceEqualsTheSerialReduction) {
   run([](Context& context) {

@@ -65,6 +65,8 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
 
   /// Numbers the operation and enters it into ring and status page. Throws the group's first failure.
   void begin(Operation& operation);
+  /// Takes back the operation that was begun last and never issued.
+  void withdraw(const Operation& operation);
   /// `work` is that of an operation that was seen to have ended; null when it was given up.
   void end(std::uint64_t number, OperationRecord::State how, const c10d::Work* work = nullptr);
   /// Waits until the operation is over. Throws CommError after failing the group.
@@ -123,7 +125,7 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   bool enter_failure(const std::string& cause);
   void add_wait_span(const Operation& operation, std::int64_t begin_ns);
   telemetry::TraceSpan span_of(const Operation& operation) const;
-  std::uint64_t next_order(const Operation& operation);
+  std::uint64_t& last_order(const Operation& operation);
 
   mutable std::mutex mutex_;
   std::uint64_t number_ = 0;
@@ -133,6 +135,7 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   std::array<Operation, kRingSize> ring_;
   std::vector<Operation> waits_;
   std::vector<Dropped> dropped_;
+  Operation replaced_;  ///< what the last operation has taken the place of in the ring
   std::atomic<bool> failed_ = false;
   std::string cause_;
   std::atomic<telemetry::TraceBuffer*> trace_ = nullptr;  ///< written to under the mutex

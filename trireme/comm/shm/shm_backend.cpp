@@ -87,11 +87,6 @@ const std::byte* bytes_of(const at::Tensor& tensor) {
 
 std::uint64_t count_of(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()); }
 
-void check_reducible(const at::Tensor& tensor) {
-  require(wire::reducible(element_of(tensor)), "tensors of ", wire::name(element_of(tensor)),
-          " cannot be reduced (f32, f64, bf16, f16, i32 and i64 can)");
-}
-
 /// One tensor per rank, all like `one`.
 const Tensors& one_per_rank(const std::vector<Tensors>& lists, const at::Tensor& one, int size) {
   require(lists.size() == 1 && lists[0].size() == static_cast<std::size_t>(size), "expected one list of ",
@@ -137,6 +132,11 @@ std::vector<std::uint64_t> offsets_of(const std::vector<std::int64_t>& splits, c
 Issue mode_of(bool async) { return async ? Issue::kAsync : Issue::kSync; }
 
 }  // namespace
+
+void check_reducible(const at::Tensor& tensor) {
+  require(wire::reducible(element_of(tensor)), "tensors of ", wire::name(element_of(tensor)),
+          " cannot be reduced (f32, f64, bf16, f16, i32 and i64 can)");
+}
 
 ShmBackend::ShmBackend(std::shared_ptr<wire::LocalGroup> group, std::string backend_name, double timeout_s)
     : c10d::Backend(group->membership().rank, group->membership().size),

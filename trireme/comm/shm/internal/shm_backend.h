@@ -12,6 +12,9 @@
 
 namespace trireme::comm {
 
+/// Throws InvalidArgument for a tensor that shared memory cannot reduce.
+void check_reducible(const at::Tensor& tensor);
+
 class ShmBackend : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
