@@ -9,13 +9,28 @@ namespace trireme::wire {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kSmallestSegment = 4 << 20;
 constexpr std::size_t kPage = 4096;
+// Up to there a segment is as large as its first block. The rest of the table is enough for any memory when
+// each further one adds this share of what is held.
+constexpr std::size_t kSegmentsOfOneBlock = kMaxSegments / 4;
+constexpr std::size_t kGrowthShare = 8;
+
+std::shared_ptr<SharedMemory> reserve(std::size_t bytes, std::size_t with_room) {
+  if (with_room > bytes) {
+    try {
+      return SharedMemory::create(with_room);
+    } catch (const CommError&) {
+      // The block itself may still find its place.
+    }
+  }
+  return SharedMemory::create(bytes);
+}
 
 }  // namespace
 
-SharedArena::SharedArena(std::shared_ptr<const ControlBlock> block, int rank)
-    : block_(std::move(block)), rank_(rank) {}
+SharedArena::SharedArena(std::shared_ptr<const ControlBlock> block, int rank,
+                         std::size_t smallest_segment_bytes)
+    : block_(std::move(block)), rank_(rank), smallest_segment_bytes_(smallest_segment_bytes) {}
 
 SharedArena::~SharedArena() {
   for (const auto& [_, segment] : segments_) retire(segment);
@@ -46,10 +61,18 @@ std::optional<std::size_t> SharedArena::find_room(const Segment& segment, std::s
 }
 
 SharedArena::Segment& SharedArena::add_segment(std::size_t bytes) {
-  Segment segment{SharedMemory::create(round_up(std::max(bytes, kSmallestSegment), kPage)), 0, {}};
+  const std::size_t least = round_up(std::max(bytes, smallest_segment_bytes_), kPage);
+  Segment segment{reserve(least, round_up(std::max(least, room_to_grow()), kPage)), 0, {}};
   publish(segment);
   const std::byte* base = segment.memory->data();
   return segments_.emplace(base, std::move(segment)).first->second;
+}
+
+std::size_t SharedArena::room_to_grow() const {
+  if (segments_.size() < kSegmentsOfOneBlock) return 0;
+  std::size_t held = 0;
+  for (const auto& [_, segment] : segments_) held += segment.memory->bytes();
+  return held / kGrowthShare;
 }
 
 void SharedArena::publish(Segment& segment) {

@@ -1,6 +1,7 @@
 #pragma once
 // Memory of one rank that its peers can read and write where it lies: a growing set of shared segments with
-// room for many blocks. Peers find a segment through the owner's table in the control block. Thread-safe.
+// room for many blocks. Peers find a segment through the owner's table in the control block. The table is no
+// limit to the number of blocks: when it fills, new segments become larger with what is held. Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,10 @@ namespace trireme::wire {
 
 class SharedArena {
  public:
-  SharedArena(std::shared_ptr<const ControlBlock> block, int rank);
+  static constexpr std::size_t kSmallestSegmentBytes = 4 << 20;
+
+  SharedArena(std::shared_ptr<const ControlBlock> block, int rank,
+              std::size_t smallest_segment_bytes = kSmallestSegmentBytes);
   ~SharedArena();
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
@@ -46,11 +50,13 @@ class SharedArena {
   };
   static std::optional<std::size_t> find_room(const Segment& segment, std::size_t bytes);
   Segment& add_segment(std::size_t bytes);
+  std::size_t room_to_grow() const;
   void publish(Segment& segment);
   void retire(const Segment& segment);
 
   const std::shared_ptr<const ControlBlock> block_;
   const int rank_;
+  const std::size_t smallest_segment_bytes_;
   mutable std::mutex mutex_;
   std::map<const std::byte*, Segment> segments_;  ///< by first address
 };

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <functional>
+#include <set>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/wire/shared_arena.h"
@@ -77,6 +79,25 @@ TEST_F(Arena, KnowsAViewInsideATensorButNotMemoryOfOthers) {
   EXPECT_FALSE(arena_.locate(first + 4096, 5 << 20).has_value()) << "it ends outside";
   const std::vector<std::byte> own(100);
   EXPECT_FALSE(arena_.locate(own.data(), own.size()).has_value());
+}
+
+TEST_F(Arena, HoldsMoreBlocksThanTheTableHasSegments) {
+  constexpr std::size_t kBlock = 4096;
+  SharedArena small(block_, 0, /*smallest_segment_bytes=*/kBlock);
+  std::vector<std::byte*> blocks;
+  std::set<std::uint32_t> segments;
+  for (std::size_t i = 0; i < 8 * kMaxSegments; ++i) {
+    blocks.push_back(small.allocate(kBlock));
+    blocks.back()[0] = blocks.back()[kBlock - 1] = static_cast<std::byte>(i);
+    const auto location = small.locate(blocks.back(), kBlock);
+    ASSERT_TRUE(location.has_value());
+    segments.insert(location->segment);
+  }
+  EXPECT_LT(segments.size(), kMaxSegments / 2);
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    EXPECT_EQ(blocks[i][kBlock - 1], static_cast<std::byte>(i)) << "nobody else has written there";
+  for (std::byte* block : blocks) small.free(block);
+  EXPECT_EQ(small.locate(blocks.front(), 1), std::nullopt) << "and all of it is given back";
 }
 
 TEST_F(Arena, AnnouncesANewGenerationWhenASegmentIsReplaced) {
