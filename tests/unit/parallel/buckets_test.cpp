@@ -1,4 +1,6 @@
 // Where gradients lie and in which order buckets start, seen through a hook that is handed every bucket.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -10,6 +12,7 @@
 #include "tests/unit/parallel/small_models.h"
 #include "trireme/base/text.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/data/internal/bucket.h"
 
 namespace trireme::parallel {
 namespace {
@@ -97,6 +100,126 @@ TEST(Buckets, AreRebuiltInTheOrderInWhichRankZeroSawTheGradients) {
       EXPECT_EQ(hook->started.size(), 3u) << "of 1, 3 and 4 tensors";
     }
   });
+}
+
+// However many they are, and in the new order too: the backend holds the gradients once.
+TEST(Buckets, OfOneTypeLieInOneMemoryFromTheFirstPassOn) {
+  run_ranks_as_threads(2, [](Context& context) {
+    auto model = std::make_shared<Layers>(std::vector<std::size_t>{1, 3, 0, 2});
+    auto hook = std::make_shared<RecordingHook>();
+    DistributedDataParallel ddp(context, model, {.bucket_mib = 1e-5, .first_bucket_mib = 1e-5, .hook = hook});
+    for (int pass = 1; pass <= 3; ++pass) {
+      ddp.zero_grad();
+      run_backward(*model, context);
+    }
+    ASSERT_EQ(hook->started.size(), 3u * 8);
+    for (const at::Tensor& flat : hook->started)
+      EXPECT_EQ(flat.storage().data(), hook->started[0].storage().data());
+  });
+}
+
+TEST(Buckets, CarryTheGradientsOfTheFirstPassIntoTheNewOrder) {
+  const std::vector<std::size_t> order = {1, 3, 0, 2};
+  std::vector<at::Tensor> expected;
+  for (int rank = 0; rank < 2; ++rank) {
+    Layers alone(order);
+    alone.forward(numbers({3, 4}, 1 + rank)).square().sum().backward();
+    const auto parameters = alone.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (rank == 0) expected.push_back(parameters[i].grad().clone());
+      if (rank == 1) expected[i].add_(parameters[i].grad()).div_(2);
+    }
+  }
+  for (const double bucket_mib : {1e-5, 1e-4, 1.0}) {
+    run_ranks_as_threads(2, [&](Context& context) {
+      auto model = std::make_shared<Layers>(order);
+      DistributedDataParallel ddp(context, model, {.bucket_mib = bucket_mib, .first_bucket_mib = bucket_mib});
+      run_backward(*model, context);
+      ASSERT_TRUE(ddp.statistics().rebuilt);
+      const auto parameters = model->parameters();
+      for (std::size_t i = 0; i < parameters.size(); ++i)
+        EXPECT_TRUE(at::equal(parameters[i].grad(), expected[i])) << "parameter " << i;
+    });
+  }
+}
+
+// Zeroing a module puts another tensor over the memory of each gradient.
+TEST(Buckets, CarryZeroedGradientsThatNobodyUsesIntoTheNewOrder) {
+  run_ranks_as_threads(2, [](Context& context) {
+    auto model = std::make_shared<Layers>(std::vector<std::size_t>{0, 1, 2, 3});
+    DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kFind});
+    {
+      const auto quiet = ddp.no_sync();
+      run_backward(*model, context);
+    }
+    model->zero_grad(/*set_to_none=*/false);
+    model->order = {3, 1};
+    run_backward(*model, context);
+    ASSERT_TRUE(ddp.statistics().rebuilt);
+    for (const std::size_t unused : {0, 2})
+      EXPECT_EQ(model->layers[unused]->weight.grad().count_nonzero().item<int>(), 0) << "layer " << unused;
+  });
+}
+
+class CompressedBuckets : public testing::TestWithParam<const char*> {};
+
+// A unit in the last place of bf16 is 1/256, and there are two roundings.
+TEST_P(CompressedBuckets, StayApartInTheirOwnMemory) {
+  run_ranks_as_threads(2, [](Context& context) {
+    auto model = std::make_shared<Layers>(std::vector<std::size_t>{1, 3, 0, 2});
+    auto exact_model = std::make_shared<Layers>(model->order);
+    DistributedDataParallel ddp(
+        context, model, {.bucket_mib = 1e-5, .first_bucket_mib = 1e-5, .hook = make_comm_hook(GetParam())});
+    DistributedDataParallel exact(context, exact_model);
+    for (int pass = 1; pass <= 3; ++pass) {
+      ddp.zero_grad();
+      exact.zero_grad();
+      run_backward(*model, context);
+      run_backward(*exact_model, context);
+      const auto got = model->parameters(), expected = exact_model->parameters();
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const double bound = expected[i].grad().abs().max().item<double>() * 2 / 256 + 1e-6;
+        EXPECT_LE((got[i].grad() - expected[i].grad()).abs().max().item<double>(), bound) << i;
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, CompressedBuckets, testing::Values("bf16", "fp16"));
+
+at::Tensor part_of(const at::Tensor& memory, std::int64_t begin, std::int64_t size) {
+  return memory.narrow(0, begin, size);
+}
+
+/// Moves parts of the given sizes from the order in which they are given into `order`.
+void expect_moved(const std::vector<std::int64_t>& sizes, const std::vector<std::size_t>& order) {
+  std::int64_t total = 0;
+  for (const std::int64_t size : sizes) total += size;
+  at::Tensor memory = numbers({total}, 1);
+  std::vector<at::Tensor> from, expected;
+  for (std::int64_t at = 0; const std::int64_t size : sizes) {
+    from.push_back(part_of(memory, at, size));
+    at += size;
+  }
+  std::vector<Move> moves;
+  for (std::int64_t at = 0; const std::size_t number : order) {
+    expected.push_back(from[number].clone());
+    moves.push_back({from[number], part_of(memory, at, sizes[number])});
+    at += sizes[number];
+  }
+  move_all(moves);
+  EXPECT_TRUE(at::equal(memory, at::cat(expected)));
+}
+
+TEST(Moves, GiveEveryPartItsPlaceInAnyOrder) {
+  expect_moved({5, 3, 8, 1, 4}, {0, 1, 2, 3, 4});
+  expect_moved({5, 3, 8, 1, 4}, {4, 3, 2, 1, 0});
+  expect_moved({1, 2, 3, 4, 50}, {4, 0, 1, 2, 3});
+  expect_moved({50, 4, 3, 2, 1}, {1, 2, 3, 4, 0});
+  std::vector<std::size_t> order = {0, 1, 2, 3, 4, 5};
+  do {
+    expect_moved({7, 0, 2, 9, 4, 1}, order);
+  } while (std::ranges::next_permutation(order).found);
 }
 
 TEST(Buckets, HoldEveryGradientAtItsPlaceForGood) {

@@ -80,29 +80,95 @@ std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<Parameter
   return buckets;
 }
 
-Bucket make_bucket(const comm::Group& group, std::vector<Parameter>& parameters,
-                   std::vector<std::size_t> members, std::size_t number) {
-  std::int64_t numel = 0;
-  for (const std::size_t member : members) numel += padded_numel(parameters[member].tensor);
-  const at::Tensor& first = parameters[members.front()].tensor;
-  const std::int64_t total = numel + unit_of(first);
-  Bucket bucket{.parameters = std::move(members),
-                .flat = first.is_cpu() ? group.allocate(total, first.scalar_type())
-                                       : at::zeros({total}, first.options().requires_grad(false)),
-                .flag = {},
-                .pending = 0,
-                .started_ns = 0,
-                .wait = nullptr};
-  bucket.flag = part_of(bucket.flat, numel, {1}, {1});
-  std::int64_t offset = 0;
-  for (const std::size_t member : bucket.parameters) {
-    Parameter& parameter = parameters[member];
-    parameter.view =
-        part_of(bucket.flat, offset, parameter.tensor.sizes(), strides_in_bucket(parameter.tensor));
-    parameter.bucket = number;
-    offset += padded_numel(parameter.tensor);
+void move_all(std::vector<Move> moves) {
+  const auto address = [](const at::Tensor& tensor) {
+    return static_cast<const std::byte*>(tensor.const_data_ptr());
+  };
+  std::erase_if(moves, [&](const Move& move) {
+    return move.to.numel() == 0 || address(move.to) == address(move.from);
+  });
+  std::ranges::sort(moves, {}, [&](const Move& move) { return address(move.to); });
+  std::map<const std::byte*, Move*> in_place;  // those whose values are still where they were
+  for (Move& move : moves) in_place[address(move.from)] = &move;
+  for (Move& move : moves) {
+    const std::byte* begin = address(move.to);
+    const std::byte* end = begin + move.to.nbytes();
+    auto other = in_place.lower_bound(begin);
+    if (other != in_place.begin()) {
+      const auto before = std::prev(other);
+      if (before->first + before->second->from.nbytes() > begin) other = before;
+    }
+    while (other != in_place.end() && other->first < end) {
+      other->second->from = other->second->from.clone();
+      other = in_place.erase(other);
+    }
+    move.to.copy_(move.from);
+    in_place.erase(address(move.from));
+    move.from.reset();
   }
-  return bucket;
+}
+
+BucketMemory::Kind BucketMemory::kind_of(const at::Tensor& tensor) {
+  return {tensor.scalar_type(), tensor.device().str()};
+}
+
+BucketMemory::BucketMemory(const comm::Group& group, const std::vector<Parameter>& parameters) {
+  struct Need {
+    std::int64_t numel = 0;
+    at::Tensor like;
+  };
+  std::map<Kind, Need> needs;
+  for (const Parameter& parameter : parameters) {
+    Need& need = needs[kind_of(parameter.tensor)];
+    // Every bucket has a flag, and there may be as many buckets as parameters.
+    need.numel += padded_numel(parameter.tensor) + unit_of(parameter.tensor);
+    need.like = parameter.tensor;
+  }
+  for (const auto& [kind, need] : needs) {
+    memory_[kind] = need.like.is_cpu() ? group.allocate(need.numel, need.like.scalar_type())
+                                       : at::zeros({need.numel}, need.like.options().requires_grad(false));
+  }
+}
+
+std::vector<Bucket> BucketMemory::lay_out(std::vector<Parameter>& parameters,
+                                          std::vector<std::vector<std::size_t>> assignment) const {
+  std::vector<Bucket> buckets;
+  std::vector<Move> moves;
+  std::vector<at::Tensor> gaps;  // behind parameters, and the flags
+  std::map<Kind, std::int64_t> filled;
+  for (Parameter& parameter : parameters) parameter.bucket = Parameter::kNoBucket;
+  for (auto& members : assignment) {
+    const at::Tensor& first = parameters[members.front()].tensor;
+    const at::Tensor& memory = memory_.at(kind_of(first));
+    std::int64_t& offset = filled[kind_of(first)];
+    const std::int64_t begin = offset;
+    for (const std::size_t member : members) {
+      Parameter& parameter = parameters[member];
+      const std::int64_t numel = parameter.tensor.numel(), padded = padded_numel(parameter.tensor);
+      const at::Tensor view =
+          part_of(memory, offset, parameter.tensor.sizes(), strides_in_bucket(parameter.tensor));
+      at::Tensor& gradient = parameter.tensor.mutable_grad();
+      if (parameter.view.defined() && gradient.is_same(parameter.view)) {
+        moves.push_back({gradient, view});
+        gradient = view;
+      }
+      parameter.view = view;
+      parameter.bucket = buckets.size();
+      if (padded > numel) gaps.push_back(part_of(memory, offset + numel, {padded - numel}, {1}));
+      offset += padded;
+    }
+    const std::int64_t unit = unit_of(first);
+    gaps.push_back(part_of(memory, offset, {unit}, {1}));
+    Bucket bucket;
+    bucket.flag = part_of(memory, offset, {1}, {1});
+    offset += unit;
+    bucket.flat = part_of(memory, begin, {offset - begin}, {1});
+    bucket.parameters = std::move(members);
+    buckets.push_back(std::move(bucket));
+  }
+  move_all(std::move(moves));
+  for (at::Tensor& gap : gaps) gap.zero_();
+  return buckets;
 }
 
 }  // namespace trireme::parallel

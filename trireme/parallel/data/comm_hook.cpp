@@ -25,7 +25,7 @@ class HalfHook : public CommHook {
   explicit HalfHook(at::ScalarType dtype) : dtype_(dtype) {}
 
   std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale scale) override {
-    at::Tensor& half = buffer_for(group, bucket);
+    at::Tensor half = part_for(group, bucket);
     if (scale == ReduceScale::kMean) bucket.div_(group.size());
     half.copy_(bucket);
     return [bucket, half, pending = group.all_reduce_async(half)]() mutable {
@@ -35,19 +35,25 @@ class HalfHook : public CommHook {
   }
 
  private:
+  /// As many elements as the memory that buckets lie in, whatever their order in it.
   struct Buffer {
-    c10::weak_intrusive_ptr<c10::StorageImpl> bucket;  ///< whose: buckets are made anew once
+    c10::weak_intrusive_ptr<c10::StorageImpl> of;
     at::Tensor half;
   };
 
-  at::Tensor& buffer_for(const comm::Group& group, const at::Tensor& bucket) {
-    std::erase_if(buffers_, [](const Buffer& buffer) { return buffer.bucket.expired(); });
+  at::Tensor part_for(const comm::Group& group, const at::Tensor& bucket) {
+    return buffer_for(group, bucket).narrow(0, bucket.storage_offset(), bucket.numel());
+  }
+
+  const at::Tensor& buffer_for(const comm::Group& group, const at::Tensor& bucket) {
+    std::erase_if(buffers_, [](const Buffer& buffer) { return buffer.of.expired(); });
     const auto* storage = bucket.storage().unsafeGetStorageImpl();
-    for (Buffer& buffer : buffers_) {
-      if (buffer.bucket._unsafe_get_target() == storage) return buffer.half;
+    for (const Buffer& buffer : buffers_) {
+      if (buffer.of._unsafe_get_target() == storage) return buffer.half;
     }
-    const at::Tensor half = bucket.is_cpu() ? group.allocate(bucket.numel(), dtype_)
-                                            : at::empty({bucket.numel()}, bucket.options().dtype(dtype_));
+    const auto numel = static_cast<std::int64_t>(storage->nbytes() / bucket.element_size());
+    const at::Tensor half =
+        bucket.is_cpu() ? group.allocate(numel, dtype_) : at::empty({numel}, bucket.options().dtype(dtype_));
     buffers_.push_back({bucket.storage().getWeakStorageImpl(), half});
     return buffers_.back().half;
   }

@@ -11,7 +11,8 @@
 // Collective: every rank makes it, and runs the same number of synchronised backward passes (Join lifts
 // that). One thread runs forward and backward. The module's parameters must not be added, removed or re-typed
 // while it lives. Cost per step: one copy of each gradient into its bucket, and what the group's all_reduce
-// costs. In a group of one rank nothing is done at all.
+// costs. In a group of one rank nothing is done at all. A pass that ends early, by an exception, fails the
+// group on all ranks by name once a bucket is on its way; before that it may be repeated.
 
 #include <torch/nn/module.h>
 
@@ -71,12 +72,13 @@ class DistributedDataParallel {
                           const DataParallelOptions& options = {});
   /// The same for tensors that are no module of their own.
   DistributedDataParallel(comm::Group group, Replica replica, const DataParallelOptions& options = {});
+  /// Fails the group when reductions are under way.
   ~DistributedDataParallel();
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   /// While it lives, backward passes add up locally and reduce nothing; the first one after it reduces the
-  /// sum.
+  /// sum, as the gradients are then. One that has been dropped, or zeroed in place, counts as never used.
   class NoSync {
    public:
     explicit NoSync(DistributedDataParallel& ddp);
@@ -113,11 +115,13 @@ class DistributedDataParallel {
 
   /// Takes part in the others' synchronised pass where this rank has nothing to run backward on: it adds
   /// zeros, and what its passes under no_sync have added up, and uses no parameter besides theirs.
-  /// Afterwards its gradients are the reduced ones. Throws CommError.
+  /// Afterwards its gradients are the reduced ones. Throws CommError, InvalidArgument before
+  /// finish_reduction().
   void reduce_without_backward();
 
   /// With ReductionEnd::kOnRequest: waits for what the last synchronised pass has started; afterwards every
-  /// .grad holds the reduced gradient. Nothing where that is done. Throws CommError, InvalidArgument as
+  /// .grad holds the reduced gradient. Nothing where that is done. A backward pass before it, under no_sync
+  /// too, writes where the reduction works, and fails the group. Throws CommError, InvalidArgument as
   /// backward() does otherwise.
   void finish_reduction();
 

@@ -59,6 +59,7 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
   if (!options.hook) options.hook = make_comm_hook("none");
   if (group.size() == 1) return;
   if (telemetry::Trace* trace = group.trace()) trace_ = &trace->add_lanes("buckets");
+  memory_ = BucketMemory(group, parameters_);
   // Backward reaches the last layers first: without an observed order, the reverse one is the best guess.
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
@@ -216,17 +217,14 @@ void DistributedDataParallel::Reducer::start_ready_buckets() {
 }
 
 void DistributedDataParallel::Reducer::build_buckets(const std::vector<std::size_t>& ready_order) {
-  for (Parameter& parameter : parameters_) parameter.bucket = Parameter::kNoBucket;
-  buckets_.clear();
-  statistics.bucket_bytes.clear();
   constexpr double kMib = 1024.0 * 1024.0;
-  auto assignment =
-      assign_buckets(parameters_, ready_order, static_cast<std::int64_t>(options.first_bucket_mib * kMib),
-                     static_cast<std::int64_t>(options.bucket_mib * kMib));
-  for (auto& members : assignment) {
-    buckets_.push_back(make_bucket(group, parameters_, std::move(members), buckets_.size()));
-    statistics.bucket_bytes.push_back(static_cast<std::int64_t>(buckets_.back().flat.nbytes()));
-  }
+  buckets_ =
+      memory_.lay_out(parameters_, assign_buckets(parameters_, ready_order,
+                                                  static_cast<std::int64_t>(options.first_bucket_mib * kMib),
+                                                  static_cast<std::int64_t>(options.bucket_mib * kMib)));
+  statistics.bucket_bytes.clear();
+  for (const Bucket& bucket : buckets_)
+    statistics.bucket_bytes.push_back(static_cast<std::int64_t>(bucket.flat.nbytes()));
 }
 
 }  // namespace trireme::parallel

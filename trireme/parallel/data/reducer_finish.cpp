@@ -86,6 +86,7 @@ void DistributedDataParallel::Reducer::take_part() {
 /// stands, or zeros.
 void DistributedDataParallel::Reducer::stand_in(std::size_t number) {
   Parameter& parameter = parameters_[number];
+  recognise_view(parameter);
   const at::Tensor& gradient = parameter.tensor.grad();
   if (!gradient.defined()) {
     parameter.view.zero_();
@@ -99,6 +100,15 @@ void DistributedDataParallel::Reducer::stand_in(std::size_t number) {
     parameter.view.copy_(gradient);
   }
   mark_ready(number);
+}
+
+/// Zeroing a module leaves another tensor over the same memory behind (`grad = grad.detach()`).
+void DistributedDataParallel::Reducer::recognise_view(Parameter& parameter) const {
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  const at::Tensor& view = parameter.view;
+  if (gradient.defined() && gradient.layout() == at::kStrided && gradient.numel() > 0 &&
+      gradient.const_data_ptr() == view.const_data_ptr() && gradient.strides() == view.strides())
+    gradient = view;
 }
 
 /// Whether the gradient that passes under no_sync have added up is still there: neither dropped nor zeroed in
@@ -117,6 +127,7 @@ void DistributedDataParallel::Reducer::stand_in_for_unfired(Role role) {
     for (const std::size_t number : bucket.parameters) {
       Parameter& parameter = parameters_[number];
       if (parameter.fired) continue;
+      recognise_view(parameter);
       parameter.used = keeps_gradient(parameter);
       if (parameter.used) {  // under no_sync
         adopt(parameter);
@@ -268,16 +279,7 @@ void DistributedDataParallel::Reducer::rebuild_buckets() {
   group.broadcast(order, root);
   ready_order_.assign(numbers, numbers + order.numel());
 
-  std::vector<at::Tensor> old_views;
-  for (const Parameter& parameter : parameters_) old_views.push_back(parameter.view);
   build_buckets(ready_order_);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
-    if (!old_views[i].defined() || !gradient.is_same(old_views[i])) continue;
-    parameters_[i].view.copy_(gradient);
-    gradient = parameters_[i].view;
-    parameters_[i].reduced_version = static_cast<std::uint32_t>(gradient._version());
-  }
   statistics.rebuilt = true;
 }
 

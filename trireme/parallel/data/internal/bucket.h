@@ -1,14 +1,18 @@
 #pragma once
 // A bucket: a flat tensor in the memory of the group's backend that holds the gradients of several parameters
 // of one dtype, one after another, and is reduced as one. Assigning parameters to buckets is a pure function
-// of their order, sizes and dtypes, so all ranks come to the same buckets.
+// of their order, sizes and dtypes, so all ranks come to the same buckets. All buckets of one dtype and
+// device lie in one memory, taken once: for the backend it is the same whether they are many, and another
+// order of them needs no second one.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/group.h"
@@ -48,8 +52,29 @@ std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<Parameter
                                                      std::int64_t first_bucket_bytes,
                                                      std::int64_t bucket_bytes);
 
-/// Allocates the bucket's flat tensor from the group and points the parameters' views into it.
-Bucket make_bucket(const comm::Group& group, std::vector<Parameter>& parameters,
-                   std::vector<std::size_t> members, std::size_t number);
+/// A copy from one place to another of the same shape and strides.
+struct Move {
+  at::Tensor from;
+  at::Tensor to;
+};
+/// Makes all of them. No two `from` overlap, nor two `to`, but a `to` may lie where others' `from`s are:
+/// those are set aside first, as few at a time as their order allows.
+void move_all(std::vector<Move> moves);
+
+class BucketMemory {
+ public:
+  BucketMemory() = default;
+  /// Takes from the group what any buckets of these parameters need. Zeroed.
+  BucketMemory(const comm::Group& group, const std::vector<Parameter>& parameters);
+  /// The buckets of an assignment, in its order, and the parameters' views into them. Gradients that lay in
+  /// views of before move with them; what else a view holds is undefined.
+  std::vector<Bucket> lay_out(std::vector<Parameter>& parameters,
+                              std::vector<std::vector<std::size_t>> assignment) const;
+
+ private:
+  using Kind = std::pair<at::ScalarType, std::string>;  ///< and the device
+  static Kind kind_of(const at::Tensor& tensor);
+  std::map<Kind, at::Tensor> memory_;
+};
 
 }  // namespace trireme::parallel

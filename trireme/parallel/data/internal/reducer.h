@@ -74,6 +74,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void complete_buckets(Role role);
   void finish_pass(Role role, const std::function<void()>& follow = nullptr);
   void stand_in(std::size_t number);
+  void recognise_view(Parameter& parameter) const;
   bool keeps_gradient(const Parameter& parameter) const;
   void stand_in_for_unfired(Role role);
   /// What the ranks know of a pass together.
@@ -104,6 +105,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void build_buckets(const std::vector<std::size_t>& ready_order);
 
   std::vector<Parameter> parameters_;
+  BucketMemory memory_;
   std::vector<Bucket> buckets_;
   std::vector<Coalesced> buffers_;
   at::Tensor used_flags_;
