@@ -10,6 +10,7 @@
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/background_saver.h"
 #include "trireme/checkpoint/safetensors.h"
+#include "trireme/comm/text_difference.h"
 #include "trireme/data/dataset.h"
 #include "trireme/train/epoch_loss.h"
 #include "trireme/train/internal/check.h"
@@ -234,14 +235,8 @@ RunResult Run::finish() {
 
 /// Every rank has read the same configuration.
 void check_same_config(const RunConfig& config, comm::Context& context) {
-  const std::vector<std::string> all = context.world().all_gather_text(describe(config));
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::vector<std::string> first = split(all[0], '\n'), other = split(all[rank], '\n');
-    for (std::size_t i = 0; i < std::min(first.size(), other.size()); ++i) {
-      require(first[i] == other[i], "ranks have different configurations: rank 0 '", first[i], "', rank ",
-              rank, " '", other[i], "'");
-    }
-  }
+  if (const auto difference = comm::find_text_difference(context.world(), describe(config)))
+    throw InvalidArgument("ranks have different configurations: " + difference->describe());
 }
 
 }  // namespace

@@ -4,12 +4,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/text_difference.h"
 #include "trireme/parallel/data/broadcast.h"
 
 namespace trireme::parallel {
@@ -98,17 +98,12 @@ std::string first_difference(const std::vector<Fact>& ours, int our_rank, const 
 }  // namespace
 
 void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options) {
-  const std::string mine = to_text(facts_of(replica, options));
-  const auto digests = group.all_gather_text(text(mine.size(), " ", std::hash<std::string>{}(mine)));
-  if (std::ranges::adjacent_find(digests, std::ranges::not_equal_to{}) == digests.end()) return;
-  const auto all = group.all_gather_text(mine);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    throw CommError(text("the ranks of group '", group.name(), "' have different models or options: ",
-                         first_difference(from_text(all[0]), group.world_ranks()[0], from_text(all[rank]),
-                                          group.world_ranks()[rank]),
-                         "; build the same module on every rank"));
-  }
+  const auto difference = comm::find_text_difference(group, to_text(facts_of(replica, options)));
+  if (!difference) return;
+  throw CommError(text("the ranks of group '", group.name(), "' have different models or options: ",
+                       first_difference(from_text(difference->of_rank), difference->rank,
+                                        from_text(difference->of_other_rank), difference->other_rank),
+                       "; build the same module on every rank"));
 }
 
 void broadcast_module(comm::Group& group, const torch::nn::Module& module) {

@@ -1,8 +1,7 @@
 #include "trireme/parallel/pipeline/internal/placement.h"
 
-#include <algorithm>
-
 #include "trireme/base/error.h"
+#include "trireme/comm/text_difference.h"
 #include "trireme/parallel/pipeline/internal/cut.h"
 #include "trireme/parallel/pipeline/internal/transfers.h"
 
@@ -56,14 +55,9 @@ std::vector<Pipeline::StageLayers> place_stages(const schedule::Program& program
 void check_same_pipeline(comm::Group& group, const schedule::Program& program,
                          const std::vector<model::Layer>& layers,
                          const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
-  const auto all = group.all_gather_text(description(program, layers, stages, options));
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::vector<std::string> first = split(all[0], '\n'), other = split(all[rank], '\n');
-    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      const std::string one = i < first.size() ? first[i] : "", two = i < other.size() ? other[i] : "";
-      require(one == two, "ranks have different pipelines: rank 0 '", one, "', rank ", rank, " '", two, "'");
-    }
-  }
+  if (const auto difference =
+          comm::find_text_difference(group, description(program, layers, stages, options)))
+    throw InvalidArgument("ranks have different pipelines: " + difference->describe());
 }
 
 }  // namespace trireme::parallel
