@@ -1,6 +1,6 @@
 // Which kernel is faster for a convolution on one thread: ATen's choice or oneDNN? One line of JSON per shape
-// and batch: medians of forward and of backward (both gradients) in microseconds of processor time, and of
-// the ratio ATen / oneDNN of both together the least, the median and the largest of several rounds. The
+// and batch: of the last round forward and backward (both gradients) in microseconds of processor time, and
+// of the ratio ATen / oneDNN of both together the least, the median and the largest of several rounds. The
 // shapes are the 1x1 convolutions of ResNet-50 at 64x64 and at 224x224.
 //
 //   bench_convolution [--smoke] [--batches 1,4,8] [--sides 2,4]

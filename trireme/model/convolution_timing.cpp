@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "trireme/model/internal/convolution_kernels.h"
@@ -20,12 +21,6 @@ double thread_time_us() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 }  // namespace
@@ -46,18 +41,19 @@ ConvolutionTimes ConvolutionTimer::time(int turns) const {
       [&] { onednn_convolution(input_, weight_, {}, geometry); },
       [&] { aten_gradients(gradient_, input_, weight_, {}, geometry, kBothGradients); },
       [&] { onednn_gradients(gradient_, input_, weight_, geometry, kBothGradients); }};
-  std::array<std::vector<double>, 4> times_us;
+  std::array<double, 4> least_us;
+  least_us.fill(std::numeric_limits<double>::infinity());
   for (int turn = 0; turn < turns; ++turn) {
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const double begin_us = thread_time_us();
       actions[i]();
-      times_us[i].push_back(thread_time_us() - begin_us);
+      least_us[i] = std::min(least_us[i], thread_time_us() - begin_us);
     }
   }
-  return {.aten_forward_us = median(times_us[0]),
-          .onednn_forward_us = median(times_us[1]),
-          .aten_backward_us = median(times_us[2]),
-          .onednn_backward_us = median(times_us[3])};
+  return {.aten_forward_us = least_us[0],
+          .onednn_forward_us = least_us[1],
+          .aten_backward_us = least_us[2],
+          .onednn_backward_us = least_us[3]};
 }
 
 }  // namespace trireme::model

@@ -27,7 +27,7 @@ class ConvolutionTimer {
   /// Runs everything once, so that memory and oneDNN's compiled kernels are there.
   explicit ConvolutionTimer(const TimedShape& shape);
 
-  /// Medians of `turns` turns, in each of which both kernels run.
+  /// The least of `turns` turns, in each of which both kernels run: what disturbs them only adds.
   ConvolutionTimes time(int turns) const;
 
  private:
