@@ -11,7 +11,7 @@
 
 namespace trireme::model {
 
-/// Some hundred milliseconds at most, on this thread alone. oneDNN is taken from where on its forward and
+/// Some tenths of a second of processor time, on this thread alone. oneDNN is taken from where on its forward and
 /// backward together are faster by a tenth in the worst of several rounds, which take turns and count
 /// processor time. Where nothing can be gained (more than one thread, libtorch without oneDNN) nothing is
 /// measured. Uses no random numbers.
