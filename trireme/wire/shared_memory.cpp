@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -20,6 +23,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr const char* kInProcess = "in-process:";
+constexpr const char* kMemoryFile = "/memfd:trireme";
 
 std::byte* map(std::size_t bytes, int descriptor) {
   const int flags = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
@@ -27,6 +31,21 @@ std::byte* map(std::size_t bytes, int descriptor) {
   if (memory == MAP_FAILED)
     throw CommError(text("cannot map ", human_bytes(bytes), " of memory: ", std::strerror(errno)));
   return static_cast<std::byte*>(memory);
+}
+
+constexpr std::uint64_t kMostNumber = std::numeric_limits<int>::max();
+
+/// "1:2:3" as numbers; empty when anything else stands there.
+std::vector<std::uint64_t> numbers_of(const std::string& address) {
+  std::vector<std::uint64_t> result;
+  for (const auto& part : split(address, ':')) {
+    std::uint64_t number = 0;
+    const char* end = part.data() + part.size();
+    const auto [at, error] = std::from_chars(part.data(), end, number);
+    if (error != std::errc() || at != end) return {};
+    result.push_back(number);
+  }
+  return result;
 }
 
 /// Closes a file descriptor at the end of the scope unless it is released.
@@ -80,6 +99,13 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(int pid, int descriptor, std:
   if (file.get() < 0)
     throw CommError(
         text("cannot open the shared memory of process ", pid, " (", path, "): ", std::strerror(errno)));
+  // Who may write an address into the store shall not make this process write into any file.
+  std::error_code unreadable;
+  const auto target = std::filesystem::read_symlink(path, unreadable).string();
+  if (unreadable || !target.starts_with(kMemoryFile)) {
+    throw CommError(text("the shared memory of process ", pid, " (", path, ") is '", target,
+                         "' and no memory of trireme: it belongs to another process of that number"));
+  }
   struct stat found {};
   if (::fstat(file.get(), &found) != 0 || static_cast<std::size_t>(found.st_size) != bytes)
     throw CommError(text("the shared memory of process ", pid, " (", path, ") has ", found.st_size,
@@ -88,13 +114,22 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(int pid, int descriptor, std:
 }
 
 std::shared_ptr<SharedMemory> SharedMemory::attach(const std::string& address) {
-  if (address.starts_with(kInProcess)) {
-    const auto place = std::stoull(address.substr(std::strlen(kInProcess)));
-    return reinterpret_cast<SharedMemory*>(static_cast<std::uintptr_t>(place))->shared_from_this();
+  const auto parts = numbers_of(address);
+  if (parts.size() != 3 || parts[0] > kMostNumber || parts[1] > kMostNumber) {
+    throw CommError(text("not an address of shared memory: '", address, "'"));
   }
-  const std::vector<std::string> parts = split(address, ':');
-  if (parts.size() != 3) throw CommError(text("not an address of shared memory: '", address, "'"));
-  return attach(std::stoi(parts[0]), std::stoi(parts[1]), std::stoull(parts[2]));
+  return attach(static_cast<int>(parts[0]), static_cast<int>(parts[1]), parts[2]);
+}
+
+std::shared_ptr<SharedMemory> SharedMemory::attach_in_process(const std::string& address) {
+  const bool ours = address.starts_with(kInProcess);
+  const auto parts =
+      ours ? numbers_of(address.substr(std::strlen(kInProcess))) : std::vector<std::uint64_t>();
+  if (parts.size() != 2 || parts[0] != static_cast<std::uint64_t>(::getpid())) {
+    throw CommError(text("'", address, "' is no memory of this process (", ::getpid(),
+                         "): backend threads connects ranks that are threads of one process"));
+  }
+  return reinterpret_cast<SharedMemory*>(static_cast<std::uintptr_t>(parts[1]))->shared_from_this();
 }
 
 void SharedMemory::make_private(std::size_t offset, std::size_t bytes) {
@@ -115,7 +150,7 @@ SharedMemory::~SharedMemory() {
 }
 
 std::string SharedMemory::address() const {
-  if (descriptor_ < 0) return text(kInProcess, reinterpret_cast<std::uintptr_t>(this));
+  if (descriptor_ < 0) return text(kInProcess, ::getpid(), ":", reinterpret_cast<std::uintptr_t>(this));
   return text(::getpid(), ":", descriptor_, ":", bytes_);
 }
 

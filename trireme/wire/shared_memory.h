@@ -17,9 +17,12 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   static std::shared_ptr<SharedMemory> create(std::size_t bytes);
   /// Zeroed memory for the threads of this process only.
   static std::shared_ptr<SharedMemory> create_in_process(std::size_t bytes);
-  /// Maps what `address()` of another process or thread describes; its creator has to be alive and holding
-  /// it. Throws CommError with the system's reason.
+  /// Maps what `address()` of another process describes; its creator has to be alive and holding it. Throws
+  /// CommError with the system's reason, and for anything but memory that create() of this class has made.
   static std::shared_ptr<SharedMemory> attach(const std::string& address);
+  /// The same for memory of create_in_process(). The address is a place in this process's memory: it must
+  /// come from this process by a way that nobody else can write to.
+  static std::shared_ptr<SharedMemory> attach_in_process(const std::string& address);
   /// The same from the parts of an address.
   static std::shared_ptr<SharedMemory> attach(int pid, int descriptor, std::size_t bytes);
 
@@ -31,7 +34,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   std::size_t bytes() const { return bytes_; }
   /// -1 for memory that this process has not made, or that stays inside it.
   int descriptor() const { return descriptor_; }
-  /// Text for attach(): "PID:FD:BYTES", or "in-process:ADDRESS".
+  /// Text for attach(): "PID:FD:BYTES"; for attach_in_process(): "in-process:PID:ADDRESS".
   std::string address() const;
   /// Cuts the pages of [offset, offset + bytes) off from the other processes. For memory that create() made.
   /// What they hold stays; threads of this process may use them meanwhile.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <functional>
 #include <set>
 #include <vector>
@@ -53,6 +54,34 @@ TEST(SharedMemory, NamesTheProcessThatCannotBeAttached) {
   const auto made = SharedMemory::create(8192);
   EXPECT_THAT(message_of([&] { SharedMemory::attach(::getpid(), made->descriptor(), 4096); }),
               testing::HasSubstr("has 8192 bytes instead of 4096"));
+}
+
+TEST(SharedMemory, FollowsNoAddressButThatOfMemoryOfItsOwn) {
+  const auto inside = SharedMemory::create_in_process(100);
+  EXPECT_EQ(SharedMemory::attach_in_process(inside->address()), inside);
+  const std::string place = inside->address().substr(inside->address().rfind(':'));
+  const auto refused = testing::HasSubstr("not an address of shared memory");
+  for (const std::string& address :
+       {inside->address(), "in-process" + place, std::string("in-process:0"), std::string("1:2"),
+        std::string("1:2:3:4"), std::string("a:b:c"), std::string("99999999999:1:1"), std::string()}) {
+    EXPECT_THAT(message_of([&] { SharedMemory::attach(address); }), refused) << address;
+  }
+  for (const std::string& address :
+       {"in-process:1" + place, "in-process" + place, SharedMemory::create(8)->address()}) {
+    EXPECT_THAT(message_of([&] { SharedMemory::attach_in_process(address); }),
+                testing::HasSubstr("is no memory of this process"))
+        << address;
+  }
+}
+
+TEST(SharedMemory, IsNoOtherFileOfThatProcess) {
+  std::FILE* file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  std::fputs("precious", file);
+  std::fflush(file);
+  EXPECT_THAT(message_of([&] { SharedMemory::attach(::getpid(), ::fileno(file), 8); }),
+              testing::HasSubstr("no memory of trireme"));
+  std::fclose(file);
 }
 
 class Arena : public testing::Test {

@@ -74,7 +74,10 @@ std::shared_ptr<SharedMemory> meet(const BackendRequest& request, MemoryScope sc
     publish(request, kMemoryKey, memory->address());
   } else {
     const std::string address = await(request, kMemoryKey, 0, deadline);
-    memory = or_tell(request, entered_key(request.rank), [&] { return SharedMemory::attach(address); });
+    memory = or_tell(request, entered_key(request.rank), [&] {
+      return scope == MemoryScope::kHost ? SharedMemory::attach(address)
+                                         : SharedMemory::attach_in_process(address);
+    });
   }
   wire::LocalGroup::enter(*memory, request.rank, request.size);
   publish(request, entered_key(request.rank), "entered");
