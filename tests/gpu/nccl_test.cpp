@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "trireme/comm/internal/backend_table.h"
-#include "trireme/comm/internal/cuda_object.h"
 
 namespace trireme::comm {
 namespace {
@@ -49,19 +48,6 @@ TEST(Nccl, GathersAndScattersIntoOtherMemory) {
   backend->_reduce_scatter_base(scattered, input)->wait();
   EXPECT_TRUE(scattered.cpu().equal(input.cpu()));
   backend->shutdown();
-}
-
-TEST(CudaObject, PinnedMemoryIsCopiedToTheDevice) {
-  if (const auto reason = nccl_unavailable_because(); !reason.empty()) GTEST_SKIP() << reason;
-  const CudaObject& cuda = cuda_object();
-  constexpr std::size_t kNumel = 1000;
-  auto* pinned = static_cast<float*>(cuda.allocate_pinned(kNumel * sizeof(float)));
-  ASSERT_NE(pinned, nullptr);
-  for (std::size_t i = 0; i < kNumel; ++i) pinned[i] = 2;
-  auto tensor = at::ones({kNumel}, at::device(at::kCUDA));
-  EXPECT_EQ(cuda.prefetch(tensor.mutable_data_ptr(), pinned, kNumel * sizeof(float), 0), nullptr);
-  EXPECT_EQ(tensor.sum().item<double>(), 2000);
-  cuda.free_pinned(pinned);
 }
 
 }  // namespace

@@ -54,10 +54,7 @@ CudaObject load_cuda_object(const std::string& path) {
                         ". 'make setup-cuda' fetches the CUDA libraries"));
   }
   CudaObject object;
-  const bool complete = find_function(library, "trireme_cuda_make_nccl", object.make_nccl) &&
-                        find_function(library, "trireme_cuda_allocate_pinned", object.allocate_pinned) &&
-                        find_function(library, "trireme_cuda_free_pinned", object.free_pinned) &&
-                        find_function(library, "trireme_cuda_prefetch", object.prefetch);
+  const bool complete = find_function(library, "trireme_cuda_make_nccl", object.make_nccl);
   return complete ? object : missing(text(path, " is from another version: build it again"));
 }
 

@@ -3,7 +3,6 @@
 // beside the program or in its ../lib, or where TRIREME_CUDA_OBJECT says; it is loaded once, when a GPU is
 // there, and never unloaded. Thread-safe.
 
-#include <cstddef>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -11,12 +10,6 @@
 extern "C" {
 /// The caller owns one reference to the result. May throw c10::Error.
 c10d::Backend* trireme_cuda_make_nccl(c10d::Store* store, int rank, int size, double timeout_s);
-/// Null when there is no memory.
-void* trireme_cuda_allocate_pinned(std::size_t bytes);
-void trireme_cuda_free_pinned(void* memory);
-/// Copies on a stream of its own, which the current stream waits for. Null, or what went wrong.
-const char* trireme_cuda_prefetch(void* device_memory, const void* pinned_memory, std::size_t bytes,
-                                  int device);
 }
 
 namespace trireme::comm {
@@ -24,9 +17,6 @@ namespace trireme::comm {
 struct CudaObject {
   std::string missing_because;  ///< empty when the functions are there
   decltype(&trireme_cuda_make_nccl) make_nccl = nullptr;
-  decltype(&trireme_cuda_allocate_pinned) allocate_pinned = nullptr;
-  decltype(&trireme_cuda_free_pinned) free_pinned = nullptr;
-  decltype(&trireme_cuda_prefetch) prefetch = nullptr;
 };
 
 const CudaObject& cuda_object();
