@@ -1,44 +1,41 @@
 #include "trireme/checkpoint/internal/dtype.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/dtype.h"
 
 namespace trireme::checkpoint {
 namespace {
 
-struct DtypeRow {
-  std::string_view name;
-  at::ScalarType type;
-};
+/// Those that the format holds.
+constexpr std::array<at::ScalarType, 10> kTypes = {
+    at::ScalarType::Double, at::ScalarType::Float, at::ScalarType::Half,  at::ScalarType::BFloat16,
+    at::ScalarType::Long,   at::ScalarType::Int,   at::ScalarType::Short, at::ScalarType::Char,
+    at::ScalarType::Byte,   at::ScalarType::Bool};
 
-constexpr std::array<DtypeRow, 10> kDtypeTable = {{
-    {"F64", at::ScalarType::Double},
-    {"F32", at::ScalarType::Float},
-    {"F16", at::ScalarType::Half},
-    {"BF16", at::ScalarType::BFloat16},
-    {"I64", at::ScalarType::Long},
-    {"I32", at::ScalarType::Int},
-    {"I16", at::ScalarType::Short},
-    {"I8", at::ScalarType::Char},
-    {"U8", at::ScalarType::Byte},
-    {"BOOL", at::ScalarType::Bool},
-}};
+/// The format's names are ours in capitals.
+std::string in_capitals(at::ScalarType type) {
+  std::string name = comm::name_of(type);
+  for (char& letter : name) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return name;
+}
 
 }  // namespace
 
 std::string dtype_name(at::ScalarType type) {
-  for (const DtypeRow& row : kDtypeTable) {
-    if (row.type == type) return std::string(row.name);
-  }
-  throw InvalidArgument(text("a tensor of type ", c10::toString(type), " cannot be saved as safetensors"));
+  require(std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(), "a tensor of type ",
+          c10::toString(type), " cannot be saved as safetensors");
+  return in_capitals(type);
 }
 
 std::optional<at::ScalarType> dtype_of(std::string_view name) {
-  for (const DtypeRow& row : kDtypeTable) {
-    if (row.name == name) return row.type;
-  }
-  return std::nullopt;
+  const auto* found = std::find_if(kTypes.begin(), kTypes.end(),
+                                   [&](at::ScalarType type) { return in_capitals(type) == name; });
+  if (found == kTypes.end()) return std::nullopt;
+  return *found;
 }
 
 }  // namespace trireme::checkpoint

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "trireme/comm/dtype.h"
 #include "trireme/comm/group.h"
 
 namespace trireme::comm {
@@ -52,7 +53,6 @@ constexpr bool reduces(OperationKind kind) {
 
 const char* name_of(OperationKind kind);
 /// "f32", "bf16", "i64", ...
-const char* name_of(at::ScalarType dtype);
 const char* name_of(ReduceOp op);
 
 /// Writes "all_reduce #57 of group world, 6553600 f32, running" without allocating; returns its length.

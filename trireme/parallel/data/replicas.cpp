@@ -9,21 +9,13 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/text_difference.h"
+#include "trireme/comm/dtype.h"
 #include "trireme/parallel/data/broadcast.h"
 
 namespace trireme::parallel {
 namespace {
 
 constexpr std::int64_t kChunkBytes = std::int64_t{25} << 20;
-
-std::string dtype_name(at::ScalarType dtype) {
-  static const std::map<at::ScalarType, std::string> names = {{at::kFloat, "f32"},     {at::kDouble, "f64"},
-                                                              {at::kBFloat16, "bf16"}, {at::kHalf, "f16"},
-                                                              {at::kLong, "i64"},      {at::kInt, "i32"}};
-  const auto found = names.find(dtype);
-  return found == names.end() ? at::toString(dtype) : found->second;
-}
 
 std::string shape_of(const at::Tensor& tensor) {
   std::vector<std::string> sizes;
@@ -41,12 +33,12 @@ std::vector<Fact> facts_of(const Replica& replica, const DataParallelOptions& op
   std::vector<Fact> facts;
   for (const auto& [name, tensor] : replica.parameters) {
     facts.push_back(
-        {text("parameter '", name, "'"), text(shape_of(tensor), " ", dtype_name(tensor.scalar_type()),
+        {text("parameter '", name, "'"), text(shape_of(tensor), " ", comm::name_of(tensor.scalar_type()),
                                               tensor.requires_grad() ? "" : " without gradient")});
   }
   for (const auto& [name, tensor] : replica.buffers) {
     facts.push_back(
-        {text("buffer '", name, "'"), text(shape_of(tensor), " ", dtype_name(tensor.scalar_type()))});
+        {text("buffer '", name, "'"), text(shape_of(tensor), " ", comm::name_of(tensor.scalar_type()))});
   }
   facts.push_back({"option bucket_mib", text(options.bucket_mib)});
   facts.push_back({"option first_bucket_mib", text(options.first_bucket_mib)});

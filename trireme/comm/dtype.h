@@ -1,0 +1,11 @@
+#pragma once
+// What element types are called in messages and records. Stateless; thread-safe.
+
+#include <c10/core/ScalarType.h>
+
+namespace trireme::comm {
+
+/// "f32" of a float tensor; empty for an undefined type.
+const char* name_of(at::ScalarType dtype);
+
+}  // namespace trireme::comm
