@@ -18,7 +18,7 @@ namespace {
 
 /// Longer than any disk that still works takes for one checkpoint.
 constexpr double kLongestWrite_s = 1800;
-/// Idle threads wake up now and then only because no wait of the project is without a deadline.
+/// Woken by notify; a wake-up that the C library lost would cost so much, not the run.
 constexpr double kIdleWait_s = 60;
 
 bool lies_flat_in_memory(const at::Tensor& tensor) {

@@ -119,7 +119,7 @@ struct Loader::State {
   void work(telemetry::TraceBuffer* trace) {
     std::unique_lock lock(mutex);
     for (;;) {
-      // Idle workers wake up now and then only because no wait of the project is without a deadline.
+      // Woken by notify; a wake-up that the C library lost would cost kIdleWait_s, not the run.
       changed.wait_until(lock, Deadline::after_s(kIdleWait_s).at(), [&] { return stopping || can_claim(); });
       if (stopping) return;
       if (!can_claim()) continue;

@@ -24,9 +24,10 @@ class Sampler {
   Sampler(std::int64_t num_samples, std::int64_t global_batch, std::uint64_t seed, Order order);
 
   std::int64_t batches_per_epoch() const;
-  /// Sample numbers of global batch `batch` (0 <= batch < batches_per_epoch()) of `epoch`. The permutation of
-  /// an epoch is computed once and kept by the caller's EpochOrder.
+  /// Samples in global batch `batch`, 0 <= batch < batches_per_epoch(): fewer in the last one of an epoch.
   std::int64_t batch_size(std::int64_t batch) const;
+  /// All sample numbers in the order of `epoch`; batch b begins at place b * global_batch. Computed at each
+  /// call, in time and memory of all samples: who needs it more than once keeps it.
   std::vector<std::int64_t> epoch_order(std::uint64_t epoch) const;
 
  private:
