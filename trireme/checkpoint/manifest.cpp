@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/checkpoint/internal/xxh3.h"
+#include "trireme/checkpoint/training_checkpoint.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -27,23 +28,42 @@ std::string xxh3_of_json(Json manifest) {
   return hash.hex();
 }
 
+/// Two files of a checkpoint under its name are no accident; one alone is in many a folder of others.
+bool looks_like_ours(const fs::path& folder) {
+  std::error_code ignored;
+  const std::array<const char*, 4> names = {kModelFile, kOptimizerFile, kConfigFile, kManifestFile};
+  return std::count_if(names.begin(), names.end(),
+                       [&](const char* name) { return fs::exists(folder / name, ignored); }) >= 2;
+}
+
+/// `what` stands where a manifest of ours should.
+[[noreturn]] void refuse(const fs::path& folder, const std::string& what) {
+  if (looks_like_ours(folder)) throw DamagedCheckpoint(what);
+  throw ForeignFolder(text(what, "; it is no checkpoint of this program"));
+}
+
+bool names_our_format(const Json& manifest) {
+  return manifest.is_object() && manifest.contains("format") && manifest["format"] == kFormat &&
+         manifest.contains("version");
+}
+
+/// A newer version may compute its checksum over something else: it cannot prove damage.
 void check_format(const Json& manifest) {
-  if (!manifest.is_object() || !manifest.contains("format") || manifest["format"] != kFormat ||
-      !manifest.contains("version")) {
-    throw DataError(text("it does not say that its format is '", kFormat, "'"));
-  }
   if (manifest["version"] != kVersion) {
+    throw DataError(text("it is of version ", manifest["version"].dump(), ", this program reads version ",
+                         kVersion, "; use the program that wrote it, or move its folder away"));
+  }
+  if (!manifest.contains("xxh3")) {
     throw DataError(
-        text("it is of version ", manifest["version"].dump(), ", this program reads version ", kVersion));
+        "it has no checksum 'xxh3', and without it nothing is known of the files; move its folder away");
+  }
+  if (manifest["xxh3"] != xxh3_of_json(manifest)) {
+    throw DamagedCheckpoint(
+        text("it is damaged: its XXH3 is ", xxh3_of_json(manifest), ", it says ", manifest["xxh3"].dump()));
   }
   for (const auto& [key, value] : manifest.items()) {
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
       throw DataError(text("it holds the unknown key '", key, "'"));
-  }
-  // Those of the first versions have no checksum.
-  if (manifest.contains("xxh3") && manifest["xxh3"] != xxh3_of_json(manifest)) {
-    throw DataError(text("it is damaged: its XXH3 is ", xxh3_of_json(manifest), ", it says ",
-                         manifest["xxh3"].get<std::string>()));
   }
 }
 
@@ -91,13 +111,23 @@ void write_manifest(const fs::path& folder, const Manifest& manifest) {
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
+  std::error_code error;
+  if (fs::status(path, error).type() == fs::file_type::not_found)
+    refuse(folder, text(path.string(), " is missing"));
   const std::string content = read_file(path);
+  const std::string invalid = text(path.string(), " is not a valid manifest of a checkpoint: ");
+  const Json json = Json::parse(content, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) refuse(folder, text(invalid, "it is not JSON"));
+  if (!names_our_format(json))
+    refuse(folder, text(invalid, "it does not say that its format is '", kFormat, "'"));
   try {
-    return parse_manifest(Json::parse(content));
-  } catch (const Json::exception& error) {
-    throw DataError(text(path.string(), " is not a valid manifest of a checkpoint: ", error.what()));
-  } catch (const DataError& error) {
-    throw DataError(text(path.string(), " is not a valid manifest of a checkpoint: ", error.what()));
+    return parse_manifest(json);
+  } catch (const DamagedCheckpoint& damage) {
+    throw DamagedCheckpoint(invalid + damage.what());
+  } catch (const DataError& problem) {
+    throw DataError(invalid + problem.what());
+  } catch (const Json::exception& problem) {
+    throw DataError(invalid + problem.what());
   }
 }
 
@@ -106,7 +136,7 @@ std::string problem_of(const fs::path& folder, const FileRecord& record) {
   std::error_code error;
   const std::uintmax_t bytes = fs::file_size(path, error);
   if (error == std::errc::no_such_file_or_directory) return "is missing";
-  if (error) return text("cannot be read: ", error.message());
+  if (error) throw DataError(text("cannot read ", path.string(), ": ", error.message()));
   if (bytes < record.bytes)
     return text("is truncated: it has ", bytes, " bytes, the manifest says ", record.bytes);
   if (bytes > record.bytes)

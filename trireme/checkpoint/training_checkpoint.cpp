@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".writing-";
+constexpr std::string_view kAverages = "ema/average/";  // docs/checkpoint-format.md
 
 std::string name_of(std::int64_t step) {
   std::array<char, 32> name;
@@ -67,26 +68,67 @@ void write_files(const TrainingCheckpoint& checkpoint, const fs::path& folder) {
   write_manifest(folder, manifest);
 }
 
-/// Renames `from` to `to`. A folder that stands there already changes places with it in one step, where the
-/// file system can do that, and is removed afterwards.
-void put_in_place(const fs::path& from, const fs::path& to) {
+void rename_folder(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  if (fs::exists(to, error) &&
-      ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    sync_folder(to.parent_path());
-    fs::remove_all(from, error);
-    return;
-  }
-  fs::remove_all(to, error);
   fs::rename(from, to, error);
   if (error) fail("rename to", to, error);
+}
+
+/// Renames a damaged checkpoint to NAME.damaged-1, or the next free number, so that it is never taken for one
+/// and never removed. Returns the new path.
+fs::path move_aside(const fs::path& checkpoint) {
+  std::error_code error;
+  fs::path aside;
+  for (int number = 1; aside.empty() || fs::exists(aside, error); ++number)
+    aside = text(checkpoint.string(), ".damaged-", number);
+  rename_folder(checkpoint, aside);
+  sync_folder(checkpoint.parent_path());
+  return aside;
+}
+
+/// Whether a checkpoint stands at `place`, to be replaced. A damaged one is moved aside. Throws DataError
+/// where something stands that is not ours, or not known to be.
+bool holds_checkpoint(const fs::path& place) {
+  std::error_code error;
+  const fs::file_type type = fs::symlink_status(place, error).type();
+  if (type == fs::file_type::not_found) return false;
+  try {
+    if (type != fs::file_type::directory) throw DataError(text(place.string(), " is no folder"));
+    read_manifest(place);
+    return true;
+  } catch (const DamagedCheckpoint&) {
+    move_aside(place);
+    return false;
+  } catch (const DataError& problem) {
+    throw DataError(text("cannot save a checkpoint as ", place.string(),
+                         ": something else stands there, which is left alone; move it away (", problem.what(),
+                         ")"));
+  }
+}
+
+/// Renames `from` to `to`. A checkpoint that stands there already changes places with it in one step, where
+/// the file system can do that, and is removed afterwards.
+void put_in_place(const fs::path& from, const fs::path& to) {
+  std::error_code ignored;
+  if (holds_checkpoint(to)) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+      sync_folder(to.parent_path());
+      fs::remove_all(from, ignored);
+      return;
+    }
+    fs::remove_all(to, ignored);
+  }
+  rename_folder(from, to);
   sync_folder(to.parent_path());
 }
 
+/// What writers of ours left: nothing else has such a name.
 void remove_leftovers(const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().filename().string().starts_with(kTemporary)) fs::remove_all(entry.path(), error);
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kTemporary) && step_of(name.substr(kTemporary.size())))
+      fs::remove_all(entry.path(), error);
   }
 }
 
@@ -100,10 +142,28 @@ void remove_checkpoint(const fs::path& checkpoint) {
   if (error) fail("remove the old checkpoint", checkpoint, error);
 }
 
-/// Later steps than the one just saved were made by a run that has since gone back behind them, mostly
-/// because they are damaged: they go whatever `keep` says, or they would count as the newest.
+bool has_our_manifest(const fs::path& folder) {
+  try {
+    read_manifest(folder);
+    return true;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+/// Those that may be removed, oldest step first. What is damaged, foreign or newer is nobody's to remove.
+std::vector<fs::path> removable(const fs::path& folder) {
+  std::vector<fs::path> ours;
+  for (fs::path& path : list_checkpoints(folder)) {
+    if (has_our_manifest(path)) ours.push_back(std::move(path));
+  }
+  return ours;
+}
+
+/// Later steps than the one just saved were made by a run that has since gone back behind them: they go
+/// whatever `keep` says, or they would count as the newest.
 void remove_outdated(const fs::path& folder, std::int64_t saved_step, int keep) {
-  const std::vector<fs::path> all = list_checkpoints(folder);
+  const std::vector<fs::path> all = removable(folder);
   const auto later = std::partition_point(all.begin(), all.end(),
                                           [&](const fs::path& path) { return *step_of(path) <= saved_step; });
   std::for_each(later, all.end(), remove_checkpoint);
@@ -111,10 +171,10 @@ void remove_outdated(const fs::path& folder, std::int64_t saved_step, int keep) 
   std::for_each(all.begin(), later - keep, remove_checkpoint);
 }
 
-/// Throws DataError where the file is not what the manifest says.
+/// Throws DamagedCheckpoint where the file is not what the manifest says.
 void check_file(const fs::path& folder, const FileRecord& record) {
   if (const std::string problem = problem_of(folder, record); !problem.empty())
-    throw DataError(text((folder / record.name).string(), " ", problem));
+    throw DamagedCheckpoint(text((folder / record.name).string(), " ", problem));
 }
 
 /// Reads the tensors and the checksum in one pass; what is wrong with the file comes before what is wrong
@@ -140,6 +200,7 @@ fs::path save_checkpoint(const fs::path& folder, const TrainingCheckpoint& check
   remove_leftovers(folder);
   fs::path target = folder / name_of(checkpoint.step);
   const fs::path temporary = folder / (std::string(kTemporary) + name_of(checkpoint.step));
+  holds_checkpoint(target);  // what cannot be put in place is not written first
   try {
     make_folder(temporary);
     write_files(checkpoint, temporary);
@@ -153,12 +214,22 @@ fs::path save_checkpoint(const fs::path& folder, const TrainingCheckpoint& check
   return target;
 }
 
+void keep_newest(const fs::path& folder, int keep) {
+  require(keep >= 1, "at least the newest checkpoint is kept, not ", keep);
+  const std::vector<fs::path> all = removable(folder);
+  if (std::ssize(all) > keep) std::for_each(all.begin(), all.end() - keep, remove_checkpoint);
+}
+
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<std::pair<std::int64_t, fs::path>> found;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const auto step = step_of(entry.path());
-    if (step && entry.is_directory(error)) found.emplace_back(*step, entry.path());
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const auto step = step_of(entry->path());
+    if (!step) continue;
+    const bool is_folder = entry->is_directory(error);
+    if (error) fail("look at", entry->path(), error);
+    if (is_folder) found.emplace_back(*step, entry->path());
   }
   if (error && error != std::errc::no_such_file_or_directory) fail("list", folder, error);
   std::sort(found.begin(), found.end());
@@ -183,13 +254,26 @@ TrainingCheckpoint load_checkpoint(const fs::path& checkpoint_folder) {
   return loaded;
 }
 
+TensorMap weights_of(const TrainingCheckpoint& checkpoint) {
+  TensorMap weights = checkpoint.model;
+  for (auto& [name, tensor] : weights) {
+    const auto average = checkpoint.optimizer.find(std::string(kAverages) + name);
+    if (average != checkpoint.optimizer.end()) tensor = average->second;
+  }
+  return weights;
+}
+
 std::optional<TrainingCheckpoint> load_latest_checkpoint(const fs::path& folder, const Log& log) {
   const std::vector<fs::path> all = list_checkpoints(folder);
   for (auto path = all.rbegin(); path != all.rend(); ++path) {
     try {
       return load_checkpoint(*path);
-    } catch (const DataError& error) {
-      log.warning("passed over the checkpoint ", path->string(), ": ", error.what());
+    } catch (const DamagedCheckpoint& error) {
+      const fs::path aside = move_aside(*path);
+      log.warning("the checkpoint ", path->string(), " is damaged and now lies in ", aside.string(), ": ",
+                  error.what());
+    } catch (const ForeignFolder& error) {
+      log.warning("passed over ", path->string(), ": ", error.what());
     }
   }
   return std::nullopt;

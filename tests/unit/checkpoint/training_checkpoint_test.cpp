@@ -76,40 +76,124 @@ TEST(TrainingCheckpoint, KeepsTheNewestOnes) {
 
 TEST(TrainingCheckpoint, ARunThatWentBackVoidsLaterOnes) {
   const TemporaryFolder folder;
-  save_checkpoint(folder.path(), checkpoint_of(10), 1);
-  const fs::path later = save_checkpoint(folder.path(), checkpoint_of(20), 0);
-  flip_a_byte(later / "model.safetensors");
-  EXPECT_EQ(latest(folder.path()), 10);
+  for (const std::int64_t step : {10, 20}) save_checkpoint(folder.path(), checkpoint_of(step), 0);
   save_checkpoint(folder.path(), checkpoint_of(15), 1);
   EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("step-00000015"));
 }
 
 TEST(TrainingCheckpoint, TheSameStepAgainReplacesIt) {
   const TemporaryFolder folder;
-  const fs::path saved = save_checkpoint(folder.path(), checkpoint_of(1), 2);
-  flip_a_byte(saved / "model.safetensors");
-  EXPECT_EQ(latest(folder.path()), -1);
   save_checkpoint(folder.path(), checkpoint_of(1), 2);
-  EXPECT_EQ(latest(folder.path()), 1);
+  TrainingCheckpoint other = checkpoint_of(1);
+  other.epoch = 3;
+  save_checkpoint(folder.path(), other, 2);
+  EXPECT_EQ(load_latest_checkpoint(folder.path(), kQuiet)->epoch, 3u);
   EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("step-00000001"));
 }
 
 TEST(TrainingCheckpoint, ADamagedNewestOneIsPassedOverAndSaidWhy) {
-  for (const std::string file :
-       {"model.safetensors", "optimizer.safetensors", "config.toml", "manifest.json"}) {
+  const std::pair<const char*, void (*)(const fs::path&)> damages[] = {
+      {"a flipped bit", flip_a_byte},
+      {"a cut", [](const fs::path& path) { fs::resize_file(path, 3); }},
+      {"a loss", [](const fs::path& path) { fs::remove(path); }}};
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.toml", "manifest.json"}) {
+    for (const auto& [name, damage] : damages) {
+      SCOPED_TRACE(text(name, " of ", file));
+      const TemporaryFolder folder;
+      save_checkpoint(folder.path(), checkpoint_of(1), 0);
+      damage(save_checkpoint(folder.path(), checkpoint_of(2), 0) / file);
+      std::string warnings;
+      EXPECT_EQ(latest(folder.path(), &warnings), 1);
+      EXPECT_THAT(warnings, AllOf(HasSubstr("step-00000002"), HasSubstr(file)));
+    }
+  }
+}
+
+/// A checkpoint's manifest with one thing in it replaced; the checksum stays that of the original.
+void edit_manifest(const fs::path& checkpoint, const std::string& what, const std::string& by) {
+  std::string manifest = read_file(checkpoint / "manifest.json");
+  const auto at = manifest.find(what);
+  ASSERT_NE(at, std::string::npos) << manifest;
+  manifest.replace(at, what.size(), by);
+  std::ofstream(checkpoint / "manifest.json", std::ios::binary) << manifest;
+}
+
+TEST(TrainingCheckpoint, OneOfANewerFormatIsAnErrorAndStaysWhereItIs) {
+  const TemporaryFolder folder;
+  save_checkpoint(folder.path(), checkpoint_of(4), 0);
+  const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(6), 0);
+  edit_manifest(newest, "\"version\": 1", "\"version\": 2");
+  const std::string before = read_file(newest / "manifest.json");
+  try {
+    load_latest_checkpoint(folder.path(), kQuiet);
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("step-00000006"), HasSubstr("version 2")));
+  }
+  EXPECT_THROW(save_checkpoint(folder.path(), checkpoint_of(6), 1), DataError)
+      << "nothing is written over it";
+  save_checkpoint(folder.path(), checkpoint_of(5), 1);
+  EXPECT_EQ(read_file(newest / "manifest.json"), before) << "nor is it removed";
+}
+
+TEST(TrainingCheckpoint, AManifestWithoutAChecksumIsAnError) {
+  const TemporaryFolder folder;
+  save_checkpoint(folder.path(), checkpoint_of(1), 0);
+  const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(2), 0);
+  std::string manifest = read_file(newest / "manifest.json");
+  const auto begin = manifest.rfind(",", manifest.rfind("\"xxh3\""));
+  manifest.erase(begin, manifest.rfind("}") - begin);
+  std::ofstream(newest / "manifest.json", std::ios::binary) << manifest;
+  EXPECT_THROW(load_latest_checkpoint(folder.path(), kQuiet), DataError);
+}
+
+TEST(TrainingCheckpoint, OneThatCannotBeReadIsAnErrorNotDamage) {
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.toml", "manifest.json"}) {
     const TemporaryFolder folder;
     save_checkpoint(folder.path(), checkpoint_of(1), 0);
     const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(2), 0);
-    flip_a_byte(newest / file);
-    std::string warnings;
-    EXPECT_EQ(latest(folder.path(), &warnings), 1) << file;
-    EXPECT_THAT(warnings, AllOf(HasSubstr("step-00000002"), HasSubstr(file))) << file;
-    fs::resize_file(newest / file, 3);
-    EXPECT_EQ(latest(folder.path(), &warnings), 1) << file;
     fs::remove(newest / file);
-    EXPECT_EQ(latest(folder.path(), &warnings), 1) << file;
-    EXPECT_THAT(warnings, HasSubstr(file));
+    fs::create_symlink(file, newest / file);  // leads to itself: ELOOP for root, too
+    EXPECT_THROW(load_latest_checkpoint(folder.path(), kQuiet), DataError) << file;
+    EXPECT_TRUE(fs::exists(newest)) << file;
   }
+}
+
+TEST(TrainingCheckpoint, WhatIsDamagedIsMovedAsideAndNeverDeleted) {
+  const TemporaryFolder folder;
+  save_checkpoint(folder.path(), checkpoint_of(10), 0);
+  for (const int times : {1, 2}) {
+    const fs::path later = save_checkpoint(folder.path(), checkpoint_of(20), 0);
+    flip_a_byte(later / "model.safetensors");
+    std::string warnings;
+    EXPECT_EQ(latest(folder.path(), &warnings), 10);
+    EXPECT_THAT(warnings, HasSubstr(text("step-00000020.damaged-", times)));
+  }
+  save_checkpoint(folder.path(), checkpoint_of(15), 1);
+  EXPECT_THAT(
+      names_in(folder.path()),
+      testing::UnorderedElementsAre("step-00000015", "step-00000020.damaged-1", "step-00000020.damaged-2"));
+}
+
+TEST(TrainingCheckpoint, WhatIsForeignIsLeftAloneWhateverItsName) {
+  const TemporaryFolder folder;
+  save_checkpoint(folder.path(), checkpoint_of(1), 0);
+  fs::create_directory(folder / "step-00000009");
+  std::ofstream(folder / "step-00000009" / "thesis.txt") << "the only copy";
+  std::ofstream(folder / "step-00000008") << "a file";
+  std::ofstream(folder / ".writing-diary") << "dear diary";
+  std::string warnings;
+  EXPECT_EQ(latest(folder.path(), &warnings), 1);
+  EXPECT_THAT(warnings, HasSubstr("step-00000009"));
+  save_checkpoint(folder.path(), checkpoint_of(2), 1);
+  for (const std::int64_t step : {8, 9}) {
+    EXPECT_THROW(save_checkpoint(folder.path(), checkpoint_of(step), 1), DataError) << step;
+  }
+  save_checkpoint(folder.path(), checkpoint_of(10), 1);
+  EXPECT_EQ(latest(folder.path()), 10) << "after a save that failed";
+  EXPECT_THAT(names_in(folder.path()), testing::UnorderedElementsAre("step-00000010", "step-00000009",
+                                                                     "step-00000008", ".writing-diary"));
+  EXPECT_EQ(read_file(folder / "step-00000009" / "thesis.txt"), "the only copy");
 }
 
 TEST(TrainingCheckpoint, WhatAWriterLeftHalfDoneIsNeverTakenAndGoesWithTheNextOne) {

@@ -1,12 +1,15 @@
 #pragma once
 // The manifest of a training checkpoint: place of the run and, of every file, size and XXH3. It is written
 // last, carries a checksum of its own, and may hold no key that we do not know, so that damage to it is
-// found, too. Stateless; thread-safe.
+// found, too. Proven damage (DamagedCheckpoint) is told from what only cannot be read here and now (a plain
+// DataError). Stateless; thread-safe.
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "trireme/base/error.h"
 
 namespace trireme::checkpoint {
 
@@ -34,11 +37,18 @@ FileRecord record_of(const std::filesystem::path& folder, const std::string& nam
 /// Throws DataError when it cannot be written.
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
 
-/// Throws DataError that names the file and says what is wrong: missing, damaged, of another format, a file
-/// that every checkpoint has is not listed.
+/// Not a checkpoint at all, whatever its name.
+class ForeignFolder : public DataError {
+ public:
+  using DataError::DataError;
+};
+
+/// Throws what names the file and says what is wrong: ForeignFolder; DamagedCheckpoint (missing, or not as it
+/// was written); DataError for what cannot be opened, for another version, and for what has no checksum.
 Manifest read_manifest(const std::filesystem::path& folder);
 
-/// What distinguishes the file in `folder` from its record ("is truncated: ..."); empty when nothing does.
+/// How the file in `folder` has been damaged ("is truncated: ..."), by its record; empty when it has not.
+/// Throws DataError when it cannot be read.
 std::string problem_of(const std::filesystem::path& folder, const FileRecord& record);
 
 }  // namespace trireme::checkpoint
