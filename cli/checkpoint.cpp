@@ -34,11 +34,11 @@ void export_weights(const CheckpointArguments& arguments) {
   require(!place.is_file(), "trireme checkpoint export reads a checkpoint's folder, found the file ",
           place.path.string(), "; to convert a file, use: trireme checkpoint import");
   const fs::path& newest = place.checkpoints.back();
-  auto loaded = checkpoint::load_checkpoint(newest);
+  const auto loaded = checkpoint::load_checkpoint(newest);
   const RunNames names = names_in_config(loaded.config);
   // "format" is what Python's readers of model hubs look for.
   write(arguments, newest.string(),
-        {.tensors = std::move(loaded.model),
+        {.tensors = checkpoint::weights_of(loaded),
          .metadata = {{"format", "pt"},
                       {"model", names.model},
                       {"run", names.run},
