@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <map>
+#include <random>
 
 #include "cli/launch/program_path.h"
 #include "cli/launch/supervisor.h"
@@ -94,13 +97,14 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
 
 struct WorldStart {
   const MasterSocket* socket;  ///< null when the ranks are given a port
+  const std::string& start_id;
   int restart;
   const Screen* screen;
 };
 
 RankStart plan_rank(const LaunchOptions& options, const std::string& program, int local_rank,
                     const WorldStart& world) {
-  const auto [socket, restart, screen] = world;
+  const auto& [socket, start_id, restart, screen] = world;
   const int rank = options.node_rank * options.num_ranks + local_rank;
   const std::string addr = options.master_addr.empty() ? kLoopback : options.master_addr;
   std::map<std::string, std::string> variables = {
@@ -111,6 +115,7 @@ RankStart plan_rank(const LaunchOptions& options, const std::string& program, in
       {"MASTER_ADDR", addr},
       {"MASTER_PORT", text(socket != nullptr ? socket->port() : options.master_port)},
       {"TRIREME_RESTART_COUNT", text(restart)},
+      {"TRIREME_START_ID", start_id},
   };
   if (::getenv("OMP_NUM_THREADS") == nullptr) {
     variables["OMP_NUM_THREADS"] = text(std::max(1, available_cores() / options.num_ranks));
@@ -126,15 +131,30 @@ RankStart plan_rank(const LaunchOptions& options, const std::string& program, in
           .inherits_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0};
 }
 
+/// The first start of a world, or one of its restarts.
+struct Attempt {
+  std::string start_id;
+  int restart = 0;
+};
+
+/// Another one for every start, on whatever host.
+std::string new_start_id() {
+  std::random_device random;
+  std::array<char, 24> id{};
+  std::snprintf(id.data(), id.size(), "%08x%08x", random(), random());
+  return id.data();
+}
+
 WorldStory run_world(const LaunchOptions& options, const std::string& program, Screen& screen,
-                     SignalQueue& signals, int restart) {
+                     SignalQueue& signals, const Attempt& attempt) {
   std::unique_ptr<MasterSocket> socket;
   if (options.master_port == 0) {
     socket = std::make_unique<MasterSocket>(options.master_addr.empty() ? kLoopback : options.master_addr);
   }
   std::vector<RankStart> starts;
   for (int rank = 0; rank < options.num_ranks; ++rank) {
-    starts.push_back(plan_rank(options, program, rank, {socket.get(), restart, &screen}));
+    starts.push_back(
+        plan_rank(options, program, rank, {socket.get(), attempt.start_id, attempt.restart, &screen}));
   }
   Supervisor supervisor(options, screen, signals);
   supervisor.start(starts);
@@ -157,8 +177,9 @@ int launch(const LaunchOptions& options) {
         text("note: ", options.num_ranks, " ranks on ", cores, " core(s) take turns; expect no gain"));
   }
   SignalQueue signals;
+  const std::string start_id = new_start_id();
   for (int restart = 0;; ++restart) {
-    const auto world = run_world(options, program, screen, signals, restart);
+    const auto world = run_world(options, program, screen, signals, {start_id, restart});
     for (const auto& line : report(world)) screen.note(line);
     const int code = exit_code_of(world);
     if (code == kExitOk || world.told_to_stop != 0 || is_final(code) || restart >= options.max_restarts) {

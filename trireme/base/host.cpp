@@ -76,6 +76,11 @@ bool keep_freed_memory() {
          (::mallopt(M_MMAP_THRESHOLD, kLarge) == 1 || ::mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1);
 }
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : "?";
+}
+
 std::string host_id() {
   if (const char* chosen = std::getenv("TRIREME_HOST_ID"); chosen != nullptr && *chosen != '\0')
     return chosen;

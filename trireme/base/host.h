@@ -26,6 +26,9 @@ Processor processor();
 /// GLIBC_TUNABLES) or another allocator is in use.
 bool keep_freed_memory();
 
+/// What the host calls itself; "?" where the kernel does not say.
+std::string host_name();
+
 /// Text that two processes share exactly when they can share memory and signals: boot id and PID namespace.
 /// The environment variable TRIREME_HOST_ID overrides it, to play several hosts on one.
 std::string host_id();

@@ -1,12 +1,17 @@
 #include "trireme/comm/launch_environment.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/host.h"
 
 namespace trireme::comm {
 namespace {
@@ -72,6 +77,22 @@ void check_ranks(const LaunchEnvironment& environment, const std::string& rank_n
           " ranks on this host: local ranks count from 0 and have to be below the local world size");
 }
 
+/// The process that started this one, and which outlives its restarts.
+std::string identity_of_parent() {
+  const int parent = ::getppid();
+  std::ifstream file(text("/proc/", parent, "/stat"));
+  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  // Behind the name in parentheses, which may hold anything, the 20th word is when the process was started.
+  const std::vector<std::string> words = split(line.substr(line.rfind(')') + 1), ' ');
+  return text("child of ", parent, " of ", words.size() > 20 ? words[20] : "", " on ", host_name());
+}
+
+/// The run id is "none" for every run unless somebody chose one.
+std::string start_of_torchrun(const Variables& variables) {
+  const std::string chosen = variables.find("TORCHELASTIC_RUN_ID").value_or("none");
+  return chosen == "none" ? "" : "torchrun " + chosen;
+}
+
 LaunchEnvironment read_plain(const Variables& variables) {
   LaunchEnvironment result;
   const bool torchrun = variables.has("TORCHELASTIC_RUN_ID") || variables.has("TORCHELASTIC_RESTART_COUNT");
@@ -99,6 +120,8 @@ LaunchEnvironment read_plain(const Variables& variables) {
   result.restart_count =
       variables.find_number({"TRIREME_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"}, 0, kMostRanks)
           .value_or(0);
+  result.start_id = variables.find("TRIREME_START_ID").value_or("");
+  if (torchrun && result.start_id.empty()) result.start_id = start_of_torchrun(variables);
   return result;
 }
 
@@ -189,6 +212,7 @@ LaunchEnvironment read_slurm(const Variables& variables) {
   result.master_port = variables.find_number({"MASTER_PORT"}, 1, kMostPort)
                            .value_or(job ? port_from(*job + "." + step) : result.master_port);
   result.restart_count = variables.find_number({"SLURM_RESTART_COUNT"}, 0, kMostRanks).value_or(0);
+  if (job) result.start_id = "slurm " + *job + "." + step;
   return result;
 }
 
@@ -206,10 +230,13 @@ LaunchEnvironment read_launch_environment(const Lookup& lookup) {
 }
 
 LaunchEnvironment read_launch_environment() {
-  return read_launch_environment([](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  });
+  LaunchEnvironment result =
+      read_launch_environment([](const std::string& name) -> std::optional<std::string> {
+        const char* value = std::getenv(name.c_str());
+        return value ? std::optional<std::string>(value) : std::nullopt;
+      });
+  if (result.launcher == "torchrun" && result.start_id.empty()) result.start_id = identity_of_parent();
+  return result;
 }
 
 }  // namespace trireme::comm

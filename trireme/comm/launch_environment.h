@@ -20,6 +20,9 @@ struct LaunchEnvironment {
   bool master_store_is_external = false;  ///< torchrun's agent already serves the store at that address
   std::optional<int> master_listen_fd;    ///< rank 0: socket that the launcher has bound (TRIREME_MASTER_FD)
   int restart_count = 0;                  ///< how often the launcher has started this world again
+  /// The same for the first start of a world and its restarts, another for every other start on this host;
+  /// empty where the launcher has none (TRIREME_START_ID, TORCHELASTIC_RUN_ID, SLURM_JOB_ID).
+  std::string start_id;
 };
 
 /// Looks one variable up; empty when it is not set.
