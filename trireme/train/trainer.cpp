@@ -1,5 +1,6 @@
 #include "trireme/train/trainer.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -10,6 +11,7 @@
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/random.h"
 #include "trireme/checkpoint/tensor_match.h"
 #include "trireme/checkpoint/weights_file.h"
 #include "trireme/model/convolution_scope.h"
@@ -164,6 +166,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   telemetry::TraceBuffer* trace = telemetry::main_of(context_.trace());
   if (trace != nullptr) trace->trace().begin_step(step_ + 1);
   const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
+  key_generators("step");
   report_ = {.step = step_ + 1,
              .lr = learning_rate_->at(step_),
              .samples = samples_of_step(step_),
@@ -174,6 +177,11 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (older && older->stop_signal != 0 && is_asynchronous(config_))
     pipeline_.finish_after(static_cast<int>(step_ - stream_begin_) + pipeline_.asynchronous_margin());
   return older;
+}
+
+void Trainer::key_generators(std::string_view purpose) const {
+  Random key(static_cast<std::uint64_t>(config_.run.seed), Random::key_of(purpose), step_, context_.rank());
+  at::manual_seed(key.bits());
 }
 
 void Trainer::run_step() {
@@ -291,7 +299,7 @@ Evaluation Trainer::evaluate() {
   context_.status().set_action(text("step ", step_, ": evaluation"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "evaluation", "evaluation",
                                    {"step", step_});
-  require(data_.test != nullptr, "data set ", data_.name, " has no second split to evaluate on");
+  key_generators("evaluation");
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
   const int replica = groups_.data ? groups_.data->rank() : 0,

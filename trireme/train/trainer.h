@@ -6,12 +6,16 @@
 // and everything is summed, so the same global batch gives the same numbers on any number of ranks, for any
 // cut and for any accumulation, up to the rounding of a different summing order, the smaller last batch of an
 // epoch included. Collective: every rank makes one and calls the same methods in the same order. One thread.
+//
+// What a model draws from torch's generators in a step or an evaluation is a function of run.seed, the step
+// and the rank (ADR 0012): they are seeded anew at each. Ranks that are threads of one process share them.
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "trireme/checkpoint/safetensors.h"
@@ -99,7 +103,7 @@ class Trainer {
 
  private:
   parallel::PipelineOptions options_of_pipeline();
-  model::ConvolutionChoice convolutions() const;
+  void key_generators(std::string_view purpose) const;
   void run_step();
   void advance_stream();
   void start_stream();
