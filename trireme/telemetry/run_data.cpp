@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/telemetry/run_summary.h"
 
 namespace trireme::telemetry {
 namespace {
@@ -86,21 +87,6 @@ void read_metrics(const std::filesystem::path& path, RunData& run) {
   }
 }
 
-Record read_summary(const std::filesystem::path& path) {
-  const Json summary = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-  if (!summary.is_object()) throw DataError(text(path.string(), ": expected one JSON object"));
-  Record record{.event = "end", .fields = {}};
-  for (const auto& [name, value] : summary.items()) {
-    if (value.is_number_integer()) record.fields.emplace_back(name, value.get<std::int64_t>());
-    if (value.is_number_float()) record.fields.emplace_back(name, value.get<double>());
-    if (value.is_string()) record.fields.emplace_back(name, value.get<std::string>());
-  }
-  if (!summary.contains("status") || !summary["status"].is_string()) {
-    throw DataError(text(path.string(), ": expected a text 'status'; it is no summary of a run"));
-  }
-  return record;
-}
-
 void take_summary(Record summary, RunData& run) {
   const auto steps = static_cast<std::int64_t>(summary.number("steps", static_cast<double>(run.steps)));
   if (steps < run.steps) return;  // of the part before the run was resumed
@@ -148,13 +134,7 @@ std::optional<double> RunData::result(const std::string& wanted) const {
   return curve(wanted).back().value;
 }
 
-std::string RunData::result_text(std::string_view wanted) const {
-  for (const auto& [key, value] : summary.fields) {
-    if (key != wanted) continue;
-    if (const auto* words = std::get_if<std::string>(&value)) return *words;
-  }
-  return {};
-}
+std::string RunData::result_text(std::string_view wanted) const { return summary.words(wanted); }
 
 bool holds_run(const std::filesystem::path& folder) {
   return is_there(folder / "config.toml") || is_there(folder / "metrics.jsonl") ||
@@ -174,7 +154,8 @@ RunData read_run(const std::filesystem::path& folder) {
   }
   if (is_there(folder / "config.toml")) read_config(folder / "config.toml", run);
   if (is_there(folder / "metrics.jsonl")) read_metrics(folder / "metrics.jsonl", run);
-  if (is_there(folder / "summary.json")) take_summary(read_summary(folder / "summary.json"), run);
+  if (is_there(folder / "summary.json"))
+    take_summary(parse_summary(read_file(folder / "summary.json"), folder / "summary.json"), run);
   return run;
 }
 

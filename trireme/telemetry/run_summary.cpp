@@ -2,14 +2,32 @@
 
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/error.h"
 #include "trireme/base/files.h"
 
 namespace trireme::telemetry {
 
+using Json = nlohmann::ordered_json;
+
 void write_summary(const std::filesystem::path& path, const Record& summary) {
-  auto json = nlohmann::ordered_json::parse(to_json_line(summary));
+  auto json = Json::parse(to_json_line(summary));
   json.erase("event");
   write_file_atomic(path, json.dump(2) + "\n");
+}
+
+Record parse_summary(const std::string& content, const std::filesystem::path& path) {
+  const Json summary = Json::parse(content, nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object()) throw DataError(text(path.string(), ": expected one JSON object"));
+  Record record{.event = "end", .fields = {}};
+  for (const auto& [name, value] : summary.items()) {
+    if (value.is_number_integer()) record.fields.emplace_back(name, value.get<std::int64_t>());
+    if (value.is_number_float()) record.fields.emplace_back(name, value.get<double>());
+    if (value.is_string()) record.fields.emplace_back(name, value.get<std::string>());
+  }
+  if (!summary.contains("status") || !summary["status"].is_string()) {
+    throw DataError(text(path.string(), ": expected a text 'status'; it is no summary of a run"));
+  }
+  return record;
 }
 
 }  // namespace trireme::telemetry

@@ -4,6 +4,7 @@
 // checkpoint_stall_s, peak_rss_bytes, weights_xxh3, status, config. Stateless.
 
 #include <filesystem>
+#include <string>
 
 #include "trireme/telemetry/sink.h"
 
@@ -11,5 +12,9 @@ namespace trireme::telemetry {
 
 /// Writes the record's fields as an indented JSON object, atomically. Throws DataError.
 void write_summary(const std::filesystem::path& path, const Record& summary);
+
+/// The same again from the file's content: numbers and texts. Throws DataError that names `path` when it is
+/// no summary.
+Record parse_summary(const std::string& content, const std::filesystem::path& path);
 
 }  // namespace trireme::telemetry

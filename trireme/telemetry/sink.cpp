@@ -14,6 +14,14 @@ double Record::number(std::string_view name, double otherwise) const {
   return otherwise;
 }
 
+std::string Record::words(std::string_view name) const {
+  for (const auto& [key, value] : fields) {
+    if (key != name) continue;
+    if (const auto* found = std::get_if<std::string>(&value)) return *found;
+  }
+  return "";
+}
+
 bool Record::has(std::string_view name) const {
   return std::any_of(fields.begin(), fields.end(), [&](const auto& field) { return field.first == name; });
 }

@@ -20,6 +20,8 @@ struct Record {
 
   /// The number under that name; `otherwise` when there is none.
   double number(std::string_view name, double otherwise) const;
+  /// The text under that name; empty when there is none.
+  std::string words(std::string_view name) const;
   bool has(std::string_view name) const;
 };
 
