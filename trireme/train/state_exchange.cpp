@@ -55,12 +55,14 @@ bool StateExchange::holds(const Entry& entry, int rank) const {
   return std::binary_search(entry.holders.begin(), entry.holders.end(), rank);
 }
 
-checkpoint::TensorMap StateExchange::gather(const checkpoint::TensorMap& mine) {
+checkpoint::TensorMap StateExchange::gather(const checkpoint::TensorMap& mine,
+                                            const std::function<bool(const std::string&)>& wanted) {
   const at::NoGradGuard no_grad;
   checkpoint::TensorMap all;
   if (world_.rank() == 0) all = mine;
+  if (wanted) std::erase_if(all, [&](const auto& item) { return !wanted(item.first); });
   for (const auto& [name, entry] : entries_) {
-    if (holds(entry, 0)) continue;
+    if (holds(entry, 0) || (wanted && !wanted(name))) continue;
     const int source = entry.holders.front();
     if (world_.rank() == source) {
       world_.send(mine.at(name).contiguous(), 0);

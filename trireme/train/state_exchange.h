@@ -3,6 +3,7 @@
 // replicas) and rank 0 reads and writes the files: gathers them there, and gives them back. So a checkpoint
 // does not know how the model was cut. Made once for names that stay the same; collective. One thread.
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,7 +20,9 @@ class StateExchange {
 
   /// On rank 0 the tensors of all ranks: its own, shared, and copies of the others'. Elsewhere nothing.
   /// Sends each tensor that rank 0 does not hold once.
-  checkpoint::TensorMap gather(const checkpoint::TensorMap& mine);
+  /// With `wanted`, only the names for which it says so.
+  checkpoint::TensorMap gather(const checkpoint::TensorMap& mine,
+                               const std::function<bool(const std::string&)>& wanted = nullptr);
 
   /// Copies what rank 0 has found, in `found`, into all ranks' tensors. Throws DataError, on rank 0 and
   /// before anything is copied, when a name is missing or has another shape or type; `what` it then calls it.
