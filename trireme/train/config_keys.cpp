@@ -116,6 +116,8 @@ std::vector<ConfigKey> make_table() {
                [] {
                  return std::vector<std::string>{"stop", "skip"};
                }}),
+      key("train.max_skipped_steps", &C::train, &Train::max_skipped_steps,
+          "so many steps skipped in a row end the run as diverged", one_up),
       key("train.ema_decay", &C::train, &Train::ema_decay,
           "evaluations use a moving average of the parameters that remembers 1 / (1 - decay) steps; 0: none",
           fraction),

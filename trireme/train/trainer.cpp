@@ -4,9 +4,11 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -111,6 +113,13 @@ optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
   optim::NamedTensors gradients;
   for (const auto& [name, parameter] : parameters) gradients.emplace_back(name, parameter.grad());
   return gradients;
+}
+
+/// A sum is not finite when an addend is not: only then is each looked at, since large numbers may overflow.
+bool is_finite(const at::Tensor& tensor) {
+  if (!tensor.is_floating_point()) return true;
+  const at::NoGradGuard no_grad;
+  return std::isfinite(tensor.sum().item<double>()) || at::isfinite(tensor).all().item<bool>();
 }
 
 }  // namespace
@@ -276,7 +285,8 @@ bool Trainer::gradients_are_usable() {
 void Trainer::update() {
   for (const auto& prepare : before_changes_) prepare();
   report_.skipped = !gradients_are_usable();
-  if (report_.skipped) return;
+  if (report_.skipped) return note_skip();
+  skipped_in_a_row_ = 0;
   if (observer_) observer_(gradients_of(parameters_));
   const bool clips = config_.train.clip_norm > 0;
   const bool logs = report_.step % config_.run.log_every_steps == 0;
@@ -285,6 +295,27 @@ void Trainer::update() {
   if (clips) optim::clip_to_norm(parameters_, *report_.grad_norm, config_.train.clip_norm);
   optimizer_->step(report_.lr);
   if (average_) average_->update();
+}
+
+void Trainer::note_skip() {
+  if (++skipped_in_a_row_ < config_.train.max_skipped_steps) return;
+  throw DivergedError(text("step ", report_.step, ": ", skipped_in_a_row_,
+                           " steps in a row were skipped, because gradients were not finite "
+                           "(train.max_skipped_steps; learning rate ",
+                           report_.lr,
+                           "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
+}
+
+std::string Trainer::not_finite() {
+  for (const auto& [name, parameter] : parameters_) {
+    if (!is_finite(parameter)) return name;
+  }
+  std::map<std::string, at::Tensor> others = optimizer_->state();
+  if (average_) others.merge(average_->state());
+  for (const auto& [name, tensor] : others) {
+    if (!is_finite(tensor)) return name;
+  }
+  return "";
 }
 
 checkpoint::TensorMap Trainer::model_state() const {

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -77,6 +78,12 @@ class Trainer {
   /// change, in updates and evaluations: whoever reads them meanwhile has to be done when it returns.
   void before_changes(std::function<void()> prepare) { before_changes_.push_back(std::move(prepare)); }
 
+  /// Steps that were left out since the last update, because gradients were not finite.
+  std::int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
+  /// A parameter, or a tensor of the optimizer or the moving average, of this rank that holds a number which
+  /// is not finite; empty when all are. One pass over them.
+  std::string not_finite();
+
   /// Goes on behind step number `step`, after parameters and optimizer state have been restored.
   void seek(std::int64_t step);
 
@@ -114,6 +121,8 @@ class Trainer {
   std::vector<parallel::MicroBatch> weighed() const;
   /// False when the step has to be left out.
   bool gradients_are_usable();
+  /// Throws DivergedError after train.max_skipped_steps of them.
+  void note_skip();
   /// True when it is on all ranks of the pipeline.
   bool on_all_stages(bool here);
   void update();
@@ -139,7 +148,8 @@ class Trainer {
 
   std::function<void(const optim::NamedTensors&)> observer_;
   std::vector<std::function<void()>> before_changes_;
-  std::int64_t step_ = 0;          ///< steps done
+  std::int64_t step_ = 0;  ///< steps done
+  std::int64_t skipped_in_a_row_ = 0;
   std::int64_t stream_begin_ = 0;  ///< of an asynchronous pipeline: those before it was started
   data::StepBatch batch_;
   StepReport report_;
