@@ -60,7 +60,8 @@ TEST_P(FullDisk, EndsTheRunWithTheLastCheckpointWhole) {
   EXPECT_THAT(result.err,
               ContainsRegex("cannot (write|sync|create) [^ ]*step-00000100/[a-z]+.safetensors: No "
                             "space left on device; free some space"));
-  EXPECT_THAT(names_in(kept / "quick"), ElementsAre("checkpoints", "config.toml", "metrics.jsonl"));
+  EXPECT_THAT(names_in(kept / "quick"),
+              ElementsAre("checkpoints", "config.toml", "metrics.jsonl", "run.lock"));
   EXPECT_THAT(names_in(kept / "quick" / "checkpoints"), ElementsAre("step-00000050"));
   EXPECT_THAT(names_in(kept / "quick" / "checkpoints" / "step-00000050"),
               ElementsAre("config.toml", "manifest.json", "model.safetensors", "optimizer.safetensors"));

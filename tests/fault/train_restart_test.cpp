@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -96,6 +97,41 @@ INSTANTIATE_TEST_SUITE_P(
                     Sharing{"PipeDream",
                             {"parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"}}),
     [](const auto& param) { return std::string(param.param.name); });
+
+// Rank 1 of the first start dies before there is a world, and so before rank 0 has put the folder of the
+// finished run away.
+TEST_F(TrainRestart, OfARunThatHasNotBegunLeavesTheFinishedRunOfTheNameAlone) {
+  const auto shortened = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"--set", "train.max_steps=40", "--set", "checkpoint.every_steps=10"});
+    return words;
+  };
+  const ChildResult finished = run(shortened(command("a", 0)), {}, 90);
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  const TrainedRun earlier = read_run(folder_ / "a");
+
+  std::vector<std::string> words = {bin("trireme"),
+                                    "launch",
+                                    "-n",
+                                    text(kRanks),
+                                    "--max-restarts",
+                                    "2",
+                                    "--",
+                                    "/bin/sh",
+                                    "-c",
+                                    "if [ $RANK = 1 ] && [ $TRIREME_RESTART_COUNT = 0 ]; then kill -9 $$; fi;"
+                                    "exec \"$0\" \"$@\"",
+                                    bin("trireme-torch"),
+                                    "train",
+                                    TRIREME_SOURCE_DIR "/examples/quick.toml"};
+  const std::vector<std::string> of_train = shortened(command("a", 0));
+  words.insert(words.end(), std::find(of_train.begin(), of_train.end(), "--set"), of_train.end());
+  words.insert(words.end(), {"--set", "run.seed=9"});
+  const ChildResult result = run(words, {}, 90);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("training mlp on synthetic: steps 1 to 40"));
+  EXPECT_EQ(read_run(folder_ / "a.1").weights_xxh3, earlier.weights_xxh3);
+  EXPECT_NE(read_run(folder_ / "a").weights_xxh3, earlier.weights_xxh3);
+}
 
 // Nobody is left to save anything: launcher and ranks are killed at once, ten times, anywhere in a step, in a
 // checkpoint's writing or between; the same command with --resume goes on each time.

@@ -8,7 +8,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/train/internal/config_keys.h"
+#include "trireme/train/internal/on_main.h"
 #include "trireme/train/pipeline_plan.h"
+#include "trireme/train/run_folder.h"
 
 namespace trireme::train {
 namespace {
@@ -69,40 +71,60 @@ checkpoint::TensorMap state_in(const checkpoint::TrainingCheckpoint& checkpoint)
 
 }  // namespace
 
+DataError no_checkpoint_in(const std::filesystem::path& folder) {
+  return DataError(text("no valid checkpoint in ", folder.string(),
+                        " to resume from; start the run without --resume, with checkpoint.every_steps set"));
+}
+
 checkpoint::TensorMap whole_state(Trainer& trainer) {
   checkpoint::TensorMap state = trainer.model_state();
   for (const auto& [name, tensor] : trainer.state()) state.emplace(of_optimizer(name), tensor);
   return state;
 }
 
-void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm::Context& context,
-            const std::filesystem::path& folder, NoCheckpoint otherwise) {
+void resume(const Resumable& run, const RunConfig& config, comm::Context& context, TakeUp take_up) {
   at::Tensor step = at::zeros({1}, at::kLong);
-  at::Tensor packed = pack(progress);
+  at::Tensor packed = pack(run.progress);
   checkpoint::TensorMap found;
-  if (context.is_main()) {
+  on_main(context, [&] {
+    if (take_up == TakeUp::kNothing) return;
+    const auto folder = RunFolder{config.run_folder()}.checkpoints();
     const telemetry::OwnWork work(context.status(), "loading a checkpoint from " + folder.string());
-    if (const auto checkpoint = checkpoint::load_latest_checkpoint(folder, context.log())) {
-      check_same_run(config, *checkpoint);
-      found = state_in(*checkpoint);
-      const auto record = found.find(of_optimizer(kProgress));
-      if (record == found.end()) throw DataError(text("the checkpoint has no record '", kProgress, "'"));
-      packed = record->second;
-      step.fill_(checkpoint->step);
-    } else if (otherwise == NoCheckpoint::kError) {
-      throw DataError(
-          text("no valid checkpoint in ", folder.string(),
-               " to resume from; start the run without --resume, with checkpoint.every_steps set"));
+    const auto checkpoint = checkpoint::load_latest_checkpoint(folder, context.log());
+    if (!checkpoint) {
+      if (take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
+      return;
     }
-  }
+    check_same_run(config, *checkpoint);
+    found = state_in(*checkpoint);
+    const auto record = found.find(of_optimizer(kProgress));
+    if (record == found.end()) throw DataError(text("the checkpoint has no record '", kProgress, "'"));
+    packed = record->second;
+    step.fill_(checkpoint->step);
+  });
   comm::Group& world = context.world();
   world.broadcast(step, 0);
   if (step.item<std::int64_t>() == 0) return;
   world.broadcast(packed, 0);
-  const checkpoint::TensorMap mine = whole_state(trainer);
-  StateExchange(world, mine).scatter(found, mine, "tensor");
-  progress = unpack(packed);
-  trainer.seek(step.item<std::int64_t>());
+  run.exchange.scatter(found, whole_state(run.trainer), "tensor");
+  run.progress = unpack(packed);
+  run.trainer.seek(step.item<std::int64_t>());
+}
+
+checkpoint::TensorMap gather_model(Trainer& trainer, StateExchange& exchange) {
+  return exchange.gather(trainer.model_state(),
+                         [](const std::string& name) { return !name.starts_with(kOptimizer); });
+}
+
+void check_finite(Trainer& trainer, comm::Context& context) {
+  const std::vector<std::string> bad = context.world().all_gather_text(trainer.not_finite());
+  for (std::size_t rank = 0; rank < bad.size(); ++rank) {
+    if (bad[rank].empty()) continue;
+    throw DivergedError(text("step ", trainer.steps_done(), ": '", bad[rank], "' on rank ", rank,
+                             " holds numbers that are not finite, so this state is not saved and the "
+                             "checkpoints before it stay; lower optimizer.lr, warm up (lr.warmup_steps) or "
+                             "clip (train.clip_norm)"));
+  }
 }
 
 checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, StateExchange& exchange,

@@ -1,8 +1,8 @@
 #pragma once
 // What a run needs to go on after an interruption, with the same bits as if nothing had happened: parameters,
-// buffers, optimizer state, the number of steps done (which is also the place in the epoch) and the loss of
-// the epoch so far. Rank 0 alone reads and writes files; what it reads is broadcast, so the other ranks need
-// no common file system.
+// buffers, optimizer state, the number of steps done (which is also the place in the epoch, and the key of
+// all random numbers) and the loss of the epoch so far. A generator of a user's own is not among it. Rank 0
+// alone reads and writes files; what it reads is broadcast, so the other ranks need no common file system.
 
 #include <cstdint>
 #include <filesystem>
@@ -24,20 +24,37 @@ struct Progress {
   double best_score = -std::numeric_limits<double>::infinity();  ///< of checkpoint.best; higher is better
 };
 
-enum class NoCheckpoint {
-  kError,       ///< an error that says where it was looked for
-  kStartFresh,  ///< as if there had been no wish to resume
+enum class TakeUp {
+  kNothing,
+  kWhatIsThere,  ///< the newest checkpoint of the run's folder, where there is one
+  kMustBeThere,  ///< none is an error that says where it was looked for
 };
 
-/// Brings `trainer` and `progress` to the newest valid checkpoint in `folder`. Collective. Throws DataError
-/// (on rank 0, which the others then miss), InvalidArgument when the configuration differs from the
+/// What a checkpoint is restored into; `exchange` is for whole_state().
+struct Resumable {
+  Trainer& trainer;
+  Progress& progress;
+  StateExchange& exchange;
+};
+
+/// What to throw where a run cannot be resumed.
+DataError no_checkpoint_in(const std::filesystem::path& folder);
+
+/// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `take_up` counts.
+/// Collective. Throws, on every rank, DataError; InvalidArgument when the configuration differs from the
 /// checkpoint's in a key that decides the numbers.
-void resume(Trainer& trainer, Progress& progress, const RunConfig& config, comm::Context& context,
-            const std::filesystem::path& folder, NoCheckpoint otherwise);
+void resume(const Resumable& run, const RunConfig& config, comm::Context& context, TakeUp take_up);
 
 /// Everything of this rank that changes while a run goes on, by name: parameters and buffers under the names
 /// of the model, Trainer::state() under "optimizer/". Shared with the trainer, not copied.
 checkpoint::TensorMap whole_state(Trainer& trainer);
+
+/// Parameters and buffers of all ranks, on rank 0; those of its own are shared. Collective.
+checkpoint::TensorMap gather_model(Trainer& trainer, StateExchange& exchange);
+
+/// Throws DivergedError, on every rank, when weights or optimizer state of any rank are not finite.
+/// Collective.
+void check_finite(Trainer& trainer, comm::Context& context);
 
 /// The state behind the last step, as it is saved, on rank 0; `exchange` is for whole_state(). What rank 0
 /// itself holds is shared with the trainer and stays as it is until its next update

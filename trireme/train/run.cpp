@@ -2,19 +2,26 @@
 
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
+#include <cmath>
 #include <deque>
+#include <memory>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/background_saver.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/comm/text_difference.h"
 #include "trireme/data/dataset.h"
+#include "trireme/telemetry/run_summary.h"
 #include "trireme/train/epoch_loss.h"
 #include "trireme/train/internal/check.h"
+#include "trireme/train/internal/on_main.h"
 #include "trireme/train/recovery.h"
+#include "trireme/train/run_folder.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/run_trace.h"
 #include "trireme/train/trainer.h"
@@ -28,7 +35,9 @@ using Destinations = std::vector<Destination>;
 /// One run on one rank.
 class Run {
  public:
-  Run(const RunConfig& config, comm::Context& context, const data::DataSource& data, const RunPlan& plan)
+  /// `lock` is rank 0's.
+  Run(const RunConfig& config, comm::Context& context, const data::DataSource& data, const RunPlan& plan,
+      RunLock* lock)
       : config_(config),
         context_(context),
         plan_(plan),
@@ -36,31 +45,23 @@ class Run {
         held_out_(data.held_out),
         trainer_(config, context, data, plan.model),
         state_exchange_(context.world(), whole_state(trainer_)) {
-    const bool restarted = context.environment().restart_count > 0;
-    if (plan.start == RunStart::kResume || restarted) {
-      resume(trainer_, progress_, config, context, folder_.checkpoints(),
-             restarted ? NoCheckpoint::kStartFresh : NoCheckpoint::kError);
-    }
-    if (context.is_main()) {
-      const telemetry::OwnWork work(context.status(), "preparing the folder " + folder_.root.string());
-      recorder_.emplace(config, model_name(), context.world_size(), trainer_.steps_done(),
-                        trainer_.total_steps());
-      if (config.checkpoint.asynchronous) {
-        saver_.emplace(context.trace());
-        trainer_.before_changes([this] {
-          const telemetry::OwnWork copying(context_.status(), "copying what a checkpoint saves");
-          saver_->wait_until_copied();
-        });
-      }
-    }
+    resume({trainer_, progress_, state_exchange_}, config, context, what_to_take_up(lock));
+    saved_step_ = trainer_.steps_done();
+    find_earlier_end();
+    if (earlier_end_) return;
+    on_main(context, [&] { open_folder(*lock); });
     if (plan.callbacks.on_start) plan.callbacks.on_start(trainer_);
   }
 
+  /// What the run in the folder ended with, when there is nothing left to do.
+  const std::optional<RunResult>& earlier_end() const { return earlier_end_; }
+
   void train() {
-    while (!trainer_.finished() && stop_signal_ == 0 && !stopped_) {
+    while (!ended()) {
       step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
       if (is_due(config_.eval.every_steps, trainer_.steps_per_epoch())) evaluate();
-      if (const Destinations due = destinations_due(); !due.empty()) save(due);
+      if (ended()) break;  // what is due then, finish() does
+      if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
       if (saver_) saver_->check();
     }
     while (!trainer_.drained()) step(/*stop_signal=*/0);
@@ -71,14 +72,25 @@ class Run {
   const schedule::Program& program() const { return trainer_.pipeline().program(); }
 
  private:
+  enum class Moment { kOnTheWay, kAtTheEnd };
+
+  TakeUp what_to_take_up(const RunLock* lock) const;
+  void find_earlier_end();
+  void open_folder(RunLock& lock);
+  bool ended() const { return trainer_.finished() || stop_signal_ != 0 || stopped_; }
   void step(int stop_signal);
   void take(const std::optional<StepReport>& report);
   void take_all() {
     while (const std::optional<StepReport> report = trainer_.last_report()) take(report);
   }
   void evaluate();
-  Destinations destinations_due();
-  Destination newest() const { return {folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep)}; }
+  Destinations destinations_due(Moment moment);
+  bool newest_is_due(Moment moment);
+  void check_outcome() const;
+  /// While the run goes on one more stays than the newest, which no step has proven yet.
+  Destination newest() const {
+    return {folder_.checkpoints(), static_cast<int>(std::max<std::int64_t>(config_.checkpoint.keep, 2))};
+  }
   void save(const Destinations& destinations);
   std::string saving() const { return "saving a checkpoint to " + folder_.root.string(); }
   std::string model_name() const { return plan_.model ? plan_.model->name() : config_.model.name; }
@@ -102,10 +114,27 @@ class Run {
   std::optional<Evaluation> evaluation_;
   std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
   double saving_s_ = 0;                                 ///< by the training thread itself
+  bool postponed_ = false;                              ///< a save, because steps were skipped
   int stop_signal_ = 0;
   bool stopped_ = false;  ///< by a callback
+  std::optional<RunResult> earlier_end_;
   const double started_s_ = now_s();
 };
+
+RunResult result_of(const telemetry::Record& summary, const std::filesystem::path& folder) {
+  const auto whole = [&](const char* name) { return static_cast<std::int64_t>(summary.number(name, 0)); };
+  return {.status = summary.words("status"),
+          .folder = folder,
+          .world_size = static_cast<int>(whole("world_size")),
+          .steps = whole("steps"),
+          .evaluation = std::nullopt,
+          .train_loss = summary.number("train_loss", 0),
+          .samples_per_s = summary.number("samples_per_s", 0),
+          .checkpoint_stall_s = summary.number("checkpoint_stall_s", 0),
+          .wall_s = summary.number("wall_s", 0),
+          .peak_rss_bytes = static_cast<std::uint64_t>(whole("peak_rss_bytes")),
+          .weights_xxh3 = summary.words("weights_xxh3")};
+}
 
 StepTimes operator-(const StepTimes& a, const StepTimes& b) {
   return {.steps_s = a.steps_s - b.steps_s,
@@ -113,6 +142,54 @@ StepTimes operator-(const StepTimes& a, const StepTimes& b) {
           .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
           .steps = a.steps - b.steps,
           .samples = a.samples - b.samples};
+}
+
+/// A restart goes on from checkpoints of the start that it belongs to, and from no earlier run's.
+TakeUp Run::what_to_take_up(const RunLock* lock) const {
+  if (plan_.start == RunStart::kResume) return TakeUp::kMustBeThere;
+  const comm::LaunchEnvironment& environment = context_.environment();
+  const bool goes_on =
+      lock != nullptr && environment.restart_count > 0 && lock->belongs_to(environment.start_id);
+  return goes_on ? TakeUp::kWhatIsThere : TakeUp::kNothing;
+}
+
+/// The folder holds the end of the run already: weights and summary.
+void Run::find_earlier_end() {
+  if (!trainer_.finished()) return;
+  std::string content;
+  on_main(context_, [&] {
+    if (std::filesystem::exists(folder_.summary())) content = read_file(folder_.summary());
+  });
+  content = context_.world().all_gather_text(content).front();
+  if (content.empty()) return;
+  RunResult found = result_of(telemetry::parse_summary(content, folder_.summary()), folder_.root);
+  if (found.status != "completed" || found.steps != trainer_.steps_done()) return;
+  earlier_end_ = std::move(found);
+  if (context_.is_main()) {
+    context_.log().info("nothing to do: run '", config_.run.name, "' was completed after ",
+                        earlier_end_->steps,
+                        " steps; a larger train.epochs or train.max_steps goes on from "
+                        "there, and without --resume it starts anew");
+  }
+}
+
+void Run::open_folder(RunLock& lock) {
+  const std::string& start = context_.environment().start_id;
+  const std::int64_t first_step = trainer_.steps_done();
+  const telemetry::OwnWork work(context_.status(), "preparing the folder " + folder_.root.string());
+  std::filesystem::path earlier;
+  first_step == 0 ? static_cast<void>(earlier = lock.start_fresh(start)) : lock.assign_to(start);
+  recorder_.emplace(config_, RunOutline{.model = model_name(),
+                                        .world_size = context_.world_size(),
+                                        .first_step = first_step,
+                                        .total_steps = trainer_.total_steps(),
+                                        .earlier = earlier});
+  if (!config_.checkpoint.asynchronous) return;
+  saver_.emplace(context_.trace());
+  trainer_.before_changes([this] {
+    const telemetry::OwnWork copying(context_.status(), "copying what a checkpoint saves");
+    saver_->wait_until_copied();
+  });
 }
 
 void Run::step(int stop_signal) {
@@ -158,14 +235,24 @@ void Run::evaluate() {
     stopped_ = plan_.callbacks.on_evaluation(evaluated_step_, *evaluation_) == RunControl::kStop;
 }
 
+/// While steps are skipped, nothing shows that the last update has not ended the run: it is saved later.
+bool Run::newest_is_due(Moment moment) {
+  if (saved_step_ == trainer_.steps_done()) return false;
+  if (moment == Moment::kAtTheEnd) return true;
+  const std::int64_t every = config_.checkpoint.every_steps;
+  const bool due = postponed_ || (every > 0 && is_due(every, 0));
+  postponed_ = due && trainer_.skipped_in_a_row() > 0;
+  return due && !postponed_;
+}
+
 /// Where the state behind the last step belongs: it is the newest, or the best so far, or nothing of note.
-Destinations Run::destinations_due() {
+Destinations Run::destinations_due(Moment moment) {
   Destinations due;
-  const CheckpointOptions& options = config_.checkpoint;
-  if (options.every_steps > 0 && is_due(options.every_steps, 0) && saved_step_ != trainer_.steps_done()) {
+  if (newest_is_due(moment)) {
     saved_step_ = trainer_.steps_done();
     due.push_back(newest());
   }
+  const CheckpointOptions& options = config_.checkpoint;
   if (options.best != "none" && evaluated_step_ == trainer_.steps_done()) {
     const double score = options.best == "loss" ? -evaluation_->loss : evaluation_->accuracy();
     if (score > progress_.best_score) {
@@ -176,9 +263,11 @@ Destinations Run::destinations_due() {
   return due;
 }
 
-/// The report of the last step comes first: nothing that has diverged is saved.
+/// The report of the last step comes first, and the weights are looked at: nothing that has diverged is
+/// saved.
 void Run::save(const Destinations& destinations) {
   take_all();
+  check_finite(trainer_, context_);
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
                                    {"step", trainer_.steps_done()});
@@ -191,22 +280,29 @@ void Run::save(const Destinations& destinations) {
   saving_s_ += now_s() - begin_s;
 }
 
+void Run::check_outcome() const {
+  if (std::isfinite(evaluation_->loss)) return;
+  throw DivergedError(text("step ", trainer_.steps_done(),
+                           ": the loss of the evaluation at the end is not a "
+                           "finite number, so this state is not saved and the checkpoints before it stay; "
+                           "lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
+}
+
 RunResult Run::finish() {
   const bool interrupted = !trainer_.finished() && !stopped_;
-  if (interrupted && saved_step_ != trainer_.steps_done()) save({newest()});
-  if (!interrupted && evaluated_step_ != trainer_.steps_done()) {
-    evaluate();
-    if (const Destinations due = destinations_due(); !due.empty()) save(due);
-  }
+  if (!interrupted && evaluated_step_ != trainer_.steps_done()) evaluate();
+  if (!interrupted) check_outcome();
+  if (const Destinations due = destinations_due(Moment::kAtTheEnd); !due.empty()) save(due);
   if (saver_) {
     const telemetry::OwnWork work(context_.status(), saving());
     saver_->wait();
   }
+  if (recorder_ && !interrupted)
+    checkpoint::keep_newest(folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep));
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
   context_.world().all_reduce(rss, comm::ReduceOp::kMax);
   const auto averages = trainer_.use_averages();
-  const checkpoint::TensorMap mine = trainer_.model_state();
-  const checkpoint::TensorMap weights = StateExchange(context_.world(), mine).gather(mine);
+  const checkpoint::TensorMap weights = gather_model(trainer_, state_exchange_);
   const std::string digest = context_.is_main() ? checkpoint::xxh3_of(weights) : "";
   RunResult result{.status = interrupted ? "interrupted"
                              : stopped_  ? "stopped"
@@ -239,6 +335,18 @@ void check_same_config(const RunConfig& config, comm::Context& context) {
     throw InvalidArgument("ranks have different configurations: " + difference->describe());
 }
 
+/// Taken before anything is read or made, and given back after everything: rank 0's.
+std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& context, RunStart start) {
+  std::unique_ptr<RunLock> lock;
+  on_main(context, [&] {
+    const RunFolder folder{config.run_folder()};
+    if (start == RunStart::kResume && !std::filesystem::exists(folder.root))
+      throw no_checkpoint_in(folder.checkpoints());
+    lock = std::make_unique<RunLock>(folder, context.log());
+  });
+  return lock;
+}
+
 }  // namespace
 
 RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
@@ -249,8 +357,13 @@ RunResult run_training(const RunConfig& config, comm::Context& context, const Ru
     return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
   }();
   check_run_config(config, context.world_size(), data);
+  const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
   RunTrace trace(config, context);
-  Run run(config, context, data, plan);
+  Run run(config, context, data, plan, lock.get());
+  if (run.earlier_end()) {
+    trace.discard();
+    return *run.earlier_end();
+  }
   run.train();
   RunResult result = run.finish();
   trace.finish(run.program());

@@ -35,7 +35,7 @@ struct RunResult {
   std::filesystem::path folder;
   int world_size = 1;
   std::int64_t steps = 0;                ///< done by the end, those before a resume included
-  std::optional<Evaluation> evaluation;  ///< the last one
+  std::optional<Evaluation> evaluation;  ///< the last one; none when there was nothing left to do
   std::string held_out = "test";         ///< name of the data it was on
   double train_loss = 0;                 ///< mean over the samples of the last epoch
   double samples_per_s = 0;              ///< all ranks together, time of evaluations and checkpoints left out

@@ -32,13 +32,13 @@ struct RunOptions {
 
 struct TrainOptions {
   std::int64_t epochs = 1;
-  std::int64_t max_steps = 0;       ///< stop after so many steps even if epochs are left; 0: no such limit
-  std::int64_t global_batch = 64;   ///< samples of all ranks and micro-batches in one step
-  std::int64_t accumulation = 1;    ///< micro-batches per rank and step
-  std::string precision = "fp32";   ///< a name of precision_names()
-  double clip_norm = 0;             ///< largest 2-norm of all gradients together; 0: no clipping
-  bool convolution_rule = true;     ///< model/convolution_rule.h
-  std::string non_finite = "stop";  ///< gradients that are no numbers: "stop" the run, or "skip" the step
+  std::int64_t max_steps = 0;        ///< stop after so many steps even if epochs are left; 0: no such limit
+  std::int64_t global_batch = 64;    ///< samples of all ranks and micro-batches in one step
+  std::int64_t accumulation = 1;     ///< micro-batches per rank and step
+  std::string precision = "fp32";    ///< a name of precision_names()
+  double clip_norm = 0;              ///< largest 2-norm of all gradients together; 0: no clipping
+  std::string convolution = "auto";  ///< a name of convolution_names()
+  std::string non_finite = "stop";   ///< gradients that are no numbers: "stop" the run, or "skip" the step
   std::int64_t max_skipped_steps = 25;  ///< so many skipped in a row are a divergence
   double ema_decay = 0;                 ///< evaluate a moving average of the parameters; 0: the parameters
 };

@@ -1,15 +1,24 @@
 #pragma once
-// Where a run's files live, and how a new run makes room: nothing that an earlier run of the same name left
-// is overwritten or deleted, its folder is renamed to NAME.1, NAME.2, ... (the next free number; the highest
-// is the most recent). Used by rank 0.
+// Where a run's files live, and who may write them: one process at a time, which holds the folder's lock.
+// Nothing that an earlier run of the same name left is overwritten or deleted, its folder is renamed to
+// NAME.1, NAME.2, ... (the next free number; the highest is the most recent). Readers need no lock. Used by
+// rank 0.
+//
+// The lock is flock(2) on run.lock, which the kernel releases however the process ends; what stands in the
+// file is for people, and says which start the run belongs to. File systems that several hosts share pass it
+// on (NFS, Lustre with -o flock, CephFS, GPFS), unless they are mounted to keep locks to their host.
 
 #include <filesystem>
+#include <string>
+
+#include "trireme/base/log.h"
 
 namespace trireme::train {
 
 struct RunFolder {
   std::filesystem::path root;
 
+  std::filesystem::path lock() const { return root / "run.lock"; }
   std::filesystem::path config() const { return root / "config.toml"; }
   std::filesystem::path metrics() const { return root / "metrics.jsonl"; }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
@@ -19,8 +28,37 @@ struct RunFolder {
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
 
-/// Renames an existing folder out of the way and creates an empty one. Returns where the old one went; empty
-/// when there was none. Throws DataError.
-std::filesystem::path start_fresh(const RunFolder& folder);
+/// The right to write into a run's folder, while it lives.
+class RunLock {
+ public:
+  /// Takes the folder, which is made when it is missing. Throws InvalidArgument that says who holds it, some
+  /// seconds later, since a killed process may be on its way out; DataError. Where the file system has no
+  /// locks that is a warning.
+  RunLock(RunFolder folder, const Log& log);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+  /// Whether the run in the folder belongs to that start of a world; to none when `start` is empty.
+  bool belongs_to(const std::string& start) const { return !start.empty() && start == start_; }
+  /// From now on it does.
+  void assign_to(const std::string& start);
+  /// Renames the folder, where there is anything in it, and makes an empty one of that start. Returns where
+  /// the old one went; empty when there was nothing. Throws as the constructor does.
+  std::filesystem::path start_fresh(const std::string& start);
+
+ private:
+  void take();
+  void lock() const;
+  bool is_still_in_place() const;
+  void write_holder() const;
+  bool has_files() const;
+
+  const RunFolder folder_;
+  const Log log_;
+  std::string start_;
+  int descriptor_ = -1;
+  bool made_ = false;  ///< the folder, which goes again when nothing is written into it
+};
 
 }  // namespace trireme::train

@@ -23,28 +23,26 @@ std::string outcome_of(const Evaluation& evaluation, const std::string& held_out
 
 }  // namespace
 
-RunRecorder::RunRecorder(const RunConfig& config, const std::string& model, int world_size,
-                         std::int64_t first_step, std::int64_t total_steps)
+RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
     : config_(config), folder_{config.run_folder()}, started_s_(now_s()) {
   sinks_.push_back(std::make_unique<telemetry::ConsoleSink>(
       std::cout, telemetry::ConsoleOptions{.style = telemetry::style_of_stdout(),
-                                           .total_steps = total_steps,
+                                           .total_steps = outline.total_steps,
                                            .columns = telemetry::columns_of_stdout()}));
-  if (first_step == 0) {
-    const std::filesystem::path moved = start_fresh(folder_);
-    if (!moved.empty()) note(text("the earlier run of this name is now ", moved.string()));
-  } else {
-    telemetry::drop_lines_after(folder_.metrics(), first_step);
-    telemetry::drop_events_after(folder_.tensorboard(), first_step);
+  if (!outline.earlier.empty()) note(text("the earlier run of this name is now ", outline.earlier.string()));
+  if (outline.first_step > 0) {
+    telemetry::drop_lines_after(folder_.metrics(), outline.first_step);
+    telemetry::drop_events_after(folder_.tensorboard(), outline.first_step);
   }
   write_file_atomic(folder_.config(), describe(config));
   sinks_.push_back(std::make_unique<telemetry::JsonlSink>(folder_.metrics()));
   if (config.run.tensorboard) {
     sinks_.push_back(std::make_unique<telemetry::TensorboardSink>(folder_.tensorboard()));
   }
-  note(text(first_step == 0 ? "training " : "resuming ", model, " on ", config.data.name, ": steps ",
-            first_step + 1, " to ", total_steps, ", global batch ", config.train.global_batch, ", ",
-            world_size, world_size == 1 ? " rank" : " ranks", ", into ", folder_.root.string()));
+  note(text(outline.first_step == 0 ? "training " : "resuming ", outline.model, " on ", config.data.name,
+            ": steps ", outline.first_step + 1, " to ", outline.total_steps, ", global batch ",
+            config.train.global_batch, ", ", outline.world_size, outline.world_size == 1 ? " rank" : " ranks",
+            ", into ", folder_.root.string()));
 }
 
 RunRecorder::~RunRecorder() = default;

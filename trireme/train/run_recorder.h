@@ -24,12 +24,19 @@ struct StepTimes {
   std::int64_t samples = 0;
 };
 
+/// What the record of a run begins with.
+struct RunOutline {
+  std::string model;  ///< what it is called
+  int world_size = 1;
+  std::int64_t first_step = 0;  ///< done before; 0: a fresh run
+  std::int64_t total_steps = 0;
+  std::filesystem::path earlier = {};  ///< where an earlier run of the name lies now; empty: there was none
+};
+
 class RunRecorder {
  public:
-  /// Opens the run's files behind step `first_step` (0: a fresh run). `model` is what the model is called.
-  /// Throws DataError.
-  RunRecorder(const RunConfig& config, const std::string& model, int world_size, std::int64_t first_step,
-              std::int64_t total_steps);
+  /// Opens the run's files behind the first step, in a folder that is there. Throws DataError.
+  RunRecorder(const RunConfig& config, const RunOutline& outline);
   ~RunRecorder();
 
   void note(const std::string& line);

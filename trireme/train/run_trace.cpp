@@ -1,10 +1,8 @@
 #include "trireme/train/run_trace.h"
 
 #include <ATen/ops/empty.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <span>
@@ -12,6 +10,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/host.h"
 #include "trireme/comm/clock_offset.h"
 #include "trireme/telemetry/trace_file.h"
 #include "trireme/train/run_timeline.h"
@@ -22,11 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMessageBytes = std::int64_t{16} << 20;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : "?";
-}
 
 void send_text(comm::Group& group, const std::string& text, int to) {
   at::Tensor length = at::empty({1}, at::kLong);
@@ -103,6 +97,11 @@ std::string RunTrace::part() const {
   return telemetry::trace_part(*trace_, {.rank = context_.rank(),
                                          .host = host_name(),
                                          .clock = telemetry::AlignedClock(first_clock_, last_clock_)});
+}
+
+void RunTrace::discard() {
+  if (trace_) context_.set_trace(nullptr);
+  trace_.reset();
 }
 
 void RunTrace::write_timeline(const schedule::Program& program) {

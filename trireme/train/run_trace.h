@@ -28,6 +28,8 @@ class RunTrace {
   /// The run has ended well: collects all parts. A file that cannot be written is a warning: the run does not
   /// fail for it. `program` is what the steps have run, for the timeline. Throws CommError.
   void finish(const schedule::Program& program);
+  /// There was nothing to trace: no file is written or replaced.
+  void discard();
 
  private:
   std::string part() const;

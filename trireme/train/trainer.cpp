@@ -330,6 +330,7 @@ Evaluation Trainer::evaluate() {
   context_.status().set_action(text("step ", step_, ": evaluation"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "evaluation", "evaluation",
                                    {"step", step_});
+  require(data_.test != nullptr, "data set ", data_.name, " has no second split to evaluate on");
   key_generators("evaluation");
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();

@@ -110,6 +110,7 @@ class Trainer {
 
  private:
   parallel::PipelineOptions options_of_pipeline();
+  model::ConvolutionChoice convolutions() const;
   void key_generators(std::string_view purpose) const;
   void run_step();
   void advance_stream();

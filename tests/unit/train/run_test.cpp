@@ -8,12 +8,12 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/data/idx_samples.h"
+#include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/checkpoint/training_checkpoint.h"
-#include "trireme/train/run_folder.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -24,44 +24,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Runs of the same 12 steps, each in a folder of its own.
-class RunTraining : public testing::Test {
- protected:
-  RunConfig config(const std::string& name) const {
-    RunConfig config;
-    config.run = {.name = name, .folder = folder_.path().string(), .seed = 5, .log_every_steps = 1};
-    config.data.name = "synthetic";
-    config.model.hidden = {8};
-    config.train = {.epochs = 2, .max_steps = 12, .global_batch = 512, .clip_norm = 1};
-    config.optimizer = {.name = "adamw", .lr = 0.01};
-    config.checkpoint = {.every_steps = 6, .keep = 2};
-    return config;
-  }
-
-  RunResult run(int ranks, const RunConfig& config, RunStart start = RunStart::kFresh,
-                const StopRequest* stop = nullptr) const {
-    RunResult result;
-    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
-      const RunResult mine =
-          run_training(config, context, {.start = start, .stop = stop, .callbacks = callbacks_});
-      if (context.is_main()) result = mine;
-    });
-    return result;
-  }
-
-  std::string file(const std::string& run, const std::string& name) const {
-    return read_file(folder_.path() / run / name);
-  }
-
-  static std::size_t num_lines(const std::string& content, const std::string& with) {
-    std::size_t count = 0;
-    for (const std::string& line : split(content, '\n')) count += line.find(with) != std::string::npos;
-    return count;
-  }
-
-  test::TemporaryFolder folder_;
-  RunCallbacks callbacks_;
-};
+class RunTraining : public SmallRuns {};
 
 TEST_F(RunTraining, EveryLineOfMetricsCountsTheTimeOfItsOwnSteps) {
   run(1, config("a"));
@@ -361,14 +324,6 @@ TEST_F(RunTraining, AModelThatCannotTakeTheDataIsRefusedByEveryRankBeforeAnythin
                 ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("\"gpt\""), HasSubstr("\"synthetic\""))));
   });
   EXPECT_FALSE(std::filesystem::exists(folder_ / "wrong"));
-}
-
-TEST(RunFolder, KeepsEveryEarlierRunUnderTheNextFreeNumber) {
-  const test::TemporaryFolder folder;
-  const RunFolder run{folder / "a"};
-  EXPECT_EQ(start_fresh(run), "");
-  EXPECT_EQ(start_fresh(run), folder / "a.1");
-  EXPECT_EQ(start_fresh(run), folder / "a.2");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/dtype.h"
+#include "trireme/comm/text_difference.h"
 #include "trireme/parallel/data/broadcast.h"
 
 namespace trireme::parallel {
