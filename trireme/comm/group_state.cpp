@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/timed_work.h"
 #include "trireme/comm/internal/watcher.h"
+#include "trireme/wire/group_error.h"
 
 namespace trireme::comm {
 namespace {
@@ -29,25 +29,35 @@ void show(const GroupParts& parts, const Operation& operation) {
   parts.status->page.set_operation(shown);
 }
 
-/// What the error says, and whether the backend has explained it for people already.
-std::pair<std::string, bool> message_of(const std::exception_ptr& error) {
+/// What became of an operation, as its backend tells it.
+struct Failure {
+  enum class Kind {
+    kOfGroup,      ///< explained for people, with the group's operation
+    kExplained,    ///< explained, perhaps with an operation of a part of the group
+    kUnexplained,  ///< by a library, or the reason is told elsewhere
+  };
+  Kind kind;
+  std::string what;
+};
+
+Failure failure_of(const std::exception_ptr& error, const std::string& group) {
+  using Kind = Failure::Kind;
   try {
     std::rethrow_exception(error);
+  } catch (const wire::GroupError& failure) {
+    // That a rank gave up tells no cause; that rank does, through the watcher.
+    if (failure.kind() == wire::GroupError::Kind::kGivenUp) return {Kind::kUnexplained, failure.what()};
+    return {failure.group() == group ? Kind::kOfGroup : Kind::kExplained, failure.what()};
   } catch (const CommError& explained) {
-    return {explained.what(), true};
+    return {Kind::kExplained, explained.what()};
   } catch (const c10::Error& foreign) {
-    return {foreign.what_without_backtrace(), false};
+    return {Kind::kUnexplained, foreign.what_without_backtrace()};
   } catch (const std::exception& foreign) {
-    return {foreign.what(), false};
+    return {Kind::kUnexplained, foreign.what()};
   }
 }
 
 std::int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
-
-/// An abort only says that another rank has failed; that rank tells why through the watcher.
-bool tells_a_cause(const std::string& what) {
-  return what.find(" was aborted on rank ") == std::string::npos;
-}
 
 }  // namespace
 
@@ -89,13 +99,12 @@ void Group::State::fail_operation(const Operation& operation, const std::excepti
 
 void Group::State::note_failure(const Operation& operation, const std::exception_ptr& error) {
   if (failed()) return end(operation.number, OperationRecord::State::kFailed);
-  const auto [what, explained] = message_of(error);
+  const auto [kind, what] = failure_of(error, parts.name);
   const std::string of_operation = text("rank ", parts.world_ranks[static_cast<std::size_t>(parts.rank)],
                                         ", group '", parts.name, "', ", operation.record().describe(), ": ");
-  if (explained && tells_a_cause(what)) {
+  if (kind != Failure::Kind::kUnexplained) {
     end(operation.number, OperationRecord::State::kFailed);
-    // A backend made of others speaks of the operation of a part.
-    return fail(what.find(name_of(operation.kind)) != std::string::npos ? what : of_operation + what);
+    return fail(kind == Failure::Kind::kOfGroup ? what : of_operation + what);
   }
   // Pending as long as this lasts: the watcher looks for those who keep a pending operation from ending.
   const std::string blamed =

@@ -1,9 +1,16 @@
 #include "trireme/comm/internal/signalled_work.h"
 
 #include "trireme/base/clock.h"
-#include "trireme/base/error.h"
+#include "trireme/wire/group_error.h"
 
 namespace trireme::comm {
+namespace {
+
+wire::GroupError given_up(const std::string& reason) {
+  return {wire::GroupError::Kind::kGivenUp, /*group=*/"", reason};
+}
+
+}  // namespace
 
 SignalledWork::SignalledWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs)
     : Work(rank, type),
@@ -30,7 +37,7 @@ bool SignalledWork::ended() const {
 void PendingWorks::add(const c10::intrusive_ptr<SignalledWork>& work) {
   std::unique_lock lock(mutex_);
   if (!abort_reason_.empty()) {
-    const auto failure = std::make_exception_ptr(CommError(abort_reason_));
+    const auto failure = std::make_exception_ptr(given_up(abort_reason_));
     lock.unlock();
     work->signal(failure);
     return;
@@ -50,7 +57,7 @@ void PendingWorks::abort(const std::string& reason) {
     works.swap(works_);
   }
   for (const auto& each : works) {
-    if (const auto work = each.lock()) work->signal(std::make_exception_ptr(CommError(reason)));
+    if (const auto work = each.lock()) work->signal(std::make_exception_ptr(given_up(reason)));
   }
 }
 

@@ -26,6 +26,7 @@ std::size_t slot_stride(const BlockLayout& layout) {
 
 struct ControlBlock::Header {
   std::atomic<std::uint32_t> abort_state;  ///< 0 alive, 1 the cause is being written, 2 it stands
+  GroupError::Kind kind;
   char cause[kCauseBytes];
 };
 
@@ -94,12 +95,13 @@ std::byte* ControlBlock::mailbox_data(int from, int to) const {
   return reinterpret_cast<std::byte*>(&mailbox(from, to)) + sizeof(Mailbox);
 }
 
-void ControlBlock::abort(const std::string& cause) const {
+void ControlBlock::abort(const std::string& cause, GroupError::Kind kind) const {
   std::uint32_t alive = 0;
   if (!header().abort_state.compare_exchange_strong(alive, 1)) return;
   const std::size_t length = std::min(cause.size(), kCauseBytes - 1);
   std::memcpy(header().cause, cause.data(), length);
   header().cause[length] = '\0';
+  header().kind = kind;
   header().abort_state.store(2);
   for (int r = 0; r < size(); ++r) {
     rank(r).doorbell.fetch_add(1);
@@ -118,6 +120,11 @@ std::string ControlBlock::abort_cause() const {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return "a rank died while it reported a failure of the group";
+}
+
+GroupError ControlBlock::abort_error(const std::string& group) const {
+  const std::string cause = abort_cause();
+  return {header().kind, group, cause};
 }
 
 void ControlBlock::ring(int rank) const {

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "trireme/wire/call.h"
+#include "trireme/wire/group_error.h"
 #include "trireme/wire/shared_memory.h"
 
 namespace trireme::wire {
@@ -117,10 +118,12 @@ class ControlBlock {
   std::byte* mailbox_data(int from, int to) const;
 
   /// Records why the group is unusable, unless somebody has before, and wakes everybody.
-  void abort(const std::string& cause) const;
+  void abort(const std::string& cause, GroupError::Kind kind = GroupError::Kind::kFailure) const;
   bool aborted() const;
   /// The first cause; waits briefly for one that is being written.
   std::string abort_cause() const;
+  /// The same as what operations of the group throw.
+  GroupError abort_error(const std::string& group) const;
   /// Wakes the threads of `rank` that sleep on its doorbell.
   void ring(int rank) const;
 

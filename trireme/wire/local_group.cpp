@@ -223,9 +223,9 @@ void LocalGroup::fail_all(Lock& lock, const std::exception_ptr& error) {
 // ---- the end ----
 
 void LocalGroup::abort(const std::string& cause) {
-  block_->abort(cause);
+  block_->abort(cause, GroupError::Kind::kGivenUp);
   Lock lock(mutex_);
-  fail_all(lock, std::make_exception_ptr(CommError(block_->abort_cause())));
+  fail_all(lock, std::make_exception_ptr(block_->abort_error(membership().group_name)));
 }
 
 void LocalGroup::shutdown() {

@@ -120,7 +120,8 @@ void LocalGroup::check_messages(Lock& lock) {
   if (!suspects.empty()) advance_messages(lock);
   for (const auto& [operation, cause] : suspects)
     if (!operation->done()) block_->abort(text(describe(*operation), ": ", cause));
-  if (block_->aborted()) fail_all(lock, std::make_exception_ptr(CommError(block_->abort_cause())));
+  if (block_->aborted())
+    fail_all(lock, std::make_exception_ptr(block_->abort_error(membership().group_name)));
 }
 
 }  // namespace trireme::wire

@@ -63,11 +63,11 @@ void Waiter::ring_all() const {
 
 void Waiter::fail(const std::string& cause) const {
   block_->abort(cause);
-  throw CommError(block_->abort_cause());
+  throw block_->abort_error(membership_.group_name);
 }
 
 void Waiter::throw_if_aborted() const {
-  if (block_->aborted()) throw CommError(block_->abort_cause());
+  if (block_->aborted()) throw block_->abort_error(membership_.group_name);
 }
 
 void Waiter::throw_if_over() const {

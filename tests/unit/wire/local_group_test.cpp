@@ -225,6 +225,25 @@ TEST(LocalGroupAllReduce, AbortFailsTheOthersWhoWait) {
   EXPECT_EQ(errors[0], "group world: a neutron hit rank 1");
 }
 
+TEST(LocalGroupErrors, SayOfWhichGroupTheyAreAndWhetherTheyTellACause) {
+  for (const auto kind : {GroupError::Kind::kFailure, GroupError::Kind::kGivenUp}) {
+    const auto errors = run_ranks(2, [&](LocalGroup& group, int rank) {
+      if (rank == 1) {
+        if (kind == GroupError::Kind::kGivenUp) group.abort("for a reason told elsewhere");
+        return;  // leaves the group otherwise
+      }
+      std::vector<float> values = values_of(rank, 8);
+      try {
+        all_reduce(group, values);
+      } catch (const GroupError& error) {
+        require(error.kind() == kind && error.group() == "world", "another kind or group: ", error.what());
+        throw;
+      }
+    });
+    EXPECT_THAT(errors[0], HasSubstr(kind == GroupError::Kind::kGivenUp ? "told elsewhere" : "has left"));
+  }
+}
+
 TEST(LocalGroupMessages, ArriveInOrderWhenBothSendFirst) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     for (const std::size_t count : {0UL, 3UL, 5000UL}) {
