@@ -402,7 +402,7 @@ TEST(Evaluation, CountsEverySampleOnceOnAnyNumberOfRanks) {
         const auto model = model::make_model({.hidden = {16}}, data.input_shape, data.num_classes, 1);
         const Evaluation found =
             evaluate([&](const at::Tensor& input) { return model->forward(input); }, *data.test,
-                     data::slice_of(data.test->size(), context.rank(), ranks), context.world());
+                     data::slice_of(data.test->size(), context.rank(), ranks), context);
         if (!context.is_main()) return;
         if (!expected) expected = found;
         EXPECT_EQ(found.samples, num_samples);
