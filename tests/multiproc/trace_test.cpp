@@ -64,15 +64,16 @@ TEST_F(TraceOfARun, HoldsWhatBothRanksDid) {
     EXPECT_THAT(names(trace.of("bucket", rank)), Contains("bucket"));
     EXPECT_EQ(trace.of("evaluation", rank).size(), 1u);
   }
-  // By the training thread, and twice each by the one that saves beside it; all of rank 0.
+  // Two on the way and one at the end: by the training thread, and twice each by the one that saves beside
+  // it; all of rank 0.
   const std::vector<TracedSpan> saves = trace.of("checkpoint", 0);
   EXPECT_EQ(
       std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.row == "checkpoint"; }),
-      4);
+      6);
   EXPECT_EQ(std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.name == "write"; }),
-            2);
+            3);
   EXPECT_EQ(std::count_if(saves.begin(), saves.end(), [](const auto& span) { return span.row == "main"; }),
-            2);
+            3);
 }
 
 TEST_F(TraceOfARun, ActionsLieInsideTheirStepAndBatchesComeFromTheWorkers) {
