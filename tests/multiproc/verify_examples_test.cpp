@@ -36,7 +36,7 @@ const std::vector<Example> kExamples = {
 const std::vector<Way> kWays = {
     {.name = "Fp32", .settings = {}},
     {.name = "Bf16", .settings = {"train.precision=bf16"}},
-    {.name = "Fp16", .settings = {"train.precision=fp16", "scaler.initial=256"}},
+    {.name = "Fp16", .settings = {"train.precision=fp16", "scaler.initial=1"}},
     {.name = "Accumulation", .settings = {}, .accumulation = 4},
     {.name = "FindUnused", .settings = {"parallel.unused_parameters=find"}},
     {.name = "Pipeline", .settings = {"parallel.pipeline=2", "parallel.microbatches=4"}, .stages = 2},
@@ -88,7 +88,7 @@ class VerifiedExamples : public testing::TestWithParam<Row> {
 
 TEST_P(VerifiedExamples, ComputeWhatOneRankComputes) {
   const auto& [example, way, ranks] = GetParam();
-  const ChildResult result = run(command(), {}, 60);
+  const ChildResult result = run(command(), {}, 170);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   const auto verdict = nlohmann::json::parse(result.out);
   EXPECT_TRUE(verdict["equal"]) << result.out;
