@@ -28,6 +28,8 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
       ->type_name("A");
   app.add_option("--master-port", options->master_port, "Port for the rendezvous (one host: a free one)")
       ->type_name("P");
+  app.add_option("--secret-file", options->secret_file, "The job's secret (several hosts: the same on each)")
+      ->type_name("F");
   app.add_option("--max-restarts", options->max_restarts, "Restarts of all ranks after a failure")
       ->type_name("R");
   app.add_option("--stop-grace", options->stop_grace_s, "Seconds between SIGTERM and SIGKILL")
@@ -54,7 +56,7 @@ Command launch_command(const Arguments& arguments) {
               "  trireme launch -n 4 -- ./my_program --epochs 3\n"
               "  trireme launch -n 2 --max-restarts 3 -- ./my_program\n"
               "  trireme launch -n 8 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 \\\n"
-              "      -- ./my_program\n",
+              "      --secret-file job.secret -- ./my_program\n",
           .declare = [arguments](CLI::App& app) { return declare(app, arguments); }};
 }
 

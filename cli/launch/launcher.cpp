@@ -1,22 +1,21 @@
 #include "cli/launch/launcher.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <map>
+#include <optional>
 #include <random>
 
 #include "cli/launch/program_path.h"
 #include "cli/launch/supervisor.h"
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/wire/store_client.h"
+#include "trireme/wire/store_server.h"
 
 extern char** environ;
 
@@ -24,6 +23,9 @@ namespace trireme::cli {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
+// How long ranks of other hosts may take to leave after those of this one have.
+constexpr double kGoodbye_s = 60;
+constexpr double kLookForSignals_s = 0.2;
 
 void check(const LaunchOptions& options) {
   require(!options.command.empty(),
@@ -33,8 +35,8 @@ void check(const LaunchOptions& options) {
   require(options.node_rank >= 0 && options.node_rank < options.num_nodes, "--node-rank is ",
           options.node_rank, "; with --nnodes ", options.num_nodes, " it goes from 0 to ",
           options.num_nodes - 1);
-  require(options.master_port >= 0 && options.master_port <= 65535, "--master-port is ", options.master_port,
-          "; ports go from 1 to 65535");
+  require(options.master_port >= 0 && options.master_port <= 65534, "--master-port is ", options.master_port,
+          "; it goes from 1 to 65534 (programs that serve a rendezvous of their own get the port after it)");
   require(options.max_restarts >= 0, "--max-restarts is ", options.max_restarts, "; 0 means none");
   require(options.num_nodes == 1 || (!options.master_addr.empty() && options.master_port != 0),
           "with --nnodes ", options.num_nodes,
@@ -42,100 +44,33 @@ void check(const LaunchOptions& options) {
           "--node-rank 0) and --master-port (a free port there)");
 }
 
-/// A socket on a free port, which rank 0 serves the rendezvous on. Bound before any rank is started, so that
-/// no other program is given the port in between. It does not listen, so that a program that serves the port
-/// itself (with SO_REUSEADDR, as torch's store does) can bind it once more.
-class MasterSocket {
- public:
-  explicit MasterSocket(const std::string& addr) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    const int unknown = ::getaddrinfo(addr.c_str(), "0", &hints, &found);
-    require(unknown == 0, "--master-addr ", addr, " is not a known host: ", ::gai_strerror(unknown));
-    fd_ = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const int on = 1;
-    const bool bound = fd_ >= 0 && ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-                       ::bind(fd_, found->ai_addr, found->ai_addrlen) == 0;
-    const int error = errno;
-    ::freeaddrinfo(found);
-    if (!bound) {
-      throw CommError(text("cannot take a free port of ", addr, ": ", std::strerror(error)));
-    }
-  }
-  ~MasterSocket() { ::close(fd_); }
-  MasterSocket(const MasterSocket&) = delete;
-  MasterSocket& operator=(const MasterSocket&) = delete;
-
-  int fd() const { return fd_; }
-  int port() const {
-    sockaddr_storage address{};
-    socklen_t length = sizeof address;
-    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
-    // The port stands at the same place in an IPv4 and an IPv6 address.
-    return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
-  }
-
- private:
-  int fd_ = -1;
+/// What is served, or used, by all starts of a job.
+struct Job {
+  wire::Endpoint store;                         ///< where the ranks meet
+  std::shared_ptr<wire::StoreServer> served{};  ///< on the first host
+  wire::Secret secret{};
+  std::shared_ptr<wire::Socket> reserved{};  ///< keeps master_port free; null: the user has chosen it
+  int master_port = 0;                       ///< for programs that serve a rendezvous of their own
+  std::string start_id{};                    ///< of this start and its restarts
 };
 
-/// This process's environment with some variables set, and without those of other launchers that would say
-/// something else.
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view line = *entry;
-    const std::string name(line.substr(0, line.find('=')));
-    const bool foreign = name.starts_with("TORCHELASTIC_") || name == "TRIREME_MASTER_FD" ||
-                         name == "TRIREME_STATUS_FD" || name == "GROUP_RANK";
-    if (!foreign && !changes.contains(name)) result.emplace_back(line);
-  }
-  for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
-  return result;
+std::optional<std::string> variable(const std::string& name) {
+  const char* value = ::getenv(name.c_str());
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 
-struct WorldStart {
-  const MasterSocket* socket;  ///< null when the ranks are given a port
-  const std::string& start_id;
-  int restart;
-  const Screen* screen;
-};
-
-RankStart plan_rank(const LaunchOptions& options, const std::string& program, int local_rank,
-                    const WorldStart& world) {
-  const auto& [socket, start_id, restart, screen] = world;
-  const int rank = options.node_rank * options.num_ranks + local_rank;
-  const std::string addr = options.master_addr.empty() ? kLoopback : options.master_addr;
-  std::map<std::string, std::string> variables = {
-      {"RANK", text(rank)},
-      {"WORLD_SIZE", text(options.num_nodes * options.num_ranks)},
-      {"LOCAL_RANK", text(local_rank)},
-      {"LOCAL_WORLD_SIZE", text(options.num_ranks)},
-      {"MASTER_ADDR", addr},
-      {"MASTER_PORT", text(socket != nullptr ? socket->port() : options.master_port)},
-      {"TRIREME_RESTART_COUNT", text(restart)},
-      {"TRIREME_START_ID", start_id},
-  };
-  if (::getenv("OMP_NUM_THREADS") == nullptr) {
-    variables["OMP_NUM_THREADS"] = text(std::max(1, available_cores() / options.num_ranks));
-  }
-  if (screen->shows_bars() && rank == 0) variables["TRIREME_TERMINAL"] = text(screen->bar_columns());
-  const bool hands_socket = socket != nullptr && rank == 0;
-  if (hands_socket) variables["TRIREME_MASTER_FD"] = text(socket->fd());
-  return {.rank = rank,
-          .program = program,
-          .arguments = options.command,
-          .environment = environment_with(variables),
-          .master_fd = hands_socket ? socket->fd() : -1,
-          .inherits_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0};
+/// On one host nobody else has to know it.
+wire::Secret find_secret(const LaunchOptions& options) {
+  if (!options.secret_file.empty()) return wire::Secret::from_file(options.secret_file);
+  auto given = wire::Secret::from_variables(variable);
+  return given.empty() && options.num_nodes == 1 ? wire::Secret::random() : given;
 }
 
-/// The first start of a world, or one of its restarts.
-struct Attempt {
-  std::string start_id;
-  int restart = 0;
-};
+/// Bound before any rank is started, so that no other program is given the port in between. It does not
+/// listen: a program that serves the port (with SO_REUSEADDR, as torch's store does) can bind it once more.
+std::shared_ptr<wire::Socket> reserve_port() {
+  return std::make_shared<wire::Socket>(wire::bind_to({kLoopback, 0}));
+}
 
 /// Another one for every start, on whatever host.
 std::string new_start_id() {
@@ -145,21 +80,104 @@ std::string new_start_id() {
   return id.data();
 }
 
-WorldStory run_world(const LaunchOptions& options, const std::string& program, Screen& screen,
-                     SignalQueue& signals, const Attempt& attempt) {
-  std::unique_ptr<MasterSocket> socket;
-  if (options.master_port == 0) {
-    socket = std::make_unique<MasterSocket>(options.master_addr.empty() ? kLoopback : options.master_addr);
+Job prepare_job(const LaunchOptions& options, Notes& notes) {
+  Job job{.store = {options.num_nodes == 1 ? kLoopback : options.master_addr, options.master_port},
+          .secret = find_secret(options),
+          .start_id = new_start_id()};
+  wire::require_secret(job.store, job.secret);
+  if (options.node_rank == 0) {
+    try {
+      job.served = std::make_shared<wire::StoreServer>(
+          wire::listen_at(job.store),
+          wire::StoreServerOptions{.secret = job.secret,
+                                   .complain = [&notes](const std::string& what) { notes.add(what); }});
+    } catch (const CommError& error) {
+      throw CommError(text("cannot serve the rendezvous at ", job.store.text(), ": ", error.what()));
+    }
+    job.store = job.served->endpoint();
   }
+  if (options.master_port == 0) job.reserved = reserve_port();
+  job.master_port = job.reserved ? job.reserved->local().port : options.master_port + 1;
+  return job;
+}
+
+/// This process's environment with some variables set, and without those of other launchers that would say
+/// something else.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view line = *entry;
+    const std::string name(line.substr(0, line.find('=')));
+    const bool foreign = name.starts_with("TORCHELASTIC_") || name == "TRIREME_SECRET_FILE" ||
+                         name == "TRIREME_STATUS_FD" || name == "GROUP_RANK";
+    if (!foreign && !changes.contains(name)) result.emplace_back(line);
+  }
+  for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
+  return result;
+}
+
+/// What stays the same in all starts of the ranks.
+struct Launcher {
+  const LaunchOptions& options;
+  const std::string program;
+  Screen screen{};
+  SignalQueue signals{};
+  Notes notes{};
+  Job job{};
+};
+
+RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
+  const LaunchOptions& options = launcher.options;
+  const Job& job = launcher.job;
+  const Screen& screen = launcher.screen;
+  const int rank = options.node_rank * options.num_ranks + local_rank;
+  const std::string addr = options.master_addr.empty() ? kLoopback : options.master_addr;
+  std::map<std::string, std::string> variables = {
+      {"RANK", text(rank)},
+      {"WORLD_SIZE", text(options.num_nodes * options.num_ranks)},
+      {"LOCAL_RANK", text(local_rank)},
+      {"LOCAL_WORLD_SIZE", text(options.num_ranks)},
+      {"MASTER_ADDR", addr},
+      {"MASTER_PORT", text(job.master_port)},
+      {"TRIREME_STORE", job.store.text()},
+      {"TRIREME_SECRET", job.secret.reveal()},
+      {"TRIREME_RESTART_COUNT", text(restart)},
+      {"TRIREME_START_ID", job.start_id},
+  };
+  if (::getenv("OMP_NUM_THREADS") == nullptr) {
+    variables["OMP_NUM_THREADS"] = text(std::max(1, available_cores() / options.num_ranks));
+  }
+  if (screen.shows_bars() && rank == 0) variables["TRIREME_TERMINAL"] = text(screen.bar_columns());
+  return {.rank = rank,
+          .program = launcher.program,
+          .arguments = options.command,
+          .environment = environment_with(variables),
+          .inherits_stdin = rank == 0 && ::isatty(STDIN_FILENO) == 0};
+}
+
+WorldStory run_world(Launcher& launcher, int restart) {
   std::vector<RankStart> starts;
-  for (int rank = 0; rank < options.num_ranks; ++rank) {
-    starts.push_back(
-        plan_rank(options, program, rank, {socket.get(), attempt.start_id, attempt.restart, &screen}));
+  for (int rank = 0; rank < launcher.options.num_ranks; ++rank) {
+    starts.push_back(plan_rank(launcher, rank, restart));
   }
-  Supervisor supervisor(options, screen, signals);
+  Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes);
   supervisor.start(starts);
-  socket.reset();  // rank 0 has it; when that dies, nobody shall be able to connect
   return supervisor.run();
+}
+
+/// The ranks of other hosts still need the store to leave in good order.
+void wait_for_other_hosts(Launcher& launcher) {
+  if (!launcher.job.served || launcher.options.num_nodes == 1) return;
+  const auto deadline = Deadline::after_s(kGoodbye_s);
+  while (!launcher.job.served->wait_until_left(kLookForSignals_s)) {
+    if (launcher.signals.next() != 0) return;
+    if (!deadline.expired()) continue;
+    launcher.screen.note(text(launcher.job.served->num_clients(),
+                              " connection(s) of other hosts' ranks have not "
+                              "ended within ",
+                              human_duration(kGoodbye_s), "; the store of the job ends now"));
+    return;
+  }
 }
 
 /// Nothing will be different the next time.
@@ -169,19 +187,19 @@ bool is_final(int exit_code) { return exit_code == kExitUsage || exit_code == kE
 
 int launch(const LaunchOptions& options) {
   check(options);
-  const std::string program = find_program(options.command.front());
-  Screen screen;
+  Launcher launcher{.options = options, .program = find_program(options.command.front())};
+  Screen& screen = launcher.screen;
+  launcher.job = prepare_job(options, launcher.notes);
   const int cores = available_cores();
   if (options.num_ranks > cores) {
     screen.note(
         text("note: ", options.num_ranks, " ranks on ", cores, " core(s) take turns; expect no gain"));
   }
-  SignalQueue signals;
-  const std::string start_id = new_start_id();
   for (int restart = 0;; ++restart) {
-    const auto world = run_world(options, program, screen, signals, {start_id, restart});
+    const auto world = run_world(launcher, restart);
     for (const auto& line : report(world)) screen.note(line);
     const int code = exit_code_of(world);
+    if (code == kExitOk) wait_for_other_hosts(launcher);
     if (code == kExitOk || world.told_to_stop != 0 || is_final(code) || restart >= options.max_restarts) {
       return code;
     }

@@ -1,6 +1,7 @@
 #pragma once
 // Starts the ranks of a program on this host, looks after them, and says what happened to them.
-// No torch and no threads: everything happens in one poll loop (supervisor.cpp). Not thread-safe; one
+// No torch. Everything happens in one poll loop (supervisor.cpp), but for the store that the ranks meet in:
+// it has a thread, so that neither a slow terminal nor the end of a rank holds it up. Not thread-safe; one
 // launcher per process. A rank is a process group of its own, told to die when this process does, so that
 // neither kill -9 of a rank nor of the launcher leaves anything behind.
 
@@ -15,7 +16,8 @@ struct LaunchOptions {
   int num_nodes = 1;
   int node_rank = 0;
   std::string master_addr;  ///< empty: 127.0.0.1
-  int master_port = 0;      ///< 0: a free one, bound here and handed to rank 0
+  int master_port = 0;      ///< where the launcher of the first host serves the store; 0: a free one
+  std::string secret_file;  ///< with the job's secret; empty: the environment's, or, on one host, a new one
   int max_restarts = 0;
   double frozen_grace_s = 60;  ///< how long the last ranks may be frozen when no other is left to miss them
   double settle_s = 1;         ///< after a first rank failed: time for the others to say why they fail too
@@ -27,7 +29,8 @@ struct LaunchOptions {
 /// Runs until all ranks have ended. Returns 0, else the exit code that explains the end: that of the first
 /// rank that failed, 3 when it was killed by a signal, 128 + signal when this launcher was told to stop. The
 /// report on standard error names the rank, its signal or exit code, and its last action and operation.
-/// Throws InvalidArgument: no such program, no rank, several nodes without a fixed address and port.
+/// Throws InvalidArgument: no such program, no rank, several nodes without a fixed address and port, or
+/// without a secret; CommError: the port is taken.
 int launch(const LaunchOptions& options);
 
 }  // namespace trireme::cli

@@ -60,13 +60,9 @@ struct ChildPlan {
   char* const* envp;
   pid_t launcher;
   int in, out, err;
-  int status_fd, master_fd;
+  int status_fd;
   int failure;  ///< the errno of a failed exec goes in here; closed by a successful one
 };
-
-void keep_on_exec(int fd) {
-  if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
-}
 
 [[noreturn]] void become(const ChildPlan& plan) {
   ::setpgid(0, 0);
@@ -78,8 +74,7 @@ void keep_on_exec(int fd) {
   if (plan.in >= 0) ::dup2(plan.in, STDIN_FILENO);
   ::dup2(plan.out, STDOUT_FILENO);
   ::dup2(plan.err, STDERR_FILENO);
-  keep_on_exec(plan.status_fd);
-  keep_on_exec(plan.master_fd);
+  ::fcntl(plan.status_fd, F_SETFD, 0);  // stays open
   ::execve(plan.program, plan.argv, plan.envp);
   const int error = errno;
   [[maybe_unused]] const auto written = ::write(plan.failure, &error, sizeof error);
@@ -102,9 +97,8 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank) {
   Pipe out = make_pipe();
   Pipe err = make_pipe();
   Pipe failure = make_pipe();
-  const ChildPlan plan{
-      start.program.c_str(), argv.data(),     envp.data(), ::getpid(),      null.get(),
-      out.write.get(),       err.write.get(), status_fd,   start.master_fd, failure.write.get()};
+  const ChildPlan plan{start.program.c_str(), argv.data(),     envp.data(), ::getpid(),         null.get(),
+                       out.write.get(),       err.write.get(), status_fd,   failure.write.get()};
   pid_ = ::fork();
   if (pid_ == 0) become(plan);
   if (pid_ < 0) {

@@ -16,7 +16,6 @@ struct RankStart {
   std::string program;                   ///< a path
   std::vector<std::string> arguments;    ///< argv, the program's name first
   std::vector<std::string> environment;  ///< NAME=value, complete but for TRIREME_STATUS_FD
-  int master_fd = -1;                    ///< the socket bound to the master port to hand down, or -1
   bool inherits_stdin = false;           ///< else it reads /dev/null
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -40,8 +41,18 @@ int SignalQueue::next() {
   return ::read(fd_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals)
-    : options_(options), screen_(screen), signals_(signals) {}
+void Notes::add(const std::string& note) {
+  const std::lock_guard lock(mutex_);
+  notes_.push_back(note);
+}
+
+std::vector<std::string> Notes::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(notes_, {});
+}
+
+Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes)
+    : options_(options), screen_(screen), signals_(signals), notes_(notes) {}
 
 void Supervisor::start(const std::vector<RankStart>& starts) {
   started_s_ = looked_s_ = now_s();
@@ -60,13 +71,19 @@ WorldStory Supervisor::run() {
   while (!all_ended()) {
     const bool timed = phase_ != Phase::kRunning && phase_ != Phase::kKilling;
     wait_and_relay(timed ? std::min(kLookAgain_s, std::max(0.0, phase_ends_s_ - now_s())) : kLookAgain_s);
+    show_notes();
     handle_signals();
     look_after_ranks();
     look_after_the_frozen();
     advance();
   }
   drain();
+  show_notes();
   return story();
+}
+
+void Supervisor::show_notes() {
+  for (const auto& note : notes_.take()) screen_.note(note);
 }
 
 bool Supervisor::all_ended() const {

@@ -5,6 +5,8 @@
 #include <signal.h>
 
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "cli/launch/launcher.h"
@@ -30,9 +32,20 @@ class SignalQueue {
   int fd_ = -1;
 };
 
+/// What other threads have to say, for the one that owns the screen. Thread-safe.
+class Notes {
+ public:
+  void add(const std::string& note);
+  std::vector<std::string> take();
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> notes_;
+};
+
 class Supervisor {
  public:
-  Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals);
+  Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes);
 
   /// Starts all the ranks; when one cannot be started, those before it are killed and the error is thrown.
   void start(const std::vector<RankStart>& starts);
@@ -54,6 +67,7 @@ class Supervisor {
 
   bool all_ended() const;
   void wait_and_relay(double timeout_s);
+  void show_notes();
   void handle_signals();
   void look_after_ranks();
   void note_change(Member& member, RankProcess::Change change);
@@ -68,6 +82,7 @@ class Supervisor {
   const LaunchOptions& options_;
   Screen& screen_;
   SignalQueue& signals_;
+  Notes& notes_;
   std::vector<Member> members_;
   Phase phase_ = Phase::kRunning;
   double phase_ends_s_ = 0;

@@ -99,14 +99,18 @@ TEST(KilledRank, IsNamedWithItsLastOperation) {
 }
 
 TEST(FrozenRank, IsNamedAndEnded) {
-  RunningWorld world(2);
-  ASSERT_TRUE(world.started());
-  ::kill(world.pid_of(1), SIGSTOP);
-  const auto result = world.end();
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr("rank 1 (pid ")) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("was frozen by SIGSTOP; the others gave up"));
-  EXPECT_THAT(result.err, testing::ContainsRegex("\\[0\\] error: .*rank 1")) << "the survivor names it too";
+  for (const int victim : {0, 1}) {
+    SCOPED_TRACE(victim);
+    RunningWorld world(2);
+    ASSERT_TRUE(world.started());
+    ::kill(world.pid_of(victim), SIGSTOP);
+    const auto result = world.end();
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_THAT(result.err, HasSubstr(text("rank ", victim, " (pid "))) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("was frozen by SIGSTOP; the others gave up"));
+    EXPECT_THAT(result.err, testing::ContainsRegex(text("\\[", 1 - victim, "\\] error: .*rank ", victim)))
+        << "the survivor names it too";
+  }
 }
 
 // Nobody waits for it any more, and so nobody misses it.

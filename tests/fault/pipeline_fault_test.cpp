@@ -4,7 +4,9 @@
 #include <signal.h>
 
 #include <string>
+#include <vector>
 
+#include "tests/support/temporary_folder.h"
 #include "tests/support/world.h"
 #include "trireme/base/text.h"
 
@@ -28,6 +30,28 @@ TEST(PipelineFault, SurvivorsNameTheKilledRank) {
       EXPECT_THAT(result.err, HasSubstr(text("rank ", victim))) << "rank " << rank;
     }
   }
+}
+
+// Stages of an asynchronous pipeline wait in no collective, and rank 0 is the one that others hang on most.
+TEST(PipelineFault, AnAsynchronousPipelineEndsWhenRankZeroIsFrozen) {
+  const TemporaryFolder folder;
+  std::vector<std::string> words = {bin("trireme"), "train", TRIREME_SOURCE_DIR "/examples/quick.toml", "-n",
+                                    "2"};
+  for (const std::string& setting :
+       {text("run.folder=", folder.path().string()), std::string("train.epochs=100000"),
+        std::string("train.accumulation=1"), std::string("parallel.pipeline=2"),
+        std::string("parallel.schedule=pipedream"), std::string("comm.timeout_s=4")}) {
+    words.insert(words.end(), {"--set", setting});
+  }
+  ChildProcess launcher(words);
+  ASSERT_TRUE(launcher.wait_for_output("step 50  test accuracy", 60));
+  const auto pids = launcher.children();  // in the order in which the ranks were started
+  ASSERT_EQ(pids.size(), 2u);
+  ::kill(pids[0], SIGSTOP);
+  const ChildResult result = launcher.wait(60);
+  EXPECT_FALSE(result.timed_out) << result.err;
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr(text("rank 0 (pid ", pids[0], ") was frozen by SIGSTOP")));
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/support/child_process.h"
+#include "tests/support/ports.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/text.h"
 
@@ -14,6 +16,7 @@ namespace trireme::test {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -50,15 +53,43 @@ TEST(Launch, DrawsTheBarOfRankZeroInPlaceOnATerminal) {
 TEST(Launch, NumbersTheRanksOfTheSecondHostAfterThoseOfTheFirst) {
   const auto result = launch({"-n", "2", "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1",
                               "--master-port", "29999"},
-                             "echo $RANK $WORLD_SIZE $LOCAL_RANK $MASTER_PORT ${TRIREME_MASTER_FD:-none}");
-  EXPECT_THAT(result.out, HasSubstr("[2] 2 6 0 29999 none\n"));
-  EXPECT_THAT(result.out, HasSubstr("[3] 3 6 1 29999 none\n"));
+                             "echo $RANK $WORLD_SIZE $LOCAL_RANK $TRIREME_STORE $MASTER_PORT");
+  EXPECT_THAT(result.out, HasSubstr("[2] 2 6 0 127.0.0.1:29999 30000\n"));
+  EXPECT_THAT(result.out, HasSubstr("[3] 3 6 1 127.0.0.1:29999 30000\n"));
 }
 
-TEST(Launch, HandsTheBoundSocketToRankZeroOnly) {
-  const auto result =
-      launch({"-n", "2"}, "test -S /proc/self/fd/${TRIREME_MASTER_FD:-none} && echo socket || echo no");
-  EXPECT_THAT(result.out, AllOf(HasSubstr("[0] socket\n"), HasSubstr("[1] no\n")));
+TEST(Launch, ServesTheStoreItselfUnderASecretOfTheJob) {
+  const std::string script =
+      "echo secret ${#TRIREME_SECRET}; (echo > /dev/tcp/${TRIREME_STORE/:/\\/}) && echo served";
+  const auto result = launch({"-n", "2"}, script);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[0] secret 64\n"), HasSubstr("[1] secret 64\n"),
+                                HasSubstr("[0] served\n"), HasSubstr("[1] served\n")))
+      << result.err;
+  EXPECT_NE(launch({"-n", "1"}, "echo $TRIREME_SECRET").out, launch({"-n", "1"}, "echo $TRIREME_SECRET").out);
+}
+
+TEST(Launch, TakesTheSecretFromAFileOrTheEnvironment) {
+  const TemporaryFolder folder;
+  const auto file = folder / "secret";
+  std::ofstream(file) << "a-secret-of-the-job-1\n";
+  std::filesystem::permissions(file, std::filesystem::perms(0600));
+  const std::string script = "echo $TRIREME_SECRET ${TRIREME_SECRET_FILE:-none}";
+  const std::string expected = "[0] a-secret-of-the-job-1 none\n";
+  EXPECT_EQ(launch({"-n", "1", "--secret-file", file.string()}, script).out, expected);
+  EXPECT_EQ(launch({"-n", "1"}, script, {{"TRIREME_SECRET_FILE", file.string()}}).out, expected);
+  EXPECT_EQ(launch({"-n", "1"}, script, {{"TRIREME_SECRET", "a-secret-of-the-job-1"}}).out, expected);
+}
+
+TEST(Launch, SaysWhoHasAnotherSecretOnBothSides) {
+  const auto result = run({bin("trireme"), "launch", "-n", "1", "--nnodes", "2", "--master-addr", "127.0.0.1",
+                           "--master-port", text(free_port()), "--", "bash", "-c",
+                           "TRIREME_SECRET=not-the-one-of-this-job " + bin("rank_launch_sum")},
+                          {{"TRIREME_SECRET", "the-secret-of-this-job"}}, 60);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("[0] error: rank 0 of 2 could not join the rendezvous"),
+                                HasSubstr("refuses this process"),
+                                ContainsRegex("trireme launch: the store at [^\n]*127.0.0.1:[0-9]*: it has "
+                                              "another secret")));
 }
 
 TEST(Launch, LeavesThePortToAProgramThatServesTheRendezvousItself) {
@@ -146,6 +177,10 @@ TEST(Launch, RefusesWhatCannotBeStarted) {
   refused({"-n", "1", "--", TRIREME_SOURCE_DIR "/CMakeLists.txt"}, "not executable");
   refused({"-n", "1", "--nnodes", "2", "--", "true"}, "--master-addr");
   refused({"-n", "1", "--nnodes", "2", "--node-rank", "2", "--", "true"}, "--node-rank");
+  refused({"-n", "1", "--nnodes", "2", "--node-rank", "1", "--master-addr", "192.0.2.1", "--master-port",
+           "29500", "--", "true"},
+          "--secret-file");
+  refused({"-n", "1", "--secret-file", "/no/such", "--", "true"}, "/no/such");
   refused({"-n", "1", "--max-restart", "2", "--", "true"}, "did you mean '--max-restarts'?");
 }
 

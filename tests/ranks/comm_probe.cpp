@@ -1,12 +1,14 @@
-// A rank for the tests of comm in real processes: comm_probe BACKEND TIMEOUT_S MODE
+// A rank for the tests of comm in real processes: comm_probe BACKEND TIMEOUT_S MODE [AWAY]
 //   sum    all-reduces, prints the sum and leaves
-//   wait   prints "ready"; rank 1 then stays away while the others all-reduce until they are told why not
+//   wait   prints "ready"; rank AWAY then stays away while the others all-reduce until they are told why not
+//   leave  rank 0 leaves; rank 1 prints "rank 0 leaves" when it sees that, and stays
 #include <ATen/ops/full.h>
 
 #include <chrono>
 #include <iostream>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
@@ -23,20 +25,35 @@ void sum(Context& context) {
             << std::flush;
 }
 
-void wait(Context& context) {
+void wait(Context& context, int away) {
   context.world().barrier();
   std::cout << trireme::text("ready ", context.rank(), "\n") << std::flush;
-  if (context.rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(2));
+  if (context.rank() == away) std::this_thread::sleep_for(std::chrono::minutes(2));
   sum(context);
+}
+
+void leave(Context& context) {
+  sum(context);
+  if (context.rank() == 0) return;
+  context.store().wait({"left/0"});
+  std::cout << "rank 0 leaves\n" << std::flush;
+  std::this_thread::sleep_for(std::chrono::minutes(2));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return trireme::kExitUsage;
+  if (argc < 4) return trireme::kExitUsage;
   try {
     const auto context = Context::from_environment({.backend = argv[1], .timeout_s = std::stod(argv[2])});
-    std::string(argv[3]) == "wait" ? wait(*context) : sum(*context);
+    const std::string mode = argv[3];
+    if (mode == "wait") {
+      wait(*context, argc > 4 ? std::stoi(argv[4]) : 1);
+    } else if (mode == "leave") {
+      leave(*context);
+    } else {
+      sum(*context);
+    }
     return 0;
   } catch (const trireme::Error& error) {
     std::cerr << error.what() << std::endl;

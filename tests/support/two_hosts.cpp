@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <fstream>
+
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -13,7 +15,11 @@ constexpr const char* kPort = "29500";
 
 }  // namespace
 
-TwoHosts::TwoHosts() { unavailable_because_ = ::geteuid() == 0 ? create() : "network namespaces need root"; }
+TwoHosts::TwoHosts() {
+  unavailable_because_ = ::geteuid() == 0 ? create() : "network namespaces need root";
+  std::ofstream(folder_ / "secret") << "the secret of two hosts\n";
+  std::filesystem::permissions(folder_ / "secret", std::filesystem::perms(0600));
+}
 
 TwoHosts::~TwoHosts() {
   if (::geteuid() != 0) return;
@@ -48,11 +54,25 @@ std::vector<std::unique_ptr<ChildProcess>> TwoHosts::launch(int ranks,
                                                             const std::vector<std::string>& command) const {
   std::vector<std::unique_ptr<ChildProcess>> launchers;
   for (const int host : {0, 1}) {
-    std::vector<std::string> words = {
-        "ip",          "netns",    "exec",          name(host),    bin("trireme"),
-        "launch",      "-n",       text(ranks),     "--nnodes",    "2",
-        "--node-rank", text(host), "--master-addr", kAddresses[0], "--master-port",
-        kPort,         "--"};
+    std::vector<std::string> words = {"ip",
+                                      "netns",
+                                      "exec",
+                                      name(host),
+                                      bin("trireme"),
+                                      "launch",
+                                      "-n",
+                                      text(ranks),
+                                      "--nnodes",
+                                      "2",
+                                      "--node-rank",
+                                      text(host),
+                                      "--master-addr",
+                                      kAddresses[0],
+                                      "--master-port",
+                                      kPort,
+                                      "--secret-file",
+                                      (folder_ / "secret").string(),
+                                      "--"};
     words.insert(words.end(), command.begin(), command.end());
     // The namespaces share kernel and processes: only this tells the ranks that memory is not shared.
     launchers.push_back(std::make_unique<ChildProcess>(

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
 
 namespace trireme::test {
 
@@ -31,6 +32,7 @@ class TwoHosts {
   std::string name(int host) const;
 
   std::string unavailable_because_;
+  TemporaryFolder folder_;  ///< with the secret of the job
 };
 
 }  // namespace trireme::test

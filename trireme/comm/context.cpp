@@ -15,6 +15,7 @@
 #include "trireme/base/host.h"
 #include "trireme/comm/internal/context_state.h"
 #include "trireme/comm/internal/rendezvous.h"
+#include "trireme/comm/internal/wire_store.h"
 
 namespace trireme::comm {
 namespace {
@@ -47,6 +48,8 @@ std::string choose_backend(const std::string& wanted, const std::vector<Arrival>
   return is_available(best) ? best : "gloo";
 }
 
+Log log_of(const LaunchEnvironment& environment) { return Log(text("trireme[rank ", environment.rank, "]")); }
+
 c10::intrusive_ptr<c10d::Store> prefixed(const std::string& prefix, c10::intrusive_ptr<c10d::Store> store) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
 }
@@ -67,10 +70,12 @@ std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, con
     state = State::make(
         environment, options, [store](double) { return store; }, telemetry::StatusPage::from_environment());
   } else {
-    StoreConnector connector(environment);
-    state = State::make(
-        environment, options, [connector](double timeout_s) mutable { return connector.connect(timeout_s); },
-        telemetry::StatusPage::from_environment());
+    const WorldStore store = open_world_store(environment, log_of(environment), options.timeout_s);
+    LaunchEnvironment found = environment;
+    found.master_addr = store.endpoint.host;
+    found.master_port = store.endpoint.port;
+    state = State::make(found, options, store.source, telemetry::StatusPage::from_environment());
+    state->served = store.served;
   }
   at::set_num_threads(state->torch_threads());
   if (options.keep_freed_memory) trireme::keep_freed_memory();
@@ -83,13 +88,16 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   auto state = std::make_unique<State>();
   state->environment = environment;
   state->options = options;
-  state->log = Log(text("trireme[rank ", environment.rank, "]"));
+  state->log = log_of(environment);
   state->status = std::move(status);
   state->status->set_rank(environment.rank);
   state->status_line = std::make_shared<StatusLine>(*state->status);
-  const StoreSource prefixed_stores = [stores, prefix = text("trireme/", environment.restart_count)](
-                                          double timeout_s) { return prefixed(prefix, stores(timeout_s)); };
-  state->store = prefixed_stores(options.timeout_s);
+  const std::string prefix = text("trireme/", environment.restart_count);
+  const StoreSource prefixed_stores = [stores, prefix](double timeout_s) {
+    return prefixed(prefix, stores(timeout_s));
+  };
+  state->connection = stores(options.timeout_s);
+  state->store = prefixed(prefix, state->connection);
   const Arrival mine{.world_size = environment.world_size,
                      .version = kVersion,
                      .backend = options.backend,
@@ -121,14 +129,19 @@ void Context::State::leave() {
   world.reset();
   self.reset();
   if (environment.world_size == 1) return;
-  std::vector<int> to_wait_for;
-  for (int rank = 1; rank < environment.world_size; ++rank) {
-    if (watcher && !watcher->is_dead(rank)) to_wait_for.push_back(rank);
-  }
   const bool in_failure = failed || (watcher && watcher->saw_failure());
   watcher.reset();  // has told the others what there was to tell
+  const double patience_s = in_failure ? kShortGoodbyeS : options.timeout_s;
   try {
-    leave_world(*store, environment, to_wait_for, in_failure ? kShortGoodbyeS : options.timeout_s);
+    leave_world(*store, environment.rank, patience_s);
+    if (auto* own = dynamic_cast<WireStore*>(connection.get())) own->disconnect();
+    // Of a rank that dies meanwhile the connection ends too.
+    if (!served || served->wait_until_left(patience_s) || in_failure) return;
+    std::vector<std::string> missed;
+    for (const int rank : still_here(*store, environment.world_size)) missed.push_back(std::to_string(rank));
+    if (missed.empty()) return;
+    log.warning(missed.size() == 1 ? "rank " : "ranks ", trireme::join(missed), " did not leave within ",
+                human_duration(patience_s), "; the store of the world ends nevertheless");
   } catch (const std::exception& error) {
     if (!in_failure) log.warning("could not say goodbye to the other ranks: ", error.what());
   }

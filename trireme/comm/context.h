@@ -3,7 +3,7 @@
 // log and status page. Made once per rank, passed by reference, outlives everything made from it. There is no
 // global: several ranks may live as threads of one process.
 // Collective to make: every rank of the world does, and a rank that does not arrive by the deadline is named.
-// Its destructor leaves in order (rank 0, which serves the store, last) within the deadline.
+// Its destructor leaves in order (a rank 0 that serves the store last) within the deadline.
 
 #include <functional>
 #include <memory>

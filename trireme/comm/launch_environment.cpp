@@ -12,6 +12,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/wire/socket.h"
 
 namespace trireme::comm {
 namespace {
@@ -100,22 +101,30 @@ LaunchEnvironment read_plain(const Variables& variables) {
   result.rank = variables.number_of("RANK", 0, kMostRanks, "WORLD_SIZE is");
   result.world_size = variables.number_of("WORLD_SIZE", 1, kMostRanks, "RANK is");
   const bool alone = result.world_size == 1;
+  result.one_host = variables.find_number({"LOCAL_WORLD_SIZE"}, 1, kMostRanks) == result.world_size;
   result.local_world_size = variables.find_number({"LOCAL_WORLD_SIZE"}, 1, kMostRanks)
                                 .value_or(variables.has("LOCAL_RANK") && !alone ? 0 : result.world_size);
   result.local_rank = variables.find_number({"LOCAL_RANK"}, 0, kMostRanks).value_or(-1);
   if (result.local_world_size == 0) result.local_world_size = result.world_size;
   if (result.local_rank < 0) result.local_rank = result.rank % result.local_world_size;
   check_ranks(result, "RANK", "WORLD_SIZE");
+  // A launcher of ours around torchrun serves another world.
+  const auto store = torchrun ? std::nullopt : variables.find("TRIREME_STORE");
   const auto addr = variables.find("MASTER_ADDR");
   require(
-      alone || addr.has_value(), "the environment variable WORLD_SIZE is ", result.world_size,
+      alone || store.has_value() || addr.has_value(), "the environment variable WORLD_SIZE is ",
+      result.world_size,
       ", but MASTER_ADDR is not set: set it to the address of the host of rank 0 (127.0.0.1 when all ranks "
       "share a host), or start with 'trireme launch'");
   if (addr) result.master_addr = *addr;
   result.master_port = variables.find_number({"MASTER_PORT"}, 1, kMostPort).value_or(result.master_port);
-  result.master_store_is_external = variables.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  if (result.rank == 0) {
-    result.master_listen_fd = variables.find_number({"TRIREME_MASTER_FD"}, 0, kMostRanks);
+  if (variables.find("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    result.store_host = StoreHost::kRankZeroAtPort;
+  } else if (store) {
+    const auto endpoint = wire::Endpoint::parse(*store, "the environment variable TRIREME_STORE");
+    result.store_host = StoreHost::kLauncher;
+    result.master_addr = endpoint.host;
+    result.master_port = endpoint.port;
   }
   result.restart_count =
       variables.find_number({"TRIREME_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"}, 0, kMostRanks)
@@ -134,6 +143,7 @@ LaunchEnvironment read_open_mpi(const Variables& variables) {
   result.local_rank = variables.number_of("OMPI_COMM_WORLD_LOCAL_RANK", 0, kMostRanks, because);
   result.local_world_size = variables.number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks, because);
   check_ranks(result, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+  result.one_host = result.local_world_size == result.world_size;
   const auto addr = variables.find("MASTER_ADDR");
   require(addr || result.local_world_size == result.world_size, "mpirun started ", result.world_size,
           " ranks, ", result.local_world_size,
@@ -193,6 +203,7 @@ LaunchEnvironment read_slurm(const Variables& variables) {
   if (const auto tasks = variables.find("SLURM_STEP_TASKS_PER_NODE")) {
     const int node = variables.find_number({"SLURM_NODEID"}, 0, kMostRanks).value_or(0);
     result.local_world_size = tasks_on_node(*tasks, node);
+    result.one_host = result.local_world_size == result.world_size;
   } else {
     result.local_world_size =
         variables.find_number({"SLURM_NTASKS_PER_NODE"}, 1, kMostRanks).value_or(result.world_size);
@@ -216,10 +227,7 @@ LaunchEnvironment read_slurm(const Variables& variables) {
   return result;
 }
 
-}  // namespace
-
-LaunchEnvironment read_launch_environment(const Lookup& lookup) {
-  const Variables variables(lookup);
+LaunchEnvironment read_without_secret(const Variables& variables) {
   if (variables.has("RANK") || variables.has("WORLD_SIZE")) return read_plain(variables);
   if (variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE")) {
     return read_open_mpi(variables);
@@ -227,6 +235,14 @@ LaunchEnvironment read_launch_environment(const Lookup& lookup) {
   // A batch script of Slurm has SLURM_NTASKS too, but only srun gives a process a rank.
   if (variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_ID")) return read_slurm(variables);
   return {};
+}
+
+}  // namespace
+
+LaunchEnvironment read_launch_environment(const Lookup& lookup) {
+  LaunchEnvironment result = read_without_secret(Variables(lookup));
+  if (result.world_size > 1) result.secret = wire::Secret::from_variables(lookup);
+  return result;
 }
 
 LaunchEnvironment read_launch_environment() {

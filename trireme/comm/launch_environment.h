@@ -1,13 +1,22 @@
 #pragma once
 // Who am I in the world: rank, world and rendezvous address, read from the variables that launchers set.
 // Understood, in this order: RANK and its family (trireme launch, torchrun), OMPI_COMM_WORLD_* (mpirun of
-// Open MPI), SLURM_* (srun); none of them means a world of one. Pure; thread-safe.
+// Open MPI), SLURM_* (srun); none of them means a world of one. Thread-safe.
 
 #include <functional>
 #include <optional>
 #include <string>
 
+#include "trireme/wire/secret.h"
+
 namespace trireme::comm {
+
+/// Who serves the store that the ranks meet in.
+enum class StoreHost {
+  kRankZero,       ///< rank 0, at master_addr and master_port
+  kLauncher,       ///< the launcher, there
+  kRankZeroAtPort  ///< rank 0, at a port that it tells the others through the store of torchrun's agent there
+};
 
 struct LaunchEnvironment {
   std::string launcher = "none";  ///< "env", "torchrun", "openmpi", "slurm", "none"
@@ -17,19 +26,21 @@ struct LaunchEnvironment {
   int local_world_size = 1;
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
-  bool master_store_is_external = false;  ///< torchrun's agent already serves the store at that address
-  std::optional<int> master_listen_fd;    ///< rank 0: socket that the launcher has bound (TRIREME_MASTER_FD)
-  int restart_count = 0;                  ///< how often the launcher has started this world again
+  StoreHost store_host = StoreHost::kRankZero;
+  bool one_host = false;  ///< the launcher says that all ranks share this host
+  wire::Secret secret{};  ///< of the job: TRIREME_SECRET, TRIREME_SECRET_FILE
+  int restart_count = 0;  ///< how often the launcher has started this world again
   /// The same for the first start of a world and its restarts, another for every other start on this host;
   /// empty where the launcher has none (TRIREME_START_ID, TORCHELASTIC_RUN_ID, SLURM_JOB_ID).
-  std::string start_id;
+  std::string start_id{};
 };
 
 /// Looks one variable up; empty when it is not set.
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// Throws InvalidArgument that names the variable, what it holds and what is expected: not a number, rank not
-/// below the world size, RANK without WORLD_SIZE, WORLD_SIZE > 1 without MASTER_ADDR.
+/// below the world size, RANK without WORLD_SIZE, WORLD_SIZE > 1 without MASTER_ADDR; or the job's secret,
+/// when it cannot be read.
 LaunchEnvironment read_launch_environment(const Lookup& lookup);
 
 /// The same from this process's environment.

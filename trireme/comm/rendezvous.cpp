@@ -1,135 +1,69 @@
 #include "trireme/comm/internal/rendezvous.h"
 
-#include <arpa/inet.h>
-#include <c10/util/Logging.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
+#include <algorithm>
+#include <cmath>
 #include <thread>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/internal/agent_meeting.h"
+#include "trireme/comm/internal/wire_store.h"
 
 namespace trireme::comm {
 namespace {
 
-std::string where(const LaunchEnvironment& environment) {
-  return text(environment.master_addr, ":", environment.master_port);
+constexpr const char* kLoopback = "127.0.0.1";
+
+wire::Endpoint master_of(const LaunchEnvironment& environment) {
+  const bool rank_serves = environment.store_host != StoreHost::kLauncher;
+  return {environment.one_host && rank_serves ? kLoopback : environment.master_addr, environment.master_port};
 }
 
-struct Addresses {
-  explicit Addresses(const LaunchEnvironment& environment) {
-    addrinfo hints{};
-    hints.ai_family = AF_UNSPEC;
-    hints.ai_socktype = SOCK_STREAM;
-    const int error = getaddrinfo(environment.master_addr.c_str(),
-                                  std::to_string(environment.master_port).c_str(), &hints, &first);
-    if (error != 0) {
-      throw CommError(text("MASTER_ADDR is '", environment.master_addr, "', which is not a known host: ",
-                           gai_strerror(error), "; set it to the name or address of the host of rank 0"));
-    }
+std::string where(const LaunchEnvironment& environment) { return master_of(environment).text(); }
+
+/// What to look at when nobody is there.
+std::string who_should_serve(const LaunchEnvironment& environment) {
+  if (environment.store_host == StoreHost::kLauncher) {
+    return "the launcher of the host with --node-rank 0 has not started or has ended, or --master-addr and "
+           "--master-port are not the same on all hosts";
   }
-  ~Addresses() { freeaddrinfo(first); }
-  Addresses(const Addresses&) = delete;
-  Addresses& operator=(const Addresses&) = delete;
-  addrinfo* first = nullptr;
-};
-
-// The socket that the store listens on. Bound here and not by c10d, so that it stays on the given address and
-// a port that is taken has a message of its own.
-int bind_master(const LaunchEnvironment& environment) {
-  const Addresses addresses(environment);
-  const addrinfo& address = *addresses.first;
-  const int fd = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) throw CommError(text("no socket: ", std::strerror(errno)));
-  const int on = 1;
-  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(fd, address.ai_addr, address.ai_addrlen) == 0 && ::listen(fd, SOMAXCONN) == 0) return fd;
-  const int error = errno;
-  ::close(fd);
-  const std::string what =
-      error == EADDRINUSE      ? "another program listens there (another training run?): end it, or set "
-                                 "MASTER_PORT to a free port for all ranks"
-      : error == EADDRNOTAVAIL ? "this host does not have that address: set MASTER_ADDR to an address of the "
-                                 "host of rank 0 for all ranks"
-                               : "set MASTER_ADDR and MASTER_PORT to an address and port that rank 0 may use";
-  throw CommError(text("rank 0 cannot serve the rendezvous at ", where(environment), ": ",
-                       std::strerror(error), "; ", what));
+  return text("rank 0 did not start, or MASTER_ADDR and MASTER_PORT are not those of rank 0",
+              environment.one_host ? " (the launcher says that all ranks share this host)" : "");
 }
 
-/// The launcher has bound the port for us; listening is ours to do.
-int listen_on(int fd, const LaunchEnvironment& environment) {
-  if (::listen(fd, SOMAXCONN) == 0) return fd;
-  throw CommError(text("rank 0 cannot serve the rendezvous at ", where(environment),
-                       " on the socket that the ", "launcher handed down: ", std::strerror(errno),
-                       "; start the program through trireme launch, or unset TRIREME_MASTER_FD"));
-}
-
-/// A blocking connect to a host that is cut off would wait for minutes.
-bool can_connect(const addrinfo& address, const Deadline& deadline) {
-  const int fd = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return false;
-  bool connected = ::connect(fd, address.ai_addr, address.ai_addrlen) == 0;
-  if (!connected && errno == EINPROGRESS) {
-    pollfd answer{.fd = fd, .events = POLLOUT, .revents = 0};
-    const int ready =
-        ::poll(&answer, 1, static_cast<int>(whole_milliseconds(deadline.remaining_s()).count()));
-    int error = 0;
-    socklen_t length = sizeof error;
-    connected = ready == 1 && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
-  }
-  ::close(fd);
-  return connected;
-}
-
-// c10d's own client fills the screen with warnings while rank 0 is still starting.
-void wait_until_served(const LaunchEnvironment& environment, const Deadline& deadline, double timeout_s) {
-  const Addresses addresses(environment);
-  while (true) {
-    for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
-      if (can_connect(*address, deadline)) return;
+StoreSource source_of(const LaunchEnvironment& environment, const wire::Endpoint& endpoint) {
+  return [environment, endpoint](double timeout_s) -> c10::intrusive_ptr<c10d::Store> {
+    const auto failed = [&](const std::string& why) {
+      return CommError(text("rank ", environment.rank, " of ", environment.world_size,
+                            " could not join the rendezvous: ", why));
+    };
+    try {
+      return c10::make_intrusive<WireStore>(
+          wire::StoreClientOptions{endpoint, environment.secret, timeout_s});
+    } catch (const wire::NobodyServes& error) {
+      throw failed(text(error.what(), ": ", who_should_serve(environment)));
+    } catch (const CommError& error) {
+      throw failed(error.what());
     }
-    if (deadline.expired()) {
-      throw CommError(text("rank ", environment.rank, " of ", environment.world_size,
-                           " found nobody serving the rendezvous at ", where(environment), " within ",
-                           human_duration(timeout_s),
-                           ": rank 0 did not start, or MASTER_ADDR and MASTER_PORT "
-                           "are not those of rank 0"));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+}
+
+std::shared_ptr<wire::StoreServer> serve(const wire::Endpoint& endpoint, const wire::Secret& secret,
+                                         const Log& log) {
+  wire::require_secret(endpoint, secret);
+  try {
+    return std::make_shared<wire::StoreServer>(
+        wire::listen_at(endpoint),
+        wire::StoreServerOptions{.secret = secret,
+                                 .complain = [log](const std::string& what) { log.warning(what); }});
+  } catch (const CommError& error) {
+    throw CommError(text("rank 0 cannot serve the rendezvous at ", endpoint.text(), ": ", error.what()));
   }
 }
 
-// c10d's client waits for answers without limit. This bounds the waits of the connections to the master that
-// this process has made and not bounded yet.
-void bound_waits(const LaunchEnvironment& environment, double timeout_s) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int fd = std::atoi(entry.path().filename().c_str());
-    sockaddr_storage peer{};
-    socklen_t length = sizeof peer;
-    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    const int port = peer.ss_family == AF_INET    ? ntohs(reinterpret_cast<sockaddr_in*>(&peer)->sin_port)
-                     : peer.ss_family == AF_INET6 ? ntohs(reinterpret_cast<sockaddr_in6*>(&peer)->sin6_port)
-                                                  : -1;
-    timeval limit{};
-    length = sizeof limit;
-    if (port != environment.master_port || ::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &length) != 0 ||
-        limit.tv_sec || limit.tv_usec) {
-      continue;
-    }
-    const std::int64_t limit_ms = whole_milliseconds(timeout_s).count();
-    limit.tv_sec = static_cast<time_t>(limit_ms / 1000);
-    limit.tv_usec = static_cast<suseconds_t>(limit_ms % 1000 * 1000);
-    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  }
+/// Where rank 0 serves when it may take any port.
+wire::Endpoint any_port(const LaunchEnvironment& environment) {
+  return {environment.one_host ? kLoopback : interface_towards(environment), 0};
 }
 
 std::string encode(const Arrival& arrival) {
@@ -149,7 +83,9 @@ Arrival decode(const std::string& encoded) {
 std::string arrival_key(int rank) { return text("arrival/", rank); }
 
 constexpr const char* kFailureKey = "rendezvous_failure";
-constexpr auto kPollPeriod = std::chrono::milliseconds(2);
+// Ranks that start together arrive together; one that has to be waited for is looked for less often.
+constexpr auto kFirstLook = std::chrono::milliseconds(2);
+constexpr auto kLastLook = std::chrono::milliseconds(50);
 
 /// What `mine` and `theirs` disagree about; empty when they agree.
 std::string disagreement(int rank, const Arrival& mine, int other, const Arrival& theirs) {
@@ -189,53 +125,24 @@ std::string who_is_missing(c10d::Store& store, const LaunchEnvironment& environm
               ". See why the missing did not start, or raise the timeout");
 }
 
-std::string local_address(const addrinfo& towards) {
-  const int fd = ::socket(towards.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return {};
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  char name[NI_MAXHOST] = "";
-  // Connecting a datagram socket sends nothing: it makes the kernel choose the route.
-  if (::connect(fd, towards.ai_addr, towards.ai_addrlen) == 0 &&
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0) {
-    ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST);
-  }
-  ::close(fd);
-  return name;
-}
-
-// c10d logs warnings about connections that end, which our errors say better.
-void quieten_c10d() {
-  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 2;
-}
+std::string left_key(int rank) { return text("left/", rank); }
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> StoreConnector::connect(double timeout_s) {
-  const bool serve = environment_.rank == 0 && !environment_.master_store_is_external && !serves_;
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(environment_.master_port);
-  options.isServer = serve;
-  options.waitWorkers = false;
-  options.useLibUV = false;
-  options.timeout = whole_milliseconds(timeout_s);
-  quieten_c10d();
-  if (serve) {
-    options.masterListenFd = environment_.master_listen_fd
-                                 ? listen_on(*environment_.master_listen_fd, environment_)
-                                 : bind_master(environment_);
-    serves_ = true;
-  } else {
-    wait_until_served(environment_, Deadline::after_s(timeout_s), timeout_s);
+WorldStore open_world_store(const LaunchEnvironment& environment, const Log& log, double timeout_s) {
+  WorldStore result{.endpoint = master_of(environment), .source = {}};
+  const bool at_agent = environment.store_host == StoreHost::kRankZeroAtPort;
+  if (environment.rank == 0 && environment.store_host != StoreHost::kLauncher) {
+    result.served = serve(at_agent ? any_port(environment) : result.endpoint, environment.secret, log);
+    result.endpoint = result.served->endpoint();
+    if (at_agent) tell_through_agent(environment, result.endpoint, timeout_s);
+  } else if (at_agent) {
+    result.endpoint = learn_from_agent(environment, timeout_s);
+    // What anybody may have written there leads no further than to this host.
+    if (environment.one_host) result.endpoint.host = kLoopback;
   }
-  try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, options);
-    bound_waits(environment_, timeout_s);
-    return store;
-  } catch (const std::exception& error) {
-    throw CommError(text("rank ", environment_.rank, " could not use the rendezvous at ", where(environment_),
-                         ": ", error.what()));
-  }
+  result.source = source_of(environment, result.endpoint);
+  return result;
 }
 
 std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine,
@@ -252,11 +159,13 @@ std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environ
   store.set(arrival_key(environment.rank), encode(mine));
   std::vector<Arrival> arrivals;
   for (int rank = 0; rank < environment.world_size; ++rank) {
+    auto next_look = kFirstLook;
     while (!store.check({arrival_key(rank)})) {
       if (store.check({kFailureKey})) throw CommError(store.get_to_str(kFailureKey));
       if (deadline.expired())
         fail_rendezvous(store, environment, who_is_missing(store, environment, timeout_s));
-      std::this_thread::sleep_for(kPollPeriod);
+      std::this_thread::sleep_for(next_look);
+      next_look = std::min(2 * next_look, kLastLook);
     }
     const Arrival theirs = decode(store.get_to_str(arrival_key(rank)));
     const std::string differs = disagreement(environment.rank, mine, rank, theirs);
@@ -266,31 +175,27 @@ std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environ
   return arrivals;
 }
 
-void leave_world(c10d::Store& store, const LaunchEnvironment& environment,
-                 const std::vector<int>& to_wait_for, double timeout_s) {
-  const auto key = [](int rank) { return text("left/", rank); };
-  store.set(key(environment.rank), "1");
-  if (environment.rank != 0 || environment.master_store_is_external) return;
-  const auto deadline = Deadline::after_s(timeout_s);
-  for (const int rank : to_wait_for) {
-    while (!store.check({key(rank)})) {
-      if (deadline.expired()) {
-        throw CommError(text("rank ", rank, " did not leave within ", human_duration(timeout_s)));
-      }
-      std::this_thread::sleep_for(kPollPeriod);
-    }
+void leave_world(c10d::Store& store, int rank, double timeout_s) {
+  store.setTimeout(std::chrono::milliseconds(std::max<std::int64_t>(1, std::llround(timeout_s * 1000))));
+  store.set(left_key(rank), "1");
+}
+
+std::vector<int> still_here(c10d::Store& store, int world_size) {
+  std::vector<int> result;
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (!store.check({left_key(rank)})) result.push_back(rank);
   }
+  return result;
 }
 
 std::string interface_towards(const LaunchEnvironment& environment) {
   if (environment.world_size == 1) return environment.master_addr;
-  const Addresses addresses(environment);
-  for (const addrinfo* address = addresses.first; address; address = address->ai_next) {
-    std::string local = local_address(*address);
-    if (!local.empty()) return local;
+  const wire::Endpoint master = master_of(environment);
+  const std::string local = wire::local_address_towards(master);
+  if (local.empty()) {
+    throw CommError(text("this host has no way to ", master.text(), ": check MASTER_ADDR and the network"));
   }
-  throw CommError(
-      text("this host has no way to ", where(environment), ": check MASTER_ADDR and the network"));
+  return local;
 }
 
 }  // namespace trireme::comm

@@ -106,6 +106,17 @@ void move_all(const Socket& socket, Bytes left, short event, const Deadline& dea
   }
 }
 
+CommError cannot_listen(int error) {
+  const char* what_to_do =
+      error == EADDRINUSE      ? "another program listens there (another training run?): end it, or choose a "
+                                 "free port (--master-port, MASTER_PORT) for all ranks"
+      : error == EADDRNOTAVAIL ? "this host does not have that address: give one of the host of rank 0 "
+                                 "(--master-addr, MASTER_ADDR) to all ranks"
+                               : "choose an address and port that it may use (--master-addr, --master-port, "
+                                 "MASTER_ADDR, MASTER_PORT)";
+  return CommError(text(std::strerror(error), "; ", what_to_do));
+}
+
 }  // namespace
 
 std::string Endpoint::text() const {
@@ -156,26 +167,21 @@ bool is_loopback(const Endpoint& endpoint) {
   return true;
 }
 
-Socket listen_at(const Endpoint& endpoint) {
+Socket bind_to(const Endpoint& endpoint) {
   const Addresses addresses(endpoint);
   const addrinfo& address = addresses.first();
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.fd() < 0) throw CommError(text("no socket: ", std::strerror(errno)));
   const int on = 1;
   ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(socket.fd(), address.ai_addr, address.ai_addrlen) == 0 &&
-      ::listen(socket.fd(), SOMAXCONN) == 0) {
-    return socket;
-  }
-  const int error = errno;
-  const char* what_to_do =
-      error == EADDRINUSE      ? "another program listens there (another training run?): end it, or choose a "
-                                 "free port (--master-port, MASTER_PORT) for all ranks"
-      : error == EADDRNOTAVAIL ? "this host does not have that address: give one of the host of rank 0 "
-                                 "(--master-addr, MASTER_ADDR) to all ranks"
-                               : "choose an address and port that it may use (--master-addr, --master-port, "
-                                 "MASTER_ADDR, MASTER_PORT)";
-  throw CommError(text(std::strerror(error), "; ", what_to_do));
+  if (::bind(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) throw cannot_listen(errno);
+  return socket;
+}
+
+Socket listen_at(const Endpoint& endpoint) {
+  Socket socket = bind_to(endpoint);
+  if (::listen(socket.fd(), SOMAXCONN) != 0) throw cannot_listen(errno);
+  return socket;
 }
 
 std::optional<Socket> try_connect(const Endpoint& endpoint, const Deadline& deadline) {

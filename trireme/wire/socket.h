@@ -46,6 +46,7 @@ class Socket {
 bool is_loopback(const Endpoint& endpoint);
 
 /// Port 0 takes a free one: see local(). Throws CommError with the system's reason and what to do.
+Socket bind_to(const Endpoint& endpoint);
 Socket listen_at(const Endpoint& endpoint);
 
 /// One attempt; empty when nobody listens there, or nothing comes back by the deadline. Throws CommError for

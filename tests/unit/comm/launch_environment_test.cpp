@@ -185,22 +185,48 @@ TEST(LaunchEnvironment, RanksOfOneJobAgreeOnAPortAndJobsDiffer) {
   EXPECT_NE(read(job).master_port, port);
 }
 
-TEST(LaunchEnvironment, OnlyRankZeroTakesTheListeningSocket) {
-  Variables variables{
-      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"TRIREME_MASTER_FD", "7"}};
-  EXPECT_EQ(read(variables).master_listen_fd, 7);
-  variables["RANK"] = "1";
-  EXPECT_EQ(read(variables).master_listen_fd, std::nullopt);
+TEST(LaunchEnvironment, KnowsWhoServesTheStore) {
+  Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29501"}};
+  EXPECT_EQ(read(variables).store_host, StoreHost::kRankZero);
+  variables["TRIREME_STORE"] = "node1:29500";
+  EXPECT_EQ(read(variables).store_host, StoreHost::kLauncher);
+  EXPECT_EQ(read(variables).master_addr, "node1");
+  EXPECT_EQ(read(variables).master_port, 29500);
+  variables["TORCHELASTIC_RUN_ID"] = "x";  // torchrun as a rank of trireme launch: another world
+  EXPECT_EQ(read(variables).store_host, StoreHost::kRankZero);
+  EXPECT_EQ(read(variables).master_addr, "node0");
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(read(variables).store_host, StoreHost::kRankZeroAtPort);
 }
 
-TEST(LaunchEnvironment, RestartsAndForeignStoresAreSeen) {
-  const auto found = read({{"RANK", "0"},
-                           {"WORLD_SIZE", "2"},
-                           {"MASTER_ADDR", "127.0.0.1"},
-                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                           {"TORCHELASTIC_RESTART_COUNT", "3"}});
-  EXPECT_TRUE(found.master_store_is_external);
-  EXPECT_EQ(found.restart_count, 3);
+TEST(LaunchEnvironment, BelievesInOneHostOnlyWhatTheLauncherSays) {
+  Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}};
+  EXPECT_FALSE(read(variables).one_host);
+  variables["LOCAL_WORLD_SIZE"] = "2";
+  EXPECT_TRUE(read(variables).one_host);
+  variables["LOCAL_WORLD_SIZE"] = "1";
+  EXPECT_FALSE(read(variables).one_host);
+  const Variables slurm{
+      {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_ID", "0"}};
+  EXPECT_FALSE(read(slurm).one_host);
+}
+
+TEST(LaunchEnvironment, HoldsTheSecretOfTheJob) {
+  Variables variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}};
+  EXPECT_TRUE(read(variables).secret.empty());
+  variables["TRIREME_SECRET"] = "sixteen-and-more-characters";
+  EXPECT_EQ(read(variables).secret.reveal(), "sixteen-and-more-characters");
+  variables["TRIREME_SECRET"] = "short";
+  EXPECT_THROW(read(variables), InvalidArgument);
+}
+
+TEST(LaunchEnvironment, CountsRestarts) {
+  EXPECT_EQ(read({{"RANK", "0"},
+                  {"WORLD_SIZE", "2"},
+                  {"MASTER_ADDR", "127.0.0.1"},
+                  {"TORCHELASTIC_RESTART_COUNT", "3"}})
+                .restart_count,
+            3);
 }
 
 }  // namespace

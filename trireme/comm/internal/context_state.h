@@ -24,7 +24,7 @@ struct Context::State {
                                      std::shared_ptr<telemetry::StatusPage> status);
   /// Fails all groups, here and on the other ranks.
   void fail_all(const std::string& cause);
-  /// Says goodbye; rank 0 stays until the others have left, too.
+  /// Says goodbye; who serves the store stays until the others have left, too.
   void leave();
   /// Empty when this rank is no member.
   std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name);
@@ -34,7 +34,9 @@ struct Context::State {
   ContextOptions options;
   Log log;
   std::shared_ptr<telemetry::StatusPage> status;
-  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<wire::StoreServer> served;   ///< the store of the world, when it is this rank's duty
+  c10::intrusive_ptr<c10d::Store> connection;  ///< to it
+  c10::intrusive_ptr<c10d::Store> store;       ///< the same with the keys of this start of the world
   std::string interface_addr;
   std::string backend;            ///< never "auto"
   std::vector<Arrival> arrivals;  ///< by world rank

@@ -1,0 +1,150 @@
+// How ranks find the store of their world, and each other there: as threads, with sockets between them.
+
+#include "trireme/comm/internal/rendezvous.h"
+
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tests/support/ports.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/comm/internal/wire_store.h"
+
+namespace trireme::comm {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr double kLong_s = 60;
+constexpr double kShort_s = 0.5;
+
+LaunchEnvironment rank_of_two(int rank, int port) {
+  LaunchEnvironment environment;
+  environment.launcher = "env";
+  environment.rank = environment.local_rank = rank;
+  environment.world_size = environment.local_world_size = 2;
+  environment.one_host = true;
+  environment.master_port = port;
+  return environment;
+}
+
+/// Joins both ranks, lets them add up their numbers, and leaves.
+void expect_a_world(const std::function<LaunchEnvironment(int rank)>& environment) {
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto context =
+          Context::join(environment(rank), {.backend = "gloo", .timeout_s = kLong_s, .torch_threads = 1});
+      auto tensor = at::full({4}, rank + 1.0);
+      context->world().all_reduce(tensor);
+      EXPECT_EQ(tensor.sum().item<double>(), 12.0);
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+}
+
+TEST(Rendezvous, IsServedByRankZeroOnLoopbackWhenAllShareAHost) {
+  const int port = test::free_port();
+  expect_a_world([&](int rank) {
+    auto environment = rank_of_two(rank, port);
+    environment.master_addr = "192.0.2.1";  // which nobody has
+    return environment;
+  });
+}
+
+TEST(Rendezvous, IsServedByTheLauncherUnderItsSecret) {
+  const auto secret = wire::Secret::random();
+  wire::StoreServer launcher(wire::listen_at({"127.0.0.1", 0}), {.secret = secret});
+  expect_a_world([&](int rank) {
+    auto environment = rank_of_two(rank, launcher.endpoint().port);
+    environment.store_host = StoreHost::kLauncher;
+    environment.secret = secret;
+    return environment;
+  });
+  EXPECT_TRUE(launcher.wait_until_left(kLong_s));
+}
+
+TEST(Rendezvous, GoesByTheAgentOfTorchrunToRankZero) {
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.port = 0;
+  options.waitWorkers = false;
+  c10d::TCPStore agent("127.0.0.1", options);
+  expect_a_world([&](int rank) {
+    auto environment = rank_of_two(rank, agent.getPort());
+    environment.store_host = StoreHost::kRankZeroAtPort;
+    return environment;
+  });
+}
+
+TEST(Rendezvous, DoesNotWaitForAnAgentThatIsFrozen) {
+  // The kernel takes connections for it, and it says nothing.
+  const wire::Socket deaf = wire::listen_at({"127.0.0.1", 0});
+  for (const int rank : {0, 1}) {
+    auto environment = rank_of_two(rank, deaf.local().port);
+    environment.store_host = StoreHost::kRankZeroAtPort;
+    EXPECT_THAT([&] { open_world_store(environment, Log(), kShort_s); },
+                ThrowsMessage<CommError>(AllOf(HasSubstr(text("rank ", rank, " of 2")),
+                                               HasSubstr("the store of torchrun's agent"))));
+  }
+}
+
+TEST(Rendezvous, BelievesTheAgentNothingButAPort) {
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.port = 0;
+  options.waitWorkers = false;
+  c10d::TCPStore agent("127.0.0.1", options);
+  auto environment = rank_of_two(1, agent.getPort());
+  environment.store_host = StoreHost::kRankZeroAtPort;
+  static_cast<c10d::Store&>(agent).set("trireme/store/0", std::string("192.0.2.1:7"));
+  EXPECT_EQ(open_world_store(environment, Log(), kLong_s).endpoint.text(), "127.0.0.1:7");
+  static_cast<c10d::Store&>(agent).set("trireme/store/0", std::string("nonsense"));
+  EXPECT_THROW(open_world_store(environment, Log(), kLong_s), CommError);
+}
+
+TEST(Rendezvous, IsNotServedToOtherHostsWithoutASecret) {
+  for (const int rank : {0, 1}) {
+    auto environment = rank_of_two(rank, test::free_port());
+    environment.one_host = false;
+    environment.master_addr = "0.0.0.0";
+    EXPECT_THAT([&] { Context::join(environment, {.timeout_s = kShort_s}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("TRIREME_SECRET")));
+  }
+}
+
+TEST(Rendezvous, NamesWhomNobodyServes) {
+  auto environment = rank_of_two(1, test::free_port());
+  EXPECT_THAT(
+      [&] { Context::join(environment, {.timeout_s = kShort_s}); },
+      ThrowsMessage<CommError>(AllOf(HasSubstr("rank 1 of 2 could not join the rendezvous: nobody serves"),
+                                     HasSubstr("rank 0 did not start"))));
+  environment.store_host = StoreHost::kLauncher;
+  EXPECT_THAT([&] { Context::join(environment, {.timeout_s = kShort_s}); },
+              ThrowsMessage<CommError>(HasSubstr("--node-rank 0")));
+}
+
+TEST(WireStore, IsAStoreAsBackendsKnowOne) {
+  wire::StoreServer server(wire::listen_at({"127.0.0.1", 0}), {});
+  const auto store = c10::make_intrusive<WireStore>(wire::StoreClientOptions{server.endpoint(), {}, kLong_s});
+  store->set("key", std::string("value"));
+  EXPECT_EQ(store->clone()->get_to_str("key"), "value");
+  EXPECT_EQ(store->add("sum", 2) + store->add("sum", 3), 7);
+  EXPECT_TRUE(store->check({"key", "sum"}));
+  EXPECT_EQ(store->compareSet("key", "value", "other"), "other");
+  EXPECT_EQ(store->getNumKeys(), 2);
+  EXPECT_TRUE(store->deleteKey("key"));
+  store->setTimeout(std::chrono::milliseconds(100));
+  EXPECT_THAT([&] { store->get("key"); }, ThrowsMessage<CommError>(HasSubstr("nobody has put key")));
+  EXPECT_THAT([&] { store->wait({"sum", "none"}); }, ThrowsMessage<CommError>(HasSubstr("sum, none")));
+}
+
+}  // namespace
+}  // namespace trireme::comm
