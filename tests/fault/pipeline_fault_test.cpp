@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/world.h"
 #include "trireme/base/text.h"
@@ -35,8 +36,7 @@ TEST(PipelineFault, SurvivorsNameTheKilledRank) {
 // Stages of an asynchronous pipeline wait in no collective, and rank 0 is the one that others hang on most.
 TEST(PipelineFault, AnAsynchronousPipelineEndsWhenRankZeroIsFrozen) {
   const TemporaryFolder folder;
-  std::vector<std::string> words = {bin("trireme"), "train", TRIREME_SOURCE_DIR "/examples/quick.toml", "-n",
-                                    "2"};
+  std::vector<std::string> words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
   for (const std::string& setting :
        {text("run.folder=", folder.path().string()), std::string("train.epochs=100000"),
         std::string("train.accumulation=1"), std::string("parallel.pipeline=2"),

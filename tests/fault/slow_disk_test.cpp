@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme::test {
@@ -17,8 +18,7 @@ class SlowDisk : public testing::TestWithParam<const char*> {};
 
 TEST_P(SlowDisk, IsWaitedForAndNamedAndTheRunEndsWell) {
   const TemporaryFolder folder;
-  std::vector<std::string> command = {bin("trireme"), "train", TRIREME_SOURCE_DIR "/examples/quick.toml",
-                                      "-n", "2"};
+  std::vector<std::string> command = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
   for (const std::string& setting :
        {"run.folder=" + folder.path().string(), std::string("checkpoint.asynchronous=") + GetParam(),
         std::string("comm.timeout_s=3"), std::string("comm.torch_threads=1")}) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
 #include "trireme/base/text.h"
@@ -41,7 +42,7 @@ class FullDisk : public SmallDiskTest, public testing::WithParamInterface<int> {
  protected:
   static std::vector<std::string> train_into(const std::filesystem::path& folder) {
     std::vector<std::string> words = {GetParam() == 1 ? bin("trireme-torch") : bin("trireme"), "train",
-                                      TRIREME_SOURCE_DIR "/examples/quick.toml"};
+                                      checkout("examples/quick.toml")};
     if (GetParam() > 1) words.insert(words.end(), {"-n", text(GetParam())});
     for (const std::string& setting :
          {"run.folder=" + folder.string(), std::string("optimizer.momentum=0.9"),

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trace_reading.h"
 #include "trireme/base/text.h"
@@ -13,7 +14,7 @@ namespace {
 
 TEST(TraceFault, SurvivorsLeaveTheirPartsWhenARankIsKilled) {
   const TemporaryFolder folder;
-  std::vector<std::string> command = {bin("trireme"), "train", TRIREME_SOURCE_DIR "/examples/quick.toml",
+  std::vector<std::string> command = {bin("trireme"), "train", checkout("examples/quick.toml"),
                                       "-n",           "3",     "--trace"};
   for (const std::string& setting : {text("run.folder=", folder.path().string()), std::string("run.name=r"),
                                      std::string("train.epochs=100000"), std::string("comm.timeout_s=20")}) {
@@ -40,7 +41,7 @@ TEST(TraceFault, SurvivorsLeaveTheirPartsWhenARankIsKilled) {
 TEST(TraceFault, ATraceThatCannotBeWrittenIsAWarningAndNoFailedRun) {
   const TemporaryFolder folder;
   const ChildResult result =
-      run({bin("trireme"), "train", TRIREME_SOURCE_DIR "/examples/quick.toml", "-n", "2", "--trace",
+      run({bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2", "--trace",
            "/nowhere/at/all/trace.json", "--set", text("run.folder=", folder.path().string())},
           {}, 60);
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
 #include "trireme/base/text.h"
@@ -26,7 +27,7 @@ constexpr int kRanks = 2;
 class TrainRestart : public testing::Test {
  protected:
   std::vector<std::string> command(const std::string& name, int restarts) const {
-    std::vector<std::string> words = {bin("trireme"), "train",      TRIREME_SOURCE_DIR "/examples/quick.toml",
+    std::vector<std::string> words = {bin("trireme"), "train",      checkout("examples/quick.toml"),
                                       "-n",           text(kRanks), "--max-restarts",
                                       text(restarts)};
     for (const std::string& setting :
@@ -122,7 +123,7 @@ TEST_F(TrainRestart, OfARunThatHasNotBegunLeavesTheFinishedRunOfTheNameAlone) {
                                     "exec \"$0\" \"$@\"",
                                     bin("trireme-torch"),
                                     "train",
-                                    TRIREME_SOURCE_DIR "/examples/quick.toml"};
+                                    checkout("examples/quick.toml")};
   const std::vector<std::string> of_train = shortened(command("a", 0));
   words.insert(words.end(), std::find(of_train.begin(), of_train.end(), "--set"), of_train.end());
   words.insert(words.end(), {"--set", "run.seed=9"});

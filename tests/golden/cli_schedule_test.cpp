@@ -8,12 +8,13 @@
 
 #include "tests/golden/known_schedules.h"
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 
 namespace trireme::test {
 namespace {
 
 std::string golden(const std::string& name) {
-  return read_file(std::string(TRIREME_SOURCE_DIR "/tests/golden/cli_") + name + ".txt");
+  return read_file(checkout("tests/golden/cli_") + name + ".txt");
 }
 
 ChildResult trireme(std::vector<std::string> words) {

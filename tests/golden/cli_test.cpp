@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 
@@ -14,7 +15,7 @@ namespace trireme::test {
 namespace {
 
 std::string golden(const std::string& name) {
-  return read_file(std::string(TRIREME_SOURCE_DIR "/tests/golden/cli_") + name + ".txt");
+  return read_file(checkout("tests/golden/cli_") + name + ".txt");
 }
 
 TEST(CliHelp, IsTheGoldenText) {
@@ -137,7 +138,7 @@ TEST(CliErrors, AreTheGoldenTexts) {
 
 TEST(CliCheckpoint, ListsTheTensorsOfAFile) {
   const auto result = run({"bash", "-c",
-                           "cd " TRIREME_SOURCE_DIR "/tests/parity/data && " + bin("trireme") +
+                           "cd " + checkout("tests/parity/data") + " && " + bin("trireme") +
                                " checkpoint inspect safetensors_python.safetensors"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, golden("checkpoint_inspect"));

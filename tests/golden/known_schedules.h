@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
 #include "trireme/base/files.h"
 #include "trireme/schedule/schedule_table.h"
 
@@ -20,7 +21,7 @@ struct KnownProgram {
 
 inline std::vector<KnownProgram> known_programs() {
   std::vector<KnownProgram> known;
-  std::istringstream file(read_file(TRIREME_SOURCE_DIR "/tests/golden/schedules.txt"));
+  std::istringstream file(read_file(checkout("tests/golden/schedules.txt")));
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with('#')) continue;
     if (!line.starts_with("== ")) {

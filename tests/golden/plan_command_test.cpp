@@ -5,12 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "trireme/base/files.h"
 
 namespace trireme::test {
 namespace {
 
-const std::string kFolder = TRIREME_SOURCE_DIR "/tests/golden/";
+const std::string kFolder = checkout("tests/golden/");
 
 ChildResult run_plan(std::vector<std::string> options) {
   options.insert(options.begin(), {bin("trireme"), "plan"});

@@ -10,13 +10,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/support/paths.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
 
 namespace trireme::plan {
 namespace {
 
-const std::string kFolder = TRIREME_SOURCE_DIR "/tests/golden/";
+const std::string kFolder = checkout("tests/golden/");
 
 struct Answer {
   std::string profile;

@@ -3,13 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "tests/golden/known_schedules.h"
+#include "tests/support/paths.h"
 #include "trireme/schedule/lowering.h"
 #include "trireme/schedule/validate.h"
 
 namespace trireme::schedule {
 namespace {
 
-constexpr const char* kDataParallel4 = TRIREME_SOURCE_DIR "/tests/golden/schedule_data_parallel_4.csv";
+const std::string kDataParallel4 = checkout("tests/golden/schedule_data_parallel_4.csv");
 
 TEST(ScheduleGolden, DataParallelOverFourMicrobatchesIsAsWritten) {
   EXPECT_EQ(to_csv(data_parallel(4)), read_file(kDataParallel4));

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -129,8 +130,8 @@ class BenchScripts : public testing::Test {
   ChildResult run_script(const std::string& name, const std::map<std::string, std::string>& variables = {}) {
     std::map<std::string, std::string> all = variables;
     all["PATH"] = programs_.path().string() + ":" + std::getenv("PATH");
-    all["TRIREME_BUILD"] = TRIREME_BINARY_DIR;
-    return run({TRIREME_SOURCE_DIR "/bench/" + name, "--smoke"}, all, 60);
+    all["TRIREME_BUILD"] = build_folder();
+    return run({checkout("bench/") + name, "--smoke"}, all, 60);
   }
   const TemporaryFolder programs_;
 };
@@ -156,8 +157,7 @@ TEST_F(BenchScripts, APeerPythonWithoutTorchIsRefusedBeforeAnythingIsMeasured) {
 }
 
 TEST_F(BenchScripts, AProgramThatIsNotBuiltIsNamed) {
-  const ChildResult result =
-      run({TRIREME_SOURCE_DIR "/bench/allreduce.sh"}, {{"TRIREME_BUILD", "/nowhere"}}, 60);
+  const ChildResult result = run({checkout("bench/allreduce.sh")}, {{"TRIREME_BUILD", "/nowhere"}}, 60);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, testing::HasSubstr("missing in /nowhere/bin: bench_allreduce"));
 }

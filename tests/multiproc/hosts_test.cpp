@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
 #include "tests/support/two_hosts.h"
@@ -66,7 +67,7 @@ TEST_F(Hosts, TrainingGivesTheNumbersOfOneRank) {
   const auto command = [&](const std::string& name) -> std::vector<std::string> {
     return {bin("trireme-torch"),
             "train",
-            TRIREME_SOURCE_DIR "/examples/quick.toml",
+            checkout("examples/quick.toml"),
             "--set",
             "run.folder=" + folder.path().string(),
             "--set",

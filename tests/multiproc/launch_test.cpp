@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/ports.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/text.h"
@@ -41,8 +42,9 @@ TEST(Launch, GivesEachRankItsPlace) {
 TEST(Launch, DrawsTheBarOfRankZeroInPlaceOnATerminal) {
   const TemporaryFolder folder;
   // script gives the command a terminal of its own.
-  const std::string command = text(bin("trireme"), " train ", TRIREME_SOURCE_DIR,
-                                   "/examples/quick.toml -n 2 --set run.folder=", folder.path().string());
+  const std::string command =
+      text(bin("trireme"), " train ", checkout("examples/quick.toml -n 2 --set run.folder="),
+           folder.path().string());
   const auto result = run({"script", "-qec", command, "/dev/null"}, {{"TERM", "xterm"}}, 60);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("\r\x1b[K[0] [="));
@@ -174,7 +176,7 @@ TEST(Launch, RefusesWhatCannotBeStarted) {
   refused({"-n", "1", "--", "no-such-program"}, "there is no program 'no-such-program' in PATH");
   refused({"-n", "1", "--", "/no/such"}, "there is no program /no/such");
   refused({"-n", "1", "--", folder.path().string()}, "is a folder");
-  refused({"-n", "1", "--", TRIREME_SOURCE_DIR "/CMakeLists.txt"}, "not executable");
+  refused({"-n", "1", "--", checkout("CMakeLists.txt")}, "not executable");
   refused({"-n", "1", "--nnodes", "2", "--", "true"}, "--master-addr");
   refused({"-n", "1", "--nnodes", "2", "--node-rank", "2", "--", "true"}, "--node-rank");
   refused({"-n", "1", "--nnodes", "2", "--node-rank", "1", "--master-addr", "192.0.2.1", "--master-port",

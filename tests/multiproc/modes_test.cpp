@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
 #include "trireme/base/text.h"
@@ -97,7 +98,7 @@ class Modes : public testing::TestWithParam<Mode> {
  protected:
   /// Two epochs of 4096 samples by 1000: equal and unequal parts, and a small last batch.
   std::vector<std::string> train_words(const std::string& name, const Mode& mode) const {
-    std::vector<std::string> words = {"train", TRIREME_SOURCE_DIR "/examples/quick.toml"};
+    std::vector<std::string> words = {"train", checkout("examples/quick.toml")};
     for (const std::string& setting :
          {"run.folder=" + folder_.path().string(), "run.name=" + name, std::string("run.log_every_steps=1"),
           std::string("train.global_batch=1000"), text("train.accumulation=", mode.accumulation),

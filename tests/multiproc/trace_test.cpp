@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trace_reading.h"
 #include "trireme/base/text.h"
@@ -26,8 +27,7 @@ std::set<std::string> names(const std::vector<TracedSpan>& spans) {
 class TraceOfARun : public testing::Test {
  protected:
   std::vector<std::string> command(const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {bin("trireme"), "train", TRIREME_SOURCE_DIR "/examples/quick.toml",
-                                      "-n", "2"};
+    std::vector<std::string> words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
     for (const std::string& setting :
          {text("run.folder=", folder_.path().string()), std::string("run.name=r"),
           std::string("train.max_steps=12"), std::string("checkpoint.every_steps=5")}) {

@@ -6,6 +6,7 @@
 
 #include "tests/support/child_process.h"
 #include "tests/support/image_files.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -23,8 +24,8 @@ class TrainCommand : public testing::Test {
   std::vector<std::string> command(const std::string& name, int ranks,
                                    const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {
-        bin("trireme"),        "train", TRIREME_SOURCE_DIR "/examples/quick.toml", "-n",
-        std::to_string(ranks), "--set", "run.folder=" + folder_.path().string(),   "--set",
+        bin("trireme"),        "train", checkout("examples/quick.toml"),         "-n",
+        std::to_string(ranks), "--set", "run.folder=" + folder_.path().string(), "--set",
         "run.name=" + name};
     words.insert(words.end(), more.begin(), more.end());
     return words;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -67,10 +68,9 @@ class VerifiedExamples : public testing::TestWithParam<Row> {
 
   std::vector<std::string> command() const {
     const auto& [example, way, ranks] = GetParam();
-    std::vector<std::string> words = {
-        bin("trireme"), "verify",    text(TRIREME_SOURCE_DIR, "/examples/", example.file),
-        "-n",           text(ranks), "--steps",
-        example.steps,  "--json"};
+    std::vector<std::string> words = {bin("trireme"), "verify",    text(checkout("examples/"), example.file),
+                                      "-n",           text(ranks), "--steps",
+                                      example.steps,  "--json"};
     std::vector<std::string> settings = {
         // Batch norm wants two samples or more in every part.
         text("train.global_batch=", 2 * ranks * way.accumulation * way.stages),

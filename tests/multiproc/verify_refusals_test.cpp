@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 
 namespace trireme::test {
 namespace {
@@ -13,8 +14,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 ChildResult verify(const std::vector<std::string>& settings, std::vector<std::string> options = {}) {
-  std::vector<std::string> words = {bin("trireme"), "verify", TRIREME_SOURCE_DIR "/examples/quick.toml", "-n",
-                                    "2"};
+  std::vector<std::string> words = {bin("trireme"), "verify", checkout("examples/quick.toml"), "-n", "2"};
   words.insert(words.end(), options.begin(), options.end());
   for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
   return run(words, {}, 120);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/image_files.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/internal/image_file.h"
@@ -10,7 +11,7 @@ namespace {
 
 /// Files, and the pixels that Pillow finds in them: tests/parity/image_reference.py.
 checkpoint::TensorMap reference() {
-  const std::filesystem::path folder = std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity/data";
+  const std::filesystem::path folder = checkout("tests/parity/data");
   return checkpoint::load_safetensors(folder / "image_pillow.safetensors").tensors;
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tests/support/paths.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/optim/moving_average.h"
 #include "trireme/optim/optimizer.h"
@@ -23,7 +24,7 @@ constexpr std::int64_t kSteps = 20;
 const std::vector<std::string> kNames = {"weight", "bias", "late"};
 
 SafetensorsFile reference(const std::string& name) {
-  return checkpoint::load_safetensors(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity/data" /
+  return checkpoint::load_safetensors(std::filesystem::path(checkout("tests/parity/data")) /
                                       ("optim_" + name + ".safetensors"));
 }
 

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "tests/support/paths.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/optim/learning_rate.h"
@@ -41,8 +42,8 @@ const std::vector<ScheduleCase> kCases = {
 };
 
 const checkpoint::TensorMap& reference() {
-  static const auto kFile = checkpoint::load_safetensors(std::filesystem::path(TRIREME_SOURCE_DIR) /
-                                                         "tests/parity/data/optim_schedules.safetensors");
+  static const auto kFile =
+      checkpoint::load_safetensors(checkout("tests/parity/data/optim_schedules.safetensors"));
   return kFile.tensors;
 }
 

@@ -9,13 +9,14 @@
 #include <limits>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/checkpoint/safetensors.h"
 
 namespace trireme::checkpoint {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity";
+const std::filesystem::path kFolder = checkout("tests/parity");
 const std::map<std::string, std::string> kMetadata = {{"made by", "safetensors"},
                                                       {"quote", "a \"b\" \\ \n \u00e4"}};
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -22,7 +23,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-const std::filesystem::path kFolder = std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity";
+const std::filesystem::path kFolder = checkout("tests/parity");
 const std::string kScript = (kFolder / "safetensors_weights_reference.py").string();
 
 /// The state of the model in safetensors_weights_reference.py.

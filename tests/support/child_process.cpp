@@ -180,6 +180,4 @@ ChildResult run(const std::vector<std::string>& command,
   return ChildProcess(command, environment).wait(timeout_s);
 }
 
-std::string bin(const std::string& name) { return TRIREME_BIN_DIR "/" + name; }
-
 }  // namespace trireme::test

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
+
 namespace trireme::test {
 
 struct ChildResult {
@@ -46,8 +48,5 @@ class ChildProcess {
 /// Runs to the end.
 ChildResult run(const std::vector<std::string>& command,
                 const std::map<std::string, std::string>& environment = {}, double timeout_s = 120);
-
-/// Path of a program of this build: bin("trireme").
-std::string bin(const std::string& name);
 
 }  // namespace trireme::test

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -133,7 +134,7 @@ TEST(RunConfig, EveryKeyHasAMeaningAndADefaultThatIsAllowed) {
 }
 
 TEST(RunConfig, DocumentationListsEveryKeyAsItIs) {
-  const std::string page = read_file(TRIREME_SOURCE_DIR "/docs/configuration.md");
+  const std::string page = read_file(checkout("docs/configuration.md"));
   for (const ConfigKeyInfo& key : config_keys()) {
     const std::string row = text("| `", key.name, "` | ", key.type, " | `", key.default_value, "` | ",
                                  key.allowed, " | ", key.meaning, " |");
