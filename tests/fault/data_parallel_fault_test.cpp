@@ -1,4 +1,5 @@
-// A rank is killed in the middle of data-parallel training, and no launcher tells the others.
+// A rank is killed in the middle of data-parallel training, or goes on after a pass that an exception ended,
+// and no launcher tells the others.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -18,13 +19,16 @@ constexpr double kBound_s = 60;
 
 class DataParallelFault : public testing::TestWithParam<const char*> {
  protected:
-  /// Kills the rank in the middle of training; what the others say.
-  static void expect_survivors_to_name(int victim) {
+  static void set_hosts(World& world) {
     const bool two_hosts = std::string(GetParam()) == "hierarchical";
-    World world{.size = kRanks, .command = {bin("rank_ddp_steps"), GetParam(), "1000000"}};
     for (int rank = 0; two_hosts && rank < kRanks; ++rank) {
       world.extra[rank]["TRIREME_HOST_ID"] = rank < 2 ? "left" : "right";
     }
+  }
+  /// Kills the rank in the middle of training; what the others say.
+  static void expect_survivors_to_name(int victim) {
+    World world{.size = kRanks, .command = {bin("rank_ddp_steps"), GetParam(), "1000000"}};
+    set_hosts(world);
     auto ranks = start_all(world);
     for (int rank = 0; rank < kRanks; ++rank) {
       ASSERT_TRUE(ranks[static_cast<std::size_t>(rank)]->wait_for_output(text("rank ", rank, " is under way"),
@@ -48,6 +52,21 @@ TEST_P(DataParallelFault, SurvivorsNameTheKilledRankOutOfBackward) { expect_surv
 TEST_P(DataParallelFault, SurvivorsNameRankZeroToo) { expect_survivors_to_name(0); }
 
 TEST_P(DataParallelFault, SurvivorsNameTheOnlyRankOfItsHostToo) { expect_survivors_to_name(2); }
+
+TEST_P(DataParallelFault, AllRanksNameTheOneThatGoesOnAfterABrokenPass) {
+  World world{.size = kRanks, .command = {bin("rank_ddp_steps"), GetParam(), "1000000", "20"}};
+  set_hosts(world);
+  auto ranks = start_all(world);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kBound_s);
+    EXPECT_FALSE(result.timed_out) << "rank " << rank;
+    EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ", signal " << result.signal << ": " << result.err;
+    EXPECT_THAT(result.err, ContainsRegex(text("backward of step ", rank == 0 ? 21 : 20,
+                                               ": rank 0, group 'world': a backward pass ended before all "
+                                               "gradients were reduced \\([1-9]+ of [0-9]+ buckets")))
+        << "rank " << rank;
+  }
+}
 
 INSTANTIATE_TEST_SUITE_P(Backends, DataParallelFault, testing::Values("gloo", "shm", "hierarchical"),
                          [](const auto& test) { return std::string(test.param); });

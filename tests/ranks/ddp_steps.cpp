@@ -1,7 +1,8 @@
 // Trains a small convolutional network with batch norm for some steps and prints what came out of it:
-//   rank_ddp_steps BACKEND [STEPS]
+//   rank_ddp_steps BACKEND [STEPS [BREAK]]
 // "rank R: weights XXXX": a digest of all parameters and buffers, the same on all ranks. Before that, "rank R
-// is under way" after a few steps of many. An error says whether it came out of backward.
+// is under way" after a few steps of many. An error says whether it came out of backward. In step BREAK an
+// exception ends backward on rank 0, after the first reductions have started; rank 0 goes on all the same.
 #include <ATen/ops/arange.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <string_view>
 
 #include "trireme/base/error.h"
@@ -31,12 +33,25 @@ std::uint64_t digest_of(const torch::nn::Module& module) {
   return digest;
 }
 
+/// Backward with an exception when the last gradient comes, which is not let out.
+void broken_backward(const at::Tensor& loss, const at::Tensor& last) {
+  const unsigned hook =
+      last.register_hook([](const at::Tensor&) { throw std::runtime_error("the test breaks this pass"); });
+  try {
+    loss.backward();
+  } catch (const std::runtime_error& error) {
+    std::printf("caught: %s\n", error.what());
+  }
+  last.remove_hook(hook);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   namespace nn = torch::nn;
-  if (argc != 2 && argc != 3) return trireme::kExitUsage;
-  const int num_steps = argc == 3 ? std::atoi(argv[2]) : 4;
+  if (argc < 2 || argc > 4) return trireme::kExitUsage;
+  const int num_steps = argc >= 3 ? std::atoi(argv[2]) : 4;
+  const int broken_step = argc == 4 ? std::atoi(argv[3]) : -1;
   const auto context = trireme::comm::Context::from_environment({.backend = argv[1], .timeout_s = 30});
   nn::Sequential model(nn::Conv2d(1, 4, 3), nn::BatchNorm2d(4), nn::Flatten(), nn::Linear(4 * 6 * 6, 10));
   trireme::DistributedDataParallel ddp(*context, model.ptr(),
@@ -46,6 +61,10 @@ int main(int argc, char** argv) try {
     const at::Tensor x = at::arange(4 * 64, at::kFloat).mul(0.7 + context->rank()).add(step).sin();
     const at::Tensor loss = model->forward(x.view({4, 1, 8, 8})).square().mean();
     try {
+      if (step == broken_step && context->is_main()) {
+        broken_backward(loss, model->parameters().front());
+        continue;
+      }
       loss.backward();
     } catch (const trireme::CommError& error) {
       throw trireme::CommError(trireme::text("backward of step ", step, ": ", error.what()));
