@@ -50,7 +50,10 @@ TEST_F(HostsFault, ACutCableIsAnErrorOnBothByTheDeadline) {
   hosts_.cut_cable();
   EXPECT_THAT(complaint(0),
               ContainsRegex("\\[[01]\\] error: [^\n]*all_reduce[^\n]*rank [23] [^\n]*was last heard of"));
-  EXPECT_THAT(complaint(1), ContainsRegex("\\[[23]\\] error: [^\n]*all_reduce[^\n]*the store of the job"));
+  EXPECT_THAT(
+      complaint(1),
+      ContainsRegex(
+          "\\[[23]\\] error: [^\n]*all_reduce[^\n]*the store that the launcher of the first host serves"));
 }
 
 }  // namespace

@@ -50,6 +50,10 @@ std::string choose_backend(const std::string& wanted, const std::vector<Arrival>
 
 Log log_of(const LaunchEnvironment& environment) { return Log(text("trireme[rank ", environment.rank, "]")); }
 
+std::string in_words(StoreHost host) {
+  return host == StoreHost::kLauncher ? "the launcher of the first host" : "rank 0";
+}
+
 c10::intrusive_ptr<c10d::Store> prefixed(const std::string& prefix, c10::intrusive_ptr<c10d::Store> store) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
 }
@@ -110,6 +114,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
     state->watcher = std::make_unique<Watcher>(WatcherOptions{.rank = environment.rank,
                                                               .arrivals = state->arrivals,
                                                               .connect = prefixed_stores,
+                                                              .store_host = in_words(environment.store_host),
                                                               .status = state->status,
                                                               .log = state->log});
   }

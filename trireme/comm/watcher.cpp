@@ -329,7 +329,8 @@ std::string Watcher::who_is_behind(const Group::State& group, const Operation& o
       behind.push_back(text(name_of_rank(world_rank), " ", state_of(world_rank, wait)));
   }
   if (behind.empty() && lost_s) {
-    behind.push_back(text("the store of the job has not answered for ", human_duration(now_s() - *lost_s)));
+    behind.push_back(text("the store that ", options_.store_host, " serves has not answered for ",
+                          human_duration(now_s() - *lost_s)));
   }
   return join(behind, "; ");
 }

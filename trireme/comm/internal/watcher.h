@@ -32,6 +32,7 @@ struct WatcherOptions {
   int rank = 0;
   std::vector<Arrival> arrivals;  ///< by world rank
   StoreSource connect;
+  std::string store_host = "this process";  ///< who serves the store, in words
   std::shared_ptr<telemetry::StatusPage> status;
   Log log;
   double period_s = 0.25;
