@@ -4,7 +4,6 @@
 #include <c10/util/Logging.h>
 #include <sys/socket.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -51,7 +50,7 @@ std::string talk_to_agent(const LaunchEnvironment& environment, double timeout_s
       c10d::TCPStoreOptions options;
       options.port = static_cast<std::uint16_t>(environment.master_port);
       options.waitWorkers = false;
-      options.timeout = std::chrono::milliseconds(std::llround(timeout_s * 1000) + 1);
+      options.timeout = whole_milliseconds(timeout_s);
       c10d::TCPStore store(environment.master_addr, options);
       promise.set_value(talk(store));
     } catch (...) {
@@ -60,7 +59,7 @@ std::string talk_to_agent(const LaunchEnvironment& environment, double timeout_s
   });
   pthread_setname_np(thread.native_handle(), "trireme-agent");
   // Its own time limit has the better message, where it has one.
-  if (said.wait_for(Seconds(timeout_s + 1)) != std::future_status::ready) {
+  if (said.wait_until(Deadline::after_s(timeout_s + 1).at()) != std::future_status::ready) {
     while (said.wait_for(Seconds(0.02)) != std::future_status::ready) {
       shut_down_connections(environment.master_port);
     }
@@ -93,7 +92,7 @@ void tell_through_agent(const LaunchEnvironment& environment, const wire::Endpoi
 
 wire::Endpoint learn_from_agent(const LaunchEnvironment& environment, double timeout_s) {
   quieten_c10d();
-  const auto timeout = std::chrono::milliseconds(std::llround(timeout_s * 1000) + 1);
+  const auto timeout = whole_milliseconds(timeout_s);
   const std::string told = talk_to_agent(environment, timeout_s, [&](c10d::Store& agent) {
     agent.wait({key_of(environment)}, timeout);
     return agent.get_to_str(key_of(environment));

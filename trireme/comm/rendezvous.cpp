@@ -1,7 +1,6 @@
 #include "trireme/comm/internal/rendezvous.h"
 
 #include <algorithm>
-#include <cmath>
 #include <thread>
 
 #include "trireme/base/clock.h"
@@ -176,7 +175,7 @@ std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environ
 }
 
 void leave_world(c10d::Store& store, int rank, double timeout_s) {
-  store.setTimeout(std::chrono::milliseconds(std::max<std::int64_t>(1, std::llround(timeout_s * 1000))));
+  store.setTimeout(whole_milliseconds(timeout_s));
   store.set(left_key(rank), "1");
 }
 

@@ -1,17 +1,10 @@
 #include "trireme/comm/internal/wire_store.h"
 
-#include <algorithm>
-#include <cmath>
-
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 
 namespace trireme::comm {
 namespace {
-
-std::chrono::milliseconds milliseconds(double seconds) {
-  constexpr double kMost_s = 1e9;
-  return std::chrono::milliseconds(std::llround(std::clamp(seconds, 0.001, kMost_s) * 1000));
-}
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
@@ -19,7 +12,7 @@ std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin
 }  // namespace
 
 WireStore::WireStore(const wire::StoreClientOptions& options)
-    : Store(milliseconds(options.timeout_s)), client_(options) {}
+    : Store(whole_milliseconds(options.timeout_s)), client_(options) {}
 
 c10::intrusive_ptr<c10d::Store> WireStore::clone() {
   auto copy = c10::make_intrusive<WireStore>(client_.options());

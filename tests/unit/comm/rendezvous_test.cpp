@@ -139,6 +139,7 @@ TEST(WireStore, IsAStoreAsBackendsKnowOne) {
   EXPECT_EQ(store->add("sum", 2) + store->add("sum", 3), 7);
   EXPECT_TRUE(store->check({"key", "sum"}));
   EXPECT_EQ(store->compareSet("key", "value", "other"), "other");
+  EXPECT_EQ(store->multiGet({"key", "sum"}).at(1), store->get("sum"));
   EXPECT_EQ(store->getNumKeys(), 2);
   EXPECT_TRUE(store->deleteKey("key"));
   store->setTimeout(std::chrono::milliseconds(100));
