@@ -34,14 +34,18 @@ class TaggedGloo : public c10d::ProcessGroupGloo {
   void set_tag(std::uint32_t tag) { collectiveCounter_ = tag; }
 
   /// Gloo has no abort, but a wait that times out breaks all connections of the group, and with them what is
-  /// under way: one receive that nobody sends to does it.
+  /// under way: one receive that nobody sends to does it. Where the connection is broken already, because
+  /// that rank has left, the receive ends at once and breaks no other: hence one from every rank.
   void break_connections() {
     const NoPipeSignal guard;
     std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
-    try {
-      recv(nothing, (getRank() + 1) % getSize(), kTagOfNobody)->wait(std::chrono::milliseconds(1));
-    } catch (const std::exception&) {
-      // Broken now, or before.
+    for (int rank = 0; rank < getSize(); ++rank) {
+      if (rank == getRank()) continue;
+      try {
+        recv(nothing, rank, kTagOfNobody)->wait(std::chrono::milliseconds(1));
+      } catch (const std::exception&) {
+        // Broken now, or before.
+      }
     }
   }
 
