@@ -101,7 +101,9 @@ void move_all(const Socket& socket, Bytes left, short event, const Deadline& dea
       }
     } else if (errno != EINTR) {
       const int error = errno;
-      throw CommError(text("the connection to ", socket.peer().text(), " is lost: ", std::strerror(error)));
+      const Endpoint peer = socket.peer();  // nobody, where the other side has cut it off
+      const std::string whose = peer.port != 0 ? " to " + peer.text() : std::string();
+      throw CommError(text("the connection", whose, " is lost: ", std::strerror(error)));
     }
   }
 }

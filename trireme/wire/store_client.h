@@ -3,6 +3,7 @@
 // server: one that is frozen, cut off or gone costs no more than that. After a failed call the next one
 // connects anew. Thread-safe: calls take turns, and waiting for one's turn counts.
 
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -63,12 +64,16 @@ class StoreClient {
   void disconnect();
 
  private:
+  class Turn;
+
   store::Reply call(const store::Request& request, double timeout_s, double reply_takes_s = 0);
   store::Reply exchange(const std::string& message, const Deadline& deadline);
   Socket introduce(Socket socket, const Deadline& deadline) const;
 
   const StoreClientOptions options_;
-  std::timed_mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable turn_over_;
+  bool in_turn_ = false;  ///< somebody's call is under way, who alone touches the socket
   std::optional<Socket> socket_;
 };
 
