@@ -21,7 +21,7 @@ struct KnownProgram {
 
 inline std::vector<KnownProgram> known_programs() {
   std::vector<KnownProgram> known;
-  std::istringstream file(read_file(checkout("tests/golden/schedules.txt")));
+  std::istringstream file(read_file(test::checkout("tests/golden/schedules.txt")));
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with('#')) continue;
     if (!line.starts_with("== ")) {

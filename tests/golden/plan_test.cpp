@@ -17,7 +17,7 @@
 namespace trireme::plan {
 namespace {
 
-const std::string kFolder = checkout("tests/golden/");
+const std::string kFolder = test::checkout("tests/golden/");
 
 struct Answer {
   std::string profile;

@@ -27,7 +27,7 @@ struct Table5Row {
 
 std::vector<Table5Row> table5() {
   std::vector<Table5Row> rows;
-  std::istringstream file(read_file(checkout("tests/golden/zero_bubble_table5.csv")));
+  std::istringstream file(read_file(test::checkout("tests/golden/zero_bubble_table5.csv")));
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with('#') || line.starts_with("model")) continue;
     const std::vector<std::string> cells = split(line, ',');

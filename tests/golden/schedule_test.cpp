@@ -10,7 +10,7 @@
 namespace trireme::schedule {
 namespace {
 
-const std::string kDataParallel4 = checkout("tests/golden/schedule_data_parallel_4.csv");
+const std::string kDataParallel4 = test::checkout("tests/golden/schedule_data_parallel_4.csv");
 
 TEST(ScheduleGolden, DataParallelOverFourMicrobatchesIsAsWritten) {
   EXPECT_EQ(to_csv(data_parallel(4)), read_file(kDataParallel4));

@@ -11,7 +11,7 @@ namespace {
 
 /// Files, and the pixels that Pillow finds in them: tests/parity/image_reference.py.
 checkpoint::TensorMap reference() {
-  const std::filesystem::path folder = checkout("tests/parity/data");
+  const std::filesystem::path folder = test::checkout("tests/parity/data");
   return checkpoint::load_safetensors(folder / "image_pillow.safetensors").tensors;
 }
 

@@ -16,7 +16,7 @@ namespace {
 /// Loads PyTorch's parameters into our model by name and compares logits, loss and every gradient.
 void compare(const ModelOptions& options) {
   const checkpoint::TensorMap reference =
-      checkpoint::load_safetensors(std::filesystem::path(checkout("tests/parity/data")) /
+      checkpoint::load_safetensors(std::filesystem::path(test::checkout("tests/parity/data")) /
                                    ("model_" + options.name + ".safetensors"))
           .tensors;
   const auto model = make_model(options, {1, 12, 12}, 10, 1);
@@ -55,7 +55,7 @@ at::Tensor wave(const std::string& name, const at::Tensor& parameter) {
 void compare_large(const ModelOptions& options, const std::vector<std::int64_t>& input_shape,
                    std::int64_t num_classes) {
   const checkpoint::TensorMap reference =
-      checkpoint::load_safetensors(std::filesystem::path(checkout("tests/parity/data")) /
+      checkpoint::load_safetensors(std::filesystem::path(test::checkout("tests/parity/data")) /
                                    ("model_" + options.name + ".safetensors"))
           .tensors;
   const auto model = make_model(options, input_shape, num_classes, 1);

@@ -24,7 +24,7 @@ constexpr std::int64_t kSteps = 20;
 const std::vector<std::string> kNames = {"weight", "bias", "late"};
 
 SafetensorsFile reference(const std::string& name) {
-  return checkpoint::load_safetensors(std::filesystem::path(checkout("tests/parity/data")) /
+  return checkpoint::load_safetensors(std::filesystem::path(test::checkout("tests/parity/data")) /
                                       ("optim_" + name + ".safetensors"));
 }
 

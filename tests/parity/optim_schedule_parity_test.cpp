@@ -43,7 +43,7 @@ const std::vector<ScheduleCase> kCases = {
 
 const checkpoint::TensorMap& reference() {
   static const auto kFile =
-      checkpoint::load_safetensors(checkout("tests/parity/data/optim_schedules.safetensors"));
+      checkpoint::load_safetensors(test::checkout("tests/parity/data/optim_schedules.safetensors"));
   return kFile.tensors;
 }
 

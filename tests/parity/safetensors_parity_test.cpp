@@ -16,7 +16,7 @@
 namespace trireme::checkpoint {
 namespace {
 
-const std::filesystem::path kFolder = checkout("tests/parity");
+const std::filesystem::path kFolder = test::checkout("tests/parity");
 const std::map<std::string, std::string> kMetadata = {{"made by", "safetensors"},
                                                       {"quote", "a \"b\" \\ \n \u00e4"}};
 

@@ -23,7 +23,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-const std::filesystem::path kFolder = checkout("tests/parity");
+const std::filesystem::path kFolder = test::checkout("tests/parity");
 const std::string kScript = (kFolder / "safetensors_weights_reference.py").string();
 
 /// The state of the model in safetensors_weights_reference.py.
