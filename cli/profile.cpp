@@ -12,6 +12,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/data/dataset.h"
+#include "trireme/objective/objective.h"
 #include "trireme/train/layer_profile.h"
 #include "trireme/train/pipeline_plan.h"
 
@@ -69,7 +70,8 @@ int run_profile(const ProfileArguments& arguments) {
   at::set_num_threads(static_cast<int>(std::max<std::int64_t>(config.comm.torch_threads, 1)));
   const auto seed = static_cast<std::uint64_t>(config.run.seed);
   const data::DataSource data = data::open_data(config.data, seed);
-  const auto model = model::make_model(config.model, data.input_shape, data.num_classes, seed);
+  const auto objective = objective::make_objective(config.objective, {.data = data});
+  const auto model = model::make_model(config.model, data.input_shape, objective->num_outputs(data), seed);
   const std::int64_t samples = samples_of(arguments, config);
   const std::vector<plan::Layer> layers = train::profile_layers(
       train::layers_for(config, *model), input_of(data, samples), static_cast<int>(arguments.repeats));

@@ -94,8 +94,11 @@ Json json_of(const ListedRun& listed) {
   row["model"] = run.setting("model.name");
   row["data"] = run.setting("data.name");
   row["steps"] = run.steps;
-  for (const char* name : {"world_size", "train_loss", "test_loss", "test_accuracy", "validation_loss",
-                           "validation_accuracy", "samples_per_s", "wall_s", "peak_rss_bytes"}) {
+  std::vector<std::string> names = {"world_size",    "train_loss",      "test_loss",
+                                    "test_accuracy", "validation_loss", "validation_accuracy"};
+  names.insert(names.end(), run.measures.begin(), run.measures.end());
+  names.insert(names.end(), {"samples_per_s", "wall_s", "peak_rss_bytes"});
+  for (const std::string& name : names) {
     if (const auto value = run.result(name)) row[name] = *value;
   }
   if (!run.result_text("weights_xxh3").empty()) row["weights_xxh3"] = run.result_text("weights_xxh3");

@@ -47,29 +47,6 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
 
 std::shared_ptr<const Dataset> Dataset::in_epoch(std::uint64_t /*epoch*/) const { return nullptr; }
 
-void check_targets(const Example& batch, std::span<const std::int64_t> indices, std::int64_t num_classes) {
-  if (indices.empty()) return;
-  const auto samples = static_cast<std::int64_t>(indices.size());
-  const std::string who = text("the batch that begins with sample ", indices[0], " of the data set has ");
-  if (batch.target.dim() < 1 || batch.target.size(0) != samples || batch.target.numel() == 0) {
-    throw DataError(text(who, batch.target.dim() < 1 ? 1 : batch.target.size(0), " targets for its ", samples,
-                         " samples: they are ", batch.target.scalar_type(), " of shape ",
-                         batch.target.sizes(), "; expected a first dim of ", samples));
-  }
-  if (batch.target.scalar_type() != at::kLong) {
-    throw DataError(text(who, "targets that are ", batch.target.scalar_type(), " of shape ",
-                         batch.target.sizes(), "; expected classes, which are Long"));
-  }
-  const at::Tensor targets = batch.target.contiguous();
-  const std::span values(targets.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(targets.numel()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (values[i] >= 0 && values[i] < num_classes) continue;
-    throw DataError(text("sample ", indices[i / (values.size() / indices.size())],
-                         " of the data set is of class ", values[i], ", and the model knows 0 to ",
-                         num_classes - 1));
-  }
-}
-
 void check_finite(const Example& batch, std::span<const std::int64_t> indices) {
   if (indices.empty() || batch.input.scalar_type() != at::kFloat) return;
   const at::Tensor input = batch.input.contiguous();

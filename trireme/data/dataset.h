@@ -17,7 +17,8 @@ namespace trireme::data {
 /// One sample, or with a leading batch dim a batch of them.
 struct Example {
   at::Tensor input;   ///< image: f32 (channels, height, width); text: i64 (block)
-  at::Tensor target;  ///< class: i64, no dims; text: i64 (block), the token after each
+  at::Tensor target;  ///< what the objective takes: a class, i64, no dims; text: i64 (block), the token
+                      ///< after each; numbers: f32
 };
 
 class Dataset {
@@ -33,11 +34,6 @@ class Dataset {
   virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;
 };
 
-/// Throws DataError, naming the sample, when the targets of the batch of these samples are no classes (i64),
-/// not one row for each sample, or outside [0, num_classes): kernels only say so after the fact, or not at
-/// all.
-void check_targets(const Example& batch, std::span<const std::int64_t> indices, std::int64_t num_classes);
-
 /// Throws DataError, naming the sample, when a number of its input is infinite or not a number: one such
 /// sample ends the training of the whole model.
 void check_finite(const Example& batch, std::span<const std::int64_t> indices);
@@ -48,8 +44,8 @@ struct DataSource {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
   std::vector<std::int64_t> input_shape;  ///< of one sample, without the batch dim
-  std::int64_t num_classes = 0;           ///< text: size of the vocabulary
-  std::int64_t targets_per_sample = 1;    ///< text: one per token
+  std::int64_t num_classes = 0;           ///< text: size of the vocabulary; 0: targets are no classes
+  std::int64_t targets_per_sample = 1;    ///< classes; text: one per token
   std::string held_out = "test";          ///< what metrics call the second split: "test_accuracy"
 };
 

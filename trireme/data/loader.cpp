@@ -111,7 +111,7 @@ struct Loader::State {
       const std::span indices(first + mine.begin + part.begin, static_cast<std::size_t>(part.size()));
       result.microbatches.push_back(samples.get_batch(indices));
       check_finite(result.microbatches.back(), indices);
-      if (options.num_classes > 0) check_targets(result.microbatches.back(), indices, options.num_classes);
+      if (options.check_targets) options.check_targets(result.microbatches.back(), indices);
     }
     return result;
   }

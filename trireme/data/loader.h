@@ -8,7 +8,9 @@
 // One consuming thread.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "trireme/data/dataset.h"
@@ -35,7 +37,8 @@ struct LoaderOptions {
   double timeout_s = 300;  ///< longest wait of next()
   std::uint64_t seed = 0;
   Sampler::Order order = Sampler::Order::kShuffled;
-  std::int64_t num_classes = 0;       ///< targets outside are a DataError; 0: anything goes
+  /// Throws DataError when the targets of a batch of these samples are none. Called by worker threads.
+  std::function<void(const Example&, std::span<const std::int64_t>)> check_targets = nullptr;
   telemetry::Trace* trace = nullptr;  ///< where each batch that a worker reads is a span; outlives the loader
 };
 

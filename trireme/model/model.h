@@ -22,6 +22,10 @@ class Model : public torch::nn::Module {
   /// Gives every parameter its first value, which depends on (seed, name) only. Default: as PyTorch's Linear
   /// and Conv layers (initialise.h). Throws InvalidArgument: a parameter that is no weight or bias of those.
   virtual void initialise(std::uint64_t seed);
+  /// The model's own loss (objective.name = "model"): the sum over the samples of a batch, without dims.
+  /// `output` is that of forward. In a pipeline it is called where the last stage is, and parameters of other
+  /// stages have no values there. Default: throws InvalidArgument, as the model has none.
+  virtual at::Tensor loss(const at::Tensor& output, const at::Tensor& target);
   /// The model as a chain of layers, for a pipeline: forward is theirs, one after the other. They use the
   /// model, which has to outlive them. Empty: it cannot be cut.
   virtual std::vector<Layer> layers() { return {}; }

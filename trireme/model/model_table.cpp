@@ -90,6 +90,12 @@ Layer whole(Model& model) {
 
 void Model::initialise(std::uint64_t seed) { model::initialise(*this, seed); }
 
+at::Tensor Model::loss(const at::Tensor& /*output*/, const at::Tensor& /*target*/) {
+  throw InvalidArgument(text("the model of type ", name(),
+                             " has no loss of its own, which objective.name = \"model\" asks for; override "
+                             "Model::loss, or choose another objective"));
+}
+
 std::shared_ptr<Model> make_model(const ModelOptions& options, const std::vector<std::int64_t>& input_shape,
                                   std::int64_t num_classes, std::uint64_t seed) {
   require(num_classes >= 1, "a model needs at least one class, not ", num_classes);

@@ -45,7 +45,7 @@ std::string joined(const std::vector<std::string>& parts, std::size_t columns) {
 std::string measures_of(const Record& record) {
   std::string result;
   for (const auto& [name, value] : record.fields) {
-    if (!name.ends_with("_accuracy") && !name.ends_with("_loss")) continue;
+    if (name == "step" || name == "samples" || name == "time_s") continue;
     std::string words = name;
     std::replace(words.begin(), words.end(), '_', ' ');
     result += text("  ", words, " ", format("%.4f", std::get<double>(value)));

@@ -1,6 +1,7 @@
 #include "trireme/telemetry/report.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -18,8 +19,18 @@ std::string spaced(std::string name) {
   return name;
 }
 
+/// "test_accuracy", "test_loss": what evaluations have found, the loss last.
+std::vector<std::string> measures_of(const RunData& run) {
+  if (!run.measures.empty()) return run.measures;
+  const std::string held_out = run.result("validation_loss") ? "validation" : "test";
+  return {held_out + "_accuracy", held_out + "_loss"};
+}
+
 /// "test" or "validation": what the names of the run's held-out measures begin with.
-std::string held_out_of(const RunData& run) { return run.result("validation_loss") ? "validation" : "test"; }
+std::string held_out_of(const RunData& run) {
+  const std::string loss = measures_of(run).back();
+  return loss.substr(0, loss.size() - std::string_view("_loss").size());
+}
 
 std::string in_words(const std::string& name, double value) {
   if (name == "wall_s") return human_duration(value);
@@ -52,11 +63,10 @@ std::string card(const std::string& title, const Facts& rows) {
 }
 
 std::string tiles(const RunData& run) {
-  const std::string held_out = held_out_of(run);
+  std::vector<std::string> names = measures_of(run);
+  names.insert(names.end(), {"train_loss", "samples_per_s", "wall_s", "peak_rss_bytes"});
   std::string out;
-  for (const std::string& name :
-       {held_out + "_accuracy", held_out + "_loss", std::string("train_loss"), std::string("samples_per_s"),
-        std::string("wall_s"), std::string("peak_rss_bytes")}) {
+  for (const std::string& name : names) {
     if (const auto value = run.result(name)) {
       out += text("<div class=\"tile\"><b>", in_words(name, *value), "</b>", title_of(name), "</div>\n");
     }
@@ -82,11 +92,14 @@ Chart loss_chart(const RunData& run) {
   return chart;
 }
 
-Chart accuracy_chart(const RunData& run) {
-  const std::string held_out = held_out_of(run), name = spaced(held_out) + " accuracy";
-  return {.title = held_out == "test" ? "Test accuracy" : "Validation accuracy",
+/// Of "test_accuracy".
+Chart metric_chart(const RunData& run, const std::string& measure) {
+  const std::string name = spaced(measure);
+  std::string title = name;
+  title.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(title.front())));
+  return {.title = title,
           .unit = "",
-          .series = {{name, run.curve(held_out + "_accuracy"), 1, LineStyle::kDots}},
+          .series = {{name, run.curve(measure), 1, LineStyle::kDots}},
           .scale = ChartScale::kFitted};
 }
 
@@ -109,7 +122,10 @@ Chart time_chart(const RunData& run) {
 }
 
 std::string charts(const RunData& run) {
-  std::string out = figure_of(loss_chart(run)) + figure_of(accuracy_chart(run));
+  std::string out = figure_of(loss_chart(run));
+  std::vector<std::string> metrics = measures_of(run);
+  metrics.pop_back();
+  for (const std::string& metric : metrics) out += figure_of(metric_chart(run, metric));
   out += figure_of({.title = "Throughput",
                     .unit = "samples/s, all ranks",
                     .series = with_mean("samples/s", run.curve("samples_per_s")),

@@ -64,10 +64,14 @@ void add_line(const Json& line, RunData& run) {
   const auto step = line.find("step");
   if (step == line.end() || !step->is_number()) return;
   run.steps = std::max(run.steps, static_cast<std::int64_t>(step->get<double>()));
+  const bool evaluates = line.value("event", "") == "eval";
   for (const auto& [name, value] : line.items()) {
     // A loss that was not finite was written as null.
     if (name != "step" && value.is_number()) {
       run.curves[name].push_back({step->get<double>(), value.get<double>()});
+      const bool measured = evaluates && name != "samples" && name != "time_s";
+      if (measured && std::find(run.measures.begin(), run.measures.end(), name) == run.measures.end())
+        run.measures.push_back(name);
     }
   }
 }

@@ -24,7 +24,8 @@ struct RunData {
   std::int64_t changed_unix_s = 0;    ///< when the run ended or was last heard of
   std::vector<std::pair<std::string, std::string>> config;  ///< "optimizer.lr", "0.05"; as in the file
   std::map<std::string, Curve> curves;                      ///< by the names of the fields: "loss"
-  Record summary;                                           ///< no fields when the run is unfinished
+  std::vector<std::string> measures;  ///< names of what evaluations have found: "test_accuracy", "test_loss"
+  Record summary;                     ///< no fields when the run is unfinished
 
   /// The value of a key of config.toml; empty when it is not there.
   std::string setting(std::string_view key) const;

@@ -19,8 +19,6 @@ void add_new(std::vector<std::string>& names, const std::string& name) {
 
 /// Names of the numbers that the runs ended with; of unfinished runs those that a summary would have held.
 std::vector<std::string> outcome_names(std::span<const RunData> runs) {
-  static constexpr const char* kKnownToo[] = {"test_accuracy", "test_loss", "validation_accuracy",
-                                              "validation_loss", "samples_per_s"};
   std::vector<std::string> names = {"steps"};
   for (const RunData& run : runs) {
     for (const auto& [name, value] : run.summary.fields) {
@@ -28,9 +26,8 @@ std::vector<std::string> outcome_names(std::span<const RunData> runs) {
     }
   }
   for (const RunData& run : runs) {
-    for (const char* name : kKnownToo) {
-      if (run.result(name)) add_new(names, name);
-    }
+    for (const std::string& name : run.measures) add_new(names, name);
+    if (run.result("samples_per_s")) add_new(names, "samples_per_s");
   }
   return names;
 }

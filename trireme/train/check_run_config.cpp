@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 #include <memory>
 
@@ -47,33 +48,58 @@ void check_keys(const RunConfig& config) {
   for (const ConfigKey& key : config_key_table()) check_allowed(key, key.get(config));
 }
 
-/// One row of logits for every target of a sample, one column for every class.
-void try_model(model::Model& model, const data::DataSource& data) {
+/// Model, loss and metrics on one sample, which leaves no trace in the model.
+void try_model(model::Model& model, const data::DataSource& data, const objective::Objective& objective) {
   const at::NoGradGuard no_grad;
   const model::EvaluationMode mode(model);
   const model::Untouched untouched(model);
   const std::int64_t first = 0;
-  const at::Tensor logits = model.forward(data.train->get_batch({&first, 1}).input);
-  const std::int64_t rows = logits.dim() < 2 ? 0 : logits.numel() / logits.size(-1);
-  require(rows == data.targets_per_sample && logits.size(-1) == data.num_classes, "a sample has ",
-          data.targets_per_sample, " targets of ", data.num_classes,
-          " classes, and the model makes of it a tensor of shape ", logits.sizes());
+  const data::Example batch = data.train->get_batch({&first, 1});
+  const at::Tensor output = model.forward(batch.input);
+  objective.check_output(output, batch.target);
+  const at::Tensor loss = objective.loss(output, batch.target);
+  require(loss.dim() == 0 && loss.is_floating_point(), "the loss of a batch is ", loss.scalar_type(),
+          " of shape ", loss.sizes(), "; expected one floating-point number, without dims");
+  for (const objective::Metric& metric : objective.metrics()) metric.measure(output, batch.target);
 }
 
+/// What a model is tried with.
+struct Trial {
+  const RunConfig& config;
+  const data::DataSource& data;
+  const ObjectivePtr& own;  ///< null: the configuration's
+};
+
 /// The model that `make` returns, when it can take the data; `what` names it where it cannot.
-std::shared_ptr<model::Model> tried(const std::string& what, const data::DataSource& data,
+std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
                                     const std::function<std::shared_ptr<model::Model>()>& make) {
-  const std::string both = text(what, " cannot take data.name = \"", data.name, "\": ");
+  const std::string both = text(what, " cannot take data.name = \"", trial.data.name, "\": ");
   try {
     std::shared_ptr<model::Model> model = make();
     parallel::refuse_sparse_embeddings(*model, "");
-    try_model(*model, data);
+    try_model(*model, trial.data,
+              *objective_for(trial.config, trial.own, {.data = trial.data, .model = model.get()}));
     return model;
   } catch (const InvalidArgument& reason) {
     throw InvalidArgument(both + reason.what());
   } catch (const c10::Error& reason) {
     throw InvalidArgument(both + reason.what_without_backtrace());
   }
+}
+
+/// A stream of micro-batches does not know what is still to come of a step.
+void check_objective(const RunConfig& config, const objective::Objective& objective) {
+  require(!objective.counts_by_value() || !is_asynchronous(config), "parallel.schedule = \"",
+          config.parallel.schedule,
+          "\" weighs each micro-batch when it begins, and this objective divides by what all targets of a "
+          "step amount to (objective.ignored_classes, objective.class_weights); choose a schedule that "
+          "updates at the end of a step");
+  std::vector<std::string> known = {"none", "loss"};
+  for (const objective::Metric& metric : objective.metrics()) known.push_back(metric.name);
+  const std::string& best = config.checkpoint.best;
+  require(std::find(known.begin(), known.end(), best) != known.end(), "checkpoint.best = \"", best,
+          "\" is not measured", suggest(best, known),
+          "; name it in objective.metrics, or choose one that is measured");
 }
 
 /// Traces and timelines.
@@ -95,19 +121,27 @@ void check_plan(const RunConfig& config, int world_size) {
   if (scales_loss(config.train.precision)) const optim::LossScaler sound(config.scaler);
 }
 
-std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data) {
-  std::shared_ptr<model::Model> model = tried(text("model.name = \"", config.model.name, "\""), data, [&] {
-    return model::make_model(config.model, data.input_shape, data.num_classes,
+ObjectivePtr objective_for(const RunConfig& config, const ObjectivePtr& own, const objective::Task& task) {
+  return own ? own : objective::make_objective(config.objective, task);
+}
+
+std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data,
+                                                 const ObjectivePtr& own) {
+  const std::int64_t num_outputs = objective_for(config, own, {.data = data})->num_outputs(data);
+  const auto make = [&] {
+    return model::make_model(config.model, data.input_shape, num_outputs,
                              static_cast<std::uint64_t>(config.run.seed));
-  });
+  };
+  std::shared_ptr<model::Model> model =
+      tried(text("model.name = \"", config.model.name, "\""), {config, data, own}, make);
   check_layers(config, *model);
   return model;
 }
 
-std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own, const RunConfig& config,
-                                            const data::DataSource& data) {
-  std::shared_ptr<model::Model> model =
-      tried(text("the model of type ", own->name()), data, [&] { return std::move(own); });
+std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> model, const RunConfig& config,
+                                            const data::DataSource& data, const ObjectivePtr& own) {
+  const std::string what = text("the model of type ", model->name());
+  model = tried(what, {config, data, own}, [&] { return std::move(model); });
   check_layers(config, *model);
   return model;
 }
@@ -117,9 +151,12 @@ std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config,
   return optim::make_learning_rate(config.learning_rate, lr, total_steps);
 }
 
-void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data) {
+void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data,
+                      const ObjectivePtr& own) {
   check_plan(config, world_size);
-  check_data(data);
+  const ObjectivePtr objective = objective_for(config, own, {.data = data});
+  check_data(data, *objective);
+  check_objective(config, *objective);
   check_sizes(config, world_size, data);
 }
 

@@ -44,6 +44,7 @@ std::vector<ConfigKey> make_table() {
   using Run = RunOptions;
   using Data = data::DataOptions;
   using Model = model::ModelOptions;
+  using Objective = objective::ObjectiveOptions;
   using Train = TrainOptions;
   using Opt = optim::OptimizerOptions;
   using Scaler = optim::LossScalerOptions;
@@ -95,6 +96,21 @@ std::vector<ConfigKey> make_table() {
           "gpt: numbers per token between blocks; a multiple of the heads", one_up),
       key("model.weights", &C::model, &Model::weights,
           "file of the first weights (safetensors, or Python's torch.save of a dict); empty: from run.seed"),
+      key("objective.name", &C::objective, &Objective::name, "what is learnt: the loss",
+          {.names = objective::objective_names}),
+      key("objective.metrics", &C::objective, &Objective::metrics,
+          "what evaluations measure besides the loss; empty: the one that the objective names",
+          {.names = objective::metric_names}),
+      key("objective.top_k", &C::objective, &Objective::top_k,
+          "metric top_k: right when among so many guesses", one_up),
+      key("objective.label_smoothing", &C::objective, &Objective::label_smoothing,
+          "cross_entropy: share of each target that is spread over all classes", fraction),
+      key("objective.ignored_classes", &C::objective, &Objective::ignored_classes,
+          "cross_entropy: targets that do not count (padding); they may lie outside the classes"),
+      key("objective.class_weights", &C::objective, &Objective::class_weights,
+          "cross_entropy: how much a target of each class counts; empty: all alike", zero_up),
+      key("objective.positive_weight", &C::objective, &Objective::positive_weight,
+          "binary_cross_entropy: how much a target of 1 counts, beside one of 0", {.above = 0}),
       key("train.epochs", &C::train, &Train::epochs, "passes over the training data", count),
       key("train.max_steps", &C::train, &Train::max_steps,
           "ends the run earlier, after so many steps; 0: does not", zero_up),
@@ -191,11 +207,7 @@ std::vector<ConfigKey> make_table() {
           "steps between checkpoints; 0: none", zero_up),
       key("checkpoint.keep", &C::checkpoint, &CheckpointOptions::keep, "newest checkpoints that stay", count),
       key("checkpoint.best", &C::checkpoint, &CheckpointOptions::best,
-          "the state behind the best evaluation is kept too: measured by what",
-          {.names =
-               [] {
-                 return std::vector<std::string>{"none", "loss", "accuracy"};
-               }}),
+          "the state behind the best evaluation is kept too: by \"loss\", or by a metric that is measured"),
       key("checkpoint.asynchronous", &C::checkpoint, &CheckpointOptions::asynchronous,
           "checkpoints are written while training goes on; false: it waits for the disk"),
       key("parallel.data", &C::parallel, &ParallelOptions::data,
@@ -269,14 +281,10 @@ struct TomlText {
     const bool whole = result.find_first_not_of("-0123456789") == std::string::npos;
     return whole ? result + ".0" : result;
   }
-  std::string operator()(const std::vector<std::int64_t>& values) const {
+  template <class Element>
+  std::string operator()(const std::vector<Element>& values) const {
     std::vector<std::string> words;
-    for (const std::int64_t value : values) words.push_back(std::to_string(value));
-    return text("[", join(words), "]");
-  }
-  std::string operator()(const std::vector<std::string>& values) const {
-    std::vector<std::string> words;
-    for (const std::string& value : values) words.push_back(quoted(value));
+    for (const Element& value : values) words.push_back((*this)(value));
     return text("[", join(words), "]");
   }
 };
@@ -333,8 +341,9 @@ std::string Allowed::describe() const {
 }
 
 std::string type_name(const ConfigValue& value) {
-  static constexpr const char* kNames[] = {"whole number",          "number",       "true or false", "text",
-                                           "list of whole numbers", "list of texts"};
+  static constexpr const char* kNames[] = {
+      "whole number",          "number",          "true or false", "text",
+      "list of whole numbers", "list of numbers", "list of texts"};
   return kNames[value.index()];
 }
 

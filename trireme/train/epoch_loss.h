@@ -1,6 +1,6 @@
 #pragma once
-// Mean loss over the samples of the epoch under way; at the end of a run this is the run's training loss. A
-// value.
+// Mean loss over the epoch under way, each step with what its loss was divided by; at the end of a run this
+// is the run's training loss. A value.
 
 #include <cstdint>
 
@@ -8,16 +8,16 @@ namespace trireme::train {
 
 struct EpochLoss {
   std::int64_t epoch = 0;
-  std::int64_t samples = 0;
+  double count = 0;
   double sum = 0;
 
-  /// Adds a step's mean loss over its samples; starts over when the epoch is a new one.
-  void add(std::int64_t step_epoch, double loss, std::int64_t step_samples) {
+  /// Adds a step's mean loss; starts over when the epoch is a new one.
+  void add(std::int64_t step_epoch, double loss, double step_count) {
     if (step_epoch != epoch) *this = {.epoch = step_epoch};
-    sum += loss * static_cast<double>(step_samples);
-    samples += step_samples;
+    sum += loss * step_count;
+    count += step_count;
   }
-  double mean() const { return samples > 0 ? sum / static_cast<double>(samples) : 0; }
+  double mean() const { return count > 0 ? sum / count : 0; }
 };
 
 }  // namespace trireme::train

@@ -1,16 +1,14 @@
 #include "trireme/train/evaluate.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/argmax.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/text.h"
 
 namespace trireme::train {
 namespace {
@@ -23,34 +21,65 @@ data::Example batch_of(const data::Dataset& dataset, const std::vector<std::int6
   return dataset.get_batch(indices);
 }
 
-}  // namespace
-
-Evaluation evaluate(const Predict& predict, const data::Dataset& dataset, data::Slice part,
-                    comm::Context& context) {
-  const at::NoGradGuard no_grad;
-  at::Tensor sums = at::zeros({4}, at::kDouble);  // samples, targets, correct, loss: exact up to 2^53
-  auto* sum = sums.data_ptr<double>();
-  for (std::int64_t begin = part.begin; begin < part.end; begin += kEvaluationBatch) {
-    std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(kEvaluationBatch, part.end - begin)));
+/// Samples, loss and its count, then of each metric its sum and count: whole numbers are exact up to 2^53.
+at::Tensor sums_of(const Predict& predict, const EvaluatedPart& samples,
+                   const objective::Objective& objective, comm::Context& context) {
+  at::Tensor sums = at::zeros({3 + 2 * static_cast<std::int64_t>(objective.metrics().size())}, at::kDouble);
+  for (std::int64_t begin = samples.part.begin; begin < samples.part.end; begin += kEvaluationBatch) {
+    std::vector<std::int64_t> indices(
+        static_cast<std::size_t>(std::min(kEvaluationBatch, samples.part.end - begin)));
     std::iota(indices.begin(), indices.end(), begin);
-    const data::Example batch = batch_of(dataset, indices, context);
+    const data::Example batch = batch_of(samples.dataset, indices, context);
+    objective.check_batch(batch, indices);
     const at::Tensor output = predict(batch.input);
     if (!output.defined()) continue;
-    const at::Tensor logits = output.to(at::kFloat).flatten(0, -2);
-    data::check_targets(batch, indices, logits.size(1));
-    const at::Tensor targets = batch.target.flatten();
-    sum[0] += static_cast<double>(indices.size());
-    sum[1] += static_cast<double>(targets.numel());
-    sum[2] += static_cast<double>(logits.argmax(1).eq(targets).sum().item<std::int64_t>());
-    sum[3] += at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).item<double>();
+    auto* sum = sums.data_ptr<double>();
+    *sum++ += static_cast<double>(indices.size());
+    *sum++ += objective.loss(output, batch.target).item<double>();
+    *sum++ += objective.count(batch.target);
+    for (const objective::Metric& metric : objective.metrics()) {
+      const objective::Sum measured = metric.measure(output, batch.target);
+      *sum++ += measured.value;
+      *sum++ += measured.count;
+    }
   }
+  return sums;
+}
+
+}  // namespace
+
+MetricValue Evaluation::metric(const std::string& name) const {
+  if (name == "loss") return {.name = name, .value = loss, .better = objective::Better::kLower};
+  std::vector<std::string> known = {"loss"};
+  for (const MetricValue& each : metrics) {
+    if (each.name == name) return each;
+    known.push_back(each.name);
+  }
+  throw InvalidArgument(text("an evaluation has no metric '", name, "'", suggest(name, known)));
+}
+
+Evaluation evaluate(const Predict& predict, const EvaluatedPart& samples,
+                    const objective::Objective& objective, comm::Context& context) {
+  const at::NoGradGuard no_grad;
+  at::Tensor sums = sums_of(predict, samples, objective, context);
   context.world().all_reduce(sums);
-  const Evaluation result{.samples = static_cast<std::int64_t>(sum[0]),
-                          .targets = static_cast<std::int64_t>(sum[1]),
-                          .correct = static_cast<std::int64_t>(sum[2]),
-                          .loss = sum[3] / sum[1]};
-  if (result.samples != dataset.size()) {
-    throw InternalError(text("evaluation counted ", result.samples, " of ", dataset.size(), " samples"));
+  const auto* sum = sums.const_data_ptr<double>();
+  const auto counted = static_cast<std::int64_t>(sum[0]);
+  if (counted != samples.dataset.size())
+    throw InternalError(text("evaluation counted ", counted, " of ", samples.dataset.size(), " samples"));
+  if (!(sum[2] > 0))
+    throw DataError(
+        "none of the targets that are evaluated on counts; see objective.ignored_classes and "
+        "objective.class_weights");
+  Evaluation result{.samples = counted, .loss = sum[1] / sum[2], .metrics = {}};
+  const auto* next = sum + 3;
+  for (const objective::Metric& metric : objective.metrics()) {
+    const double mean = next[0] / next[1];
+    result.metrics.push_back({.name = metric.name,
+                              .value = metric.finish ? metric.finish(mean) : mean,
+                              .count = next[1],
+                              .better = metric.better});
+    next += 2;
   }
   return result;
 }

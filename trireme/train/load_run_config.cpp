@@ -75,7 +75,9 @@ struct Convert {
     if (list == nullptr) return std::nullopt;
     std::vector<Element> values;
     for (const toml::node& element : *list) {
-      auto value = element.value_exact<Element>();
+      // As for a single number: 1 is one, too.
+      auto value = std::is_same_v<Element, double> && element.is_number() ? element.value<Element>()
+                                                                          : element.value_exact<Element>();
       if (!value) return std::nullopt;
       values.push_back(*std::move(value));
     }

@@ -16,11 +16,11 @@ namespace trireme::train {
 namespace {
 
 /// Keys that a resumed run may not change: it would go on with other numbers, or none at all.
-constexpr std::array<std::string_view, 16> kFixedKeys{
-    "run.seed",           "data.name",       "data.block",        "data.image_size",
-    "data.undecodable",   "data.augment",    "data.crop_padding", "model.name",
-    "model.hidden",       "model.layers",    "model.heads",       "model.width",
-    "train.global_batch", "train.precision", "train.convolution", "optimizer.name"};
+constexpr std::array<std::string_view, 17> kFixedKeys{
+    "run.seed",          "data.name",         "data.block",     "data.image_size",    "data.undecodable",
+    "data.augment",      "data.crop_padding", "model.name",     "model.hidden",       "model.layers",
+    "model.heads",       "model.width",       "objective.name", "train.global_batch", "train.precision",
+    "train.convolution", "optimizer.name"};
 
 /// Stale gradients are another algorithm: losses, and learning rates that work, are not those of the other
 /// kind.
@@ -49,16 +49,13 @@ std::string of_optimizer(const std::string& name) { return std::string(kOptimize
 
 at::Tensor pack(const Progress& progress) {
   const EpochLoss& loss = progress.epoch_loss;
-  return at::tensor(
-      {static_cast<double>(loss.epoch), static_cast<double>(loss.samples), loss.sum, progress.best_score},
-      at::kDouble);
+  return at::tensor({static_cast<double>(loss.epoch), loss.count, loss.sum, progress.best_score},
+                    at::kDouble);
 }
 
 Progress unpack(const at::Tensor& packed) {
   const auto* values = packed.data_ptr<double>();
-  return {.epoch_loss = {.epoch = static_cast<std::int64_t>(values[0]),
-                         .samples = static_cast<std::int64_t>(values[1]),
-                         .sum = values[2]},
+  return {.epoch_loss = {.epoch = static_cast<std::int64_t>(values[0]), .count = values[1], .sum = values[2]},
           .best_score = values[3]};
 }
 

@@ -43,7 +43,8 @@ class Run {
         plan_(plan),
         folder_{config.run_folder()},
         held_out_(data.held_out),
-        trainer_(config, context, data, plan.model),
+        data_name_(data.name),
+        trainer_(config, context, data, plan.model, plan.objective),
         state_exchange_(context.world(), whole_state(trainer_)) {
     resume({trainer_, progress_, state_exchange_}, config, context, what_to_take_up(lock));
     saved_step_ = trainer_.steps_done();
@@ -103,7 +104,7 @@ class Run {
   comm::Context& context_;
   const RunPlan& plan_;
   const RunFolder folder_;
-  const std::string held_out_;
+  const std::string held_out_, data_name_;
   Trainer trainer_;
   StateExchange state_exchange_;
   std::optional<RunRecorder> recorder_;               ///< on rank 0
@@ -180,6 +181,7 @@ void Run::open_folder(RunLock& lock) {
   std::filesystem::path earlier;
   first_step == 0 ? static_cast<void>(earlier = lock.start_fresh(start)) : lock.assign_to(start);
   recorder_.emplace(config_, RunOutline{.model = model_name(),
+                                        .data = data_name_,
                                         .world_size = context_.world_size(),
                                         .first_step = first_step,
                                         .total_steps = trainer_.total_steps(),
@@ -210,7 +212,7 @@ void Run::take(const std::optional<StepReport>& report) {
   times_.samples += report->samples;
   at.samples = times_.samples;
   if (!report->skipped) {
-    progress_.epoch_loss.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->samples);
+    progress_.epoch_loss.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->count);
   }
   if (stop_signal_ == 0) stop_signal_ = report->stop_signal;
   if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);
@@ -254,7 +256,8 @@ Destinations Run::destinations_due(Moment moment) {
   }
   const CheckpointOptions& options = config_.checkpoint;
   if (options.best != "none" && evaluated_step_ == trainer_.steps_done()) {
-    const double score = options.best == "loss" ? -evaluation_->loss : evaluation_->accuracy();
+    const MetricValue best = evaluation_->metric(options.best);
+    const double score = best.better == objective::Better::kHigher ? best.value : -best.value;
     if (score > progress_.best_score) {
       progress_.best_score = score;
       due.push_back({folder_.best(), /*keep=*/1});
@@ -353,10 +356,11 @@ RunResult run_training(const RunConfig& config, comm::Context& context, const Ru
   check_same_config(config, context);
   check_plan(config, context.world_size());
   const data::DataSource data = [&] {
+    if (plan.data) return *plan.data;
     const telemetry::OwnWork work(context.status(), "opening the data");
     return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
   }();
-  check_run_config(config, context.world_size(), data);
+  check_run_config(config, context.world_size(), data, plan.objective);
   const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
   RunTrace trace(config, context);
   Run run(config, context, data, plan, lock.get());

@@ -12,7 +12,9 @@
 #include <string>
 
 #include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
+#include "trireme/objective/objective.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/step_reports.h"
@@ -37,7 +39,7 @@ struct RunResult {
   std::int64_t steps = 0;                ///< done by the end, those before a resume included
   std::optional<Evaluation> evaluation;  ///< the last one; none when there was nothing left to do
   std::string held_out = "test";         ///< name of the data it was on
-  double train_loss = 0;                 ///< mean over the samples of the last epoch
+  double train_loss = 0;                 ///< mean over the last epoch
   double samples_per_s = 0;              ///< all ranks together, time of evaluations and checkpoints left out
   double steps_s = 0;                    ///< seconds in steps, of this process
   double checkpoint_stall_s = 0;         ///< seconds for which saving kept training waiting
@@ -61,8 +63,11 @@ struct RunCallbacks {
 
 struct RunPlan {
   RunStart start = RunStart::kFresh;
-  const StopRequest* stop = nullptr;              ///< asked before every step
-  std::shared_ptr<model::Model> model = nullptr;  ///< trained instead of the configuration's
+  const StopRequest* stop = nullptr;  ///< asked before every step
+  /// What a program brings of its own, in the place of what the configuration names.
+  std::shared_ptr<model::Model> model = nullptr;
+  std::optional<data::DataSource> data = std::nullopt;
+  std::shared_ptr<const objective::Objective> objective = nullptr;
   RunCallbacks callbacks = {};
 };
 

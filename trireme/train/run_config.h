@@ -13,6 +13,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
+#include "trireme/objective/objective.h"
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/optimizer.h"
@@ -50,7 +51,7 @@ struct EvalOptions {
 struct CheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: none
   std::int64_t keep = 2;         ///< older ones are removed
-  std::string best = "none";     ///< "loss", "accuracy": what the checkpoint in best/ is the best in
+  std::string best = "none";     ///< "loss" or a metric: what the checkpoint in best/ is the best in
   bool asynchronous = true;      ///< written while training goes on; false: training waits for the disk
 };
 
@@ -72,6 +73,7 @@ struct RunConfig {
   RunOptions run;
   data::DataOptions data;
   model::ModelOptions model;
+  objective::ObjectiveOptions objective;
   TrainOptions train;
   optim::OptimizerOptions optimizer;
   optim::LearningRateOptions learning_rate;
@@ -105,7 +107,7 @@ std::string describe(const RunConfig& config);
 struct ConfigKeyInfo {
   std::string name;           ///< "optimizer.lr"
   std::string type;           ///< "text", "whole number", "number", "true or false", "list of whole numbers",
-                              ///< "list of texts"
+                              ///< "list of numbers", "list of texts"
   std::string default_value;  ///< as TOML
   std::string allowed;        ///< "at least 1"; names for a choice; empty: anything
   std::string meaning;

@@ -14,11 +14,22 @@
 namespace trireme::train {
 namespace {
 
-/// ", test accuracy 0.9112"; of a text, where nobody knows accuracies by heart, ", validation loss 1.8744".
+/// ", test accuracy 0.9112"; where nobody knows accuracies by heart, as of a text, or there is none,
+/// ", validation loss 1.8744".
 std::string outcome_of(const Evaluation& evaluation, const std::string& held_out) {
-  const bool of_text = evaluation.targets != evaluation.samples;
-  const double value = of_text ? evaluation.loss : evaluation.accuracy();
-  return text(", ", held_out, of_text ? " loss " : " accuracy ", std::round(value * 1e4) / 1e4);
+  MetricValue told = evaluation.metric("loss");
+  for (const MetricValue& metric : evaluation.metrics) {
+    const bool one_each = metric.count == static_cast<double>(evaluation.samples);
+    if (metric.name == "accuracy" && one_each) told = metric;
+  }
+  return text(", ", held_out, " ", told.name, " ", std::round(told.value * 1e4) / 1e4);
+}
+
+/// "test_accuracy", then the other metrics, then "test_loss".
+void add_measures(telemetry::Record& record, const Evaluation& evaluation, const std::string& held_out) {
+  for (const MetricValue& metric : evaluation.metrics)
+    record.fields.emplace_back(held_out + "_" + metric.name, metric.value);
+  record.fields.emplace_back(held_out + "_loss", evaluation.loss);
 }
 
 }  // namespace
@@ -39,7 +50,7 @@ RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
   if (config.run.tensorboard) {
     sinks_.push_back(std::make_unique<telemetry::TensorboardSink>(folder_.tensorboard()));
   }
-  note(text(outline.first_step == 0 ? "training " : "resuming ", outline.model, " on ", config.data.name,
+  note(text(outline.first_step == 0 ? "training " : "resuming ", outline.model, " on ", outline.data,
             ": steps ", outline.first_step + 1, " to ", outline.total_steps, ", global batch ",
             config.train.global_batch, ", ", outline.world_size, outline.world_size == 1 ? " rank" : " ranks",
             ", into ", folder_.root.string()));
@@ -70,19 +81,15 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last) {
 }
 
 void RunRecorder::evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out) {
-  write({.event = "eval",
-         .fields = {{"step", step},
-                    {held_out + "_accuracy", evaluation.accuracy()},
-                    {held_out + "_loss", evaluation.loss},
-                    {"samples", evaluation.samples}}});
+  telemetry::Record record{.event = "eval", .fields = {{"step", step}}};
+  add_measures(record, evaluation, held_out);
+  record.fields.emplace_back("samples", evaluation.samples);
+  write(record);
 }
 
 void RunRecorder::summary(const RunResult& result) {
   telemetry::Record record{.event = "end", .fields = {{"name", config_.run.name}, {"status", result.status}}};
-  if (result.evaluation) {
-    record.fields.emplace_back(result.held_out + "_accuracy", result.evaluation->accuracy());
-    record.fields.emplace_back(result.held_out + "_loss", result.evaluation->loss);
-  }
+  if (result.evaluation) add_measures(record, *result.evaluation, result.held_out);
   const std::vector<std::pair<std::string, telemetry::FieldValue>> rest = {
       {"train_loss", result.train_loss},
       {"samples_per_s", result.samples_per_s},

@@ -26,7 +26,7 @@ struct StepTimes {
 
 /// What the record of a run begins with.
 struct RunOutline {
-  std::string model;  ///< what it is called
+  std::string model, data;  ///< what they are called
   int world_size = 1;
   std::int64_t first_step = 0;  ///< done before; 0: a fresh run
   std::int64_t total_steps = 0;

@@ -16,9 +16,10 @@ namespace trireme::train {
 /// Of this rank when it is handed in, of all ranks when it comes out.
 struct StepReport {
   std::int64_t step = 0;  ///< 1 for the first step of a run
-  double loss = 0;        ///< in: sum over this rank's samples / global batch; out: mean over the batch
+  double loss = 0;        ///< in: this rank's part of the mean; out: mean over the global batch
   double lr = 0;
   std::int64_t samples = 0;                         ///< of the global batch
+  double count = 0;                                 ///< of it, what the sum of losses was divided by
   std::optional<double> grad_norm = std::nullopt;   ///< where it was computed; before clipping
   std::optional<double> loss_scale = std::nullopt;  ///< with which the step was done; only in fp16
   /// Asynchronous pipelines, of this rank's stage: most updates between a forward and its backward, and most

@@ -1,7 +1,6 @@
 #include "trireme/train/trainer.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
@@ -34,14 +33,18 @@ std::vector<std::string> parameter_names(const torch::nn::Module& module) {
 }
 
 data::LoaderOptions loader_options(const RunConfig& config, const comm::Context& context,
-                                   const data::DataSource& data, const parallel::PipelineGroups& groups) {
+                                   const parallel::PipelineGroups& groups,
+                                   const std::shared_ptr<const objective::Objective>& objective) {
+  const auto check_targets = [objective](const data::Example& batch, std::span<const std::int64_t> indices) {
+    objective->check_batch(batch, indices);
+  };
   return {.global_batch = config.train.global_batch,
           .num_microbatches = num_microbatches(config),
           .rank = groups.data ? groups.data->rank() : 0,
           .world_size = groups.data ? groups.data->size() : 1,
           .workers = config.data.workers,
           .seed = static_cast<std::uint64_t>(config.run.seed),
-          .num_classes = data.num_classes,
+          .check_targets = check_targets,
           .trace = context.trace()};
 }
 
@@ -61,9 +64,11 @@ void take_weights(const RunConfig& config, comm::Context& context, model::Model&
 
 /// Nothing is trained that the plan does not allow.
 std::shared_ptr<model::Model> checked(const RunConfig& config, const comm::Context& context,
-                                      const data::DataSource& data, std::shared_ptr<model::Model> own) {
-  check_run_config(config, context.world_size(), data);
-  return own ? checked_model(std::move(own), config, data) : make_checked_model(config, data);
+                                      const data::DataSource& data, std::shared_ptr<model::Model> own,
+                                      const ObjectivePtr& own_objective) {
+  check_run_config(config, context.world_size(), data, own_objective);
+  return own ? checked_model(std::move(own), config, data, own_objective)
+             : make_checked_model(config, data, own_objective);
 }
 
 /// The model with the values that all ranks begin with: those of rank 0.
@@ -84,13 +89,10 @@ void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) 
   }
 }
 
-/// Summed over the targets. One row of logits per target: per sample, or per token of a text.
-at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
-  require(output.dim() >= 2 && output.numel() / output.size(-1) == target.numel(),
-          "the model makes logits of shape ", output.sizes(), " for ", target.numel(), " targets of shape ",
-          target.sizes(), "; expected a row of logits for each target");
-  const at::Tensor logits = output.to(at::kFloat).flatten(0, -2);
-  return at::cross_entropy_loss(logits, target.flatten(), {}, at::Reduction::Sum);
+/// Of a batch of one sample.
+at::Tensor first_target(const data::DataSource& data) {
+  const std::int64_t first = 0;
+  return data.train->get_batch({&first, 1}).target;
 }
 
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
@@ -130,11 +132,16 @@ std::int64_t total_steps_of(const TrainOptions& options, std::int64_t batches_pe
 }
 
 Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                 std::shared_ptr<model::Model> own)
+                 std::shared_ptr<model::Model> own, std::shared_ptr<const objective::Objective> own_objective)
     : config_(config),
       context_(context),
       data_(data),
-      model_(prepared(config, context, checked(config, context, data, std::move(own)))),
+      model_(prepared(config, context, checked(config, context, data, std::move(own), own_objective))),
+      objective_(objective_for(config, own_objective, {.data = data, .model = model_.get()})),
+      loss_([objective = objective_.get()](const at::Tensor& output, const at::Tensor& target) {
+        return objective->loss(output, target);
+      }),
+      count_of_sample_(objective_->count(first_target(data))),
       convolutions_found_(convolutions_for(config, context, *model_)),
       convolutions_(state_of(convolutions_found_)),
       groups_(make_pipeline_groups(config, context)),
@@ -142,7 +149,7 @@ Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::Da
       pipeline_(context, groups_, layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
       gradient_norm_(groups_.pipeline, parameters_, parameter_names(*model_)),
-      loader_(data.train, loader_options(config, context, data, groups_)),
+      loader_(data.train, loader_options(config, context, groups_, objective_)),
       total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
       optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config, total_steps_)),
@@ -179,6 +186,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   report_ = {.step = step_ + 1,
              .lr = learning_rate_->at(step_),
              .samples = samples_of_step(step_),
+             .count = count_of_sample_ * static_cast<double>(samples_of_step(step_)),
              .stop_signal = stop_signal};
   is_asynchronous(config_) ? advance_stream() : run_step();
   step_ = report_.step;
@@ -194,10 +202,10 @@ void Trainer::key_generators(std::string_view purpose) const {
 }
 
 void Trainer::run_step() {
-  batch_ = next_batch();
+  take_batch();
   pipeline_.zero_grad();
   report_.loss = pipeline_.accumulate(
-      weighed(), cross_entropy,
+      weighed(), loss_,
       {.gradient_scale = scaler_ ? scaler_->scale() : 1, .number = static_cast<std::uint64_t>(report_.step)});
 }
 
@@ -213,9 +221,9 @@ void Trainer::start_stream() {
   stream_begin_ = step_;
   const int per_step = num_microbatches(config_);
   parallel::Pipeline::Stream stream{
-      .num_updates = static_cast<int>(next_drain() - step_), .next = {}, .shapes = {}, .loss = cross_entropy};
+      .num_updates = static_cast<int>(next_drain() - step_), .next = {}, .shapes = {}, .loss = loss_};
   stream.next = [this, per_step](int m) {
-    if (m % per_step == 0) batch_ = next_batch();
+    if (m % per_step == 0) take_batch();
     return weighed()[static_cast<std::size_t>(m % per_step)];
   };
   // The last batch of an epoch may be a smaller one.
@@ -249,16 +257,31 @@ std::int64_t Trainer::samples_of_step(std::int64_t step) const {
   return std::min(config_.train.global_batch, data_.train->size() - begin);
 }
 
-data::StepBatch Trainer::next_batch() {
-  const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
-  context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
-  const telemetry::OwnWork work(context_.status(), "waiting for data");
-  return loader_.next();
+void Trainer::take_batch() {
+  {
+    const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
+    context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
+    const telemetry::OwnWork work(context_.status(), "waiting for data");
+    batch_ = loader_.next();
+  }
+  if (objective_->counts_by_value()) report_.count = count_of_batch();
+}
+
+/// Targets are on the host: nothing waits for a device.
+double Trainer::count_of_batch() const {
+  at::Tensor sum = at::zeros({1}, at::kDouble);
+  for (const data::Example& samples : batch_.microbatches)
+    *sum.data_ptr<double>() += objective_->count(samples.target);
+  if (groups_.data) comm::Group(*groups_.data).all_reduce(sum);
+  return sum.item<double>();
 }
 
 std::vector<parallel::MicroBatch> Trainer::weighed() const {
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
-  const double weight = 1 / static_cast<double>(batch_.global_size * data_.targets_per_sample);
+  const double count = objective_->counts_by_value()
+                           ? report_.count
+                           : count_of_sample_ * static_cast<double>(batch_.global_size);
+  const double weight = count > 0 ? 1 / count : 0;
   std::vector<parallel::MicroBatch> microbatches;
   for (const data::Example& samples : batch_.microbatches)
     microbatches.push_back({.input = samples.input, .target = samples.target, .weight = weight});
@@ -336,9 +359,9 @@ Evaluation Trainer::evaluate() {
   const auto averages = use_averages();
   const int replica = groups_.data ? groups_.data->rank() : 0,
             num_replicas = groups_.data ? groups_.data->size() : 1;
-  const Evaluation evaluation =
-      train::evaluate([this](const at::Tensor& input) { return pipeline_.evaluate(input); }, *data_.test,
-                      data::slice_of(data_.test->size(), replica, num_replicas), context_);
+  const Evaluation evaluation = train::evaluate(
+      [this](const at::Tensor& input) { return pipeline_.evaluate(input); },
+      {*data_.test, data::slice_of(data_.test->size(), replica, num_replicas)}, *objective_, context_);
   learning_rate_->observe(evaluation.loss);
   return evaluation;
 }

@@ -2,10 +2,10 @@
 // The training loop's inside: one step is the loader's next batch, run through the step program of a pipeline
 // whose stages are replicated (parallel/pipeline/pipeline.h); plain data-parallel training is the program
 // with one stage. Forward and backward per micro-batch, gradients reduced over the replicas while the last
-// backward runs, then one optimizer update. The loss of a sample is divided by the size of the *global* batch
-// and everything is summed, so the same global batch gives the same numbers on any number of ranks, for any
-// cut and for any accumulation, up to the rounding of a different summing order, the smaller last batch of an
-// epoch included. Collective: every rank makes one and calls the same methods in the same order. One thread.
+// backward runs, then one optimizer update. Losses are sums, divided by what the *global* batch counts, so
+// the same global batch gives the same numbers on any number of ranks, for any cut and for any accumulation,
+// up to the rounding of a different summing order, the smaller last batch of an epoch included. Collective:
+// every rank makes one and calls the same methods in the same order. One thread.
 //
 // What a model draws from torch's generators in a step or an evaluation is a function of run.seed, the step
 // and the rank (ADR 0012): they are seeded anew at each. Ranks that are threads of one process share them.
@@ -25,6 +25,7 @@
 #include "trireme/data/loader.h"
 #include "trireme/model/convolution_choice.h"
 #include "trireme/model/model.h"
+#include "trireme/objective/objective.h"
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/moving_average.h"
@@ -41,10 +42,12 @@ class Trainer {
  public:
   /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same. With
   /// `own`, that model is trained, from the values that rank 0's has, and the configuration's is not made;
-  /// its modules stay in the modes, training or evaluation, that their owner puts them into. Refuses what the
-  /// command line refuses. `context` and `data` outlive it. Throws InvalidArgument, CommError, DataError.
+  /// its modules stay in the modes, training or evaluation, that their owner puts them into. With
+  /// `own_objective` that is learnt, instead of the configuration's. Refuses what the command line refuses.
+  /// `context` and `data` outlive it. Throws InvalidArgument, CommError, DataError.
   Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-          std::shared_ptr<model::Model> own = nullptr);
+          std::shared_ptr<model::Model> own = nullptr,
+          std::shared_ptr<const objective::Objective> own_objective = nullptr);
 
   /// Steps of the whole run, and those done so far.
   std::int64_t total_steps() const { return total_steps_; }
@@ -64,7 +67,8 @@ class Trainer {
   /// report with a stop signal; others are always.
   bool drained() const { return pipeline_.drained(); }
 
-  /// Accuracy and loss on the test data. A learning rate that follows a metric follows that loss.
+  /// Loss and metrics of the objective on the test data. A learning rate that follows a metric follows that
+  /// loss.
   Evaluation evaluate();
 
   /// Calls `observer` in every step with the gradients of this rank's parameters by name, when they are
@@ -117,7 +121,9 @@ class Trainer {
   void start_stream();
   std::int64_t next_drain() const;
   std::int64_t samples_of_step(std::int64_t step) const;
-  data::StepBatch next_batch();
+  void take_batch();
+  /// What the losses of the batch at hand are divided by: of all ranks.
+  double count_of_batch() const;
   /// The micro-batches of the batch at hand, their losses weighed so that they add up to its mean.
   std::vector<parallel::MicroBatch> weighed() const;
   /// False when the step has to be left out.
@@ -132,6 +138,9 @@ class Trainer {
   comm::Context& context_;
   const data::DataSource& data_;
   std::shared_ptr<model::Model> model_;
+  const std::shared_ptr<const objective::Objective> objective_;
+  const parallel::Pipeline::Loss loss_;
+  const double count_of_sample_;                       ///< where targets of all samples count alike
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   at::Tensor convolutions_;                            ///< the choice in use: least_batch of it, as state
   parallel::PipelineGroups groups_;

@@ -42,9 +42,8 @@ struct Done {
 
 class Recorder {
  public:
-  Recorder(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-           const ModelFactory& make_own)
-      : trainer_(config, context, data, make_own ? make_own() : nullptr),
+  Recorder(const RunConfig& config, comm::Context& context, const data::DataSource& data, const OwnParts& own)
+      : trainer_(config, context, data, own.make_model ? own.make_model() : nullptr, own.objective),
         all_state_(context.world(), whole_state(trainer_)),
         all_parameters_(context.world(), map_of(trainer_.parameters())) {
     for (const auto& item : trainer_.model().named_parameters()) names_.push_back(item.key());
@@ -189,15 +188,15 @@ void check_verifiable(const RunConfig& config, int world_size) {
 }
 
 Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                  std::int64_t steps, const ModelFactory& make_own) {
+                  std::int64_t steps, const OwnParts& own) {
   check_verifiable(config, context.world_size());
-  Recorder parallel(config, context, data, make_own);
+  Recorder parallel(config, context, data, own);
   std::shared_ptr<comm::Context> alone;
   std::unique_ptr<Recorder> serial;
   if (context.is_main()) {
     const RunConfig of_one = serial_config(config, context.world_size());
     alone = comm::Context::join({}, of_one.comm);
-    serial = std::make_unique<Recorder>(of_one, *alone, data, make_own);
+    serial = std::make_unique<Recorder>(of_one, *alone, data, own);
   }
   Comparison comparison(
       bounds_of(config, {.world_size = context.world_size(),

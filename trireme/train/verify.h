@@ -15,6 +15,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
+#include "trireme/objective/objective.h"
 #include "trireme/train/comparison.h"
 #include "trireme/train/run_config.h"
 
@@ -41,16 +42,19 @@ Bounds bounds_of(const RunConfig& config, const Ranks& ranks);
 /// for before ranks start.
 void check_verifiable(const RunConfig& config, int world_size);
 
-/// Makes a user's own model, a new one at each call; all start from what rank 0's first one holds.
-using ModelFactory = std::function<std::shared_ptr<model::Model>()>;
+/// What a program brings instead of what the configuration names; null: the configuration's.
+struct OwnParts {
+  /// Makes a model, a new one at each call; all start from what rank 0's first one holds.
+  std::function<std::shared_ptr<model::Model>()> make_model = nullptr;
+  std::shared_ptr<const objective::Objective> objective = nullptr;
+};
 
 /// Collective. The verdict is rank 0's: another rank compares replicas alone, which is no verification.
 /// `steps` are done from the start of the run, or those that it has; where gradients were no numbers and both
-/// sides left a step out, it counts as skipped, and without one that was not, nothing is verified. With
-/// `make_own`, its models are trained instead of the configuration's. Time: that of the parallel steps and of
-/// the serial ones; memory on rank 0: two more copies of model and optimizer. Throws InvalidArgument,
-/// CommError, DataError, DivergedError.
+/// sides left a step out, it counts as skipped, and without one that was not, nothing is verified. Time: that
+/// of the parallel steps and of the serial ones; memory on rank 0: two more copies of model and optimizer.
+/// Throws InvalidArgument, CommError, DataError, DivergedError.
 Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                  std::int64_t steps, const ModelFactory& make_own = nullptr);
+                  std::int64_t steps, const OwnParts& own = {});
 
 }  // namespace trireme::train

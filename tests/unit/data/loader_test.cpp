@@ -141,14 +141,15 @@ TEST(Loader, AFailedReadSurfacesInItsPlaceAndStays) {
   EXPECT_EQ(samples(loader, 1).size(), 4U);
 }
 
-TEST(Loader, AClassThatTheModelDoesNotKnowIsRefusedByItsSample) {
-  // Sample i is of class i.
+TEST(Loader, TargetsThatAreNoneAreRefusedWithTheSamplesThatTheyBelongTo) {
+  const auto check = [](const Example& batch, std::span<const std::int64_t> indices) {
+    EXPECT_EQ(batch.target.size(0), static_cast<std::int64_t>(indices.size()));
+    if (indices[0] == 4) throw DataError("sample 4 has no target");
+  };
   Loader loader(std::make_shared<Numbers>(12),
-                {.global_batch = 4, .order = Sampler::Order::kSequential, .num_classes = 6});
+                {.global_batch = 4, .order = Sampler::Order::kSequential, .check_targets = check});
   EXPECT_EQ(samples(loader, 1).size(), 4U);
-  EXPECT_THAT([&] { loader.next(); },
-              testing::ThrowsMessage<DataError>(
-                  HasSubstr("sample 6 of the data set is of class 6, and the model knows 0 to 5")));
+  EXPECT_THAT([&] { loader.next(); }, testing::ThrowsMessage<DataError>(HasSubstr("sample 4 has no target")));
 }
 
 TEST(Loader, CanBeDestroyedAtAnyTime) {

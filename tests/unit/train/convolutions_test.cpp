@@ -162,7 +162,8 @@ TEST_F(ConvolutionsOfARun, AreTheSameInTheSerialStepsOfAVerification) {
                                    this_machine_measures(ConvolutionChoice{});
                                  return std::make_shared<SmallPlanes>();
                                };
-                               const Comparison comparison = verify(of_run, context, data, 3, make_own);
+                               const Comparison comparison =
+                                   verify(of_run, context, data, 3, {.make_model = make_own});
                                if (context.is_main())
                                  equal = comparison.equal() && comparison.largest().difference == 0;
                              },

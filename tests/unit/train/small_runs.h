@@ -31,7 +31,8 @@ class SmallRuns : public testing::Test {
     RunResult result;
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
       const RunResult mine = run_training(
-          config, context, {.start = start, .stop = stop, .model = model_, .callbacks = callbacks_});
+          config, context,
+          {.start = start, .stop = stop, .model = model_, .data = data_, .callbacks = callbacks_});
       if (context.is_main()) result = mine;
     });
     return result;
@@ -49,7 +50,8 @@ class SmallRuns : public testing::Test {
 
   test::TemporaryFolder folder_;
   RunCallbacks callbacks_;
-  std::shared_ptr<model::Model> model_;  ///< trained instead of the configuration's; for a single rank
+  std::optional<data::DataSource> data_;  ///< instead of the configuration's
+  std::shared_ptr<model::Model> model_;   ///< trained instead of the configuration's; for a single rank
 };
 
 }  // namespace trireme::train

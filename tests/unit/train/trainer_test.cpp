@@ -401,12 +401,13 @@ TEST(Evaluation, CountsEverySampleOnceOnAnyNumberOfRanks) {
       comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
         const auto model = model::make_model({.hidden = {16}}, data.input_shape, data.num_classes, 1);
         const Evaluation found =
-            evaluate([&](const at::Tensor& input) { return model->forward(input); }, *data.test,
-                     data::slice_of(data.test->size(), context.rank(), ranks), context);
+            evaluate([&](const at::Tensor& input) { return model->forward(input); },
+                     {*data.test, data::slice_of(data.test->size(), context.rank(), ranks)},
+                     *objective::make_objective({}, {.data = data}), context);
         if (!context.is_main()) return;
         if (!expected) expected = found;
         EXPECT_EQ(found.samples, num_samples);
-        EXPECT_EQ(found.correct, expected->correct);
+        EXPECT_EQ(found.metrics, expected->metrics);
         EXPECT_NEAR(found.loss, expected->loss, 1e-6 * expected->loss);
         EXPECT_TRUE(model->is_training());
       });

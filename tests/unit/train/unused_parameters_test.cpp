@@ -165,7 +165,8 @@ TEST(UnusedParameters, VerifyFindsAUsersModelEqual) {
     comm::run_ranks_as_threads(4, [&](comm::Context& context) {
       const data::DataSource data = small_data(5);
       const Comparison mine =
-          verify(config, context, data, 9, [&] { return std::make_shared<WithExpert>(two_samples(data)); });
+          verify(config, context, data, 9,
+                 {.make_model = [&] { return std::make_shared<WithExpert>(two_samples(data)); }});
       if (context.is_main()) verdict = mine;
     });
     EXPECT_TRUE(verdict->bitwise()) << verdict->largest().describe();

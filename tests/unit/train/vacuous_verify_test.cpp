@@ -32,11 +32,11 @@ RunConfig small_config() {
 }
 
 /// Rank 0's verdict on two ranks.
-Comparison verdict_of(const RunConfig& config, std::int64_t steps, const ModelFactory& make_own = nullptr) {
+Comparison verdict_of(const RunConfig& config, std::int64_t steps, const OwnParts& own = {}) {
   std::optional<Comparison> verdict;
   std::mutex mutex;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
-    const Comparison mine = verify(config, context, small_data(), steps, make_own);
+    const Comparison mine = verify(config, context, small_data(), steps, own);
     const std::lock_guard lock(mutex);
     if (context.is_main()) verdict = mine;
   });
@@ -100,8 +100,8 @@ TEST(VacuousVerify, AStepThatOneSideAloneLeavesOutIsADifference) {
   RunConfig config = small_config();
   config.train.non_finite = "skip";
   std::atomic<int> made = 0;
-  const Comparison verdict =
-      verdict_of(config, 1, [&] { return std::make_shared<MayHaveNoGradient>(made.fetch_add(1) == 2); });
+  const Comparison verdict = verdict_of(
+      config, 1, {.make_model = [&] { return std::make_shared<MayHaveNoGradient>(made.fetch_add(1) == 2); }});
   ASSERT_FALSE(verdict.equal());
   ASSERT_TRUE(verdict.first().has_value());
   EXPECT_THAT(verdict.first()->describe(), HasSubstr("step 1: the serial run alone left it out"));

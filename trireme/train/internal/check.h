@@ -7,6 +7,7 @@
 
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
+#include "trireme/objective/objective.h"
 #include "trireme/train/run_config.h"
 
 namespace trireme::train {
@@ -16,21 +17,30 @@ namespace trireme::train {
 /// file).
 void check_plan(const RunConfig& config, int world_size);
 
+using ObjectivePtr = std::shared_ptr<const objective::Objective>;
+
+/// `own`, or where it is null the objective of the configuration, for this data and, once it is there, this
+/// model. Throws InvalidArgument.
+ObjectivePtr objective_for(const RunConfig& config, const ObjectivePtr& own, const objective::Task& task);
+
 /// Both splits: whether there are samples, and inputs and targets of the first one. Throws InvalidArgument
 /// with shape and dtype found and expected; DataError for a sample that is wrong or cannot be read.
-void check_data(const data::DataSource& data);
+void check_data(const data::DataSource& data, const objective::Objective& objective);
 
 /// check_plan() and check_data(), and whether one fits the other: fewer samples than ranks, a warm-up that is
-/// longer than the run. Throws as they do.
-void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data);
+/// longer than the run, a metric that is not measured. Throws as they do.
+void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data,
+                      const ObjectivePtr& own = nullptr);
 
-/// The model of the configuration, tried on one sample of the training data and cut as the configuration
-/// says. Throws InvalidArgument that names model and data where the one cannot take the other, DataError.
-std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data);
+/// The model of the configuration, tried on one sample of the training data, with its loss and metrics, and
+/// cut as the configuration says. Throws InvalidArgument that names model and data where the one cannot take
+/// the other, DataError.
+std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data,
+                                                 const ObjectivePtr& own = nullptr);
 
 /// A user's own model, tried in the same way. Nothing of it is changed. Throws InvalidArgument, DataError.
-std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own, const RunConfig& config,
-                                            const data::DataSource& data);
+std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> model, const RunConfig& config,
+                                            const data::DataSource& data, const ObjectivePtr& own = nullptr);
 
 /// The learning rate of the configuration, scaled with the batch where it says so. Throws InvalidArgument.
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps);

@@ -14,7 +14,7 @@
 namespace trireme::train {
 
 using ConfigValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
-                                 std::vector<std::string>>;
+                                 std::vector<double>, std::vector<std::string>>;
 
 /// Bounds of a number, or the names that a text may be; of a list: of each of its elements.
 struct Allowed {

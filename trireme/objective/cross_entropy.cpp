@@ -1,0 +1,137 @@
+// The negative log-likelihood of the right class. PyTorch's torch.nn.functional.cross_entropy over the last
+// dim of the output, for any number of targets per sample.
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/masked_fill.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/objective/internal/objectives.h"
+#include "trireme/objective/internal/targets.h"
+
+namespace trireme::objective {
+namespace {
+
+/// What kernels leave out; no class.
+constexpr std::int64_t kLeftOut = -100;
+
+at::Tensor rows_of(const at::Tensor& output, const at::Tensor& target) {
+  require(output.dim() >= 2 && output.numel() / output.size(-1) == target.numel(),
+          "the model makes logits of shape ", output.sizes(), " for ", target.numel(), " targets of shape ",
+          target.sizes(), "; expected a row of logits for each target");
+  return output.to(at::kFloat).flatten(0, -2);
+}
+
+class CrossEntropy : public Measured {
+ public:
+  CrossEntropy(const ObjectiveOptions& options, const data::DataSource& data, std::vector<Metric> metrics)
+      : Measured(std::move(metrics)),
+        options_(options),
+        num_classes_(data.num_classes),
+        per_sample_(data.targets_per_sample) {
+    require(num_classes_ >= 1 && per_sample_ >= 1, "data set ", data.name, " has ", num_classes_,
+            " classes and ", per_sample_,
+            " targets per sample; the loss, a cross entropy, needs at least 1 of each; for targets that are "
+            "numbers set objective.name = \"mean_squared_error\"");
+    const std::vector<double>& weights = options.class_weights;
+    if (weights.empty()) return;
+    require(static_cast<std::int64_t>(weights.size()) == num_classes_, "objective.class_weights has ",
+            weights.size(), " numbers, and data set ", data.name, " has ", num_classes_,
+            " classes; expected one for each");
+    for (const double weight : weights) weights_.push_back(static_cast<float>(weight));
+    weight_ = at::tensor(weights_);
+  }
+
+  at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const override {
+    const at::Tensor logits = rows_of(output, target);
+    return at::cross_entropy_loss(logits, without_ignored(target.flatten()), weight_, at::Reduction::Sum,
+                                  kLeftOut, options_.label_smoothing);
+  }
+
+  double count(const at::Tensor& target) const override {
+    if (!counts_by_value()) return static_cast<double>(target.numel());
+    const at::Tensor targets = target.contiguous();
+    double sum = 0;
+    for (std::int64_t i = 0; i < targets.numel(); ++i) {
+      const std::int64_t one = targets.const_data_ptr<std::int64_t>()[i];
+      if (!is_ignored(one)) sum += weights_.empty() ? 1 : weights_[static_cast<std::size_t>(one)];
+    }
+    return sum;
+  }
+  bool counts_by_value() const override {
+    return !options_.ignored_classes.empty() || !options_.class_weights.empty();
+  }
+
+  void check_target(const at::Tensor& target, const std::string& who) const override {
+    require(target.scalar_type() == at::kLong && target.numel() == per_sample_, who,
+            ": the target of sample 0 is ", kind_of(target), ", and the loss, a cross entropy, takes ",
+            per_sample_, per_sample_ == 1 ? " target" : " targets", " per sample, classes from 0 to ",
+            num_classes_ - 1, ": expected Long of shape ",
+            per_sample_ == 1 ? "[]" : text("[", per_sample_, "]"),
+            "; for targets that are numbers set objective.name");
+  }
+
+  void check_output(const at::Tensor& output, const at::Tensor& target) const override {
+    const std::int64_t rows = output.dim() < 2 ? 0 : output.numel() / output.size(-1);
+    require(rows == target.numel() && output.size(-1) == num_classes_, "a sample has ", per_sample_,
+            " targets of ", num_classes_, " classes, and the model makes of it a tensor of shape ",
+            output.sizes());
+  }
+
+  void check_batch(const data::Example& batch, std::span<const std::int64_t> indices) const override {
+    check_rows(batch, indices);
+    if (indices.empty()) return;
+    if (batch.target.scalar_type() != at::kLong) {
+      throw DataError(text(batch_in_words(indices), "targets that are ", kind_of(batch.target),
+                           "; expected classes, which are Long"));
+    }
+    const at::Tensor targets = batch.target.contiguous();
+    const std::span values(targets.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(targets.numel()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if ((values[i] >= 0 && values[i] < num_classes_) || is_ignored(values[i])) continue;
+      throw DataError(text("sample ", indices[i / (values.size() / indices.size())],
+                           " of the data set is of class ", values[i], ", and the model knows 0 to ",
+                           num_classes_ - 1));
+    }
+  }
+
+  std::int64_t num_outputs(const data::DataSource& data) const override { return data.num_classes; }
+
+ private:
+  bool is_ignored(std::int64_t target) const {
+    const std::vector<std::int64_t>& ignored = options_.ignored_classes;
+    return std::find(ignored.begin(), ignored.end(), target) != ignored.end();
+  }
+  at::Tensor without_ignored(at::Tensor targets) const {
+    for (const std::int64_t ignored : options_.ignored_classes)
+      targets = targets.masked_fill(targets.eq(ignored), kLeftOut);
+    return targets;
+  }
+
+  const ObjectiveOptions options_;
+  const std::int64_t num_classes_, per_sample_;
+  std::vector<float> weights_;
+  at::Tensor weight_;  ///< undefined: none
+};
+
+}  // namespace
+
+ObjectivePtr make_cross_entropy(const ObjectiveOptions& options, const Task& task,
+                                std::vector<Metric> metrics) {
+  return std::make_shared<CrossEntropy>(options, task.data, std::move(metrics));
+}
+
+Classes counted_classes(const at::Tensor& output, const at::Tensor& target, const ObjectiveOptions& options) {
+  Classes all{rows_of(output, target), target.flatten()};
+  if (options.ignored_classes.empty()) return all;
+  at::Tensor counts = at::ones_like(all.targets, at::kBool);
+  for (const std::int64_t ignored : options.ignored_classes) counts &= all.targets.ne(ignored);
+  return {all.logits.index({counts}), all.targets.index({counts})};
+}
+
+}  // namespace trireme::objective

@@ -1,0 +1,40 @@
+#pragma once
+// A measure of a model beside its loss: a sum and a count for each batch, added over all batches of all ranks
+// before they are divided, so that any split of the data gives the same number. A value; thread-safe.
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trireme::objective {
+
+struct ObjectiveOptions;
+
+/// Of a batch, or of many.
+struct Sum {
+  double value = 0;
+  double count = 0;  ///< what the value is divided by
+};
+
+enum class Better { kHigher, kLower };
+
+struct Metric {
+  std::string name;  ///< reports call it "test_NAME"
+  Better better = Better::kHigher;
+  /// Without gradients; both are those of one batch.
+  std::function<Sum(const at::Tensor& output, const at::Tensor& target)> measure;
+  std::function<double(double mean)> finish = nullptr;  ///< from the mean to the metric; null: it is the mean
+};
+
+/// What a target is: decides which metrics make sense.
+enum class TargetKind { kClass, kNumber, kYesOrNo, kAny };
+
+/// One row per metric in metric_table.cpp: "accuracy", "top_k", "perplexity" of classes,
+/// "mean_absolute_error", "root_mean_squared_error" of numbers, "binary_accuracy" of yes or no. Throws
+/// InvalidArgument: an unknown name (nearest one named), or one for targets of another kind.
+Metric make_metric(const std::string& name, const ObjectiveOptions& options, TargetKind kind);
+std::vector<std::string> metric_names();
+
+}  // namespace trireme::objective

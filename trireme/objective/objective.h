@@ -1,0 +1,69 @@
+#pragma once
+// The seam for tasks: from a model's output and the targets of a batch to a loss and metrics. A loss is a
+// *sum*, beside what it is to be divided by, its count: the trainer adds both over micro-batches and ranks
+// and divides once, so that any split of a batch has the same loss and gradients (ADR 0017). Implementations
+// are immutable and thread-safe; loaders check targets from threads of their own.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/data/dataset.h"
+#include "trireme/model/model.h"
+#include "trireme/objective/metric.h"
+
+namespace trireme::objective {
+
+class Objective {
+ public:
+  virtual ~Objective() = default;
+
+  /// The sum of the losses of a micro-batch: a f32 tensor without dims. `output` is the model's, in any
+  /// floating-point type, with a first dim of samples.
+  virtual at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const = 0;
+  /// What that sum is divided by for the mean: samples, targets, elements, or the sum of their weights.
+  virtual double count(const at::Tensor& target) const = 0;
+  /// Whether count() depends on what the targets are, besides how many: then ranks add it up in each step.
+  virtual bool counts_by_value() const { return false; }
+  /// Measured in evaluations; "loss" comes by itself.
+  virtual const std::vector<Metric>& metrics() const;
+
+  /// Throws InvalidArgument, with what was found and expected, when the loss cannot take a target like this
+  /// one of sample 0; `who` names the data. Called before the first step.
+  virtual void check_target(const at::Tensor& target, const std::string& who) const;
+  /// Throws InvalidArgument when the loss cannot take the output of a batch beside its targets.
+  virtual void check_output(const at::Tensor& output, const at::Tensor& target) const;
+  /// Throws DataError, which names the sample, when a target of a batch that was read is none: kernels only
+  /// say so after the fact, or not at all. Default: a target for each sample.
+  virtual void check_batch(const data::Example& batch, std::span<const std::int64_t> indices) const;
+  /// Numbers that a shipped model is to make of a sample, or of each token of a text.
+  virtual std::int64_t num_outputs(const data::DataSource& data) const;
+};
+
+struct ObjectiveOptions {
+  std::string name = "cross_entropy";
+  std::vector<std::string> metrics = {};           ///< names of metric_names(); empty: the objective's own
+  std::int64_t top_k = 5;                          ///< metric top_k: how many guesses
+  double label_smoothing = 0;                      ///< cross_entropy: share spread over all classes
+  std::vector<std::int64_t> ignored_classes = {};  ///< cross_entropy: targets that do not count
+  std::vector<double> class_weights = {};          ///< cross_entropy: one for each class; empty: all alike
+  double positive_weight = 1;                      ///< binary_cross_entropy: of the targets that are 1
+};
+
+/// What an objective is made for.
+struct Task {
+  const data::DataSource& data;
+  model::Model* model = nullptr;  ///< outlives the objective; null while only data are checked
+};
+
+/// One row per objective in objective_table.cpp: "cross_entropy", "mean_squared_error",
+/// "binary_cross_entropy", "model" (Model::loss). Throws InvalidArgument: an unknown name or metric (nearest
+/// one named), an option that the objective does not take, data that it cannot be made for.
+std::shared_ptr<const Objective> make_objective(const ObjectiveOptions& options, const Task& task);
+std::vector<std::string> objective_names();
+
+}  // namespace trireme::objective

@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <array>
+
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/objective/internal/objectives.h"
+
+namespace trireme::objective {
+namespace {
+
+struct ObjectiveRow {
+  std::string_view name;
+  ObjectivePtr (*make)(const ObjectiveOptions&, const Task&, std::vector<Metric>);
+  TargetKind kind;
+  std::string_view metric;  ///< measured where the options name none; empty: none
+};
+
+constexpr std::array<ObjectiveRow, 4> kObjectiveTable = {{
+    {"binary_cross_entropy", make_binary_cross_entropy, TargetKind::kYesOrNo, "binary_accuracy"},
+    {"cross_entropy", make_cross_entropy, TargetKind::kClass, "accuracy"},
+    {"mean_squared_error", make_mean_squared_error, TargetKind::kNumber, "mean_absolute_error"},
+    {"model", make_model_loss, TargetKind::kAny, ""},
+}};
+
+/// An option that an objective does not take would be believed to act.
+void refuse_others_options(const ObjectiveOptions& options, TargetKind kind) {
+  const ObjectiveOptions defaults;
+  const auto refuse = [&](bool is_set, const char* key, const char* whose) {
+    require(!is_set, "objective.", key, " is of objective.name = \"", whose, "\"; leave it out with \"",
+            options.name, "\"");
+  };
+  if (kind != TargetKind::kClass) {
+    refuse(options.label_smoothing != defaults.label_smoothing, "label_smoothing", "cross_entropy");
+    refuse(!options.ignored_classes.empty(), "ignored_classes", "cross_entropy");
+    refuse(!options.class_weights.empty(), "class_weights", "cross_entropy");
+  }
+  if (kind != TargetKind::kYesOrNo)
+    refuse(options.positive_weight != defaults.positive_weight, "positive_weight", "binary_cross_entropy");
+}
+
+std::vector<Metric> metrics_of(const ObjectiveOptions& options, const ObjectiveRow& row) {
+  std::vector<std::string> names = options.metrics;
+  if (names.empty() && !row.metric.empty()) names.emplace_back(row.metric);
+  std::vector<Metric> metrics;
+  for (const std::string& name : names) {
+    for (const Metric& before : metrics)
+      require(before.name != name, "objective.metrics names \"", name, "\" twice; leave one out");
+    metrics.push_back(make_metric(name, options, row.kind));
+  }
+  return metrics;
+}
+
+}  // namespace
+
+ObjectivePtr make_objective(const ObjectiveOptions& options, const Task& task) {
+  require(task.data.train != nullptr, "data set ", task.data.name, " has no training data");
+  for (const ObjectiveRow& row : kObjectiveTable) {
+    if (row.name != options.name) continue;
+    refuse_others_options(options, row.kind);
+    return row.make(options, task, metrics_of(options, row));
+  }
+  throw InvalidArgument(
+      text("unknown objective '", options.name, "'", suggest(options.name, objective_names())));
+}
+
+std::vector<std::string> objective_names() {
+  std::vector<std::string> names;
+  for (const ObjectiveRow& row : kObjectiveTable) names.emplace_back(row.name);
+  return names;
+}
+
+}  // namespace trireme::objective
