@@ -134,7 +134,7 @@ TEST(RunConfig, EveryKeyHasAMeaningAndADefaultThatIsAllowed) {
 }
 
 TEST(RunConfig, DocumentationListsEveryKeyAsItIs) {
-  const std::string page = read_file(checkout("docs/configuration.md"));
+  const std::string page = read_file(test::checkout("docs/configuration.md"));
   for (const ConfigKeyInfo& key : config_keys()) {
     const std::string row = text("| `", key.name, "` | ", key.type, " | `", key.default_value, "` | ",
                                  key.allowed, " | ", key.meaning, " |");
