@@ -57,7 +57,7 @@ model::ConvolutionChoice choice_of(const SweepOptions& options, comm::Context& c
                                    const model::Model& model) {
   train::RunConfig config;
   config.train.convolution = options.convolution;
-  return train::convolutions_for(config, context, model);
+  return train::convolutions_for(train::resolve_plan(config, context.world_size()), context, model);
 }
 
 class Sweep {

@@ -32,7 +32,7 @@
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/gradient_norm.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/parallel_plan.h"
 #include "trireme/train/step_reports.h"
 
 namespace trireme::train {
@@ -45,6 +45,12 @@ class Trainer {
   /// command line refuses. `context` and `data` outlive it. Throws InvalidArgument, CommError, DataError.
   Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
           std::shared_ptr<model::Model> own = nullptr);
+  /// The same for a plan that is there already.
+  Trainer(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+          std::shared_ptr<model::Model> own = nullptr);
+
+  /// What it carries out, cuts included.
+  const ParallelPlan& plan() const { return plan_; }
 
   /// Steps of the whole run, and those done so far.
   std::int64_t total_steps() const { return total_steps_; }
@@ -128,10 +134,11 @@ class Trainer {
   bool on_all_stages(bool here);
   void update();
 
-  const RunConfig config_;
   comm::Context& context_;
   const data::DataSource& data_;
   std::shared_ptr<model::Model> model_;
+  ParallelPlan plan_;
+  const RunConfig& config_;                            ///< the plan's
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   at::Tensor convolutions_;                            ///< the choice in use: least_batch of it, as state
   parallel::PipelineGroups groups_;
