@@ -9,7 +9,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/parallel/convolution_agreement.h"
-#include "trireme/train/parallel_plan.h"
 
 namespace trireme::train {
 namespace {
@@ -51,16 +50,16 @@ ConvolutionKernels convolution_kernels_of(const std::string& name) {
   return row->kernels;
 }
 
-model::ConvolutionChoice convolutions_for(const ParallelPlan& plan, comm::Context& context,
-                                          const model::Model& model) {
-  if (plan.convolutions() == ConvolutionKernels::kAten) return {};
-  if (plan.convolutions() == ConvolutionKernels::kOnednn) {
+model::ConvolutionChoice convolutions_for(ConvolutionKernels asked, const Precision& precision,
+                                          comm::Context& context, const model::Model& model) {
+  if (asked == ConvolutionKernels::kAten) return {};
+  if (asked == ConvolutionKernels::kOnednn) {
     require(at::hasMKLDNN(),
             "train.convolution = \"onednn\": this libtorch was built without oneDNN; take "
             "\"aten\", or \"auto\"");
     return model::ConvolutionChoice::onednn();
   }
-  const bool matters = plan.precision().autocast_to == at::kFloat && has_small_convolutions(model);
+  const bool matters = precision.autocast_to == at::kFloat && has_small_convolutions(model);
   return parallel::agreed(context.world(), matters && context.is_main()
                                                ? parallel::measured_convolutions_here(context.log())
                                                : model::ConvolutionChoice{});

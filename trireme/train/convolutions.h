@@ -7,10 +7,9 @@
 #include "trireme/comm/context.h"
 #include "trireme/model/convolution_choice.h"
 #include "trireme/model/model.h"
+#include "trireme/train/precision.h"
 
 namespace trireme::train {
-
-class ParallelPlan;
 
 enum class ConvolutionKernels {
   kMeasured,  ///< "auto": what is faster on rank 0's machine
@@ -25,7 +24,7 @@ ConvolutionKernels convolution_kernels_of(const std::string& name);
 /// The same on all ranks. For kMeasured rank 0 measures, once per machine (parallel/convolution_agreement.h),
 /// where `model` has convolutions that it is about, in f32. Collective. Throws CommError; InvalidArgument
 /// where this libtorch has no oneDNN and it is asked for.
-model::ConvolutionChoice convolutions_for(const ParallelPlan& plan, comm::Context& context,
-                                          const model::Model& model);
+model::ConvolutionChoice convolutions_for(ConvolutionKernels asked, const Precision& precision,
+                                          comm::Context& context, const model::Model& model);
 
 }  // namespace trireme::train

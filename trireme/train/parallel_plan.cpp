@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -11,13 +9,11 @@
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/train/internal/config_keys.h"
-#include "trireme/train/internal/refusal.h"
+#include "trireme/train/internal/cures.h"
 #include "trireme/train/run_trace.h"
 
 namespace trireme::train {
 namespace {
-
-using Cures = std::vector<Cure>;
 
 template <class... Parts>
 void refuse_unless(bool sound, const Cures& cures, const Parts&... reason) {
@@ -54,64 +50,6 @@ Partition partition_of(const std::string& name) {
                                 [&](const PartitionRow& each) { return name == each.name; });
   require(row != kPartitions.end(), "unknown partition '", name, "'", suggest(name, partition_names()));
   return row->partition;
-}
-
-bool is_file(const std::string& schedule) { return schedule.ends_with(".csv"); }
-
-/// What is set to `value`.
-template <class Table, class Field, class Value>
-Cure set(Table RunConfig::*table, Field Table::*field, Value value) {
-  return [=](RunConfig& config) { config.*table.*field = value; };
-}
-
-Cure replicas_as_there_are_ranks() { return set(&RunConfig::parallel, &ParallelOptions::data, 0); }
-
-Cure synchronous_schedule() {
-  return [](RunConfig& config) {
-    config.parallel.schedule = "1f1b";
-    config.parallel.microbatches = 0;
-    config.parallel.vertical_sync = false;
-  };
-}
-
-/// Pipelines of other lengths that the ranks can make up, from the nearest on; shorter ones come first, as a
-/// model that can be cut so often can be cut less often.
-Cures other_pipelines(const RunConfig& config, int world_size) {
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t length = 1; length <= world_size; ++length) {
-    if (world_size % length == 0) lengths.push_back(length);
-  }
-  const std::int64_t asked = config.parallel.pipeline;
-  std::stable_sort(lengths.begin(), lengths.end(), [&](std::int64_t a, std::int64_t b) {
-    return std::pair(a > asked, std::abs(a - asked)) < std::pair(b > asked, std::abs(b - asked));
-  });
-  Cures cures;
-  for (const std::int64_t length : lengths) {
-    cures.emplace_back([length](RunConfig& changed) {
-      changed.parallel.pipeline = length;
-      changed.parallel.data = 0;
-    });
-  }
-  return cures;
-}
-
-/// What a program that cannot run may need.
-Cures cures_of_a_program(const RunConfig& config, int world_size) {
-  Cures cures = {set(&RunConfig::train, &TrainOptions::accumulation, 1),
-                 set(&RunConfig::parallel, &ParallelOptions::vertical_sync, false),
-                 set(&RunConfig::parallel, &ParallelOptions::microbatches, 0)};
-  if (is_file(config.parallel.schedule)) {
-    cures.push_back(set(&RunConfig::parallel, &ParallelOptions::recompute, true));
-    for (Cure& cure : other_pipelines(config, world_size)) cures.push_back(std::move(cure));
-    return cures;  // nobody writes a program in order to run another one
-  }
-  cures.push_back(set(&RunConfig::parallel, &ParallelOptions::chunks, 0));
-  cures.emplace_back([](RunConfig& changed) {  // up to a multiple of the ranks
-    const std::int64_t ranks = changed.parallel.pipeline;
-    changed.parallel.microbatches = (changed.parallel.microbatches + ranks - 1) / ranks * ranks;
-  });
-  cures.push_back(synchronous_schedule());
-  return cures;
 }
 
 /// 4 micro-batches per rank: bubbles of a fifth at most (Huang et al., arXiv 1811.06965, section 2.3).
@@ -179,7 +117,7 @@ std::vector<std::string> partition_names() {
 
 bool updates_under_way(const RunConfig& config) {
   const std::string& name = config.parallel.schedule;
-  return config.parallel.pipeline > 1 && !is_file(name) && schedule::find_schedule(name).asynchronous;
+  return config.parallel.pipeline > 1 && !is_program_file(name) && schedule::find_schedule(name).asynchronous;
 }
 
 /// Makes a plan in the order in which its parts depend on each other. What it refuses is a Refusal where
@@ -274,7 +212,7 @@ class PlanMaker {
     if (!is_cut()) {
       options.program = schedule::data_parallel(options.num_rounds);
       options.num_microbatches = options.num_rounds = 1;
-    } else if (is_file(parallel.schedule)) {
+    } else if (is_program_file(parallel.schedule)) {
       options.program = program_in_file(config());
       options.num_microbatches = options.program->num_microbatches;
     }

@@ -17,7 +17,7 @@ class Candidates {
  public:
   explicit Candidates(const RunConfig& original) : original_(original), seen_({""}) {}
 
-  void add(const RunConfig& refused, const std::vector<Cure>& cures) {
+  void add(const RunConfig& refused, const Cures& cures) {
     for (const Cure& cure : cures) {
       RunConfig changed = refused;
       cure(changed);

@@ -140,7 +140,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       model_(prepared(plan, context, checked(plan, data, std::move(own)))),
       plan_(fit(plan, *model_)),
       config_(plan_.config()),
-      convolutions_found_(convolutions_for(plan_, context, *model_)),
+      convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *model_)),
       convolutions_(state_of(convolutions_found_)),
       groups_(make_groups(plan_, context)),
       layers_(layers_for(plan_, *model_)),

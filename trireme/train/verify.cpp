@@ -11,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/safetensors.h"
+#include "trireme/train/internal/cures.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/state_exchange.h"
 #include "trireme/train/trainer.h"
@@ -151,6 +152,21 @@ void compare_step(Comparison& comparison, std::int64_t step, const optim::NamedT
   comparison.weights(step, before, found.weights, expected.weights);
 }
 
+/// Throws Refusal.
+void refuse_unverifiable(const ParallelPlan& plan) {
+  if (plan.world_size() < 2 && plan.num_parts() < 2) {
+    throw Refusal(
+        "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with -n "
+        "2",
+        {set(&RunConfig::train, &TrainOptions::accumulation, 2)});
+  }
+  if (!plan.asynchronous()) return;
+  throw Refusal(text("parallel.schedule = \"", plan.config().parallel.schedule,
+                     "\" computes with older weights than one rank would, by design: there is no serial run "
+                     "that it is to equal step by step; verify a schedule that updates at the end"),
+                {synchronous_schedule()});
+}
+
 }  // namespace
 
 Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
@@ -184,12 +200,13 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
 }
 
 void check_verifiable(const ParallelPlan& plan) {
-  require(plan.world_size() >= 2 || plan.num_parts() >= 2,
-          "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with "
-          "-n 2");
-  require(!plan.asynchronous(), "parallel.schedule = \"", plan.config().parallel.schedule,
-          "\" computes with older weights than one rank would, by design: there is no serial run that it is "
-          "to equal step by step; verify a schedule that updates at the end");
+  try {
+    refuse_unverifiable(plan);
+  } catch (const Refusal& refusal) {
+    throw with_nearest(plan.config(), refusal, plan.world_size(), [&](const RunConfig& changed) {
+      refuse_unverifiable(resolve_plan(changed, plan.world_size()));
+    });
+  }
 }
 
 Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,

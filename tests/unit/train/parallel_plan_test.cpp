@@ -108,6 +108,26 @@ TEST(ParallelPlan, ReadsItsProgramOnceAndMakesAHookForEachPipeline) {
   });
 }
 
+TEST(ParallelPlan, OfAProgramThatCannotRunNamesNoneWithoutIt) {
+  const test::TemporaryFolder folder;
+  RunConfig config = pipeline_config();
+  config.parallel.schedule = (folder / "own.csv").string();
+  const auto refusal = [&](const char* program) -> std::string {
+    write_file_atomic(folder / "own.csv", program);
+    try {
+      resolve_plan(config, 4);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_THAT(refusal("0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n"), testing::Not(HasSubstr("nearest plan")));
+  EXPECT_THAT(refusal("0F0,0F1,0RECOMPUTE0,0B0,0RECOMPUTE1,0B1\n1F0,1B0,1F1,1B1\n"),
+              testing::EndsWith("; the nearest plan that works on 4 ranks: parallel.recompute = true"));
+  EXPECT_THAT(refusal("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n2F0,2B0,2F1,2B1\n3F0,3B0,3F1,3B1\n"),
+              testing::EndsWith("; the nearest plan that works on 4 ranks: parallel.pipeline = 4"));
+}
+
 TEST(ParallelPlan, OfATrainerHasTheCutsThatItMeasured) {
   RunConfig config = pipeline_config();
   config.parallel.partition = "time";

@@ -118,12 +118,21 @@ TEST(Verifiable, IsWhatHasASerialRunThatItCanEqual) {
   refused(
       1, [](RunConfig&) {}, "nothing to verify");
   refused(
+      1, [](RunConfig&) {}, "; the nearest plan that works on 1 rank: train.accumulation = 2");
+  refused(
       2,
       [](RunConfig& c) {
         c.parallel.pipeline = 2;
         c.parallel.schedule = "pipedream";
       },
       "older weights than one rank would");
+  refused(
+      2,
+      [](RunConfig& c) {
+        c.parallel.pipeline = 2;
+        c.parallel.schedule = "pipedream";
+      },
+      "; the nearest plan that works on 2 ranks: parallel.schedule = \"1f1b\"");
 }
 
 // Half of the last bit of 8 (bf16) and of 11 (fp16), once as an addend and once as a sum; below 2^-24 fp16

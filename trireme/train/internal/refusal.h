@@ -14,16 +14,16 @@ namespace trireme::train {
 
 /// A change of a configuration that may make it work.
 using Cure = std::function<void(RunConfig&)>;
+using Cures = std::vector<Cure>;
 
 class Refusal : public InvalidArgument {
  public:
   /// `cures`: what is nearest comes first.
-  Refusal(const std::string& reason, std::vector<Cure> cures)
-      : InvalidArgument(reason), cures_(std::move(cures)) {}
-  const std::vector<Cure>& cures() const { return cures_; }
+  Refusal(const std::string& reason, Cures cures) : InvalidArgument(reason), cures_(std::move(cures)) {}
+  const Cures& cures() const { return cures_; }
 
  private:
-  std::vector<Cure> cures_;
+  Cures cures_;
 };
 
 /// Keys and values in which `changed` is not `config`: "parallel.data = 0, train.clip_norm = 0.0".
