@@ -71,7 +71,7 @@ Workload workload_of(const std::string& name) {
 }
 
 /// One row per target.
-at::Tensor logits_of(const Workload& work, const std::string& precision) {
+at::Tensor logits_of(const Workload& work, const train::Precision& precision) {
   const train::PrecisionScope scope(precision);
   return work.forward(work.input).to(at::kFloat).flatten(0, -2);
 }
@@ -100,9 +100,10 @@ int main(int argc, char** argv) try {
   optim::NamedTensors parameters;
   for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
   const auto optimizer = optim::make_optimizer({.name = "sgd"}, parameters);
+  const train::Precision& format = train::precision_of(precision);
   const auto step = [&] {
     ddp.zero_grad();
-    at::cross_entropy_loss(logits_of(work, precision), work.target).backward();
+    at::cross_entropy_loss(logits_of(work, format), work.target).backward();
     optimizer->step(1e-4);
   };
   seconds_of(*context, std::min(steps, 5), step);  // buckets are rebuilt, memory is warm

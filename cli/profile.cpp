@@ -14,7 +14,7 @@
 #include "trireme/data/dataset.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/layer_profile.h"
-#include "trireme/train/pipeline_plan.h"
+#include "trireme/train/placement.h"
 
 namespace trireme::cli {
 namespace {
@@ -24,7 +24,9 @@ using nlohmann::ordered_json;
 /// Samples of a micro-batch: what is asked for, or what the configuration gives one.
 std::int64_t samples_of(const ProfileArguments& arguments, const train::RunConfig& config) {
   if (arguments.samples > 0) return arguments.samples;
-  return std::max<std::int64_t>(1, config.train.global_batch / train::num_microbatches(config));
+  const std::int64_t ranks = config.parallel.pipeline * std::max<std::int64_t>(config.parallel.data, 1);
+  const train::ParallelPlan plan = train::resolve_plan(config, static_cast<int>(ranks));
+  return std::max<std::int64_t>(1, config.train.global_batch / plan.num_microbatches());
 }
 
 at::Tensor input_of(const data::DataSource& data, std::int64_t samples) {
@@ -73,8 +75,10 @@ int run_profile(const ProfileArguments& arguments) {
   const auto objective = objective::make_objective(config.objective, {.data = data});
   const auto model = model::make_model(config.model, data.input_shape, objective->num_outputs(data), seed);
   const std::int64_t samples = samples_of(arguments, config);
-  const std::vector<plan::Layer> layers = train::profile_layers(
-      train::layers_for(config, *model), input_of(data, samples), static_cast<int>(arguments.repeats));
+  const auto chain = train::layers_in(train::precision_of(config.train.precision), *model);
+  require(!chain.empty(), "the model of type ", model->name(), " has no layers() to look at one by one");
+  const std::vector<plan::Layer> layers =
+      train::profile_layers(chain, input_of(data, samples), static_cast<int>(arguments.repeats));
   arguments.json ? print_json(layers, samples) : print_table(layers);
   if (!arguments.output.empty()) {
     write_file_atomic(arguments.output, plan::to_csv(plan::Profile(layers)));

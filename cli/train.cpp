@@ -10,11 +10,11 @@
 namespace trireme::cli {
 namespace {
 
-int run_as_rank(const TrainArguments& train, const train::RunConfig& config) {
+int run_as_rank(const TrainArguments& train, const train::ParallelPlan& plan) {
   const train::StopRequest stop;
-  const auto context = comm::Context::from_environment(config.comm);
+  const auto context = comm::Context::from_environment(plan.config().comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
-  return train::run_training(config, *context, {.start = start, .stop = &stop}).exit_code;
+  return train::run_training(plan, *context, {.start = start, .stop = &stop}).exit_code;
 }
 
 std::string toml_text(const std::string& value) {
@@ -38,19 +38,19 @@ TrainArguments with_trace(TrainArguments train) {
 
 int run_train(const TrainArguments& given) {
   const TrainArguments train = with_trace(given);
-  const RankPlan plan = plan_ranks(train.ranks);
-  require(train.max_restarts == 0 || plan.launches,
+  const RankPlan ranks = plan_ranks(train.ranks);
+  require(train.max_restarts == 0 || ranks.launches,
           "--max-restarts needs -n N with N > 1: a launcher that outlives the ranks");
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides);
-  train::check_run_config(config, plan.world_size);
-  if (plan.launches) {
+  const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
+  if (ranks.launches) {
     RankCommand command{.name = "train",
                         .of_launch = {"--max-restarts", text(train.max_restarts), "--frozen-grace",
                                       text(config.comm.timeout_s)}};
     if (train.resume) command.options.push_back("--resume");
     become_launcher(train.ranks, command);
   }
-  return run_as_rank(train, config);
+  return run_as_rank(train, plan);
 }
 
 }  // namespace trireme::cli

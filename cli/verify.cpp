@@ -70,11 +70,11 @@ void print_text(const train::Comparison& comparison, std::int64_t asked, int wor
 }  // namespace
 
 int run_verify(const VerifyArguments& arguments) {
-  const RankPlan plan = plan_ranks(arguments.ranks);
+  const RankPlan ranks = plan_ranks(arguments.ranks);
   const auto config = train::load_run_config(arguments.ranks.file, arguments.ranks.overrides);
-  train::check_run_config(config, plan.world_size);
-  train::check_verifiable(config, plan.world_size);
-  if (plan.launches) {
+  const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
+  train::check_verifiable(plan);
+  if (ranks.launches) {
     RankCommand command{.name = "verify",
                         .options = {"--steps", text(arguments.steps)},
                         .of_launch = {"--no-prefix", "--frozen-grace", text(config.comm.timeout_s)}};
@@ -86,7 +86,7 @@ int run_verify(const VerifyArguments& arguments) {
     const telemetry::OwnWork work(context->status(), "opening the data");
     return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
   }();
-  const train::Comparison comparison = train::verify(config, *context, data, arguments.steps);
+  const train::Comparison comparison = train::verify(plan, *context, data, arguments.steps);
   if (!context->is_main()) return kExitOk;
   if (arguments.json) {
     print_json(comparison, context->world_size());

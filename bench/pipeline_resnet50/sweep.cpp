@@ -55,9 +55,8 @@ double ideal_of(const schedule::Program& program, const schedule::Costs& costs,
 
 model::ConvolutionChoice choice_of(const SweepOptions& options, comm::Context& context,
                                    const model::Model& model) {
-  train::RunConfig config;
-  config.train.convolution = options.convolution;
-  return train::convolutions_for(config, context, model);
+  return train::convolutions_for(train::convolution_kernels_of(options.convolution), train::Precision(),
+                                 context, model);
 }
 
 class Sweep {

@@ -54,6 +54,10 @@ class Optimizer {
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters);
 std::vector<std::string> optimizer_names();
 
+/// Whether that optimizer divides a gradient by its own size, or takes its sign: there the rounding of a
+/// gradient that is nothing but rounding decides a whole step. Throws as make_optimizer() does.
+bool normalises_gradients(const std::string& name);
+
 /// Scales all gradients so that their total 2-norm is at most `max_norm` (> 0); returns the norm before.
 /// Undefined gradients count as zero. (Pascanu et al., arXiv 1211.5063.)
 double clip_grad_norm(const NamedTensors& parameters, double max_norm);

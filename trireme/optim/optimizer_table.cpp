@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "trireme/base/error.h"
@@ -22,10 +23,11 @@ std::unique_ptr<UpdateRule> make(const OptimizerOptions& options) {
 struct OptimizerRow {
   std::string_view name;
   std::unique_ptr<UpdateRule> (*make)(const OptimizerOptions&);
+  bool normalises = true;  ///< gradients, by their own size
 };
 
 constexpr std::array<OptimizerRow, 8> kOptimizerTable = {{
-    {"sgd", make<Sgd>},
+    {"sgd", make<Sgd>, /*normalises=*/false},
     {"adamw", make<Adam, Adam::WeightDecay::kDecoupled>},
     {"adam", make<Adam, Adam::WeightDecay::kL2>},
     {"adagrad", make<Adagrad>},
@@ -35,18 +37,23 @@ constexpr std::array<OptimizerRow, 8> kOptimizerTable = {{
     {"lamb", make<Lamb>},
 }};
 
+const OptimizerRow& find_optimizer(const std::string& name) {
+  const auto* row = std::find_if(kOptimizerTable.begin(), kOptimizerTable.end(),
+                                 [&](const OptimizerRow& each) { return each.name == name; });
+  require(row != kOptimizerTable.end(), "unknown optimizer '", name, "'", suggest(name, optimizer_names()));
+  return *row;
+}
+
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters) {
-  for (const OptimizerRow& row : kOptimizerTable) {
-    if (row.name != options.name) continue;
-    require_not_negative(options, "lr", options.lr);
-    require_not_negative(options, "weight_decay", options.weight_decay);
-    return std::make_unique<GroupedOptimizer>(row.make(options), options, std::move(parameters));
-  }
-  throw InvalidArgument(
-      text("unknown optimizer '", options.name, "'", suggest(options.name, optimizer_names())));
+  const OptimizerRow& row = find_optimizer(options.name);
+  require_not_negative(options, "lr", options.lr);
+  require_not_negative(options, "weight_decay", options.weight_decay);
+  return std::make_unique<GroupedOptimizer>(row.make(options), options, std::move(parameters));
 }
+
+bool normalises_gradients(const std::string& name) { return find_optimizer(name).normalises; }
 
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;

@@ -7,31 +7,15 @@
 #include "trireme/model/untouched.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/train/internal/check.h"
-#include "trireme/train/internal/config_keys.h"
-#include "trireme/train/pipeline_plan.h"
-#include "trireme/train/precision.h"
-#include "trireme/train/run_trace.h"
+#include "trireme/train/placement.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
 namespace {
 
-/// Where the micro-batches of a replica come from.
-std::string parts_in_words(const RunConfig& config) {
-  const std::string rounds = text("train.accumulation = ", config.train.accumulation);
-  if (config.parallel.pipeline == 1) return rounds;
-  return text("parallel.microbatches = ", num_microbatches(config) / config.train.accumulation, " x ",
-              rounds);
-}
-
-void check_ranks(const RunConfig& config, int world_size) {
-  const std::int64_t replicas = num_replicas(config, world_size), of_each = num_microbatches(config);
-  require(config.train.global_batch >= replicas * of_each, "train.global_batch = ", config.train.global_batch,
-          " cannot be split over ", replicas, config.parallel.pipeline == 1 ? " ranks x " : " pipelines x ",
-          parts_in_words(config), ": it needs at least ", replicas * of_each, " samples");
-}
-
-void check_sizes(const RunConfig& config, std::int64_t world_size, const data::DataSource& data) {
+void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
+  const RunConfig& config = plan.config();
+  const std::int64_t world_size = plan.world_size();
   const std::int64_t samples = data.train->size();
   require(samples >= world_size, "data set ", data.name, " has ", samples,
           " training samples, fewer than the ", world_size, " ranks");
@@ -41,11 +25,6 @@ void check_sizes(const RunConfig& config, std::int64_t world_size, const data::D
           " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,
           ", train.max_steps = ", config.train.max_steps, ")");
   make_learning_rate(config, steps);
-}
-
-/// From C++ a configuration can hold any value.
-void check_keys(const RunConfig& config) {
-  for (const ConfigKey& key : config_key_table()) check_allowed(key, key.get(config));
 }
 
 /// Model, loss and metrics on one sample, which leaves no trace in the model.
@@ -88,45 +67,29 @@ std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
 }
 
 /// A stream of micro-batches does not know what is still to come of a step.
-void check_objective(const RunConfig& config, const objective::Objective& objective) {
-  require(!objective.counts_by_value() || !is_asynchronous(config), "parallel.schedule = \"",
-          config.parallel.schedule,
+void check_objective(const ParallelPlan& plan, const objective::Objective& objective) {
+  require(!objective.counts_by_value() || !plan.asynchronous(), "parallel.schedule = \"",
+          plan.config().parallel.schedule,
           "\" weighs each micro-batch when it begins, and this objective divides by what all targets of a "
           "step amount to (objective.ignored_classes, objective.class_weights); choose a schedule that "
           "updates at the end of a step");
   std::vector<std::string> known = {"none", "loss"};
   for (const objective::Metric& metric : objective.metrics()) known.push_back(metric.name);
-  const std::string& best = config.checkpoint.best;
+  const std::string& best = plan.config().checkpoint.best;
   require(std::find(known.begin(), known.end(), best) != known.end(), "checkpoint.best = \"", best,
           "\" is not measured", suggest(best, known),
           "; name it in objective.metrics, or choose one that is measured");
 }
 
-/// Traces and timelines.
-void check_records(const RunConfig& config) {
-  trace_options(config.run);
-  require(config.run.timeline.empty() || !is_asynchronous(config), "run.timeline = \"", config.run.timeline,
-          "\" draws steps, and parallel.schedule = \"", config.parallel.schedule,
-          "\" has none that ranks begin and end together; use run.trace");
-}
-
 }  // namespace
-
-void check_plan(const RunConfig& config, int world_size) {
-  check_keys(config);
-  check_ranks(config, world_size);
-  check_program(config);
-  check_records(config);
-  optim::make_optimizer(config.optimizer, {});
-  if (scales_loss(config.train.precision)) const optim::LossScaler sound(config.scaler);
-}
 
 ObjectivePtr objective_for(const RunConfig& config, const ObjectivePtr& own, const objective::Task& task) {
   return own ? own : objective::make_objective(config.objective, task);
 }
 
-std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data,
+std::shared_ptr<model::Model> make_checked_model(const ParallelPlan& plan, const data::DataSource& data,
                                                  const ObjectivePtr& own) {
+  const RunConfig& config = plan.config();
   const std::int64_t num_outputs = objective_for(config, own, {.data = data})->num_outputs(data);
   const auto make = [&] {
     return model::make_model(config.model, data.input_shape, num_outputs,
@@ -134,15 +97,16 @@ std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const 
   };
   std::shared_ptr<model::Model> model =
       tried(text("model.name = \"", config.model.name, "\""), {config, data, own}, make);
-  check_layers(config, *model);
+  fit(plan, *model);
   return model;
 }
 
-std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> model, const RunConfig& config,
+std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_model, const ParallelPlan& plan,
                                             const data::DataSource& data, const ObjectivePtr& own) {
-  const std::string what = text("the model of type ", model->name());
-  model = tried(what, {config, data, own}, [&] { return std::move(model); });
-  check_layers(config, *model);
+  const std::string what = text("the model of type ", own_model->name());
+  std::shared_ptr<model::Model> model =
+      tried(what, {plan.config(), data, own}, [&] { return std::move(own_model); });
+  fit(plan, *model);
   return model;
 }
 
@@ -151,20 +115,18 @@ std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config,
   return optim::make_learning_rate(config.learning_rate, lr, total_steps);
 }
 
-void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data,
-                      const ObjectivePtr& own) {
-  check_plan(config, world_size);
-  const ObjectivePtr objective = objective_for(config, own, {.data = data});
+void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const ObjectivePtr& own) {
+  const ObjectivePtr objective = objective_for(plan.config(), own, {.data = data});
   check_data(data, *objective);
-  check_objective(config, *objective);
-  check_sizes(config, world_size, data);
+  check_objective(plan, *objective);
+  check_sizes(plan, data);
 }
 
-void check_run_config(const RunConfig& config, int world_size) {
-  check_plan(config, world_size);
+ParallelPlan check_run_config(const RunConfig& config, int world_size) {
+  const ParallelPlan plan = resolve_plan(config, world_size);
   const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
-  check_run_config(config, world_size, data);
-  make_checked_model(config, data);
+  check_data_of(plan, data);
+  return fit(plan, *make_checked_model(plan, data));
 }
 
 }  // namespace trireme::train

@@ -31,6 +31,18 @@ ConfigKey key(std::string name, Table RunConfig::*table, Field Table::*field, st
               }};
 }
 
+/// The same row for a key that a resumed run has to keep.
+ConfigKey stays(ConfigKey row) {
+  row.on_resume = OnResume::kStays;
+  return row;
+}
+
+/// The same for one that helps to decide when stages update.
+ConfigKey updates_stay(ConfigKey row) {
+  row.on_resume = OnResume::kUpdatesStay;
+  return row;
+}
+
 std::vector<std::string> backend_choices() {
   std::vector<std::string> names = {"auto"};
   for (const comm::BackendInfo& info : comm::backend_infos()) names.push_back(info.name);
@@ -57,7 +69,8 @@ std::vector<ConfigKey> make_table() {
       key("run.name", &C::run, &Run::name, "name of the run and of its folder",
           {.single_path_component = true}),
       key("run.folder", &C::run, &Run::folder, "folder that holds the runs"),
-      key("run.seed", &C::run, &Run::seed, "decides the initial weights and the order of samples", zero_up),
+      stays(key("run.seed", &C::run, &Run::seed, "decides the initial weights and the order of samples",
+                zero_up)),
       key("run.log_every_steps", &C::run, &Run::log_every_steps, "steps between two lines of metrics.jsonl",
           one_up),
       key("run.tensorboard", &C::run, &Run::tensorboard,
@@ -70,34 +83,36 @@ std::vector<ConfigKey> make_table() {
       key("run.trace_steps", &C::run, &Run::trace_steps,
           "\"100:120\": only these steps, both included, are traced, the first three are in the timeline; "
           "empty: all, of a timeline alone 3 to 5"),
-      key("data.name", &C::data, &Data::name, "data set", {.names = data::data_names}),
+      stays(key("data.name", &C::data, &Data::name, "data set", {.names = data::data_names})),
       key("data.path", &C::data, &Data::path,
           "folder of its files, for text the file; empty: where Debian's package puts them"),
       key("data.workers", &C::data, &Data::workers, "threads per rank that read ahead",
           {.least = 1, .most = 1024}),
-      key("data.block", &C::data, &Data::block, "text: characters per sample", count),
-      key("data.image_size", &C::data, &Data::image_size,
-          "image_folder: height and width to which images are brought", count),
-      key("data.undecodable", &C::data, &Data::undecodable,
-          "image_folder: an image that does not decode ends the run, or the next one stands in for it",
-          {.names =
-               [] {
-                 return std::vector<std::string>{"error", "skip"};
-               }}),
-      key("data.augment", &C::data, &Data::augment, "images: changes to each training image, in this order",
-          {.names = data::augmentation_names}),
-      key("data.crop_padding", &C::data, &Data::crop_padding,
-          "augmentation crop: black pixels around the image, of which a part of its size is taken", zero_up),
-      key("model.name", &C::model, &Model::name, "model", {.names = model::model_names}),
-      key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count),
-      key("model.layers", &C::model, &Model::layers, "gpt: blocks", one_up),
-      key("model.heads", &C::model, &Model::heads, "gpt: attention heads per block", one_up),
-      key("model.width", &C::model, &Model::width,
-          "gpt: numbers per token between blocks; a multiple of the heads", one_up),
+      stays(key("data.block", &C::data, &Data::block, "text: characters per sample", count)),
+      stays(key("data.image_size", &C::data, &Data::image_size,
+                "image_folder: height and width to which images are brought", count)),
+      stays(key("data.undecodable", &C::data, &Data::undecodable,
+                "image_folder: an image that does not decode ends the run, or the next one stands in for it",
+                {.names =
+                     [] {
+                       return std::vector<std::string>{"error", "skip"};
+                     }})),
+      stays(key("data.augment", &C::data, &Data::augment,
+                "images: changes to each training image, in this order",
+                {.names = data::augmentation_names})),
+      stays(key("data.crop_padding", &C::data, &Data::crop_padding,
+                "augmentation crop: black pixels around the image, of which a part of its size is taken",
+                zero_up)),
+      stays(key("model.name", &C::model, &Model::name, "model", {.names = model::model_names})),
+      stays(key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count)),
+      stays(key("model.layers", &C::model, &Model::layers, "gpt: blocks", one_up)),
+      stays(key("model.heads", &C::model, &Model::heads, "gpt: attention heads per block", one_up)),
+      stays(key("model.width", &C::model, &Model::width,
+                "gpt: numbers per token between blocks; a multiple of the heads", one_up)),
       key("model.weights", &C::model, &Model::weights,
           "file of the first weights (safetensors, or Python's torch.save of a dict); empty: from run.seed"),
-      key("objective.name", &C::objective, &Objective::name, "what is learnt: the loss",
-          {.names = objective::objective_names}),
+      stays(key("objective.name", &C::objective, &Objective::name, "what is learnt: the loss",
+                {.names = objective::objective_names})),
       key("objective.metrics", &C::objective, &Objective::metrics,
           "what evaluations measure besides the loss; empty: the one that the objective names",
           {.names = objective::metric_names}),
@@ -114,18 +129,18 @@ std::vector<ConfigKey> make_table() {
       key("train.epochs", &C::train, &Train::epochs, "passes over the training data", count),
       key("train.max_steps", &C::train, &Train::max_steps,
           "ends the run earlier, after so many steps; 0: does not", zero_up),
-      key("train.global_batch", &C::train, &Train::global_batch, "samples per step, of all ranks together",
-          one_up),
+      stays(key("train.global_batch", &C::train, &Train::global_batch,
+                "samples per step, of all ranks together", one_up)),
       key("train.accumulation", &C::train, &Train::accumulation, "micro-batches per rank and step", count),
-      key("train.precision", &C::train, &Train::precision, "number format of the forward pass",
-          {.names = precision_names}),
+      stays(key("train.precision", &C::train, &Train::precision, "number format of the forward pass",
+                {.names = precision_names})),
       key("train.clip_norm", &C::train, &Train::clip_norm,
           "largest 2-norm of all gradients together; 0: no clipping", zero_up),
-      key("train.convolution", &C::train, &Train::convolution,
-          "kernels of small convolutions on one thread: what is faster on rank 0's machine, ATen's own "
-          "choice, "
-          "or oneDNN's",
-          {.names = convolution_names}),
+      stays(key("train.convolution", &C::train, &Train::convolution,
+                "kernels of small convolutions on one thread: what is faster on rank 0's machine, ATen's own "
+                "choice, "
+                "or oneDNN's",
+                {.names = convolution_names})),
       key("train.non_finite", &C::train, &Train::non_finite,
           "gradients that are no numbers: stop the run, or skip the step; fp16 always skips",
           {.names =
@@ -145,7 +160,7 @@ std::vector<ConfigKey> make_table() {
       key("scaler.least", &C::scaler, &Scaler::least, "fp16: smallest scale; overflow at it ends the run",
           {.above = 0}),
       key("scaler.most", &C::scaler, &Scaler::most, "fp16: largest scale", {.above = 0}),
-      key("optimizer.name", &C::optimizer, &Opt::name, "optimizer", {.names = optim::optimizer_names}),
+      stays(key("optimizer.name", &C::optimizer, &Opt::name, "optimizer", {.names = optim::optimizer_names})),
       key("optimizer.lr", &C::optimizer, &Opt::lr, "learning rate before the schedule", {.above = 0}),
       key("optimizer.weight_decay", &C::optimizer, &Opt::weight_decay,
           "sgd, adam, adagrad, rmsprop, lars: L2; adamw, lion: decoupled; lamb: within the trust ratio",
@@ -212,10 +227,11 @@ std::vector<ConfigKey> make_table() {
           "checkpoints are written while training goes on; false: it waits for the disk"),
       key("parallel.data", &C::parallel, &ParallelOptions::data,
           "replicas of the model; 0: as many as there are ranks for", {.least = 0, .most = kMaxInt}),
-      key("parallel.pipeline", &C::parallel, &ParallelOptions::pipeline,
-          "ranks over which the layers of each replica are cut", count),
-      key("parallel.schedule", &C::parallel, &ParallelOptions::schedule,
-          "order of work in a pipeline: a name that `trireme schedule` knows, or a file NAME.csv"),
+      updates_stay(key("parallel.pipeline", &C::parallel, &ParallelOptions::pipeline,
+                       "ranks over which the layers of each replica are cut", count)),
+      updates_stay(
+          key("parallel.schedule", &C::parallel, &ParallelOptions::schedule,
+              "order of work in a pipeline: a name that `trireme schedule` knows, or a file NAME.csv")),
       key("parallel.chunks", &C::parallel, &ParallelOptions::chunks,
           "stages per rank, for schedules that can have several; 0: the schedule's own number",
           {.least = 0, .most = kMaxInt}),
@@ -363,7 +379,8 @@ std::vector<ConfigKeyInfo> config_keys() {
   const RunConfig defaults;
   for (const ConfigKey& row : config_key_table()) {
     const ConfigValue value = row.get(defaults);
-    infos.push_back({row.name, type_name(value), to_toml(value), row.allowed.describe(), row.meaning});
+    infos.push_back(
+        {row.name, type_name(value), to_toml(value), row.allowed.describe(), row.meaning, row.on_resume});
   }
   return infos;
 }

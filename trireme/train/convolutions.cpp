@@ -4,12 +4,23 @@
 #include <torch/nn/modules/conv.h>
 
 #include <algorithm>
+#include <array>
 
 #include "trireme/base/error.h"
+#include "trireme/base/text.h"
 #include "trireme/parallel/convolution_agreement.h"
 
 namespace trireme::train {
 namespace {
+
+struct Row {
+  const char* name;
+  ConvolutionKernels kernels;
+};
+
+constexpr std::array kRows = {Row{"auto", ConvolutionKernels::kMeasured},
+                              Row{"aten", ConvolutionKernels::kAten},
+                              Row{"onednn", ConvolutionKernels::kOnednn}};
 
 bool all_ones(at::IntArrayRef values) {
   return std::all_of(values.begin(), values.end(), [](std::int64_t value) { return value == 1; });
@@ -26,19 +37,29 @@ bool has_small_convolutions(const model::Model& model) {
 
 }  // namespace
 
-std::vector<std::string> convolution_names() { return {"auto", "aten", "onednn"}; }
+std::vector<std::string> convolution_names() {
+  std::vector<std::string> names;
+  for (const Row& row : kRows) names.emplace_back(row.name);
+  return names;
+}
 
-model::ConvolutionChoice convolutions_for(const RunConfig& config, comm::Context& context,
-                                          const model::Model& model) {
-  const std::string& asked = config.train.convolution;
-  if (asked == "aten") return {};
-  if (asked == "onednn") {
+ConvolutionKernels convolution_kernels_of(const std::string& name) {
+  const auto row =
+      std::find_if(kRows.begin(), kRows.end(), [&](const Row& each) { return name == each.name; });
+  require(row != kRows.end(), "unknown convolution '", name, "'", suggest(name, convolution_names()));
+  return row->kernels;
+}
+
+model::ConvolutionChoice convolutions_for(ConvolutionKernels asked, const Precision& precision,
+                                          comm::Context& context, const model::Model& model) {
+  if (asked == ConvolutionKernels::kAten) return {};
+  if (asked == ConvolutionKernels::kOnednn) {
     require(at::hasMKLDNN(),
             "train.convolution = \"onednn\": this libtorch was built without oneDNN; take "
             "\"aten\", or \"auto\"");
     return model::ConvolutionChoice::onednn();
   }
-  const bool matters = config.train.precision == "fp32" && has_small_convolutions(model);
+  const bool matters = precision.autocast_to == at::kFloat && has_small_convolutions(model);
   return parallel::agreed(context.world(), matters && context.is_main()
                                                ? parallel::measured_convolutions_here(context.log())
                                                : model::ConvolutionChoice{});

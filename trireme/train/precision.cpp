@@ -11,37 +11,29 @@
 namespace trireme::train {
 namespace {
 
-struct PrecisionRow {
-  const char* name;
-  at::ScalarType autocast_to;  ///< f32: none
-  bool scales_loss;
-};
-
-constexpr PrecisionRow kPrecisions[] = {
+constexpr Precision kPrecisions[] = {
     {"fp32", at::kFloat, false}, {"bf16", at::kBFloat16, false}, {"fp16", at::kHalf, true}};
-
-const PrecisionRow& find_precision(const std::string& name) {
-  const auto* row = std::find_if(std::begin(kPrecisions), std::end(kPrecisions),
-                                 [&](const PrecisionRow& r) { return name == r.name; });
-  require(row != std::end(kPrecisions), "unknown precision '", name, "'", suggest(name, precision_names()));
-  return *row;
-}
 
 }  // namespace
 
 std::vector<std::string> precision_names() {
   std::vector<std::string> names;
-  for (const PrecisionRow& row : kPrecisions) names.emplace_back(row.name);
+  for (const Precision& row : kPrecisions) names.emplace_back(row.name);
   return names;
 }
 
-bool scales_loss(const std::string& precision) { return find_precision(precision).scales_loss; }
+const Precision& precision_of(const std::string& name) {
+  const auto* row = std::find_if(std::begin(kPrecisions), std::end(kPrecisions),
+                                 [&](const Precision& each) { return name == each.name; });
+  require(row != std::end(kPrecisions), "unknown precision '", name, "'", suggest(name, precision_names()));
+  return *row;
+}
 
-PrecisionScope::PrecisionScope(const std::string& precision)
+PrecisionScope::PrecisionScope(const Precision& precision)
     : autocast_before_(at::autocast::is_autocast_enabled(at::kCPU)) {
-  const PrecisionRow& row = find_precision(precision);
-  at::autocast::set_autocast_enabled(at::kCPU, row.autocast_to != at::kFloat);
-  if (row.autocast_to != at::kFloat) at::autocast::set_autocast_dtype(at::kCPU, row.autocast_to);
+  const bool casts = precision.autocast_to != at::kFloat;
+  at::autocast::set_autocast_enabled(at::kCPU, casts);
+  if (casts) at::autocast::set_autocast_dtype(at::kCPU, precision.autocast_to);
   at::autocast::increment_nesting();
 }
 

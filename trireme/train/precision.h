@@ -4,14 +4,25 @@
 // the loss stay f32; "fp16" does so in float16, whose small range needs a scaled loss (optim/loss_scaler.h).
 // Autocast's switches belong to the thread.
 
+#include <c10/core/ScalarType.h>
+
 #include <string>
 
 namespace trireme::train {
 
+/// A row of the table of formats, which train.precision names.
+struct Precision {
+  const char* name = "fp32";
+  at::ScalarType autocast_to = at::kFloat;  ///< f32: none
+  bool scales_loss = false;                 ///< gradients need a loss scaler
+};
+
+/// The row of that name. Throws InvalidArgument with the nearest one.
+const Precision& precision_of(const std::string& name);
+
 class PrecisionScope {
  public:
-  /// `precision` is one of precision_names(). Throws InvalidArgument.
-  explicit PrecisionScope(const std::string& precision);
+  explicit PrecisionScope(const Precision& precision);
   ~PrecisionScope();
   PrecisionScope(const PrecisionScope&) = delete;
   PrecisionScope& operator=(const PrecisionScope&) = delete;
@@ -19,8 +30,5 @@ class PrecisionScope {
  private:
   bool autocast_before_;
 };
-
-/// Whether gradients in this precision need a loss scaler.
-bool scales_loss(const std::string& precision);
 
 }  // namespace trireme::train

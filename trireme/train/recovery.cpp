@@ -3,44 +3,18 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <array>
-
 #include "trireme/base/error.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/on_main.h"
-#include "trireme/train/pipeline_plan.h"
 #include "trireme/train/run_folder.h"
 
 namespace trireme::train {
 namespace {
 
-/// Keys that a resumed run may not change: it would go on with other numbers, or none at all.
-constexpr std::array<std::string_view, 17> kFixedKeys{
-    "run.seed",          "data.name",         "data.block",     "data.image_size",    "data.undecodable",
-    "data.augment",      "data.crop_padding", "model.name",     "model.hidden",       "model.layers",
-    "model.heads",       "model.width",       "objective.name", "train.global_batch", "train.precision",
-    "train.convolution", "optimizer.name"};
-
-/// Stale gradients are another algorithm: losses, and learning rates that work, are not those of the other
-/// kind.
 std::string updates_in_words(const RunConfig& config) {
   if (config.parallel.pipeline == 1) return "one stage, which updates at the end of a step";
   return text("parallel.schedule = \"", config.parallel.schedule, "\", whose stages update ",
-              is_asynchronous(config) ? "while micro-batches are under way" : "at the end of a step");
-}
-
-void check_same_run(const RunConfig& config, const checkpoint::TrainingCheckpoint& checkpoint) {
-  const RunConfig before = parse_run_config(checkpoint.config, "the checkpoint's configuration");
-  for (const ConfigKey& key : config_key_table()) {
-    if (std::find(kFixedKeys.begin(), kFixedKeys.end(), key.name) == kFixedKeys.end()) continue;
-    const std::string was = to_toml(key.get(before)), is = to_toml(key.get(config));
-    require(was == is, "cannot resume run '", config.run.name, "' from step ", checkpoint.step, ": ",
-            key.name, " was ", was, " and is now ", is, "; set it back, or start a fresh run");
-  }
-  require(is_asynchronous(before) == is_asynchronous(config), "cannot resume run '", config.run.name,
-          "' from step ", checkpoint.step, ": it was trained by ", updates_in_words(before),
-          " and would go on by ", updates_in_words(config), "; set it back, or start a fresh run");
+              updates_under_way(config) ? "while micro-batches are under way" : "at the end of a step");
 }
 
 constexpr const char* kProgress = "run/progress";
@@ -68,6 +42,22 @@ checkpoint::TensorMap state_in(const checkpoint::TrainingCheckpoint& checkpoint)
 
 }  // namespace
 
+void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step) {
+  const auto refuse = [&](const std::string& reason) {
+    throw InvalidArgument(text("cannot resume run '", config.run.name, "' from step ", step, ": ", reason,
+                               "; set it back, or start a fresh run"));
+  };
+  for (const ConfigKey& key : config_key_table()) {
+    const std::string was = to_toml(key.get(before)), is = to_toml(key.get(config));
+    if (was == is || key.on_resume == OnResume::kMayChange) continue;
+    if (key.on_resume == OnResume::kStays) refuse(text(key.name, " was ", was, " and is now ", is));
+    if (updates_under_way(before) != updates_under_way(config)) {
+      refuse(text("it was trained by ", updates_in_words(before), " and would go on by ",
+                  updates_in_words(config)));
+    }
+  }
+}
+
 DataError no_checkpoint_in(const std::filesystem::path& folder) {
   return DataError(text("no valid checkpoint in ", folder.string(),
                         " to resume from; start the run without --resume, with checkpoint.every_steps set"));
@@ -79,7 +69,8 @@ checkpoint::TensorMap whole_state(Trainer& trainer) {
   return state;
 }
 
-void resume(const Resumable& run, const RunConfig& config, comm::Context& context, TakeUp take_up) {
+void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
+  const RunConfig& config = run.trainer.plan().config();
   at::Tensor step = at::zeros({1}, at::kLong);
   at::Tensor packed = pack(run.progress);
   checkpoint::TensorMap found;
@@ -92,7 +83,8 @@ void resume(const Resumable& run, const RunConfig& config, comm::Context& contex
       if (take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
       return;
     }
-    check_same_run(config, *checkpoint);
+    check_same_run(config, parse_run_config(checkpoint->config, "the checkpoint's configuration"),
+                   checkpoint->step);
     found = state_in(*checkpoint);
     const auto record = found.find(of_optimizer(kProgress));
     if (record == found.end()) throw DataError(text("the checkpoint has no record '", kProgress, "'"));

@@ -43,7 +43,11 @@ DataError no_checkpoint_in(const std::filesystem::path& folder);
 /// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `take_up` counts.
 /// Collective. Throws, on every rank, DataError; InvalidArgument when the configuration differs from the
 /// checkpoint's in a key that decides the numbers.
-void resume(const Resumable& run, const RunConfig& config, comm::Context& context, TakeUp take_up);
+void resume(const Resumable& run, comm::Context& context, TakeUp take_up);
+
+/// Throws InvalidArgument when `config` changes a key that a run of the configuration `before`, which stopped
+/// at `step`, has to keep (ConfigKeyInfo::on_resume). Opens no file.
+void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step);
 
 /// Everything of this rank that changes while a run goes on, by name: parameters and buffers under the names
 /// of the model, Trainer::state() under "optimizer/". Shared with the trainer, not copied.

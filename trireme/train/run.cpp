@@ -36,17 +36,17 @@ using Destinations = std::vector<Destination>;
 class Run {
  public:
   /// `lock` is rank 0's.
-  Run(const RunConfig& config, comm::Context& context, const data::DataSource& data, const RunPlan& plan,
+  Run(const ParallelPlan& layout, comm::Context& context, const data::DataSource& data, const RunPlan& plan,
       RunLock* lock)
-      : config_(config),
+      : config_(layout.config()),
         context_(context),
         plan_(plan),
-        folder_{config.run_folder()},
+        folder_{config_.run_folder()},
         held_out_(data.held_out),
         data_name_(data.name),
-        trainer_(config, context, data, plan.model, plan.objective),
+        trainer_(layout, context, data, plan.model, plan.objective),
         state_exchange_(context.world(), whole_state(trainer_)) {
-    resume({trainer_, progress_, state_exchange_}, config, context, what_to_take_up(lock));
+    resume({trainer_, progress_, state_exchange_}, context, what_to_take_up(lock));
     saved_step_ = trainer_.steps_done();
     find_earlier_end();
     if (earlier_end_) return;
@@ -350,20 +350,17 @@ std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& con
   return lock;
 }
 
-}  // namespace
-
-RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
-  check_same_config(config, context);
-  check_plan(config, context.world_size());
+RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
+  const RunConfig& config = layout.config();
   const data::DataSource data = [&] {
     if (plan.data) return *plan.data;
     const telemetry::OwnWork work(context.status(), "opening the data");
     return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
   }();
-  check_run_config(config, context.world_size(), data, plan.objective);
+  check_data_of(layout, data, plan.objective);
   const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
-  RunTrace trace(config, context);
-  Run run(config, context, data, plan, lock.get());
+  RunTrace trace(layout, context);
+  Run run(layout, context, data, plan, lock.get());
   if (run.earlier_end()) {
     trace.discard();
     return *run.earlier_end();
@@ -372,6 +369,18 @@ RunResult run_training(const RunConfig& config, comm::Context& context, const Ru
   RunResult result = run.finish();
   trace.finish(run.program());
   return result;
+}
+
+}  // namespace
+
+RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan) {
+  check_same_config(config, context);
+  return carry_out(resolve_plan(config, context.world_size()), context, plan);
+}
+
+RunResult run_training(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
+  check_same_config(layout.config(), context);
+  return carry_out(layout, context, plan);
 }
 
 }  // namespace trireme::train

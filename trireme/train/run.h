@@ -16,6 +16,7 @@
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/evaluate.h"
+#include "trireme/train/parallel_plan.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/step_reports.h"
 #include "trireme/train/stop_request.h"
@@ -75,5 +76,7 @@ struct RunPlan {
 /// A context whose launcher has restarted the world resumes by itself where a checkpoint is. Throws
 /// DivergedError (loss not finite: step and rank named), CommError, DataError, InvalidArgument.
 RunResult run_training(const RunConfig& config, comm::Context& context, const RunPlan& plan = {});
+/// The same for a plan that is there already.
+RunResult run_training(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan = {});
 
 }  // namespace trireme::train

@@ -95,13 +95,17 @@ RunConfig load_run_config(const std::filesystem::path& file, const std::vector<s
 /// The same from text; `name` stands for the file in messages.
 RunConfig parse_run_config(const std::string& content, const std::string& name);
 
-/// Refuses what cannot work together on `world_size` ranks, with the reason, before any of them is started:
-/// batch too small for the ranks, replicas that are not the ranks, warm-up longer than the run, a model that
-/// cannot take the data, fewer samples than ranks. Opens the data. Throws InvalidArgument, DataError.
-void check_run_config(const RunConfig& config, int world_size);
-
 /// The whole configuration as canonical TOML, every key with its value; load_run_config reads it back.
 std::string describe(const RunConfig& config);
+
+/// What a resumed run may do to a key.
+enum class OnResume {
+  kMayChange,
+  kStays,        ///< it would go on with other numbers, or none at all
+  kUpdatesStay,  ///< as long as stages update when they did: at the end of a step, or while micro-batches are
+                 ///< under way. Stale gradients are another algorithm: losses, and learning rates that work,
+                 ///< are others
+};
 
 /// One row of the table of keys, for documentation and completion.
 struct ConfigKeyInfo {
@@ -111,6 +115,7 @@ struct ConfigKeyInfo {
   std::string default_value;  ///< as TOML
   std::string allowed;        ///< "at least 1"; names for a choice; empty: anything
   std::string meaning;
+  OnResume on_resume;
 };
 std::vector<ConfigKeyInfo> config_keys();
 

@@ -6,7 +6,6 @@
 #include "trireme/base/text.h"
 #include "trireme/parallel/pipeline/timed_actions.h"
 #include "trireme/schedule/timeline_page.h"
-#include "trireme/train/pipeline_plan.h"
 
 namespace trireme::train {
 namespace {
@@ -33,17 +32,17 @@ schedule::TimedRanks first_replica(const schedule::TimedRanks& all, int replicas
 
 }  // namespace
 
-std::string timeline_of(const RunConfig& config, comm::Context& context, const telemetry::Trace& trace,
+std::string timeline_of(const ParallelPlan& plan, comm::Context& context, const telemetry::Trace& trace,
                         const telemetry::AlignedClock& clock, const schedule::Program& program) {
-  schedule::TimelinePage page{.title = config.run.name, .program = program, .costs = {}, .steps = {}};
+  schedule::TimelinePage page{.title = plan.config().run.name, .program = program, .costs = {}, .steps = {}};
   std::vector<schedule::TimedRanks> steps;
   for (const auto& [number, span] : spans_of_steps(trace)) {
     const auto all = parallel::gather_actions(context.world(), parallel::actions_in(trace, span, clock));
-    steps.push_back(first_replica(all, num_replicas(config, context.world_size())));
+    steps.push_back(first_replica(all, plan.num_replicas()));
     page.steps.push_back({.name = text("step ", number), .ranks = steps.back()});
   }
   if (steps.empty()) return "";
-  page.remark = text(config.model.name, " on ", config.data.name);
+  page.remark = text(plan.config().model.name, " on ", plan.config().data.name);
   page.costs = schedule::mean_costs(program, steps);
   return schedule::timeline_page(page);
 }

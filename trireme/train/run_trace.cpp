@@ -79,11 +79,11 @@ telemetry::TraceOptions trace_options(const RunOptions& options) {
   return result;
 }
 
-RunTrace::RunTrace(const RunConfig& config, comm::Context& context)
-    : config_(config), context_(context), path_(path_of_trace(config)) {
-  if (config.run.trace.empty() && config.run.timeline.empty()) return;
+RunTrace::RunTrace(const ParallelPlan& plan, comm::Context& context)
+    : plan_(plan), config_(plan.config()), context_(context), path_(path_of_trace(config_)) {
+  if (config_.run.trace.empty() && config_.run.timeline.empty()) return;
   first_clock_ = last_clock_ = comm::measure_clock_offset(context.world(), now_ns);
-  trace_ = std::make_unique<telemetry::Trace>(trace_options(config.run));
+  trace_ = std::make_unique<telemetry::Trace>(plan.trace());
   context_.set_trace(trace_.get());
 }
 
@@ -106,7 +106,7 @@ void RunTrace::discard() {
 
 void RunTrace::write_timeline(const schedule::Program& program) {
   const std::string page =
-      timeline_of(config_, context_, *trace_, telemetry::AlignedClock(first_clock_, last_clock_), program);
+      timeline_of(plan_, context_, *trace_, telemetry::AlignedClock(first_clock_, last_clock_), program);
   if (!context_.is_main()) return;
   const fs::path path = config_.run_folder() / config_.run.timeline;
   try {

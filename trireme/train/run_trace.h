@@ -12,14 +12,14 @@
 #include "trireme/schedule/program.h"
 #include "trireme/telemetry/aligned_clock.h"
 #include "trireme/telemetry/trace.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/parallel_plan.h"
 
 namespace trireme::train {
 
 class RunTrace {
  public:
   /// Does nothing, then and later, when run.trace and run.timeline are empty. Throws CommError.
-  RunTrace(const RunConfig& config, comm::Context& context);
+  RunTrace(const ParallelPlan& plan, comm::Context& context);
   /// After an error writes this rank's part.
   ~RunTrace();
   RunTrace(const RunTrace&) = delete;
@@ -37,6 +37,7 @@ class RunTrace {
   void write_whole();
   void write_own_part() const;
 
+  const ParallelPlan& plan_;
   const RunConfig& config_;
   comm::Context& context_;
   const std::filesystem::path path_;

@@ -20,8 +20,7 @@
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/model_state.h"
-#include "trireme/train/pipeline_plan.h"
-#include "trireme/train/precision.h"
+#include "trireme/train/placement.h"
 
 namespace trireme::train {
 namespace {
@@ -32,14 +31,15 @@ std::vector<std::string> parameter_names(const torch::nn::Module& module) {
   return names;
 }
 
-data::LoaderOptions loader_options(const RunConfig& config, const comm::Context& context,
+data::LoaderOptions loader_options(const ParallelPlan& plan, const comm::Context& context,
                                    const parallel::PipelineGroups& groups,
                                    const std::shared_ptr<const objective::Objective>& objective) {
   const auto check_targets = [objective](const data::Example& batch, std::span<const std::int64_t> indices) {
     objective->check_batch(batch, indices);
   };
+  const RunConfig& config = plan.config();
   return {.global_batch = config.train.global_batch,
-          .num_microbatches = num_microbatches(config),
+          .num_microbatches = plan.num_microbatches(),
           .rank = groups.data ? groups.data->rank() : 0,
           .world_size = groups.data ? groups.data->size() : 1,
           .workers = config.data.workers,
@@ -63,20 +63,19 @@ void take_weights(const RunConfig& config, comm::Context& context, model::Model&
 }
 
 /// Nothing is trained that the plan does not allow.
-std::shared_ptr<model::Model> checked(const RunConfig& config, const comm::Context& context,
-                                      const data::DataSource& data, std::shared_ptr<model::Model> own,
-                                      const ObjectivePtr& own_objective) {
-  check_run_config(config, context.world_size(), data, own_objective);
-  return own ? checked_model(std::move(own), config, data, own_objective)
-             : make_checked_model(config, data, own_objective);
+std::shared_ptr<model::Model> checked(const ParallelPlan& plan, const data::DataSource& data,
+                                      std::shared_ptr<model::Model> own, const ObjectivePtr& own_objective) {
+  check_data_of(plan, data, own_objective);
+  return own ? checked_model(std::move(own), plan, data, own_objective)
+             : make_checked_model(plan, data, own_objective);
 }
 
 /// The model with the values that all ranks begin with: those of rank 0.
-std::shared_ptr<model::Model> prepared(const RunConfig& config, comm::Context& context,
+std::shared_ptr<model::Model> prepared(const ParallelPlan& plan, comm::Context& context,
                                        std::shared_ptr<model::Model> model) {
-  take_weights(config, context, *model);
+  take_weights(plan.config(), context, *model);
   // Replicas of a stage get the values of the first one; stages have to come from one rank, too.
-  if (config.parallel.pipeline > 1) parallel::broadcast_module(context.world(), *model);
+  if (plan.is_cut()) parallel::broadcast_module(context.world(), *model);
   return model;
 }
 
@@ -96,8 +95,8 @@ at::Tensor first_target(const data::DataSource& data) {
 }
 
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
-StepReports make_reports(const RunConfig& config, comm::Context& context) {
-  if (!is_asynchronous(config)) return StepReports(context.world());
+StepReports make_reports(const ParallelPlan& plan, comm::Context& context) {
+  if (!plan.asynchronous()) return StepReports(context.world());
   std::vector<int> everybody(static_cast<std::size_t>(context.world_size()));
   std::iota(everybody.begin(), everybody.end(), 0);
   return StepReports(*context.new_group(everybody, context.free_group_name("reports")), context.world_size());
@@ -133,30 +132,36 @@ std::int64_t total_steps_of(const TrainOptions& options, std::int64_t batches_pe
 
 Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
                  std::shared_ptr<model::Model> own, std::shared_ptr<const objective::Objective> own_objective)
-    : config_(config),
-      context_(context),
+    : Trainer(resolve_plan(config, context.world_size()), context, data, std::move(own),
+              std::move(own_objective)) {}
+
+Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                 std::shared_ptr<model::Model> own, std::shared_ptr<const objective::Objective> own_objective)
+    : context_(context),
       data_(data),
-      model_(prepared(config, context, checked(config, context, data, std::move(own), own_objective))),
-      objective_(objective_for(config, own_objective, {.data = data, .model = model_.get()})),
+      model_(prepared(plan, context, checked(plan, data, std::move(own), own_objective))),
+      objective_(objective_for(plan.config(), own_objective, {.data = data, .model = model_.get()})),
       loss_([objective = objective_.get()](const at::Tensor& output, const at::Tensor& target) {
         return objective->loss(output, target);
       }),
       count_of_sample_(objective_->count(first_target(data))),
-      convolutions_found_(convolutions_for(config, context, *model_)),
+      plan_(fit(plan, *model_)),
+      config_(plan_.config()),
+      convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *model_)),
       convolutions_(state_of(convolutions_found_)),
-      groups_(make_pipeline_groups(config, context)),
-      layers_(layers_for(config, *model_)),
+      groups_(make_groups(plan_, context)),
+      layers_(layers_for(plan_, *model_)),
       pipeline_(context, groups_, layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
       gradient_norm_(groups_.pipeline, parameters_, parameter_names(*model_)),
-      loader_(data.train, loader_options(config, context, groups_, objective_)),
-      total_steps_(total_steps_of(config.train, loader_.batches_per_epoch())),
-      optimizer_(optim::make_optimizer(config.optimizer, parameters_)),
-      learning_rate_(make_learning_rate(config, total_steps_)),
-      reports_(make_reports(config, context)) {
+      loader_(data.train, loader_options(plan_, context, groups_, objective_)),
+      total_steps_(total_steps_of(config_.train, loader_.batches_per_epoch())),
+      optimizer_(optim::make_optimizer(config_.optimizer, parameters_)),
+      learning_rate_(make_learning_rate(config_, total_steps_)),
+      reports_(make_reports(plan_, context)) {
   release_others(*model_, parameters_);
-  if (scales_loss(config.train.precision)) scaler_.emplace(config.scaler);
-  if (config.train.ema_decay > 0) average_.emplace(parameters_, config.train.ema_decay);
+  if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
+  if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
 }
 
 /// Read at every use: whoever restores the state restores the choice.
@@ -171,8 +176,8 @@ model::ConvolutionChoice Trainer::convolutions() const {
 
 parallel::PipelineOptions Trainer::options_of_pipeline() {
   const model::ConvolutionScope convolutions_of_the_profile(convolutions());
-  parallel::PipelineOptions options = pipeline_options(config_);
-  options.cuts = cuts_for(config_, context_, layers_, data_);
+  plan_ = measure(plan_, context_, layers_, data_);
+  parallel::PipelineOptions options = plan_.pipeline_options();
   options.update = [this] { update(); };
   return options;
 }
@@ -188,10 +193,10 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
              .samples = samples_of_step(step_),
              .count = count_of_sample_ * static_cast<double>(samples_of_step(step_)),
              .stop_signal = stop_signal};
-  is_asynchronous(config_) ? advance_stream() : run_step();
+  plan_.asynchronous() ? advance_stream() : run_step();
   step_ = report_.step;
   const std::optional<StepReport> older = reports_.start(report_);
-  if (older && older->stop_signal != 0 && is_asynchronous(config_))
+  if (older && older->stop_signal != 0 && plan_.asynchronous())
     pipeline_.finish_after(static_cast<int>(step_ - stream_begin_) + pipeline_.asynchronous_margin());
   return older;
 }
@@ -219,7 +224,7 @@ void Trainer::advance_stream() {
 
 void Trainer::start_stream() {
   stream_begin_ = step_;
-  const int per_step = num_microbatches(config_);
+  const int per_step = plan_.num_microbatches();
   parallel::Pipeline::Stream stream{
       .num_updates = static_cast<int>(next_drain() - step_), .next = {}, .shapes = {}, .loss = loss_};
   stream.next = [this, per_step](int m) {
@@ -297,7 +302,7 @@ bool Trainer::on_all_stages(bool here) {
 
 bool Trainer::gradients_are_usable() {
   if (!scaler_) {
-    return config_.train.non_finite == "stop" || on_all_stages(optim::unscale_gradients(parameters_, 1));
+    return !plan_.skips_non_finite() || on_all_stages(optim::unscale_gradients(parameters_, 1));
   }
   report_.loss_scale = scaler_->scale();
   const bool finite = on_all_stages(scaler_->unscale(parameters_));
@@ -314,7 +319,7 @@ void Trainer::update() {
   const bool clips = config_.train.clip_norm > 0;
   const bool logs = report_.step % config_.run.log_every_steps == 0;
   // Stages that update on their own time have no gradients at the same time.
-  if (clips || (logs && !is_asynchronous(config_))) report_.grad_norm = gradient_norm_.measure();
+  if (clips || (logs && !plan_.asynchronous())) report_.grad_norm = gradient_norm_.measure();
   if (clips) optim::clip_to_norm(parameters_, *report_.grad_norm, config_.train.clip_norm);
   optimizer_->step(report_.lr);
   if (average_) average_->update();

@@ -33,7 +33,7 @@
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/gradient_norm.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/parallel_plan.h"
 #include "trireme/train/step_reports.h"
 
 namespace trireme::train {
@@ -48,6 +48,13 @@ class Trainer {
   Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
           std::shared_ptr<model::Model> own = nullptr,
           std::shared_ptr<const objective::Objective> own_objective = nullptr);
+  /// The same for a plan that is there already.
+  Trainer(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+          std::shared_ptr<model::Model> own = nullptr,
+          std::shared_ptr<const objective::Objective> own_objective = nullptr);
+
+  /// What it carries out, cuts included.
+  const ParallelPlan& plan() const { return plan_; }
 
   /// Steps of the whole run, and those done so far.
   std::int64_t total_steps() const { return total_steps_; }
@@ -134,13 +141,14 @@ class Trainer {
   bool on_all_stages(bool here);
   void update();
 
-  const RunConfig config_;
   comm::Context& context_;
   const data::DataSource& data_;
   std::shared_ptr<model::Model> model_;
   const std::shared_ptr<const objective::Objective> objective_;
   const parallel::Pipeline::Loss loss_;
-  const double count_of_sample_;                       ///< where targets of all samples count alike
+  const double count_of_sample_;  ///< where targets of all samples count alike
+  ParallelPlan plan_;
+  const RunConfig& config_;                            ///< the plan's
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   at::Tensor convolutions_;                            ///< the choice in use: least_batch of it, as state
   parallel::PipelineGroups groups_;

@@ -5,13 +5,13 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/safetensors.h"
-#include "trireme/parallel/data/comm_hook.h"
-#include "trireme/train/pipeline_plan.h"
+#include "trireme/train/internal/cures.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/state_exchange.h"
 #include "trireme/train/trainer.h"
@@ -42,8 +42,9 @@ struct Done {
 
 class Recorder {
  public:
-  Recorder(const RunConfig& config, comm::Context& context, const data::DataSource& data, const OwnParts& own)
-      : trainer_(config, context, data, own.make_model ? own.make_model() : nullptr, own.objective),
+  Recorder(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+           const OwnParts& own)
+      : trainer_(plan, context, data, own.make_model ? own.make_model() : nullptr, own.objective),
         all_state_(context.world(), whole_state(trainer_)),
         all_parameters_(context.world(), map_of(trainer_.parameters())) {
     for (const auto& item : trainer_.model().named_parameters()) names_.push_back(item.key());
@@ -96,19 +97,32 @@ class Recorder {
   Done done_;
 };
 
-/// Micro-batches of all ranks in a step.
-std::int64_t num_parts(const RunConfig& config, int world_size) {
-  return std::int64_t{num_replicas(config, world_size)} * num_microbatches(config);
-}
-
 /// The same run on one rank: one micro-batch for each part of the parallel one.
-RunConfig serial_config(const RunConfig& config, int world_size) {
-  RunConfig serial = config;
-  serial.train.accumulation = num_parts(config, world_size);
-  serial.parallel = {.bucket_mib = config.parallel.bucket_mib};
+ParallelPlan serial_plan(const ParallelPlan& plan) {
+  RunConfig serial = plan.config();
+  serial.train.accumulation = plan.num_parts();
+  serial.parallel = {.bucket_mib = serial.parallel.bucket_mib};
   serial.comm.backend = "auto";
   serial.comm.torch_threads = at::get_num_threads();
-  return serial;
+  return resolve_plan(serial, 1);
+}
+
+/// Whether every stage finishes the backwards of its micro-batches in their order, so that its gradients add
+/// up as on one rank.
+bool finishes_in_order(const schedule::Program& program) {
+  for (const std::vector<schedule::Action>& actions : program.ranks) {
+    std::map<int, int> last;  // by stage
+    for (const schedule::Action& action : actions) {
+      if (action.kind != schedule::ActionKind::kBackward &&
+          action.kind != schedule::ActionKind::kBackwardWeight) {
+        continue;
+      }
+      const auto [before, is_first] = last.try_emplace(action.stage, action.microbatch);
+      if (!is_first && action.microbatch < before->second) return false;
+      before->second = action.microbatch;
+    }
+  }
+  return true;
 }
 
 /// The ranks whose weights are not those of the first rank that holds the same ones.
@@ -138,29 +152,37 @@ void compare_step(Comparison& comparison, std::int64_t step, const optim::NamedT
   comparison.weights(step, before, found.weights, expected.weights);
 }
 
-parallel::GradientRounding known_rounding(const RunConfig& config) {
-  const auto rounding = parallel::gradient_rounding(config.parallel.compression);
-  require(rounding.has_value(), "parallel.compression = \"", config.parallel.compression,
-          "\": how far it rounds gradients is not known, so there is no bound to verify them by");
-  return *rounding;
+/// Throws Refusal.
+void refuse_unverifiable(const ParallelPlan& plan) {
+  if (plan.world_size() < 2 && plan.num_parts() < 2) {
+    throw Refusal(
+        "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with -n "
+        "2",
+        {set(&RunConfig::train, &TrainOptions::accumulation, 2)});
+  }
+  if (!plan.asynchronous()) return;
+  throw Refusal(text("parallel.schedule = \"", plan.config().parallel.schedule,
+                     "\" computes with older weights than one rank would, by design: there is no serial run "
+                     "that it is to equal step by step; verify a schedule that updates at the end"),
+                {synchronous_schedule()});
 }
 
 }  // namespace
 
-Bounds bounds_of(const RunConfig& config, const Ranks& ranks) {
-  const std::int64_t parts = num_parts(config, ranks.world_size);
-  const bool adaptive = config.optimizer.name != "sgd";
+Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
+  const RunConfig& config = plan.config();
+  const std::int64_t parts = plan.num_parts();
+  const bool adaptive = optim::normalises_gradients(config.optimizer.name);
   const bool adds_by_rank = ranks.backend == "shm" || ranks.backend == "threads";
-  const bool one_each = num_microbatches(config) == 1 && adds_by_rank;
-  const bool one_pipeline = num_replicas(config, ranks.world_size) == 1 && finishes_in_order(config);
+  const bool one_each = plan.num_microbatches() == 1 && adds_by_rank;
+  const bool one_pipeline = plan.num_replicas() == 1 && finishes_in_order(plan.program());
   const bool in_order = one_each || (one_pipeline && !ranks.share_parameters);
-  if (config.parallel.compression != "none") {
-    const parallel::GradientRounding rounding = known_rounding(config);
-    const double gradient = 2 * rounding.relative;  // as an addend, and as the sum
+  if (plan.rounding().relative > 0) {
+    const double gradient = 2 * plan.rounding().relative;  // as an addend, and as the sum
     return {.loss = 1e-6,
             .gradient = gradient,
             .weight = adaptive ? 0.5 : 4 * gradient,
-            .gradient_loss = rounding.absolute * num_replicas(config, ranks.world_size),
+            .gradient_loss = plan.rounding().absolute * plan.num_replicas(),
             .reason = text("gradients travel as ", config.parallel.compression)};
   }
   if ((parts <= 2 && !ranks.share_parameters) || in_order) {
@@ -177,31 +199,35 @@ Bounds bounds_of(const RunConfig& config, const Ranks& ranks) {
   return bounds;
 }
 
-void check_verifiable(const RunConfig& config, int world_size) {
-  require(world_size >= 2 || config.train.accumulation >= 2,
-          "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with "
-          "-n 2");
-  require(!is_asynchronous(config), "parallel.schedule = \"", config.parallel.schedule,
-          "\" computes with older weights than one rank would, by design: there is no serial run that it is "
-          "to equal step by step; verify a schedule that updates at the end");
-  known_rounding(config);
+void check_verifiable(const ParallelPlan& plan) {
+  try {
+    refuse_unverifiable(plan);
+  } catch (const Refusal& refusal) {
+    throw with_nearest(plan.config(), refusal, plan.world_size(), [&](const RunConfig& changed) {
+      refuse_unverifiable(resolve_plan(changed, plan.world_size()));
+    });
+  }
 }
 
 Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
                   std::int64_t steps, const OwnParts& own) {
-  check_verifiable(config, context.world_size());
-  Recorder parallel(config, context, data, own);
+  return verify(resolve_plan(config, context.world_size()), context, data, steps, own);
+}
+
+Comparison verify(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+                  std::int64_t steps, const OwnParts& own) {
+  check_verifiable(plan);
+  Recorder parallel(plan, context, data, own);
   std::shared_ptr<comm::Context> alone;
   std::unique_ptr<Recorder> serial;
   if (context.is_main()) {
-    const RunConfig of_one = serial_config(config, context.world_size());
-    alone = comm::Context::join({}, of_one.comm);
+    const ParallelPlan of_one = serial_plan(plan);
+    alone = comm::Context::join({}, of_one.config().comm);
     serial = std::make_unique<Recorder>(of_one, *alone, data, own);
   }
   Comparison comparison(
-      bounds_of(config, {.world_size = context.world_size(),
-                         .backend = context.world().backend_name(),
-                         .share_parameters = parallel.trainer().pipeline().shares_parameters()}));
+      bounds_of(plan, {.backend = context.world().backend_name(),
+                       .share_parameters = parallel.trainer().pipeline().shares_parameters()}));
   steps = std::min(steps, parallel.trainer().total_steps());
   for (std::int64_t step = 1; step <= steps; ++step) {
     context.status().set_action(text("step ", step, ": verifying"));

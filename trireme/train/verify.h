@@ -17,13 +17,12 @@
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/comparison.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/parallel_plan.h"
 
 namespace trireme::train {
 
-/// What decides about rounding besides the configuration.
+/// What decides about rounding besides the plan.
 struct Ranks {
-  int world_size = 1;
   std::string backend;
   bool share_parameters = false;  ///< stages of a pipeline do
 };
@@ -32,15 +31,13 @@ struct Ranks {
 /// per rank over a backend that adds in rank order, shm and threads; one pipeline whose stages finish their
 /// micro-batches in order and share no parameters) gradients and weights have to be the
 /// same bits; the mean loss is added in f64 in any order. Else f32 is rounded in another order. Compressed
-/// gradients are rounded once as addends and once as a sum, each time as far as their format does; one whose
-/// rounding is not known has no bound, and is refused. Optimizers that divide a gradient by its own size (all
-/// but sgd) turn rounding into steps where a gradient is nothing but rounding.
-Bounds bounds_of(const RunConfig& config, const Ranks& ranks);
+/// gradients are rounded once as addends and once as a sum, each time as far as their format does. Optimizers
+/// that divide a gradient by its own size turn rounding into steps where a gradient is nothing but rounding.
+Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks);
 
 /// Refuses what has no serial run that it is to equal: one rank with one micro-batch, a schedule that updates
-/// while micro-batches are under way, a compression without a bound. Throws InvalidArgument. Not collective:
-/// for before ranks start.
-void check_verifiable(const RunConfig& config, int world_size);
+/// while micro-batches are under way. Throws InvalidArgument. Not collective: for before ranks start.
+void check_verifiable(const ParallelPlan& plan);
 
 /// What a program brings instead of what the configuration names; null: the configuration's.
 struct OwnParts {
@@ -55,6 +52,9 @@ struct OwnParts {
 /// of the parallel steps and of the serial ones; memory on rank 0: two more copies of model and optimizer.
 /// Throws InvalidArgument, CommError, DataError, DivergedError.
 Comparison verify(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                  std::int64_t steps, const OwnParts& own = {});
+/// The same for a plan that is there already.
+Comparison verify(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                   std::int64_t steps, const OwnParts& own = {});
 
 }  // namespace trireme::train

@@ -405,7 +405,7 @@ TEST_F(PipelineRuns, AProgramWithActionsThatNobodyWouldCarryOutIsRefusedWithTheR
     own.parallel.microbatches = 0;
     for (const bool in_a_run : {false, true}) {
       EXPECT_THAT(
-          [&] { in_a_run ? (void)run(2, own) : check_run_config(own, 2); },
+          [&] { in_a_run ? (void)run(2, own) : (void)check_run_config(own, 2); },
           ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("own.csv"), HasSubstr(action), HasSubstr(reason))));
     }
   };

@@ -23,6 +23,7 @@ struct Refusal {
   int ranks;
   void (*change)(RunConfig&);
   const char* message;
+  const char* nearest;  ///< what the nearest plan that works changes; null: none is known
 };
 
 std::ostream& operator<<(std::ostream& out, const Refusal& row) { return out << row.name; }
@@ -30,96 +31,122 @@ std::ostream& operator<<(std::ostream& out, const Refusal& row) { return out << 
 void pipedream(RunConfig& config) {
   config.parallel.pipeline = 2;
   config.parallel.schedule = "pipedream";
+  config.train.clip_norm = 0;
 }
 
 const Refusal kRefusals[] = {
     {"NoSuchNumberOfReplicas", 2, [](RunConfig& c) { c.parallel.data = 3; },
-     "parallel.data = 3 needs as many ranks, found 2"},
-    {"StagesThatDoNotFitTheRanks", 3, [](RunConfig& c) { c.parallel.pipeline = 2; }, "does not fit 3 ranks"},
+     "parallel.data = 3 needs as many ranks, found 2", "parallel.data = 0"},
+    {"StagesThatDoNotFitTheRanks", 3, [](RunConfig& c) { c.parallel.pipeline = 2; }, "does not fit 3 ranks",
+     "parallel.pipeline = 1"},
     {"ABatchTooSmallForItsParts", 2, [](RunConfig& c) { c.train.accumulation = 33; },
-     "cannot be split over 2 ranks x train.accumulation = 33"},
+     "cannot be split over 2 ranks x train.accumulation = 33", "train.accumulation = 32"},
     {"ABatchTooSmallForMicrobatches", 2,
      [](RunConfig& c) {
        c.parallel.pipeline = 2;
        c.parallel.microbatches = 65;
      },
-     "it needs at least 65 samples"},
+     "it needs at least 65 samples", "parallel.microbatches = 64"},
     {"AnUnknownSchedule", 2,
      [](RunConfig& c) {
        c.parallel.pipeline = 2;
        c.parallel.schedule = "1f2b";
      },
-     "did you mean '1f1b'?"},
+     "did you mean '1f1b'?", "parallel.schedule = \"1f1b\""},
     {"MoreStagesThanLayers", 2,
      [](RunConfig& c) {
        c.parallel.pipeline = 2;
        c.parallel.schedule = "interleaved-1f1b";
        c.parallel.chunks = 9;
      },
-     "18 stages, the model only 2 layers"},
+     "18 stages, the model only 2 layers", "parallel.chunks = 1"},
     {"PipedreamWithClipping", 2,
      [](RunConfig& c) {
        pipedream(c);
        c.train.clip_norm = 1;
      },
-     "train.clip_norm = 1"},
+     "train.clip_norm = 1", "train.clip_norm = 0.0"},
     {"PipedreamWithLossScaling", 2,
      [](RunConfig& c) {
        pipedream(c);
        c.train.precision = "fp16";
      },
-     "loss scale"},
+     "loss scale", "train.precision = \"bf16\""},
     {"PipedreamWithSkippedSteps", 2,
      [](RunConfig& c) {
        pipedream(c);
        c.train.non_finite = "skip";
      },
-     "leave a step out"},
+     "leave a step out", "train.non_finite = \"stop\""},
     {"PipedreamWithRounds", 2,
      [](RunConfig& c) {
        pipedream(c);
        c.train.accumulation = 2;
      },
-     "flush"},
-    {"PipedreamSideBySide", 4, [](RunConfig& c) { pipedream(c); }, "cannot share gradients"},
+     "flush", "train.accumulation = 1"},
+    {"PipedreamSideBySide", 4, [](RunConfig& c) { pipedream(c); }, "cannot share gradients",
+     "parallel.schedule = \"1f1b\""},
     {"PipedreamWithATimeline", 2,
      [](RunConfig& c) {
        pipedream(c);
        c.run.timeline = "t.html";
      },
-     "use run.trace"},
+     "use run.trace", "run.trace = \"trace.json\", run.timeline = \"\""},
     {"RoundRobin", 2,
      [](RunConfig& c) {
        pipedream(c);
        c.parallel.schedule = "1f1b-rr";
      },
-     "different rates"},
+     "different rates", "parallel.schedule = \"pipedream\""},
     {"VerticalSyncOfAScheduleWithout", 2,
      [](RunConfig& c) {
        c.parallel.pipeline = 2;
        c.parallel.vertical_sync = true;
      },
-     "vertical sync is for pipedream"},
+     "vertical sync is for pipedream", "parallel.vertical_sync = false"},
     {"AWarmUpLongerThanTheRun", 1, [](RunConfig& c) { c.learning_rate.warmup_steps = 5000; },
-     "lr.warmup_steps = 5000 is longer than the run"},
+     "lr.warmup_steps = 5000 is longer than the run", nullptr},
     {"ALearningRateWithoutItsSteps", 1, [](RunConfig& c) { c.learning_rate.schedule = "step"; },
-     "period_steps"},
+     "period_steps", nullptr},
     {"TraceStepsWithoutATrace", 1, [](RunConfig& c) { c.run.trace_steps = "5:7"; },
-     "limits a trace, but none is asked for"},
+     "limits a trace, but none is asked for", "run.trace = \"trace.json\""},
     {"TraceStepsThatAreNoSpan", 1,
      [](RunConfig& c) {
        c.run.trace = "t.json";
        c.run.trace_steps = "7";
      },
-     "no span of steps"},
+     "no span of steps", "run.trace_steps = \"\""},
     {"ALossScaleOutsideItsBounds", 1,
      [](RunConfig& c) {
        c.train.precision = "fp16";
        c.scaler.initial = 2 * c.scaler.most;
      },
-     "not between scaler.least"},
+     "not between scaler.least", "scaler.initial = 16777216.0"},
     {"AModelThatCannotTakeTheData", 1, [](RunConfig& c) { c.model.name = "gpt"; },
-     "cannot take data.name = \"synthetic\""},
+     "cannot take data.name = \"synthetic\"", nullptr},
+    {"SeveralReasonsAtOnce", 4,
+     [](RunConfig& c) {
+       c.parallel.pipeline = 2;
+       c.parallel.vertical_sync = true;
+       c.train.accumulation = 17;
+     },
+     "it needs at least 272 samples", "train.accumulation = 4, parallel.vertical_sync = false"},
+    {"APipelineLongerThanTheModel", 4, [](RunConfig& c) { c.parallel.pipeline = 4; },
+     "4 stages, the model only 2 layers", "parallel.pipeline = 2"},
+    {"ReplicasOfPipelinesThatDoNotFit", 4,
+     [](RunConfig& c) {
+       c.parallel.pipeline = 2;
+       c.parallel.data = 3;
+     },
+     "does not fit 4 ranks; start it with -n 6", "parallel.data = 0"},
+    {"AnAsynchronousScheduleWithClippingInFp16", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.train.clip_norm = 1;
+       c.train.precision = "fp16";
+       c.train.non_finite = "skip";
+     },
+     "train.clip_norm = 1", "parallel.schedule = \"1f1b\""},
 };
 
 class Refused : public testing::TestWithParam<Refusal> {
@@ -161,6 +188,31 @@ TEST_P(Refused, ByARunOfAProgram) {
     comm::run_ranks_as_threads(GetParam().ranks,
                                [&](comm::Context& context) { run_training(refused, context); });
   });
+}
+
+TEST_P(Refused, WithTheNearestPlanThatWorks) {
+  std::string message;
+  try {
+    check_run_config(config(), GetParam().ranks);
+  } catch (const InvalidArgument& refusal) {
+    message = refusal.what();
+  }
+  const int ranks = GetParam().ranks;
+  const std::string begin =
+      text("; the nearest plan that works on ", ranks, ranks == 1 ? " rank: " : " ranks: ");
+  const std::size_t at = message.find(begin);
+  if (GetParam().nearest == nullptr) {
+    EXPECT_EQ(at, std::string::npos) << message;
+    return;
+  }
+  ASSERT_NE(at, std::string::npos) << message;
+  const std::string nearest = message.substr(at + begin.size());
+  EXPECT_EQ(nearest, GetParam().nearest);
+  const test::TemporaryFolder other;
+  write_file_atomic(other / "run.toml", describe(config()));
+  std::vector<std::string> changes;
+  for (const std::string& change : split(nearest, ',')) changes.emplace_back(trim(change));
+  EXPECT_NO_THROW(check_run_config(load_run_config(other / "run.toml", changes), ranks));
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, Refused, testing::ValuesIn(kRefusals),

@@ -111,12 +111,14 @@ TEST(Verifiable, IsWhatHasASerialRunThatItCanEqual) {
   const auto refused = [](int ranks, const std::function<void(RunConfig&)>& change, const char* reason) {
     RunConfig config = small_config();
     change(config);
-    EXPECT_THAT([&] { check_verifiable(config, ranks); },
+    EXPECT_THAT([&] { check_verifiable(resolve_plan(config, ranks)); },
                 testing::ThrowsMessage<InvalidArgument>(HasSubstr(reason)));
   };
-  EXPECT_NO_THROW(check_verifiable(small_config(), 2));
+  EXPECT_NO_THROW(check_verifiable(resolve_plan(small_config(), 2)));
   refused(
       1, [](RunConfig&) {}, "nothing to verify");
+  refused(
+      1, [](RunConfig&) {}, "; the nearest plan that works on 1 rank: train.accumulation = 2");
   refused(
       2,
       [](RunConfig& c) {
@@ -125,7 +127,12 @@ TEST(Verifiable, IsWhatHasASerialRunThatItCanEqual) {
       },
       "older weights than one rank would");
   refused(
-      2, [](RunConfig& c) { c.parallel.compression = "top-k"; }, "no bound to verify them by");
+      2,
+      [](RunConfig& c) {
+        c.parallel.pipeline = 2;
+        c.parallel.schedule = "pipedream";
+      },
+      "; the nearest plan that works on 2 ranks: parallel.schedule = \"1f1b\"");
 }
 
 // Half of the last bit of 8 (bf16) and of 11 (fp16), once as an addend and once as a sum; below 2^-24 fp16
@@ -134,7 +141,7 @@ TEST(VerifyBounds, OfACompressionAreThoseOfItsRounding) {
   const auto of = [](const char* compression) {
     RunConfig config = small_config();
     config.parallel.compression = compression;
-    return bounds_of(config, {.world_size = 2, .backend = "shm"});
+    return bounds_of(resolve_plan(config, 2), {.backend = "shm"});
   };
   EXPECT_EQ(of("bf16").gradient, 0x1p-7);
   EXPECT_EQ(of("bf16").gradient_loss, 0);

@@ -79,6 +79,14 @@ constexpr std::array kHooks = {
         {.relative = 0x1p-11, .absolute = 0x1p-25}},
 };
 
+const Row& find_hook(const std::string& name) {
+  const auto row =
+      std::find_if(kHooks.begin(), kHooks.end(), [&](const Row& each) { return name == each.name; });
+  require(row != kHooks.end(), "there is no gradient compression '", name, "'",
+          suggest(name, comm_hook_names()));
+  return *row;
+}
+
 }  // namespace
 
 std::vector<std::string> comm_hook_names() {
@@ -87,19 +95,8 @@ std::vector<std::string> comm_hook_names() {
   return names;
 }
 
-std::optional<GradientRounding> gradient_rounding(const std::string& name) {
-  for (const Row& row : kHooks) {
-    if (name == row.name) return row.rounding;
-  }
-  return std::nullopt;
-}
+GradientRounding gradient_rounding(const std::string& name) { return find_hook(name).rounding; }
 
-std::shared_ptr<CommHook> make_comm_hook(const std::string& name) {
-  for (const Row& row : kHooks) {
-    if (name == row.name) return row.make();
-  }
-  const auto names = comm_hook_names();
-  throw InvalidArgument(text("there is no gradient compression '", name, "'", suggest(name, names)));
-}
+std::shared_ptr<CommHook> make_comm_hook(const std::string& name) { return find_hook(name).make(); }
 
 }  // namespace trireme::parallel

@@ -6,7 +6,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +35,7 @@ struct GradientRounding {
   double relative = 0;  ///< to the number, half of its last bit
   double absolute = 0;  ///< of numbers too small for the format: half of its smallest one
 };
-/// Nothing for a hook that is not known: how far its gradients may be off, nobody can say.
-std::optional<GradientRounding> gradient_rounding(const std::string& name);
+/// Throws as make_comm_hook() does.
+GradientRounding gradient_rounding(const std::string& name);
 
 }  // namespace trireme::parallel

@@ -1,21 +1,16 @@
 #pragma once
 // What is refused before a step is done, with the reason. Whoever trains goes through all of it: the command
 // line before it starts ranks, every Trainer when it is made, run_training() before it touches a file. In
-// this order: check_plan(), check_data(), the model. Not collective.
+// this order: the plan (parallel_plan.h), the data, the model. Not collective.
 
 #include <memory>
 
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
-#include "trireme/train/run_config.h"
+#include "trireme/train/parallel_plan.h"
 
 namespace trireme::train {
-
-/// What needs neither data nor a model: values that a key does not allow, replicas that are not the ranks, a
-/// program that cannot run, what makes no sense together. Throws InvalidArgument, DataError (a program's
-/// file).
-void check_plan(const RunConfig& config, int world_size);
 
 using ObjectivePtr = std::shared_ptr<const objective::Objective>;
 
@@ -27,19 +22,18 @@ ObjectivePtr objective_for(const RunConfig& config, const ObjectivePtr& own, con
 /// with shape and dtype found and expected; DataError for a sample that is wrong or cannot be read.
 void check_data(const data::DataSource& data, const objective::Objective& objective);
 
-/// check_plan() and check_data(), and whether one fits the other: fewer samples than ranks, a warm-up that is
-/// longer than the run, a metric that is not measured. Throws as they do.
-void check_run_config(const RunConfig& config, int world_size, const data::DataSource& data,
-                      const ObjectivePtr& own = nullptr);
+/// check_data(), and whether plan, data and objective fit each other: fewer samples than ranks, a warm-up
+/// that is longer than the run, a metric that is not measured. Throws InvalidArgument, DataError.
+void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const ObjectivePtr& own = nullptr);
 
 /// The model of the configuration, tried on one sample of the training data, with its loss and metrics, and
-/// cut as the configuration says. Throws InvalidArgument that names model and data where the one cannot take
-/// the other, DataError.
-std::shared_ptr<model::Model> make_checked_model(const RunConfig& config, const data::DataSource& data,
+/// for the plan's cut. Throws InvalidArgument that names model and data where the one cannot take the other,
+/// DataError.
+std::shared_ptr<model::Model> make_checked_model(const ParallelPlan& plan, const data::DataSource& data,
                                                  const ObjectivePtr& own = nullptr);
 
 /// A user's own model, tried in the same way. Nothing of it is changed. Throws InvalidArgument, DataError.
-std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> model, const RunConfig& config,
+std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_model, const ParallelPlan& plan,
                                             const data::DataSource& data, const ObjectivePtr& own = nullptr);
 
 /// The learning rate of the configuration, scaled with the batch where it says so. Throws InvalidArgument.

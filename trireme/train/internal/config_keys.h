@@ -36,6 +36,7 @@ struct ConfigKey {
   std::function<ConfigValue(const RunConfig&)> get;
   /// The value has the alternative that `get` returns.
   std::function<void(RunConfig&, const ConfigValue&)> set;
+  OnResume on_resume = OnResume::kMayChange;
 };
 
 const std::vector<ConfigKey>& config_key_table();

@@ -1,9 +1,9 @@
 // The layers that a run cuts its model into.
+#include "trireme/train/placement.h"
+
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
-
-#include "trireme/train/pipeline_plan.h"
 
 namespace trireme::train {
 namespace {
@@ -25,11 +25,8 @@ class OneAndSeveral : public model::Model {
 };
 
 TEST(LayersFor, ComputeInThePrecisionOfTheRunWithOneTensorOrSeveral) {
-  RunConfig config;
-  config.parallel.pipeline = 2;
-  config.train.precision = "bf16";
   OneAndSeveral model;
-  const std::vector<model::Layer> layers = layers_for(config, model);
+  const std::vector<model::Layer> layers = layers_in(precision_of("bf16"), model);
   ASSERT_EQ(layers.size(), 2U);
   EXPECT_EQ(layers[0].forward(at::ones({2, 4})).scalar_type(), at::kBFloat16);
   EXPECT_EQ(layers[1].forward_all({at::ones({2, 4})})[0].scalar_type(), at::kBFloat16);

@@ -1,0 +1,89 @@
+// Which keys a resumed run may change: a property of their rows in the table of keys.
+#include <gmock/gmock.h>
+
+#include "tests/support/paths.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/text.h"
+#include "trireme/train/internal/config_keys.h"
+#include "trireme/train/recovery.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::HasSubstr;
+
+/// Another value than the one that is held.
+struct Another {
+  const Allowed& allowed;
+  ConfigValue operator()(std::int64_t held) const { return held + 1; }
+  ConfigValue operator()(double held) const { return held == 0 ? 0.25 : held / 2; }
+  ConfigValue operator()(bool held) const { return !held; }
+  ConfigValue operator()(const std::vector<std::int64_t>&) const { return std::vector<std::int64_t>{77}; }
+  ConfigValue operator()(const std::vector<std::string>&) const {
+    return std::vector<std::string>{allowed.names().front()};
+  }
+  ConfigValue operator()(const std::string& held) const {
+    if (!allowed.names) return held + "x";
+    for (const std::string& name : allowed.names()) {
+      if (name != held) return name;
+    }
+    return held;
+  }
+};
+
+/// What a resume says of that key, changed; empty: nothing.
+std::string refusal_of(const ConfigKey& key, const ConfigValue& value) {
+  RunConfig changed;
+  key.set(changed, value);
+  try {
+    check_same_run(changed, RunConfig(), 7);
+  } catch (const InvalidArgument& refusal) {
+    return refusal.what();
+  }
+  return "";
+}
+
+TEST(ResumedKeys, AreRefusedAsTheirRowsSay) {
+  int num_kept = 0;
+  for (const ConfigKey& key : config_key_table()) {
+    const ConfigValue held = key.get(RunConfig());
+    const ConfigValue other = std::visit(Another{key.allowed}, held);
+    ASSERT_NE(to_toml(held), to_toml(other)) << key.name;
+    const std::string refusal = refusal_of(key, other);
+    if (key.on_resume == OnResume::kStays) {
+      ++num_kept;
+      EXPECT_THAT(refusal, HasSubstr(text(key.name, " was ", to_toml(held), " and is now ", to_toml(other))));
+    } else if (key.name != "parallel.pipeline" && key.name != "parallel.schedule") {
+      EXPECT_EQ(refusal, "") << key.name;
+    }
+  }
+  EXPECT_GE(num_kept, 16);
+}
+
+TEST(ResumedKeys, OfTheProgramMayChangeAsLongAsStagesUpdateWhenTheyDid) {
+  RunConfig before, now;
+  before.parallel.pipeline = now.parallel.pipeline = 2;
+  before.parallel.schedule = "/nowhere/own.csv";
+  now.parallel.schedule = "zb-h1";
+  EXPECT_NO_THROW(check_same_run(now, before, 7)) << "no file is opened, which may be gone";
+  now.parallel.schedule = "pipedream";
+  EXPECT_THAT([&] { check_same_run(now, before, 7); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("while micro-batches are under way")));
+  now.parallel.pipeline = 1;
+  EXPECT_NO_THROW(check_same_run(now, before, 7)) << "without a pipeline a schedule says nothing";
+}
+
+TEST(ResumedKeys, AreListedInTheDocumentation) {
+  std::vector<std::string> kept, kept_in_kind;
+  for (const ConfigKeyInfo& key : config_keys()) {
+    if (key.on_resume == OnResume::kStays) kept.push_back(text('`', key.name, '`'));
+    if (key.on_resume == OnResume::kUpdatesStay) kept_in_kind.push_back(text('`', key.name, '`'));
+  }
+  const std::string page = read_file(test::checkout("docs/configuration.md"));
+  EXPECT_THAT(page, HasSubstr(text("A resumed run has to keep ", join(kept), ".")));
+  EXPECT_THAT(page, HasSubstr(join(kept_in_kind, " and ") + " may change as long as"));
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,30 @@
+#pragma once
+// What may help a plan that is refused (refusal.h): changes of single keys, other pipelines, other programs.
+
+#include <cstdint>
+
+#include "trireme/train/internal/refusal.h"
+
+namespace trireme::train {
+
+/// What is set to `value`.
+template <class Table, class Field, class Value>
+Cure set(Table RunConfig::*table, Field Table::*field, Value value) {
+  return [=](RunConfig& config) { config.*table.*field = value; };
+}
+
+/// Whether parallel.schedule is a file with a program, and no name.
+bool is_program_file(const std::string& schedule);
+
+Cure replicas_as_there_are_ranks();
+
+Cure synchronous_schedule();
+
+/// Pipelines of other lengths that the ranks can make up, from the nearest on; shorter ones come first, as a
+/// model that can be cut so often can be cut less often. None is shorter than `least`.
+Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least = 1);
+
+/// For a program that cannot run.
+Cures cures_of_a_program(const RunConfig& config, int world_size);
+
+}  // namespace trireme::train

@@ -1,0 +1,327 @@
+#include "trireme/train/parallel_plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/min_max_cuts.h"
+#include "trireme/parallel/data/comm_hook.h"
+#include "trireme/schedule/schedule_table.h"
+#include "trireme/train/internal/config_keys.h"
+#include "trireme/train/internal/cures.h"
+#include "trireme/train/run_trace.h"
+
+namespace trireme::train {
+namespace {
+
+template <class... Parts>
+void refuse_unless(bool sound, const Cures& cures, const Parts&... reason) {
+  if (!sound) throw Refusal(text(reason...), cures);
+}
+
+/// Runs `check`; what it refuses gets `place` in front, and `cures` where it has none of its own.
+template <class Check>
+void at_place(const std::string& place, const Cures& cures, const Check& check) {
+  try {
+    check();
+  } catch (const Refusal& refusal) {
+    throw Refusal(place + refusal.what(), refusal.cures());
+  } catch (const InvalidArgument& reason) {
+    throw Refusal(place + reason.what(), cures);
+  }
+}
+
+std::string pipeline_in_words(const RunConfig& config) {
+  return text("parallel.pipeline = ", config.parallel.pipeline, ": ");
+}
+
+struct PartitionRow {
+  const char* name;
+  Partition partition;
+};
+
+constexpr std::array kPartitions = {
+    PartitionRow{"auto", Partition::kTime}, PartitionRow{"time", Partition::kTime},
+    PartitionRow{"parameters", Partition::kParameters}, PartitionRow{"uniform", Partition::kLayers}};
+
+Partition partition_of(const std::string& name) {
+  const auto row = std::find_if(kPartitions.begin(), kPartitions.end(),
+                                [&](const PartitionRow& each) { return name == each.name; });
+  require(row != kPartitions.end(), "unknown partition '", name, "'", suggest(name, partition_names()));
+  return row->partition;
+}
+
+/// 4 micro-batches per rank: bubbles of a fifth at most (Huang et al., arXiv 1811.06965, section 2.3).
+/// Without bubbles: as many as two versions of the weights need, or a micro-batch per update.
+int microbatches_of_a_round(const RunConfig& config) {
+  const std::int64_t asked = config.parallel.microbatches, ranks = config.parallel.pipeline;
+  if (asked > 0) return static_cast<int>(asked);
+  if (!updates_under_way(config)) return static_cast<int>(4 * ranks);
+  return config.parallel.schedule == "pipedream-2bw" ? static_cast<int>(ranks) : 1;
+}
+
+schedule::Program program_in_file(const RunConfig& config) {
+  const std::string& file = config.parallel.schedule;
+  schedule::Program program;
+  at_place(text("parallel.schedule = \"", file, "\": "), {}, [&] {
+    program = schedule::parse_csv(read_file(file));
+    program.name = file;
+    const std::int64_t asked = config.parallel.microbatches;
+    refuse_unless(asked == 0 || asked == program.num_microbatches,
+                  {set(&RunConfig::parallel, &ParallelOptions::microbatches, 0)}, "it has ",
+                  program.num_microbatches, " micro-batches, parallel.microbatches = ", asked,
+                  "; leave that key out");
+  });
+  return program;
+}
+
+/// What needs all stages to be at the same update.
+void check_asynchronous(const RunConfig& config, const Precision& precision) {
+  const auto refuse_if = [&](bool found, const Cure& cure, const std::string& what,
+                             const std::string& reason) {
+    refuse_unless(!found, {cure, synchronous_schedule()}, what, " with parallel.schedule = \"",
+                  config.parallel.schedule, "\": ", reason,
+                  "; leave it out, or take a schedule that updates at the end");
+  };
+  using Train = TrainOptions;
+  refuse_if(config.train.clip_norm > 0, set(&RunConfig::train, &Train::clip_norm, 0),
+            text("train.clip_norm = ", config.train.clip_norm),
+            "its stages update at different times, and the norm of all gradients together is never known");
+  refuse_if(precision.scales_loss, set(&RunConfig::train, &Train::precision, "bf16"),
+            text("train.precision = \"", config.train.precision, "\""),
+            "its stages update at different times, and cannot decide together on the loss scale");
+  refuse_if(config.train.non_finite != "stop", set(&RunConfig::train, &Train::non_finite, "stop"),
+            text("train.non_finite = \"", config.train.non_finite, "\""),
+            "its stages update at different times, and cannot leave a step out together");
+  refuse_unless(config.parallel.schedule != "1f1b-rr",
+                {set(&RunConfig::parallel, &ParallelOptions::schedule, "pipedream")},
+                "the stages of 1f1b-rr update at different rates, and a run ",
+                "counts steps of the whole model: parallel::Pipeline runs it, the trainer does not");
+}
+
+/// Where the micro-batches of a replica come from.
+std::string parts_in_words(const RunConfig& config, int num_microbatches) {
+  const std::string rounds = text("train.accumulation = ", config.train.accumulation);
+  if (config.parallel.pipeline == 1) return rounds;
+  return text("parallel.microbatches = ", num_microbatches / config.train.accumulation, " x ", rounds);
+}
+
+}  // namespace
+
+std::vector<std::string> partition_names() {
+  std::vector<std::string> names;
+  for (const PartitionRow& row : kPartitions) names.emplace_back(row.name);
+  return names;
+}
+
+bool updates_under_way(const RunConfig& config) {
+  const std::string& name = config.parallel.schedule;
+  return config.parallel.pipeline > 1 && !is_program_file(name) && schedule::find_schedule(name).asynchronous;
+}
+
+/// Makes a plan in the order in which its parts depend on each other. What it refuses is a Refusal where
+/// something is known that may help.
+class PlanMaker {
+ public:
+  static ParallelPlan make(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+    PlanMaker maker(config, world_size);
+    maker.read_names();
+    maker.lay_out_ranks();
+    maker.choose_order();
+    maker.check_batch();
+    maker.make_program();
+    maker.check_records();
+    maker.check_update();
+    if (model) maker.plan_.cut(*model);
+    return std::move(maker.plan_);
+  }
+
+ private:
+  PlanMaker(const RunConfig& config, int world_size) {
+    plan_.config_ = config;
+    plan_.world_size_ = world_size;
+  }
+  const RunConfig& config() const { return plan_.config_; }
+  bool is_cut() const { return config().parallel.pipeline > 1; }
+
+  /// From C++ a configuration can hold any value.
+  void read_names() {
+    for (const ConfigKey& key : config_key_table()) check_allowed(key, key.get(config()));
+    plan_.partition_ = partition_of(config().parallel.partition);
+    plan_.precision_ = precision_of(config().train.precision);
+    plan_.convolutions_ = convolution_kernels_of(config().train.convolution);
+    plan_.rounding_ = parallel::gradient_rounding(config().parallel.compression);
+    plan_.skips_non_finite_ = plan_.precision_.scales_loss || config().train.non_finite == "skip";
+  }
+
+  void lay_out_ranks() {
+    const std::int64_t per_replica = config().parallel.pipeline, asked = config().parallel.data;
+    const int ranks = plan_.world_size_;
+    if (!is_cut()) {
+      refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
+                    " needs as many ranks, found ", ranks, "; start it with -n ", asked,
+                    ", or leave the key out to use the ranks that there are");
+      plan_.num_replicas_ = ranks;
+      return;
+    }
+    Cures cures = other_pipelines(config(), ranks);
+    if (ranks % per_replica == 0) cures.insert(cures.begin(), replicas_as_there_are_ranks());
+    refuse_unless(ranks % per_replica == 0 && (asked == 0 || asked * per_replica == ranks), cures,
+                  "parallel.pipeline = ", per_replica,
+                  asked == 0 ? std::string() : text(" x parallel.data = ", asked), " does not fit ", ranks,
+                  ranks == 1 ? " rank" : " ranks", "; start it with -n ",
+                  per_replica * std::max<std::int64_t>(asked, 1), asked == 0 ? " or a multiple of it" : "");
+    check_schedule();
+    plan_.num_replicas_ = static_cast<int>(ranks / per_replica);
+  }
+
+  void check_schedule() const {
+    const std::string& name = config().parallel.schedule;
+    const std::string near = nearest(name, schedule::schedule_names());
+    const auto ranks = static_cast<std::int64_t>(plan_.world_size_);
+    bool asynchronous = false;
+    at_place(pipeline_in_words(config()),
+             {set(&RunConfig::parallel, &ParallelOptions::schedule, near.empty() ? "1f1b" : near)},
+             [&] { asynchronous = updates_under_way(config()); });
+    const Cure one_pipeline = [ranks](RunConfig& changed) {
+      changed.parallel.pipeline = ranks;
+      changed.parallel.data = 0;
+    };
+    refuse_unless(ranks == config().parallel.pipeline || !asynchronous,
+                  {synchronous_schedule(), one_pipeline}, "parallel.schedule = \"", name,
+                  "\" updates each stage on its own time: ", ranks / config().parallel.pipeline,
+                  " pipelines side by side cannot share gradients; start it with -n ",
+                  config().parallel.pipeline);
+  }
+
+  void choose_order() {
+    const ParallelOptions& parallel = config().parallel;
+    plan_.options_ = {
+        .schedule = parallel.schedule,
+        .num_microbatches = microbatches_of_a_round(config()),
+        .num_chunks = static_cast<int>(parallel.chunks),
+        .num_rounds = static_cast<int>(config().train.accumulation),
+        .vertical_sync = parallel.vertical_sync,
+        .recompute = parallel.recompute,
+        .data_parallel = {.bucket_mib = parallel.bucket_mib,
+                          .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
+                          .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
+                          .scale = parallel::ReduceScale::kSum}};
+    parallel::PipelineOptions& options = plan_.options_;
+    if (!is_cut()) {
+      options.program = schedule::data_parallel(options.num_rounds);
+      options.num_microbatches = options.num_rounds = 1;
+    } else if (is_program_file(parallel.schedule)) {
+      options.program = program_in_file(config());
+      options.num_microbatches = options.program->num_microbatches;
+    }
+    plan_.num_microbatches_ =
+        (options.program ? options.program->num_microbatches : options.num_microbatches) * options.num_rounds;
+  }
+
+  void check_batch() const {
+    const std::int64_t batch = config().train.global_batch, replicas = plan_.num_replicas_,
+                       of_each = plan_.num_microbatches_, rounds = config().train.accumulation;
+    const auto at_most = [&](std::int64_t others) { return std::max<std::int64_t>(1, batch / others); };
+    Cures cures = {
+        set(&RunConfig::train, &TrainOptions::accumulation, at_most(replicas * (of_each / rounds)))};
+    if (is_cut() && !plan_.options_.program)
+      cures.push_back(set(&RunConfig::parallel, &ParallelOptions::microbatches, at_most(replicas * rounds)));
+    cures.push_back(set(&RunConfig::train, &TrainOptions::global_batch, replicas * of_each));
+    refuse_unless(batch >= replicas * of_each, cures, "train.global_batch = ", batch,
+                  " cannot be split over ", replicas, is_cut() ? " pipelines x " : " ranks x ",
+                  parts_in_words(config(), plan_.num_microbatches_), ": it needs at least ",
+                  replicas * of_each, " samples");
+  }
+
+  void make_program() {
+    if (is_cut() && updates_under_way(config()))
+      at_place(pipeline_in_words(config()), {}, [&] { check_asynchronous(config(), plan_.precision_); });
+    at_place(pipeline_in_words(config()), cures_of_a_program(config(), plan_.world_size_), [&] {
+      plan_.program_ =
+          parallel::pipeline_program(plan_.options_, plan_.pipeline_ranks(), schedule::Transport::kBuffered);
+    });
+  }
+
+  /// Traces and timelines.
+  void check_records() {
+    const RunOptions& run = config().run;
+    at_place("",
+             {set(&RunConfig::run, &RunOptions::trace, "trace.json"),
+              set(&RunConfig::run, &RunOptions::trace_steps, "")},
+             [&] { plan_.trace_ = trace_options(run); });
+    const Cure trace_instead = [](RunConfig& changed) {
+      if (changed.run.trace.empty()) changed.run.trace = "trace.json";
+      changed.run.timeline = "";
+    };
+    refuse_unless(run.timeline.empty() || !plan_.asynchronous(), {trace_instead, synchronous_schedule()},
+                  "run.timeline = \"", run.timeline, "\" draws steps, and parallel.schedule = \"",
+                  config().parallel.schedule, "\" has none that ranks begin and end together; use run.trace");
+  }
+
+  void check_update() const {
+    optim::make_optimizer(config().optimizer, {});
+    if (!plan_.precision_.scales_loss) return;
+    const Cure within_bounds = [](RunConfig& changed) {
+      optim::LossScalerOptions& scaler = changed.scaler;
+      scaler.initial = std::max(scaler.least, std::min(scaler.most, scaler.initial));
+    };
+    at_place("", {within_bounds}, [&] { const optim::LossScaler sound(config().scaler); });
+  }
+
+  ParallelPlan plan_;
+};
+
+ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+  try {
+    return PlanMaker::make(config, world_size, model);
+  } catch (const Refusal& refusal) {
+    throw with_nearest(config, refusal, world_size,
+                       [&](const RunConfig& changed) { PlanMaker::make(changed, world_size, model); });
+  }
+}
+
+void ParallelPlan::cut(const ModelShape& model) {
+  if (!is_cut()) return;
+  const int num_layers = static_cast<int>(model.parameters.size()), num_stages = program_.num_stages;
+  Cures cures = other_pipelines(config_, world_size_);
+  refuse_unless(num_layers > 0, {cures}, pipeline_in_words(config_), "the model of type ", model.name,
+                " cannot be cut: it has no layers(); train it with parallel.pipeline = 1");
+  const std::int64_t chunks = std::max(1, num_layers / pipeline_ranks());
+  cures.insert(cures.begin(), {set(&RunConfig::parallel, &ParallelOptions::chunks, chunks),
+                               set(&RunConfig::parallel, &ParallelOptions::chunks, 0)});
+  refuse_unless(num_stages <= num_layers, cures, pipeline_in_words(config_), "schedule '", program_.name,
+                "' has ", num_stages, " stages, the model only ", num_layers,
+                " layers; lower parallel.pipeline or parallel.chunks");
+  if (partition_ == Partition::kTime) return;
+  const std::vector<double> alike(model.parameters.size(), 1);
+  const std::vector<std::size_t> ends = min_max_cuts(
+      partition_ == Partition::kLayers ? alike : model.parameters, static_cast<std::size_t>(num_stages));
+  options_.cuts = {ends.begin(), ends.end() - 1};
+}
+
+ParallelPlan ParallelPlan::for_model(const ModelShape& model) const {
+  ParallelPlan plan = *this;
+  try {
+    plan.cut(model);
+  } catch (const Refusal& refusal) {
+    throw with_nearest(config_, refusal, world_size_,
+                       [&](const RunConfig& changed) { PlanMaker::make(changed, world_size_, model); });
+  }
+  return plan;
+}
+
+ParallelPlan ParallelPlan::with_cuts(std::vector<int> cuts) const {
+  ParallelPlan plan = *this;
+  plan.options_.cuts = std::move(cuts);
+  return plan;
+}
+
+parallel::PipelineOptions ParallelPlan::pipeline_options() const {
+  parallel::PipelineOptions options = options_;
+  options.data_parallel.hook = parallel::make_comm_hook(config_.parallel.compression);
+  return options;
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,110 @@
+#pragma once
+// The plan of a run: its configuration on a number of ranks, decided. Every text of the configuration that
+// says how the ranks compute is read here, once, and what cannot work is refused with the reason and the
+// nearest plan that does. Whoever carries a run out (trainer, verify, resume, timeline, command line) takes a
+// plan, and resolve_plan() alone makes one: a program of one's own goes through the checks of the command
+// line. A value: it holds no tensor, talks to no rank, and may be shared by threads that only read it.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/mesh.h"
+#include "trireme/parallel/pipeline/pipeline_options.h"
+#include "trireme/schedule/program.h"
+#include "trireme/telemetry/trace.h"
+#include "trireme/train/convolutions.h"
+#include "trireme/train/precision.h"
+#include "trireme/train/run_config.h"
+
+namespace trireme::train {
+
+/// What stages are to be alike in.
+enum class Partition { kTime, kParameters, kLayers };
+
+/// What a plan has to know of a model.
+struct ModelShape {
+  std::string name;                ///< for messages
+  std::vector<double> parameters;  ///< how many each layer has; empty: the model cannot be cut
+};
+
+class ParallelPlan {
+ public:
+  /// What it was made of. For numbers and for names that a module's own table is asked for once; texts that
+  /// decide how ranks compute are decided below.
+  const RunConfig& config() const { return config_; }
+
+  int world_size() const { return world_size_; }
+  /// Axes of the ranks, slowest first: rank = pp * num_replicas() + dp.
+  std::vector<comm::MeshAxis> mesh() const { return {{"pp", pipeline_ranks()}, {"dp", num_replicas_}}; }
+  int num_replicas() const { return num_replicas_; }
+  int pipeline_ranks() const { return world_size_ / num_replicas_; }
+  bool is_cut() const { return pipeline_ranks() > 1; }
+
+  /// What the ranks of one pipeline do in a step, transfers included, as over a transport that buffers; in an
+  /// asynchronous schedule in one update, from the start until it is drained.
+  const schedule::Program& program() const { return program_; }
+  /// Whether stages update while micro-batches are under way.
+  bool asynchronous() const { return program_.update_every > 0; }
+  /// Micro-batches of one replica in a step.
+  int num_microbatches() const { return num_microbatches_; }
+  /// Of all replicas.
+  std::int64_t num_parts() const { return std::int64_t{num_replicas_} * num_microbatches_; }
+
+  Partition partition() const { return partition_; }
+  /// First layer of each stage but the first; empty where nothing is cut, before a model is known, and for
+  /// Partition::kTime before it was measured.
+  const std::vector<int>& cuts() const { return options_.cuts; }
+  /// With a hook of their own for each call: for one Pipeline. Without `update`.
+  parallel::PipelineOptions pipeline_options() const;
+
+  const Precision& precision() const { return precision_; }
+  ConvolutionKernels convolutions() const { return convolutions_; }
+  /// How far gradients are rounded when they travel.
+  const parallel::GradientRounding& rounding() const { return rounding_; }
+  /// A step whose gradients are no numbers is left out; else it ends the run.
+  bool skips_non_finite() const { return skips_non_finite_; }
+  /// Which steps a trace, or a timeline, takes.
+  const telemetry::TraceOptions& trace() const { return trace_; }
+
+  /// The same plan for that model, cut where that follows from its shape. Throws InvalidArgument as
+  /// resolve_plan() does.
+  ParallelPlan for_model(const ModelShape& model) const;
+  /// The same plan, cut there.
+  ParallelPlan with_cuts(std::vector<int> cuts) const;
+
+ private:
+  friend class PlanMaker;
+  ParallelPlan() = default;
+  void cut(const ModelShape& model);
+
+  RunConfig config_;
+  int world_size_ = 1, num_replicas_ = 1, num_microbatches_ = 1;
+  parallel::PipelineOptions options_;  ///< without a hook
+  schedule::Program program_;
+  Partition partition_ = Partition::kTime;
+  Precision precision_;
+  ConvolutionKernels convolutions_ = ConvolutionKernels::kMeasured;
+  parallel::GradientRounding rounding_;
+  bool skips_non_finite_ = false;
+  telemetry::TraceOptions trace_;
+};
+
+/// The plan of `config` on so many ranks: for any model that can be cut so, or for `model`. Reads the program
+/// of parallel.schedule where that is a file. Throws InvalidArgument: a value that its key does not allow, or
+/// what cannot work together, with the reason and, where one is found, the changed keys of the nearest plan
+/// that works; DataError: the file. Not collective.
+ParallelPlan resolve_plan(const RunConfig& config, int world_size,
+                          const std::optional<ModelShape>& model = std::nullopt);
+
+/// Whether stages of that configuration update while micro-batches are under way; opens no file. Throws
+/// InvalidArgument: an unknown schedule.
+bool updates_under_way(const RunConfig& config);
+
+/// The plan, after it was tried on the configuration's data and model, before any rank is started: samples
+/// and targets that the model or the loss cannot take, a model that cannot be cut so, a warm-up longer than
+/// the run, fewer samples than ranks. Throws InvalidArgument, DataError.
+ParallelPlan check_run_config(const RunConfig& config, int world_size);
+
+}  // namespace trireme::train

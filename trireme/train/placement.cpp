@@ -1,0 +1,92 @@
+#include "trireme/train/placement.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/mesh.h"
+#include "trireme/plan/chain_cuts.h"
+#include "trireme/train/layer_profile.h"
+
+namespace trireme::train {
+namespace {
+
+model::Layer in_precision(model::Layer layer, const Precision& precision) {
+  if (layer.forward_all) {
+    layer.forward_all = [inner = std::move(layer.forward_all), precision](const model::Tensors& inputs) {
+      const PrecisionScope scope(precision);
+      return inner(inputs);
+    };
+    return layer;
+  }
+  layer.forward = [inner = std::move(layer.forward), precision](const at::Tensor& input) {
+    const PrecisionScope scope(precision);
+    return inner(input);
+  };
+  return layer;
+}
+
+double num_parameters(const model::Layer& layer) {
+  std::int64_t count = 0;
+  for (const auto& [name, parameter] : layer.parameters) count += parameter.numel();
+  return static_cast<double>(count);
+}
+
+/// Inputs of as many samples as a micro-batch has.
+at::Tensor microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
+  const std::int64_t parts = plan.num_parts(), batch = plan.config().train.global_batch;
+  const std::int64_t samples = std::min((batch + parts - 1) / parts, data.train->size());
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(samples));
+  std::iota(indices.begin(), indices.end(), 0);
+  return data.train->get_batch(indices).input;
+}
+
+}  // namespace
+
+ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
+  if (!plan.is_cut()) return plan;
+  ModelShape shape{.name = model.name(), .parameters = {}};
+  for (const model::Layer& layer : model.layers()) shape.parameters.push_back(num_parameters(layer));
+  return plan.for_model(shape);
+}
+
+parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
+  require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
+          plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
+          "; make one with resolve_plan(config, context.world_size())");
+  if (plan.num_replicas() == 1) return {.pipeline = context.world()};
+  if (!plan.is_cut()) return {.pipeline = context.self(), .data = context.world()};
+  comm::Mesh mesh(context, plan.mesh());
+  return {.pipeline = mesh.group("pp"), .data = mesh.group("dp")};
+}
+
+std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model) {
+  std::vector<model::Layer> layers = model.layers();
+  for (model::Layer& layer : layers) layer = in_precision(std::move(layer), precision);
+  return layers;
+}
+
+std::vector<model::Layer> layers_for(const ParallelPlan& plan, model::Model& model) {
+  if (plan.is_cut()) return layers_in(plan.precision(), model);
+  return {in_precision(model::whole(model), plan.precision())};
+}
+
+ParallelPlan measure(const ParallelPlan& plan, comm::Context& context,
+                     const std::vector<model::Layer>& layers, const data::DataSource& data) {
+  if (!plan.is_cut() || plan.partition() != Partition::kTime) return plan;
+  const int stages = plan.program().num_stages;
+  at::Tensor cuts = at::zeros({stages - 1}, at::kLong);
+  if (context.is_main()) {
+    const telemetry::OwnWork work(context.status(), "measuring the layers of the model");
+    const std::vector<plan::Layer> profile = profile_layers(layers, microbatch_of(plan, data));
+    const auto found = plan::cut_chain(profile, {.num_stages = static_cast<std::size_t>(stages)});
+    std::copy(found.begin(), found.end(), cuts.data_ptr<std::int64_t>());
+  }
+  context.world().broadcast(cuts, 0);
+  const auto* first = cuts.const_data_ptr<std::int64_t>();
+  return plan.with_cuts({first, first + cuts.numel()});
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,33 @@
+#pragma once
+// A plan on its ranks: the groups that they talk in, and the layers of a model that its stages are made of.
+
+#include <vector>
+
+#include "trireme/comm/context.h"
+#include "trireme/data/dataset.h"
+#include "trireme/model/model.h"
+#include "trireme/parallel/pipeline/pipeline_options.h"
+#include "trireme/train/parallel_plan.h"
+
+namespace trireme::train {
+
+/// The plan for that model, as it follows from its layers; what is measured is still open. Throws
+/// InvalidArgument: a model that cannot be cut, or has too few layers. Not collective.
+ParallelPlan fit(const ParallelPlan& plan, model::Model& model);
+
+/// The groups along the axes of the plan's mesh. Throws InvalidArgument: a plan for other ranks. Collective.
+parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& context);
+
+/// The layers of a model that can be cut, none of one that cannot; they compute in that precision and use the
+/// model, which has to outlive them.
+std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model);
+
+/// What the stages are made of: layers_in(), or one layer, the whole, where nothing is cut.
+std::vector<model::Layer> layers_for(const ParallelPlan& plan, model::Model& model);
+
+/// The plan with its cuts: for Partition::kTime rank 0 measures the layers on a micro-batch of the data.
+/// Collective.
+ParallelPlan measure(const ParallelPlan& plan, comm::Context& context,
+                     const std::vector<model::Layer>& layers, const data::DataSource& data);
+
+}  // namespace trireme::train
