@@ -20,6 +20,7 @@ struct Another {
   ConfigValue operator()(double held) const { return held == 0 ? 0.25 : held / 2; }
   ConfigValue operator()(bool held) const { return !held; }
   ConfigValue operator()(const std::vector<std::int64_t>&) const { return std::vector<std::int64_t>{77}; }
+  ConfigValue operator()(const std::vector<double>&) const { return std::vector<double>{0.5}; }
   ConfigValue operator()(const std::vector<std::string>&) const {
     return std::vector<std::string>{allowed.names().front()};
   }
