@@ -10,9 +10,12 @@
 #include <functional>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/parallel/small_models.h"
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 
@@ -77,10 +80,20 @@ auto names_rank_zero() {
       AllOf(HasSubstr("rank 0, group 'world': a backward pass ended before all gradients were reduced")));
 }
 
+/// Waits until all ranks are here, without an operation of the group, which one of them is about to fail: a
+/// rank may still be inside what another has finished.
+void meet(Context& context, const std::string& where) {
+  const auto deadline = Deadline::after_s(kShort.timeout_s);
+  context.store().add(where, 1);
+  while (context.store().add(where, 0) < context.world_size() && !deadline.expired())
+    std::this_thread::yield();
+}
+
 struct Wrapped {
   explicit Wrapped(Context& context, DataParallelOptions options = {}) {
     options.bucket_mib = options.first_bucket_mib = kOneLayer_mib;
     ddp.emplace(context, model, options);
+    meet(context, "wrapped");
   }
   std::shared_ptr<Chain> model = std::make_shared<Chain>();
   std::optional<DistributedDataParallel> ddp;
@@ -98,6 +111,7 @@ TEST(BrokenPass, AnExceptionOnOneRankFailsTheGroupByNameOnAllRanks) {
             wrapped.model->loss(step + context.rank()).backward();
           }
           wrapped.ddp->zero_grad();
+          meet(context, "in step");
           if (context.is_main()) {
             EXPECT_THROW(wrapped.model->loss(7, fail).backward(), std::runtime_error);
           }
