@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -63,6 +64,10 @@ std::int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
 Group::State::~State() {
   if (parts.watcher) parts.watcher->keep_last_words(parts.name, recent());
+  // A backend waits for what is under way, and ranks of a world that has failed, or an exception ends this
+  // one, may never come to that.
+  const bool in_failure = std::uncaught_exceptions() > 0 || (parts.watcher && parts.watcher->saw_failure());
+  if (in_failure && parts.backend && !failed()) parts.backend->abort();
 }
 
 void Group::State::begin(Operation& operation) {

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "trireme/base/clock.h"
@@ -154,6 +157,26 @@ TEST_P(Failures, ARankThatThrowsEndsTheWaitOfTheOthers) {
   };
   EXPECT_THROW(run_ranks_as_threads(3, body, {.backend = GetParam(), .timeout_s = 30}), DataError);
   EXPECT_LT(now_s() - start_s, 15);
+}
+
+// As the reports of a trainer are, when a rank is frozen and another group finds out.
+TEST_P(Failures, AGroupIsNotHeldByWhatIsUnderWayThereWhenAnotherHasFailed) {
+  constexpr auto kHang = std::chrono::seconds(40);
+  std::promise<void> gone;
+  run_ranks_as_threads(2,
+                       [&](Context& context) {
+                         std::optional<Group> other = context.new_group({0, 1}, "other");
+                         if (context.rank() == 1) {  // comes to no operation, and stays
+                           EXPECT_EQ(gone.get_future().wait_for(kHang), std::future_status::ready);
+                           return;
+                         }
+                         at::Tensor sum = at::zeros({1000});
+                         { const Pending dropped = other->all_reduce_async(sum); }
+                         context.world().fail("the test ends it");
+                         other.reset();
+                         gone.set_value();
+                       },
+                       {.backend = GetParam(), .timeout_s = 20});
 }
 
 }  // namespace
