@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -159,24 +160,33 @@ TEST_P(Failures, ARankThatThrowsEndsTheWaitOfTheOthers) {
   EXPECT_LT(now_s() - start_s, 15);
 }
 
-// As the reports of a trainer are, when a rank is frozen and another group finds out.
-TEST_P(Failures, AGroupIsNotHeldByWhatIsUnderWayThereWhenAnotherHasFailed) {
+// As the reports of a trainer are, when a rank is frozen and another group finds out, or an exception ends
+// one.
+TEST_P(Failures, AGroupIsNotHeldByWhatIsUnderWayThereWhenAnotherOrTheRankHasFailed) {
   constexpr auto kHang = std::chrono::seconds(40);
-  std::promise<void> gone;
-  run_ranks_as_threads(2,
-                       [&](Context& context) {
-                         std::optional<Group> other = context.new_group({0, 1}, "other");
-                         if (context.rank() == 1) {  // comes to no operation, and stays
-                           EXPECT_EQ(gone.get_future().wait_for(kHang), std::future_status::ready);
-                           return;
-                         }
-                         at::Tensor sum = at::zeros({1000});
-                         { const Pending dropped = other->all_reduce_async(sum); }
-                         context.world().fail("the test ends it");
-                         other.reset();
-                         gone.set_value();
-                       },
-                       {.backend = GetParam(), .timeout_s = 20});
+  for (const bool by_exception : {false, true}) {
+    SCOPED_TRACE(by_exception);
+    std::promise<void> gone;
+    run_ranks_as_threads(2,
+                         [&](Context& context) {
+                           std::optional<Group> other = context.new_group({0, 1}, "other");
+                           if (context.rank() == 1) {  // comes to no operation, and stays
+                             EXPECT_EQ(gone.get_future().wait_for(kHang), std::future_status::ready);
+                             return;
+                           }
+                           at::Tensor sum = at::zeros({1000});
+                           try {
+                             const Group dropped = *std::exchange(other, std::nullopt);
+                             { const Pending pending = Group(dropped).all_reduce_async(sum); }
+                             if (by_exception) throw DataError("the test ends it");
+                             context.world().fail("the test ends it");
+                           } catch (const DataError&) {
+                             // The group is gone by now.
+                           }
+                           gone.set_value();
+                         },
+                         {.backend = GetParam(), .timeout_s = 20});
+  }
 }
 
 }  // namespace
