@@ -71,12 +71,17 @@ TEST(Rendezvous, IsServedByTheLauncherUnderItsSecret) {
   EXPECT_TRUE(launcher.wait_until_left(kLong_s));
 }
 
-TEST(Rendezvous, GoesByTheAgentOfTorchrunToRankZero) {
+/// Of a store as torchrun's agent has one.
+c10d::TCPStoreOptions as_agent() {
   c10d::TCPStoreOptions options;
   options.isServer = true;
   options.port = 0;
   options.waitWorkers = false;
-  c10d::TCPStore agent("127.0.0.1", options);
+  return options;
+}
+
+TEST(Rendezvous, GoesByTheAgentOfTorchrunToRankZero) {
+  c10d::TCPStore agent("127.0.0.1", as_agent());
   expect_a_world([&](int rank) {
     auto environment = rank_of_two(rank, agent.getPort());
     environment.store_host = StoreHost::kRankZeroAtPort;
@@ -97,11 +102,7 @@ TEST(Rendezvous, DoesNotWaitForAnAgentThatIsFrozen) {
 }
 
 TEST(Rendezvous, BelievesTheAgentNothingButAPort) {
-  c10d::TCPStoreOptions options;
-  options.isServer = true;
-  options.port = 0;
-  options.waitWorkers = false;
-  c10d::TCPStore agent("127.0.0.1", options);
+  c10d::TCPStore agent("127.0.0.1", as_agent());
   auto environment = rank_of_two(1, agent.getPort());
   environment.store_host = StoreHost::kRankZeroAtPort;
   static_cast<c10d::Store&>(agent).set("trireme/store/0", std::string("192.0.2.1:7"));
