@@ -221,8 +221,9 @@ std::vector<ConfigKey> make_table() {
       key("checkpoint.every_steps", &C::checkpoint, &CheckpointOptions::every_steps,
           "steps between checkpoints; 0: none", zero_up),
       key("checkpoint.keep", &C::checkpoint, &CheckpointOptions::keep, "newest checkpoints that stay", count),
-      key("checkpoint.best", &C::checkpoint, &CheckpointOptions::best,
-          "the state behind the best evaluation is kept too: by \"loss\", or by a metric that is measured"),
+      stays(key(
+          "checkpoint.best", &C::checkpoint, &CheckpointOptions::best,
+          "the state behind the best evaluation is kept too: by \"loss\", or by a metric that is measured")),
       key("checkpoint.asynchronous", &C::checkpoint, &CheckpointOptions::asynchronous,
           "checkpoints are written while training goes on; false: it waits for the disk"),
       key("parallel.data", &C::parallel, &ParallelOptions::data,
