@@ -1,5 +1,7 @@
 #include "trireme/objective/objective.h"
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
 #include "trireme/objective/internal/targets.h"
 
