@@ -88,6 +88,10 @@ bool makes_input_gradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
 }
 
+bool makes_weight_gradient(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight;
+}
+
 bool is_send(ActionKind kind) {
   return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward;
 }

@@ -48,8 +48,9 @@ bool has_microbatch(ActionKind kind);
 /// F, B, I, W: what occupies the rank and depends on other stages.
 bool is_compute(ActionKind kind);
 
-/// B or I: what makes the gradient of the stage's input.
+/// B or I: what makes the gradient of the stage's input. B or W: what makes that of its weights.
 bool makes_input_gradient(ActionKind kind);
+bool makes_weight_gradient(ActionKind kind);
 
 /// SEND_F, SEND_B, RECV_F, RECV_B.
 bool is_send(ActionKind kind);

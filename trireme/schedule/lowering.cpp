@@ -49,15 +49,11 @@ Actions with_sharding(const Actions& actions, int max_stages) {
   return result;
 }
 
-bool finishes_weight_gradient(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
-}
-
 /// REDUCE_GRAD once a stage has all its gradients, behind the transfers that wait to go out; where replicas
 /// wait for each other, behind everything. STEP for every stage at the end.
 Actions with_update(const Actions& actions, bool replicated) {
   std::map<int, int> left;  // backwards of each stage
-  for (const Action& action : actions) left[action.stage] += finishes_weight_gradient(action) ? 1 : 0;
+  for (const Action& action : actions) left[action.stage] += makes_weight_gradient(action.kind) ? 1 : 0;
   Actions result, ready;
   for (const Cell cell : cells_of(actions)) {
     if (!replicated && is_compute(cell.front().kind)) {
@@ -66,7 +62,7 @@ Actions with_update(const Actions& actions, bool replicated) {
     }
     result.insert(result.end(), cell.begin(), cell.end());
     for (const Action& action : cell) {
-      if (!finishes_weight_gradient(action) || --left[action.stage] > 0) continue;
+      if (!makes_weight_gradient(action.kind) || --left[action.stage] > 0) continue;
       ready.push_back({.stage = action.stage, .kind = ActionKind::kReduceGrad});
     }
   }

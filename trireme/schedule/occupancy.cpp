@@ -53,7 +53,7 @@ Occupancy occupancy_of(const Program& program, std::size_t rank, double kept_for
     if (action.kind == ActionKind::kBackwardInput) memory -= 1 - kept_for_weight;
     if (action.kind == ActionKind::kBackwardWeight) memory -= kept_for_weight;
     if (action.kind == ActionKind::kBackward) memory -= 1;
-    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) --held;
+    if (makes_weight_gradient(action.kind)) --held;
   }
   return result;
 }
