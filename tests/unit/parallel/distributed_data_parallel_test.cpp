@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "tests/unit/parallel/counting_hook.h"
 #include "tests/unit/parallel/small_models.h"
 #include "trireme/base/error.h"
 
@@ -354,6 +355,32 @@ TEST(DistributedDataParallel, OnRequestBackwardReturnsBeforeTheReductionAndFinis
   expect_close(gradients_with(ReductionEnd::kOnRequest), gradients_with(ReductionEnd::kWithBackward), 0);
 }
 
+// The norm is not used by forward: its gradient never comes, and nothing is started behind its place.
+TEST(DistributedDataParallel, OnRequestWhatBackwardDidNotReachIsStartedByStartAndWaitedForByFinish) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const auto model = std::make_shared<TwoLayers>();
+    const auto hook = std::make_shared<test::CountingHook>();
+    DistributedDataParallel ddp(context, model,
+                                {.bucket_mib = 1e-6,
+                                 .first_bucket_mib = 1e-6,
+                                 .unused_parameters = UnusedParameters::kFind,
+                                 .end = ReductionEnd::kOnRequest,
+                                 .hook = hook});
+    const auto all = static_cast<int>(ddp.statistics().bucket_bytes.size());
+    loss_of(*model, input_of(context.rank(), 2)).backward();
+    EXPECT_GT(hook->started, 0) << "nothing is reduced beside backward";
+    EXPECT_LT(hook->started, all);
+    ddp.start_reduction();
+    EXPECT_EQ(hook->started, all);
+    EXPECT_EQ(hook->waited, 0);
+    ddp.start_reduction();  // nothing more to do
+    ddp.finish_reduction();
+    EXPECT_EQ(hook->started, all);
+    EXPECT_EQ(hook->waited, all);
+    expect_close(gradients_of(*model), serial_gradients(), 1e-6);
+  });
+}
+
 TEST(DistributedDataParallel, OnRequestARankWithoutASampleJoinsWithTheOthers) {
   Gradients gradients, expected;
   run_ranks_as_threads(2, [&](Context& context) {
@@ -363,9 +390,8 @@ TEST(DistributedDataParallel, OnRequestARankWithoutASampleJoinsWithTheOthers) {
     if (context.is_main()) {
       loss_of(*model, input_of(0, 2)).backward();
       expected = gradients_of(*model);
-    } else {
-      ddp.reduce_without_backward();
     }
+    ddp.start_reduction();
     ddp.finish_reduction();
     if (!context.is_main()) gradients = gradients_of(*model);
   });

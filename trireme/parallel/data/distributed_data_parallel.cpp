@@ -72,6 +72,10 @@ void DistributedDataParallel::reduce_without_backward() {
   if (reducer_->group.size() > 1) reducer_->take_part();
 }
 
+void DistributedDataParallel::start_reduction() {
+  if (reducer_->group.size() > 1) reducer_->start_reduction();
+}
+
 void DistributedDataParallel::finish_reduction() { reducer_->finish_reduction(); }
 
 void DistributedDataParallel::zero_grad() { reducer_->zero_grad(); }

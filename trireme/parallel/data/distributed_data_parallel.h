@@ -39,7 +39,7 @@ enum class UnusedParameters {
 UnusedParameters unused_parameters_of(const std::string& name);
 std::vector<std::string> unused_parameters_names();
 
-/// When a synchronised backward pass waits for the reductions that it has started.
+/// When the reductions end that a synchronised backward pass has started.
 enum class ReductionEnd {
   kWithBackward,  ///< before backward() returns
   kOnRequest,     ///< in finish_reduction(): work in between runs beside them
@@ -119,10 +119,15 @@ class DistributedDataParallel {
   /// finish_reduction().
   void reduce_without_backward();
 
-  /// With ReductionEnd::kOnRequest: waits for what the last synchronised pass has started; afterwards every
-  /// .grad holds the reduced gradient. Nothing where that is done. A backward pass before it, under no_sync
-  /// too, writes where the reduction works, and fails the group. Throws CommError, InvalidArgument as
-  /// backward() does otherwise.
+  /// With ReductionEnd::kOnRequest: starts what the last synchronised pass has left, gradients that it did
+  /// not reach and buffers; where there was none, takes part as reduce_without_backward() does. Nothing where
+  /// that is done. Throws CommError.
+  void start_reduction();
+  /// With ReductionEnd::kOnRequest: waits for what the last synchronised pass and start_reduction(), which it
+  /// calls where there was a pass, have started; afterwards every .grad holds the reduced gradient. Nothing
+  /// where that is done. A backward pass between the synchronised one and this, under no_sync too, writes
+  /// where the reduction works, and fails the group. Throws CommError, InvalidArgument as backward() does
+  /// otherwise.
   void finish_reduction();
 
   /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.

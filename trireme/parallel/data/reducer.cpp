@@ -104,7 +104,7 @@ void DistributedDataParallel::Reducer::detach() {
 
 void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
   const at::NoGradGuard no_grad;
-  if (started_) {
+  if (backward_over_) {
     break_off("another one began before finish_reduction() was called");
     group.check();
   }
@@ -196,8 +196,7 @@ void DistributedDataParallel::Reducer::end_of_graph_task() {
   if (!running_) return;
   const bool is_nested = torch::autograd::get_current_node() != nullptr;
   if (is_nested && num_unready_ > 0) return;
-  complete_buckets(Role::kOwn);
-  started_ = Role::kOwn;
+  backward_over_ = true;
   if (options.end == ReductionEnd::kWithBackward) finish_reduction();
 }
 

@@ -24,14 +24,22 @@ void DistributedDataParallel::Reducer::complete_buckets(Role role) {
   }
 }
 
+void DistributedDataParallel::Reducer::start_reduction() {
+  if (started_) return;
+  if (!backward_over_) return take_part();
+  complete_buckets(Role::kOwn);
+  started_ = Role::kOwn;
+}
+
 void DistributedDataParallel::Reducer::finish_reduction() {
-  if (!started_) return;
+  if (!backward_over_) return;
+  start_reduction();
   if (*started_ == Role::kOwn) return finish_pass(Role::kOwn);
   finish_pass(Role::kShadow, [] {});
 }
 
 void DistributedDataParallel::Reducer::require_finished(const char* caller) const {
-  require(!started_, caller, " was called before finish_reduction() had ended the last backward pass");
+  require(!backward_over_, caller, " was called before finish_reduction() had ended the last backward pass");
 }
 
 void DistributedDataParallel::Reducer::finish_pass(Role role, const std::function<void()>& follow) {
@@ -65,6 +73,7 @@ void DistributedDataParallel::Reducer::start_shadow() {
   } catch (...) {
     break_off_and_throw(std::current_exception());
   }
+  backward_over_ = true;
   complete_buckets(Role::kShadow);
   started_ = Role::kShadow;
 }
@@ -236,7 +245,7 @@ void DistributedDataParallel::Reducer::note_reduced() {
 }
 
 void DistributedDataParallel::Reducer::forget_pass() {
-  running_ = announced_ = false;
+  running_ = announced_ = backward_over_ = false;
   started_.reset();
   graph_tasks_.clear();
   unreached_.clear();

@@ -35,6 +35,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void take_part();
   /// Everybody takes over the parameters and buffers of rank `from`.
   void broadcast_state(int from);
+  void start_reduction();
   void finish_reduction();
   /// Throws InvalidArgument where finish_reduction() has something left to do.
   void require_finished(const char* caller) const;
@@ -114,6 +115,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   // The pass under way.
   bool running_ = false;
   bool announced_ = false;        ///< other ranks know of it and take part
+  bool backward_over_ = false;    ///< its last gradient is there, or will not come
   std::optional<Role> started_;   ///< all that it reduces is on its way: finish_reduction() does the rest
   std::vector<int> graph_tasks_;  ///< those whose end is awaited: more than one when backward is nested
   std::string complaint_;         ///< what this reducer itself threw out of the pass
