@@ -283,6 +283,42 @@ TEST(AsynchronousPipeline, RecomputationUsesTheVersionOfTheForward) {
   expect_same(in_pipeline(3, again, {9}).weights, in_pipeline(3, options, {9}).weights);
 }
 
+/// Two streams of pipedream-2bw; every third micro-batch, which is given as `odd` says, counts for nothing.
+Weights with_every_third(const std::function<MicroBatch(MicroBatch)>& odd) {
+  const PipelineOptions options{.schedule = "pipedream-2bw", .num_microbatches = 2, .cuts = {6}};
+  Weights weights;
+  std::mutex mutex;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const torch::nn::Sequential layers = chain();
+    std::unique_ptr<optim::Optimizer> optimizer;
+    PipelineOptions mine = options;
+    mine.update = [&] { optimizer->step(kLr); };
+    Pipeline pipe(context, model::layers_of(layers), mine);
+    optimizer = optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters());
+    for (int stream = 0; stream < 2; ++stream) {
+      pipe.start({.num_updates = 4,
+                  .next = [&](int m) { return m % 3 == 1 ? odd(microbatch(m)) : microbatch(m); },
+                  .shapes = {microbatch(0).input},
+                  .loss = mean_square});
+      while (!pipe.drained()) pipe.advance(1);
+    }
+    const std::lock_guard lock(mutex);
+    for (const auto& [name, parameter] : pipe.parameters()) weights[name] = parameter.clone();
+  });
+  return weights;
+}
+
+TEST(AsynchronousPipeline, MicroBatchesWithoutSamplesLeaveNoVersionBehind) {
+  const Weights without_weight = with_every_third([](MicroBatch batch) {
+    batch.weight = 0;
+    return batch;
+  });
+  const Weights empty = with_every_third([](const MicroBatch& batch) {
+    return MicroBatch{.input = batch.input.slice(0, 0, 0), .target = batch.target.slice(0, 0, 0)};
+  });
+  expect_same(empty, without_weight);
+}
+
 TEST(AsynchronousPipeline, CanBeDrainedEarlierThanItWasStartedFor) {
   const PipelineOptions options{.schedule = "pipedream", .num_microbatches = 1, .cuts = {4, 8}};
   for (const int known_at : {1, 4, 9}) {

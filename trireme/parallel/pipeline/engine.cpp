@@ -23,45 +23,13 @@ void add_named(optim::NamedTensors& to, const optim::NamedTensors& from) {
   }
 }
 
-void add_tensors_of(const Stage& stage, Replica& replica) {
+Replica replica_of(const Stage& stage) {
+  Replica replica;
   for (const model::Layer& layer : stage.layers()) {
     add_named(replica.parameters, layer.parameters);
     add_named(replica.buffers, layer.buffers);
   }
-}
-
-bool learns(const Replica& replica) {
-  return std::any_of(replica.parameters.begin(), replica.parameters.end(),
-                     [](const auto& item) { return item.second.requires_grad(); });
-}
-
-bool finishes_weight_gradient(const schedule::Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
-}
-
-/// Updates of the stage before the forward of each micro-batch, on the rank that runs it.
-std::vector<int> updates_before_forward(const schedule::Program& program, int stage) {
-  std::vector<int> updates(static_cast<std::size_t>(program.num_microbatches), 0);
-  for (const std::vector<schedule::Action>& actions : program.ranks) {
-    int done = 0;
-    for (const schedule::Action& action : actions) {
-      if (action.stage != stage) continue;
-      done += action.kind == ActionKind::kStep ? 1 : 0;
-      if (action.kind == ActionKind::kForward) updates[static_cast<std::size_t>(action.microbatch)] = done;
-    }
-  }
-  return updates;
-}
-
-/// The version of the stage's weights that each micro-batch uses: updates since the start.
-std::vector<int> versions_used(const schedule::Program& program, int stage) {
-  using schedule::WeightVersions;
-  if (program.versions == WeightVersions::kVertical) return updates_before_forward(program, 0);
-  if (program.versions != WeightVersions::kOneBehind) return updates_before_forward(program, stage);
-  std::vector<int> versions;
-  for (int m = 0; m < program.num_microbatches; ++m)
-    versions.push_back(std::max(0, m / program.update_every - 1));
-  return versions;
+  return replica;
 }
 
 }  // namespace
@@ -87,31 +55,29 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
     local(last_stage()).set_head([this](const at::Tensor& output, int m) { return loss_of(output, m); });
   tied_.make_equal();
   if (is_asynchronous()) check_versions(groups);
-  if (groups.data && groups.data->size() > 1) replicate(*groups.data, options.data_parallel);
+  hold_weights(groups.data, options.data_parallel);
 }
 
 void Engine::add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options) {
   const Pipeline::StageLayers& stage = stages_[static_cast<std::size_t>(number)];
-  const auto [at, fresh] =
-      mine_.try_emplace(number, std::vector(layers.begin() + stage.first, layers.begin() + stage.last),
-                        StageOptions{.recompute = options.recompute, .wants_input_gradient = number > 0},
-                        std::vector(skips_.begin() + stage.first, skips_.begin() + stage.last + 1));
-  if (!is_asynchronous()) return;
-  Replica replica;
-  add_tensors_of(at->second, replica);
-  versions_.emplace(std::move(replica.parameters));
+  mine_.try_emplace(number, std::vector(layers.begin() + stage.first, layers.begin() + stage.last),
+                    StageOptions{.recompute = options.recompute, .wants_input_gradient = number > 0},
+                    std::vector(skips_.begin() + stage.first, skips_.begin() + stage.last + 1));
 }
 
 /// In the order of the stages, on all ranks.
-void Engine::replicate(const comm::Group& data, DataParallelOptions options) {
-  options.end = ReductionEnd::kOnRequest;
+void Engine::hold_weights(const std::optional<comm::Group>& data, const DataParallelOptions& reduction) {
   for (const auto& [number, stage] : mine_) {
     for (const model::Layer& layer : stage.layers()) {
+      if (!data || data->size() == 1) break;
       for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);
     }
-    Replica replica;
-    add_tensors_of(stage, replica);
-    if (learns(replica)) replicas_.try_emplace(number, data, std::move(replica), options);
+    const auto& ranks = stages_[static_cast<std::size_t>(number)].ranks;
+    weights_[number] = make_stage_weights(replica_of(stage), {.stage = number,
+                                                              .holders = static_cast<int>(ranks.size()),
+                                                              .asynchronous = is_asynchronous(),
+                                                              .data = data,
+                                                              .reduction = reduction});
   }
 }
 
@@ -126,12 +92,14 @@ void Engine::check_versions(const PipelineGroups& groups) const {
 }
 
 ActionHandlers Engine::handlers() {
-  const auto nothing = [](const Action&) {};
   // What there are no samples for is not computed, and not sent.
   const auto unless_empty = [this](ActionHandlers::Handler handler) {
     return [this, handler = std::move(handler)](const Action& action) {
       if (!is_empty(action)) handler(action);
     };
+  };
+  const auto compute = [this](void (Engine::*work)(const Action&)) {
+    return [this, work](const Action& action) { with_weights(action, work); };
   };
   // A receive is only begun here: the program says when its message can be under way, often long before a
   // computation needs it.
@@ -143,50 +111,41 @@ ActionHandlers Engine::handlers() {
       transfers_.send(take(departures, place_of(a)), rank_of(a.stage + direction, a.microbatch));
     });
   };
-  return {.forward = unless_empty([this](const Action& a) { forward(a); }),
-          .backward = [this](const Action& a) { weight_gradient(a, [&] { backward(a); }); },
-          .backward_input = unless_empty([this](const Action& a) { backward(a); }),
-          .backward_weight =
-              [this](const Action& a) {
-                weight_gradient(a, [&] { local(a.stage).backward_weight(a.microbatch); });
-              },
+  return {.forward = compute(&Engine::forward),
+          .backward = compute(&Engine::backward),
+          .backward_input = compute(&Engine::backward_input),
+          .backward_weight = compute(&Engine::backward_weight),
           .send_forward = send(outputs_, +1),
           .receive_forward = receive(inputs_),
           .send_backward = send(input_gradients_, -1),
           .receive_backward = receive(output_gradients_),
-          .recompute = unless_empty([this](const Action& a) { local(a.stage).recompute(a.microbatch); }),
-          // The last weight gradient of the stage has begun it.
-          .reduce_grad = nothing,
+          .recompute = compute(&Engine::recompute),
+          .unshard = [this](const Action& a) { weights_of(a).unshard(); },
+          .reshard = [this](const Action& a) { weights_of(a).reshard(); },
+          .reduce_grad = [this](const Action& a) { weights_of(a).reduce(); },
           .step =
               [this](const Action&) {
                 if (--num_steps_left_ == 0) update();
               }};
 }
 
+/// What there are no samples for counts for the weights nevertheless.
+void Engine::with_weights(const Action& action, void (Engine::*work)(const Action&)) {
+  StageWeights& weights = weights_of(action);
+  weights.before(action);
+  if (!is_empty(action)) (this->*work)(action);
+  weights.after(action);
+  if (schedule::makes_weight_gradient(action.kind)) done_.push_back(action.microbatch);
+}
+
 /// What is looked up while it runs.
 void Engine::map_program() {
   runs_on_.clear();
-  num_weight_gradients_.clear();
   for (std::size_t rank = 0; rank < program().ranks.size(); ++rank) {
     for (const Action& action : program().ranks[rank]) {
       if (action.kind == ActionKind::kForward) runs_on_[place_of(action)] = static_cast<int>(rank);
     }
   }
-  for (const Action& action : actions())
-    num_weight_gradients_[action.stage] += finishes_weight_gradient(action) ? 1 : 0;
-  if (versions_) version_of_ = versions_used(program(), mine_.begin()->first);
-}
-
-void Engine::find_versions() {
-  if (!versions_) return;
-  std::vector<int> uses;
-  for (const Action& action : actions()) {
-    if (action.kind != ActionKind::kForward && action.kind != ActionKind::kBackward) continue;
-    const auto version = static_cast<std::size_t>(version_of_[static_cast<std::size_t>(action.microbatch)]);
-    uses.resize(std::max(uses.size(), version + 1));
-    ++uses[version];
-  }
-  versions_->set_uses(std::move(uses));
 }
 
 void Engine::begin(Feed feed) {
@@ -203,15 +162,10 @@ void Engine::begin(Feed feed) {
   next_receive_ = 0;
   executor_.restart();
   map_program();
-  num_left_ = num_weight_gradients_;
   num_steps_left_ = mine_.size();
-  if (versions_) {
-    versions_->show_newest();
-    versions_->restart();
-    find_versions();
-  }
+  for (const auto& [number, weights] : weights_) weights->begin(program(), group_.rank());
   for (const at::Tensor& input : feed_.shapes) shapes_.of(input);
-  if (!versions_) tied_.set_aside();
+  tied_.set_aside();
   transfers_.begin([this] { return next_incoming(); });
 }
 
@@ -228,7 +182,7 @@ void Engine::run_to_update(std::uint64_t number) {
 void Engine::go_on_with(schedule::Program program) {
   executor_.replace(std::move(program), next_receive_);
   map_program();
-  find_versions();
+  for (const auto& [number, weights] : weights_) weights->go_on_with(this->program(), group_.rank());
 }
 
 double Engine::take_loss() {
@@ -267,8 +221,10 @@ void Engine::zero_grad() {
 
 Replica Engine::replica() const {
   Replica replica;
-  for (const auto& [number, stage] : mine_) add_tensors_of(stage, replica);
-  if (versions_) replica.parameters = versions_->newest();
+  for (const auto& [number, stage] : mine_) {
+    add_named(replica.parameters, weights_.at(number)->parameters());
+    add_named(replica.buffers, replica_of(stage).buffers);
+  }
   return replica;
 }
 
@@ -280,8 +236,18 @@ std::set<std::string> Engine::unsplit() const {
 
 double Engine::waited_s() const {
   double seconds = transfers_.waited_s();
-  for (const auto& [number, replica] : replicas_) seconds += replica.statistics().waited_s;
+  for (const auto& [number, weights] : weights_) seconds += weights->waited_s();
   return seconds;
+}
+
+Pipeline::Staleness Engine::staleness() const {
+  Pipeline::Staleness most;
+  for (const auto& [number, weights] : weights_) {
+    const Pipeline::Staleness its = weights->staleness();
+    most = {.updates = std::max(most.updates, its.updates),
+            .versions = std::max(most.versions, its.versions)};
+  }
+  return most;
 }
 
 }  // namespace trireme::parallel

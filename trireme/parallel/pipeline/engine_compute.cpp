@@ -13,17 +13,6 @@ namespace trireme::parallel {
 
 using schedule::ActionKind;
 
-/// Shows the version of the weights that the micro-batch uses while it computes.
-void Engine::use_version(const Action& action, const std::function<void()>& compute) {
-  if (!versions_) return compute();
-  const int version = version_of_[static_cast<std::size_t>(action.microbatch)];
-  versions_->show(version);
-  compute();
-  if (action.kind == ActionKind::kBackward)
-    staleness_.updates = std::max(staleness_.updates, versions_->version() - version);
-  versions_->release(version);
-}
-
 const EdgeSpec& Engine::edge_behind(int stage, int number) {
   return shapes_.of(microbatch(number).input)[static_cast<std::size_t>(stage)];
 }
@@ -32,12 +21,9 @@ void Engine::forward(const Action& action) {
   const int stage = action.stage, next = stage + 1;
   const bool is_first = stage == 0;
   const Tensors inputs = is_first ? Tensors{microbatch(action).input} : take(inputs_, place_of(action));
-  Tensors outputs;
-  use_version(action, [&] {
-    outputs = local(stage).forward(
-        action.microbatch, inputs,
-        is_first ? std::vector<std::size_t>{} : edge_behind(stage - 1, action.microbatch).without_gradient);
-  });
+  Tensors outputs = local(stage).forward(
+      action.microbatch, inputs,
+      is_first ? std::vector<std::size_t>{} : edge_behind(stage - 1, action.microbatch).without_gradient);
   int live = 0;
   for (const auto& [number, each] : mine_) live += each.num_live();
   peak_live_ = std::max(peak_live_, live);
@@ -90,31 +76,14 @@ void Engine::give_input_gradients(const Action& action, Tensors gradients) {
 
 void Engine::backward(const Action& action) {
   const Tensors of_outputs = take_output_gradients(action);
-  Tensors of_inputs;
-  use_version(action, [&] {
-    Stage& stage = local(action.stage);
-    of_inputs = action.kind == ActionKind::kBackwardInput
-                    ? stage.backward_input(action.microbatch, of_outputs)
-                    : stage.backward(action.microbatch, of_outputs);
-  });
+  Tensors of_inputs = local(action.stage).backward(action.microbatch, of_outputs);
   if (action.stage > 0) give_input_gradients(action, std::move(of_inputs));
 }
 
-/// The last one of a step begins the reduction over the stage's replicas; those before add up locally.
-void Engine::weight_gradient(const Action& action, const std::function<void()>& compute) {
-  const bool is_last = --num_left_.at(action.stage) == 0;
-  const auto replica = replicas_.find(action.stage);
-  if (replica == replicas_.end()) {
-    if (!is_empty(action)) compute();
-  } else if (!is_last) {
-    const auto no_reduction = replica->second.no_sync();
-    if (!is_empty(action)) compute();
-  } else if (is_empty(action)) {
-    replica->second.reduce_without_backward();
-  } else {
-    compute();
-  }
-  done_.push_back(action.microbatch);
+void Engine::backward_input(const Action& action) {
+  const Tensors of_outputs = take_output_gradients(action);
+  Tensors of_inputs = local(action.stage).backward_input(action.microbatch, of_outputs);
+  if (action.stage > 0) give_input_gradients(action, std::move(of_inputs));
 }
 
 void Engine::update() {
@@ -123,18 +92,11 @@ void Engine::update() {
   // sent.
   for (const int number : done_before_) batch_.erase(number);
   done_before_ = std::exchange(done_, {});
-  for (auto& [number, replica] : replicas_) replica.finish_reduction();
+  for (const auto& [number, weights] : weights_) weights->finish();
   tied_.add_gradients();
-  if (!versions_) {
-    if (update_) update_();
-    return;
-  }
-  // The ranks of a stage have a micro-batch each: their sum becomes the mean.
-  const auto stage = static_cast<std::size_t>(mine_.begin()->first);
-  versions_->begin_update(1 / static_cast<double>(stages_[stage].ranks.size()));
-  staleness_.versions = std::max(staleness_.versions, versions_->num_kept());
+  for (const auto& [number, weights] : weights_) weights->begin_update();
   if (update_) update_();
-  versions_->end_update();
+  for (const auto& [number, weights] : weights_) weights->end_update();
 }
 
 void Engine::check_outputs(const Action& action, const Tensors& outputs) {
@@ -162,7 +124,7 @@ at::Tensor Engine::loss_of(const at::Tensor& output, int number) {
 
 /// Through the first rank of each stage.
 at::Tensor Engine::evaluate(const at::Tensor& input) {
-  if (versions_) versions_->show_newest();
+  for (const auto& [number, weights] : weights_) weights->show_newest();
   Tensors values = {input};
   const std::vector<EdgeSpec>& edges = shapes_.of(input);
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {

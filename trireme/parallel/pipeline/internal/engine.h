@@ -1,13 +1,14 @@
 #pragma once
 // What a rank of a pipeline does: runs its list of the program, action by action, for micro-batches that a
 // feed hands out in rising order. Programs that update at the end are run in one go; those that update in the
-// middle (asynchronous pipelines) update by update, with several versions of the weights (PipeDream, SOSP
-// 2019, section 3.3). A stage may stand on several ranks: each micro-batch runs on the one that the program
-// names, and the gradients of all are added up. One thread.
+// middle (asynchronous pipelines) update by update. How a stage's weights are held, and its gradients
+// reduced, is behind a seam (stage_weights.h). A stage may stand on several ranks: each micro-batch runs on
+// the one that the program names, and the gradients of all are added up. One thread.
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,9 +18,9 @@
 #include "trireme/parallel/executor.h"
 #include "trireme/parallel/pipeline/internal/output_shapes.h"
 #include "trireme/parallel/pipeline/internal/stage.h"
+#include "trireme/parallel/pipeline/internal/stage_weights.h"
 #include "trireme/parallel/pipeline/internal/tied_parameters.h"
 #include "trireme/parallel/pipeline/internal/transfers.h"
-#include "trireme/parallel/pipeline/internal/versioned_parameters.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 
 namespace trireme::parallel {
@@ -61,7 +62,7 @@ class Engine {
   const std::vector<Pipeline::StageLayers>& stages() const { return stages_; }
   bool shares_parameters() const { return tied_.any(); }
   int peak_live() const { return peak_live_; }
-  Pipeline::Staleness staleness() const { return staleness_; }
+  Pipeline::Staleness staleness() const;
   std::set<std::string> unsplit() const;
   double waited_s() const;
 
@@ -74,9 +75,8 @@ class Engine {
   using Arrivals = std::map<Place, Arrival>;
 
   void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
-  void replicate(const comm::Group& data, DataParallelOptions options);
+  void hold_weights(const std::optional<comm::Group>& data, const DataParallelOptions& reduction);
   void check_versions(const PipelineGroups& groups) const;
-  void find_versions();
   ActionHandlers handlers();
 
   bool is_asynchronous() const { return program().update_every > 0; }
@@ -84,6 +84,7 @@ class Engine {
     return program().ranks[static_cast<std::size_t>(group_.rank())];
   }
   Stage& local(int stage) { return mine_.at(stage); }
+  StageWeights& weights_of(const Action& action) { return *weights_.at(action.stage); }
   /// Which rank runs the micro-batch there.
   int rank_of(int stage, int microbatch) const { return runs_on_.at({stage, microbatch}); }
   bool is_local(int stage, int microbatch) const { return rank_of(stage, microbatch) == group_.rank(); }
@@ -99,10 +100,12 @@ class Engine {
   std::optional<Transfers::Incoming> next_incoming();
   void map_program();
 
+  void with_weights(const Action& action, void (Engine::*work)(const Action&));
   void forward(const Action& action);
   void backward(const Action& action);
-  void weight_gradient(const Action& action, const std::function<void()>& compute);
-  void use_version(const Action& action, const std::function<void()>& compute);
+  void backward_input(const Action& action);
+  void backward_weight(const Action& action) { local(action.stage).backward_weight(action.microbatch); }
+  void recompute(const Action& action) { local(action.stage).recompute(action.microbatch); }
   void update();
   /// What goes to the stage behind `stage`; for the last one it is nothing.
   const EdgeSpec& edge_behind(int stage, int microbatch);
@@ -114,10 +117,9 @@ class Engine {
   comm::Group group_;
   const std::function<void()> update_;
   const std::vector<Pipeline::StageLayers> stages_;
-  const std::vector<model::SkipNames> skips_;        ///< that travel to each layer
-  std::map<int, Stage> mine_;                        ///< by the number of the stage
-  std::map<int, DistributedDataParallel> replicas_;  ///< of my stages, where they have any and learn
-  std::optional<VersionedParameters> versions_;      ///< of my stage, where there are several
+  const std::vector<model::SkipNames> skips_;             ///< that travel to each layer
+  std::map<int, Stage> mine_;                             ///< by the number of the stage
+  std::map<int, std::unique_ptr<StageWeights>> weights_;  ///< of my stages
   TiedParameters tied_;
   Transfers transfers_;
   Executor executor_;
@@ -125,8 +127,6 @@ class Engine {
 
   // Of the program:
   std::map<Place, int> runs_on_;
-  std::map<int, int> num_weight_gradients_;  ///< of each of my stages
-  std::vector<int> version_of_;              ///< of the weights, by micro-batch, where there are several
 
   // Of the feed:
   Feed feed_;
@@ -134,13 +134,11 @@ class Engine {
   int num_fed_ = 0;
   std::vector<int> done_, done_before_;   ///< micro-batches since the last update, and the one before
   std::size_t next_receive_ = 0;          ///< in actions(): where to look for the next receive
-  std::map<int, int> num_left_;           ///< weight gradients still to come
   std::size_t num_steps_left_ = 0;        ///< stages whose STEP is still to come before the update
   Arrivals inputs_, output_gradients_;    ///< what a stage gets
   Departures outputs_, input_gradients_;  ///< what it gives to another rank
   std::vector<std::pair<double, at::Tensor>> losses_;  ///< weight and loss, in the order of the forwards
   int peak_live_ = 0;
-  Pipeline::Staleness staleness_;
 };
 
 }  // namespace trireme::parallel

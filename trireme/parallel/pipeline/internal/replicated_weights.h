@@ -1,0 +1,30 @@
+#pragma once
+// Weights of a stage that several pipelines hold, side by side: gradients are reduced bucket by bucket from
+// the last backward on (data/distributed_data_parallel.h). Collective among the replicas. One thread.
+
+#include <optional>
+
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/pipeline/internal/stage_weights.h"
+
+namespace trireme::parallel {
+
+class ReplicatedWeights final : public StageWeights {
+ public:
+  ReplicatedWeights(const comm::Group& data, Replica replica, DataParallelOptions options, int stage);
+
+  void begin(const schedule::Program& program, int rank) override;
+  void before(const schedule::Action& action) override;
+  void after(const schedule::Action& action) override;
+  void reduce() override { ddp_.start_reduction(); }
+  void finish() override { ddp_.finish_reduction(); }
+  double waited_s() const override { return ddp_.statistics().waited_s; }
+
+ private:
+  const int stage_;
+  DistributedDataParallel ddp_;
+  std::optional<DistributedDataParallel::NoSync> adds_up_;  ///< in backwards before the last
+  int num_left_ = 0;                                        ///< weight gradients still to come
+};
+
+}  // namespace trireme::parallel

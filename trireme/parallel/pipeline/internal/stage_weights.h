@@ -1,0 +1,73 @@
+#pragma once
+// What a step program does with the weights of one stage on this rank: a seam, so that whoever runs the
+// program knows nothing of replicas, versions and shards. The executor's actions call it where the program
+// says so: UNSHARD and RESHARD gather the weights and give them back, REDUCE_GRAD starts what is left of the
+// reduction of the stage's gradients, which may begin during the last backward before it, and STEP waits for
+// it, then updates. One thread.
+
+#include <memory>
+#include <optional>
+
+#include "trireme/comm/group.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/schedule/program.h"
+
+namespace trireme::parallel {
+
+class StageWeights {
+ public:
+  explicit StageWeights(optim::NamedTensors leaves) : leaves_(std::move(leaves)) {}
+  virtual ~StageWeights() = default;
+  StageWeights(const StageWeights&) = delete;
+  StageWeights& operator=(const StageWeights&) = delete;
+
+  /// `rank` begins the program from its first action; what an error has left behind is forgotten.
+  virtual void begin(const schedule::Program& /*program*/, int /*rank*/) {}
+  /// The same actions so far, and others from here on.
+  virtual void go_on_with(const schedule::Program& /*program*/, int /*rank*/) {}
+
+  /// The whole weights are gathered; before() waits for them.
+  virtual void unshard() {}
+  /// What unshard() has gathered is given back.
+  virtual void reshard() {}
+
+  /// Around every F, B, I, W and RECOMPUTE of the stage, with or without samples.
+  virtual void before(const schedule::Action& /*action*/) {}
+  virtual void after(const schedule::Action& /*action*/) {}
+
+  /// Starts what the last backward has not. Nothing is added to the gradients from here on.
+  virtual void reduce() {}
+  /// Waits until the gradients are reduced.
+  virtual void finish() {}
+
+  /// Around the optimizer's step: in between parameters() have the gradients.
+  virtual void begin_update() {}
+  virtual void end_update() {}
+
+  /// Evaluations compute with the newest weights.
+  virtual void show_newest() {}
+  /// What is updated, saved and loaded, by the names of the model.
+  virtual const optim::NamedTensors& parameters() const { return leaves_; }
+  virtual Pipeline::Staleness staleness() const { return {}; }
+  /// Seconds for which finish() has waited so far.
+  virtual double waited_s() const { return 0; }
+
+ protected:
+  const optim::NamedTensors leaves_;  ///< what the stage computes with
+};
+
+/// How a stage's weights are held.
+struct StageWeightsOptions {
+  int stage = 0;
+  int holders = 1;  ///< ranks of the pipeline that have the stage
+  bool asynchronous = false;
+  const std::optional<comm::Group>& data;  ///< ranks with the same stage in other pipelines
+  const DataParallelOptions& reduction;
+};
+
+/// The kind that program and groups ask for; one row per kind. Collective where there are replicas.
+std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options);
+
+}  // namespace trireme::parallel
