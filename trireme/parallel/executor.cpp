@@ -78,8 +78,9 @@ void Executor::execute(const PreparedAction& prepared) {
 }
 
 void Executor::run(std::uint64_t step) {
-  status_.set_step(step);
-  for (const PreparedAction& prepared : steps_) execute(prepared);
+  restart();
+  while (run_to_update(step)) {
+  }
 }
 
 bool Executor::run_to_update(std::uint64_t step) {

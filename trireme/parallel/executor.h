@@ -45,7 +45,7 @@ class Executor {
   void run(std::uint64_t step);
 
   /// Goes on from where it is up to and with the rank's next STEP, or to the end. False when there was
-  /// nothing left to do. A program that updates in the middle is executed like this, update by update.
+  /// nothing left to do. A pipeline executes its program like this, update by update.
   bool run_to_update(std::uint64_t step);
   /// Goes on with another program, which has to begin with the actions that are done, and with `num_known` at
   /// the least. Throws InternalError.
@@ -78,7 +78,7 @@ class Executor {
   telemetry::StatusPage& status_;
   telemetry::TraceBuffer* trace_;
   std::vector<PreparedAction> steps_;
-  std::size_t next_ = 0;  ///< of run_to_update()
+  std::size_t next_ = 0;  ///< action to run
 };
 
 }  // namespace trireme::parallel

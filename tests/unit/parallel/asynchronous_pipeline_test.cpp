@@ -367,6 +367,26 @@ TEST(AsynchronousPipeline, RefusesWhatMakesNoSense) {
   EXPECT_THAT(error_of({.schedule = "pipedream-2bw", .num_microbatches = 1}), HasSubstr("at least as many"));
 }
 
+TEST(AsynchronousPipeline, IsNotGoneOnWithAfterAnErrorInTheMiddle) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const torch::nn::Sequential layers = chain();
+    Pipeline pipe(context, model::layers_of(layers), {.schedule = "pipedream", .num_microbatches = 1});
+    const auto start = [&] {
+      pipe.start({.num_updates = 3,
+                  .next = [](int m) { return m == 1 ? throw DataError("unreadable") : microbatch(m); },
+                  .shapes = {microbatch(0).input},
+                  .loss = mean_square});
+    };
+    start();
+    pipe.advance(1);
+    EXPECT_THROW(pipe.advance(2), DataError);
+    EXPECT_THAT([&] { pipe.advance(2); }, ThrowsMessage<InvalidArgument>(HasSubstr("nothing is under way")));
+    EXPECT_THAT(start, ThrowsMessage<InvalidArgument>(HasSubstr("go on from a checkpoint")));
+    EXPECT_THAT([&] { pipe.evaluate(microbatch(0).input); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("different versions")));
+  });
+}
+
 TEST(AsynchronousPipeline, HasNoStepAndNoEvaluationWhileItIsUnderWay) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const torch::nn::Sequential layers = chain();

@@ -289,6 +289,23 @@ TEST(Pipeline, RefusesWhatCannotRunWithTheReason) {
       AllOf(HasSubstr("different pipelines"), HasSubstr("2 micro-batches"), HasSubstr("3 micro-batches")));
 }
 
+TEST(Pipeline, AStepAfterOneThatAnErrorEndedBeginsAnew) {
+  comm::run_ranks_as_threads(1, [](comm::Context& context) {
+    const torch::nn::Sequential layers = chain();
+    Pipeline pipe(context, model::layers_of(layers), {.schedule = "gpipe", .num_microbatches = 4});
+    int losses = 0;
+    const auto third_throws = [&](const at::Tensor& output, const at::Tensor& target) {
+      return ++losses == 3 ? throw DataError("no target") : mean_square(output, target);
+    };
+    EXPECT_THROW(pipe.step(inputs(12), targets(12), third_throws), DataError);
+    EXPECT_TRUE(pipe.drained());
+    pipe.zero_grad();
+    Outcome found{.loss = pipe.step(inputs(12), targets(12), mean_square), .gradients = {}};
+    for (const auto& [name, parameter] : pipe.parameters()) found.gradients[name] = parameter.grad();
+    expect_equal(found, serial(chain(), 12, 4), 0);
+  });
+}
+
 TEST(Pipeline, RefusesABatchSmallerThanItsMicrobatches) {
   EXPECT_THAT(error_on_rank_0(2,
                               [&](comm::Context& context) {

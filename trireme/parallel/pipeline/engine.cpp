@@ -56,6 +56,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
   tied_.make_equal();
   if (is_asynchronous()) check_versions(groups);
   hold_weights(groups.data, options.data_parallel);
+  map_program();
 }
 
 void Engine::add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options) {
@@ -148,7 +149,12 @@ void Engine::map_program() {
   }
 }
 
-void Engine::begin(Feed feed) {
+void Engine::set_program(schedule::Program program) {
+  executor_.restart(std::move(program));
+  map_program();
+}
+
+void Engine::begin(Pipeline::Stream stream) {
   for (auto& [number, stage] : mine_) stage.clear();
   for (Arrivals* arrivals : {&inputs_, &output_gradients_}) arrivals->clear();
   for (Departures* departures : {&outputs_, &input_gradients_}) departures->clear();
@@ -157,25 +163,24 @@ void Engine::begin(Feed feed) {
   done_.clear();
   done_before_.clear();
   peak_live_ = 0;
-  feed_ = std::move(feed);
+  stream_ = std::move(stream);
   num_fed_ = 0;
   next_receive_ = 0;
   executor_.restart();
-  map_program();
   num_steps_left_ = mine_.size();
   for (const auto& [number, weights] : weights_) weights->begin(program(), group_.rank());
-  for (const at::Tensor& input : feed_.shapes) shapes_.of(input);
+  for (const at::Tensor& input : stream_.shapes) shapes_.of(input);
+  for (int m = 0; stream_.shapes.empty() && m < program().num_microbatches; ++m) {
+    if (microbatch(m).input.size(0) > 0) shapes_.of(microbatch(m).input);
+  }
   tied_.set_aside();
   transfers_.begin([this] { return next_incoming(); });
 }
 
-void Engine::run(std::uint64_t number) {
-  executor_.run(number);
-  transfers_.finish();
-}
-
+/// A rank with several stages updates at the STEP of the last one.
 void Engine::run_to_update(std::uint64_t number) {
-  executor_.run_to_update(number);
+  const std::uint64_t before = num_updates_;
+  while (num_updates_ == before && !at_end()) executor_.run_to_update(number);
   if (executor_.at_end()) transfers_.finish();
 }
 
@@ -193,7 +198,7 @@ double Engine::take_loss() {
 }
 
 const MicroBatch& Engine::microbatch(int number) {
-  for (; num_fed_ <= number; ++num_fed_) batch_[num_fed_] = feed_.next(num_fed_);
+  for (; num_fed_ <= number; ++num_fed_) batch_[num_fed_] = stream_.next(num_fed_);
   return batch_.at(number);
 }
 

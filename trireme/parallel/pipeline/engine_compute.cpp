@@ -42,7 +42,7 @@ void Engine::forward(const Action& action) {
 /// One for each output, undefined for those that have none.
 Engine::Tensors Engine::take_output_gradients(const Action& action) {
   if (action.stage == last_stage())
-    return {at::full({}, microbatch(action).weight * feed_.gradient_scale, at::kFloat)};
+    return {at::full({}, microbatch(action).weight * stream_.gradient_scale, at::kFloat)};
   Tensors arrived = take(output_gradients_, place_of(action));
   const EdgeSpec& edge = edge_behind(action.stage, action.microbatch);
   for (const std::size_t i : edge.without_gradient)
@@ -88,7 +88,8 @@ void Engine::backward_input(const Action& action) {
 
 void Engine::update() {
   num_steps_left_ = mine_.size();
-  // Updates in the middle come for as long as the feed goes on. What the last one was done with has been
+  ++num_updates_;
+  // Updates in the middle come for as long as the stream goes on. What the last one was done with has been
   // sent.
   for (const int number : done_before_) batch_.erase(number);
   done_before_ = std::exchange(done_, {});
@@ -116,7 +117,7 @@ void Engine::check_outputs(const Action& action, const Tensors& outputs) {
 }
 
 at::Tensor Engine::loss_of(const at::Tensor& output, int number) {
-  const at::Tensor loss = feed_.loss(output, microbatch(number).target);
+  const at::Tensor loss = stream_.loss(output, microbatch(number).target);
   require(loss.numel() == 1, "the loss of a micro-batch has to be one number, found ",
           to_text(spec_of(loss)));
   return loss.reshape({});

@@ -36,56 +36,52 @@ Pipeline::Pipeline(comm::Context& context, PipelineGroups groups, const std::vec
 
 Pipeline::~Pipeline() = default;
 
-double Pipeline::accumulate(const std::vector<MicroBatch>& batch, const Loss& loss,
-                            const StepOptions& options) {
-  require(program().update_every == 0, "schedule '", program().name,
-          "' never flushes: there is no step of its own; use start() and advance()");
-  require(static_cast<int>(batch.size()) == program().num_microbatches, "the program takes ",
-          program().num_microbatches, " micro-batches a step, found ", batch.size());
-  num_steps_ = options.number > 0 ? options.number : num_steps_ + 1;
-  std::vector<at::Tensor> shapes;
-  for (const MicroBatch& each : batch) {
-    if (each.input.size(0) > 0) shapes.push_back(each.input);
-  }
-  engine_->begin({.next = [&](int m) { return batch[static_cast<std::size_t>(m)]; },
-                  .shapes = std::move(shapes),
-                  .loss = loss,
-                  .gradient_scale = options.gradient_scale});
-  engine_->run(num_steps_);
-  return engine_->take_loss();
-}
-
 double Pipeline::step(const at::Tensor& input, const at::Tensor& target, const Loss& loss) {
+  require(!is_asynchronous(options_), "schedule '", program().name,
+          "' never flushes: there is no step of its own; use start() and advance()");
   const int parts = program().num_microbatches;
   require(input.dim() >= 1 && input.size(0) >= parts, "a batch of ", input.dim() >= 1 ? input.size(0) : 0,
           " samples cannot be cut into ", parts, " micro-batches");
   require(!has_last_stage() || (target.dim() >= 1 && target.size(0) == input.size(0)),
           "the rank with the last stage needs a target for each of the ", input.size(0), " samples");
-  std::vector<MicroBatch> batch;
-  for (int m = 0; m < parts; ++m) {
+  const auto next = [&](int m) {
     MicroBatch part{.input = part_of(input, m, parts), .target = {}};
     if (has_last_stage()) part.target = part_of(target, m, parts);
     part.weight = static_cast<double>(part.input.size(0)) / static_cast<double>(input.size(0));
-    batch.push_back(std::move(part));
-  }
-  at::Tensor sum = at::scalar_tensor(accumulate(batch, loss, {}), at::kDouble).reshape({1});
+    return part;
+  };
+  start({.next = next, .loss = loss});
+  at::Tensor sum = at::scalar_tensor(advance(++num_steps_), at::kDouble).reshape({1});
   group_.all_reduce(sum);  // what each rank with the last stage has seen
   return sum.item<double>();
 }
 
 void Pipeline::start(Stream stream) {
-  require(is_asynchronous(options_), "schedule '", program().name, "' updates at the end: use step()");
+  const bool flushes = !is_asynchronous(options_);
   require(drained(), "the pipeline is still under way: advance() until it is drained");
+  require(
+      !left_in_the_middle_, "an error has left the pipeline of schedule '", program().name,
+      "' in the middle, where its stages have different versions of the weights: make a new one and go on "
+      "from a checkpoint");
   require(stream.num_updates >= 1, "a stream has at least one update, not ", stream.num_updates);
+  require(!flushes || stream.num_updates == 1, "schedule '", program().name,
+          "' updates at the end of a step: a stream has 1 update, not ", stream.num_updates);
   num_updates_ = stream.num_updates;
-  engine_->set_program(pipeline_program(options_, num_ranks_, transport_, num_updates_));
-  engine_->begin(
-      {.next = std::move(stream.next), .shapes = std::move(stream.shapes), .loss = std::move(stream.loss)});
+  under_way_ = false;
+  if (!flushes) engine_->set_program(pipeline_program(options_, num_ranks_, transport_, num_updates_));
+  engine_->begin(std::move(stream));
+  under_way_ = true;
 }
 
 double Pipeline::advance(std::uint64_t number) {
-  require(num_updates_ > 0 && !drained(), "nothing is under way in the pipeline: start() comes first");
-  engine_->run_to_update(number);
+  require(!drained(), "nothing is under way in the pipeline: start() comes first");
+  try {
+    engine_->run_to_update(number);
+  } catch (...) {
+    under_way_ = false;
+    left_in_the_middle_ = is_asynchronous(options_);
+    throw;
+  }
   return engine_->take_loss();
 }
 
@@ -98,11 +94,12 @@ void Pipeline::finish_after(int num_updates) {
 /// The first rank is as many micro-batches ahead as there are ranks, and receives are posted two ahead.
 int Pipeline::asynchronous_margin() const { return 2 * num_ranks_ + 2; }
 
-bool Pipeline::drained() const { return num_updates_ == 0 || engine_->at_end(); }
+bool Pipeline::drained() const { return !under_way_ || engine_->at_end(); }
 Pipeline::Staleness Pipeline::staleness() const { return engine_->staleness(); }
 
 at::Tensor Pipeline::evaluate(const at::Tensor& input) {
-  require(drained(), "the pipeline is under way: its stages have different versions; drain it first");
+  require(drained() && !left_in_the_middle_,
+          "the pipeline is under way: its stages have different versions; drain it first");
   return engine_->evaluate(input);
 }
 

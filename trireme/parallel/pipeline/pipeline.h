@@ -17,8 +17,9 @@
 // the same shape. Gradients are those of the mean over the batch, whatever the schedule and the cut; for
 // schedules that finish micro-batches in their order they are, bit by bit, those of one rank that accumulates
 // the same micro-batches. A parameter that several ranks hold (a tied head, a stage on two ranks) gets the
-// sum of their gradients on each of them. Schedules that never flush (PipeDream) go by start() and advance().
-// One thread.
+// sum of their gradients on each of them. What goes through is a stream of updates: schedules that update at
+// the end of a step take streams of one, those that never flush (PipeDream) of as many as there are until all
+// ranks have to be at the same update. One thread.
 
 #include <cstdint>
 #include <functional>
@@ -72,34 +73,31 @@ class Pipeline {
   /// that returns another shape than in its first forward), CommError.
   double step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
 
-  /// The step for callers that cut their batches and weigh the losses themselves: as many micro-batches as
-  /// the program has. Adds the gradients of gradient_scale * sum(weight * loss). Returns the sum of weight *
-  /// loss on the rank with the last stage, 0 on the others. `number` is the one that status pages show.
-  /// Throws as step() does.
-  struct StepOptions {
-    double gradient_scale = 1;
-    std::uint64_t number = 0;
-  };
-  double accumulate(const std::vector<MicroBatch>& batch, const Loss& loss, const StepOptions& options);
-
-  /// Asynchronous schedules (PipeDream, SOSP 2019; PipeDream-2BW, arXiv 2006.09503), which update while
-  /// micro-batches are under way. What goes through the pipeline from its start until it is drained:
+  /// What goes through the pipeline from its start until it is drained, for callers that cut their batches
+  /// and weigh the losses themselves. Adds the gradients of gradient_scale * sum(weight * loss).
   struct Stream {
+    /// One, where the schedule updates at the end of a step. Asynchronous schedules (PipeDream, SOSP 2019;
+    /// PipeDream-2BW, arXiv 2006.09503) update while micro-batches of others are under way.
     int num_updates = 1;
     /// Micro-batch m, asked in rising order when this rank comes to it; of update m /
     /// options.num_microbatches.
     std::function<MicroBatch(int m)> next;
-    /// One input of every shape that comes, in the same order on all ranks; the values do not count.
-    std::vector<at::Tensor> shapes;
+    /// One input of every shape that comes, in the same order on all ranks; the values do not count. Empty:
+    /// all micro-batches are asked for at the start.
+    std::vector<at::Tensor> shapes = {};
     Loss loss;
+    double gradient_scale = 1;
   };
+  /// Throws InvalidArgument: one is under way, or an asynchronous one was left in the middle by an error.
   void start(Stream stream);
   /// Runs on up to and with this rank's next update (options.update); what the last stage does in between is
-  /// the sum of weight * loss that is returned, 0 on ranks without it. Ranks come to an update at different
-  /// times, and none waits for the others. Throws as step() does.
+  /// the sum of weight * loss that is returned, 0 on ranks without it. `number` is the step that status pages
+  /// show. Ranks of an asynchronous pipeline come to an update at different times, and none waits for the
+  /// others. An error ends the stream. Throws as step() does.
   double advance(std::uint64_t number);
-  /// Drains the pipeline after `num_updates` instead of those that it was started with: on all ranks the
-  /// same, and more than any of them can have begun (asynchronous_margin() updates behind its own last one).
+  /// Drains an asynchronous pipeline after `num_updates` instead of those that it was started with: on all
+  /// ranks the same, and more than any of them can have begun (asynchronous_margin() updates behind its own
+  /// last one).
   void finish_after(int num_updates);
   int asynchronous_margin() const;
   /// Everything that was started has been updated. evaluate(), and saving, need it.
@@ -147,8 +145,10 @@ class Pipeline {
   PipelineOptions options_;
   schedule::Transport transport_;
   int num_ranks_;
-  std::uint64_t num_steps_ = 0;
-  int num_updates_ = 0;  ///< of the stream
+  std::uint64_t num_steps_ = 0;  ///< done by step()
+  int num_updates_ = 0;          ///< of the stream
+  bool under_way_ = false;       ///< a stream is
+  bool left_in_the_middle_ = false;
   comm::Group group_;
   std::unique_ptr<Engine> engine_;
 };

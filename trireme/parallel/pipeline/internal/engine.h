@@ -1,7 +1,6 @@
 #pragma once
-// What a rank of a pipeline does: runs its list of the program, action by action, for micro-batches that a
-// feed hands out in rising order. Programs that update at the end are run in one go; those that update in the
-// middle (asynchronous pipelines) update by update. How a stage's weights are held, and its gradients
+// What a rank of a pipeline does: runs its list of the program, action by action and update by update, for
+// micro-batches that a stream hands out in rising order. How a stage's weights are held, and its gradients
 // reduced, is behind a seam (stage_weights.h). A stage may stand on several ranks: each micro-batch runs on
 // the one that the program names, and the gradients of all are added up. One thread.
 
@@ -30,22 +29,13 @@ class Engine {
   Engine(comm::Context& context, PipelineGroups groups, schedule::Program program,
          const std::vector<model::Layer>& layers, const PipelineOptions& options);
 
-  /// What goes through the pipeline.
-  struct Feed {
-    std::function<MicroBatch(int microbatch)> next;  ///< asked in rising order, when this rank comes to it
-    std::vector<at::Tensor> shapes;                  ///< an input of each shape, in the same order everywhere
-    Pipeline::Loss loss;
-    double gradient_scale = 1;
-  };
   /// Begins the program from its first action.
-  void begin(Feed feed);
-  /// All of it.
-  void run(std::uint64_t number);
+  void begin(Pipeline::Stream stream);
   /// Up to and with the next update of this rank; at the end everything that was sent has been delivered.
   void run_to_update(std::uint64_t number);
-  /// For programs that update in the middle: another one, between two feeds; and one that goes on where this
-  /// one is.
-  void set_program(schedule::Program program) { executor_.restart(std::move(program)); }
+  /// For programs that update in the middle: another one, between two streams; and one that goes on where
+  /// this one is.
+  void set_program(schedule::Program program);
   void go_on_with(schedule::Program program);
   bool at_end() const { return executor_.at_end(); }
   /// Sum of weight * loss of the forwards of the last stage since it was asked last; 0 on other ranks.
@@ -128,10 +118,11 @@ class Engine {
   // Of the program:
   std::map<Place, int> runs_on_;
 
-  // Of the feed:
-  Feed feed_;
+  // Of the stream:
+  Pipeline::Stream stream_;
   std::map<int, MicroBatch> batch_;  ///< those that this rank has not done with
   int num_fed_ = 0;
+  std::uint64_t num_updates_ = 0;
   std::vector<int> done_, done_before_;   ///< micro-batches since the last update, and the one before
   std::size_t next_receive_ = 0;          ///< in actions(): where to look for the next receive
   std::size_t num_steps_left_ = 0;        ///< stages whose STEP is still to come before the update
