@@ -20,7 +20,7 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   require(samples >= world_size, "data set ", data.name, " has ", samples,
           " training samples, fewer than the ", world_size, " ranks");
   const std::int64_t batches = (samples + config.train.global_batch - 1) / config.train.global_batch;
-  const std::int64_t steps = total_steps_of(config.train, batches);
+  const std::int64_t steps = Calendar(config, batches).total_steps();
   require(config.learning_rate.warmup_steps <= steps, "lr.warmup_steps = ", config.learning_rate.warmup_steps,
           " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,
           ", train.max_steps = ", config.train.max_steps, ")");

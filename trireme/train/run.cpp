@@ -60,7 +60,7 @@ class Run {
   void train() {
     while (!ended()) {
       step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
-      if (is_due(config_.eval.every_steps, trainer_.steps_per_epoch())) evaluate();
+      if (trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
       if (ended()) break;  // what is due then, finish() does
       if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
       if (saver_) saver_->check();
@@ -95,10 +95,6 @@ class Run {
   void save(const Destinations& destinations);
   std::string saving() const { return "saving a checkpoint to " + folder_.root.string(); }
   std::string model_name() const { return plan_.model ? plan_.model->name() : config_.model.name; }
-  /// True every `every` steps, or every `otherwise` steps where `every` is 0.
-  bool is_due(std::int64_t every, std::int64_t otherwise) const {
-    return trainer_.steps_done() % (every > 0 ? every : otherwise) == 0;
-  }
 
   const RunConfig& config_;
   comm::Context& context_;
@@ -216,10 +212,7 @@ void Run::take(const std::optional<StepReport>& report) {
   }
   if (stop_signal_ == 0) stop_signal_ = report->stop_signal;
   if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);
-  if (!recorder_ ||
-      (report->step % config_.run.log_every_steps != 0 && report->step != trainer_.total_steps())) {
-    return;
-  }
+  if (!recorder_ || !trainer_.calendar().logs(report->step)) return;
   const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
   recorder_->step(*report, at - times_before_);
   times_before_ = at;
@@ -241,8 +234,7 @@ void Run::evaluate() {
 bool Run::newest_is_due(Moment moment) {
   if (saved_step_ == trainer_.steps_done()) return false;
   if (moment == Moment::kAtTheEnd) return true;
-  const std::int64_t every = config_.checkpoint.every_steps;
-  const bool due = postponed_ || (every > 0 && is_due(every, 0));
+  const bool due = postponed_ || trainer_.calendar().saves(trainer_.steps_done());
   postponed_ = due && trainer_.skipped_in_a_row() > 0;
   return due && !postponed_;
 }

@@ -125,11 +125,6 @@ bool is_finite(const at::Tensor& tensor) {
 
 }  // namespace
 
-std::int64_t total_steps_of(const TrainOptions& options, std::int64_t batches_per_epoch) {
-  const std::int64_t steps = options.epochs * batches_per_epoch;
-  return options.max_steps > 0 ? std::min(steps, options.max_steps) : steps;
-}
-
 Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
                  std::shared_ptr<model::Model> own, std::shared_ptr<const objective::Objective> own_objective)
     : Trainer(resolve_plan(config, context.world_size()), context, data, std::move(own),
@@ -155,9 +150,9 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       parameters_(pipeline_.parameters()),
       gradient_norm_(groups_.pipeline, parameters_, parameter_names(*model_)),
       loader_(data.train, loader_options(plan_, context, groups_, objective_)),
-      total_steps_(total_steps_of(config_.train, loader_.batches_per_epoch())),
+      calendar_(config_, loader_.batches_per_epoch()),
       optimizer_(optim::make_optimizer(config_.optimizer, parameters_)),
-      learning_rate_(make_learning_rate(config_, total_steps_)),
+      learning_rate_(make_learning_rate(config_, total_steps())),
       reports_(make_reports(plan_, context)) {
   release_others(*model_, parameters_);
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
@@ -188,17 +183,23 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (trace != nullptr) trace->trace().begin_step(step_ + 1);
   const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
   key_generators("step");
-  report_ = {.step = step_ + 1,
-             .lr = learning_rate_->at(step_),
-             .samples = samples_of_step(step_),
-             .count = count_of_sample_ * static_cast<double>(samples_of_step(step_)),
-             .stop_signal = stop_signal};
-  plan_.asynchronous() ? advance_stream() : run_step();
+  report_ = report_of_step(stop_signal);
+  if (pipeline_.drained()) start_stream();
+  report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
+  if (plan_.asynchronous()) note_staleness();
   step_ = report_.step;
   const std::optional<StepReport> older = reports_.start(report_);
-  if (older && older->stop_signal != 0 && plan_.asynchronous())
+  if (older && older->stop_signal != 0)
     pipeline_.finish_after(static_cast<int>(step_ - stream_begin_) + pipeline_.asynchronous_margin());
   return older;
+}
+
+StepReport Trainer::report_of_step(int stop_signal) const {
+  return {.step = step_ + 1,
+          .lr = learning_rate_->at(step_),
+          .samples = samples_of_step(step_),
+          .count = count_of_sample_ * static_cast<double>(samples_of_step(step_)),
+          .stop_signal = stop_signal};
 }
 
 void Trainer::key_generators(std::string_view purpose) const {
@@ -206,55 +207,43 @@ void Trainer::key_generators(std::string_view purpose) const {
   at::manual_seed(key.bits());
 }
 
-void Trainer::run_step() {
-  take_batch();
-  pipeline_.zero_grad();
-  report_.loss = pipeline_.accumulate(
-      weighed(), loss_,
-      {.gradient_scale = scaler_ ? scaler_->scale() : 1, .number = static_cast<std::uint64_t>(report_.step)});
-}
-
-void Trainer::advance_stream() {
-  if (pipeline_.drained()) start_stream();
-  report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
-  const parallel::Pipeline::Staleness staleness = pipeline_.staleness();
-  report_.staleness = staleness.updates;
-  report_.weight_versions = staleness.versions;
-}
-
 void Trainer::start_stream() {
   stream_begin_ = step_;
-  const int per_step = plan_.num_microbatches();
-  parallel::Pipeline::Stream stream{
-      .num_updates = static_cast<int>(next_drain() - step_), .next = {}, .shapes = {}, .loss = loss_};
-  stream.next = [this, per_step](int m) {
-    if (m % per_step == 0) take_batch();
-    return weighed()[static_cast<std::size_t>(m % per_step)];
-  };
-  // The last batch of an epoch may be a smaller one.
-  const std::int64_t first = 0;
-  const at::Tensor sample = data_.train->get_batch({&first, 1}).input;
-  std::set<std::int64_t> sizes;
-  for (const std::int64_t step : {step_, next_drain() - 1}) {
-    for (int m = 0; m < per_step; ++m)
-      sizes.insert(data::slice_of(samples_of_step(step), m, per_step).size());
-  }
-  sizes.erase(0);
-  for (const std::int64_t size : sizes) {
-    std::vector<std::int64_t> shape = sample.sizes().vec();
-    shape[0] = size;
-    stream.shapes.push_back(at::zeros(shape, sample.options()));
+  pipeline_.zero_grad();
+  parallel::Pipeline::Stream stream{.next = [this](int m) { return microbatch(m); },
+                                    .loss = loss_,
+                                    .gradient_scale = scaler_ ? scaler_->scale() : 1};
+  if (plan_.asynchronous()) {
+    const std::int64_t end = calendar_.next_meeting(step_);
+    stream.num_updates = static_cast<int>(end - step_);
+    stream.shapes = shapes_before(end);
   }
   pipeline_.start(std::move(stream));
 }
 
-std::int64_t Trainer::next_drain() const {
-  std::int64_t next = total_steps_;
-  for (const std::int64_t every :
-       {steps_per_epoch(), config_.eval.every_steps, config_.checkpoint.every_steps}) {
-    if (every > 0) next = std::min(next, (step_ / every + 1) * every);
+/// The last batch of an epoch may be a smaller one.
+std::vector<at::Tensor> Trainer::shapes_before(std::int64_t end) const {
+  const std::int64_t first = 0;
+  const at::Tensor sample = data_.train->get_batch({&first, 1}).input;
+  std::set<std::int64_t> sizes;
+  for (const std::int64_t step : {step_, end - 1}) {
+    for (int m = 0; m < plan_.num_microbatches(); ++m)
+      sizes.insert(data::slice_of(samples_of_step(step), m, plan_.num_microbatches()).size());
   }
-  return next;
+  sizes.erase(0);
+  std::vector<at::Tensor> shapes;
+  for (const std::int64_t size : sizes) {
+    std::vector<std::int64_t> shape = sample.sizes().vec();
+    shape[0] = size;
+    shapes.push_back(at::zeros(shape, sample.options()));
+  }
+  return shapes;
+}
+
+void Trainer::note_staleness() {
+  const parallel::Pipeline::Staleness staleness = pipeline_.staleness();
+  report_.staleness = staleness.updates;
+  report_.weight_versions = staleness.versions;
 }
 
 std::int64_t Trainer::samples_of_step(std::int64_t step) const {
@@ -269,11 +258,14 @@ void Trainer::take_batch() {
     const telemetry::OwnWork work(context_.status(), "waiting for data");
     batch_ = loader_.next();
   }
-  if (objective_->counts_by_value()) report_.count = count_of_batch();
+  count_of_batch_ = objective_->counts_by_value()
+                        ? sum_of_counts()
+                        : count_of_sample_ * static_cast<double>(batch_.global_size);
+  if (objective_->counts_by_value()) report_.count = count_of_batch_;
 }
 
 /// Targets are on the host: nothing waits for a device.
-double Trainer::count_of_batch() const {
+double Trainer::sum_of_counts() const {
   at::Tensor sum = at::zeros({1}, at::kDouble);
   for (const data::Example& samples : batch_.microbatches)
     *sum.data_ptr<double>() += objective_->count(samples.target);
@@ -281,16 +273,13 @@ double Trainer::count_of_batch() const {
   return sum.item<double>();
 }
 
-std::vector<parallel::MicroBatch> Trainer::weighed() const {
+parallel::MicroBatch Trainer::microbatch(int m) {
+  const auto of_step = static_cast<std::size_t>(m % plan_.num_microbatches());
+  if (of_step == 0) take_batch();
+  const data::Example& samples = batch_.microbatches[of_step];
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
-  const double count = objective_->counts_by_value()
-                           ? report_.count
-                           : count_of_sample_ * static_cast<double>(batch_.global_size);
-  const double weight = count > 0 ? 1 / count : 0;
-  std::vector<parallel::MicroBatch> microbatches;
-  for (const data::Example& samples : batch_.microbatches)
-    microbatches.push_back({.input = samples.input, .target = samples.target, .weight = weight});
-  return microbatches;
+  const double weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
+  return {.input = samples.input, .target = samples.target, .weight = weight};
 }
 
 bool Trainer::on_all_stages(bool here) {
@@ -317,7 +306,7 @@ void Trainer::update() {
   skipped_in_a_row_ = 0;
   if (observer_) observer_(gradients_of(parameters_));
   const bool clips = config_.train.clip_norm > 0;
-  const bool logs = report_.step % config_.run.log_every_steps == 0;
+  const bool logs = calendar_.logs(report_.step);
   // Stages that update on their own time have no gradients at the same time.
   if (clips || (logs && !plan_.asynchronous())) report_.grad_norm = gradient_norm_.measure();
   if (clips) optim::clip_to_norm(parameters_, *report_.grad_norm, config_.train.clip_norm);

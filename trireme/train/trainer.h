@@ -31,6 +31,7 @@
 #include "trireme/optim/moving_average.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/train/calendar.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/gradient_norm.h"
 #include "trireme/train/parallel_plan.h"
@@ -57,10 +58,11 @@ class Trainer {
   const ParallelPlan& plan() const { return plan_; }
 
   /// Steps of the whole run, and those done so far.
-  std::int64_t total_steps() const { return total_steps_; }
+  std::int64_t total_steps() const { return calendar_.total_steps(); }
   std::int64_t steps_done() const { return step_; }
-  std::int64_t steps_per_epoch() const { return loader_.batches_per_epoch(); }
-  bool finished() const { return step_ >= total_steps_; }
+  std::int64_t steps_per_epoch() const { return calendar_.steps_per_epoch(); }
+  bool finished() const { return step_ >= total_steps(); }
+  const Calendar& calendar() const { return calendar_; }
 
   /// One step. `stop_signal` is what this rank was asked (0: nothing). Returns the report of the step before,
   /// none for the first. Of an asynchronous pipeline: up to and with this rank's next update; the report is
@@ -123,16 +125,19 @@ class Trainer {
   parallel::PipelineOptions options_of_pipeline();
   model::ConvolutionChoice convolutions() const;
   void key_generators(std::string_view purpose) const;
-  void run_step();
-  void advance_stream();
+  StepReport report_of_step(int stop_signal) const;
+  /// Up to the next step at which all ranks meet: the next one, unless the pipeline is asynchronous.
   void start_stream();
-  std::int64_t next_drain() const;
+  /// One input for every number of samples that micro-batches of steps before `end` have.
+  std::vector<at::Tensor> shapes_before(std::int64_t end) const;
+  void note_staleness();
   std::int64_t samples_of_step(std::int64_t step) const;
   void take_batch();
-  /// What the losses of the batch at hand are divided by: of all ranks.
-  double count_of_batch() const;
-  /// The micro-batches of the batch at hand, their losses weighed so that they add up to its mean.
-  std::vector<parallel::MicroBatch> weighed() const;
+  /// Of the targets of the batch at hand, on all ranks.
+  double sum_of_counts() const;
+  /// Micro-batch `m` of the stream; takes the next batch where that is its first. Losses are weighed so that
+  /// they add up to the mean over the global batch.
+  parallel::MicroBatch microbatch(int m);
   /// False when the step has to be left out.
   bool gradients_are_usable();
   /// Throws DivergedError after train.max_skipped_steps of them.
@@ -157,7 +162,7 @@ class Trainer {
   optim::NamedTensors parameters_;
   GradientNorm gradient_norm_;
   data::Loader loader_;
-  std::int64_t total_steps_;
+  const Calendar calendar_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LearningRate> learning_rate_;
   std::optional<optim::LossScaler> scaler_;                 ///< where the precision needs one
@@ -168,12 +173,10 @@ class Trainer {
   std::vector<std::function<void()>> before_changes_;
   std::int64_t step_ = 0;  ///< steps done
   std::int64_t skipped_in_a_row_ = 0;
-  std::int64_t stream_begin_ = 0;  ///< of an asynchronous pipeline: those before it was started
+  std::int64_t stream_begin_ = 0;  ///< those before the stream under way was started
   data::StepBatch batch_;
+  double count_of_batch_ = 0;  ///< what its losses are divided by
   StepReport report_;
 };
-
-/// Steps of a run over `batches_per_epoch` batches: train.epochs of them, ended by train.max_steps.
-std::int64_t total_steps_of(const TrainOptions& options, std::int64_t batches_per_epoch);
 
 }  // namespace trireme::train

@@ -1,0 +1,33 @@
+#pragma once
+// What is due behind which step: the only place that says so. A value; pure.
+
+#include <cstdint>
+
+#include "trireme/train/run_config.h"
+
+namespace trireme::train {
+
+class Calendar {
+ public:
+  Calendar(const RunConfig& config, std::int64_t steps_per_epoch);
+
+  std::int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  /// Of the whole run: train.epochs, ended by train.max_steps.
+  std::int64_t total_steps() const { return total_steps_; }
+
+  /// Behind step number `step`, 1 for the first: every so many steps; evaluations, unless they are told
+  /// otherwise, at the end of an epoch. What is due at the end of a run besides is not asked here.
+  bool evaluates(std::int64_t step) const { return step % evaluates_every_ == 0; }
+  bool saves(std::int64_t step) const { return saves_every_ > 0 && step % saves_every_ == 0; }
+  /// A line of metrics is written for it.
+  bool logs(std::int64_t step) const { return step % logs_every_ == 0 || step == total_steps_; }
+
+  /// The next step, behind number `step`, at which all ranks have to have done the same: an evaluation, a
+  /// checkpoint, or the end of an epoch or of the run comes there.
+  std::int64_t next_meeting(std::int64_t step) const;
+
+ private:
+  std::int64_t steps_per_epoch_, total_steps_, evaluates_every_, saves_every_, logs_every_;
+};
+
+}  // namespace trireme::train
