@@ -45,6 +45,13 @@ void declare_costs(CLI::App& app, ScheduleArguments& given) {
   time("--forward", given.forward, "Time of a stage's forward (default: 1)");
   time("--backward-input", given.backward_input, "Time of its input gradient (default: 1)");
   time("--backward-weight", given.backward_weight, "Time of its weight gradient (default: 1)");
+  time("--unshard", given.unshard, "Time until a stage's weights are gathered (default: 0)");
+  time("--reduce", given.reduce, "Time until its gradients are reduced over replicas (default: 0)");
+  time("--update", given.update, "Time of its update (default: 0)");
+  app.add_option("--buckets", given.options.costs.buckets,
+                 "Parts in which they are reduced, from the last backward on (default: 1)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   time("--hop", given.options.costs.hop, "Latency of a message between ranks (default: 0)");
   app.add_option("--message-bytes", given.options.costs.message_bytes,
                  "Bytes of an activation between stages")
@@ -77,7 +84,12 @@ void declare_file_facts(CLI::App& app, ScheduleArguments& given) {
 
 schedule::Costs costs_of(const ScheduleArguments& given) {
   schedule::Costs costs = given.options.costs;
-  costs.stages = {{given.forward, given.backward_input, given.backward_weight}};
+  costs.stages = {{.forward = given.forward,
+                   .backward_input = given.backward_input,
+                   .backward_weight = given.backward_weight,
+                   .unshard = given.unshard,
+                   .reduce = given.reduce,
+                   .update = given.update}};
   if (given.kept_for_weight >= 0) costs.kept_for_weight = given.kept_for_weight;
   return costs;
 }

@@ -17,7 +17,7 @@ struct ScheduleArguments {
   std::string file;  ///< a program of the user's own instead of a name
   schedule::ScheduleOptions options{.num_ranks = 0, .num_microbatches = 0};  ///< 0: not given
   std::vector<int> replicas;
-  double forward = 1, backward_input = 1, backward_weight = 1;
+  double forward = 1, backward_input = 1, backward_weight = 1, unshard = 0, reduce = 0, update = 0;
   double kept_for_weight = -1;  ///< below 0: not given
   bool replicated = false;      ///< stages of a file may stand on several ranks
 };

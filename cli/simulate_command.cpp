@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/schedule_arguments.h"
 #include "trireme/base/error.h"
+#include "trireme/schedule/lowering.h"
 #include "trireme/schedule/simulate.h"
 
 namespace trireme::cli {
@@ -53,6 +54,15 @@ void print_text(const schedule::Program& program, const schedule::Timeline& time
   }
 }
 
+/// With reductions and updates where they have a price.
+schedule::Program priced_program(const SimulateArguments& given) {
+  schedule::Program program = program_of(given);
+  const bool has_price = given.reduce > 0 || given.update > 0;
+  if (!has_price || program.update_every > 0 || schedule::form_of(program) != schedule::Form::kOrder)
+    return program;
+  return schedule::lower(program);
+}
+
 /// A searched order keeps the limit itself; any other is held against it.
 void check_limit(const schedule::Program& program, const schedule::Timeline& timeline, double limit) {
   const auto peak = std::max_element(timeline.peak_memory.begin(), timeline.peak_memory.end());
@@ -65,7 +75,7 @@ int run_simulation(SimulateArguments given) {
   if (given.kept_for_weight < 0 && (given.name == "zb-1p" || given.name == "zb-2p")) {
     given.kept_for_weight = kKeptInSearch;
   }
-  const schedule::Program program = program_of(given);
+  const schedule::Program program = priced_program(given);
   schedule::validate(program, {.form = schedule::form_of(program)});
   const schedule::Costs costs = costs_of(given);
   const schedule::Timeline timeline = schedule::simulate(program, costs);

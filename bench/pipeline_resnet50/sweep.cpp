@@ -47,7 +47,10 @@ double ideal_of(const schedule::Program& program, const schedule::Costs& costs,
   const schedule::TimedRanks ranks = schedule::timed(program, schedule::simulate(program, costs));
   double last_s = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const double work_end_s = ranks[rank].empty() ? 0 : ranks[rank].back().end_s;
+    double work_end_s = 0;
+    for (const schedule::TimedAction& each : ranks[rank]) {
+      if (schedule::is_work(each.action)) work_end_s = std::max(work_end_s, each.end_s);
+    }
     last_s = std::max(last_s, work_end_s + update_s[rank]);
   }
   return last_s;

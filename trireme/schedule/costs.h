@@ -10,6 +10,9 @@ struct StageCost {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;  ///< B costs backward_input + backward_weight
+  double unshard = 0;          ///< until the stage's weights are gathered; occupies no rank
+  double reduce = 0;           ///< until its gradients are reduced, where nothing else is; occupies no rank
+  double update = 0;
 };
 
 struct Costs {
@@ -19,6 +22,7 @@ struct Costs {
   double bandwidth = 0;                ///< bytes per unit of time of one direction of a link; 0: no limit
   double overlap = 1;                  ///< time of an overlapped pair / (its forward + its backward)
   double kept_for_weight = 1;          ///< share of an activation that lives on between I and W
+  int buckets = 1;                     ///< equal parts in which a stage's gradients are reduced
 
   StageCost of(int stage) const {
     if (stages.empty()) return {};

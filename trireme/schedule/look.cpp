@@ -18,9 +18,15 @@ constexpr std::array kLooks{
     Look{ActionKind::kStep, "step", "#e58f8f", "#b34a4a"},
 };
 
+constexpr std::array kBeside{
+    Look{ActionKind::kUnshard, "weights gathered", "#9aa5b1", "#9aa5b1"},
+    Look{ActionKind::kReduceGrad, "gradients reduced", "#d9822b", "#d9822b"},
+};
+
 }  // namespace
 
 std::span<const Look> looks() { return kLooks; }
+std::span<const Look> looks_beside() { return kBeside; }
 
 const Look* look_of(ActionKind kind) {
   const auto found =

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/schedule/internal/holders.h"
 #include "trireme/schedule/internal/occupancy.h"
+#include "trireme/schedule/internal/reductions.h"
 
 namespace trireme::schedule {
 namespace {
@@ -18,9 +19,11 @@ void check(const Program& program, const Costs& costs) {
           program.num_stages, "; give one for all or one for each");
   bool sound = costs.hop >= 0 && costs.message_bytes >= 0 && costs.bandwidth >= 0 && costs.overlap > 0;
   for (const StageCost& stage : costs.stages) {
-    sound = sound && stage.forward >= 0 && stage.backward_input >= 0 && stage.backward_weight >= 0;
+    sound = sound && stage.forward >= 0 && stage.backward_input >= 0 && stage.backward_weight >= 0 &&
+            stage.unshard >= 0 && stage.reduce >= 0 && stage.update >= 0;
   }
   require(sound, "costs are times of 0 or more; found a negative one");
+  require(costs.buckets >= 1, "gradients are reduced in at least one bucket, not ", costs.buckets);
 }
 
 class Simulator {
@@ -29,6 +32,8 @@ class Simulator {
       : program_(program),
         costs_(costs),
         holders_(program),
+        reductions_(program),
+        held_(static_cast<std::size_t>(program.num_stages) * program.ranks.size()),
         output_ready_(holders_.size(), kNotYet),
         gradient_ready_(holders_.size(), kNotYet) {
     for (const std::vector<Action>& actions : program.ranks) {
@@ -59,6 +64,13 @@ class Simulator {
     std::size_t cell = 0;
     std::size_t action = 0;  ///< of the cell's first action in the rank's list
     double free_at = 0;
+    double link_free_at = 0;  ///< of what gathers weights and reduces gradients
+  };
+  /// A stage on one of its ranks.
+  struct Held {
+    double gathered_at = 0;
+    Span last_backward = {};  ///< that makes gradients of weights
+    std::vector<double> reduced_at = {};
   };
 
   double duration(const Action& action) const {
@@ -73,9 +85,50 @@ class Simulator {
         return cost.backward_input;
       case ActionKind::kBackwardWeight:
         return cost.backward_weight;
+      case ActionKind::kStep:
+        return cost.update;
       default:
         return 0;
     }
+  }
+
+  Held& held(int stage, std::size_t rank) {
+    return held_[static_cast<std::size_t>(stage) * program_.ranks.size() + rank];
+  }
+
+  /// When the weights that the action needs, or the gradients, are there; kNotYet while a rank that also
+  /// holds the stage has not come to its REDUCE_GRAD.
+  double weights_ready(const Action& action, std::size_t rank) {
+    if (is_compute(action.kind) || action.kind == ActionKind::kRecompute)
+      return held(action.stage, rank).gathered_at;
+    if (action.kind != ActionKind::kStep) return 0;
+    const std::vector<double>& mine = held(action.stage, rank).reduced_at;
+    if (reductions_.missing(rank, action.stage) != Holders::kNobody) return kNotYet;
+    double ready = mine.empty() ? 0 : mine.back();
+    if (program_.replicas.empty() || mine.empty()) return ready;
+    for (const int other : program_.replicas[static_cast<std::size_t>(action.stage)])
+      ready =
+          std::max(ready, held(action.stage, static_cast<std::size_t>(other)).reduced_at[mine.size() - 1]);
+    return ready;
+  }
+
+  double gather(Rank& rank, int stage, std::size_t index) {
+    rank.link_free_at = std::max(rank.link_free_at, rank.free_at) + costs_.of(stage).unshard;
+    return held(stage, index).gathered_at = rank.link_free_at;
+  }
+
+  double reduce(Rank& rank, int stage, std::size_t index) {
+    Held& mine = held(stage, index);
+    const Span& backward = mine.last_backward;
+    const double of_bucket = costs_.of(stage).reduce / costs_.buckets;
+    for (int bucket = 1; bucket <= costs_.buckets; ++bucket) {
+      const double ready = bucket == costs_.buckets
+                               ? rank.free_at
+                               : backward.start + (backward.end - backward.start) * bucket / costs_.buckets;
+      rank.link_free_at = std::max(rank.link_free_at, ready) + of_bucket;
+    }
+    mine.reduced_at.push_back(rank.link_free_at);
+    return rank.link_free_at;
   }
 
   /// When what `action` needs of the neighbour stage is on its rank; kNotYet while nobody has made it.
@@ -95,20 +148,29 @@ class Simulator {
     double start = rank.free_at;
     double length = 0;
     for (const Action& action : cell) {
-      const double ready = inputs_ready(action);
-      if (ready == kNotYet) return false;
-      start = std::max(start, ready);
+      for (const double ready : {inputs_ready(action), weights_ready(action, index)}) {
+        if (ready == kNotYet) return false;
+        start = std::max(start, ready);
+      }
       length += duration(action);
     }
     if (cell.size() > 1 && is_compute(cell.front().kind)) length *= costs_.overlap;
     rank.free_at = start + length;
     for (std::size_t i = 0; i < cell.size(); ++i) {
-      timeline_.spans[index][rank.action + i] = {start, rank.free_at};
+      timeline_.spans[index][rank.action + i] = {start, end_of(cell[i], index, {start, rank.free_at})};
       deliver(cell[i], rank.free_at);
     }
+    reductions_.enter(index, rank.cell, cell);
     rank.action += cell.size();
     ++rank.cell;
     return true;
+  }
+
+  double end_of(const Action& action, std::size_t index, const Span& span) {
+    if (makes_weight_gradient(action.kind)) held(action.stage, index).last_backward = span;
+    if (action.kind == ActionKind::kUnshard) return gather(ranks_[index], action.stage, index);
+    if (action.kind == ActionKind::kReduceGrad) return reduce(ranks_[index], action.stage, index);
+    return span.end;
   }
 
   void deliver(const Action& action, double end) {
@@ -145,6 +207,10 @@ class Simulator {
     }
   }
 
+  static bool occupies_rank(ActionKind kind) {
+    return is_compute(kind) || kind == ActionKind::kRecompute || kind == ActionKind::kStep;
+  }
+
   void sum_up() {
     double first = 0;
     double last = 0;
@@ -155,7 +221,7 @@ class Simulator {
       double work = 0;
       bool seen = false;
       for (const Cell cell : cells_of(program_.ranks[rank])) {
-        if (cell.front().kind == ActionKind::kIdle || is_transfer(cell.front().kind)) continue;
+        if (!occupies_rank(cell.front().kind)) continue;
         const auto index = static_cast<std::size_t>(cell.data() - program_.ranks[rank].data());
         const Span& span = timeline_.spans[rank][index];
         start = seen ? start : span.start;
@@ -182,6 +248,8 @@ class Simulator {
   const Program& program_;
   const Costs& costs_;
   Holders holders_;
+  Reductions reductions_;
+  std::vector<Held> held_;                             ///< by stage, then rank
   std::vector<double> output_ready_, gradient_ready_;  ///< at the receiver, by the stage that makes them
   std::map<std::pair<int, int>, double> link_free_at_;
   std::vector<Rank> ranks_;

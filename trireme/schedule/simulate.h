@@ -5,7 +5,12 @@
 // messages of one direction of a link follow each other. This is the model behind table 5 of Qi et al., "Zero
 // Bubble Pipeline Parallelism", arXiv 2401.10241, and so is the cost: the longest time of any rank from its
 // own first start to its own last end. Transfers that the program tells of are shown, not waited for beyond
-// that: a receive is posted where it stands. Pure and thread-safe.
+// that: a receive is posted where it stands.
+//
+// Weights are gathered and gradients reduced beside the computations, one after the other on each rank: a
+// computation waits for its stage's UNSHARD. While the last backward before a REDUCE_GRAD runs, its buckets
+// become ready at an even pace and start; the last one starts at REDUCE_GRAD, which the rank does not wait
+// for; STEP does, for those of all ranks that hold the stage. Pure and thread-safe.
 
 #include <vector>
 
@@ -20,7 +25,8 @@ struct Span {
 };
 
 struct Timeline {
-  /// spans[r][i] belongs to actions i of rank r. A SEND lasts until its message is there.
+  /// spans[r][i] belongs to actions i of rank r. A SEND lasts until its message is there, an UNSHARD until
+  /// the weights are, a REDUCE_GRAD until the gradients are reduced.
   std::vector<std::vector<Span>> spans;
   double cost = 0;      ///< longest time of a rank from its own first start to its own last end
   double makespan = 0;  ///< from the first start of any rank to the last end of any

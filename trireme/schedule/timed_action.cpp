@@ -19,7 +19,7 @@ struct Mean {
 };
 
 struct StageMeans {
-  Mean forward, backward, weight;
+  Mean forward, backward, weight, update;
 };
 
 void add(std::vector<StageMeans>& stages, const TimedAction& timed) {
@@ -28,6 +28,7 @@ void add(std::vector<StageMeans>& stages, const TimedAction& timed) {
   if (timed.action.kind == ActionKind::kForward) stage.forward.add(duration);
   if (makes_input_gradient(timed.action.kind)) stage.backward.add(duration);
   if (timed.action.kind == ActionKind::kBackwardWeight) stage.weight.add(duration);
+  if (timed.action.kind == ActionKind::kStep) stage.update.add(duration);
 }
 
 }  // namespace
@@ -42,7 +43,8 @@ TimedRanks timed(const Program& program, const Timeline& timeline) {
     for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
       const Action& action = program.ranks[rank][i];
       const Span& span = timeline.spans[rank][i];
-      if (is_work(action)) ranks[rank].push_back({action, span.start, span.end});
+      if (is_transfer(action.kind)) continue;
+      if (is_work(action) || span.end > span.start) ranks[rank].push_back({action, span.start, span.end});
     }
   }
   return ranks;
@@ -62,7 +64,8 @@ Costs mean_costs(const Program& program, const std::vector<TimedRanks>& steps) {
   for (const StageMeans& stage : means) {
     costs.stages.push_back({.forward = stage.forward.value(),
                             .backward_input = stage.backward.value(),
-                            .backward_weight = stage.weight.value()});
+                            .backward_weight = stage.weight.value(),
+                            .update = stage.update.value()});
   }
   return costs;
 }

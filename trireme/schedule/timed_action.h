@@ -20,11 +20,11 @@ struct TimedAction {
 /// [r]: what rank r of the pipeline did in a step, in order.
 using TimedRanks = std::vector<std::vector<TimedAction>>;
 
-/// The program's computations at the times of its simulation.
+/// The program's computations at the times of its simulation, and what else than transfers takes time in it.
 TimedRanks timed(const Program& program, const Timeline& timeline);
 
-/// Mean seconds of each stage's F, I and W over all steps; hop 0. A B counts as I, its W as nothing. What no
-/// rank did costs 0.
+/// Mean seconds of each stage's F, I, W and STEP over all steps; hop 0. A B counts as I, its W as nothing.
+/// What no rank did costs 0; gathering and reducing, which go on beside, cost 0.
 Costs mean_costs(const Program& program, const std::vector<TimedRanks>& steps);
 
 /// From the first start of a computation on any rank to the last end on any.

@@ -18,6 +18,7 @@ constexpr double kRow = 22;
 constexpr double kBox = 18;
 constexpr double kBetweenRanks = 12;
 constexpr double kAxis = 24;
+constexpr double kBeside = 4;         ///< height of what goes on beside
 constexpr double kLeastShare = 1e-4;  ///< of a step; a STEP that takes less is left out
 constexpr double kBody = kWidth - kLeft - kRight;
 
@@ -38,6 +39,15 @@ struct Layer {
   std::vector<double> bubbles = {};
 };
 
+/// A narrow box under those of the rank.
+const Look* look_beside(ActionKind kind) {
+  const auto looks = looks_beside();
+  const auto found = std::ranges::find(looks, kind, &Look::kind);
+  return found == looks.end() ? nullptr : &*found;
+}
+
+bool is_drawn(ActionKind kind) { return look_of(kind) != nullptr || look_beside(kind) != nullptr; }
+
 Layer layer_of(std::string name, TimedRanks ranks) {
   Layer layer{.name = std::move(name), .ranks = std::move(ranks)};
   layer.extent = extent(layer.ranks);
@@ -45,7 +55,7 @@ Layer layer_of(std::string name, TimedRanks ranks) {
   for (auto& actions : layer.ranks) {
     std::erase_if(actions, [&](const TimedAction& each) {
       const bool is_seen = is_work(each.action) || each.end_s - each.start_s >= least_s;
-      return look_of(each.action.kind) == nullptr || !is_seen;
+      return !is_drawn(each.action.kind) || !is_seen;
     });
   }
   layer.bubbles = bubble_shares(layer.ranks);
@@ -102,12 +112,15 @@ class Chart {
                  number(kBox), "\" fill=\"#eef1f4\"/>\n<text class=\"share\" x=\"", number(kWidth), "\" y=\"",
                  number(y + 13), "\">", share_text(layer.bubbles[rank]), "</text>\n");
     for (const TimedAction& each : layer.ranks[rank]) {
-      box(*look_of(each.action.kind),
-          {each.action, each.start_s - layer.extent.start, each.end_s - layer.extent.start}, y, boxes);
+      const TimedAction shown{each.action, each.start_s - layer.extent.start,
+                              each.end_s - layer.extent.start};
+      const Look* beside = look_beside(each.action.kind);
+      beside == nullptr ? box(*look_of(each.action.kind), shown, y, kBox, boxes)
+                        : box(*beside, shown, y + kBox - kBeside, kBeside, boxes);
     }
   }
 
-  void box(const Look& look, const TimedAction& each, double y, std::string& boxes) const {
+  void box(const Look& look, const TimedAction& each, double y, double height, std::string& boxes) const {
     const double x = kLeft + each.start_s / end_s_ * kBody;
     const double width = std::max((each.end_s - each.start_s) / end_s_ * kBody, 0.8);
     const bool first_chunk = each.action.stage < static_cast<int>(program_.ranks.size());
@@ -115,7 +128,7 @@ class Chart {
                   milliseconds(each.end_s), "\"");
     if (each.action.microbatch >= 0) boxes += text(" data-m=\"", each.action.microbatch, "\"");
     boxes += text("><rect x=\"", number(x), "\" y=\"", number(y), "\" width=\"", number(width),
-                  "\" height=\"", number(kBox), "\" fill=\"", first_chunk ? look.light : look.dark,
+                  "\" height=\"", number(height), "\" fill=\"", first_chunk ? look.light : look.dark,
                   "\"><title>", schedule::to_text(each.action), ": ", duration(each.end_s - each.start_s),
                   ", from ", duration(each.start_s), "</title></rect>");
     if (each.action.microbatch >= 0) {
@@ -136,7 +149,9 @@ class Chart {
 std::string legend(const std::vector<Layer>& layers, const Program& program) {
   const bool chunks = program.num_stages > static_cast<int>(program.ranks.size());
   std::string keys = "<div class=\"keys\">";
-  for (const Look& look : looks()) {
+  std::vector<Look> all(looks().begin(), looks().end());
+  all.insert(all.end(), looks_beside().begin(), looks_beside().end());
+  for (const Look& look : all) {
     const bool used = std::any_of(layers.begin(), layers.end(), [&](const Layer& layer) {
       return std::any_of(layer.ranks.begin(), layer.ranks.end(), [&](const auto& actions) {
         return std::any_of(actions.begin(), actions.end(),
@@ -145,7 +160,7 @@ std::string legend(const std::vector<Layer>& layers, const Program& program) {
     });
     if (!used) continue;
     keys += text("<span><i style=\"background:", look.light, "\"></i>");
-    if (chunks) keys += text("<i style=\"background:", look.dark, "\"></i>");
+    if (chunks && look.light != look.dark) keys += text("<i style=\"background:", look.dark, "\"></i>");
     keys += text(look.name, "</span>");
   }
   if (chunks) keys += "<span>light: a rank's first stage, dark: later ones</span>";

@@ -130,6 +130,61 @@ TEST(Simulate, ReplicasOfAStageShareItsWork) {
   EXPECT_LE(timeline.cost, 48);
 }
 
+Span span_of(const Program& program, const Timeline& timeline, std::size_t rank, std::string_view action) {
+  for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
+    if (to_text(program.ranks[rank][i]) == action) return timeline.spans[rank][i];
+  }
+  ADD_FAILURE() << action << " is missing";
+  return {};
+}
+
+// F 1, B 4 twice: the last backward runs from 6 to 10. Four buckets of 2 are ready at 7, 8, 9, and at 10,
+// where REDUCE_GRAD stands.
+TEST(Simulate, AReductionOverlapsWithTheLastBackwardAndTheUpdateWaitsForIt) {
+  const Program program = data_parallel(2);
+  Costs costs = costs_of({.forward = 1, .backward_input = 2, .backward_weight = 2, .reduce = 8, .update = 3});
+  costs.buckets = 4;
+  const Timeline timeline = simulate(program, costs);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0REDUCE_GRAD").end, 15);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0STEP").start, 15);
+  EXPECT_DOUBLE_EQ(timeline.cost, 18);
+  EXPECT_DOUBLE_EQ(timeline.work, 13) << "what goes on beside occupies no rank";
+  costs.buckets = 1;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).cost, 21) << "one bucket starts where the backward ends";
+  costs.stages.front().reduce = 2;
+  costs.buckets = 4;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).cost, 13.5) << "only the last bucket is not hidden";
+}
+
+TEST(Simulate, WhileOneStageIsReducedTheOthersGoOn) {
+  const Program program = parse_csv("0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD,0STEP,1STEP\n");
+  Costs costs = costs_of({.forward = 1, .backward_input = 1, .backward_weight = 1, .reduce = 5});
+  const Timeline timeline = simulate(program, costs);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0B0").end, 6);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "1REDUCE_GRAD").end, 9);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0REDUCE_GRAD").end, 14) << "one after the other";
+}
+
+TEST(Simulate, AnUpdateWaitsForTheReductionOfAllWhoHoldTheStage) {
+  Program program = parse_csv("0F0,0B0,0REDUCE_GRAD,0STEP\n0F1,0F2,0B1,0B2,0REDUCE_GRAD,0STEP\n");
+  program.replicas = {{0, 1}};
+  Costs costs = costs_of({.forward = 1, .backward_input = 1, .backward_weight = 1, .reduce = 1});
+  const Timeline timeline = simulate(program, costs);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0REDUCE_GRAD").end, 4);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0STEP").start, 7);
+}
+
+TEST(Simulate, GatheringWeightsRunsAheadOfTheComputationThatNeedsThem) {
+  const Program program = parse_csv(
+      "0UNSHARD,1UNSHARD,0F0,0RESHARD,1F0,1B0,1RESHARD,0UNSHARD,0B0,0RESHARD,"
+      "0REDUCE_GRAD,1REDUCE_GRAD,0STEP,1STEP\n");
+  Costs costs = costs_of({.forward = 2, .backward_input = 2, .backward_weight = 2, .unshard = 3});
+  const Timeline timeline = simulate(program, costs);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0F0").start, 3);
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "1F0").start, 6) << "gathered from 3 on, beside 0F0";
+  EXPECT_DOUBLE_EQ(span_of(program, timeline, 0, "0B0").start, 15) << "its gathering began at 12";
+}
+
 TEST(Simulate, RefusesWhatCannotBe) {
   const Program order = make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2});
   Costs three;
