@@ -6,17 +6,23 @@
 
 namespace trireme::schedule {
 
-Program data_parallel(int num_microbatches) {
+Program data_parallel(int num_microbatches, int num_stages) {
   require(num_microbatches >= 1, "a step needs at least 1 micro-batch, found ", num_microbatches);
+  require(num_stages >= 1, "a model has at least 1 stage, not ", num_stages);
   std::vector<Action> actions;
   for (int microbatch = 0; microbatch < num_microbatches; ++microbatch) {
-    actions.push_back({.stage = 0, .kind = ActionKind::kForward, .microbatch = microbatch});
-    actions.push_back({.stage = 0, .kind = ActionKind::kBackward, .microbatch = microbatch});
+    for (int stage = 0; stage < num_stages; ++stage)
+      actions.push_back({.stage = stage, .kind = ActionKind::kForward, .microbatch = microbatch});
+    for (int stage = num_stages; stage-- > 0;) {
+      actions.push_back({.stage = stage, .kind = ActionKind::kBackward, .microbatch = microbatch});
+      if (microbatch + 1 == num_microbatches)
+        actions.push_back({.stage = stage, .kind = ActionKind::kReduceGrad});
+    }
   }
-  actions.push_back({.stage = 0, .kind = ActionKind::kReduceGrad});
-  actions.push_back({.stage = 0, .kind = ActionKind::kStep});
+  for (int stage = 0; stage < num_stages; ++stage)
+    actions.push_back({.stage = stage, .kind = ActionKind::kStep});
   return {.name = "data-parallel",
-          .num_stages = 1,
+          .num_stages = num_stages,
           .num_microbatches = num_microbatches,
           .ranks = {std::move(actions)}};
 }

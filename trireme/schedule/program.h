@@ -34,8 +34,9 @@ struct Program {
   WeightVersions versions = WeightVersions::kNewest;
 };
 
-/// One stage, `num_microbatches` (at least 1) micro-batches: 0F0 0B0 0F1 0B1 ... 0REDUCE_GRAD 0STEP.
-Program data_parallel(int num_microbatches);
+/// Without a pipeline: every micro-batch (at least 1) through all stages (at least 1) and back, one behind
+/// the other: 0F0 0B0 0F1 0B1 0REDUCE_GRAD 0STEP, or 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD 0STEP 1STEP.
+Program data_parallel(int num_microbatches, int num_stages = 1);
 
 /// The order of computations `times` over, one run behind the other on every rank; run k has micro-batches
 /// k * m to k * m + m - 1 of m. Throws InvalidArgument: times below 1.

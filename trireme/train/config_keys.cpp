@@ -234,7 +234,8 @@ std::vector<ConfigKey> make_table() {
           key("parallel.schedule", &C::parallel, &ParallelOptions::schedule,
               "order of work in a pipeline: a name that `trireme schedule` knows, or a file NAME.csv")),
       key("parallel.chunks", &C::parallel, &ParallelOptions::chunks,
-          "stages per rank, for schedules that can have several; 0: the schedule's own number",
+          "stages per rank, for schedules that can have several; 0: the schedule's own number; without a "
+          "pipeline, stages into which each rank's model is cut",
           {.least = 0, .most = kMaxInt}),
       key("parallel.microbatches", &C::parallel, &ParallelOptions::microbatches,
           "micro-batches of a pipeline, train.accumulation times per step; 0: four times its ranks, or what "

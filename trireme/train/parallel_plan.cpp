@@ -143,12 +143,14 @@ class PlanMaker {
     plan_.world_size_ = world_size;
   }
   const RunConfig& config() const { return plan_.config_; }
-  bool is_cut() const { return config().parallel.pipeline > 1; }
+  bool is_pipeline() const { return config().parallel.pipeline > 1; }
 
   /// From C++ a configuration can hold any value.
   void read_names() {
     for (const ConfigKey& key : config_key_table()) check_allowed(key, key.get(config()));
     plan_.partition_ = partition_of(config().parallel.partition);
+    // Stages of one rank have nobody who waits for the slowest: what counts is what each of them holds.
+    if (!is_pipeline() && plan_.partition_ == Partition::kTime) plan_.partition_ = Partition::kParameters;
     plan_.precision_ = precision_of(config().train.precision);
     plan_.convolutions_ = convolution_kernels_of(config().train.convolution);
     plan_.rounding_ = parallel::gradient_rounding(config().parallel.compression);
@@ -158,7 +160,7 @@ class PlanMaker {
   void lay_out_ranks() {
     const std::int64_t per_replica = config().parallel.pipeline, asked = config().parallel.data;
     const int ranks = plan_.world_size_;
-    if (!is_cut()) {
+    if (!is_pipeline()) {
       refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
                     " needs as many ranks, found ", ranks, "; start it with -n ", asked,
                     ", or leave the key out to use the ranks that there are");
@@ -209,8 +211,9 @@ class PlanMaker {
                           .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
                           .scale = parallel::ReduceScale::kSum}};
     parallel::PipelineOptions& options = plan_.options_;
-    if (!is_cut()) {
-      options.program = schedule::data_parallel(options.num_rounds);
+    if (!is_pipeline()) {
+      options.program =
+          schedule::data_parallel(options.num_rounds, std::max(1, static_cast<int>(parallel.chunks)));
       options.num_microbatches = options.num_rounds = 1;
     } else if (is_program_file(parallel.schedule)) {
       options.program = program_in_file(config());
@@ -226,17 +229,17 @@ class PlanMaker {
     const auto at_most = [&](std::int64_t others) { return std::max<std::int64_t>(1, batch / others); };
     Cures cures = {
         set(&RunConfig::train, &TrainOptions::accumulation, at_most(replicas * (of_each / rounds)))};
-    if (is_cut() && !plan_.options_.program)
+    if (is_pipeline() && !plan_.options_.program)
       cures.push_back(set(&RunConfig::parallel, &ParallelOptions::microbatches, at_most(replicas * rounds)));
     cures.push_back(set(&RunConfig::train, &TrainOptions::global_batch, replicas * of_each));
     refuse_unless(batch >= replicas * of_each, cures, "train.global_batch = ", batch,
-                  " cannot be split over ", replicas, is_cut() ? " pipelines x " : " ranks x ",
+                  " cannot be split over ", replicas, is_pipeline() ? " pipelines x " : " ranks x ",
                   parts_in_words(config(), plan_.num_microbatches_), ": it needs at least ",
                   replicas * of_each, " samples");
   }
 
   void make_program() {
-    if (is_cut() && updates_under_way(config()))
+    if (is_pipeline() && updates_under_way(config()))
       at_place(pipeline_in_words(config()), {}, [&] { check_asynchronous(config(), plan_.precision_); });
     at_place(pipeline_in_words(config()), cures_of_a_program(config(), plan_.world_size_), [&] {
       plan_.program_ =

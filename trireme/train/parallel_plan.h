@@ -40,7 +40,8 @@ class ParallelPlan {
   std::vector<comm::MeshAxis> mesh() const { return {{"pp", pipeline_ranks()}, {"dp", num_replicas_}}; }
   int num_replicas() const { return num_replicas_; }
   int pipeline_ranks() const { return world_size_ / num_replicas_; }
-  bool is_cut() const { return pipeline_ranks() > 1; }
+  /// Whether the model has several stages, on several ranks or one behind the other on each.
+  bool is_cut() const { return program_.num_stages > 1; }
 
   /// What the ranks of one pipeline do in a step, transfers included, as over a transport that buffers; in an
   /// asynchronous schedule in one update, from the start until it is drained.

@@ -57,7 +57,7 @@ parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& co
           plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
           "; make one with resolve_plan(config, context.world_size())");
   if (plan.num_replicas() == 1) return {.pipeline = context.world()};
-  if (!plan.is_cut()) return {.pipeline = context.self(), .data = context.world()};
+  if (plan.pipeline_ranks() == 1) return {.pipeline = context.self(), .data = context.world()};
   comm::Mesh mesh(context, plan.mesh());
   return {.pipeline = mesh.group("pp"), .data = mesh.group("dp")};
 }

@@ -13,6 +13,8 @@ using testing::ThrowsMessage;
 
 TEST(DataParallelProgram, RunsEachMicrobatchThenReducesThenSteps) {
   EXPECT_EQ(to_csv(data_parallel(1)), "0F0,0B0,0REDUCE_GRAD,0STEP\n");
+  EXPECT_EQ(to_csv(data_parallel(2, 2)),
+            "0F0,1F0,1B0,0B0,0F1,1F1,1B1,1REDUCE_GRAD,0B1,0REDUCE_GRAD,0STEP,1STEP\n");
   EXPECT_EQ(to_csv(data_parallel(3)), "0F0,0B0,0F1,0B1,0F2,0B2,0REDUCE_GRAD,0STEP\n");
 }
 
@@ -45,7 +47,10 @@ TEST(ProgramCsv, IdleSlotsPairsAndRemarksAreRead) {
 }
 
 TEST(ValidateProgram, AcceptsDataParallel) {
-  for (int microbatches : {1, 2, 8}) EXPECT_NO_THROW(validate(data_parallel(microbatches)));
+  for (int microbatches : {1, 2, 8}) {
+    EXPECT_NO_THROW(validate(data_parallel(microbatches)));
+    EXPECT_NO_THROW(validate(data_parallel(microbatches, 3)));
+  }
 }
 
 TEST(ValidateProgram, AcceptsTwoStagesInAnyLegalOrder) {

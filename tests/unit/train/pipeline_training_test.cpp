@@ -277,6 +277,17 @@ TEST_F(PipelineRuns, FilesHoldTheWholeModelWhateverTheCut) {
   }
 }
 
+TEST_F(PipelineRuns, AModelOfManyStagesOnEveryRankHasTheBitsOfOneStage) {
+  for (const int ranks : {1, 2}) {
+    RunConfig whole = config(text("whole", ranks), 1), cut = config(text("cut", ranks), 1);
+    whole.train.accumulation = cut.train.accumulation = 2;
+    cut.parallel.chunks = 3;
+    const schedule::Program program = resolve_plan(cut, ranks).program();
+    EXPECT_EQ(program.num_stages, 3);
+    EXPECT_EQ(run(ranks, cut).weights_xxh3, run(ranks, whole).weights_xxh3) << ranks << " ranks";
+  }
+}
+
 /// 24 steps, drained every 6 of them: the end of an epoch and checkpoints.
 class AsynchronousRuns : public PipelineRuns, public testing::WithParamInterface<const char*> {
  protected:
