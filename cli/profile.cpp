@@ -12,6 +12,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/data/dataset.h"
+#include "trireme/model/deferred.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/layer_profile.h"
 #include "trireme/train/placement.h"
@@ -73,7 +74,9 @@ int run_profile(const ProfileArguments& arguments) {
   const auto seed = static_cast<std::uint64_t>(config.run.seed);
   const data::DataSource data = data::open_data(config.data, seed);
   const auto objective = objective::make_objective(config.objective, {.data = data});
-  const auto model = model::make_model(config.model, data.input_shape, objective->num_outputs(data), seed);
+  const auto model = model::deferred([&] {
+    return model::make_model(config.model, data.input_shape, objective->num_outputs(data), seed);
+  });
   const std::int64_t samples = samples_of(arguments, config);
   const auto chain = train::layers_in(train::precision_of(config.train.precision), *model);
   require(!chain.empty(), "the model of type ", model->name(), " has no layers() to look at one by one");

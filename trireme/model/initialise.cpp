@@ -41,6 +41,7 @@ struct Distribution {
 
 void fill(at::Tensor tensor, double scale, const Distribution& distribution, std::uint64_t seed,
           const std::string& name) {
+  if (tensor.is_meta()) return;  // deferred
   const at::NoGradGuard no_grad;
   at::Tensor values = tensor.is_contiguous() && tensor.is_cpu()
                           ? tensor

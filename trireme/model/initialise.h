@@ -12,10 +12,11 @@
 
 namespace trireme::model {
 
-/// Fills an f32 or f64 tensor with numbers uniform in +-bound that depend on (seed, name, element) only.
+/// Fills an f32 or f64 tensor, unless it has no memory yet (deferred.h), with numbers uniform in +-bound that
+/// depend on (seed, name, element) only.
 void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std::string& name);
 
-/// Fills an f32 or f64 tensor with normally distributed numbers of mean 0 that depend on (seed, name,
+/// Fills such a tensor with normally distributed numbers of mean 0 that depend on (seed, name,
 /// element) only (Box and Muller, 1958).
 void fill_normal(at::Tensor tensor, double standard_deviation, std::uint64_t seed, const std::string& name);
 

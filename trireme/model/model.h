@@ -33,6 +33,8 @@ class Model : public torch::nn::Module {
 
 /// The whole model as one layer, which uses it: it has to outlive the layer.
 Layer whole(Model& model);
+/// Its layers, or the whole where it cannot be cut.
+std::vector<Layer> layers_or_whole(Model& model);
 
 struct ModelOptions {
   std::string name = "mlp";

@@ -88,6 +88,12 @@ Layer whole(Model& model) {
   return layer;
 }
 
+std::vector<Layer> layers_or_whole(Model& model) {
+  std::vector<Layer> layers = model.layers();
+  if (layers.empty()) layers.push_back(whole(model));
+  return layers;
+}
+
 void Model::initialise(std::uint64_t seed) { model::initialise(*this, seed); }
 
 at::Tensor Model::loss(const at::Tensor& /*output*/, const at::Tensor& /*target*/) {

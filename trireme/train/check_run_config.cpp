@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/train/internal/check.h"
@@ -34,7 +35,9 @@ void try_model(model::Model& model, const data::DataSource& data, const objectiv
   const model::Untouched untouched(model);
   const std::int64_t first = 0;
   const data::Example batch = data.train->get_batch({&first, 1});
-  const at::Tensor output = model.forward(batch.input);
+  const at::Tensor output = model::is_deferred(model)
+                                ? model::output_on_shapes(model::layers_or_whole(model), batch.input)
+                                : model.forward(batch.input);
   objective.check_output(output, batch.target);
   const at::Tensor loss = objective.loss(output, batch.target);
   require(loss.dim() == 0 && loss.is_floating_point(), "the loss of a batch is ", loss.scalar_type(),
@@ -92,8 +95,10 @@ std::shared_ptr<model::Model> make_checked_model(const ParallelPlan& plan, const
   const RunConfig& config = plan.config();
   const std::int64_t num_outputs = objective_for(config, own, {.data = data})->num_outputs(data);
   const auto make = [&] {
-    return model::make_model(config.model, data.input_shape, num_outputs,
-                             static_cast<std::uint64_t>(config.run.seed));
+    return model::deferred([&] {
+      return model::make_model(config.model, data.input_shape, num_outputs,
+                               static_cast<std::uint64_t>(config.run.seed));
+    });
   };
   std::shared_ptr<model::Model> model =
       tried(text("model.name = \"", config.model.name, "\""), {config, data, own}, make);

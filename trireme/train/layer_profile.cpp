@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "trireme/base/clock.h"
+#include "trireme/model/deferred.h"
 #include "trireme/model/skips.h"
 #include "trireme/model/untouched.h"
 #include "trireme/parallel/allocated_bytes.h"
@@ -79,6 +80,7 @@ std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers,
   model::Tensors values = {input};
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const model::Layer& layer = layers[i];
+    const model::BorrowedMemory memory(layer);
     const Link link{.layer = layer, .carried = carried[i], .carried_on = carried[i + 1], .is_first = i == 0};
     Sample sample = run_once(link, values);
     std::vector<double> forward_s, backward_s;

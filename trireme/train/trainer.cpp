@@ -16,6 +16,7 @@
 #include "trireme/checkpoint/tensor_match.h"
 #include "trireme/checkpoint/weights_file.h"
 #include "trireme/model/convolution_scope.h"
+#include "trireme/model/deferred.h"
 #include "trireme/parallel/data/broadcast.h"
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
@@ -70,9 +71,20 @@ std::shared_ptr<model::Model> checked(const ParallelPlan& plan, const data::Data
              : make_checked_model(plan, data, own_objective);
 }
 
-/// The model with the values that all ranks begin with: those of rank 0.
+/// Memory, and values from the seed, for layers that have none yet.
+void materialise(const std::vector<model::Layer>& layers, model::Model& model, const RunConfig& config) {
+  for (const model::Layer& layer : layers) model::materialise(layer);
+  model.initialise(static_cast<std::uint64_t>(config.run.seed));
+}
+
+/// The model with the values that all ranks begin with: those of rank 0. A deferred one stays so: its values
+/// follow from the seed, on whichever rank they are made.
 std::shared_ptr<model::Model> prepared(const ParallelPlan& plan, comm::Context& context,
                                        std::shared_ptr<model::Model> model) {
+  if (model::is_deferred(*model)) {
+    if (plan.config().model.weights.empty()) return model;
+    materialise({model::whole(*model)}, *model, plan.config());
+  }
   take_weights(plan.config(), context, *model);
   // Replicas of a stage get the values of the first one; stages have to come from one rank, too.
   if (plan.is_cut()) parallel::broadcast_module(context.world(), *model);
@@ -174,6 +186,11 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   plan_ = measure(plan_, context_, layers_, data_);
   parallel::PipelineOptions options = plan_.pipeline_options();
   options.update = [this] { update(); };
+  if (model::is_deferred(*model_)) {
+    options.materialise = [this](const std::vector<model::Layer>& mine) {
+      materialise(mine, *model_, config_);
+    };
+  }
   return options;
 }
 

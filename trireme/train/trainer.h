@@ -41,8 +41,9 @@ namespace trireme::train {
 
 class Trainer {
  public:
-  /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same. With
-  /// `own`, that model is trained, from the values that rank 0's has, and the configuration's is not made;
+  /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same. Of the
+  /// model each rank makes its own stages alone. With `own`, that model is trained, from the values that rank
+  /// 0's has or, deferred (model/deferred.h), from run.seed, and the configuration's is not made;
   /// its modules stay in the modes, training or evaluation, that their owner puts them into. With
   /// `own_objective` that is learnt, instead of the configuration's. Refuses what the command line refuses.
   /// `context` and `data` outlive it. Throws InvalidArgument, CommError, DataError.

@@ -51,6 +51,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
     if (std::find(ranks.begin(), ranks.end(), group_.rank()) != ranks.end())
       add_stage(static_cast<int>(i), layers, options);
   }
+  if (options.materialise) options.materialise(my_layers());
   if (has(last_stage()))
     local(last_stage()).set_head([this](const at::Tensor& output, int m) { return loss_of(output, m); });
   tied_.make_equal();
@@ -80,6 +81,13 @@ void Engine::hold_weights(const std::optional<comm::Group>& data, const DataPara
                                                               .data = data,
                                                               .reduction = reduction});
   }
+}
+
+std::vector<model::Layer> Engine::my_layers() const {
+  std::vector<model::Layer> all;
+  for (const auto& [number, stage] : mine_)
+    all.insert(all.end(), stage.layers().begin(), stage.layers().end());
+  return all;
 }
 
 void Engine::check_versions(const PipelineGroups& groups) const {

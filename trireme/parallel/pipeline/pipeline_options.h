@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/model/layer.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/schedule/program.h"
 #include "trireme/schedule/transport.h"
@@ -33,6 +34,9 @@ struct PipelineOptions {
   bool recompute = false;
   /// How the replicas of a stage reduce its gradients, where there are several pipelines.
   DataParallelOptions data_parallel = {};
+  /// Called once, before anything computes, with all layers that this rank holds: where layers are made
+  /// without memory (model/deferred.h), for giving them some and their first values.
+  std::function<void(const std::vector<model::Layer>&)> materialise = nullptr;
   /// Called at the program's STEP, when all gradients of this rank are there. Null: the caller updates when
   /// step() has returned.
   std::function<void()> update = nullptr;

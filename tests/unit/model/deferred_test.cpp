@@ -1,0 +1,137 @@
+// A model is built without memory; layers get it one by one, in place.
+#include "trireme/model/deferred.h"
+
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include "trireme/base/error.h"
+#include "trireme/model/initialise.h"
+#include "trireme/model/model.h"
+
+namespace trireme::model {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// A user's own module, which knows nothing of this.
+struct Net : torch::nn::Module {
+  explicit Net(std::int64_t width = 6) : hidden(width, width) {
+    register_module("conv", conv);
+    register_module("norm", norm);
+    register_module("hidden", hidden);
+  }
+  at::Tensor forward(const at::Tensor& input) {
+    return hidden->forward(norm->forward(conv->forward(input)).flatten(1).relu());
+  }
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions(1, 1, 1)};
+  torch::nn::BatchNorm2d norm{1};
+  torch::nn::Linear hidden;
+};
+
+Layer layer_of(const torch::nn::Module& module) {
+  Layer layer;
+  layer.name = "all";
+  for (const auto& item : module.named_parameters()) layer.parameters.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) layer.buffers.emplace_back(item.key(), item.value());
+  return layer;
+}
+
+TEST(Deferred, AModuleOfAnySizeIsBuiltInNoMemoryAndOnlyInsideTheScope) {
+  // 40 GB.
+  const auto large = deferred([] { return torch::nn::Linear(100'000, 100'000); });
+  EXPECT_EQ(large->weight.sizes(), (std::vector<std::int64_t>{100'000, 100'000}));
+  EXPECT_TRUE(large->weight.requires_grad());
+  EXPECT_TRUE(is_deferred(*large));
+  EXPECT_FALSE(at::ones({2}).is_meta());
+  const auto net = deferred([] { return std::make_shared<Net>(); });
+  for (const at::Tensor& tensor : net->parameters()) EXPECT_TRUE(tensor.is_meta());
+  for (const at::Tensor& tensor : net->buffers()) EXPECT_TRUE(tensor.is_meta());
+}
+
+TEST(Deferred, AForwardOnShapesTellsWhatWouldComeOut) {
+  const auto net = deferred([] { return std::make_shared<Net>(); });
+  Layer all = layer_of(*net);
+  all.forward = [&](const at::Tensor& input) { return net->forward(input); };
+  EXPECT_EQ(output_on_shapes({all}, at::ones({5, 1, 2, 3})).sizes(), (std::vector<std::int64_t>{5, 6}));
+  for (const std::string& name : model_names()) {
+    SCOPED_TRACE(name);
+    const bool is_text = name == "gpt";
+    const ModelOptions options{.name = name, .layers = 2};
+    const auto shape = is_text ? std::vector<std::int64_t>{8} : std::vector<std::int64_t>{3, 36, 33};
+    const auto make = [&] { return make_model(options, shape, 10, 7); };
+    std::vector<std::int64_t> batch = {2};
+    batch.insert(batch.end(), shape.begin(), shape.end());
+    const at::Tensor input = at::ones(batch, at::TensorOptions(is_text ? at::kLong : at::kFloat));
+    const auto model = deferred(make);
+    EXPECT_EQ(output_on_shapes(model->layers(), input).sizes(), make()->forward(input).sizes());
+    EXPECT_TRUE(is_deferred(*model)) << "what was borrowed is given back";
+  }
+}
+
+TEST(Deferred, MaterialisedItComputesLearnsAndIsTheSameForWhoeverHoldsIt) {
+  const auto net = deferred([] { return std::make_shared<Net>(); });
+  materialise(layer_of(*net));
+  initialise(*net->hidden, 1);
+  {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : net->conv->parameters()) parameter.fill_(1);
+    for (at::Tensor& parameter : net->norm->parameters()) parameter.fill_(1);
+  }
+  EXPECT_FALSE(is_deferred(*net));
+  EXPECT_TRUE(net->hidden->weight.is_cpu());
+  EXPECT_EQ(net->norm->running_var.item<double>(), 1);
+  EXPECT_EQ(net->norm->running_mean.item<double>(), 0);
+  net->forward(at::ones({5, 1, 2, 3})).sum().backward();
+  EXPECT_TRUE(net->hidden->weight.grad().is_cpu());
+  Net plain;
+  initialise(*plain.hidden, 1);
+  EXPECT_TRUE(net->hidden->weight.equal(plain.hidden->weight));
+}
+
+TEST(Deferred, EveryShippedModelHasTheValuesOfOneBuiltAtOnce) {
+  for (const std::string& name : model_names()) {
+    SCOPED_TRACE(name);
+    const ModelOptions options{.name = name, .layers = 2};
+    const std::vector<std::int64_t> shape =
+        name == "gpt" ? std::vector<std::int64_t>{8} : std::vector<std::int64_t>{1, 16, 16};
+    const auto whole = make_model(options, shape, 10, 7);
+    const auto later = deferred([&] { return make_model(options, shape, 10, 7); });
+    ASSERT_TRUE(is_deferred(*later));
+    for (const Layer& layer : later->layers()) materialise(layer);
+    later->initialise(7);
+    const auto expected = whole->named_parameters();
+    for (const auto& item : later->named_parameters())
+      EXPECT_TRUE(item.value().equal(expected[item.key()])) << item.key();
+    for (const auto& item : later->named_buffers())
+      EXPECT_TRUE(item.value().equal(whole->named_buffers()[item.key()])) << item.key();
+  }
+}
+
+TEST(Deferred, BorrowedMemoryIsGivenBack) {
+  const torch::nn::Linear linear = deferred([] { return torch::nn::Linear(4, 4); });
+  {
+    const BorrowedMemory memory(layer_of(*linear));
+    EXPECT_TRUE(torch::nn::Linear(linear)->forward(at::ones({1, 4})).is_cpu());
+  }
+  EXPECT_TRUE(is_deferred(*linear));
+}
+
+TEST(Deferred, ABufferWithAValueOfItsOwnIsRefusedByName) {
+  struct Masked : torch::nn::Module {
+    Masked() { mask = register_buffer("mask", at::ones({4, 4}).tril()); }
+    at::Tensor mask;
+  };
+  const auto masked = deferred([] { return std::make_shared<Masked>(); });
+  EXPECT_THAT([&] { materialise(layer_of(*masked)); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("buffer 'mask'")));
+}
+
+}  // namespace
+}  // namespace trireme::model

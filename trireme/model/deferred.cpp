@@ -1,0 +1,117 @@
+#include "trireme/model/deferred.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/model/skips.h"
+
+namespace trireme::model {
+namespace {
+
+constexpr auto kKey = c10::DispatchKey::DeferredInit;
+
+/// Whatever an operator makes, it makes on the meta device.
+void on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const std::size_t begin = stack->size() - arguments.size();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "device") (*stack)[begin + i] = c10::Device(c10::kMeta);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
+  op.callBoxed(stack);
+}
+
+/// Another storage and device under the same tensor, whoever holds it.
+void move_in_place(const at::Tensor& tensor, c10::DeviceType device) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor there =
+      at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device));
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(there.storage());
+  impl->_change_backend_component_keys(c10::Device(device));
+}
+
+template <class Visit>
+void for_each_deferred(const std::vector<std::pair<std::string, at::Tensor>>& tensors, const Visit& visit) {
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.is_meta()) visit(name, tensor);
+  }
+}
+
+at::Tensor zeros_of(const at::Tensor& shape) {
+  return at::zeros(shape.sizes(), shape.options().device(at::kCPU));
+}
+
+double first_value(const std::string& buffer) {
+  if (buffer.ends_with("running_mean") || buffer.ends_with("num_batches_tracked")) return 0;
+  if (buffer.ends_with("running_var")) return 1;
+  throw InvalidArgument(text("buffer '", buffer,
+                             "' of a deferred model has a value that only its constructor knows; build the "
+                             "model without deferred()"));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_meta>());
+}
+
+DeferredScope::DeferredScope() : include_(kKey) {}
+
+bool is_deferred(const torch::nn::Module& module) {
+  const auto has_no_memory = [](const at::Tensor& tensor) { return tensor.is_meta(); };
+  return std::ranges::any_of(module.parameters(), has_no_memory) ||
+         std::ranges::any_of(module.buffers(), has_no_memory);
+}
+
+void materialise(const Layer& layer) {
+  for_each_deferred(layer.buffers, [](const std::string& name, const at::Tensor& buffer) {
+    const double value = first_value(name);
+    move_in_place(buffer, c10::kCPU);
+    const at::NoGradGuard no_grad;
+    buffer.fill_(value);
+  });
+  for_each_deferred(layer.parameters, [](const std::string& /*name*/, const at::Tensor& parameter) {
+    move_in_place(parameter, c10::kCPU);
+  });
+}
+
+at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& input) {
+  const at::NoGradGuard no_grad;
+  const std::vector<SkipNames> carried = carried_skips(layers);
+  Tensors values = {input.to(at::kMeta)};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    try {
+      values = run_layer(layers[i], values, carried[i], carried[i + 1]);
+    } catch (const c10::NotImplementedError&) {
+      const BorrowedMemory memory(layers[i]);
+      for (at::Tensor& value : values) value = zeros_of(value);
+      values = run_layer(layers[i], values, carried[i], carried[i + 1]);
+      for (at::Tensor& value : values) value = value.to(at::kMeta);
+    }
+  }
+  return zeros_of(values.front());
+}
+
+BorrowedMemory::BorrowedMemory(const Layer& layer) {
+  const auto borrow = [this](const std::string& /*name*/, const at::Tensor& tensor) {
+    move_in_place(tensor, c10::kCPU);
+    borrowed_.push_back(tensor);
+    const at::NoGradGuard no_grad;
+    tensor.fill_(tensor.is_floating_point() ? 0.01 : 0);
+  };
+  for_each_deferred(layer.parameters, borrow);
+  for_each_deferred(layer.buffers, borrow);
+}
+
+BorrowedMemory::~BorrowedMemory() {
+  for (const at::Tensor& tensor : borrowed_) move_in_place(tensor, c10::kMeta);
+}
+
+}  // namespace trireme::model
