@@ -1,17 +1,16 @@
 #include "trireme/checkpoint/internal/checkpoint_folder.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <system_error>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/synced_file.h"
 #include "trireme/checkpoint/internal/manifest.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 
@@ -24,14 +23,6 @@ constexpr std::string_view kTemporary = ".writing-";
 
 [[noreturn]] void fail(std::string_view what, const fs::path& path, const std::error_code& error) {
   throw DataError(text("cannot ", what, " ", path.string(), ": ", error.message()));
-}
-
-void sync_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = descriptor >= 0 && ::fsync(descriptor) == 0;
-  const std::error_code error(errno, std::generic_category());
-  if (descriptor >= 0) ::close(descriptor);
-  if (!synced) fail("sync the folder", folder, error);
 }
 
 void rename_folder(const fs::path& from, const fs::path& to) {

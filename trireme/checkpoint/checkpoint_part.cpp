@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -9,9 +11,11 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/synced_file.h"
 #include "trireme/checkpoint/internal/boxes_in_file.h"
 #include "trireme/checkpoint/internal/checkpoint_folder.h"
 #include "trireme/checkpoint/internal/manifest.h"
+#include "trireme/checkpoint/internal/synced_safetensors.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 
 namespace trireme::checkpoint {
@@ -38,8 +42,16 @@ void write_record(const fs::path& temporary, int number, const PartRecord& recor
   for (const FileRecord& file : record.files)
     json["files"][file.name] = {{"bytes", file.bytes}, {"xxh3", file.xxh3}};
   // A reason may hold what a file system calls a path, which need not be UTF-8.
-  write_file_atomic(record_path(temporary, number),
-                    json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  const std::string content = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  // It appears as a whole, and is for this moment only: no sync.
+  const fs::path path = record_path(temporary, number), unfinished = path.string() + ".part";
+  std::ofstream stream(unfinished, std::ios::binary);
+  stream << content;
+  stream.close();
+  if (!stream) throw DataError(text("cannot write ", unfinished.string(), ": ", std::strerror(errno)));
+  std::error_code error;
+  fs::rename(unfinished, path, error);
+  if (error) throw DataError(text("cannot rename to ", path.string(), ": ", error.message()));
 }
 
 /// Empty while there is none. One that cannot be understood stands for a part that does not come.
@@ -77,11 +89,12 @@ PartRecord write_files(const fs::path& temporary, const CheckpointPart& part) {
     std::map<std::string, std::string> metadata = metadata_of(mine);
     metadata.emplace("step", std::to_string(part.head.step));
     const std::string name = name_of_file(kind, part.number, part.attempt.num_parts);
-    const FileDigest digest = save_safetensors(temporary / name, entries, metadata);
+    const FileDigest digest = save_safetensors_synced(temporary / name, entries, metadata);
     record.files.push_back({.name = name, .bytes = digest.bytes, .xxh3 = digest.xxh3});
   }
   if (part.number != 0) return record;
-  write_file_atomic(temporary / kConfigFile, part.head.config);
+  write_file_synced(temporary / kConfigFile,
+                    [&](const FileSink& sink) { sink(std::as_bytes(std::span(part.head.config))); });
   record.files.push_back(record_of(temporary, kConfigFile));
   return record;
 }

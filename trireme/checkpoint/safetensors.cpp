@@ -15,8 +15,10 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/synced_file.h"
 #include "trireme/checkpoint/internal/dtype.h"
 #include "trireme/checkpoint/internal/safetensors_header.h"
+#include "trireme/checkpoint/internal/synced_safetensors.h"
 #include "trireme/checkpoint/internal/xxh3.h"
 
 namespace trireme::checkpoint {
@@ -130,9 +132,14 @@ void check_bools(const at::Tensor& tensor, const std::string& name, const std::s
 
 }  // namespace
 
-FileDigest write_safetensors(const std::filesystem::path& path, const std::vector<TensorLayout>& tensors,
-                             const std::map<std::string, std::string>& metadata,
-                             const std::function<void(const TensorLayout&, const FileSink&)>& fill) {
+namespace {
+
+using Metadata = std::map<std::string, std::string>;
+using Fill = std::function<void(const TensorLayout&, const FileSink&)>;
+using WriteFile = void(const std::filesystem::path&, const std::function<void(const FileSink&)>&);
+
+FileDigest write(WriteFile& write_file, const std::filesystem::path& path,
+                 const std::vector<TensorLayout>& tensors, const Metadata& metadata, const Fill& fill) {
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
   std::uint64_t end = 0;
   for (const TensorLayout& tensor : tensors) {
@@ -145,7 +152,7 @@ FileDigest write_safetensors(const std::filesystem::path& path, const std::vecto
   const std::uint64_t length = json.size();
   Xxh3 hash;
   std::uint64_t written = 0;
-  write_file_atomic(path, [&](const FileSink& sink) {
+  write_file(path, [&](const FileSink& sink) {
     const FileSink put = [&](std::span<const std::byte> bytes) {
       for (std::size_t begin = 0; begin < bytes.size(); begin += kPiece) {
         const auto piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
@@ -163,16 +170,33 @@ FileDigest write_safetensors(const std::filesystem::path& path, const std::vecto
   return {.bytes = written, .xxh3 = hash.hex()};
 }
 
-FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
-                            const std::map<std::string, std::string>& metadata) {
+FileDigest save(WriteFile& write_file, const std::filesystem::path& path, const TensorMap& tensors,
+                const Metadata& metadata) {
   std::vector<TensorLayout> layouts;
   for (const auto& [name, tensor] : tensors) {
     check_dense(name, tensor);
     layouts.push_back({.name = name, .type = tensor.scalar_type(), .shape = tensor.sizes().vec()});
   }
-  return write_safetensors(path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
+  return write(write_file, path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
     sink(bytes_of(plain(tensors.at(layout.name))));
   });
+}
+
+}  // namespace
+
+FileDigest write_safetensors(const std::filesystem::path& path, const std::vector<TensorLayout>& tensors,
+                             const Metadata& metadata, const Fill& fill) {
+  return write(write_file_atomic, path, tensors, metadata, fill);
+}
+
+FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                            const Metadata& metadata) {
+  return save(write_file_atomic, path, tensors, metadata);
+}
+
+FileDigest save_safetensors_synced(const std::filesystem::path& path, const TensorMap& tensors,
+                                   const Metadata& metadata) {
+  return save(write_file_synced, path, tensors, metadata);
 }
 
 SafetensorsLayout layout_of_safetensors(const std::filesystem::path& path) {
