@@ -311,7 +311,7 @@ void Run::save_now(const std::optional<checkpoint::CheckpointPart>& part, const 
       comm::on_every_rank(context_.world(), [&] {
         if (part) checkpoint::write_part(folder, *part);
       });
-    } catch (const DataError&) {
+    } catch (const Error&) {
       if (context_.is_main()) checkpoint::abandon_checkpoint(folder, *part, [] { return false; });
       throw;
     }

@@ -154,6 +154,16 @@ TEST_F(SharedFolder, WhatIsMissingOrOfAnotherShapeIsRefusedOnAllRanksBeforeACopy
   }
 }
 
+TEST_F(SharedFolder, OneThatLacksAPartOfATensorIsNotRead) {
+  CheckpointPart part;
+  part.head.step = 5;
+  part.shards = shards_of(Cut::kRows, 0, 2, true);  // and nothing of the other rank
+  write_part(folder_.path(), part);
+  const fs::path saved = finish_checkpoint(folder_.path(), part, 0, [] { return false; });
+  EXPECT_THAT([&] { load_checkpoint(saved); },
+              ThrowsMessage<DataError>(HasSubstr("holds 3 of the 7 elements of 'bias'")));
+}
+
 TEST_F(SharedFolder, ARecordOfAnEarlierAttemptIsNotTakenForThisOne) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const Shards mine = shards_of(Cut::kRows, context.rank(), 2, true);
