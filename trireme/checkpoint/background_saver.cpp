@@ -219,11 +219,13 @@ void BackgroundSaver::check() {
 }
 
 void BackgroundSaver::wait_until_written() {
-  std::unique_lock lock(state_->mutex);
-  state_->wait_for(lock, [&] {
-    return state_->stage == State::Stage::kIdle || state_->stage == State::Stage::kFinishing;
-  });
-  state_->throw_error();
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  const double began_s = now_s();
+  state.wait_for(
+      lock, [&] { return state.stage == State::Stage::kIdle || state.stage == State::Stage::kFinishing; });
+  state.stalled_s += now_s() - began_s;
+  state.throw_error();
 }
 
 void BackgroundSaver::wait() {

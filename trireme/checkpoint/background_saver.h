@@ -51,7 +51,7 @@ class BackgroundSaver {
   /// Returns when this part is on disk, on writer 0 the whole checkpoint. Throws DataError as save() does.
   void wait();
 
-  /// Seconds that save() and wait_until_copied() have taken from training so far.
+  /// Seconds that save(), wait_until_copied() and wait_until_written() have taken from training so far.
   double stalled_s() const;
 
  private:

@@ -349,6 +349,8 @@ RunResult Run::finish() {
   if (!interrupted && evaluated_step_ != trainer_.steps_done()) evaluate();
   if (!interrupted) check_outcome();
   if (const Destinations due = destinations_due(Moment::kAtTheEnd); !due.empty()) save(due);
+  const double stalled_s =
+      saver_ ? saver_->stalled_s() : saving_s_;  // what follows keeps no training waiting
   wait_for_parts();
   if (saver_) {
     const telemetry::OwnWork work(context_.status(), saving());
@@ -371,7 +373,7 @@ RunResult Run::finish() {
                    .train_loss = progress_.epoch_loss.mean(),
                    .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
                    .steps_s = times_.steps_s,
-                   .checkpoint_stall_s = saver_ ? saver_->stalled_s() : saving_s_,
+                   .checkpoint_stall_s = stalled_s,
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
                    .weights_xxh3 = context_.world().all_gather_text(digest).front()};
