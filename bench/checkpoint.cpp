@@ -1,8 +1,8 @@
 // How fast are checkpoints written and read, and how long does saving one keep training waiting? A state of
 // ResNet-50 with Adam's two moments (307 MB), one thread. Prints one line of JSON per measurement:
 //   "write", "read": the same bytes in one plain file, synced: what the disk gives
-//   "save", "load": checkpoint/training_checkpoint.h, with its checksums; the load is verified
-//   "hold-up": seconds for which one save of a run kept its training waiting, in the background or not,
+//   "save", "load": as a run of one rank saves and resumes: with checksums, verified, into tensors that are
+//   there "hold-up": seconds for which one save of a run kept its training waiting, in the background or not,
 //   beside the median step; and how much longer the whole run took than without saves
 // Files are dropped from the page cache before they are read. Beside it, by bench/checkpoint.sh:
 // torch.distributed.checkpoint with the same tensors (bench/peers/checkpoint.py).
@@ -11,6 +11,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/checkpoint/shared_folder.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/comm/context.h"
 #include "trireme/model/model.h"
@@ -82,6 +84,12 @@ void bench_io(const Arguments& arguments) {
   const std::uint64_t bytes = bytes_of(state);
   const fs::path plain = arguments.folder / "plain";
   std::string content(bytes, 'x');
+  const auto context = comm::Context::join({}, {.torch_threads = 1});
+  checkpoint::Shards into;
+  for (const auto& [name, tensor] : state.model)
+    into.push_back(checkpoint::whole_shard(name, at::zeros_like(tensor)));
+  for (const auto& [name, tensor] : state.optimizer)
+    into.push_back(checkpoint::whole_shard(checkpoint::kOptimizerPrefix + name, at::zeros_like(tensor)));
   for (int pass = 0; pass < arguments.passes; ++pass) {
     measure("write", bytes, [&] { write_file_atomic(plain, content); });
     drop_from_page_cache(plain);
@@ -89,7 +97,12 @@ void bench_io(const Arguments& arguments) {
     fs::path saved;
     measure("save", bytes, [&] { saved = checkpoint::save_checkpoint(arguments.folder, state, /*keep=*/1); });
     for (const auto& file : fs::directory_iterator(saved)) drop_from_page_cache(file.path());
-    measure("load", bytes, [&] { checkpoint::load_checkpoint(saved); });
+    measure("load", bytes, [&] {
+      const std::vector<bool> sees = {true};
+      const auto found =
+          checkpoint::find_latest_checkpoint(context->world(), arguments.folder, sees, context->log());
+      checkpoint::load_shards(context->world(), found->folder, into, sees, "tensor");
+    });
   }
 }
 

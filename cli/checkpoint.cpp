@@ -4,7 +4,8 @@
 
 #include "cli/checkpoint_inspect.h"
 #include "trireme/base/error.h"
-#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/checkpoint/checkpoint_report.h"
+#include "trireme/checkpoint/consolidate.h"
 #include "trireme/checkpoint/weights_file.h"
 
 namespace trireme::cli {
@@ -12,42 +13,46 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_target(const CheckpointArguments& arguments) {
+void check_target(const fs::path& out, const CheckpointArguments& arguments) {
   std::error_code error;
-  require(!fs::is_directory(arguments.out, error), arguments.out,
-          " is a folder; name the .safetensors file to write");
-  require(arguments.force || !fs::exists(arguments.out, error), arguments.out,
+  require(!fs::is_directory(out, error), out.string(), " is a folder; name the .safetensors file to write");
+  require(arguments.force || !fs::exists(out, error), out.string(),
           " exists already; choose another name, or replace it with --force");
 }
 
-void write(const CheckpointArguments& arguments, const std::string& from,
-           const checkpoint::SafetensorsFile& file) {
-  checkpoint::save_safetensors(arguments.out, file.tensors, file.metadata);
-  std::cout << "wrote " << file.tensors.size() << (file.tensors.size() == 1 ? " tensor" : " tensors")
-            << " of " << from << " to " << arguments.out << " (" << human_bytes(fs::file_size(arguments.out))
-            << ")\n";
+void say_written(std::size_t num_tensors, const std::string& from, const std::string& to,
+                 std::uint64_t bytes) {
+  std::cout << "wrote " << num_tensors << (num_tensors == 1 ? " tensor" : " tensors") << " of " << from
+            << " to " << to << " (" << human_bytes(bytes) << ")\n";
 }
 
 void export_weights(const CheckpointArguments& arguments) {
-  check_target(arguments);
+  check_target(arguments.out, arguments);
   const CheckpointPlace place = find_checkpoints(arguments.path);
   require(!place.is_file(), "trireme checkpoint export reads a checkpoint's folder, found the file ",
           place.path.string(), "; to convert a file, use: trireme checkpoint import");
   const fs::path& newest = place.checkpoints.back();
-  const auto loaded = checkpoint::load_checkpoint(newest);
-  const RunNames names = names_in_config(loaded.config);
+  const checkpoint::CheckpointContents contents = checkpoint::inspect_checkpoint(newest);
+  const RunNames names = names_in_config(contents.config);
   // "format" is what Python's readers of model hubs look for.
-  write(arguments, newest.string(),
-        {.tensors = checkpoint::weights_of(loaded),
-         .metadata = {{"format", "pt"},
-                      {"model", names.model},
-                      {"run", names.run},
-                      {"step", std::to_string(loaded.step)}}});
+  const checkpoint::ExportOptions options{.metadata = {{"format", "pt"},
+                                                       {"model", names.model},
+                                                       {"run", names.run},
+                                                       {"step", std::to_string(contents.step)}},
+                                          .max_file_bytes = arguments.max_shard_bytes};
+  for (const fs::path& path : checkpoint::files_of_export(newest, arguments.out, options))
+    check_target(path, arguments);
+  const checkpoint::ExportedFiles written = checkpoint::export_weights(newest, arguments.out, options);
+  const std::string more =
+      written.files.size() > 1 ? text(" and ", written.files.size() - 1, " more files") : "";
+  say_written(written.num_tensors, newest.string(), written.files.front().string() + more, written.bytes);
 }
 
 void import_weights(const CheckpointArguments& arguments) {
-  check_target(arguments);
-  write(arguments, arguments.path, checkpoint::load_weights_file(arguments.path));
+  check_target(arguments.out, arguments);
+  const checkpoint::SafetensorsFile file = checkpoint::load_weights_file(arguments.path);
+  checkpoint::save_safetensors(arguments.out, file.tensors, file.metadata);
+  say_written(file.tensors.size(), arguments.path, arguments.out, fs::file_size(arguments.out));
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ void check(const CheckpointArguments& given) {
           given.out, "'", see);
   require(writes || !given.force, "trireme checkpoint ", given.action,
           " writes no file, so --force means nothing", see);
+  require(given.action == "export" || given.max_shard_bytes == 0, "trireme checkpoint ", given.action,
+          " has no --max-shard-size", see);
   require(!writes || !given.json, "trireme checkpoint ", given.action, " has no --json", see);
 }
 
@@ -36,6 +38,10 @@ Command checkpoint_command(std::function<int(const CheckpointArguments&)> run) {
         ->required();
     app.add_option("out", given->out, "File to write (export, import)")->type_name("OUT.safetensors");
     app.add_flag("--force", given->force, "Replace OUT.safetensors if it is there");
+    app.add_option("--max-shard-size", given->max_shard_bytes,
+                   "Several files of at most so much, with an index (export)")
+        ->type_name("SIZE")
+        ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
     app.add_flag("--json", given->json, "As JSON (inspect, verify)");
     return [given, run] {
       check(*given);
@@ -49,6 +55,7 @@ Command checkpoint_command(std::function<int(const CheckpointArguments&)> run) {
               "  trireme checkpoint inspect runs/quick\n"
               "  trireme checkpoint verify runs/quick/checkpoints/step-00000120\n"
               "  trireme checkpoint export runs/quick quick.safetensors\n"
+              "  trireme checkpoint export runs/large large.safetensors --max-shard-size 5GiB\n"
               "  trireme checkpoint import weights.pt weights.safetensors --force\n"
               "  (weights.pt: torch.save(dict(model.state_dict()), \"weights.pt\") in Python)\n",
           .declare = declare};

@@ -79,6 +79,7 @@ struct CheckpointArguments {
   std::string out;  ///< of export and import
   bool force = false;
   bool json = false;
+  std::uint64_t max_shard_bytes = 0;  ///< 0: one file
 };
 Command checkpoint_command(std::function<int(const CheckpointArguments&)> run);
 

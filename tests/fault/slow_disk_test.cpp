@@ -21,12 +21,13 @@ TEST_P(SlowDisk, IsWaitedForAndNamedAndTheRunEndsWell) {
   std::vector<std::string> command = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
   for (const std::string& setting :
        {"run.folder=" + folder.path().string(), std::string("checkpoint.asynchronous=") + GetParam(),
-        std::string("comm.timeout_s=3"), std::string("comm.torch_threads=1")}) {
+        std::string("checkpoint.every_steps=100"), std::string("comm.timeout_s=3"),
+        std::string("comm.torch_threads=1")}) {
     command.insert(command.end(), {"--set", setting});
   }
-  // A checkpoint is half a dozen of them.
+  // A checkpoint is half a dozen of them, one after the other.
   const ChildResult result = run(command, {{"LD_PRELOAD", bin("slow_fsync.so")},
-                                           {"TRIREME_TEST_FSYNC_S", "1"},
+                                           {"TRIREME_TEST_FSYNC_S", "2"},
                                            {"ASAN_OPTIONS", "verify_asan_link_order=0"}});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 (pid "), HasSubstr("is slow: "),

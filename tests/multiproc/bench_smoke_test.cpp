@@ -93,6 +93,18 @@ TEST(BenchSmoke, CheckpointMeasuresTheDiskAndTheHoldUp) {
   EXPECT_GT(values[5].at("stalled_s").get<double>(), 0);
 }
 
+TEST(BenchSmoke, CheckpointShardsGoFromFourRanksToOthers) {
+  const TemporaryFolder folder;
+  const auto values = [&](int num_ranks, const char* work, const char* cut) {
+    return values_of({bin("trireme"), "launch", "-n", std::to_string(num_ranks), "--no-prefix", "--",
+                      bin("bench_checkpoint_shards"), "--smoke", "--work", work, "--cut", cut, "--folder",
+                      (folder / "bench").string()});
+  };
+  EXPECT_EQ(values(4, "save", "rows").size(), 4u);
+  EXPECT_EQ(values(1, "load", "names").size(), 1u);
+  EXPECT_EQ(values(3, "load", "columns").size(), 3u);
+}
+
 TEST(BenchSmoke, PipelineStepRunsOnTwoRanks) {
   const auto values = values_of({bin("trireme"), "launch", "-n", "2", "--no-prefix", "--",
                                  bin("bench_pipeline_step"), "--smoke", "--schedule", "interleaved-1f1b"});

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/synced_file.h"
 
 namespace trireme {
 namespace fs = std::filesystem;
@@ -50,12 +51,37 @@ void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
   }
 }
 
+/// Writes `path` and syncs it; then `finish`. Where any of that fails, the file goes again. `named` is what
+/// messages call it.
+void write_or_remove(const fs::path& path, const fs::path& named,
+                     const std::function<void(const FileSink&)>& fill, const std::function<void()>& finish) {
+  try {
+    Descriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (fd.get() < 0) fail("create", path);
+    off_t written = 0, handed_over = 0;
+    fill([&](std::span<const std::byte> bytes) {
+      write_all(fd.get(), bytes, named);
+      written += static_cast<off_t>(bytes.size());
+      if (written - handed_over < kHandOver) return;
+      // The disk begins at once, so that less is left for the sync at the end; a hint, which may fail.
+      ::sync_file_range(fd.get(), handed_over, written - handed_over, SYNC_FILE_RANGE_WRITE);
+      handed_over = written;
+    });
+    if (::fsync(fd.get()) != 0) fail("sync", named);
+    if (!fd.close()) fail("close", named);
+    finish();
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+}
+
+}  // namespace
+
 void sync_folder(const fs::path& folder) {
   const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail("sync the folder", folder);
 }
-
-}  // namespace
 
 std::string read_file(const fs::path& path) {
   const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -77,27 +103,15 @@ std::string read_file(const fs::path& path) {
   return content;
 }
 
+void write_file_synced(const fs::path& path, const std::function<void(const FileSink&)>& fill) {
+  write_or_remove(path, path, fill, [] {});
+}
+
 void write_file_atomic(const fs::path& path, const std::function<void(const FileSink&)>& fill) {
   const fs::path temporary = path.string() + ".part" + std::to_string(::getpid());
-  try {
-    Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (fd.get() < 0) fail("create", temporary);
-    off_t written = 0, handed_over = 0;
-    fill([&](std::span<const std::byte> bytes) {
-      write_all(fd.get(), bytes, path);
-      written += static_cast<off_t>(bytes.size());
-      if (written - handed_over < kHandOver) return;
-      // The disk begins at once, so that less is left for the sync at the end; a hint, which may fail.
-      ::sync_file_range(fd.get(), handed_over, written - handed_over, SYNC_FILE_RANGE_WRITE);
-      handed_over = written;
-    });
-    if (::fsync(fd.get()) != 0) fail("sync", path);
-    if (!fd.close()) fail("close", path);
+  write_or_remove(temporary, path, fill, [&] {
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename to", path);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  });
   sync_folder(path.has_parent_path() ? path.parent_path() : fs::path("."));
 }
 

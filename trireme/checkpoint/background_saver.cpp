@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -20,6 +21,11 @@ namespace {
 constexpr double kLongestWrite_s = 1800;
 /// Woken by notify; a wake-up that the C library lost would cost so much, not the run.
 constexpr double kIdleWait_s = 60;
+/// How long a run that ends waits for parts of others: they see its end, too, and finish what they have
+/// begun.
+constexpr double kLastParts_s = 5;
+/// Between two looks for the parts of others.
+constexpr double kLook_s = 0.005;
 
 bool lies_flat_in_memory(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
@@ -28,29 +34,30 @@ bool lies_flat_in_memory(const at::Tensor& tensor) {
 /// Copies into memory that lasts from save to save: fresh pages would cost more than the copy itself.
 class Copier {
  public:
-  TensorMap copy(const TensorMap& tensors) {
-    TensorMap copies;
-    for (const auto& [name, tensor] : tensors) copies.emplace(name, copy(name, tensor));
-    return copies;
+  Shards copy(Shards shards) {
+    for (Shard& shard : shards) shard.tensor = copy({shard.name, shard.offsets}, shard.tensor);
+    return shards;
   }
 
  private:
-  at::Tensor copy(const std::string& name, const at::Tensor& tensor) {
+  using Key = std::pair<std::string, std::vector<std::int64_t>>;
+
+  at::Tensor copy(const Key& key, const at::Tensor& tensor) {
     if (!lies_flat_in_memory(tensor)) return tensor.detach().cpu().clone();
-    at::Tensor& kept = kept_[name];
+    at::Tensor& kept = kept_[key];
     if (!kept.defined() || kept.sizes() != tensor.sizes() || kept.scalar_type() != tensor.scalar_type())
       kept = at::empty_like(tensor.detach());
     std::memcpy(kept.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
     return kept;
   }
 
-  TensorMap kept_;
+  std::map<Key, at::Tensor> kept_;
 };
 
 /// Replaces what another thread cannot copy by itself, because it has to be ordered behind work on a device.
-void fetch_from_devices(TensorMap& tensors) {
-  for (auto& [name, tensor] : tensors) {
-    if (!tensor.device().is_cpu()) tensor = tensor.detach().cpu();
+void fetch_from_devices(Shards& shards) {
+  for (Shard& shard : shards) {
+    if (!shard.tensor.device().is_cpu()) shard.tensor = shard.tensor.detach().cpu();
   }
 }
 
@@ -58,10 +65,10 @@ void fetch_from_devices(TensorMap& tensors) {
 
 struct BackgroundSaver::State {
   struct Job {
-    TrainingCheckpoint checkpoint;
+    CheckpointPart part;
     std::vector<Destination> destinations;
   };
-  enum class Stage { kIdle, kCopying, kWriting };
+  enum class Stage { kIdle, kCopying, kWriting, kFinishing };
 
   explicit State(telemetry::Trace* of_run) : trace(of_run) {}
 
@@ -83,34 +90,71 @@ struct BackgroundSaver::State {
                          [&] { return stopping || job.has_value(); });
       if (!job && stopping) return;
       if (!job) continue;
-      const Job mine = *std::exchange(job, std::nullopt);
+      Job mine = *std::exchange(job, std::nullopt);
       lock.unlock();
-      const std::exception_ptr failed = run(mine);
+      run(std::move(mine));
       lock.lock();
-      if (failed) error = failed;
       set(Stage::kIdle);
     }
   }
 
-  std::exception_ptr run(const Job& mine) {
+  void run(Job mine) {
+    const bool written = write(mine);
+    if (mine.part.number != 0) return;
+    move_on_to(Stage::kFinishing);
+    finish(mine, written);
+  }
+
+  /// False when it fails; the finisher is told for every destination.
+  bool write(Job& mine) {
+    auto next = mine.destinations.begin();
     try {
-      const TrainingCheckpoint copy = copy_of(mine.checkpoint);
-      const telemetry::TraceScope span(spans, "checkpoint", "write", {"step", copy.step});
-      for (const auto& [folder, keep] : mine.destinations) save_checkpoint(folder, copy, keep);
-      return nullptr;
-    } catch (...) {
-      return std::current_exception();
+      copy(mine.part);
+      const telemetry::TraceScope span(spans, "checkpoint", "write", {"step", mine.part.head.step});
+      for (; next != mine.destinations.end(); ++next) write_part(next->folder, mine.part);
+      return true;
+    } catch (const std::exception& failure) {
+      keep_error();
+      for (; next != mine.destinations.end(); ++next) refuse_part(next->folder, mine.part, failure.what());
+      return false;
     }
   }
 
-  TrainingCheckpoint copy_of(const TrainingCheckpoint& original) {
-    const telemetry::TraceScope span(spans, "checkpoint", "copy", {"step", original.step});
-    TrainingCheckpoint copy = original;
-    copy.model = model_copier.copy(copy.model);
-    copy.optimizer = optimizer_copier.copy(copy.optimizer);
+  void copy(CheckpointPart& part) {
+    const telemetry::TraceScope span(spans, "checkpoint", "copy", {"step", part.head.step});
+    part.shards = copier.copy(std::move(part.shards));
+    move_on_to(Stage::kWriting);
+  }
+
+  void finish(const Job& mine, bool written) {
+    const Deadline slowest = Deadline::after_s(kLongestWrite_s);
+    std::optional<Deadline> last;
+    const auto wait = [&] {
+      std::unique_lock lock(mutex);
+      if (stopping && !last) last = Deadline::after_s(kLastParts_s);
+      if (slowest.expired() || (last && last->expired())) return false;
+      changed.wait_until(lock, Deadline::after_s(kLook_s).at(), [&] { return stopping && !last; });
+      return true;
+    };
+    for (const auto& [folder, keep] : mine.destinations) {
+      try {
+        written ? static_cast<void>(finish_checkpoint(folder, mine.part, keep, wait))
+                : abandon_checkpoint(folder, mine.part, wait);
+      } catch (...) {
+        keep_error();
+      }
+    }
+  }
+
+  /// The first one is told.
+  void keep_error() {
     const std::lock_guard lock(mutex);
-    set(Stage::kWriting);
-    return copy;
+    if (!error) error = std::current_exception();
+  }
+
+  void move_on_to(Stage next) {
+    const std::lock_guard lock(mutex);
+    set(next);
   }
 
   /// Under the mutex.
@@ -139,8 +183,8 @@ struct BackgroundSaver::State {
   Stage stage = Stage::kIdle;
   std::exception_ptr error;
   bool stopping = false;
-  double stalled_s = 0;                   // of the training thread
-  Copier model_copier, optimizer_copier;  // of the saving thread
+  double stalled_s = 0;  // of the training thread
+  Copier copier;         // of the saving thread
   std::thread thread;
 };
 
@@ -148,15 +192,14 @@ BackgroundSaver::BackgroundSaver(telemetry::Trace* trace) : state_(std::make_uni
 
 BackgroundSaver::~BackgroundSaver() = default;
 
-void BackgroundSaver::save(TrainingCheckpoint checkpoint, std::vector<Destination> destinations) {
+void BackgroundSaver::save(CheckpointPart part, std::vector<Destination> destinations) {
   const double began_s = now_s();
   wait();
-  fetch_from_devices(checkpoint.model);
-  fetch_from_devices(checkpoint.optimizer);
+  fetch_from_devices(part.shards);
   State& state = *state_;
   if (!state.thread.joinable()) state.thread = std::thread([&state] { state.work(); });
   const std::lock_guard lock(state.mutex);
-  state.job = {.checkpoint = std::move(checkpoint), .destinations = std::move(destinations)};
+  state.job = {.part = std::move(part), .destinations = std::move(destinations)};
   state.set(State::Stage::kCopying);
   state.stalled_s += now_s() - began_s;
 }
@@ -173,6 +216,16 @@ void BackgroundSaver::wait_until_copied() {
 void BackgroundSaver::check() {
   const std::lock_guard lock(state_->mutex);
   state_->throw_error();
+}
+
+void BackgroundSaver::wait_until_written() {
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  const double began_s = now_s();
+  state.wait_for(
+      lock, [&] { return state.stage == State::Stage::kIdle || state.stage == State::Stage::kFinishing; });
+  state.stalled_s += now_s() - began_s;
+  state.throw_error();
 }
 
 void BackgroundSaver::wait() {

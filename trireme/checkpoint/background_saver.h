@@ -6,14 +6,18 @@
 // cover. The copy's memory, as much as the tensors, is kept for the next save. Idea: CheckFreq (Mohan et al.,
 // FAST 2021, section 4.1), where the snapshot runs beside the computation that does not touch the weights.
 //
+// Each rank that writes a part of a checkpoint has a saver; the one of writer 0 also waits for the parts of
+// the others and makes the checkpoint whole. Who waits for that calls wait_until_written() on every rank
+// first, and has the ranks meet: a rank that has died is found there, and all parts have come then.
+//
 // A write that fails leaves the folder's older checkpoints as they are, and its error is thrown by the next
-// call of check(), save() or wait(). One writer per folder. For one training thread.
+// call of check(), save() or a wait. For one training thread.
 
 #include <filesystem>
 #include <memory>
 #include <vector>
 
-#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/telemetry/trace.h"
 
 namespace trireme::checkpoint {
@@ -28,23 +32,26 @@ class BackgroundSaver {
 
   /// `trace`, where there is one, gets the spans of the saving thread, and outlives the saver.
   explicit BackgroundSaver(telemetry::Trace* trace = nullptr);
-  /// Waits for the write in hand; an error in it that nobody has asked for is lost.
+  /// Waits for the write in hand, and some seconds for parts of others; an error in it that nobody has asked
+  /// for is lost.
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;
 
   /// Begins to save; waits first for the save before to be on disk. Tensors on a device are copied before it
   /// returns. Throws DataError when the save before has failed, or takes longer than half an hour.
-  void save(TrainingCheckpoint checkpoint, std::vector<Destination> destinations);
+  void save(CheckpointPart part, std::vector<Destination> destinations);
 
   /// Returns when the tensors handed over may change. Cheap when there is nothing to wait for.
   void wait_until_copied();
   /// Throws the DataError of a save that has failed since the last call; waits for nothing.
   void check();
-  /// Returns when everything is on disk. Throws DataError as save() does.
+  /// Returns when this part is on disk. Throws DataError as save() does.
+  void wait_until_written();
+  /// Returns when this part is on disk, on writer 0 the whole checkpoint. Throws DataError as save() does.
   void wait();
 
-  /// Seconds that save() and wait_until_copied() have taken from training so far.
+  /// Seconds that save(), wait_until_copied() and wait_until_written() have taken from training so far.
   double stalled_s() const;
 
  private:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -16,9 +18,17 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "trireme training checkpoint";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
+/// One file of each kind, under the names that one writer's files have today.
+constexpr int kOldestVersion = 1;
 constexpr std::array<std::string_view, 7> kKeys = {"format", "version", "step", "epoch",
                                                    "batch",  "files",   "xxh3"};
+
+constexpr std::string_view kExtension = ".safetensors";
+constexpr std::string_view kOf = "-of-";
+constexpr std::size_t kDigits = 5;
+
+const char* stem_of(FileKind kind) { return kind == FileKind::kModel ? "model" : "optimizer"; }
 
 /// Over the text without the checksum itself.
 std::string xxh3_of_json(Json manifest) {
@@ -30,10 +40,20 @@ std::string xxh3_of_json(Json manifest) {
 
 /// Two files of a checkpoint under its name are no accident; one alone is in many a folder of others.
 bool looks_like_ours(const fs::path& folder) {
-  std::error_code ignored;
-  const std::array<const char*, 4> names = {kModelFile, kOptimizerFile, kConfigFile, kManifestFile};
-  return std::count_if(names.begin(), names.end(),
-                       [&](const char* name) { return fs::exists(folder / name, ignored); }) >= 2;
+  std::error_code error;
+  int found = 0;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name == kManifestFile || kind_of(name)) ++found;
+  }
+  return found >= 2;
+}
+
+/// The writers that the files of a kind are of, by the name of one of them.
+int num_parts_of(const std::string& name) {
+  const auto of = name.find(kOf);
+  return of == std::string::npos ? 1 : std::stoi(name.substr(of + kOf.size(), kDigits));
 }
 
 /// `what` stands where a manifest of ours should.
@@ -49,9 +69,11 @@ bool names_our_format(const Json& manifest) {
 
 /// A newer version may compute its checksum over something else: it cannot prove damage.
 void check_format(const Json& manifest) {
-  if (manifest["version"] != kVersion) {
-    throw DataError(text("it is of version ", manifest["version"].dump(), ", this program reads version ",
-                         kVersion, "; use the program that wrote it, or move its folder away"));
+  const Json& version = manifest["version"];
+  if (!version.is_number_integer() || version < kOldestVersion || version > kVersion) {
+    throw DataError(text("it is of version ", version.dump(), ", this program reads versions ",
+                         kOldestVersion, " to ", kVersion,
+                         "; use the program that wrote it, or move its folder away"));
   }
   if (!manifest.contains("xxh3")) {
     throw DataError(
@@ -75,6 +97,23 @@ FileRecord parse_record(const std::string& name, const Json& json) {
           .xxh3 = json.at("xxh3").get<std::string>()};
 }
 
+/// A file of each kind from each writer, and the configuration.
+void check_complete(const std::vector<FileRecord>& files) {
+  const auto require_file = [&](const std::string& needed) {
+    if (std::none_of(files.begin(), files.end(),
+                     [&](const FileRecord& record) { return record.name == needed; }))
+      throw DataError(text("it does not list ", needed));
+  };
+  int num_parts = 1;
+  for (const FileRecord& record : files) num_parts = std::max(num_parts, num_parts_of(record.name));
+  if (num_parts > 1 && num_parts > std::ssize(files))
+    throw DataError(text("it does not list the files of ", num_parts, " writers"));
+  for (const FileKind kind : {FileKind::kModel, FileKind::kOptimizer}) {
+    for (int number = 0; number < num_parts; ++number) require_file(name_of_file(kind, number, num_parts));
+  }
+  require_file(kConfigFile);
+}
+
 Manifest parse_manifest(const Json& json) {
   check_format(json);
   Manifest manifest{.step = json.at("step").get<std::int64_t>(),
@@ -83,15 +122,39 @@ Manifest parse_manifest(const Json& json) {
                     .files = {}};
   for (const auto& [name, record] : json.at("files").items())
     manifest.files.push_back(parse_record(name, record));
-  for (const char* needed : {kModelFile, kOptimizerFile, kConfigFile}) {
-    if (std::none_of(manifest.files.begin(), manifest.files.end(),
-                     [&](const FileRecord& record) { return record.name == needed; }))
-      throw DataError(text("it does not list ", needed));
-  }
+  check_complete(manifest.files);
   return manifest;
 }
 
 }  // namespace
+
+std::string name_of_file(FileKind kind, int number, int num_parts) {
+  if (kind == FileKind::kConfig) return kConfigFile;
+  std::array<char, 32> part{};
+  if (num_parts > 1) std::snprintf(part.data(), part.size(), "-%05d-of-%05d", number + 1, num_parts);
+  return text(stem_of(kind), part.data(), kExtension);
+}
+
+std::optional<FileKind> kind_of(const std::string& name) {
+  if (name == kConfigFile) return FileKind::kConfig;
+  const auto digits = [&](std::size_t begin) {
+    return begin + kDigits <= name.size() &&
+           std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin),
+                       name.begin() + static_cast<std::ptrdiff_t>(begin + kDigits),
+                       [](unsigned char c) { return std::isdigit(c) != 0; });
+  };
+  for (const FileKind kind : {FileKind::kModel, FileKind::kOptimizer}) {
+    const std::string stem = stem_of(kind);
+    if (name == stem + std::string(kExtension)) return kind;
+    const std::size_t first = stem.size() + 1, second = first + kDigits + kOf.size();
+    if (name.size() == second + kDigits + kExtension.size() && name.starts_with(stem + "-") &&
+        digits(first) && name.substr(first + kDigits, kOf.size()) == kOf && digits(second) &&
+        name.ends_with(kExtension)) {
+      return kind;
+    }
+  }
+  return std::nullopt;
+}
 
 FileRecord record_of(const fs::path& folder, const std::string& name) {
   std::error_code error;

@@ -10,12 +10,15 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/synced_file.h"
 #include "trireme/checkpoint/internal/dtype.h"
 #include "trireme/checkpoint/internal/safetensors_header.h"
+#include "trireme/checkpoint/internal/synced_safetensors.h"
 #include "trireme/checkpoint/internal/xxh3.h"
 
 namespace trireme::checkpoint {
@@ -27,11 +30,20 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-/// What is written: dense, row-major, on the CPU; the tensor itself where it is that already.
-at::Tensor plain(const std::string& name, const at::Tensor& tensor) {
+void check_dense(const std::string& name, const at::Tensor& tensor) {
   require(tensor.defined(), "tensor '", name, "' to be saved is undefined");
   require(tensor.layout() == at::kStrided, "tensor '", name, "' cannot be saved: it is not dense");
+}
+
+/// What is written: row-major, on the CPU; the tensor itself where it is that already.
+at::Tensor plain(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+}
+
+std::uint64_t bytes_of(const TensorLayout& tensor) {
+  std::uint64_t bytes = c10::elementSize(tensor.type);
+  for (const std::int64_t size : tensor.shape) bytes *= static_cast<std::uint64_t>(size);
+  return bytes;
 }
 
 /// Writing and hashing pass over memory in pieces that stay in the cache from one to the other.
@@ -56,6 +68,7 @@ class Reader {
   Reader& operator=(const Reader&) = delete;
 
   std::uint64_t size() const { return size_; }
+  std::uint64_t position() const { return position_; }
 
   /// The next `count` bytes.
   void read(void* target, std::size_t count) {
@@ -119,38 +132,77 @@ void check_bools(const at::Tensor& tensor, const std::string& name, const std::s
 
 }  // namespace
 
-FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
-                            const std::map<std::string, std::string>& metadata) {
+namespace {
+
+using Metadata = std::map<std::string, std::string>;
+using Fill = std::function<void(const TensorLayout&, const FileSink&)>;
+using WriteFile = void(const std::filesystem::path&, const std::function<void(const FileSink&)>&);
+
+FileDigest write(WriteFile& write_file, const std::filesystem::path& path,
+                 const std::vector<TensorLayout>& tensors, const Metadata& metadata, const Fill& fill) {
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
-  std::vector<at::Tensor> values;
   std::uint64_t end = 0;
-  for (const auto& [name, tensor] : tensors) {
-    require(name != "__metadata__", "no tensor can be called __metadata__ in a safetensors file");
-    values.push_back(plain(name, tensor));
-    const std::uint64_t begin = end;
-    end += values.back().nbytes();
-    header.entries.push_back({.name = name,
-                              .type = tensor.scalar_type(),
-                              .shape = tensor.sizes().vec(),
-                              .begin = begin,
-                              .end = end});
+  for (const TensorLayout& tensor : tensors) {
+    require(tensor.name != "__metadata__", "no tensor can be called __metadata__ in a safetensors file");
+    const std::uint64_t begin = std::exchange(end, end + bytes_of(tensor));
+    header.entries.push_back(
+        {.name = tensor.name, .type = tensor.type, .shape = tensor.shape, .begin = begin, .end = end});
   }
   const std::string json = header_json(header);
   const std::uint64_t length = json.size();
   Xxh3 hash;
-  write_file_atomic(path, [&](const FileSink& sink) {
-    const auto put = [&](std::span<const std::byte> bytes) {
+  std::uint64_t written = 0;
+  write_file(path, [&](const FileSink& sink) {
+    const FileSink put = [&](std::span<const std::byte> bytes) {
       for (std::size_t begin = 0; begin < bytes.size(); begin += kPiece) {
         const auto piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
         hash.add(piece);
         sink(piece);
       }
+      written += bytes.size();
     };
     put(std::as_bytes(std::span(&length, 1)));
     put(std::as_bytes(std::span(json)));
-    for (const at::Tensor& value : values) put(bytes_of(value));
+    for (const TensorLayout& tensor : tensors) fill(tensor, put);
+    require(written == sizeof length + json.size() + end, path.string(), " was to get ", end,
+            " bytes of tensors, and got ", written - sizeof length - json.size());
   });
-  return {.bytes = sizeof length + json.size() + end, .xxh3 = hash.hex()};
+  return {.bytes = written, .xxh3 = hash.hex()};
+}
+
+FileDigest save(WriteFile& write_file, const std::filesystem::path& path, const TensorMap& tensors,
+                const Metadata& metadata) {
+  std::vector<TensorLayout> layouts;
+  for (const auto& [name, tensor] : tensors) {
+    check_dense(name, tensor);
+    layouts.push_back({.name = name, .type = tensor.scalar_type(), .shape = tensor.sizes().vec()});
+  }
+  return write(write_file, path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
+    sink(bytes_of(plain(tensors.at(layout.name))));
+  });
+}
+
+}  // namespace
+
+FileDigest write_safetensors(const std::filesystem::path& path, const std::vector<TensorLayout>& tensors,
+                             const Metadata& metadata, const Fill& fill) {
+  return write(write_file_atomic, path, tensors, metadata, fill);
+}
+
+FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                            const Metadata& metadata) {
+  return save(write_file_atomic, path, tensors, metadata);
+}
+
+FileDigest save_safetensors_synced(const std::filesystem::path& path, const TensorMap& tensors,
+                                   const Metadata& metadata) {
+  return save(write_file_synced, path, tensors, metadata);
+}
+
+SafetensorsLayout layout_of_safetensors(const std::filesystem::path& path) {
+  Reader reader(path);
+  SafetensorsHeader header = read_header(reader, path.string());
+  return {.header = std::move(header), .data_begin = reader.position()};
 }
 
 SafetensorsContents inspect_safetensors(const std::filesystem::path& path) {

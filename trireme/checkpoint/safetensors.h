@@ -8,9 +8,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "trireme/base/files.h"
 
 namespace trireme::checkpoint {
 
@@ -32,6 +35,17 @@ struct SafetensorsFile {
 /// the file cannot be written; the old file stays then. Returns the digest of what was written.
 FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                             const std::map<std::string, std::string>& metadata = {});
+
+struct TensorLayout {
+  std::string name;
+  at::ScalarType type = at::kFloat;
+  std::vector<std::int64_t> shape;
+};
+
+/// The same for tensors that are never all in memory: `fill` gives the bytes of each in turn, row-major.
+FileDigest write_safetensors(const std::filesystem::path& path, const std::vector<TensorLayout>& tensors,
+                             const std::map<std::string, std::string>& metadata,
+                             const std::function<void(const TensorLayout&, const FileSink&)>& fill);
 
 /// Throws DataError that says what is wrong: not such a file, truncated, offsets out of range or overlapping,
 /// unknown dtype, header longer than the file.

@@ -54,13 +54,17 @@ std::string xxh3_of_file(const std::filesystem::path& path) {
   return hash.hex();
 }
 
+void TensorMapXxh3::begin(const TensorLayout& tensor) {
+  hash_.add(tensor.name);
+  hash_.add(dtype_name(tensor.type));
+  hash_.add(static_cast<std::uint64_t>(tensor.shape.size()));
+  for (const std::int64_t dim : tensor.shape) hash_.add(static_cast<std::uint64_t>(dim));
+}
+
 std::string xxh3_of(const TensorMap& tensors) {
-  Xxh3 hash;
+  TensorMapXxh3 hash;
   for (const auto& [name, tensor] : tensors) {
-    hash.add(name);
-    hash.add(dtype_name(tensor.scalar_type()));
-    hash.add(static_cast<std::uint64_t>(tensor.dim()));
-    for (const std::int64_t dim : tensor.sizes()) hash.add(static_cast<std::uint64_t>(dim));
+    hash.begin({.name = name, .type = tensor.scalar_type(), .shape = tensor.sizes().vec()});
     const at::Tensor values = tensor.detach().cpu().contiguous();
     hash.add({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   }

@@ -1,7 +1,8 @@
 #include "trireme/train/recovery.h"
 
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
+
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/train/internal/config_keys.h"
@@ -17,9 +18,8 @@ std::string updates_in_words(const RunConfig& config) {
               updates_under_way(config) ? "while micro-batches are under way" : "at the end of a step");
 }
 
-constexpr const char* kProgress = "run/progress";
-constexpr std::string_view kOptimizer = "optimizer/";
-std::string of_optimizer(const std::string& name) { return std::string(kOptimizer) + name; }
+std::string of_optimizer(const std::string& name) { return checkpoint::kOptimizerPrefix + name; }
+const std::string kProgress = of_optimizer("run/progress");
 
 at::Tensor pack(const Progress& progress) {
   const EpochLoss& loss = progress.epoch_loss;
@@ -31,13 +31,6 @@ Progress unpack(const at::Tensor& packed) {
   const auto* values = packed.data_ptr<double>();
   return {.epoch_loss = {.epoch = static_cast<std::int64_t>(values[0]), .count = values[1], .sum = values[2]},
           .best_score = values[3]};
-}
-
-/// What a checkpoint holds of whole_state().
-checkpoint::TensorMap state_in(const checkpoint::TrainingCheckpoint& checkpoint) {
-  checkpoint::TensorMap state = checkpoint.model;
-  for (const auto& [name, tensor] : checkpoint.optimizer) state.emplace(of_optimizer(name), tensor);
-  return state;
 }
 
 }  // namespace
@@ -63,46 +56,48 @@ DataError no_checkpoint_in(const std::filesystem::path& folder) {
                         " to resume from; start the run without --resume, with checkpoint.every_steps set"));
 }
 
-checkpoint::TensorMap whole_state(Trainer& trainer) {
-  checkpoint::TensorMap state = trainer.model_state();
-  for (const auto& [name, tensor] : trainer.state()) state.emplace(of_optimizer(name), tensor);
+checkpoint::Shards model_shards(Trainer& trainer) {
+  checkpoint::Shards shards = checkpoint::whole_shards(trainer.model_state());
+  std::set<std::string> buffers;
+  for (const auto& [name, buffer] : trainer.buffers()) buffers.insert(name);
+  for (checkpoint::Shard& shard : shards) {
+    if (buffers.contains(shard.name)) shard.replicas = checkpoint::Replicas::kFirstCounts;
+  }
+  return shards;
+}
+
+checkpoint::Shards whole_state(Trainer& trainer) {
+  checkpoint::Shards state = model_shards(trainer);
+  for (const auto& [name, tensor] : trainer.state())
+    state.push_back(checkpoint::whole_shard(of_optimizer(name), tensor));
+  return state;
+}
+
+checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
+  checkpoint::Shards state = whole_state(trainer);
+  state.push_back(checkpoint::whole_shard(kProgress, pack(progress)));
   return state;
 }
 
 void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
-  const RunConfig& config = run.trainer.plan().config();
-  at::Tensor step = at::zeros({1}, at::kLong);
-  at::Tensor packed = pack(run.progress);
-  checkpoint::TensorMap found;
-  on_main(context, [&] {
-    if (take_up == TakeUp::kNothing) return;
-    const auto folder = RunFolder{config.run_folder()}.checkpoints();
-    const telemetry::OwnWork work(context.status(), "loading a checkpoint from " + folder.string());
-    const auto checkpoint = checkpoint::load_latest_checkpoint(folder, context.log());
-    if (!checkpoint) {
-      if (take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
-      return;
-    }
-    check_same_run(config, parse_run_config(checkpoint->config, "the checkpoint's configuration"),
-                   checkpoint->step);
-    found = state_in(*checkpoint);
-    const auto record = found.find(of_optimizer(kProgress));
-    if (record == found.end()) throw DataError(text("the checkpoint has no record '", kProgress, "'"));
-    packed = record->second;
-    step.fill_(checkpoint->step);
-  });
   comm::Group& world = context.world();
-  world.broadcast(step, 0);
-  if (step.item<std::int64_t>() == 0) return;
-  world.broadcast(packed, 0);
-  run.exchange.scatter(found, whole_state(run.trainer), "tensor");
-  run.progress = unpack(packed);
-  run.trainer.seek(step.item<std::int64_t>());
-}
-
-checkpoint::TensorMap gather_model(Trainer& trainer, StateExchange& exchange) {
-  return exchange.gather(trainer.model_state(),
-                         [](const std::string& name) { return !name.starts_with(kOptimizer); });
+  const auto own_answer = std::to_string(static_cast<int>(take_up));
+  take_up = static_cast<TakeUp>(std::stoi(world.all_gather_text(own_answer).front()));
+  if (take_up == TakeUp::kNothing) return;
+  const RunConfig& config = run.trainer.plan().config();
+  const auto folder = RunFolder{config.run_folder()}.checkpoints();
+  const telemetry::OwnWork work(context.status(), "loading a checkpoint from " + folder.string());
+  const auto found = checkpoint::find_latest_checkpoint(world, folder, run.sees, context.log());
+  if (!found && take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
+  if (!found) return;
+  on_main(context, [&] {
+    check_same_run(config, parse_run_config(found->head.config, "the checkpoint's configuration"),
+                   found->head.step);
+  });
+  const checkpoint::Shards state = state_to_save(run.trainer, run.progress);
+  checkpoint::load_shards(world, found->folder, state, run.sees, "tensor");
+  run.progress = unpack(state.back().tensor);
+  run.trainer.seek(found->head.step);
 }
 
 void check_finite(Trainer& trainer, comm::Context& context) {
@@ -116,22 +111,17 @@ void check_finite(Trainer& trainer, comm::Context& context) {
   }
 }
 
-checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, StateExchange& exchange,
-                                           const Progress& progress, const RunConfig& config) {
+std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
+                                                      const Progress& progress, const RunConfig& config) {
   const std::int64_t step = trainer.steps_done(), per_epoch = trainer.steps_per_epoch();
-  checkpoint::TensorMap mine = whole_state(trainer);
-  for (const auto& [name, buffer] : trainer.buffers()) mine.at(name) = buffer.detach().clone();
-  checkpoint::TrainingCheckpoint snapshot{.step = step,
-                                          .epoch = static_cast<std::uint64_t>(step / per_epoch),
-                                          .batch = step % per_epoch,
-                                          .config = describe(config)};
-  for (auto& [name, tensor] : exchange.gather(mine)) {
-    const bool is_model = !name.starts_with(kOptimizer);
-    (is_model ? snapshot.model : snapshot.optimizer)
-        .emplace(is_model ? name : name.substr(kOptimizer.size()), tensor);
+  checkpoint::Shards mine = state_to_save(trainer, progress);
+  for (checkpoint::Shard& shard : mine) {
+    if (shard.replicas == checkpoint::Replicas::kFirstCounts) shard.tensor = shard.tensor.clone();
   }
-  snapshot.optimizer.emplace(kProgress, pack(progress));
-  return snapshot;
+  return shares.next_part(mine, {.step = step,
+                                 .epoch = static_cast<std::uint64_t>(step / per_epoch),
+                                 .batch = step % per_epoch,
+                                 .config = describe(config)});
 }
 
 }  // namespace trireme::train

@@ -1,19 +1,21 @@
 #pragma once
 // What a run needs to go on after an interruption, with the same bits as if nothing had happened: parameters,
 // buffers, optimizer state, the number of steps done (which is also the place in the epoch, and the key of
-// all random numbers) and the loss of the epoch so far. A generator of a user's own is not among it. Rank 0
-// alone reads and writes files; what it reads is broadcast, so the other ranks need no common file system.
+// all random numbers) and the loss of the epoch so far. A generator of a user's own is not among it. Each
+// rank names its shards of it; who reads and writes what is checkpoint/shared_folder.h.
 
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/shared_folder.h"
 #include "trireme/comm/context.h"
 #include "trireme/train/epoch_loss.h"
 #include "trireme/train/run_config.h"
-#include "trireme/train/state_exchange.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -30,11 +32,11 @@ enum class TakeUp {
   kMustBeThere,  ///< none is an error that says where it was looked for
 };
 
-/// What a checkpoint is restored into; `exchange` is for whole_state().
+/// What a checkpoint is restored into; `sees`: the ranks that see the run's folder.
 struct Resumable {
   Trainer& trainer;
   Progress& progress;
-  StateExchange& exchange;
+  const std::vector<bool>& sees;
 };
 
 /// What to throw where a run cannot be resumed.
@@ -49,22 +51,25 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up);
 /// at `step`, has to keep (ConfigKeyInfo::on_resume). Opens no file.
 void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step);
 
-/// Everything of this rank that changes while a run goes on, by name: parameters and buffers under the names
-/// of the model, Trainer::state() under "optimizer/". Shared with the trainer, not copied.
-checkpoint::TensorMap whole_state(Trainer& trainer);
+/// Parameters and buffers of this rank. Of buffers, which each replica changes for itself, the first one's
+/// count. Shared with the trainer, not copied.
+checkpoint::Shards model_shards(Trainer& trainer);
 
-/// Parameters and buffers of all ranks, on rank 0; those of its own are shared. Collective.
-checkpoint::TensorMap gather_model(Trainer& trainer, StateExchange& exchange);
+/// Everything of this rank that changes while a run goes on: model_shards(), and Trainer::state() under
+/// "optimizer/". Shared with the trainer, not copied.
+checkpoint::Shards whole_state(Trainer& trainer);
+
+/// whole_state() and the run's progress: what is saved.
+checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress);
 
 /// Throws DivergedError, on every rank, when weights or optimizer state of any rank are not finite.
 /// Collective.
 void check_finite(Trainer& trainer, comm::Context& context);
 
-/// The state behind the last step, as it is saved, on rank 0; `exchange` is for whole_state(). What rank 0
-/// itself holds is shared with the trainer and stays as it is until its next update
-/// (Trainer::before_changes); buffers, which the next forward changes, and what comes from other ranks are
-/// copies. Collective.
-checkpoint::TrainingCheckpoint snapshot_of(Trainer& trainer, StateExchange& exchange,
-                                           const Progress& progress, const RunConfig& config);
+/// What this rank writes of the state behind the last step; `shares` is for state_to_save(). What it holds
+/// itself is shared with the trainer and stays as it is until its next update (Trainer::before_changes);
+/// buffers, which the next forward changes, and what comes from other ranks are copies. Collective.
+std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
+                                                      const Progress& progress, const RunConfig& config);
 
 }  // namespace trireme::train

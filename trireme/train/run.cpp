@@ -3,9 +3,11 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <deque>
 #include <memory>
+#include <thread>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -13,7 +15,10 @@
 #include "trireme/base/host.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/background_saver.h"
-#include "trireme/checkpoint/safetensors.h"
+#include "trireme/checkpoint/consolidate.h"
+#include "trireme/checkpoint/shared_folder.h"
+#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/comm/on_every_rank.h"
 #include "trireme/comm/text_difference.h"
 #include "trireme/data/dataset.h"
 #include "trireme/telemetry/run_summary.h"
@@ -28,6 +33,9 @@
 
 namespace trireme::train {
 namespace {
+
+/// For which file systems that hosts share may not show what another host has written.
+constexpr double kLongestCaching_s = 120;
 
 using Destination = checkpoint::BackgroundSaver::Destination;
 using Destinations = std::vector<Destination>;
@@ -45,12 +53,14 @@ class Run {
         held_out_(data.held_out),
         data_name_(data.name),
         trainer_(layout, context, data, plan.model, plan.objective),
-        state_exchange_(context.world(), whole_state(trainer_)) {
-    resume({trainer_, progress_, state_exchange_}, context, what_to_take_up(lock));
+        sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())),
+        shares_(context.world(), state_to_save(trainer_, progress_), sees_folder_) {
+    resume({trainer_, progress_, sees_folder_}, context, what_to_take_up(lock));
     saved_step_ = trainer_.steps_done();
     find_earlier_end();
     if (earlier_end_) return;
     on_main(context, [&] { open_folder(*lock); });
+    if (config_.checkpoint.asynchronous) save_in_background();
     if (plan.callbacks.on_start) plan.callbacks.on_start(trainer_);
   }
 
@@ -78,6 +88,7 @@ class Run {
   TakeUp what_to_take_up(const RunLock* lock) const;
   void find_earlier_end();
   void open_folder(RunLock& lock);
+  void save_in_background();
   bool ended() const { return trainer_.finished() || stop_signal_ != 0 || stopped_; }
   void step(int stop_signal);
   void take(const std::optional<StepReport>& report);
@@ -93,6 +104,9 @@ class Run {
     return {folder_.checkpoints(), static_cast<int>(std::max<std::int64_t>(config_.checkpoint.keep, 2))};
   }
   void save(const Destinations& destinations);
+  void save_now(const std::optional<checkpoint::CheckpointPart>& part, const Destinations& destinations);
+  void wait_for_parts();
+  std::string save_weights();
   std::string saving() const { return "saving a checkpoint to " + folder_.root.string(); }
   std::string model_name() const { return plan_.model ? plan_.model->name() : config_.model.name; }
 
@@ -102,12 +116,13 @@ class Run {
   const RunFolder folder_;
   const std::string held_out_, data_name_;
   Trainer trainer_;
-  StateExchange state_exchange_;
+  Progress progress_;
+  const std::vector<bool> sees_folder_;  ///< by rank
+  checkpoint::SaveShares shares_;
   std::optional<RunRecorder> recorder_;               ///< on rank 0
-  std::optional<checkpoint::BackgroundSaver> saver_;  ///< on rank 0 of a run that saves asynchronously
+  std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
   std::deque<StepTimes> ended_;                       ///< behind steps whose reports are still to come
-  Progress progress_;
   std::optional<Evaluation> evaluation_;
   std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
   double saving_s_ = 0;                                 ///< by the training thread itself
@@ -182,7 +197,9 @@ void Run::open_folder(RunLock& lock) {
                                         .first_step = first_step,
                                         .total_steps = trainer_.total_steps(),
                                         .earlier = earlier});
-  if (!config_.checkpoint.asynchronous) return;
+}
+
+void Run::save_in_background() {
   saver_.emplace(context_.trace());
   trainer_.before_changes([this] {
     const telemetry::OwnWork copying(context_.status(), "copying what a checkpoint saves");
@@ -262,17 +279,45 @@ Destinations Run::destinations_due(Moment moment) {
 /// saved.
 void Run::save(const Destinations& destinations) {
   take_all();
+  wait_for_parts();
   check_finite(trainer_, context_);
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
                                    {"step", trainer_.steps_done()});
-  const checkpoint::TrainingCheckpoint snapshot = snapshot_of(trainer_, state_exchange_, progress_, config_);
-  if (!recorder_) return;
+  std::optional<checkpoint::CheckpointPart> part = snapshot_of(trainer_, shares_, progress_, config_);
   const telemetry::OwnWork work(context_.status(), saving());
-  if (saver_) return saver_->save(snapshot, destinations);
+  if (!saver_) return save_now(part, destinations);
+  if (part) saver_->save(std::move(*part), destinations);
+}
+
+void Run::save_now(const std::optional<checkpoint::CheckpointPart>& part, const Destinations& destinations) {
   const double begin_s = now_s();
-  for (const auto& [folder, keep] : destinations) checkpoint::save_checkpoint(folder, snapshot, keep);
+  // All parts have been written when ranks have met: what is missing then can only be late to be seen.
+  const Deadline seen = Deadline::after_s(kLongestCaching_s);
+  const auto wait = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return !seen.expired();
+  };
+  for (const auto& [folder, keep] : destinations) {
+    try {
+      comm::on_every_rank(context_.world(), [&] {
+        if (part) checkpoint::write_part(folder, *part);
+      });
+    } catch (const Error&) {
+      if (context_.is_main()) checkpoint::abandon_checkpoint(folder, *part, [] { return false; });
+      throw;
+    }
+    on_main(context_, [&] { checkpoint::finish_checkpoint(folder, *part, keep, wait); });
+  }
   saving_s_ += now_s() - begin_s;
+}
+
+/// Returns when every rank's part of the save in hand is on disk. A rank that has died is found here: nobody
+/// else waits for its part.
+void Run::wait_for_parts() {
+  if (!saver_) return;
+  const telemetry::OwnWork work(context_.status(), saving());
+  comm::on_every_rank(context_.world(), [&] { saver_->wait_until_written(); });
 }
 
 void Run::check_outcome() const {
@@ -283,22 +328,31 @@ void Run::check_outcome() const {
                            "lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
 }
 
+/// As they were evaluated. Returns their digest on rank 0.
+std::string Run::save_weights() {
+  const telemetry::OwnWork work(context_.status(), "writing the weights to " + folder_.root.string());
+  const auto averages = trainer_.use_averages();
+  return checkpoint::save_from_ranks(context_.world(), model_shards(trainer_), folder_.model(),
+                                     {{"model", model_name()}});
+}
+
 RunResult Run::finish() {
   const bool interrupted = !trainer_.finished() && !stopped_;
   if (!interrupted && evaluated_step_ != trainer_.steps_done()) evaluate();
   if (!interrupted) check_outcome();
   if (const Destinations due = destinations_due(Moment::kAtTheEnd); !due.empty()) save(due);
+  const double stalled_s =
+      saver_ ? saver_->stalled_s() : saving_s_;  // what follows keeps no training waiting
+  wait_for_parts();
   if (saver_) {
     const telemetry::OwnWork work(context_.status(), saving());
-    saver_->wait();
+    comm::on_every_rank(context_.world(), [&] { saver_->wait(); });
   }
   if (recorder_ && !interrupted)
     checkpoint::keep_newest(folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep));
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
   context_.world().all_reduce(rss, comm::ReduceOp::kMax);
-  const auto averages = trainer_.use_averages();
-  const checkpoint::TensorMap weights = gather_model(trainer_, state_exchange_);
-  const std::string digest = context_.is_main() ? checkpoint::xxh3_of(weights) : "";
+  const std::string digest = save_weights();
   RunResult result{.status = interrupted ? "interrupted"
                              : stopped_  ? "stopped"
                                          : "completed",
@@ -311,13 +365,12 @@ RunResult Run::finish() {
                    .train_loss = progress_.epoch_loss.mean(),
                    .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
                    .steps_s = times_.steps_s,
-                   .checkpoint_stall_s = saver_ ? saver_->stalled_s() : saving_s_,
+                   .checkpoint_stall_s = stalled_s,
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
                    .weights_xxh3 = context_.world().all_gather_text(digest).front()};
   if (recorder_) {
     const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());
-    checkpoint::save_safetensors(folder_.model(), weights, {{"model", model_name()}});
     recorder_->summary(result);
   }
   context_.world().barrier();  // no rank reports the end before the files are there

@@ -1,8 +1,8 @@
 #pragma once
 // One training run from a configuration to a summary: what `trireme train` does on every rank, and the call
-// for programs that want a whole run. Writes runs/NAME/: config.toml, metrics.jsonl, checkpoints/,
-// model.safetensors, summary.json, all by rank 0. Collective: every rank of the world calls it with the same
-// configuration.
+// for programs that want a whole run. Writes runs/NAME/: config.toml, metrics.jsonl, model.safetensors,
+// summary.json, all by rank 0, and checkpoints/, each rank its part. Collective: every rank of the world
+// calls it with the same configuration.
 
 #include <cstdint>
 #include <filesystem>

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -10,10 +11,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
-#include "trireme/checkpoint/safetensors.h"
+#include "trireme/checkpoint/shard_exchange.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/recovery.h"
-#include "trireme/train/state_exchange.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -44,10 +44,11 @@ class Recorder {
  public:
   Recorder(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
            const OwnParts& own)
-      : trainer_(plan, context, data, own.make_model ? own.make_model() : nullptr, own.objective),
-        all_state_(context.world(), whole_state(trainer_)),
-        all_parameters_(context.world(), map_of(trainer_.parameters())) {
-    for (const auto& item : trainer_.model().named_parameters()) names_.push_back(item.key());
+      : context_(context),
+        trainer_(plan, context, data, own.make_model ? own.make_model() : nullptr, own.objective),
+        catalogue_(context.world(), checkpoint::whole_shards(map_of(trainer_.parameters()))),
+        to_main_(context.world(), checkpoint::whole_shards(map_of(trainer_.parameters())),
+                 checkpoint::whole_shards(map_of(room_for_all()))) {
     trainer_.on_gradients([this](const optim::NamedTensors& gradients) { gradients_ = copies(gradients); });
   }
 
@@ -64,11 +65,6 @@ class Recorder {
   }
   /// Of all ranks, on rank 0.
   optim::NamedTensors weights() { return gathered(trainer_.parameters()); }
-  checkpoint::TensorMap state() { return all_state_.gather(whole_state(trainer_)); }
-  /// Weights, buffers and optimizer state become those of another.
-  void take_over(const checkpoint::TensorMap& other) {
-    all_state_.scatter(other, whole_state(trainer_), "tensor");
-  }
   Trainer& trainer() { return trainer_; }
 
  private:
@@ -81,18 +77,28 @@ class Recorder {
       defined.emplace(name,
                       tensor.defined() ? tensor.detach() : at::zeros_like(trainer_.parameters()[i].second));
     }
-    const checkpoint::TensorMap all = all_parameters_.gather(defined);
-    optim::NamedTensors result;
-    for (const std::string& name : names_) {
-      if (const auto found = all.find(name); found != all.end())
-        result.emplace_back(name, found->second.clone());
-    }
-    return result;
+    optim::NamedTensors all = room_for_all();
+    to_main_.run(checkpoint::whole_shards(defined), checkpoint::whole_shards(map_of(all)));
+    return all;
   }
 
+  /// For the parameters of all ranks, in the model's order; nothing on other ranks than 0.
+  optim::NamedTensors room_for_all() {
+    optim::NamedTensors room;
+    if (!context_.is_main()) return room;
+    for (const auto& item : trainer_.model().named_parameters()) {
+      const auto entries = catalogue_.of(item.key());
+      if (entries.empty()) continue;
+      const at::TensorOptions options(entries[0].type);
+      room.emplace_back(item.key(), at::empty(entries[0].global_sizes, options));
+    }
+    return room;
+  }
+
+  comm::Context& context_;
   Trainer trainer_;
-  StateExchange all_state_, all_parameters_;
-  std::vector<std::string> names_;
+  const checkpoint::ShardCatalogue catalogue_;  ///< of the parameters
+  checkpoint::ShardExchange to_main_;           ///< of the parameters
   optim::NamedTensors gradients_;
   Done done_;
 };
@@ -225,14 +231,19 @@ Comparison verify(const ParallelPlan& plan, comm::Context& context, const data::
     alone = comm::Context::join({}, of_one.config().comm);
     serial = std::make_unique<Recorder>(of_one, *alone, data, own);
   }
+  // Weights, buffers and optimizer state of the parallel run become those of the serial one.
+  const auto state_of = [](Recorder* recorder) {
+    return recorder == nullptr ? checkpoint::Shards() : whole_state(recorder->trainer());
+  };
+  checkpoint::ShardExchange to_serial(context.world(), whole_state(parallel.trainer()),
+                                      state_of(serial.get()));
   Comparison comparison(
       bounds_of(plan, {.backend = context.world().backend_name(),
                        .share_parameters = parallel.trainer().pipeline().shares_parameters()}));
   steps = std::min(steps, parallel.trainer().total_steps());
   for (std::int64_t step = 1; step <= steps; ++step) {
     context.status().set_action(text("step ", step, ": verifying"));
-    const checkpoint::TensorMap state = parallel.state();
-    if (serial) serial->take_over(state);
+    to_serial.run(whole_state(parallel.trainer()), state_of(serial.get()));
     const optim::NamedTensors before = parallel.weights();
     const Done& found = parallel.step();
     compare_replicas(comparison, step, context.world(), parallel.trainer());

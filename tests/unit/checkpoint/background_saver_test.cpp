@@ -1,6 +1,7 @@
 #include "trireme/checkpoint/background_saver.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/checkpoint/latest.h"
 #include "trireme/base/error.h"
 
 namespace trireme::checkpoint {
@@ -20,21 +22,38 @@ constexpr std::int64_t kNumbers = 1 << 20;
 
 class BackgroundSaverTest : public testing::Test {
  protected:
-  TrainingCheckpoint checkpoint(std::int64_t step) {
-    return {
-        .step = step, .model = {{"weight", weight_}}, .optimizer = {{"momentum", momentum_}}, .config = "x"};
+  /// Of two writers, the second has the momentum.
+  CheckpointPart part(std::int64_t step, int number = 0, int num_parts = 1) {
+    CheckpointPart result;
+    result.head = {.step = step, .config = "x"};
+    result.attempt = {.num_parts = num_parts, .name = text("run-", step), .prefix = "run"};
+    result.number = number;
+    if (number == 0) result.shards.push_back(whole_shard("weight", weight_));
+    if (number + 1 == num_parts) result.shards.push_back(whole_shard("optimizer/momentum", momentum_));
+    return result;
   }
   void train(double value) {
     weight_.fill_(value);
     momentum_.fill_(-value);
   }
   static double weight_in(const std::filesystem::path& folder) {
-    const auto found = load_latest_checkpoint(folder, Log());
+    const auto found = load_latest(folder);
     EXPECT_TRUE(found.has_value());
     const at::Tensor& weight = found->model.at("weight");
     EXPECT_TRUE(weight.equal(at::full({kNumbers}, weight[0].item<double>()))) << "of one moment";
     EXPECT_TRUE(found->optimizer.at("momentum").equal(-weight));
     return weight[0].item<double>();
+  }
+
+  std::int64_t step_of_latest(const std::string& folder) const {
+    const auto found = load_latest(folder_ / folder);
+    return found ? found->step : 0;
+  }
+  std::vector<std::string> names_in(const std::string& folder) const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / folder))
+      names.push_back(entry.path().filename().string());
+    return names;
   }
 
   const TemporaryFolder folder_;
@@ -45,7 +64,7 @@ TEST_F(BackgroundSaverTest, SavesTheTensorsAsTheyWereWhenTheyWereHandedOver) {
   BackgroundSaver saver;
   for (int step = 1; step <= 5; ++step) {
     train(step);
-    saver.save(checkpoint(step), {{folder_ / "a", 2}});
+    saver.save(part(step), {{folder_ / "a", 2}});
     saver.wait_until_copied();
     train(1000);  // the next update
     saver.wait();
@@ -57,7 +76,7 @@ TEST_F(BackgroundSaverTest, SavesTheTensorsAsTheyWereWhenTheyWereHandedOver) {
 
 TEST_F(BackgroundSaverTest, OneCopyServesSeveralFolders) {
   BackgroundSaver saver;
-  saver.save(checkpoint(7), {{folder_ / "a", 2}, {folder_ / "best", 1}});
+  saver.save(part(7), {{folder_ / "a", 2}, {folder_ / "best", 1}});
   saver.wait_until_copied();
   train(1000);
   saver.wait();
@@ -68,14 +87,14 @@ TEST_F(BackgroundSaverTest, OneCopyServesSeveralFolders) {
 TEST_F(BackgroundSaverTest, EndOfTheSaverWaitsForTheWriteInHand) {
   {
     BackgroundSaver saver;
-    saver.save(checkpoint(3), {{folder_ / "a", 1}});
+    saver.save(part(3), {{folder_ / "a", 1}});
   }
   EXPECT_EQ(weight_in(folder_ / "a"), 1);
 }
 
 TEST_F(BackgroundSaverTest, FailedWriteIsToldOnceAndTheNextOneWorks) {
   BackgroundSaver saver;
-  saver.save(checkpoint(1), {{"/proc/no/such/place", 1}});
+  saver.save(part(1), {{"/proc/no/such/place", 1}});
   try {
     saver.wait();
     FAIL() << "no error";
@@ -83,14 +102,14 @@ TEST_F(BackgroundSaverTest, FailedWriteIsToldOnceAndTheNextOneWorks) {
     EXPECT_THAT(error.what(), HasSubstr("/proc/no"));
   }
   saver.check();
-  saver.save(checkpoint(2), {{folder_ / "a", 1}});
+  saver.save(part(2), {{folder_ / "a", 1}});
   saver.wait();
   EXPECT_EQ(weight_in(folder_ / "a"), 1);
 }
 
 TEST_F(BackgroundSaverTest, CheckTellsOfAFailureWithoutBeingWaitedFor) {
   BackgroundSaver saver;
-  saver.save(checkpoint(1), {{"/proc/no/such/place", 1}});
+  saver.save(part(1), {{"/proc/no/such/place", 1}});
   saver.wait_until_copied();
   const auto told = [&] {
     try {
@@ -112,11 +131,65 @@ TEST_F(BackgroundSaverTest, CopiesWhatDoesNotLieFlat) {
   BackgroundSaver saver;
   const at::Tensor square = at::full({4, 6}, 2.0);
   square[0].fill_(3);
-  TrainingCheckpoint of_transposed = checkpoint(1);
-  of_transposed.model.emplace("transposed", square.t());
+  CheckpointPart of_transposed = part(1);
+  of_transposed.shards.push_back(whole_shard("transposed", square.t()));
   saver.save(of_transposed, {{folder_ / "a", 1}});
   saver.wait();
-  EXPECT_TRUE(load_latest_checkpoint(folder_ / "a", Log())->model.at("transposed").equal(square.t()));
+  EXPECT_TRUE(load_latest(folder_ / "a")->model.at("transposed").equal(square.t()));
+}
+
+TEST_F(BackgroundSaverTest, TheFirstWriterMakesOneCheckpointOfAllParts) {
+  BackgroundSaver first, second;
+  for (int step = 1; step <= 3; ++step) {
+    train(step);
+    first.save(part(step, 0, 2), {{folder_ / "a", 1}, {folder_ / "best", 1}});
+    first.wait_until_written();
+    EXPECT_EQ(step_of_latest("a"), step - 1) << "the second part is missing";
+    second.save(part(step, 1, 2), {{folder_ / "a", 1}, {folder_ / "best", 1}});
+    second.wait_until_written();
+    first.wait();
+    EXPECT_EQ(step_of_latest("a"), step);
+    EXPECT_EQ(weight_in(folder_ / "a"), step);
+    EXPECT_EQ(weight_in(folder_ / "best"), step);
+  }
+}
+
+TEST_F(BackgroundSaverTest, APartThatFailsIsToldByBothWritersAndTheOlderCheckpointStays) {
+  BackgroundSaver first, second;
+  const std::vector<BackgroundSaver::Destination> here = {{folder_ / "a", 1}};
+  first.save(part(1, 0, 2), here);
+  second.save(part(1, 1, 2), here);
+  first.wait();
+  second.wait();
+  CheckpointPart bad = part(2, 1, 2);
+  bad.shards[0].tensor = at::zeros({2}, at::kComplexFloat);  // no file can hold it
+  first.save(part(2, 0, 2), here);
+  second.save(bad, here);
+  EXPECT_THROW(second.wait(), InvalidArgument);
+  try {
+    first.wait();
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot be saved"));
+  }
+  EXPECT_EQ(step_of_latest("a"), 1);
+  EXPECT_THAT(names_in("a"), testing::ElementsAre("step-00000001")) << "nothing half done is left";
+  first.save(part(3, 0, 2), here);
+  second.save(part(3, 1, 2), here);
+  first.wait();
+  EXPECT_EQ(step_of_latest("a"), 3);
+}
+
+TEST_F(BackgroundSaverTest, TheEndDoesNotWaitForAWriterThatIsGone) {
+  {
+    BackgroundSaver saver;
+    saver.save(part(1), {{folder_ / "a", 1}});
+    saver.wait();
+    saver.save(part(2, 0, 2), {{folder_ / "a", 1}});
+    saver.wait_until_written();
+  }
+  EXPECT_EQ(step_of_latest("a"), 1);
+  EXPECT_THAT(names_in("a"), testing::ElementsAre("step-00000001"));
 }
 
 }  // namespace

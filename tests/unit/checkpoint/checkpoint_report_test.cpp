@@ -172,7 +172,7 @@ TEST_F(CheckpointReport, AManifestOfOtherFilesIsNotBelieved) {
   EXPECT_THAT(problem_with("{}"), HasSubstr("does not say that its format is"));
   EXPECT_THAT(problem_with("{"), HasSubstr("not a valid manifest"));
   EXPECT_THAT(problem_with(R"({"format": "trireme training checkpoint", "version": 9})"),
-              HasSubstr("is of version 9, this program reads version 1"));
+              HasSubstr("is of version 9, this program reads versions 1 to 2"));
   EXPECT_THAT(problem_with(begin + R"("batch": 0, "files": {}})"), HasSubstr("it has no checksum 'xxh3'"));
   const auto problem_of_whole = [&](const std::string& rest) {
     return problem_with(with_checksum(begin + rest));
@@ -181,6 +181,9 @@ TEST_F(CheckpointReport, AManifestOfOtherFilesIsNotBelieved) {
   EXPECT_THAT(problem_of_whole(R"("batch": 0, "files": {"../x": {"bytes": 1, "xxh3": ""}}})"),
               HasSubstr("'../x' is not the name of a file in its folder"));
   EXPECT_THAT(problem_of_whole(R"("batches": 0, "files": {}})"), HasSubstr("unknown key"));
+  EXPECT_THAT(problem_of_whole(
+                  R"("batch": 0, "files": {"model-00002-of-00002.safetensors": {"bytes": 1, "xxh3": ""}}})"),
+              HasSubstr("does not list the files of 2 writers"));
 }
 
 }  // namespace

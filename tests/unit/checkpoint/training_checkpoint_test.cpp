@@ -8,9 +8,12 @@
 #include <csignal>
 #include <fstream>
 
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/checkpoint/latest.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/checkpoint/consolidate.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -19,8 +22,6 @@ namespace fs = std::filesystem;
 using test::TemporaryFolder;
 using testing::AllOf;
 using testing::HasSubstr;
-
-const Log kQuiet("test");
 
 TrainingCheckpoint checkpoint_of(std::int64_t step) {
   return {.step = step,
@@ -46,7 +47,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 /// The step of the latest valid checkpoint, or -1; what was said on the way goes to `warnings`.
 std::int64_t latest(const fs::path& folder, std::string* warnings = nullptr) {
   testing::internal::CaptureStderr();
-  const auto found = load_latest_checkpoint(folder, kQuiet);
+  const auto found = load_latest(folder);
   const std::string said = testing::internal::GetCapturedStderr();
   if (warnings != nullptr) *warnings = said;
   return found ? found->step : -1;
@@ -87,7 +88,7 @@ TEST(TrainingCheckpoint, TheSameStepAgainReplacesIt) {
   TrainingCheckpoint other = checkpoint_of(1);
   other.epoch = 3;
   save_checkpoint(folder.path(), other, 2);
-  EXPECT_EQ(load_latest_checkpoint(folder.path(), kQuiet)->epoch, 3u);
+  EXPECT_EQ(load_latest(folder.path())->epoch, 3u);
   EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("step-00000001"));
 }
 
@@ -122,13 +123,13 @@ TEST(TrainingCheckpoint, OneOfANewerFormatIsAnErrorAndStaysWhereItIs) {
   const TemporaryFolder folder;
   save_checkpoint(folder.path(), checkpoint_of(4), 0);
   const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(6), 0);
-  edit_manifest(newest, "\"version\": 1", "\"version\": 2");
+  edit_manifest(newest, "\"version\": 2", "\"version\": 3");
   const std::string before = read_file(newest / "manifest.json");
   try {
-    load_latest_checkpoint(folder.path(), kQuiet);
+    load_latest(folder.path());
     ADD_FAILURE() << "no error";
   } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("step-00000006"), HasSubstr("version 2")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("step-00000006"), HasSubstr("version 3")));
   }
   EXPECT_THROW(save_checkpoint(folder.path(), checkpoint_of(6), 1), DataError)
       << "nothing is written over it";
@@ -144,7 +145,7 @@ TEST(TrainingCheckpoint, AManifestWithoutAChecksumIsAnError) {
   const auto begin = manifest.rfind(",", manifest.rfind("\"xxh3\""));
   manifest.erase(begin, manifest.rfind("}") - begin);
   std::ofstream(newest / "manifest.json", std::ios::binary) << manifest;
-  EXPECT_THROW(load_latest_checkpoint(folder.path(), kQuiet), DataError);
+  EXPECT_THROW(load_latest(folder.path()), DataError);
 }
 
 TEST(TrainingCheckpoint, OneThatCannotBeReadIsAnErrorNotDamage) {
@@ -154,7 +155,7 @@ TEST(TrainingCheckpoint, OneThatCannotBeReadIsAnErrorNotDamage) {
     const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(2), 0);
     fs::remove(newest / file);
     fs::create_symlink(file, newest / file);  // leads to itself: ELOOP for root, too
-    EXPECT_THROW(load_latest_checkpoint(folder.path(), kQuiet), DataError) << file;
+    EXPECT_THROW(load_latest(folder.path()), DataError) << file;
     EXPECT_TRUE(fs::exists(newest)) << file;
   }
 }
@@ -222,6 +223,22 @@ TEST(TrainingCheckpoint, AManifestOfAnotherFormatIsAnError) {
   EXPECT_THROW(load_checkpoint(saved), DataError);
   std::ofstream(saved / "manifest.json") << "[]";
   EXPECT_THROW(load_checkpoint(saved), DataError);
+}
+
+TEST(TrainingCheckpoint, OneOfTheFirstVersionIsRead) {
+  const fs::path old = test::checkout("tests/unit/checkpoint/data/version-1/step-00000006");
+  EXPECT_THAT(read_file(old / "manifest.json"), HasSubstr("\"version\": 1"));
+  const TrainingCheckpoint loaded = load_checkpoint(old);
+  EXPECT_EQ(loaded.step, 6);
+  EXPECT_EQ(loaded.batch, 6);
+  EXPECT_EQ(loaded.model.size(), 4u);
+  EXPECT_EQ(loaded.optimizer.size(), 10u);
+  EXPECT_EQ(xxh3_of(loaded.model), "c169640bbae03580");
+  EXPECT_EQ(xxh3_of(loaded.optimizer), "083eca3cb17e867b");
+  const TemporaryFolder folder;
+  export_weights(old, folder / "weights.safetensors");
+  EXPECT_EQ(xxh3_of(load_safetensors(folder / "weights.safetensors").tensors), "425b7e2b0c114c3a")
+      << "weights_xxh3 of the run that wrote it";
 }
 
 /// Lets no file of this process grow beyond `bytes`: to a writer it looks like a disk that is full.

@@ -165,8 +165,11 @@ TEST_F(RunTraining, SavingInTheBackgroundLeavesTheFilesOfSavingInTheForeground) 
   ASSERT_EQ(ours.size(), 4u);
   for (const auto& path : ours) {
     const auto name = path.filename();
-    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-      EXPECT_EQ(read_file(path / file), read_file(folder_ / "foreground/checkpoints" / name / file)) << name;
+    for (const char* kind : {"model", "optimizer"}) {
+      for (const int number : {1, 2}) {
+        const std::string file = text(kind, "-0000", number, "-of-00002.safetensors");
+        EXPECT_EQ(read_file(path / file), read_file(folder_ / "foreground/checkpoints" / name / file)) << name;
+      }
     }
   }
   EXPECT_EQ(checkpoint::list_checkpoints(folder_ / "same/best").size(), 1u);

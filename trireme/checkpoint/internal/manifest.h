@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,15 @@
 
 namespace trireme::checkpoint {
 
-inline constexpr const char* kModelFile = "model.safetensors";
-inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 inline constexpr const char* kConfigFile = "config.toml";
 inline constexpr const char* kManifestFile = "manifest.json";
+
+enum class FileKind { kModel, kOptimizer, kConfig };
+
+/// Of writer `number` of `num_parts`: "model.safetensors", "model-00002-of-00004.safetensors".
+std::string name_of_file(FileKind kind, int number, int num_parts);
+/// What a file of a checkpoint is by its name; empty for a foreign one.
+std::optional<FileKind> kind_of(const std::string& name);
 
 struct FileRecord {
   std::string name;

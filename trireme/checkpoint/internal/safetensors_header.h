@@ -6,6 +6,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
@@ -31,6 +32,14 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
 /// `data_bytes` follow the header. Throws DataError that says what is wrong with `file`, a name for messages.
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_bytes, const std::string& file);
+
+struct SafetensorsLayout {
+  SafetensorsHeader header;
+  std::uint64_t data_begin = 0;  ///< bytes from the begin of the file
+};
+
+/// Throws DataError as load_safetensors does.
+SafetensorsLayout layout_of_safetensors(const std::filesystem::path& path);
 
 /// The header's JSON, padded with spaces so that length field and header together end on 8 bytes.
 std::string header_json(const SafetensorsHeader& header);

@@ -31,6 +31,19 @@ class Xxh3 {
   std::unique_ptr<State> state_;
 };
 
+struct TensorLayout;
+
+/// What xxh3_of says of tensors, which come one after the other in name order, each in pieces.
+class TensorMapXxh3 {
+ public:
+  void begin(const TensorLayout& tensor);
+  void add(std::span<const std::byte> bytes) { hash_.add(bytes); }
+  std::string hex() const { return hash_.hex(); }
+
+ private:
+  Xxh3 hash_;
+};
+
 /// Over the bytes of a file. Throws DataError when it cannot be read.
 std::string xxh3_of_file(const std::filesystem::path& path);
 

@@ -1,0 +1,64 @@
+#pragma once
+// A shard is a box of a named tensor: sizes of the whole tensor, where the box begins in it, and a tensor
+// that holds the box. A whole tensor is the trivial shard. Everything that is saved, loaded or passed between
+// ranks is named so, whatever the mesh: what two sides have in common is the overlap of their boxes. A flat
+// range of a tensor is a few boxes (boxes_of_flat_range). Values; thread-safe.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/safetensors.h"
+
+namespace trireme::checkpoint {
+
+/// Of the elements of a tensor, one offset and size per dim; of a tensor without dims: its one element.
+struct Box {
+  std::vector<std::int64_t> offsets;
+  std::vector<std::int64_t> sizes;
+
+  std::int64_t numel() const;
+  friend bool operator==(const Box&, const Box&) = default;
+  friend auto operator<=>(const Box&, const Box&) = default;
+};
+
+Box whole_box(at::IntArrayRef sizes);
+/// Empty where they have no element in common.
+std::optional<Box> overlap(const Box& a, const Box& b);
+/// Whether the box lies inside a tensor of those sizes.
+bool lies_in(const Box& box, at::IntArrayRef sizes);
+/// "[0:4,8:16]"; "[]" without dims.
+std::string describe(const Box& box);
+/// `tensor` holds `of`: the view of its part that holds `box`, which lies in `of`.
+at::Tensor view_of(const at::Tensor& tensor, const Box& of, const Box& box);
+/// In the order of their elements, pieces of `box` of at most `most_bytes` each, or of one element.
+std::vector<Box> pieces_of(const Box& box, std::size_t element_bytes, std::uint64_t most_bytes);
+/// The elements `begin` to `end` - 1 of a tensor in row-major order, as boxes in that order: each lies
+/// without a gap in the flat range. What lies behind the last element (padding) belongs to no box.
+std::vector<Box> boxes_of_flat_range(at::IntArrayRef sizes, std::int64_t begin, std::int64_t end);
+
+/// Whether all ranks that hold a shard hold the same numbers.
+enum class Replicas {
+  kEqual,
+  kFirstCounts,  ///< no: those of the first rank are taken for all
+};
+
+struct Shard {
+  std::string name;
+  std::vector<std::int64_t> global_sizes;
+  std::vector<std::int64_t> offsets;
+  at::Tensor tensor;  ///< shared, not copied
+  Replicas replicas = Replicas::kEqual;
+
+  Box box() const { return {.offsets = offsets, .sizes = tensor.sizes().vec()}; }
+  bool is_whole() const { return tensor.sizes() == at::IntArrayRef(global_sizes); }
+};
+using Shards = std::vector<Shard>;
+
+Shard whole_shard(std::string name, at::Tensor tensor);
+Shards whole_shards(const TensorMap& tensors);
+
+}  // namespace trireme::checkpoint

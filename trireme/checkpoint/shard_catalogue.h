@@ -1,0 +1,58 @@
+#pragma once
+// Who holds which shards: the same value on every rank of a group, made once for names and boxes that stay
+// the same. What ranks do with shards is worked out from it by each of them alone. Thread-safe to read.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/shard.h"
+#include "trireme/comm/group.h"
+
+namespace trireme::checkpoint {
+
+class ShardCatalogue {
+ public:
+  /// One distinct shard.
+  struct Entry {
+    std::string name;
+    std::vector<std::int64_t> global_sizes;
+    at::ScalarType type = at::kFloat;
+    Box box;
+    Replicas replicas = Replicas::kEqual;
+    std::vector<int> holders;  ///< ranks, rising
+
+    std::uint64_t bytes() const;
+    bool is_held_by(int rank) const;
+  };
+
+  /// Collective. Throws CommError; InvalidArgument when two ranks hold a name differently: in sizes or type.
+  ShardCatalogue(comm::Group group, const Shards& mine);
+  /// Not collective, for one who knows all of it.
+  explicit ShardCatalogue(std::vector<Entry> entries);
+
+  /// By name, those of one name by their boxes.
+  const std::vector<Entry>& entries() const { return entries_; }
+  /// The shards of that name; none where nobody holds it.
+  std::span<const Entry> of(const std::string& name) const;
+  /// Throws InvalidArgument unless the shards of each tensor cover it, each element once.
+  void check_complete() const;
+
+ private:
+  void check_alike() const;
+
+  std::vector<Entry> entries_;
+};
+
+/// What a rank does for a shard that is to be written.
+struct ShardWriter {
+  int writer = 0;
+  int source = 0;  ///< the holder whose numbers are written; the writer itself wherever that is possible
+};
+
+/// A writer for each entry, out of the ranks for which `may_write` says so: a holder wherever one may, and so
+/// that ranks write alike many bytes. The same on every rank.
+std::vector<ShardWriter> share_out(const ShardCatalogue& catalogue, const std::vector<bool>& may_write);
+
+}  // namespace trireme::checkpoint

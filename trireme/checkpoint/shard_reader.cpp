@@ -1,0 +1,199 @@
+#include "trireme/checkpoint/shard_reader.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/checkpoint_part.h"
+#include "trireme/checkpoint/internal/boxes_in_file.h"
+#include "trireme/checkpoint/internal/manifest.h"
+
+namespace trireme::checkpoint {
+namespace {
+namespace fs = std::filesystem;
+
+/// An open file, read at any place.
+class RandomReader {
+ public:
+  explicit RandomReader(const fs::path& path)
+      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (descriptor_ < 0) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
+  }
+  ~RandomReader() { ::close(descriptor_); }
+  RandomReader(const RandomReader&) = delete;
+  RandomReader& operator=(const RandomReader&) = delete;
+
+  void read(std::uint64_t at, std::byte* target, std::size_t count) const {
+    while (count > 0) {
+      const ssize_t got = ::pread(descriptor_, target, count, static_cast<off_t>(at));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        throw DataError(text("cannot read ", count, " bytes at ", at, " of ", path_.string(), ": ",
+                             got < 0 ? std::strerror(errno) : "the file ends there"));
+      }
+      at += static_cast<std::uint64_t>(got);
+      target += got;
+      count -= static_cast<std::size_t>(got);
+    }
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  const fs::path& path_;
+  int descriptor_;
+};
+
+/// A bool that is neither 0 nor 1 is undefined behaviour for whoever looks at it.
+void check_bools(at::ScalarType type, std::span<const std::byte> bytes, const fs::path& path) {
+  if (type != at::kBool) return;
+  const auto bad =
+      std::find_if(bytes.begin(), bytes.end(), [](std::byte byte) { return byte > std::byte{1}; });
+  if (bad != bytes.end()) throw DataError(text(path.string(), ": a bool is ", static_cast<int>(*bad)));
+}
+
+bool lies_flat(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
+}
+
+/// Copies a box of one stored part into its place.
+class BoxCopy {
+ public:
+  BoxCopy(const RandomReader& file, at::ScalarType type, const Box& stored, const Box& wanted,
+          std::span<std::byte> buffer)
+      : file_(file), type_(type), stored_(stored), wanted_(wanted), buffer_(buffer) {}
+
+  void run(std::uint64_t begin, const at::Tensor& into) const { descend(0, begin, into); }
+
+ private:
+  std::size_t dims() const { return stored_.sizes.size(); }
+  /// Whether all of the stored elements behind one index of `dim` are wanted.
+  bool wants_whole_rows(std::size_t dim) const {
+    return std::equal(stored_.sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, stored_.sizes.end(),
+                      wanted_.sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1);
+  }
+
+  /// `begin`: where in the file the stored elements lie that have the indices chosen so far; `into`: those
+  /// wanted of them.
+  void descend(std::size_t dim, std::uint64_t begin, const at::Tensor& into) const {
+    if (dim == dims()) return read_flat(begin, into.view(-1));
+    std::uint64_t row = c10::elementSize(type_);
+    for (std::size_t inner = dim + 1; inner < dims(); ++inner)
+      row *= static_cast<std::uint64_t>(stored_.sizes[inner]);
+    begin += static_cast<std::uint64_t>(wanted_.offsets[dim] - stored_.offsets[dim]) * row;
+    if (wants_whole_rows(dim) && lies_flat(into)) return read_flat(begin, into);
+    const auto rows = static_cast<std::int64_t>(buffer_.size() / row);
+    for (std::int64_t i = 0; i < wanted_.sizes[dim]; i += std::max<std::int64_t>(rows, 1)) {
+      const std::uint64_t at = begin + static_cast<std::uint64_t>(i) * row;
+      if (rows == 0) {
+        descend(dim + 1, at, into.select(0, i));
+      } else {
+        read_rows(dim, at, row, into.narrow(0, i, std::min(rows, wanted_.sizes[dim] - i)));
+      }
+    }
+  }
+
+  void read_flat(std::uint64_t begin, const at::Tensor& into) const {
+    if (!lies_flat(into)) {
+      const std::span<std::byte> bytes = buffer_.first(into.nbytes());
+      file_.read(begin, bytes.data(), bytes.size());
+      check_bools(type_, bytes, file_.path());
+      at::Tensor(into).copy_(at::from_blob(bytes.data(), into.sizes(), at::TensorOptions(type_)));
+      return;
+    }
+    auto* target = static_cast<std::byte*>(into.mutable_data_ptr());
+    file_.read(begin, target, into.nbytes());
+    check_bools(type_, {target, into.nbytes()}, file_.path());
+  }
+
+  /// Through the buffer: whole rows of the part, of which some columns are wanted.
+  void read_rows(std::size_t dim, std::uint64_t begin, std::uint64_t row, const at::Tensor& into) const {
+    const auto bytes = buffer_.first(static_cast<std::size_t>(row) * static_cast<std::size_t>(into.size(0)));
+    file_.read(begin, bytes.data(), bytes.size());
+    check_bools(type_, bytes, file_.path());
+    std::vector<std::int64_t> sizes(stored_.sizes.begin() + static_cast<std::ptrdiff_t>(dim),
+                                    stored_.sizes.end());
+    sizes[0] = into.size(0);
+    at::Tensor rows = at::from_blob(bytes.data(), sizes, at::TensorOptions(type_));
+    for (std::size_t inner = dim + 1; inner < dims(); ++inner) {
+      rows = rows.narrow(static_cast<std::int64_t>(inner - dim),
+                         wanted_.offsets[inner] - stored_.offsets[inner], wanted_.sizes[inner]);
+    }
+    at::Tensor(into).copy_(rows);
+  }
+
+  const RandomReader& file_;
+  const at::ScalarType type_;
+  const Box &stored_, &wanted_;
+  const std::span<std::byte> buffer_;
+};
+
+}  // namespace
+
+ShardReader::ShardReader(const fs::path& checkpoint_folder) : folder_(checkpoint_folder) {
+  for (const FileRecord& record : read_manifest(folder_).files) {
+    if (const std::optional<FileKind> kind = kind_of(record.name); kind && *kind != FileKind::kConfig)
+      add_file(record.name, *kind == FileKind::kOptimizer ? kOptimizerPrefix : "");
+  }
+  check_cover();
+}
+
+void ShardReader::add_file(const std::string& name, const std::string& prefix) {
+  const fs::path path = folder_ / name;
+  const SafetensorsLayout layout = layout_of_safetensors(path);
+  const std::vector<StoredBox> boxes = stored_boxes(layout.header, path.string());
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    const HeaderEntry& entry = layout.header.entries[i];
+    const Stored fresh{.sizes = boxes[i].global_sizes, .type = entry.type, .parts = {}};
+    Stored& stored = tensors_.try_emplace(prefix + boxes[i].name, fresh).first->second;
+    if (stored.sizes != fresh.sizes || stored.type != fresh.type)
+      throw DataError(
+          text(path.string(), ": '", boxes[i].name, "' has another shape or type in another file"));
+    stored.parts.push_back(
+        {.file = files_.size(), .box = boxes[i].box, .begin = layout.data_begin + entry.begin});
+  }
+  files_.push_back(path);
+}
+
+/// That no element is there twice is the writer's promise; that none is missing is looked at.
+void ShardReader::check_cover() const {
+  for (const auto& [name, stored] : tensors_) {
+    std::int64_t found = 0;
+    for (const Stored::Part& part : stored.parts) found += part.box.numel();
+    const std::int64_t numel = whole_box(stored.sizes).numel();
+    if (found != numel) {
+      throw DataError(text("the checkpoint ", folder_.string(), " holds ", found, " of the ", numel,
+                           " elements of '", name, "'"));
+    }
+  }
+}
+
+void ShardReader::check(const std::string& name, at::IntArrayRef sizes, at::ScalarType type,
+                        const char* what) const {
+  const auto stored = tensors_.find(name);
+  if (stored == tensors_.end()) throw DataError(text("the checkpoint has no ", what, " '", name, "'"));
+  if (sizes != at::IntArrayRef(stored->second.sizes) || type != stored->second.type) {
+    throw DataError(text("the checkpoint's ", what, " '", name, "' has shape ",
+                         at::IntArrayRef(stored->second.sizes), " and type ", stored->second.type,
+                         ", this run's ", sizes, " and ", type));
+  }
+}
+
+void ShardReader::read(const std::string& name, const Box& box, const at::Tensor& into) {
+  const at::NoGradGuard no_grad;
+  const Stored& stored = tensors_.at(name);
+  if (buffer_.empty()) buffer_.resize(kReadBytes);
+  for (const Stored::Part& part : stored.parts) {
+    const std::optional<Box> common = overlap(part.box, box);
+    if (!common) continue;
+    const RandomReader file(files_[part.file]);
+    BoxCopy(file, stored.type, part.box, *common, buffer_).run(part.begin, view_of(into, box, *common));
+  }
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,51 @@
+#pragma once
+// Reads boxes of the tensors of a checkpoint, whatever boxes its files hold: ranges of the files go into
+// their place in pieces, so that one buffer of kReadBytes is all the memory besides. Names are those of a
+// run's state: tensors of the optimizer's files begin with "optimizer/". Nothing is verified here: that comes
+// first (load_shards, verify_checkpoint). One thread.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/shard.h"
+
+namespace trireme::checkpoint {
+
+inline constexpr std::size_t kReadBytes = std::size_t{8} << 20;
+
+class ShardReader {
+ public:
+  /// What the files hold of one tensor.
+  struct Stored {
+    std::vector<std::int64_t> sizes;
+    at::ScalarType type = at::kFloat;
+    struct Part {
+      std::size_t file = 0;
+      Box box;
+      std::uint64_t begin = 0;  ///< bytes from the begin of the file
+    };
+    std::vector<Part> parts;
+  };
+
+  /// Reads manifest and headers. Throws DataError; DamagedCheckpoint.
+  explicit ShardReader(const std::filesystem::path& checkpoint_folder);
+
+  const std::map<std::string, Stored>& tensors() const { return tensors_; }
+  /// Throws DataError when there is no such tensor, or one of another shape or type; `what` it then calls it.
+  void check(const std::string& name, at::IntArrayRef sizes, at::ScalarType type, const char* what) const;
+  /// Fills `into` with the elements of `box` of a tensor that check() has passed. Any device, any strides.
+  void read(const std::string& name, const Box& box, const at::Tensor& into);
+
+ private:
+  void add_file(const std::string& name, const std::string& prefix);
+  void check_cover() const;
+
+  const std::filesystem::path folder_;
+  std::vector<std::filesystem::path> files_;
+  std::map<std::string, Stored> tensors_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace trireme::checkpoint
