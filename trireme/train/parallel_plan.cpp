@@ -147,7 +147,9 @@ class PlanMaker {
 
   /// From C++ a configuration can hold any value.
   void read_names() {
-    for (const ConfigKey& key : config_key_table()) check_allowed(key, key.get(config()));
+    for (const auto& [name, value] : config().own)
+      check_type(find_key(config_key_table(config()), name), value);
+    for (const ConfigKey& key : config_key_table(config())) check_allowed(key, key.get(config()));
     plan_.partition_ = partition_of(config().parallel.partition);
     plan_.precision_ = precision_of(config().train.precision);
     plan_.convolutions_ = convolution_kernels_of(config().train.convolution);

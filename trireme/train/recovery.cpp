@@ -47,7 +47,7 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
     throw InvalidArgument(text("cannot resume run '", config.run.name, "' from step ", step, ": ", reason,
                                "; set it back, or start a fresh run"));
   };
-  for (const ConfigKey& key : config_key_table()) {
+  for (const ConfigKey& key : config_key_table(config)) {
     const std::string was = to_toml(key.get(before)), is = to_toml(key.get(config));
     if (was == is || key.on_resume == OnResume::kMayChange) continue;
     if (key.on_resume == OnResume::kStays) refuse(text(key.name, " was ", was, " and is now ", is));
@@ -83,7 +83,7 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
       if (take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
       return;
     }
-    check_same_run(config, parse_run_config(checkpoint->config, "the checkpoint's configuration"),
+    check_same_run(config, parse_run_config(checkpoint->config, "the checkpoint's configuration", config.registry),
                    checkpoint->step);
     found = state_in(*checkpoint);
     const auto record = found.find(of_optimizer(kProgress));
