@@ -38,6 +38,13 @@ ConfigKey updates_stay(ConfigKey row) {
   return row;
 }
 
+/// The same for one that a resume changes only where somebody asks for it.
+ConfigKey by_name(ConfigKey row, const ConfigValue& before_it_was) {
+  row.on_resume = OnResume::kMayChangeByName;
+  row.before_it_was = before_it_was;
+  return row;
+}
+
 std::vector<std::string> backend_choices() {
   std::vector<std::string> names = {"auto"};
   for (const comm::BackendInfo& info : comm::backend_infos()) names.push_back(info.name);
@@ -141,8 +148,11 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       key("train.accumulation", &C::train, &Train::accumulation, "micro-batches per rank and step", count),
       stays(key("train.precision", &C::train, &Train::precision, "number format of the forward pass",
                 {.names = precision_names})),
-      key("train.clip_norm", &C::train, &Train::clip_norm,
-          "largest 2-norm of all gradients together; 0: no clipping", zero_up),
+      by_name(key("train.clip_norm", &C::train, &Train::clip_norm,
+                  "largest 2-norm of all gradients together; 0: no clipping, as in asynchronous pipelines "
+                  "where the key is not given",
+                  zero_up),
+              0.0),
       stays(key("train.convolution", &C::train, &Train::convolution,
                 "kernels of small convolutions on one thread: what is faster on rank 0's machine, ATen's own "
                 "choice, "
@@ -278,6 +288,11 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
 const std::vector<ConfigKey>& config_key_table(const RunConfig& config) {
   static const std::vector<ConfigKey> kShipped = make_config_key_table();
   return config.registry ? config.registry->keys() : kShipped;
+}
+
+bool is_named(const RunConfig& config, const ConfigKey& key) {
+  if (config.named) return config.named->contains(key.name);
+  return to_toml(key.get(config)) != to_toml(key.get({}));
 }
 
 std::vector<ConfigKeyInfo> config_keys(const std::shared_ptr<const Registry>& registry) {

@@ -37,7 +37,9 @@ struct Allowed {
 /// What a resumed run may do to a key.
 enum class OnResume {
   kMayChange,
-  kStays,        ///< it would go on with other numbers, or none at all
+  kMayChangeByName,  ///< where the configuration names the key; a default that is another than it was does
+                     ///< not
+  kStays,            ///< it would go on with other numbers, or none at all
   kUpdatesStay,  ///< as long as stages update when they did: at the end of a step, or while micro-batches are
                  ///< under way. Stale gradients are another algorithm: losses, and learning rates that work,
                  ///< are others

@@ -87,6 +87,7 @@ void apply(RunConfig& config, const ConfigKey& key, const toml::node& node) {
   require(value.has_value(), key.name, ": expected ", type_name(current), ", found ", describe_found(node));
   check_allowed(key, *value);
   key.set(config, *value);
+  config.named->insert(key.name);
 }
 
 /// Runs `body`; an InvalidArgument of it gets the place in front.
@@ -174,6 +175,7 @@ RunConfig load_run_config(const std::filesystem::path& file, const std::vector<s
   RunConfig config;
   config.source = file.string();
   config.registry = registry;
+  config.named.emplace();
   apply_document(config, read_file(file), file.string());
   for (const std::string& one : overrides) {
     at_place(text("--set ", one), [&] { apply_override(config, one); });
@@ -185,6 +187,7 @@ RunConfig parse_run_config(const std::string& content, const std::string& name,
                            const std::shared_ptr<const Registry>& registry) {
   RunConfig config;
   config.registry = registry;
+  config.named.emplace();
   apply_document(config, content, name);
   return config;
 }

@@ -129,6 +129,7 @@ class PlanMaker {
     maker.read_names();
     maker.lay_out_ranks();
     maker.choose_order();
+    maker.choose_clipping();
     maker.check_batch();
     maker.make_program();
     maker.check_records();
@@ -220,6 +221,14 @@ class PlanMaker {
     }
     plan_.num_microbatches_ =
         (options.program ? options.program->num_microbatches : options.num_microbatches) * options.num_rounds;
+  }
+
+  /// Clipping by default is for where there is a norm of all gradients.
+  void choose_clipping() {
+    double& clip_norm = plan_.config_.train.clip_norm;
+    if (is_cut() && updates_under_way(config()) && clip_norm == TrainOptions().clip_norm &&
+        !is_named(config(), find_key(config_key_table(config()), "train.clip_norm")))
+      clip_norm = 0;
   }
 
   void check_batch() const {

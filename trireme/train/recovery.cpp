@@ -17,6 +17,12 @@ std::string updates_in_words(const RunConfig& config) {
               updates_under_way(config) ? "while micro-batches are under way" : "at the end of a step");
 }
 
+/// What a saved configuration says of a key, or meant when there was no such key.
+ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
+  const bool is_absent = saved.named && !saved.named->contains(key.name);
+  return is_absent && key.before_it_was ? *key.before_it_was : key.get(saved);
+}
+
 constexpr const char* kProgress = "run/progress";
 constexpr std::string_view kOptimizer = "optimizer/";
 std::string of_optimizer(const std::string& name) { return std::string(kOptimizer) + name; }
@@ -47,15 +53,22 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
     throw InvalidArgument(text("cannot resume run '", config.run.name, "' from step ", step, ": ", reason,
                                "; set it back, or start a fresh run"));
   };
-  for (const ConfigKey& key : config_key_table(config)) {
-    const std::string was = to_toml(key.get(before)), is = to_toml(key.get(config));
-    if (was == is || key.on_resume == OnResume::kMayChange) continue;
-    if (key.on_resume == OnResume::kStays) refuse(text(key.name, " was ", was, " and is now ", is));
+  const auto of_kind = [&](OnResume kind, const auto& look) {
+    for (const ConfigKey& key : config_key_table(config)) {
+      const std::string was = to_toml(value_in_run(before, key)), is = to_toml(key.get(config));
+      if (was != is && key.on_resume == kind) look(key, text(key.name, " was ", was, " and is now ", is));
+    }
+  };
+  of_kind(OnResume::kStays, [&](const ConfigKey&, const std::string& change) { refuse(change); });
+  of_kind(OnResume::kUpdatesStay, [&](const ConfigKey&, const std::string&) {
     if (updates_under_way(before) != updates_under_way(config)) {
       refuse(text("it was trained by ", updates_in_words(before), " and would go on by ",
                   updates_in_words(config)));
     }
-  }
+  });
+  of_kind(OnResume::kMayChangeByName, [&](const ConfigKey& key, const std::string& change) {
+    if (!is_named(config, key)) refuse(text(change, ", by default; name the value that you want"));
+  });
 }
 
 DataError no_checkpoint_in(const std::filesystem::path& folder) {
@@ -83,7 +96,8 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
       if (take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
       return;
     }
-    check_same_run(config, parse_run_config(checkpoint->config, "the checkpoint's configuration", config.registry),
+    check_same_run(config,
+                   parse_run_config(checkpoint->config, "the checkpoint's configuration", config.registry),
                    checkpoint->step);
     found = state_in(*checkpoint);
     const auto record = found.find(of_optimizer(kProgress));

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,13 +38,14 @@ struct RunOptions {
 
 struct TrainOptions {
   std::int64_t epochs = 1;
-  std::int64_t max_steps = 0;        ///< stop after so many steps even if epochs are left; 0: no such limit
-  std::int64_t global_batch = 64;    ///< samples of all ranks and micro-batches in one step
-  std::int64_t accumulation = 1;     ///< micro-batches per rank and step
-  std::string precision = "fp32";    ///< a name of precision_names()
-  double clip_norm = 0;              ///< largest 2-norm of all gradients together; 0: no clipping
-  std::string convolution = "auto";  ///< a name of convolution_names()
-  std::string non_finite = "stop";   ///< gradients that are no numbers: "stop" the run, or "skip" the step
+  std::int64_t max_steps = 0;      ///< stop after so many steps even if epochs are left; 0: no such limit
+  std::int64_t global_batch = 64;  ///< samples of all ranks and micro-batches in one step
+  std::int64_t accumulation = 1;   ///< micro-batches per rank and step
+  std::string precision = "fp32";  ///< a name of precision_names()
+  double clip_norm = 1;  ///< largest 2-norm of all gradients together; 0: no clipping. The default is 0 where
+                         ///< stages update at different times
+  std::string convolution = "auto";     ///< a name of convolution_names()
+  std::string non_finite = "stop";      ///< gradients that are no numbers: "stop" the run, or "skip" the step
   std::int64_t max_skipped_steps = 25;  ///< so many skipped in a row are a divergence
   double ema_decay = 0;                 ///< evaluate a moving average of the parameters; 0: the parameters
 };
@@ -92,6 +95,7 @@ struct RunConfig {
   /// were set: "towers.width".
   std::shared_ptr<const Registry> registry;
   std::map<std::string, ConfigValue> own;
+  std::optional<std::set<std::string>> named;  ///< keys that were read; none when made in code
 
   std::filesystem::path run_folder() const { return std::filesystem::path(run.folder) / run.name; }
 };

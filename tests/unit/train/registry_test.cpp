@@ -131,7 +131,7 @@ TEST(Registry, OwnKeysAreWrittenDownAndReadBack) {
 }
 
 TEST(Registry, OwnKeysStayOnAResumeUnlessTheyMayChange) {
-  const RunConfig before = parse("");
+  const RunConfig before = parse_run_config(describe(parse("")), "saved", registry());
   EXPECT_THAT([&] { check_same_run(parse("[net]\nwidth = 9\n"), before, 7); },
               ThrowsMessage<InvalidArgument>(HasSubstr("net.width was 8 and is now 9")));
   EXPECT_NO_THROW(check_same_run(parse("[net]\ndepth = 3\n"), before, 7));

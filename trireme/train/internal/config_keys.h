@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,12 @@ struct ConfigKey {
   /// The value has the alternative that `get` returns.
   std::function<void(RunConfig&, const ConfigValue&)> set;
   OnResume on_resume = OnResume::kMayChange;
+  /// What runs did before there was the key; none: what its default says.
+  std::optional<ConfigValue> before_it_was = std::nullopt;
 };
+
+/// Whether somebody has chosen the value: a file or --set, or in code another one than the default.
+bool is_named(const RunConfig& config, const ConfigKey& key);
 
 /// Names of a program's own parts, which keys take besides the shipped ones.
 struct OwnNames {
