@@ -51,8 +51,8 @@ std::string find_program(const std::string& name) {
 std::string own_path() {
   std::error_code error;
   const std::string path = fs::read_symlink("/proc/self/exe", error).string();
-  require(!error && is_program(path), "the file of this program is gone, so no ranks of it can be started: ",
-          path, "; start it again");
+  require(!error && is_program(path),
+          "the file of this program is gone, so no ranks of it can be started: ", path, "; start it again");
   return path;
 }
 
