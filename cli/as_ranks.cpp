@@ -23,12 +23,14 @@ RankPlan plan_ranks(const RankArguments& arguments) {
 }
 
 void become_launcher(const RankArguments& arguments, const RankCommand& command) {
-  std::vector<std::string> all = {find_own_program("trireme"), "launch", "-n", text(arguments.num_ranks)};
+  const std::string self = own_path();
+  std::vector<std::string> all = {command.find_launcher ? command.find_launcher() : self, "launch", "-n",
+                                  text(arguments.num_ranks)};
   const auto add = [&](const std::vector<std::string>& words) {
     all.insert(all.end(), words.begin(), words.end());
   };
   add(command.of_launch);
-  add({"--", find_own_program("trireme-torch"), command.name, arguments.file});
+  add({"--", self, command.name, arguments.file});
   for (const auto& assignment : arguments.overrides) add({"--set", assignment});
   add(command.options);
   std::vector<char*> argv;

@@ -1,6 +1,7 @@
 #pragma once
 // Commands that run over ranks: with -n N a command becomes the launcher of N ranks of itself.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,14 @@ RankPlan plan_ranks(const RankArguments& arguments);
 
 /// What ranks of a command are started with, besides its RankArguments.
 struct RankCommand {
-  std::string name;                         ///< "train"
-  std::vector<std::string> options = {};    ///< of the command: "--resume"
-  std::vector<std::string> of_launch = {};  ///< of `trireme launch`: "--no-prefix"
+  std::string name;                                      ///< "train"
+  std::vector<std::string> options = {};                 ///< of the command: "--resume"
+  std::vector<std::string> of_launch = {};               ///< of `launch`: "--no-prefix"
+  std::function<std::string()> find_launcher = nullptr;  ///< whose command `launch` is; null: this program
 };
 
-/// Becomes the launcher of N ranks of the command (exec, so that nothing of libtorch stays behind in it).
+/// Becomes the launcher (exec, so that nothing of this process stays behind in it) of N ranks of the command,
+/// which are this program.
 [[noreturn]] void become_launcher(const RankArguments& arguments, const RankCommand& command);
 
 }  // namespace trireme::cli

@@ -2,7 +2,8 @@
 // The seam for commands: one file per command, one row in a table. Commands that need no tensors run in the
 // program `trireme`, which does not load libtorch and starts in milliseconds; the others run in
 // `trireme-torch` beside it, to which `trireme` hands over by exec. A person only ever types `trireme`, which
-// knows the options of all commands: help, mistakes in the options and completion need no libtorch.
+// knows the options of all commands: help, mistakes in the options and completion need no libtorch. A program
+// of somebody's own has the commands of trireme-torch under its own name.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -27,16 +28,20 @@ struct Command {
 /// What the program was started with, its name left out.
 using Arguments = std::vector<std::string>;
 
-/// The commands of this program; light_commands.cpp or torch_commands.cpp, chosen by CMake.
-std::vector<Command> commands(const Arguments& arguments);
-
-/// What follows the version of this program: " (libtorch 2.13.0)", or nothing.
-std::string version_details();
+/// Commands under one name.
+struct Program {
+  std::string name;      ///< as help, messages and completion call it
+  std::string about;     ///< the first line of its help
+  std::string version;   ///< what --version prints
+  std::string examples;  ///< shown at the end of its help
+  std::function<std::vector<Command>(const Program&, const Arguments&)> commands;
+};
 
 // One per file. Where the options stand apart, so that both programs know them, `run` gets them.
 Command launch_command(const Arguments& arguments);
 Command doctor_command();
-Command completion_command(const Arguments& arguments);
+/// `program` outlives what runs.
+Command completion_command(const Program& program);
 Command bench_command();
 Command runs_command();
 Command plan_command();

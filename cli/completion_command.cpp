@@ -141,34 +141,32 @@ std::string for_fish(const std::vector<CommandWords>& commands) {
   return out.str();
 }
 
-int print_completion(const std::string& shell, const Arguments& arguments) {
-  const std::vector<std::string> known = {"bash", "zsh", "fish"};
-  const auto words = words_of(commands(arguments));
-  if (shell == "bash") {
-    std::cout << for_bash(words);
-  } else if (shell == "zsh") {
-    std::cout << for_zsh(words);
-  } else if (shell == "fish") {
-    std::cout << for_fish(words);
-  } else {
-    throw InvalidArgument(text("there is no completion for '", shell, "' (known: ", join(known), ")"));
-  }
+std::string completion_for(const std::string& shell, const std::vector<CommandWords>& words) {
+  if (shell == "bash") return for_bash(words);
+  if (shell == "zsh") return for_zsh(words);
+  if (shell == "fish") return for_fish(words);
+  throw InvalidArgument(text("there is no completion for '", shell, "' (known: bash, zsh, fish)"));
+}
+
+int print_completion(const std::string& shell, const Program& program) {
+  const std::string script = completion_for(shell, words_of(program.commands(program, {})));
+  std::cout << as_spoken_by(program.name, script);
   return kExitOk;
 }
 
 }  // namespace
 
-Command completion_command(const Arguments& arguments) {
+Command completion_command(const Program& program) {
   return {.name = "completion",
-          .summary = "Print what a shell needs to complete trireme's commands and options",
+          .summary = "Print what a shell needs to complete the commands and options",
           .usage = "SHELL",
           .examples =
               "  source <(trireme completion bash)\n"
               "  trireme completion fish | source\n",
-          .declare = [arguments](CLI::App& app) -> std::function<int()> {
+          .declare = [&program](CLI::App& app) -> std::function<int()> {
             auto shell = std::make_shared<std::string>();
             app.add_option("shell", *shell, "bash, zsh or fish")->type_name("SHELL")->required();
-            return [shell, arguments] { return print_completion(*shell, arguments); };
+            return [shell, &program] { return print_completion(*shell, program); };
           }};
 }
 

@@ -1,7 +1,9 @@
 #include "cli/frame.h"
 
 #include <algorithm>
+#include <exception>
 #include <iostream>
+#include <new>
 
 #include "trireme/base/error.h"
 
@@ -23,8 +25,16 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-std::string see_help(const CLI::App& command) {
-  return text("; see: trireme ", command.get_name(), " --help");
+/// "trireme train"
+std::string spoken(const CLI::App& command) {
+  return command.get_parent()->get_name() + " " + command.get_name();
+}
+
+std::string see_help(const CLI::App& command) { return text("; see: ", spoken(command), " --help"); }
+
+/// The message of an exception of libtorch without its list of stack frames.
+std::string without_backtrace(std::string_view message) {
+  return std::string(trim(message.substr(0, message.find("\nException raised from"))));
 }
 
 /// The parser's complaint in our words.
@@ -33,7 +43,7 @@ std::string see_help(const CLI::App& command) {
   const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   // An option that is not known explains also why another is missing.
   if (!extras.empty() && (unknown || extras.front().starts_with("-"))) refuse_word(command, extras.front());
-  throw InvalidArgument(text("trireme ", command.get_name(), ": ", error.what(), see_help(command)));
+  throw InvalidArgument(text(spoken(command), ": ", error.what(), see_help(command)));
 }
 
 /// What the parser gets: everything up to "--", last word first. What follows belongs to a command's program.
@@ -43,12 +53,13 @@ std::vector<std::string> for_parser(const Arguments& arguments) {
   return words;
 }
 
-void check_command(const Arguments& arguments, const std::vector<Command>& table) {
+void check_command(const Program& program, const Arguments& arguments, const std::vector<Command>& table) {
   const auto names = names_of(table);
+  const std::string help = "; see: " + program.name + " --help";
   require(!arguments.front().starts_with("-"), "there is no option '", arguments.front(),
-          "' before the command; see: trireme --help");
+          "' before the command", help);
   require(std::find(names.begin(), names.end(), arguments.front()) != names.end(), "there is no command '",
-          arguments.front(), "'", suggest(arguments.front(), names), "; see: trireme --help");
+          arguments.front(), "'", suggest(arguments.front(), names), help);
 }
 
 }  // namespace
@@ -63,20 +74,20 @@ std::vector<std::function<int()>> declare_all(CLI::App& app, const std::vector<C
   return runs;
 }
 
-int run_program(const Arguments& arguments) {
-  const auto table = commands(arguments);
-  CLI::App app("", "trireme");
+int run_program(const Program& program, const Arguments& arguments) {
+  const auto table = program.commands(program, arguments);
+  CLI::App app("", program.name);
   const auto runs = declare_all(app, table);
   if (arguments.empty() || arguments.front() == "--help" || arguments.front() == "-h" ||
       arguments.front() == "help") {
-    std::cout << help_of_program(table);
+    std::cout << help_of_program(program, table);
     return arguments.empty() ? kExitUsage : kExitOk;
   }
   if (arguments.front() == "--version") {
-    std::cout << "trireme " << TRIREME_VERSION << version_details() << "\n";
+    std::cout << program.version << "\n";
     return kExitOk;
   }
-  check_command(arguments, table);
+  check_command(program, arguments, table);
   const auto index =
       static_cast<std::size_t>(std::find_if(table.begin(), table.end(),
                                             [&](const Command& c) { return c.name == arguments.front(); }) -
@@ -96,12 +107,24 @@ int run_program(const Arguments& arguments) {
 void refuse_word(const CLI::App& command, const std::string& word) {
   const auto names = option_names(command);
   const std::string near = word.starts_with("-") ? nearest(word, names) : "";
-  throw InvalidArgument(text("trireme ", command.get_name(), " does not know '", word, "'",
+  throw InvalidArgument(text(spoken(command), " does not know '", word, "'",
                              near.empty() ? "" : text(" (did you mean '", near, "'?)"), see_help(command)));
 }
 
-std::string without_backtrace(std::string_view message) {
-  return std::string(trim(message.substr(0, message.find("\nException raised from"))));
+int end_well(const std::string& name, const std::string& bugs, const std::function<int()>& body) {
+  const auto say = [&](const std::string& message) { std::cerr << name << ": error: " << message << "\n"; };
+  try {
+    return body();
+  } catch (const Error& error) {
+    say(error.what());
+    return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    say("out of memory");
+  } catch (const std::exception& error) {
+    say(without_backtrace(error.what()));
+    std::cerr << name << ": this is " << bugs << "; please report it with the command and this message\n";
+  }
+  return kExitInternal;
 }
 
 }  // namespace trireme::cli

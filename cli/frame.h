@@ -1,8 +1,9 @@
 #pragma once
-// What both programs do around their commands: global options, help, unknown names.
+// What every program does around its commands: global options, help, unknown names, errors.
 
+#include <functional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "cli/command.h"
 
@@ -10,21 +11,25 @@ namespace trireme::cli {
 
 /// Finds and runs the command. Throws InvalidArgument for what cannot be understood, and what the command
 /// throws.
-int run_program(const Arguments& arguments);
+int run_program(const Program& program, const Arguments& arguments);
+
+/// Runs `body`, which returns an exit code; every error becomes one line, after the program's name, and an
+/// exit code. `bugs`: whose an error of no known kind is, "a bug of trireme".
+int end_well(const std::string& name, const std::string& bugs, const std::function<int()>& body);
 
 /// Declares all commands on `app`; the result runs them, in the order of `table`.
 std::vector<std::function<int()>> declare_all(CLI::App& app, const std::vector<Command>& table);
 
 /// What `trireme --help` prints.
-std::string help_of_program(const std::vector<Command>& table);
+std::string help_of_program(const Program& program, const std::vector<Command>& table);
 
-/// What `trireme COMMAND --help` prints; `app` holds the declared options.
+/// What `trireme COMMAND --help` prints; `app` holds the declared options, and its parent the program's name.
 std::string help_of_command(const Command& command, const CLI::App& app);
+
+/// Words about trireme, for a program of another name.
+std::string as_spoken_by(const std::string& program, std::string words);
 
 /// Throws InvalidArgument for a word that the command does not know, with the nearest option.
 [[noreturn]] void refuse_word(const CLI::App& command, const std::string& word);
-
-/// The message of an exception of libtorch without its list of stack frames.
-std::string without_backtrace(std::string_view message);
 
 }  // namespace trireme::cli

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "cli/frame.h"
+#include "trireme/base/text.h"
 
 namespace trireme::cli {
 namespace {
@@ -30,24 +31,26 @@ std::string left_of(const CLI::Option& option) {
 
 }  // namespace
 
-std::string help_of_program(const std::vector<Command>& table) {
-  std::string help =
-      "Trireme trains neural networks over many processes, devices and hosts.\n\n"
-      "Usage: trireme COMMAND [OPTIONS]\n\nCommands:\n";
+std::string as_spoken_by(const std::string& program, std::string words) {
+  constexpr std::string_view kOurs = "trireme";
+  for (std::size_t at = words.find(kOurs); at != std::string::npos;
+       at = words.find(kOurs, at + program.size()))
+    words.replace(at, kOurs.size(), program);
+  return words;
+}
+
+std::string help_of_program(const Program& program, const std::vector<Command>& table) {
+  std::string help = text(program.about, "\n\nUsage: ", program.name, " COMMAND [OPTIONS]\n\nCommands:\n");
   for (const auto& command : table) help += row(command.name, command.summary);
   help += "\nOptions:\n" + row("-h, --help", "Print this help") + row("    --version", "Print the version");
-  help +=
-      "\nExamples:\n"
-      "  trireme doctor                                  what this machine can do\n"
-      "  trireme train examples/fashion_mnist.toml -n 2  train over two processes\n"
-      "  trireme launch -n 4 -- ./my_program             start a program as four ranks\n"
-      "  trireme COMMAND --help                          options and examples of a command\n";
-  return help;
+  return help + "\nExamples:\n" + program.examples;
 }
 
 std::string help_of_command(const Command& command, const CLI::App& app) {
   std::ostringstream help;
-  help << command.summary << "\n\nUsage: trireme " << command.name << " " << command.usage << "\n\n";
+  const std::string program = app.get_parent()->get_name();
+  help << command.summary << "\n\nUsage: " << program << " " << command.name << " " << command.usage
+       << "\n\n";
   const auto is_positional = [](const CLI::Option* option) { return option->get_positional(); };
   auto options = app.get_options();
   std::stable_partition(options.begin(), options.end(), is_positional);
@@ -60,7 +63,7 @@ std::string help_of_command(const Command& command, const CLI::App& app) {
     }
     help << row(left_of(*option), option->get_description());
   }
-  help << "\nExamples:\n" << command.examples;
+  help << "\nExamples:\n" << as_spoken_by(program, command.examples);
   return help.str();
 }
 

@@ -1,11 +1,12 @@
 // The commands of `trireme`: those that need no tensors, and those that it hands over to `trireme-torch`.
 
+#include "cli/light_commands.h"
+
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
-#include "cli/command.h"
 #include "cli/launch/program_path.h"
 #include "cli/launch/shared_libraries.h"
 #include "trireme/base/error.h"
@@ -25,9 +26,7 @@ int hand_over(const Arguments& arguments) {
   throw InternalError(text("cannot start ", program, ": ", std::strerror(errno)));
 }
 
-}  // namespace
-
-std::vector<Command> commands(const Arguments& arguments) {
+std::vector<Command> commands(const Program& program, const Arguments& arguments) {
   return {train_command([arguments](const TrainArguments&) { return hand_over(arguments); }),
           verify_command([arguments](const VerifyArguments&) { return hand_over(arguments); }),
           checkpoint_command([arguments](const CheckpointArguments&) { return hand_over(arguments); }),
@@ -40,9 +39,21 @@ std::vector<Command> commands(const Arguments& arguments) {
           schedule_command(),
           simulate_command(),
           backends_command([arguments](const BackendsArguments&) { return hand_over(arguments); }),
-          completion_command(arguments)};
+          completion_command(program)};
 }
 
-std::string version_details() { return ""; }
+}  // namespace
+
+Program light_program() {
+  return {.name = "trireme",
+          .about = "Trireme trains neural networks over many processes, devices and hosts.",
+          .version = text("trireme ", TRIREME_VERSION),
+          .examples =
+              "  trireme doctor                                  what this machine can do\n"
+              "  trireme train examples/fashion_mnist.toml -n 2  train over two processes\n"
+              "  trireme launch -n 4 -- ./my_program             start a program as four ranks\n"
+              "  trireme COMMAND --help                          options and examples of a command\n",
+          .commands = commands};
+}
 
 }  // namespace trireme::cli

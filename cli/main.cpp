@@ -1,28 +1,12 @@
-// The frame of both programs: finds the command, parses its options, runs it, and turns every error into one
-// line and an exit code.
+// `trireme`: commands that need no tensors, and the way to those that do.
 
-#include <cstdio>
-#include <exception>
-#include <iostream>
-#include <new>
-
-#include "cli/command.h"
 #include "cli/frame.h"
-#include "trireme/base/error.h"
+#include "cli/light_commands.h"
 
 int main(int argc, char** argv) {
-  using namespace trireme;
-  try {
-    return cli::run_program({argv + 1, argv + argc});
-  } catch (const Error& error) {
-    std::cerr << "trireme: error: " << error.what() << "\n";
-    return error.exit_code();
-  } catch (const std::bad_alloc&) {
-    std::cerr << "trireme: error: out of memory\n";
-    return kExitInternal;
-  } catch (const std::exception& error) {
-    std::cerr << "trireme: error: " << cli::without_backtrace(error.what())
-              << "\ntrireme: this is a bug of trireme; please report it with the command and this message\n";
-    return kExitInternal;
-  }
+  using namespace trireme::cli;
+  const Program program = light_program();
+  return end_well(program.name, "a bug of trireme", [&] {
+    return run_program(program, {argv + 1, argv + argc});
+  });
 }

@@ -12,7 +12,6 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/data/dataset.h"
-#include "trireme/model/deferred.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/layer_profile.h"
 #include "trireme/train/placement.h"
@@ -65,18 +64,15 @@ void print_json(const std::vector<plan::Layer>& layers, std::int64_t samples) {
 
 }  // namespace
 
-int run_profile(const ProfileArguments& arguments) {
-  train::RunConfig config = train::load_run_config(arguments.file, arguments.overrides);
+int run_profile(const Home& home, const ProfileArguments& arguments) {
+  train::RunConfig config = train::load_run_config(arguments.file, arguments.overrides, home.registry);
   // Layer by layer, as a pipeline sees the model.
   config.parallel.pipeline = std::max<std::int64_t>(config.parallel.pipeline, 2);
   keep_freed_memory();
   at::set_num_threads(static_cast<int>(std::max<std::int64_t>(config.comm.torch_threads, 1)));
-  const auto seed = static_cast<std::uint64_t>(config.run.seed);
-  const data::DataSource data = data::open_data(config.data, seed);
-  const auto objective = objective::make_objective(config.objective, {.data = data});
-  const auto model = model::deferred([&] {
-    return model::make_model(config.model, data.input_shape, objective->num_outputs(data), seed);
-  });
+  const data::DataSource data = train::open_data(config);
+  const auto objective = train::make_objective(config, {.data = data});
+  const auto model = train::make_model(config, data, objective->num_outputs(data));
   const std::int64_t samples = samples_of(arguments, config);
   const auto chain = train::layers_in(train::precision_of(config.train.precision), *model);
   require(!chain.empty(), "the model of type ", model->name(), " has no layers() to look at one by one");

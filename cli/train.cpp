@@ -36,17 +36,18 @@ TrainArguments with_trace(TrainArguments train) {
 
 }  // namespace
 
-int run_train(const TrainArguments& given) {
+int run_train(const Home& home, const TrainArguments& given) {
   const TrainArguments train = with_trace(given);
   const RankPlan ranks = plan_ranks(train.ranks);
   require(train.max_restarts == 0 || ranks.launches,
           "--max-restarts needs -n N with N > 1: a launcher that outlives the ranks");
-  const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides);
+  const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides, home.registry);
   const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
   if (ranks.launches) {
     RankCommand command{.name = "train",
                         .of_launch = {"--max-restarts", text(train.max_restarts), "--frozen-grace",
-                                      text(config.comm.timeout_s)}};
+                                      text(config.comm.timeout_s)},
+                        .find_launcher = home.find_launcher};
     if (train.resume) command.options.push_back("--resume");
     become_launcher(train.ranks, command);
   }

@@ -69,22 +69,23 @@ void print_text(const train::Comparison& comparison, std::int64_t asked, int wor
 
 }  // namespace
 
-int run_verify(const VerifyArguments& arguments) {
+int run_verify(const Home& home, const VerifyArguments& arguments) {
   const RankPlan ranks = plan_ranks(arguments.ranks);
-  const auto config = train::load_run_config(arguments.ranks.file, arguments.ranks.overrides);
+  const auto config = train::load_run_config(arguments.ranks.file, arguments.ranks.overrides, home.registry);
   const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
   train::check_verifiable(plan);
   if (ranks.launches) {
     RankCommand command{.name = "verify",
                         .options = {"--steps", text(arguments.steps)},
-                        .of_launch = {"--no-prefix", "--frozen-grace", text(config.comm.timeout_s)}};
+                        .of_launch = {"--no-prefix", "--frozen-grace", text(config.comm.timeout_s)},
+                        .find_launcher = home.find_launcher};
     if (arguments.json) command.options.push_back("--json");
     become_launcher(arguments.ranks, command);
   }
   const auto context = comm::Context::from_environment(config.comm);
   const data::DataSource data = [&] {
     const telemetry::OwnWork work(context->status(), "opening the data");
-    return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
+    return train::open_data(config, context->log());
   }();
   const train::Comparison comparison = train::verify(plan, *context, data, arguments.steps);
   if (!context->is_main()) return kExitOk;

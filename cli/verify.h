@@ -1,12 +1,12 @@
 #pragma once
 // `trireme verify`, the part with tensors.
 
-#include "cli/command.h"
+#include "cli/torch_program.h"
 
 namespace trireme::cli {
 
 /// As a rank of a world, or alone: verifies, and rank 0 prints the verdict. With -n N: becomes the launcher
 /// of N ranks that do. Returns the exit code: 0 equal, 5 not.
-int run_verify(const VerifyArguments& arguments);
+int run_verify(const Home& home, const VerifyArguments& arguments);
 
 }  // namespace trireme::cli

@@ -1,16 +1,13 @@
-// A task of one's own: images are their own targets, and a model of one's own learns them through 32 numbers.
+// A task of one's own with the whole command line: images are their own targets, and a model of one's own
+// learns them through a few numbers.
 //
-//   trireme launch -n 2 -- example_autoencoder train autoencoder.toml [KEY=VALUE...]
-//   trireme launch -n 2 -- example_autoencoder verify autoencoder.toml parallel.pipeline=2
+//   example_autoencoder train autoencoder.toml -n 2 --set autoencoder.code=16 --timeline timeline.html
+//   example_autoencoder verify autoencoder.toml -n 2 --set parallel.pipeline=2
 //
 // The loss is the same, to rounding, for any number of ranks and stages.
 #include <torch/nn/modules/linear.h>
 
-#include <cstdio>
-
-#include "trireme/base/error.h"
-#include "trireme/train/run.h"
-#include "trireme/train/verify.h"
+#include "trireme/app/run_app.h"
 
 using namespace trireme;
 
@@ -26,13 +23,11 @@ struct ToItself : data::Dataset {
 };
 
 struct Autoencoder : model::Model {
-  Autoencoder(std::int64_t pixels, std::int64_t seed) {
-    const std::vector<std::int64_t> widths = {pixels, 128, 32, 128, pixels};
+  explicit Autoencoder(const std::vector<std::int64_t>& widths) {
     for (std::size_t i = 1; i < widths.size(); ++i) {
       const torch::nn::Linear linear(widths[i - 1], widths[i]);
       linears.push_back(register_module(text("linear", i), linear));
     }
-    initialise(static_cast<std::uint64_t>(seed));
   }
   at::Tensor forward(const at::Tensor& images) override {
     at::Tensor values = images;
@@ -53,22 +48,32 @@ struct Autoencoder : model::Model {
   std::vector<torch::nn::Linear> linears;
 };
 
-int main(int argc, char** argv) try {
-  require(argc > 2, "usage: ", argv[0], " train|verify FILE.toml [KEY=VALUE...]");
-  const train::RunConfig config = train::load_run_config(argv[2], {argv + 3, argv + argc});
-  const auto context = comm::Context::from_environment(config.comm);
-  data::DataSource data = data::open_data(config.data);
-  data.train = std::make_shared<ToItself>(data.train);
-  data.test = std::make_shared<ToItself>(data.test);
-  const std::int64_t pixels = data.train->get(0).input.numel();
-  const auto make = [&] { return std::make_shared<Autoencoder>(pixels, config.run.seed); };
-  if (std::string_view(argv[1]) == "train")
-    return train::run_training(config, *context, {.model = make(), .data = data}).exit_code;
-  const train::Comparison found = train::verify(config, *context, data, 3, {.make_model = make});
-  if (!context->is_main()) return 0;
-  std::puts(found.equal() ? "verified" : found.first() ? found.first()->describe().c_str() : "not compared");
-  return found.equal() ? 0 : kExitDiverged;
-} catch (const Error& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return error.exit_code();
+struct Layers {  // the table [autoencoder]
+  std::int64_t hidden = 128, code = 32;
+};
+struct Images {  // the table [images]
+  std::string of = "fashion_mnist";
+};
+
+std::shared_ptr<Autoencoder> make_model(const Layers& layers, const train::ModelTask& task) {
+  const std::int64_t pixels = task.data.train->get(0).input.numel();
+  return std::make_shared<Autoencoder>(
+      std::vector<std::int64_t>{pixels, layers.hidden, layers.code, layers.hidden, pixels});
+}
+
+data::DataSource open_images(const Images& images, const train::DataTask& task) {
+  data::DataSource source = data::open_data({.name = images.of, .path = task.config.data.path});
+  source.train = std::make_shared<ToItself>(source.train);
+  source.test = std::make_shared<ToItself>(source.test);
+  return source;
+}
+
+int main(int argc, char** argv) {
+  const train::Keys<Layers> layers = {
+      {"hidden", &Layers::hidden, "width of the layers between", {.least = 1}},
+      {"code", &Layers::code, "numbers that an image becomes", {.least = 1}}};
+  const train::Keys<Images> images = {{"of", &Images::of, "whose images", {.names = data::data_names}}};
+  return run_app(
+      argc, argv,
+      {.models = {{"autoencoder", layers, make_model}}, .datasets = {{"images", images, open_images}}});
 }

@@ -21,7 +21,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PIPEDREAM = ["parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1", "train.clip_norm=0"]
+PIPEDREAM = ["parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"]
 MODES = {  # ranks, settings
     "dp2": (2, []),
     "dp4": (4, []),

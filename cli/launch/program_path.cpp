@@ -48,6 +48,14 @@ std::string find_program(const std::string& name) {
   throw InvalidArgument(text("there is no program '", name, "' in PATH", here, "; looked in ", path));
 }
 
+std::string own_path() {
+  std::error_code error;
+  const std::string path = fs::read_symlink("/proc/self/exe", error).string();
+  require(!error && is_program(path),
+          "the file of this program is gone, so no ranks of it can be started: ", path, "; start it again");
+  return path;
+}
+
 std::string find_own_program(const std::string& name) {
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();

@@ -9,6 +9,9 @@ namespace trireme::cli {
 /// PATH. Throws InvalidArgument that says where it looked and what is wrong with what it found.
 std::string find_program(const std::string& name);
 
+/// The file of the running program. Throws InvalidArgument when it is there no longer.
+std::string own_path();
+
 /// A program of this project: in the folder of the running one, or in ../libexec/trireme from there. Throws
 /// InvalidArgument that names both places.
 std::string find_own_program(const std::string& name);

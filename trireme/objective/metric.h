@@ -37,4 +37,8 @@ enum class TargetKind { kClass, kNumber, kYesOrNo, kAny };
 Metric make_metric(const std::string& name, const ObjectiveOptions& options, TargetKind kind);
 std::vector<std::string> metric_names();
 
+/// Those that the options name, of ours and of `own`; none twice. Throws InvalidArgument as make_metric().
+std::vector<Metric> make_metrics(const ObjectiveOptions& options, TargetKind kind,
+                                 const std::vector<Metric>& own = {});
+
 }  // namespace trireme::objective

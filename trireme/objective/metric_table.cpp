@@ -5,6 +5,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/topk.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -89,6 +90,19 @@ Metric make_metric(const std::string& name, const ObjectiveOptions& options, Tar
     return {.name = name, .better = row.better, .measure = measure, .finish = row.finish};
   }
   throw InvalidArgument(text("unknown metric '", name, "'", suggest(name, metric_names())));
+}
+
+std::vector<Metric> make_metrics(const ObjectiveOptions& options, TargetKind kind,
+                                 const std::vector<Metric>& own) {
+  std::vector<Metric> metrics;
+  for (const std::string& name : options.metrics) {
+    for (const Metric& before : metrics)
+      require(before.name != name, "objective.metrics names \"", name, "\" twice; leave one out");
+    const auto is_it = [&](const Metric& metric) { return metric.name == name; };
+    const auto found = std::find_if(own.begin(), own.end(), is_it);
+    metrics.push_back(found != own.end() ? *found : make_metric(name, options, kind));
+  }
+  return metrics;
 }
 
 std::vector<std::string> metric_names() {

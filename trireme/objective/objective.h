@@ -57,7 +57,8 @@ struct ObjectiveOptions {
 /// What an objective is made for.
 struct Task {
   const data::DataSource& data;
-  model::Model* model = nullptr;  ///< outlives the objective; null while only data are checked
+  model::Model* model = nullptr;         ///< outlives the objective; null while only data are checked
+  std::vector<Metric> own_metrics = {};  ///< that objective.metrics may name besides metric_names()
 };
 
 /// One row per objective in objective_table.cpp: "cross_entropy", "mean_squared_error",

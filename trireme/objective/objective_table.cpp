@@ -38,16 +38,10 @@ void refuse_others_options(const ObjectiveOptions& options, TargetKind kind) {
     refuse(options.positive_weight != defaults.positive_weight, "positive_weight", "binary_cross_entropy");
 }
 
-std::vector<Metric> metrics_of(const ObjectiveOptions& options, const ObjectiveRow& row) {
-  std::vector<std::string> names = options.metrics;
-  if (names.empty() && !row.metric.empty()) names.emplace_back(row.metric);
-  std::vector<Metric> metrics;
-  for (const std::string& name : names) {
-    for (const Metric& before : metrics)
-      require(before.name != name, "objective.metrics names \"", name, "\" twice; leave one out");
-    metrics.push_back(make_metric(name, options, row.kind));
-  }
-  return metrics;
+std::vector<Metric> metrics_of(const ObjectiveOptions& options, const ObjectiveRow& row, const Task& task) {
+  ObjectiveOptions with_default = options;
+  if (options.metrics.empty() && !row.metric.empty()) with_default.metrics.emplace_back(row.metric);
+  return make_metrics(with_default, row.kind, task.own_metrics);
 }
 
 }  // namespace
@@ -57,7 +51,7 @@ ObjectivePtr make_objective(const ObjectiveOptions& options, const Task& task) {
   for (const ObjectiveRow& row : kObjectiveTable) {
     if (row.name != options.name) continue;
     refuse_others_options(options, row.kind);
-    return row.make(options, task, metrics_of(options, row));
+    return row.make(options, task, metrics_of(options, row, task));
   }
   throw InvalidArgument(
       text("unknown objective '", options.name, "'", suggest(options.name, objective_names())));

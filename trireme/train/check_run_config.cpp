@@ -9,6 +9,7 @@
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/placement.h"
+#include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -87,19 +88,14 @@ void check_objective(const ParallelPlan& plan, const objective::Objective& objec
 }  // namespace
 
 ObjectivePtr objective_for(const RunConfig& config, const ObjectivePtr& own, const objective::Task& task) {
-  return own ? own : objective::make_objective(config.objective, task);
+  return own ? own : make_objective(config, task);
 }
 
 std::shared_ptr<model::Model> make_checked_model(const ParallelPlan& plan, const data::DataSource& data,
                                                  const ObjectivePtr& own) {
   const RunConfig& config = plan.config();
   const std::int64_t num_outputs = objective_for(config, own, {.data = data})->num_outputs(data);
-  const auto make = [&] {
-    return model::deferred([&] {
-      return model::make_model(config.model, data.input_shape, num_outputs,
-                               static_cast<std::uint64_t>(config.run.seed));
-    });
-  };
+  const auto make = [&] { return make_model(config, data, num_outputs); };
   std::shared_ptr<model::Model> model =
       tried(text("model.name = \"", config.model.name, "\""), {config, data, own}, make);
   fit(plan, *model);
@@ -129,7 +125,7 @@ void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const
 
 ParallelPlan check_run_config(const RunConfig& config, int world_size) {
   const ParallelPlan plan = resolve_plan(config, world_size);
-  const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
+  const data::DataSource data = open_data(config);
   check_data_of(plan, data);
   return fit(plan, *make_checked_model(plan, data));
 }

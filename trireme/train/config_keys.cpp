@@ -1,21 +1,16 @@
 #include "trireme/train/internal/config_keys.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/data/transform.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/train/convolutions.h"
+#include "trireme/train/registry.h"
 
 namespace trireme::train {
 namespace {
-
-/// What a field of an options struct is held as while it is parsed.
-template <class Field>
-using HeldAs = std::conditional_t<std::is_same_v<Field, int>, std::int64_t, Field>;
 
 /// A row for `config.*table.*field`.
 template <class Table, class Field>
@@ -43,15 +38,32 @@ ConfigKey updates_stay(ConfigKey row) {
   return row;
 }
 
+/// The same for one that a resume changes only where somebody asks for it.
+ConfigKey by_name(ConfigKey row, const ConfigValue& before_it_was) {
+  row.on_resume = OnResume::kMayChangeByName;
+  row.before_it_was = before_it_was;
+  return row;
+}
+
 std::vector<std::string> backend_choices() {
   std::vector<std::string> names = {"auto"};
   for (const comm::BackendInfo& info : comm::backend_infos()) names.push_back(info.name);
   return names;
 }
 
-constexpr double kMaxInt = std::numeric_limits<int>::max();
+/// What a table of a module knows, and what a program brings.
+std::function<std::vector<std::string>()> names_with(std::vector<std::string> (*shipped)(),
+                                                     const std::vector<std::string>& own) {
+  return [=] {
+    std::vector<std::string> names = shipped();
+    names.insert(names.end(), own.begin(), own.end());
+    return names;
+  };
+}
 
-std::vector<ConfigKey> make_table() {
+}  // namespace
+
+std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
   using C = RunConfig;
   using Run = RunOptions;
   using Data = data::DataOptions;
@@ -83,7 +95,8 @@ std::vector<ConfigKey> make_table() {
       key("run.trace_steps", &C::run, &Run::trace_steps,
           "\"100:120\": only these steps, both included, are traced, the first three are in the timeline; "
           "empty: all, of a timeline alone 3 to 5"),
-      stays(key("data.name", &C::data, &Data::name, "data set", {.names = data::data_names})),
+      stays(key("data.name", &C::data, &Data::name, "data set",
+                {.names = names_with(data::data_names, own.datasets)})),
       key("data.path", &C::data, &Data::path,
           "folder of its files, for text the file; empty: where Debian's package puts them"),
       key("data.workers", &C::data, &Data::workers, "threads per rank that read ahead",
@@ -103,7 +116,8 @@ std::vector<ConfigKey> make_table() {
       stays(key("data.crop_padding", &C::data, &Data::crop_padding,
                 "augmentation crop: black pixels around the image, of which a part of its size is taken",
                 zero_up)),
-      stays(key("model.name", &C::model, &Model::name, "model", {.names = model::model_names})),
+      stays(key("model.name", &C::model, &Model::name, "model",
+                {.names = names_with(model::model_names, own.models)})),
       stays(key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count)),
       stays(key("model.layers", &C::model, &Model::layers, "gpt: blocks", one_up)),
       stays(key("model.heads", &C::model, &Model::heads, "gpt: attention heads per block", one_up)),
@@ -112,10 +126,10 @@ std::vector<ConfigKey> make_table() {
       key("model.weights", &C::model, &Model::weights,
           "file of the first weights (safetensors, or Python's torch.save of a dict); empty: from run.seed"),
       stays(key("objective.name", &C::objective, &Objective::name, "what is learnt: the loss",
-                {.names = objective::objective_names})),
+                {.names = names_with(objective::objective_names, own.objectives)})),
       key("objective.metrics", &C::objective, &Objective::metrics,
           "what evaluations measure besides the loss; empty: the one that the objective names",
-          {.names = objective::metric_names}),
+          {.names = names_with(objective::metric_names, own.metrics)}),
       key("objective.top_k", &C::objective, &Objective::top_k,
           "metric top_k: right when among so many guesses", one_up),
       key("objective.label_smoothing", &C::objective, &Objective::label_smoothing,
@@ -134,8 +148,11 @@ std::vector<ConfigKey> make_table() {
       key("train.accumulation", &C::train, &Train::accumulation, "micro-batches per rank and step", count),
       stays(key("train.precision", &C::train, &Train::precision, "number format of the forward pass",
                 {.names = precision_names})),
-      key("train.clip_norm", &C::train, &Train::clip_norm,
-          "largest 2-norm of all gradients together; 0: no clipping", zero_up),
+      by_name(key("train.clip_norm", &C::train, &Train::clip_norm,
+                  "largest 2-norm of all gradients together; 0: no clipping, as in asynchronous pipelines "
+                  "where the key is not given",
+                  zero_up),
+              0.0),
       stays(key("train.convolution", &C::train, &Train::convolution,
                 "kernels of small convolutions on one thread: what is faster on rank 0's machine, ATen's own "
                 "choice, "
@@ -269,117 +286,21 @@ std::vector<ConfigKey> make_table() {
   };
 }
 
-std::string number_text(double number) {
-  char buffer[40];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, number).ptr;
-  return {buffer, end};
+const std::vector<ConfigKey>& config_key_table(const RunConfig& config) {
+  static const std::vector<ConfigKey> kShipped = make_config_key_table();
+  return config.registry ? config.registry->keys() : kShipped;
 }
 
-std::string quoted(const std::string& words) {
-  std::string result = "\"";
-  for (const char c : words) {
-    if (c == '"' || c == '\\') result += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04X", static_cast<unsigned>(c));
-      result += escape;
-    } else {
-      result += c;
-    }
-  }
-  return result + '"';
+bool is_named(const RunConfig& config, const ConfigKey& key) {
+  if (config.named) return config.named->contains(key.name);
+  return to_toml(key.get(config)) != to_toml(key.get({}));
 }
 
-struct TomlText {
-  std::string operator()(std::int64_t value) const { return std::to_string(value); }
-  std::string operator()(bool value) const { return value ? "true" : "false"; }
-  std::string operator()(const std::string& value) const { return quoted(value); }
-  std::string operator()(double value) const {
-    std::string result = number_text(value);
-    const bool whole = result.find_first_not_of("-0123456789") == std::string::npos;
-    return whole ? result + ".0" : result;
-  }
-  template <class Element>
-  std::string operator()(const std::vector<Element>& values) const {
-    std::vector<std::string> words;
-    for (const Element& value : values) words.push_back((*this)(value));
-    return text("[", join(words), "]");
-  }
-};
-
-bool in_range(const Allowed& allowed, double number) {
-  return number >= allowed.least && number <= allowed.most && number < allowed.below &&
-         number > allowed.above && std::isfinite(number);
-}
-
-bool is_path_component(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
-}
-
-/// True when the value, or each element of it, is allowed.
-struct IsAllowed {
-  const Allowed& allowed;
-  bool operator()(std::int64_t value) const { return in_range(allowed, static_cast<double>(value)); }
-  bool operator()(double value) const { return in_range(allowed, value); }
-  bool operator()(bool) const { return true; }
-  template <class Element>
-  bool operator()(const std::vector<Element>& values) const {
-    return std::all_of(values.begin(), values.end(), *this);
-  }
-  bool operator()(const std::string& value) const {
-    if (allowed.single_path_component && !is_path_component(value)) return false;
-    if (!allowed.names) return true;
-    const std::vector<std::string> names = allowed.names();
-    return std::find(names.begin(), names.end(), value) != names.end();
-  }
-};
-
-std::string first_unknown(const Allowed& allowed, const ConfigValue& value) {
-  if (const auto* name = std::get_if<std::string>(&value)) return *name;
-  const auto& names = std::get<std::vector<std::string>>(value);
-  return *std::find_if_not(names.begin(), names.end(), IsAllowed{allowed});
-}
-
-}  // namespace
-
-const std::vector<ConfigKey>& config_key_table() {
-  static const std::vector<ConfigKey> kTable = make_table();
-  return kTable;
-}
-
-std::string Allowed::describe() const {
-  if (single_path_component) return "not empty, without '/'";
-  if (names) return join(names());
-  std::vector<std::string> bounds;
-  if (std::isfinite(above)) bounds.push_back("above " + number_text(above));
-  if (std::isfinite(least)) bounds.push_back("at least " + number_text(least));
-  if (std::isfinite(most) && most != kMaxInt) bounds.push_back("at most " + number_text(most));
-  if (std::isfinite(below)) bounds.push_back("below " + number_text(below));
-  return join(bounds);
-}
-
-std::string type_name(const ConfigValue& value) {
-  static constexpr const char* kNames[] = {
-      "whole number",          "number",          "true or false", "text",
-      "list of whole numbers", "list of numbers", "list of texts"};
-  return kNames[value.index()];
-}
-
-std::string to_toml(const ConfigValue& value) { return std::visit(TomlText{}, value); }
-
-void check_allowed(const ConfigKey& key, const ConfigValue& value) {
-  if (std::visit(IsAllowed{key.allowed}, value)) return;
-  if (key.allowed.names) {
-    throw InvalidArgument(text(key.name, " = ", to_toml(value), " is not known",
-                               suggest(first_unknown(key.allowed, value), key.allowed.names())));
-  }
-  throw InvalidArgument(text(key.name, " = ", to_toml(value), " is out of range: ", key.allowed.describe()));
-}
-
-std::vector<ConfigKeyInfo> config_keys() {
+std::vector<ConfigKeyInfo> config_keys(const std::shared_ptr<const Registry>& registry) {
   std::vector<ConfigKeyInfo> infos;
-  const RunConfig defaults;
-  for (const ConfigKey& row : config_key_table()) {
+  RunConfig defaults;
+  defaults.registry = registry;
+  for (const ConfigKey& row : config_key_table(defaults)) {
     const ConfigValue value = row.get(defaults);
     infos.push_back(
         {row.name, type_name(value), to_toml(value), row.allowed.describe(), row.meaning, row.on_resume});
@@ -389,7 +310,7 @@ std::vector<ConfigKeyInfo> config_keys() {
 
 std::string describe(const RunConfig& config) {
   std::string result, table;
-  for (const ConfigKey& row : config_key_table()) {
+  for (const ConfigKey& row : config_key_table(config)) {
     const std::size_t dot = row.name.find('.');
     if (row.name.substr(0, dot) != table) {
       table = row.name.substr(0, dot);

@@ -13,8 +13,6 @@
 namespace trireme::train {
 namespace {
 
-constexpr std::int64_t kEvaluationBatch = 256;
-
 data::Example batch_of(const data::Dataset& dataset, const std::vector<std::int64_t>& indices,
                        comm::Context& context) {
   const telemetry::OwnWork work(context.status(), "reading samples to evaluate");
@@ -25,9 +23,9 @@ data::Example batch_of(const data::Dataset& dataset, const std::vector<std::int6
 at::Tensor sums_of(const Predict& predict, const EvaluatedPart& samples,
                    const objective::Objective& objective, comm::Context& context) {
   at::Tensor sums = at::zeros({3 + 2 * static_cast<std::int64_t>(objective.metrics().size())}, at::kDouble);
-  for (std::int64_t begin = samples.part.begin; begin < samples.part.end; begin += kEvaluationBatch) {
+  for (std::int64_t begin = samples.part.begin; begin < samples.part.end; begin += samples.batch) {
     std::vector<std::int64_t> indices(
-        static_cast<std::size_t>(std::min(kEvaluationBatch, samples.part.end - begin)));
+        static_cast<std::size_t>(std::min(samples.batch, samples.part.end - begin)));
     std::iota(indices.begin(), indices.end(), begin);
     const data::Example batch = batch_of(samples.dataset, indices, context);
     objective.check_batch(batch, indices);

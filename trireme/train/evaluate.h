@@ -41,6 +41,7 @@ using Predict = std::function<at::Tensor(const at::Tensor& input)>;
 struct EvaluatedPart {
   const data::Dataset& dataset;
   data::Slice part;
+  std::int64_t batch;  ///< samples at a time
 };
 
 /// Throws DataError, also when no target counts; CommError.

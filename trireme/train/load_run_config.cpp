@@ -10,24 +10,21 @@
 namespace trireme::train {
 namespace {
 
-std::vector<std::string> known_names() {
-  std::vector<std::string> names;
-  for (const ConfigKey& row : config_key_table()) names.push_back(row.name);
-  return names;
-}
+using Table = std::vector<ConfigKey>;
 
-std::vector<std::string> known_tables() {
+std::vector<std::string> known_tables(const Table& keys) {
   std::vector<std::string> tables;
-  for (const std::string& name : known_names()) {
-    std::string table = name.substr(0, name.find('.'));
+  for (const ConfigKey& row : keys) {
+    std::string table = row.name.substr(0, row.name.find('.'));
     if (tables.empty() || tables.back() != table) tables.push_back(std::move(table));
   }
   return tables;
 }
 
 /// The nearest known key, else the keys of the table.
-std::string suggest_key(const std::string& name) {
-  const std::vector<std::string> names = known_names();
+std::string suggest_key(const Table& table, const std::string& name) {
+  std::vector<std::string> names;
+  for (const ConfigKey& row : table) names.push_back(row.name);
   if (const std::string near = nearest(name, names); !near.empty())
     return text(" (did you mean '", near, "'?)");
   const std::string prefix = name.substr(0, name.find('.') + 1);
@@ -35,16 +32,8 @@ std::string suggest_key(const std::string& name) {
   for (const std::string& known : names) {
     if (known.starts_with(prefix)) keys.push_back(known.substr(prefix.size()));
   }
-  return keys.empty() ? suggest(name, known_tables())
+  return keys.empty() ? suggest(name, known_tables(table))
                       : text(" (known in [", prefix.substr(0, prefix.size() - 1), "]: ", join(keys), ")");
-}
-
-const ConfigKey& find_key(const std::string& name) {
-  const std::vector<ConfigKey>& table = config_key_table();
-  const auto row =
-      std::find_if(table.begin(), table.end(), [&](const ConfigKey& r) { return r.name == name; });
-  require(row != table.end(), "unknown key '", name, "'", suggest_key(name));
-  return *row;
 }
 
 std::string describe_found(const toml::node& node) {
@@ -98,6 +87,7 @@ void apply(RunConfig& config, const ConfigKey& key, const toml::node& node) {
   require(value.has_value(), key.name, ": expected ", type_name(current), ", found ", describe_found(node));
   check_allowed(key, *value);
   key.set(config, *value);
+  config.named->insert(key.name);
 }
 
 /// Runs `body`; an InvalidArgument of it gets the place in front.
@@ -115,7 +105,7 @@ void apply_table(RunConfig& config, const std::string& file, const std::string& 
   for (const auto& [key, node] : keys) {
     const std::string name = text(table, ".", key.str());
     at_place(text(file, ":", key.source().begin.line),
-             [&, &value = node] { apply(config, find_key(name), value); });
+             [&, &value = node] { apply(config, find_key(config_key_table(config), name), value); });
   }
 }
 
@@ -126,7 +116,7 @@ void apply_document(RunConfig& config, const std::string& content, const std::st
   } catch (const toml::parse_error& error) {
     throw InvalidArgument(text(file, ":", error.source().begin.line, ": ", error.description()));
   }
-  const std::vector<std::string> tables = known_tables();
+  const std::vector<std::string> tables = known_tables(config_key_table(config));
   for (const auto& [key, node] : root) {
     const std::string name(key.str());
     const std::string place = text(file, ":", key.source().begin.line);
@@ -163,7 +153,7 @@ void apply_override(RunConfig& config, const std::string& assignment) {
   require(equals != std::string::npos, "expected table.key=value");
   const std::string name(trim(std::string_view(assignment).substr(0, equals)));
   const std::string written(trim(std::string_view(assignment).substr(equals + 1)));
-  const ConfigKey& key = find_key(name);
+  const ConfigKey& key = find_key(config_key_table(config), name);
   toml::table document = value_document(written);
   // A key that holds text takes `run.name=2026` for text as well.
   const bool wants_text = std::holds_alternative<std::string>(key.get(config));
@@ -173,9 +163,19 @@ void apply_override(RunConfig& config, const std::string& assignment) {
 
 }  // namespace
 
-RunConfig load_run_config(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+const ConfigKey& find_key(const Table& table, const std::string& name) {
+  const auto row =
+      std::find_if(table.begin(), table.end(), [&](const ConfigKey& r) { return r.name == name; });
+  require(row != table.end(), "unknown key '", name, "'", suggest_key(table, name));
+  return *row;
+}
+
+RunConfig load_run_config(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                          const std::shared_ptr<const Registry>& registry) {
   RunConfig config;
   config.source = file.string();
+  config.registry = registry;
+  config.named.emplace();
   apply_document(config, read_file(file), file.string());
   for (const std::string& one : overrides) {
     at_place(text("--set ", one), [&] { apply_override(config, one); });
@@ -183,8 +183,11 @@ RunConfig load_run_config(const std::filesystem::path& file, const std::vector<s
   return config;
 }
 
-RunConfig parse_run_config(const std::string& content, const std::string& name) {
+RunConfig parse_run_config(const std::string& content, const std::string& name,
+                           const std::shared_ptr<const Registry>& registry) {
   RunConfig config;
+  config.registry = registry;
+  config.named.emplace();
   apply_document(config, content, name);
   return config;
 }

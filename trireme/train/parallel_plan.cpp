@@ -129,6 +129,7 @@ class PlanMaker {
     maker.read_names();
     maker.lay_out_ranks();
     maker.choose_order();
+    maker.choose_clipping();
     maker.check_batch();
     maker.make_program();
     maker.check_records();
@@ -147,7 +148,9 @@ class PlanMaker {
 
   /// From C++ a configuration can hold any value.
   void read_names() {
-    for (const ConfigKey& key : config_key_table()) check_allowed(key, key.get(config()));
+    for (const auto& [name, value] : config().own)
+      check_type(find_key(config_key_table(config()), name), value);
+    for (const ConfigKey& key : config_key_table(config())) check_allowed(key, key.get(config()));
     plan_.partition_ = partition_of(config().parallel.partition);
     // Stages of one rank have nobody who waits for the slowest: what counts is what each of them holds.
     if (!is_pipeline() && plan_.partition_ == Partition::kTime) plan_.partition_ = Partition::kParameters;
@@ -221,6 +224,14 @@ class PlanMaker {
     }
     plan_.num_microbatches_ =
         (options.program ? options.program->num_microbatches : options.num_microbatches) * options.num_rounds;
+  }
+
+  /// Clipping by default is for where there is a norm of all gradients.
+  void choose_clipping() {
+    double& clip_norm = plan_.config_.train.clip_norm;
+    if (is_pipeline() && updates_under_way(config()) && clip_norm == TrainOptions().clip_norm &&
+        !is_named(config(), find_key(config_key_table(config()), "train.clip_norm")))
+      clip_norm = 0;
   }
 
   void check_batch() const {

@@ -53,6 +53,11 @@ class ParallelPlan {
   /// Of all replicas.
   std::int64_t num_parts() const { return std::int64_t{num_replicas_} * num_microbatches_; }
 
+  /// Samples of the largest micro-batch: as many as a model takes at once, in training and in evaluation.
+  std::int64_t samples_of_microbatch() const {
+    return (config_.train.global_batch + num_parts() - 1) / num_parts();
+  }
+
   Partition partition() const { return partition_; }
   /// First layer of each stage but the first; empty where nothing is cut, before a model is known, and for
   /// Partition::kTime before it was measured.

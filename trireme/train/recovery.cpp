@@ -18,6 +18,12 @@ std::string updates_in_words(const RunConfig& config) {
               updates_under_way(config) ? "while micro-batches are under way" : "at the end of a step");
 }
 
+/// What a saved configuration says of a key, or meant when there was no such key.
+ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
+  const bool is_absent = saved.named && !saved.named->contains(key.name);
+  return is_absent && key.before_it_was ? *key.before_it_was : key.get(saved);
+}
+
 std::string of_optimizer(const std::string& name) { return checkpoint::kOptimizerPrefix + name; }
 const std::string kProgress = of_optimizer("run/progress");
 
@@ -40,15 +46,22 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
     throw InvalidArgument(text("cannot resume run '", config.run.name, "' from step ", step, ": ", reason,
                                "; set it back, or start a fresh run"));
   };
-  for (const ConfigKey& key : config_key_table()) {
-    const std::string was = to_toml(key.get(before)), is = to_toml(key.get(config));
-    if (was == is || key.on_resume == OnResume::kMayChange) continue;
-    if (key.on_resume == OnResume::kStays) refuse(text(key.name, " was ", was, " and is now ", is));
+  const auto of_kind = [&](OnResume kind, const auto& look) {
+    for (const ConfigKey& key : config_key_table(config)) {
+      const std::string was = to_toml(value_in_run(before, key)), is = to_toml(key.get(config));
+      if (was != is && key.on_resume == kind) look(key, text(key.name, " was ", was, " and is now ", is));
+    }
+  };
+  of_kind(OnResume::kStays, [&](const ConfigKey&, const std::string& change) { refuse(change); });
+  of_kind(OnResume::kUpdatesStay, [&](const ConfigKey&, const std::string&) {
     if (updates_under_way(before) != updates_under_way(config)) {
       refuse(text("it was trained by ", updates_in_words(before), " and would go on by ",
                   updates_in_words(config)));
     }
-  }
+  });
+  of_kind(OnResume::kMayChangeByName, [&](const ConfigKey& key, const std::string& change) {
+    if (!is_named(config, key)) refuse(text(change, ", by default; name the value that you want"));
+  });
 }
 
 DataError no_checkpoint_in(const std::filesystem::path& folder) {
@@ -91,7 +104,8 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
   if (!found && take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
   if (!found) return;
   on_main(context, [&] {
-    check_same_run(config, parse_run_config(found->head.config, "the checkpoint's configuration"),
+    check_same_run(config,
+                   parse_run_config(found->head.config, "the checkpoint's configuration", config.registry),
                    found->head.step);
   });
   const checkpoint::Shards state = state_to_save(run.trainer, run.progress);

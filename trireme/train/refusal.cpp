@@ -41,7 +41,7 @@ class Candidates {
 
 std::string differences(const RunConfig& config, const RunConfig& changed) {
   std::vector<std::string> words;
-  for (const ConfigKey& key : config_key_table()) {
+  for (const ConfigKey& key : config_key_table(config)) {
     const std::string value = to_toml(key.get(changed));
     if (value != to_toml(key.get(config))) words.push_back(text(key.name, " = ", value));
   }

@@ -26,6 +26,7 @@
 #include "trireme/train/internal/check.h"
 #include "trireme/train/internal/on_main.h"
 #include "trireme/train/recovery.h"
+#include "trireme/train/registry.h"
 #include "trireme/train/run_folder.h"
 #include "trireme/train/run_recorder.h"
 #include "trireme/train/run_trace.h"
@@ -400,7 +401,7 @@ RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const Ru
   const data::DataSource data = [&] {
     if (plan.data) return *plan.data;
     const telemetry::OwnWork work(context.status(), "opening the data");
-    return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), context.log());
+    return open_data(config, context.log());
   }();
   check_data_of(layout, data, plan.objective);
   const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);

@@ -7,6 +7,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +21,7 @@
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/train/config_value.h"
 
 namespace trireme::train {
 
@@ -33,13 +38,14 @@ struct RunOptions {
 
 struct TrainOptions {
   std::int64_t epochs = 1;
-  std::int64_t max_steps = 0;        ///< stop after so many steps even if epochs are left; 0: no such limit
-  std::int64_t global_batch = 64;    ///< samples of all ranks and micro-batches in one step
-  std::int64_t accumulation = 1;     ///< micro-batches per rank and step
-  std::string precision = "fp32";    ///< a name of precision_names()
-  double clip_norm = 0;              ///< largest 2-norm of all gradients together; 0: no clipping
-  std::string convolution = "auto";  ///< a name of convolution_names()
-  std::string non_finite = "stop";   ///< gradients that are no numbers: "stop" the run, or "skip" the step
+  std::int64_t max_steps = 0;      ///< stop after so many steps even if epochs are left; 0: no such limit
+  std::int64_t global_batch = 64;  ///< samples of all ranks and micro-batches in one step
+  std::int64_t accumulation = 1;   ///< micro-batches per rank and step
+  std::string precision = "fp32";  ///< a name of precision_names()
+  double clip_norm = 1;  ///< largest 2-norm of all gradients together; 0: no clipping. The default is 0 where
+                         ///< stages update at different times
+  std::string convolution = "auto";     ///< a name of convolution_names()
+  std::string non_finite = "stop";      ///< gradients that are no numbers: "stop" the run, or "skip" the step
   std::int64_t max_skipped_steps = 25;  ///< so many skipped in a row are a divergence
   double ema_decay = 0;                 ///< evaluate a moving average of the parameters; 0: the parameters
 };
@@ -69,6 +75,8 @@ struct ParallelOptions {
   std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()
 };
 
+class Registry;
+
 struct RunConfig {
   RunOptions run;
   data::DataOptions data;
@@ -83,29 +91,28 @@ struct RunConfig {
   ParallelOptions parallel;
   comm::ContextOptions comm;
   std::string source;  ///< file that it was read from; empty when made in code
+  /// What a program brings of its own, by name (registry.h); null: nothing. Named keys of its tables that
+  /// were set: "towers.width".
+  std::shared_ptr<const Registry> registry;
+  std::map<std::string, ConfigValue> own;
+  std::optional<std::set<std::string>> named;  ///< keys that were read; none when made in code
 
   std::filesystem::path run_folder() const { return std::filesystem::path(run.folder) / run.name; }
 };
 
 /// Reads the file, then applies the overrides ("optimizer.lr=0.1") in order; the values of overrides are
 /// TOML, bare words are taken as text. Throws DataError when the file cannot be read, InvalidArgument with
-/// "FILE:LINE: ..." or "--set ...: ..." for everything that is wrong in it.
-RunConfig load_run_config(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
+/// "FILE:LINE: ..." or "--set ...: ..." for everything that is wrong in it. With a registry its names and
+/// tables are known.
+RunConfig load_run_config(const std::filesystem::path& file, const std::vector<std::string>& overrides = {},
+                          const std::shared_ptr<const Registry>& registry = nullptr);
 
 /// The same from text; `name` stands for the file in messages.
-RunConfig parse_run_config(const std::string& content, const std::string& name);
+RunConfig parse_run_config(const std::string& content, const std::string& name,
+                           const std::shared_ptr<const Registry>& registry = nullptr);
 
 /// The whole configuration as canonical TOML, every key with its value; load_run_config reads it back.
 std::string describe(const RunConfig& config);
-
-/// What a resumed run may do to a key.
-enum class OnResume {
-  kMayChange,
-  kStays,        ///< it would go on with other numbers, or none at all
-  kUpdatesStay,  ///< as long as stages update when they did: at the end of a step, or while micro-batches are
-                 ///< under way. Stale gradients are another algorithm: losses, and learning rates that work,
-                 ///< are others
-};
 
 /// One row of the table of keys, for documentation and completion.
 struct ConfigKeyInfo {
@@ -117,7 +124,7 @@ struct ConfigKeyInfo {
   std::string meaning;
   OnResume on_resume;
 };
-std::vector<ConfigKeyInfo> config_keys();
+std::vector<ConfigKeyInfo> config_keys(const std::shared_ptr<const Registry>& registry = nullptr);
 
 /// Values of train.precision.
 std::vector<std::string> precision_names();

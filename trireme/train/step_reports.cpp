@@ -1,5 +1,6 @@
 #include "trireme/train/step_reports.h"
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <limits>
@@ -11,6 +12,19 @@ namespace trireme::train {
 namespace {
 
 enum Slot { kLoss, kHoles, kInterrupts, kTerminations, kFirstRank };
+
+/// What a rank says of itself. The norm is one of gradients that all ranks have reduced: where a loss tells
+/// whose numbers began it, the norm says nothing more.
+constexpr double kFine = 0, kNormIsNotFinite = 1, kLossIsNotFinite = 2;
+
+std::string ranks_to_blame(const double* votes, int num_ranks) {
+  const double worst = *std::max_element(votes, votes + num_ranks);
+  std::vector<std::string> ranks;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (worst != kFine && votes[rank] == worst) ranks.push_back(std::to_string(rank));
+  }
+  return join(ranks);
+}
 
 }  // namespace
 
@@ -31,7 +45,7 @@ std::optional<StepReport> StepReports::start(const StepReport& mine) {
   } else if (mine.skipped) {
     votes[kHoles] = 1;
   } else {
-    votes[kFirstRank + group_.rank()] = 1;
+    votes[kFirstRank + group_.rank()] = std::isfinite(mine.loss) ? kNormIsNotFinite : kLossIsNotFinite;
   }
   votes[kInterrupts] = mine.stop_signal == SIGINT;
   votes[kTerminations] = mine.stop_signal == SIGTERM;
@@ -48,13 +62,10 @@ std::optional<StepReport> StepReports::finish() {
   StepReport report = exchange.report;
   spare_.push_back(exchange.votes);
   const double* votes = exchange.votes.const_data_ptr<double>();
-  std::vector<std::string> diverged;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    if (votes[kFirstRank + rank] > 0) diverged.push_back(std::to_string(rank));
-  }
+  const std::string diverged = ranks_to_blame(votes + kFirstRank, group_.size());
   if (!diverged.empty()) {
     throw DivergedError(text("step ", report.step,
-                             ": the loss or the gradient is not a finite number on rank ", join(diverged),
+                             ": the loss or the gradient is not a finite number on rank ", diverged,
                              " (learning rate ", report.lr,
                              "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
   }

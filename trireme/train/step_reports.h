@@ -38,14 +38,15 @@ class StepReports {
   /// Starts the exchange of this rank's part; returns finish() of the oldest one where `depth` are under way.
   std::optional<StepReport> start(const StepReport& mine);
   /// Waits for the oldest exchange under way; nothing when there is none. The loss of a step that was skipped
-  /// may be no number. Throws DivergedError that names step and ranks when that of another step, or its
-  /// gradient norm, is not finite; CommError.
+  /// may be no number. Throws DivergedError when that of another step, or its gradient norm, is not finite:
+  /// it names the step and the ranks whose loss it is, or where all are numbers those with the norm;
+  /// CommError.
   std::optional<StepReport> finish();
 
  private:
   struct Exchange {
     StepReport report;
-    at::Tensor votes;  ///< loss, ranks with SIGINT, ranks with SIGTERM, then per rank: 1 if not finite
+    at::Tensor votes;  ///< loss, ranks with SIGINT, ranks with SIGTERM, then per rank what is not finite
     comm::Pending pending;
   };
 

@@ -370,9 +370,12 @@ Evaluation Trainer::evaluate() {
   const auto averages = use_averages();
   const int replica = groups_.data ? groups_.data->rank() : 0,
             num_replicas = groups_.data ? groups_.data->size() : 1;
-  const Evaluation evaluation = train::evaluate(
-      [this](const at::Tensor& input) { return pipeline_.evaluate(input); },
-      {*data_.test, data::slice_of(data_.test->size(), replica, num_replicas)}, *objective_, context_);
+  const Evaluation evaluation =
+      train::evaluate([this](const at::Tensor& input) { return pipeline_.evaluate(input); },
+                      {.dataset = *data_.test,
+                       .part = data::slice_of(data_.test->size(), replica, num_replicas),
+                       .batch = plan_.samples_of_microbatch()},
+                      *objective_, context_);
   learning_rate_->observe(evaluation.loss);
   return evaluation;
 }

@@ -44,6 +44,22 @@ TEST(ParallelPlan, ArrangesRanksAsStagesOfReplicas) {
   EXPECT_FALSE(plan.asynchronous());
 }
 
+TEST(ParallelPlan, ClipsByDefaultWhereThereIsANormOfAllGradients) {
+  const auto clip_norm = [](const std::string& content) {
+    const std::string all = "[data]\nname = \"synthetic\"\n[parallel]\npipeline = 2\n" + content;
+    return resolve_plan(parse_run_config(all, "run.toml"), 2).config().train.clip_norm;
+  };
+  EXPECT_EQ(clip_norm(""), 1);
+  EXPECT_EQ(clip_norm("schedule = \"pipedream\"\n"), 0);
+  EXPECT_EQ(clip_norm("schedule = \"pipedream\"\n[train]\nclip_norm = 0\n"), 0);
+  EXPECT_THAT([&] { clip_norm("schedule = \"pipedream\"\n[train]\nclip_norm = 1.0\n"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("train.clip_norm = 1 with parallel.schedule")));
+  RunConfig in_code = pipeline_config();
+  in_code.parallel.schedule = "pipedream";
+  in_code.parallel.microbatches = 0;
+  EXPECT_EQ(resolve_plan(in_code, 2).config().train.clip_norm, 0);
+}
+
 TEST(ParallelPlan, WithoutAPipelineIsTheProgramWithOneStage) {
   RunConfig config = pipeline_config();
   config.parallel = {};

@@ -63,9 +63,9 @@ const Refusal kRefusals[] = {
     {"PipedreamWithClipping", 2,
      [](RunConfig& c) {
        pipedream(c);
-       c.train.clip_norm = 1;
+       c.train.clip_norm = 0.5;
      },
-     "train.clip_norm = 1", "train.clip_norm = 0.0"},
+     "train.clip_norm = 0.5", "train.clip_norm = 0.0"},
     {"PipedreamWithLossScaling", 2,
      [](RunConfig& c) {
        pipedream(c);
@@ -142,11 +142,11 @@ const Refusal kRefusals[] = {
     {"AnAsynchronousScheduleWithClippingInFp16", 2,
      [](RunConfig& c) {
        pipedream(c);
-       c.train.clip_norm = 1;
+       c.train.clip_norm = 0.5;
        c.train.precision = "fp16";
        c.train.non_finite = "skip";
      },
-     "train.clip_norm = 1", "parallel.schedule = \"1f1b\""},
+     "train.clip_norm = 0.5", "parallel.schedule = \"1f1b\""},
 };
 
 class Refused : public testing::TestWithParam<Refusal> {

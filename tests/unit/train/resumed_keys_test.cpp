@@ -75,15 +75,45 @@ TEST(ResumedKeys, OfTheProgramMayChangeAsLongAsStagesUpdateWhenTheyDid) {
   EXPECT_NO_THROW(check_same_run(now, before, 7)) << "without a pipeline a schedule says nothing";
 }
 
+TEST(ResumedKeys, OfClippingChangeOnlyWhereTheyAreNamed) {
+  const auto parse = [](const std::string& content) { return parse_run_config(content, "run.toml"); };
+  const auto refusal_of = [&](const RunConfig& now, const RunConfig& before) -> std::string {
+    try {
+      check_same_run(now, before, 7);
+    } catch (const InvalidArgument& refusal) {
+      return refusal.what();
+    }
+    return "";
+  };
+  const RunConfig off = parse("[train]\nclip_norm = 0\n"), named = parse("[train]\nclip_norm = 1\n"),
+                  by_default = parse("");
+  EXPECT_THAT(refusal_of(by_default, off),
+              HasSubstr("train.clip_norm was 0.0 and is now 1.0, by default; name the value that you want"));
+  EXPECT_EQ(refusal_of(named, off), "");
+  EXPECT_EQ(refusal_of(off, off), "");
+  EXPECT_EQ(refusal_of(off, named), "");
+  // A run from before there was the key did not clip.
+  EXPECT_THAT(refusal_of(by_default, by_default), HasSubstr("train.clip_norm was 0.0 and is now 1.0"));
+  EXPECT_EQ(refusal_of(off, by_default), "");
+  EXPECT_EQ(refusal_of(by_default, parse(describe(by_default))), "") << "runs write down every key";
+  // In code, what is not the default was chosen.
+  EXPECT_THAT(refusal_of(RunConfig(), off), HasSubstr("by default"));
+  RunConfig chosen;
+  chosen.train.clip_norm = 0.5;
+  EXPECT_EQ(refusal_of(chosen, off), "");
+}
+
 TEST(ResumedKeys, AreListedInTheDocumentation) {
-  std::vector<std::string> kept, kept_in_kind;
+  std::vector<std::string> kept, kept_in_kind, by_name;
   for (const ConfigKeyInfo& key : config_keys()) {
     if (key.on_resume == OnResume::kStays) kept.push_back(text('`', key.name, '`'));
     if (key.on_resume == OnResume::kUpdatesStay) kept_in_kind.push_back(text('`', key.name, '`'));
+    if (key.on_resume == OnResume::kMayChangeByName) by_name.push_back(text('`', key.name, '`'));
   }
   const std::string page = read_file(test::checkout("docs/configuration.md"));
   EXPECT_THAT(page, HasSubstr(text("A resumed run has to keep ", join(kept), ".")));
   EXPECT_THAT(page, HasSubstr(join(kept_in_kind, " and ") + " may change as long as"));
+  EXPECT_THAT(page, HasSubstr(join(by_name) + " may change where the file or `--set` names it"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "trireme/base/files.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/synthetic_dataset.h"
+#include "trireme/model/mlp.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/recovery.h"
 
@@ -272,7 +274,7 @@ TEST(Trainer, EveryRankNamesStepAndRankOfALossThatIsNotFinite) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     data::DataSource data = small_data();
     RunConfig config = small_config();
-    config.run.log_every_steps = 1000;  // the gradient's norm would show it on both ranks
+    config.run.log_every_steps = 1;  // both ranks see that the gradient's norm is none
     if (context.rank() == 1) data.train = std::make_shared<BrokenDataset>(data.train);
     Trainer trainer(config, context, data);
     try {
@@ -405,9 +407,10 @@ TEST(Evaluation, CountsEverySampleOnceOnAnyNumberOfRanks) {
       SCOPED_TRACE(text(num_samples, " samples, ", ranks, " ranks"));
       comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
         const auto model = model::make_model({.hidden = {16}}, data.input_shape, data.num_classes, 1);
+        const data::Slice part = data::slice_of(data.test->size(), context.rank(), ranks);
         const Evaluation found =
             evaluate([&](const at::Tensor& input) { return model->forward(input); },
-                     {*data.test, data::slice_of(data.test->size(), context.rank(), ranks)},
+                     {.dataset = *data.test, .part = part, .batch = 8 / ranks},  // as ranks share a batch
                      *objective::make_objective({}, {.data = data}), context);
         if (!context.is_main()) return;
         if (!expected) expected = found;
@@ -417,6 +420,33 @@ TEST(Evaluation, CountsEverySampleOnceOnAnyNumberOfRanks) {
         EXPECT_TRUE(model->is_training());
       });
     }
+  }
+}
+
+/// Notes the largest batch that it sees.
+struct Watched : model::Mlp {
+  Watched() : Mlp(784, {4}, 10) { initialise(1); }
+  at::Tensor forward(const at::Tensor& input) override {
+    std::int64_t& largest = is_training() ? largest_trained : largest_evaluated;
+    largest = std::max(largest, input.size(0));
+    return Mlp::forward(input);
+  }
+  std::int64_t largest_trained = 0, largest_evaluated = 0;
+};
+
+TEST(Evaluation, TakesAsManySamplesAtOnceAsTrainingDoes) {
+  const data::DataSource data = data::open_data({.name = "synthetic"});
+  for (const std::int64_t accumulation : {1, 3}) {
+    RunConfig config = small_config();
+    config.train.global_batch = 300;
+    config.train.accumulation = accumulation;
+    const auto context = comm::Context::join({}, {});
+    const auto model = std::make_shared<Watched>();
+    Trainer trainer(config, *context, data, model);
+    trainer.step();
+    EXPECT_EQ(trainer.evaluate().samples, 1024);
+    EXPECT_EQ(model->largest_trained, 300 / accumulation);
+    EXPECT_EQ(model->largest_evaluated, 300 / accumulation);
   }
 }
 

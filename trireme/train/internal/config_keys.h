@@ -6,28 +6,15 @@
 #include <limits>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "trireme/train/config_value.h"
 #include "trireme/train/run_config.h"
 
 namespace trireme::train {
 
-using ConfigValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
-                                 std::vector<double>, std::vector<std::string>>;
-
-/// Bounds of a number, or the names that a text may be; of a list: of each of its elements.
-struct Allowed {
-  double least = -std::numeric_limits<double>::infinity();
-  double most = std::numeric_limits<double>::infinity();
-  double below = std::numeric_limits<double>::infinity();   ///< exclusive
-  double above = -std::numeric_limits<double>::infinity();  ///< exclusive
-  std::function<std::vector<std::string>()> names = nullptr;
-  bool single_path_component = false;
-
-  /// "at least 1", "0 to 1", "above 0"; the names; empty when everything is allowed.
-  std::string describe() const;
-};
+/// Most of an int; a bound that nobody has to be told of.
+constexpr double kMaxInt = std::numeric_limits<int>::max();
 
 struct ConfigKey {
   std::string name;  ///< "table.key"
@@ -37,15 +24,33 @@ struct ConfigKey {
   /// The value has the alternative that `get` returns.
   std::function<void(RunConfig&, const ConfigValue&)> set;
   OnResume on_resume = OnResume::kMayChange;
+  /// What runs did before there was the key; none: what its default says.
+  std::optional<ConfigValue> before_it_was = std::nullopt;
 };
 
-const std::vector<ConfigKey>& config_key_table();
+/// Whether somebody has chosen the value: a file or --set, or in code another one than the default.
+bool is_named(const RunConfig& config, const ConfigKey& key);
+
+/// Names of a program's own parts, which keys take besides the shipped ones.
+struct OwnNames {
+  std::vector<std::string> models, datasets, objectives, metrics;
+};
+std::vector<ConfigKey> make_config_key_table(const OwnNames& own = {});
+
+/// The keys of that configuration: ours, and those of its registry.
+const std::vector<ConfigKey>& config_key_table(const RunConfig& config = {});
+
+/// Throws InvalidArgument, with the nearest key or the keys of the table, when it is unknown.
+const ConfigKey& find_key(const std::vector<ConfigKey>& table, const std::string& name);
 
 /// Name of the type that the value has: "whole number", "text", ...
 std::string type_name(const ConfigValue& value);
 
 /// The value as TOML.
 std::string to_toml(const ConfigValue& value);
+
+/// Throws InvalidArgument when the key holds values of another type.
+void check_type(const ConfigKey& key, const ConfigValue& value);
 
 /// Throws InvalidArgument ("optimizer.lr = -1 is out of range: above 0") when the value is not allowed.
 void check_allowed(const ConfigKey& key, const ConfigValue& value);

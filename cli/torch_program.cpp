@@ -1,0 +1,46 @@
+#include "cli/torch_program.h"
+
+#include <torch/headeronly/version.h>
+
+#include "cli/backends.h"
+#include "cli/checkpoint.h"
+#include "cli/profile.h"
+#include "cli/train.h"
+#include "cli/verify.h"
+#include "trireme/base/text.h"
+
+namespace trireme::cli {
+namespace {
+
+std::vector<Command> commands(const Home& home, const Program& program, const Arguments& arguments) {
+  return {train_command([home](const TrainArguments& train) { return run_train(home, train); }),
+          verify_command([home](const VerifyArguments& verify) { return run_verify(home, verify); }),
+          checkpoint_command(run_checkpoint),
+          runs_command(),
+          profile_command([home](const ProfileArguments& profile) { return run_profile(home, profile); }),
+          plan_command(),
+          launch_command(arguments),
+          schedule_command(),
+          simulate_command(),
+          backends_command(list_backends),
+          completion_command(program)};
+}
+
+}  // namespace
+
+Program torch_program(const Home& home) {
+  const std::string& name = home.name;
+  const std::string version = text("trireme ", TRIREME_VERSION, " (libtorch ", TORCH_VERSION, ")");
+  return {.name = name,
+          .about = name == "trireme" ? "The commands of trireme that need tensors, and some that do not."
+                                     : text(name, " trains models over many processes, with Trireme."),
+          .version = name == "trireme" ? version : text(name, ", ", version),
+          .examples = text("  ", name, " train run.toml -n 2   train over two processes\n", "  ", name,
+                           " verify run.toml -n 2  see that they compute what one would\n", "  ", name,
+                           " COMMAND --help        options and examples of a command\n"),
+          .commands = [home](const Program& program, const Arguments& arguments) {
+            return commands(home, program, arguments);
+          }};
+}
+
+}  // namespace trireme::cli
