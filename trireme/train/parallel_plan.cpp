@@ -226,7 +226,8 @@ class PlanMaker {
   /// Clipping by default is for where there is a norm of all gradients.
   void choose_clipping() {
     double& clip_norm = plan_.config_.train.clip_norm;
-    if (is_cut() && updates_under_way(config()) && clip_norm == TrainOptions().clip_norm &&
+    if (config().parallel.pipeline > 1 && updates_under_way(config()) &&
+        clip_norm == TrainOptions().clip_norm &&
         !is_named(config(), find_key(config_key_table(config()), "train.clip_norm")))
       clip_norm = 0;
   }
