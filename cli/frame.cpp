@@ -6,6 +6,7 @@
 #include <new>
 
 #include "trireme/base/error.h"
+#include "trireme/base/out_of_memory.h"
 
 namespace trireme::cli {
 namespace {
@@ -34,7 +35,8 @@ std::string see_help(const CLI::App& command) { return text("; see: ", spoken(co
 
 /// The message of an exception of libtorch without its list of stack frames.
 std::string without_backtrace(std::string_view message) {
-  return std::string(trim(message.substr(0, message.find("\nException raised from"))));
+  const std::size_t end = std::min(message.find("\nException raised from"), message.find("\nframe #0"));
+  return std::string(trim(message.substr(0, end)));
 }
 
 /// The parser's complaint in our words.
@@ -121,6 +123,10 @@ int end_well(const std::string& name, const std::string& bugs, const std::functi
   } catch (const std::bad_alloc&) {
     say("out of memory");
   } catch (const std::exception& error) {
+    if (const std::string out_of_memory = out_of_memory_in(error.what()); !out_of_memory.empty()) {
+      say(out_of_memory);
+      return kExitInternal;
+    }
     say(without_backtrace(error.what()));
     std::cerr << name << ": this is " << bugs << "; please report it with the command and this message\n";
   }

@@ -64,6 +64,39 @@ TEST_F(TrainCommand, TwoProcessesLeaveTheFilesAndTheNumbersOfOne) {
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-4 * std::abs(one[i]));
 }
 
+/// The same where no process has more than so much memory of its own.
+ChildResult run_in(int mib, const std::vector<std::string>& command) {
+  std::vector<std::string> limited = {"bash", "-c", text("ulimit -d ", mib * 1024, "; exec \"$@\""), "bash"};
+  limited.insert(limited.end(), command.begin(), command.end());
+  return run(limited, {}, 200);
+}
+
+// Weights and gradients are 520 MB; a process without a model takes about 200.
+TEST_F(TrainCommand, AModelLargerThanARanksMemoryIsCutOverSeveral) {
+  const auto settings = [](int stages) {
+    std::vector<std::string> words;
+    for (const std::string& setting :
+         {std::string("model.hidden=[4000, 4000, 4000, 4000, 4000]"), std::string("optimizer.momentum=0"),
+          std::string("checkpoint.every_steps=1"), std::string("checkpoint.asynchronous=false"),
+          std::string("train.max_steps=2"), std::string("parallel.microbatches=2"),
+          std::string("parallel.partition=parameters"), text("train.accumulation=", stages == 1 ? 2 : 1),
+          text("parallel.pipeline=", stages), std::string("comm.torch_threads=1")})
+      words.insert(words.end(), {"--set", setting});
+    return words;
+  };
+  const ChildResult alone = run_in(600, command("alone", 1, settings(1)));
+  EXPECT_EQ(alone.exit_code, 70);
+  EXPECT_THAT(alone.err, AllOf(HasSubstr("out of memory: you tried to allocate"),
+                               HasSubstr("parallel.pipeline"), Not(HasSubstr("bug of trireme"))));
+  const ChildResult cut = run_in(600, command("cut", 4, settings(4)));
+  ASSERT_EQ(cut.exit_code, 0) << cut.err;
+  const ChildResult free = run(command("free", 1, settings(1)), {}, 200);
+  ASSERT_EQ(free.exit_code, 0) << free.err;
+  // Where its buffers do not fit, MKL multiplies in another order.
+  const double expected = summary("free")["train_loss"];
+  EXPECT_NEAR(summary("cut")["train_loss"], expected, 1e-6 * expected);
+}
+
 /// Two classes of images of several sizes, PNG and JPEG, in folders.
 class TrainOnImages : public TrainCommand {
  protected:

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "trireme/base/error.h"
+#include "trireme/base/out_of_memory.h"
 #include "trireme/base/text.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
@@ -66,6 +67,7 @@ std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
   } catch (const InvalidArgument& reason) {
     throw InvalidArgument(both + reason.what());
   } catch (const c10::Error& reason) {
+    if (!out_of_memory_in(reason.what_without_backtrace()).empty()) throw;
     throw InvalidArgument(both + reason.what_without_backtrace());
   }
 }
