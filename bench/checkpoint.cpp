@@ -1,8 +1,8 @@
 // How fast are checkpoints written and read, and how long does saving one keep training waiting? A state of
 // ResNet-50 with Adam's two moments (307 MB), one thread. Prints one line of JSON per measurement:
 //   "write", "read": the same bytes in one plain file, synced: what the disk gives
-//   "save", "load": as a run of one rank saves and resumes: with checksums, verified, into tensors that are
-//   there "hold-up": seconds for which one save of a run kept its training waiting, in the background or not,
+//   "save", "load": as a run of one rank saves and resumes, with checksums, into tensors that are there
+//   "hold-up": seconds for which one save of a run kept its training waiting, in the background or not,
 //   beside the median step; and how much longer the whole run took than without saves
 // Files are dropped from the page cache before they are read. Beside it, by bench/checkpoint.sh:
 // torch.distributed.checkpoint with the same tensors (bench/peers/checkpoint.py).

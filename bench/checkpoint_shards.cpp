@@ -4,9 +4,10 @@
 // peak of its resident memory went beyond them while it saved or loaded. What was loaded is compared number
 // by number.
 //
-//   trireme launch -n 4 --no-prefix -- bench_checkpoint_shards --work save --cut rows    [--mib N] [--folder
-//   DIR] trireme launch -n 3 --no-prefix -- bench_checkpoint_shards --work load --cut columns [--mib N]
-//   [--folder DIR]
+//   trireme launch -n 4 --no-prefix -- bench_checkpoint_shards --work save --cut rows
+//   trireme launch -n 3 --no-prefix -- bench_checkpoint_shards --work load --cut columns
+//
+// Both take --mib N, the size of the state, and --folder DIR.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>

@@ -146,6 +146,20 @@ class SerialProgram {
   std::vector<double> losses_;
 };
 
+/// A rank's stage of the chain, which updates itself.
+struct Learner {
+  Learner(comm::Context& context, PipelineOptions options)
+      : pipe(context, model::layers_of(layers), updating(std::move(options))),
+        optimizer(optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters())) {}
+  PipelineOptions updating(PipelineOptions options) {
+    options.update = [this] { optimizer->step(kLr); };
+    return options;
+  }
+  const torch::nn::Sequential layers = chain();
+  Pipeline pipe;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
 struct Outcome {
   Weights weights;
   std::vector<double> losses;
@@ -157,12 +171,8 @@ Outcome in_pipeline(int ranks, PipelineOptions options, const std::vector<int>& 
   Outcome outcome;
   std::mutex mutex;
   comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
-    const torch::nn::Sequential layers = chain();
-    std::unique_ptr<optim::Optimizer> optimizer;
-    PipelineOptions mine = options;
-    mine.update = [&] { optimizer->step(kLr); };
-    Pipeline pipe(context, model::layers_of(layers), mine);
-    optimizer = optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters());
+    Learner learner(context, options);
+    Pipeline& pipe = learner.pipe;
     std::vector<double> losses;
     int before = 0;
     for (const int num_updates : streams) {
@@ -289,12 +299,8 @@ Weights with_every_third(const std::function<MicroBatch(MicroBatch)>& odd) {
   Weights weights;
   std::mutex mutex;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
-    const torch::nn::Sequential layers = chain();
-    std::unique_ptr<optim::Optimizer> optimizer;
-    PipelineOptions mine = options;
-    mine.update = [&] { optimizer->step(kLr); };
-    Pipeline pipe(context, model::layers_of(layers), mine);
-    optimizer = optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters());
+    Learner learner(context, options);
+    Pipeline& pipe = learner.pipe;
     for (int stream = 0; stream < 2; ++stream) {
       pipe.start({.num_updates = 4,
                   .next = [&](int m) { return m % 3 == 1 ? odd(microbatch(m)) : microbatch(m); },
@@ -327,12 +333,8 @@ TEST(AsynchronousPipeline, CanBeDrainedEarlierThanItWasStartedFor) {
     int num_updates = 0;
     std::mutex mutex;
     comm::run_ranks_as_threads(3, [&](comm::Context& context) {
-      const torch::nn::Sequential layers = chain();
-      std::unique_ptr<optim::Optimizer> optimizer;
-      PipelineOptions mine = options;
-      mine.update = [&] { optimizer->step(kLr); };
-      Pipeline pipe(context, model::layers_of(layers), mine);
-      optimizer = optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters());
+      Learner learner(context, options);
+      Pipeline& pipe = learner.pipe;
       pipe.start(
           {.num_updates = 1000, .next = microbatch, .shapes = {microbatch(0).input}, .loss = mean_square});
       int updates = 0;

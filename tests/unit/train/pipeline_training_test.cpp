@@ -13,6 +13,7 @@
 #include "trireme/base/files.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/data/synthetic_dataset.h"
+#include "trireme/model/deferred.h"
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/train/run.h"
 #include "trireme/train/trainer.h"
@@ -290,6 +291,19 @@ TEST_F(PipelineRuns, AModelOfManyStagesOnEveryRankHasTheBitsOfOneStage) {
     EXPECT_EQ(program.num_stages, 3);
     EXPECT_EQ(run(ranks, cut).weights_xxh3, run(ranks, whole).weights_xxh3) << ranks << " ranks";
   }
+}
+
+TEST_F(PipelineRuns, ADeferredModelOfOnesOwnBeginsWithTheValuesOfTheRunsSeed) {
+  const RunConfig own = config("own", 2);
+  const data::DataSource data = data::open_data(own.data, static_cast<std::uint64_t>(own.run.seed));
+  std::string found;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const auto model = deferred(
+        [&] { return model::make_model(own.model, data.input_shape, data.num_classes, /*seed=*/99); });
+    const RunResult mine = run_training(own, context, {.model = model});
+    if (context.is_main()) found = mine.weights_xxh3;
+  });
+  EXPECT_EQ(found, run(2, config("shipped", 2)).weights_xxh3);
 }
 
 /// 24 steps, drained every 6 of them: the end of an epoch and checkpoints.
