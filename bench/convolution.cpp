@@ -1,75 +1,73 @@
-// Which kernel is faster for a convolution on one thread: ATen's choice or oneDNN? One line of JSON per shape
-// and batch: of the last round forward and backward (both gradients) in microseconds of processor time, and
-// of the ratio ATen / oneDNN of both together the least, the median and the largest of several rounds. The
-// shapes are the 1x1 convolutions of ResNet-50 at 64x64 and at 224x224.
+// Which kernel is faster for a convolution on one thread: ATen's choice, oneDNN, or one product over the
+// batch? One line of JSON per shape, batch, layout and kernel: microseconds of processor time of the three
+// passes, the least of several turns, and the sum beside that of ATen's with contiguous activations. The
+// shapes are those of ResNet-50 at the given image size; `count` says how often each is there.
 //
-//   bench_convolution [--smoke] [--batches 1,4,8] [--sides 2,4]
+//   bench_convolution [--smoke] [--batches 1,4,8] [--image-size 64]
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <array>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/host.h"
+#include "trireme/model/convolution_measurement.h"
 #include "trireme/model/internal/convolution_timing.h"
 
 namespace {
 
-using trireme::model::ConvolutionTimer;
-using trireme::model::ConvolutionTimes;
-using trireme::model::TimedShape;
+using namespace trireme;
 
-const std::vector<TimedShape> kShapes = {
-    {64, 64, 16},   {64, 256, 16},  {256, 64, 16},   {256, 128, 16},  {128, 512, 8},
-    {512, 128, 8},  {512, 256, 8},  {256, 1024, 4},  {1024, 256, 4},  {1024, 512, 4},
-    {256, 1024, 2}, {1024, 256, 2}, {512, 2048, 2},  {2048, 512, 2},  {64, 256, 56},
-    {256, 64, 56},  {128, 512, 28}, {512, 128, 28},  {256, 1024, 7},  {1024, 256, 7},
-    {512, 2048, 7}, {2048, 512, 7}, {256, 1024, 14}, {1024, 256, 14}, {512, 512, 1},
-};
+constexpr std::array kKernels{"aten", "onednn", "product"};
 
-nlohmann::ordered_json measure(const TimedShape& shape, int rounds, int turns) {
-  const ConvolutionTimer timer(shape);
-  std::vector<double> speedups;
-  ConvolutionTimes times;
-  for (int round = 0; round < rounds; ++round) {
-    times = timer.time(turns);
-    speedups.push_back(times.speedup());
+std::map<model::ConvolutionShape, int> shapes_of_resnet50(std::int64_t image_size) {
+  const std::vector<std::int64_t> image{3, image_size, image_size};
+  const auto resnet = model::make_model({.name = "resnet50"}, image, 10, /*seed=*/1);
+  std::map<model::ConvolutionShape, int> counts;
+  const at::Tensor sample = at::zeros({1, 3, image_size, image_size});
+  for (const auto& shape : convolutions_of(*resnet, sample, 1).shapes) ++counts[shape];
+  return counts;
+}
+
+void print(const model::ConvolutionShape& shape, int count, std::int64_t batch, int turns) {
+  constexpr double kNoLimit = 1e12;
+  const model::ConvolutionTimes times = model::ConvolutionTimer(shape, batch).time(turns, kNoLimit);
+  const double atens_us = times.at({}).sum_us();
+  for (const auto& [way, passes] : times) {
+    std::cout << nlohmann::ordered_json{{"shape", to_text(shape)},
+                                        {"count", count},
+                                        {"batch", batch},
+                                        {"layout", way.channels_last ? "channels_last" : "contiguous"},
+                                        {"kernel", kKernels[static_cast<std::size_t>(way.kernel)]},
+                                        {"forward_us", passes.forward_us},
+                                        {"of_input_us", passes.of_input_us},
+                                        {"of_weight_us", passes.of_weight_us},
+                                        {"aten_over_it", atens_us / passes.sum_us()}}
+              << "\n"
+              << std::flush;
   }
-  std::sort(speedups.begin(), speedups.end());
-  return {{"in", shape.in},
-          {"out", shape.out},
-          {"side", shape.side},
-          {"batch", shape.batch},
-          {"aten_forward_us", times.aten_forward_us},
-          {"onednn_forward_us", times.onednn_forward_us},
-          {"aten_backward_us", times.aten_backward_us},
-          {"onednn_backward_us", times.onednn_backward_us},
-          {"speedup", speedups[speedups.size() / 2]},
-          {"least", speedups.front()},
-          {"most", speedups.back()}};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   bool smoke = false;
-  std::vector<std::int64_t> batches{1, 2, 4, 8, 15}, sides;
-  CLI::App app("which kernel is faster for a 1x1 convolution on one thread");
+  std::int64_t image_size = 64;
+  std::vector<std::int64_t> batches{1, 8, 32};
+  CLI::App app("which kernel is faster for a convolution on one thread");
   app.add_flag("--smoke", smoke, "a fraction of a second: does it run at all");
   app.add_option("--batches", batches, "samples")->delimiter(',');
-  app.add_option("--sides", sides, "only planes of these sides")->delimiter(',');
+  app.add_option("--image-size", image_size)->check(CLI::Range(32, 1024));
   CLI11_PARSE(app, argc, argv);
-  if (smoke) batches = {2}, sides = {2, 4};
+  if (smoke) batches = {1}, image_size = 32;
   at::set_num_threads(1);
-  trireme::keep_freed_memory();  // as in a rank
-  for (TimedShape shape : kShapes) {
-    if (!sides.empty() && std::find(sides.begin(), sides.end(), shape.side) == sides.end()) continue;
-    for (const std::int64_t batch : batches) {
-      shape.batch = batch;
-      std::cout << measure(shape, smoke ? 1 : 5, smoke ? 1 : 5) << "\n" << std::flush;
-    }
+  keep_freed_memory();  // as in a rank
+  for (const auto& [shape, count] : shapes_of_resnet50(image_size)) {
+    for (const std::int64_t batch : batches) print(shape, count, batch, smoke ? 1 : 7);
   }
   return 0;
 }

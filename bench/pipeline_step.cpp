@@ -37,6 +37,7 @@ constexpr int kMicrobatches = 8;
 
 struct Workload {
   std::shared_ptr<torch::nn::Module> owner;
+  std::shared_ptr<model::Model> model;  ///< the owner, where it has convolutions
   std::vector<model::Layer> layers;
   std::vector<int> cuts;  ///< into four stages; two are cut in the middle
   at::Tensor input, target;
@@ -50,6 +51,7 @@ Workload mlp() {
     chain->push_back(torch::nn::ReLU());
   }
   return {chain.ptr(),
+          nullptr,
           model::layers_of(chain),
           {4, 8, 12},
           at::randn({128, kWidth}),
@@ -59,6 +61,7 @@ Workload mlp() {
 Workload gpt() {
   auto model = model::make_model({.name = "gpt"}, {64}, 65, /*seed=*/1);
   return {model,
+          nullptr,
           model->layers(),
           {2, 3, 4},
           at::randint(65, {16, 64}, at::kLong),
@@ -67,11 +70,21 @@ Workload gpt() {
 
 Workload resnet50() {
   auto model = model::make_model({.name = "resnet50"}, {3, 64, 64}, 10, /*seed=*/1);
-  return {model, model->layers(), {4, 8, 12}, at::randn({32, 3, 64, 64}), at::randint(10, {32}, at::kLong)};
+  return {model,
+          model,
+          model->layers(),
+          {4, 8, 12},
+          at::randn({32, 3, 64, 64}),
+          at::randint(10, {32}, at::kLong)};
 }
 
 Workload workload_of(const std::string& name) {
   return name == "mlp" ? mlp() : name == "gpt" ? gpt() : resnet50();
+}
+
+model::ConvolutionChoice convolutions_for(comm::Context& context, const Workload& work) {
+  if (!work.model) return {};
+  return parallel::measured_convolutions(context, *work.model, work.input.chunk(kMicrobatches)[0]);
 }
 
 at::Tensor loss(const at::Tensor& logits, const at::Tensor& target) {
@@ -96,7 +109,7 @@ int main(int argc, char** argv) try {
   keep_freed_memory();
   const auto context = comm::Context::from_environment({.backend = backend, .torch_threads = 1});
   const Workload work = workload_of(model);
-  const model::ConvolutionScope convolutions(parallel::measured_convolutions(*context));
+  const model::ConvolutionScope convolutions(convolutions_for(*context, work));
   const bool alone = context->world_size() == 1, interleaved = schedule.starts_with("interleaved");
   const std::vector<int> cuts = interleaved ? work.cuts : std::vector{work.cuts[1]};
   parallel::Pipeline pipe(*context, work.layers,

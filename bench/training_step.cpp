@@ -4,7 +4,8 @@
 // second over all ranks.
 //
 //   bench_training_step [--smoke] [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--steps N]
-//   [--backend auto|shm|gloo]
+//   [--backend auto|shm|gloo] [--convolution auto|aten|onednn|product]
+//   [--memory-format auto|contiguous|channels_last]
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
@@ -24,8 +25,8 @@
 #include "trireme/model/convolution_scope.h"
 #include "trireme/model/model.h"
 #include "trireme/optim/optimizer.h"
-#include "trireme/parallel/convolution_agreement.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/train/convolutions.h"
 #include "trireme/train/precision.h"
 #include "trireme/train/run_config.h"
 
@@ -36,6 +37,7 @@ using bench::seconds_of;
 
 struct Workload {
   std::shared_ptr<torch::nn::Module> module;
+  std::shared_ptr<model::Model> model;  ///< the module, where we ship it
   std::function<at::Tensor(const at::Tensor&)> forward;
   at::Tensor input;
   at::Tensor target;
@@ -43,14 +45,14 @@ struct Workload {
 
 Workload shipped_model(const std::string& name, const std::vector<std::int64_t>& image, std::int64_t batch) {
   auto model = model::make_model({.name = name}, image, 10, /*seed=*/1);
-  return {model, [model](const at::Tensor& x) { return model->forward(x); },
+  return {model, model, [model](const at::Tensor& x) { return model->forward(x); },
           at::randn({batch, image[0], image[1], image[2]}), at::randint(10, {batch}, at::kLong)};
 }
 
 /// The character model of examples/gpt_char.toml.
 Workload text_model() {
   auto model = model::make_model({.name = "gpt"}, {64}, 65, /*seed=*/1);
-  return {model, [model](const at::Tensor& x) { return model->forward(x); },
+  return {model, model, [model](const at::Tensor& x) { return model->forward(x); },
           at::randint(65, {12, 64}, at::kLong), at::randint(65, {12 * 64}, at::kLong)};
 }
 
@@ -59,7 +61,7 @@ Workload wide_model() {
   constexpr std::int64_t kWidth = 2048;
   torch::nn::Sequential layers;
   for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(kWidth, kWidth));
-  return {layers.ptr(), [layers](const at::Tensor& x) mutable { return layers->forward(x); },
+  return {layers.ptr(), nullptr, [layers](const at::Tensor& x) mutable { return layers->forward(x); },
           at::randn({8, kWidth}), at::randint(kWidth, {8}, at::kLong)};
 }
 
@@ -82,12 +84,14 @@ int main(int argc, char** argv) try {
   CLI::App app("A data-parallel training step.");
   std::string model = "mlp";
   std::string precision = "fp32";
-  std::string backend = "auto";
+  std::string backend = "auto", convolution = "auto", memory_format = "auto";
   int steps = 50;
   bool smoke = false;
   app.add_option("--model", model)->check(CLI::IsMember({"mlp", "cnn", "wide", "resnet50", "gpt"}));
   app.add_option("--precision", precision)->check(CLI::IsMember(train::precision_names()));
   app.add_option("--backend", backend);
+  app.add_option("--convolution", convolution)->check(CLI::IsMember(train::convolution_names()));
+  app.add_option("--memory-format", memory_format)->check(CLI::IsMember(train::memory_format_names()));
   app.add_option("--steps", steps)->check(CLI::PositiveNumber);
   app.add_flag("--smoke", smoke);
   CLI11_PARSE(app, argc, argv);
@@ -95,7 +99,13 @@ int main(int argc, char** argv) try {
 
   const auto context = comm::Context::from_environment({.backend = backend, .torch_threads = 1});
   const Workload work = workload_of(model);
-  const model::ConvolutionScope convolutions(parallel::measured_convolutions(*context));
+  const auto convolutions_of_a_run = [&] {
+    return train::convolutions_for(train::convolution_rule(convolution, memory_format),
+                                   train::precision_of(precision), *context, *work.model,
+                                   work.input.narrow(0, 0, 1), work.input.size(0));
+  };
+  const model::ConvolutionScope convolutions(work.model ? convolutions_of_a_run()
+                                                        : model::ConvolutionChoice{});
   DistributedDataParallel ddp(*context, work.module);
   optim::NamedTensors parameters;
   for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
@@ -113,6 +123,7 @@ int main(int argc, char** argv) try {
   const double samples = static_cast<double>(work.input.size(0)) * steps * context->world_size();
   std::cout << nlohmann::json{{"system", "trireme"},
                               {"model", precision == "fp32" ? model : model + " " + precision},
+                              {"convolution", convolution},
                               {"ranks", context->world_size()},
                               {"backend", context->world().backend_name()},
                               {"steps", steps},

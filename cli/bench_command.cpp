@@ -35,7 +35,7 @@ struct BenchArguments {
       {"--splits", "N,...", "Images of a micro-batch (default: 1,3,5,8,10,12,20,40,60)"},
       {"--repeats", "N", "Passes over all of them (default: 5)"},
       {"--schedule", "NAME", "A schedule of two stages (default: 1f1b)"},
-      {"--convolution", "NAME", "Kernels of small convolutions: auto, aten, onednn (default: auto)"},
+      {"--convolution", "NAME", "Kernels of convolutions: auto, aten, onednn, product (default: auto)"},
       {"--report", "FILE", "The page with table and figures (default: report.html)"},
       {"--timeline", "FILE", "Also a page with planned and measured actions of the best split"},
       {"--json", nullptr, "JSON on standard output instead of the table"}};

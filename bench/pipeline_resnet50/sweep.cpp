@@ -56,12 +56,6 @@ double ideal_of(const schedule::Program& program, const schedule::Costs& costs,
   return last_s;
 }
 
-model::ConvolutionChoice choice_of(const SweepOptions& options, comm::Context& context,
-                                   const model::Model& model) {
-  return train::convolutions_for(train::convolution_kernels_of(options.convolution), train::Precision(),
-                                 context, model);
-}
-
 class Sweep {
  public:
   Sweep(comm::Context& context, const SweepOptions& options)
@@ -70,7 +64,6 @@ class Sweep {
         first_clock_(comm::measure_clock_offset(context.world(), now_ns)),
         model_(model::make_model({.name = "resnet50"}, {3, options.image_size, options.image_size}, kClasses,
                                  /*seed=*/1)),
-        convolutions_(choice_of(options, context, *model_)),
         images_(at::randn({options.batch, 3, options.image_size, options.image_size})),
         targets_(at::zeros({options.batch, kClasses})) {
     targets_.scatter_(1, at::randint(kClasses, {options.batch, 1}, at::kLong), 1);
@@ -103,6 +96,7 @@ class Sweep {
  private:
   struct Entry {
     Way way;
+    model::ConvolutionChoice convolutions;               ///< fastest for micro-batches of its size
     std::unique_ptr<parallel::Pipeline> pipe = nullptr;  ///< none: one process
     std::unique_ptr<optim::Optimizer> optimizer = nullptr;
     std::vector<parallel::TimeSpan> spans = {};
@@ -111,7 +105,8 @@ class Sweep {
 
   void add(const std::string& name, std::int64_t split, const std::string& schedule) {
     const int num_microbatches = static_cast<int>((options_.batch + split - 1) / split);
-    Entry entry{.way = {.name = name, .split = split, .num_microbatches = num_microbatches, .seconds = {}}};
+    Entry entry{.way = {.name = name, .split = split, .num_microbatches = num_microbatches, .seconds = {}},
+                .convolutions = convolutions_for(split)};
     if (!schedule.empty()) {
       entry.pipe = std::make_unique<parallel::Pipeline>(
           context_, model_->layers(),
@@ -125,8 +120,14 @@ class Sweep {
     entries_.push_back(std::move(entry));
   }
 
+  model::ConvolutionChoice convolutions_for(std::int64_t split) {
+    return train::convolutions_for(train::convolution_rule(options_.convolution, "auto"), train::Precision(),
+                                   context_, *model_, images_.narrow(0, 0, 1), split);
+  }
+
   /// From one barrier to the next.
   void step(Entry& entry) {
+    const model::ConvolutionScope convolutions(entry.convolutions);
     context_.world().barrier();
     const std::int64_t begin_ns = now_ns();
     if (entry.pipe) {
@@ -181,7 +182,6 @@ class Sweep {
   const telemetry::ClockSample first_clock_;
   telemetry::Trace trace_;
   std::shared_ptr<model::Model> model_;
-  const model::ConvolutionScope convolutions_;  ///< of all ways
   at::Tensor images_, targets_;
   std::vector<Entry> entries_;
 };

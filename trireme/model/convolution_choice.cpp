@@ -1,6 +1,7 @@
 #include "trireme/model/convolution_choice.h"
 
 #include <algorithm>
+#include <charconv>
 #include <sstream>
 #include <vector>
 
@@ -10,63 +11,114 @@
 namespace trireme::model {
 namespace {
 
-constexpr std::array<std::int64_t, ConvolutionChoice::kNumPlanes + 1> kFirstPixels{2, 5, 17, 64};
+constexpr std::array kLetters{'a', 'o', 'p'};  // as the enumerators
 
-/// -1: of another size.
-int plane_of(std::int64_t pixels) {
-  const auto next = std::upper_bound(kFirstPixels.begin(), kFirstPixels.end(), pixels);
-  return next == kFirstPixels.end() ? -1 : static_cast<int>(next - kFirstPixels.begin()) - 1;
+std::string letters(const PassKernels& kernels) {
+  std::string text;
+  for (const ConvolutionKernel kernel : {kernels.forward, kernels.of_input, kernels.of_weight})
+    text += kLetters[static_cast<std::size_t>(kernel)];
+  return text;
+}
+
+ConvolutionKernel kernel_of(char letter) {
+  const auto at = std::find(kLetters.begin(), kLetters.end(), letter);
+  require(at != kLetters.end(), "'", letter, "' is no kernel of a convolution: expected a, o or p");
+  return static_cast<ConvolutionKernel>(at - kLetters.begin());
+}
+
+PassKernels kernels_from(const std::string& text) {
+  require(text.size() == 3, "'", text, "' are no kernels of a convolution: expected three letters");
+  return {kernel_of(text[0]), kernel_of(text[1]), kernel_of(text[2])};
+}
+
+/// The numbers between the signs of to_text(shape).
+std::array<std::int64_t, 10> numbers_in(const std::string& text) {
+  constexpr std::array kBehind{'>', '@', 'x', 'k', 'x', 's', 'x', 'p', 'x', '\0'};
+  std::array<std::int64_t, 10> numbers{};
+  const char* next = text.c_str();
+  const char* const end = next + text.size();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto [stop, error] = std::from_chars(next, end, numbers[i]);
+    require(error == std::errc() && *stop == kBehind[i], "'", text,
+            "' is no shape of a convolution; expected one as '64>256@16x16k1x1s1x1p0x0'");
+    next = stop + 1;
+  }
+  return numbers;
+}
+
+void count(const PassKernels& kernels, std::array<int, 3>& passes) {
+  for (const ConvolutionKernel kernel : {kernels.forward, kernels.of_input, kernels.of_weight})
+    ++passes[static_cast<std::size_t>(kernel)];
 }
 
 }  // namespace
 
-bool ConvolutionChoice::takes_onednn(const ConvolutionShape& shape) const {
-  const bool atens_own_kernel = shape.threads == 1 && shape.batch < kAtenEnds && shape.kernel_height == 1 &&
-                                shape.kernel_width == 1 && shape.stride == 1;
-  const int plane = plane_of(shape.height * shape.width);
-  if (!atens_own_kernel || shape.groups != 1 || plane < 0) return false;
-  return shape.batch >= least_batch[static_cast<std::size_t>(plane)][shape.out > shape.in ? 1 : 0];
+const PassKernels& ConvolutionChoice::of(const ConvolutionShape& shape) const {
+  const auto row = kernels.find(shape);
+  return row == kernels.end() ? otherwise : row->second;
 }
 
-ConvolutionChoice ConvolutionChoice::onednn() { return {.least_batch = {{{1, 1}, {1, 1}, {1, 1}}}}; }
+bool ConvolutionChoice::is_atens() const {
+  return !channels_last && otherwise == PassKernels{} &&
+         std::ranges::all_of(kernels, [](const auto& row) { return row.second == PassKernels{}; });
+}
+
+ConvolutionChoice ConvolutionChoice::onednn() {
+  return {.otherwise = PassKernels::all(ConvolutionKernel::kOnednn)};
+}
+
+ConvolutionChoice ConvolutionChoice::product() {
+  return {.channels_last = true, .otherwise = PassKernels::all(ConvolutionKernel::kProduct)};
+}
+
+std::string to_text(const ConvolutionShape& shape) {
+  const auto pair = [](const std::array<std::int64_t, 2>& both) { return text(both[0], "x", both[1]); };
+  return text(shape.in, ">", shape.out, "@", shape.height, "x", shape.width, "k", pair(shape.kernel), "s",
+              pair(shape.stride), "p", pair(shape.padding));
+}
+
+ConvolutionShape convolution_shape_from(const std::string& text) {
+  const auto n = numbers_in(text);
+  return {.in = n[0],
+          .out = n[1],
+          .height = n[2],
+          .width = n[3],
+          .kernel = {n[4], n[5]},
+          .stride = {n[6], n[7]},
+          .padding = {n[8], n[9]}};
+}
 
 std::string to_text(const ConvolutionChoice& choice) {
-  std::vector<std::string> words;
-  for (const auto& of_plane : choice.least_batch) {
-    for (const std::int64_t least : of_plane) words.push_back(text(least));
-  }
-  return join(words, " ");
+  std::string all = text(choice.channels_last ? "nhwc " : "nchw ", letters(choice.otherwise));
+  for (const auto& [shape, kernels] : choice.kernels) all += text(" ", to_text(shape), ":", letters(kernels));
+  return all;
 }
 
 ConvolutionChoice convolution_choice_from(const std::string& written) {
-  ConvolutionChoice choice;
   std::istringstream in(written);
-  for (auto& of_plane : choice.least_batch) {
-    for (std::int64_t& least : of_plane) {
-      in >> least;
-      if (least < 1 || least > ConvolutionChoice::kAtenEnds) in.setstate(std::ios::failbit);
-    }
+  std::string format, otherwise, row;
+  in >> format >> otherwise;
+  require(format == "nhwc" || format == "nchw", "'", written,
+          "' is no choice of kernels for convolutions: it begins neither with nchw nor with nhwc");
+  ConvolutionChoice choice{.channels_last = format == "nhwc", .otherwise = kernels_from(otherwise)};
+  while (in >> row) {
+    const std::size_t colon = std::min(row.find(':'), row.size());
+    require(colon < row.size(), "'", row, "' in a choice of kernels has no ':'");
+    choice.kernels.emplace(convolution_shape_from(row.substr(0, colon)), kernels_from(row.substr(colon + 1)));
   }
-  require(in && to_text(choice) == written, "'", written,
-          "' is no choice of kernels for convolutions: ", "expected six whole numbers from 1 to ",
-          ConvolutionChoice::kAtenEnds);
+  require(to_text(choice) == written, "'", written,
+          "' is no choice of kernels for convolutions: it reads as '", to_text(choice), "'");
   return choice;
 }
 
 std::string describe(const ConvolutionChoice& choice) {
   if (choice.is_atens()) return "ATen's kernels";
-  static constexpr std::array<const char*, ConvolutionChoice::kNumPlanes> kPlanes{"2x2", "4x4", "7x7"};
-  static constexpr std::array<const char*, 2> kWays{"to fewer or as many channels", "to more channels"};
-  std::vector<std::string> parts;
-  for (std::size_t plane = 0; plane < kPlanes.size(); ++plane) {
-    for (std::size_t way = 0; way < kWays.size(); ++way) {
-      const std::int64_t least = choice.least_batch[plane][way];
-      if (least < ConvolutionChoice::kAtenEnds)
-        parts.push_back(
-            text(kPlanes[plane], " from ", least, least == 1 ? " sample " : " samples ", kWays[way]));
-    }
-  }
-  return text("oneDNN for planes of up to ", join(parts), "; else ATen's kernels");
+  std::array<int, 3> passes{};
+  for (const auto& [shape, kernels] : choice.kernels) count(kernels, passes);
+  if (choice.kernels.empty()) count(choice.otherwise, passes);
+  const auto [atens, onednns, products] = passes;
+  return text(choice.channels_last ? "channels_last" : "contiguous", "; of ", atens + onednns + products,
+              " passes ", products, " as one product, ", onednns, " by oneDNN, ", atens, " by ATen");
 }
 
 }  // namespace trireme::model

@@ -1,57 +1,69 @@
 #pragma once
-// Which kernel a small convolution on the CPU takes. ATen computes an f32 1x1 convolution of fewer than 16
-// samples as a matrix product per sample when the rank runs on one thread (its rule: use_mkldnn in
-// ATen/native/Convolution.cpp; with two threads it takes oneDNN), and that is what a rank of a parallel run
-// has. Which of the two is faster depends on the processor: on an AMD EPYC oneDNN by up to nine times, on an
-// Intel Xeon ATen by up to five (bench/results/convolution.md). So it is measured
+// Which kernels the convolutions of a run take on the CPU, and how their activations lie in memory. Which are
+// faster depends on the processor (bench/results/convolution.md), so they are measured
 // (model/convolution_measurement.h), and the outcome is a ConvolutionChoice: a value, which looks at shapes
-// and the number of threads only, never at the clock. The same choice gives the same bits everywhere.
-// ConvolutionScope puts it to use. docs/adr/0015.
+// only, never at the clock. The same choice gives the same bits everywhere. ConvolutionScope puts it to use.
+// docs/adr/0015.
 
 #include <array>
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace trireme::model {
 
-/// What a choice looks at.
+/// A convolution of images without groups and dilation, for any number of samples.
 struct ConvolutionShape {
-  std::int64_t batch = 0;
   std::int64_t in = 0, out = 0;        ///< channels
   std::int64_t height = 0, width = 0;  ///< of the input
-  std::int64_t kernel_height = 0, kernel_width = 0;
-  std::int64_t stride = 1;
-  std::int64_t groups = 1;
-  int threads = 1;
+  std::array<std::int64_t, 2> kernel{1, 1}, stride{1, 1}, padding{0, 0};
+  auto operator<=>(const ConvolutionShape&) const = default;
+};
+
+enum class ConvolutionKernel {
+  kAten,     ///< what ATen takes
+  kOnednn,   ///< oneDNN, also where ATen multiplies sample by sample
+  kProduct,  ///< one matrix product over the batch; its output lies as channels_last
+};
+
+/// The kernels of the three passes of a convolution.
+struct PassKernels {
+  ConvolutionKernel forward = ConvolutionKernel::kAten;
+  ConvolutionKernel of_input = ConvolutionKernel::kAten;   ///< gradient
+  ConvolutionKernel of_weight = ConvolutionKernel::kAten;  ///< gradient, and that of the bias
+  bool operator==(const PassKernels&) const = default;
+
+  static PassKernels all(ConvolutionKernel kernel) { return {kernel, kernel, kernel}; }
 };
 
 struct ConvolutionChoice {
-  /// From here on ATen takes oneDNN itself.
-  static constexpr std::int64_t kAtenEnds = 16;
-  /// Planes of 2 to 4, to 16 and to 63 pixels. ATen multiplies by the plane of one sample: the fewer columns
-  /// that has, the more a batch at once is worth.
-  static constexpr int kNumPlanes = 3;
+  /// Inputs of convolutions are brought to channels_last, which what follows keeps. Weights lie as they are.
+  bool channels_last = false;
+  PassKernels otherwise = {};  ///< of shapes that have no row
+  std::map<ConvolutionShape, PassKernels> kernels = {};
 
-  /// The least number of samples for which oneDNN is taken, by plane and by whether the convolution has more
-  /// channels at its output than at its input (1) or not (0). ATen's own choice as it is made.
-  std::array<std::array<std::int64_t, 2>, kNumPlanes> least_batch{
-      {{kAtenEnds, kAtenEnds}, {kAtenEnds, kAtenEnds}, {kAtenEnds, kAtenEnds}}};
-
-  /// Whether this f32 convolution goes to oneDNN where ATen would not send it there.
-  bool takes_onednn(const ConvolutionShape& shape) const;
-  bool is_atens() const { return *this == ConvolutionChoice{}; }
+  const PassKernels& of(const ConvolutionShape& shape) const;
+  /// Whether it leaves everything to ATen.
+  bool is_atens() const;
   bool operator==(const ConvolutionChoice&) const = default;
 
-  /// oneDNN for every shape that the choice is about.
   static ConvolutionChoice onednn();
+  static ConvolutionChoice product();
 };
 
-/// "16 16 16 8 16 16": of each plane, to fewer or as many channels and to more.
+/// "64>256@16x16k1x1s1x1p0x0": channels, plane, kernel, stride, padding.
+std::string to_text(const ConvolutionShape& shape);
+/// Throws InvalidArgument for what to_text() does not write.
+ConvolutionShape convolution_shape_from(const std::string& text);
+
+/// "nhwc aaa 64>256@16x16k1x1s1x1p0x0:ppp ...": format, kernels otherwise and by shape, a letter for each
+/// pass (a: ATen, o: oneDNN, p: product). Choices about the same shapes have texts of the same length.
 std::string to_text(const ConvolutionChoice& choice);
 /// Throws InvalidArgument for what to_text() does not write.
 ConvolutionChoice convolution_choice_from(const std::string& text);
 
-/// For people: "oneDNN for planes to 2x2 from 8 samples (to more channels), else ATen's kernel".
+/// For people: "channels_last; of 69 passes 61 as one product, 3 by oneDNN, 5 by ATen".
 std::string describe(const ConvolutionChoice& choice);
 
 }  // namespace trireme::model

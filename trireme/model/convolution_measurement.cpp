@@ -1,55 +1,85 @@
 #include "trireme/model/convolution_measurement.h"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
+#include <sstream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/base/text.h"
+#include "trireme/model/convolution_scope.h"
+#include "trireme/model/deferred.h"
 #include "trireme/model/internal/convolution_timing.h"
 
 namespace trireme::model {
 namespace {
 
-// A convolution of a bottleneck block at each plane; fewer channels than ResNet-50's last ones, as the ratio
-// is the same and the time is not.
-constexpr std::array<std::int64_t, ConvolutionChoice::kNumPlanes> kSides{2, 4, 7};
-constexpr std::int64_t kNarrow = 256, kWide = 1024;
-constexpr std::array<std::int64_t, 4> kBatches{8, 4, 2, 1};
-constexpr int kRounds = 3, kTurns = 5;
+constexpr int kTurns = 5;
+constexpr double kEnoughUs = 1e5;
 constexpr double kWorthIt = 1.1;
+constexpr std::array kPasses{&PassTimes::forward_us, &PassTimes::of_input_us, &PassTimes::of_weight_us};
+constexpr std::array kKernels{&PassKernels::forward, &PassKernels::of_input, &PassKernels::of_weight};
 
 /// By which a user chooses the instructions of the libraries.
 constexpr std::array<const char*, 5> kSettings{"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA",
                                                "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"};
 
-bool onednn_is_worth_it(const TimedShape& shape) {
-  const ConvolutionTimer timer(shape);
-  for (int round = 0; round < kRounds; ++round) {
-    if (timer.time(kTurns).speedup() < kWorthIt) return false;
+/// The kernels of one shape in one layout, and the microseconds that they take.
+struct Taken {
+  PassKernels kernels;
+  double us = 0;
+};
+
+Taken fastest_in(bool channels_last, const ConvolutionTimes& times) {
+  const PassTimes& atens = times.at({channels_last, ConvolutionKernel::kAten});
+  Taken taken;
+  for (std::size_t pass = 0; pass < kPasses.size(); ++pass) {
+    double least_us = atens.*kPasses[pass] / kWorthIt;
+    taken.us += atens.*kPasses[pass];
+    for (const auto& [way, each] : times) {
+      if (way.channels_last != channels_last || each.*kPasses[pass] >= least_us) continue;
+      least_us = each.*kPasses[pass];
+      taken.kernels.*kKernels[pass] = way.kernel;
+    }
+    if (taken.kernels.*kKernels[pass] != ConvolutionKernel::kAten) {
+      taken.us += least_us - atens.*kPasses[pass];
+    }
   }
-  return true;
+  return taken;
 }
 
-/// What smaller batches gain is less: the first that gains nothing ends the search.
-std::int64_t least_batch(TimedShape shape) {
-  std::int64_t least = ConvolutionChoice::kAtenEnds;
-  for (const std::int64_t batch : kBatches) {
-    shape.batch = batch;
-    if (!onednn_is_worth_it(shape)) break;
-    least = batch;
+ConvolutionChoice fastest_in(bool channels_last, const Convolutions& convolutions,
+                             const std::vector<ConvolutionTimes>& times, double& sum_us) {
+  ConvolutionChoice choice{.channels_last = channels_last};
+  sum_us = 0;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const Taken taken = fastest_in(channels_last, times[i]);
+    choice.kernels[convolutions.shapes[i]] = taken.kernels;
+    sum_us += taken.us;
   }
-  return least;
+  return choice;
+}
+
+bool has_convolutions(const Model& model) {
+  return std::ranges::any_of(model.modules(), [](const auto& module) {
+    return module->template as<torch::nn::Conv2dImpl>() != nullptr;
+  });
+}
+
+bool is_on_cpu(const Model& model) {
+  return std::ranges::all_of(model.parameters(), [](const at::Tensor& parameter) {
+    return parameter.is_cpu() || parameter.is_meta();
+  });
 }
 
 /// FNV-1a: names files and finds damage; nobody is kept out by it.
@@ -61,33 +91,57 @@ std::string hash_of(const std::string& content) {
   return digits.data();
 }
 
-constexpr const char* kTitle = "trireme: kernels of small convolutions, as measured; may be deleted\n";
+constexpr const char* kTitle = "trireme: times of convolutions, as measured; may be deleted\n";
 
-std::string content_of(const std::string& conditions, const ConvolutionChoice& choice) {
-  const std::string body = text(kTitle, conditions, "least batch for oneDNN: ", to_text(choice), "\n");
-  return text(body, "check: ", hash_of(body), "\n");
+/// By batch and shape, as text.
+using Table = std::map<std::string, ConvolutionTimes>;
+
+std::string key_of(std::int64_t batch, const ConvolutionShape& shape) {
+  return text(batch, "*", to_text(shape));
 }
 
-/// The choice in a file of these conditions that is whole.
-std::optional<ConvolutionChoice> choice_in(const std::string& content, const std::string& conditions) {
-  const std::string mark = "least batch for oneDNN: ";
-  const std::size_t at = content.find(mark);
-  if (at == std::string::npos) return std::nullopt;
-  const std::size_t begin = at + mark.size(), end = content.find('\n', begin);
-  if (end == std::string::npos) return std::nullopt;
-  const ConvolutionChoice choice = convolution_choice_from(content.substr(begin, end - begin));
-  if (content_of(conditions, choice) != content) return std::nullopt;
-  return choice;
+/// A line "KEY LAYOUT KERNEL FORWARD OF_INPUT OF_WEIGHT" for each way; whole tenths of microseconds.
+std::string content_of(const std::string& conditions, const Table& table) {
+  std::ostringstream body;
+  body << kTitle << conditions;
+  for (const auto& [key, times] : table) {
+    for (const auto& [way, each] : times) {
+      body << key << (way.channels_last ? " nhwc " : " nchw ") << static_cast<int>(way.kernel);
+      for (const auto pass : kPasses) body << ' ' << std::llround(each.*pass * 10);
+      body << '\n';
+    }
+  }
+  return text(body.str(), "check: ", hash_of(body.str()), "\n");
 }
 
-std::optional<ConvolutionChoice> kept_choice(const std::filesystem::path& file,
-                                             const std::string& conditions) {
+/// The table in a file of these conditions that is whole.
+std::optional<Table> table_in(const std::string& content, const std::string& conditions) {
+  const std::string head = kTitle + conditions;
+  if (!content.starts_with(head)) return std::nullopt;
+  Table table;
+  std::istringstream in(content.substr(head.size()));
+  std::string key, layout;
+  int kernel = 0;
+  while (in >> key && key != "check:" && in >> layout >> kernel) {
+    PassTimes& each =
+        table[key][{.channels_last = layout == "nhwc", .kernel = static_cast<ConvolutionKernel>(kernel)}];
+    for (const auto pass : kPasses) {
+      std::int64_t tenths = 0;
+      in >> tenths;
+      each.*pass = static_cast<double>(tenths) / 10;
+    }
+  }
+  if (content_of(conditions, table) != content) return std::nullopt;
+  return table;
+}
+
+Table kept_table(const std::filesystem::path& file, const std::string& conditions) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) return std::nullopt;
+  if (!std::filesystem::is_regular_file(file, error)) return {};
   try {
-    return choice_in(read_file(file), conditions);
+    return table_in(read_file(file), conditions).value_or(Table());
   } catch (const Error&) {
-    return std::nullopt;
+    return {};
   }
 }
 
@@ -98,15 +152,20 @@ std::string setting(const char* name) {
 
 }  // namespace
 
-ConvolutionChoice measure_convolutions() {
-  ConvolutionChoice choice;
-  if (at::get_num_threads() != 1 || !at::hasMKLDNN() || !at::globalContext().userEnabledMkldnn())
-    return choice;
-  for (std::size_t plane = 0; plane < kSides.size(); ++plane) {
-    choice.least_batch[plane] = {least_batch({.in = kWide, .out = kNarrow, .side = kSides[plane]}),
-                                 least_batch({.in = kNarrow, .out = kWide, .side = kSides[plane]})};
-  }
-  return choice;
+Convolutions convolutions_of(Model& model, const at::Tensor& input, std::int64_t batch) {
+  if (!has_convolutions(model) || !is_on_cpu(model)) return {};
+  return {.shapes = convolutions_in([&] { output_of_trial(model, input.narrow(0, 0, 1)); }), .batch = batch};
+}
+
+ConvolutionChoice fastest(const Convolutions& convolutions, const std::vector<ConvolutionTimes>& times) {
+  double contiguous_us = 0, last_us = 0;
+  ConvolutionChoice contiguous = fastest_in(false, convolutions, times, contiguous_us),
+                    last = fastest_in(true, convolutions, times, last_us);
+  return convolutions.channels_last.value_or(last_us * kWorthIt < contiguous_us) ? last : contiguous;
+}
+
+ConvolutionTimes measure_convolution(const ConvolutionShape& shape, std::int64_t batch) {
+  return ConvolutionTimer(shape, batch).time(kTurns, kEnoughUs);
 }
 
 std::string convolution_conditions() {
@@ -128,15 +187,24 @@ std::filesystem::path convolution_cache_folder() {
   return {};
 }
 
-CachedChoice cached_convolutions(const std::filesystem::path& folder, const std::string& conditions,
-                                 const std::function<ConvolutionChoice()>& measure) {
-  if (folder.empty()) return {.choice = measure(), .measured_now = true};
+CachedTimes cached_convolutions(const std::filesystem::path& folder, const std::string& conditions,
+                                const Convolutions& convolutions,
+                                const std::function<decltype(measure_convolution)>& measure) {
   const std::filesystem::path file = folder / text("convolutions-", hash_of(conditions));
-  if (const auto kept = kept_choice(file, conditions)) return {.choice = *kept};
-  CachedChoice result{.choice = measure(), .measured_now = true};
+  Table table = folder.empty() ? Table() : kept_table(file, conditions);
+  CachedTimes result;
+  for (const ConvolutionShape& shape : convolutions.shapes) {
+    const std::string key = key_of(convolutions.batch, shape);
+    if (!table.contains(key)) {
+      table[key] = measure(shape, convolutions.batch);
+      ++result.measured_now;
+    }
+    result.times.push_back(table[key]);
+  }
+  if (folder.empty() || result.measured_now == 0) return result;
   try {
     make_folder(folder);
-    write_file_atomic(file, content_of(conditions, result.choice));
+    write_file_atomic(file, content_of(conditions, table));
   } catch (const DataError& error) {
     result.not_kept_because = error.what();
   }

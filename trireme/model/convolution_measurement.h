@@ -1,37 +1,77 @@
 #pragma once
-// Measures which kernel small convolutions take best on this machine (model/convolution_choice.h), and keeps
-// the outcome in the user's cache, so that a machine measures once: $XDG_CACHE_HOME/trireme, else
-// ~/.cache/trireme, one file per processor model, instruction set, number of threads and version of libtorch.
+// Measures which kernels the convolutions of a model take best on this machine (model/convolution_choice.h),
+// and keeps the times in the user's cache, so that a machine measures a shape once: $XDG_CACHE_HOME/trireme,
+// else ~/.cache/trireme, one file per processor model, instruction set, number of threads and version of
+// libtorch.
 
+#include <compare>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/model/convolution_choice.h"
+#include "trireme/model/model.h"
 
 namespace trireme::model {
 
-/// Some tenths of a second of processor time, on this thread alone. oneDNN is taken from where on its forward and
-/// backward together are faster by a tenth in the worst of several rounds, which take turns and count
-/// processor time. Where nothing can be gained (more than one thread, libtorch without oneDNN) nothing is
-/// measured. Uses no random numbers.
-ConvolutionChoice measure_convolutions();
+/// A kernel, and how activations lie.
+struct ConvolutionWay {
+  bool channels_last = false;
+  ConvolutionKernel kernel = ConvolutionKernel::kAten;
+  auto operator<=>(const ConvolutionWay&) const = default;
+};
 
-/// What the choice depends on: a few lines of text.
+struct PassTimes {
+  double forward_us = 0, of_input_us = 0, of_weight_us = 0;
+  double sum_us() const { return forward_us + of_input_us + of_weight_us; }
+  bool operator==(const PassTimes&) const = default;
+};
+
+using ConvolutionTimes = std::map<ConvolutionWay, PassTimes>;
+
+/// What there is to choose for: the convolutions of a model, repeated ones repeated, and the samples that it
+/// computes at once.
+struct Convolutions {
+  std::vector<ConvolutionShape> shapes;
+  std::int64_t batch = 1;
+  std::optional<bool> channels_last = {};  ///< how activations are to lie; empty: as is faster
+};
+
+/// Those of a model of images, as it computes them in evaluation mode on the first sample of `input`
+/// (batch, ...), in f32; none for a model without torch::nn::Conv2d, or one on another device. Leaves no
+/// trace in the model. Cost: a forward of one sample, with memory for one layer more where the model is
+/// deferred.
+Convolutions convolutions_of(Model& model, const at::Tensor& input, std::int64_t batch);
+
+/// For each pass of each shape the kernel that takes the least time, and the layout whose sum is least; what
+/// gains less than a tenth is left to ATen and contiguous. `times[i]` are those of `convolutions.shapes[i]`.
+/// Pure.
+ConvolutionChoice fastest(const Convolutions& convolutions, const std::vector<ConvolutionTimes>& times);
+
+/// Of processor time (of the clock with several threads) a tenth of a second or a few turns, whichever is
+/// less, and two turns at least.
+ConvolutionTimes measure_convolution(const ConvolutionShape& shape, std::int64_t batch);
+
+/// What times depend on besides the shape: a few lines of text.
 std::string convolution_conditions();
 
 /// Empty when the environment names no place for caches.
 std::filesystem::path convolution_cache_folder();
 
-struct CachedChoice {
-  ConvolutionChoice choice;
-  bool measured_now = false;
+struct CachedTimes {
+  std::vector<ConvolutionTimes> times;  ///< of each shape, in the order asked for
+  int measured_now = 0;                 ///< shapes
   std::string not_kept_because = {};  ///< why the cache could not be written; empty: it was, or was not to be
 };
 
-/// The choice kept in `folder` for these conditions, else what `measure` returns, which is then kept. A file
-/// that is damaged, of other conditions or unreadable counts as none. An empty folder: nothing is kept.
-CachedChoice cached_convolutions(const std::filesystem::path& folder, const std::string& conditions,
-                                 const std::function<ConvolutionChoice()>& measure);
+/// The times kept in `folder` for these conditions, else those that `measure` returns, which are then kept
+/// beside the others. A file that is damaged, of other conditions or unreadable counts as empty. An empty
+/// folder: nothing is kept.
+CachedTimes cached_convolutions(const std::filesystem::path& folder, const std::string& conditions,
+                                const Convolutions& convolutions,
+                                const std::function<decltype(measure_convolution)>& measure);
 
 }  // namespace trireme::model

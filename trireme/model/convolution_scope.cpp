@@ -1,9 +1,10 @@
 #include "trireme/model/convolution_scope.h"
 
-#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "trireme/model/internal/convolution_kernels.h"
 
@@ -12,31 +13,37 @@ namespace {
 
 /// Of the innermost scope of this thread; null: none. Backward runs on the thread that calls it.
 thread_local const ConvolutionChoice* chosen = nullptr;
+/// Where this thread's convolutions are noted; null: nowhere.
+thread_local std::vector<ConvolutionShape>* noted = nullptr;
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.layout() == at::kStrided && tensor.dim() == 4 &&
-         tensor.suggest_memory_format() == at::MemoryFormat::Contiguous;
+         tensor.numel() > 0;
 }
 
-bool all_are(at::IntArrayRef values, std::int64_t value) {
-  return std::all_of(values.begin(), values.end(), [&](std::int64_t each) { return each == value; });
-}
-
-bool takes_onednn(const at::Tensor& input, const at::Tensor& weight, const Geometry& geometry) {
-  if (chosen == nullptr || geometry.transposed || !is_plain(input) || !is_plain(weight) ||
-      !all_are(geometry.dilation, 1) || !all_are(geometry.padding, 0) || !all_are(geometry.stride, 1)) {
-    return false;
+/// Empty: none that a choice is about.
+std::optional<ConvolutionShape> shape_of(const at::Tensor& input, const at::Tensor& weight,
+                                         const Geometry& geometry) {
+  const auto is_one = [](std::int64_t value) { return value == 1; };
+  if (geometry.transposed || geometry.groups != 1 || !is_plain(input) || !is_plain(weight) ||
+      geometry.stride.size() != 2 || geometry.padding.size() != 2 ||
+      !std::all_of(geometry.dilation.begin(), geometry.dilation.end(), is_one)) {
+    return std::nullopt;
   }
-  return chosen->takes_onednn({.batch = input.size(0),
-                               .in = weight.size(1),
-                               .out = weight.size(0),
-                               .height = input.size(2),
-                               .width = input.size(3),
-                               .kernel_height = weight.size(2),
-                               .kernel_width = weight.size(3),
-                               .stride = 1,
-                               .groups = geometry.groups,
-                               .threads = at::get_num_threads()});
+  return ConvolutionShape{.in = weight.size(1),
+                          .out = weight.size(0),
+                          .height = input.size(2),
+                          .width = input.size(3),
+                          .kernel = {weight.size(2), weight.size(3)},
+                          .stride = {geometry.stride[0], geometry.stride[1]},
+                          .padding = {geometry.padding[0], geometry.padding[1]}};
+}
+
+/// As the choice wants it.
+at::Tensor laid_out(const at::Tensor& tensor) {
+  return chosen != nullptr && chosen->channels_last && tensor.dim() == 4
+             ? tensor.contiguous(at::MemoryFormat::ChannelsLast)
+             : tensor;
 }
 
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
@@ -44,8 +51,11 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
                        std::int64_t groups) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
-  return takes_onednn(input, weight, geometry) ? onednn_convolution(input, weight, bias, geometry)
-                                               : aten_convolution(input, weight, bias, geometry);
+  const bool counts = chosen != nullptr || noted != nullptr;
+  const auto shape = counts ? shape_of(input, weight, geometry) : std::nullopt;
+  if (shape && noted != nullptr) noted->push_back(*shape);
+  const auto kernel = shape && chosen != nullptr ? chosen->of(*shape).forward : ConvolutionKernel::kAten;
+  return convolution_by(kernel, laid_out(input), weight, bias, geometry);
 }
 
 ConvolutionGradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& input,
@@ -55,9 +65,16 @@ ConvolutionGradients convolution_backward(const at::Tensor& grad_output, const a
                                           at::IntArrayRef output_padding, std::int64_t groups,
                                           std::array<bool, 3> output_mask) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
-  return takes_onednn(input, weight, geometry)
-             ? onednn_gradients(grad_output, input, weight, geometry, output_mask)
-             : aten_gradients(grad_output, input, weight, bias_sizes, geometry, output_mask);
+  const auto shape = chosen == nullptr ? std::nullopt : shape_of(input, weight, geometry);
+  const PassKernels kernels = shape ? chosen->of(*shape) : PassKernels{};
+  const BackwardOf of{laid_out(grad_output), laid_out(input), weight, bias_sizes};
+  if (kernels.of_input == kernels.of_weight)
+    return gradients_by(kernels.of_weight, of, geometry, output_mask);
+  auto [none, of_weight, of_bias] =
+      gradients_by(kernels.of_weight, of, geometry, {false, output_mask[1], output_mask[2]});
+  auto [of_input, no_weight, no_bias] =
+      gradients_by(kernels.of_input, of, geometry, {output_mask[0], false, false});
+  return {of_input, of_weight, of_bias};
 }
 
 void install_kernels() {
@@ -79,5 +96,16 @@ ConvolutionScope::ConvolutionScope(const ConvolutionChoice& choice) : choice_(ch
 }
 
 ConvolutionScope::~ConvolutionScope() { chosen = outer_; }
+
+std::vector<ConvolutionShape> convolutions_in(const std::function<void()>& forward) {
+  struct Note {
+    std::vector<ConvolutionShape> shapes;
+    std::vector<ConvolutionShape>* const outer = std::exchange(noted, &shapes);
+    ~Note() { noted = outer; }
+  } note;
+  install_kernels();
+  forward();
+  return std::move(note.shapes);
+}
 
 }  // namespace trireme::model

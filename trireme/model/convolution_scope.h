@@ -1,10 +1,13 @@
 #pragma once
-// While a ConvolutionScope lives, convolutions of this thread take the kernels of its choice, forward and
-// backward, in any module, a user's own included: open it around a step. Scopes nest; the inner one counts.
-// Threads, and so ranks that are threads of one process, do not see each other's.
+// While a ConvolutionScope lives, f32 convolutions of images of this thread take the kernels of its choice,
+// forward and backward, in any module, a user's own included: open it around a step. Scopes nest; the inner
+// one counts. Threads, and so ranks that are threads of one process, do not see each other's.
 // The first scope whose choice is not ATen's puts two kernels before ATen's composite ones (aten::convolution
 // and convolution_backward on the CPU) for the life of the process; without a scope on the thread they do
 // what ATen does, bit by bit.
+
+#include <functional>
+#include <vector>
 
 #include "trireme/model/convolution_choice.h"
 
@@ -21,5 +24,9 @@ class ConvolutionScope {
   const ConvolutionChoice choice_;
   const ConvolutionChoice* const outer_;
 };
+
+/// The convolutions that a choice is about among those that this thread computes in `forward`, in their
+/// order, repeated ones repeated.
+std::vector<ConvolutionShape> convolutions_in(const std::function<void()>& forward);
 
 }  // namespace trireme::model

@@ -10,6 +10,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/model/skips.h"
+#include "trireme/model/untouched.h"
 
 namespace trireme::model {
 namespace {
@@ -97,6 +98,13 @@ at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& 
     }
   }
   return zeros_of(values.front());
+}
+
+at::Tensor output_of_trial(Model& model, const at::Tensor& input) {
+  const at::NoGradGuard no_grad;
+  const EvaluationMode mode(model);
+  const Untouched untouched(model);
+  return is_deferred(model) ? output_on_shapes(layers_or_whole(model), input) : model.forward(input);
 }
 
 BorrowedMemory::BorrowedMemory(const Layer& layer) {

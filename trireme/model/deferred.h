@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "trireme/model/layer.h"
+#include "trireme/model/model.h"
 
 namespace trireme::model {
 
@@ -50,6 +51,10 @@ void materialise(const Layer& layer);
 /// whose shapes libtorch does not tell without computing get memory for as long. Throws c10::Error: it does
 /// not fit.
 at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& input);
+
+/// The model's output for `input` (batch, ...) in evaluation mode, without gradients and without a trace in
+/// the model; zeros of its shape where the model is deferred. Throws what forward throws.
+at::Tensor output_of_trial(Model& model, const at::Tensor& input);
 
 /// While it lives, a layer without memory has some, with values that only time can tell from others.
 class BorrowedMemory {

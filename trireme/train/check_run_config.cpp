@@ -37,9 +37,7 @@ void try_model(model::Model& model, const data::DataSource& data, const objectiv
   const model::Untouched untouched(model);
   const std::int64_t first = 0;
   const data::Example batch = data.train->get_batch({&first, 1});
-  const at::Tensor output = model::is_deferred(model)
-                                ? model::output_on_shapes(model::layers_or_whole(model), batch.input)
-                                : model.forward(batch.input);
+  const at::Tensor output = model::output_of_trial(model, batch.input);
   objective.check_output(output, batch.target);
   const at::Tensor loss = objective.loss(output, batch.target);
   require(loss.dim() == 0 && loss.is_floating_point(), "the loss of a batch is ", loss.scalar_type(),

@@ -153,11 +153,16 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                   "where the key is not given",
                   zero_up),
               0.0),
-      stays(key("train.convolution", &C::train, &Train::convolution,
-                "kernels of small convolutions on one thread: what is faster on rank 0's machine, ATen's own "
-                "choice, "
-                "or oneDNN's",
-                {.names = convolution_names})),
+      stays(key(
+          "train.convolution", &C::train, &Train::convolution,
+          "kernels of f32 convolutions on the CPU: what is faster on rank 0's machine, ATen's own choice, "
+          "oneDNN's, or one matrix product over the batch",
+          {.names = convolution_names})),
+      stays(key(
+          "train.memory_format", &C::train, &Train::memory_format,
+          "how images and what is made of them lie in memory on the CPU: as is faster with the kernels of "
+          "train.convolution, contiguous, or channels_last",
+          {.names = memory_format_names})),
       key("train.non_finite", &C::train, &Train::non_finite,
           "gradients that are no numbers: stop the run, or skip the step; fp16 always skips",
           {.names =

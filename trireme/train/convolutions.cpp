@@ -1,7 +1,6 @@
 #include "trireme/train/convolutions.h"
 
 #include <ATen/Context.h>
-#include <torch/nn/modules/conv.h>
 
 #include <algorithm>
 #include <array>
@@ -13,56 +12,75 @@
 namespace trireme::train {
 namespace {
 
+template <class Value>
 struct Row {
   const char* name;
-  ConvolutionKernels kernels;
+  Value value;
 };
 
-constexpr std::array kRows = {Row{"auto", ConvolutionKernels::kMeasured},
-                              Row{"aten", ConvolutionKernels::kAten},
-                              Row{"onednn", ConvolutionKernels::kOnednn}};
+constexpr std::array<Row<ConvolutionKernels>, 4> kKernels{{{"auto", ConvolutionKernels::kMeasured},
+                                                           {"aten", ConvolutionKernels::kAten},
+                                                           {"onednn", ConvolutionKernels::kOnednn},
+                                                           {"product", ConvolutionKernels::kProduct}}};
+constexpr std::array<Row<std::optional<bool>>, 3> kFormats{
+    {{"auto", std::nullopt}, {"contiguous", false}, {"channels_last", true}}};
 
-bool all_ones(at::IntArrayRef values) {
-  return std::all_of(values.begin(), values.end(), [](std::int64_t value) { return value == 1; });
+template <class Rows>
+std::vector<std::string> names_of(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
 }
 
-bool has_small_convolutions(const model::Model& model) {
-  const auto modules = model.modules();
-  return std::any_of(modules.begin(), modules.end(), [](const auto& module) {
-    const auto* convolution = module->template as<torch::nn::Conv2dImpl>();
-    return convolution != nullptr && all_ones(convolution->options.kernel_size()) &&
-           all_ones(convolution->options.stride()) && convolution->options.groups() == 1;
-  });
+template <class Rows>
+auto value_of(const char* what, const Rows& rows, const std::string& name) {
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const auto& each) { return name == each.name; });
+  require(row != rows.end(), "unknown ", what, " '", name, "'", suggest(name, names_of(rows)));
+  return row->value;
+}
+
+/// Without a measurement.
+model::ConvolutionChoice choice_of(const ConvolutionRule& rule) {
+  model::ConvolutionChoice choice;
+  if (rule.kernels == ConvolutionKernels::kOnednn) {
+    require(at::hasMKLDNN(),
+            "train.convolution = \"onednn\": this libtorch was built without oneDNN; take "
+            "\"aten\", or \"auto\"");
+    choice = model::ConvolutionChoice::onednn();
+  }
+  if (rule.kernels == ConvolutionKernels::kProduct) choice = model::ConvolutionChoice::product();
+  choice.channels_last = rule.channels_last.value_or(choice.channels_last);
+  return choice;
 }
 
 }  // namespace
 
-std::vector<std::string> convolution_names() {
-  std::vector<std::string> names;
-  for (const Row& row : kRows) names.emplace_back(row.name);
-  return names;
+std::vector<std::string> convolution_names() { return names_of(kKernels); }
+std::vector<std::string> memory_format_names() { return names_of(kFormats); }
+
+ConvolutionRule convolution_rule(const std::string& convolution, const std::string& memory_format) {
+  const ConvolutionRule rule{.kernels = value_of("convolution", kKernels, convolution),
+                             .channels_last = value_of("memory format", kFormats, memory_format)};
+  require(rule.kernels != ConvolutionKernels::kProduct || rule.channels_last.value_or(true),
+          "train.convolution = \"product\" lays activations out as channels_last, and train.memory_format = "
+          "\"contiguous\" was asked for; leave that at \"auto\", or take another train.convolution");
+  return rule;
 }
 
-ConvolutionKernels convolution_kernels_of(const std::string& name) {
-  const auto row =
-      std::find_if(kRows.begin(), kRows.end(), [&](const Row& each) { return name == each.name; });
-  require(row != kRows.end(), "unknown convolution '", name, "'", suggest(name, convolution_names()));
-  return row->kernels;
-}
-
-model::ConvolutionChoice convolutions_for(ConvolutionKernels asked, const Precision& precision,
-                                          comm::Context& context, const model::Model& model) {
-  if (asked == ConvolutionKernels::kAten) return {};
-  if (asked == ConvolutionKernels::kOnednn) {
-    require(at::hasMKLDNN(),
-            "train.convolution = \"onednn\": this libtorch was built without oneDNN; take "
-            "\"aten\", or \"auto\"");
-    return model::ConvolutionChoice::onednn();
+model::ConvolutionChoice convolutions_for(const ConvolutionRule& rule, const Precision& precision,
+                                          comm::Context& context, model::Model& model,
+                                          const at::Tensor& input, std::int64_t batch) {
+  if (rule.kernels != ConvolutionKernels::kMeasured || precision.autocast_to != at::kFloat)
+    return choice_of(rule);
+  model::ConvolutionChoice mine;
+  if (context.is_main()) {
+    model::Convolutions convolutions = convolutions_of(model, input, batch);
+    convolutions.channels_last = rule.channels_last;
+    const telemetry::OwnWork work(context.status(), "measuring the convolutions of the model");
+    mine = parallel::measured_convolutions_here(context.log(), convolutions);
   }
-  const bool matters = precision.autocast_to == at::kFloat && has_small_convolutions(model);
-  return parallel::agreed(context.world(), matters && context.is_main()
-                                               ? parallel::measured_convolutions_here(context.log())
-                                               : model::ConvolutionChoice{});
+  return parallel::agreed(context.world(), mine);
 }
 
 }  // namespace trireme::train

@@ -1,6 +1,8 @@
 #pragma once
-// train.convolution: which kernels small convolutions of a run take (model/convolution_choice.h).
+// train.convolution and train.memory_format: which kernels the convolutions of a run take, and how their
+// activations lie (model/convolution_choice.h).
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,16 +17,26 @@ enum class ConvolutionKernels {
   kMeasured,  ///< "auto": what is faster on rank 0's machine
   kAten,      ///< ATen's own choice
   kOnednn,
+  kProduct,  ///< one matrix product over the batch
 };
 
-/// Values of train.convolution, and what they mean. Throws InvalidArgument: another one.
-std::vector<std::string> convolution_names();
-ConvolutionKernels convolution_kernels_of(const std::string& name);
+struct ConvolutionRule {
+  ConvolutionKernels kernels = ConvolutionKernels::kMeasured;
+  std::optional<bool> channels_last = {};  ///< empty, "auto": as the kernels like it
+  bool operator==(const ConvolutionRule&) const = default;
+};
 
-/// The same on all ranks. For kMeasured rank 0 measures, once per machine (parallel/convolution_agreement.h),
-/// where `model` has convolutions that it is about, in f32. Collective. Throws CommError; InvalidArgument
-/// where this libtorch has no oneDNN and it is asked for.
-model::ConvolutionChoice convolutions_for(ConvolutionKernels asked, const Precision& precision,
-                                          comm::Context& context, const model::Model& model);
+/// Values of train.convolution and of train.memory_format.
+std::vector<std::string> convolution_names();
+std::vector<std::string> memory_format_names();
+/// Throws InvalidArgument: another value, or a product over contiguous activations.
+ConvolutionRule convolution_rule(const std::string& convolution, const std::string& memory_format);
+
+/// The same on all ranks. For kMeasured rank 0 measures those of `model` on `batch` samples at once
+/// (parallel/convolution_agreement.h), in f32; of other precisions ATen's. `input`: one sample (1, ...).
+/// Collective. Throws CommError; InvalidArgument where this libtorch has no oneDNN and it is asked for.
+model::ConvolutionChoice convolutions_for(const ConvolutionRule& rule, const Precision& precision,
+                                          comm::Context& context, model::Model& model,
+                                          const at::Tensor& input, std::int64_t batch);
 
 }  // namespace trireme::train

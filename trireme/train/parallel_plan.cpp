@@ -155,7 +155,7 @@ class PlanMaker {
     // Stages of one rank have nobody who waits for the slowest: what counts is what each of them holds.
     if (!is_pipeline() && plan_.partition_ == Partition::kTime) plan_.partition_ = Partition::kParameters;
     plan_.precision_ = precision_of(config().train.precision);
-    plan_.convolutions_ = convolution_kernels_of(config().train.convolution);
+    plan_.convolutions_ = convolution_rule(config().train.convolution, config().train.memory_format);
     plan_.rounding_ = parallel::gradient_rounding(config().parallel.compression);
     plan_.skips_non_finite_ = plan_.precision_.scales_loss || config().train.non_finite == "skip";
   }

@@ -66,7 +66,7 @@ class ParallelPlan {
   parallel::PipelineOptions pipeline_options() const;
 
   const Precision& precision() const { return precision_; }
-  ConvolutionKernels convolutions() const { return convolutions_; }
+  const ConvolutionRule& convolutions() const { return convolutions_; }
   /// How far gradients are rounded when they travel.
   const parallel::GradientRounding& rounding() const { return rounding_; }
   /// A step whose gradients are no numbers is left out; else it ends the run.
@@ -91,7 +91,7 @@ class ParallelPlan {
   schedule::Program program_;
   Partition partition_ = Partition::kTime;
   Precision precision_;
-  ConvolutionKernels convolutions_ = ConvolutionKernels::kMeasured;
+  ConvolutionRule convolutions_;
   parallel::GradientRounding rounding_;
   bool skips_non_finite_ = false;
   telemetry::TraceOptions trace_;

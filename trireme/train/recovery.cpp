@@ -5,6 +5,7 @@
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/shard_reader.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/on_main.h"
 #include "trireme/train/run_folder.h"
@@ -26,6 +27,18 @@ ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
 
 std::string of_optimizer(const std::string& name) { return checkpoint::kOptimizerPrefix + name; }
 const std::string kProgress = of_optimizer("run/progress");
+const std::string kConvolutions = of_optimizer(Trainer::kConvolutions);
+
+/// Bytes of the choice of kernels in a checkpoint; 0: it holds none.
+std::int64_t size_of_convolutions(comm::Context& context, const std::filesystem::path& folder) {
+  std::int64_t size = 0;
+  on_main(context, [&] {
+    const checkpoint::ShardReader reader(folder);
+    const auto stored = reader.tensors().find(kConvolutions);
+    if (stored != reader.tensors().end()) size = stored->second.sizes.at(0);
+  });
+  return std::stoll(context.world().all_gather_text(text(size)).front());
+}
 
 at::Tensor pack(const Progress& progress) {
   const EpochLoss& loss = progress.epoch_loss;
@@ -108,6 +121,7 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
                    parse_run_config(found->head.config, "the checkpoint's configuration", config.registry),
                    found->head.step);
   });
+  run.trainer.make_room_for_convolutions(size_of_convolutions(context, found->folder));
   const checkpoint::Shards state = state_to_save(run.trainer, run.progress);
   checkpoint::load_shards(world, found->folder, state, run.sees, "tensor");
   run.progress = unpack(state.back().tensor);

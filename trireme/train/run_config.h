@@ -45,6 +45,7 @@ struct TrainOptions {
   double clip_norm = 1;  ///< largest 2-norm of all gradients together; 0: no clipping. The default is 0 where
                          ///< stages update at different times
   std::string convolution = "auto";     ///< a name of convolution_names()
+  std::string memory_format = "auto";   ///< a name of memory_format_names()
   std::string non_finite = "stop";      ///< gradients that are no numbers: "stop" the run, or "skip" the step
   std::int64_t max_skipped_steps = 25;  ///< so many skipped in a row are a divergence
   double ema_decay = 0;                 ///< evaluate a moving average of the parameters; 0: the parameters

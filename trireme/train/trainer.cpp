@@ -100,10 +100,10 @@ void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) 
   }
 }
 
-/// Of a batch of one sample.
-at::Tensor first_target(const data::DataSource& data) {
+/// A batch of one sample.
+data::Example first_sample(const data::DataSource& data) {
   const std::int64_t first = 0;
-  return data.train->get_batch({&first, 1}).target;
+  return data.train->get_batch({&first, 1});
 }
 
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
@@ -114,11 +114,11 @@ StepReports make_reports(const ParallelPlan& plan, comm::Context& context) {
   return StepReports(*context.new_group(everybody, context.free_group_name("reports")), context.world_size());
 }
 
-/// One row per kind of plane.
+/// Its text, which has the same length for every choice about a model.
 at::Tensor state_of(const model::ConvolutionChoice& choice) {
-  at::Tensor state = at::empty({model::ConvolutionChoice::kNumPlanes, 2}, at::kLong);
-  auto* next = state.data_ptr<std::int64_t>();
-  for (const auto& of_plane : choice.least_batch) next = std::copy(of_plane.begin(), of_plane.end(), next);
+  const std::string text = to_text(choice);
+  at::Tensor state = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), state.data_ptr<std::uint8_t>());
   return state;
 }
 
@@ -151,10 +151,11 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       loss_([objective = objective_.get()](const at::Tensor& output, const at::Tensor& target) {
         return objective->loss(output, target);
       }),
-      count_of_sample_(objective_->count(first_target(data))),
+      count_of_sample_(objective_->count(first_sample(data).target)),
       plan_(fit(plan, *model_)),
       config_(plan_.config()),
-      convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *model_)),
+      convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *model_,
+                                           first_sample(data).input, plan_.samples_of_microbatch())),
       convolutions_(state_of(convolutions_found_)),
       groups_(make_groups(plan_, context)),
       layers_(layers_for(plan_, *model_)),
@@ -173,12 +174,9 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
 
 /// Read at every use: whoever restores the state restores the choice.
 model::ConvolutionChoice Trainer::convolutions() const {
-  model::ConvolutionChoice choice;
-  const auto* next = convolutions_.const_data_ptr<std::int64_t>();
-  for (auto& of_plane : choice.least_batch) {
-    for (std::int64_t& least : of_plane) least = *next++;
-  }
-  return choice;
+  if (convolutions_.numel() == 0) return convolutions_found_;
+  const auto* text = convolutions_.const_data_ptr<std::uint8_t>();
+  return model::convolution_choice_from({text, text + convolutions_.numel()});
 }
 
 parallel::PipelineOptions Trainer::options_of_pipeline() {
@@ -386,20 +384,25 @@ std::map<std::string, at::Tensor> Trainer::state() {
     for (const auto& [name, tensor] : part) state.emplace(prefix + name, tensor);
   };
   add("lr/", learning_rate_->state());
-  state.emplace("convolutions/least_batch", convolutions_);
+  if (convolutions_.numel() > 0) state.emplace(kConvolutions, convolutions_);
   if (scaler_) add("scaler/", scaler_->state());
   if (average_) add("ema/", average_->state());
   return state;
 }
 
+void Trainer::make_room_for_convolutions(std::int64_t bytes) {
+  convolutions_ = at::zeros({bytes}, at::kByte);
+}
+
 void Trainer::seek(std::int64_t step) {
   if (const model::ConvolutionChoice restored = convolutions();
       context_.is_main() && restored != convolutions_found_) {
-    context_.log().info("small convolutions: ", describe(restored),
+    context_.log().info("convolutions: ", describe(restored),
                         ", as the run began, so that its numbers "
                         "stay; this machine would take ",
                         describe(convolutions_found_));
   }
+  if (convolutions_.numel() == 0) convolutions_ = state_of(convolutions_found_);
   step_ = step;
   loader_.seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());
 }

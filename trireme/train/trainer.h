@@ -118,6 +118,11 @@ class Trainer {
   /// "scaler/", "ema/" and "convolutions/" that of the learning rate, the loss scaler and the moving average,
   /// and the choice of kernels. Shared, not copied: restore it in place.
   std::map<std::string, at::Tensor> state();
+  /// The name of the choice of kernels in state().
+  static constexpr const char* kConvolutions = "convolutions/kernels";
+  /// Before a state is restored: how long its choice of kernels is. 0: it has none, and seek() takes this
+  /// machine's.
+  void make_room_for_convolutions(std::int64_t bytes);
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loader_.waited_s(); }
   double comm_wait_s() const { return pipeline_.waited_s(); }
@@ -156,7 +161,7 @@ class Trainer {
   ParallelPlan plan_;
   const RunConfig& config_;                            ///< the plan's
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
-  at::Tensor convolutions_;                            ///< the choice in use: least_batch of it, as state
+  at::Tensor convolutions_;                            ///< the choice in use, as text
   parallel::PipelineGroups groups_;
   std::vector<model::Layer> layers_;
   parallel::Pipeline pipeline_;

@@ -7,67 +7,57 @@
 namespace trireme::model {
 namespace {
 
-ConvolutionShape one_by_one(std::int64_t batch, std::int64_t side) {
-  return {.batch = batch,
-          .in = 64,
-          .out = 256,
-          .height = side,
-          .width = side,
-          .kernel_height = 1,
-          .kernel_width = 1};
-}
+const ConvolutionShape kNarrow{.in = 64, .out = 256, .height = 16, .width = 12};
+const ConvolutionShape kStrided{
+    .in = 3, .out = 64, .height = 32, .width = 32, .kernel = {7, 5}, .stride = {2, 1}, .padding = {3, 2}};
+constexpr PassKernels kMixed{ConvolutionKernel::kProduct, ConvolutionKernel::kOnednn,
+                             ConvolutionKernel::kAten};
 
 TEST(ConvolutionChoice, LeavesEverythingToAtenUnlessToldOtherwise) {
-  for (const std::int64_t batch : {1, 8, 15}) {
-    for (const std::int64_t side : {1, 2, 4, 7, 8})
-      EXPECT_FALSE(ConvolutionChoice{}.takes_onednn(one_by_one(batch, side)));
-  }
+  EXPECT_EQ(ConvolutionChoice{}.of(kNarrow), PassKernels{});
+  EXPECT_TRUE(ConvolutionChoice{}.is_atens());
+  EXPECT_TRUE((ConvolutionChoice{.kernels = {{kNarrow, {}}}}.is_atens()));
+  EXPECT_FALSE((ConvolutionChoice{.kernels = {{kNarrow, kMixed}}}.is_atens()));
+  EXPECT_FALSE(ConvolutionChoice{.channels_last = true}.is_atens());
+  EXPECT_FALSE(ConvolutionChoice::onednn().is_atens());
 }
 
-TEST(ConvolutionChoice, GoesByPlaneBatchAndWhetherChannelsGrow) {
-  const ConvolutionChoice choice{.least_batch = {{{1, 8}, {16, 4}, {16, 16}}}};
-  EXPECT_FALSE(choice.takes_onednn(one_by_one(7, 2)));
-  EXPECT_TRUE(choice.takes_onednn(one_by_one(8, 2)));
-  EXPECT_FALSE(choice.takes_onednn(one_by_one(3, 4)));
-  EXPECT_TRUE(choice.takes_onednn(one_by_one(4, 4)));
-  EXPECT_FALSE(choice.takes_onednn(one_by_one(15, 7)));
-  ConvolutionShape narrows = one_by_one(1, 2);
-  narrows.out = narrows.in;
-  EXPECT_TRUE(choice.takes_onednn(narrows));
+TEST(ConvolutionChoice, GoesByShapeAndElseByWhatItSaysForAll) {
+  const ConvolutionChoice choice{.otherwise = PassKernels::all(ConvolutionKernel::kOnednn),
+                                 .kernels = {{kNarrow, kMixed}}};
+  EXPECT_EQ(choice.of(kNarrow), kMixed);
+  EXPECT_EQ(choice.of(kStrided), PassKernels::all(ConvolutionKernel::kOnednn));
 }
 
-TEST(ConvolutionChoice, IsAboutPlanesFrom2To63PixelsOnly) {
-  EXPECT_FALSE(ConvolutionChoice::onednn().takes_onednn(one_by_one(8, 1)));
-  EXPECT_TRUE(ConvolutionChoice::onednn().takes_onednn(one_by_one(8, 7)));
-  EXPECT_FALSE(ConvolutionChoice::onednn().takes_onednn(one_by_one(8, 8)));
-}
-
-TEST(ConvolutionChoice, LeavesToAtenWhereThatTakesOnednnItself) {
-  const auto taken = [](auto change) {
-    ConvolutionShape shape = one_by_one(8, 2);
-    change(shape);
-    return ConvolutionChoice::onednn().takes_onednn(shape);
-  };
-  EXPECT_TRUE(taken([](ConvolutionShape&) {}));
-  EXPECT_FALSE(taken([](ConvolutionShape& shape) { shape.batch = 16; }));
-  EXPECT_FALSE(taken([](ConvolutionShape& shape) { shape.threads = 2; }));
-  EXPECT_FALSE(taken([](ConvolutionShape& shape) { shape.kernel_width = 3; }));
-  EXPECT_FALSE(taken([](ConvolutionShape& shape) { shape.stride = 2; }));
-  EXPECT_FALSE(taken([](ConvolutionShape& shape) { shape.groups = 2; }));
+TEST(ConvolutionChoice, TextOfAShapeIsReadBackAndNothingElseIs) {
+  EXPECT_EQ(to_text(kStrided), "3>64@32x32k7x5s2x1p3x2");
+  EXPECT_EQ(convolution_shape_from(to_text(kStrided)), kStrided);
+  for (const char* wrong : {"", "3>64", "3>64@32x32k7x5s2x1p3x2 ", "3>64@32x32k7x5s2x1p3",
+                            "x>64@32x32k7x5s2x1p3x2", "3>64@32x32k7x5s2x1p3x99999999999999999999"})
+    EXPECT_THROW(convolution_shape_from(wrong), InvalidArgument) << wrong;
 }
 
 TEST(ConvolutionChoice, TextIsReadBackAndNothingElseIs) {
-  const ConvolutionChoice choice{.least_batch = {{{1, 8}, {16, 4}, {2, 16}}}};
+  const ConvolutionChoice choice{
+      .channels_last = true, .otherwise = kMixed, .kernels = {{kNarrow, {}}, {kStrided, kMixed}}};
+  EXPECT_EQ(to_text(choice), "nhwc poa 3>64@32x32k7x5s2x1p3x2:poa 64>256@16x12k1x1s1x1p0x0:aaa");
   EXPECT_EQ(convolution_choice_from(to_text(choice)), choice);
-  for (const char* wrong :
-       {"", "1 8 16 4 2", "1 8 16 4 2 17", "0 8 16 4 2 16", "1 8 16 4 2 16 ", "1 8 x 4 2 16"})
+  EXPECT_EQ(convolution_choice_from("nchw aaa"), ConvolutionChoice{});
+  for (const char* wrong : {"", "nhwc", "nhcw aaa", "nchw aa", "nchw aax", "nchw aaa ", "nchw  aaa",
+                            "nchw aaa 64>256@16x12k1x1s1x1p0x0", "nchw aaa 64>256@16x12:aaa"})
     EXPECT_THROW(convolution_choice_from(wrong), InvalidArgument) << wrong;
+}
+
+TEST(ConvolutionChoice, TextsAboutTheSameShapesHaveTheSameLength) {
+  const ConvolutionChoice one{.kernels = {{kNarrow, {}}, {kStrided, kMixed}}};
+  const ConvolutionChoice other{.channels_last = true, .kernels = {{kNarrow, kMixed}, {kStrided, {}}}};
+  EXPECT_EQ(to_text(one).size(), to_text(other).size());
 }
 
 TEST(ConvolutionChoice, IsSaidInWords) {
   EXPECT_EQ(describe(ConvolutionChoice{}), "ATen's kernels");
-  EXPECT_EQ(describe({.least_batch = {{{16, 8}, {16, 16}, {16, 16}}}}),
-            "oneDNN for planes of up to 2x2 from 8 samples to more channels; else ATen's kernels");
+  EXPECT_EQ(describe({.channels_last = true, .kernels = {{kNarrow, kMixed}, {kStrided, {}}}}),
+            "channels_last; of 6 passes 1 as one product, 1 by oneDNN, 4 by ATen");
 }
 
 }  // namespace

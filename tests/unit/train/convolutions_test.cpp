@@ -1,9 +1,11 @@
 #include "trireme/train/convolutions.h"
 
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 
@@ -15,12 +17,14 @@
 #include "trireme/parallel/convolution_agreement.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/run.h"
+#include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"
 
 namespace trireme::train {
 namespace {
 
 using model::ConvolutionChoice;
+using model::ConvolutionKernel;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -49,22 +53,16 @@ class ConvolutionsOfARun : public testing::Test {
   void SetUp() override {
     const char* cache = std::getenv("XDG_CACHE_HOME");
     if (cache != nullptr) before_ = cache;
-    this_machine_measures(ConvolutionChoice{});
+    this_machine_likes(ConvolutionKernel::kAten);
   }
   void TearDown() override {
     before_.empty() ? ::unsetenv("XDG_CACHE_HOME") : ::setenv("XDG_CACHE_HOME", before_.c_str(), 1);
   }
 
   /// What a rank of one thread finds from now on.
-  void this_machine_measures(const ConvolutionChoice& choice) {
+  void this_machine_likes(ConvolutionKernel kernel) {
     ::setenv("XDG_CACHE_HOME", (folder_ / text("machine", ++machines_)).c_str(), 1);
-    comm::run_ranks_as_threads(1,
-                               [&](comm::Context&) {
-                                 model::cached_convolutions(model::convolution_cache_folder(),
-                                                            model::convolution_conditions(),
-                                                            [&] { return choice; });
-                               },
-                               {.torch_threads = 1});
+    comm::run_ranks_as_threads(1, [&](comm::Context&) { fill_cache(kernel); }, {.torch_threads = 1});
   }
 
   RunConfig config(const std::string& name, std::int64_t steps) const {
@@ -92,6 +90,22 @@ class ConvolutionsOfARun : public testing::Test {
   const test::TemporaryFolder folder_;
 
  private:
+  static void fill_cache(ConvolutionKernel kernel) {
+    model::ConvolutionTimes times;
+    for (const bool channels_last : {false, true}) {
+      for (const auto each :
+           {ConvolutionKernel::kAten, ConvolutionKernel::kOnednn, ConvolutionKernel::kProduct})
+        times[{channels_last, each}] = {100, 100, 100};
+    }
+    times[{kernel == ConvolutionKernel::kProduct, kernel}] = {1, 1, 1};
+    const auto model = std::make_shared<SmallPlanes>();
+    for (const std::int64_t batch : {8, 16}) {
+      model::cached_convolutions(model::convolution_cache_folder(), model::convolution_conditions(),
+                                 convolutions_of(*model, at::zeros({1, 1, 28, 28}), batch),
+                                 [&](const model::ConvolutionShape&, std::int64_t) { return times; });
+    }
+  }
+
   std::string before_;
   int machines_ = 0;
 };
@@ -104,15 +118,42 @@ TEST_F(ConvolutionsOfARun, AreThoseThatWereMeasuredOnTheMachine) {
   const std::string onednns = weights_of(by_name);
   ASSERT_NE(atens, onednns) << "both went the same way";
   EXPECT_EQ(weights_of(config("a", 2)), atens);
-  this_machine_measures(ConvolutionChoice::onednn());
+  this_machine_likes(ConvolutionKernel::kOnednn);
   EXPECT_EQ(weights_of(config("b", 2)), onednns);
+  by_name.train.convolution = "product";
+  const std::string products = weights_of(by_name);
+  ASSERT_NE(products, atens);
+  this_machine_likes(ConvolutionKernel::kProduct);
+  EXPECT_EQ(weights_of(config("c", 2)), products);
+}
+
+TEST_F(ConvolutionsOfARun, LieAsTheMemoryFormatSaysAndElseAsIsFaster) {
+  this_machine_likes(ConvolutionKernel::kProduct);
+  const std::string products = weights_of(config("a", 2));
+  RunConfig contiguous = config("b", 2);
+  contiguous.train.memory_format = "contiguous";
+  const std::string as_contiguous = weights_of(contiguous);
+  EXPECT_NE(as_contiguous, products);
+  this_machine_likes(ConvolutionKernel::kAten);
+  EXPECT_EQ(weights_of(config("c", 2)), as_contiguous);
+  RunConfig last = config("d", 2);
+  last.train = {.max_steps = 2, .global_batch = 16, .convolution = "aten", .memory_format = "channels_last"};
+  EXPECT_EQ(weights_of(last).size(), as_contiguous.size());
+}
+
+TEST_F(ConvolutionsOfARun, ByProductsOverContiguousActivationsAreRefused) {
+  RunConfig both = config("a", 2);
+  both.train.convolution = "product";
+  both.train.memory_format = "contiguous";
+  EXPECT_THAT([&] { weights_of(both, 1); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("lays activations out as channels_last")));
 }
 
 TEST_F(ConvolutionsOfARun, StayAsTheyBeganWhenItIsResumedOnAnotherMachine) {
-  this_machine_measures(ConvolutionChoice::onednn());
+  this_machine_likes(ConvolutionKernel::kOnednn);
   const std::string undisturbed = weights_of(config("undisturbed", 4));
   weights_of(config("moved", 2));
-  this_machine_measures(ConvolutionChoice{});
+  this_machine_likes(ConvolutionKernel::kAten);
   ASSERT_NE(weights_of(config("all_on_the_other_machine", 4)), undisturbed);
   testing::internal::CaptureStderr();
   EXPECT_EQ(weights_of(config("moved", 4), 2, RunStart::kResume), undisturbed);
@@ -125,7 +166,37 @@ TEST_F(ConvolutionsOfARun, ResumedWhereItBeganSayNothing) {
   weights_of(config("a", 2));
   testing::internal::CaptureStderr();
   weights_of(config("a", 4), 2, RunStart::kResume);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("small convolutions")));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("convolutions: ")));
+}
+
+TEST_F(ConvolutionsOfARun, OfACheckpointWithoutThemAreThoseOfThisMachine) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const RunConfig of_run = config("a", 2);
+    const data::DataSource data = data::open_data(of_run.data, 5, context.log());
+    Trainer trainer(of_run, context, data, std::make_shared<SmallPlanes>());
+    const at::Tensor before = trainer.state().at(Trainer::kConvolutions);
+    trainer.make_room_for_convolutions(0);
+    EXPECT_FALSE(trainer.state().contains(Trainer::kConvolutions)) << "it would be asked for";
+    trainer.seek(0);
+    EXPECT_TRUE(trainer.state().at(Trainer::kConvolutions).equal(before));
+  });
+}
+
+TEST_F(ConvolutionsOfARun, MayBeAboutOtherShapesInACheckpoint) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const RunConfig of_run = config("a", 2);
+    const data::DataSource data = data::open_data(of_run.data, 5, context.log());
+    Trainer trainer(of_run, context, data, std::make_shared<SmallPlanes>());
+    const std::string text = to_text(ConvolutionChoice::onednn());
+    trainer.make_room_for_convolutions(static_cast<std::int64_t>(text.size()));
+    const at::Tensor restored = trainer.state().at(Trainer::kConvolutions);
+    std::copy(text.begin(), text.end(), restored.data_ptr<std::uint8_t>());
+    testing::internal::CaptureStderr();
+    trainer.seek(0);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr("of 3 passes 0 as one product, 3 by oneDNN"));
+    trainer.step();
+  });
 }
 
 TEST_F(ConvolutionsOfARun, CannotBeChangedByTheConfigurationOfAResume) {
@@ -148,7 +219,7 @@ TEST_F(ConvolutionsOfARun, AreRankZerosOnAllRanks) {
 }
 
 TEST_F(ConvolutionsOfARun, AreTheSameInTheSerialStepsOfAVerification) {
-  this_machine_measures(ConvolutionChoice::onednn());
+  this_machine_likes(ConvolutionKernel::kOnednn);
   std::string first_cache = std::getenv("XDG_CACHE_HOME");
   bool equal = false;
   comm::run_ranks_as_threads(2,
@@ -159,7 +230,7 @@ TEST_F(ConvolutionsOfARun, AreTheSameInTheSerialStepsOfAVerification) {
                                // The serial trainer, the second one of rank 0, finds another machine's cache.
                                const auto make_own = [&] {
                                  if (context.is_main() && ++made == 2)
-                                   this_machine_measures(ConvolutionChoice{});
+                                   this_machine_likes(ConvolutionKernel::kAten);
                                  return std::make_shared<SmallPlanes>();
                                };
                                const Comparison comparison =

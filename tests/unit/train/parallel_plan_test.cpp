@@ -75,6 +75,7 @@ TEST(ParallelPlan, ReadsWhatDecidesHowRanksCompute) {
   RunConfig config = pipeline_config();
   config.train.precision = "fp16";
   config.train.convolution = "aten";
+  config.train.memory_format = "channels_last";
   config.parallel.compression = "bf16";
   config.run.trace = "trace.json";
   config.run.trace_steps = "3:7";
@@ -82,7 +83,8 @@ TEST(ParallelPlan, ReadsWhatDecidesHowRanksCompute) {
   EXPECT_EQ(plan.precision().autocast_to, at::kHalf);
   EXPECT_TRUE(plan.precision().scales_loss);
   EXPECT_TRUE(plan.skips_non_finite()) << "a scale is found by steps that overflow";
-  EXPECT_EQ(plan.convolutions(), ConvolutionKernels::kAten);
+  EXPECT_EQ(plan.convolutions(),
+            (ConvolutionRule{.kernels = ConvolutionKernels::kAten, .channels_last = true}));
   EXPECT_EQ(plan.rounding().relative, 0x1p-8);
   EXPECT_EQ(plan.trace().first_step, 3);
   EXPECT_EQ(plan.trace().last_step, 7);

@@ -1,5 +1,5 @@
 #pragma once
-// The two kernels that a convolution on the CPU can take, called past the dispatcher.
+// The kernels that a convolution on the CPU can take, called past the dispatcher.
 
 #include <ATen/core/Tensor.h>
 
@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+
+#include "trireme/model/convolution_choice.h"
 
 namespace trireme::model {
 
@@ -17,21 +19,21 @@ struct Geometry {
   std::int64_t groups = 1;
 };
 
+/// What gradients are made of.
+struct BackwardOf {
+  at::Tensor grad_output, input, weight;
+  at::OptionalIntArrayRef bias_sizes;
+};
+
 /// Of input, weight and bias; those that were not asked for are undefined.
 using ConvolutionGradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-/// As if nothing stood between ATen and its caller.
-at::Tensor aten_convolution(const at::Tensor& input, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, const Geometry& geometry);
-ConvolutionGradients aten_gradients(const at::Tensor& grad_output, const at::Tensor& input,
-                                    const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
-                                    const Geometry& geometry, std::array<bool, 3> output_mask);
-
-/// oneDNN's, for what is not transposed. Throws where this libtorch was built without it.
-at::Tensor onednn_convolution(const at::Tensor& input, const at::Tensor& weight,
-                              const std::optional<at::Tensor>& bias, const Geometry& geometry);
-ConvolutionGradients onednn_gradients(const at::Tensor& grad_output, const at::Tensor& input,
-                                      const at::Tensor& weight, const Geometry& geometry,
-                                      std::array<bool, 3> output_mask);
+/// kAten: any convolution, as if nothing stood between ATen and its caller. Others: those of a
+/// ConvolutionShape in f32. kOnednn throws where this libtorch was built without it. Outputs lie as inputs
+/// do, those of kProduct as channels_last.
+at::Tensor convolution_by(ConvolutionKernel kernel, const at::Tensor& input, const at::Tensor& weight,
+                          const std::optional<at::Tensor>& bias, const Geometry& geometry);
+ConvolutionGradients gradients_by(ConvolutionKernel kernel, const BackwardOf& of, const Geometry& geometry,
+                                  std::array<bool, 3> output_mask);
 
 }  // namespace trireme::model

@@ -1,36 +1,31 @@
 #pragma once
-// How long a 1x1 convolution takes with each of the two kernels. One thread, and processor time of that
-// thread: what else runs on the machine takes caches from it, but no turns.
+// How long the passes of a convolution take with each kernel. On one thread it is processor time of that
+// thread: what else runs on the machine takes caches from it, but no turns. On several it is the clock's.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
+#include "trireme/model/convolution_measurement.h"
+
 namespace trireme::model {
 
-/// f32, stride 1, no bias; planes are square.
-struct TimedShape {
-  std::int64_t in = 0, out = 0, side = 0, batch = 0;
-};
-
-struct ConvolutionTimes {
-  double aten_forward_us = 0, onednn_forward_us = 0;
-  double aten_backward_us = 0, onednn_backward_us = 0;  ///< gradients of input and weight
-  /// Above 1: oneDNN is faster.
-  double speedup() const {
-    return (aten_forward_us + aten_backward_us) / (onednn_forward_us + onednn_backward_us);
-  }
-};
-
+/// f32, no bias, without random numbers.
 class ConvolutionTimer {
  public:
   /// Runs everything once, so that memory and oneDNN's compiled kernels are there.
-  explicit ConvolutionTimer(const TimedShape& shape);
+  ConvolutionTimer(const ConvolutionShape& shape, std::int64_t batch);
 
-  /// The least of `turns` turns, in each of which both kernels run: what disturbs them only adds.
-  ConvolutionTimes time(int turns) const;
+  /// Of the ways that differ on this machine, with this number of threads: the least of `turns` turns, in
+  /// each of which all run, as what disturbs them only adds. The turns end early, after one at least, when
+  /// they have taken `enough_us`.
+  ConvolutionTimes time(int turns, double enough_us) const;
 
  private:
+  PassTimes once(const ConvolutionWay& way) const;
+
+  const ConvolutionShape shape_;
+  const std::int64_t batch_;
   at::Tensor input_, weight_, gradient_;
 };
 
