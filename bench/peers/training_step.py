@@ -1,8 +1,9 @@
 """The work of bench/training_step.cpp with PyTorch's DistributedDataParallel over gloo.
 
 Started once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (world size 1: no wrapper).
-    training_step.py [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--compile] [--steps N]
+    training_step.py [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--compile] [--channels-last] [--steps N]
     training_step.py --summary FILE     medians and ratios of the JSON lines of many runs
+    training_step.py --ways FILE        milliseconds per sample of each way in FILE, beside the fastest peer's
 """
 import argparse
 import json
@@ -36,13 +37,15 @@ def workload(name):
     return model, torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
 
 
-def measure(name, steps, precision, compiled):
+def measure(name, steps, precision, compiled, channels_last):
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     model, x, y = workload(name)
+    if channels_last:
+        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     if ranks > 1:
         dist.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -67,7 +70,8 @@ def measure(name, steps, precision, compiled):
     run(min(steps, 5))
     seconds = run(steps)
     if rank == 0:
-        print(json.dumps({"system": "python compiled" if compiled else "python", "model": label(name, precision), "ranks": ranks, "steps": steps,
+        system = "python" + " compiled" * compiled + " channels_last" * channels_last
+        print(json.dumps({"system": system, "model": label(name, precision), "ranks": ranks, "steps": steps,
                           "step_ms": 1e3 * seconds / steps, "samples_per_s": len(x) * steps * ranks / seconds}))
     if ranks > 1:
         dist.destroy_process_group()
@@ -75,6 +79,21 @@ def measure(name, steps, precision, compiled):
 
 def label(name, precision):
     return name if precision == "fp32" else f"{name} {precision}"
+
+
+def compare_ways(path):
+    runs = {}
+    for line in open(path):
+        if line.startswith("{"):
+            entry = json.loads(line)
+            way = " ".join([entry["system"], *filter(None, [entry.get("convolution")])])
+            runs.setdefault(way, []).append(1e3 / entry["samples_per_s"])
+    peer = min((statistics.median(v), way) for way, v in runs.items() if way.startswith("python"))[1]
+    print("| way | ms per sample | of the fastest peer's |")
+    print("| --- | --- | --- |")
+    for way, values in runs.items():
+        ratio = statistics.median(a / b for a, b in zip(values, runs[peer]))
+        print(f"| {way} | {statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f}) | {ratio:.2f} |")
 
 
 def summarise(path):
@@ -100,6 +119,10 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--summary")
+    parser.add_argument("--ways")
     args = parser.parse_args()
-    sys.exit(summarise(args.summary) if args.summary else measure(args.model, args.steps, args.precision, args.compile))
+    if args.summary or args.ways:
+        sys.exit(summarise(args.summary) if args.summary else compare_ways(args.ways))
+    measure(args.model, args.steps, args.precision, args.compile, args.channels_last)
