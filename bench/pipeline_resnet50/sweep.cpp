@@ -96,7 +96,7 @@ class Sweep {
  private:
   struct Entry {
     Way way;
-    model::ConvolutionChoice convolutions;               ///< fastest for micro-batches of its size
+    model::ConvolutionChoice convolutions = {};          ///< fastest for micro-batches of its size
     std::unique_ptr<parallel::Pipeline> pipe = nullptr;  ///< none: one process
     std::unique_ptr<optim::Optimizer> optimizer = nullptr;
     std::vector<parallel::TimeSpan> spans = {};
@@ -105,8 +105,8 @@ class Sweep {
 
   void add(const std::string& name, std::int64_t split, const std::string& schedule) {
     const int num_microbatches = static_cast<int>((options_.batch + split - 1) / split);
-    Entry entry{.way = {.name = name, .split = split, .num_microbatches = num_microbatches, .seconds = {}},
-                .convolutions = convolutions_for(split)};
+    Entry entry{.way = {.name = name, .split = split, .num_microbatches = num_microbatches, .seconds = {}}};
+    entry.convolutions = convolutions_for(split);
     if (!schedule.empty()) {
       entry.pipe = std::make_unique<parallel::Pipeline>(
           context_, model_->layers(),

@@ -90,6 +90,7 @@ class Run {
   void find_earlier_end();
   void open_folder(RunLock& lock);
   void save_in_background();
+  double end_background_saves();
   bool ended() const { return trainer_.finished() || stop_signal_ != 0 || stopped_; }
   void step(int stop_signal);
   void take(const std::optional<StepReport>& report);
@@ -121,7 +122,7 @@ class Run {
   const std::vector<bool> sees_folder_;  ///< by rank
   checkpoint::SaveShares shares_;
   std::optional<RunRecorder> recorder_;               ///< on rank 0
-  std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously
+  std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
   std::deque<StepTimes> ended_;                       ///< behind steps whose reports are still to come
   std::optional<Evaluation> evaluation_;
@@ -203,6 +204,7 @@ void Run::open_folder(RunLock& lock) {
 void Run::save_in_background() {
   saver_.emplace(context_.trace());
   trainer_.before_changes([this] {
+    if (!saver_) return;
     const telemetry::OwnWork copying(context_.status(), "copying what a checkpoint saves");
     saver_->wait_until_copied();
   });
@@ -337,18 +339,24 @@ std::string Run::save_weights() {
                                      {{"model", model_name()}});
 }
 
+/// Nothing changes the state from here on: the last save needs neither a copy of it nor a thread. Returns the
+/// seconds for which saves have kept training waiting.
+double Run::end_background_saves() {
+  if (!saver_) return 0;
+  wait_for_parts();
+  const telemetry::OwnWork work(context_.status(), saving());
+  comm::on_every_rank(context_.world(), [&] { saver_->wait(); });
+  const double stalled_s = saver_->stalled_s();
+  saver_.reset();
+  return stalled_s;
+}
+
 RunResult Run::finish() {
   const bool interrupted = !trainer_.finished() && !stopped_;
   if (!interrupted && evaluated_step_ != trainer_.steps_done()) evaluate();
   if (!interrupted) check_outcome();
+  const double background_s = end_background_saves();
   if (const Destinations due = destinations_due(Moment::kAtTheEnd); !due.empty()) save(due);
-  const double stalled_s =
-      saver_ ? saver_->stalled_s() : saving_s_;  // what follows keeps no training waiting
-  wait_for_parts();
-  if (saver_) {
-    const telemetry::OwnWork work(context_.status(), saving());
-    comm::on_every_rank(context_.world(), [&] { saver_->wait(); });
-  }
   if (recorder_ && !interrupted)
     checkpoint::keep_newest(folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep));
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
@@ -366,7 +374,7 @@ RunResult Run::finish() {
                    .train_loss = progress_.epoch_loss.mean(),
                    .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
                    .steps_s = times_.steps_s,
-                   .checkpoint_stall_s = stalled_s,
+                   .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
                    .weights_xxh3 = context_.world().all_gather_text(digest).front()};
