@@ -24,7 +24,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -57,7 +56,7 @@ class Memory {
     void* address = ::mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     TORCH_CHECK(address != MAP_FAILED, "the stand-in device has no addresses left");
     const std::lock_guard lock(mutex_);
-    blocks_[static_cast<std::byte*>(address)] = std::make_unique<std::byte[]>(bytes);
+    blocks_[static_cast<std::byte*>(address)] = at::getCPUAllocator()->allocate(bytes);
     sizes_[static_cast<std::byte*>(address)] = range;
     return address;
   }
@@ -75,7 +74,7 @@ class Memory {
     const std::lock_guard lock(mutex_);
     const auto* wanted = static_cast<const std::byte*>(address);
     const auto block = std::prev(blocks_.upper_bound(const_cast<std::byte*>(wanted)));
-    return block->second.get() + (wanted - block->first);
+    return static_cast<std::byte*>(block->second.get()) + (wanted - block->first);
   }
 
  private:
@@ -85,7 +84,7 @@ class Memory {
   }
 
   std::mutex mutex_;
-  std::map<std::byte*, std::unique_ptr<std::byte[]>> blocks_;
+  std::map<std::byte*, c10::DataPtr> blocks_;  ///< aligned as the CPU's tensors are
   std::map<std::byte*, std::size_t> sizes_;
 };
 
@@ -274,14 +273,19 @@ std::optional<at::Tensor> seen_by_cpu(const std::optional<at::Tensor>& tensor) {
   return seen_by_cpu(*tensor);
 }
 
+/// With what ATen chooses its kernels by: whether a backward is to come.
+at::Tensor seen_by_convolution(const at::Tensor& tensor) {
+  return seen_by_cpu(tensor).requires_grad_(tensor.requires_grad());
+}
+
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding,
                        at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
                        std::int64_t groups) {
   const OperatorScope scope;
   queue().work();
-  return at::convolution(seen_by_cpu(input), seen_by_cpu(weight), seen_by_cpu(bias), stride, padding,
-                         dilation, transposed, output_padding, groups)
+  return at::convolution(seen_by_convolution(input), seen_by_convolution(weight), seen_by_cpu(bias), stride,
+                         padding, dilation, transposed, output_padding, groups)
       .to(input.device());
 }
 
@@ -335,6 +339,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   library.impl("convolution_overrideable", convolution);
   library.impl("convolution_backward_overrideable", convolution_backward);
+}
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
 }
 
 // What autocast computes in fewer bits on the CPU, of what our models need.
