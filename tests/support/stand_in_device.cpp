@@ -25,6 +25,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 namespace trireme::test {
@@ -305,7 +306,28 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {there(of_input), there(of_weight), there(of_bias)};
 }
 
+/// A device computes with what lies on it, and with numbers (tensors without dims) of the host; only indices
+/// may lie elsewhere.
+void check_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const std::string& name = op.schema().name();
+  if (name.starts_with("aten::index")) return;
+  std::optional<c10::Device> first;
+  const auto check = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || (tensor.is_cpu() && tensor.dim() == 0)) return;
+    TORCH_CHECK(first.value_or(tensor.device()) == tensor.device(), "the stand-in device cannot compute ",
+                name, " of tensors on ", *first, " and ", tensor.device(), ": one was not copied");
+    first = tensor.device();
+  };
+  const std::size_t begin = stack.size() - op.schema().arguments().size();
+  for (std::size_t i = begin; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) check(stack[i].toTensor());
+    if (!stack[i].isTensorList()) continue;
+    for (const at::Tensor& tensor : stack[i].toTensorList()) check(tensor);
+  }
+}
+
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_one_device(op, *stack);
   const OperatorScope scope;
   queue().work();
   at::native::cpu_fallback(op, stack);

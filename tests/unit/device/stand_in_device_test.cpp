@@ -38,6 +38,12 @@ TEST(StandInDeviceDeathTest, MemoryIsOutOfReach) {
   EXPECT_EXIT(std::printf("%f", values[3]), testing::KilledBySignal(SIGSEGV), "");
 }
 
+TEST(StandInDevice, ComputesWithItsOwnAlone) {
+  EXPECT_THROW(numbers().to(stand_in()) + numbers(), c10::Error);
+  EXPECT_THROW(numbers().to(stand_in(0)) + numbers().to(stand_in(1)), c10::Error);
+  EXPECT_EQ((numbers().to(stand_in()) + numbers()[7]).device(), stand_in());
+}
+
 TEST(StandInDevice, LearnsAsTheCpuDoes) {
   const auto gradient_on = [](c10::Device device) {
     const at::Tensor weight = numbers().narrow(0, 0, 36).view({4, 1, 3, 3}).to(device).requires_grad_();
