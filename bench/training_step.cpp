@@ -74,7 +74,7 @@ Workload workload_of(const std::string& name) {
 
 /// One row per target.
 at::Tensor logits_of(const Workload& work, const train::Precision& precision) {
-  const train::PrecisionScope scope(precision);
+  const train::PrecisionScope scope(precision, at::kCPU);
   return work.forward(work.input).to(at::kFloat).flatten(0, -2);
 }
 

@@ -11,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/comm/device.h"
 #include "trireme/data/dataset.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/layer_profile.h"
@@ -74,10 +75,11 @@ int run_profile(const Home& home, const ProfileArguments& arguments) {
   const auto objective = train::make_objective(config, {.data = data});
   const auto model = train::make_model(config, data, objective->num_outputs(data));
   const std::int64_t samples = samples_of(arguments, config);
-  const auto chain = train::layers_in(train::precision_of(config.train.precision), *model);
+  const c10::DeviceType device = comm::device_type_of(config.comm.device);
+  const auto chain = train::layers_in(train::precision_of(config.train.precision), *model, device);
   require(!chain.empty(), "the model of type ", model->name(), " has no layers() to look at one by one");
   const std::vector<plan::Layer> layers =
-      train::profile_layers(chain, input_of(data, samples), static_cast<int>(arguments.repeats));
+      train::profile_layers(chain, input_of(data, samples).to(device), static_cast<int>(arguments.repeats));
   arguments.json ? print_json(layers, samples) : print_table(layers);
   if (!arguments.output.empty()) {
     write_file_atomic(arguments.output, plan::to_csv(plan::Profile(layers)));

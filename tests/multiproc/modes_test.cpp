@@ -1,8 +1,13 @@
 // The law of parallel training: any mode on N ranks gives the numbers of one rank on the same global batch,
 // bit by bit where the order of additions is the same, else within a bound. One row per combination; one that
 // does not exist yet is a row too, which says why and fails on the day on which its key appears.
+//
+// The table holds on every device: on the stand-in, whose memory the host cannot reach, against one rank on
+// the CPU; on a GPU, whose ranks share it, against one rank there.
 
 #include <gmock/gmock.h>
+
+#include <filesystem>
 
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
@@ -87,22 +92,52 @@ constexpr Mode kModes[] = {
     {.name = "Dp2ShardedOptimizer", .mesh = "dp 2, zero", .missing_key = "parallel.zero"},
 };
 
-std::ostream& operator<<(std::ostream& out, const Mode& mode) { return out << mode.mesh; }
+struct Device {
+  const char* name;
+  const char* of_one_rank;      ///< where the numbers come from that are compared
+  const char* preload = "";     ///< in bin/, what brings the device
+  const char* needs_file = "";  ///< where it is
+};
+
+constexpr Device kCpu{.name = "cpu", .of_one_rank = "cpu"},
+    kStandIn{.name = "stand_in", .of_one_rank = "cpu", .preload = "stand_in_device.so"},
+    kGpu{.name = "cuda", .of_one_rank = "cuda", .needs_file = "/dev/nvidia0"};
+
+struct ModeOn {
+  Mode mode;
+  Device device;
+};
+
+std::ostream& operator<<(std::ostream& out, const ModeOn& row) {
+  return out << row.mode.mesh << " on " << row.device.name;
+}
+
+std::vector<ModeOn> modes_on(const Device& device) {
+  std::vector<ModeOn> rows;
+  for (const Mode& mode : kModes) {
+    if (mode.missing_key == nullptr || &device == &kCpu) rows.push_back({mode, device});
+  }
+  return rows;
+}
 
 // Bounds of docs/training.md.
 constexpr double kSumsBound = 1e-5;
 constexpr double kBf16LossBound = 1e-3;
 constexpr double kBf16WeightBound = 1e-3;
 
-class Modes : public testing::TestWithParam<Mode> {
+class Modes : public testing::TestWithParam<ModeOn> {
  protected:
+  const Device& device() const { return GetParam().device; }
+
   /// Two epochs of 4096 samples by 1000: equal and unequal parts, and a small last batch.
-  std::vector<std::string> train_words(const std::string& name, const Mode& mode) const {
+  std::vector<std::string> train_words(const std::string& name, const Mode& mode,
+                                       const std::string& on) const {
     std::vector<std::string> words = {"train", checkout("examples/quick.toml")};
     for (const std::string& setting :
          {"run.folder=" + folder_.path().string(), "run.name=" + name, std::string("run.log_every_steps=1"),
-          std::string("train.global_batch=1000"), text("train.accumulation=", mode.accumulation),
-          text("parallel.pipeline=", mode.stages), std::string("parallel.microbatches=4"),
+          "train.device=" + on, std::string("train.global_batch=1000"),
+          text("train.accumulation=", mode.accumulation), text("parallel.pipeline=", mode.stages),
+          std::string("parallel.microbatches=4"),
           // Clipped steps are too short to show what was rounded.
           text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : 1),
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
@@ -114,7 +149,9 @@ class Modes : public testing::TestWithParam<Mode> {
   }
 
   TrainedRun finished(const std::string& name, const std::vector<std::string>& command) const {
-    const ChildResult result = run(command, {}, 60);
+    std::map<std::string, std::string> variables;
+    if (*device().preload != '\0') variables["LD_PRELOAD"] = bin(device().preload);
+    const ChildResult result = run(command, variables, 120);
     if (result.exit_code != 0)
       throw std::runtime_error(text(join(command, " "), "\n", result.out, result.err));
     return read_run(folder_ / name);
@@ -124,8 +161,8 @@ class Modes : public testing::TestWithParam<Mode> {
     const int of_each = mode.accumulation * (mode.stages > 1 ? 4 : 1);
     const int parts = mode.equal == Equal::kBits ? mode.ranks / mode.stages * of_each : 1;
     std::vector<std::string> command = {bin("trireme-torch")};
-    for (auto& word :
-         train_words("one", {.name = "", .mesh = "", .accumulation = parts, .equal = mode.equal})) {
+    for (auto& word : train_words("one", {.name = "", .mesh = "", .accumulation = parts, .equal = mode.equal},
+                                  device().of_one_rank)) {
       command.push_back(word);
     }
     return finished("one", command);
@@ -133,7 +170,7 @@ class Modes : public testing::TestWithParam<Mode> {
 
   TrainedRun train_on_ranks(const Mode& mode) const {
     std::vector<std::string> command;
-    auto words = train_words("ranks", mode);
+    auto words = train_words("ranks", mode, device().name);
     if (mode.ranks_per_host == 0) {
       command = {bin("trireme")};
       words.insert(words.end(), {"-n", text(mode.ranks)});
@@ -149,7 +186,7 @@ class Modes : public testing::TestWithParam<Mode> {
 
   /// The configuration does not know the mode.
   void expect_missing(const Mode& mode) const {
-    auto words = train_words("missing", {.name = "", .mesh = ""});
+    auto words = train_words("missing", {.name = "", .mesh = ""}, "cpu");
     words.insert(words.begin(), bin("trireme-torch"));
     words.insert(words.end(), {"--set", text(mode.missing_key, "=2")});
     EXPECT_THAT(run(words, {}, 60).err, HasSubstr(text("unknown key '", mode.missing_key)))
@@ -160,7 +197,9 @@ class Modes : public testing::TestWithParam<Mode> {
 };
 
 TEST_P(Modes, GiveTheNumbersOfOneRank) {
-  const Mode& mode = GetParam();
+  const Mode& mode = GetParam().mode;
+  if (*device().needs_file != '\0' && !std::filesystem::exists(device().needs_file))
+    GTEST_SKIP() << "there is no " << device().needs_file;
   if (mode.missing_key != nullptr) {
     expect_missing(mode);
     GTEST_SKIP() << "no such mode yet: there is no key " << mode.missing_key;
@@ -187,8 +226,11 @@ TEST_P(Modes, GiveTheNumbersOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, Modes, testing::ValuesIn(kModes),
-                         [](const auto& row) { return std::string(row.param.name); });
+std::string name_of(const testing::TestParamInfo<ModeOn>& row) { return row.param.mode.name; }
+
+INSTANTIATE_TEST_SUITE_P(Table, Modes, testing::ValuesIn(modes_on(kCpu)), name_of);
+INSTANTIATE_TEST_SUITE_P(TableOnStandIn, Modes, testing::ValuesIn(modes_on(kStandIn)), name_of);
+INSTANTIATE_TEST_SUITE_P(TableOnGpu, Modes, testing::ValuesIn(modes_on(kGpu)), name_of);
 
 }  // namespace
 }  // namespace trireme::test

@@ -42,12 +42,13 @@ void carry(comm::Group& group, const at::Tensor& from, int source, const at::Ten
   const Box whole = whole_box(mine.sizes());
   for (const Box& piece : pieces_of(whole, mine.element_size(), kPieceBytes)) {
     at::Tensor view = view_of(mine, whole, piece);
+    // Through the host: the two sides may lie on different devices.
     if (sends) {
-      group.send(view.contiguous(), destination);
-    } else if (view.is_contiguous()) {
+      group.send(view.to(at::kCPU).contiguous(), destination);
+    } else if (view.is_cpu() && view.is_contiguous()) {
       group.recv(view, source);
     } else {
-      at::Tensor buffer = at::empty(piece.sizes, view.options());
+      at::Tensor buffer = at::empty(piece.sizes, view.options().device(at::kCPU));
       group.recv(buffer, source);
       view.copy_(buffer);
     }

@@ -44,7 +44,9 @@ const std::vector<BackendRow>& backend_table() {
       {.name = "nccl",
        .summary = "GPUs, by the optional CUDA object",
        .unavailable_because = nccl_unavailable_because,
-       .make = make_nccl_backend},
+       .make = make_nccl_backend,
+       .carries = c10::kCUDA,
+       .transport = Transport::kRendezvous},
   };
   return kTable;
 }

@@ -1,6 +1,7 @@
 #include "trireme/comm/context.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,14 +14,16 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/comm/device.h"
 #include "trireme/comm/internal/context_state.h"
+#include "trireme/comm/internal/device_backend.h"
 #include "trireme/comm/internal/rendezvous.h"
 #include "trireme/comm/internal/wire_store.h"
 
 namespace trireme::comm {
 namespace {
 
-constexpr const char* kVersion = "1";
+constexpr const char* kVersion = "2";
 
 // A rank of a world that failed waits only this long for the others.
 constexpr double kShortGoodbyeS = 1;
@@ -40,12 +43,37 @@ bool is_available(const std::string& backend) {
   });
 }
 
-std::string choose_backend(const std::string& wanted, const std::vector<Arrival>& arrivals) {
-  if (wanted != "auto") return wanted;
-  const bool one_host = std::all_of(arrivals.begin(), arrivals.end(),
-                                    [&](const auto& each) { return each.host_id == arrivals[0].host_id; });
+/// For tensors of the CPU.
+std::string choose_host_backend(const std::vector<std::string>& host_ids) {
+  const bool one_host = std::all_of(host_ids.begin(), host_ids.end(),
+                                    [&](const std::string& each) { return each == host_ids[0]; });
   const std::string best = one_host ? "shm" : "hierarchical";
   return is_available(best) ? best : "gloo";
+}
+
+std::string choose_backend(const std::string& wanted, c10::DeviceType device,
+                           const std::vector<Arrival>& arrivals) {
+  if (wanted != "auto") return wanted;
+  for (const BackendRow& row : backend_table()) {
+    if (device != c10::kCPU && row.carries == device && is_available(row.name)) return row.name;
+  }
+  std::vector<std::string> host_ids;
+  for (const Arrival& arrival : arrivals) host_ids.push_back(arrival.host_id);
+  return choose_host_backend(host_ids);
+}
+
+/// Ranks have one device together only where somebody has named a backend that allows it.
+c10::Device choose_device(const ContextOptions& options, const LaunchEnvironment& environment) {
+  const c10::DeviceType type = device_type_of(options.device);
+  const bool is_named = options.backend != "auto";
+  const c10::DeviceType carried = is_named ? find_backend(options.backend).carries : c10::kCPU;
+  require(carried == c10::kCPU || carried == type, "backend '", options.backend, "' moves tensors of ",
+          name_of(carried), ", and this rank computes on ", name_of(type),
+          "; take another one, or train.device = \"", name_of(carried), "\"");
+  const c10::Device device = device_of_rank(
+      type, environment.local_rank, is_named && carried == c10::kCPU ? DeviceUse::kShared : DeviceUse::kOwn);
+  if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(type)->setDevice(device);
+  return device;
 }
 
 Log log_of(const LaunchEnvironment& environment) { return Log(text("trireme[rank ", environment.rank, "]")); }
@@ -96,6 +124,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   state->status = std::move(status);
   state->status->set_rank(environment.rank);
   state->status_line = std::make_shared<StatusLine>(*state->status);
+  state->device = choose_device(options, environment);
   const std::string prefix = text("trireme/", environment.restart_count);
   const StoreSource prefixed_stores = [stores, prefix](double timeout_s) {
     return prefixed(prefix, stores(timeout_s));
@@ -105,10 +134,11 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   const Arrival mine{.world_size = environment.world_size,
                      .version = kVersion,
                      .backend = options.backend,
+                     .device = name_of(state->device.type()),
                      .host_id = host_id(),
                      .pid = ::getpid()};
   state->arrivals = arrive(*state->store, environment, mine, options.timeout_s);
-  state->backend = choose_backend(options.backend, state->arrivals);
+  state->backend = choose_backend(options.backend, state->device.type(), state->arrivals);
   state->interface_addr = interface_towards(environment);
   if (environment.world_size > 1) {
     state->watcher = std::make_unique<Watcher>(WatcherOptions{.rank = environment.rank,
@@ -157,6 +187,16 @@ int Context::State::torch_threads() const {
   return std::max(1, available_cores() / environment.local_world_size);
 }
 
+c10::intrusive_ptr<c10d::Backend> Context::State::connect(const BackendRequest& request) const {
+  const BackendRow& row = find_backend(backend);
+  if (device.is_cpu()) return row.make(request);
+  if (row.carries == c10::kCPU) return make_device_backend(row.make(request), {});
+  BackendRequest of_host = request;
+  of_host.store = prefixed("host", request.store);
+  return make_device_backend(find_backend(choose_host_backend(request.host_ids)).make(of_host),
+                             row.make(request));
+}
+
 std::optional<Group> Context::State::make_group(const std::vector<int>& world_ranks,
                                                 const std::string& name) {
   const auto me = std::find(world_ranks.begin(), world_ranks.end(), environment.rank);
@@ -164,6 +204,7 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
   const double slow_timeout_s = std::max(options.timeout_s, options.slow_timeout_s);
   GroupParts parts{.name = name,
                    .backend_name = backend,
+                   .transport_of_device = find_backend(backend).transport,
                    .backend = {},
                    .world_ranks = world_ranks,
                    .rank = static_cast<int>(me - world_ranks.begin()),
@@ -183,7 +224,7 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                            .operation_timeout_s = slow_timeout_s + kBackendMargin_s};
     for (const int rank : world_ranks)
       request.host_ids.push_back(arrivals[static_cast<std::size_t>(rank)].host_id);
-    parts.backend = find_backend(backend).make(request);
+    parts.backend = connect(request);
   }
   auto group = std::make_shared<Group::State>(std::move(parts));
   if (trace != nullptr) group->set_trace(trace);
@@ -254,6 +295,7 @@ int Context::rank() const { return state_->environment.rank; }
 int Context::world_size() const { return state_->environment.world_size; }
 int Context::local_rank() const { return state_->environment.local_rank; }
 int Context::local_world_size() const { return state_->environment.local_world_size; }
+c10::Device Context::device() const { return state_->device; }
 const LaunchEnvironment& Context::environment() const { return state_->environment; }
 Group& Context::world() { return *state_->world; }
 Group& Context::self() { return *state_->self; }

@@ -23,7 +23,11 @@ class Store;
 namespace trireme::comm {
 
 struct ContextOptions {
-  std::string backend = "auto";  ///< a name of backend_names(), or "auto": shm on one host, else hierarchical
+  /// A name of backend_infos(), or "auto": nccl for ranks with a GPU each, else shm on one host, else
+  /// hierarchical. One that does not carry the device's tensors moves them by way of the host's memory, and
+  /// lets ranks of a host share devices.
+  std::string backend = "auto";
+  std::string device = "auto";  ///< where this rank computes: a name of device_names()
   double timeout_s = 60;  ///< deadline of the rendezvous, and for ranks that are gone, stuck or elsewhere
   double slow_timeout_s = 1800;   ///< for ranks that are alive and get on; at least timeout_s counts
   int torch_threads = 0;          ///< threads of torch in this rank; 0: cores of the host / ranks on the host
@@ -49,6 +53,8 @@ class Context {
   int local_world_size() const;
   bool is_main() const { return rank() == 0; }
   const LaunchEnvironment& environment() const;
+  /// The device of this rank, by its place on the host. It is the thread's current one.
+  c10::Device device() const;
 
   /// The group of all ranks.
   Group& world();

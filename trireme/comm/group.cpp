@@ -339,6 +339,9 @@ int Group::rank() const { return state_->parts.rank; }
 int Group::size() const { return state_->size(); }
 const std::string& Group::name() const { return state_->parts.name; }
 const std::string& Group::backend_name() const { return state_->parts.backend_name; }
+Transport Group::transport(c10::Device device) const {
+  return device.is_cpu() ? Transport::kBuffered : state_->parts.transport_of_device;
+}
 const std::vector<int>& Group::world_ranks() const { return state_->parts.world_ranks; }
 double Group::timeout_s() const { return state_->parts.timeout_s; }
 
@@ -438,10 +441,11 @@ std::vector<std::string> Group::all_gather_text(const std::string& mine) {
   return result;
 }
 
-at::Tensor Group::allocate(std::int64_t numel, at::ScalarType dtype) const {
+at::Tensor Group::allocate(std::int64_t numel, const at::TensorOptions& options) const {
   const auto& backend = state_->parts.backend;
-  if (!backend || !backend->supportsTensorAlloc(0)) return at::zeros({numel}, dtype);
-  return backend->allocateTensor(numel, at::TensorOptions(dtype)).zero_();
+  const bool has_own = backend && options.device().is_cpu() && backend->supportsTensorAlloc(0);
+  if (!has_own) return at::zeros({numel}, options);
+  return backend->allocateTensor(numel, options).zero_();
 }
 
 void Group::fail(const std::string& why) {

@@ -6,8 +6,10 @@
 // blame. After one failure every pending and later operation of the group fails with that first cause.
 //
 // One thread issues operations on a group (collective: every rank calls them in the same order); waiting is
-// allowed from any thread. Tensors are contiguous CPU (gloo, shm, threads, hierarchical) or CUDA (nccl) ones
-// and stay alive and untouched until the operation is done.
+// allowed from any thread. Tensors are contiguous, lie on the CPU or on the context's device, on all ranks
+// alike, and stay alive and untouched until the operation is done. Those of a device travel between devices
+// (nccl), or by way of the host's memory, which waits for the device, and puts results where they belong when
+// the operation is waited for.
 // A group of one rank returns at once: user code needs no "am I distributed" branch.
 
 #include <ATen/core/Tensor.h>
@@ -26,6 +28,9 @@ class Trace;
 }
 
 namespace trireme::comm {
+
+/// Whether a send ends by itself, or waits for its receive.
+enum class Transport { kBuffered, kRendezvous };
 
 enum class ReduceOp { kSum, kAverage, kMin, kMax, kProduct };
 
@@ -68,6 +73,8 @@ class Group {
   int size() const;
   const std::string& name() const;
   const std::string& backend_name() const;
+  /// How messages behave whose tensors lie there.
+  Transport transport(c10::Device device) const;
   /// World ranks of the members, in group order.
   const std::vector<int>& world_ranks() const;
   double timeout_s() const;
@@ -116,9 +123,9 @@ class Group {
   /// Text of every rank, in rank order. Any lengths. For set-up and reports, not for the inner loop.
   std::vector<std::string> all_gather_text(const std::string& mine);
 
-  /// A flat tensor in the memory that this group's backend reduces in place without a copy (shared memory for
-  /// shm); plain memory for other backends. Not collective. Zeroed.
-  at::Tensor allocate(std::int64_t numel, at::ScalarType dtype) const;
+  /// A flat tensor of that type and device. On the CPU it lies in the memory that this group's backend
+  /// reduces in place without a copy (shared memory for shm), where it has such. Not collective. Zeroed.
+  at::Tensor allocate(std::int64_t numel, const at::TensorOptions& options) const;
 
   /// Gives the group up on all ranks, for a caller that knows that this one is not in step with the others:
   /// what is pending and what comes later fails with "rank R, group 'G': WHY". Nothing more happens to a

@@ -66,8 +66,8 @@ wire::Endpoint any_port(const LaunchEnvironment& environment) {
 }
 
 std::string encode(const Arrival& arrival) {
-  return text(arrival.world_size, "\n", arrival.version, "\n", arrival.backend, "\n", arrival.host_id, "\n",
-              arrival.pid);
+  return text(arrival.world_size, "\n", arrival.version, "\n", arrival.backend, "\n", arrival.device, "\n",
+              arrival.host_id, "\n", arrival.pid);
 }
 
 Arrival decode(const std::string& encoded) {
@@ -75,8 +75,9 @@ Arrival decode(const std::string& encoded) {
   return {.world_size = std::stoi(fields.at(0)),
           .version = fields.at(1),
           .backend = fields.at(2),
-          .host_id = fields.at(3),
-          .pid = std::stoi(fields.at(4))};
+          .device = fields.at(3),
+          .host_id = fields.at(4),
+          .pid = std::stoi(fields.at(5))};
 }
 
 std::string arrival_key(int rank) { return text("arrival/", rank); }
@@ -96,6 +97,7 @@ std::string disagreement(int rank, const Arrival& mine, int other, const Arrival
   if (mine.version != theirs.version) return differ("protocol version", mine.version, theirs.version);
   if (mine.world_size != theirs.world_size) return differ("WORLD_SIZE", mine.world_size, theirs.world_size);
   if (mine.backend != theirs.backend) return differ("backend", mine.backend, theirs.backend);
+  if (mine.device != theirs.device) return differ("device", mine.device, theirs.device);
   return {};
 }
 

@@ -28,18 +28,27 @@ void on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
-/// Another storage and device under the same tensor, whoever holds it.
-void move_in_place(const at::Tensor& tensor, c10::DeviceType device) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor there =
-      at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device));
+/// The storage and device of `there` under the same tensor, whoever holds it.
+void take_storage(const at::Tensor& tensor, const at::Tensor& there) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(there.storage());
-  impl->_change_backend_component_keys(c10::Device(device));
+  impl->_change_backend_component_keys(there.device());
 }
 
+at::Tensor room_for(const at::Tensor& tensor, c10::Device device) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device));
+}
+
+/// Another storage and device; what it held is gone.
+void give_memory(const at::Tensor& tensor, c10::Device device) {
+  const at::NoGradGuard no_grad;
+  take_storage(tensor, room_for(tensor, device));
+}
+
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
 template <class Visit>
-void for_each_deferred(const std::vector<std::pair<std::string, at::Tensor>>& tensors, const Visit& visit) {
+void for_each_deferred(const Named& tensors, const Visit& visit) {
   for (const auto& [name, tensor] : tensors) {
     if (tensor.is_meta()) visit(name, tensor);
   }
@@ -71,16 +80,29 @@ bool is_deferred(const torch::nn::Module& module) {
          std::ranges::any_of(module.buffers(), has_no_memory);
 }
 
-void materialise(const Layer& layer) {
-  for_each_deferred(layer.buffers, [](const std::string& name, const at::Tensor& buffer) {
+void materialise(const Layer& layer, c10::Device device) {
+  for_each_deferred(layer.buffers, [device](const std::string& name, const at::Tensor& buffer) {
     const double value = first_value(name);
-    move_in_place(buffer, c10::kCPU);
+    give_memory(buffer, device);
     const at::NoGradGuard no_grad;
     buffer.fill_(value);
   });
-  for_each_deferred(layer.parameters, [](const std::string& /*name*/, const at::Tensor& parameter) {
-    move_in_place(parameter, c10::kCPU);
+  for_each_deferred(layer.parameters, [device](const std::string& /*name*/, const at::Tensor& parameter) {
+    give_memory(parameter, device);
   });
+}
+
+/// Not Tensor::set_data, which refuses devices of other makers.
+void move_to(const Layer& layer, c10::Device device) {
+  const at::NoGradGuard no_grad;
+  for (const Named* tensors : {&layer.parameters, &layer.buffers}) {
+    for (const auto& [name, tensor] : *tensors) {
+      if (tensor.device() == device) continue;
+      const at::Tensor there = room_for(tensor, device);
+      if (!tensor.is_meta()) there.copy_(tensor);
+      take_storage(tensor, there);
+    }
+  }
 }
 
 at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& input) {
@@ -107,19 +129,21 @@ at::Tensor output_of_trial(Model& model, const at::Tensor& input) {
   return is_deferred(model) ? output_on_shapes(layers_or_whole(model), input) : model.forward(input);
 }
 
-BorrowedMemory::BorrowedMemory(const Layer& layer) {
-  const auto borrow = [this](const std::string& /*name*/, const at::Tensor& tensor) {
-    move_in_place(tensor, c10::kCPU);
-    borrowed_.push_back(tensor);
-    const at::NoGradGuard no_grad;
-    tensor.fill_(tensor.is_floating_point() ? 0.01 : 0);
-  };
-  for_each_deferred(layer.parameters, borrow);
-  for_each_deferred(layer.buffers, borrow);
+BorrowedMemory::BorrowedMemory(const Layer& layer, c10::Device device) {
+  for (const Named* tensors : {&layer.parameters, &layer.buffers}) {
+    for (const auto& [name, tensor] : *tensors) {
+      if (tensor.device() != device) borrowed_.push_back({.tensor = tensor, .before = tensor.detach()});
+    }
+  }
+  move_to(layer, device);
+  const at::NoGradGuard no_grad;
+  for (const auto& [tensor, before] : borrowed_) {
+    if (before.is_meta()) tensor.fill_(tensor.is_floating_point() ? 0.01 : 0);
+  }
 }
 
 BorrowedMemory::~BorrowedMemory() {
-  for (const at::Tensor& tensor : borrowed_) move_in_place(tensor, c10::kMeta);
+  for (const auto& [tensor, before] : borrowed_) take_storage(tensor, before);
 }
 
 }  // namespace trireme::model

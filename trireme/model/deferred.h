@@ -41,11 +41,15 @@ auto deferred(Make&& make) {
 /// Whether a parameter or a buffer has no memory yet.
 bool is_deferred(const torch::nn::Module& module);
 
-/// Gives memory, in place, to the layer's parameters and buffers that have none: whoever holds them sees it.
-/// Values of parameters are undefined; buffers are those that norms begin with (running_mean,
+/// Gives memory on that device, in place, to the layer's parameters and buffers that have none: whoever holds
+/// them sees it. Values of parameters are undefined; buffers are those that norms begin with (running_mean,
 /// num_batches_tracked: 0, running_var: 1). Throws InvalidArgument: another buffer, whose value only its
 /// constructor knows.
-void materialise(const Layer& layer);
+void materialise(const Layer& layer, c10::Device device = c10::kCPU);
+
+/// Takes the layer's parameters and buffers to that device, in place. Other tensors that its modules hold
+/// stay where they are.
+void move_to(const Layer& layer, c10::Device device);
 
 /// Zeros of the shape and type that layers without memory make of `input` (batch, ...). Layers with operators
 /// whose shapes libtorch does not tell without computing get memory for as long. Throws c10::Error: it does
@@ -56,16 +60,21 @@ at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& 
 /// the model; zeros of its shape where the model is deferred. Throws what forward throws.
 at::Tensor output_of_trial(Model& model, const at::Tensor& input);
 
-/// While it lives, a layer without memory has some, with values that only time can tell from others.
+/// While it lives, a layer lies on that device: without memory of its own it has some, with values that only
+/// time can tell from others.
 class BorrowedMemory {
  public:
-  explicit BorrowedMemory(const Layer& layer);
+  explicit BorrowedMemory(const Layer& layer, c10::Device device = c10::kCPU);
   ~BorrowedMemory();
   BorrowedMemory(const BorrowedMemory&) = delete;
   BorrowedMemory& operator=(const BorrowedMemory&) = delete;
 
  private:
-  std::vector<at::Tensor> borrowed_;
+  struct Borrowed {
+    at::Tensor tensor;
+    at::Tensor before;  ///< over the memory that it had
+  };
+  std::vector<Borrowed> borrowed_;
 };
 
 }  // namespace trireme::model

@@ -1,9 +1,12 @@
 #include "trireme/model/untouched.h"
 
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <mutex>
+#include <optional>
 
 namespace trireme::model {
 
@@ -34,16 +37,36 @@ EvaluationMode::~EvaluationMode() {
   }
 }
 
-at::Tensor random_state() {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
+namespace {
+
+/// A device that nobody has used yet draws nothing, and is not woken up.
+std::vector<at::Generator> generators() {
+  std::vector<at::Generator> all = {at::globalContext().defaultGenerator(at::kCPU)};
+  const std::optional<c10::DeviceType> type = at::accelerator::getAccelerator();
+  if (!type) return all;
+  const c10::DeviceIndex here = at::accelerator::getDeviceIndex();
+  if (at::globalContext().getAcceleratorHooksInterface(type).hasPrimaryContext(here))
+    all.push_back(at::globalContext().defaultGenerator(c10::Device(*type, here)));
+  return all;
 }
 
-void set_random_state(const at::Tensor& state) {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
+}  // namespace
+
+std::vector<at::Tensor> random_state() {
+  std::vector<at::Tensor> states;
+  for (at::Generator& generator : generators()) {
+    const std::lock_guard lock(generator.mutex());
+    states.push_back(generator.get_state());
+  }
+  return states;
+}
+
+void set_random_state(const std::vector<at::Tensor>& states) {
+  std::vector<at::Generator> all = generators();
+  for (std::size_t i = 0; i < std::min(all.size(), states.size()); ++i) {
+    const std::lock_guard lock(all[i].mutex());
+    all[i].set_state(states[i]);
+  }
 }
 
 Untouched::Untouched(const torch::nn::Module& module) : random_(random_state()) {

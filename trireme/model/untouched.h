@@ -44,12 +44,12 @@ class Untouched {
  private:
   void keep(const at::Tensor& buffer);
 
-  at::Tensor random_;
+  std::vector<at::Tensor> random_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
 };
 
-/// Where random numbers go on from.
-at::Tensor random_state();
-void set_random_state(const at::Tensor& state);
+/// Where random numbers go on from: those of the CPU, and of this thread's device.
+std::vector<at::Tensor> random_state();
+void set_random_state(const std::vector<at::Tensor>& states);
 
 }  // namespace trireme::model

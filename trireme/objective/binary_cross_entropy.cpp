@@ -19,7 +19,9 @@ class BinaryCrossEntropy : public Measured {
   }
 
   at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const override {
-    return at::binary_cross_entropy_with_logits(as_target(output, target), target, {}, positive_weight_,
+    const at::Tensor weight =
+        positive_weight_.defined() ? positive_weight_.to(output.device()) : positive_weight_;
+    return at::binary_cross_entropy_with_logits(as_target(output, target), target, {}, weight,
                                                 at::Reduction::Sum);
   }
   double count(const at::Tensor& target) const override { return static_cast<double>(target.numel()); }

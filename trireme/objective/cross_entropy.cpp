@@ -49,7 +49,8 @@ class CrossEntropy : public Measured {
 
   at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const override {
     const at::Tensor logits = rows_of(output, target);
-    return at::cross_entropy_loss(logits, without_ignored(target.flatten()), weight_, at::Reduction::Sum,
+    const at::Tensor weight = weight_.defined() ? weight_.to(logits.device()) : weight_;
+    return at::cross_entropy_loss(logits, without_ignored(target.flatten()), weight, at::Reduction::Sum,
                                   kLeftOut, options_.label_smoothing);
   }
 

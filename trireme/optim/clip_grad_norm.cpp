@@ -1,8 +1,11 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 
 #include "trireme/base/error.h"
 #include "trireme/optim/optimizer.h"
@@ -39,6 +42,18 @@ void clip_to_norm(const NamedTensors& parameters, double norm, double max_norm) 
   const double factor = max_norm / (norm + 1e-6);
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   if (factor < 1 && !gradients.empty()) at::_foreach_mul_(gradients, factor);
+}
+
+void clip_to_norm(const NamedTensors& parameters, const at::Tensor& norm, double max_norm) {
+  // Reading it costs nothing on the CPU, and may save a pass over the gradients.
+  if (norm.is_cpu()) return clip_to_norm(parameters, norm.item<double>(), max_norm);
+  require(max_norm > 0, "the norm to clip gradients to must be positive, not ", max_norm);
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
+  if (gradients.empty()) return;
+  const at::Tensor factor = (norm.to(at::kDouble) + 1e-6).reciprocal() * max_norm;
+  const at::Tensor at_most_one = at::where(factor < 1, factor, at::ones_like(factor));
+  at::_foreach_mul_(gradients, at_most_one.to(gradients.front().scalar_type()));
 }
 
 }  // namespace trireme::optim

@@ -65,5 +65,7 @@ double clip_grad_norm(const NamedTensors& parameters, double max_norm);
 /// The same for a norm that is known, of more gradients than these perhaps: each is multiplied with
 /// max_norm / norm where that is below 1. Throws InvalidArgument: max_norm not above 0.
 void clip_to_norm(const NamedTensors& parameters, double norm, double max_norm);
+/// The same for a norm on a device, which is not waited for.
+void clip_to_norm(const NamedTensors& parameters, const at::Tensor& norm, double max_norm);
 
 }  // namespace trireme::optim

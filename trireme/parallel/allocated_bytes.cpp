@@ -8,18 +8,20 @@ namespace trireme::parallel {
 
 class AllocatedBytes::Listener : public c10::MemoryReportingInfoBase {
  public:
+  explicit Listener(c10::DeviceType device) : counted(device) {}
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device device) override {
-    if (!device.is_cpu()) return;
+    if (device.type() != counted) return;
     current += bytes;
     peak = std::max(peak, current);
   }
   bool memoryProfilingEnabled() const override { return true; }
 
+  const c10::DeviceType counted;
   std::int64_t current = 0, peak = 0;
 };
 
-AllocatedBytes::AllocatedBytes()
-    : listener_(std::make_shared<Listener>()), guard_(c10::DebugInfoKind::PROFILER_STATE, listener_) {}
+AllocatedBytes::AllocatedBytes(c10::DeviceType device)
+    : listener_(std::make_shared<Listener>(device)), guard_(c10::DebugInfoKind::PROFILER_STATE, listener_) {}
 
 AllocatedBytes::~AllocatedBytes() = default;
 

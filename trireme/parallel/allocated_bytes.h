@@ -1,8 +1,10 @@
 #pragma once
-// Counts the bytes of CPU tensors that this thread allocates and gives back while the counter lives: what a
-// layer keeps for its backward, what a step needs at its peak. It listens to libtorch's allocator the way its
-// profiler does, so both cannot run at the same time. One counter per thread, for that thread alone.
+// Counts the bytes of tensors of one kind of device that this thread allocates and gives back while the
+// counter lives: what a layer keeps for its backward, what a step needs at its peak. It listens to libtorch's
+// allocator the way its profiler does, so both cannot run at the same time. One counter per thread, for that
+// thread alone.
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdint>
@@ -12,7 +14,7 @@ namespace trireme::parallel {
 
 class AllocatedBytes {
  public:
-  AllocatedBytes();
+  explicit AllocatedBytes(c10::DeviceType device = c10::kCPU);
   ~AllocatedBytes();
   AllocatedBytes(const AllocatedBytes&) = delete;
   AllocatedBytes& operator=(const AllocatedBytes&) = delete;

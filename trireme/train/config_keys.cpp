@@ -148,6 +148,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       key("train.accumulation", &C::train, &Train::accumulation, "micro-batches per rank and step", count),
       stays(key("train.precision", &C::train, &Train::precision, "number format of the forward pass",
                 {.names = precision_names})),
+      key("train.device", &C::comm, &Comm::device,
+          "where ranks compute: auto (a GPU where one can be used, else the CPU), cpu, cuda, or the name "
+          "that "
+          "libtorch has been given for another maker's device"),
       by_name(key("train.clip_norm", &C::train, &Train::clip_norm,
                   "largest 2-norm of all gradients together; 0: no clipping, as in asynchronous pipelines "
                   "where the key is not given",

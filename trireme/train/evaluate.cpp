@@ -31,12 +31,13 @@ at::Tensor sums_of(const Predict& predict, const EvaluatedPart& samples,
     objective.check_batch(batch, indices);
     const at::Tensor output = predict(batch.input);
     if (!output.defined()) continue;
+    const at::Tensor target = batch.target.to(output.device());
     auto* sum = sums.data_ptr<double>();
     *sum++ += static_cast<double>(indices.size());
-    *sum++ += objective.loss(output, batch.target).item<double>();
+    *sum++ += objective.loss(output, target).item<double>();
     *sum++ += objective.count(batch.target);
     for (const objective::Metric& metric : objective.metrics()) {
-      const objective::Sum measured = metric.measure(output, batch.target);
+      const objective::Sum measured = metric.measure(output, target);
       *sum++ += measured.value;
       *sum++ += measured.count;
     }

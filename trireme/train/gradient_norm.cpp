@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -30,31 +31,34 @@ std::set<std::string> held_before(comm::Group& pipeline, const optim::NamedTenso
 
 GradientNorm::GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine,
                            const std::vector<std::string>& all)
-    : pipeline_(std::move(pipeline)), num_parameters_(static_cast<std::int64_t>(all.size())) {
+    : pipeline_(std::move(pipeline)),
+      num_parameters_(all.size()),
+      device_(mine.empty() ? c10::Device(c10::kCPU) : mine.front().second.device()) {
   const std::set<std::string> before = held_before(pipeline_, mine);
   for (const auto& [name, parameter] : mine) {
     if (before.contains(name)) continue;
-    counted_.push_back({std::find(all.begin(), all.end(), name) - all.begin(), parameter});
+    const auto place = std::find(all.begin(), all.end(), name) - all.begin();
+    counted_.push_back({static_cast<std::size_t>(place), parameter});
   }
 }
 
-double GradientNorm::measure() {
+at::Tensor GradientNorm::measure() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
-  std::vector<std::int64_t> places;
+  std::vector<std::size_t> places;
   for (const auto& [place, parameter] : counted_) {
     if (!parameter.grad().defined()) continue;
     gradients.push_back(parameter.grad());
     places.push_back(place);
   }
-  at::Tensor norms = at::zeros({num_parameters_}, at::kFloat);
-  auto* norm = norms.data_ptr<float>();
+  std::vector<at::Tensor> norm_of(num_parameters_, at::zeros({}, at::device(device_).dtype(at::kFloat)));
   if (!gradients.empty()) {
     const std::vector<at::Tensor> found = at::_foreach_norm(gradients);
-    for (std::size_t i = 0; i < found.size(); ++i) norm[places[i]] = found[i].item<float>();
+    for (std::size_t i = 0; i < found.size(); ++i) norm_of[places[i]] = found[i].to(at::kFloat);
   }
+  at::Tensor norms = at::stack(norm_of);
   if (pipeline_.size() > 1) pipeline_.all_reduce(norms);  // one rank adds each
-  return at::linalg_vector_norm(norms, 2).item<double>();
+  return at::linalg_vector_norm(norms, 2);
 }
 
 }  // namespace trireme::train

@@ -17,18 +17,20 @@ class GradientNorm {
   /// pipeline's group.
   GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine, const std::vector<std::string>& all);
 
-  /// Collective; one small reduction where the pipeline has several ranks.
-  double measure();
+  /// A number without dims, on the device of the gradients, which is not waited for. Collective; one small
+  /// reduction where the pipeline has several ranks.
+  at::Tensor measure();
 
  private:
   struct Counted {
-    std::int64_t place;  ///< in the model's order
+    std::size_t place;  ///< in the model's order
     at::Tensor parameter;
   };
 
   comm::Group pipeline_;
   std::vector<Counted> counted_;
-  std::int64_t num_parameters_;
+  std::size_t num_parameters_;
+  c10::Device device_;
 };
 
 }  // namespace trireme::train

@@ -1,6 +1,7 @@
 #include "trireme/train/layer_profile.h"
 
 #include <ATen/ops/ones_like.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -27,7 +28,14 @@ struct Link {
   bool is_first = false;
 };
 
+/// Behind all that the device has been given to do.
+double now_s_of(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
+  return now_s();
+}
+
 Sample run_once(const Link& link, const model::Tensors& inputs) {
+  const c10::Device device = inputs.front().device();
   model::Tensors leaves;
   torch::autograd::variable_list wanted;
   for (const at::Tensor& input : inputs) {
@@ -38,10 +46,10 @@ Sample run_once(const Link& link, const model::Tensors& inputs) {
     if (parameter.requires_grad()) wanted.push_back(parameter);
   }
   Sample sample;
-  const parallel::AllocatedBytes allocated;
-  const double begin_s = now_s();
+  const parallel::AllocatedBytes allocated(device.type());
+  const double begin_s = now_s_of(device);
   const model::Tensors outputs = model::run_layer(link.layer, leaves, link.carried, link.carried_on);
-  sample.forward_s = now_s() - begin_s;
+  sample.forward_s = now_s_of(device) - begin_s;
   sample.kept_bytes = allocated.current();
   model::Tensors roots, gradients;
   for (const at::Tensor& output : outputs) {
@@ -51,10 +59,10 @@ Sample run_once(const Link& link, const model::Tensors& inputs) {
     gradients.push_back(at::ones_like(sample.outputs.back()));
   }
   if (wanted.empty() || roots.empty()) return sample;
-  const double middle_s = now_s();
+  const double middle_s = now_s_of(device);
   torch::autograd::grad(roots, wanted, gradients, /*retain_graph=*/std::nullopt, /*create_graph=*/false,
                         /*allow_unused=*/true);
-  sample.backward_s = now_s() - middle_s;
+  sample.backward_s = now_s_of(device) - middle_s;
   return sample;
 }
 
@@ -80,7 +88,7 @@ std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers,
   model::Tensors values = {input};
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const model::Layer& layer = layers[i];
-    const model::BorrowedMemory memory(layer);
+    const model::BorrowedMemory memory(layer, input.device());
     const Link link{.layer = layer, .carried = carried[i], .carried_on = carried[i + 1], .is_first = i == 0};
     Sample sample = run_once(link, values);
     std::vector<double> forward_s, backward_s;

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/min_max_cuts.h"
+#include "trireme/comm/device.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/train/internal/config_keys.h"
@@ -154,8 +155,13 @@ class PlanMaker {
     plan_.partition_ = partition_of(config().parallel.partition);
     // Stages of one rank have nobody who waits for the slowest: what counts is what each of them holds.
     if (!is_pipeline() && plan_.partition_ == Partition::kTime) plan_.partition_ = Partition::kParameters;
+    at_place("train.", {set(&RunConfig::comm, &comm::ContextOptions::device, "auto")},
+             [&] { plan_.device_ = comm::device_type_of(config().comm.device); });
     plan_.precision_ = precision_of(config().train.precision);
     plan_.convolutions_ = convolution_rule(config().train.convolution, config().train.memory_format);
+    // They are the CPU's.
+    if (plan_.device_ != c10::kCPU)
+      plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten, .channels_last = false};
     plan_.rounding_ = parallel::gradient_rounding(config().parallel.compression);
     plan_.skips_non_finite_ = plan_.precision_.scales_loss || config().train.non_finite == "skip";
   }

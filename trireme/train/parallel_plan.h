@@ -65,6 +65,8 @@ class ParallelPlan {
   /// With a hook of their own for each call: for one Pipeline. Without `update`.
   parallel::PipelineOptions pipeline_options() const;
 
+  /// Where ranks compute; which of the devices of that kind is a rank's, its Context says.
+  c10::DeviceType device() const { return device_; }
   const Precision& precision() const { return precision_; }
   const ConvolutionRule& convolutions() const { return convolutions_; }
   /// How far gradients are rounded when they travel.
@@ -90,6 +92,7 @@ class ParallelPlan {
   parallel::PipelineOptions options_;  ///< without a hook
   schedule::Program program_;
   Partition partition_ = Partition::kTime;
+  c10::DeviceType device_ = c10::kCPU;
   Precision precision_;
   ConvolutionRule convolutions_;
   parallel::GradientRounding rounding_;

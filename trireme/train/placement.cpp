@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/device.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/plan/chain_cuts.h"
 #include "trireme/train/layer_profile.h"
@@ -13,16 +14,17 @@
 namespace trireme::train {
 namespace {
 
-model::Layer in_precision(model::Layer layer, const Precision& precision) {
+model::Layer in_precision(model::Layer layer, const Precision& precision, c10::DeviceType device) {
   if (layer.forward_all) {
-    layer.forward_all = [inner = std::move(layer.forward_all), precision](const model::Tensors& inputs) {
-      const PrecisionScope scope(precision);
+    layer.forward_all = [inner = std::move(layer.forward_all), precision,
+                         device](const model::Tensors& inputs) {
+      const PrecisionScope scope(precision, device);
       return inner(inputs);
     };
     return layer;
   }
-  layer.forward = [inner = std::move(layer.forward), precision](const at::Tensor& input) {
-    const PrecisionScope scope(precision);
+  layer.forward = [inner = std::move(layer.forward), precision, device](const at::Tensor& input) {
+    const PrecisionScope scope(precision, device);
     return inner(input);
   };
   return layer;
@@ -52,6 +54,14 @@ ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
   return plan.for_model(shape);
 }
 
+c10::Device device_for(const ParallelPlan& plan, const comm::Context& context) {
+  if (plan.device() == c10::kCPU) return c10::kCPU;
+  require(plan.device() == context.device().type(), "the plan computes on ", comm::name_of(plan.device()),
+          ", and this rank was made for ", context.device().str(),
+          "; give comm::ContextOptions::device the value of train.device");
+  return context.device();
+}
+
 parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
   require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
           plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
@@ -62,15 +72,15 @@ parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& co
   return {.pipeline = mesh.group("pp"), .data = mesh.group("dp")};
 }
 
-std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model) {
+std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model, c10::DeviceType device) {
   std::vector<model::Layer> layers = model.layers();
-  for (model::Layer& layer : layers) layer = in_precision(std::move(layer), precision);
+  for (model::Layer& layer : layers) layer = in_precision(std::move(layer), precision, device);
   return layers;
 }
 
 std::vector<model::Layer> layers_for(const ParallelPlan& plan, model::Model& model) {
-  if (plan.is_cut()) return layers_in(plan.precision(), model);
-  return {in_precision(model::whole(model), plan.precision())};
+  if (plan.is_cut()) return layers_in(plan.precision(), model, plan.device());
+  return {in_precision(model::whole(model), plan.precision(), plan.device())};
 }
 
 ParallelPlan measure(const ParallelPlan& plan, comm::Context& context,
@@ -80,7 +90,8 @@ ParallelPlan measure(const ParallelPlan& plan, comm::Context& context,
   at::Tensor cuts = at::zeros({stages - 1}, at::kLong);
   if (context.is_main()) {
     const telemetry::OwnWork work(context.status(), "measuring the layers of the model");
-    const std::vector<plan::Layer> profile = profile_layers(layers, microbatch_of(plan, data));
+    const std::vector<plan::Layer> profile =
+        profile_layers(layers, microbatch_of(plan, data).to(device_for(plan, context)));
     const auto found = plan::cut_chain(profile, {.num_stages = static_cast<std::size_t>(stages)});
     std::copy(found.begin(), found.end(), cuts.data_ptr<std::int64_t>());
   }

@@ -15,12 +15,16 @@ namespace trireme::train {
 /// InvalidArgument: a model that cannot be cut, or has too few layers. Not collective.
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model);
 
+/// Where this rank computes. Throws InvalidArgument: the context was made for another kind of device.
+c10::Device device_for(const ParallelPlan& plan, const comm::Context& context);
+
 /// The groups along the axes of the plan's mesh. Throws InvalidArgument: a plan for other ranks. Collective.
 parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& context);
 
 /// The layers of a model that can be cut, none of one that cannot; they compute in that precision and use the
 /// model, which has to outlive them.
-std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model);
+std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model,
+                                    c10::DeviceType device = c10::kCPU);
 
 /// What the stages are made of: layers_in(), or one layer, the whole, where nothing is cut.
 std::vector<model::Layer> layers_for(const ParallelPlan& plan, model::Model& model);

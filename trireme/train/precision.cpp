@@ -29,17 +29,17 @@ const Precision& precision_of(const std::string& name) {
   return *row;
 }
 
-PrecisionScope::PrecisionScope(const Precision& precision)
-    : autocast_before_(at::autocast::is_autocast_enabled(at::kCPU)) {
+PrecisionScope::PrecisionScope(const Precision& precision, c10::DeviceType device)
+    : device_(device), autocast_before_(at::autocast::is_autocast_enabled(device)) {
   const bool casts = precision.autocast_to != at::kFloat;
-  at::autocast::set_autocast_enabled(at::kCPU, casts);
-  if (casts) at::autocast::set_autocast_dtype(at::kCPU, precision.autocast_to);
+  at::autocast::set_autocast_enabled(device_, casts);
+  if (casts) at::autocast::set_autocast_dtype(device_, precision.autocast_to);
   at::autocast::increment_nesting();
 }
 
 PrecisionScope::~PrecisionScope() {
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(at::kCPU, autocast_before_);
+  at::autocast::set_autocast_enabled(device_, autocast_before_);
 }
 
 }  // namespace trireme::train

@@ -4,6 +4,7 @@
 // the loss stay f32; "fp16" does so in float16, whose small range needs a scaled loss (optim/loss_scaler.h).
 // Autocast's switches belong to the thread.
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
 #include <string>
@@ -22,12 +23,13 @@ const Precision& precision_of(const std::string& name);
 
 class PrecisionScope {
  public:
-  explicit PrecisionScope(const Precision& precision);
+  PrecisionScope(const Precision& precision, c10::DeviceType device);
   ~PrecisionScope();
   PrecisionScope(const PrecisionScope&) = delete;
   PrecisionScope& operator=(const PrecisionScope&) = delete;
 
  private:
+  c10::DeviceType device_;
   bool autocast_before_;
 };
 

@@ -71,9 +71,10 @@ std::shared_ptr<model::Model> checked(const ParallelPlan& plan, const data::Data
              : make_checked_model(plan, data, own_objective);
 }
 
-/// Memory, and values from the seed, for layers that have none yet.
-void materialise(const std::vector<model::Layer>& layers, model::Model& model, const RunConfig& config) {
-  for (const model::Layer& layer : layers) model::materialise(layer);
+/// Memory on that device, and values from the seed, for layers that have none yet.
+void materialise(const std::vector<model::Layer>& layers, model::Model& model, const RunConfig& config,
+                 c10::Device device) {
+  for (const model::Layer& layer : layers) model::materialise(layer, device);
   model.initialise(static_cast<std::uint64_t>(config.run.seed));
 }
 
@@ -83,7 +84,7 @@ std::shared_ptr<model::Model> prepared(const ParallelPlan& plan, comm::Context& 
                                        std::shared_ptr<model::Model> model) {
   if (model::is_deferred(*model)) {
     if (plan.config().model.weights.empty()) return model;
-    materialise({model::whole(*model)}, *model, plan.config());
+    materialise({model::whole(*model)}, *model, plan.config(), c10::kCPU);
   }
   take_weights(plan.config(), context, *model);
   // Replicas of a stage get the values of the first one; stages have to come from one rank, too.
@@ -153,6 +154,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       }),
       count_of_sample_(objective_->count(first_sample(data).target)),
       plan_(fit(plan, *model_)),
+      device_(device_for(plan_, context)),
       config_(plan_.config()),
       convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *model_,
                                            first_sample(data).input, plan_.samples_of_microbatch())),
@@ -184,11 +186,11 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   plan_ = measure(plan_, context_, layers_, data_);
   parallel::PipelineOptions options = plan_.pipeline_options();
   options.update = [this] { update(); };
-  if (model::is_deferred(*model_)) {
-    options.materialise = [this](const std::vector<model::Layer>& mine) {
-      materialise(mine, *model_, config_);
-    };
-  }
+  options.device = device_;
+  options.materialise = [this](const std::vector<model::Layer>& mine) {
+    if (model::is_deferred(*model_)) materialise(mine, *model_, config_, device_);
+    for (const model::Layer& layer : mine) model::move_to(layer, device_);
+  };
   return options;
 }
 
@@ -200,7 +202,10 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   key_generators("step");
   report_ = report_of_step(stop_signal);
   if (pipeline_.drained()) start_stream();
+  grad_norm_.reset();
   report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
+  // Behind everything that the step gave the device to do.
+  if (grad_norm_.defined()) report_.grad_norm = grad_norm_.item<double>();
   if (plan_.asynchronous()) note_staleness();
   step_ = report_.step;
   const std::optional<StepReport> older = reports_.start(report_);
@@ -250,7 +255,7 @@ std::vector<at::Tensor> Trainer::shapes_before(std::int64_t end) const {
   for (const std::int64_t size : sizes) {
     std::vector<std::int64_t> shape = sample.sizes().vec();
     shape[0] = size;
-    shapes.push_back(at::zeros(shape, sample.options()));
+    shapes.push_back(at::zeros(shape, sample.options().device(device_)));
   }
   return shapes;
 }
@@ -292,9 +297,18 @@ parallel::MicroBatch Trainer::microbatch(int m) {
   const auto of_step = static_cast<std::size_t>(m % plan_.num_microbatches());
   if (of_step == 0) take_batch();
   const data::Example& samples = batch_.microbatches[of_step];
+  parallel::MicroBatch part = to_device(samples);
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
-  const double weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
-  return {.input = samples.input, .target = samples.target, .weight = weight};
+  part.weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
+  return part;
+}
+
+/// Loss and layers read it there; how many samples it has is asked of the others, too.
+parallel::MicroBatch Trainer::to_device(const data::Example& samples) const {
+  parallel::MicroBatch part{.input = samples.input, .target = samples.target};
+  if (pipeline_.has_first_stage()) part.input = part.input.to(device_, /*non_blocking=*/true);
+  if (pipeline_.has_last_stage()) part.target = part.target.to(device_, /*non_blocking=*/true);
+  return part;
 }
 
 bool Trainer::on_all_stages(bool here) {
@@ -323,8 +337,8 @@ void Trainer::update() {
   const bool clips = config_.train.clip_norm > 0;
   const bool logs = calendar_.logs(report_.step);
   // Stages that update on their own time have no gradients at the same time.
-  if (clips || (logs && !plan_.asynchronous())) report_.grad_norm = gradient_norm_.measure();
-  if (clips) optim::clip_to_norm(parameters_, *report_.grad_norm, config_.train.clip_norm);
+  if (clips || (logs && !plan_.asynchronous())) grad_norm_ = gradient_norm_.measure();
+  if (clips) optim::clip_to_norm(parameters_, grad_norm_, config_.train.clip_norm);
   optimizer_->step(report_.lr);
   if (average_) average_->update();
 }
@@ -369,7 +383,7 @@ Evaluation Trainer::evaluate() {
   const int replica = groups_.data ? groups_.data->rank() : 0,
             num_replicas = groups_.data ? groups_.data->size() : 1;
   const Evaluation evaluation =
-      train::evaluate([this](const at::Tensor& input) { return pipeline_.evaluate(input); },
+      train::evaluate([this](const at::Tensor& input) { return pipeline_.evaluate(input.to(device_)); },
                       {.dataset = *data_.test,
                        .part = data::slice_of(data_.test->size(), replica, num_replicas),
                        .batch = plan_.samples_of_microbatch()},

@@ -132,6 +132,8 @@ class Trainer {
   model::ConvolutionChoice convolutions() const;
   void key_generators(std::string_view purpose) const;
   StepReport report_of_step(int stop_signal) const;
+  /// What this rank needs of it, where it computes.
+  parallel::MicroBatch to_device(const data::Example& samples) const;
   /// Up to the next step at which all ranks meet: the next one, unless the pipeline is asynchronous.
   void start_stream();
   /// One input for every number of samples that micro-batches of steps before `end` have.
@@ -159,6 +161,7 @@ class Trainer {
   const parallel::Pipeline::Loss loss_;
   const double count_of_sample_;  ///< where targets of all samples count alike
   ParallelPlan plan_;
+  const c10::Device device_;
   const RunConfig& config_;                            ///< the plan's
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   at::Tensor convolutions_;                            ///< the choice in use, as text
@@ -181,6 +184,7 @@ class Trainer {
   std::int64_t skipped_in_a_row_ = 0;
   std::int64_t stream_begin_ = 0;  ///< those before the stream under way was started
   data::StepBatch batch_;
+  at::Tensor grad_norm_;       ///< of the update, where somebody wants to know it
   double count_of_batch_ = 0;  ///< what its losses are divided by
   StepReport report_;
 };

@@ -198,7 +198,7 @@ TEST(PipelineEdges, GradientsComeBackForThoseTensorsAloneThatNeedThem) {
     const auto first = layers.begin() + 4 * context.rank();
     mine.try_emplace(context.rank(), std::vector(first, first + 4),
                      StageOptions{.wants_input_gradient = context.rank() > 0});
-    OutputShapes shapes(context.world(), stages, mine);
+    OutputShapes shapes(context.world(), stages, mine, c10::kCPU);
     const EdgeSpec edge = shapes.of(model->input(2))[0];
     EXPECT_EQ(to_text(edge.tensors),
               "4 tensors: (2, 5, 6) Float; (2, 5, 1) Bool; (2, 5) Long; (2, 1, 1) Float");

@@ -24,7 +24,7 @@ TEST(GradientNorm, IsThatOfAllGradientsTogether) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     GradientNorm norm(context.self(), {{"a", with_norm(3)}, {"b", with_norm(4)}, {"c", at::zeros({4})}},
                       kNames);
-    EXPECT_DOUBLE_EQ(norm.measure(), 5) << "one that is not defined counts as zero";
+    EXPECT_DOUBLE_EQ(norm.measure().item<double>(), 5) << "one that is not defined counts as zero";
   });
 }
 
@@ -33,7 +33,7 @@ TEST(GradientNorm, IsTheSameOnEveryRankHoweverTheModelIsCut) {
   comm::run_ranks_as_threads(3, [&](comm::Context& context) {
     const std::size_t mine = static_cast<std::size_t>(context.rank());
     GradientNorm norm(context.world(), {{kNames[mine], with_norm(1 + context.rank())}}, kNames);
-    EXPECT_FLOAT_EQ(static_cast<float>(norm.measure()), static_cast<float>(whole));
+    EXPECT_FLOAT_EQ(static_cast<float>(norm.measure().item<double>()), static_cast<float>(whole));
   });
 }
 
@@ -42,7 +42,7 @@ TEST(GradientNorm, CountsAParameterThatStagesShareOnce) {
     optim::NamedTensors mine = {{"a", with_norm(3)}};
     if (context.rank() == 1) mine.emplace_back("b", with_norm(4));
     GradientNorm norm(context.world(), mine, kNames);
-    EXPECT_DOUBLE_EQ(norm.measure(), 5);
+    EXPECT_DOUBLE_EQ(norm.measure().item<double>(), 5);
   });
 }
 
@@ -50,11 +50,11 @@ TEST(GradientNorm, FollowsTheGradientsOfTheStepAtHand) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     const at::Tensor parameter = with_norm(3);
     GradientNorm norm(context.self(), {{"a", parameter}}, kNames);
-    EXPECT_DOUBLE_EQ(norm.measure(), 3);
+    EXPECT_DOUBLE_EQ(norm.measure().item<double>(), 3);
     parameter.mutable_grad() = at::full({4}, 4.0);
-    EXPECT_DOUBLE_EQ(norm.measure(), 8);
+    EXPECT_DOUBLE_EQ(norm.measure().item<double>(), 8);
     parameter.mutable_grad() = at::full({4}, INFINITY);
-    EXPECT_TRUE(std::isinf(norm.measure()));
+    EXPECT_TRUE(std::isinf(norm.measure().item<double>()));
   });
 }
 

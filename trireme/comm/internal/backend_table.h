@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "trireme/comm/group.h"
+
 namespace trireme::comm {
 
 /// What a backend needs to connect the ranks of one group.
@@ -34,6 +36,8 @@ struct BackendRow {
   std::function<std::string()> unavailable_because;
   /// Collective over the group's ranks. Throws CommError, InvalidArgument.
   std::function<c10::intrusive_ptr<c10d::Backend>(const BackendRequest&)> make;
+  c10::DeviceType carries = c10::kCPU;  ///< where the tensors lie that it moves
+  Transport transport = Transport::kBuffered;
 };
 
 const std::vector<BackendRow>& backend_table();

@@ -29,6 +29,8 @@ struct Context::State {
   /// Empty when this rank is no member.
   std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name);
   int torch_threads() const;
+  /// What moves the tensors of that group: the CPU's, and the device's.
+  c10::intrusive_ptr<c10d::Backend> connect(const BackendRequest& request) const;
 
   LaunchEnvironment environment;
   ContextOptions options;
@@ -38,7 +40,8 @@ struct Context::State {
   c10::intrusive_ptr<c10d::Store> connection;  ///< to it
   c10::intrusive_ptr<c10d::Store> store;       ///< the same with the keys of this start of the world
   std::string interface_addr;
-  std::string backend;            ///< never "auto"
+  std::string backend;  ///< never "auto"
+  c10::Device device = c10::kCPU;
   std::vector<Arrival> arrivals;  ///< by world rank
   std::shared_ptr<StatusLine> status_line;
   std::unique_ptr<Watcher> watcher;  ///< empty in a world of one

@@ -41,7 +41,8 @@ struct StatusLine {
 struct GroupParts {
   std::string name;
   std::string backend_name;
-  c10::intrusive_ptr<c10d::Backend> backend;  ///< empty for a group of one rank
+  Transport transport_of_device = Transport::kBuffered;  ///< of tensors on the context's device
+  c10::intrusive_ptr<c10d::Backend> backend;             ///< empty for a group of one rank
   std::vector<int> world_ranks;
   int rank = 0;
   double timeout_s = 60;         ///< for ranks that do not get on

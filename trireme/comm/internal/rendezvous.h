@@ -19,6 +19,7 @@ struct Arrival {
   int world_size = 1;
   std::string version;
   std::string backend;
+  std::string device;  ///< its kind
   std::string host_id;
   int pid = 0;
 };

@@ -1,7 +1,6 @@
 #include "trireme/parallel/data/internal/bucket.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/Device.h>
 
 #include <algorithm>
@@ -125,8 +124,7 @@ BucketMemory::BucketMemory(const comm::Group& group, const std::vector<Parameter
     need.like = parameter.tensor;
   }
   for (const auto& [kind, need] : needs) {
-    memory_[kind] = need.like.is_cpu() ? group.allocate(need.numel, need.like.scalar_type())
-                                       : at::zeros({need.numel}, need.like.options().requires_grad(false));
+    memory_[kind] = group.allocate(need.numel, need.like.options().requires_grad(false));
   }
 }
 

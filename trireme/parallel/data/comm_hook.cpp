@@ -1,7 +1,5 @@
 #include "trireme/parallel/data/comm_hook.h"
 
-#include <ATen/ops/empty.h>
-
 #include <array>
 #include <utility>
 
@@ -52,8 +50,7 @@ class HalfHook : public CommHook {
       if (buffer.of._unsafe_get_target() == storage) return buffer.half;
     }
     const auto numel = static_cast<std::int64_t>(storage->nbytes() / bucket.element_size());
-    const at::Tensor half =
-        bucket.is_cpu() ? group.allocate(numel, dtype_) : at::empty({numel}, bucket.options().dtype(dtype_));
+    const at::Tensor half = group.allocate(numel, bucket.options().dtype(dtype_));
     buffers_.push_back({bucket.storage().getWeakStorageImpl(), half});
     return buffers_.back().half;
   }

@@ -1,7 +1,6 @@
 #include "trireme/parallel/data/internal/replicas.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <map>
@@ -115,8 +114,7 @@ Coalesced::Coalesced(const comm::Group& group, std::vector<at::Tensor> tensors)
   std::int64_t numel = 0;
   for (const at::Tensor& tensor : tensors_) numel += tensor.numel();
   const at::Tensor& first = tensors_.front();
-  flat_ = first.is_cpu() ? group.allocate(numel, first.scalar_type())
-                         : at::empty({numel}, first.options().requires_grad(false));
+  flat_ = group.allocate(numel, first.options().requires_grad(false));
 }
 
 template <class Copy>

@@ -1,6 +1,7 @@
 // How a rank of a pipeline is set up and its program run. What its actions compute is in engine_compute.cpp.
 #include "trireme/parallel/pipeline/internal/engine.h"
 
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -37,14 +38,15 @@ Replica replica_of(const Stage& stage) {
 Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program program,
                const std::vector<model::Layer>& layers, const PipelineOptions& options)
     : group_(groups.pipeline),
+      device_(options.device),
       update_(options.update),
       stages_(place_stages(program, layers, options.cuts)),
       skips_(model::carried_skips(layers)),
       tied_(group_, layers, stages_),
-      transfers_(group_),
+      transfers_(group_, device_),
       executor_(std::move(program), group_.rank(), handlers(), context.status(),
                 telemetry::main_of(context.trace())),
-      shapes_(group_, stages_, mine_) {
+      shapes_(group_, stages_, mine_, device_) {
   check_same_pipeline(group_, this->program(), layers, stages_, options);
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     const std::vector<int>& ranks = stages_[i].ranks;
@@ -199,8 +201,14 @@ void Engine::go_on_with(schedule::Program program) {
 }
 
 double Engine::take_loss() {
+  if (losses_.empty()) return 0;
+  // One read of the device for all of them.
+  std::vector<at::Tensor> losses;
+  for (const auto& [weight, loss] : losses_) losses.push_back(loss);
+  const at::Tensor values = at::stack(losses).to(at::kCPU).to(at::kDouble);
+  const auto* value = values.const_data_ptr<double>();
   double sum = 0;
-  for (const auto& [weight, loss] : losses_) sum += weight * loss.item<double>();
+  for (const auto& [weight, loss] : losses_) sum += weight * *value++;
   losses_.clear();
   return sum;
 }

@@ -42,7 +42,7 @@ void Engine::forward(const Action& action) {
 /// One for each output, undefined for those that have none.
 Engine::Tensors Engine::take_output_gradients(const Action& action) {
   if (action.stage == last_stage())
-    return {at::full({}, microbatch(action).weight * stream_.gradient_scale, at::kFloat)};
+    return {at::full({}, microbatch(action).weight * stream_.gradient_scale, options_of(at::kFloat))};
   Tensors arrived = take(output_gradients_, place_of(action));
   const EdgeSpec& edge = edge_behind(action.stage, action.microbatch);
   for (const std::size_t i : edge.without_gradient)
@@ -64,7 +64,7 @@ void Engine::give_input_gradients(const Action& action, Tensors gradients) {
   for (std::size_t i = 0; i < edge.tensors.size(); ++i) {
     if (!edge.has_gradient(i)) continue;
     const auto& [sizes, type] = edge.tensors[i];
-    wanted.push_back(gradients[i].defined() ? std::move(gradients[i]) : at::zeros(sizes, type));
+    wanted.push_back(gradients[i].defined() ? std::move(gradients[i]) : at::zeros(sizes, options_of(type)));
   }
   const int before = action.stage - 1;
   if (is_local(before, action.microbatch)) {
@@ -134,7 +134,7 @@ at::Tensor Engine::evaluate(const at::Tensor& input) {
     if (stage > 0 && stages_[stage - 1].ranks.front() != rank) {
       values.clear();
       for (const auto& [sizes, type] : edges[stage - 1].tensors) {
-        values.push_back(at::zeros(sizes, type));
+        values.push_back(at::zeros(sizes, options_of(type)));
         group_.recv(values.back(), stages_[stage - 1].ranks.front());
       }
     }

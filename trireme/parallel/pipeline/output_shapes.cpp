@@ -9,9 +9,9 @@
 namespace trireme::parallel {
 namespace {
 
-model::Tensors zeros_like(const std::vector<TensorSpec>& specs) {
+model::Tensors zeros_like(const std::vector<TensorSpec>& specs, c10::Device device) {
   model::Tensors tensors;
-  for (const auto& [sizes, type] : specs) tensors.push_back(at::zeros(sizes, type));
+  for (const auto& [sizes, type] : specs) tensors.push_back(at::zeros(sizes, at::device(device).dtype(type)));
   return tensors;
 }
 
@@ -51,9 +51,9 @@ std::vector<EdgeSpec> OutputShapes::ask(const at::Tensor& input) {
     if (stage > 0 && !is_on(stage - 1, me)) outputs[stage - 1] = receive_spec(group_, first_rank(stage - 1));
     if (stage + 1 == stages_.size()) break;
     const EdgeSpec before = stage == 0 ? EdgeSpec() : outputs[stage - 1];
-    outputs[stage] =
-        edge_behind(mine_.at(static_cast<int>(stage)),
-                    stage == 0 ? model::Tensors{input} : zeros_like(before.tensors), before.without_gradient);
+    outputs[stage] = edge_behind(mine_.at(static_cast<int>(stage)),
+                                 stage == 0 ? model::Tensors{input} : zeros_like(before.tensors, device_),
+                                 before.without_gradient);
     if (me != first_rank(stage)) continue;
     for (const int rank : stages_[stage + 1].ranks) {
       if (!is_on(stage, rank)) send_spec(group_, outputs[stage], rank);

@@ -26,8 +26,9 @@ Pipeline::Pipeline(comm::Context& context, const std::vector<model::Layer>& laye
 Pipeline::Pipeline(comm::Context& context, PipelineGroups groups, const std::vector<model::Layer>& layers,
                    const PipelineOptions& options)
     : options_(options),
-      transport_(groups.pipeline.backend_name() == "nccl" ? schedule::Transport::kRendezvous
-                                                          : schedule::Transport::kBuffered),
+      transport_(groups.pipeline.transport(options.device) == comm::Transport::kRendezvous
+                     ? schedule::Transport::kRendezvous
+                     : schedule::Transport::kBuffered),
       num_ranks_(groups.pipeline.size()),
       group_(groups.pipeline) {
   engine_ = std::make_unique<Engine>(context, std::move(groups),

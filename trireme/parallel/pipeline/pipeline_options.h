@@ -1,6 +1,8 @@
 #pragma once
 // How a pipeline is cut and what its ranks do in a step. Values; functions here are pure.
 
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <optional>
 #include <string>
@@ -32,6 +34,8 @@ struct PipelineOptions {
   /// Keeps only the inputs of a stage, and runs its forward again before its backward (GPipe's
   /// re-materialisation): less memory, a third more time. Dropout draws the same mask again.
   bool recompute = false;
+  /// Where this rank computes: its layers and their inputs are there when it begins.
+  c10::Device device = c10::kCPU;
   /// How the replicas of a stage reduce its gradients, where there are several pipelines.
   DataParallelOptions data_parallel = {};
   /// Called once, before anything computes, with all layers that this rank holds: where layers are made

@@ -69,7 +69,7 @@ void Transfers::post() {
     if (!next) return;
     Arrival& arrival = posted_.emplace_back();
     for (const TensorSpec& spec : next->specs) {
-      arrival.tensors.push_back(at::empty(spec.sizes, spec.type));
+      arrival.tensors.push_back(at::empty(spec.sizes, at::device(device_).dtype(spec.type)));
       arrival.pending.push_back(group_.recv_async(arrival.tensors.back(), next->source));
     }
   }

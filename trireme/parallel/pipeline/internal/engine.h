@@ -105,7 +105,10 @@ class Engine {
   void give_input_gradients(const Action& action, Tensors gradients);
   at::Tensor loss_of(const at::Tensor& output, int microbatch);
 
+  at::TensorOptions options_of(at::ScalarType type) const { return at::device(device_).dtype(type); }
+
   comm::Group group_;
+  const c10::Device device_;
   const std::function<void()> update_;
   const std::vector<Pipeline::StageLayers> stages_;
   const std::vector<model::SkipNames> skips_;             ///< that travel to each layer

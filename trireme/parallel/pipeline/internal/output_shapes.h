@@ -19,8 +19,8 @@ class OutputShapes {
  public:
   /// `mine`: this rank's stages by number. Both outlive it.
   OutputShapes(comm::Group group, const std::vector<Pipeline::StageLayers>& stages,
-               std::map<int, Stage>& mine)
-      : group_(std::move(group)), stages_(stages), mine_(mine) {}
+               std::map<int, Stage>& mine, c10::Device device)
+      : group_(std::move(group)), stages_(stages), mine_(mine), device_(device) {}
 
   /// For an input of the first stage the outputs of every stage but the last; known for this rank's stages
   /// and their neighbours. Throws CommError.
@@ -34,6 +34,7 @@ class OutputShapes {
   comm::Group group_;
   const std::vector<Pipeline::StageLayers>& stages_;
   std::map<int, Stage>& mine_;
+  const c10::Device device_;
   std::map<std::vector<std::int64_t>, std::vector<EdgeSpec>> known_;
 };
 

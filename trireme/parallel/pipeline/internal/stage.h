@@ -79,7 +79,7 @@ class Stage {
  private:
   struct Live {
     model::Tensors inputs, outputs;
-    at::Tensor random_state;            ///< before the forward, where it has to run again
+    std::vector<at::Tensor> random_state;  ///< before the forward, where it has to run again
     torch::autograd::edge_list begins;  ///< of the first values that have a gradient: where the input's ends
     WeightBackward weights;             ///< behind backward_input()
   };

@@ -59,7 +59,8 @@ class Transfers {
   /// What will be received next, asked a little ahead; empty: nothing more.
   using Announcement = std::function<std::optional<Incoming>()>;
 
-  explicit Transfers(comm::Group group) : group_(std::move(group)) {}
+  /// What is received lies on `device`.
+  Transfers(comm::Group group, c10::Device device) : group_(std::move(group)), device_(device) {}
 
   /// Posts the first receives.
   void begin(Announcement next_incoming);
@@ -78,6 +79,7 @@ class Transfers {
   void wait_for(comm::Pending& pending);
 
   comm::Group group_;
+  const c10::Device device_;
   Announcement next_incoming_;
   std::deque<Arrival> posted_;
   std::deque<std::pair<at::Tensor, comm::Pending>> sends_;

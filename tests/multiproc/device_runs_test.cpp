@@ -1,0 +1,125 @@
+// Whole runs on the stand-in device, whose memory the host cannot reach, have the bits of the same runs on
+// the CPU: models and pipelines of all kinds, checkpoints that one leaves and the other takes up, and verify.
+
+#include <gmock/gmock.h>
+
+#include "tests/support/child_process.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trained_run.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+using Settings = std::vector<std::string>;
+
+ChildResult run_on(const std::string& device, std::vector<std::string> words, const Settings& settings) {
+  words.insert(words.begin(), bin("trireme"));
+  for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+  words.insert(words.end(), {"--set", "train.device=" + device, "--set", "comm.torch_threads=1", "--set",
+                             "comm.timeout_s=60", "--set", "train.convolution=aten"});
+  std::map<std::string, std::string> variables;
+  if (device == "stand_in") variables["LD_PRELOAD"] = bin("stand_in_device.so");
+  return run(words, variables, 150);
+}
+
+struct Case {
+  const char* name;
+  int ranks = 2;
+  Settings settings = {};
+};
+
+const Case kCases[] = {
+    {.name = "CnnZeroBubble",
+     .settings = {"model.name=cnn", "parallel.pipeline=2", "parallel.schedule=zb-v",
+                  "parallel.partition=parameters"}},
+    {.name = "MeasuredCutsRecomputeAverages",
+     .settings = {"parallel.pipeline=2", "parallel.recompute=true", "train.ema_decay=0.9"}},
+    {.name = "TwoVersions", .settings = {"parallel.pipeline=2", "parallel.schedule=pipedream-2bw"}},
+    {.name = "Bf16", .settings = {"train.precision=bf16"}},
+    {.name = "Fp16", .settings = {"train.precision=fp16", "scaler.initial=1024"}},
+    {.name = "LambClasses",
+     .settings = {"optimizer.name=lamb", "objective.class_weights=[1, 2, 1, 1, 1, 1, 1, 1, 1, 3]",
+                  "objective.metrics=[\"accuracy\", \"top_k\", \"perplexity\"]"}},
+    {.name = "SharedDevicesStages",
+     .ranks = 6,
+     .settings = {"parallel.pipeline=3", "model.hidden=[32, 32]", "comm.backend=shm",
+                  "parallel.compression=bf16"}},
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& row) { return out << row.name; }
+
+class DeviceRuns : public testing::Test {
+ protected:
+  /// The run of that name in the folder, which may be there.
+  TrainedRun trained(const std::string& name, const std::string& device, int ranks, Settings settings,
+                     const Settings& more_words = {}) const {
+    settings.insert(settings.end(), {"run.folder=" + folder_.path().string(), "run.name=" + name,
+                                     "run.log_every_steps=1", "train.accumulation=1"});
+    Settings words = {"train", checkout("examples/quick.toml"), "-n", text(ranks)};
+    words.insert(words.end(), more_words.begin(), more_words.end());
+    const ChildResult result = run_on(device, words, settings);
+    if (result.exit_code != 0) throw std::runtime_error(text(name, ": ", result.out, result.err));
+    return read_run(folder_ / name);
+  }
+
+  TemporaryFolder folder_;
+};
+
+class DeviceRunsOf : public DeviceRuns, public testing::WithParamInterface<Case> {};
+
+TEST_P(DeviceRunsOf, HaveTheBitsOfTheCpu) {
+  Settings settings = GetParam().settings;
+  settings.insert(settings.end(), {"train.max_steps=3", "train.global_batch=120"});
+  const TrainedRun here = trained("here", "cpu", GetParam().ranks, settings);
+  const TrainedRun there = trained("there", "stand_in", GetParam().ranks, settings);
+  EXPECT_EQ(there.weights_xxh3, here.weights_xxh3);
+  EXPECT_EQ(there.losses, here.losses);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, DeviceRunsOf, testing::ValuesIn(kCases),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+TEST_F(DeviceRuns, GoOnOnAnotherDevice) {
+  const Settings common = {"checkpoint.every_steps=2", "optimizer.name=adamw"};
+  const auto with_steps = [&](int steps) {
+    Settings settings = common;
+    settings.push_back(text("train.max_steps=", steps));
+    return settings;
+  };
+  const TrainedRun whole = trained("whole", "cpu", 2, with_steps(8));
+  trained("moved", "stand_in", 2, with_steps(4));
+  trained("moved", "cpu", 2, with_steps(6), {"--resume"});
+  const TrainedRun moved = trained("moved", "stand_in", 2, with_steps(8), {"--resume"});
+  EXPECT_EQ(moved.weights_xxh3, whole.weights_xxh3);
+}
+
+TEST_F(DeviceRuns, AreVerified) {
+  for (const int pipeline : {1, 2}) {
+    const ChildResult result =
+        run_on("stand_in", {"verify", checkout("examples/quick.toml"), "-n", "2", "--steps", "2"},
+               {text("parallel.pipeline=", pipeline), "parallel.microbatches=4"});
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("on 2 ranks and on one: equal"));
+  }
+}
+
+TEST_F(DeviceRuns, RefuseADeviceThatIsNotThere) {
+  const auto refusal = [&](const std::string& device, const Settings& settings, int ranks) {
+    const ChildResult result =
+        run_on(device, {"train", checkout("examples/quick.toml"), "-n", text(ranks)}, settings);
+    EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+    return result.out + result.err;
+  };
+  EXPECT_THAT(refusal("stand_in", {}, 5),
+              HasSubstr("has no stand_in device of its own: there are 4; start at most 4 ranks per host"));
+  if (!std::filesystem::exists("/dev/nvidia0")) {
+    EXPECT_THAT(refusal("cuda", {}, 1),
+                HasSubstr("train.device \"cuda\" cannot be used here: no NVIDIA GPU"));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

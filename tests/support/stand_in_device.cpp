@@ -1,0 +1,382 @@
+#include "tests/support/stand_in_device.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/GeneratorForPrivateuseone.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
+#include <torch/library.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace trireme::test {
+namespace {
+
+constexpr auto kType = c10::DeviceType::PrivateUse1;
+
+std::atomic<std::int64_t> num_reads = 0;
+thread_local c10::DeviceIndex current_device = 0;
+thread_local bool in_operator = false;
+
+/// Copies inside belong to an operator.
+class OperatorScope {
+ public:
+  OperatorScope() : before_(std::exchange(in_operator, true)) {}
+  ~OperatorScope() { in_operator = before_; }
+  OperatorScope(const OperatorScope&) = delete;
+  OperatorScope& operator=(const OperatorScope&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// Ranges of addresses that nobody can read, and what lies behind each.
+class Memory {
+ public:
+  void* take(std::size_t bytes) {
+    const std::size_t range = rounded(bytes);
+    void* address = ::mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK(address != MAP_FAILED, "the stand-in device has no addresses left");
+    const std::lock_guard lock(mutex_);
+    blocks_[static_cast<std::byte*>(address)] = at::getCPUAllocator()->allocate(bytes);
+    sizes_[static_cast<std::byte*>(address)] = range;
+    return address;
+  }
+
+  void give_back(void* address) {
+    const std::lock_guard lock(mutex_);
+    auto* begin = static_cast<std::byte*>(address);
+    ::munmap(address, sizes_.at(begin));
+    sizes_.erase(begin);
+    blocks_.erase(begin);
+  }
+
+  /// Where the bytes are that `address` stands for.
+  std::byte* behind(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto* wanted = static_cast<const std::byte*>(address);
+    const auto block = std::prev(blocks_.upper_bound(const_cast<std::byte*>(wanted)));
+    return static_cast<std::byte*>(block->second.get()) + (wanted - block->first);
+  }
+
+ private:
+  static std::size_t rounded(std::size_t bytes) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return std::max(page, (bytes + page - 1) / page * page);
+  }
+
+  std::mutex mutex_;
+  std::map<std::byte*, c10::DataPtr> blocks_;  ///< aligned as the CPU's tensors are
+  std::map<std::byte*, std::size_t> sizes_;
+};
+
+/// Both live as long as the process: tensors may be given back late.
+Memory& memory() {
+  static auto* const kMemory = new Memory;
+  return *kMemory;
+}
+
+/// Copies that do not block.
+class Queue {
+ public:
+  void add_to_device(std::function<void()> copy) { add(to_device_, std::move(copy)); }
+  void add_to_host(std::function<void()> copy) { add(to_host_, std::move(copy)); }
+  /// The device does something.
+  void work() { run(to_device_); }
+  /// Somebody waits for the device.
+  void finish() {
+    run(to_device_);
+    run(to_host_);
+  }
+
+ private:
+  using Copies = std::deque<std::function<void()>>;
+
+  void add(Copies& copies, std::function<void()> copy) {
+    const std::lock_guard lock(mutex_);
+    copies.push_back(std::move(copy));
+  }
+  void run(Copies& copies) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& copy : std::exchange(copies, {})) copy();
+  }
+
+  std::mutex mutex_;
+  Copies to_device_, to_host_;
+};
+
+Queue& queue() {
+  static auto* const kQueue = new Queue;
+  return *kQueue;
+}
+
+class StandInAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const c10::Device here(kType, current_device);
+    if (bytes == 0) return {nullptr, here};
+    void* address = memory().take(bytes);
+    return {address, address, [](void* taken) { memory().give_back(taken); }, here};
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return [](void* taken) { memory().give_back(taken); };
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(memory().behind(to), memory().behind(from), bytes);
+  }
+};
+
+StandInAllocator allocator;
+REGISTER_ALLOCATOR(kType, &allocator)
+
+/// One stream per device, whose work is done when it is asked for; copies that wait in the queue are not.
+struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
+  static c10::Stream stream_of(c10::Device device) { return c10::Stream(c10::Stream::DEFAULT, device); }
+
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return {kType, std::exchange(current_device, device.index())};
+  }
+  c10::Device getDevice() const override { return {kType, current_device}; }
+  void setDevice(c10::Device device) const override { current_device = device.index(); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
+  c10::Stream getStream(c10::Device device) const override { return stream_of(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream_of(device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high*/) const override {
+    return stream_of(device);
+  }
+  c10::Stream getNewStream(c10::Device device, int /*priority*/) const override { return stream_of(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return stream_of(stream.device()); }
+  void record(void** /*event*/, const c10::Stream& /*stream*/, c10::DeviceIndex /*index*/,
+              c10::EventFlag /*flag*/) const override {}
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+  bool queryEvent(void* /*event*/) const override { return true; }
+  bool queryStream(const c10::Stream& /*stream*/) const override { return true; }
+  void synchronizeEvent(void* /*event*/) const override { queue().finish(); }
+  void synchronizeStream(const c10::Stream& /*stream*/) const override { queue().finish(); }
+  void synchronizeDevice(c10::DeviceIndex /*index*/) const override { queue().finish(); }
+  c10::DeviceIndex deviceCount() const noexcept override { return kNumStandInDevices; }
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, GuardImpl)
+
+/// Its random numbers are the CPU's: the same generator is used.
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex /*index*/) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kNumStandInDevices; }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device; }
+  void setCurrentDevice(c10::DeviceIndex index) const override { current_device = index; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    return std::exchange(current_device, index);
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
+    return std::exchange(current_device, index);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex /*index*/) const override {
+    return at::globalContext().defaultGenerator(c10::kCPU);
+  }
+};
+
+/// The same tensor where the CPU can read it.
+at::Tensor seen_by_cpu(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.numel() == 0 || tensor.is_cpu()) return tensor;
+  return at::from_blob(memory().behind(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
+                       tensor.options().device(c10::kCPU).requires_grad(false));
+}
+
+at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> type,
+                 std::optional<at::Layout> /*layout*/, std::optional<c10::Device> device,
+                 std::optional<bool> /*pinned*/, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(device.value_or(c10::Device(kType, current_device)));
+  return at::detail::empty_generic(sizes, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   type.value_or(at::kFloat), format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> type,
+                         std::optional<at::Layout> /*layout*/, std::optional<c10::Device> device,
+                         std::optional<bool> /*pinned*/) {
+  const c10::DeviceGuard guard(device.value_or(c10::Device(kType, current_device)));
+  return at::detail::empty_strided_generic(sizes, strides, &allocator,
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           type.value_or(at::kFloat));
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  const at::NoGradGuard no_grad;
+  if (from.numel() == 0 && to.numel() == 0) return to;
+  const bool reads = to.is_cpu() && !in_operator;
+  if (reads) ++num_reads;
+  if (non_blocking && !in_operator && from.is_cpu()) {
+    queue().add_to_device([from, to] { seen_by_cpu(to).copy_(from); });
+    return to;
+  }
+  queue().work();
+  if (non_blocking && reads) {
+    queue().add_to_host([now = seen_by_cpu(from).clone(), to] { to.copy_(now); });
+    return to;
+  }
+  if (reads) queue().finish();
+  seen_by_cpu(to).copy_(seen_by_cpu(from));
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) to.resize_(from.sizes());
+  return copy_from(from, to, /*non_blocking=*/false);
+}
+
+at::Scalar local_scalar(const at::Tensor& tensor) {
+  if (!in_operator) ++num_reads;
+  queue().finish();
+  return seen_by_cpu(tensor).item();
+}
+
+const at::Tensor& resize(const at::Tensor& tensor, at::IntArrayRef sizes,
+                         std::optional<at::MemoryFormat> /*format*/) {
+  std::int64_t numel = 1;
+  for (const std::int64_t size : sizes) numel *= size;
+  const auto bytes = static_cast<std::size_t>(tensor.storage_offset() + numel) * tensor.element_size();
+  c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (storage->nbytes() < bytes) {
+    const c10::DeviceGuard guard(tensor.device());
+    c10::DataPtr larger = allocator.allocate(bytes);
+    if (storage->nbytes() > 0) allocator.copy_data(larger.get(), storage->data(), storage->nbytes());
+    storage->set_data_ptr(std::move(larger));
+    storage->set_nbytes(bytes);
+  }
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+std::optional<at::Tensor> seen_by_cpu(const std::optional<at::Tensor>& tensor) {
+  if (!tensor || !tensor->defined()) return std::nullopt;
+  return seen_by_cpu(*tensor);
+}
+
+/// With what ATen chooses its kernels by: whether a backward is to come.
+at::Tensor seen_by_convolution(const at::Tensor& tensor) {
+  return seen_by_cpu(tensor).requires_grad_(tensor.requires_grad());
+}
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding,
+                       at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+                       std::int64_t groups) {
+  const OperatorScope scope;
+  queue().work();
+  return at::convolution(seen_by_convolution(input), seen_by_convolution(weight), seen_by_cpu(bias), stride,
+                         padding, dilation, transposed, output_padding, groups)
+      .to(input.device());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+    std::int64_t groups, std::array<bool, 3> mask) {
+  const OperatorScope scope;
+  queue().work();
+  const auto there = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(input.device()) : tensor;
+  };
+  const std::vector<std::int64_t> bias_sizes = {gradient.size(1)};
+  const auto [of_input, of_weight, of_bias] =
+      at::convolution_backward(seen_by_cpu(gradient), seen_by_cpu(input), seen_by_cpu(weight), bias_sizes,
+                               stride, padding, dilation, transposed, output_padding, groups, mask);
+  return {there(of_input), there(of_weight), there(of_bias)};
+}
+
+/// A device computes with what lies on it, and with numbers (tensors without dims) of the host; only indices
+/// may lie elsewhere.
+void check_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const std::string& name = op.schema().name();
+  if (name.starts_with("aten::index")) return;
+  std::optional<c10::Device> first;
+  const auto check = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || (tensor.is_cpu() && tensor.dim() == 0)) return;
+    TORCH_CHECK(first.value_or(tensor.device()) == tensor.device(), "the stand-in device cannot compute ",
+                name, " of tensors on ", *first, " and ", tensor.device(), ": one was not copied");
+    first = tensor.device();
+  };
+  const std::size_t begin = stack.size() - op.schema().arguments().size();
+  for (std::size_t i = begin; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) check(stack[i].toTensor());
+    if (!stack[i].isTensorList()) continue;
+    for (const at::Tensor& tensor : stack[i].toTensorList()) check(tensor);
+  }
+}
+
+void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_one_device(op, *stack);
+  const OperatorScope scope;
+  queue().work();
+  at::native::cpu_fallback(op, stack);
+}
+
+const bool kRegistered = [] {
+  c10::register_privateuse1_backend(kStandInDevice);
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+  return true;
+}();
+
+}  // namespace
+
+std::int64_t reads_from_stand_in() { return num_reads; }
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("empty.memory_format", empty);
+  library.impl("empty_strided", empty_strided);
+  library.impl("_copy_from", copy_from);
+  library.impl("_copy_from_and_resize", copy_from_and_resize);
+  library.impl("_local_scalar_dense", local_scalar);
+  library.impl("resize_", resize);
+  library.impl("as_strided", at::native::as_strided_tensorimpl);
+  library.impl("view", at::native::view);
+  library.impl("_reshape_alias", at::native::_reshape_alias);
+  library.impl("unfold", at::native::unfold);
+  library.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
+  library.impl("convolution_overrideable", convolution);
+  library.impl("convolution_backward_overrideable", convolution_backward);
+}
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
+
+// What autocast computes in fewer bits on the CPU, of what our models need.
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(mm, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(bmm, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(baddbmm, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(conv2d, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(scaled_dot_product_attention, lower_precision_fp)
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,21 @@
+#pragma once
+// A device for tests where no accelerator is, by libtorch's door for devices of others (PrivateUse1). Its
+// memory cannot be reached from the host: addresses of its tensors lead nowhere, so that a copy that was
+// forgotten is a segmentation fault at once, and one beside a tensor of the device an error. Its operators
+// run on the CPU, on copies, and give the CPU's numbers (convolutions and attention up to rounding where ATen
+// takes another kernel). Copies that need not block are made late: from the host when the device next does
+// something, to the host when somebody waits for the device. Registered as "stand_in" when the library is
+// loaded: programs link it, or have it preloaded (LD_PRELOAD). Thread-safe.
+
+#include <cstdint>
+
+namespace trireme::test {
+
+constexpr const char* kStandInDevice = "stand_in";
+constexpr int kNumStandInDevices = 4;
+
+/// Tensors and numbers that were read back to the host since the process began. Each is a moment in which a
+/// device would have had to be waited for; what operators copy by themselves is not counted.
+std::int64_t reads_from_stand_in();
+
+}  // namespace trireme::test

@@ -1,0 +1,29 @@
+#pragma once
+// Devices by the names that a configuration gives them, and the one that is a rank's. One place decides it:
+// tensors are made with options that carry it, and nobody asks what kind it is. Thread-safe.
+
+#include <c10/core/Device.h>
+
+#include <string>
+#include <vector>
+
+namespace trireme::comm {
+
+/// "auto", "cpu", "cuda", and the name of another maker's device that libtorch has been given (PrivateUse1).
+std::vector<std::string> device_names();
+
+/// "auto": a GPU where one can be used, else the CPU. Throws InvalidArgument: an unknown name, with the
+/// nearest; or why there is no such device here.
+c10::DeviceType device_type_of(const std::string& name);
+
+/// "cpu", "cuda", ...: the name that device_type_of() takes.
+std::string name_of(c10::DeviceType type);
+
+/// Whether ranks of one host may have one device together.
+enum class DeviceUse { kOwn, kShared };
+
+/// The device of the rank in that place of its host; shared ones go round. Throws InvalidArgument: more ranks
+/// than devices, each of which is to have its own.
+c10::Device device_of_rank(c10::DeviceType type, int local_rank, DeviceUse use);
+
+}  // namespace trireme::comm
