@@ -48,6 +48,8 @@ at::Tensor zeros_of(const at::Tensor& shape) {
   return at::zeros(shape.sizes(), shape.options().device(at::kCPU));
 }
 
+at::Tensor on_meta_device(const at::Tensor& tensor) { return tensor.to(at::kMeta); }
+
 double first_value(const std::string& buffer) {
   if (buffer.ends_with("running_mean") || buffer.ends_with("num_batches_tracked")) return 0;
   if (buffer.ends_with("running_var")) return 1;
@@ -82,21 +84,19 @@ void materialise(const Layer& layer) {
   });
 }
 
-at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& input) {
+Fields outputs_on_shapes(const std::vector<Layer>& layers, const Fields& inputs) {
   const at::NoGradGuard no_grad;
   const std::vector<SkipNames> carried = carried_skips(layers);
-  Tensors values = {input.to(at::kMeta)};
+  Fields values = inputs.map(on_meta_device);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     try {
       values = run_layer(layers[i], values, carried[i], carried[i + 1]);
     } catch (const c10::NotImplementedError&) {
       const BorrowedMemory memory(layers[i]);
-      for (at::Tensor& value : values) value = zeros_of(value);
-      values = run_layer(layers[i], values, carried[i], carried[i + 1]);
-      for (at::Tensor& value : values) value = value.to(at::kMeta);
+      values = run_layer(layers[i], values.map(zeros_of), carried[i], carried[i + 1]).map(on_meta_device);
     }
   }
-  return zeros_of(values.front());
+  return values.map(zeros_of);
 }
 
 BorrowedMemory::BorrowedMemory(const Layer& layer) {

@@ -46,10 +46,10 @@ bool is_deferred(const torch::nn::Module& module);
 /// constructor knows.
 void materialise(const Layer& layer);
 
-/// Zeros of the shape and type that layers without memory make of `input` (batch, ...). Layers with operators
-/// whose shapes libtorch does not tell without computing get memory for as long. Throws c10::Error: it does
-/// not fit.
-at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& input);
+/// Zeros of the shapes and types that layers without memory make of the inputs of a batch. Layers with
+/// operators whose shapes libtorch does not tell without computing get memory for as long. Throws c10::Error:
+/// it does not fit.
+Fields outputs_on_shapes(const std::vector<Layer>& layers, const Fields& inputs);
 
 /// While it lives, a layer without memory has some, with values that only time can tell from others.
 class BorrowedMemory {

@@ -86,11 +86,11 @@ class CrossEntropy : public Measured {
   void check_batch(const data::Example& batch, std::span<const std::int64_t> indices) const override {
     check_rows(batch, indices);
     if (indices.empty()) return;
-    if (batch.target.scalar_type() != at::kLong) {
-      throw DataError(text(batch_in_words(indices), "targets that are ", kind_of(batch.target),
+    const at::Tensor targets = at::Tensor(batch.target).contiguous();
+    if (targets.scalar_type() != at::kLong) {
+      throw DataError(text(batch_in_words(indices), "targets that are ", kind_of(targets),
                            "; expected classes, which are Long"));
     }
-    const at::Tensor targets = batch.target.contiguous();
     const std::span values(targets.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(targets.numel()));
     for (std::size_t i = 0; i < values.size(); ++i) {
       if ((values[i] >= 0 && values[i] < num_classes_) || is_ignored(values[i])) continue;

@@ -29,14 +29,14 @@ at::Tensor sums_of(const Predict& predict, const EvaluatedPart& samples,
     std::iota(indices.begin(), indices.end(), begin);
     const data::Example batch = batch_of(samples.dataset, indices, context);
     objective.check_batch(batch, indices);
-    const at::Tensor output = predict(batch.input);
-    if (!output.defined()) continue;
+    const Fields outputs = predict(batch.input);
+    if (!outputs[0].defined()) continue;
     auto* sum = sums.data_ptr<double>();
     *sum++ += static_cast<double>(indices.size());
-    *sum++ += objective.loss(output, batch.target).item<double>();
-    *sum++ += objective.count(batch.target);
+    *sum++ += objective.loss_all(outputs, batch.target).item<double>();
+    *sum++ += objective.count_all(batch);
     for (const objective::Metric& metric : objective.metrics()) {
-      const objective::Sum measured = metric.measure(output, batch.target);
+      const objective::Sum measured = metric.measure(outputs, batch.target);
       *sum++ += measured.value;
       *sum++ += measured.count;
     }

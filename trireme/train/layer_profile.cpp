@@ -17,7 +17,7 @@ namespace {
 struct Sample {
   double forward_s = 0, backward_s = 0;
   std::int64_t kept_bytes = 0;
-  model::Tensors outputs;  ///< and the skips that pass the layer
+  Fields outputs;  ///< and the skips that pass the layer
 };
 
 /// A layer and the skips that travel to it and on.
@@ -27,12 +27,13 @@ struct Link {
   bool is_first = false;
 };
 
-Sample run_once(const Link& link, const model::Tensors& inputs) {
-  model::Tensors leaves;
+at::Tensor detached(const at::Tensor& tensor) { return tensor.detach(); }
+
+Sample run_once(const Link& link, const Fields& inputs) {
+  const Fields leaves = inputs.map(detached);
   torch::autograd::variable_list wanted;
-  for (const at::Tensor& input : inputs) {
-    leaves.push_back(input.detach());
-    if (!link.is_first && input.is_floating_point()) wanted.push_back(leaves.back().requires_grad_(true));
+  for (const auto& [name, leaf] : leaves) {
+    if (!link.is_first && leaf.is_floating_point()) wanted.push_back(leaf.requires_grad_(true));
   }
   for (const auto& [name, parameter] : link.layer.parameters) {
     if (parameter.requires_grad()) wanted.push_back(parameter);
@@ -40,15 +41,15 @@ Sample run_once(const Link& link, const model::Tensors& inputs) {
   Sample sample;
   const parallel::AllocatedBytes allocated;
   const double begin_s = now_s();
-  const model::Tensors outputs = model::run_layer(link.layer, leaves, link.carried, link.carried_on);
+  const Fields outputs = model::run_layer(link.layer, leaves, link.carried, link.carried_on);
   sample.forward_s = now_s() - begin_s;
   sample.kept_bytes = allocated.current();
   model::Tensors roots, gradients;
-  for (const at::Tensor& output : outputs) {
-    sample.outputs.push_back(output.detach());
+  sample.outputs = outputs.map(detached);
+  for (const auto& [name, output] : outputs) {
     if (!output.requires_grad()) continue;
     roots.push_back(output);
-    gradients.push_back(at::ones_like(sample.outputs.back()));
+    gradients.push_back(at::ones_like(output.detach()));
   }
   if (wanted.empty() || roots.empty()) return sample;
   const double middle_s = now_s();
@@ -58,9 +59,9 @@ Sample run_once(const Link& link, const model::Tensors& inputs) {
   return sample;
 }
 
-double bytes_of(const model::Tensors& tensors) {
+double bytes_of(const Fields& tensors) {
   double bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
+  for (const auto& [name, tensor] : tensors) bytes += static_cast<double>(tensor.nbytes());
   return bytes;
 }
 
@@ -72,12 +73,12 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const at::Tensor& input,
+std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
                                         int repeats) {
   const model::Untouched untouched(layers);
   std::vector<plan::Layer> profile;
   const std::vector<model::SkipNames> carried = model::carried_skips(layers);
-  model::Tensors values = {input};
+  Fields values = inputs;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const model::Layer& layer = layers[i];
     const model::BorrowedMemory memory(layer);

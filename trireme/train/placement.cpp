@@ -14,16 +14,9 @@ namespace trireme::train {
 namespace {
 
 model::Layer in_precision(model::Layer layer, const Precision& precision) {
-  if (layer.forward_all) {
-    layer.forward_all = [inner = std::move(layer.forward_all), precision](const model::Tensors& inputs) {
-      const PrecisionScope scope(precision);
-      return inner(inputs);
-    };
-    return layer;
-  }
-  layer.forward = [inner = std::move(layer.forward), precision](const at::Tensor& input) {
+  layer.forward = [inner = std::move(layer.forward), precision](const Fields& inputs) {
     const PrecisionScope scope(precision);
-    return inner(input);
+    return inner(inputs);
   };
   return layer;
 }
@@ -35,7 +28,7 @@ double num_parameters(const model::Layer& layer) {
 }
 
 /// Inputs of as many samples as a micro-batch has.
-at::Tensor microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
+Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
   const std::int64_t parts = plan.num_parts(), batch = plan.config().train.global_batch;
   const std::int64_t samples = std::min((batch + parts - 1) / parts, data.train->size());
   std::vector<std::int64_t> indices(static_cast<std::size_t>(samples));

@@ -100,10 +100,9 @@ void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) 
   }
 }
 
-/// Of a batch of one sample.
-at::Tensor first_target(const data::DataSource& data) {
+data::Example first_sample(const data::DataSource& data) {
   const std::int64_t first = 0;
-  return data.train->get_batch({&first, 1}).target;
+  return data.train->get_batch({&first, 1});
 }
 
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
@@ -148,10 +147,10 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       data_(data),
       model_(prepared(plan, context, checked(plan, data, std::move(own), own_objective))),
       objective_(objective_for(plan.config(), own_objective, {.data = data, .model = model_.get()})),
-      loss_([objective = objective_.get()](const at::Tensor& output, const at::Tensor& target) {
-        return objective->loss(output, target);
+      loss_([objective = objective_.get()](const Fields& outputs, const Fields& targets) {
+        return objective->loss_all(outputs, targets);
       }),
-      count_of_sample_(objective_->count(first_target(data))),
+      count_of_sample_(objective_->count_all(first_sample(data))),
       plan_(fit(plan, *model_)),
       config_(plan_.config()),
       convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *model_)),
@@ -239,20 +238,21 @@ void Trainer::start_stream() {
 }
 
 /// The last batch of an epoch may be a smaller one.
-std::vector<at::Tensor> Trainer::shapes_before(std::int64_t end) const {
-  const std::int64_t first = 0;
-  const at::Tensor sample = data_.train->get_batch({&first, 1}).input;
+std::vector<Fields> Trainer::shapes_before(std::int64_t end) const {
+  const Fields sample = first_sample(data_).input;
   std::set<std::int64_t> sizes;
   for (const std::int64_t step : {step_, end - 1}) {
     for (int m = 0; m < plan_.num_microbatches(); ++m)
       sizes.insert(data::slice_of(samples_of_step(step), m, plan_.num_microbatches()).size());
   }
   sizes.erase(0);
-  std::vector<at::Tensor> shapes;
+  std::vector<Fields> shapes;
   for (const std::int64_t size : sizes) {
-    std::vector<std::int64_t> shape = sample.sizes().vec();
-    shape[0] = size;
-    shapes.push_back(at::zeros(shape, sample.options()));
+    shapes.push_back(sample.map([&](const at::Tensor& one) {
+      std::vector<std::int64_t> shape = one.sizes().vec();
+      shape[0] = size;
+      return at::zeros(shape, one.options());
+    }));
   }
   return shapes;
 }
@@ -285,7 +285,7 @@ void Trainer::take_batch() {
 double Trainer::sum_of_counts() const {
   at::Tensor sum = at::zeros({1}, at::kDouble);
   for (const data::Example& samples : batch_.microbatches)
-    *sum.data_ptr<double>() += objective_->count(samples.target);
+    *sum.data_ptr<double>() += objective_->count_all(samples);
   if (groups_.data) comm::Group(*groups_.data).all_reduce(sum);
   return sum.item<double>();
 }
@@ -371,7 +371,7 @@ Evaluation Trainer::evaluate() {
   const int replica = groups_.data ? groups_.data->rank() : 0,
             num_replicas = groups_.data ? groups_.data->size() : 1;
   const Evaluation evaluation =
-      train::evaluate([this](const at::Tensor& input) { return pipeline_.evaluate(input); },
+      train::evaluate([this](const Fields& inputs) { return pipeline_.evaluate(inputs); },
                       {.dataset = *data_.test,
                        .part = data::slice_of(data_.test->size(), replica, num_replicas),
                        .batch = plan_.samples_of_microbatch()},

@@ -19,7 +19,7 @@ std::vector<double> values_of(const Tensors& tensors) {
 
 Layer layer(std::string name, std::vector<std::string> takes, std::vector<std::string> gives) {
   Layer layer{.name = std::move(name), .forward = nullptr};
-  layer.forward_all = [](const Tensors& x) { return x; };
+  layer.forward = [](const Tensors& x) { return x; };
   layer.takes = std::move(takes);
   layer.gives = std::move(gives);
   return layer;
@@ -35,7 +35,7 @@ TEST(Skips, TravelFromTheirGiverToTheLastThatTakesThem) {
 TEST(Skips, StandBehindTheTensorsOfTheLayerInTheOrderThatItDeclares) {
   Layer taker = layer("taker", {"z", "x"}, {"new"});
   Tensors got;
-  taker.forward_all = [&](const Tensors& x) {
+  taker.forward = [&](const Tensors& x) {
     got = x;
     return Tensors{number(7), number(8), number(9)};
   };

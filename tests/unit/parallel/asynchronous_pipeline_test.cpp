@@ -320,7 +320,7 @@ TEST(AsynchronousPipeline, MicroBatchesWithoutSamplesLeaveNoVersionBehind) {
     return batch;
   });
   const Weights empty = with_every_third([](const MicroBatch& batch) {
-    return MicroBatch{.input = batch.input.slice(0, 0, 0), .target = batch.target.slice(0, 0, 0)};
+    return MicroBatch{.input = batch.input->slice(0, 0, 0), .target = batch.target->slice(0, 0, 0)};
   });
   expect_same(empty, without_weight);
 }
