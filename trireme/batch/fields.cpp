@@ -52,7 +52,7 @@ at::Tensor Fields::operator[](std::string_view name) const {
   throw InvalidArgument(text("there is no field '", name, "'", suggest(name, known)));
 }
 
-at::Tensor Fields::operator[](std::size_t place) const {
+at::Tensor Fields::at(std::size_t place) const {
   require(place < fields_.size(), "there is no field number ", place, " in ", to_text(*this));
   return fields_[place].tensor;
 }

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -38,10 +39,13 @@ class Fields {
   operator Tensors() const;
   // NOLINTEND(google-explicit-constructor)
   const at::Tensor* operator->() const { return &only(); }
+  const at::Tensor& operator*() const { return only(); }
 
   /// Throws InvalidArgument: there is none of that name (nearest one named), or at that place.
   at::Tensor operator[](std::string_view name) const;
-  at::Tensor operator[](std::size_t place) const;
+  at::Tensor at(std::size_t place) const;
+  /// A number could mean a place or, of one tensor, a row.
+  at::Tensor operator[](std::integral auto number) const = delete;
   bool has(std::string_view name) const { return find(name) != nullptr; }
   /// Behind the others. Throws InvalidArgument: there is one of that name.
   void add(std::string name, at::Tensor tensor);

@@ -29,7 +29,7 @@ void put(const at::Tensor& batch, std::size_t row, std::int64_t sample_index, co
 
 void put(const Fields& batch, std::size_t row, std::int64_t sample_index, const Fields& sample) {
   check_same_fields(sample, batch, sample_index);
-  for (std::size_t i = 0; i < batch.size(); ++i) put(batch[i], row, sample_index, sample[i]);
+  for (std::size_t i = 0; i < batch.size(); ++i) put(batch.at(i), row, sample_index, sample.at(i));
 }
 
 Fields batch_like(const Fields& sample, std::size_t count) {

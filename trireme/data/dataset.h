@@ -55,7 +55,7 @@ struct DataSource {
   std::vector<std::int64_t> input_shape =
       {};                               ///< of one sample, without the batch dim; empty: inputs have names
   std::int64_t num_classes = 0;         ///< text: size of the vocabulary; 0: targets are no classes
-  std::int64_t targets_per_sample = 1;  ///< classes; text: one per token
+  std::int64_t targets_per_sample = 1;  ///< classes; text: one per token; 0: it varies
   std::string held_out = "test";        ///< what metrics call the second split: "test_accuracy"
 };
 

@@ -88,7 +88,7 @@ Fields run_layer(const Layer& layer, const Fields& values, const SkipNames& carr
                  const SkipNames& carried_on) {
   if (carried.empty() && layer.gives.empty()) return checked(layer, forward_of(layer, values));
   const std::size_t num_own = values.size() - carried.size();
-  const auto skip_at = [&](std::size_t index) { return values[num_own + index]; };
+  const auto skip_at = [&](std::size_t index) { return values.at(num_own + index); };
   Fields inputs = values.first(num_own);
   for (const std::string& name : layer.takes) inputs.add(name, skip_at(index_of(carried, name).value()));
   const Fields results = checked(layer, forward_of(layer, inputs));
@@ -96,7 +96,7 @@ Fields run_layer(const Layer& layer, const Fields& values, const SkipNames& carr
   Fields next = results.first(num_results);
   for (const std::string& name : carried_on) {
     const std::optional<std::size_t> given = index_of(layer.gives, name);
-    next.add({}, given ? results[num_results + *given] : skip_at(index_of(carried, name).value()));
+    next.add({}, given ? results.at(num_results + *given) : skip_at(index_of(carried, name).value()));
   }
   return next;
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -34,6 +35,18 @@ void check_split(const data::DataSource& data, const data::Dataset& split,
 }
 
 }  // namespace
+
+void check_count(const objective::Objective& objective, const data::Example& batch, double count_of_sample) {
+  if (objective.counts_by_value()) return;
+  const double found = objective.count_all(batch),
+               expected = count_of_sample * static_cast<double>(batch.rows());
+  if (std::abs(found - expected) <= 1e-6 * expected) return;
+  throw DataError(text("the targets of a batch of ", batch.rows(), " samples, ", batch::to_text(batch.target),
+                       ", count ", found, "; expected ", expected,
+                       ", as many times what those of sample 0 "
+                       "count. Where sizes vary, an objective leaves padding out and says so: "
+                       "objective.ignored_classes, or counts_by_value() of one's own"));
+}
 
 void check_data(const data::DataSource& data, const objective::Objective& objective) {
   const auto name_of = [&](const char* number, const std::string& split) {

@@ -33,10 +33,11 @@ std::vector<std::string> parameter_names(const torch::nn::Module& module) {
 }
 
 data::LoaderOptions loader_options(const ParallelPlan& plan, const comm::Context& context,
-                                   const parallel::PipelineGroups& groups,
-                                   const std::shared_ptr<const objective::Objective>& objective) {
-  const auto check_targets = [objective](const data::Example& batch, std::span<const std::int64_t> indices) {
+                                   const parallel::PipelineGroups& groups, const ObjectivePtr& objective,
+                                   double count_of_sample) {
+  const auto check_targets = [=](const data::Example& batch, std::span<const std::int64_t> indices) {
     objective->check_batch(batch, indices);
+    check_count(*objective, batch, count_of_sample);
   };
   const RunConfig& config = plan.config();
   return {.global_batch = config.train.global_batch,
@@ -160,7 +161,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       pipeline_(context, groups_, layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
       gradient_norm_(groups_.pipeline, parameters_, parameter_names(*model_)),
-      loader_(data.train, loader_options(plan_, context, groups_, objective_)),
+      loader_(data.train, loader_options(plan_, context, groups_, objective_, count_of_sample_)),
       calendar_(config_, loader_.batches_per_epoch()),
       optimizer_(optim::make_optimizer(config_.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config_, total_steps())),

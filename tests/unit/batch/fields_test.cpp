@@ -24,6 +24,7 @@ TEST(Fields, OneTensorIsFieldsAndBack) {
   EXPECT_EQ(sum.item<std::int64_t>(), 2);
   const Fields one = numbers(3);
   EXPECT_EQ(one->size(0), 3);
+  EXPECT_EQ((*one)[2].item<std::int64_t>(), 2);
   EXPECT_FALSE(one.has_names());
 }
 
@@ -41,11 +42,11 @@ TEST(Fields, SeveralAreNoTensorAndAreListed) {
 TEST(Fields, AreAskedForByNameOrPlace) {
   const Fields two{{"tokens", numbers(3)}, {"mask", numbers(4)}};
   EXPECT_EQ(two["mask"].size(0), 4);
-  EXPECT_EQ(two[0].size(0), 3);
+  EXPECT_EQ(two.at(0).size(0), 3);
   EXPECT_TRUE(two.has("tokens"));
   EXPECT_THAT([&] { return two["token"]; },
               ThrowsMessage<InvalidArgument>(HasSubstr("no field 'token' (did you mean 'tokens'?)")));
-  EXPECT_THAT([&] { return two[2]; }, ThrowsMessage<InvalidArgument>(HasSubstr("no field number 2")));
+  EXPECT_THAT([&] { return two.at(2); }, ThrowsMessage<InvalidArgument>(HasSubstr("no field number 2")));
 }
 
 TEST(Fields, NoTwoHaveOneName) {

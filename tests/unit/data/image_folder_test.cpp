@@ -125,7 +125,7 @@ class ImageFolderTest : public testing::Test {
     write_image(folder_ / name, png_bytes(gradient(4, 4, offset)));
   }
   int offset_of(const ImageFolder& images, std::int64_t index) {
-    return images.get(index).input[0][0][0].item<int>();
+    return (*images.get(index).input)[0][0][0].item<int>();
   }
   const TemporaryFolder folder_;
 };
@@ -141,7 +141,7 @@ TEST_F(ImageFolderTest, ClassesAndImagesComeInTheOrderOfTheirNames) {
   ASSERT_EQ(images.size(), 4);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(offset_of(images, i), i + 1);
-    EXPECT_EQ(images.get(i).target.item<std::int64_t>(), i / 2);
+    EXPECT_EQ(images.get(i).target->item<std::int64_t>(), i / 2);
   }
 }
 

@@ -36,7 +36,7 @@ std::vector<std::int64_t> samples(const StepBatch& batch) {
   std::vector<std::int64_t> result;
   for (const Example& part : batch.microbatches) {
     for (std::int64_t i = 0; i < part.target->size(0); ++i)
-      result.push_back(part.target[i].item<std::int64_t>());
+      result.push_back((*part.target)[i].item<std::int64_t>());
   }
   return result;
 }
@@ -232,10 +232,10 @@ class EpochNumber : public Numbers {
 TEST(Loader, ReadsTheDataSetAsItIsInEachEpoch) {
   Loader loader(std::make_shared<EpochNumber>(), {.global_batch = 2});
   for (int step = 0; step < 6; ++step) {
-    EXPECT_EQ(loader.next().microbatches[0].input[0].item<float>(), static_cast<float>(step / 2));
+    EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), static_cast<float>(step / 2));
   }
   loader.seek(7, 1);
-  EXPECT_EQ(loader.next().microbatches[0].input[0].item<float>(), 7);
+  EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), 7);
 }
 
 }  // namespace

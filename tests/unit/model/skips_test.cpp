@@ -40,14 +40,14 @@ TEST(Skips, StandBehindTheTensorsOfTheLayerInTheOrderThatItDeclares) {
     return Tensors{number(7), number(8), number(9)};
   };
   const Tensors on =
-      run_layer(taker, {number(1), number(2), number(3), number(4)}, {"x", "y", "z"}, {"y", "new"});
+      run_layer(taker, Tensors{number(1), number(2), number(3), number(4)}, {"x", "y", "z"}, {"y", "new"});
   EXPECT_THAT(values_of(got), ElementsAre(1, 4, 2));
   EXPECT_THAT(values_of(on), ElementsAre(7, 8, 3, 9));
 }
 
 TEST(Skips, PassALayerOfOneTensor) {
   const Layer plain{.name = "plain", .forward = [](const at::Tensor& x) { return x + 1; }};
-  EXPECT_THAT(values_of(run_layer(plain, {number(1), number(5)}, {"x"}, {"x"})), ElementsAre(2, 5));
+  EXPECT_THAT(values_of(run_layer(plain, Tensors{number(1), number(5)}, {"x"}, {"x"})), ElementsAre(2, 5));
 }
 
 }  // namespace

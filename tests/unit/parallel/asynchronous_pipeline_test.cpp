@@ -108,7 +108,7 @@ class SerialProgram {
       item.value().mutable_grad().reset();
     }
     const MicroBatch batch = microbatch(m);
-    const at::Tensor loss = mean_square(layers_->forward(batch.input), batch.target);
+    const at::Tensor loss = mean_square(layers_->forward(*batch.input), batch.target);
     loss.backward(torch::full({}, weight_));
     losses_.push_back(loss.item<double>());
     for (auto& item : layers_->named_parameters())
@@ -400,7 +400,7 @@ TEST(AsynchronousPipeline, HasNoStepAndNoEvaluationWhileItIsUnderWay) {
     pipe.advance(1);
     EXPECT_THAT([&] { pipe.evaluate(batch.input); }, ThrowsMessage<InvalidArgument>(HasSubstr("drain")));
     pipe.advance(2);
-    EXPECT_TRUE(pipe.evaluate(batch.input).defined());
+    EXPECT_TRUE(pipe.evaluate(batch.input)->defined());
   });
 }
 

@@ -122,11 +122,11 @@ TEST(PipelineEdges, EvaluationGivesAllOutputs) {
       const auto model = make();
       std::vector<model::Layer> layers = model->layers();
       layers.back().forward = [inner = layers.back().forward](const Tensors& x) {
-        return Fields{{"value", inner(x)[0]}, {"other", torch::zeros(1)}};
+        return Fields{{"value", inner(x)}, {"other", torch::zeros(1)}};
       };
       Pipeline pipe(context, layers);
       const Fields outputs = pipe.evaluate(model->input(5));
-      ASSERT_EQ(outputs[0].defined(), pipe.has_last_stage());
+      ASSERT_EQ(outputs.at(0).defined(), pipe.has_last_stage());
       if (pipe.has_last_stage()) {
         EXPECT_TRUE(outputs["value"].equal(expected));
         EXPECT_EQ(outputs["other"].numel(), 1);
@@ -200,6 +200,7 @@ TEST(PipelineEdges, GradientsComeBackForThoseTensorsAloneThatNeedThem) {
     mine.try_emplace(context.rank(), std::vector(first, first + 4),
                      StageOptions{.wants_input_gradient = context.rank() > 0});
     OutputShapes shapes(context.world(), stages, mine);
+    shapes.learn(model->input(2));
     const EdgeSpec edge = shapes.of(model->input(2))[0];
     EXPECT_EQ(to_text(edge.tensors),
               "4 tensors: (2, 5, 6) Float; (2, 5, 1) Bool; (2, 5) Long; (2, 1, 1) Float");

@@ -2,13 +2,17 @@
 // batch gives the numbers of one rank, as for one tensor of each.
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include <mutex>
+
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
+#include "trireme/data/collate.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"
 
@@ -161,6 +165,203 @@ TEST(NamedBatches, AreVerified) {
       EXPECT_TRUE(verdict.equal()) << (verdict.first() ? verdict.first()->describe() : "nothing compared");
       EXPECT_EQ(verdict.num_steps(), 4);
     });
+  }
+}
+
+/// Sentences of 1 to 7 words, each of which is to be told whether it stands before a larger one: what comes
+/// out for a word depends on the sentence, and on none of its padding.
+struct Sentences : data::Dataset {
+  std::int64_t size() const override { return 50; }
+  data::Example get(std::int64_t index) const override {
+    const at::Tensor words = at::arange(1 + index % 7).mul(index + 3).remainder(9);
+    return {{{"words", words}}, at::cat({words.slice(0, 1), words.slice(0, 0, 1)}).gt(words).to(at::kLong)};
+  }
+};
+
+constexpr std::int64_t kPadding = -1;
+
+data::DataSource sentences(std::vector<data::Padding> paddings = {{.field = "words", .mask = "mask"},
+                                                                  {.field = "target", .value = kPadding}}) {
+  const auto split = data::padded(std::make_shared<Sentences>(), std::move(paddings));
+  return {.name = "sentences", .train = split, .test = split, .num_classes = 2, .targets_per_sample = 0};
+}
+
+struct Tagger : model::Model {
+  Tagger() { initialise(1); }
+  Fields forward_all(const Fields& inputs) override { return tag(read(inputs)); }
+  std::vector<model::Layer> layers() override {
+    return {model::make_layer(*this, "read", {words.ptr()}, [this](const Fields& in) { return read(in); }),
+            model::make_layer(*this, "tag", {tags.ptr()}, [this](const Fields& in) { return tag(in); })};
+  }
+  Fields read(const Fields& in) {
+    return {{"values", words->forward(in["words"])}, {"mask", in["mask"].unsqueeze(2)}};
+  }
+  at::Tensor tag(const Fields& in) {
+    return tags->forward(in["values"] + (in["values"] * in["mask"]).sum(1, true));
+  }
+  torch::nn::Embedding words = register_module("words", torch::nn::Embedding(9, 6));
+  torch::nn::Linear tags = register_module("tags", torch::nn::Linear(6, 2));
+};
+
+RunConfig tagging(const Mode& mode) {
+  RunConfig config = config_for(mode);
+  config.objective.ignored_classes = {kPadding};
+  return config;
+}
+
+TEST(PaddedBatches, GiveTheNumbersOfOneRankForEverySplit) {
+  for (const Mode& mode : kModes) {
+    SCOPED_TRACE(text(mode.ranks, " ranks, ", mode.accumulation, " rounds, ", mode.pipeline, " stages"));
+    std::mutex mutex;
+    std::vector<Evaluation> evaluations;
+    const auto train = [&](comm::Context& context, const RunConfig& config) {
+      const data::DataSource data = sentences();
+      Trainer trainer(config, context, data, std::make_shared<Tagger>());
+      while (!trainer.finished()) trainer.step();
+      const Evaluation evaluation = trainer.evaluate();
+      const std::lock_guard lock(mutex);
+      evaluations.push_back(evaluation);
+    };
+    comm::run_ranks_as_threads(1, [&](comm::Context& context) { train(context, tagging({1})); });
+    comm::run_ranks_as_threads(mode.ranks, [&](comm::Context& context) { train(context, tagging(mode)); });
+    // Padded to another length, sums are of as many numbers and zeros.
+    EXPECT_NEAR(evaluations[0].loss, evaluations[1].loss, 1e-5);
+    EXPECT_EQ(evaluations[0].metric("accuracy"), evaluations[1].metric("accuracy"));
+    EXPECT_EQ(evaluations[0].metric("accuracy").count, 197) << "words of all sentences";
+    comm::run_ranks_as_threads(mode.ranks, [&](comm::Context& context) {
+      const Comparison verdict = verify(tagging(mode), context, sentences(), 3,
+                                        {.make_model = [] { return std::make_shared<Tagger>(); }});
+      EXPECT_TRUE(verdict.equal() || !context.is_main())
+          << (verdict.first() ? verdict.first()->describe() : "nothing compared");
+    });
+  }
+}
+
+void train_one_step(const RunConfig& config, const data::DataSource& data) {
+  comm::run_ranks_as_threads(static_cast<int>(config.parallel.pipeline), [&](comm::Context& context) {
+    Trainer(config, context, data, std::make_shared<Tagger>()).step();
+  });
+}
+
+TEST(PaddedBatches, AMeanThatDependsOnPaddingIsRefused) {
+  RunConfig config = config_for({1});
+  EXPECT_THAT([&] { train_one_step(config, sentences()); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("name their class in objective.ignored_classes")));
+  // Numbers, of which padding counts as any other.
+  struct Numbers : data::Dataset {
+    std::int64_t size() const override { return 50; }
+    data::Example get(std::int64_t index) const override {
+      const data::Example words = Sentences().get(index);
+      return {words.input, {{"numbers", words.target->to(at::kFloat).unsqueeze(1).expand({-1, 2})}}};
+    }
+  };
+  const auto split =
+      data::padded(std::make_shared<Numbers>(), {{.field = "words", .mask = "mask"}, {.field = "numbers"}});
+  config.objective.name = "mean_squared_error";
+  EXPECT_THAT(
+      [&] { train_one_step(config, {.name = "numbers", .train = split, .test = split}); },
+      ThrowsMessage<DataError>(AllOf(HasSubstr("the targets of a batch of 24 samples, 'numbers', Float of "
+                                               "shape [24, 7, 2], count 336; expected 48"),
+                                     HasSubstr("counts_by_value()"))));
+}
+
+TEST(PaddedBatches, AnAsynchronousPipelineNeedsSizesThatAreKnownAhead) {
+  struct Lengths : data::Dataset {
+    std::int64_t size() const override { return 50; }
+    data::Example get(std::int64_t index) const override {
+      return {Sentences().get(index).input, at::full({}, index % 2)};
+    }
+  };
+  const auto lengths = [](std::int64_t length) {
+    const auto split =
+        data::padded(std::make_shared<Lengths>(), {{.field = "words", .mask = "mask", .length = length}});
+    return data::DataSource{.name = "lengths", .train = split, .test = split};
+  };
+  RunConfig config = config_for({2, 1, 2});
+  config.parallel.schedule = "pipedream-2bw";
+  struct FirstWord : objective::Objective {
+    at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const override {
+      return (output.select(1, 0).select(1, 0) - target).square().sum();
+    }
+  };
+  const auto train = [&](const data::DataSource& data) {
+    comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+      Trainer trainer(config, context, data, std::make_shared<Tagger>(), std::make_shared<FirstWord>());
+      while (!trainer.finished() || !trainer.drained()) trainer.step();
+    });
+  };
+  EXPECT_THAT([&] { train(lengths(0)); },
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("parallel.schedule = \"pipedream-2bw\""),
+                                                   HasSubstr("data set lengths vary; pad to one size"))));
+  EXPECT_NO_THROW(train(lengths(8)));
+}
+
+TEST(NamedBatches, WhatTheModelDoesNotFindIsNamed) {
+  EXPECT_THAT(
+      [] {
+        comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+          const data::DataSource data = likes();
+          Trainer(config_for({1}), context, data, std::make_shared<Tagger>(), std::make_shared<Sure>());
+        });
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("no field 'words' (known: user, item)")));
+  EXPECT_THAT(
+      [] {
+        comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+          const data::DataSource data = likes();
+          RunConfig config = config_for({1});
+          config.objective.name = "mean_squared_error";
+          Trainer(config, context, data, std::make_shared<Towers>());
+        });
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("expected one tensor, found 2 fields: 'likes', Float")));
+}
+
+/// No targets: numbers become themselves. And no inputs: the model is the mean of what is observed.
+TEST(NamedBatches, MayHaveNoTargetsOrNoInputs) {
+  struct Numbers : data::Dataset {
+    explicit Numbers(bool as_inputs) : as_inputs_(as_inputs) {}
+    std::int64_t size() const override { return 20; }
+    data::Example get(std::int64_t index) const override {
+      const at::Tensor number = at::full({2}, static_cast<float>(index));
+      return as_inputs_ ? data::Example{number, {}} : data::Example{{}, number};
+    }
+    bool as_inputs_;
+  };
+  struct Mean : model::Model {
+    Mean() { initialise(1); }
+    Fields forward_all(const Fields& inputs) override {
+      const at::Tensor mean = linear->bias;
+      return inputs.empty() ? mean : (*inputs - mean).square().sum(1);
+    }
+    torch::nn::Linear linear = register_module("linear", torch::nn::Linear(1, 2));
+  };
+  struct Squares : objective::Objective {
+    at::Tensor loss_all(const Fields& outputs, const Fields& targets) const override {
+      return targets.empty() ? outputs->sum() : (*targets - *outputs).square().sum();
+    }
+  };
+  for (const bool as_inputs : {true, false}) {
+    const auto split = std::make_shared<Numbers>(as_inputs);
+    const data::DataSource data = {
+        .name = "numbers",
+        .train = split,
+        .test = split,
+        .input_shape = as_inputs ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>{}};
+    RunConfig config = config_for({1});
+    config.parallel.unused_parameters = "find";
+    config.train.global_batch = 20;
+    std::vector<double> losses;
+    for (const int ranks : {1, 2}) {
+      comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+        Trainer trainer(config, context, data, std::make_shared<Mean>(), std::make_shared<Squares>());
+        for (int i = 0; i < 2; ++i) trainer.step();
+        const double loss = trainer.evaluate().loss;
+        if (context.is_main()) losses.push_back(loss);
+      });
+    }
+    EXPECT_NEAR(losses[0], losses[1], 1e-4) << as_inputs;
+    EXPECT_GT(losses[0], 0);
   }
 }
 

@@ -29,7 +29,7 @@ TEST(LayersFor, ComputeInThePrecisionOfTheRunWithOneTensorOrSeveral) {
   const std::vector<model::Layer> layers = layers_in(precision_of("bf16"), model);
   ASSERT_EQ(layers.size(), 2U);
   EXPECT_EQ(layers[0].forward(at::ones({2, 4}))->scalar_type(), at::kBFloat16);
-  EXPECT_EQ(layers[1].forward({at::ones({2, 4})})[0].scalar_type(), at::kBFloat16);
+  EXPECT_EQ(layers[1].forward({at::ones({2, 4})})->scalar_type(), at::kBFloat16);
 }
 
 }  // namespace

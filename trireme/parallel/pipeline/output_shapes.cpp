@@ -33,7 +33,7 @@ EdgeSpec edge_behind(const Stage& stage, const Fields& inputs,
   const Fields outputs = stage.evaluate(inputs);
   EdgeSpec edge{.tensors = specs_of(outputs)};
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].is_floating_point()) edge.without_gradient.push_back(i);
+    if (!outputs.at(i).is_floating_point()) edge.without_gradient.push_back(i);
   }
   if (outputs.size() - edge.without_gradient.size() > 1)
     edge.without_gradient = stage.outputs_without_gradient(inputs, without_gradient);

@@ -51,8 +51,8 @@ Fields Stage::leaves_of(const Fields& inputs, const std::vector<std::size_t>& wi
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const bool left_out =
         std::find(without_gradient.begin(), without_gradient.end(), i) != without_gradient.end();
-    if (options_.wants_input_gradient && inputs[i].is_floating_point() && !left_out)
-      leaves[i].requires_grad_(true);
+    if (options_.wants_input_gradient && inputs.at(i).is_floating_point() && !left_out)
+      leaves.at(i).requires_grad_(true);
   }
   return leaves;
 }
@@ -85,7 +85,7 @@ void Stage::recompute(int microbatch) {
 
 void Stage::check_gradients(const Fields& outputs, const model::Tensors& gradients) const {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    require(!outputs[i].requires_grad() || gradients[i].defined(), "output ", i, " of layers '",
+    require(!outputs.at(i).requires_grad() || gradients[i].defined(), "output ", i, " of layers '",
             layers_.front().name, "' to '", layers_.back().name,
             "' needs a gradient, and needed none when the pipeline asked for the shapes: make the pipeline "
             "anew after parameters begin to learn");
@@ -98,13 +98,13 @@ model::Tensors Stage::backward(int microbatch, const model::Tensors& output_grad
   check_gradients(live.outputs, output_gradients);
   model::Tensors roots, arriving, gradients(live.inputs.size());
   for (std::size_t i = 0; i < live.outputs.size(); ++i) {
-    if (!live.outputs[i].requires_grad()) continue;
-    roots.push_back(live.outputs[i]);
+    if (!live.outputs.at(i).requires_grad()) continue;
+    roots.push_back(live.outputs.at(i));
     arriving.push_back(output_gradients[i]);
   }
   if (roots.empty()) return gradients;  // nothing to learn: fixed parameters on whole numbers
   torch::autograd::backward(roots, arriving);
-  for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = live.inputs[i].grad();
+  for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = live.inputs.at(i).grad();
   return gradients;
 }
 
@@ -120,13 +120,13 @@ model::Tensors Stage::backward_input(int microbatch, const model::Tensors& outpu
   model::Tensors gradients(inputs.size());
   auto given = first.gradients.begin();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].requires_grad()) continue;
+    if (!inputs.at(i).requires_grad()) continue;
     const at::Tensor& gradient = *given++;
     if (!gradient.defined()) continue;
     // Laid out as a leaf's gradient is.
-    gradients[i] = torch::autograd::utils::obeys_layout_contract(gradient, inputs[i])
+    gradients[i] = torch::autograd::utils::obeys_layout_contract(gradient, inputs.at(i))
                        ? gradient
-                       : torch::autograd::utils::clone_obey_contract(gradient, inputs[i]);
+                       : torch::autograd::utils::clone_obey_contract(gradient, inputs.at(i));
   }
   return gradients;
 }
@@ -146,7 +146,7 @@ std::vector<std::size_t> Stage::outputs_without_gradient(
   const Fields outputs = run_layers(leaves_of(inputs, without_gradient));
   std::vector<std::size_t> without;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].requires_grad()) without.push_back(i);
+    if (!outputs.at(i).requires_grad()) without.push_back(i);
   }
   return without;
 }
