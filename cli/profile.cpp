@@ -30,7 +30,7 @@ std::int64_t samples_of(const ProfileArguments& arguments, const train::RunConfi
   return std::max<std::int64_t>(1, config.train.global_batch / plan.num_microbatches());
 }
 
-at::Tensor input_of(const data::DataSource& data, std::int64_t samples) {
+Fields input_of(const data::DataSource& data, std::int64_t samples) {
   require(samples <= data.train->size(), "--samples ", samples, ": data set ", data.name, " has ",
           data.train->size());
   std::vector<std::int64_t> indices(static_cast<std::size_t>(samples));

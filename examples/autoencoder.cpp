@@ -56,7 +56,7 @@ struct Images {  // the table [images]
 };
 
 std::shared_ptr<Autoencoder> make_model(const Layers& layers, const train::ModelTask& task) {
-  const std::int64_t pixels = task.data.train->get(0).input.numel();
+  const std::int64_t pixels = task.data.train->get(0).input->numel();
   return std::make_shared<Autoencoder>(
       std::vector<std::int64_t>{pixels, layers.hidden, layers.code, layers.hidden, pixels});
 }

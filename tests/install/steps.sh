@@ -57,7 +57,7 @@ use_programs() {  # use_programs PREFIX [COMMAND that runs them...]
 build_project() {  # build_project PREFIX: configured against the installed package only
   rm -rf "$work/project"
   cp -r "$consumer" "$work/project"
-  cp "$consumer"/../../../examples/autoencoder.{cpp,toml} "$work/project"
+  cp "$consumer"/../../../examples/{autoencoder,two_towers}.{cpp,toml} "$work/project"
   "$cmake" -S "$work/project" -B "$work/project/build" -G "$generator" -DCMAKE_BUILD_TYPE=Debug \
     -DCMAKE_PREFIX_PATH="$1" >"$work/configure.log" || { cat "$work/configure.log"; exit 1; }
   "$cmake" --build "$work/project/build"
@@ -78,5 +78,9 @@ use_project() {  # use_project PREFIX: over two processes, by our launcher and, 
   local own=$work/project/build/autoencoder
   local settings=("$work/project/autoencoder.toml" -n 2 --set images.of=synthetic --set parallel.pipeline=2)
   expect "completed after 32 steps" "$own" train "${settings[@]}" --set train.epochs=1
+  expect "on 2 ranks and on one: equal" "$own" verify "${settings[@]}"
+  settings=("$work/project/two_towers.toml" -n 2 --set parallel.pipeline=2)
+  own=$work/project/build/two_towers
+  expect "completed after 64 steps" "$own" train "${settings[@]}" --set train.epochs=1
   expect "on 2 ranks and on one: equal" "$own" verify "${settings[@]}"
 }

@@ -58,7 +58,7 @@ DataSource open_idx_family(const Opening& opening, const fs::path& folder, const
   source.train = open_split(folder, "train", normalisation, advice);
   source.test = open_split(folder, "t10k", normalisation, advice);
   source.num_classes = 10;
-  const auto shape = [](const Dataset& split) { return split.get(0).input.sizes().vec(); };
+  const auto shape = [](const Dataset& split) { return split.get(0).input->sizes().vec(); };
   source.input_shape = shape(*source.train);
   if (shape(*source.test) != source.input_shape) {
     throw DataError(text("the training and test images in ", folder.string(), " differ in size"));

@@ -13,22 +13,52 @@ namespace trireme::data {
 namespace {
 
 /// Copies by hand: at::stack would start an OpenMP team in every loader thread.
-void put(at::Tensor& batch, std::size_t row, std::int64_t sample_index, const at::Tensor& sample) {
+void put(const at::Tensor& batch, std::size_t row, std::int64_t sample_index, const at::Tensor& sample) {
   const at::Tensor values = sample.contiguous();
   if (values.scalar_type() != batch.scalar_type() || values.sizes() != batch.sizes().slice(1)) {
     throw DataError(text("sample ", sample_index, " has shape ", values.sizes(), " and type ",
                          values.scalar_type(), ", another of its batch ", batch.sizes().slice(1), " and ",
-                         batch.scalar_type(), "; all samples of a data set must be alike"));
+                         batch.scalar_type(),
+                         "; all samples of a data set must be alike, or be padded to "
+                         "one size (data/collate.h)"));
   }
   if (values.nbytes() == 0) return;
   std::memcpy(static_cast<char*>(batch.data_ptr()) + row * values.nbytes(), values.const_data_ptr(),
               values.nbytes());
 }
 
-at::Tensor batch_like(const at::Tensor& sample, std::size_t count) {
-  std::vector<std::int64_t> shape = {static_cast<std::int64_t>(count)};
-  shape.insert(shape.end(), sample.sizes().begin(), sample.sizes().end());
-  return at::empty(shape, sample.options());
+void put(const Fields& batch, std::size_t row, std::int64_t sample_index, const Fields& sample) {
+  check_same_fields(sample, batch, sample_index);
+  for (std::size_t i = 0; i < batch.size(); ++i) put(batch.at(i), row, sample_index, sample.at(i));
+}
+
+Fields batch_like(const Fields& sample, std::size_t count) {
+  return sample.map([&](const at::Tensor& tensor) {
+    std::vector<std::int64_t> shape = {static_cast<std::int64_t>(count)};
+    shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+    return at::empty(shape, tensor.options());
+  });
+}
+
+void check_finite(const batch::Field& field, std::span<const std::int64_t> indices) {
+  if (field.tensor.scalar_type() != at::kFloat) return;
+  const at::Tensor input = field.tensor.contiguous();
+  const std::span values(input.const_data_ptr<float>(), static_cast<std::size_t>(input.numel()));
+  // All exponent bits set: infinite or not a number. An integer test that the compiler turns into vectors.
+  constexpr std::uint32_t kExponent = 0x7f800000;
+  std::uint32_t found = 0;
+  for (const float value : values) {
+    found |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent);
+  }
+  if (found == 0) return;
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  const auto place = static_cast<std::size_t>(bad - values.begin()),
+             per_sample = values.size() / indices.size();
+  throw DataError(text("sample ", indices[place / per_sample], " of the data set holds ", *bad,
+                       " as its number ", place % per_sample,
+                       field.name.empty() ? "" : text(" of '", field.name, "'"),
+                       ": training needs finite numbers; mend the sample or leave it out"));
 }
 
 }  // namespace
@@ -47,24 +77,15 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
 
 std::shared_ptr<const Dataset> Dataset::in_epoch(std::uint64_t /*epoch*/) const { return nullptr; }
 
+void check_same_fields(const Fields& sample, const Fields& other, std::int64_t index) {
+  if (batch::same_names(sample, other)) return;
+  throw DataError(text("sample ", index, " has ", batch::to_text(sample), ", and another of its batch has ",
+                       batch::to_text(other), "; all samples of a data set have the same fields"));
+}
+
 void check_finite(const Example& batch, std::span<const std::int64_t> indices) {
-  if (indices.empty() || batch.input.scalar_type() != at::kFloat) return;
-  const at::Tensor input = batch.input.contiguous();
-  const std::span values(input.const_data_ptr<float>(), static_cast<std::size_t>(input.numel()));
-  // All exponent bits set: infinite or not a number. An integer test that the compiler turns into vectors.
-  constexpr std::uint32_t kExponent = 0x7f800000;
-  std::uint32_t found = 0;
-  for (const float value : values) {
-    found |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent);
-  }
-  if (found == 0) return;
-  const auto bad =
-      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-  const auto place = static_cast<std::size_t>(bad - values.begin()),
-             per_sample = values.size() / indices.size();
-  throw DataError(text("sample ", indices[place / per_sample], " of the data set holds ", *bad,
-                       " as its number ", place % per_sample,
-                       ": training needs finite numbers; mend the sample or leave it out"));
+  if (indices.empty()) return;
+  for (const batch::Field& field : batch.input) check_finite(field, indices);
 }
 
 }  // namespace trireme::data

@@ -2,8 +2,6 @@
 // The seam for data: how many samples there are, and the i-th one. Everything else (prefetching, sharding,
 // batching) is built on these two. `get` and `get_batch` are const, thread-safe and deterministic.
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,14 +9,19 @@
 #include <vector>
 
 #include "trireme/base/log.h"
+#include "trireme/batch/fields.h"
 
 namespace trireme::data {
 
-/// One sample, or with a leading batch dim a batch of them.
+/// One sample, or with a leading batch dim a batch of them. {image, label}, or with names:
+/// {{{"query", query}, {"document", document}}, {{"clicked", clicked}}}; either may have no field at all.
 struct Example {
-  at::Tensor input;   ///< image: f32 (channels, height, width); text: i64 (block)
-  at::Tensor target;  ///< what the objective takes: a class, i64, no dims; text: i64 (block), the token
-                      ///< after each; numbers: f32
+  Fields input;   ///< image: f32 (channels, height, width); text: i64 (block)
+  Fields target;  ///< what the objective takes: a class, i64, no dims; text: i64 (block), the token after
+                  ///< each; numbers: f32
+
+  /// Of a batch: how many samples.
+  std::int64_t rows() const { return input.empty() ? target.rows() : input.rows(); }
 };
 
 class Dataset {
@@ -29,12 +32,18 @@ class Dataset {
   virtual Example get(std::int64_t index) const = 0;
   /// Samples stacked in the given order: a leading batch dim. Overridden where a batch is cheaper at once.
   virtual Example get_batch(std::span<const std::int64_t> indices) const;
+  /// Whether tensors of batches of as many samples may differ in size (data/collate.h). Pipelines that have
+  /// to know all sizes ahead are refused then.
+  virtual bool sizes_vary() const { return false; }
   /// The data set as it is in one epoch, where its samples vary from epoch to epoch (augmentations); null:
   /// it is the same in all of them.
   virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;
 };
 
-/// Throws DataError, naming the sample, when a number of its input is infinite or not a number: one such
+/// Throws DataError unless sample number `index` has the same fields as another of its batch.
+void check_same_fields(const Fields& sample, const Fields& other, std::int64_t index);
+
+/// Throws DataError, naming the sample, when a number of its inputs is infinite or not a number: one such
 /// sample ends the training of the whole model.
 void check_finite(const Example& batch, std::span<const std::int64_t> indices);
 
@@ -43,10 +52,11 @@ struct DataSource {
   std::string name;
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
-  std::vector<std::int64_t> input_shape;  ///< of one sample, without the batch dim
-  std::int64_t num_classes = 0;           ///< text: size of the vocabulary; 0: targets are no classes
-  std::int64_t targets_per_sample = 1;    ///< classes; text: one per token
-  std::string held_out = "test";          ///< what metrics call the second split: "test_accuracy"
+  std::vector<std::int64_t> input_shape =
+      {};                               ///< of one sample, without the batch dim; empty: inputs have names
+  std::int64_t num_classes = 0;         ///< text: size of the vocabulary; 0: targets are no classes
+  std::int64_t targets_per_sample = 1;  ///< classes; text: one per token; 0: it varies
+  std::string held_out = "test";        ///< what metrics call the second split: "test_accuracy"
 };
 
 struct DataOptions {

@@ -36,6 +36,7 @@ class SubsetDataset : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(indices_->size()); }
   Example get(std::int64_t index) const override;
   Example get_batch(std::span<const std::int64_t> indices) const override;
+  bool sizes_vary() const override { return whole_->sizes_vary(); }
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override;
 
  private:

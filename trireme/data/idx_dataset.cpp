@@ -51,16 +51,16 @@ void IdxDataset::convert(std::int64_t index, float* target) const {
 Example IdxDataset::get(std::int64_t index) const {
   check_index(index);
   Example example{at::empty({1, height_, width_}, at::kFloat), at::empty({}, at::kLong)};
-  convert(index, example.input.data_ptr<float>());
-  *example.target.data_ptr<std::int64_t>() = labels_[static_cast<std::size_t>(index)];
+  convert(index, example.input->data_ptr<float>());
+  *example.target->data_ptr<std::int64_t>() = labels_[static_cast<std::size_t>(index)];
   return example;
 }
 
 Example IdxDataset::get_batch(std::span<const std::int64_t> indices) const {
   const auto count = static_cast<std::int64_t>(indices.size());
   Example batch{at::empty({count, 1, height_, width_}, at::kFloat), at::empty({count}, at::kLong)};
-  float* inputs = batch.input.data_ptr<float>();
-  auto* targets = batch.target.data_ptr<std::int64_t>();
+  float* inputs = batch.input->data_ptr<float>();
+  auto* targets = batch.target->data_ptr<std::int64_t>();
   for (std::int64_t row = 0; row < count; ++row) {
     const std::int64_t index = indices[static_cast<std::size_t>(row)];
     check_index(index);

@@ -43,15 +43,15 @@ void TextDataset::copy(std::int64_t index, std::int64_t* input, std::int64_t* ta
 
 Example TextDataset::get(std::int64_t index) const {
   Example example{at::empty({range_.block}, at::kLong), at::empty({range_.block}, at::kLong)};
-  copy(index, example.input.data_ptr<std::int64_t>(), example.target.data_ptr<std::int64_t>());
+  copy(index, example.input->data_ptr<std::int64_t>(), example.target->data_ptr<std::int64_t>());
   return example;
 }
 
 Example TextDataset::get_batch(std::span<const std::int64_t> indices) const {
   const auto count = static_cast<std::int64_t>(indices.size());
   Example batch{at::empty({count, range_.block}, at::kLong), at::empty({count, range_.block}, at::kLong)};
-  auto* inputs = batch.input.data_ptr<std::int64_t>();
-  auto* targets = batch.target.data_ptr<std::int64_t>();
+  auto* inputs = batch.input->data_ptr<std::int64_t>();
+  auto* targets = batch.target->data_ptr<std::int64_t>();
   for (std::int64_t row = 0; row < count; ++row) {
     copy(indices[static_cast<std::size_t>(row)], inputs + row * range_.block, targets + row * range_.block);
   }

@@ -152,9 +152,10 @@ std::string setting(const char* name) {
 
 }  // namespace
 
-Convolutions convolutions_of(Model& model, const at::Tensor& input, std::int64_t batch) {
+Convolutions convolutions_of(Model& model, const Fields& inputs, std::int64_t batch) {
   if (!has_convolutions(model) || !is_on_cpu(model)) return {};
-  return {.shapes = convolutions_in([&] { output_of_trial(model, input.narrow(0, 0, 1)); }), .batch = batch};
+  const Fields first = inputs.map([](const at::Tensor& all) { return all.narrow(0, 0, 1); });
+  return {.shapes = convolutions_in([&] { outputs_of_trial(model, first); }), .batch = batch};
 }
 
 ConvolutionChoice fastest(const Convolutions& convolutions, const std::vector<ConvolutionTimes>& times) {

@@ -40,11 +40,11 @@ struct Convolutions {
   std::optional<bool> channels_last = {};  ///< how activations are to lie; empty: as is faster
 };
 
-/// Those of a model of images, as it computes them in evaluation mode on the first sample of `input`
+/// Those of a model of images, as it computes them in evaluation mode on the first sample of `inputs`
 /// (batch, ...), in f32; none for a model without torch::nn::Conv2d, or one on another device. Leaves no
 /// trace in the model. Cost: a forward of one sample, with memory for one layer more where the model is
 /// deferred.
-Convolutions convolutions_of(Model& model, const at::Tensor& input, std::int64_t batch);
+Convolutions convolutions_of(Model& model, const Fields& inputs, std::int64_t batch);
 
 /// For each pass of each shape the kernel that takes the least time, and the layout whose sum is least; what
 /// gains less than a tenth is left to ATen and contiguous. `times[i]` are those of `convolutions.shapes[i]`.

@@ -58,6 +58,8 @@ at::Tensor zeros_of(const at::Tensor& shape) {
   return at::zeros(shape.sizes(), shape.options().device(at::kCPU));
 }
 
+at::Tensor on_meta_device(const at::Tensor& tensor) { return tensor.to(at::kMeta); }
+
 double first_value(const std::string& buffer) {
   if (buffer.ends_with("running_mean") || buffer.ends_with("num_batches_tracked")) return 0;
   if (buffer.ends_with("running_var")) return 1;
@@ -105,28 +107,26 @@ void move_to(const Layer& layer, c10::Device device) {
   }
 }
 
-at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& input) {
+Fields outputs_on_shapes(const std::vector<Layer>& layers, const Fields& inputs) {
   const at::NoGradGuard no_grad;
   const std::vector<SkipNames> carried = carried_skips(layers);
-  Tensors values = {input.to(at::kMeta)};
+  Fields values = inputs.map(on_meta_device);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     try {
       values = run_layer(layers[i], values, carried[i], carried[i + 1]);
     } catch (const c10::NotImplementedError&) {
       const BorrowedMemory memory(layers[i]);
-      for (at::Tensor& value : values) value = zeros_of(value);
-      values = run_layer(layers[i], values, carried[i], carried[i + 1]);
-      for (at::Tensor& value : values) value = value.to(at::kMeta);
+      values = run_layer(layers[i], values.map(zeros_of), carried[i], carried[i + 1]).map(on_meta_device);
     }
   }
-  return zeros_of(values.front());
+  return values.map(zeros_of);
 }
 
-at::Tensor output_of_trial(Model& model, const at::Tensor& input) {
+Fields outputs_of_trial(Model& model, const Fields& inputs) {
   const at::NoGradGuard no_grad;
   const EvaluationMode mode(model);
   const Untouched untouched(model);
-  return is_deferred(model) ? output_on_shapes(layers_or_whole(model), input) : model.forward(input);
+  return is_deferred(model) ? outputs_on_shapes(layers_or_whole(model), inputs) : model.forward_all(inputs);
 }
 
 BorrowedMemory::BorrowedMemory(const Layer& layer, c10::Device device) {

@@ -51,14 +51,14 @@ void materialise(const Layer& layer, c10::Device device = c10::kCPU);
 /// stay where they are.
 void move_to(const Layer& layer, c10::Device device);
 
-/// Zeros of the shape and type that layers without memory make of `input` (batch, ...). Layers with operators
-/// whose shapes libtorch does not tell without computing get memory for as long. Throws c10::Error: it does
-/// not fit.
-at::Tensor output_on_shapes(const std::vector<Layer>& layers, const at::Tensor& input);
+/// Zeros of the shapes and types that layers without memory make of the inputs of a batch. Layers with
+/// operators whose shapes libtorch does not tell without computing get memory for as long. Throws c10::Error:
+/// it does not fit.
+Fields outputs_on_shapes(const std::vector<Layer>& layers, const Fields& inputs);
 
-/// The model's output for `input` (batch, ...) in evaluation mode, without gradients and without a trace in
-/// the model; zeros of its shape where the model is deferred. Throws what forward throws.
-at::Tensor output_of_trial(Model& model, const at::Tensor& input);
+/// The model's outputs for `inputs` (batch, ...) in evaluation mode, without gradients and without a trace in
+/// the model; zeros of their shapes where the model is deferred. Throws what forward throws.
+Fields outputs_of_trial(Model& model, const Fields& inputs);
 
 /// While it lives, a layer lies on that device: without memory of its own it has some, with values that only
 /// time can tell from others.

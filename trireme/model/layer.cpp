@@ -38,15 +38,8 @@ Layer with_tensors(Layer layer, const torch::nn::Module& model,
 
 Layer make_layer(const torch::nn::Module& model, std::string name,
                  std::vector<std::shared_ptr<torch::nn::Module>> modules,
-                 std::function<at::Tensor(const at::Tensor&)> forward) {
+                 std::function<Fields(const Fields&)> forward) {
   return with_tensors({.name = std::move(name), .forward = std::move(forward)}, model, std::move(modules));
-}
-
-Layer make_layer(const torch::nn::Module& model, std::string name,
-                 std::vector<std::shared_ptr<torch::nn::Module>> modules,
-                 std::function<Tensors(const Tensors&)> forward) {
-  return with_tensors({.name = std::move(name), .forward = nullptr, .forward_all = std::move(forward)}, model,
-                      std::move(modules));
 }
 
 std::vector<Layer> layers_of(const torch::nn::Sequential& chain) {

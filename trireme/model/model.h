@@ -1,7 +1,7 @@
 #pragma once
-// The models we ship, by name. A model is a plain torch::nn::Module with one input and one output tensor;
-// parallelism is applied to it from outside. Parameters are initialised from (seed, parameter name), so every
-// rank and every partition makes the same ones.
+// The models we ship, by name. A model is a plain torch::nn::Module from one tensor to one, or from
+// named ones to named ones; parallelism is applied to it from outside. Parameters are initialised from (seed,
+// parameter name), so every rank and every partition makes the same ones.
 
 #include <torch/nn/module.h>
 
@@ -14,11 +14,14 @@
 
 namespace trireme::model {
 
-/// A module that maps one tensor to one tensor.
+/// A module that maps one tensor to one tensor (forward, loss), or several (forward_all, loss_all): it
+/// overrides one form, and whoever uses it calls the second.
 class Model : public torch::nn::Module {
  public:
   /// input (batch, ...) -> logits (batch, num_classes); of sequences (batch, time, num_classes).
-  virtual at::Tensor forward(const at::Tensor& input) = 0;
+  virtual at::Tensor forward(const at::Tensor& input);
+  /// The input fields of a batch -> what the objective takes as outputs. Default: forward of the only one.
+  virtual Fields forward_all(const Fields& inputs) { return forward(inputs); }
   /// Gives every parameter its first value, which depends on (seed, name) only. Default: as PyTorch's Linear
   /// and Conv layers (initialise.h). Throws InvalidArgument: a parameter that is no weight or bias of those.
   virtual void initialise(std::uint64_t seed);
@@ -26,6 +29,7 @@ class Model : public torch::nn::Module {
   /// `output` is that of forward. In a pipeline it is called where the last stage is, and parameters of other
   /// stages have no values there. Default: throws InvalidArgument, as the model has none.
   virtual at::Tensor loss(const at::Tensor& output, const at::Tensor& target);
+  virtual at::Tensor loss_all(const Fields& outputs, const Fields& targets) { return loss(outputs, targets); }
   /// The model as a chain of layers, for a pipeline: forward is theirs, one after the other. They use the
   /// model, which has to outlive them. Empty: it cannot be cut.
   virtual std::vector<Layer> layers() { return {}; }

@@ -81,7 +81,7 @@ constexpr std::array<ModelRow, 5> kModelTable = {{
 
 Layer whole(Model& model) {
   Layer layer{.name = model.name(),
-              .forward = [&model](const at::Tensor& input) { return model.forward(input); }};
+              .forward = [&model](const Fields& inputs) { return model.forward_all(inputs); }};
   layer.modules = {model.shared_from_this()};
   for (const auto& item : model.named_parameters()) layer.parameters.emplace_back(item.key(), item.value());
   for (const auto& item : model.named_buffers()) layer.buffers.emplace_back(item.key(), item.value());
@@ -95,6 +95,12 @@ std::vector<Layer> layers_or_whole(Model& model) {
 }
 
 void Model::initialise(std::uint64_t seed) { model::initialise(*this, seed); }
+
+at::Tensor Model::forward(const at::Tensor& /*input*/) {
+  throw InvalidArgument(text("the model of type ", name(),
+                             " has no forward of one tensor: call its forward_all, or override "
+                             "Model::forward"));
+}
 
 at::Tensor Model::loss(const at::Tensor& /*output*/, const at::Tensor& /*target*/) {
   throw InvalidArgument(text("the model of type ", name(),

@@ -38,8 +38,6 @@ std::vector<Skip> find_skips(const std::vector<Layer>& layers) {
   };
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const Layer& layer = layers[i];
-    require(layer.forward_all || (layer.takes.empty() && layer.gives.empty()), "layer '", layer.name,
-            "' has skips, but maps one tensor to one: set its forward_all");
     for (const std::string& name : layer.takes) {
       const auto skip = find(name);
       if (skip == skips.end()) refuse_take(layers, i, name);
@@ -56,11 +54,22 @@ std::vector<Skip> find_skips(const std::vector<Layer>& layers) {
   return skips;
 }
 
-Tensors forward_of(const Layer& layer, const Tensors& inputs) {
-  if (layer.forward_all) return layer.forward_all(inputs);
-  require(inputs.size() == 1, "layer '", layer.name, "' maps one tensor to one, and gets ", inputs.size(),
-          " from the layer before it: set its forward_all");
-  return {layer.forward(inputs[0])};
+/// What it does not take is refused with its name.
+Fields forward_of(const Layer& layer, const Fields& inputs) {
+  try {
+    return layer.forward(inputs);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(text("layer '", layer.name, "': ", error.what()));
+  }
+}
+
+Fields checked(const Layer& layer, Fields results) {
+  require(results.size() > layer.gives.size(), "layer '", layer.name, "' returns ", results.size(),
+          " tensors, needed are at least ", layer.gives.size() + 1, ": one for the next layer and ",
+          layer.gives.size(), " skips behind it");
+  for (const auto& [name, tensor] : results)
+    require(tensor.defined(), "layer '", layer.name, "' returns an undefined tensor");
+  return results;
 }
 
 }  // namespace
@@ -75,26 +84,19 @@ std::vector<SkipNames> carried_skips(const std::vector<Layer>& layers) {
   return carried;
 }
 
-Tensors run_layer(const Layer& layer, Tensors values, const SkipNames& carried, const SkipNames& carried_on) {
-  if (!layer.forward_all && carried.empty() && values.size() == 1) {
-    values[0] = layer.forward(values[0]);
-    return values;
-  }
+Fields run_layer(const Layer& layer, const Fields& values, const SkipNames& carried,
+                 const SkipNames& carried_on) {
+  if (carried.empty() && layer.gives.empty()) return checked(layer, forward_of(layer, values));
   const std::size_t num_own = values.size() - carried.size();
-  const auto skip_at = [&](std::size_t index) { return values[num_own + index]; };
-  Tensors inputs(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(num_own));
-  for (const std::string& name : layer.takes) inputs.push_back(skip_at(index_of(carried, name).value()));
-  Tensors results = forward_of(layer, inputs);
-  require(results.size() > layer.gives.size(), "layer '", layer.name, "' returns ", results.size(),
-          " tensors, needed are at least ", layer.gives.size() + 1, ": one for the next layer and ",
-          layer.gives.size(), " skips behind it");
-  for (const at::Tensor& result : results)
-    require(result.defined(), "layer '", layer.name, "' returns an undefined tensor");
+  const auto skip_at = [&](std::size_t index) { return values.at(num_own + index); };
+  Fields inputs = values.first(num_own);
+  for (const std::string& name : layer.takes) inputs.add(name, skip_at(index_of(carried, name).value()));
+  const Fields results = checked(layer, forward_of(layer, inputs));
   const std::size_t num_results = results.size() - layer.gives.size();
-  Tensors next(results.begin(), results.begin() + static_cast<std::ptrdiff_t>(num_results));
+  Fields next = results.first(num_results);
   for (const std::string& name : carried_on) {
     const std::optional<std::size_t> given = index_of(layer.gives, name);
-    next.push_back(given ? results[num_results + *given] : skip_at(index_of(carried, name).value()));
+    next.add({}, given ? results.at(num_results + *given) : skip_at(index_of(carried, name).value()));
   }
   return next;
 }

@@ -13,12 +13,13 @@ using SkipNames = std::vector<std::string>;
 
 /// The skips that travel to each layer, in the order in which they are given; one entry per layer, and an
 /// empty one for the end. Throws InvalidArgument with layer and skip: one that is taken before it is given,
-/// or never, or given twice; skips of a layer without forward_all.
+/// or never, or given twice.
 std::vector<SkipNames> carried_skips(const std::vector<Layer>& layers);
 
-/// The layer's forward on what travels to it: tensors of the layer before, then those of `carried`. Returns
-/// what travels on: the layer's tensors, then those of `carried_on`. Throws InvalidArgument: a layer that
-/// gets several tensors and takes one, or returns fewer than it declares.
-Tensors run_layer(const Layer& layer, Tensors values, const SkipNames& carried, const SkipNames& carried_on);
+/// The layer's forward on what travels to it: fields of the layer before, then those of `carried`. Returns
+/// what travels on: the layer's fields, then those of `carried_on`, without names. Throws InvalidArgument,
+/// with the layer: it gets several tensors and takes one, or returns fewer than it declares.
+Fields run_layer(const Layer& layer, const Fields& values, const SkipNames& carried,
+                 const SkipNames& carried_on);
 
 }  // namespace trireme::model

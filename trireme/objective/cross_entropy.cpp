@@ -34,10 +34,13 @@ class CrossEntropy : public Measured {
         options_(options),
         num_classes_(data.num_classes),
         per_sample_(data.targets_per_sample) {
-    require(num_classes_ >= 1 && per_sample_ >= 1, "data set ", data.name, " has ", num_classes_,
+    require(num_classes_ >= 1 && per_sample_ >= 0, "data set ", data.name, " has ", num_classes_,
             " classes and ", per_sample_,
             " targets per sample; the loss, a cross entropy, needs at least 1 of each; for targets that are "
             "numbers set objective.name = \"mean_squared_error\"");
+    require(per_sample_ > 0 || !options.ignored_classes.empty(), "samples of data set ", data.name,
+            " differ in how many targets they have, and the loss, a cross entropy, has to know which of a "
+            "batch are padding: name their class in objective.ignored_classes");
     const std::vector<double>& weights = options.class_weights;
     if (weights.empty()) return;
     require(static_cast<std::int64_t>(weights.size()) == num_classes_, "objective.class_weights has ",
@@ -69,17 +72,17 @@ class CrossEntropy : public Measured {
   }
 
   void check_target(const at::Tensor& target, const std::string& who) const override {
-    require(target.scalar_type() == at::kLong && target.numel() == per_sample_, who,
+    const std::int64_t expected = per_sample_ == 0 ? target.numel() : per_sample_;
+    require(target.scalar_type() == at::kLong && target.numel() == expected, who,
             ": the target of sample 0 is ", kind_of(target), ", and the loss, a cross entropy, takes ",
-            per_sample_, per_sample_ == 1 ? " target" : " targets", " per sample, classes from 0 to ",
-            num_classes_ - 1, ": expected Long of shape ",
-            per_sample_ == 1 ? "[]" : text("[", per_sample_, "]"),
+            expected, expected == 1 ? " target" : " targets", " per sample, classes from 0 to ",
+            num_classes_ - 1, ": expected Long of shape ", expected == 1 ? "[]" : text("[", expected, "]"),
             "; for targets that are numbers set objective.name");
   }
 
   void check_output(const at::Tensor& output, const at::Tensor& target) const override {
     const std::int64_t rows = output.dim() < 2 ? 0 : output.numel() / output.size(-1);
-    require(rows == target.numel() && output.size(-1) == num_classes_, "a sample has ", per_sample_,
+    require(rows == target.numel() && output.size(-1) == num_classes_, "a sample has ", target.numel(),
             " targets of ", num_classes_, " classes, and the model makes of it a tensor of shape ",
             output.sizes());
   }
@@ -87,11 +90,11 @@ class CrossEntropy : public Measured {
   void check_batch(const data::Example& batch, std::span<const std::int64_t> indices) const override {
     check_rows(batch, indices);
     if (indices.empty()) return;
-    if (batch.target.scalar_type() != at::kLong) {
-      throw DataError(text(batch_in_words(indices), "targets that are ", kind_of(batch.target),
+    const at::Tensor targets = at::Tensor(batch.target).contiguous();
+    if (targets.scalar_type() != at::kLong) {
+      throw DataError(text(batch_in_words(indices), "targets that are ", kind_of(targets),
                            "; expected classes, which are Long"));
     }
-    const at::Tensor targets = batch.target.contiguous();
     const std::span values(targets.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(targets.numel()));
     for (std::size_t i = 0; i < values.size(); ++i) {
       if ((values[i] >= 0 && values[i] < num_classes_) || is_ignored(values[i])) continue;

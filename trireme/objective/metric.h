@@ -2,11 +2,11 @@
 // A measure of a model beside its loss: a sum and a count for each batch, added over all batches of all ranks
 // before they are divided, so that any split of the data gives the same number. A value; thread-safe.
 
-#include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "trireme/batch/fields.h"
 
 namespace trireme::objective {
 
@@ -23,8 +23,9 @@ enum class Better { kHigher, kLower };
 struct Metric {
   std::string name;  ///< reports call it "test_NAME"
   Better better = Better::kHigher;
-  /// Without gradients; both are those of one batch.
-  std::function<Sum(const at::Tensor& output, const at::Tensor& target)> measure;
+  /// Without gradients; both are those of one batch. A function of two tensors will do where there is one of
+  /// each.
+  std::function<Sum(const Fields& outputs, const Fields& targets)> measure;
   std::function<double(double mean)> finish = nullptr;  ///< from the mean to the metric; null: it is the mean
 };
 

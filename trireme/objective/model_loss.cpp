@@ -10,14 +10,16 @@ class ModelLoss : public Measured {
  public:
   ModelLoss(model::Model* model, std::vector<Metric> metrics) : Measured(std::move(metrics)), model_(model) {}
 
-  at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const override {
-    const at::Tensor sum = model_->loss(output, target);
+  at::Tensor loss_all(const Fields& outputs, const Fields& targets) const override {
+    const at::Tensor sum = model_->loss_all(outputs, targets);
     require(sum.dim() == 0 && sum.is_floating_point(), "the loss of the model of type ", model_->name(),
             " is ", sum.scalar_type(), " of shape ", sum.sizes(),
             "; expected a floating-point tensor without dims, the sum over the samples");
     return sum.to(at::kFloat);
   }
-  double count(const at::Tensor& target) const override { return static_cast<double>(target.size(0)); }
+  at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const override {
+    return loss_all(output, target);
+  }
 
  private:
   model::Model* const model_;

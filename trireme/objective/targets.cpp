@@ -17,22 +17,23 @@ std::string batch_in_words(std::span<const std::int64_t> indices) {
 void check_rows(const data::Example& batch, std::span<const std::int64_t> indices) {
   if (indices.empty()) return;
   const auto samples = static_cast<std::int64_t>(indices.size());
-  const at::Tensor& target = batch.target;
-  if (target.dim() >= 1 && target.size(0) == samples && target.numel() > 0) return;
-  throw DataError(text(batch_in_words(indices), target.dim() < 1 ? 1 : target.size(0), " targets for its ",
-                       samples, " samples: they are ", kind_of(target), "; expected a first dim of ",
-                       samples));
+  for (const auto& [name, target] : batch.target) {
+    if (target.dim() >= 1 && target.size(0) == samples && target.numel() > 0) continue;
+    throw DataError(text(batch_in_words(indices), target.dim() < 1 ? 1 : target.size(0), " targets",
+                         name.empty() ? "" : text(" '", name, "'"), " for its ", samples,
+                         " samples: they are ", kind_of(target), "; expected a first dim of ", samples));
+  }
 }
 
 void check_numbers(const data::Example& batch, std::span<const std::int64_t> indices,
                    const NumberRange& range) {
   check_rows(batch, indices);
   if (indices.empty()) return;
-  if (batch.target.scalar_type() != at::kFloat) {
-    throw DataError(text(batch_in_words(indices), "targets that are ", kind_of(batch.target),
+  const at::Tensor targets = at::Tensor(batch.target).contiguous();
+  if (targets.scalar_type() != at::kFloat) {
+    throw DataError(text(batch_in_words(indices), "targets that are ", kind_of(targets),
                          "; expected numbers, which are Float"));
   }
-  const at::Tensor targets = batch.target.contiguous();
   const std::span values(targets.const_data_ptr<float>(), static_cast<std::size_t>(targets.numel()));
   const auto is_bad = [&](float value) { return !(value >= range.least && value <= range.most); };
   const auto bad = std::find_if(values.begin(), values.end(), is_bad);

@@ -25,9 +25,9 @@ model::ConvolutionChoice agreed(comm::Group& group, const model::ConvolutionChoi
 }
 
 model::ConvolutionChoice measured_convolutions(comm::Context& context, model::Model& model,
-                                               const at::Tensor& input) {
+                                               const Fields& inputs) {
   const auto mine = [&] {
-    return measured_convolutions_here(context.log(), convolutions_of(model, input, input.size(0)));
+    return measured_convolutions_here(context.log(), convolutions_of(model, inputs, inputs.rows()));
   };
   return agreed(context.world(), context.is_main() ? mine() : model::ConvolutionChoice{});
 }

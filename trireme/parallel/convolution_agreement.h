@@ -17,11 +17,11 @@ model::ConvolutionChoice agreed(comm::Group& group, const model::ConvolutionChoi
 /// for each shape that is new; a log line says what was measured.
 model::ConvolutionChoice measured_convolutions_here(const Log& log, const model::Convolutions& convolutions);
 
-/// That of rank 0, for all. `input` (batch, ...): a micro-batch. For loops of one's own:
-///   const model::ConvolutionChoice choice = measured_convolutions(context, *model, input);
+/// That of rank 0, for all. `inputs` (batch, ...): a micro-batch. For loops of one's own:
+///   const model::ConvolutionChoice choice = measured_convolutions(context, *model, inputs);
 ///   for (...) { const model::ConvolutionScope scope(choice); ... one step ... }
 /// Collective. Throws CommError.
 model::ConvolutionChoice measured_convolutions(comm::Context& context, model::Model& model,
-                                               const at::Tensor& input);
+                                               const Fields& inputs);
 
 }  // namespace trireme::parallel

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -7,9 +8,13 @@
 namespace trireme::train {
 namespace {
 
-/// "Long of shape [64]"
-std::string kind_of(const at::Tensor& tensor) {
-  return text(tensor.scalar_type(), " of shape ", tensor.sizes());
+/// The only sample of a batch; `what` it is a part of.
+Fields sample_of(const Fields& batch, const char* what, const std::string& who) {
+  return batch.map([&](const at::Tensor& tensor) {
+    require(tensor.dim() >= 1 && tensor.size(0) == 1, who, ": a batch of 1 sample has ", what, " that are ",
+            batch::to_text(batch), "; expected a first dim of 1");
+    return tensor[0];
+  });
 }
 
 /// The first sample stands for all; the others are looked at when they are read.
@@ -18,20 +23,30 @@ void check_split(const data::DataSource& data, const data::Dataset& split,
   require(split.size() >= 1, who, " has no samples");
   const std::int64_t first = 0;
   const data::Example batch = split.get_batch({&first, 1});
-  require(batch.input.dim() >= 1 && batch.input.size(0) == 1, who,
-          ": a batch of 1 sample has inputs that are ", kind_of(batch.input), "; expected a first dim of 1");
-  const at::Tensor input = batch.input[0];
-  require(input.sizes() == at::IntArrayRef(data.input_shape), who, ": the input of sample 0 is ",
-          kind_of(input), ", and samples of this data set have the shape ",
-          at::IntArrayRef(data.input_shape));
-  require(batch.target.dim() >= 1 && batch.target.size(0) == 1, who,
-          ": a batch of 1 sample has targets that are ", kind_of(batch.target),
-          "; expected a first dim of 1");
-  objective.check_target(batch.target[0], who);
+  require(batch.rows() == 1, who, ": a batch of 1 sample has neither inputs nor targets");
+  const Fields input = sample_of(batch.input, "inputs", who),
+               target = sample_of(batch.target, "targets", who);
+  const bool has_shape = input.size() == 1 && !(data.input_shape.empty() && input.has_names());
+  require(!has_shape || input->sizes() == at::IntArrayRef(data.input_shape), who,
+          ": the input of sample 0 is ", batch::to_text(input),
+          ", and samples of this data set have the shape ", at::IntArrayRef(data.input_shape));
+  objective.check_targets(target, who);
   objective.check_batch(batch, {&first, 1});
 }
 
 }  // namespace
+
+void check_count(const objective::Objective& objective, const data::Example& batch, double count_of_sample) {
+  if (objective.counts_by_value()) return;
+  const double found = objective.count_all(batch),
+               expected = count_of_sample * static_cast<double>(batch.rows());
+  if (std::abs(found - expected) <= 1e-6 * expected) return;
+  throw DataError(text("the targets of a batch of ", batch.rows(), " samples, ", batch::to_text(batch.target),
+                       ", count ", found, "; expected ", expected,
+                       ", as many times what those of sample 0 "
+                       "count. Where sizes vary, an objective leaves padding out and says so: "
+                       "objective.ignored_classes, or counts_by_value() of one's own"));
+}
 
 void check_data(const data::DataSource& data, const objective::Objective& objective) {
   const auto name_of = [&](const char* number, const std::string& split) {

@@ -37,12 +37,13 @@ void try_model(model::Model& model, const data::DataSource& data, const objectiv
   const model::Untouched untouched(model);
   const std::int64_t first = 0;
   const data::Example batch = data.train->get_batch({&first, 1});
-  const at::Tensor output = model::output_of_trial(model, batch.input);
-  objective.check_output(output, batch.target);
-  const at::Tensor loss = objective.loss(output, batch.target);
+  const Fields outputs = model::outputs_of_trial(model, batch.input);
+  require(!outputs.empty(), "the model has no output");
+  objective.check_outputs(outputs, batch.target);
+  const at::Tensor loss = objective.loss_all(outputs, batch.target);
   require(loss.dim() == 0 && loss.is_floating_point(), "the loss of a batch is ", loss.scalar_type(),
           " of shape ", loss.sizes(), "; expected one floating-point number, without dims");
-  for (const objective::Metric& metric : objective.metrics()) metric.measure(output, batch.target);
+  for (const objective::Metric& metric : objective.metrics()) metric.measure(outputs, batch.target);
 }
 
 /// What a model is tried with.
@@ -71,12 +72,21 @@ std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
 }
 
 /// A stream of micro-batches does not know what is still to come of a step.
-void check_objective(const ParallelPlan& plan, const objective::Objective& objective) {
+void check_objective(const ParallelPlan& plan, const data::DataSource& data,
+                     const objective::Objective& objective) {
   require(!objective.counts_by_value() || !plan.asynchronous(), "parallel.schedule = \"",
           plan.config().parallel.schedule,
           "\" weighs each micro-batch when it begins, and this objective divides by what all targets of a "
           "step amount to (objective.ignored_classes, objective.class_weights); choose a schedule that "
           "updates at the end of a step");
+  require(
+      !data.train->sizes_vary() || !plan.asynchronous(), "parallel.schedule = \"",
+      plan.config().parallel.schedule,
+      "\" keeps micro-batches of several steps under way and has to know all their sizes ahead, and those of "
+      "data set ",
+      data.name,
+      " vary; pad to one size (data::Padding::length), or choose a schedule that updates at the end of a "
+      "step");
   std::vector<std::string> known = {"none", "loss"};
   for (const objective::Metric& metric : objective.metrics()) known.push_back(metric.name);
   const std::string& best = plan.config().checkpoint.best;
@@ -119,7 +129,7 @@ std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config,
 void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const ObjectivePtr& own) {
   const ObjectivePtr objective = objective_for(plan.config(), own, {.data = data});
   check_data(data, *objective);
-  check_objective(plan, *objective);
+  check_objective(plan, data, *objective);
   check_sizes(plan, data);
 }
 

@@ -69,13 +69,13 @@ ConvolutionRule convolution_rule(const std::string& convolution, const std::stri
 }
 
 model::ConvolutionChoice convolutions_for(const ConvolutionRule& rule, const Precision& precision,
-                                          comm::Context& context, model::Model& model,
-                                          const at::Tensor& input, std::int64_t batch) {
+                                          comm::Context& context, model::Model& model, const Fields& sample,
+                                          std::int64_t batch) {
   if (rule.kernels != ConvolutionKernels::kMeasured || precision.autocast_to != at::kFloat)
     return choice_of(rule);
   model::ConvolutionChoice mine;
   if (context.is_main()) {
-    model::Convolutions convolutions = convolutions_of(model, input, batch);
+    model::Convolutions convolutions = convolutions_of(model, sample, batch);
     convolutions.channels_last = rule.channels_last;
     const telemetry::OwnWork work(context.status(), "measuring the convolutions of the model");
     mine = parallel::measured_convolutions_here(context.log(), convolutions);

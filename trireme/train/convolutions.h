@@ -33,10 +33,10 @@ std::vector<std::string> memory_format_names();
 ConvolutionRule convolution_rule(const std::string& convolution, const std::string& memory_format);
 
 /// The same on all ranks. For kMeasured rank 0 measures those of `model` on `batch` samples at once
-/// (parallel/convolution_agreement.h), in f32; of other precisions ATen's. `input`: one sample (1, ...).
+/// (parallel/convolution_agreement.h), in f32; of other precisions ATen's. `sample`: one (1, ...).
 /// Collective. Throws CommError; InvalidArgument where this libtorch has no oneDNN and it is asked for.
 model::ConvolutionChoice convolutions_for(const ConvolutionRule& rule, const Precision& precision,
-                                          comm::Context& context, model::Model& model,
-                                          const at::Tensor& input, std::int64_t batch);
+                                          comm::Context& context, model::Model& model, const Fields& sample,
+                                          std::int64_t batch);
 
 }  // namespace trireme::train

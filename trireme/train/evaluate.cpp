@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/train/internal/check.h"
 
 namespace trireme::train {
 namespace {
@@ -23,21 +24,24 @@ data::Example batch_of(const data::Dataset& dataset, const std::vector<std::int6
 at::Tensor sums_of(const Predict& predict, const EvaluatedPart& samples,
                    const objective::Objective& objective, comm::Context& context) {
   at::Tensor sums = at::zeros({3 + 2 * static_cast<std::int64_t>(objective.metrics().size())}, at::kDouble);
+  const bool vary = samples.dataset.sizes_vary();
+  const double count_of_sample = vary ? objective.count_all(batch_of(samples.dataset, {0}, context)) : 0;
   for (std::int64_t begin = samples.part.begin; begin < samples.part.end; begin += samples.batch) {
     std::vector<std::int64_t> indices(
         static_cast<std::size_t>(std::min(samples.batch, samples.part.end - begin)));
     std::iota(indices.begin(), indices.end(), begin);
     const data::Example batch = batch_of(samples.dataset, indices, context);
     objective.check_batch(batch, indices);
-    const at::Tensor output = predict(batch.input);
-    if (!output.defined()) continue;
-    const at::Tensor target = batch.target.to(output.device());
+    if (vary) check_count(objective, batch, count_of_sample);
+    const Fields outputs = predict(batch.input);
+    if (!outputs.at(0).defined()) continue;
+    const Fields targets = batch.target.on(outputs.at(0).device());
     auto* sum = sums.data_ptr<double>();
     *sum++ += static_cast<double>(indices.size());
-    *sum++ += objective.loss(output, target).item<double>();
-    *sum++ += objective.count(batch.target);
+    *sum++ += objective.loss_all(outputs, targets).item<double>();
+    *sum++ += objective.count_all(batch);
     for (const objective::Metric& metric : objective.metrics()) {
-      const objective::Sum measured = metric.measure(output, target);
+      const objective::Sum measured = metric.measure(outputs, targets);
       *sum++ += measured.value;
       *sum++ += measured.count;
     }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/batch/fields.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/sampler.h"
@@ -33,9 +34,9 @@ struct Evaluation {
   bool operator==(const Evaluation&) const = default;
 };
 
-/// From a batch of inputs to outputs, without gradients and in evaluation mode; an undefined tensor on ranks
+/// From a batch of inputs to outputs, without gradients and in evaluation mode; one undefined tensor on ranks
 /// of a pipeline that do not hold the end of the model.
-using Predict = std::function<at::Tensor(const at::Tensor& input)>;
+using Predict = std::function<Fields(const Fields& inputs)>;
 
 /// Samples of this rank's replica, which all ranks of all replicas evaluate together.
 struct EvaluatedPart {

@@ -18,7 +18,7 @@ namespace {
 struct Sample {
   double forward_s = 0, backward_s = 0;
   std::int64_t kept_bytes = 0;
-  model::Tensors outputs;  ///< and the skips that pass the layer
+  Fields outputs;  ///< and the skips that pass the layer
 };
 
 /// A layer and the skips that travel to it and on.
@@ -28,19 +28,24 @@ struct Link {
   bool is_first = false;
 };
 
+at::Tensor detached(const at::Tensor& tensor) { return tensor.detach(); }
+
 /// Behind all that the device has been given to do.
 double now_s_of(c10::Device device) {
   if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
   return now_s();
 }
 
-Sample run_once(const Link& link, const model::Tensors& inputs) {
-  const c10::Device device = inputs.front().device();
-  model::Tensors leaves;
+c10::Device device_of(const Fields& inputs) {
+  return inputs.empty() ? c10::Device(c10::kCPU) : inputs.at(0).device();
+}
+
+Sample run_once(const Link& link, const Fields& inputs) {
+  const c10::Device device = device_of(inputs);
+  const Fields leaves = inputs.map(detached);
   torch::autograd::variable_list wanted;
-  for (const at::Tensor& input : inputs) {
-    leaves.push_back(input.detach());
-    if (!link.is_first && input.is_floating_point()) wanted.push_back(leaves.back().requires_grad_(true));
+  for (const auto& [name, leaf] : leaves) {
+    if (!link.is_first && leaf.is_floating_point()) wanted.push_back(leaf.requires_grad_(true));
   }
   for (const auto& [name, parameter] : link.layer.parameters) {
     if (parameter.requires_grad()) wanted.push_back(parameter);
@@ -48,15 +53,15 @@ Sample run_once(const Link& link, const model::Tensors& inputs) {
   Sample sample;
   const parallel::AllocatedBytes allocated(device.type());
   const double begin_s = now_s_of(device);
-  const model::Tensors outputs = model::run_layer(link.layer, leaves, link.carried, link.carried_on);
+  const Fields outputs = model::run_layer(link.layer, leaves, link.carried, link.carried_on);
   sample.forward_s = now_s_of(device) - begin_s;
   sample.kept_bytes = allocated.current();
   model::Tensors roots, gradients;
-  for (const at::Tensor& output : outputs) {
-    sample.outputs.push_back(output.detach());
+  sample.outputs = outputs.map(detached);
+  for (const auto& [name, output] : outputs) {
     if (!output.requires_grad()) continue;
     roots.push_back(output);
-    gradients.push_back(at::ones_like(sample.outputs.back()));
+    gradients.push_back(at::ones_like(output.detach()));
   }
   if (wanted.empty() || roots.empty()) return sample;
   const double middle_s = now_s_of(device);
@@ -66,9 +71,9 @@ Sample run_once(const Link& link, const model::Tensors& inputs) {
   return sample;
 }
 
-double bytes_of(const model::Tensors& tensors) {
+double bytes_of(const Fields& tensors) {
   double bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
+  for (const auto& [name, tensor] : tensors) bytes += static_cast<double>(tensor.nbytes());
   return bytes;
 }
 
@@ -80,15 +85,15 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const at::Tensor& input,
+std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
                                         int repeats) {
   const model::Untouched untouched(layers);
   std::vector<plan::Layer> profile;
   const std::vector<model::SkipNames> carried = model::carried_skips(layers);
-  model::Tensors values = {input};
+  Fields values = inputs;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const model::Layer& layer = layers[i];
-    const model::BorrowedMemory memory(layer, input.device());
+    const model::BorrowedMemory memory(layer, device_of(inputs));
     const Link link{.layer = layer, .carried = carried[i], .carried_on = carried[i + 1], .is_first = i == 0};
     Sample sample = run_once(link, values);
     std::vector<double> forward_s, backward_s;

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "trireme/batch/fields.h"
 #include "trireme/model/layer.h"
 #include "trireme/plan/profile.h"
 
@@ -12,7 +13,7 @@ namespace trireme::train {
 /// Forward and backward of every layer on `input` (batch, ...), after a first time that does not count, the
 /// median of `repeats`; the bytes that stay allocated between them, those of parameters and of outputs.
 /// Parameters, gradients, buffers and the random state are as before. Time: that of repeats + 1 steps.
-std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const at::Tensor& input,
+std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
                                         int repeats = 3);
 
 }  // namespace trireme::train

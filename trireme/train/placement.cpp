@@ -15,17 +15,9 @@ namespace trireme::train {
 namespace {
 
 model::Layer in_precision(model::Layer layer, const Precision& precision, c10::DeviceType device) {
-  if (layer.forward_all) {
-    layer.forward_all = [inner = std::move(layer.forward_all), precision,
-                         device](const model::Tensors& inputs) {
-      const PrecisionScope scope(precision, device);
-      return inner(inputs);
-    };
-    return layer;
-  }
-  layer.forward = [inner = std::move(layer.forward), precision, device](const at::Tensor& input) {
+  layer.forward = [inner = std::move(layer.forward), precision, device](const Fields& inputs) {
     const PrecisionScope scope(precision, device);
-    return inner(input);
+    return inner(inputs);
   };
   return layer;
 }
@@ -37,7 +29,7 @@ double num_parameters(const model::Layer& layer) {
 }
 
 /// Inputs of as many samples as a micro-batch has.
-at::Tensor microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
+Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
   const std::int64_t parts = plan.num_parts(), batch = plan.config().train.global_batch;
   const std::int64_t samples = std::min((batch + parts - 1) / parts, data.train->size());
   std::vector<std::int64_t> indices(static_cast<std::size_t>(samples));
@@ -91,7 +83,7 @@ ParallelPlan measure(const ParallelPlan& plan, comm::Context& context,
   if (context.is_main()) {
     const telemetry::OwnWork work(context.status(), "measuring the layers of the model");
     const std::vector<plan::Layer> profile =
-        profile_layers(layers, microbatch_of(plan, data).to(device_for(plan, context)));
+        profile_layers(layers, microbatch_of(plan, data).on(device_for(plan, context)));
     const auto found = plan::cut_chain(profile, {.num_stages = static_cast<std::size_t>(stages)});
     std::copy(found.begin(), found.end(), cuts.data_ptr<std::int64_t>());
   }

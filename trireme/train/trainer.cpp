@@ -33,10 +33,11 @@ std::vector<std::string> parameter_names(const torch::nn::Module& module) {
 }
 
 data::LoaderOptions loader_options(const ParallelPlan& plan, const comm::Context& context,
-                                   const parallel::PipelineGroups& groups,
-                                   const std::shared_ptr<const objective::Objective>& objective) {
-  const auto check_targets = [objective](const data::Example& batch, std::span<const std::int64_t> indices) {
+                                   const parallel::PipelineGroups& groups, const ObjectivePtr& objective,
+                                   double count_of_sample) {
+  const auto check_targets = [=](const data::Example& batch, std::span<const std::int64_t> indices) {
     objective->check_batch(batch, indices);
+    check_count(*objective, batch, count_of_sample);
   };
   const RunConfig& config = plan.config();
   return {.global_batch = config.train.global_batch,
@@ -149,10 +150,10 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       data_(data),
       model_(prepared(plan, context, checked(plan, data, std::move(own), own_objective))),
       objective_(objective_for(plan.config(), own_objective, {.data = data, .model = model_.get()})),
-      loss_([objective = objective_.get()](const at::Tensor& output, const at::Tensor& target) {
-        return objective->loss(output, target);
+      loss_([objective = objective_.get()](const Fields& outputs, const Fields& targets) {
+        return objective->loss_all(outputs, targets);
       }),
-      count_of_sample_(objective_->count(first_sample(data).target)),
+      count_of_sample_(objective_->count_all(first_sample(data))),
       plan_(fit(plan, *model_)),
       device_(device_for(plan_, context)),
       config_(plan_.config()),
@@ -164,7 +165,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       pipeline_(context, groups_, layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
       gradient_norm_(groups_.pipeline, parameters_, parameter_names(*model_)),
-      loader_(data.train, loader_options(plan_, context, groups_, objective_)),
+      loader_(data.train, loader_options(plan_, context, groups_, objective_, count_of_sample_)),
       calendar_(config_, loader_.batches_per_epoch()),
       optimizer_(optim::make_optimizer(config_.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config_, total_steps())),
@@ -242,20 +243,21 @@ void Trainer::start_stream() {
 }
 
 /// The last batch of an epoch may be a smaller one.
-std::vector<at::Tensor> Trainer::shapes_before(std::int64_t end) const {
-  const std::int64_t first = 0;
-  const at::Tensor sample = data_.train->get_batch({&first, 1}).input;
+std::vector<Fields> Trainer::shapes_before(std::int64_t end) const {
+  const Fields sample = first_sample(data_).input;
   std::set<std::int64_t> sizes;
   for (const std::int64_t step : {step_, end - 1}) {
     for (int m = 0; m < plan_.num_microbatches(); ++m)
       sizes.insert(data::slice_of(samples_of_step(step), m, plan_.num_microbatches()).size());
   }
   sizes.erase(0);
-  std::vector<at::Tensor> shapes;
+  std::vector<Fields> shapes;
   for (const std::int64_t size : sizes) {
-    std::vector<std::int64_t> shape = sample.sizes().vec();
-    shape[0] = size;
-    shapes.push_back(at::zeros(shape, sample.options().device(device_)));
+    shapes.push_back(sample.map([&](const at::Tensor& one) {
+      std::vector<std::int64_t> shape = one.sizes().vec();
+      shape[0] = size;
+      return at::zeros(shape, one.options().device(device_));
+    }));
   }
   return shapes;
 }
@@ -288,7 +290,7 @@ void Trainer::take_batch() {
 double Trainer::sum_of_counts() const {
   at::Tensor sum = at::zeros({1}, at::kDouble);
   for (const data::Example& samples : batch_.microbatches)
-    *sum.data_ptr<double>() += objective_->count(samples.target);
+    *sum.data_ptr<double>() += objective_->count_all(samples);
   if (groups_.data) comm::Group(*groups_.data).all_reduce(sum);
   return sum.item<double>();
 }
@@ -306,8 +308,8 @@ parallel::MicroBatch Trainer::microbatch(int m) {
 /// Loss and layers read it there; how many samples it has is asked of the others, too.
 parallel::MicroBatch Trainer::to_device(const data::Example& samples) const {
   parallel::MicroBatch part{.input = samples.input, .target = samples.target};
-  if (pipeline_.has_first_stage()) part.input = part.input.to(device_, /*non_blocking=*/true);
-  if (pipeline_.has_last_stage()) part.target = part.target.to(device_, /*non_blocking=*/true);
+  if (pipeline_.has_first_stage()) part.input = part.input.on(device_);
+  if (pipeline_.has_last_stage()) part.target = part.target.on(device_);
   return part;
 }
 
@@ -383,7 +385,7 @@ Evaluation Trainer::evaluate() {
   const int replica = groups_.data ? groups_.data->rank() : 0,
             num_replicas = groups_.data ? groups_.data->size() : 1;
   const Evaluation evaluation =
-      train::evaluate([this](const at::Tensor& input) { return pipeline_.evaluate(input.to(device_)); },
+      train::evaluate([this](const Fields& inputs) { return pipeline_.evaluate(inputs.on(device_)); },
                       {.dataset = *data_.test,
                        .part = data::slice_of(data_.test->size(), replica, num_replicas),
                        .batch = plan_.samples_of_microbatch()},

@@ -136,8 +136,8 @@ class Trainer {
   parallel::MicroBatch to_device(const data::Example& samples) const;
   /// Up to the next step at which all ranks meet: the next one, unless the pipeline is asynchronous.
   void start_stream();
-  /// One input for every number of samples that micro-batches of steps before `end` have.
-  std::vector<at::Tensor> shapes_before(std::int64_t end) const;
+  /// Inputs for every number of samples that micro-batches of steps before `end` have.
+  std::vector<Fields> shapes_before(std::int64_t end) const;
   void note_staleness();
   std::int64_t samples_of_step(std::int64_t step) const;
   void take_batch();

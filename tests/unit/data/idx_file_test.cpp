@@ -111,11 +111,11 @@ TEST_F(IdxDatasetFiles, NormalisesPixels) {
   const IdxDataset dataset =
       open(idx_bytes({1, 1, 3}, std::string("\x00\x80\xff", 3)), idx_bytes({1}, "\x07"));
   const Example sample = dataset.get(0);
-  EXPECT_EQ(sample.input.sizes(), (std::vector<std::int64_t>{1, 1, 3}));
-  EXPECT_FLOAT_EQ(sample.input[0][0][0].item<float>(), -2);
-  EXPECT_FLOAT_EQ(sample.input[0][0][1].item<float>(), (128 / 255.0F - 0.5F) / 0.25F);
-  EXPECT_FLOAT_EQ(sample.input[0][0][2].item<float>(), 2);
-  EXPECT_EQ(sample.target.item<std::int64_t>(), 7);
+  EXPECT_EQ(sample.input->sizes(), (std::vector<std::int64_t>{1, 1, 3}));
+  EXPECT_FLOAT_EQ((*sample.input)[0][0][0].item<float>(), -2);
+  EXPECT_FLOAT_EQ((*sample.input)[0][0][1].item<float>(), (128 / 255.0F - 0.5F) / 0.25F);
+  EXPECT_FLOAT_EQ((*sample.input)[0][0][2].item<float>(), 2);
+  EXPECT_EQ(sample.target->item<std::int64_t>(), 7);
 }
 
 TEST_F(IdxDatasetFiles, ABatchIsItsSamplesInOrderAndMayBeEmpty) {
@@ -123,12 +123,12 @@ TEST_F(IdxDatasetFiles, ABatchIsItsSamplesInOrderAndMayBeEmpty) {
   const std::vector<std::int64_t> indices = {2, 0, 2};
   const Example batch = dataset.get_batch(indices);
   const Example same = dataset.Dataset::get_batch(indices);
-  EXPECT_TRUE(batch.input.equal(same.input));
-  EXPECT_TRUE(batch.target.equal(same.target));
-  EXPECT_EQ(batch.target[1].item<std::int64_t>(), 0);
-  EXPECT_TRUE(batch.input[1].equal(dataset.get(0).input));
-  EXPECT_EQ(dataset.get_batch({}).input.sizes(), (std::vector<std::int64_t>{0, 1, 2, 1}));
-  EXPECT_EQ(dataset.Dataset::get_batch({}).input.sizes(), (std::vector<std::int64_t>{0, 1, 2, 1}));
+  EXPECT_TRUE(batch.input->equal(same.input));
+  EXPECT_TRUE(batch.target->equal(same.target));
+  EXPECT_EQ((*batch.target)[1].item<std::int64_t>(), 0);
+  EXPECT_TRUE((*batch.input)[1].equal(dataset.get(0).input));
+  EXPECT_EQ(dataset.get_batch({}).input->sizes(), (std::vector<std::int64_t>{0, 1, 2, 1}));
+  EXPECT_EQ(dataset.Dataset::get_batch({}).input->sizes(), (std::vector<std::int64_t>{0, 1, 2, 1}));
 }
 
 TEST_F(IdxDatasetFiles, ALabelOutOfRangeIsNamedWithFileSampleAndValue) {

@@ -125,7 +125,7 @@ class ImageFolderTest : public testing::Test {
     write_image(folder_ / name, png_bytes(gradient(4, 4, offset)));
   }
   int offset_of(const ImageFolder& images, std::int64_t index) {
-    return images.get(index).input[0][0][0].item<int>();
+    return (*images.get(index).input)[0][0][0].item<int>();
   }
   const TemporaryFolder folder_;
 };
@@ -141,7 +141,7 @@ TEST_F(ImageFolderTest, ClassesAndImagesComeInTheOrderOfTheirNames) {
   ASSERT_EQ(images.size(), 4);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(offset_of(images, i), i + 1);
-    EXPECT_EQ(images.get(i).target.item<std::int64_t>(), i / 2);
+    EXPECT_EQ(images.get(i).target->item<std::int64_t>(), i / 2);
   }
 }
 
@@ -215,7 +215,7 @@ TEST_F(ImageFolderSource, HoldsOutEveryTenthImageWhereThereIsNoSplit) {
   const DataSource source = open();
   EXPECT_EQ(source.train->size(), 18);
   EXPECT_EQ(source.test->size(), 2);
-  EXPECT_TRUE(source.test->get(0).input.equal(source.test->get(1).input)) << "the tenth of each class";
+  EXPECT_TRUE(source.test->get(0).input->equal(source.test->get(1).input)) << "the tenth of each class";
 }
 
 TEST_F(ImageFolderSource, AugmentsTheTrainingImagesAlone) {
@@ -225,9 +225,9 @@ TEST_F(ImageFolderSource, AugmentsTheTrainingImagesAlone) {
        std::vector<std::vector<std::string>>{{"crop", "flip"}, {"resized_crop"}}) {
     const DataSource source = open(augment);
     EXPECT_EQ(source.held_out, "test");
-    EXPECT_EQ(source.train->get(0).input.sizes(), source.input_shape);
-    EXPECT_FALSE(source.train->in_epoch(0)->get(3).input.equal(source.train->in_epoch(1)->get(3).input));
-    EXPECT_TRUE(source.test->in_epoch(0)->get(3).input.equal(source.test->in_epoch(1)->get(3).input));
+    EXPECT_EQ(source.train->get(0).input->sizes(), source.input_shape);
+    EXPECT_FALSE(source.train->in_epoch(0)->get(3).input->equal(source.train->in_epoch(1)->get(3).input));
+    EXPECT_TRUE(source.test->in_epoch(0)->get(3).input->equal(source.test->in_epoch(1)->get(3).input));
   }
 }
 

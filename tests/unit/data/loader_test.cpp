@@ -35,8 +35,8 @@ class Numbers : public Dataset {
 std::vector<std::int64_t> samples(const StepBatch& batch) {
   std::vector<std::int64_t> result;
   for (const Example& part : batch.microbatches) {
-    for (std::int64_t i = 0; i < part.target.size(0); ++i)
-      result.push_back(part.target[i].item<std::int64_t>());
+    for (std::int64_t i = 0; i < part.target->size(0); ++i)
+      result.push_back((*part.target)[i].item<std::int64_t>());
   }
   return result;
 }
@@ -106,7 +106,7 @@ TEST(Loader, ARankWithoutSamplesGetsEmptyMicroBatches) {
   EXPECT_EQ(samples(loader.next()).size(), 2U);
   const StepBatch last = loader.next();
   ASSERT_EQ(last.microbatches.size(), 2U);
-  EXPECT_EQ(last.microbatches[0].input.sizes(), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(last.microbatches[0].input->sizes(), (std::vector<std::int64_t>{0, 1}));
   EXPECT_EQ(last.global_size, 1);
 }
 
@@ -143,7 +143,7 @@ TEST(Loader, AFailedReadSurfacesInItsPlaceAndStays) {
 
 TEST(Loader, TargetsThatAreNoneAreRefusedWithTheSamplesThatTheyBelongTo) {
   const auto check = [](const Example& batch, std::span<const std::int64_t> indices) {
-    EXPECT_EQ(batch.target.size(0), static_cast<std::int64_t>(indices.size()));
+    EXPECT_EQ(batch.target->size(0), static_cast<std::int64_t>(indices.size()));
     if (indices[0] == 4) throw DataError("sample 4 has no target");
   };
   Loader loader(std::make_shared<Numbers>(12),
@@ -198,7 +198,7 @@ class NumbersWithNan : public Numbers {
   NumbersWithNan() : Numbers(16) {}
   Example get(std::int64_t index) const override {
     Example example = Numbers::get(index);
-    if (index == 11) example.input.fill_(std::nan(""));
+    if (index == 11) example.input->fill_(std::nan(""));
     return example;
   }
 };
@@ -232,10 +232,10 @@ class EpochNumber : public Numbers {
 TEST(Loader, ReadsTheDataSetAsItIsInEachEpoch) {
   Loader loader(std::make_shared<EpochNumber>(), {.global_batch = 2});
   for (int step = 0; step < 6; ++step) {
-    EXPECT_EQ(loader.next().microbatches[0].input[0].item<float>(), static_cast<float>(step / 2));
+    EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), static_cast<float>(step / 2));
   }
   loader.seek(7, 1);
-  EXPECT_EQ(loader.next().microbatches[0].input[0].item<float>(), 7);
+  EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), 7);
 }
 
 }  // namespace

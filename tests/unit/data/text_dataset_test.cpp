@@ -52,8 +52,8 @@ TEST_F(Text, ABatchIsItsSamplesStacked) {
   const Example batch = dataset.get_batch(indices);
   for (std::size_t row = 0; row < indices.size(); ++row) {
     const Example one = dataset.get(indices[row]);
-    EXPECT_TRUE(batch.input[static_cast<std::int64_t>(row)].equal(one.input));
-    EXPECT_TRUE(batch.target[static_cast<std::int64_t>(row)].equal(one.target));
+    EXPECT_TRUE((*batch.input)[static_cast<std::int64_t>(row)].equal(one.input));
+    EXPECT_TRUE((*batch.target)[static_cast<std::int64_t>(row)].equal(one.target));
   }
 }
 

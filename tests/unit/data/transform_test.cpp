@@ -145,7 +145,7 @@ TEST(SubsetDataset, HoldsTheListedSamplesAndVariesWithTheWhole) {
   const auto numbers = std::make_shared<Numbers>(0, 8);
   const SubsetDataset part(numbers, {6, 1, 3});
   EXPECT_EQ(part.size(), 3);
-  EXPECT_EQ(part.get(1).target.item<std::int64_t>(), 1);
+  EXPECT_EQ(part.get(1).target->item<std::int64_t>(), 1);
   EXPECT_TRUE(inputs(part, {2, 0}).equal(inputs(*numbers, {3, 6})));
   EXPECT_EQ(inputs(part, {}).size(0), 0);
   EXPECT_EQ(part.in_epoch(1), nullptr);
@@ -161,7 +161,7 @@ TEST(SubsetDataset, HoldsTheListedSamplesAndVariesWithTheWhole) {
 TEST(ConcatDataset, NumbersItsPartsThrough) {
   const ConcatDataset both({std::make_shared<Numbers>(0, 3), std::make_shared<Numbers>(3, 2)});
   ASSERT_EQ(both.size(), 5);
-  for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(both.get(i).target.item<std::int64_t>(), i);
+  for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(both.get(i).target->item<std::int64_t>(), i);
   EXPECT_EQ(both.in_epoch(1), nullptr);
   EXPECT_THROW(both.get(5), InvalidArgument);
   EXPECT_THROW(both.get(-1), InvalidArgument);

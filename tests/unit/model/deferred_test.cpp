@@ -59,7 +59,7 @@ TEST(Deferred, AForwardOnShapesTellsWhatWouldComeOut) {
   const auto net = deferred([] { return std::make_shared<Net>(); });
   Layer all = layer_of(*net);
   all.forward = [&](const at::Tensor& input) { return net->forward(input); };
-  EXPECT_EQ(output_on_shapes({all}, at::ones({5, 1, 2, 3})).sizes(), (std::vector<std::int64_t>{5, 6}));
+  EXPECT_EQ(outputs_on_shapes({all}, at::ones({5, 1, 2, 3}))->sizes(), (std::vector<std::int64_t>{5, 6}));
   for (const std::string& name : model_names()) {
     SCOPED_TRACE(name);
     const bool is_text = name == "gpt";
@@ -70,7 +70,7 @@ TEST(Deferred, AForwardOnShapesTellsWhatWouldComeOut) {
     batch.insert(batch.end(), shape.begin(), shape.end());
     const at::Tensor input = at::ones(batch, at::TensorOptions(is_text ? at::kLong : at::kFloat));
     const auto model = deferred(make);
-    EXPECT_EQ(output_on_shapes(model->layers(), input).sizes(), make()->forward(input).sizes());
+    EXPECT_EQ(outputs_on_shapes(model->layers(), input)->sizes(), make()->forward(input).sizes());
     EXPECT_TRUE(is_deferred(*model)) << "what was borrowed is given back";
   }
 }

@@ -19,7 +19,7 @@ std::vector<double> values_of(const Tensors& tensors) {
 
 Layer layer(std::string name, std::vector<std::string> takes, std::vector<std::string> gives) {
   Layer layer{.name = std::move(name), .forward = nullptr};
-  layer.forward_all = [](const Tensors& x) { return x; };
+  layer.forward = [](const Tensors& x) { return x; };
   layer.takes = std::move(takes);
   layer.gives = std::move(gives);
   return layer;
@@ -35,19 +35,19 @@ TEST(Skips, TravelFromTheirGiverToTheLastThatTakesThem) {
 TEST(Skips, StandBehindTheTensorsOfTheLayerInTheOrderThatItDeclares) {
   Layer taker = layer("taker", {"z", "x"}, {"new"});
   Tensors got;
-  taker.forward_all = [&](const Tensors& x) {
+  taker.forward = [&](const Tensors& x) {
     got = x;
     return Tensors{number(7), number(8), number(9)};
   };
   const Tensors on =
-      run_layer(taker, {number(1), number(2), number(3), number(4)}, {"x", "y", "z"}, {"y", "new"});
+      run_layer(taker, Tensors{number(1), number(2), number(3), number(4)}, {"x", "y", "z"}, {"y", "new"});
   EXPECT_THAT(values_of(got), ElementsAre(1, 4, 2));
   EXPECT_THAT(values_of(on), ElementsAre(7, 8, 3, 9));
 }
 
 TEST(Skips, PassALayerOfOneTensor) {
   const Layer plain{.name = "plain", .forward = [](const at::Tensor& x) { return x + 1; }};
-  EXPECT_THAT(values_of(run_layer(plain, {number(1), number(5)}, {"x"}, {"x"})), ElementsAre(2, 5));
+  EXPECT_THAT(values_of(run_layer(plain, Tensors{number(1), number(5)}, {"x"}, {"x"})), ElementsAre(2, 5));
 }
 
 }  // namespace

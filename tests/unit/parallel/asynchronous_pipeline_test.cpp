@@ -108,7 +108,7 @@ class SerialProgram {
       item.value().mutable_grad().reset();
     }
     const MicroBatch batch = microbatch(m);
-    const at::Tensor loss = mean_square(layers_->forward(batch.input), batch.target);
+    const at::Tensor loss = mean_square(layers_->forward(*batch.input), batch.target);
     loss.backward(torch::full({}, weight_));
     losses_.push_back(loss.item<double>());
     for (auto& item : layers_->named_parameters())
@@ -320,7 +320,7 @@ TEST(AsynchronousPipeline, MicroBatchesWithoutSamplesLeaveNoVersionBehind) {
     return batch;
   });
   const Weights empty = with_every_third([](const MicroBatch& batch) {
-    return MicroBatch{.input = batch.input.slice(0, 0, 0), .target = batch.target.slice(0, 0, 0)};
+    return MicroBatch{.input = batch.input->slice(0, 0, 0), .target = batch.target->slice(0, 0, 0)};
   });
   expect_same(empty, without_weight);
 }
@@ -400,7 +400,7 @@ TEST(AsynchronousPipeline, HasNoStepAndNoEvaluationWhileItIsUnderWay) {
     pipe.advance(1);
     EXPECT_THAT([&] { pipe.evaluate(batch.input); }, ThrowsMessage<InvalidArgument>(HasSubstr("drain")));
     pipe.advance(2);
-    EXPECT_TRUE(pipe.evaluate(batch.input).defined());
+    EXPECT_TRUE(pipe.evaluate(batch.input)->defined());
   });
 }
 

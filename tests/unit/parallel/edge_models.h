@@ -78,7 +78,7 @@ struct UNet : EdgeModel {
                                        down("down2", down2, "inner"), plain("middle1", middle1),
                                        plain("middle2", middle2),     up("up1", up1, "inner"),
                                        up("up2", up2, "outer"),       up("head", head, "outer")};
-    chain.back().forward_all = [this](const model::Tensors& x) {
+    chain.back().forward = [this](const model::Tensors& x) {
       return model::Tensors{head->forward(both(x[0], x[1]))};
     };
     return chain;

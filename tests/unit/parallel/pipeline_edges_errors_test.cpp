@@ -67,21 +67,20 @@ TEST(PipelineEdgesErrors, ASkipIsGivenBeforeItIsTaken) {
 }
 
 TEST(PipelineEdgesErrors, SkipsAndSeveralTensorsNeedALayerOfSeveral) {
-  const auto as_one = [](Layer& layer) {
-    layer.forward_all = nullptr;
-    layer.forward = [](const at::Tensor& x) { return x; };
-  };
-  EXPECT_THAT(error_of([&](auto& layers) { as_one(layers[1]); }),
-              AllOf(HasSubstr("layer 'down1' has skips"), HasSubstr("set its forward_all")));
-  EXPECT_THAT(error_of([](auto& layers) {
-                layers[3].forward_all = [](const Tensors& x) { return Tensors{x[0], x[0]}; };
-              }),
-              AllOf(HasSubstr("layer 'middle2' maps one tensor to one, and gets 2")));
+  EXPECT_THAT(error_of([&](auto& layers) { layers[1].forward = [](const at::Tensor& x) { return x; }; }),
+              AllOf(HasSubstr("layer 'down1' returns 1 tensors"), HasSubstr("at least 2")));
   EXPECT_THAT(
-      error_of([](auto& layers) { layers[1].forward_all = [](const Tensors& x) { return Tensors{x[0]}; }; }),
+      error_of([&](auto& layers) { layers[5].forward = [](const at::Tensor& x) { return x; }; }),
+      AllOf(HasSubstr("layer 'up1': expected one tensor, found 2 fields"), HasSubstr("'inner', Float")));
+  EXPECT_THAT(error_of([](auto& layers) {
+                layers[3].forward = [](const Tensors& x) { return Tensors{x[0], x[0]}; };
+              }),
+              HasSubstr("layer 'middle2': expected one tensor, found 2 fields"));
+  EXPECT_THAT(
+      error_of([](auto& layers) { layers[1].forward = [](const Tensors& x) { return Tensors{x[0]}; }; }),
       AllOf(HasSubstr("layer 'down1' returns 1 tensors"), HasSubstr("at least 2")));
   EXPECT_THAT(error_of([](auto& layers) {
-                layers[1].forward_all = [](const Tensors& x) { return Tensors{x[0], at::Tensor()}; };
+                layers[1].forward = [](const Tensors& x) { return Tensors{x[0], at::Tensor()}; };
               }),
               HasSubstr("layer 'down1' returns an undefined tensor"));
 }
@@ -91,7 +90,7 @@ std::string error_of_later(const std::function<Tensors(const at::Tensor&)>& late
   int calls = 0;
   return error_of(
       [&](auto& layers) {
-        layers[3].forward_all = [&](const Tensors& x) { return ++calls > 4 ? later(x[0]) : x; };
+        layers[3].forward = [&](const Tensors& x) { return ++calls > 4 ? later(x[0]) : x; };
       },
       9);
 }
@@ -113,12 +112,9 @@ std::string error_between(std::function<Tensors(const Tensors&)> first) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     torch::nn::Linear linear(4, 4);
     const Tensors all = {linear->weight};
-    std::vector<Layer> layers = {{.name = "first", .forward = nullptr, .forward_all = first},
-                                 {.name = "second", .forward = nullptr}};
+    std::vector<Layer> layers = {{.name = "first", .forward = first}, {.name = "second", .forward = nullptr}};
     layers[0].parameters = {{"weight", linear->weight}};
-    layers[1].forward_all = [&](const Tensors& x) {
-      return Tensors{x[0].to(at::kFloat).matmul(linear->weight)};
-    };
+    layers[1].forward = [&](const Tensors& x) { return Tensors{x[0].to(at::kFloat).matmul(linear->weight)}; };
     try {
       Pipeline pipe(context, layers, on_one_rank({1}));
       pipe.step(torch::ones({2, 4}), torch::ones({2, 4}), mean_square);

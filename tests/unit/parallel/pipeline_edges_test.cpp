@@ -114,21 +114,22 @@ TEST(PipelineEdges, TiedParametersGetTheirSumBesideSeveralTensors) {
   expect_equal(in_pipeline(test::make_tied, 2, {.schedule = "1f1b"}), serial(test::make_tied), kRounding);
 }
 
-TEST(PipelineEdges, EvaluationGivesTheFirstOutput) {
+TEST(PipelineEdges, EvaluationGivesAllOutputs) {
   for (const auto make : {test::make_unet, test::make_masked}) {
     const auto whole = make();
     const at::Tensor expected = whole->forward(whole->input(5));
     comm::run_ranks_as_threads(3, [&](comm::Context& context) {
       const auto model = make();
       std::vector<model::Layer> layers = model->layers();
-      layers.back().forward_all = [inner = layers.back().forward_all](const Tensors& x) {
-        return Tensors{inner(x)[0], torch::zeros(1)};
+      layers.back().forward = [inner = layers.back().forward](const Tensors& x) {
+        return Fields{{"value", inner(x)}, {"other", torch::zeros(1)}};
       };
       Pipeline pipe(context, layers);
-      const at::Tensor output = pipe.evaluate(model->input(5));
-      ASSERT_EQ(output.defined(), pipe.has_last_stage());
-      if (output.defined()) {
-        EXPECT_TRUE(output.equal(expected));
+      const Fields outputs = pipe.evaluate(model->input(5));
+      ASSERT_EQ(outputs.at(0).defined(), pipe.has_last_stage());
+      if (pipe.has_last_stage()) {
+        EXPECT_TRUE(outputs["value"].equal(expected));
+        EXPECT_EQ(outputs["other"].numel(), 1);
       }
     });
   }
@@ -199,6 +200,7 @@ TEST(PipelineEdges, GradientsComeBackForThoseTensorsAloneThatNeedThem) {
     mine.try_emplace(context.rank(), std::vector(first, first + 4),
                      StageOptions{.wants_input_gradient = context.rank() > 0});
     OutputShapes shapes(context.world(), stages, mine, c10::kCPU);
+    shapes.learn(model->input(2));
     const EdgeSpec edge = shapes.of(model->input(2))[0];
     EXPECT_EQ(to_text(edge.tensors),
               "4 tensors: (2, 5, 6) Float; (2, 5, 1) Bool; (2, 5) Long; (2, 1, 1) Float");
@@ -218,11 +220,11 @@ TEST(PipelineEdges, ATensorThatTheLossDoesNotDependOnTakesNothingFromTheOthers) 
   mean_square(whole->forward(x), y).backward();
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     std::vector<model::Layer> layers = model::layers_of(make());
-    layers[0].forward_all = [inner = layers[0].forward](const Tensors& in) {
+    layers[0].forward = [inner = layers[0].forward](const Tensors& in) {
       const at::Tensor out = inner(in[0]);
       return Tensors{out, out * 2};
     };
-    layers[1].forward_all = [inner = layers[1].forward](const Tensors& in) { return Tensors{inner(in[0])}; };
+    layers[1].forward = [inner = layers[1].forward](const Tensors& in) { return Tensors{inner(in[0])}; };
     for (const char* schedule : {"1f1b", "zb-h1"}) {
       Pipeline pipe(context, layers, {.schedule = schedule, .num_microbatches = 1});
       pipe.zero_grad();

@@ -100,7 +100,7 @@ TEST(StageGuards, AskingForShapesChangesNeitherBuffersNorRandomNumbers) {
     torch::manual_seed(5);
     const at::Tensor expected = at::dropout(input, 0.5, /*train=*/true);
     torch::manual_seed(5);
-    EXPECT_TRUE(pipe.evaluate(input).equal(expected)) << "random numbers were drawn before";
+    EXPECT_TRUE(pipe.evaluate(input)->equal(expected)) << "random numbers were drawn before";
     EXPECT_EQ(counting->forwards.item<float>(), 1) << "one evaluation, whatever asked for shapes";
   });
 }

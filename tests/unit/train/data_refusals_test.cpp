@@ -171,7 +171,7 @@ class ShortBatches : public OwnData {
   ShortBatches() : OwnData(image, label) {}
   data::Example get_batch(std::span<const std::int64_t> indices) const override {
     data::Example batch = OwnData::get_batch(indices);
-    if (indices.size() > 1) batch.target = batch.target.slice(0, 1);
+    if (indices.size() > 1) batch.target = batch.target->slice(0, 1);
     return batch;
   }
 };

@@ -54,11 +54,11 @@ TEST(LayerProfile, CountsBytesAndTimesOfEachLayerAndChangesNothing) {
 TEST(LayerProfile, CountsSkipsOnTheWayAmongTheOutputs) {
   torch::nn::Sequential chain(torch::nn::Linear(8, 4), torch::nn::Linear(4, 4), torch::nn::Linear(4, 2));
   std::vector<model::Layer> layers = model::layers_of(chain);
-  layers[0].forward_all = [inner = layers[0].forward](const model::Tensors& x) {
+  layers[0].forward = [inner = layers[0].forward](const model::Tensors& x) {
     return model::Tensors{inner(x[0]), x[0]};
   };
   layers[0].gives = {"whole"};
-  layers[2].forward_all = [inner = layers[2].forward](const model::Tensors& x) {
+  layers[2].forward = [inner = layers[2].forward](const model::Tensors& x) {
     return model::Tensors{inner(x[0]) + x[1].narrow(1, 0, 2)};
   };
   layers[2].takes = {"whole"};

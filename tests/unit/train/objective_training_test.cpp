@@ -50,7 +50,7 @@ data::DataSource data_with(Retargeted::Of target, std::int64_t num_classes) {
 }
 at::Tensor itself(const data::Example& sample) { return sample.input; }
 at::Tensor its_class(const data::Example& sample) { return sample.target; }
-at::Tensor bright(const data::Example& sample) { return sample.input.gt(0).to(at::kFloat).flatten(); }
+at::Tensor bright(const data::Example& sample) { return sample.input->gt(0).to(at::kFloat).flatten(); }
 
 /// The sum over samples of the squares of what it makes.
 class WithOwnLoss : public model::Model {

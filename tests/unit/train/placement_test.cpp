@@ -28,8 +28,8 @@ TEST(LayersFor, ComputeInThePrecisionOfTheRunWithOneTensorOrSeveral) {
   OneAndSeveral model;
   const std::vector<model::Layer> layers = layers_in(precision_of("bf16"), model);
   ASSERT_EQ(layers.size(), 2U);
-  EXPECT_EQ(layers[0].forward(at::ones({2, 4})).scalar_type(), at::kBFloat16);
-  EXPECT_EQ(layers[1].forward_all({at::ones({2, 4})})[0].scalar_type(), at::kBFloat16);
+  EXPECT_EQ(layers[0].forward(at::ones({2, 4}))->scalar_type(), at::kBFloat16);
+  EXPECT_EQ(layers[1].forward({at::ones({2, 4})})->scalar_type(), at::kBFloat16);
 }
 
 }  // namespace

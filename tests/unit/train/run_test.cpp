@@ -168,7 +168,8 @@ TEST_F(RunTraining, SavingInTheBackgroundLeavesTheFilesOfSavingInTheForeground) 
     for (const char* kind : {"model", "optimizer"}) {
       for (const int number : {1, 2}) {
         const std::string file = text(kind, "-0000", number, "-of-00002.safetensors");
-        EXPECT_EQ(read_file(path / file), read_file(folder_ / "foreground/checkpoints" / name / file)) << name;
+        EXPECT_EQ(read_file(path / file), read_file(folder_ / "foreground/checkpoints" / name / file))
+            << name;
       }
     }
   }

@@ -260,7 +260,7 @@ class BrokenDataset : public data::Dataset {
   std::int64_t size() const override { return inner_->size(); }
   data::Example get(std::int64_t index) const override {
     data::Example example = inner_->get(index);
-    example.input = example.input.sign() * std::numeric_limits<float>::max();  // the first layer overflows
+    example.input = example.input->sign() * std::numeric_limits<float>::max();  // the first layer overflows
     return example;
   }
 
@@ -340,7 +340,7 @@ class LateClass : public data::Dataset {
   std::int64_t size() const override { return inner_->size(); }
   data::Example get(std::int64_t index) const override {
     data::Example example = inner_->get(index);
-    example.target.fill_(index == 5 ? 3 : 0);
+    example.target->fill_(index == 5 ? 3 : 0);
     return example;
   }
 

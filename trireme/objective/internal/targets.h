@@ -14,7 +14,7 @@ std::string kind_of(const at::Tensor& tensor);
 /// "the batch that begins with sample 7 of the data set has "
 std::string batch_in_words(std::span<const std::int64_t> indices);
 
-/// Throws DataError when there is not one target, or row of them, for each sample.
+/// Throws DataError when a field of the targets has not one row for each sample.
 void check_rows(const data::Example& batch, std::span<const std::int64_t> indices);
 
 /// Bounds of numbers, both included; what lies outside is in words "not a finite number" or "outside 0 to 1".

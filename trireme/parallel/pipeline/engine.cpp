@@ -55,7 +55,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
   }
   if (options.materialise) options.materialise(my_layers());
   if (has(last_stage()))
-    local(last_stage()).set_head([this](const at::Tensor& output, int m) { return loss_of(output, m); });
+    local(last_stage()).set_head([this](const Fields& outputs, int m) { return loss_of(outputs, m); });
   tied_.make_equal();
   if (is_asynchronous()) check_versions(groups);
   hold_weights(groups.data, options.data_parallel);
@@ -179,9 +179,9 @@ void Engine::begin(Pipeline::Stream stream) {
   executor_.restart();
   num_steps_left_ = mine_.size();
   for (const auto& [number, weights] : weights_) weights->begin(program(), group_.rank());
-  for (const at::Tensor& input : stream_.shapes) shapes_.of(input);
+  for (const Fields& inputs : stream_.shapes) shapes_.learn(inputs);
   for (int m = 0; stream_.shapes.empty() && m < program().num_microbatches; ++m) {
-    if (microbatch(m).input.size(0) > 0) shapes_.of(microbatch(m).input);
+    if (microbatch(m).rows() > 0) shapes_.learn(microbatch(m).input);
   }
   tied_.set_aside();
   transfers_.begin([this] { return next_incoming(); });

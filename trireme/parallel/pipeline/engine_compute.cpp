@@ -20,15 +20,15 @@ const EdgeSpec& Engine::edge_behind(int stage, int number) {
 void Engine::forward(const Action& action) {
   const int stage = action.stage, next = stage + 1;
   const bool is_first = stage == 0;
-  const Tensors inputs = is_first ? Tensors{microbatch(action).input} : take(inputs_, place_of(action));
-  Tensors outputs = local(stage).forward(
+  const Fields inputs = is_first ? microbatch(action).input : take(inputs_, place_of(action));
+  Fields outputs = local(stage).forward(
       action.microbatch, inputs,
       is_first ? std::vector<std::size_t>{} : edge_behind(stage - 1, action.microbatch).without_gradient);
   int live = 0;
   for (const auto& [number, each] : mine_) live += each.num_live();
   peak_live_ = std::max(peak_live_, live);
   if (stage == last_stage()) {
-    losses_.emplace_back(microbatch(action).weight, outputs.front());
+    losses_.emplace_back(microbatch(action).weight, outputs.at(0));
     return;
   }
   check_outputs(action, outputs);
@@ -63,7 +63,7 @@ void Engine::give_input_gradients(const Action& action, Tensors gradients) {
   Tensors wanted;
   for (std::size_t i = 0; i < edge.tensors.size(); ++i) {
     if (!edge.has_gradient(i)) continue;
-    const auto& [sizes, type] = edge.tensors[i];
+    const auto& [sizes, type, name] = edge.tensors[i];
     wanted.push_back(gradients[i].defined() ? std::move(gradients[i]) : at::zeros(sizes, options_of(type)));
   }
   const int before = action.stage - 1;
@@ -100,7 +100,7 @@ void Engine::update() {
   for (const auto& [number, weights] : weights_) weights->end_update();
 }
 
-void Engine::check_outputs(const Action& action, const Tensors& outputs) {
+void Engine::check_outputs(const Action& action, const Fields& outputs) {
   const EdgeSpec& edge = edge_behind(action.stage, action.microbatch);
   const std::vector<TensorSpec> found = specs_of(outputs);
   const Pipeline::StageLayers& layers = stages_[static_cast<std::size_t>(action.stage)];
@@ -108,7 +108,7 @@ void Engine::check_outputs(const Action& action, const Tensors& outputs) {
           ") returns ", to_text(found), " for micro-batch ", action.microbatch,
           ", its first forward for an input of this shape returned ", to_text(edge.tensors));
   if (edge.without_gradient.size() < outputs.size()) return;
-  const auto is_real = [](const at::Tensor& output) { return output.is_floating_point(); };
+  const auto is_real = [](const batch::Field& output) { return output.tensor.is_floating_point(); };
   require(std::any_of(outputs.begin(), outputs.end(), is_real), "stage ", action.stage, " returns ",
           to_text(found),
           ": only floating-point tensors have gradients to send back; cut the model elsewhere");
@@ -116,37 +116,40 @@ void Engine::check_outputs(const Action& action, const Tensors& outputs) {
           ", and none of them needed a gradient when it was asked for shapes: it would learn nothing");
 }
 
-at::Tensor Engine::loss_of(const at::Tensor& output, int number) {
-  const at::Tensor loss = stream_.loss(output, microbatch(number).target);
+at::Tensor Engine::loss_of(const Fields& outputs, int number) {
+  const at::Tensor loss = stream_.loss(outputs, microbatch(number).target);
   require(loss.numel() == 1, "the loss of a micro-batch has to be one number, found ",
           to_text(spec_of(loss)));
   return loss.reshape({});
 }
 
 /// Through the first rank of each stage.
-at::Tensor Engine::evaluate(const at::Tensor& input) {
+Fields Engine::evaluate(const Fields& inputs) {
   for (const auto& [number, weights] : weights_) weights->show_newest();
-  Tensors values = {input};
-  const std::vector<EdgeSpec>& edges = shapes_.of(input);
+  Fields values = inputs;
+  shapes_.learn(inputs);
+  const std::vector<EdgeSpec>& edges = shapes_.of(inputs);
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     const int rank = stages_[stage].ranks.front();
     if (rank != group_.rank()) continue;
     if (stage > 0 && stages_[stage - 1].ranks.front() != rank) {
-      values.clear();
-      for (const auto& [sizes, type] : edges[stage - 1].tensors) {
-        values.push_back(at::zeros(sizes, options_of(type)));
-        group_.recv(values.back(), stages_[stage - 1].ranks.front());
+      values = {};
+      for (const auto& [sizes, type, name] : edges[stage - 1].tensors) {
+        at::Tensor value = at::zeros(sizes, options_of(type));
+        group_.recv(value, stages_[stage - 1].ranks.front());
+        values.add(name, std::move(value));
       }
     }
-    values = local(static_cast<int>(stage)).evaluate(values);
-    for (at::Tensor& value : values) value = value.contiguous();
-    if (stage + 1 == stages_.size()) return values.front();
+    values = local(static_cast<int>(stage)).evaluate(values).map([](const at::Tensor& value) {
+      return value.contiguous();
+    });
+    if (stage + 1 == stages_.size()) return values;
     const int next = stages_[stage + 1].ranks.front();
-    for (const at::Tensor& value : values) {
+    for (const auto& [name, value] : values) {
       if (next != rank) group_.send(value, next);
     }
   }
-  return {};
+  return at::Tensor();
 }
 
 }  // namespace trireme::parallel

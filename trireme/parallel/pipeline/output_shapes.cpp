@@ -4,26 +4,37 @@
 
 #include <algorithm>
 
+#include "trireme/base/error.h"
 #include "trireme/model/untouched.h"
 
 namespace trireme::parallel {
 namespace {
 
-model::Tensors zeros_like(const std::vector<TensorSpec>& specs, c10::Device device) {
-  model::Tensors tensors;
-  for (const auto& [sizes, type] : specs) tensors.push_back(at::zeros(sizes, at::device(device).dtype(type)));
+Fields zeros_like(const std::vector<TensorSpec>& specs, c10::Device device) {
+  Fields tensors;
+  for (const auto& [sizes, type, name] : specs)
+    tensors.add(name, at::zeros(sizes, at::device(device).dtype(type)));
   return tensors;
+}
+
+std::vector<std::int64_t> key_of(const Fields& inputs) {
+  std::vector<std::int64_t> key;
+  for (const auto& [name, tensor] : inputs) {
+    key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
+    key.push_back(-1);
+  }
+  return key;
 }
 
 /// What the stage makes of the inputs. A single floating-point tensor always has its gradient sent back;
 /// which of several need one is asked for in a second forward.
-EdgeSpec edge_behind(const Stage& stage, const model::Tensors& inputs,
+EdgeSpec edge_behind(const Stage& stage, const Fields& inputs,
                      const std::vector<std::size_t>& without_gradient) {
   const model::Untouched untouched(stage.layers());
-  const model::Tensors outputs = stage.evaluate(inputs);
+  const Fields outputs = stage.evaluate(inputs);
   EdgeSpec edge{.tensors = specs_of(outputs)};
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].is_floating_point()) edge.without_gradient.push_back(i);
+    if (!outputs.at(i).is_floating_point()) edge.without_gradient.push_back(i);
   }
   if (outputs.size() - edge.without_gradient.size() > 1)
     edge.without_gradient = stage.outputs_without_gradient(inputs, without_gradient);
@@ -32,10 +43,17 @@ EdgeSpec edge_behind(const Stage& stage, const model::Tensors& inputs,
 
 }  // namespace
 
-const std::vector<EdgeSpec>& OutputShapes::of(const at::Tensor& input) {
-  const std::vector<std::int64_t> shape = input.sizes().vec();
-  if (const auto known = known_.find(shape); known != known_.end()) return known->second;
-  return known_.emplace(shape, ask(input)).first->second;
+void OutputShapes::learn(const Fields& inputs) {
+  std::vector<std::int64_t> key = key_of(inputs);
+  if (!known_.contains(key)) known_.emplace(std::move(key), ask(inputs));
+}
+
+const std::vector<EdgeSpec>& OutputShapes::of(const Fields& inputs) const {
+  const auto known = known_.find(key_of(inputs));
+  require(known != known_.end(), "the inputs of a micro-batch are ", batch::to_text(inputs),
+          ", sizes that the pipeline was not told of when it was started; in an asynchronous pipeline all "
+          "micro-batches have sizes that are known ahead");
+  return known->second;
 }
 
 bool OutputShapes::is_on(std::size_t stage, int rank) const {
@@ -43,7 +61,7 @@ bool OutputShapes::is_on(std::size_t stage, int rank) const {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-std::vector<EdgeSpec> OutputShapes::ask(const at::Tensor& input) {
+std::vector<EdgeSpec> OutputShapes::ask(const Fields& inputs) {
   const int me = group_.rank();
   std::vector<EdgeSpec> outputs(stages_.size());
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
@@ -51,9 +69,9 @@ std::vector<EdgeSpec> OutputShapes::ask(const at::Tensor& input) {
     if (stage > 0 && !is_on(stage - 1, me)) outputs[stage - 1] = receive_spec(group_, first_rank(stage - 1));
     if (stage + 1 == stages_.size()) break;
     const EdgeSpec before = stage == 0 ? EdgeSpec() : outputs[stage - 1];
-    outputs[stage] = edge_behind(mine_.at(static_cast<int>(stage)),
-                                 stage == 0 ? model::Tensors{input} : zeros_like(before.tensors, device_),
-                                 before.without_gradient);
+    outputs[stage] =
+        edge_behind(mine_.at(static_cast<int>(stage)),
+                    stage == 0 ? inputs : zeros_like(before.tensors, device_), before.without_gradient);
     if (me != first_rank(stage)) continue;
     for (const int rank : stages_[stage + 1].ranks) {
       if (!is_on(stage, rank)) send_spec(group_, outputs[stage], rank);

@@ -11,10 +11,17 @@ namespace trireme::parallel {
 namespace {
 
 /// Part `index` of a batch; parts differ by at most one sample.
-at::Tensor part_of(const at::Tensor& batch, int index, int num_parts) {
-  const std::int64_t size = batch.size(0), least = size / num_parts, longer = size % num_parts;
+Fields part_of(const Fields& batch, int index, int num_parts) {
+  const std::int64_t size = batch.rows(), least = size / num_parts, longer = size % num_parts;
   const auto begin_of = [&](std::int64_t i) { return i * least + std::min(i, longer); };
-  return batch.slice(0, begin_of(index), begin_of(index + 1));
+  return batch.map(
+      [&](const at::Tensor& tensor) { return tensor.slice(0, begin_of(index), begin_of(index + 1)); });
+}
+
+bool has_rows(const Fields& batch, std::int64_t rows) {
+  return std::ranges::all_of(batch, [&](const batch::Field& field) {
+    return field.tensor.defined() && field.tensor.dim() >= 1 && field.tensor.size(0) == rows;
+  });
 }
 
 }  // namespace
@@ -37,18 +44,20 @@ Pipeline::Pipeline(comm::Context& context, PipelineGroups groups, const std::vec
 
 Pipeline::~Pipeline() = default;
 
-double Pipeline::step(const at::Tensor& input, const at::Tensor& target, const Loss& loss) {
+double Pipeline::step(const Fields& input, const Fields& target, const Loss& loss) {
   require(!is_asynchronous(options_), "schedule '", program().name,
           "' never flushes: there is no step of its own; use start() and advance()");
   const int parts = program().num_microbatches;
-  require(input.dim() >= 1 && input.size(0) >= parts, "a batch of ", input.dim() >= 1 ? input.size(0) : 0,
-          " samples cannot be cut into ", parts, " micro-batches");
-  require(!has_last_stage() || (target.dim() >= 1 && target.size(0) == input.size(0)),
-          "the rank with the last stage needs a target for each of the ", input.size(0), " samples");
+  const std::int64_t samples = MicroBatch{.input = input, .target = target}.rows();
+  require(samples >= parts, "a batch of ", samples, " samples cannot be cut into ", parts, " micro-batches");
+  require(has_rows(input, samples),
+          "the inputs of a batch have a row for each of its samples, and these are ", batch::to_text(input));
+  require(!has_last_stage() || has_rows(target, samples),
+          "the rank with the last stage needs a target for each of the ", samples, " samples");
   const auto next = [&](int m) {
     MicroBatch part{.input = part_of(input, m, parts), .target = {}};
-    if (has_last_stage()) part.target = part_of(target, m, parts);
-    part.weight = static_cast<double>(part.input.size(0)) / static_cast<double>(input.size(0));
+    if (has_last_stage() || input.empty()) part.target = part_of(target, m, parts);
+    part.weight = static_cast<double>(part.rows()) / static_cast<double>(samples);
     return part;
   };
   start({.next = next, .loss = loss});
@@ -98,7 +107,7 @@ int Pipeline::asynchronous_margin() const { return 2 * num_ranks_ + 2; }
 bool Pipeline::drained() const { return !under_way_ || engine_->at_end(); }
 Pipeline::Staleness Pipeline::staleness() const { return engine_->staleness(); }
 
-at::Tensor Pipeline::evaluate(const at::Tensor& input) {
+Fields Pipeline::evaluate(const Fields& input) {
   require(drained() && !left_in_the_middle_,
           "the pipeline is under way: its stages have different versions; drain it first");
   return engine_->evaluate(input);

@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/batch/fields.h"
 #include "trireme/comm/context.h"
 #include "trireme/model/layer.h"
 #include "trireme/optim/optimizer.h"
@@ -39,17 +40,20 @@ namespace trireme::parallel {
 /// A part of a step's batch. On every rank of a pipeline the inputs have the same shapes; the values of an
 /// input count on the rank with the first stage, those of a target on the one with the last.
 struct MicroBatch {
-  at::Tensor input, target;  ///< one without samples is left out
-  double weight = 1;         ///< what its loss is multiplied with
+  Fields input, target;
+  double weight = 1;  ///< what its loss is multiplied with
+
+  /// One without any is left out.
+  std::int64_t rows() const { return input.empty() ? target.rows() : input.rows(); }
 };
 
 class Engine;
 
 class Pipeline {
  public:
-  /// The loss of a micro-batch, as a tensor without dims; for step() its mean over the samples. `output` is
-  /// the first tensor that the last layer returns.
-  using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+  /// The loss of a micro-batch, as a tensor without dims; for step() its mean over the samples. `outputs` are
+  /// those of the last layer. A function of two tensors will do where there is one of each.
+  using Loss = std::function<at::Tensor(const Fields& outputs, const Fields& targets)>;
 
   /// Throws InvalidArgument: more stages than layers, cuts that are none, options that make no sense
   /// together, ranks that differ in layers or options, skips without their counterpart (model/skips.h).
@@ -71,7 +75,7 @@ class Pipeline {
   /// size of `input` counts. Gradients are added to those that are there. Returns the mean loss over the
   /// batch, on every rank. Throws InvalidArgument (a batch smaller than the number of micro-batches, a layer
   /// that returns another shape than in its first forward), CommError.
-  double step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
+  double step(const Fields& input, const Fields& target, const Loss& loss);
 
   /// What goes through the pipeline from its start until it is drained, for callers that cut their batches
   /// and weigh the losses themselves. Adds the gradients of gradient_scale * sum(weight * loss).
@@ -82,9 +86,9 @@ class Pipeline {
     /// Micro-batch m, asked in rising order when this rank comes to it; of update m /
     /// options.num_microbatches.
     std::function<MicroBatch(int m)> next;
-    /// One input of every shape that comes, in the same order on all ranks; the values do not count. Empty:
+    /// Inputs of all sizes that come, in the same order on all ranks; the values do not count. Empty:
     /// all micro-batches are asked for at the start.
-    std::vector<at::Tensor> shapes = {};
+    std::vector<Fields> shapes = {};
     Loss loss;
     double gradient_scale = 1;
   };
@@ -109,9 +113,9 @@ class Pipeline {
   };
   Staleness staleness() const;
 
-  /// Forward alone, without gradients, in evaluation mode. The output on the rank with the last stage, an
+  /// Forward alone, without gradients, in evaluation mode. The outputs on the rank with the last stage, one
   /// undefined tensor on the others.
-  at::Tensor evaluate(const at::Tensor& input);
+  Fields evaluate(const Fields& input);
 
   /// Drops all gradients of this rank.
   void zero_grad();

@@ -11,53 +11,57 @@
 #include "trireme/model/untouched.h"
 
 namespace trireme::parallel {
+namespace {
+
+at::Tensor detached(const at::Tensor& tensor) { return tensor.detach(); }
+
+}  // namespace
+
 Stage::Stage(std::vector<model::Layer> layers, const StageOptions& options,
              std::vector<model::SkipNames> carried)
     : layers_(std::move(layers)), carried_(std::move(carried)), options_(options) {
   carried_.resize(layers_.size() + 1);
 }
 
-model::Tensors Stage::run_layers(model::Tensors values) const {
+Fields Stage::run_layers(Fields values) const {
   for (std::size_t i = 0; i < layers_.size(); ++i)
-    values = model::run_layer(layers_[i], std::move(values), carried_[i], carried_[i + 1]);
+    values = model::run_layer(layers_[i], values, carried_[i], carried_[i + 1]);
   return values;
 }
 
-model::Tensors Stage::run(Live& live, int microbatch) const {
-  model::Tensors values = live.inputs;
+Fields Stage::run(Live& live, int microbatch) const {
+  Fields values = live.inputs;
   const auto note_begin = [&] {
     if (!live.begins.empty()) return;
-    for (const at::Tensor& value : values) {
+    for (const auto& [name, value] : values) {
       if (value.requires_grad()) live.begins.push_back(torch::autograd::impl::gradient_edge(value));
     }
   };
   note_begin();
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    values = model::run_layer(layers_[i], std::move(values), carried_[i], carried_[i + 1]);
+    values = model::run_layer(layers_[i], values, carried_[i], carried_[i + 1]);
     note_begin();
   }
-  if (head_) return {head_(values.front(), microbatch)};
+  if (head_) return head_(values, microbatch);
   return values;
 }
 
-model::Tensors Stage::leaves_of(const model::Tensors& inputs,
-                                const std::vector<std::size_t>& without_gradient) const {
-  model::Tensors leaves;
+Fields Stage::leaves_of(const Fields& inputs, const std::vector<std::size_t>& without_gradient) const {
+  Fields leaves = inputs.map(detached);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    leaves.push_back(inputs[i].detach());
     const bool left_out =
         std::find(without_gradient.begin(), without_gradient.end(), i) != without_gradient.end();
-    if (options_.wants_input_gradient && inputs[i].is_floating_point() && !left_out)
-      leaves[i].requires_grad_(true);
+    if (options_.wants_input_gradient && inputs.at(i).is_floating_point() && !left_out)
+      leaves.at(i).requires_grad_(true);
   }
   return leaves;
 }
 
-model::Tensors Stage::forward(int microbatch, const model::Tensors& inputs,
-                              const std::vector<std::size_t>& without_gradient) {
+Fields Stage::forward(int microbatch, const Fields& inputs,
+                      const std::vector<std::size_t>& without_gradient) {
   Live live;
   live.inputs = leaves_of(inputs, without_gradient);
-  model::Tensors outputs;
+  Fields outputs;
   if (options_.recompute) {
     live.random_state = model::random_state();
     const at::NoGradGuard no_grad;
@@ -67,8 +71,7 @@ model::Tensors Stage::forward(int microbatch, const model::Tensors& inputs,
   }
   const bool fresh = live_.emplace(microbatch, std::move(live)).second;
   if (!fresh) throw InternalError(text("micro-batch ", microbatch, " goes forward a second time"));
-  for (at::Tensor& output : outputs) output = output.detach();
-  return outputs;
+  return outputs.map(detached);
 }
 
 void Stage::recompute(int microbatch) {
@@ -80,9 +83,9 @@ void Stage::recompute(int microbatch) {
   live.outputs = run(live, microbatch);
 }
 
-void Stage::check_gradients(const model::Tensors& outputs, const model::Tensors& gradients) const {
+void Stage::check_gradients(const Fields& outputs, const model::Tensors& gradients) const {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    require(!outputs[i].requires_grad() || gradients[i].defined(), "output ", i, " of layers '",
+    require(!outputs.at(i).requires_grad() || gradients[i].defined(), "output ", i, " of layers '",
             layers_.front().name, "' to '", layers_.back().name,
             "' needs a gradient, and needed none when the pipeline asked for the shapes: make the pipeline "
             "anew after parameters begin to learn");
@@ -95,13 +98,13 @@ model::Tensors Stage::backward(int microbatch, const model::Tensors& output_grad
   check_gradients(live.outputs, output_gradients);
   model::Tensors roots, arriving, gradients(live.inputs.size());
   for (std::size_t i = 0; i < live.outputs.size(); ++i) {
-    if (!live.outputs[i].requires_grad()) continue;
-    roots.push_back(live.outputs[i]);
+    if (!live.outputs.at(i).requires_grad()) continue;
+    roots.push_back(live.outputs.at(i));
     arriving.push_back(output_gradients[i]);
   }
   if (roots.empty()) return gradients;  // nothing to learn: fixed parameters on whole numbers
   torch::autograd::backward(roots, arriving);
-  for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = live.inputs[i].grad();
+  for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = live.inputs.at(i).grad();
   return gradients;
 }
 
@@ -109,7 +112,7 @@ model::Tensors Stage::backward_input(int microbatch, const model::Tensors& outpu
   recompute(microbatch);
   Live& live = live_.at(microbatch);
   check_gradients(live.outputs, output_gradients);
-  const model::Tensors inputs = live.inputs;
+  const Fields inputs = live.inputs;
   InputBackward first = backward_of_inputs(live.outputs, output_gradients, live.begins);
   live = {};
   live.weights = std::move(first.weights);
@@ -117,44 +120,44 @@ model::Tensors Stage::backward_input(int microbatch, const model::Tensors& outpu
   model::Tensors gradients(inputs.size());
   auto given = first.gradients.begin();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].requires_grad()) continue;
+    if (!inputs.at(i).requires_grad()) continue;
     const at::Tensor& gradient = *given++;
     if (!gradient.defined()) continue;
     // Laid out as a leaf's gradient is.
-    gradients[i] = torch::autograd::utils::obeys_layout_contract(gradient, inputs[i])
+    gradients[i] = torch::autograd::utils::obeys_layout_contract(gradient, inputs.at(i))
                        ? gradient
-                       : torch::autograd::utils::clone_obey_contract(gradient, inputs[i]);
+                       : torch::autograd::utils::clone_obey_contract(gradient, inputs.at(i));
   }
   return gradients;
 }
 
 void Stage::backward_weight(int microbatch) { live_.extract(microbatch).mapped().weights.run(); }
 
-model::Tensors Stage::evaluate(const model::Tensors& inputs) const {
+Fields Stage::evaluate(const Fields& inputs) const {
   const model::EvaluationMode mode(layers_);
   const at::NoGradGuard no_grad;
   return run_layers(inputs);
 }
 
 std::vector<std::size_t> Stage::outputs_without_gradient(
-    const model::Tensors& inputs, const std::vector<std::size_t>& without_gradient) const {
+    const Fields& inputs, const std::vector<std::size_t>& without_gradient) const {
   const model::EvaluationMode mode(layers_);
   const at::AutoGradMode with_graph(true);
-  const model::Tensors outputs = run_layers(leaves_of(inputs, without_gradient));
+  const Fields outputs = run_layers(leaves_of(inputs, without_gradient));
   std::vector<std::size_t> without;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].requires_grad()) without.push_back(i);
+    if (!outputs.at(i).requires_grad()) without.push_back(i);
   }
   return without;
 }
 
 bool Stage::learns(int microbatch) const {
-  const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
-  const model::Tensors& inputs = live_.at(microbatch).inputs;
-  if (std::any_of(inputs.begin(), inputs.end(), wants)) return true;
+  const auto wants = [](const auto& named) { return named.second.requires_grad(); };
+  for (const auto& [name, input] : live_.at(microbatch).inputs) {
+    if (input.requires_grad()) return true;
+  }
   return std::any_of(layers_.begin(), layers_.end(), [&](const model::Layer& layer) {
-    return std::any_of(layer.parameters.begin(), layer.parameters.end(),
-                       [&](const auto& item) { return wants(item.second); });
+    return std::any_of(layer.parameters.begin(), layer.parameters.end(), wants);
   });
 }
 

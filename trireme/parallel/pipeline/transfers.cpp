@@ -16,19 +16,33 @@ namespace {
 /// Receives that are posted before the program comes to them.
 constexpr std::size_t kPostedAhead = 2;
 constexpr std::size_t kMostDims = 14;
-/// Of a tensor's spec: type, whether it has a gradient, number of dims, dims.
-constexpr std::size_t kSpecWords = 3 + kMostDims;
+/// Of a tensor's spec: type, whether it has a gradient, length of its name, number of dims, dims.
+constexpr std::size_t kSpecWords = 4 + kMostDims;
+
+void send_names(comm::Group& group, const std::string& names, int destination) {
+  at::Tensor letters = at::empty({static_cast<std::int64_t>(names.size())}, at::kByte);
+  std::copy(names.begin(), names.end(), letters.data_ptr<std::uint8_t>());
+  if (!names.empty()) group.send(letters, destination);
+}
+
+std::string receive_names(comm::Group& group, std::int64_t length, int source) {
+  at::Tensor letters = at::empty({length}, at::kByte);
+  if (length > 0) group.recv(letters, source);
+  const auto* first = letters.const_data_ptr<std::uint8_t>();
+  return {first, first + length};
+}
 
 }  // namespace
 
-TensorSpec spec_of(const at::Tensor& tensor) {
-  return {.sizes = tensor.sizes().vec(), .type = tensor.scalar_type()};
+TensorSpec spec_of(const at::Tensor& tensor, std::string name) {
+  return {.sizes = tensor.sizes().vec(), .type = tensor.scalar_type(), .name = std::move(name)};
 }
 
 std::string to_text(const TensorSpec& spec) {
   std::vector<std::string> dims;
   for (const std::int64_t dim : spec.sizes) dims.push_back(std::to_string(dim));
-  return text("(", join(dims), ") ", c10::toString(spec.type));
+  return text(spec.name.empty() ? "" : "'" + spec.name + "' ", "(", join(dims), ") ",
+              c10::toString(spec.type));
 }
 
 std::string to_text(const std::vector<TensorSpec>& specs) {
@@ -38,9 +52,9 @@ std::string to_text(const std::vector<TensorSpec>& specs) {
   return text(specs.size(), " tensors: ", join(all, "; "));
 }
 
-std::vector<TensorSpec> specs_of(const model::Tensors& tensors) {
+std::vector<TensorSpec> specs_of(const Fields& tensors) {
   std::vector<TensorSpec> specs;
-  for (const at::Tensor& tensor : tensors) specs.push_back(spec_of(tensor));
+  for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(tensor, name));
   return specs;
 }
 
@@ -69,8 +83,9 @@ void Transfers::post() {
     if (!next) return;
     Arrival& arrival = posted_.emplace_back();
     for (const TensorSpec& spec : next->specs) {
-      arrival.tensors.push_back(at::empty(spec.sizes, at::device(device_).dtype(spec.type)));
-      arrival.pending.push_back(group_.recv_async(arrival.tensors.back(), next->source));
+      at::Tensor tensor = at::empty(spec.sizes, at::device(device_).dtype(spec.type));
+      arrival.pending.push_back(group_.recv_async(tensor, next->source));
+      arrival.tensors.add(spec.name, std::move(tensor));
     }
   }
 }
@@ -90,14 +105,14 @@ Arrival Transfers::receive() {
   return next;
 }
 
-model::Tensors Transfers::wait(Arrival arrival) {
+Fields Transfers::wait(Arrival arrival) {
   for (comm::Pending& pending : arrival.pending) wait_for(pending);
   return std::move(arrival.tensors);
 }
 
-void Transfers::send(const model::Tensors& tensors, int destination) {
+void Transfers::send(const Fields& tensors, int destination) {
   while (!sends_.empty() && sends_.front().second.done()) sends_.pop_front();
-  for (const at::Tensor& tensor : tensors) {
+  for (const auto& [name, tensor] : tensors) {
     at::Tensor whole = tensor.contiguous();
     comm::Pending pending = group_.send_async(whole, destination);
     sends_.emplace_back(std::move(whole), std::move(pending));
@@ -115,16 +130,20 @@ void send_spec(comm::Group& group, const EdgeSpec& spec, int destination) {
   group.send(at::full({1}, count, at::kLong), destination);
   at::Tensor words = at::zeros({count, static_cast<std::int64_t>(kSpecWords)}, at::kLong);
   auto* word = words.data_ptr<std::int64_t>();
+  std::string names;
   for (std::size_t i = 0; i < spec.tensors.size(); ++i, word += kSpecWords) {
-    const auto& [sizes, type] = spec.tensors[i];
+    const auto& [sizes, type, name] = spec.tensors[i];
     require(sizes.size() <= kMostDims, "a tensor of ", sizes.size(),
             " dims cannot go from stage to stage; at most ", kMostDims, " are possible");
     word[0] = static_cast<std::int64_t>(type);
     word[1] = spec.has_gradient(i) ? 1 : 0;
-    word[2] = static_cast<std::int64_t>(sizes.size());
-    std::copy(sizes.begin(), sizes.end(), word + 3);
+    word[2] = static_cast<std::int64_t>(name.size());
+    word[3] = static_cast<std::int64_t>(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), word + 4);
+    names += name;
   }
   group.send(words, destination);
+  send_names(group, names, destination);
 }
 
 EdgeSpec receive_spec(comm::Group& group, int source) {
@@ -133,12 +152,17 @@ EdgeSpec receive_spec(comm::Group& group, int source) {
   at::Tensor words =
       at::zeros({count.item<std::int64_t>(), static_cast<std::int64_t>(kSpecWords)}, at::kLong);
   group.recv(words, source);
+  const std::string names = receive_names(group, words.select(1, 2).sum().item<std::int64_t>(), source);
   EdgeSpec spec;
   const auto* word = words.const_data_ptr<std::int64_t>();
+  std::size_t begin = 0;
   for (std::int64_t i = 0; i < words.size(0); ++i, word += kSpecWords) {
     if (word[1] == 0) spec.without_gradient.push_back(spec.tensors.size());
-    spec.tensors.push_back(
-        {.sizes = {word + 3, word + 3 + word[2]}, .type = static_cast<at::ScalarType>(word[0])});
+    const auto length = static_cast<std::size_t>(word[2]);
+    spec.tensors.push_back({.sizes = {word + 4, word + 4 + word[3]},
+                            .type = static_cast<at::ScalarType>(word[0]),
+                            .name = names.substr(begin, length)});
+    begin += length;
   }
   return spec;
 }

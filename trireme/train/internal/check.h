@@ -22,6 +22,10 @@ ObjectivePtr objective_for(const RunConfig& config, const ObjectivePtr& own, con
 /// with shape and dtype found and expected; DataError for a sample that is wrong or cannot be read.
 void check_data(const data::DataSource& data, const objective::Objective& objective);
 
+/// Throws DataError where an objective whose counts do not depend on values counts another number for a batch
+/// than for as many times sample 0: sizes vary, and any mean would depend on how batches are split.
+void check_count(const objective::Objective& objective, const data::Example& batch, double count_of_sample);
+
 /// check_data(), and whether plan, data and objective fit each other: fewer samples than ranks, a warm-up
 /// that is longer than the run, a metric that is not measured. Throws InvalidArgument, DataError.
 void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const ObjectivePtr& own = nullptr);

@@ -41,7 +41,7 @@ class Engine {
   /// Sum of weight * loss of the forwards of the last stage since it was asked last; 0 on other ranks.
   double take_loss();
 
-  at::Tensor evaluate(const at::Tensor& input);
+  Fields evaluate(const Fields& inputs);
   void zero_grad();
   /// Parameters (where there are several versions, the newest) and buffers of this rank.
   Replica replica() const;
@@ -61,7 +61,7 @@ class Engine {
   using Tensors = model::Tensors;
   /// The tensors of one micro-batch at one stage.
   using Place = std::pair<int, int>;
-  using Departures = std::map<Place, Tensors>;
+  using Departures = std::map<Place, Fields>;
   using Arrivals = std::map<Place, Arrival>;
 
   void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
@@ -80,14 +80,14 @@ class Engine {
   int rank_of(int stage, int microbatch) const { return runs_on_.at({stage, microbatch}); }
   bool is_local(int stage, int microbatch) const { return rank_of(stage, microbatch) == group_.rank(); }
   static Place place_of(const Action& action) { return {action.stage, action.microbatch}; }
-  static Tensors take(Departures& tensors, const Place& place) { return tensors.extract(place).mapped(); }
-  Tensors take(Arrivals& arrivals, const Place& place) {
+  static Fields take(Departures& tensors, const Place& place) { return tensors.extract(place).mapped(); }
+  Fields take(Arrivals& arrivals, const Place& place) {
     return transfers_.wait(std::move(arrivals.extract(place).mapped()));
   }
 
   const MicroBatch& microbatch(int number);
   const MicroBatch& microbatch(const Action& action) { return microbatch(action.microbatch); }
-  bool is_empty(const Action& action) { return microbatch(action).input.size(0) == 0; }
+  bool is_empty(const Action& action) { return microbatch(action).rows() == 0; }
   std::optional<Transfers::Incoming> next_incoming();
   void map_program();
 
@@ -100,10 +100,10 @@ class Engine {
   void update();
   /// What goes to the stage behind `stage`; for the last one it is nothing.
   const EdgeSpec& edge_behind(int stage, int microbatch);
-  void check_outputs(const Action& action, const Tensors& outputs);
+  void check_outputs(const Action& action, const Fields& outputs);
   Tensors take_output_gradients(const Action& action);
   void give_input_gradients(const Action& action, Tensors gradients);
-  at::Tensor loss_of(const at::Tensor& output, int microbatch);
+  at::Tensor loss_of(const Fields& outputs, int microbatch);
 
   at::TensorOptions options_of(at::ScalarType type) const { return at::device(device_).dtype(type); }
 

@@ -1,10 +1,8 @@
 #pragma once
 // The shapes of what goes from stage to stage, so that receives can be posted before anything arrives. The
-// stages are asked once per shape of an input, by a forward in evaluation mode that leaves no trace; the
-// first rank of each tells those with the next stage what it answers. Collective among the ranks of a
-// pipeline. One thread.
-
-#include <ATen/core/Tensor.h>
+// stages are asked once for all sizes of the inputs together, by a forward in evaluation mode that leaves no
+// trace; the first rank of each tells those with the next stage what it answers. Collective among the ranks
+// of a pipeline. One thread.
 
 #include <map>
 #include <vector>
@@ -22,12 +20,14 @@ class OutputShapes {
                std::map<int, Stage>& mine, c10::Device device)
       : group_(std::move(group)), stages_(stages), mine_(mine), device_(device) {}
 
-  /// For an input of the first stage the outputs of every stage but the last; known for this rank's stages
-  /// and their neighbours. Throws CommError.
-  const std::vector<EdgeSpec>& of(const at::Tensor& input);
+  /// Asks the stages where these sizes are new. Collective. Throws CommError.
+  void learn(const Fields& inputs);
+  /// For inputs of the first stage the outputs of every stage but the last; known for this rank's stages
+  /// and their neighbours. Throws InvalidArgument: sizes that were not learnt.
+  const std::vector<EdgeSpec>& of(const Fields& inputs) const;
 
  private:
-  std::vector<EdgeSpec> ask(const at::Tensor& input);
+  std::vector<EdgeSpec> ask(const Fields& inputs);
   int first_rank(std::size_t stage) const { return stages_[stage].ranks.front(); }
   bool is_on(std::size_t stage, int rank) const;
 
@@ -35,7 +35,7 @@ class OutputShapes {
   const std::vector<Pipeline::StageLayers>& stages_;
   std::map<int, Stage>& mine_;
   const c10::Device device_;
-  std::map<std::vector<std::int64_t>, std::vector<EdgeSpec>> known_;
+  std::map<std::vector<std::int64_t>, std::vector<EdgeSpec>> known_;  ///< by sizes, -1 behind each input's
 };
 
 }  // namespace trireme::parallel

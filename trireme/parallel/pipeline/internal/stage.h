@@ -1,6 +1,6 @@
 #pragma once
 // The computations of one stage: forward and backward of micro-batches, each of which may be under way at the
-// same time. A stage maps several tensors to several: what goes from layer to layer, skips that only pass
+// same time. A stage maps fields to fields: what goes from layer to layer, skips that only pass
 // through included (model/skips.h). Knows nothing of other stages. One thread.
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ struct StageOptions {
 
 class Stage {
  public:
-  /// Turns the first output of the last layer into the loss of the micro-batch, on the last stage.
-  using Head = std::function<at::Tensor(const at::Tensor& output, int microbatch)>;
+  /// Turns the outputs of the last layer into the loss of the micro-batch, on the last stage.
+  using Head = std::function<at::Tensor(const Fields& outputs, int microbatch)>;
 
   /// `carried`: skips that travel to each layer, and behind the last. Empty: none.
   Stage(std::vector<model::Layer> layers, const StageOptions& options,
@@ -36,8 +36,7 @@ class Stage {
 
   /// The stage's outputs, or its head's. Each floating-point input, but for those `without_gradient`, becomes
   /// a leaf of its own whose gradient backward() returns. Throws InvalidArgument as model::run_layer() does.
-  model::Tensors forward(int microbatch, const model::Tensors& inputs,
-                         const std::vector<std::size_t>& without_gradient = {});
+  Fields forward(int microbatch, const Fields& inputs, const std::vector<std::size_t>& without_gradient = {});
   /// Runs a dropped forward again; backward() does it where it was not done before.
   void recompute(int microbatch);
   /// Adds to the parameters' gradients. Takes the gradient of each output, undefined for one that needs none,
@@ -52,9 +51,6 @@ class Stage {
   /// Operators whose weights had their gradients in the first part (split_backward.h), so far.
   const std::set<std::string>& unsplit() const { return unsplit_; }
   /// The same for a stage of one tensor.
-  at::Tensor forward(int microbatch, const at::Tensor& input) {
-    return forward(microbatch, model::Tensors{input}).front();
-  }
   at::Tensor backward(int microbatch, const at::Tensor& output_gradient) {
     return backward(microbatch, model::Tensors{output_gradient}).front();
   }
@@ -62,10 +58,10 @@ class Stage {
     return backward_input(microbatch, model::Tensors{output_gradient}).front();
   }
   /// Without gradients, head and traces: in evaluation mode.
-  model::Tensors evaluate(const model::Tensors& inputs) const;
+  Fields evaluate(const Fields& inputs) const;
   /// Those floating-point outputs that need no gradient although the inputs get one as in forward(), and all
   /// that are not floating-point. A forward in evaluation mode, with a graph.
-  std::vector<std::size_t> outputs_without_gradient(const model::Tensors& inputs,
+  std::vector<std::size_t> outputs_without_gradient(const Fields& inputs,
                                                     const std::vector<std::size_t>& without_gradient) const;
   /// Whether something in the micro-batch's forward, parameter or input, is to get a gradient.
   bool learns(int microbatch) const;
@@ -78,17 +74,16 @@ class Stage {
 
  private:
   struct Live {
-    model::Tensors inputs, outputs;
+    Fields inputs, outputs;
     std::vector<at::Tensor> random_state;  ///< before the forward, where it has to run again
     torch::autograd::edge_list begins;  ///< of the first values that have a gradient: where the input's ends
     WeightBackward weights;             ///< behind backward_input()
   };
 
-  model::Tensors run(Live& live, int microbatch) const;
-  model::Tensors run_layers(model::Tensors values) const;
-  model::Tensors leaves_of(const model::Tensors& inputs,
-                           const std::vector<std::size_t>& without_gradient) const;
-  void check_gradients(const model::Tensors& outputs, const model::Tensors& gradients) const;
+  Fields run(Live& live, int microbatch) const;
+  Fields run_layers(Fields values) const;
+  Fields leaves_of(const Fields& inputs, const std::vector<std::size_t>& without_gradient) const;
+  void check_gradients(const Fields& outputs, const model::Tensors& gradients) const;
 
   std::vector<model::Layer> layers_;
   std::vector<model::SkipNames> carried_;

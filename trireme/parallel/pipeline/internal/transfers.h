@@ -9,24 +9,26 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "trireme/batch/fields.h"
 #include "trireme/comm/group.h"
-#include "trireme/model/layer.h"
 
 namespace trireme::parallel {
 
-/// Shape and type of a tensor, known before it arrives.
+/// Shape, type and name of a tensor, known before it arrives.
 struct TensorSpec {
   std::vector<std::int64_t> sizes;
   at::ScalarType type = at::kFloat;
+  std::string name = {};  ///< that of the field, if it has one
 
   bool operator==(const TensorSpec&) const = default;
 };
 
-TensorSpec spec_of(const at::Tensor& tensor);
-/// "(8, 64, 32) Float": types are called what libtorch calls them.
+TensorSpec spec_of(const at::Tensor& tensor, std::string name = {});
+/// "(8, 64, 32) Float", "'mask' (8, 64) Bool": types are called what libtorch calls them.
 std::string to_text(const TensorSpec& spec);
 
 /// What goes from a stage to the next. Gradients come back for some of it.
@@ -41,11 +43,11 @@ struct EdgeSpec {
 
 /// "(8, 64, 32) Float", "2 tensors: (8, 64, 32) Float; (8, 64) Bool"
 std::string to_text(const std::vector<TensorSpec>& specs);
-std::vector<TensorSpec> specs_of(const model::Tensors& tensors);
+std::vector<TensorSpec> specs_of(const Fields& tensors);
 
 /// Tensors that are there, or on their way.
 struct Arrival {
-  model::Tensors tensors;
+  Fields tensors;
   std::vector<comm::Pending> pending = {};
 };
 
@@ -67,8 +69,8 @@ class Transfers {
   /// The next one.
   Arrival receive();
   /// The tensors, once they are there.
-  model::Tensors wait(Arrival arrival);
-  void send(const model::Tensors& tensors, int destination);
+  Fields wait(Arrival arrival);
+  void send(const Fields& tensors, int destination);
   /// Waits for the sends; whatever was announced has to have been received.
   void finish();
 
