@@ -79,7 +79,7 @@ int run_profile(const Home& home, const ProfileArguments& arguments) {
   const auto chain = train::layers_in(train::precision_of(config.train.precision), *model, device);
   require(!chain.empty(), "the model of type ", model->name(), " has no layers() to look at one by one");
   const std::vector<plan::Layer> layers =
-      train::profile_layers(chain, input_of(data, samples).to(device), static_cast<int>(arguments.repeats));
+      train::profile_layers(chain, input_of(data, samples).on(device), static_cast<int>(arguments.repeats));
   arguments.json ? print_json(layers, samples) : print_table(layers);
   if (!arguments.output.empty()) {
     write_file_atomic(arguments.output, plan::to_csv(plan::Profile(layers)));
