@@ -29,7 +29,9 @@ fi
 use_programs "$moved" "${hide[@]}"
 build_project "$moved"
 program=$work/project/build/separate
-env -i LD_TRACE_LOADED_OBJECTS=1 "$program" | grep -qF "libtorch_cpu.so => $moved/lib/trireme/torch/lib/" \
+# Read to its end: the loader would fail on a pipe that the first match closes.
+loaded=$(env -i LD_TRACE_LOADED_OBJECTS=1 "$program")
+grep -qF "libtorch_cpu.so => $moved/lib/trireme/torch/lib/" <<<"$loaded" \
   || fail "the separate project does not use the libtorch of the bundle"
 use_project "$moved"
 
