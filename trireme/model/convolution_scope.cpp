@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -21,22 +22,34 @@ bool is_plain(const at::Tensor& tensor) {
          tensor.numel() > 0;
 }
 
+/// Whether the convolution can be; of one that cannot, ATen says why.
+bool fits(const ConvolutionShape& shape, const at::Tensor& input, const std::optional<at::Tensor>& bias) {
+  const std::array plane{shape.height, shape.width};
+  for (std::size_t dim = 0; dim < plane.size(); ++dim) {
+    if (shape.stride[dim] < 1 || shape.padding[dim] < 0) return false;
+    if (plane[dim] + 2 * shape.padding[dim] < shape.kernel[dim]) return false;
+  }
+  const bool has_bias = bias && bias->defined();
+  return input.size(1) == shape.in && (!has_bias || (bias->dim() == 1 && bias->size(0) == shape.out));
+}
+
 /// Empty: none that a choice is about.
 std::optional<ConvolutionShape> shape_of(const at::Tensor& input, const at::Tensor& weight,
-                                         const Geometry& geometry) {
+                                         const std::optional<at::Tensor>& bias, const Geometry& geometry) {
   const auto is_one = [](std::int64_t value) { return value == 1; };
   if (geometry.transposed || geometry.groups != 1 || !is_plain(input) || !is_plain(weight) ||
       geometry.stride.size() != 2 || geometry.padding.size() != 2 ||
       !std::all_of(geometry.dilation.begin(), geometry.dilation.end(), is_one)) {
     return std::nullopt;
   }
-  return ConvolutionShape{.in = weight.size(1),
-                          .out = weight.size(0),
-                          .height = input.size(2),
-                          .width = input.size(3),
-                          .kernel = {weight.size(2), weight.size(3)},
-                          .stride = {geometry.stride[0], geometry.stride[1]},
-                          .padding = {geometry.padding[0], geometry.padding[1]}};
+  const ConvolutionShape shape{.in = weight.size(1),
+                               .out = weight.size(0),
+                               .height = input.size(2),
+                               .width = input.size(3),
+                               .kernel = {weight.size(2), weight.size(3)},
+                               .stride = {geometry.stride[0], geometry.stride[1]},
+                               .padding = {geometry.padding[0], geometry.padding[1]}};
+  return fits(shape, input, bias) ? std::optional(shape) : std::nullopt;
 }
 
 /// As the choice wants it.
@@ -52,7 +65,7 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        std::int64_t groups) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
   const bool counts = chosen != nullptr || noted != nullptr;
-  const auto shape = counts ? shape_of(input, weight, geometry) : std::nullopt;
+  const auto shape = counts ? shape_of(input, weight, bias, geometry) : std::nullopt;
   if (shape && noted != nullptr) noted->push_back(*shape);
   const auto kernel = shape && chosen != nullptr ? chosen->of(*shape).forward : ConvolutionKernel::kAten;
   return convolution_by(kernel, laid_out(input), weight, bias, geometry);
@@ -65,7 +78,7 @@ ConvolutionGradients convolution_backward(const at::Tensor& grad_output, const a
                                           at::IntArrayRef output_padding, std::int64_t groups,
                                           std::array<bool, 3> output_mask) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
-  const auto shape = chosen == nullptr ? std::nullopt : shape_of(input, weight, geometry);
+  const auto shape = chosen == nullptr ? std::nullopt : shape_of(input, weight, {}, geometry);
   const PassKernels kernels = shape ? chosen->of(*shape) : PassKernels{};
   const BackwardOf of{laid_out(grad_output), laid_out(input), weight, bias_sizes};
   if (kernels.of_input == kernels.of_weight)

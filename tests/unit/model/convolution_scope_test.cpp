@@ -1,6 +1,7 @@
 #include "trireme/model/convolution_scope.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/convolution.h>
 #include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -8,7 +9,9 @@
 #include <torch/nn/modules/conv.h>
 
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace trireme::model {
 namespace {
@@ -145,6 +148,30 @@ INSTANTIATE_TEST_SUITE_P(
                     Geometry{"7x7 with stride", 3, 8, {7, 7}, {2, 2}, {3, 3}, {2, 12, 12}},
                     Geometry{"no two numbers alike", 3, 50, {1, 3}, {2, 1}, {0, 2}, {2, 5, 4}},
                     Geometry{"pixels that no patch has", 4, 4, {2, 2}, {3, 3}, {0, 0}, {2, 7, 8}}));
+
+/// What ATen says of a convolution that cannot be, "" where it says nothing.
+std::string complaint_of(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  try {
+    at::convolution(input, weight, bias, {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST_F(Convolutions, ThatCannotBeAreRefusedInAtensWords) {
+  const at::Tensor weight = at::rand({3, 4, 3, 3}), bias = at::rand({3});
+  const std::vector<std::vector<at::Tensor>> wrong{{at::rand({2, 2, 5, 5}), weight, bias},  // few channels
+                                                   {at::rand({2, 8, 5, 5}), weight, bias},  // many
+                                                   {at::rand({2, 4, 2, 2}), weight, bias},  // small
+                                                   {at::rand({2, 4, 5, 5}), weight, at::rand({1})}};
+  for (const auto& each : wrong) {
+    const std::string atens = complaint_of(each[0], each[1], each[2]);
+    ASSERT_NE(atens, "") << each[0].sizes();
+    const ConvolutionScope scope(ConvolutionChoice::product());
+    EXPECT_EQ(complaint_of(each[0], each[1], each[2]), atens) << each[0].sizes();
+  }
+}
 
 TEST_F(Convolutions, TakeAKernelOfTheirOwnForEachPass) {
   const ConvolutionShape shape{.in = 512, .out = 64, .height = 2, .width = 2};
