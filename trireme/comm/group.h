@@ -127,6 +127,13 @@ class Group {
   /// reduces in place without a copy (shared memory for shm), where it has such. Not collective. Zeroed.
   at::Tensor allocate(std::int64_t numel, const at::TensorOptions& options) const;
 
+  /// A flat tensor that is one memory on all ranks: what one of them writes, all read. Zeroed, and gone with
+  /// the last rank that holds it. Undefined where the ranks have no memory in common: on several hosts, on a
+  /// device. Who writes what, and when, is for the ranks to agree on: an operation of the group that comes
+  /// after a write and before a read orders the two. Collective. Throws CommError, on all ranks, with the
+  /// first rank that has no memory left, or may not map another's.
+  at::Tensor allocate_common(std::int64_t numel, const at::TensorOptions& options);
+
   /// Gives the group up on all ranks, for a caller that knows that this one is not in step with the others:
   /// what is pending and what comes later fails with "rank R, group 'G': WHY". Nothing more happens to a
   /// group that has failed. Any thread.

@@ -73,6 +73,32 @@ at::Tensor reduced(int num_ranks, ReduceOp op, at::ScalarType dtype, std::int64_
 constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                                    ReduceOp::kProduct};
 
+TEST_P(Operations, ShowWhatOneRankWritesIntoCommonMemoryToAll) {
+  run([](Context& context) {
+    Group& world = context.world();
+    at::Tensor common = world.allocate_common(world.size() * kNumel, at::kFloat);
+    if (!common.defined()) return;  // ranks of this backend may be on several hosts
+    EXPECT_EQ(common.count_nonzero().item<std::int64_t>(), 0);
+    world.barrier();
+    for (int use = 1; use <= 2; ++use) {
+      common.narrow(0, world.rank() * kNumel, kNumel).fill_(use * 10 + world.rank());
+      world.barrier();
+      for (int rank = 0; rank < world.size(); ++rank)
+        EXPECT_TRUE(common.narrow(0, rank * kNumel, kNumel).eq(use * 10 + rank).all().item<bool>());
+      world.barrier();
+    }
+  });
+}
+
+TEST_P(Operations, KnowOfCommonMemoryWhereRanksAreOnOneHost) {
+  run([](Context& context) {
+    Group& world = context.world();
+    const std::string& backend = GetParam().backend;
+    const bool is_one_host = backend == "shm" || backend == "threads" || world.size() == 1;
+    EXPECT_EQ(world.allocate_common(kNumel, at::kDouble).defined(), is_one_host);
+  });
+}
+
 TEST_P(Operations, RefuseADtypeTheyDoNotKnowAndGoOn) {
   run([](Context& context) {
     Group& world = context.world();

@@ -57,6 +57,9 @@ class ShmBackend : public c10d::Backend {
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
 
+  /// Whether ranks are processes of their own; else they are threads of one.
+  bool has_processes() const { return group_->arena() != nullptr; }
+
   void abort() override;
   void shutdown() override;
 
