@@ -1,15 +1,21 @@
 #pragma once
-// Division and rounding of counts upwards. Values; constexpr. `by` and `step` are greater than 0.
+// Division and rounding of counts upwards. Values; constexpr. `value` is not negative, `by` and `step` are
+// greater than 0.
 
-#include <cstdint>
+#include <concepts>
+#include <type_traits>
 
 namespace trireme {
 
 /// The smallest count of groups of `by` that holds `value` elements.
-constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t by) { return (value + by - 1) / by; }
+template <std::integral Count>
+constexpr Count divide_up(Count value, std::type_identity_t<Count> by) {
+  return (value + by - 1) / by;
+}
 
 /// The smallest multiple of `step` that is not below `value`.
-constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
+template <std::integral Count>
+constexpr Count round_up(Count value, std::type_identity_t<Count> step) {
   return divide_up(value, step) * step;
 }
 
