@@ -1,54 +1,21 @@
 // What happens while backward runs. What happens at its end is in reducer_finish.cpp.
 #include "trireme/parallel/data/internal/reducer.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/parallel/data/internal/gradient_hook.h"
 
 namespace trireme::parallel {
-namespace {
-
-/// Tells the reducer that a parameter's gradient has been accumulated.
-class GradientHook : public torch::autograd::PostAccumulateGradHook {
- public:
-  GradientHook(std::function<void(std::size_t)> on_gradient, std::size_t number)
-      : on_gradient_(std::move(on_gradient)), number_(number) {}
-  void operator()(const torch::autograd::Variable&) override { on_gradient_(number_); }
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
-  void apply_with_saved(torch::autograd::Variable&, torch::dynamo::autograd::SwapSavedVariables&) override {}
-
- private:
-  std::function<void(std::size_t)> on_gradient_;
-  std::size_t number_;
-};
-
-/// `from` has the sizes of `to`. A plain copy of memory costs no dispatch, and for large tensors no reading
-/// of what is overwritten.
-void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
-  if (from.is_cpu() && to.is_cpu() && from.scalar_type() == to.scalar_type() &&
-      from.layout() == at::kStrided && from.strides() == to.strides() && to.is_non_overlapping_and_dense() &&
-      at::get_num_threads() == 1) {
-    if (from.const_data_ptr() != to.const_data_ptr())
-      std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
-    return;
-  }
-  to.copy_(from);
-}
-
-}  // namespace
 
 DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_replica,
                                           const DataParallelOptions& the_options)
@@ -81,25 +48,17 @@ void DistributedDataParallel::Reducer::collect_parameters() {
 
 void DistributedDataParallel::Reducer::attach() {
   if (group.size() == 1) return;
-  for (const Parameter& parameter : parameters_) {
-    require(torch::autograd::impl::post_acc_grad_hooks(parameter.tensor) == nullptr, "parameter '",
-            parameter.name, "' already has a hook on its gradient: is the module wrapped twice?");
-  }
-  const auto on_gradient_of = [weak = weak_from_this()](std::size_t number) {
-    if (const auto reducer = weak.lock()) reducer->on_gradient(number);
-  };
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i].tensor,
-                                                   std::make_unique<GradientHook>(on_gradient_of, i));
+    hook_gradient(parameters_[i].tensor, parameters_[i].name, [weak = weak_from_this(), i] {
+      if (const auto reducer = weak.lock()) reducer->on_gradient(i);
+    });
   }
 }
 
 void DistributedDataParallel::Reducer::detach() {
   if (group.size() == 1) return;
   break_off("its DistributedDataParallel is gone");
-  for (const Parameter& parameter : parameters_) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
-  }
+  for (const Parameter& parameter : parameters_) unhook_gradient(parameter.tensor);
 }
 
 void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {

@@ -9,6 +9,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/data/internal/reducer.h"
+#include "trireme/parallel/data/internal/unreached.h"
 
 namespace trireme::parallel {
 
@@ -62,7 +63,7 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
     break_off_and_throw(std::current_exception());
   }
   forget_pass();
-  if (!unreached.empty()) refuse_unreached(unreached);
+  if (!unreached.empty()) refuse_unreached(unreached, usage_known_ ? kUnreachedLater : kUnreachedAdvice);
   if (follow) follow();
 }
 
@@ -194,28 +195,9 @@ std::string DistributedDataParallel::Reducer::unreached_of_all_ranks() {
   std::vector<std::string> mine;
   for (const Unreached& unreached : unreached_) {
     if (std::ranges::find(silent_, unreached.number) == silent_.end())
-      mine.push_back("'" + parameters_[unreached.number].name + "'");
+      mine.push_back(parameters_[unreached.number].name);
   }
-  constexpr std::size_t kMostNames = 10;
-  std::string names = join({mine.data(), std::min(mine.size(), kMostNames)});
-  if (mine.size() > kMostNames) names += text(" and ", mine.size() - kMostNames, " more");
-  const auto all = group.all_gather_text(names);
-  std::string where;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    where += text(where.empty() ? "" : "; ", "rank ", group.world_ranks()[rank], ": ", all[rank]);
-  }
-  return where;
-}
-
-void DistributedDataParallel::Reducer::refuse_unreached(const std::string& where) {
-  throw InvalidArgument(
-      text("backward did not reach these parameters on ", where,
-           usage_known_ ? ". They had a gradient in the first step, and kStatic needs the same ones in every "
-                          "step: use kFind"
-                        : ". If that is meant, set unused_parameters to kFind (they vary) or kStatic (always "
-                          "the same ones), in a configuration parallel.unused_parameters to \"find\" or "
-                          "\"static\""));
+  return names_by_rank(group, mine);
 }
 
 /// Parameters that no rank used keep the gradient they had; those that another rank used get the reduced one.

@@ -89,7 +89,6 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void wait_for_buckets();
   void trace_bucket(std::size_t number) const;
   std::string unreached_of_all_ranks();
-  [[noreturn]] void refuse_unreached(const std::string& where);
   void settle(const std::vector<bool>& used, Role role, bool follows);
   void note_reduced();
   void forget_pass();
