@@ -69,7 +69,8 @@ int check_program(const PrintArguments& given, schedule::Transport transport) {
                                                           : "a whole step");
   if (form != schedule::Form::kOrder) std::cout << ", transport " << schedule::to_text(transport);
   std::cout << "\n";
-  const std::string left_out = schedule::not_carried_out(program, schedule::Activations::kKept);
+  const std::string left_out =
+      schedule::not_carried_out(program, schedule::Activations::kKept, schedule::Weights::kWhole);
   if (!left_out.empty()) std::cout << "note: a run refuses it: " << left_out << "\n";
   return kExitOk;
 }

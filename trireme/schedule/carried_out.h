@@ -14,8 +14,14 @@ enum class Activations {
   kDropped,  ///< and computed again, where the program says RECOMPUTE or the backward comes
 };
 
+/// How a run holds the weights of a stage.
+enum class Weights {
+  kWhole,
+  kSharded,  ///< over the replicas of a pipeline
+};
+
 /// The first action that a run would pass over, with the reason: "rank 0, position 3, 0UNSHARD: ..."; empty
 /// where everything is carried out. Positions count cells from 0.
-std::string not_carried_out(const Program& program, Activations activations);
+std::string not_carried_out(const Program& program, Activations activations, Weights weights);
 
 }  // namespace trireme::schedule

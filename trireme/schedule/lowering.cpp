@@ -79,16 +79,28 @@ Program lower(const Program& order, const LoweringOptions& options) {
           "' says already where to send and receive; expected computations only");
   validate(order, {.form = Form::kOrder});
   Program program = order;
-  if (options.max_unsharded_stages > 0) {
-    program = without_idle(std::move(program));
-    for (Actions& actions : program.ranks) actions = with_sharding(actions, options.max_unsharded_stages);
-  }
+  if (options.max_unsharded_stages > 0)
+    program = gathered_for_use(std::move(program), options.max_unsharded_stages);
   program.ranks = options.transport == Transport::kBuffered ? with_buffered_transfers(program)
                                                             : with_rendezvous_transfers(program);
   if (options.with_update && program.update_every == 0) {
     for (Actions& actions : program.ranks) actions = with_update(actions, !program.replicas.empty());
   }
   return program;
+}
+
+Program gathered_for_use(Program program, int max_stages) {
+  require(max_stages >= 1, "a rank gathers the weights of at least 1 stage at a time, not ", max_stages);
+  program = without_idle(std::move(program));
+  for (Actions& actions : program.ranks) actions = with_sharding(actions, max_stages);
+  return program;
+}
+
+bool has_gathers(const Program& program) {
+  return std::ranges::any_of(program.ranks, [](const Actions& actions) {
+    return std::ranges::any_of(actions,
+                               [](const Action& action) { return action.kind == ActionKind::kUnshard; });
+  });
 }
 
 Program merge_backward(Program program) {

@@ -24,6 +24,13 @@ struct LoweringOptions {
 /// InvalidArgument as validate() does, and when the program has transfers already.
 Program lower(const Program& order, const LoweringOptions& options = {});
 
+/// Of weights that ranks hold in shards: UNSHARD ahead of use for as many stages of a rank as come next,
+/// RESHARD when as many others come first, or none. So many are gathered at a time; from 2 on the next one is
+/// on its way while one computes; with all stages each is gathered once. Idle slots are left out. Throws
+/// InvalidArgument: less than 1.
+Program gathered_for_use(Program program, int max_stages);
+bool has_gathers(const Program& program);
+
 /// Adjacent I and W of one micro-batch become one B; idle slots are left out.
 Program merge_backward(Program program);
 
