@@ -58,6 +58,10 @@ std::vector<std::string> optimizer_names();
 /// gradient that is nothing but rounding decides a whole step. Throws as make_optimizer() does.
 bool normalises_gradients(const std::string& name);
 
+/// Whether that optimizer looks at the norm or the shape of whole tensors: a piece of one would not do.
+/// Throws as make_optimizer() does.
+bool needs_whole_tensors(const std::string& name);
+
 /// Scales all gradients so that their total 2-norm is at most `max_norm` (> 0); returns the norm before.
 /// Undefined gradients count as zero. (Pascanu et al., arXiv 1211.5063.)
 double clip_grad_norm(const NamedTensors& parameters, double max_norm);

@@ -23,7 +23,8 @@ std::unique_ptr<UpdateRule> make(const OptimizerOptions& options) {
 struct OptimizerRow {
   std::string_view name;
   std::unique_ptr<UpdateRule> (*make)(const OptimizerOptions&);
-  bool normalises = true;  ///< gradients, by their own size
+  bool normalises = true;      ///< gradients, by their own size
+  bool whole_tensors = false;  ///< are looked at
 };
 
 constexpr std::array<OptimizerRow, 8> kOptimizerTable = {{
@@ -33,8 +34,8 @@ constexpr std::array<OptimizerRow, 8> kOptimizerTable = {{
     {"adagrad", make<Adagrad>},
     {"rmsprop", make<RmsProp>},
     {"lion", make<Lion>},
-    {"lars", make<Lars>},
-    {"lamb", make<Lamb>},
+    {"lars", make<Lars>, /*normalises=*/true, /*whole_tensors=*/true},
+    {"lamb", make<Lamb>, /*normalises=*/true, /*whole_tensors=*/true},
 }};
 
 const OptimizerRow& find_optimizer(const std::string& name) {
@@ -54,6 +55,8 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, Named
 }
 
 bool normalises_gradients(const std::string& name) { return find_optimizer(name).normalises; }
+
+bool needs_whole_tensors(const std::string& name) { return find_optimizer(name).whole_tensors; }
 
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;
