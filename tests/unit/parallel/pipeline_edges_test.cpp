@@ -199,7 +199,10 @@ TEST(PipelineEdges, GradientsComeBackForThoseTensorsAloneThatNeedThem) {
     const auto first = layers.begin() + 4 * context.rank();
     mine.try_emplace(context.rank(), std::vector(first, first + 4),
                      StageOptions{.wants_input_gradient = context.rank() > 0});
-    OutputShapes shapes(context.world(), stages, mine, c10::kCPU);
+    WeightsOfStages weights;
+    weights[context.rank()] =
+        make_stage_weights({}, {.data = std::nullopt, .reduction = DataParallelOptions()});
+    OutputShapes shapes(context.world(), stages, mine, weights, c10::kCPU);
     shapes.learn(model->input(2));
     const EdgeSpec edge = shapes.of(model->input(2))[0];
     EXPECT_EQ(to_text(edge.tensors),

@@ -46,7 +46,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
       transfers_(group_, device_),
       executor_(std::move(program), group_.rank(), handlers(), context.status(),
                 telemetry::main_of(context.trace())),
-      shapes_(group_, stages_, mine_, device_) {
+      shapes_(group_, stages_, mine_, weights_, device_) {
   check_same_pipeline(group_, this->program(), layers, stages_, options);
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     const std::vector<int>& ranks = stages_[i].ranks;
@@ -58,7 +58,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
     local(last_stage()).set_head([this](const Fields& outputs, int m) { return loss_of(outputs, m); });
   tied_.make_equal();
   if (is_asynchronous()) check_versions(groups);
-  hold_weights(groups.data, options.data_parallel);
+  hold_weights(groups.data, options);
   map_program();
 }
 
@@ -70,7 +70,7 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
 }
 
 /// In the order of the stages, on all ranks.
-void Engine::hold_weights(const std::optional<comm::Group>& data, const DataParallelOptions& reduction) {
+void Engine::hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options) {
   for (const auto& [number, stage] : mine_) {
     for (const model::Layer& layer : stage.layers()) {
       if (!data || data->size() == 1) break;
@@ -81,7 +81,9 @@ void Engine::hold_weights(const std::optional<comm::Group>& data, const DataPara
                                                               .holders = static_cast<int>(ranks.size()),
                                                               .asynchronous = is_asynchronous(),
                                                               .data = data,
-                                                              .reduction = reduction});
+                                                              .reduction = options.data_parallel,
+                                                              .zero = options.zero,
+                                                              .shared = tied_.names()});
   }
 }
 
@@ -233,11 +235,7 @@ std::optional<Transfers::Incoming> Engine::next_incoming() {
 }
 
 void Engine::zero_grad() {
-  for (const auto& [number, stage] : mine_) {
-    for (const model::Layer& layer : stage.layers()) {
-      for (const auto& [name, parameter] : layer.parameters) parameter.mutable_grad().reset();
-    }
-  }
+  for (const auto& [number, weights] : weights_) weights->zero_grad();
 }
 
 Replica Engine::replica() const {
@@ -247,6 +245,23 @@ Replica Engine::replica() const {
     add_named(replica.buffers, replica_of(stage).buffers);
   }
   return replica;
+}
+
+Pieces Engine::pieces() const {
+  Pieces all;
+  for (const auto& [number, weights] : weights_)
+    all.insert(weights->pieces().begin(), weights->pieces().end());
+  return all;
+}
+
+optim::NamedTensors Engine::weights() const {
+  optim::NamedTensors all;
+  for (const auto& [number, weights] : weights_) add_named(all, weights->leaves());
+  return all;
+}
+
+void Engine::weights_changed() {
+  for (const auto& [number, weights] : weights_) weights->changed();
 }
 
 std::set<std::string> Engine::unsplit() const {

@@ -123,33 +123,45 @@ at::Tensor Engine::loss_of(const Fields& outputs, int number) {
   return loss.reshape({});
 }
 
+/// Those that this rank evaluates, one by one with their weights.
+void Engine::for_each_shown_stage(const std::function<void(std::size_t)>& compute) {
+  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+    if (stages_[stage].ranks.front() != group_.rank()) continue;
+    StageWeights& weights = *weights_.at(static_cast<int>(stage));
+    weights.show_newest();
+    compute(stage);
+    weights.end_showing();
+  }
+}
+
 /// Through the first rank of each stage.
 Fields Engine::evaluate(const Fields& inputs) {
-  for (const auto& [number, weights] : weights_) weights->show_newest();
-  Fields values = inputs;
+  Fields values = inputs, outputs = at::Tensor();
   shapes_.learn(inputs);
   const std::vector<EdgeSpec>& edges = shapes_.of(inputs);
-  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-    const int rank = stages_[stage].ranks.front();
-    if (rank != group_.rank()) continue;
-    if (stage > 0 && stages_[stage - 1].ranks.front() != rank) {
+  const int me = group_.rank();
+  for_each_shown_stage([&](std::size_t stage) {
+    if (const int source = stage == 0 ? me : stages_[stage - 1].ranks.front(); source != me) {
       values = {};
       for (const auto& [sizes, type, name] : edges[stage - 1].tensors) {
         at::Tensor value = at::zeros(sizes, options_of(type));
-        group_.recv(value, stages_[stage - 1].ranks.front());
+        group_.recv(value, source);
         values.add(name, std::move(value));
       }
     }
     values = local(static_cast<int>(stage)).evaluate(values).map([](const at::Tensor& value) {
       return value.contiguous();
     });
-    if (stage + 1 == stages_.size()) return values;
+    if (stage + 1 == stages_.size()) {
+      outputs = values;
+      return;
+    }
     const int next = stages_[stage + 1].ranks.front();
     for (const auto& [name, value] : values) {
-      if (next != rank) group_.send(value, next);
+      if (next != me) group_.send(value, next);
     }
-  }
-  return at::Tensor();
+  });
+  return outputs;
 }
 
 }  // namespace trireme::parallel

@@ -69,6 +69,7 @@ std::vector<EdgeSpec> OutputShapes::ask(const Fields& inputs) {
     if (stage > 0 && !is_on(stage - 1, me)) outputs[stage - 1] = receive_spec(group_, first_rank(stage - 1));
     if (stage + 1 == stages_.size()) break;
     const EdgeSpec before = stage == 0 ? EdgeSpec() : outputs[stage - 1];
+    const std::shared_ptr<void> memory = weights_.at(static_cast<int>(stage))->lend();
     outputs[stage] =
         edge_behind(mine_.at(static_cast<int>(stage)),
                     stage == 0 ? inputs : zeros_like(before.tensors, device_), before.without_gradient);

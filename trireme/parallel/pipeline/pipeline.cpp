@@ -113,9 +113,14 @@ Fields Pipeline::evaluate(const Fields& input) {
   return engine_->evaluate(input);
 }
 
+void Pipeline::sit_out_evaluation() { engine_->sit_out_evaluation(); }
+
 void Pipeline::zero_grad() { engine_->zero_grad(); }
 
 optim::NamedTensors Pipeline::parameters() const { return engine_->replica().parameters; }
+Pieces Pipeline::pieces() const { return engine_->pieces(); }
+optim::NamedTensors Pipeline::weights() const { return engine_->weights(); }
+void Pipeline::weights_changed() { engine_->weights_changed(); }
 optim::NamedTensors Pipeline::buffers() const { return engine_->replica().buffers; }
 
 const std::vector<Pipeline::StageLayers>& Pipeline::stages() const { return engine_->stages(); }

@@ -32,6 +32,7 @@
 #include "trireme/model/layer.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
+#include "trireme/parallel/zero/pieces.h"
 #include "trireme/schedule/program.h"
 #include "trireme/schedule/transport.h"
 
@@ -114,16 +115,28 @@ class Pipeline {
   Staleness staleness() const;
 
   /// Forward alone, without gradients, in evaluation mode. The outputs on the rank with the last stage, one
-  /// undefined tensor on the others.
+  /// undefined tensor on the others. Where parameters are sharded, collective among the replicas too: each
+  /// calls it equally often, or sits out where it has nothing to evaluate.
   Fields evaluate(const Fields& input);
+  void sit_out_evaluation();
 
   /// Drops all gradients of this rank.
   void zero_grad();
 
   /// Of this rank's stages, by the names of the whole model. Asynchronous: the newest version, which is the
   /// one to update, to save and to load.
+  /// Where they are sharded over replicas, this rank's pieces, which have the gradients after a step; in
+  /// their state between two steps, whether or not the whole is there.
   optim::NamedTensors parameters() const;
+  Pieces pieces() const;
   optim::NamedTensors buffers() const;
+  /// Parameters as this rank's layers compute with them; those that are gathered for use have no elements in
+  /// between.
+  optim::NamedTensors weights() const;
+  /// After somebody else than the update has written parameters(), on all ranks: the next step and the next
+  /// evaluation gather them anew. Cheap. Where ranks have them in one memory, no rank may be computing with
+  /// them while they are written: an operation of the group tells that all have come so far.
+  void weights_changed();
   /// Layers [first, last) of each stage.
   struct StageLayers {
     int first = 0, last = 0;

@@ -11,6 +11,7 @@
 #include "trireme/comm/group.h"
 #include "trireme/model/layer.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/zero/zero_options.h"
 #include "trireme/schedule/program.h"
 #include "trireme/schedule/transport.h"
 
@@ -38,6 +39,8 @@ struct PipelineOptions {
   c10::Device device = c10::kCPU;
   /// How the replicas of a stage reduce its gradients, where there are several pipelines.
   DataParallelOptions data_parallel = {};
+  /// What of each stage they share out among them instead of holding all of it.
+  ZeroOptions zero = {};
   /// Called once, before anything computes, with all layers that this rank holds: where layers are made
   /// without memory (model/deferred.h), for giving them some and their first values.
   std::function<void(const std::vector<model::Layer>&)> materialise = nullptr;

@@ -36,9 +36,21 @@ void check_asynchronous(const PipelineOptions& options, const schedule::Program&
           order.name, "' has no vertical sync; pipedream has");
 }
 
+bool is_sharded(const PipelineOptions& options) { return options.zero.stage != ZeroStage::kNone; }
+
+/// Weights that are kept between uses are gathered once in a step, others around each use, the next stage's
+/// while one computes.
+schedule::Program with_gathers(schedule::Program program, const PipelineOptions& options) {
+  constexpr int kComputingAndNext = 2;
+  const bool keeps = options.zero.stage != ZeroStage::kParameters;
+  const int all = program.num_stages;
+  return schedule::gathered_for_use(std::move(program), keeps ? all : kComputingAndNext);
+}
+
 void check_carried_out(const schedule::Program& program, const PipelineOptions& options) {
   const std::string found = schedule::not_carried_out(
-      program, options.recompute ? schedule::Activations::kDropped : schedule::Activations::kKept);
+      program, options.recompute ? schedule::Activations::kDropped : schedule::Activations::kKept,
+      is_sharded(options) ? schedule::Weights::kSharded : schedule::Weights::kWhole);
   require(found.empty(), "program '", program.name, "': ", found);
 }
 
@@ -56,6 +68,9 @@ schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks
   require(static_cast<int>(order.ranks.size()) == num_ranks, "schedule '", order.name, "' is for ",
           order.ranks.size(), " ranks, the pipeline has ", num_ranks);
   if (is_asynchronous(options)) {
+    require(!is_sharded(options), "schedule '", order.name,
+            "' updates each stage on its own time: there are no replicas to share its weights out to; leave "
+            "zero at 0");
     check_asynchronous(options, order);
   } else {
     require(!options.vertical_sync, "schedule '", order.name,
@@ -68,6 +83,7 @@ schedule::Program pipeline_program(const PipelineOptions& options, int num_ranks
   schedule::Program program =
       is_whole ? without_idle(order)
                : schedule::lower(schedule::repeat(order, options.num_rounds), {.transport = transport});
+  if (is_sharded(options) && !schedule::has_gathers(program)) program = with_gathers(program, options);
   schedule::validate(program, {.transport = transport});
   check_carried_out(order, options);
   return program;

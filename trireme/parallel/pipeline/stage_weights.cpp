@@ -4,6 +4,7 @@
 
 #include "trireme/parallel/pipeline/internal/replicated_weights.h"
 #include "trireme/parallel/pipeline/internal/versioned_weights.h"
+#include "trireme/parallel/zero/internal/sharded_weights.h"
 
 namespace trireme::parallel {
 namespace {
@@ -23,7 +24,12 @@ bool learns(const Replica& replica) {
 std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options) {
   if (options.asynchronous)
     return std::make_unique<VersionedWeights>(replica.parameters, options.stage, options.holders);
-  if (options.data && options.data->size() > 1 && learns(replica)) {
+  const bool has_replicas = options.data && options.data->size() > 1;
+  if (has_replicas && options.zero.stage != ZeroStage::kNone) {
+    return std::make_unique<ShardedWeights>(*options.data, std::move(replica), options.shared, options.zero,
+                                            options.reduction, options.stage);
+  }
+  if (has_replicas && learns(replica)) {
     return std::make_unique<ReplicatedWeights>(*options.data, std::move(replica), options.reduction,
                                                options.stage);
   }

@@ -26,7 +26,10 @@ TiedParameters::TiedParameters(comm::Group group, const std::vector<model::Layer
                                [&name = name](const Found& found) { return found.name == name; });
         if (at == all.end())
           at = all.insert(at, {name, number, {.parameter = parameter, .before = {}, .ranks = {}}});
-        across_stages_ = across_stages_ || at->stage != number;
+        if (at->stage != number) {
+          across_stages_ = true;
+          names_.insert(name);
+        }
         for (const int rank : stage.ranks) {
           std::vector<int>& ranks = at->tied.ranks;
           if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
@@ -36,6 +39,7 @@ TiedParameters::TiedParameters(comm::Group group, const std::vector<model::Layer
   }
   for (auto& [name, stage, tied] : all) {
     any_ = any_ || tied.ranks.size() > 1;
+    if (tied.ranks.size() > 1) names_.insert(name);
     const bool mine = std::find(tied.ranks.begin(), tied.ranks.end(), group_.rank()) != tied.ranks.end();
     if (mine && tied.ranks.size() > 1) tied_.push_back(std::move(tied));
   }

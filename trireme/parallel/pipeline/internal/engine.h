@@ -42,9 +42,15 @@ class Engine {
   double take_loss();
 
   Fields evaluate(const Fields& inputs);
+  void sit_out_evaluation() {
+    for_each_shown_stage([](std::size_t) {});
+  }
   void zero_grad();
   /// Parameters (where there are several versions, the newest) and buffers of this rank.
   Replica replica() const;
+  Pieces pieces() const;
+  optim::NamedTensors weights() const;
+  void weights_changed();
 
   const schedule::Program& program() const { return executor_.program(); }
   int last_stage() const { return static_cast<int>(stages_.size()) - 1; }
@@ -65,7 +71,7 @@ class Engine {
   using Arrivals = std::map<Place, Arrival>;
 
   void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
-  void hold_weights(const std::optional<comm::Group>& data, const DataParallelOptions& reduction);
+  void hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options);
   std::vector<model::Layer> my_layers() const;
   void check_versions(const PipelineGroups& groups) const;
   ActionHandlers handlers();
@@ -91,6 +97,7 @@ class Engine {
   std::optional<Transfers::Incoming> next_incoming();
   void map_program();
 
+  void for_each_shown_stage(const std::function<void(std::size_t)>& compute);
   void with_weights(const Action& action, void (Engine::*work)(const Action&));
   void forward(const Action& action);
   void backward(const Action& action);
@@ -111,9 +118,9 @@ class Engine {
   const c10::Device device_;
   const std::function<void()> update_;
   const std::vector<Pipeline::StageLayers> stages_;
-  const std::vector<model::SkipNames> skips_;             ///< that travel to each layer
-  std::map<int, Stage> mine_;                             ///< by the number of the stage
-  std::map<int, std::unique_ptr<StageWeights>> weights_;  ///< of my stages
+  const std::vector<model::SkipNames> skips_;  ///< that travel to each layer
+  std::map<int, Stage> mine_;                  ///< by the number of the stage
+  WeightsOfStages weights_;
   TiedParameters tied_;
   Transfers transfers_;
   Executor executor_;

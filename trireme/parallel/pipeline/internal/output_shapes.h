@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/parallel/pipeline/internal/stage.h"
+#include "trireme/parallel/pipeline/internal/stage_weights.h"
 #include "trireme/parallel/pipeline/internal/transfers.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 
@@ -15,10 +16,10 @@ namespace trireme::parallel {
 
 class OutputShapes {
  public:
-  /// `mine`: this rank's stages by number. Both outlive it.
+  /// `mine` and `weights`: this rank's stages by number. All outlive it.
   OutputShapes(comm::Group group, const std::vector<Pipeline::StageLayers>& stages,
-               std::map<int, Stage>& mine, c10::Device device)
-      : group_(std::move(group)), stages_(stages), mine_(mine), device_(device) {}
+               std::map<int, Stage>& mine, const WeightsOfStages& weights, c10::Device device)
+      : group_(std::move(group)), stages_(stages), mine_(mine), weights_(weights), device_(device) {}
 
   /// Asks the stages where these sizes are new. Collective. Throws CommError.
   void learn(const Fields& inputs);
@@ -34,6 +35,7 @@ class OutputShapes {
   comm::Group group_;
   const std::vector<Pipeline::StageLayers>& stages_;
   std::map<int, Stage>& mine_;
+  const WeightsOfStages& weights_;
   const c10::Device device_;
   std::map<std::vector<std::int64_t>, std::vector<EdgeSpec>> known_;  ///< by sizes, -1 behind each input's
 };

@@ -5,8 +5,11 @@
 // reduction of the stage's gradients, which may begin during the last backward before it, and STEP waits for
 // it, then updates. One thread.
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "trireme/comm/group.h"
 #include "trireme/optim/optimizer.h"
@@ -46,10 +49,26 @@ class StageWeights {
   virtual void begin_update() {}
   virtual void end_update() {}
 
-  /// Evaluations compute with the newest weights.
+  /// Evaluations compute with the newest weights: they are there when it returns, until end_showing().
   virtual void show_newest() {}
+  virtual void end_showing() {}
+  /// While the result lives, leaves() have memory, with any values: for who asks for shapes alone.
+  virtual std::shared_ptr<void> lend() { return nullptr; }
+  /// Somebody else than an update has written parameters(): all ranks that hold the stage say so.
+  virtual void changed() {}
+
+  virtual void zero_grad() {
+    for (const auto& [name, leaf] : leaves_) leaf.mutable_grad().reset();
+  }
   /// What is updated, saved and loaded, by the names of the model.
   virtual const optim::NamedTensors& parameters() const { return leaves_; }
+  /// Those of parameters() that are pieces.
+  virtual const Pieces& pieces() const {
+    static const Pieces none;
+    return none;
+  }
+  /// What the stage computes with.
+  const optim::NamedTensors& leaves() const { return leaves_; }
   virtual Pipeline::Staleness staleness() const { return {}; }
   /// Seconds for which finish() has waited so far.
   virtual double waited_s() const { return 0; }
@@ -58,6 +77,9 @@ class StageWeights {
   const optim::NamedTensors leaves_;  ///< what the stage computes with
 };
 
+/// By the number of the stage.
+using WeightsOfStages = std::map<int, std::unique_ptr<StageWeights>>;
+
 /// How a stage's weights are held.
 struct StageWeightsOptions {
   int stage = 0;
@@ -65,6 +87,8 @@ struct StageWeightsOptions {
   bool asynchronous = false;
   const std::optional<comm::Group>& data;  ///< ranks with the same stage in other pipelines
   const DataParallelOptions& reduction;
+  ZeroOptions zero = {};
+  std::set<std::string> shared = {};  ///< parameters that other stages, or other ranks of the pipeline, have
 };
 
 /// The kind that program and groups ask for; one row per kind. Collective where there are replicas.

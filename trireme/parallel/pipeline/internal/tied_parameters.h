@@ -1,9 +1,9 @@
 #pragma once
 // Parameters that several ranks hold: an embedding that is also the last layer, a stage with replicas. Every
-// holder
-// keeps a copy; they begin equal and get the same gradient, the sum of the holders' in the order of their
-// stages, so they stay equal, bit by bit. Collective among the holders. One thread.
+// holder keeps a copy; they begin equal and get the same gradient, the sum of the holders' in the order of
+// their stages, so they stay equal, bit by bit. Collective among the holders. One thread.
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +21,8 @@ class TiedParameters {
   /// Whether any two ranks share a parameter; whether any two stages do.
   bool any() const { return any_; }
   bool across_stages() const { return across_stages_; }
+  /// Of all parameters that several ranks or stages have.
+  const std::set<std::string>& names() const { return names_; }
   /// Gives all holders the value of the first.
   void make_equal();
   /// Before a step: gradients of the step alone are to be summed.
@@ -37,6 +39,7 @@ class TiedParameters {
 
   comm::Group group_;
   std::vector<Tied> tied_;  ///< those that this rank holds
+  std::set<std::string> names_;
   bool any_ = false, across_stages_ = false;
 };
 

@@ -1,0 +1,257 @@
+// Weights in shards against replicas: the same steps with the same bits, whatever is sharded and however the
+// ranks come to the whole; and second uses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/parallel/small_models.h"
+#include "tests/unit/parallel/stage_layers.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Context;
+using comm::run_ranks_as_threads;
+using testing::HasSubstr;
+
+constexpr std::int64_t kSamples = 6;  // of each rank in a step
+
+struct Case {
+  ZeroStage stage = ZeroStage::kOptimizer;
+  std::string backend = "threads";
+  int num_ranks = 2;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
+    for (const char* backend : {"threads", "shm", "gloo"}) {
+      for (const int num_ranks : {2, 3}) all.push_back({stage, backend, num_ranks});
+    }
+  }
+  return all;
+}
+
+model::Layer tanh() {
+  const auto module = std::make_shared<test::Module>();
+  module->function = [](const at::Tensor& x) { return x.tanh(); };
+  return test::layer_of(module);
+}
+
+/// Sizes that no number of ranks divides; one layer is frozen, one has no parameters.
+std::vector<model::Layer> layers() {
+  std::vector<model::Layer> result = {test::one(torch::nn::Linear(7, 13)), tanh(),
+                                      test::one(torch::nn::Linear(13, 5)),
+                                      test::one(torch::nn::Linear(5, 3))};
+  for (auto& [name, parameter] : result[2].parameters) parameter.set_requires_grad(false);
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    for (auto& [name, parameter] : result[i].parameters) name = text(i, '.', name);
+  }
+  return result;
+}
+
+at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
+  return (output - target).square().mean();
+}
+
+at::Tensor input_of(const Context& context, int step) {
+  return test::numbers({kSamples, 7}, 10 * step + context.rank());
+}
+at::Tensor target_of(const Context& context, int step) {
+  return test::numbers({kSamples, 3}, 10 * step + context.rank() + 5);
+}
+
+/// A run of its own: a pipeline of one rank, replicated over the world.
+struct Training {
+  Training(Context& context, ZeroStage stage, const std::string& optimizer_name, int num_microbatches = 2,
+           int num_stages = 4)
+      : world(context),
+        pipe(context, {.pipeline = context.self(), .data = context.world()}, layers(),
+             {.num_microbatches = 1,
+              .program = schedule::data_parallel(num_microbatches, num_stages),
+              .data_parallel = {.bucket_mib = 2e-4, .first_bucket_mib = 1e-4},
+              .zero = {.stage = stage, .whole_tensors = optim::needs_whole_tensors(optimizer_name)}}),
+        optimizer(optim::make_optimizer({.name = optimizer_name, .weight_decay = 0.01, .decay_1d = false},
+                                        pipe.parameters())) {}
+  double step(int number) {
+    pipe.zero_grad();
+    const double loss = pipe.step(input_of(world, number), target_of(world, number), mean_square);
+    optimizer->step(0.05);
+    return loss;
+  }
+  at::Tensor outputs() { return pipe.evaluate(input_of(world, 99)).at(0); }
+
+  Context& world;
+  Pipeline pipe;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
+class Zero : public testing::TestWithParam<Case> {
+ protected:
+  void run(const std::function<void(Context&)>& body) {
+    run_ranks_as_threads(GetParam().num_ranks, body, {.backend = GetParam().backend, .timeout_s = 20});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Every, Zero, testing::ValuesIn(cases()), [](const auto& test) {
+  return text("stage", static_cast<int>(test.param.stage), "_", test.param.backend, "_",
+              test.param.num_ranks);
+});
+
+TEST_P(Zero, StepsAsReplicasDo) {
+  run([](Context& context) {
+    for (const char* optimizer : {"sgd", "adamw", "lamb"}) {
+      Training replicas(context, ZeroStage::kNone, optimizer), shards(context, GetParam().stage, optimizer);
+      for (int step = 0; step < 3; ++step) {
+        EXPECT_NEAR(shards.step(step), replicas.step(step), 1e-6);
+        const at::Tensor found = shards.outputs(), expected = replicas.outputs();
+        EXPECT_TRUE(found.allclose(expected, 1e-5, 1e-6)) << optimizer << ", step " << step;
+      }
+    }
+  });
+}
+
+TEST_P(Zero, HasTheBitsOfReplicasWhereSumsAreInTheSameOrder) {
+  if (GetParam().backend == "gloo" && GetParam().num_ranks > 2) GTEST_SKIP() << "gloo adds in its own order";
+  run([](Context& context) {
+    Training replicas(context, ZeroStage::kNone, "adamw", 1), shards(context, GetParam().stage, "adamw", 1);
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_EQ(shards.step(step), replicas.step(step));
+      EXPECT_TRUE(shards.outputs().equal(replicas.outputs())) << "step " << step;
+    }
+  });
+}
+
+TEST_P(Zero, SharesEveryParameterOutOnce) {
+  run([](Context& context) {
+    Training shards(context, GetParam().stage, "sgd");
+    const Pieces pieces = shards.pipe.pieces();
+    std::string mine;
+    std::int64_t held = 0;
+    for (const auto& [name, tensor] : shards.pipe.parameters()) {
+      const Piece& piece = pieces.at(name);
+      EXPECT_EQ(tensor.dim(), static_cast<std::int64_t>(piece.global_sizes.size())) << name;
+      EXPECT_EQ(tensor.sizes(), at::IntArrayRef(piece.sizes)) << name;
+      for (std::int64_t i = 0; i < tensor.numel(); ++i) mine += text(name, ' ', piece.begin + i, '\n');
+      held += tensor.numel();
+    }
+    std::vector<std::string> all;
+    for (const std::string& of_rank : context.world().all_gather_text(mine)) {
+      for (const std::string& element : split(of_rank, '\n')) {
+        if (!element.empty()) all.push_back(element);
+      }
+    }
+    std::ranges::sort(all);
+    EXPECT_EQ(std::ranges::adjacent_find(all), all.end()) << "held twice";
+    EXPECT_EQ(all.size(), 7 * 13 + 13 + 13 * 5 + 5 + 5 * 3 + 3);
+    EXPECT_LT(held, static_cast<std::int64_t>(all.size()));
+  });
+}
+
+TEST_P(Zero, AddsToGradientsThatAreThere) {
+  run([](Context& context) {
+    Training shards(context, GetParam().stage, "sgd", 1);
+    shards.step(0);
+    shards.pipe.zero_grad();
+    shards.pipe.step(input_of(context, 1), target_of(context, 1), mean_square);
+    std::map<std::string, at::Tensor> once;
+    for (const auto& [name, piece] : shards.pipe.parameters()) {
+      if (piece.grad().defined()) once[name] = piece.grad().clone();
+    }
+    shards.pipe.step(input_of(context, 1), target_of(context, 1), mean_square);
+    for (const auto& [name, piece] : shards.pipe.parameters()) {
+      if (!piece.grad().defined()) continue;
+      EXPECT_TRUE(piece.grad().allclose(2 * once.at(name))) << name;
+    }
+  });
+}
+
+TEST_P(Zero, GoesOnAfterAStepThatAnErrorEndedBeforeAnyReduction) {
+  run([](Context& context) {
+    Training shards(context, GetParam().stage, "sgd"), untouched(context, GetParam().stage, "sgd");
+    const auto refuse = [](const at::Tensor&, const at::Tensor&) -> at::Tensor {
+      throw InvalidArgument("a loss of one's own says no");
+    };
+    EXPECT_THROW(shards.pipe.step(input_of(context, 0), target_of(context, 0), refuse), InvalidArgument);
+    for (int step = 0; step < 2; ++step) {
+      shards.step(step);
+      untouched.step(step);
+    }
+    EXPECT_TRUE(shards.outputs().equal(untouched.outputs()));
+  });
+}
+
+TEST_P(Zero, EvaluatesWithValuesThatSomebodyElseHasWritten) {
+  run([](Context& context) {
+    const at::NoGradGuard no_grad;
+    Training shards(context, GetParam().stage, "sgd");
+    const at::Tensor before = shards.outputs();
+    context.world().barrier();  // others may still compute with what is written next
+    for (const auto& [name, piece] : shards.pipe.parameters()) piece.mul_(2);
+    shards.pipe.weights_changed();
+    const at::Tensor after = shards.outputs();
+    EXPECT_FALSE(after.equal(before));
+    context.world().barrier();
+    for (const auto& [name, piece] : shards.pipe.parameters()) piece.div_(2);
+    shards.pipe.weights_changed();
+    EXPECT_TRUE(shards.outputs().equal(before));
+  });
+}
+
+TEST_P(Zero, SitsOutWhatOthersEvaluate) {
+  run([](Context& context) {
+    Training shards(context, GetParam().stage, "sgd");
+    shards.step(0);
+    if (context.is_main()) {
+      shards.outputs();
+    } else {
+      shards.pipe.sit_out_evaluation();
+    }
+    EXPECT_TRUE(shards.outputs().defined());
+  });
+}
+
+TEST(ZeroParameters, AreWithoutElementsBetweenUsesWhereMemoryIsNotCommon) {
+  run_ranks_as_threads(2,
+                       [](Context& context) {
+                         Training shards(context, ZeroStage::kParameters, "sgd");
+                         shards.step(0);
+                         for (const auto& [name, weight] : shards.pipe.weights())
+                           EXPECT_EQ(weight.numel(), 0) << name;
+                         shards.step(1);
+                       },
+                       {.backend = "gloo", .timeout_s = 20});
+}
+
+TEST(ZeroParameters, AreOneMemoryOfAllRanksOfAHost) {
+  run_ranks_as_threads(2, [](Context& context) {
+    Training shards(context, ZeroStage::kParameters, "sgd");
+    const void* mine = shards.pipe.weights().front().second.const_data_ptr();
+    const auto all = context.world().all_gather_text(text(mine));
+    EXPECT_EQ(all[0], all[1]);
+  });
+}
+
+TEST(ZeroPrograms, GatherAroundEachUseAndAheadOfIt) {
+  const PipelineOptions options{.program = schedule::data_parallel(1, 3),
+                                .zero = {.stage = ZeroStage::kParameters}};
+  EXPECT_EQ(schedule::to_csv(pipeline_program(options, 1, schedule::Transport::kBuffered)),
+            "0UNSHARD,1UNSHARD,0F0,0RESHARD,2UNSHARD,1F0,2F0,2B0,2RESHARD,0UNSHARD,2REDUCE_GRAD,1B0,1RESHARD,"
+            "1REDUCE_GRAD,0B0,0RESHARD,0REDUCE_GRAD,0STEP,1STEP,2STEP\n");
+}
+
+TEST(ZeroPrograms, OfAsynchronousSchedulesAreRefused) {
+  EXPECT_THAT(
+      [] {
+        pipeline_program(
+            {.schedule = "pipedream", .num_microbatches = 1, .zero = {.stage = ZeroStage::kOptimizer}}, 2,
+            schedule::Transport::kBuffered);
+      },
+      testing::ThrowsMessage<InvalidArgument>(HasSubstr("leave zero at 0")));
+}
+
+}  // namespace
+}  // namespace trireme::parallel

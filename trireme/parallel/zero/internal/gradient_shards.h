@@ -1,0 +1,102 @@
+#pragma once
+// The gradients of a stage whose weights lie in shards: taken from the parameters as backward brings them,
+// bucket by bucket, and reduced so that each rank gets the sum for its own part. A reduction is of one pass,
+// or of what several have added up in the parameters. Buckets start in one order on all ranks, while backward
+// goes on. Collective but for part(). One thread.
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/group.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/zero/internal/shard_layout.h"
+
+namespace trireme::parallel {
+
+struct GradientShardOptions {
+  UnusedParameters unused = UnusedParameters::kError;
+  ReduceScale scale = ReduceScale::kSum;
+  /// Buckets that have memory at the same time; backward waits for the oldest when it needs another one.
+  std::size_t most_buckets = 2;
+};
+
+class GradientShards {
+ public:
+  /// `parameters` are those of the buckets; those that need no gradient get none.
+  GradientShards(comm::Group group, std::vector<Parameter> parameters, std::vector<ShardBucket> buckets,
+                 const GradientShardOptions& options);
+  /// Fails the group when reductions are under way.
+  ~GradientShards();
+  GradientShards(const GradientShards&) = delete;
+  GradientShards& operator=(const GradientShards&) = delete;
+
+  /// Of a step. Throws CommError where the one before has ended in the middle of a reduction.
+  void begin();
+  /// From here on gradients are taken as they come, for a reduction; else parameters keep them, and add up.
+  void begin_pass();
+  /// Starts what the pass has left: what parameters keep counts, or zeros.
+  void end_pass();
+  /// The same behind the last pass, or where there was none; nothing is added any more. All ranks have done
+  /// with the weights of the step when finish() returns on one.
+  void complete();
+  /// Waits. Throws InvalidArgument: a parameter without a gradient, by name and rank (kError); CommError.
+  void finish();
+
+  /// This rank's gradients of a bucket: the sum, or mean, of the step, until the next finish().
+  const at::Tensor& part(std::size_t bucket) const { return sums_[bucket]; }
+  /// Whether any rank has had a gradient for the parameter.
+  bool used(std::size_t parameter) const { return used_[parameter]; }
+  double waited_s() const { return waited_s_; }
+
+ private:
+  struct Reduction {
+    std::size_t bucket;
+    at::Tensor flat;  ///< what is reduced, goes back to the spares
+    at::Tensor part;
+    comm::Pending pending;
+  };
+  struct Filling {
+    at::Tensor flat;  ///< undefined: nothing has come yet
+    std::size_t left = 0;
+  };
+
+  void on_gradient(std::size_t number);
+  void take(std::size_t number);
+  void start_ready();
+  void start(std::size_t bucket);
+  at::Tensor spare_for(std::size_t bucket);
+  void retire_oldest();
+  void exchange_used();
+  std::string unreached_of_all_ranks();
+  bool under_way() const { return is_reducing_ && (next_bucket_ > 0 || !reductions_.empty()); }
+
+  comm::Group group_;
+  const std::vector<Parameter> parameters_;
+  const std::vector<ShardBucket> buckets_;
+  const GradientShardOptions options_;
+  struct Place {
+    std::size_t bucket = 0;
+    std::int64_t begin = 0;
+  };
+  std::vector<Place> places_;  ///< by parameter
+
+  std::vector<Filling> filling_;  ///< by bucket
+  std::vector<bool> taken_;       ///< by parameter: in this pass
+  bool is_reducing_ = false;      ///< a pass is, whose buckets are not all on their way
+  std::size_t next_bucket_ = 0;   ///< to start
+  std::deque<Reduction> reductions_;
+  std::vector<at::Tensor> spares_;
+  std::vector<at::Tensor> sums_;  ///< by bucket
+  std::vector<bool> has_sum_;     ///< by bucket: of this step
+  std::vector<bool> reached_;     ///< by parameter: here, in this step
+  bool has_samples_ = false;      ///< any backward of this step has run here
+  std::vector<bool> used_;        ///< by parameter: on any rank
+  at::Tensor flags_;              ///< how many ranks have reached each parameter, and how many had samples
+  comm::Pending flags_pending_;
+  bool completed_ = false;
+  double waited_s_ = 0;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,70 @@
+#pragma once
+// Weights of a stage that several pipelines hold together: each rank updates a part of them, from gradients
+// that are reduced for that part alone (ZeRO, arXiv 1910.02054; zero_options.h says what is sharded).
+// Parameters that other stages share stay whole, as replicas. Collective among the ranks that hold the stage.
+// One thread.
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "trireme/parallel/data/internal/replicas.h"
+#include "trireme/parallel/pipeline/internal/stage_weights.h"
+#include "trireme/parallel/zero/internal/gradient_shards.h"
+#include "trireme/parallel/zero/internal/weight_shards.h"
+#include "trireme/parallel/zero/zero_options.h"
+
+namespace trireme::parallel {
+
+class ShardedWeights final : public StageWeights {
+ public:
+  /// `shared`: names that other stages have, too.
+  ShardedWeights(const comm::Group& data, Replica replica, const std::set<std::string>& shared,
+                 const ZeroOptions& zero, const DataParallelOptions& reduction, int stage);
+
+  void begin(const schedule::Program& program, int rank) override;
+  void unshard() override { weights_->gather(); }
+  void reshard() override { weights_->release(); }
+  void before(const schedule::Action& action) override;
+  void after(const schedule::Action& action) override;
+  void reduce() override;
+  void finish() override;
+  void end_update() override { weights_->changed(); }
+  void show_newest() override;
+  void end_showing() override { weights_->release(); }
+  std::shared_ptr<void> lend() override { return weights_->lend(); }
+  void changed() override { weights_->changed(); }
+  void zero_grad() override;
+  const optim::NamedTensors& parameters() const override { return mine_; }
+  const Pieces& pieces() const override { return pieces_; }
+  double waited_s() const override;
+
+ private:
+  /// What a rank updates, and where its gradient comes from.
+  struct Updated {
+    at::Tensor tensor;
+    ShardPiece piece;
+  };
+
+  void lay_out(Replica replica, const std::set<std::string>& shared, const ZeroOptions& zero,
+               const DataParallelOptions& reduction);
+  void take_pieces(const std::vector<ShardBucket>& buckets);
+
+  comm::Group group_;
+  const int stage_;
+  const bool keeps_gradients_;      ///< whole, until the last backward of a step
+  std::vector<Parameter> sharded_;  ///< by number
+  std::optional<WeightShards> weights_;
+  std::optional<GradientShards> gradients_;  ///< where anything is learnt
+  std::vector<Updated> updated_;
+  std::optional<DistributedDataParallel> shared_;  ///< where there are any; reduced behind the rest
+  std::optional<DistributedDataParallel::NoSync> shared_adds_up_;
+  std::vector<Coalesced> buffers_;
+  optim::NamedTensors mine_;
+  Pieces pieces_;
+  int num_left_ = 0;  ///< weight gradients still to come
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,81 @@
+#include "trireme/parallel/zero/internal/shard_layout.h"
+
+#include <algorithm>
+
+#include "trireme/base/rounding.h"
+
+namespace trireme::parallel {
+namespace {
+
+constexpr std::int64_t kLineBytes = 64;
+
+/// One behind the other, then cut evenly.
+ShardBucket cut_anywhere(std::vector<ShardSlot> slots, int num_ranks, std::int64_t line) {
+  ShardBucket bucket;
+  std::int64_t end = 0;
+  for (ShardSlot& slot : slots) {
+    slot.begin = end;
+    end = round_up(end + slot.numel, line);
+  }
+  bucket.part = round_up(divide_up(end, std::int64_t{num_ranks}), line);
+  bucket.slots = std::move(slots);
+  return bucket;
+}
+
+/// The largest first, each to the rank that has least so far.
+ShardBucket cut_between_tensors(std::vector<ShardSlot> slots, int num_ranks, std::int64_t line) {
+  std::ranges::stable_sort(slots, std::ranges::greater(), &ShardSlot::numel);
+  std::vector<std::int64_t> filled(static_cast<std::size_t>(num_ranks), 0);
+  std::vector<std::size_t> rank_of;
+  for (ShardSlot& slot : slots) {
+    const auto least = std::ranges::min_element(filled);
+    rank_of.push_back(static_cast<std::size_t>(least - filled.begin()));
+    slot.begin = *least;
+    *least = round_up(*least + slot.numel, line);
+  }
+  ShardBucket bucket;
+  bucket.part = *std::ranges::max_element(filled);
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    slots[i].begin += static_cast<std::int64_t>(rank_of[i]) * bucket.part;
+  std::ranges::sort(slots, {}, &ShardSlot::begin);
+  bucket.slots = std::move(slots);
+  return bucket;
+}
+
+}  // namespace
+
+std::vector<ShardBucket> lay_out_shards(const std::vector<Parameter>& parameters,
+                                        std::span<const std::size_t> order, int num_ranks, ShardCut cut,
+                                        std::int64_t first_bucket_bytes, std::int64_t bucket_bytes) {
+  std::vector<ShardBucket> buckets;
+  for (const auto& numbers : assign_buckets(parameters, order, first_bucket_bytes, bucket_bytes)) {
+    std::vector<ShardSlot> slots;
+    for (const std::size_t number : numbers)
+      slots.push_back({.parameter = number, .begin = 0, .numel = parameters[number].tensor.numel()});
+    const std::int64_t element_bytes = parameters[numbers.front()].tensor.element_size();
+    const std::int64_t line = std::max<std::int64_t>(1, kLineBytes / element_bytes);
+    buckets.push_back(cut == ShardCut::kAnywhere ? cut_anywhere(std::move(slots), num_ranks, line)
+                                                 : cut_between_tensors(std::move(slots), num_ranks, line));
+  }
+  return buckets;
+}
+
+std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardBucket>& buckets, int rank) {
+  std::vector<ShardPiece> pieces;
+  for (std::size_t number = 0; number < buckets.size(); ++number) {
+    const std::int64_t part = buckets[number].part, part_begin = part * rank;
+    for (const ShardSlot& slot : buckets[number].slots) {
+      const std::int64_t begin = std::max(slot.begin, part_begin),
+                         end = std::min(slot.begin + slot.numel, part_begin + part);
+      if (begin >= end) continue;
+      pieces.push_back({.parameter = slot.parameter,
+                        .bucket = number,
+                        .place = begin - part_begin,
+                        .begin = begin - slot.begin,
+                        .numel = end - begin});
+    }
+  }
+  return pieces;
+}
+
+}  // namespace trireme::parallel

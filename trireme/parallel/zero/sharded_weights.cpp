@@ -1,0 +1,155 @@
+#include "trireme/parallel/zero/internal/sharded_weights.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme::parallel {
+namespace {
+
+constexpr double kMib = 1024.0 * 1024.0;
+
+BetweenUses between_uses_of(const ZeroOptions& zero) {
+  return zero.stage == ZeroStage::kParameters ? BetweenUses::kReleased : BetweenUses::kKept;
+}
+
+/// From the last parameter to the first: about the order in which backward reaches them.
+std::vector<std::size_t> backwards(const std::vector<Parameter>& parameters, bool that_learn) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = parameters.size(); i-- > 0;) {
+    if (parameters[i].tensor.requires_grad() == that_learn) order.push_back(i);
+  }
+  return order;
+}
+
+DataParallelOptions on_request(DataParallelOptions options) {
+  options.end = ReductionEnd::kOnRequest;
+  return options;
+}
+
+}  // namespace
+
+ShardedWeights::ShardedWeights(const comm::Group& data, Replica replica, const std::set<std::string>& shared,
+                               const ZeroOptions& zero, const DataParallelOptions& reduction, int stage)
+    : StageWeights(replica.parameters),
+      group_(data),
+      stage_(stage),
+      keeps_gradients_(zero.stage == ZeroStage::kOptimizer) {
+  check_replicas(group_, replica, reduction);
+  broadcast_tensors(group_, tensors_of(replica.buffers), /*root=*/0);
+  if (reduction.broadcast_buffers) {
+    for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
+      buffers_.emplace_back(group_, pack);
+  }
+  lay_out(std::move(replica), shared, zero, reduction);
+}
+
+void ShardedWeights::lay_out(Replica replica, const std::set<std::string>& shared, const ZeroOptions& zero,
+                             const DataParallelOptions& reduction) {
+  Replica whole;
+  bool whole_learns = false;
+  for (const auto& [name, parameter] : replica.parameters) {
+    const bool stays_whole = shared.contains(name) || parameter.numel() == 0;
+    if (!stays_whole) {
+      sharded_.push_back({.name = name, .tensor = parameter, .view = {}});
+      continue;
+    }
+    whole.parameters.emplace_back(name, parameter);
+    whole_learns = whole_learns || parameter.requires_grad();
+    mine_.emplace_back(name, parameter);
+  }
+  if (whole_learns) shared_.emplace(group_, std::move(whole), on_request(reduction));
+  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * kMib); };
+  const auto laid_out = [&](bool that_learn) {
+    return lay_out_shards(sharded_, backwards(sharded_, that_learn), group_.size(),
+                          zero.whole_tensors ? ShardCut::kBetweenTensors : ShardCut::kAnywhere,
+                          bytes(reduction.first_bucket_mib), bytes(reduction.bucket_mib));
+  };
+  const std::vector<ShardBucket> that_learn = laid_out(true);
+  std::vector<ShardBucket> buckets = that_learn;
+  for (ShardBucket& frozen : laid_out(false)) buckets.push_back(std::move(frozen));
+  weights_.emplace(group_, sharded_, buckets, between_uses_of(zero));
+  take_pieces(buckets);
+  if (that_learn.empty()) return;
+  gradients_.emplace(group_, sharded_, that_learn,
+                     GradientShardOptions{.unused = reduction.unused_parameters,
+                                          .scale = reduction.scale,
+                                          .most_buckets = keeps_gradients_ ? that_learn.size() : 2});
+}
+
+/// In the order of the model.
+void ShardedWeights::take_pieces(const std::vector<ShardBucket>& buckets) {
+  std::vector<ShardPiece> pieces = pieces_of_rank(buckets, group_.rank());
+  std::ranges::sort(pieces, {}, &ShardPiece::parameter);
+  for (const ShardPiece& piece : pieces) {
+    const Parameter& parameter = sharded_[piece.parameter];
+    const at::Tensor tensor = weights_->piece(piece, parameter.tensor.dim());
+    tensor.set_requires_grad(parameter.tensor.requires_grad());
+    mine_.emplace_back(parameter.name, tensor);
+    pieces_[parameter.name] = {
+        .global_sizes = parameter.tensor.sizes().vec(), .begin = piece.begin, .sizes = tensor.sizes().vec()};
+    if (tensor.requires_grad()) updated_.push_back({.tensor = tensor, .piece = piece});
+  }
+}
+
+void ShardedWeights::begin(const schedule::Program& program, int rank) {
+  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+  num_left_ = static_cast<int>(std::ranges::count_if(actions, [this](const schedule::Action& action) {
+    return action.stage == stage_ && schedule::makes_weight_gradient(action.kind);
+  }));
+  if (gradients_) gradients_->begin();
+  shared_adds_up_.reset();
+  if (shared_) shared_adds_up_.emplace(*shared_);
+}
+
+void ShardedWeights::before(const schedule::Action& action) {
+  weights_->wait();
+  if (!schedule::makes_weight_gradient(action.kind)) return;
+  --num_left_;
+  if (gradients_ && (num_left_ == 0 || !keeps_gradients_)) gradients_->begin_pass();
+}
+
+void ShardedWeights::after(const schedule::Action& action) {
+  const bool others_come = schedule::makes_weight_gradient(action.kind) && num_left_ > 0;
+  if (gradients_ && others_come && !keeps_gradients_) gradients_->end_pass();
+}
+
+void ShardedWeights::reduce() {
+  if (gradients_) gradients_->complete();
+  shared_adds_up_.reset();
+  if (shared_) shared_->start_reduction();
+  for (Coalesced& buffers : buffers_) buffers.start(group_, /*root=*/0);
+}
+
+void ShardedWeights::finish() {
+  if (gradients_) gradients_->finish();
+  if (shared_) shared_->finish_reduction();
+  for (Coalesced& buffers : buffers_) buffers.finish(group_);
+  for (const auto& [tensor, piece] : updated_) {
+    if (!gradients_->used(piece.parameter)) continue;
+    const at::Tensor sum =
+        gradients_->part(piece.bucket).narrow(0, piece.place, piece.numel).view(tensor.sizes());
+    at::Tensor& gradient = tensor.mutable_grad();
+    gradient = gradient.defined() ? gradient.add_(sum) : sum;
+  }
+}
+
+void ShardedWeights::show_newest() {
+  weights_->gather();
+  weights_->wait();
+}
+
+void ShardedWeights::zero_grad() {
+  StageWeights::zero_grad();
+  for (const auto& [tensor, piece] : updated_) tensor.mutable_grad().reset();
+}
+
+double ShardedWeights::waited_s() const {
+  return (gradients_ ? gradients_->waited_s() : 0) + (shared_ ? shared_->statistics().waited_s : 0);
+}
+
+}  // namespace trireme::parallel
