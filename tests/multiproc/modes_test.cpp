@@ -36,6 +36,7 @@ struct Mode {
   Equal equal = Equal::kUpToSums;
   int ranks_per_host = 0;             ///< 0: all on one
   int stages = 1;                     ///< of a pipeline; it takes 4 micro-batches
+  int zero = 0;                       ///< what replicas share out
   const char* missing_key = nullptr;  ///< key of the configuration that the mode will need
 };
 
@@ -89,7 +90,29 @@ constexpr Mode kModes[] = {
      .stages = 2},
     {.name = "Dp2Tp2", .mesh = "dp 2 x tp 2", .missing_key = "parallel.tensor"},
     {.name = "Pp2Tp2", .mesh = "pp 2 x tp 2", .missing_key = "parallel.tensor"},
-    {.name = "Dp2ShardedOptimizer", .mesh = "dp 2, zero", .missing_key = "parallel.zero"},
+    {.name = "Dp2Zero1", .mesh = "dp 2, zero 1", .ranks = 2, .zero = 1},
+    {.name = "Dp3Zero2Accumulation2", .mesh = "dp 3, zero 2", .ranks = 3, .accumulation = 2, .zero = 2},
+    {.name = "Dp4Zero3", .mesh = "dp 4, zero 3", .ranks = 4, .zero = 3},
+    {.name = "Dp2Zero2Gloo", .mesh = "dp 2, zero 2", .ranks = 2, .backend = "gloo", .zero = 2},
+    {.name = "Dp3Zero3GlooAccumulation2",
+     .mesh = "dp 3, zero 3",
+     .ranks = 3,
+     .accumulation = 2,
+     .backend = "gloo",
+     .zero = 3},
+    {.name = "Dp4Zero3TwoHosts",
+     .mesh = "dp 4, zero 3",
+     .ranks = 4,
+     .backend = "hierarchical",
+     .ranks_per_host = 2,
+     .zero = 3},
+    {.name = "Dp2Pp2Zero1", .mesh = "dp 2 x pp 2, zero 1", .ranks = 4, .stages = 2, .zero = 1},
+    {.name = "Dp2Pp2Zero3Gloo",
+     .mesh = "dp 2 x pp 2, zero 3",
+     .ranks = 4,
+     .backend = "gloo",
+     .stages = 2,
+     .zero = 3},
 };
 
 struct Device {
@@ -141,8 +164,8 @@ class Modes : public testing::TestWithParam<ModeOn> {
           // Clipped steps are too short to show what was rounded.
           text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : 1),
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
-          text("comm.backend=", mode.backend), std::string("comm.torch_threads=1"),
-          std::string("comm.timeout_s=30")}) {
+          text("parallel.zero=", mode.zero), text("comm.backend=", mode.backend),
+          std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
       words.insert(words.end(), {"--set", setting});
     }
     return words;

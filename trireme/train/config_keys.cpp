@@ -275,6 +275,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "pipedream: a micro-batch sees the same version of the weights on all stages"),
       key("parallel.recompute", &C::parallel, &ParallelOptions::recompute,
           "a pipeline keeps the inputs of its stages and computes the rest again: less memory, more time"),
+      key("parallel.zero", &C::parallel, &ParallelOptions::zero,
+          "what replicas share out instead of each holding all: 1 the optimizer's state, 2 and gradients, 3 "
+          "and parameters; 0: nothing",
+          {.least = 0, .most = 3}),
       key("parallel.bucket_mib", &C::parallel, &ParallelOptions::bucket_mib,
           "MiB of gradients that are reduced in one piece", {.most = 4096, .above = 0}),
       key("parallel.compression", &C::parallel, &ParallelOptions::compression,

@@ -26,7 +26,12 @@ at::Tensor sums_of(const Predict& predict, const EvaluatedPart& samples,
   at::Tensor sums = at::zeros({3 + 2 * static_cast<std::int64_t>(objective.metrics().size())}, at::kDouble);
   const bool vary = samples.dataset.sizes_vary();
   const double count_of_sample = vary ? objective.count_all(batch_of(samples.dataset, {0}, context)) : 0;
-  for (std::int64_t begin = samples.part.begin; begin < samples.part.end; begin += samples.batch) {
+  const std::int64_t end = samples.part.begin + std::max(samples.longest_part, samples.part.size());
+  for (std::int64_t begin = samples.part.begin; begin < end; begin += samples.batch) {
+    if (begin >= samples.part.end) {
+      samples.sit_out();
+      continue;
+    }
     std::vector<std::int64_t> indices(
         static_cast<std::size_t>(std::min(samples.batch, samples.part.end - begin)));
     std::iota(indices.begin(), indices.end(), begin);

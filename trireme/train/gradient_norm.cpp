@@ -14,15 +14,23 @@
 namespace trireme::train {
 namespace {
 
-/// Names that a rank before this one in the pipeline holds.
-std::set<std::string> held_before(comm::Group& pipeline, const optim::NamedTensors& mine) {
-  if (pipeline.size() == 1) return {};
-  std::vector<std::string> names;
-  for (const auto& [name, parameter] : mine) names.push_back(name);
-  const std::vector<std::string> all = pipeline.all_gather_text(join(names, "\n"));
+/// What nobody else holds in the same way, but replicas.
+std::string label_of(const std::string& name, const parallel::Pieces& pieces) {
+  const auto piece = pieces.find(name);
+  return piece == pieces.end() ? name : text(name, '@', piece->second.begin);
+}
+
+/// Labels of what a rank before this one holds.
+std::set<std::string> held_before(comm::Group& holders, const optim::NamedTensors& mine,
+                                  const parallel::Pieces& pieces) {
+  if (holders.size() == 1) return {};
+  std::vector<std::string> labels;
+  for (const auto& [name, parameter] : mine) labels.push_back(label_of(name, pieces));
+  const std::vector<std::string> all = holders.all_gather_text(join(labels, "\n"));
   std::set<std::string> before;
-  for (int rank = 0; rank < pipeline.rank(); ++rank) {
-    for (std::string& name : split(all[static_cast<std::size_t>(rank)], '\n')) before.insert(std::move(name));
+  for (int rank = 0; rank < holders.rank(); ++rank) {
+    for (std::string& label : split(all[static_cast<std::size_t>(rank)], '\n'))
+      before.insert(std::move(label));
   }
   return before;
 }
@@ -31,19 +39,29 @@ std::set<std::string> held_before(comm::Group& pipeline, const optim::NamedTenso
 
 GradientNorm::GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine,
                            const std::vector<std::string>& all)
-    : pipeline_(std::move(pipeline)),
+    : GradientNorm(std::move(pipeline), mine, all, {}, /*in_pieces=*/false) {}
+
+GradientNorm::GradientNorm(comm::Group holders, const optim::NamedTensors& mine,
+                           const std::vector<std::string>& all, const parallel::Pieces& pieces)
+    : GradientNorm(std::move(holders), mine, all, pieces, /*in_pieces=*/true) {}
+
+GradientNorm::GradientNorm(comm::Group holders, const optim::NamedTensors& mine,
+                           const std::vector<std::string>& all, const parallel::Pieces& pieces,
+                           bool in_pieces)
+    : holders_(std::move(holders)),
+      in_pieces_(in_pieces),
       num_parameters_(all.size()),
       device_(mine.empty() ? c10::Device(c10::kCPU) : mine.front().second.device()) {
-  const std::set<std::string> before = held_before(pipeline_, mine);
+  const std::set<std::string> before = held_before(holders_, mine, pieces);
   for (const auto& [name, parameter] : mine) {
-    if (before.contains(name)) continue;
+    if (before.contains(label_of(name, pieces))) continue;
     const auto place = std::find(all.begin(), all.end(), name) - all.begin();
     counted_.push_back({static_cast<std::size_t>(place), parameter});
   }
 }
 
-at::Tensor GradientNorm::measure() {
-  const at::NoGradGuard no_grad;
+/// In the model's order; zero for those that are counted elsewhere.
+at::Tensor GradientNorm::norms_of_parameters() const {
   std::vector<at::Tensor> gradients;
   std::vector<std::size_t> places;
   for (const auto& [place, parameter] : counted_) {
@@ -56,9 +74,19 @@ at::Tensor GradientNorm::measure() {
     const std::vector<at::Tensor> found = at::_foreach_norm(gradients);
     for (std::size_t i = 0; i < found.size(); ++i) norm_of[places[i]] = found[i].to(at::kFloat);
   }
-  at::Tensor norms = at::stack(norm_of);
-  if (pipeline_.size() > 1) pipeline_.all_reduce(norms);  // one rank adds each
-  return at::linalg_vector_norm(norms, 2);
+  return at::stack(norm_of);
+}
+
+at::Tensor GradientNorm::measure() {
+  const at::NoGradGuard no_grad;
+  at::Tensor norms = norms_of_parameters();
+  if (!in_pieces_) {
+    if (holders_.size() > 1) holders_.all_reduce(norms);  // one rank adds each
+    return at::linalg_vector_norm(norms, 2);
+  }
+  at::Tensor square = norms.to(at::kDouble).square().sum().reshape({1});
+  holders_.all_reduce(square);
+  return square.sqrt().to(at::kFloat).reshape({});
 }
 
 }  // namespace trireme::train

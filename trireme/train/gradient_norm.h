@@ -2,12 +2,13 @@
 // The 2-norm of all gradients of a model, whose parameters may lie on the stages of a pipeline: norms of
 // single parameters in f32, put together in the model's order, so that it has the same bits however the model
 // is cut. A parameter that several stages share counts once; a gradient that is not defined counts as zero.
-// One thread.
+// Of sharded parameters the squares of all pieces are added up, in f64. One thread.
 
 #include <vector>
 
 #include "trireme/comm/group.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/zero/pieces.h"
 
 namespace trireme::train {
 
@@ -16,6 +17,10 @@ class GradientNorm {
   /// `mine`: the parameters of this rank; `all`: the names of the model's, in its order. Collective in the
   /// pipeline's group.
   GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine, const std::vector<std::string>& all);
+
+  /// The same where parameters are pieces, for the ranks that together hold all of them.
+  GradientNorm(comm::Group holders, const optim::NamedTensors& mine, const std::vector<std::string>& all,
+               const parallel::Pieces& pieces);
 
   /// A number without dims, on the device of the gradients, which is not waited for. Collective; one small
   /// reduction where the pipeline has several ranks.
@@ -27,7 +32,12 @@ class GradientNorm {
     at::Tensor parameter;
   };
 
-  comm::Group pipeline_;
+  GradientNorm(comm::Group holders, const optim::NamedTensors& mine, const std::vector<std::string>& all,
+               const parallel::Pieces& pieces, bool in_pieces);
+  at::Tensor norms_of_parameters() const;
+
+  comm::Group holders_;
+  const bool in_pieces_;
   std::vector<Counted> counted_;
   std::size_t num_parameters_;
   c10::Device device_;

@@ -129,12 +129,13 @@ class PlanMaker {
     PlanMaker maker(config, world_size);
     maker.read_names();
     maker.lay_out_ranks();
-    maker.choose_order();
+    maker.choose_order(model);
     maker.choose_clipping();
     maker.check_batch();
     maker.make_program();
     maker.check_records();
     maker.check_update();
+    maker.check_shards();
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }
@@ -206,7 +207,14 @@ class PlanMaker {
                   config().parallel.pipeline);
   }
 
-  void choose_order() {
+  /// Stages of a model that is not cut over ranks.
+  int stages_of_a_rank(const std::optional<ModelShape>& model) const {
+    const std::int64_t asked = std::max<std::int64_t>(1, config().parallel.chunks);
+    if (!plan_.stages_are_layers() || !model) return static_cast<int>(asked);
+    return std::max(1, static_cast<int>(model->parameters.size()));
+  }
+
+  void choose_order(const std::optional<ModelShape>& model) {
     const ParallelOptions& parallel = config().parallel;
     plan_.options_ = {
         .schedule = parallel.schedule,
@@ -218,11 +226,12 @@ class PlanMaker {
         .data_parallel = {.bucket_mib = parallel.bucket_mib,
                           .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
                           .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
-                          .scale = parallel::ReduceScale::kSum}};
+                          .scale = parallel::ReduceScale::kSum},
+        .zero = {.stage = static_cast<parallel::ZeroStage>(parallel.zero),
+                 .whole_tensors = optim::needs_whole_tensors(config().optimizer.name)}};
     parallel::PipelineOptions& options = plan_.options_;
     if (!is_pipeline()) {
-      options.program =
-          schedule::data_parallel(options.num_rounds, std::max(1, static_cast<int>(parallel.chunks)));
+      options.program = schedule::data_parallel(options.num_rounds, stages_of_a_rank(model));
       options.num_microbatches = options.num_rounds = 1;
     } else if (is_program_file(parallel.schedule)) {
       options.program = program_in_file(config());
@@ -280,6 +289,16 @@ class PlanMaker {
                   config().parallel.schedule, "\" has none that ranks begin and end together; use run.trace");
   }
 
+  void check_shards() const {
+    const ParallelOptions& parallel = config().parallel;
+    refuse_unless(parallel.zero == 0 || parallel.compression == "none",
+                  {set(&RunConfig::parallel, &ParallelOptions::compression, "none"),
+                   set(&RunConfig::parallel, &ParallelOptions::zero, 0)},
+                  "parallel.zero = ", parallel.zero,
+                  " reduces gradients as they are, and parallel.compression = \"", parallel.compression,
+                  "\" would round them; leave one of the two out");
+  }
+
   void check_update() const {
     optim::make_optimizer(config().optimizer, {});
     if (!plan_.precision_.scales_loss) return;
@@ -321,7 +340,12 @@ void ParallelPlan::cut(const ModelShape& model) {
   options_.cuts = {ends.begin(), ends.end() - 1};
 }
 
+bool ParallelPlan::stages_are_layers() const {
+  return config_.parallel.zero == 3 && config_.parallel.pipeline == 1 && config_.parallel.chunks == 0;
+}
+
 ParallelPlan ParallelPlan::for_model(const ModelShape& model) const {
+  if (stages_are_layers()) return resolve_plan(config_, world_size_, model);
   ParallelPlan plan = *this;
   try {
     plan.cut(model);

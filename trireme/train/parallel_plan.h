@@ -69,6 +69,12 @@ class ParallelPlan {
   c10::DeviceType device() const { return device_; }
   const Precision& precision() const { return precision_; }
   const ConvolutionRule& convolutions() const { return convolutions_; }
+  /// What replicas share out.
+  parallel::ZeroStage zero() const { return options_.zero.stage; }
+  /// Whether what is updated lies in pieces on the replicas.
+  bool is_sharded() const { return zero() != parallel::ZeroStage::kNone && num_replicas_ > 1; }
+  /// Whether each layer of the model is to be a stage of its own, once a model is known.
+  bool stages_are_layers() const;
   /// How far gradients are rounded when they travel.
   const parallel::GradientRounding& rounding() const { return rounding_; }
   /// A step whose gradients are no numbers is left out; else it ends the run.

@@ -40,7 +40,7 @@ Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
 }  // namespace
 
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
-  if (!plan.is_cut()) return plan;
+  if (!plan.is_cut() && !plan.stages_are_layers()) return plan;
   ModelShape shape{.name = model.name(), .parameters = {}};
   for (const model::Layer& layer : model.layers()) shape.parameters.push_back(num_parameters(layer));
   return plan.for_model(shape);

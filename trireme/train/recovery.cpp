@@ -8,6 +8,7 @@
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/on_main.h"
+#include "trireme/train/internal/piece_shards.h"
 #include "trireme/train/run_folder.h"
 
 namespace trireme::train {
@@ -83,7 +84,7 @@ DataError no_checkpoint_in(const std::filesystem::path& folder) {
 }
 
 checkpoint::Shards model_shards(Trainer& trainer) {
-  checkpoint::Shards shards = checkpoint::whole_shards(trainer.model_state());
+  checkpoint::Shards shards = shards_of(trainer.model_state(), trainer.pieces());
   std::set<std::string> buffers;
   for (const auto& [name, buffer] : trainer.buffers()) buffers.insert(name);
   for (checkpoint::Shard& shard : shards) {
@@ -94,8 +95,10 @@ checkpoint::Shards model_shards(Trainer& trainer) {
 
 checkpoint::Shards whole_state(Trainer& trainer) {
   checkpoint::Shards state = model_shards(trainer);
-  for (const auto& [name, tensor] : trainer.state())
-    state.push_back(checkpoint::whole_shard(of_optimizer(name), tensor));
+  for (checkpoint::Shard& shard : shards_of(trainer.state(), trainer.pieces())) {
+    shard.name = of_optimizer(shard.name);
+    state.push_back(std::move(shard));
+  }
   return state;
 }
 

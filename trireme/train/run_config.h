@@ -71,6 +71,7 @@ struct ParallelOptions {
   std::string partition = "auto";           ///< where the layers are cut: a name of partition_names()
   bool vertical_sync = false;               ///< pipedream: one version of the weights per micro-batch
   bool recompute = false;                   ///< activations are computed again for the backward
+  std::int64_t zero = 0;                    ///< what replicas share out: parallel::ZeroStage
   double bucket_mib = 25;                   ///< gradients reduced in one piece
   std::string compression = "none";         ///< a name of parallel::comm_hook_names()
   std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()

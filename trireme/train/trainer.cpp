@@ -164,13 +164,16 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       layers_(layers_for(plan_, *model_)),
       pipeline_(context, groups_, layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
-      gradient_norm_(groups_.pipeline, parameters_, parameter_names(*model_)),
+      pieces_(pipeline_.pieces()),
+      gradient_norm_(plan_.is_sharded()
+                         ? GradientNorm(holders(), parameters_, parameter_names(*model_), pieces_)
+                         : GradientNorm(holders(), parameters_, parameter_names(*model_))),
       loader_(data.train, loader_options(plan_, context, groups_, objective_, count_of_sample_)),
       calendar_(config_, loader_.batches_per_epoch()),
       optimizer_(optim::make_optimizer(config_.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config_, total_steps())),
       reports_(make_reports(plan_, context)) {
-  release_others(*model_, parameters_);
+  release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
 }
@@ -313,19 +316,19 @@ parallel::MicroBatch Trainer::to_device(const data::Example& samples) const {
   return part;
 }
 
-bool Trainer::on_all_stages(bool here) {
-  if (groups_.pipeline.size() == 1) return here;
+bool Trainer::on_all_holders(bool here) {
+  if (holders().size() == 1) return here;
   at::Tensor word = at::full({1}, here ? 1 : 0, at::kInt);
-  groups_.pipeline.all_reduce(word, comm::ReduceOp::kMin);
+  holders().all_reduce(word, comm::ReduceOp::kMin);
   return word.item<int>() == 1;
 }
 
 bool Trainer::gradients_are_usable() {
   if (!scaler_) {
-    return !plan_.skips_non_finite() || on_all_stages(optim::unscale_gradients(parameters_, 1));
+    return !plan_.skips_non_finite() || on_all_holders(optim::unscale_gradients(parameters_, 1));
   }
   report_.loss_scale = scaler_->scale();
-  const bool finite = on_all_stages(scaler_->unscale(parameters_));
+  const bool finite = on_all_holders(scaler_->unscale(parameters_));
   finite ? scaler_->took_step() : scaler_->left_out_step(report_.step);
   return finite;
 }
@@ -382,14 +385,18 @@ Evaluation Trainer::evaluate() {
   key_generators("evaluation");
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
+  if (averages) pipeline_.weights_changed();
   const int replica = groups_.data ? groups_.data->rank() : 0,
             num_replicas = groups_.data ? groups_.data->size() : 1;
   const Evaluation evaluation =
       train::evaluate([this](const Fields& inputs) { return pipeline_.evaluate(inputs.on(device_)); },
                       {.dataset = *data_.test,
                        .part = data::slice_of(data_.test->size(), replica, num_replicas),
-                       .batch = plan_.samples_of_microbatch()},
+                       .batch = plan_.samples_of_microbatch(),
+                       .longest_part = (data_.test->size() + num_replicas - 1) / num_replicas,
+                       .sit_out = [this] { pipeline_.sit_out_evaluation(); }},
                       *objective_, context_);
+  if (averages) pipeline_.weights_changed();
   learning_rate_->observe(evaluation.loss);
   return evaluation;
 }
@@ -411,6 +418,7 @@ void Trainer::make_room_for_convolutions(std::int64_t bytes) {
 }
 
 void Trainer::seek(std::int64_t step) {
+  pipeline_.weights_changed();
   if (const model::ConvolutionChoice restored = convolutions();
       context_.is_main() && restored != convolutions_found_) {
     context_.log().info("convolutions: ", describe(restored),

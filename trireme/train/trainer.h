@@ -108,8 +108,11 @@ class Trainer {
 
   /// The model. On a rank of a pipeline only the parameters of its own stages have values: others are empty.
   model::Model& model() { return *model_; }
-  /// Of this rank: in the model's order, where it is not cut.
+  /// Of this rank, its pieces where they are sharded: in the model's order, where it is not cut.
   const optim::NamedTensors& parameters() const { return parameters_; }
+  /// What of parameters(), and of tensors in state() that are called PREFIX/NAME and have their sizes, are
+  /// pieces of a whole.
+  const parallel::Pieces& pieces() const { return pieces_; }
   optim::NamedTensors buffers() const { return pipeline_.buffers(); }
   /// Parameters and buffers of this rank by name. Shared, not copied.
   checkpoint::TensorMap model_state() const;
@@ -150,8 +153,10 @@ class Trainer {
   bool gradients_are_usable();
   /// Throws DivergedError after train.max_skipped_steps of them.
   void note_skip();
-  /// True when it is on all ranks of the pipeline.
-  bool on_all_stages(bool here);
+  /// Ranks that hold all of the model together.
+  comm::Group& holders() { return plan_.is_sharded() ? context_.world() : groups_.pipeline; }
+  /// True when it is on all of them.
+  bool on_all_holders(bool here);
   void update();
 
   comm::Context& context_;
@@ -169,6 +174,7 @@ class Trainer {
   std::vector<model::Layer> layers_;
   parallel::Pipeline pipeline_;
   optim::NamedTensors parameters_;
+  parallel::Pieces pieces_;
   GradientNorm gradient_norm_;
   data::Loader loader_;
   const Calendar calendar_;

@@ -13,6 +13,7 @@
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/shard_exchange.h"
 #include "trireme/train/internal/cures.h"
+#include "trireme/train/internal/piece_shards.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/trainer.h"
 
@@ -46,8 +47,8 @@ class Recorder {
            const OwnParts& own)
       : context_(context),
         trainer_(plan, context, data, own.make_model ? own.make_model() : nullptr, own.objective),
-        catalogue_(context.world(), checkpoint::whole_shards(map_of(trainer_.parameters()))),
-        to_main_(context.world(), checkpoint::whole_shards(map_of(trainer_.parameters())),
+        catalogue_(context.world(), shards(trainer_.parameters())),
+        to_main_(context.world(), shards(trainer_.parameters()),
                  checkpoint::whole_shards(map_of(room_for_all()))) {
     trainer_.on_gradients([this](const optim::NamedTensors& gradients) { gradients_ = copies(gradients); });
   }
@@ -68,17 +69,21 @@ class Recorder {
   Trainer& trainer() { return trainer_; }
 
  private:
+  /// Of what this rank has.
+  checkpoint::Shards shards(const optim::NamedTensors& mine) const {
+    return shards_of(map_of(mine), trainer_.pieces());
+  }
+
   /// Copies, in the model's order; empty on other ranks than 0.
   optim::NamedTensors gathered(const optim::NamedTensors& mine) {
     const at::NoGradGuard no_grad;
-    checkpoint::TensorMap defined;
+    optim::NamedTensors defined;
     for (std::size_t i = 0; i < mine.size(); ++i) {
       const auto& [name, tensor] = mine[i];
-      defined.emplace(name,
-                      tensor.defined() ? tensor.detach() : at::zeros_like(trainer_.parameters()[i].second));
+      defined.emplace_back(name, tensor.defined() ? tensor : at::zeros_like(trainer_.parameters()[i].second));
     }
     optim::NamedTensors all = room_for_all();
-    to_main_.run(checkpoint::whole_shards(defined), checkpoint::whole_shards(map_of(all)));
+    to_main_.run(shards(defined), checkpoint::whole_shards(map_of(all)));
     return all;
   }
 
@@ -135,7 +140,8 @@ bool finishes_in_order(const schedule::Program& program) {
 void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group group, Trainer& trainer) {
   const checkpoint::TensorMap weights = map_of(trainer.parameters());
   std::string names;
-  for (const auto& [name, weight] : weights) names += name + " ";
+  for (const checkpoint::Shard& shard : shards_of(weights, trainer.pieces()))
+    names += shard.name + checkpoint::describe(shard.box()) + " ";
   const auto held = group.all_gather_text(names);
   const auto digests = group.all_gather_text(checkpoint::xxh3_of(weights));
   for (std::size_t rank = 1; rank < held.size(); ++rank) {
@@ -190,6 +196,14 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
             .weight = adaptive ? 0.5 : 4 * gradient,
             .gradient_loss = plan.rounding().absolute * plan.num_replicas(),
             .reason = text("gradients travel as ", config.parallel.compression)};
+  }
+  const bool norm_in_pieces = plan.is_sharded() && config.train.clip_norm > 0;
+  if (((parts <= 2 && !ranks.share_parameters) || in_order) && norm_in_pieces) {
+    return {.loss = 1e-6,
+            .gradient = 0,
+            .weight = adaptive ? 0.05 : 1e-5,
+            .reason =
+                "the parts are added in the same order, the norm to which gradients are clipped in another"};
   }
   if ((parts <= 2 && !ranks.share_parameters) || in_order) {
     return {.loss = 1e-6, .gradient = 0, .weight = 0, .reason = "the parts are added in the same order"};

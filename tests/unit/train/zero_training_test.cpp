@@ -1,0 +1,145 @@
+// Runs whose replicas share weights, gradients and optimizer state out: the numbers of replicas, checkpoints
+// that any number of ranks reads, evaluations of averages, and what a configuration cannot have.
+#include <gmock/gmock.h>
+
+#include "tests/unit/train/small_runs.h"
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/weights_file.h"
+#include "trireme/train/parallel_plan.h"
+#include "trireme/train/registry.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::HasSubstr;
+
+class ZeroTraining : public SmallRuns {
+ protected:
+  RunConfig zero_config(const std::string& name, std::int64_t zero) const {
+    RunConfig result = config(name);
+    result.parallel.zero = zero;
+    result.optimizer.weight_decay = 0.1;
+    result.optimizer.decay_1d = false;
+    return result;
+  }
+
+  checkpoint::TensorMap weights_of(const RunResult& result) const {
+    return checkpoint::load_weights_file(result.folder / "model.safetensors").tensors;
+  }
+
+  /// Up to the rounding of sums in another order.
+  void expect_near(const RunResult& found, const RunResult& expected) const {
+    const checkpoint::TensorMap ours = weights_of(found), theirs = weights_of(expected);
+    ASSERT_EQ(ours.size(), theirs.size());
+    for (const auto& [name, tensor] : theirs) EXPECT_TRUE(ours.at(name).allclose(tensor, 1e-3, 1e-5)) << name;
+    EXPECT_NEAR(found.evaluation->loss, expected.evaluation->loss, 1e-4);
+  }
+};
+
+TEST_F(ZeroTraining, OneMemoryAShardOrTheWholeGiveTheSameModel) {
+  const RunResult replicas = run(3, zero_config("replicas", 0));
+  for (const std::int64_t zero : {1, 2, 3})
+    expect_near(run(3, zero_config(text("zero", zero), zero)), replicas);
+}
+
+TEST_F(ZeroTraining, ACheckpointWalksThroughNumbersOfRanksAndStages) {
+  const RunResult straight = run(1, zero_config("straight", 0));
+  RunConfig walking = zero_config("walking", 2);
+  walking.checkpoint.every_steps = 3;
+  walking.train.max_steps = 3;
+  run(3, walking);
+  struct Leg {
+    int ranks;
+    std::int64_t zero;
+  };
+  RunResult last;
+  for (const auto& [ranks, zero] : {Leg{2, 3}, Leg{1, 0}, Leg{2, 1}}) {
+    walking.train.max_steps += 3;
+    walking.parallel.zero = zero;
+    last = run(ranks, walking, RunStart::kResume);
+    EXPECT_EQ(last.steps, walking.train.max_steps);
+  }
+  expect_near(last, straight);
+}
+
+TEST_F(ZeroTraining, AResumedRunHasTheBitsOfAnUninterruptedOne) {
+  for (const std::int64_t zero : {1, 2, 3}) {
+    RunConfig whole = zero_config(text("whole", zero), zero), cut = zero_config(text("cut", zero), zero);
+    whole.train.ema_decay = cut.train.ema_decay = 0.9;
+    const RunResult straight = run(2, whole);
+    const std::int64_t all = cut.train.max_steps;
+    cut.train.max_steps = 6;
+    run(2, cut);
+    cut.train.max_steps = all;
+    EXPECT_EQ(run(2, cut, RunStart::kResume).weights_xxh3, straight.weights_xxh3) << zero;
+  }
+}
+
+TEST_F(ZeroTraining, EvaluatesMovingAverages) {
+  RunConfig replicas = zero_config("averages0", 0), shards = zero_config("averages3", 3);
+  for (RunConfig* each : {&replicas, &shards}) {
+    each->train.ema_decay = 0.8;
+    each->eval.every_steps = 4;
+  }
+  expect_near(run(2, shards), run(2, replicas));
+}
+
+TEST_F(ZeroTraining, AStepThatOverflowsOnOneShardIsLeftOutOnAll) {
+  RunConfig config = zero_config("overflow", 2);
+  config.train.precision = "fp16";
+  // Falls slowly from where every gradient overflows: on its way there are steps in which few do.
+  config.scaler = {.initial = 0x1p40, .factor = 1.5, .most = 0x1p40};
+  config.train.max_steps = 60;
+  config.train.epochs = 60;
+  config.train.max_skipped_steps = 60;
+  const data::DataSource data = open_data(config);
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    Trainer trainer(config, context, data);
+    std::string skipped;
+    while (!trainer.finished()) {
+      if (const auto report = trainer.step()) skipped += report->skipped ? "s" : ".";
+    }
+    const auto all = context.world().all_gather_text(skipped);
+    EXPECT_EQ(all[0], all[1]);
+    EXPECT_THAT(skipped, HasSubstr("s."));
+    EXPECT_EQ(trainer.not_finite(), "");
+  });
+}
+
+TEST_F(ZeroTraining, OptimizersThatLookAtWholeTensorsGetThem) {
+  for (const char* optimizer : {"lamb", "lars"}) {
+    RunConfig replicas = zero_config(text(optimizer, 0), 0), shards = zero_config(text(optimizer, 2), 2);
+    replicas.optimizer.name = shards.optimizer.name = optimizer;
+    expect_near(run(2, shards), run(2, replicas));
+  }
+}
+
+TEST_F(ZeroTraining, WithParametersSharedOutEveryLayerIsAStage) {
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    RunConfig config = zero_config("layers", 3);
+    config.model.hidden = {8, 9, 10};
+    const data::DataSource data = open_data(config);
+    Trainer trainer(config, context, data);
+    EXPECT_EQ(trainer.pipeline().stages().size(), trainer.model().layers().size());
+  });
+}
+
+TEST(ZeroPlans, DoNotRoundGradientsAndSayWhatWould) {
+  RunConfig config;
+  config.parallel.zero = 2;
+  config.parallel.compression = "bf16";
+  EXPECT_THAT([&] { resolve_plan(config, 2); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  HasSubstr("the nearest plan that works on 2 ranks: parallel.compression = \"none\"")));
+}
+
+TEST(ZeroPlans, OfAsynchronousSchedulesAreRefused) {
+  RunConfig config;
+  config.parallel = {.pipeline = 2, .schedule = "pipedream", .zero = 1};
+  EXPECT_THAT([&] { resolve_plan(config, 2); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("leave zero at 0")));
+}
+
+}  // namespace
+}  // namespace trireme::train
