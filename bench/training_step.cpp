@@ -5,7 +5,9 @@
 //
 //   bench_training_step [--smoke] [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--steps N]
 //   [--backend auto|shm|gloo] [--convolution auto|aten|onednn|product]
-//   [--memory-format auto|contiguous|channels_last]
+//   [--memory-format auto|contiguous|channels_last] [--zero 1|2|3]
+//
+// With --zero the replicas share out what they hold (docs/zero.md), the model as one unit.
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
@@ -26,6 +28,7 @@
 #include "trireme/model/model.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/train/convolutions.h"
 #include "trireme/train/precision.h"
 #include "trireme/train/run_config.h"
@@ -72,10 +75,51 @@ Workload workload_of(const std::string& name) {
   return shipped_model(name, {1, 28, 28}, 64);
 }
 
+/// What runs a step: forward, backward, reduction, update.
+struct Loop {
+  std::function<void()> step;
+  std::function<double()> waited_s;
+};
+
+template <class Forward>
+Loop replicas(comm::Context& context, const Workload& work, const Forward& forward) {
+  const auto ddp = std::make_shared<DistributedDataParallel>(context, work.module);
+  optim::NamedTensors parameters;
+  for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
+  const std::shared_ptr optimizer = optim::make_optimizer({.name = "sgd"}, parameters);
+  return {[=] {
+            ddp->zero_grad();
+            at::cross_entropy_loss(forward(work.input), work.target).backward();
+            optimizer->step(1e-4);
+          },
+          [=] { return ddp->statistics().waited_s; }};
+}
+
+template <class Forward>
+Loop shards(comm::Context& context, const Workload& work, int zero, const Forward& forward) {
+  const model::Layer whole = model::make_layer(*work.module, "whole", {work.module}, forward);
+  const auto pipe = std::make_shared<parallel::Pipeline>(
+      context, parallel::PipelineGroups{.pipeline = context.self(), .data = context.world()},
+      std::vector{whole},
+      parallel::PipelineOptions{.program = schedule::data_parallel(1),
+                                .zero = {.stage = static_cast<parallel::ZeroStage>(zero)}});
+  const std::shared_ptr optimizer = optim::make_optimizer({.name = "sgd"}, pipe->parameters());
+  const auto loss = [](const at::Tensor& logits, const at::Tensor& target) {
+    return at::cross_entropy_loss(logits, target.flatten());
+  };
+  const at::Tensor target = work.target.reshape({work.input.size(0), -1});
+  return {[=] {
+            pipe->zero_grad();
+            pipe->step(work.input, target, loss);
+            optimizer->step(1e-4);
+          },
+          [=] { return pipe->waited_s(); }};
+}
+
 /// One row per target.
-at::Tensor logits_of(const Workload& work, const train::Precision& precision) {
+at::Tensor logits_of(const Workload& work, const at::Tensor& input, const train::Precision& precision) {
   const train::PrecisionScope scope(precision, at::kCPU);
-  return work.forward(work.input).to(at::kFloat).flatten(0, -2);
+  return work.forward(input).to(at::kFloat).flatten(0, -2);
 }
 
 }  // namespace
@@ -85,7 +129,7 @@ int main(int argc, char** argv) try {
   std::string model = "mlp";
   std::string precision = "fp32";
   std::string backend = "auto", convolution = "auto", memory_format = "auto";
-  int steps = 50;
+  int steps = 50, zero = 0;
   bool smoke = false;
   app.add_option("--model", model)->check(CLI::IsMember({"mlp", "cnn", "wide", "resnet50", "gpt"}));
   app.add_option("--precision", precision)->check(CLI::IsMember(train::precision_names()));
@@ -93,6 +137,7 @@ int main(int argc, char** argv) try {
   app.add_option("--convolution", convolution)->check(CLI::IsMember(train::convolution_names()));
   app.add_option("--memory-format", memory_format)->check(CLI::IsMember(train::memory_format_names()));
   app.add_option("--steps", steps)->check(CLI::PositiveNumber);
+  app.add_option("--zero", zero)->check(CLI::Range(0, 3));
   app.add_flag("--smoke", smoke);
   CLI11_PARSE(app, argc, argv);
   if (smoke) steps = 2;
@@ -106,19 +151,12 @@ int main(int argc, char** argv) try {
   };
   const model::ConvolutionScope convolutions(work.model ? convolutions_of_a_run()
                                                         : model::ConvolutionChoice{});
-  DistributedDataParallel ddp(*context, work.module);
-  optim::NamedTensors parameters;
-  for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
-  const auto optimizer = optim::make_optimizer({.name = "sgd"}, parameters);
   const train::Precision& format = train::precision_of(precision);
-  const auto step = [&] {
-    ddp.zero_grad();
-    at::cross_entropy_loss(logits_of(work, format), work.target).backward();
-    optimizer->step(1e-4);
-  };
-  seconds_of(*context, std::min(steps, 5), step);  // buckets are rebuilt, memory is warm
-  const double waited_before_s = ddp.statistics().waited_s;
-  const double seconds = seconds_of(*context, steps, step);
+  const auto forward = [&](const at::Tensor& input) { return logits_of(work, input, format); };
+  const Loop loop = zero == 0 ? replicas(*context, work, forward) : shards(*context, work, zero, forward);
+  seconds_of(*context, std::min(steps, 5), loop.step);  // buckets are rebuilt, memory is warm
+  const double waited_before_s = loop.waited_s();
+  const double seconds = seconds_of(*context, steps, loop.step);
   if (!context->is_main()) return 0;
   const double samples = static_cast<double>(work.input.size(0)) * steps * context->world_size();
   std::cout << nlohmann::json{{"system", "trireme"},
@@ -126,9 +164,10 @@ int main(int argc, char** argv) try {
                               {"convolution", convolution},
                               {"ranks", context->world_size()},
                               {"backend", context->world().backend_name()},
+                              {"zero", zero},
                               {"steps", steps},
                               {"step_ms", 1e3 * seconds / steps},
-                              {"waited_ms", 1e3 * (ddp.statistics().waited_s - waited_before_s) / steps},
+                              {"waited_ms", 1e3 * (loop.waited_s() - waited_before_s) / steps},
                               {"samples_per_s", samples / seconds}}
                    .dump()
             << std::endl;

@@ -8,7 +8,9 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/data/internal/gradient_hook.h"
 #include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/parallel/zero/internal/gradient_places.h"
 
 namespace trireme::parallel {
 namespace {
@@ -233,6 +235,114 @@ TEST(ZeroParameters, AreOneMemoryOfAllRanksOfAHost) {
     const auto all = context.world().all_gather_text(text(mine));
     EXPECT_EQ(all[0], all[1]);
   });
+}
+
+/// One layer that is large enough for its gradient to be made in place.
+struct LargeLayer {
+  LargeLayer(Context& context, ZeroStage stage)
+      : pipe(context, {.pipeline = context.self(), .data = context.world()},
+             {test::one(torch::nn::Linear(96, 128))},
+             {.program = schedule::data_parallel(1), .zero = {.stage = stage}}),
+        optimizer(optim::make_optimizer({.name = "sgd"}, pipe.parameters())) {}
+  at::Tensor step(int rank) {
+    pipe.zero_grad();
+    pipe.step(test::numbers({4, 96}, rank), test::numbers({4, 128}, rank + 7), mean_square);
+    optimizer->step(0.1);
+    return pipe.evaluate(test::numbers({4, 96}, 3)).at(0).clone();
+  }
+  Pipeline pipe;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
+TEST(ZeroGradients, LeaveATensorAloneThatSomebodyHasKeptInTheirPlace) {
+  run_ranks_as_threads(2, [](Context& context) {
+    LargeLayer replicas(context, ZeroStage::kNone), shards(context, ZeroStage::kOptimizer);
+    for (int step = 0; step < 2; ++step)
+      EXPECT_TRUE(shards.step(context.rank()).equal(replicas.step(context.rank())));
+    const at::Tensor weight = shards.pipe.weights().front().second;
+    ASSERT_EQ(weight.dim(), 2);
+    at::Tensor kept, as_it_was;
+    weight.register_hook([&](const at::Tensor& gradient) {
+      kept = gradient;
+      as_it_was = gradient.clone();
+      return gradient * 2;  // which is made elsewhere
+    });
+    replicas.pipe.weights().front().second.register_hook(
+        [](const at::Tensor& gradient) { return gradient * 2; });
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_TRUE(shards.step(context.rank()).equal(replicas.step(context.rank())));
+      EXPECT_TRUE(kept.equal(as_it_was));
+    }
+  });
+}
+
+/// A matrix whose gradient is a product, and memory for that gradient.
+struct Placed {
+  at::Tensor weight = test::numbers({96, 128}, 1).requires_grad_();
+  at::Tensor input = test::numbers({4, 96}, 2);
+  at::Tensor memory = at::zeros({96 * 128});
+  int num_lent = 0;
+  GradientPlaces places{1, [this](std::size_t) {
+                          ++num_lent;
+                          return memory;
+                        }};
+
+  Placed() {
+    hook_gradient(weight, "weight", [this] { places.arrived(0, weight.grad()); });
+  }
+  /// Whether the gradient was made in the memory.
+  bool step(const std::function<at::Tensor(const at::Tensor&)>& more = [](const at::Tensor& x) {
+    return x;
+  }) {
+    weight.mutable_grad().reset();
+    places.begin_step();
+    const at::Tensor loss = more(input.mm(weight)).square().sum();
+    places.start();
+    loss.backward();
+    places.stop();
+    EXPECT_TRUE(weight.grad().allclose(2 * input.t().mm(input.mm(weight)))) << "a wrong gradient";
+    return weight.grad().const_data_ptr() == memory.const_data_ptr();
+  }
+};
+
+TEST(GradientPlaces, AreUsedFromTheSecondStepOn) {
+  Placed placed;
+  EXPECT_FALSE(placed.step());
+  EXPECT_TRUE(placed.step());
+  EXPECT_TRUE(placed.step());
+  EXPECT_TRUE(placed.places.is_lent(0));
+  placed.weight.mutable_grad().reset();
+  EXPECT_FALSE(placed.places.is_lent(0));
+}
+
+TEST(GradientPlaces, AreLearntAnewWhereAStepAllocatesOtherwise) {
+  Placed placed;
+  placed.step();
+  EXPECT_TRUE(placed.step());
+  // Its backward allocates another large tensor before.
+  const auto detour = [](const at::Tensor& x) { return (x.repeat({64, 1}) * 1).narrow(0, 0, 4); };
+  EXPECT_FALSE(placed.step(detour));
+  EXPECT_TRUE(placed.step(detour));
+}
+
+TEST(GradientPlaces, AreNotLentTwiceAtATime) {
+  Placed placed;
+  placed.step();
+  placed.step();
+  const at::Tensor kept = placed.weight.grad();  // a user holds on to it
+  const at::Tensor before = kept.clone();
+  EXPECT_FALSE(placed.step());
+  EXPECT_EQ(placed.num_lent, 1);
+  EXPECT_TRUE(kept.equal(before));
+}
+
+TEST(GradientPlaces, LeaveOtherAllocationsAlone) {
+  Placed placed;
+  placed.step();
+  placed.step();
+  placed.weight.mutable_grad().reset();
+  const at::Tensor other = at::ones({96 * 128});
+  EXPECT_NE(other.const_data_ptr(), placed.memory.const_data_ptr());
 }
 
 TEST(ZeroPrograms, GatherAroundEachUseAndAheadOfIt) {

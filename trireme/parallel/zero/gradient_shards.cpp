@@ -26,7 +26,8 @@ GradientShards::GradientShards(comm::Group group, std::vector<Parameter> paramet
       parameters_(std::move(parameters)),
       buckets_(std::move(buckets)),
       options_(options),
-      places_(parameters_.size()),
+      slots_(parameters_.size()),
+      numel_(parameters_.size()),
       filling_(buckets_.size()),
       taken_(parameters_.size()),
       sums_(buckets_.size()),
@@ -35,11 +36,14 @@ GradientShards::GradientShards(comm::Group group, std::vector<Parameter> paramet
       used_(parameters_.size()) {
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
     for (const ShardSlot& slot : buckets_[number].slots) {
-      places_[slot.parameter] = {.bucket = number, .begin = slot.begin};
+      numel_[slot.parameter] = slot.numel;
+      slots_[slot.parameter] = {.bucket = number, .begin = slot.begin};
       hook_gradient(parameters_[slot.parameter].tensor, parameters_[slot.parameter].name,
                     [this, parameter = slot.parameter] { on_gradient(parameter); });
     }
   }
+  if (parameters_.front().tensor.is_cpu())
+    made_in_place_.emplace(parameters_.size(), [this](std::size_t number) { return place_of(number); });
   flags_ = group_.allocate(static_cast<std::int64_t>(parameters_.size()) + 1, at::kInt);
 }
 
@@ -57,6 +61,8 @@ void GradientShards::begin() {
         "the run on all of them and go on from a checkpoint");
   }
   group_.check();
+  if (made_in_place_) made_in_place_->begin_step();
+  for (Filling& filling : filling_) filling.flat.reset();
   is_reducing_ = false;
   has_samples_ = false;
   reached_.assign(parameters_.size(), false);
@@ -66,12 +72,20 @@ void GradientShards::begin_pass() {
   is_reducing_ = true;
   next_bucket_ = 0;
   taken_.assign(parameters_.size(), false);
-  for (std::size_t i = 0; i < buckets_.size(); ++i)
-    filling_[i] = {.flat = {}, .left = buckets_[i].slots.size()};
+  for (std::size_t i = 0; i < buckets_.size(); ++i) filling_[i].left = buckets_[i].slots.size();
+}
+
+void GradientShards::begin_backward() {
+  if (made_in_place_) made_in_place_->start();
+}
+
+void GradientShards::end_backward() {
+  if (made_in_place_) made_in_place_->stop();
 }
 
 void GradientShards::on_gradient(std::size_t number) {
   has_samples_ = true;
+  if (!reached_[number] || is_reducing_) note_place(number);
   reached_[number] = true;
   if (!is_reducing_) return;
   if (taken_[number]) {
@@ -84,23 +98,56 @@ void GradientShards::on_gradient(std::size_t number) {
   start_ready();
 }
 
-/// The gradient goes into its bucket, and the parameter has none any more.
-void GradientShards::take(std::size_t number) {
-  const auto [bucket, begin] = places_[number];
-  const at::Tensor& parameter = parameters_[number].tensor;
+/// What it has allocated its gradient from.
+void GradientShards::note_place(std::size_t number) {
+  const at::Tensor& gradient = parameters_[number].tensor.grad();
+  if (made_in_place_ && gradient.layout() == at::kStrided && gradient.is_contiguous())
+    made_in_place_->arrived(number, gradient);
+}
+
+/// Where the parameter's gradient lies in its bucket, which gets memory for it.
+at::Tensor GradientShards::slot_of(std::size_t number) {
+  const auto [bucket, begin] = slots_[number];
   Filling& filling = filling_[bucket];
   if (!filling.flat.defined()) filling.flat = spare_for(bucket);
-  at::Tensor& gradient = parameter.mutable_grad();
-  const at::IntArrayRef sizes = gradient.defined() ? gradient.sizes() : parameter.sizes();
-  const at::Tensor slot = filling.flat.narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
-  if (gradient.defined()) {
-    copy_gradient(slot, gradient.layout() == at::kStrided ? gradient : gradient.to_dense());
-    gradient.reset();
-  } else {
-    slot.zero_();
+  return filling.flat.narrow(0, begin, numel_[number]);
+}
+
+/// Undefined where the bucket of this pass is on its way.
+at::Tensor GradientShards::place_of(std::size_t number) {
+  const at::NoGradGuard no_grad;
+  const bool is_gone = is_reducing_ && slots_[number].bucket < next_bucket_;
+  return is_gone ? at::Tensor() : slot_of(number);
+}
+
+/// A tensor that is none of the bucket's gradients lies in its memory: it keeps that.
+void GradientShards::move_elsewhere(std::size_t bucket) {
+  const at::Tensor before = filling_[bucket].flat;
+  filling_[bucket].flat = group_.allocate(before.numel(), before.options());
+  filling_[bucket].flat.copy_(before);
+}
+
+/// The gradient goes into its bucket, and the parameter has none any more.
+void GradientShards::take(std::size_t number) {
+  at::Tensor& gradient = parameters_[number].tensor.mutable_grad();
+  at::Tensor slot = slot_of(number);
+  const bool is_there = gradient.defined() && gradient.layout() == at::kStrided && gradient.is_contiguous() &&
+                        gradient.const_data_ptr() == slot.const_data_ptr();
+  if (!is_there) {
+    if (made_in_place_ && made_in_place_->is_lent(number)) {
+      move_elsewhere(slots_[number].bucket);
+      slot = slot_of(number);
+    }
+    if (gradient.defined()) {
+      const at::Tensor dense = gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
+      copy_gradient(slot.view(dense.sizes()), dense);
+    } else {
+      slot.zero_();
+    }
   }
+  gradient.reset();
   taken_[number] = true;
-  --filling.left;
+  --filling_[slots_[number].bucket].left;
 }
 
 void GradientShards::start_ready() {
@@ -122,15 +169,19 @@ at::Tensor GradientShards::spare_for(std::size_t bucket) {
   const at::Tensor& parameter = parameters_[buckets_[bucket].slots.front().parameter].tensor;
   const std::int64_t numel = buckets_[bucket].part * group_.size();
   const auto fits = [&](const at::Tensor& spare) {
-    return is_kind_of(spare, parameter) && spare.numel() >= numel;
+    const bool is_free = spare.storage().use_count() == 1;  // nothing that was made there lives any more
+    return is_kind_of(spare, parameter) && spare.numel() >= numel && is_free;
   };
   const auto filling = static_cast<std::size_t>(
       std::ranges::count_if(filling_, [](const Filling& each) { return each.flat.defined(); }));
   while (!reductions_.empty() && reductions_.size() + filling >= options_.most_buckets) retire_oldest();
-  const auto spare = std::ranges::find_if(spares_, fits);
-  if (spare != spares_.end()) {
-    at::Tensor flat = std::move(*spare);
-    spares_.erase(spare);
+  auto smallest = spares_.end();
+  for (auto spare = spares_.begin(); spare != spares_.end(); ++spare) {
+    if (fits(*spare) && (smallest == spares_.end() || spare->numel() < smallest->numel())) smallest = spare;
+  }
+  if (smallest != spares_.end()) {
+    at::Tensor flat = std::move(*smallest);
+    spares_.erase(smallest);
     return flat;
   }
   std::int64_t largest = numel;

@@ -111,9 +111,11 @@ void ShardedWeights::before(const schedule::Action& action) {
   if (!schedule::makes_weight_gradient(action.kind)) return;
   --num_left_;
   if (gradients_ && (num_left_ == 0 || !keeps_gradients_)) gradients_->begin_pass();
+  if (gradients_) gradients_->begin_backward();
 }
 
 void ShardedWeights::after(const schedule::Action& action) {
+  if (gradients_) gradients_->end_backward();
   const bool others_come = schedule::makes_weight_gradient(action.kind) && num_left_ > 0;
   if (gradients_ && others_come && !keeps_gradients_) gradients_->end_pass();
 }

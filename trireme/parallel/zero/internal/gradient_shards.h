@@ -11,6 +11,7 @@
 
 #include "trireme/comm/group.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/zero/internal/gradient_places.h"
 #include "trireme/parallel/zero/internal/shard_layout.h"
 
 namespace trireme::parallel {
@@ -34,6 +35,9 @@ class GradientShards {
 
   /// Of a step. Throws CommError where the one before has ended in the middle of a reduction.
   void begin();
+  /// Around what computes gradients of the stage.
+  void begin_backward();
+  void end_backward();
   /// From here on gradients are taken as they come, for a reduction; else parameters keep them, and add up.
   void begin_pass();
   /// Starts what the pass has left: what parameters keep counts, or zeros.
@@ -58,12 +62,16 @@ class GradientShards {
     comm::Pending pending;
   };
   struct Filling {
-    at::Tensor flat;  ///< undefined: nothing has come yet
+    at::Tensor flat;  ///< undefined: nothing lies there yet
     std::size_t left = 0;
   };
 
   void on_gradient(std::size_t number);
   void take(std::size_t number);
+  void note_place(std::size_t number);
+  at::Tensor place_of(std::size_t number);
+  at::Tensor slot_of(std::size_t number);
+  void move_elsewhere(std::size_t bucket);
   void start_ready();
   void start(std::size_t bucket);
   at::Tensor spare_for(std::size_t bucket);
@@ -80,7 +88,9 @@ class GradientShards {
     std::size_t bucket = 0;
     std::int64_t begin = 0;
   };
-  std::vector<Place> places_;  ///< by parameter
+  std::vector<Place> slots_;                     ///< by parameter
+  std::vector<std::int64_t> numel_;              ///< by parameter, whose weights may be elsewhere
+  std::optional<GradientPlaces> made_in_place_;  ///< where parameters are the CPU's
 
   std::vector<Filling> filling_;  ///< by bucket
   std::vector<bool> taken_;       ///< by parameter: in this pass
