@@ -2,23 +2,30 @@
 // those of tensor_model_test.cpp.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/linear.h>
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "tests/unit/parallel/small_models.h"
 #include "tests/unit/parallel/whole_tensors.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
-#include "trireme/parallel/tensor/collectives.h"
-#include "trireme/parallel/tensor/cut.h"
+#include "trireme/model/deferred.h"
+#include "trireme/model/initialise.h"
+#include "trireme/parallel/tensor/linear.h"
 
 namespace trireme::parallel {
 namespace {
 
+namespace nn = torch::nn;
 using comm::Context;
 using comm::Group;
 using comm::run_ranks_as_threads;
@@ -140,6 +147,173 @@ TEST(TensorCollectives, RefuseAPartThatIsNotTheRanks) {
                 ThrowsMessage<InvalidArgument>(HasSubstr("expected the whole sequence")));
     EXPECT_THAT([&] { own_part(input, 3, group); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("has no dim 3")));
+  });
+}
+
+// ---- linear layers -----------------------------------------------------------------------------------
+
+/// Two linear layers of some sizes, with a function of single elements between them.
+struct Sizes {
+  std::int64_t in, hidden, out;
+};
+
+class ParallelPair : public nn::Module {
+ public:
+  ParallelPair(const Group& group, const Sizes& sizes)
+      : first_(
+            register_module("first", std::make_shared<ColumnParallelLinear>(
+                                         group, ParallelLinearOptions{.in = sizes.in, .out = sizes.hidden}))),
+        second_(register_module("second",
+                                std::make_shared<RowParallelLinear>(
+                                    group, ParallelLinearOptions{.in = sizes.hidden, .out = sizes.out}))) {
+    to(at::kDouble);
+    model::initialise(*this, 7);
+  }
+  at::Tensor forward(const at::Tensor& input) { return second_->forward(first_->forward(input).tanh()); }
+  at::Tensor forward(const at::Tensor& part, const Sequence& sequence) {
+    return second_->forward(first_->forward(part, sequence).tanh(), sequence);
+  }
+
+ private:
+  std::shared_ptr<ColumnParallelLinear> first_;
+  std::shared_ptr<RowParallelLinear> second_;
+};
+
+struct WholePair : nn::Module {
+  explicit WholePair(const Sizes& sizes)
+      : first(register_module("first", nn::Linear(sizes.in, sizes.hidden))),
+        second(register_module("second", nn::Linear(sizes.hidden, sizes.out))) {
+    to(at::kDouble);
+    model::initialise(*this, 7);
+  }
+  at::Tensor forward(const at::Tensor& input) { return second->forward(first->forward(input).tanh()); }
+  nn::Linear first, second;
+};
+
+void expect_same_parameters(const nn::Module& expected, const test::WholeTensors& values,
+                            const test::WholeTensors& gradients, int ranks) {
+  for (const auto& parameter : expected.named_parameters()) {
+    EXPECT_TRUE(at::equal(values.get(parameter.key(), ranks), parameter.value())) << parameter.key();
+    EXPECT_LE(difference(gradients.get(parameter.key(), ranks), parameter.value().grad()), kBound)
+        << parameter.key();
+  }
+}
+
+void expect_pair_equals_one_rank(const Sizes& sizes, int ranks, std::optional<Sequence> sequence) {
+  SCOPED_TRACE(text(sizes.in, " to ", sizes.hidden, " to ", sizes.out, " over ", ranks, " ranks",
+                    sequence ? ", sequences cut" : ""));
+  const at::Tensor input = numbers({2, 5, sizes.in}, 1), back = numbers({2, 5, sizes.out}, 2);
+  WholePair whole(sizes);
+  const at::Tensor leaf = input.clone().set_requires_grad(true), expected = whole.forward(leaf);
+  expected.backward(back, /*retain_graph=*/true);
+  expected.backward(back);
+  test::WholeTensors values, gradients;
+  run_ranks_as_threads(ranks, [&](Context& context) {
+    const Group& group = context.world();
+    const auto cut = [&](const at::Tensor& tensor) { return sequence ? part(tensor, 1, group) : tensor; };
+    ParallelPair pair(group, sizes);
+    const at::Tensor own = cut(input).clone().set_requires_grad(true);
+    const at::Tensor output = sequence ? pair.forward(own, *sequence) : pair.forward(own);
+    EXPECT_LE(difference(output, cut(expected)), kBound);
+    output.backward(cut(back), /*retain_graph=*/true);  // a graph may be used twice, and gradients add up
+    output.backward(cut(back));
+    EXPECT_LE(difference(own.grad(), cut(leaf.grad())), kBound);
+    values.add_values(pair);
+    gradients.add_gradients(pair);
+  });
+  expect_same_parameters(whole, values, gradients, ranks);
+}
+
+TEST(ParallelLinear, APairEqualsOneRankForSizesThatRanksDoNotDivide) {
+  for (const Sizes& sizes : {Sizes{3, 8, 4}, Sizes{4, 7, 5}, Sizes{1, 2, 1}}) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      expect_pair_equals_one_rank(sizes, ranks, std::nullopt);
+      expect_pair_equals_one_rank(sizes, ranks, Sequence{.length = 5});
+    }
+  }
+}
+
+TEST(ParallelLinear, GradientsOfGradientsAreThoseOfOneRank) {
+  const Sizes sizes{3, 5, 2};
+  const auto penalty = [](const at::Tensor& output, const at::Tensor& input) {
+    return torch::autograd::grad({output.sin().sum()}, {input}, {}, true, /*create_graph=*/true)[0]
+        .pow(3)
+        .sum();
+  };
+  WholePair whole(sizes);
+  const at::Tensor leaf = numbers({4, 3}, 1).set_requires_grad(true);
+  penalty(whole.forward(leaf), leaf).backward();
+  test::WholeTensors values, gradients;
+  run_ranks_as_threads(3, [&](Context& context) {
+    ParallelPair pair(context.world(), sizes);
+    const at::Tensor input = numbers({4, 3}, 1).set_requires_grad(true);
+    penalty(pair.forward(input), input).backward();
+    EXPECT_LE(difference(input.grad(), leaf.grad()), kBound);
+    values.add_values(pair);
+    for (const auto& box : model::parameter_boxes(pair))
+      if (box.name != "second.bias") gradients.add(box, box.parameter.grad());
+  });
+  whole.second->bias.mutable_grad() = at::Tensor();
+  for (const auto& parameter : whole.named_parameters()) {
+    if (parameter.key() == "second.bias") continue;
+    EXPECT_LE(difference(gradients.get(parameter.key(), 3), parameter.value().grad()), kBound)
+        << parameter.key();
+  }
+}
+
+TEST(ParallelLinear, PartsAndUnitsAreCutEachForThemselves) {
+  run_ranks_as_threads(3, [](Context& context) {
+    // 2 parts of 4 units of 2 features: ranks have 1, 1 and 2 units of each part.
+    ColumnParallelLinear layer(context.world(), {.in = 3, .out = 16, .parts = 2, .unit = 2});
+    nn::Linear whole(3, 16);
+    model::initialise(layer, 1);
+    model::initialise(*whole, 1);
+    const std::vector<std::vector<std::int64_t>> rows = {
+        {0, 1, 8, 9}, {2, 3, 10, 11}, {4, 5, 6, 7, 12, 13, 14, 15}};
+    const auto& mine = rows[static_cast<std::size_t>(context.rank())];
+    const at::Tensor input = test::numbers({5, 3}, 1),
+                     expected = at::linear(input, whole->weight, whole->bias);
+    const at::Tensor output = layer.forward(input);
+    ASSERT_EQ(output.size(1), static_cast<std::int64_t>(mine.size()));
+    for (std::size_t i = 0; i < mine.size(); ++i)
+      EXPECT_LE(difference(output.select(1, static_cast<std::int64_t>(i)), expected.select(1, mine[i])),
+                1e-6);
+  });
+}
+
+TEST(ParallelLinear, BuiltWithoutMemoryItGetsTheSameValuesLater) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const auto make = [&] {
+      return std::make_shared<ColumnParallelLinear>(context.world(),
+                                                    ParallelLinearOptions{.in = 3, .out = 5});
+    };
+    const auto layer = deferred(make);
+    EXPECT_TRUE(model::is_deferred(*layer));
+    nn::Module holder;
+    holder.register_module("layer", layer);
+    model::materialise(model::make_layer(holder, "layer", {layer}, nullptr));
+    model::initialise(*layer, 4);
+    const auto at_once = make();
+    model::initialise(*at_once, 4);
+    const at::Tensor input = test::numbers({2, 3}, 1);
+    EXPECT_TRUE(at::equal(layer->forward(input), at_once->forward(input)));
+  });
+}
+
+TEST(ParallelLinear, RefusesFeaturesThatDoNotFit) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const Group& group = context.world();
+    EXPECT_THAT(
+        [&] { ColumnParallelLinear(group, {.in = 3, .out = 10, .parts = 3}); },
+        ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("column-parallel"), HasSubstr("a multiple of 3"))));
+    EXPECT_THAT([&] { RowParallelLinear(group, {.in = 0, .out = 10}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("from 0 to 10 features")));
+    RowParallelLinear layer(group, {.in = 6, .out = 2});
+    EXPECT_THAT(
+        [&] {
+          layer.forward(test::numbers({2, 6}, 1));
+        },
+        ThrowsMessage<InvalidArgument>(HasSubstr("expected 3 features in its last dim")));
   });
 }
 
