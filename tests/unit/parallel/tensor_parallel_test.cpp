@@ -23,6 +23,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/initialise.h"
+#include "trireme/parallel/tensor/attention.h"
 #include "trireme/parallel/tensor/cross_entropy.h"
 #include "trireme/parallel/tensor/embedding.h"
 #include "trireme/parallel/tensor/linear.h"
@@ -443,6 +444,20 @@ TEST(VocabularyCrossEntropy, RefusesWhatIsNoTargetAndASecondDerivative) {
                                 /*create_graph=*/true);
         },
         ThrowsMessage<InvalidArgument>(HasSubstr("cannot be derived once more")));
+  });
+}
+
+// ---- attention ---------------------------------------------------------------------------------------
+
+TEST(ParallelAttention, MoreRanksThanHeadsAreRefusedWithWhatWouldWork) {
+  run_ranks_as_threads(3, [](Context& context) {
+    EXPECT_THAT(
+        [&] { ParallelAttention(context.world(), {.width = 8, .heads = 2}); },
+        ThrowsMessage<InvalidArgument>("attention of 2 heads cannot be cut over the 3 ranks of group "
+                                       "'world': 1 of them would have none; use at most 2 ranks, or at "
+                                       "least 3 heads"));
+    EXPECT_THAT([&] { ParallelAttention(context.world(), {.width = 8, .heads = 3}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("a multiple of the heads")));
   });
 }
 
