@@ -39,7 +39,7 @@ using test::numbers;
 using testing::ElementsAre;
 using MaybeSequence = std::optional<Sequence>;
 
-constexpr double kBound = 1e-12;
+constexpr double kBound = test::kRoundingBound;
 constexpr std::int64_t kBatch = 2, kTime = 7, kVocabulary = 11, kWidth = 12, kHeads = 4, kLayers = 2;
 constexpr std::uint64_t kSeed = 5;
 

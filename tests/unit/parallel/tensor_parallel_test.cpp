@@ -1,15 +1,11 @@
-// The pieces of tensor parallelism, each against the same computation with whole tensors. In f64; bounds are
-// those of tensor_model_test.cpp.
+// Communication and linear layers of tensor parallelism, each against the same computation with whole
+// tensors. In f64; bounds are those of tensor_model_test.cpp.
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include <functional>
@@ -23,9 +19,6 @@
 #include "trireme/comm/context.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/initialise.h"
-#include "trireme/parallel/tensor/attention.h"
-#include "trireme/parallel/tensor/cross_entropy.h"
-#include "trireme/parallel/tensor/embedding.h"
 #include "trireme/parallel/tensor/linear.h"
 
 namespace trireme::parallel {
@@ -36,11 +29,12 @@ using comm::Context;
 using comm::Group;
 using comm::run_ranks_as_threads;
 using test::difference;
+using test::part;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr double kBound = 1e-12;
+constexpr double kBound = test::kRoundingBound;
 
 at::Tensor numbers(at::IntArrayRef shape, double seed) { return test::numbers(shape, seed).to(at::kDouble); }
 
@@ -51,11 +45,6 @@ at::Tensor sum_of_numbers(at::IntArrayRef shape, double seed, int ranks) {
   at::Tensor sum = at::zeros(shape, at::kDouble);
   for (int rank = 0; rank < ranks; ++rank) sum += numbers(shape, seed + rank);
   return sum;
-}
-
-at::Tensor part(const at::Tensor& whole, std::int64_t dim, const Group& group) {
-  const Range range = part_of_rank(whole.size(dim), group.rank(), group.size());
-  return whole.narrow(dim, range.begin, range.size);
 }
 
 /// A function of one tensor, with what goes in, comes out, comes back, and should then come out of the begin.
@@ -196,15 +185,6 @@ struct WholePair : nn::Module {
   nn::Linear first, second;
 };
 
-void expect_same_parameters(const nn::Module& expected, const test::WholeTensors& values,
-                            const test::WholeTensors& gradients, int ranks) {
-  for (const auto& parameter : expected.named_parameters()) {
-    EXPECT_TRUE(at::equal(values.get(parameter.key(), ranks), parameter.value())) << parameter.key();
-    EXPECT_LE(difference(gradients.get(parameter.key(), ranks), parameter.value().grad()), kBound)
-        << parameter.key();
-  }
-}
-
 void expect_pair_equals_one_rank(const Sizes& sizes, int ranks, std::optional<Sequence> sequence) {
   SCOPED_TRACE(text(sizes.in, " to ", sizes.hidden, " to ", sizes.out, " over ", ranks, " ranks",
                     sequence ? ", sequences cut" : ""));
@@ -227,7 +207,7 @@ void expect_pair_equals_one_rank(const Sizes& sizes, int ranks, std::optional<Se
     values.add_values(pair);
     gradients.add_gradients(pair);
   });
-  expect_same_parameters(whole, values, gradients, ranks);
+  test::expect_same_parameters(whole, values, gradients, ranks);
 }
 
 TEST(ParallelLinear, APairEqualsOneRankForSizesThatRanksDoNotDivide) {
@@ -320,144 +300,6 @@ TEST(ParallelLinear, RefusesFeaturesThatDoNotFit) {
           layer.forward(test::numbers({2, 6}, 1));
         },
         ThrowsMessage<InvalidArgument>(HasSubstr("expected 3 features in its last dim")));
-  });
-}
-
-// ---- vocabulary --------------------------------------------------------------------------------------
-
-TEST(ParallelEmbedding, EqualsOneRankForAnyVocabulary) {
-  for (const std::int64_t vocabulary : {2, 8, 11}) {
-    nn::Embedding whole(vocabulary, 3);
-    whole->to(at::kDouble);
-    model::initialise(*whole, 9);
-    const at::Tensor tokens = at::arange(10, at::kLong).remainder(vocabulary).reshape({2, 5});
-    const at::Tensor back = numbers({2, 5, 3}, 2), expected = whole->forward(tokens);
-    const at::Tensor logits = at::linear(expected.tanh(), whole->weight),
-                     logits_back = numbers(logits.sizes(), 3);
-    logits.backward(logits_back, true);
-    expected.backward(back);
-    for (const int ranks : {2, 3, 4}) {
-      for (const bool cut : {false, true}) {
-        SCOPED_TRACE(text(vocabulary, " tokens over ", ranks, " ranks", cut ? ", sequences cut" : ""));
-        test::WholeTensors values, gradients;
-        run_ranks_as_threads(ranks, [&](Context& context) {
-          const Group& group = context.world();
-          const Sequence sequence{.length = 5};
-          VocabularyParallelEmbedding embedding(group, vocabulary, 3);
-          embedding.to(at::kDouble);
-          model::initialise(embedding, 9);
-          const at::Tensor output = cut ? embedding.forward(tokens, sequence) : embedding.forward(tokens);
-          EXPECT_TRUE(at::equal(output, cut ? part(expected, 1, group) : expected));
-          const at::Tensor own_logits =
-              cut ? embedding.logits(output.tanh(), sequence) : embedding.logits(output.tanh());
-          EXPECT_LE(difference(own_logits, part(logits, 2, group)), kBound);
-          own_logits.backward(part(logits_back, 2, group), true);
-          output.backward(cut ? part(back, 1, group) : back);
-          values.add_values(embedding);
-          gradients.add_gradients(embedding);
-        });
-        expect_same_parameters(*whole, values, gradients, ranks);
-      }
-    }
-  }
-}
-
-TEST(ParallelEmbedding, RefusesATokenThatIsNotInTheVocabularyBeforeAnybodyWaits) {
-  run_ranks_as_threads(2, [](Context& context) {
-    VocabularyParallelEmbedding embedding(context.world(), 5, 2);
-    const test::OperationsSince operations(context.world());
-    for (const std::int64_t bad : {5, -1}) {
-      EXPECT_THAT(
-          [&] { embedding.forward(at::arange(2, at::kLong).mul(bad)); },
-          ThrowsMessage<InvalidArgument>(text("token ", bad, " is not in the vocabulary, which is 0 to 4")));
-    }
-    EXPECT_THAT(operations.list(), testing::ElementsAre());
-  });
-}
-
-struct LossCase {
-  std::int64_t vocabulary;
-  double smoothing;
-  std::vector<std::int64_t> ignored;
-  at::ScalarType type;
-  double size;  ///< of logits
-};
-
-void expect_loss_equals_one_rank(const LossCase& of, int ranks) {
-  SCOPED_TRACE(text(of.vocabulary, " classes over ", ranks, " ranks, smoothing ", of.smoothing, ", ",
-                    of.ignored.size(), " ignored, ", of.type, " of size ", of.size));
-  const at::Tensor targets = at::arange(12, at::kLong).mul(5).remainder(of.vocabulary).reshape({3, 4});
-  const at::Tensor logits = numbers({3, 4, of.vocabulary}, 1).mul(of.size).to(of.type);
-  const at::Tensor leaf = logits.clone().set_requires_grad(true);
-  at::Tensor kept = targets;
-  for (const std::int64_t ignored : of.ignored) kept = kept.masked_fill(kept.eq(ignored), -100);
-  const at::Tensor wide = of.type == at::kDouble ? leaf : leaf.to(at::kFloat);
-  const at::Tensor loss =
-      at::cross_entropy_loss(wide.flatten(0, 1), kept.flatten(), {}, at::Reduction::Sum, -100, of.smoothing);
-  loss.mul(0.3).backward();
-  // Sums of 11 numbers and a logarithm: some 20 roundings of f32, each 2^-24; of bf16, one of 2^-8 at the
-  // end.
-  const double loss_bound = of.type == at::kDouble ? kBound : 2e-6;
-  const double bound = of.type == at::kBFloat16 ? 0x1p-8 : loss_bound;
-  run_ranks_as_threads(ranks, [&](Context& context) {
-    const Group& group = context.world();
-    const at::Tensor own = part(logits, 2, group).clone().set_requires_grad(true);
-    const at::Tensor found = vocabulary_cross_entropy(
-        own, targets, group,
-        {.vocabulary = of.vocabulary, .label_smoothing = of.smoothing, .ignored_classes = of.ignored});
-    EXPECT_EQ(found.scalar_type(), loss.scalar_type());
-    EXPECT_LE(difference(found, loss), loss_bound);
-    found.mul(0.3).backward({}, /*retain_graph=*/true);
-    EXPECT_EQ(own.grad().scalar_type(), of.type);
-    EXPECT_LE(difference(own.grad(), part(leaf.grad(), 2, group)), bound);
-    const at::Tensor first = own.grad().clone();
-    found.mul(0.3).backward();
-    EXPECT_TRUE(at::equal(own.grad(), first * 2));
-  });
-}
-
-TEST(VocabularyCrossEntropy, EqualsOneRanksLossAndGradient) {
-  const std::vector<LossCase> cases = {{11, 0, {}, at::kDouble, 1},        {11, 0.1, {}, at::kDouble, 3},
-                                       {11, 0.1, {0, 10}, at::kDouble, 1}, {2, 0.2, {1}, at::kDouble, 1},
-                                       {11, 0, {-100, 3}, at::kDouble, 1}, {11, 0.1, {2}, at::kFloat, 1},
-                                       {11, 0.1, {2}, at::kFloat, 1e4},    {11, 0.1, {2}, at::kBFloat16, 1},
-                                       {1, 0, {}, at::kDouble, 1},         {2, 0, {0, 1}, at::kDouble, 1}};
-  for (const LossCase& of : cases)
-    for (const int ranks : {1, 2, 3, 4}) expect_loss_equals_one_rank(of, ranks);
-}
-
-TEST(VocabularyCrossEntropy, RefusesWhatIsNoTargetAndASecondDerivative) {
-  run_ranks_as_threads(2, [](Context& context) {
-    const Group& group = context.world();
-    const at::Tensor logits = numbers({2, 3}, 1).set_requires_grad(true);
-    const auto loss = [&](const at::Tensor& targets, std::int64_t vocabulary) {
-      return vocabulary_cross_entropy(logits, targets, group, {.vocabulary = vocabulary});
-    };
-    EXPECT_THAT([&] { loss(at::arange(2, at::kLong).mul(6), 6); },
-                ThrowsMessage<InvalidArgument>("target 6 is not in the vocabulary, which is 0 to 5"));
-    EXPECT_THAT([&] { loss(at::arange(2, at::kLong), 8); },
-                ThrowsMessage<InvalidArgument>(HasSubstr("of a vocabulary of 8 rank")));
-    EXPECT_THAT([&] { loss(at::zeros({2}), 6); }, ThrowsMessage<InvalidArgument>(HasSubstr("expected Long")));
-    EXPECT_THAT(
-        [&] {
-          torch::autograd::grad({loss(at::arange(2, at::kLong), 6)}, {logits}, {}, true,
-                                /*create_graph=*/true);
-        },
-        ThrowsMessage<InvalidArgument>(HasSubstr("cannot be derived once more")));
-  });
-}
-
-// ---- attention ---------------------------------------------------------------------------------------
-
-TEST(ParallelAttention, MoreRanksThanHeadsAreRefusedWithWhatWouldWork) {
-  run_ranks_as_threads(3, [](Context& context) {
-    EXPECT_THAT(
-        [&] { ParallelAttention(context.world(), {.width = 8, .heads = 2}); },
-        ThrowsMessage<InvalidArgument>("attention of 2 heads cannot be cut over the 3 ranks of group "
-                                       "'world': 1 of them would have none; use at most 2 ranks, or at "
-                                       "least 3 heads"));
-    EXPECT_THAT([&] { ParallelAttention(context.world(), {.width = 8, .heads = 3}); },
-                ThrowsMessage<InvalidArgument>(HasSubstr("a multiple of the heads")));
   });
 }
 

@@ -15,6 +15,7 @@
 
 #include "trireme/comm/group.h"
 #include "trireme/model/parameter_box.h"
+#include "trireme/parallel/tensor/cut.h"
 
 namespace trireme::test {
 
@@ -92,12 +93,31 @@ class OperationsSince {
   std::uint64_t last_ = 0;
 };
 
+/// What a rank has of a whole tensor that is cut along `dim`.
+inline at::Tensor part(const at::Tensor& whole, std::int64_t dim, const comm::Group& group) {
+  const auto range = parallel::part_of_rank(whole.size(dim), group.rank(), group.size());
+  return whole.narrow(dim, range.begin, range.size);
+}
+
 /// The greatest difference as a share of the greatest number expected.
 inline double difference(const at::Tensor& found, const at::Tensor& expected) {
   if (found.sizes() != expected.sizes() || found.numel() == 0)
     return found.sizes() == expected.sizes() ? 0 : 1;
   const double scale = expected.abs().max().item<double>();
   return (found - expected).abs().max().item<double>() / std::max(scale, 1e-300);
+}
+
+/// Bound on differences in f64: tensor_model_test.cpp says why.
+constexpr double kRoundingBound = 1e-12;
+
+/// Values to the bit, and gradients within the bound, are those of a module of whole parameters.
+inline void expect_same_parameters(const torch::nn::Module& expected, const WholeTensors& values,
+                                   const WholeTensors& gradients, int ranks) {
+  for (const auto& parameter : expected.named_parameters()) {
+    EXPECT_TRUE(at::equal(values.get(parameter.key(), ranks), parameter.value())) << parameter.key();
+    EXPECT_LE(difference(gradients.get(parameter.key(), ranks), parameter.value().grad()), kRoundingBound)
+        << parameter.key();
+  }
 }
 
 }  // namespace trireme::test

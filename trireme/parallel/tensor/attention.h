@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "trireme/parallel/tensor/dropout.h"
 #include "trireme/parallel/tensor/linear.h"
 
 namespace trireme::parallel {
@@ -17,12 +18,16 @@ struct ParallelAttentionOptions {
   std::int64_t heads = 0;  ///< at least one for each rank; any number above it
   bool bias = true;
   bool causal = true;  ///< no token sees a later one
+  double dropout =
+      0;  ///< of attention weights; above 0 it needs keys, and (time, time) numbers for each head
+  std::shared_ptr<DropoutKeys> keys = nullptr;
 };
 
 /// "c_attn.weight", "c_attn.bias", "c_proj.weight", "c_proj.bias".
 class ParallelAttention : public torch::nn::Module {
  public:
-  /// Throws InvalidArgument: more ranks than heads, or a width that is no multiple of the heads.
+  /// Throws InvalidArgument: more ranks than heads, or a width that is no multiple of the heads, a
+  /// dropout without keys.
   ParallelAttention(comm::Group group, const ParallelAttentionOptions& options);
   /// (batch, time, width), replicated -> the same. An all-reduce, backward another.
   at::Tensor forward(const at::Tensor& input);
@@ -31,11 +36,14 @@ class ParallelAttention : public torch::nn::Module {
 
  private:
   at::Tensor mixed(const at::Tensor& features) const;
+  at::Tensor mixed_with_dropout(const at::Tensor& queries, const at::Tensor& keys,
+                                const at::Tensor& values) const;
 
   const ParallelAttentionOptions options_;
-  const std::int64_t heads_;  ///< of this rank
+  const Range heads_;  ///< of this rank
   std::shared_ptr<ColumnParallelLinear> c_attn_;
   std::shared_ptr<RowParallelLinear> c_proj_;
+  std::shared_ptr<ParallelDropout> dropout_;  ///< null: none
 };
 
 }  // namespace trireme::parallel
