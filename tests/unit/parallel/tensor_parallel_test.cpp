@@ -1,6 +1,7 @@
 // Communication and linear layers of tensor parallelism, each against the same computation with whole
 // tensors. In f64; bounds are those of tensor_model_test.cpp.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "tests/unit/parallel/small_models.h"
@@ -19,6 +21,8 @@
 #include "trireme/comm/context.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/initialise.h"
+#include "trireme/parallel/tensor/embedding.h"
+#include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/parallel/tensor/linear.h"
 
 namespace trireme::parallel {
@@ -300,6 +304,49 @@ TEST(ParallelLinear, RefusesFeaturesThatDoNotFit) {
           layer.forward(test::numbers({2, 6}, 1));
         },
         ThrowsMessage<InvalidArgument>(HasSubstr("expected 3 features in its last dim")));
+  });
+}
+
+// ---- passes that end early ---------------------------------------------------------------------------
+
+struct Stop : std::runtime_error {
+  Stop() : std::runtime_error("stop") {}
+};
+
+TEST(JointPass, AnExceptionInTheMiddleIsNamedToTheOtherRanksAndToWhoeverGoesOn) {
+  run_ranks_as_threads(3, [](Context& context) {
+    const Group& group = context.world();
+    ParallelPair pair(group, {.in = 3, .hidden = 4, .out = 2});
+    const at::Tensor input = numbers({2, 3}, 1).set_requires_grad(true);
+    const auto pass = [&](bool stops) {
+      const JointPass joint(group);
+      const at::Tensor output = pair.forward(input);
+      if (stops) throw Stop();
+      output.sum().backward();
+      pair.forward(input);
+    };
+    pass(false);
+    const auto is_named = ThrowsMessage<CommError>(HasSubstr(
+        "rank 1, group 'world': a pass that all ranks compute together ended early by an exception"));
+    if (context.rank() == 1) {
+      EXPECT_THROW(pass(true), Stop);
+    } else {
+      EXPECT_THAT([&] { pass(false); }, is_named);
+    }
+    EXPECT_THAT([&] { pass(false); }, is_named);
+  });
+}
+
+TEST(JointPass, WhatFailsBeforeAnythingIsExchangedMayBeRepeated) {
+  run_ranks_as_threads(2, [](Context& context) {
+    VocabularyParallelEmbedding embedding(context.world(), 5, 2);
+    const auto look_up = [&](std::int64_t token) {
+      const JointPass joint(context.world());
+      return embedding.forward(at::full({1}, token, at::kLong));
+    };
+    look_up(2);
+    EXPECT_THROW(look_up(5), InvalidArgument);
+    EXPECT_EQ(look_up(4).size(1), 2);
   });
 }
 
