@@ -20,11 +20,14 @@
 #include "tests/unit/parallel/whole_tensors.h"
 #include "trireme/base/text.h"
 #include "trireme/comm/context.h"
+#include "trireme/comm/mesh.h"
 #include "trireme/model/gpt.h"
 #include "trireme/model/initialise.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/tensor/attention.h"
 #include "trireme/parallel/tensor/cross_entropy.h"
 #include "trireme/parallel/tensor/embedding.h"
+#include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/parallel/tensor/linear.h"
 
 namespace trireme::parallel {
@@ -237,6 +240,35 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ParallelTransformer,
                            return text(instance.param.ranks, "Ranks",
                                        instance.param.cut_sequences ? "SequencesCut" : "Replicated");
                          });
+
+// Each pair of tensor-parallel ranks has one half of the batch; gradients are summed over the pairs.
+TEST(TensorAndDataParallel, TwoByTwoRanksEqualOne) {
+  for (const bool is_cut : {false, true}) {
+    SCOPED_TRACE(is_cut ? "sequences cut" : "replicated");
+    const OneRank expected;
+    test::WholeTensors gradients;
+    run_ranks_as_threads(4, [&](Context& context) {
+      comm::Mesh mesh(context, {{"dp", 2}, {"tp", 2}});
+      const Group& group = mesh.group("tp");
+      const auto model = std::make_shared<ParallelGpt>(group);
+      DistributedDataParallel ddp(mesh.group("dp"), model, {.scale = ReduceScale::kSum});
+      const auto own = [&](const at::Tensor& batch) { return batch.narrow(0, mesh.coordinate("dp"), 1); };
+      for (int step = 0; step < 2; ++step) {
+        ddp.zero_grad();
+        const JointPass pass(context.world());
+        const at::Tensor logits = model->forward(
+            own(some_tokens(0)), is_cut ? MaybeSequence(Sequence{.length = kTime}) : std::nullopt);
+        vocabulary_cross_entropy(logits, own(some_tokens(1)), group,
+                                 {.vocabulary = kVocabulary, .label_smoothing = 0.1, .ignored_classes = {4}})
+            .backward();
+      }
+      if (mesh.coordinate("dp") == 1) gradients.add_gradients(*model);
+    });
+    for (const auto& parameter : expected.model.named_parameters())
+      EXPECT_LE(difference(gradients.get(parameter.key(), 2), parameter.value().grad()), kBound)
+          << parameter.key();
+  }
+}
 
 /// What a block exchanges in a forward and a backward pass over `batch` sequences of `time` tokens.
 struct Exchanged {
