@@ -11,10 +11,12 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/unit/parallel/small_models.h"
 #include "tests/unit/parallel/whole_tensors.h"
@@ -24,6 +26,7 @@
 #include "trireme/model/gpt.h"
 #include "trireme/model/initialise.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/parallel/tensor/attention.h"
 #include "trireme/parallel/tensor/cross_entropy.h"
 #include "trireme/parallel/tensor/embedding.h"
@@ -43,7 +46,7 @@ using testing::ElementsAre;
 using MaybeSequence = std::optional<Sequence>;
 
 constexpr double kBound = test::kRoundingBound;
-constexpr std::int64_t kBatch = 2, kTime = 7, kVocabulary = 11, kWidth = 12, kHeads = 4, kLayers = 2;
+constexpr std::int64_t kBatch = 4, kTime = 7, kVocabulary = 11, kWidth = 12, kHeads = 4, kLayers = 2;
 constexpr std::uint64_t kSeed = 5;
 
 /// Layer norm without bias, of whole sequences or of parts.
@@ -126,14 +129,34 @@ class ParallelGpt : public nn::Module {
 
   /// Logits of this rank's part of the vocabulary.
   at::Tensor forward(const at::Tensor& input, const MaybeSequence& sequence) {
-    const at::Tensor places = at::arange(input.size(1), input.options());
-    at::Tensor values = run(*tokens_, input, sequence) + positions_of(places, sequence);
+    at::Tensor values = embed(input, sequence);
     for (const auto& block : blocks_) values = block->forward(values, sequence);
-    values = last_norm_->forward(values, sequence);
-    return sequence ? tokens_->logits(values, *sequence) : tokens_->logits(values);
+    return logits(values, sequence);
+  }
+
+  std::vector<model::Layer> layers(const MaybeSequence& sequence) {
+    std::vector<model::Layer> chain = {
+        model::make_layer(*this, "embedding", {tokens_, positions_.ptr()},
+                          [=, this](const at::Tensor& input) { return embed(input, sequence); })};
+    for (const auto& block : blocks_)
+      chain.push_back(model::make_layer(*this, "block", {block}, [=](const at::Tensor& values) {
+        return block->forward(values, sequence);
+      }));
+    chain.push_back(
+        model::make_layer(*this, "logits", {last_norm_, tokens_},
+                          [=, this](const at::Tensor& values) { return logits(values, sequence); }));
+    return chain;
   }
 
  private:
+  at::Tensor embed(const at::Tensor& input, const MaybeSequence& sequence) {
+    const at::Tensor places = at::arange(input.size(1), input.options());
+    return run(*tokens_, input, sequence) + positions_of(places, sequence);
+  }
+  at::Tensor logits(const at::Tensor& values, const MaybeSequence& sequence) {
+    const at::Tensor normed = last_norm_->forward(values, sequence);
+    return sequence ? tokens_->logits(normed, *sequence) : tokens_->logits(normed);
+  }
   at::Tensor positions_of(const at::Tensor& places, const MaybeSequence& sequence) {
     if (!sequence) return positions_->forward(places);
     return own_part(positions_->forward(places), 0, group_);
@@ -252,7 +275,7 @@ TEST(TensorAndDataParallel, TwoByTwoRanksEqualOne) {
       const Group& group = mesh.group("tp");
       const auto model = std::make_shared<ParallelGpt>(group);
       DistributedDataParallel ddp(mesh.group("dp"), model, {.scale = ReduceScale::kSum});
-      const auto own = [&](const at::Tensor& batch) { return batch.narrow(0, mesh.coordinate("dp"), 1); };
+      const auto own = [&](const at::Tensor& batch) { return test::part(batch, 0, mesh.group("dp")); };
       for (int step = 0; step < 2; ++step) {
         ddp.zero_grad();
         const JointPass pass(context.world());
@@ -268,6 +291,56 @@ TEST(TensorAndDataParallel, TwoByTwoRanksEqualOne) {
       EXPECT_LE(difference(gradients.get(parameter.key(), 2), parameter.value().grad()), kBound)
           << parameter.key();
   }
+}
+
+struct HybridMesh {
+  int data;
+  std::string schedule;
+  bool cut_sequences;
+};
+
+/// `data` pipelines of two stages, each cut over two ranks; the tokens' embedding is tied over both stages.
+void expect_hybrid_equals_one_rank(const HybridMesh& of) {
+  SCOPED_TRACE(text(of.data, " pipelines, ", of.schedule, of.cut_sequences ? ", sequences cut" : ""));
+  const OneRank expected;
+  test::WholeTensors gradients;
+  run_ranks_as_threads(4 * of.data, [&](Context& context) {
+    comm::Mesh mesh(context, {{"dp", of.data}, {"pp", 2}, {"tp", 2}});
+    const Group &group = mesh.group("tp"), &data = mesh.group("dp");
+    ParallelGpt model(group);
+    Pipeline pipe(context, {.pipeline = mesh.group("pp"), .data = data},
+                  model.layers(of.cut_sequences ? MaybeSequence(Sequence{.length = kTime}) : std::nullopt),
+                  {.schedule = of.schedule, .num_microbatches = 2});
+    const auto mean_loss = [&](const at::Tensor& logits, const at::Tensor& targets) {
+      return vocabulary_cross_entropy(
+                 logits, targets, group,
+                 {.vocabulary = kVocabulary, .label_smoothing = 0.1, .ignored_classes = {4}}) /
+             targets.size(0);
+    };
+    for (int step = 0; step < 2; ++step) {
+      pipe.zero_grad();
+      pipe.step(test::part(some_tokens(0), 0, data), test::part(some_tokens(1), 0, data), mean_loss);
+    }
+    const auto held = pipe.parameters();
+    for (const auto& box : model::parameter_boxes(model)) {
+      const auto is_it = [&](const auto& parameter) { return parameter.first == box.name; };
+      const bool is_elsewhere = box.name == "transformer.wte.weight" && !pipe.has_first_stage();
+      if (data.rank() == 0 && !is_elsewhere && std::ranges::any_of(held, is_it))
+        gradients.add(box, box.parameter.grad());
+    }
+  });
+  for (const auto& parameter : expected.model.named_parameters())
+    EXPECT_LE(difference(gradients.get(parameter.key(), 2), parameter.value().grad() / kBatch), kBound)
+        << parameter.key();
+}
+
+TEST(TensorParallelPipeline, TwoByTwoRanksEqualOne) {
+  for (const std::string schedule : {"1f1b", "interleaved-1f1b", "zb-h1"})
+    for (const bool is_cut : {false, true}) expect_hybrid_equals_one_rank({1, schedule, is_cut});
+}
+
+TEST(TensorParallelPipeline, TwoByTwoByTwoRanksEqualOne) {
+  for (const bool is_cut : {false, true}) expect_hybrid_equals_one_rank({2, "1f1b", is_cut});
 }
 
 /// What a block exchanges in a forward and a backward pass over `batch` sequences of `time` tokens.
