@@ -1,5 +1,6 @@
 // Communication and linear layers of tensor parallelism, each against the same computation with whole
 // tensors. In f64; bounds are those of tensor_model_test.cpp.
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
@@ -269,6 +270,50 @@ TEST(ParallelLinear, PartsAndUnitsAreCutEachForThemselves) {
       EXPECT_LE(difference(output.select(1, static_cast<std::int64_t>(i)), expected.select(1, mine[i])),
                 1e-6);
   });
+}
+
+/// While it lives, linear layers of this thread compute in bf16.
+struct InBfloat16 {
+  InBfloat16() { set(true); }
+  ~InBfloat16() {
+    at::autocast::clear_cache();
+    set(false);
+  }
+  static void set(bool enabled) {
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, enabled);
+  }
+};
+
+// One rank rounds each result to 8 bits once, three ranks their terms and the two sums of them: the
+// difference is 6 roundings of 2^-9 of the greatest term at most, which both layers and both ways through
+// them have.
+TEST(ParallelLinear, ComputesInBfloat16UnderAutocastAsOneRankDoes) {
+  const Sizes sizes{16, 24, 8};
+  const at::Tensor input = test::numbers({2, 5, 16}, 1);
+  const auto pass = [&](const Group& group, const std::optional<Sequence>& sequence,
+                        test::WholeTensors& gradients) {
+    ParallelPair pair(group, sizes);
+    pair.to(at::kFloat);
+    at::Tensor output;
+    {
+      const InBfloat16 precision;
+      output = sequence ? pair.forward(part(input, 1, group), *sequence) : pair.forward(input);
+    }
+    output.to(at::kFloat).square().sum().backward();
+    gradients.add_gradients(pair);
+  };
+  test::WholeTensors one, whole, cut;
+  run_ranks_as_threads(3, [&](Context& context) {
+    if (context.is_main()) pass(context.self(), std::nullopt, one);
+    pass(context.world(), std::nullopt, whole);
+    pass(context.world(), Sequence{.length = 5}, cut);
+  });
+  for (const char* name : {"first.weight", "first.bias", "second.weight", "second.bias"}) {
+    EXPECT_LE(difference(whole.get(name, 3), one.get(name, 1)), 4 * 6 * 0x1p-9) << name;
+    EXPECT_LE(difference(cut.get(name, 3), one.get(name, 1)), 4 * 6 * 0x1p-9) << name;
+    EXPECT_GT(difference(whole.get(name, 3), one.get(name, 1)), 1e-5) << name << ": nothing was rounded";
+  }
 }
 
 TEST(ParallelLinear, BuiltWithoutMemoryItGetsTheSameValuesLater) {
