@@ -20,6 +20,7 @@ struct ParameterBox {
   std::vector<std::int64_t> sizes;         ///< of the box; it may be empty
   at::Tensor parameter = {};               ///< the module's, which holds the box
   std::vector<std::int64_t> places = {};   ///< where the box begins in that
+  bool is_part = false;  ///< other ranks have other boxes, even where this one is the whole; else all have it
 
   bool is_whole() const { return sizes == global_sizes; }
   /// The box's part of a tensor shaped like the parameter: its gradient, or an optimizer's moment. A view.
@@ -39,7 +40,7 @@ class HoldsParts {
   HoldsParts& operator=(const HoldsParts&) = default;
   virtual ~HoldsParts() = default;
   /// The boxes of its own parameters, without its children's, by the names that it registers them with. A
-  /// parameter that is not among them is whole.
+  /// parameter that is not among them is held by all ranks.
   virtual std::vector<ParameterBox> boxes() const = 0;
 };
 

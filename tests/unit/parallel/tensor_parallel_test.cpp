@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +24,7 @@
 #include "trireme/model/deferred.h"
 #include "trireme/model/initialise.h"
 #include "trireme/parallel/tensor/embedding.h"
+#include "trireme/parallel/tensor/gradient_norm.h"
 #include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/parallel/tensor/linear.h"
 
@@ -313,6 +315,30 @@ TEST(ParallelLinear, ComputesInBfloat16UnderAutocastAsOneRankDoes) {
     EXPECT_LE(difference(whole.get(name, 3), one.get(name, 1)), 4 * 6 * 0x1p-9) << name;
     EXPECT_LE(difference(cut.get(name, 3), one.get(name, 1)), 4 * 6 * 0x1p-9) << name;
     EXPECT_GT(difference(whole.get(name, 3), one.get(name, 1)), 1e-5) << name << ": nothing was rounded";
+  }
+}
+
+// Of the hidden feature of the last sizes one rank has the whole, and the others nothing.
+TEST(ParallelLinear, TheNormOfAllGradientsCountsPartsAndReplicasOnce) {
+  for (const Sizes& sizes : {Sizes{3, 8, 4}, Sizes{4, 7, 5}, Sizes{2, 1, 3}}) {
+    for (const int ranks : {1, 2, 3}) {
+      WholePair whole(sizes);
+      whole.forward(numbers({4, sizes.in}, 1)).square().sum().backward();
+      double squares = 0;
+      for (const auto& parameter : whole.parameters())
+        squares += parameter.grad().square().sum().item<double>();
+      run_ranks_as_threads(ranks, [&](Context& context) {
+        ParallelPair pair(context.world(), sizes);
+        EXPECT_EQ(gradient_norm(pair, context.world()).item<double>(), 0);
+        pair.forward(numbers({4, sizes.in}, 1)).square().sum().backward();
+        const at::Tensor norm = gradient_norm(pair, context.world());
+        EXPECT_NEAR(norm.item<double>() / std::sqrt(squares), 1, kBound);
+        at::Tensor least = norm.clone(), greatest = norm.clone();
+        context.world().all_reduce(least, comm::ReduceOp::kMin);
+        context.world().all_reduce(greatest, comm::ReduceOp::kMax);
+        EXPECT_TRUE(at::equal(least, greatest));
+      });
+    }
   }
 }
 

@@ -13,6 +13,7 @@ std::vector<model::ParameterBox> boxes_of(const std::string& name, const at::Ten
     box.offsets[along] = range.begin;
     box.sizes[along] = range.size;
     box.places[along] = place;
+    box.is_part = true;
     place += range.size;
     boxes.push_back(std::move(box));
   }
