@@ -25,8 +25,7 @@ ParallelDropout::ParallelDropout(std::shared_ptr<DropoutKeys> keys, double proba
 at::Tensor ParallelDropout::factors(at::IntArrayRef sizes, std::int64_t dim, const Range& range,
                                     std::int64_t size) const {
   require(keys_->pass_.has_value(),
-          "a dropout is used before DropoutKeys::begin(): it has to know which pass "
-          "it draws for");
+          "a dropout is used before DropoutKeys::begin(): it has to know which pass it draws for");
   model::ParameterBox box{.name = {}, .global_sizes = sizes.vec(), .offsets = {}, .sizes = sizes.vec()};
   box.offsets.resize(sizes.size(), 0);
   if (!sizes.empty()) {
@@ -54,9 +53,8 @@ at::Tensor ParallelDropout::forward(const at::Tensor& part, std::int64_t dim, co
                                     std::int64_t size) {
   if (!is_training() || probability_ == 0) return part;
   require(part.dim() == 0 || (dim >= 0 && dim < part.dim() && part.size(dim) == range.size),
-          "a dropout is given a "
-          "tensor of shape ",
-          part.sizes(), "; expected ", range.size, " along dim ", dim);
+          "a dropout is given a tensor of shape ", part.sizes(), "; expected ", range.size, " along dim ",
+          dim);
   return part * factors(part.sizes(), dim, range, size).to(part.options());
 }
 
