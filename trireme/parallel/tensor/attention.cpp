@@ -1,5 +1,6 @@
 #include "trireme/parallel/tensor/attention.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>

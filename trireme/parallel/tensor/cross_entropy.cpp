@@ -1,5 +1,6 @@
 #include "trireme/parallel/tensor/cross_entropy.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/full.h>

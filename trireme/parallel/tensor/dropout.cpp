@@ -1,5 +1,6 @@
 #include "trireme/parallel/tensor/dropout.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include <utility>
@@ -32,7 +33,7 @@ at::Tensor ParallelDropout::factors(at::IntArrayRef sizes, std::int64_t dim, con
     box.global_sizes[static_cast<std::size_t>(dim)] = size;
     box.offsets[static_cast<std::size_t>(dim)] = range.begin;
   }
-  const at::Tensor factors = at::empty(sizes, at::kFloat);
+  at::Tensor factors = at::empty(sizes, at::kFloat);
   float* values = factors.data_ptr<float>();
   const auto limit = static_cast<float>(probability_), kept = static_cast<float>(1 / (1 - probability_));
   const Random whole(keys_->seed_, kDropoutKey, *keys_->pass_, number_);

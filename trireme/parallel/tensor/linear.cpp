@@ -1,5 +1,6 @@
 #include "trireme/parallel/tensor/linear.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 

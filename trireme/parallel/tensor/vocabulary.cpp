@@ -1,5 +1,6 @@
 #include "trireme/parallel/tensor/internal/vocabulary.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_assert_async.h>
 
 #include "trireme/base/error.h"
