@@ -206,10 +206,6 @@ struct TensorMesh {
   bool cut_sequences;
 };
 
-void PrintTo(const TensorMesh& mesh, std::ostream* out) {
-  *out << mesh.ranks << " ranks, sequences " << (mesh.cut_sequences ? "cut" : "replicated");
-}
-
 class ParallelTransformer : public testing::TestWithParam<TensorMesh> {
  protected:
   MaybeSequence sequence() const {

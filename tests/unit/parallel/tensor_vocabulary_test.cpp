@@ -36,7 +36,6 @@ using comm::Group;
 using comm::run_ranks_as_threads;
 using test::difference;
 using test::part;
-using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
