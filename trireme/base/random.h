@@ -20,6 +20,9 @@ class Random {
   /// The next 64 random bits.
   constexpr std::uint64_t bits() { return mix(state_ += kGolden); }
 
+  /// Goes on as after `count` more calls of bits(), at the cost of one.
+  constexpr void skip(std::uint64_t count) { state_ += count * kGolden; }
+
   /// Uniform in [0, 1) with 24 bits: every value is a float exactly.
   constexpr float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24F; }
 

@@ -1,6 +1,9 @@
 #include "trireme/model/initialise.h"
 
+#include <c10/util/accumulate.h>
+
 #include <cmath>
+#include <map>
 #include <numbers>
 
 #include "trireme/base/error.h"
@@ -22,13 +25,6 @@ Value normal(Random& random) {
   return static_cast<Value>(length * std::cos(2 * std::numbers::pi * double{random.uniform()}));
 }
 
-template <class Value>
-void fill(at::Tensor& tensor, double scale, Value (*next)(Random&), Random random) {
-  Value* values = tensor.data_ptr<Value>();
-  const std::int64_t count = tensor.numel();
-  for (std::int64_t i = 0; i < count; ++i) values[i] = next(random) * static_cast<Value>(scale);
-}
-
 /// "conv1.weight" of "conv1.bias".
 std::string weight_beside(const std::string& bias) {
   return bias.substr(0, bias.size() - std::string("bias").size()) + "weight";
@@ -37,47 +33,73 @@ std::string weight_beside(const std::string& bias) {
 struct Distribution {
   float (*f32)(Random&);
   double (*f64)(Random&);
+  std::uint64_t draws;  ///< of bits, for each number
 };
+constexpr Distribution kUniform = {uniform<float>, uniform<double>, 1};
+constexpr Distribution kNormal = {normal<float>, normal<double>, 2};
 
-void fill(at::Tensor tensor, double scale, const Distribution& distribution, std::uint64_t seed,
-          const std::string& name) {
-  if (tensor.is_meta()) return;  // deferred
+/// `part` gets the numbers of the box out of those that `whole` draws for the whole parameter.
+template <class Value>
+void fill(at::Tensor& part, const ParameterBox& box, double scale, Value (*next)(Random&),
+          std::uint64_t draws, const Random& whole) {
+  Value* values = part.data_ptr<Value>();
+  for_each_run(box, [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t count) {
+    Random random = whole;
+    random.skip(static_cast<std::uint64_t>(in_whole) * draws);
+    for (std::int64_t i = in_part; i < in_part + count; ++i)
+      values[i] = next(random) * static_cast<Value>(scale);
+  });
+}
+
+void fill(const ParameterBox& box, double scale, const Distribution& distribution, std::uint64_t seed) {
   const at::NoGradGuard no_grad;
+  const at::Tensor tensor = box.values();
+  if (tensor.is_meta()) return;  // deferred
   at::Tensor values = tensor.is_contiguous() && tensor.is_cpu()
                           ? tensor
                           : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  const Random random(seed, kParameterKey, Random::key_of(name));
-  require(values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble, "parameter ", name,
+  const Random random(seed, kParameterKey, Random::key_of(box.name));
+  require(values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble, "parameter ", box.name,
           " cannot be initialised: it is ", values.scalar_type(), ", not f32 or f64");
   if (values.scalar_type() == at::kFloat) {
-    fill<float>(values, scale, distribution.f32, random);
+    fill<float>(values, box, scale, distribution.f32, distribution.draws, random);
   } else {
-    fill<double>(values, scale, distribution.f64, random);
+    fill<double>(values, box, scale, distribution.f64, distribution.draws, random);
   }
   if (!values.is_same(tensor)) tensor.copy_(values);
 }
 
 }  // namespace
 
+void fill_uniform(const ParameterBox& box, double bound, std::uint64_t seed) {
+  fill(box, bound, kUniform, seed);
+}
+
+void fill_normal(const ParameterBox& box, double standard_deviation, std::uint64_t seed) {
+  fill(box, standard_deviation, kNormal, seed);
+}
+
 void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std::string& name) {
-  fill(std::move(tensor), bound, {uniform<float>, uniform<double>}, seed, name);
+  fill_uniform(whole_box(name, std::move(tensor)), bound, seed);
 }
 
 void fill_normal(at::Tensor tensor, double standard_deviation, std::uint64_t seed, const std::string& name) {
-  fill(std::move(tensor), standard_deviation, {normal<float>, normal<double>}, seed, name);
+  fill_normal(whole_box(name, std::move(tensor)), standard_deviation, seed);
 }
 
 void initialise(torch::nn::Module& module, std::uint64_t seed) {
-  const auto parameters = module.named_parameters();
-  for (const auto& parameter : parameters) {
-    const std::string& name = parameter.key();
-    const bool is_weight = name.ends_with("weight");
-    require(is_weight || name.ends_with("bias"), "parameter ", name,
+  const std::vector<ParameterBox> boxes = parameter_boxes(module);
+  std::map<std::string, std::vector<std::int64_t>> sizes;
+  for (const ParameterBox& box : boxes) sizes[box.name] = box.global_sizes;
+  for (const ParameterBox& box : boxes) {
+    const bool is_weight = box.name.ends_with("weight");
+    require(is_weight || box.name.ends_with("bias"), "parameter ", box.name,
             " cannot be initialised: neither a weight nor a bias");
-    const at::Tensor* weight = is_weight ? &parameter.value() : parameters.find(weight_beside(name));
-    require(weight != nullptr && weight->dim() >= 2, "parameter ", name, " has no weight beside it");
-    const double fan_in = static_cast<double>(weight->numel()) / static_cast<double>(weight->size(0));
-    fill_uniform(parameter.value(), 1 / std::sqrt(fan_in), seed, name);
+    const auto weight = sizes.find(is_weight ? box.name : weight_beside(box.name));
+    require(weight != sizes.end() && weight->second.size() >= 2, "parameter ", box.name,
+            " has no weight beside it");
+    const std::int64_t fan_in = c10::multiply_integers(weight->second.begin() + 1, weight->second.end());
+    fill_uniform(box, 1 / std::sqrt(static_cast<double>(fan_in)), seed);
   }
 }
 

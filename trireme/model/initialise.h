@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/model/parameter_box.h"
+
 namespace trireme::model {
 
 /// Fills an f32 or f64 tensor, unless it has no memory yet (deferred.h), with numbers uniform in +-bound that
@@ -20,8 +22,12 @@ void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std
 /// element) only (Box and Muller, 1958).
 void fill_normal(at::Tensor tensor, double standard_deviation, std::uint64_t seed, const std::string& name);
 
-/// Fills every "weight" (fan_in: elements per output) and its "bias" of the module and its children. Throws
-/// InvalidArgument for a parameter that is neither.
+/// The same for a part of a parameter: it gets the numbers that the whole one has there.
+void fill_uniform(const ParameterBox& box, double bound, std::uint64_t seed);
+void fill_normal(const ParameterBox& box, double standard_deviation, std::uint64_t seed);
+
+/// Fills every "weight" (fan_in: elements per output) and its "bias" of the module and its children, or
+/// the part of it that the module holds. Throws InvalidArgument for a parameter that is neither.
 void initialise(torch::nn::Module& module, std::uint64_t seed);
 
 }  // namespace trireme::model
