@@ -141,7 +141,7 @@ void NoticeBoard::run() {
     hurried_ = hurry_;
     hurry_ = false;
     lock.unlock();
-    const double began_s = now_s();
+    double asked_s = now_s();
     try {
       if (!store_) {
         lost_store();  // until a round went well: connecting may take longer than anybody waits for news
@@ -152,10 +152,11 @@ void NoticeBoard::run() {
       // What this host's processes tell is known without the store.
       store_.reset();
       lost_store();
+      asked_s = now_s();  // what was told by now is out of reach
     }
     lock.lock();
     ++rounds_;
-    asked_s_ = began_s;
+    asked_s_ = asked_s;
     changed_.notify_all();
     if (last) return;
   }

@@ -126,7 +126,7 @@ class NoticeBoard {
   std::map<std::string, Published> published_;     ///< by group
   std::optional<double> store_lost_s_;
   std::uint64_t rounds_ = 0;
-  double asked_s_ = 0;  ///< when the last round that has ended began
+  double asked_s_ = 0;  ///< when the last round that has ended began, or found the store out of reach
   bool stop_ = false;
   bool hurry_ = false;
   bool leaves_ = false;
