@@ -112,16 +112,21 @@ class HierarchicalBackend : public c10d::Backend {
     return run(c10d::OpType::BARRIER, {}, [this] { hosts_.barrier(); });
   }
 
-  Work reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    return levels_.flat->reduce(tensors, options);
-  }
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                             const c10d::ReduceScatterOptions& options) override {
-    return levels_.flat->_reduce_scatter_base(output, input, options);
+    check_reducible(output);
+    return run(c10d::OpType::_REDUCE_SCATTER_BASE, {output},
+               [this, output, input, op = options.reduceOp] { hosts_.reduce_scatter(output, input, op); });
   }
-  Work _allgather_base(at::Tensor& output, at::Tensor& input,
-                       const c10d::AllgatherOptions& options) override {
-    return levels_.flat->_allgather_base(output, input, options);
+
+  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) override {
+    check_gloo_dtype(input);
+    return run(c10d::OpType::_ALLGATHER_BASE, {output},
+               [this, output, input] { hosts_.all_gather(output, input); });
+  }
+
+  Work reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    return levels_.flat->reduce(tensors, options);
   }
   Work gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
     return levels_.flat->gather(outputs, inputs, options);

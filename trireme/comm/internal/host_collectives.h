@@ -30,6 +30,10 @@ class HostCollectives {
   void all_reduce(at::Tensor tensor, const c10d::ReduceOp& op) const;
   void broadcast(const at::Tensor& tensor, int root) const;
   void barrier() const;
+  /// `input` holds a part like `output` for each rank. All of them are contiguous.
+  void reduce_scatter(at::Tensor output, const at::Tensor& input, const c10d::ReduceOp& op) const;
+  /// `output` has room for the `input` of each rank.
+  void all_gather(at::Tensor output, const at::Tensor& input) const;
 
  private:
   using Work = c10::intrusive_ptr<c10d::Work>;
@@ -40,11 +44,20 @@ class HostCollectives {
   void reduce_by_parts(at::Tensor whole, const c10d::ReduceOp& op, std::int64_t places) const;
   void reduce_by_leaders(at::Tensor tensor, const c10d::ReduceOp& op) const;
   void reduce_across(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
+  void scatter_by_parts(at::Tensor output, const at::Tensor& by_host, const c10d::ReduceOp& op) const;
+  void scatter_by_leaders(at::Tensor output, const at::Tensor& by_host, const c10d::ReduceOp& op) const;
+  at::Tensor exchange_sums(const at::Tensor& by_host, const c10d::ReduceOp& op) const;
+  void gather_by_parts(at::Tensor by_host, const at::Tensor& input) const;
+  void gather_by_leaders(at::Tensor by_host, const at::Tensor& input) const;
+
   std::int64_t num_ranks() const { return static_cast<std::int64_t>(layout_.everybody.size()); }
+  at::Tensor block_of(const at::Tensor& by_host, std::size_t host) const;
+  at::Tensor in_host_order(const at::Tensor& by_rank) const;
 
   const HostLayout layout_;
   const HostLevels levels_;
   const std::chrono::milliseconds timeout_;
+  at::Tensor order_;  ///< the ranks, host by host; undefined where that is their order
 };
 
 }  // namespace trireme::comm
