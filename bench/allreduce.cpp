@@ -1,6 +1,7 @@
 // Question: how long does an all-reduce between ranks of one host take, by size: our shared memory (tensors
 // allocated in it, the same issued asynchronously and waited for at once, and private ones), gloo, and Open
-// MPI where it is?
+// MPI where it is? The limit beside them is a bare a += b of two tensors of that size, each rank at its
+// share.
 //   bench_allreduce [-n RANKS] [--smoke] [--passes P] [--mpi PROGRAM]
 // PROGRAM is bench/peers/mpi_allreduce.c, compiled; bench/allreduce.sh does that. Starts its own ranks. In
 // each pass the ways take turns, round by round, so that noise hits all alike; one number is the mean time of
@@ -8,6 +9,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +55,7 @@ using Samples = std::map<Key, std::vector<double>>;  ///< microseconds
 constexpr const char* kInPlace = "shm in place";
 constexpr const char* kAsync = "shm async";
 constexpr const char* kPrivate = "shm private";
+constexpr const char* kBareAdd = "bare add";
 constexpr const char* kGloo = "gloo";
 constexpr const char* kMpi = "Open MPI";
 
@@ -102,9 +105,14 @@ struct Way {
   std::string name;
   c10d::Backend& backend;
   at::Tensor tensor;
+  at::Tensor summand{};  ///< of a bare add
 };
 
 void operate(Way& way, int times) {
+  if (way.summand.defined()) {
+    for (int i = 0; i < times; ++i) way.tensor.add_(way.summand);
+    return;
+  }
   std::vector<at::Tensor> tensors{way.tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::AVG;  // values stay 1, whatever the number of operations
@@ -153,6 +161,8 @@ int run_rank(const Arguments& arguments) {
     ways.push_back({kInPlace, *shm, shm->allocateTensor(count, at::kFloat).fill_(1)});
     ways.push_back({kAsync, *shm, shm->allocateTensor(count, at::kFloat).fill_(1)});
     ways.push_back({kPrivate, *shm, at::ones({count})});
+    const long share = count / arguments.num_ranks;
+    ways.push_back({kBareAdd, *shm, at::ones({share}), at::zeros({share})});
     ways.push_back({kGloo, *gloo, at::ones({count})});
     measure(ways, bytes, arguments);
   }

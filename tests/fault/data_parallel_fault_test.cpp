@@ -61,7 +61,8 @@ TEST_P(DataParallelFault, AllRanksNameTheOneThatGoesOnAfterABrokenPass) {
     const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kBound_s);
     EXPECT_FALSE(result.timed_out) << "rank " << rank;
     EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ", signal " << result.signal << ": " << result.err;
-    EXPECT_THAT(result.err, ContainsRegex(text("backward of step ", rank == 0 ? 21 : 20,
+    // Rank 0 has had all it needs of step 19 before a rank without a core has seen the end of it.
+    EXPECT_THAT(result.err, ContainsRegex(text("backward of step ", rank == 0 ? "21" : "(19|20)",
                                                ": rank 0, group 'world': a backward pass ended before all "
                                                "gradients were reduced \\([1-9]+ of [0-9]+ buckets")))
         << "rank " << rank;

@@ -71,7 +71,7 @@ TEST(BenchSmoke, PipelineMemoryGivesARatioPerRank) {
 
 TEST(BenchSmoke, OptimizerStepGivesALinePerOptimizer) {
   const auto values = values_of({bin("bench_optimizer_step"), "--smoke"});
-  ASSERT_EQ(values.size(), 8u);
+  ASSERT_EQ(values.size(), 9u);
   for (const auto& value : values) EXPECT_GT(value.at("step_ms").get<double>(), 0);
 }
 

@@ -62,6 +62,26 @@ TEST_F(Hosts, AllReplicasEndWithTheSameBits) {
   EXPECT_EQ(digests.size(), 1u) << testing::PrintToString(digests);
 }
 
+// Of the parts of two ranks on each host, those of two ranks go to the other: an all-to-all over all ranks
+// would send twice as much, and a ring of all ranks half as much again.
+TEST_F(Hosts, ShardsCrossTheCableOnce) {
+  constexpr std::int64_t kNumel = 1 << 20, kUnderWay = 3;
+  constexpr std::int64_t kExpected_bytes = kUnderWay * 2 * kNumel * 4;
+  constexpr std::int64_t kRendezvous_bytes = 1 << 20;
+  for (const char* step : {"reduce_scatter", "gather"}) {
+    const std::int64_t before[] = {hosts_.bytes_sent(0), hosts_.bytes_sent(1)};
+    const std::string output = output_of({bin("rank_shards"), "auto", "1", text(kNumel), step});
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_THAT(output, HasSubstr(text("rank ", rank, " over hierarchical: shards are right")));
+    for (const int host : {0, 1}) {
+      const std::int64_t sent = hosts_.bytes_sent(host) - before[host];
+      EXPECT_GE(sent, kExpected_bytes) << step;
+      EXPECT_LE(sent, kExpected_bytes * 11 / 10 + kRendezvous_bytes)
+          << step << ": more than with all headers";
+    }
+  }
+}
+
 TEST_F(Hosts, TrainingGivesTheNumbersOfOneRank) {
   const TemporaryFolder folder;
   const auto command = [&](const std::string& name) -> std::vector<std::string> {

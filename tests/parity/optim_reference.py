@@ -2,7 +2,8 @@
 """Makes data/optim_*.safetensors: 20 steps of each optimizer on fixed gradients, 20 steps of a moving average and
 of every learning-rate schedule (torch 2.13.0, safetensors).
 
-Optimizers: torch.optim where it has them; Lion, LARS and LAMB as their papers write them, in numpy and f64. Each
+Optimizers: torch.optim where it has them (Muon's Newton-Schulz steps in f32, and in bf16 as it ships them, which
+is coarse); Lion, LARS and LAMB as their papers write them, in numpy and f64. Each
 file holds the first parameters ("first/NAME"), the gradients ("gradient/NAME", leading dim = step) and the
 parameters after every step ("after/NAME"); the options stand in the metadata, under the names of OptimizerOptions.
 The gradient of "late" is missing in the first 5 steps and in step 12: a parameter without a gradient must not age.
@@ -19,6 +20,7 @@ from torch.optim import lr_scheduler as schedulers
 
 STEPS = 20
 SHAPES = {"weight": (5, 3), "bias": (7,), "late": (2, 2)}
+MUON_SHAPES = SHAPES | {"wide": (3, 8), "conv": (4, 2, 3, 3), "wte": (6, 4)}
 FOLDER = pathlib.Path(__file__).parent / "data"
 
 
@@ -84,6 +86,7 @@ def from_torch(kind, parameters, options):
 
 BETAS = dict(beta1=0.9, beta2=0.999)
 OTHER_BETAS = dict(beta1=0.8, beta2=0.95)
+MUON = dict(momentum=0.95, nesterov=True)
 TORCH = dict(sgd=torch.optim.SGD, adam=torch.optim.Adam, adamw=torch.optim.AdamW, adagrad=torch.optim.Adagrad,
              rmsprop=torch.optim.RMSprop)
 PAPERS = dict(lion=lion, lars=lars, lamb=lamb)
@@ -110,10 +113,47 @@ CASES = {
     "lamb": dict(name="lamb", lr=0.01, **BETAS, eps=1e-6),
     "lamb_decay": dict(name="lamb", lr=0.02, **OTHER_BETAS, eps=1e-6, weight_decay=0.1),
     "lamb_decay_2d": dict(name="lamb", lr=0.02, **BETAS, eps=1e-6, weight_decay=0.1, decay_1d=False),
+    "muon": dict(name="muon", lr=0.02, **MUON, muon_scale="original", muon_adamw_rate=0.1, **BETAS, eps=1e-8),
+    "muon_bf16": dict(name="muon", lr=0.02, **MUON, muon_scale="original", muon_adamw_rate=0.1, **BETAS, eps=1e-8,
+                      bf16=True),
+    "muon_decay_2d": dict(name="muon", lr=0.01, momentum=0.8, muon_scale="match_rms_adamw", muon_adamw_rate=1,
+                          **OTHER_BETAS, eps=1e-6, weight_decay=0.5, decay_1d=False),
 }
 
 
-def make_optimizer(options, parameters):
+class TorchMuon:
+    """torch.optim.Muon, which takes matrices only, and AdamW for the rest; in f32 unless the case says bf16."""
+
+    def __init__(self, named, options):
+        self.named, self.options = named, options
+        self.is_matrix = {name: p.dim() > 1 and "wte" not in name for name, p in named.items()}
+        self.matrices = {n: p.detach().flatten(1).requires_grad_() for n, p in named.items() if self.is_matrix[n]}
+        decay = options.get("weight_decay", 0)
+        self.muon = torch.optim.Muon(list(self.matrices.values()), lr=options["lr"], weight_decay=decay,
+                                     momentum=options["momentum"], nesterov="nesterov" in options,
+                                     adjust_lr_fn=options["muon_scale"])
+        rest = {key: options[key] for key in ("beta1", "beta2", "eps", "decay_1d") if key in options}
+        rest |= dict(lr=options["lr"] * options["muon_adamw_rate"], weight_decay=decay)
+        self.adamw = from_torch(torch.optim.AdamW, [p for n, p in named.items() if not self.is_matrix[n]], rest)
+
+    def step(self):
+        for name, matrix in self.matrices.items():
+            gradient = self.named[name].grad
+            matrix.grad = None if gradient is None else gradient.flatten(1)
+        as_shipped = torch.Tensor.bfloat16
+        if "bf16" not in self.options:
+            torch.Tensor.bfloat16 = lambda tensor: tensor.to(torch.float32, copy=True)
+        self.muon.step()
+        torch.Tensor.bfloat16 = as_shipped
+        self.adamw.step()
+        for name, matrix in self.matrices.items():
+            self.named[name].data.copy_(matrix.detach().view_as(self.named[name]))
+
+
+def make_optimizer(options, named):
+    parameters = list(named.values())
+    if options["name"] == "muon":
+        return TorchMuon(named, options)
     if options["name"] in TORCH:
         return from_torch(TORCH[options["name"]], parameters, options)
     return FromPaper(PAPERS[options["name"]], parameters, options)
@@ -121,11 +161,12 @@ def make_optimizer(options, parameters):
 
 def run_optimizer(options):
     generator = torch.Generator().manual_seed(1)
-    first = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
-    gradients = {name: torch.randn((STEPS, *shape), generator=generator) for name, shape in SHAPES.items()}
+    shapes = MUON_SHAPES if options["name"] == "muon" else SHAPES
+    first = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    gradients = {name: torch.randn((STEPS, *shape), generator=generator) for name, shape in shapes.items()}
     parameters = {name: value.clone().requires_grad_() for name, value in first.items()}
-    optimizer = make_optimizer(options, list(parameters.values()))
-    after = {name: [] for name in SHAPES}
+    optimizer = make_optimizer(options, parameters)
+    after = {name: [] for name in shapes}
     for step in range(STEPS):
         for name, parameter in parameters.items():
             parameter.grad = None if is_missing(name, step) else gradients[name][step].clone()
@@ -133,7 +174,7 @@ def run_optimizer(options):
         for name, parameter in parameters.items():
             after[name].append(parameter.detach().clone())
     tensors = {}
-    for name in SHAPES:
+    for name in shapes:
         tensors["first/" + name] = first[name]
         tensors["gradient/" + name] = gradients[name]
         tensors["after/" + name] = torch.stack(after[name])

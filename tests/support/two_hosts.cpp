@@ -81,6 +81,12 @@ std::vector<std::unique_ptr<ChildProcess>> TwoHosts::launch(int ranks,
   return launchers;
 }
 
+std::int64_t TwoHosts::bytes_sent(int host) const {
+  const auto result =
+      run({"ip", "netns", "exec", name(host), "cat", "/sys/class/net/cable/statistics/tx_bytes"}, {}, 20);
+  return std::stoll(result.out);
+}
+
 void TwoHosts::cut_cable() const {
   // Frames to a wrong station are dropped without a word, as at a switch that has failed. An interface that
   // is switched off would tell the programs of its host.

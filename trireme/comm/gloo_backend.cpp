@@ -11,6 +11,7 @@
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/gloo_dtypes.h"
 #include "trireme/comm/internal/no_pipe_signal.h"
+#include "trireme/comm/internal/reduce_rows.h"
 #include "trireme/comm/internal/signalled_work.h"
 
 // Gloo itself ends the process when two ranks disagree about a size, cannot be aborted, emulates
@@ -182,12 +183,7 @@ class GlooBackend : public c10d::Backend {
     at::Tensor from = input.view({-1});
     std::vector<std::int64_t> equal_parts;
     return watch(gloo_->alltoall_base(to, from, equal_parts, equal_parts), kType, {output},
-                 [output, received, op = options.reduceOp, size = getSize()] {
-                   at::Tensor result = output.view({-1});
-                   result.copy_(received[0]);
-                   for (int rank = 1; rank < size; ++rank) accumulate(result, received[rank], op);
-                   if (op == c10d::ReduceOp::AVG) result.div_(size);
-                 });
+                 [output, received, op = options.reduceOp] { reduce_rows(received, op, output.view({-1})); });
   }
 
   Work _allgather_base(at::Tensor& output, at::Tensor& input,
@@ -256,22 +252,6 @@ class GlooBackend : public c10d::Backend {
   std::function<void()> division(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
     if (op != c10d::ReduceOp::AVG) return [] {};
     return [tensor = tensor, size = getSize()]() mutable { tensor.div_(size); };
-  }
-
-  static void accumulate(at::Tensor& result, const at::Tensor& part, const c10d::ReduceOp& op) {
-    switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
-      case c10d::ReduceOp::MIN:
-        result.copy_(result.minimum(part));
-        return;
-      case c10d::ReduceOp::MAX:
-        result.copy_(result.maximum(part));
-        return;
-      case c10d::ReduceOp::PRODUCT:
-        result.mul_(part);
-        return;
-      default:
-        result.add_(part);
-    }
   }
 
   /// Throws InvalidArgument before the operation is counted.

@@ -1,7 +1,6 @@
-// Shared memory inside each host, gloo between hosts. All-reduce where every host has the same number of
-// ranks: reduce-scatter inside the host, all-reduce of each part between the ranks of the same place on all
-// hosts, all-gather inside: between two hosts every byte travels once each way instead of once per rank.
-// Elsewhere the first rank of each host stands for it. What does not gain by this runs over one gloo group.
+// Shared memory inside each host, gloo between hosts. What gains by going host by host is done so, in order,
+// on a thread of the backend (HostCollectives); messages take the way to their peer; the rest runs over one
+// gloo group of all ranks.
 
 #include <algorithm>
 #include <condition_variable>
@@ -13,7 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/gloo_dtypes.h"
-#include "trireme/comm/internal/host_layout.h"
+#include "trireme/comm/internal/host_collectives.h"
 #include "trireme/comm/internal/signalled_work.h"
 #include "trireme/comm/shm/internal/shm_backend.h"
 
@@ -22,12 +21,9 @@ namespace {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
-using BackendHandle = c10::intrusive_ptr<c10d::Backend>;
 
 constexpr const char* kInner = "shm";
 constexpr const char* kCross = "gloo";
-// Below this the three steps of the parts cost more than the leader's way.
-constexpr std::int64_t kLeastNumelForParts = 4096;
 
 /// Runs what it is given in order on a thread of its own.
 class Worker {
@@ -72,20 +68,13 @@ class Worker {
   std::thread thread_;
 };
 
-struct Levels {
-  BackendHandle inner;     ///< the ranks of this host; empty when there is one
-  BackendHandle messages;  ///< the same ranks, for send and recv, which come from another thread
-  BackendHandle cross;     ///< this rank's counterparts on the other hosts; empty when it has none
-  BackendHandle flat;      ///< all ranks
-};
-
 class HierarchicalBackend : public c10d::Backend {
  public:
-  HierarchicalBackend(int rank, int size, HostLayout layout, Levels levels, double timeout_s)
+  HierarchicalBackend(int rank, int size, HostLayout layout, HostLevels levels, double timeout_s)
       : Backend(rank, size),
-        layout_(std::move(layout)),
-        levels_(std::move(levels)),
-        timeout_(whole_milliseconds(timeout_s)) {}
+        members_(layout.members),
+        levels_(levels),
+        hosts_(std::move(layout), std::move(levels), whole_milliseconds(timeout_s)) {}
 
   ~HierarchicalBackend() override = default;
 
@@ -107,39 +96,37 @@ class HierarchicalBackend : public c10d::Backend {
 
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     check_reducible(tensors.at(0));
-    return run(c10d::OpType::ALLREDUCE, tensors, [this, tensor = tensors.at(0), op = options.reduceOp] {
-      const bool average = op == c10d::ReduceOp::AVG;
-      reduce_everywhere(tensor.view({-1}), average ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op);
-      if (average) at::Tensor(tensor).div_(getSize());
-    });
+    return run(c10d::OpType::ALLREDUCE, tensors,
+               [this, tensor = tensors.at(0), op = options.reduceOp] { hosts_.all_reduce(tensor, op); });
   }
 
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     check_gloo_dtype(tensors.at(0));  // all that it carries, shared memory does too
     return run(c10d::OpType::BROADCAST, tensors,
                [this, tensor = tensors.at(0), root = static_cast<int>(options.rootRank)] {
-                 broadcast_everywhere(tensor, root);
+                 hosts_.broadcast(tensor, root);
                });
   }
 
   Work barrier(const c10d::BarrierOptions&) override {
-    return run(c10d::OpType::BARRIER, {}, [this] {
-      if (levels_.inner) finish(levels_.inner->barrier());
-      if (leads() && levels_.cross) finish(levels_.cross->barrier());
-      if (levels_.inner) finish(levels_.inner->barrier());
-    });
+    return run(c10d::OpType::BARRIER, {}, [this] { hosts_.barrier(); });
+  }
+
+  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                            const c10d::ReduceScatterOptions& options) override {
+    check_reducible(output);
+    return run(c10d::OpType::_REDUCE_SCATTER_BASE, {output},
+               [this, output, input, op = options.reduceOp] { hosts_.reduce_scatter(output, input, op); });
+  }
+
+  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) override {
+    check_gloo_dtype(input);
+    return run(c10d::OpType::_ALLGATHER_BASE, {output},
+               [this, output, input] { hosts_.all_gather(output, input); });
   }
 
   Work reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     return levels_.flat->reduce(tensors, options);
-  }
-  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                            const c10d::ReduceScatterOptions& options) override {
-    return levels_.flat->_reduce_scatter_base(output, input, options);
-  }
-  Work _allgather_base(at::Tensor& output, at::Tensor& input,
-                       const c10d::AllgatherOptions& options) override {
-    return levels_.flat->_allgather_base(output, input, options);
   }
   Work gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
     return levels_.flat->gather(outputs, inputs, options);
@@ -161,13 +148,10 @@ class HierarchicalBackend : public c10d::Backend {
   }
 
  private:
-  bool leads() const { return layout_.place == 0; }
-
   std::pair<BackendHandle, int> way_to(int peer) const {
-    const auto& local = layout_.members;
-    const auto found = std::find(local.begin(), local.end(), peer);
-    if (found == local.end()) return {levels_.flat, peer};
-    return {levels_.messages, static_cast<int>(found - local.begin())};
+    const auto found = std::find(members_.begin(), members_.end(), peer);
+    if (found == members_.end()) return {levels_.flat, peer};
+    return {levels_.messages, static_cast<int>(found - members_.begin())};
   }
 
   Work run(c10d::OpType type, const Tensors& tensors, std::function<void()> body) {
@@ -188,66 +172,9 @@ class HierarchicalBackend : public c10d::Backend {
     return work;
   }
 
-  void finish(const Work& work) const { work->wait(timeout_); }
-
-  void reduce_everywhere(const at::Tensor& flat, const c10d::ReduceOp& op) {
-    const auto places = static_cast<std::int64_t>(layout_.members.size());
-    const std::int64_t rest = layout_.even && places > 1 && flat.numel() >= kLeastNumelForParts
-                                  ? flat.numel() % places
-                                  : flat.numel();
-    if (rest < flat.numel()) reduce_by_parts(flat.narrow(0, 0, flat.numel() - rest), op, places);
-    if (rest > 0 || flat.numel() == 0) reduce_by_leaders(flat.narrow(0, flat.numel() - rest, rest), op);
-  }
-
-  void reduce_by_parts(at::Tensor whole, const c10d::ReduceOp& op, std::int64_t places) {
-    const std::int64_t numel = whole.numel() / places;
-    at::Tensor part = whole.narrow(0, layout_.place * numel, numel).clone();
-    c10d::ReduceScatterOptions scatter_options;
-    scatter_options.reduceOp = op;
-    finish(levels_.inner->_reduce_scatter_base(part, whole, scatter_options));
-    reduce_across(part, op);
-    finish(levels_.inner->_allgather_base(whole, part));
-  }
-
-  void reduce_by_leaders(at::Tensor tensor, const c10d::ReduceOp& op) {
-    Tensors tensors{tensor};
-    c10d::ReduceOptions reduce_options;
-    reduce_options.reduceOp = op;
-    if (levels_.inner) finish(levels_.inner->reduce(tensors, reduce_options));
-    if (leads()) reduce_across(tensor, op);
-    if (levels_.inner) finish(levels_.inner->broadcast(tensors));
-  }
-
-  void reduce_across(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-    if (!levels_.cross) return;
-    Tensors tensors{tensor};
-    c10d::AllreduceOptions options;
-    options.reduceOp = op;
-    finish(levels_.cross->allreduce(tensors, options));
-  }
-
-  void broadcast_everywhere(const at::Tensor& tensor, int root) {
-    Tensors tensors{tensor};
-    const int root_host = layout_.host_of[static_cast<std::size_t>(root)];
-    const bool here = root_host == layout_.host;
-    c10d::BroadcastOptions options;
-    if (here && levels_.inner) {
-      options.rootRank = layout_.place_of(root);
-      finish(levels_.inner->broadcast(tensors, options));
-    }
-    if (leads() && levels_.cross) {
-      options.rootRank = root_host;
-      finish(levels_.cross->broadcast(tensors, options));
-    }
-    if (!here && levels_.inner) {
-      options.rootRank = 0;
-      finish(levels_.inner->broadcast(tensors, options));
-    }
-  }
-
-  const HostLayout layout_;
-  const Levels levels_;
-  const std::chrono::milliseconds timeout_;
+  const std::vector<int> members_;  ///< the ranks of this host
+  const HostLevels levels_;
+  const HostCollectives hosts_;  ///< the worker's
   PendingWorks pending_;
   std::exception_ptr failure_;  ///< the worker's: of the first operation that failed
   Worker worker_;               // last: its thread ends before what it uses goes
@@ -277,10 +204,10 @@ BackendHandle connect(const BackendRequest& request, const char* backend, const 
 c10::intrusive_ptr<c10d::Backend> make_hierarchical_backend(const BackendRequest& request) {
   HostLayout layout = layout_of(request.host_ids, request.rank);
   const std::string host = std::to_string(layout.host);
-  Levels levels{.inner = connect(request, kInner, "host" + host, layout.members),
-                .messages = connect(request, kInner, "messages" + host, layout.members),
-                .cross = connect(request, kCross, text("across", layout.place), layout.counterparts),
-                .flat = connect(request, kCross, "flat", layout.everybody)};
+  HostLevels levels{.inner = connect(request, kInner, "host" + host, layout.members),
+                    .messages = connect(request, kInner, "messages" + host, layout.members),
+                    .cross = connect(request, kCross, text("across", layout.place), layout.counterparts),
+                    .flat = connect(request, kCross, "flat", layout.everybody)};
   return c10::make_intrusive<HierarchicalBackend>(request.rank, request.size, std::move(layout),
                                                   std::move(levels), request.operation_timeout_s);
 }

@@ -12,7 +12,7 @@ int HostLayout::place_of(int rank) const {
 HostLayout layout_of(const std::vector<std::string>& host_ids, int rank) {
   HostLayout layout;
   std::vector<std::string> hosts;
-  std::vector<std::vector<int>> ranks_of_host;
+  auto& ranks_of_host = layout.ranks_of_host;
   for (std::size_t i = 0; i < host_ids.size(); ++i) {
     const auto found = std::find(hosts.begin(), hosts.end(), host_ids[i]);
     const auto host = static_cast<std::size_t>(found - hosts.begin());

@@ -13,6 +13,8 @@ namespace {
 constexpr int kPublishingRounds = 4;
 // How long one answer of the store is waited for, or a new connection: as long as the thread may take to end.
 constexpr double kStorePatience_s = 1;
+// Between two rounds while somebody waits for news.
+constexpr double kHurry_s = 0.02;
 // Between two looks at other ranks: this share of the time for which an operation has stood still.
 constexpr double kBlinkShare = 0.05;
 constexpr double kLongestBlink_s = 1;
@@ -109,6 +111,11 @@ std::optional<double> NoticeBoard::store_lost_s() const {
   return store_lost_s_;
 }
 
+bool NoticeBoard::has_asked_since(double since_s) const {
+  const std::lock_guard lock(mutex_);
+  return asked_s_ >= since_s;
+}
+
 std::uint64_t NoticeBoard::rounds() const {
   const std::lock_guard lock(mutex_);
   return rounds_;
@@ -118,7 +125,7 @@ void NoticeBoard::hurry() {
   std::unique_lock lock(mutex_);
   hurry_ = true;
   changed_.notify_all();
-  changed_.wait_for(lock, Seconds(0.02));
+  changed_.wait_for(lock, Seconds(kHurry_s));
 }
 
 // ---- the thread ----
@@ -126,12 +133,15 @@ void NoticeBoard::hurry() {
 void NoticeBoard::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait_for(lock, Seconds(hurry_ ? 0.02 : options_.period_s),
-                      [&] { return stop_ || !outbox_.empty(); });
+    const auto must_go = [&] { return stop_ || !outbox_.empty(); };
+    changed_.wait_for(lock, Seconds(options_.period_s), [&] { return must_go() || hurry_; });
+    // Who is in a hurry asks again and again.
+    if (hurry_) changed_.wait_for(lock, Seconds(kHurry_s), must_go);
     const bool last = stop_;
     hurried_ = hurry_;
     hurry_ = false;
     lock.unlock();
+    double asked_s = now_s();
     try {
       if (!store_) {
         lost_store();  // until a round went well: connecting may take longer than anybody waits for news
@@ -142,9 +152,11 @@ void NoticeBoard::run() {
       // What this host's processes tell is known without the store.
       store_.reset();
       lost_store();
+      asked_s = now_s();  // what was told by now is out of reach
     }
     lock.lock();
     ++rounds_;
+    asked_s_ = asked_s;
     changed_.notify_all();
     if (last) return;
   }

@@ -107,7 +107,7 @@ double Watcher::since_s(const Operation& operation) const {
 
 void Watcher::look_after(Group::State& group) {
   group.look_after_dropped();
-  if (group.failed()) return;
+  if (group.failed() || has_unheard_departures(group)) return;
   for (const auto look : {&Watcher::departure_in, &Watcher::disagreement_in, &Watcher::lateness_in}) {
     const std::optional<Finding> found = (this->*look)(group);
     if (!found || !group.is_running(found->number)) continue;  // it may have ended meanwhile
@@ -122,6 +122,15 @@ void Watcher::note_departures() {
     const int world_rank = static_cast<int>(rank);
     if (!gone_s_[rank] && (is_dead(world_rank) || has_left(world_rank))) gone_s_[rank] = now_s();
   }
+}
+
+/// A rank that is gone may have told why: nobody is blamed before that was asked for.
+bool Watcher::has_unheard_departures(const Group::State& group) const {
+  const auto& members = group.parts.world_ranks;
+  return std::any_of(members.begin(), members.end(), [&](int rank) {
+    const auto noticed_s = gone_s_[static_cast<std::size_t>(rank)];
+    return noticed_s && !board_.has_asked_since(*noticed_s);
+  });
 }
 
 std::optional<Watcher::Finding> Watcher::departure_in(const Group::State& group) {
@@ -297,10 +306,14 @@ std::string Watcher::explain(const Group::State& group, const Operation& operati
   const auto deadline = Deadline::after_s(patience_s);
   const auto first_round = board_.rounds();
   std::string gone;
+  std::optional<double> noticed_s;
   while (!group.failed() && !(board_.rounds() >= first_round + 3 && deadline.expired())) {
     gone = who_is_gone(group, operation);
+    if (!gone.empty() && !noticed_s) noticed_s = now_s();
+    // A rank that is gone may have told why: the group fails by that when it is heard.
+    if (noticed_s && board_.has_asked_since(*noticed_s)) break;
     // The store may be out of reach: the deadline ends this, with a little time to see that it is.
-    if (!gone.empty() || deadline.expired()) break;
+    if (deadline.expired()) break;
     board_.hurry();
   }
   return gone.empty() ? who_is_behind(group, operation) : gone;

@@ -23,20 +23,25 @@ struct OptimizerOptions {
   std::string name = "sgd";
   double lr = 0.1;  ///< all: the rate before the schedule, >= 0
   /// All, >= 0. sgd, adam, adagrad, rmsprop: L2, `weight_decay * p` is added to the gradient. lars: L2, and
-  /// part of the trust ratio. adamw, lion: decoupled, p shrinks by `lr * weight_decay`. lamb: added to the
-  /// update before its trust ratio.
+  /// part of the trust ratio. adamw, lion, muon: decoupled, p shrinks by `lr * weight_decay`. lamb: added to
+  /// the update before its trust ratio.
   double weight_decay = 0;
   /// All. False: tensors with at most one dim (biases, norms) are not decayed, and lars and lamb update them
   /// with a trust ratio of 1. True decays everything, as PyTorch does.
   bool decay_1d = true;
-  double momentum = 0.9;             ///< sgd, lars, rmsprop (where PyTorch's default is 0), in [0, 1)
-  bool nesterov = false;             ///< sgd
-  double beta1 = 0.9;                ///< adam, adamw, lion, lamb, in [0, 1)
-  double beta2 = 0.999;              ///< adam, adamw, lion (its paper: 0.99), lamb, in [0, 1)
-  double alpha = 0.99;               ///< rmsprop: decay of the mean square, in [0, 1)
-  bool centered = false;             ///< rmsprop: divides by the deviation, not the root of the mean square
-  double eps = 1e-8;                 ///< adam, adamw, adagrad (PyTorch: 1e-10), rmsprop, lamb (1e-6), > 0
+  double momentum = 0.9;  ///< sgd, lars, rmsprop (where PyTorch's default is 0), muon (0.95), in [0, 1)
+  bool nesterov = false;  ///< sgd, muon (PyTorch: true)
+  double beta1 = 0.9;     ///< adam, adamw, lion, lamb, muon's adamw, in [0, 1)
+  double beta2 = 0.999;   ///< the same (the paper of lion: 0.99), in [0, 1)
+  double alpha = 0.99;    ///< rmsprop: decay of the mean square, in [0, 1)
+  bool centered = false;  ///< rmsprop: divides by the deviation, not the root of the mean square
+  double eps = 1e-8;      ///< all with beta2 but lion, adagrad (PyTorch: 1e-10), rmsprop; lamb's: 1e-6; > 0
   double trust_coefficient = 0.001;  ///< lars: share of its own norm by which a tensor moves at lr 1, > 0
+  /// muon: "match_rms_adamw", by which rate and decay of adamw fit its matrices too, or "original" (PyTorch).
+  std::string muon_scale = "match_rms_adamw";
+  /// muon: tensors with one of these in their names go to adamw, as all with at most one dim do.
+  std::vector<std::string> muon_spares = {"wte", "wpe", "embed", "lm_head"};
+  double muon_adamw_rate = 1;  ///< muon: rate of what goes to adamw, as a multiple of lr, >= 0
 };
 
 class Optimizer {
@@ -53,6 +58,7 @@ class Optimizer {
 /// and the allowed range; for an unknown name, the nearest known one.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters);
 std::vector<std::string> optimizer_names();
+std::vector<std::string> muon_scale_names();
 
 /// Whether that optimizer divides a gradient by its own size, or takes its sign: there the rounding of a
 /// gradient that is nothing but rounding decides a whole step. Throws as make_optimizer() does.

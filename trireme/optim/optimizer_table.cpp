@@ -8,6 +8,7 @@
 #include "trireme/optim/lamb.h"
 #include "trireme/optim/lars.h"
 #include "trireme/optim/lion.h"
+#include "trireme/optim/muon.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/rmsprop.h"
 #include "trireme/optim/sgd.h"
@@ -16,18 +17,19 @@ namespace trireme::optim {
 namespace {
 
 template <class Rule, auto... arguments>
-std::unique_ptr<UpdateRule> make(const OptimizerOptions& options) {
-  return std::make_unique<Rule>(options, arguments...);
+std::unique_ptr<Optimizer> make(const OptimizerOptions& options, NamedTensors parameters) {
+  return std::make_unique<GroupedOptimizer>(std::make_unique<Rule>(options, arguments...), options,
+                                            std::move(parameters));
 }
 
 struct OptimizerRow {
   std::string_view name;
-  std::unique_ptr<UpdateRule> (*make)(const OptimizerOptions&);
+  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, NamedTensors);
   bool normalises = true;      ///< gradients, by their own size
   bool whole_tensors = false;  ///< are looked at
 };
 
-constexpr std::array<OptimizerRow, 8> kOptimizerTable = {{
+constexpr std::array<OptimizerRow, 9> kOptimizerTable = {{
     {"sgd", make<Sgd>, /*normalises=*/false},
     {"adamw", make<Adam, Adam::WeightDecay::kDecoupled>},
     {"adam", make<Adam, Adam::WeightDecay::kL2>},
@@ -36,6 +38,7 @@ constexpr std::array<OptimizerRow, 8> kOptimizerTable = {{
     {"lion", make<Lion>},
     {"lars", make<Lars>, /*normalises=*/true, /*whole_tensors=*/true},
     {"lamb", make<Lamb>, /*normalises=*/true, /*whole_tensors=*/true},
+    {"muon", make_muon, /*normalises=*/true, /*whole_tensors=*/true},
 }};
 
 const OptimizerRow& find_optimizer(const std::string& name) {
@@ -51,7 +54,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, Named
   const OptimizerRow& row = find_optimizer(options.name);
   require_not_negative(options, "lr", options.lr);
   require_not_negative(options, "weight_decay", options.weight_decay);
-  return std::make_unique<GroupedOptimizer>(row.make(options), options, std::move(parameters));
+  return row.make(options, std::move(parameters));
 }
 
 bool normalises_gradients(const std::string& name) { return find_optimizer(name).normalises; }

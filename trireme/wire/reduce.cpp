@@ -11,6 +11,12 @@
 // Each kernel is compiled for three instruction sets from one body, chosen once by what the processor has.
 // There is no expression that a compiler could contract into a fused multiply-add, so all give the same bits.
 #define TRIREME_INLINE inline __attribute__((always_inline))
+// Of the next loop: what one turn writes no other reads, so that it may be computed in vectors.
+#ifdef __clang__
+#define TRIREME_NO_CARRIED_DEPENDENCE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TRIREME_NO_CARRIED_DEPENDENCE _Pragma("GCC ivdep")
+#endif
 
 namespace trireme::wire {
 namespace {
@@ -110,52 +116,82 @@ struct Job {
   std::byte* const* targets;
   std::size_t num_targets;
   std::size_t count;
-  bool average;
 };
 
-template <class Stored, Reduction op>
+/// What becomes of a sum. Half of it is exact as a product too, and so for every power of two.
+enum class Scale { kNone, kMultiply, kDivide };
+
+template <Scale scale, class T>
+TRIREME_INLINE T scaled(T sum, T factor) {
+  if constexpr (scale == Scale::kMultiply) return sum * factor;
+  if constexpr (scale == Scale::kDivide) return sum / factor;
+  return sum;
+}
+
+/// Computes each value once and writes it into two targets as it comes: with a pass of its own for the second
+/// the memory would wait. The value at i may read a target at i only.
+template <class Stored, Scale scale, class Value>
+TRIREME_INLINE void write_tile(const Job& job, std::size_t first, std::size_t length, const Value& value) {
+  using T = typename Accumulator<Stored>::Type;
+  const T num_sources = static_cast<T>(job.num_sources);
+  const T factor = scale == Scale::kMultiply ? 1 / num_sources : num_sources;
+  const auto target = [&](std::size_t t) { return reinterpret_cast<Stored*>(job.targets[t]) + first; };
+  Stored* to = target(0);
+  if (job.num_targets == 1) {
+    TRIREME_NO_CARRIED_DEPENDENCE
+    for (std::size_t i = 0; i < length; ++i) narrow(scaled<scale, T>(value(i), factor), to[i]);
+    return;
+  }
+  Stored* also = target(1);
+  TRIREME_NO_CARRIED_DEPENDENCE
+  for (std::size_t i = 0; i < length; ++i) {
+    Stored result;
+    narrow(scaled<scale, T>(value(i), factor), result);
+    to[i] = result;
+    also[i] = result;
+  }
+  for (std::size_t t = 2; t < job.num_targets; ++t) std::memcpy(target(t), to, length * sizeof(Stored));
+}
+
+template <class Stored, Reduction op, Scale scale>
 TRIREME_INLINE void reduce_tile(const Job& job, std::size_t first, std::size_t length) {
   using T = typename Accumulator<Stored>::Type;
-  alignas(64) T sums[kTile];
   const auto source = [&](std::size_t s) { return reinterpret_cast<const Stored*>(job.sources[s]) + first; };
-  const Stored* from = source(0);
-  if (job.num_sources == 1) {
-    for (std::size_t i = 0; i < length; ++i) sums[i] = widen(from[i]);
-  } else {
-    const Stored* second = source(1);
-    for (std::size_t i = 0; i < length; ++i) sums[i] = combine<op, T>(widen(from[i]), widen(second[i]));
-  }
-  for (std::size_t s = 2; s < job.num_sources; ++s) {
-    from = source(s);
+  const std::size_t last = job.num_sources - 1;
+  const Stored* a = source(0);
+  if (last == 0)
+    return write_tile<Stored, scale>(job, first, length, [a](std::size_t i) { return widen(a[i]); });
+  const Stored* b = source(1);
+  const auto first_two = [a, b](std::size_t i) { return combine<op, T>(widen(a[i]), widen(b[i])); };
+  if (last == 1) return write_tile<Stored, scale>(job, first, length, first_two);
+  alignas(64) T sums[kTile];
+  for (std::size_t i = 0; i < length; ++i) sums[i] = first_two(i);
+  for (std::size_t s = 2; s < last; ++s) {
+    const Stored* from = source(s);
     for (std::size_t i = 0; i < length; ++i) sums[i] = combine<op, T>(sums[i], widen(from[i]));
   }
-  if (job.average) {
-    const T divisor = static_cast<T>(job.num_sources);
-    for (std::size_t i = 0; i < length; ++i) sums[i] = sums[i] / divisor;
-  }
-  Stored* to = reinterpret_cast<Stored*>(job.targets[0]) + first;
-  for (std::size_t i = 0; i < length; ++i) narrow(sums[i], to[i]);
-  for (std::size_t t = 1; t < job.num_targets; ++t)
-    std::memcpy(reinterpret_cast<Stored*>(job.targets[t]) + first, to, length * sizeof(Stored));
+  const Stored* from = source(last);
+  write_tile<Stored, scale>(job, first, length,
+                            [&sums, from](std::size_t i) { return combine<op, T>(sums[i], widen(from[i])); });
 }
 
-template <class Stored, Reduction op>
+template <class Stored, Reduction op, Scale scale>
 TRIREME_INLINE void reduce_all(const Job& job) {
   for (std::size_t first = 0; first < job.count; first += kTile)
-    reduce_tile<Stored, op>(job, first, std::min(kTile, job.count - first));
+    reduce_tile<Stored, op, scale>(job, first, std::min(kTile, job.count - first));
 }
 
-template <class Stored, Reduction op>
+template <class Stored, Reduction op, Scale scale = Scale::kNone>
 void reduce_plain(const Job& job) {
-  reduce_all<Stored, op>(job);
+  reduce_all<Stored, op, scale>(job);
 }
-template <class Stored, Reduction op>
+template <class Stored, Reduction op, Scale scale = Scale::kNone>
 __attribute__((target("avx2"))) void reduce_avx2(const Job& job) {
-  reduce_all<Stored, op>(job);
+  reduce_all<Stored, op, scale>(job);
 }
-template <class Stored, Reduction op>
+template <class Stored, Reduction op, Scale scale = Scale::kNone>
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void reduce_avx512(const Job& job) {
-  reduce_all<Stored, op>(job);
+  reduce_all<Stored, op, scale>(job);
 }
 
 enum class InstructionSet { kPlain, kAvx2, kAvx512 };
@@ -170,24 +206,33 @@ InstructionSet instruction_set() {
   return kFound;
 }
 
-template <class Stored, Reduction op>
+template <class Stored, Reduction op, Scale scale = Scale::kNone>
 void reduce_with(const Job& job) {
   switch (instruction_set()) {
     case InstructionSet::kAvx512:
-      return reduce_avx512<Stored, op>(job);
+      return reduce_avx512<Stored, op, scale>(job);
     case InstructionSet::kAvx2:
-      return reduce_avx2<Stored, op>(job);
+      return reduce_avx2<Stored, op, scale>(job);
     case InstructionSet::kPlain:
-      return reduce_plain<Stored, op>(job);
+      return reduce_plain<Stored, op, scale>(job);
   }
+}
+
+template <class Stored>
+void average_with(const Job& job) {
+  constexpr bool kFloating = std::is_floating_point_v<typename Accumulator<Stored>::Type>;
+  if (kFloating && std::has_single_bit(job.num_sources))
+    return reduce_with<Stored, Reduction::kSum, Scale::kMultiply>(job);
+  return reduce_with<Stored, Reduction::kSum, Scale::kDivide>(job);
 }
 
 template <class Stored>
 void reduce_elements(Reduction reduction, const Job& job) {
   switch (reduction) {
     case Reduction::kSum:
-    case Reduction::kAverage:
       return reduce_with<Stored, Reduction::kSum>(job);
+    case Reduction::kAverage:
+      return average_with<Stored>(job);
     case Reduction::kMin:
       return reduce_with<Stored, Reduction::kMin>(job);
     case Reduction::kMax:
@@ -202,8 +247,7 @@ void reduce_elements(Reduction reduction, const Job& job) {
 void reduce(Element element, Reduction reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> targets, std::size_t count) {
   require(!sources.empty() && !targets.empty(), "a reduction needs a source and a target");
-  const Job job{sources.data(), sources.size(), targets.data(),
-                targets.size(), count,          reduction == Reduction::kAverage};
+  const Job job{sources.data(), sources.size(), targets.data(), targets.size(), count};
   switch (element) {
     case Element::kF32:
       return reduce_elements<float>(reduction, job);

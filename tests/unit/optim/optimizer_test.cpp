@@ -2,7 +2,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linalg_svdvals.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -67,6 +69,57 @@ TEST(Lion, MovesEveryElementByTheRateWhateverTheGradient) {
   EXPECT_EQ(value_of(small), 0.875);
   EXPECT_EQ(value_of(large), 1.125);
   EXPECT_EQ(value_of(none), 1);
+}
+
+TEST(Muon, MovesAMatrixByAnOrthogonalOneWhateverTheSizeOfTheGradient) {
+  for (const double size : {1e-3, 1e3}) {
+    const at::Tensor weight = at::zeros({6, 3}).set_requires_grad(true);
+    weight.mutable_grad() = at::arange(18, at::kFloat).square().view({6, 3}).cos() * size;
+    make_optimizer({.name = "muon", .momentum = 0, .muon_scale = "original"}, {{"w", weight}})->step(0.5);
+    // Five steps bring singular values from 0.01 to 1 into about [0.68, 1.14]; the scale is sqrt(6 / 3).
+    const at::Tensor moved = weight.detach() / (0.5 * std::sqrt(2.0));
+    const at::Tensor values = at::linalg_svdvals(moved);
+    EXPECT_GT(values.min().item<double>(), 0.65);
+    EXPECT_LT(values.max().item<double>(), 1.2);
+    EXPECT_LT((moved * weight.grad()).sum().item<double>(), 0) << "downhill";
+  }
+}
+
+TEST(Muon, LeavesVectorsAndWhatItSparesToAdamWAtItsRate) {
+  const at::Tensor matrix = parameter(1, 0.5, {2, 2}), bias = parameter(1, 0.5),
+                   table = parameter(1, 0.5, {2, 2});
+  const NamedTensors parameters = {{"fc.weight", matrix}, {"fc.bias", bias}, {"model.wte.weight", table}};
+  const auto optimizer = make_optimizer(
+      {.name = "muon", .weight_decay = 0.5, .muon_scale = "original", .muon_adamw_rate = 0.1}, parameters);
+  optimizer->step(0.1);
+  for (const at::Tensor& rest : {bias, table}) EXPECT_NEAR(value_of(rest), 1 - 0.01 * 0.5 - 0.01, 1e-6);
+  EXPECT_LT(value_of(matrix), 1 - 0.1 * 0.5 - 0.1 * 0.5 * 0.65);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : optimizer->state()) names.push_back(name);
+  EXPECT_THAT(names, testing::UnorderedElementsAre(
+                         "momentum/fc.weight", "exp_avg/fc.bias", "exp_avg_sq/fc.bias", "step/fc.bias",
+                         "exp_avg/model.wte.weight", "exp_avg_sq/model.wte.weight", "step/model.wte.weight"));
+}
+
+TEST(Muon, TakesAConvolutionOfAnyMemoryFormatAsTheMatrixOfItsFirstDim) {
+  const at::Tensor gradient = at::arange(4 * 18, at::kFloat).sin();
+  const auto stepped = [&](const std::vector<std::int64_t>& sizes, at::MemoryFormat format) {
+    const at::Tensor weight = at::ones(sizes).contiguous(format).set_requires_grad(true);
+    weight.mutable_grad() = gradient.view(sizes).contiguous(format);
+    const auto optimizer = make_optimizer({.name = "muon", .nesterov = true}, {{"w", weight}});
+    for (int i = 0; i < 3; ++i) optimizer->step(0.1);
+    return weight.detach().flatten(1);
+  };
+  const at::Tensor matrix = stepped({4, 18}, at::MemoryFormat::Contiguous);
+  EXPECT_TRUE(stepped({4, 2, 3, 3}, at::MemoryFormat::Contiguous).equal(matrix));
+  EXPECT_TRUE(stepped({4, 2, 3, 3}, at::MemoryFormat::ChannelsLast).equal(matrix));
+}
+
+TEST(Muon, StandsStillWithoutAGradientOfAnySize) {
+  const at::Tensor still = parameter(1, 0, {3, 3});
+  const at::Tensor empty = parameter(1, 0, {0, 3});
+  make_optimizer({.name = "muon"}, {{"still", still}, {"empty", empty}})->step(0.1);
+  EXPECT_EQ(value_of(still), 1);
 }
 
 TEST(TrustRatio, IsOneWhereANormIsZero) {
@@ -145,7 +198,8 @@ TEST_P(EveryOptimizer, TrainsInTheTypeOfItsParameters) {
 
 TEST_P(EveryOptimizer, GoesDownhill) {
   const at::Tensor weight = parameter(1, 0, {3, 2});
-  OptimizerOptions mild = {.name = GetParam(), .momentum = 0.5, .trust_coefficient = 1};
+  OptimizerOptions mild = {
+      .name = GetParam(), .momentum = 0.5, .trust_coefficient = 1, .muon_scale = "original"};
   const auto optimizer = make_optimizer(mild, {{"w", weight}});
   for (int i = 0; i < 100; ++i) {
     weight.mutable_grad() = 2 * weight.detach();  // of w^2
@@ -295,6 +349,12 @@ const BadOptions kBadOptions[] = {
     {{.name = "adagrad", .eps = -1}, "the eps of adagrad must be a number above 0, not -1"},
     {{.name = "rmsprop", .eps = 0}, "the eps of rmsprop must be a number above 0, not 0"},
     {{.name = "lamb", .eps = 0}, "the eps of lamb must be a number above 0, not 0"},
+    {{.name = "muon", .momentum = 1}, "the momentum of muon must be in [0, 1), not 1"},
+    {{.name = "muon", .beta2 = 1}, "the beta2 of muon must be in [0, 1), not 1"},
+    {{.name = "muon", .muon_scale = "orginal"}, "unknown muon_scale 'orginal' (did you mean 'original'?)"},
+    {{.name = "muon", .muon_spares = {"wte", ""}}, "an empty text in muon_spares is in every name"},
+    {{.name = "muon", .muon_adamw_rate = -1},
+     "the muon_adamw_rate of muon must be a number of at least 0, not -1"},
     {{.name = "lars", .trust_coefficient = 0},
      "the trust_coefficient of lars must be a number above 0, not 0"},
 };

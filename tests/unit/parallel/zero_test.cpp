@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Zero, testing::ValuesIn(cases()), [](const auto&
 
 TEST_P(Zero, StepsAsReplicasDo) {
   run([](Context& context) {
-    for (const char* optimizer : {"sgd", "adamw", "lamb"}) {
+    for (const char* optimizer : {"sgd", "adamw", "lamb", "muon"}) {
       Training replicas(context, ZeroStage::kNone, optimizer), shards(context, GetParam().stage, optimizer);
       for (int step = 0; step < 3; ++step) {
         EXPECT_NEAR(shards.step(step), replicas.step(step), 1e-6);

@@ -22,7 +22,7 @@ struct Another {
   ConfigValue operator()(const std::vector<std::int64_t>&) const { return std::vector<std::int64_t>{77}; }
   ConfigValue operator()(const std::vector<double>&) const { return std::vector<double>{0.5}; }
   ConfigValue operator()(const std::vector<std::string>&) const {
-    return std::vector<std::string>{allowed.names().front()};
+    return std::vector<std::string>{allowed.names ? allowed.names().front() : "another"};
   }
   ConfigValue operator()(const std::string& held) const {
     if (!allowed.names) return held + "x";

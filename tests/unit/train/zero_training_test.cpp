@@ -108,7 +108,7 @@ TEST_F(ZeroTraining, AStepThatOverflowsOnOneShardIsLeftOutOnAll) {
 }
 
 TEST_F(ZeroTraining, OptimizersThatLookAtWholeTensorsGetThem) {
-  for (const char* optimizer : {"lamb", "lars"}) {
+  for (const char* optimizer : {"lamb", "lars", "muon"}) {
     RunConfig replicas = zero_config(text(optimizer, 0), 0), shards = zero_config(text(optimizer, 2), 2);
     replicas.optimizer.name = shards.optimizer.name = optimizer;
     expect_near(run(2, shards), run(2, replicas));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -120,6 +121,43 @@ TEST(Reduce, MinimumAndMaximumPropagateNan) {
   const std::vector<std::vector<float>> inputs = {{nan, 1}, {1, nan}};
   for (const Reduction reduction : {Reduction::kMin, Reduction::kMax})
     for (const float value : reduced(Element::kF32, reduction, inputs)) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(Reduce, AveragesAreDivisionsToTheLastBitForAnyNumberOfSources) {
+  using Limits = std::numeric_limits<float>;
+  std::vector<float> values = {0.0F, -0.0F, 1.0F, 0.1F, -3.7F, 1e-30F, Limits::min(), Limits::max() / 8};
+  for (int i = 1; i < 40; ++i) values.push_back(static_cast<float>(i) * Limits::denorm_min());
+  for (std::size_t num_sources = 1; num_sources <= 9; ++num_sources) {
+    std::vector<std::vector<float>> inputs(num_sources, values);
+    for (std::size_t r = 0; r < num_sources; ++r)
+      std::rotate(inputs[r].begin(), inputs[r].begin() + r, inputs[r].end());
+    const auto sum = reduced(Element::kF32, Reduction::kSum, inputs);
+    const auto average = reduced(Element::kF32, Reduction::kAverage, inputs);
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(average[i]),
+                std::bit_cast<std::uint32_t>(sum[i] / static_cast<float>(num_sources)))
+          << num_sources << " sources, sum " << sum[i];
+  }
+}
+
+TEST(Reduce, WritesTheSameIntoAllTargetsWhereTheyAreTheSources) {
+  constexpr std::size_t kCount = 2500;
+  for (std::size_t size = 1; size <= 5; ++size) {
+    std::vector<std::vector<double>> tensors(size, std::vector<double>(kCount));
+    for (std::size_t r = 0; r < size; ++r)
+      for (std::size_t i = 0; i < kCount; ++i) tensors[r][i] = static_cast<double>(i % 13 + r);
+    std::vector<const std::byte*> sources;
+    std::vector<std::byte*> targets;
+    for (auto& tensor : tensors) {
+      targets.push_back(reinterpret_cast<std::byte*>(tensor.data()));
+      sources.push_back(targets.back());
+    }
+    reduce(Element::kF64, Reduction::kSum, sources, targets, kCount);
+    for (const auto& tensor : tensors)
+      for (std::size_t i = 0; i < kCount; ++i)
+        ASSERT_EQ(tensor[i], static_cast<double>(size * (i % 13) + size * (size - 1) / 2))
+            << size << " " << i;
+  }
 }
 
 TEST(Reduce, RefusesTypesThatHaveNoSum) {

@@ -15,6 +15,7 @@ struct HostLayout {
   std::vector<int> members;       ///< the ranks of this host
   std::vector<int> counterparts;  ///< by host: the rank at this rank's place; empty if some host has none
   std::vector<int> everybody;
+  std::vector<std::vector<int>> ranks_of_host;
 
   /// The place of any rank on its host.
   int place_of(int rank) const;

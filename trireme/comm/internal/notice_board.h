@@ -83,6 +83,9 @@ class NoticeBoard {
   /// Whether any group of this rank has failed, or was told to.
   bool saw_failure() const { return saw_failure_; }
 
+  /// Whether the store has been asked for causes since: what a rank that was gone by then had told is heard,
+  /// unless the store is out of reach.
+  bool has_asked_since(double since_s) const;
   /// Rounds that have ended.
   std::uint64_t rounds() const;
   /// Makes the next round come soon, and waits for it a little.
@@ -123,6 +126,7 @@ class NoticeBoard {
   std::map<std::string, Published> published_;     ///< by group
   std::optional<double> store_lost_s_;
   std::uint64_t rounds_ = 0;
+  double asked_s_ = 0;  ///< when the last round that has ended began, or found the store out of reach
   bool stop_ = false;
   bool hurry_ = false;
   bool leaves_ = false;

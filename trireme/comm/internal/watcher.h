@@ -90,6 +90,7 @@ class Watcher {
   double since_s(const Operation& operation) const;
   void look_after(Group::State& group);
   void note_departures();
+  bool has_unheard_departures(const Group::State& group) const;
   std::optional<Finding> departure_in(const Group::State& group);
   std::optional<Finding> disagreement_in(const Group::State& group);
   std::optional<Finding> lateness_in(const Group::State& group);
