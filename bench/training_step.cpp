@@ -81,21 +81,23 @@ struct Loop {
   std::function<double()> waited_s;
 };
 
-template <class Forward>
+using Forward = std::function<at::Tensor(const at::Tensor&)>;
+
 Loop replicas(comm::Context& context, const Workload& work, const Forward& forward) {
   const auto ddp = std::make_shared<DistributedDataParallel>(context, work.module);
   optim::NamedTensors parameters;
   for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
-  const std::shared_ptr optimizer = optim::make_optimizer({.name = "sgd"}, parameters);
-  return {[=] {
-            ddp->zero_grad();
-            at::cross_entropy_loss(forward(work.input), work.target).backward();
-            optimizer->step(1e-4);
-          },
-          [=] { return ddp->statistics().waited_s; }};
+  const std::shared_ptr<optim::Optimizer> optimizer = optim::make_optimizer({.name = "sgd"}, parameters);
+  Loop loop;
+  loop.step = [=] {
+    ddp->zero_grad();
+    at::cross_entropy_loss(forward(work.input), work.target).backward();
+    optimizer->step(1e-4);
+  };
+  loop.waited_s = [=] { return ddp->statistics().waited_s; };
+  return loop;
 }
 
-template <class Forward>
 Loop shards(comm::Context& context, const Workload& work, int zero, const Forward& forward) {
   const model::Layer whole = model::make_layer(*work.module, "whole", {work.module}, forward);
   const auto pipe = std::make_shared<parallel::Pipeline>(
@@ -103,17 +105,20 @@ Loop shards(comm::Context& context, const Workload& work, int zero, const Forwar
       std::vector{whole},
       parallel::PipelineOptions{.program = schedule::data_parallel(1),
                                 .zero = {.stage = static_cast<parallel::ZeroStage>(zero)}});
-  const std::shared_ptr optimizer = optim::make_optimizer({.name = "sgd"}, pipe->parameters());
+  const std::shared_ptr<optim::Optimizer> optimizer =
+      optim::make_optimizer({.name = "sgd"}, pipe->parameters());
   const auto loss = [](const at::Tensor& logits, const at::Tensor& target) {
     return at::cross_entropy_loss(logits, target.flatten());
   };
   const at::Tensor target = work.target.reshape({work.input.size(0), -1});
-  return {[=] {
-            pipe->zero_grad();
-            pipe->step(work.input, target, loss);
-            optimizer->step(1e-4);
-          },
-          [=] { return pipe->waited_s(); }};
+  Loop loop;
+  loop.step = [=] {
+    pipe->zero_grad();
+    pipe->step(work.input, target, loss);
+    optimizer->step(1e-4);
+  };
+  loop.waited_s = [=] { return pipe->waited_s(); };
+  return loop;
 }
 
 /// One row per target.
@@ -152,7 +157,7 @@ int main(int argc, char** argv) try {
   const model::ConvolutionScope convolutions(work.model ? convolutions_of_a_run()
                                                         : model::ConvolutionChoice{});
   const train::Precision& format = train::precision_of(precision);
-  const auto forward = [&](const at::Tensor& input) { return logits_of(work, input, format); };
+  const Forward forward = [&](const at::Tensor& input) { return logits_of(work, input, format); };
   const Loop loop = zero == 0 ? replicas(*context, work, forward) : shards(*context, work, zero, forward);
   seconds_of(*context, std::min(steps, 5), loop.step);  // buckets are rebuilt, memory is warm
   const double waited_before_s = loop.waited_s();

@@ -87,7 +87,7 @@ void ShardedWeights::take_pieces(const std::vector<ShardBucket>& buckets) {
   std::ranges::sort(pieces, {}, &ShardPiece::parameter);
   for (const ShardPiece& piece : pieces) {
     const Parameter& parameter = sharded_[piece.parameter];
-    const at::Tensor tensor = weights_->piece(piece, parameter.tensor.dim());
+    const at::Tensor tensor = weights_->piece(piece, parameter.tensor.sizes());
     tensor.set_requires_grad(parameter.tensor.requires_grad());
     mine_.emplace_back(parameter.name, tensor);
     pieces_[parameter.name] = {

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/parallel/data/internal/replicas.h"
@@ -80,9 +81,12 @@ void WeightShards::show() {
   for (const Leaf& leaf : leaves_) leaf.parameter.set_data(leaf.view);
 }
 
-at::Tensor WeightShards::piece(const ShardPiece& piece, std::int64_t dims) const {
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(dims), 1);
-  if (dims > 0) sizes.back() = piece.numel;
+at::Tensor WeightShards::piece(const ShardPiece& piece, at::IntArrayRef of_whole) const {
+  std::vector<std::int64_t> sizes = of_whole.vec();
+  if (piece.numel < c10::multiply_integers(of_whole)) {
+    std::ranges::fill(sizes, 1);
+    sizes.back() = piece.numel;
+  }
   return view_in(shards_[piece.bucket].part, piece.place, sizes);
 }
 

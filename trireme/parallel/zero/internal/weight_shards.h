@@ -27,9 +27,10 @@ class WeightShards {
   WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
                const std::vector<ShardBucket>& buckets, BetweenUses between_uses);
 
-  /// What this rank updates of a parameter of so many dims, in place, whether or not the whole is gathered.
-  /// It has as many, all but the last of size 1: what goes by the number of dims decides alike.
-  at::Tensor piece(const ShardPiece& piece, std::int64_t dims) const;
+  /// What this rank updates of a parameter of those sizes, in place, whether or not the whole is gathered:
+  /// with the same sizes where it has all of it, else with as many dims, all but the last of size 1. What
+  /// goes by the number of dims decides alike.
+  at::Tensor piece(const ShardPiece& piece, at::IntArrayRef of_whole) const;
 
   /// Parts have other values from here on, or may have on some rank: the next gather() brings them.
   void changed() { current_ = false; }
