@@ -23,6 +23,7 @@
 
 #include "bench/seconds_of.h"
 #include "trireme/base/error.h"
+#include "trireme/base/host.h"
 #include "trireme/comm/context.h"
 #include "trireme/model/convolution_scope.h"
 #include "trireme/model/model.h"
@@ -158,6 +159,7 @@ int main(int argc, char** argv) try {
                                                         : model::ConvolutionChoice{});
   const train::Precision& format = train::precision_of(precision);
   const Forward forward = [&](const at::Tensor& input) { return logits_of(work, input, format); };
+  const std::uint64_t peak_before = peak_rss_bytes();
   const Loop loop = zero == 0 ? replicas(*context, work, forward) : shards(*context, work, zero, forward);
   seconds_of(*context, std::min(steps, 5), loop.step);  // buckets are rebuilt, memory is warm
   const double waited_before_s = loop.waited_s();
@@ -172,6 +174,7 @@ int main(int argc, char** argv) try {
                               {"zero", zero},
                               {"steps", steps},
                               {"step_ms", 1e3 * seconds / steps},
+                              {"grown_mib", (peak_rss_bytes() - peak_before) >> 20},
                               {"waited_ms", 1e3 * (loop.waited_s() - waited_before_s) / steps},
                               {"samples_per_s", samples / seconds}}
                    .dump()

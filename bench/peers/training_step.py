@@ -1,8 +1,10 @@
 """The work of bench/training_step.cpp with PyTorch's DistributedDataParallel over gloo.
 
 Started once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (world size 1: no wrapper).
-    training_step.py [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--compile] [--channels-last] [--steps N]
+    training_step.py [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--compile] [--channels-last]
+                     [--zero 1|2|3] [--steps N]
     training_step.py --summary FILE     medians and ratios of the JSON lines of many runs
+    training_step.py --shards FILE      milliseconds per step and memory of each way to share out what ranks hold
     training_step.py --ways FILE        milliseconds per sample of each way in FILE, beside the fastest peer's
 """
 import argparse
@@ -37,7 +39,33 @@ def workload(name):
     return model, torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
 
 
-def measure(name, steps, precision, compiled, channels_last):
+def shared_out(model, zero):
+    """PyTorch's way to each stage of ZeRO: the model and its optimizer."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    if zero == 1:
+        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        return model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=1e-4,
+                                              momentum=0.9, fused=True)
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for layer in model.children():
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh, reshard_after_forward=zero == 3)
+    fully_shard(model, mesh=mesh, reshard_after_forward=zero == 3)
+    # There is no fused kernel for what FSDP2 makes of parameters.
+    return model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+
+
+def peak_rss_mib():
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(name, steps, precision, compiled, channels_last, zero):
     import torch
     import torch.distributed as dist
 
@@ -48,10 +76,15 @@ def measure(name, steps, precision, compiled, channels_last):
         model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     if ranks > 1:
         dist.init_process_group("gloo")
+    before_mib = peak_rss_mib()
+    if ranks > 1 and zero > 0:
+        model, optimizer = shared_out(model, zero)
+    elif ranks > 1:
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     if compiled:
         model = torch.compile(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
+    if zero == 0:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
 
     def run(count):
         if ranks > 1:
@@ -72,13 +105,34 @@ def measure(name, steps, precision, compiled, channels_last):
     if rank == 0:
         system = "python" + " compiled" * compiled + " channels_last" * channels_last
         print(json.dumps({"system": system, "model": label(name, precision), "ranks": ranks, "steps": steps,
-                          "step_ms": 1e3 * seconds / steps, "samples_per_s": len(x) * steps * ranks / seconds}))
+                          "zero": zero, "step_ms": 1e3 * seconds / steps, "grown_mib": peak_rss_mib() - before_mib,
+                          "samples_per_s": len(x) * steps * ranks / seconds}))
     if ranks > 1:
         dist.destroy_process_group()
 
 
 def label(name, precision):
     return name if precision == "fp32" else f"{name} {precision}"
+
+
+def compare_shards(path):
+    runs = {}
+    for line in open(path):
+        if line.startswith("{"):
+            entry = json.loads(line)
+            runs.setdefault((entry["model"], entry["zero"], entry["system"]), []).append(entry)
+    cell = lambda v: f"{statistics.median(v):.1f} ({min(v):.1f}-{max(v):.1f})"
+    of = lambda key, field: [entry[field] for entry in runs[key]]
+    print("| model | zero | Trireme, ms per step | of zero 0 | grown by MiB | PyTorch, ms per step | ratio | grown by MiB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for model, zero in sorted({key[:2] for key in runs}):
+        ours, theirs = (model, zero, "trireme"), (model, zero, "python")
+        plain = of((model, 0, "trireme"), "step_ms")
+        of_plain = statistics.median(a / b for a, b in zip(of(ours, "step_ms"), plain))
+        ratio = statistics.median(b / a for a, b in zip(of(ours, "step_ms"), of(theirs, "step_ms")))
+        print(f"| {model} | {zero} | {cell(of(ours, 'step_ms'))} | {of_plain:.2f} "
+              f"| {statistics.median(of(ours, 'grown_mib')):.0f} | {cell(of(theirs, 'step_ms'))} | {ratio:.2f} "
+              f"| {statistics.median(of(theirs, 'grown_mib')):.0f} |")
 
 
 def compare_ways(path):
@@ -120,9 +174,13 @@ if __name__ == "__main__":
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--zero", type=int, default=0, choices=range(4))
     parser.add_argument("--summary")
+    parser.add_argument("--shards")
     parser.add_argument("--ways")
     args = parser.parse_args()
+    if args.shards:
+        sys.exit(compare_shards(args.shards))
     if args.summary or args.ways:
         sys.exit(summarise(args.summary) if args.summary else compare_ways(args.ways))
-    measure(args.model, args.steps, args.precision, args.compile, args.channels_last)
+    measure(args.model, args.steps, args.precision, args.compile, args.channels_last, args.zero)

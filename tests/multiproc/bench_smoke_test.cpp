@@ -160,8 +160,8 @@ TEST_F(BenchScripts, AllReduceWithoutMpisHeaderLeavesTheComparisonOutAndSaysWhy)
 
 TEST_F(BenchScripts, APeerPythonWithoutTorchIsRefusedBeforeAnythingIsMeasured) {
   add("no_torch", "exit 1");
-  for (const char* script :
-       {"checkpoint.sh", "optimizer_step.sh", "pipeline_step.sh", "resnet50_step.sh", "training_step.sh"}) {
+  for (const char* script : {"checkpoint.sh", "optimizer_step.sh", "pipeline_step.sh", "resnet50_step.sh",
+                             "training_step.sh", "zero_step.sh"}) {
     const ChildResult result = run_script(script, {{"PEER_PYTHON", programs_ / "no_torch"}});
     EXPECT_EQ(result.exit_code, 2) << script;
     EXPECT_THAT(result.err, testing::HasSubstr("cannot import torch and numpy"));

@@ -118,10 +118,10 @@ TEST_P(Liveness, ARankThatComputesForLongIsSaidToBeSlowAndWaitedFor) {
 
 TEST_P(Liveness, ARankAtDeclaredWorkOfItsOwnIsWaitedFor) {
   testing::internal::CaptureStderr();
-  const auto errors = errors_of(3, {.timeout_s = 1}, [](Context& context) {
+  const auto errors = errors_of(3, {.timeout_s = 2}, [](Context& context) {
     if (context.rank() == 0) {
       const telemetry::OwnWork work(context.status(), "saving a checkpoint");
-      sleep_s(4);
+      sleep_s(7);
     }
     reduce(context);
   });
