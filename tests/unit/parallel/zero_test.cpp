@@ -186,6 +186,22 @@ TEST_P(Zero, GoesOnAfterAStepThatAnErrorEndedBeforeAnyReduction) {
   });
 }
 
+TEST_P(Zero, FailsByNameAfterAStepThatAnErrorEndedBetweenItsReductions) {
+  if (GetParam().stage == ZeroStage::kOptimizer)
+    GTEST_SKIP() << "it reduces once, behind the last micro-batch";
+  run([](Context& context) {
+    Training shards(context, GetParam().stage, "sgd");
+    int calls = 0;
+    const auto refuse_the_second = [&](const at::Tensor& output, const at::Tensor& target) {
+      require(++calls % 2 != 0, "a loss of one's own says no");
+      return mean_square(output, target);
+    };
+    EXPECT_THROW(shards.pipe.step(input_of(context, 0), target_of(context, 0), refuse_the_second),
+                 InvalidArgument);
+    EXPECT_THROW(shards.step(1), CommError);
+  });
+}
+
 TEST_P(Zero, EvaluatesWithValuesThatSomebodyElseHasWritten) {
   run([](Context& context) {
     const at::NoGradGuard no_grad;

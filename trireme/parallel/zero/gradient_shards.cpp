@@ -55,7 +55,7 @@ GradientShards::~GradientShards() {
 }
 
 void GradientShards::begin() {
-  if (under_way() || completed_) {
+  if (under_way()) {
     group_.fail(
         "a step ended before the gradients of all shards were reduced; the ranks are no longer in step: end "
         "the run on all of them and go on from a checkpoint");
@@ -66,6 +66,12 @@ void GradientShards::begin() {
   is_reducing_ = false;
   has_samples_ = false;
   reached_.assign(parameters_.size(), false);
+}
+
+bool GradientShards::under_way() const {
+  const bool has_begun = is_reducing_ && next_bucket_ > 0;
+  const bool has_ended_some = std::ranges::find(has_sum_, true) != has_sum_.end();
+  return completed_ || has_begun || has_ended_some || !reductions_.empty();
 }
 
 void GradientShards::begin_pass() {

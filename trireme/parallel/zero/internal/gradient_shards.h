@@ -76,9 +76,9 @@ class GradientShards {
   void start(std::size_t bucket);
   at::Tensor spare_for(std::size_t bucket);
   void retire_oldest();
-  void exchange_used();
   std::string unreached_of_all_ranks();
-  bool under_way() const { return is_reducing_ && (next_bucket_ > 0 || !reductions_.empty()); }
+  /// Reductions of a step have begun that finish() has not ended.
+  bool under_way() const;
 
   comm::Group group_;
   const std::vector<Parameter> parameters_;
