@@ -202,6 +202,29 @@ TEST_P(Zero, FailsByNameAfterAStepThatAnErrorEndedBetweenItsReductions) {
   });
 }
 
+TEST_P(Zero, NamesAParameterThatBackwardDoesNotReachAndGoesOn) {
+  run([](Context& context) {
+    auto reaches_all = std::make_shared<bool>(false);
+    const test::Own own{.forward =
+                            [reaches_all](const at::Tensor& x, const std::vector<at::Tensor>& p) {
+                              return *reaches_all ? x.mm(p[0]) + p[1] : x.mm(p[0]);
+                            },
+                        .shapes = {{7, 3}, {3}}};
+    std::vector<model::Layer> layers = own();
+    layers[0].buffers.emplace_back("running", at::ones({3}));
+    Pipeline pipe(context, {.pipeline = context.self(), .data = context.world()}, layers,
+                  {.program = schedule::data_parallel(1), .zero = {.stage = GetParam().stage}});
+    const auto step = [&] {
+      pipe.zero_grad();
+      return pipe.step(input_of(context, 0), target_of(context, 0), mean_square);
+    };
+    EXPECT_THAT(step, testing::ThrowsMessage<InvalidArgument>(
+                          HasSubstr("did not reach these parameters on rank 0: 'p1'")));
+    *reaches_all = true;
+    EXPECT_GT(step(), 0);
+  });
+}
+
 TEST_P(Zero, EvaluatesWithValuesThatSomebodyElseHasWritten) {
   run([](Context& context) {
     const at::NoGradGuard no_grad;

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -128,9 +127,9 @@ void ShardedWeights::reduce() {
 }
 
 void ShardedWeights::finish() {
-  if (gradients_) gradients_->finish();
   if (shared_) shared_->finish_reduction();
   for (Coalesced& buffers : buffers_) buffers.finish(group_);
+  if (gradients_) gradients_->finish();  // which may refuse what came: the rest of the step is over by then
   for (const auto& [tensor, piece] : updated_) {
     if (!gradients_->used(piece.parameter)) continue;
     const at::Tensor sum =
