@@ -12,7 +12,7 @@
 namespace trireme::checkpoint {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 template <class... Parts>
 [[noreturn]] void fail(const std::string& file, const Parts&... parts) {
@@ -23,12 +23,12 @@ template <class... Parts>
 class DuplicateCheck {
  public:
   explicit DuplicateCheck(const std::string& file) : file_(file) {}
-  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
+  bool operator()(int depth, SortedJson::parse_event_t event, SortedJson& parsed) {
     // Ours nest to depth 3; the limit keeps a hostile file from nesting without end.
     if (depth > 8) fail(file_, "its header nests too deeply");
-    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys_.pop_back();
-    if (event == Json::parse_event_t::key && !keys_.back().insert(parsed.get<std::string>()).second) {
+    if (event == SortedJson::parse_event_t::object_start) keys_.emplace_back();
+    if (event == SortedJson::parse_event_t::object_end) keys_.pop_back();
+    if (event == SortedJson::parse_event_t::key && !keys_.back().insert(parsed.get<std::string>()).second) {
       fail(file_, "its header names ", parsed.dump(), " twice");
     }
     return true;
@@ -39,27 +39,28 @@ class DuplicateCheck {
   std::vector<std::set<std::string>> keys_;
 };
 
-Json parse_json(std::string_view text_of_header, const std::string& file) {
+SortedJson parse_json(std::string_view text_of_header, const std::string& file) {
   DuplicateCheck check(file);
-  Json json;
+  SortedJson json;
   try {
-    json = Json::parse(text_of_header, [&](int depth, Json::parse_event_t event, Json& parsed) {
-      return check(depth, event, parsed);
-    });
-  } catch (const Json::exception& error) {
+    json = SortedJson::parse(text_of_header, [&](int depth, SortedJson::parse_event_t event,
+                                                 SortedJson& parsed) { return check(depth, event, parsed); });
+  } catch (const SortedJson::exception& error) {
     fail(file, "its header is not JSON (", error.what(), ")");
   }
   if (!json.is_object()) fail(file, "its header is not a JSON object");
   return json;
 }
 
-const Json& member(const Json& entry, const char* key, const std::string& name, const std::string& file) {
+const SortedJson& member(const SortedJson& entry, const char* key, const std::string& name,
+                         const std::string& file) {
   const auto found = entry.find(key);
   if (found == entry.end()) fail(file, "tensor '", name, "' has no ", key);
   return *found;
 }
 
-std::uint64_t number(const Json& value, const char* what, const std::string& name, const std::string& file) {
+std::uint64_t number(const SortedJson& value, const char* what, const std::string& name,
+                     const std::string& file) {
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) {
     fail(file, "the ", what, " of tensor '", name, "' hold ", value.dump(), ", not a count");
@@ -81,21 +82,21 @@ std::uint64_t bytes_of(const HeaderEntry& entry, const std::string& file) {
   return bytes;
 }
 
-HeaderEntry parse_entry(const std::string& name, const Json& json, std::uint64_t data_bytes,
+HeaderEntry parse_entry(const std::string& name, const SortedJson& json, std::uint64_t data_bytes,
                         const std::string& file) {
   if (!json.is_object()) fail(file, "the entry of tensor '", name, "' is not a JSON object");
   HeaderEntry entry;
   entry.name = name;
-  const Json& dtype = member(json, "dtype", name, file);
+  const SortedJson& dtype = member(json, "dtype", name, file);
   const auto type = dtype.is_string() ? dtype_of(dtype.get<std::string>()) : std::nullopt;
   if (!type) fail(file, "tensor '", name, "' has the unknown dtype ", dtype.dump());
   entry.type = *type;
-  const Json& shape = member(json, "shape", name, file);
+  const SortedJson& shape = member(json, "shape", name, file);
   if (!shape.is_array() || shape.size() > 64)
     fail(file, "the shape of tensor '", name, "' is not a list of sizes");
-  for (const Json& dim : shape)
+  for (const SortedJson& dim : shape)
     entry.shape.push_back(static_cast<std::int64_t>(number(dim, "shape", name, file)));
-  const Json& offsets = member(json, "data_offsets", name, file);
+  const SortedJson& offsets = member(json, "data_offsets", name, file);
   if (!offsets.is_array() || offsets.size() != 2)
     fail(file, "the data_offsets of tensor '", name, "' are not two numbers");
   entry.begin = number(offsets[0], "data_offsets", name, file);
@@ -111,7 +112,7 @@ HeaderEntry parse_entry(const std::string& name, const Json& json, std::uint64_t
   return entry;
 }
 
-std::map<std::string, std::string> parse_metadata(const Json& json, const std::string& file) {
+std::map<std::string, std::string> parse_metadata(const SortedJson& json, const std::string& file) {
   std::map<std::string, std::string> metadata;
   if (!json.is_object()) fail(file, "its __metadata__ is not a JSON object");
   for (const auto& [key, value] : json.items()) {
@@ -138,7 +139,7 @@ void check_cover(const std::vector<HeaderEntry>& entries, std::uint64_t data_byt
 SafetensorsHeader parse_header(std::string_view json_text, std::uint64_t data_bytes,
                                const std::string& file) {
   if (json_text.empty() || json_text.front() != '{') fail(file, "its header does not begin with '{'");
-  const Json json = parse_json(json_text, file);
+  const SortedJson json = parse_json(json_text, file);
   SafetensorsHeader header;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") {

@@ -10,7 +10,7 @@
 namespace trireme::comm {
 namespace {
 
-const char* name_of(OperationRecord::State state) {
+const char* state_name(OperationRecord::State state) {
   switch (state) {
     case OperationRecord::State::kIssued:
       return "running";
@@ -98,7 +98,7 @@ std::size_t format_status(const Operation& operation, const std::string& group, 
   if (operation.dtype != at::ScalarType::Undefined) {
     writer << ", " << static_cast<std::uint64_t>(operation.numel) << " " << name_of(operation.dtype);
   }
-  writer << ", " << name_of(operation.state);
+  writer << ", " << state_name(operation.state);
   return writer.length();
 }
 

@@ -59,10 +59,10 @@ at::Tensor laid_out(const at::Tensor& tensor) {
              : tensor;
 }
 
-at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
-                       const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding,
-                       at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
-                       std::int64_t groups) {
+at::Tensor chosen_convolution(const at::Tensor& input, const at::Tensor& weight,
+                              const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                              at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                              at::IntArrayRef output_padding, std::int64_t groups) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
   const bool counts = chosen != nullptr || noted != nullptr;
   const auto shape = counts ? shape_of(input, weight, bias, geometry) : std::nullopt;
@@ -71,12 +71,12 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   return convolution_by(kernel, laid_out(input), weight, bias, geometry);
 }
 
-ConvolutionGradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& input,
-                                          const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
-                                          at::IntArrayRef stride, at::IntArrayRef padding,
-                                          at::IntArrayRef dilation, bool transposed,
-                                          at::IntArrayRef output_padding, std::int64_t groups,
-                                          std::array<bool, 3> output_mask) {
+ConvolutionGradients chosen_convolution_backward(const at::Tensor& grad_output, const at::Tensor& input,
+                                                 const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
+                                                 at::IntArrayRef stride, at::IntArrayRef padding,
+                                                 at::IntArrayRef dilation, bool transposed,
+                                                 at::IntArrayRef output_padding, std::int64_t groups,
+                                                 std::array<bool, 3> output_mask) {
   const Geometry geometry{stride, padding, dilation, transposed, output_padding, groups};
   const auto shape = chosen == nullptr ? std::nullopt : shape_of(input, weight, {}, geometry);
   const PassKernels kernels = shape ? chosen->of(*shape) : PassKernels{};
@@ -94,8 +94,8 @@ void install_kernels() {
   // Both operators have no kernel of their own for the CPU: these come before the composite ones.
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   static const bool kInstalled = [] {
-    library.impl("convolution", TORCH_FN(convolution));
-    library.impl("convolution_backward", TORCH_FN(convolution_backward));
+    library.impl("convolution", TORCH_FN(chosen_convolution));
+    library.impl("convolution_backward", TORCH_FN(chosen_convolution_backward));
     return true;
   }();
   static_cast<void>(kInstalled);

@@ -12,14 +12,13 @@
 namespace trireme::wire {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kCauseBytes = 2000;
 constexpr std::size_t kAllMailboxesBytes = 8 << 20;
 
 std::size_t mailbox_stride(const BlockLayout& layout) { return sizeof(Mailbox) + layout.mailbox_bytes; }
 std::size_t slot_stride(const BlockLayout& layout) {
   const std::size_t offsets = 2 * (static_cast<std::size_t>(layout.size) + 1) * sizeof(std::uint64_t);
-  return round_up(sizeof(Slot) + round_up(offsets, 64) + layout.inline_bytes, kPage);
+  return round_up(sizeof(Slot) + round_up(offsets, 64) + layout.inline_bytes, kPageBytes);
 }
 
 }  // namespace
@@ -41,7 +40,7 @@ BlockLayout BlockLayout::for_size(int size) {
 ControlBlock::ControlBlock(std::shared_ptr<SharedMemory> memory, const BlockLayout& layout)
     : memory_(std::move(memory)), layout_(layout), slot_bytes_(slot_stride(layout)) {
   const std::size_t n = static_cast<std::size_t>(layout.size);
-  slots_at_ = round_up(sizeof(Header), kPage) + n * round_up(sizeof(RankArea), kPage);
+  slots_at_ = round_up(sizeof(Header), kPageBytes) + n * round_up(sizeof(RankArea), kPageBytes);
   pieces_at_ = slots_at_ + 2 * n * slot_bytes_;
   mailboxes_at_ = pieces_at_ + n * kPieces * layout.piece_bytes;
   if (memory_->bytes() != bytes(layout))
@@ -51,15 +50,15 @@ ControlBlock::ControlBlock(std::shared_ptr<SharedMemory> memory, const BlockLayo
 
 std::size_t ControlBlock::bytes(const BlockLayout& layout) {
   const std::size_t n = static_cast<std::size_t>(layout.size);
-  return round_up(sizeof(Header), kPage) + n * round_up(sizeof(RankArea), kPage) +
+  return round_up(sizeof(Header), kPageBytes) + n * round_up(sizeof(RankArea), kPageBytes) +
          2 * n * slot_stride(layout) + n * kPieces * layout.piece_bytes + n * n * mailbox_stride(layout);
 }
 
 ControlBlock::Header& ControlBlock::header() const { return *reinterpret_cast<Header*>(place(0)); }
 
 RankArea& ControlBlock::rank(int rank) const {
-  const std::size_t stride = round_up(sizeof(RankArea), kPage);
-  const std::size_t offset = round_up(sizeof(Header), kPage) + static_cast<std::size_t>(rank) * stride;
+  const std::size_t stride = round_up(sizeof(RankArea), kPageBytes);
+  const std::size_t offset = round_up(sizeof(Header), kPageBytes) + static_cast<std::size_t>(rank) * stride;
   return *reinterpret_cast<RankArea*>(place(offset));
 }
 

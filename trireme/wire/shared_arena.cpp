@@ -9,7 +9,6 @@ namespace trireme::wire {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kPage = 4096;
 // Up to there a segment is as large as its first block. The rest of the table is enough for any memory when
 // each further one adds this share of what is held.
 constexpr std::size_t kSegmentsOfOneBlock = kMaxSegments / 4;
@@ -61,8 +60,8 @@ std::optional<std::size_t> SharedArena::find_room(const Segment& segment, std::s
 }
 
 SharedArena::Segment& SharedArena::add_segment(std::size_t bytes) {
-  const std::size_t least = round_up(std::max(bytes, smallest_segment_bytes_), kPage);
-  Segment segment{reserve(least, round_up(std::max(least, room_to_grow()), kPage)), 0, {}};
+  const std::size_t least = round_up(std::max(bytes, smallest_segment_bytes_), kPageBytes);
+  Segment segment{reserve(least, round_up(std::max(least, room_to_grow()), kPageBytes)), 0, {}};
   publish(segment);
   const std::byte* base = segment.memory->data();
   return segments_.emplace(base, std::move(segment)).first->second;

@@ -21,7 +21,6 @@
 namespace trireme::wire {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr const char* kInProcess = "in-process:";
 constexpr const char* kMemoryFile = "/memfd:trireme";
 
@@ -133,14 +132,14 @@ std::shared_ptr<SharedMemory> SharedMemory::attach_in_process(const std::string&
 }
 
 void SharedMemory::make_private(std::size_t offset, std::size_t bytes) {
-  const std::size_t begin = offset / kPage * kPage;
-  const std::size_t end = round_up(offset + bytes, kPage);
+  const std::size_t begin = offset / kPageBytes * kPageBytes;
+  const std::size_t end = round_up(offset + bytes, kPageBytes);
   void* at = data_ + begin;
   if (::mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, descriptor_,
              static_cast<off_t>(begin)) != at)
     throw CommError(text("cannot map ", human_bytes(end - begin), " of memory: ", std::strerror(errno)));
   // A private page shows what others write into the file until it is written to here: then the kernel copies.
-  for (std::size_t page = begin; page < end; page += kPage)
+  for (std::size_t page = begin; page < end; page += kPageBytes)
     __atomic_fetch_or(reinterpret_cast<volatile unsigned char*>(data_ + page), 0, __ATOMIC_RELAXED);
 }
 

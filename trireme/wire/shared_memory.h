@@ -10,6 +10,9 @@
 
 namespace trireme::wire {
 
+/// What parts of shared memory begin and end at, so that each can be mapped, freed and cut off alone.
+constexpr std::size_t kPageBytes = 4096;
+
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
   /// Zeroed memory for this and other processes. All of it is reserved here, so that a lack of memory is an

@@ -18,7 +18,6 @@ namespace {
 
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
-using torch::autograd::Engine;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
@@ -262,8 +261,9 @@ void WeightBackward::run() {
   const edge_list edges = std::exchange(edges_, {});
   const variable_list gradients = std::exchange(gradients_, {});
   if (edges.empty()) return;
-  Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/false, /*create_graph=*/false,
-                                       /*accumulate_grad=*/true);
+  torch::autograd::Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/false,
+                                                        /*create_graph=*/false,
+                                                        /*accumulate_grad=*/true);
 }
 
 InputBackward backward_of_inputs(const std::vector<at::Tensor>& outputs,
@@ -287,8 +287,9 @@ InputBackward backward_of_inputs(const std::vector<at::Tensor>& outputs,
   variable_list given;
   {
     Taps taps(graph);
-    given = Engine::get_default_engine().execute(roots, arriving, /*keep_graph=*/true, /*create_graph=*/false,
-                                                 /*accumulate_grad=*/false, asked_for(ends, taps.cuts()));
+    given = torch::autograd::Engine::get_default_engine().execute(
+        roots, arriving, /*keep_graph=*/true, /*create_graph=*/false,
+        /*accumulate_grad=*/false, asked_for(ends, taps.cuts()));
     cuts = taps.take_cuts();
   }
   // As a whole backward comes to them: gradients that meet at one place add up in the same order.
