@@ -12,6 +12,12 @@
 namespace trireme::model {
 namespace {
 
+thread_local const FirstValuesOf* open_scope = nullptr;
+
+bool gets_values(const at::Tensor& parameter) {
+  return !parameter.is_meta() && (open_scope == nullptr || open_scope->contains(parameter));
+}
+
 constexpr std::uint64_t kParameterKey = Random::key_of("parameter");
 
 template <class Value>
@@ -53,8 +59,8 @@ void fill(at::Tensor& part, const ParameterBox& box, double scale, Value (*next)
 
 void fill(const ParameterBox& box, double scale, const Distribution& distribution, std::uint64_t seed) {
   const at::NoGradGuard no_grad;
+  if (!gets_values(box.parameter)) return;
   const at::Tensor tensor = box.values();
-  if (tensor.is_meta()) return;  // deferred
   at::Tensor values = tensor.is_contiguous() && tensor.is_cpu()
                           ? tensor
                           : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
@@ -70,6 +76,20 @@ void fill(const ParameterBox& box, double scale, const Distribution& distributio
 }
 
 }  // namespace
+
+FirstValuesOf::FirstValuesOf(const std::vector<Layer>& layers) : before_(open_scope) {
+  for (const Layer& layer : layers) {
+    for (const auto& [name, parameter] : layer.parameters)
+      parameters_.insert(parameter.unsafeGetTensorImpl());
+  }
+  open_scope = this;
+}
+
+FirstValuesOf::~FirstValuesOf() { open_scope = before_; }
+
+bool FirstValuesOf::contains(const at::Tensor& parameter) const {
+  return parameters_.contains(parameter.unsafeGetTensorImpl());
+}
 
 void fill_uniform(const ParameterBox& box, double bound, std::uint64_t seed) {
   fill(box, bound, kUniform, seed);
@@ -92,6 +112,7 @@ void initialise(torch::nn::Module& module, std::uint64_t seed) {
   std::map<std::string, std::vector<std::int64_t>> sizes;
   for (const ParameterBox& box : boxes) sizes[box.name] = box.global_sizes;
   for (const ParameterBox& box : boxes) {
+    if (!gets_values(box.parameter)) continue;
     const bool is_weight = box.name.ends_with("weight");
     require(is_weight || box.name.ends_with("bias"), "parameter ", box.name,
             " cannot be initialised: neither a weight nor a bias");

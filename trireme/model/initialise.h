@@ -9,10 +9,28 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_set>
+#include <vector>
 
+#include "trireme/model/layer.h"
 #include "trireme/model/parameter_box.h"
 
 namespace trireme::model {
+
+/// While it lives, the functions below leave other parameters than those of these layers as they are: for a
+/// model that gets its memory layer by layer. Scopes nest; per thread.
+class FirstValuesOf {
+ public:
+  explicit FirstValuesOf(const std::vector<Layer>& layers);
+  ~FirstValuesOf();
+  FirstValuesOf(const FirstValuesOf&) = delete;
+  FirstValuesOf& operator=(const FirstValuesOf&) = delete;
+  bool contains(const at::Tensor& parameter) const;
+
+ private:
+  std::unordered_set<const c10::TensorImpl*> parameters_;
+  const FirstValuesOf* const before_;
+};
 
 /// Fills an f32 or f64 tensor, unless it has no memory yet (deferred.h), with numbers uniform in +-bound that
 /// depend on (seed, name, element) only.

@@ -17,6 +17,7 @@
 #include "trireme/checkpoint/weights_file.h"
 #include "trireme/model/convolution_scope.h"
 #include "trireme/model/deferred.h"
+#include "trireme/model/initialise.h"
 #include "trireme/parallel/data/broadcast.h"
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
@@ -76,6 +77,7 @@ std::shared_ptr<model::Model> checked(const ParallelPlan& plan, const data::Data
 void materialise(const std::vector<model::Layer>& layers, model::Model& model, const RunConfig& config,
                  c10::Device device) {
   for (const model::Layer& layer : layers) model::materialise(layer, device);
+  const model::FirstValuesOf those(layers);
   model.initialise(static_cast<std::uint64_t>(config.run.seed));
 }
 
@@ -191,8 +193,9 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   parallel::PipelineOptions options = plan_.pipeline_options();
   options.update = [this] { update(); };
   options.device = device_;
-  options.materialise = [this](const std::vector<model::Layer>& mine) {
-    if (model::is_deferred(*model_)) materialise(mine, *model_, config_, device_);
+  options.materialise = [this,
+                         deferred = model::is_deferred(*model_)](const std::vector<model::Layer>& mine) {
+    if (deferred) materialise(mine, *model_, config_, device_);
     for (const model::Layer& layer : mine) model::move_to(layer, device_);
   };
   return options;

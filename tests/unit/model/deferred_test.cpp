@@ -114,6 +114,34 @@ TEST(Deferred, EveryShippedModelHasTheValuesOfOneBuiltAtOnce) {
   }
 }
 
+TEST(Deferred, LayersThatHaveTheirValuesKeepThemWhenOthersGetTheirs) {
+  for (const std::string name : {"mlp", "gpt"}) {
+    SCOPED_TRACE(name);
+    const ModelOptions options{.name = name, .layers = 2};
+    const std::vector<std::int64_t> shape = {8};
+    const auto whole = make_model(options, shape, 10, 7);
+    const auto later = deferred([&] { return make_model(options, shape, 10, 7); });
+    const std::vector<Layer> layers = later->layers();
+    std::vector<at::Tensor> learned;
+    for (const Layer& layer : layers) {
+      materialise(layer);
+      const FirstValuesOf those({layer});
+      later->initialise(7);
+      for (const auto& [parameter, tensor] : layer.parameters) {
+        EXPECT_TRUE(tensor.equal(whole->named_parameters()[parameter])) << parameter;
+        const at::NoGradGuard no_grad;
+        // Two layers of gpt share one.
+        if (tensor.dim() == 2 && parameter != "transformer.wte.weight") learned.push_back(tensor.fill_(5));
+      }
+      // As that of a layer which is gathered for each use.
+      const at::NoGradGuard no_grad;
+      if (name == "mlp") layer.parameters.front().second.set_data(at::empty({0}));
+    }
+    ASSERT_FALSE(learned.empty());
+    for (const at::Tensor& tensor : learned) EXPECT_TRUE(tensor.eq(5).all().item<bool>());
+  }
+}
+
 TEST(Deferred, BorrowedMemoryIsGivenBack) {
   const torch::nn::Linear linear = deferred([] { return torch::nn::Linear(4, 4); });
   {

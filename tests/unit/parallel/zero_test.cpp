@@ -7,7 +7,10 @@
 #include "tests/unit/parallel/stage_layers.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
+#include "trireme/model/deferred.h"
+#include "trireme/model/initialise.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/allocated_bytes.h"
 #include "trireme/parallel/data/internal/gradient_hook.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/parallel/zero/internal/gradient_places.h"
@@ -113,6 +116,36 @@ TEST_P(Zero, StepsAsReplicasDo) {
         EXPECT_TRUE(found.allclose(expected, 1e-5, 1e-6)) << optimizer << ", step " << step;
       }
     }
+  });
+}
+
+TEST_P(Zero, NoRankEverHoldsMoreThanAStageAndItsShare) {
+  if (GetParam().stage != ZeroStage::kParameters) GTEST_SKIP() << "the whole is kept between uses";
+  run([](Context& context) {
+    constexpr int kLayers = 48;
+    constexpr std::int64_t kWidth = 64, kLayerBytes = (kWidth + 1) * kWidth * 4;
+    torch::nn::Sequential chain = model::deferred([&] {
+      torch::nn::Sequential made;
+      for (int i = 0; i < kLayers; ++i) made->push_back(torch::nn::Linear(kWidth, kWidth));
+      return made;
+    });
+    const AllocatedBytes memory;
+    const auto materialise = [&](const std::vector<model::Layer>& mine) {
+      for (const model::Layer& layer : mine) model::materialise(layer);
+      const model::FirstValuesOf those(mine);
+      model::initialise(*chain, 3);
+    };
+    Pipeline pipe(context, {.pipeline = context.self(), .data = context.world()}, model::layers_of(chain),
+                  {.num_microbatches = 1,
+                   .program = schedule::data_parallel(1, kLayers),
+                   .zero = {.stage = GetParam().stage},
+                   .materialise = materialise});
+    const std::int64_t share = kLayers * kLayerBytes / context.world().size();
+    // What gloo's threads give back, the counter of this thread does not see.
+    const std::int64_t stages = (GetParam().backend == "gloo" ? 8 : 3) * kLayerBytes;
+    EXPECT_LT(memory.peak(), share + stages) << "the stage, and the memory that it goes into";
+    pipe.evaluate(at::ones({1, kWidth}));
+    EXPECT_LT(memory.peak(), share + stages) << "two stages are gathered at a time";
   });
 }
 

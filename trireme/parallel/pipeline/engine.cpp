@@ -53,12 +53,11 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
     if (std::find(ranks.begin(), ranks.end(), group_.rank()) != ranks.end())
       add_stage(static_cast<int>(i), layers, options);
   }
-  if (options.materialise) options.materialise(my_layers());
   if (has(last_stage()))
     local(last_stage()).set_head([this](const Fields& outputs, int m) { return loss_of(outputs, m); });
-  tied_.make_equal();
   if (is_asynchronous()) check_versions(groups);
   hold_weights(groups.data, options);
+  tied_.make_equal();
   map_program();
 }
 
@@ -69,9 +68,11 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
                     std::vector(skips_.begin() + stage.first, skips_.begin() + stage.last + 1));
 }
 
-/// In the order of the stages, on all ranks.
+/// In the order of the stages, on all ranks. A stage that is shared out has given most of its memory back
+/// before the next one gets some.
 void Engine::hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options) {
   for (const auto& [number, stage] : mine_) {
+    if (options.materialise) options.materialise(stage.layers());
     for (const model::Layer& layer : stage.layers()) {
       if (!data || data->size() == 1) break;
       for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);
@@ -85,13 +86,6 @@ void Engine::hold_weights(const std::optional<comm::Group>& data, const Pipeline
                                                               .zero = options.zero,
                                                               .shared = tied_.names()});
   }
-}
-
-std::vector<model::Layer> Engine::my_layers() const {
-  std::vector<model::Layer> all;
-  for (const auto& [number, stage] : mine_)
-    all.insert(all.end(), stage.layers().begin(), stage.layers().end());
-  return all;
 }
 
 void Engine::check_versions(const PipelineGroups& groups) const {

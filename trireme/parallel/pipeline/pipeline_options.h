@@ -41,8 +41,9 @@ struct PipelineOptions {
   DataParallelOptions data_parallel = {};
   /// What of each stage they share out among them instead of holding all of it.
   ZeroOptions zero = {};
-  /// Called once, before anything computes, with all layers that this rank holds: where layers are made
-  /// without memory (model/deferred.h), for giving them some and their first values.
+  /// Called before anything computes with the layers of each stage that this rank holds, one stage after the
+  /// other: where layers are made without memory (model/deferred.h), for giving them some and their first
+  /// values. Replicas share a stage out before the next one is asked for.
   std::function<void(const std::vector<model::Layer>&)> materialise = nullptr;
   /// Called at the program's STEP, when all gradients of this rank are there. Null: the caller updates when
   /// step() has returned.

@@ -45,6 +45,7 @@ ShardedWeights::ShardedWeights(const comm::Group& data, Replica replica, const s
       buffers_.emplace_back(group_, pack);
   }
   lay_out(std::move(replica), shared, zero, reduction);
+  weights_->release();
 }
 
 void ShardedWeights::lay_out(Replica replica, const std::set<std::string>& shared, const ZeroOptions& zero,

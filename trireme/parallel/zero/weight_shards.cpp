@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "trireme/parallel/data/internal/replicas.h"
-
 namespace trireme::parallel {
 namespace {
 
@@ -50,7 +48,7 @@ WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& para
                          .hollow = at::empty({0}, shards_.back().whole.options())});
     }
   }
-  take_values(parameters);
+  take_values();
   token_ = group_.allocate(1, at::kInt);
 }
 
@@ -63,18 +61,20 @@ void WeightShards::take_memory(const ShardBucket& bucket, const at::TensorOption
   shards_.push_back(std::move(shard));
 }
 
-/// Common memory is written by the first rank alone; else its values go to all.
-void WeightShards::take_values(const std::vector<Parameter>& parameters) {
-  std::vector<at::Tensor> values;
-  for (const Parameter& parameter : parameters) values.push_back(parameter.tensor.detach());
-  if (!common_) broadcast_tensors(group_, values, /*root=*/0);
-  if (!common_ || group_.rank() == 0) {
+/// The values of the first rank: common memory is written by it alone, else they go to all.
+void WeightShards::take_values() {
+  if (group_.rank() == 0) {
     for (const Leaf& leaf : leaves_) at::Tensor(leaf.view).copy_(leaf.parameter);
   }
-  if (common_) group_.barrier();
-  show();
-  if (common_ || between_uses_ == BetweenUses::kKept) return;
-  for (Shard& shard : shards_) shard.part = shard.part.clone();
+  show();  // the parameters' own memory is free from here on
+  if (common_) {
+    group_.barrier();
+    return;
+  }
+  for (Shard& shard : shards_) {
+    group_.broadcast(shard.whole, /*root=*/0);
+    if (between_uses_ == BetweenUses::kReleased) shard.part = shard.part.clone();
+  }
 }
 
 void WeightShards::show() {

@@ -72,7 +72,6 @@ class Engine {
 
   void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
   void hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options);
-  std::vector<model::Layer> my_layers() const;
   void check_versions(const PipelineGroups& groups) const;
   ActionHandlers handlers();
 

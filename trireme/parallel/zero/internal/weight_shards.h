@@ -57,7 +57,7 @@ class WeightShards {
   };
 
   void take_memory(const ShardBucket& bucket, const at::TensorOptions& options);
-  void take_values(const std::vector<Parameter>& parameters);
+  void take_values();
   void show();
   void hide();
   void gather_parts();
