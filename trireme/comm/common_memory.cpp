@@ -5,6 +5,7 @@
 #include <string>
 
 #include "trireme/base/error.h"
+#include "trireme/base/memory_ledger.h"
 #include "trireme/comm/group.h"
 #include "trireme/comm/internal/group_state.h"
 #include "trireme/comm/shm/internal/shm_backend.h"
@@ -39,13 +40,21 @@ std::vector<std::string> tell_all(Group& group, const std::string& told) {
   return all;
 }
 
+/// Null: the ranks meet by other ways.
+const ShmBackend* shm_of(const Group::State& state) {
+  return dynamic_cast<const ShmBackend*>(state.parts.backend.get());
+}
+
 }  // namespace
+
+bool Group::has_common_memory(c10::Device device) const {
+  return device.is_cpu() && shm_of(*state_) != nullptr;
+}
 
 at::Tensor Group::allocate_common(std::int64_t numel, const at::TensorOptions& options) {
   if (size() == 1) return at::zeros({numel}, options);
-  const auto* backend = dynamic_cast<const ShmBackend*>(state_->parts.backend.get());
-  if (backend == nullptr || !options.device().is_cpu()) return {};
-  const bool in_process = !backend->has_processes();
+  if (!has_common_memory(options.device())) return {};
+  const bool in_process = !shm_of(*state_)->has_processes();
   const std::size_t bytes = static_cast<std::size_t>(numel) * options.dtype().itemsize();
   std::string told;
   std::shared_ptr<SharedMemory> memory;
@@ -63,8 +72,14 @@ at::Tensor Group::allocate_common(std::int64_t numel, const at::TensorOptions& o
     });
   }
   tell_all(*this, told);  // the first rank holds it until all have it
+  // Threads have it once between them, processes each in their pages.
+  if (!in_process || rank() == 0) {
+    MemoryLedger::of_process().add(memory->data(),
+                                   in_process ? bytes : bytes / static_cast<std::size_t>(size()),
+                                   MemoryKind::kCommunication);
+  }
   return at::from_blob(
-      memory->data(), {numel}, [memory](void*) {}, options);
+      memory->data(), {numel}, [memory](void* data) { MemoryLedger::of_process().remove(data); }, options);
 }
 
 }  // namespace trireme::comm

@@ -133,6 +133,8 @@ class Group {
   /// after a write and before a read orders the two. Collective. Throws CommError, on all ranks, with the
   /// first rank that has no memory left, or may not map another's.
   at::Tensor allocate_common(std::int64_t numel, const at::TensorOptions& options);
+  /// Whether the ranks have memory in common for tensors on that device. Not collective.
+  bool has_common_memory(c10::Device device) const;
 
   /// Gives the group up on all ranks, for a caller that knows that this one is not in step with the others:
   /// what is pending and what comes later fails with "rank R, group 'G': WHY". Nothing more happens to a

@@ -150,10 +150,27 @@ std::string charts(const RunData& run) {
 Facts results(const RunData& run) {
   Facts rows;
   for (const auto& [name, value] : run.summary.fields) {
-    if (name == "name" || name == "status") continue;
+    if (name == "name" || name == "status" || name.starts_with("memory_")) continue;
     const auto* words = std::get_if<std::string>(&value);
     rows.emplace_back(title_of(name),
                       words != nullptr ? *words : in_words(name, run.summary.number(name, 0)));
+  }
+  return rows;
+}
+
+/// What a rank's memory was used for, when most was used; and what its state took, and takes by the formula.
+Facts memory(const RunData& run) {
+  Facts rows;
+  for (const char* kind : {"weights", "gradients", "optimizer", "activations", "communication"}) {
+    std::vector<std::string> parts;
+    const auto add = [&](const char* column, const char* words) {
+      const auto bytes = run.result(text("memory_", column, "_", kind, "_bytes"));
+      if (bytes) parts.push_back(text(human_bytes(static_cast<std::uint64_t>(std::max(*bytes, 0.0))), words));
+    };
+    add("peak", "");
+    add("update", " before an update");
+    add("formula", " by formula");
+    if (!parts.empty()) rows.emplace_back(kind, join(parts, ", "));
   }
   return rows;
 }
@@ -199,6 +216,7 @@ std::string report_page(const ReportData& data) {
                                  "</span></h1>\n<p class=\"sub\">", subtitle(run), "</p>\n");
   const std::string tables =
       text("<h2>Results and machine</h2>\n<div class=\"tables\">\n", card("Results", results(run)),
+           card("Memory of the largest rank at its peak", memory(run)),
            card("Machine of rank 0", data.machine), "</div>\n");
   return text(
       head, "<body>\n", title, tiles(run), "<h2>Curves</h2>\n", charts(run), tables, settings(run),

@@ -361,6 +361,7 @@ RunResult Run::finish() {
     checkpoint::keep_newest(folder_.checkpoints(), static_cast<int>(config_.checkpoint.keep));
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
   context_.world().all_reduce(rss, comm::ReduceOp::kMax);
+  const MemoryReport memory = largest(context_, trainer_.memory());
   const std::string digest = save_weights();
   RunResult result{.status = interrupted ? "interrupted"
                              : stopped_  ? "stopped"
@@ -377,6 +378,7 @@ RunResult Run::finish() {
                    .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
+                   .memory = memory,
                    .weights_xxh3 = context_.world().all_gather_text(digest).front()};
   if (recorder_) {
     const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());

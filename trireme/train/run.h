@@ -16,6 +16,7 @@
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/evaluate.h"
+#include "trireme/train/memory_report.h"
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/step_reports.h"
@@ -46,6 +47,7 @@ struct RunResult {
   double checkpoint_stall_s = 0;         ///< seconds for which saving kept training waiting
   double wall_s = 0;                     ///< of this process, from the start of the run
   std::uint64_t peak_rss_bytes = 0;      ///< of the largest rank
+  MemoryReport memory = {};              ///< of the rank with the highest peak of tensors
   std::string weights_xxh3;              ///< of parameters and buffers
 };
 

@@ -32,6 +32,20 @@ void add_measures(telemetry::Record& record, const Evaluation& evaluation, const
   record.fields.emplace_back(held_out + "_loss", evaluation.loss);
 }
 
+/// "memory_peak_weights_bytes": of the three columns, what is not 0.
+void add_memory(telemetry::Record& record, const MemoryReport& memory) {
+  const auto add = [&](const std::string& column, const MemoryUse& use) {
+    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
+      if (use.bytes[kind] == 0) continue;
+      record.fields.emplace_back(
+          text("memory_", column, "_", name_of(static_cast<MemoryKind>(kind)), "_bytes"), use.bytes[kind]);
+    }
+  };
+  add("peak", memory.at_peak);
+  add("update", memory.at_update);
+  add("formula", memory.formula);
+}
+
 }  // namespace
 
 RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
@@ -101,8 +115,11 @@ void RunRecorder::summary(const RunResult& result) {
       {"weights_xxh3", result.weights_xxh3},
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
+  add_memory(record, result.memory);
   telemetry::write_summary(folder_.summary(), record);
   write_report();
+  if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
+    note(text("memory of rank ", result.memory.rank, " at its peak: ", memory));
   note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",

@@ -18,6 +18,7 @@
 #include "trireme/model/convolution_scope.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/initialise.h"
+#include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/broadcast.h"
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
@@ -68,6 +69,7 @@ void take_weights(const RunConfig& config, comm::Context& context, model::Model&
 /// Nothing is trained that the plan does not allow.
 std::shared_ptr<model::Model> checked(const ParallelPlan& plan, const data::DataSource& data,
                                       std::shared_ptr<model::Model> own, const ObjectivePtr& own_objective) {
+  parallel::count_allocations();  // before anything that a run holds is there
   check_data_of(plan, data, own_objective);
   return own ? checked_model(std::move(own), plan, data, own_objective)
              : make_checked_model(plan, data, own_objective);
@@ -178,6 +180,26 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
   release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
+  name_memory();
+}
+
+/// For the ledger: what else is allocated is of a step.
+void Trainer::name_memory() {
+  for (const at::Tensor& parameter : model_->parameters())
+    parallel::count_as(MemoryKind::kWeights, parameter);
+  for (const at::Tensor& buffer : model_->buffers()) parallel::count_as(MemoryKind::kWeights, buffer);
+  for (const auto& [name, tensor] : optimizer_->state()) parallel::count_as(MemoryKind::kOptimizer, tensor);
+  if (!average_) return;
+  for (const auto& [name, tensor] : average_->state()) parallel::count_as(MemoryKind::kOptimizer, tensor);
+}
+
+MemoryReport Trainer::memory() const {
+  std::int64_t bytes = 0;
+  for (const auto& [name, of_parameter] : parameter_bytes_) bytes += of_parameter;
+  const bool common = plan_.is_sharded() && groups_.data->has_common_memory(device_);
+  return {.at_update = memory_at_update_,
+          .at_peak = MemoryLedger::of_process().at_peak(),
+          .formula = state_by_formula(plan_, bytes, common)};
 }
 
 /// Read at every use: whoever restores the state restores the choice.
@@ -196,7 +218,11 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   options.materialise = [this,
                          deferred = model::is_deferred(*model_)](const std::vector<model::Layer>& mine) {
     if (deferred) materialise(mine, *model_, config_, device_);
-    for (const model::Layer& layer : mine) model::move_to(layer, device_);
+    for (const model::Layer& layer : mine) {
+      model::move_to(layer, device_);
+      for (const auto& [name, parameter] : layer.parameters)
+        parameter_bytes_[name] = static_cast<std::int64_t>(parameter.nbytes());
+    }
   };
   return options;
 }
@@ -215,6 +241,8 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (grad_norm_.defined()) report_.grad_norm = grad_norm_.item<double>();
   if (plan_.asynchronous()) note_staleness();
   step_ = report_.step;
+  if (!has_stepped_) MemoryLedger::of_process().reset_peak();  // what set-up took is no part of a step
+  has_stepped_ = true;
   const std::optional<StepReport> older = reports_.start(report_);
   if (older && older->stop_signal != 0)
     pipeline_.finish_after(static_cast<int>(step_ - stream_begin_) + pipeline_.asynchronous_margin());
@@ -338,6 +366,7 @@ bool Trainer::gradients_are_usable() {
 
 void Trainer::update() {
   for (const auto& prepare : before_changes_) prepare();
+  memory_at_update_ = MemoryLedger::of_process().now();
   report_.skipped = !gradients_are_usable();
   if (report_.skipped) return note_skip();
   skipped_in_a_row_ = 0;

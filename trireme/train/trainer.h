@@ -34,6 +34,7 @@
 #include "trireme/train/calendar.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/gradient_norm.h"
+#include "trireme/train/memory_report.h"
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/step_reports.h"
 
@@ -129,9 +130,12 @@ class Trainer {
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loader_.waited_s(); }
   double comm_wait_s() const { return pipeline_.waited_s(); }
+  /// What this rank's memory holds. Of the process: ranks that are its threads have one between them.
+  MemoryReport memory() const;
 
  private:
   parallel::PipelineOptions options_of_pipeline();
+  void name_memory();
   model::ConvolutionChoice convolutions() const;
   void key_generators(std::string_view purpose) const;
   StepReport report_of_step(int stop_signal) const;
@@ -172,6 +176,7 @@ class Trainer {
   at::Tensor convolutions_;                            ///< the choice in use, as text
   parallel::PipelineGroups groups_;
   std::vector<model::Layer> layers_;
+  std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
   parallel::Pipeline pipeline_;
   optim::NamedTensors parameters_;
   parallel::Pieces pieces_;
@@ -193,6 +198,8 @@ class Trainer {
   at::Tensor grad_norm_;       ///< of the update, where somebody wants to know it
   double count_of_batch_ = 0;  ///< what its losses are divided by
   StepReport report_;
+  MemoryUse memory_at_update_;
+  bool has_stepped_ = false;
 };
 
 }  // namespace trireme::train

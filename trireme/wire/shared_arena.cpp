@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/memory_ledger.h"
 #include "trireme/base/rounding.h"
 
 namespace trireme::wire {
@@ -38,6 +39,12 @@ SharedArena::~SharedArena() {
 std::byte* SharedArena::allocate(std::size_t bytes) {
   bytes = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
   const std::lock_guard lock(mutex_);
+  std::byte* const block = place(bytes);
+  MemoryLedger::of_process().add(block, bytes, MemoryKind::kCommunication);
+  return block;
+}
+
+std::byte* SharedArena::place(std::size_t bytes) {
   for (auto& [base, segment] : segments_) {
     if (const auto offset = find_room(segment, bytes)) {
       segment.used[*offset] = bytes;
@@ -95,6 +102,7 @@ void SharedArena::retire(const Segment& segment) {
 
 void SharedArena::free(std::byte* block) {
   const std::lock_guard lock(mutex_);
+  MemoryLedger::of_process().remove(block);
   auto found = std::prev(segments_.upper_bound(block));
   Segment& segment = found->second;
   segment.used.erase(static_cast<std::size_t>(block - segment.memory->data()));

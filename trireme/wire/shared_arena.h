@@ -48,6 +48,7 @@ class SharedArena {
     std::uint32_t index;
     std::map<std::size_t, std::size_t> used;  ///< offset -> bytes
   };
+  std::byte* place(std::size_t bytes);
   static std::optional<std::size_t> find_room(const Segment& segment, std::size_t bytes);
   Segment& add_segment(std::size_t bytes);
   std::size_t room_to_grow() const;

@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "trireme/parallel/counted_memory.h"
+
 namespace trireme::parallel {
 namespace {
 
@@ -125,6 +127,7 @@ BucketMemory::BucketMemory(const comm::Group& group, const std::vector<Parameter
   }
   for (const auto& [kind, need] : needs) {
     memory_[kind] = group.allocate(need.numel, need.like.options().requires_grad(false));
+    count_as(MemoryKind::kGradients, memory_[kind]);
   }
 }
 

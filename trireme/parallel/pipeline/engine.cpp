@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
 #include "trireme/telemetry/trace.h"
@@ -71,6 +72,7 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
 /// In the order of the stages, on all ranks. A stage that is shared out has given most of its memory back
 /// before the next one gets some.
 void Engine::hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options) {
+  const std::shared_ptr<BucketPool> buckets = make_bucket_pool(data, options.zero.stage);
   for (const auto& [number, stage] : mine_) {
     if (options.materialise) options.materialise(stage.layers());
     for (const model::Layer& layer : stage.layers()) {
@@ -84,6 +86,7 @@ void Engine::hold_weights(const std::optional<comm::Group>& data, const Pipeline
                                                               .data = data,
                                                               .reduction = options.data_parallel,
                                                               .zero = options.zero,
+                                                              .buckets = buckets,
                                                               .shared = tied_.names()});
   }
 }
@@ -142,7 +145,9 @@ void Engine::with_weights(const Action& action, void (Engine::*work)(const Actio
   weights.before(action);
   if (!is_empty(action)) (this->*work)(action);
   weights.after(action);
-  if (schedule::makes_weight_gradient(action.kind)) done_.push_back(action.microbatch);
+  if (!schedule::makes_weight_gradient(action.kind)) return;
+  done_.push_back(action.microbatch);
+  for (const auto& [name, leaf] : weights.leaves()) count_as(MemoryKind::kGradients, leaf.grad());
 }
 
 /// What is looked up while it runs.

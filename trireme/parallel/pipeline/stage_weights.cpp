@@ -21,14 +21,17 @@ bool learns(const Replica& replica) {
 
 }  // namespace
 
+std::shared_ptr<BucketPool> make_bucket_pool(const std::optional<comm::Group>& data, ZeroStage zero) {
+  if (!data || zero == ZeroStage::kNone) return nullptr;
+  return std::make_shared<BucketPool>(*data, zero == ZeroStage::kOptimizer ? BucketPool::kNoLimit : 2);
+}
+
 std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options) {
   if (options.asynchronous)
     return std::make_unique<VersionedWeights>(replica.parameters, options.stage, options.holders);
   const bool has_replicas = options.data && options.data->size() > 1;
-  if (has_replicas && options.zero.stage != ZeroStage::kNone) {
-    return std::make_unique<ShardedWeights>(*options.data, std::move(replica), options.shared, options.zero,
-                                            options.reduction, options.stage);
-  }
+  if (has_replicas && options.zero.stage != ZeroStage::kNone)
+    return std::make_unique<ShardedWeights>(std::move(replica), options);
   if (has_replicas && learns(replica)) {
     return std::make_unique<ReplicatedWeights>(*options.data, std::move(replica), options.reduction,
                                                options.stage);

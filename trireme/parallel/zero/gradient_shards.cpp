@@ -8,17 +8,11 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/internal/gradient_hook.h"
 #include "trireme/parallel/data/internal/unreached.h"
 
 namespace trireme::parallel {
-namespace {
-
-bool is_kind_of(const at::Tensor& flat, const at::Tensor& parameter) {
-  return flat.scalar_type() == parameter.scalar_type() && flat.device() == parameter.device();
-}
-
-}  // namespace
 
 GradientShards::GradientShards(comm::Group group, std::vector<Parameter> parameters,
                                std::vector<ShardBucket> buckets, const GradientShardOptions& options)
@@ -35,6 +29,7 @@ GradientShards::GradientShards(comm::Group group, std::vector<Parameter> paramet
       reached_(parameters_.size()),
       used_(parameters_.size()) {
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
+    options_.pool->expect(numel_of(number), first_of(number));
     for (const ShardSlot& slot : buckets_[number].slots) {
       numel_[slot.parameter] = slot.numel;
       slots_[slot.parameter] = {.bucket = number, .begin = slot.begin};
@@ -51,7 +46,9 @@ GradientShards::~GradientShards() {
   for (const ShardBucket& bucket : buckets_) {
     for (const ShardSlot& slot : bucket.slots) unhook_gradient(parameters_[slot.parameter].tensor);
   }
-  if (under_way()) group_.fail("the sharded weights of a model are gone in the middle of a reduction");
+  const bool unfinished = under_way();
+  options_.pool->forget(this);
+  if (unfinished) group_.fail("the sharded weights of a model are gone in the middle of a reduction");
 }
 
 void GradientShards::begin() {
@@ -62,7 +59,10 @@ void GradientShards::begin() {
   }
   group_.check();
   if (made_in_place_) made_in_place_->begin_step();
-  for (Filling& filling : filling_) filling.flat.reset();
+  for (Filling& filling : filling_) {
+    if (filling.flat.defined()) options_.pool->give_back(std::exchange(filling.flat, {}));
+  }
+  sums_.assign(buckets_.size(), {});
   is_reducing_ = false;
   has_samples_ = false;
   reached_.assign(parameters_.size(), false);
@@ -71,7 +71,7 @@ void GradientShards::begin() {
 bool GradientShards::under_way() const {
   const bool has_begun = is_reducing_ && next_bucket_ > 0;
   const bool has_ended_some = std::ranges::find(has_sum_, true) != has_sum_.end();
-  return completed_ || has_begun || has_ended_some || !reductions_.empty();
+  return completed_ || has_begun || has_ended_some || options_.pool->is_reducing(this);
 }
 
 void GradientShards::begin_pass() {
@@ -115,7 +115,11 @@ void GradientShards::note_place(std::size_t number) {
 at::Tensor GradientShards::slot_of(std::size_t number) {
   const auto [bucket, begin] = slots_[number];
   Filling& filling = filling_[bucket];
-  if (!filling.flat.defined()) filling.flat = spare_for(bucket);
+  if (!filling.flat.defined()) {
+    const double before = options_.pool->waited_s();
+    filling.flat = options_.pool->take(numel_of(bucket), first_of(bucket));
+    waited_s_ += options_.pool->waited_s() - before;
+  }
   return filling.flat.narrow(0, begin, numel_[number]);
 }
 
@@ -129,7 +133,7 @@ at::Tensor GradientShards::place_of(std::size_t number) {
 /// A tensor that is none of the bucket's gradients lies in its memory: it keeps that.
 void GradientShards::move_elsewhere(std::size_t bucket) {
   const at::Tensor before = filling_[bucket].flat;
-  filling_[bucket].flat = group_.allocate(before.numel(), before.options());
+  filling_[bucket].flat = options_.pool->allocate(before.numel(), before);
   filling_[bucket].flat.copy_(before);
 }
 
@@ -161,55 +165,26 @@ void GradientShards::start_ready() {
 }
 
 void GradientShards::start(std::size_t bucket) {
-  Reduction reduction{.bucket = bucket, .flat = std::move(filling_[bucket].flat), .part = {}, .pending = {}};
-  const at::Tensor whole = reduction.flat.narrow(0, 0, buckets_[bucket].part * group_.size());
-  reduction.part = at::empty({buckets_[bucket].part}, whole.options());
-  reduction.pending = group_.reduce_scatter_async(
-      reduction.part, whole,
-      options_.scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
-  reductions_.push_back(std::move(reduction));
+  at::Tensor flat = std::exchange(filling_[bucket].flat, {});
+  // What lies between its parameters is of no concern: it is added up, and nobody's.
+  const at::Tensor whole = flat.narrow(0, 0, numel_of(bucket));
+  at::Tensor part = at::empty({buckets_[bucket].part}, whole.options());
+  count_as(MemoryKind::kGradients, part);
+  comm::Pending pending = group_.reduce_scatter_async(
+      part, whole, options_.scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
+  options_.pool->reduce(this, std::move(flat), std::move(pending),
+                        [this, bucket, part] { add_part(bucket, part); });
 }
 
-/// Memory for a bucket. What lies between its parameters is of no concern: it is added up, and nobody's.
-at::Tensor GradientShards::spare_for(std::size_t bucket) {
-  const at::Tensor& parameter = parameters_[buckets_[bucket].slots.front().parameter].tensor;
-  const std::int64_t numel = buckets_[bucket].part * group_.size();
-  const auto fits = [&](const at::Tensor& spare) {
-    const bool is_free = spare.storage().use_count() == 1;  // nothing that was made there lives any more
-    return is_kind_of(spare, parameter) && spare.numel() >= numel && is_free;
-  };
-  const auto filling = static_cast<std::size_t>(
-      std::ranges::count_if(filling_, [](const Filling& each) { return each.flat.defined(); }));
-  while (!reductions_.empty() && reductions_.size() + filling >= options_.most_buckets) retire_oldest();
-  auto smallest = spares_.end();
-  for (auto spare = spares_.begin(); spare != spares_.end(); ++spare) {
-    if (fits(*spare) && (smallest == spares_.end() || spare->numel() < smallest->numel())) smallest = spare;
-  }
-  if (smallest != spares_.end()) {
-    at::Tensor flat = std::move(*smallest);
-    spares_.erase(smallest);
-    return flat;
-  }
-  std::int64_t largest = numel;
-  for (const ShardBucket& other : buckets_) {
-    if (is_kind_of(parameters_[other.slots.front().parameter].tensor, parameter))
-      largest = std::max(largest, other.part * group_.size());
-  }
-  return group_.allocate(options_.most_buckets < buckets_.size() ? largest : numel,
-                         parameter.options().requires_grad(false));
-}
-
-void GradientShards::retire_oldest() {
+void GradientShards::add_part(std::size_t bucket, const at::Tensor& part) {
   const at::NoGradGuard no_grad;
-  Reduction oldest = std::move(reductions_.front());
-  reductions_.pop_front();
-  const double before = now_s();
-  oldest.pending.wait();
-  waited_s_ += now_s() - before;
-  spares_.push_back(std::move(oldest.flat));
-  at::Tensor& sum = sums_[oldest.bucket];
-  sum = has_sum_[oldest.bucket] ? sum.add_(oldest.part) : oldest.part;
-  has_sum_[oldest.bucket] = true;
+  at::Tensor& sum = sums_[bucket];
+  sum = has_sum_[bucket] ? sum.add_(part) : part;
+  has_sum_[bucket] = true;
+}
+
+const at::Tensor& GradientShards::first_of(std::size_t bucket) const {
+  return parameters_[buckets_[bucket].slots.front().parameter].tensor;
 }
 
 void GradientShards::end_pass() {
@@ -236,7 +211,9 @@ void GradientShards::complete() {
 
 void GradientShards::finish() {
   if (!completed_) return;
-  while (!reductions_.empty()) retire_oldest();
+  const double before = options_.pool->waited_s();
+  options_.pool->wait_for(this);
+  waited_s_ += options_.pool->waited_s() - before;
   std::exchange(flags_pending_, {}).wait();
   completed_ = false;
   has_sum_.assign(buckets_.size(), false);

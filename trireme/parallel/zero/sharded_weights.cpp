@@ -32,28 +32,28 @@ DataParallelOptions on_request(DataParallelOptions options) {
 
 }  // namespace
 
-ShardedWeights::ShardedWeights(const comm::Group& data, Replica replica, const std::set<std::string>& shared,
-                               const ZeroOptions& zero, const DataParallelOptions& reduction, int stage)
+ShardedWeights::ShardedWeights(Replica replica, const StageWeightsOptions& options)
     : StageWeights(replica.parameters),
-      group_(data),
-      stage_(stage),
-      keeps_gradients_(zero.stage == ZeroStage::kOptimizer) {
-  check_replicas(group_, replica, reduction);
+      group_(*options.data),
+      stage_(options.stage),
+      keeps_gradients_(options.zero.stage == ZeroStage::kOptimizer) {
+  check_replicas(group_, replica, options.reduction);
   broadcast_tensors(group_, tensors_of(replica.buffers), /*root=*/0);
-  if (reduction.broadcast_buffers) {
+  if (options.reduction.broadcast_buffers) {
     for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
       buffers_.emplace_back(group_, pack);
   }
-  lay_out(std::move(replica), shared, zero, reduction);
+  lay_out(std::move(replica), options);
   weights_->release();
 }
 
-void ShardedWeights::lay_out(Replica replica, const std::set<std::string>& shared, const ZeroOptions& zero,
-                             const DataParallelOptions& reduction) {
+void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options) {
+  const ZeroOptions& zero = options.zero;
+  const DataParallelOptions& reduction = options.reduction;
   Replica whole;
   bool whole_learns = false;
   for (const auto& [name, parameter] : replica.parameters) {
-    const bool stays_whole = shared.contains(name) || parameter.numel() == 0;
+    const bool stays_whole = options.shared.contains(name) || parameter.numel() == 0;
     if (!stays_whole) {
       sharded_.push_back({.name = name, .tensor = parameter, .view = {}});
       continue;
@@ -75,10 +75,10 @@ void ShardedWeights::lay_out(Replica replica, const std::set<std::string>& share
   weights_.emplace(group_, sharded_, buckets, between_uses_of(zero));
   take_pieces(buckets);
   if (that_learn.empty()) return;
-  gradients_.emplace(group_, sharded_, that_learn,
-                     GradientShardOptions{.unused = reduction.unused_parameters,
-                                          .scale = reduction.scale,
-                                          .most_buckets = keeps_gradients_ ? that_learn.size() : 2});
+  gradients_.emplace(
+      group_, sharded_, that_learn,
+      GradientShardOptions{
+          .unused = reduction.unused_parameters, .scale = reduction.scale, .pool = options.buckets});
 }
 
 /// In the order of the model.

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/parallel/counted_memory.h"
+
 namespace trireme::parallel {
 namespace {
 
@@ -24,6 +26,7 @@ void give_memory(const at::Tensor& flat) {
   const std::size_t bytes = static_cast<std::size_t>(flat.numel()) * flat.element_size();
   storage->set_data_ptr_noswap(allocator->allocate(bytes));
   storage->set_nbytes(bytes);
+  count_as(MemoryKind::kWeights, flat);
 }
 
 void take_memory_back(const at::Tensor& flat) {
@@ -57,6 +60,7 @@ void WeightShards::take_memory(const ShardBucket& bucket, const at::TensorOption
   Shard shard{.whole = group_.allocate_common(numel, options), .part = {}};
   common_ = shard.whole.defined();
   if (!common_) shard.whole = at::empty({numel}, options);
+  count_as(MemoryKind::kWeights, shard.whole);
   shard.part = shard.whole.narrow(0, bucket.part * group_.rank(), bucket.part);
   shards_.push_back(std::move(shard));
 }
@@ -73,7 +77,9 @@ void WeightShards::take_values() {
   }
   for (Shard& shard : shards_) {
     group_.broadcast(shard.whole, /*root=*/0);
-    if (between_uses_ == BetweenUses::kReleased) shard.part = shard.part.clone();
+    if (between_uses_ == BetweenUses::kKept) continue;
+    shard.part = shard.part.clone();
+    count_as(MemoryKind::kWeights, shard.part);
   }
 }
 

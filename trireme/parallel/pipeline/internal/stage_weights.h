@@ -15,6 +15,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/parallel/zero/internal/bucket_pool.h"
 #include "trireme/schedule/program.h"
 
 namespace trireme::parallel {
@@ -88,8 +89,12 @@ struct StageWeightsOptions {
   const std::optional<comm::Group>& data;  ///< ranks with the same stage in other pipelines
   const DataParallelOptions& reduction;
   ZeroOptions zero = {};
+  std::shared_ptr<BucketPool> buckets = nullptr;  ///< of make_bucket_pool(), for all stages of this rank
   std::set<std::string> shared = {};  ///< parameters that other stages, or other ranks of the pipeline, have
 };
+
+/// Where replicas share gradients out; else null.
+std::shared_ptr<BucketPool> make_bucket_pool(const std::optional<comm::Group>& data, ZeroStage zero);
 
 /// The kind that program and groups ask for; one row per kind. Collective where there are replicas.
 std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options);

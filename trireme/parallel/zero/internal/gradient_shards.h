@@ -4,13 +4,14 @@
 // or of what several have added up in the parameters. Buckets start in one order on all ranks, while backward
 // goes on. Collective but for part(). One thread.
 
-#include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/group.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/zero/internal/bucket_pool.h"
 #include "trireme/parallel/zero/internal/gradient_places.h"
 #include "trireme/parallel/zero/internal/shard_layout.h"
 
@@ -19,8 +20,7 @@ namespace trireme::parallel {
 struct GradientShardOptions {
   UnusedParameters unused = UnusedParameters::kError;
   ReduceScale scale = ReduceScale::kSum;
-  /// Buckets that have memory at the same time; backward waits for the oldest when it needs another one.
-  std::size_t most_buckets = 2;
+  std::shared_ptr<BucketPool> pool;  ///< of all stages of this rank
 };
 
 class GradientShards {
@@ -48,19 +48,13 @@ class GradientShards {
   /// Waits. Throws InvalidArgument: a parameter without a gradient, by name and rank (kError); CommError.
   void finish();
 
-  /// This rank's gradients of a bucket: the sum, or mean, of the step, until the next finish().
+  /// This rank's gradients of a bucket: the sum, or mean, of the step, until the next begin().
   const at::Tensor& part(std::size_t bucket) const { return sums_[bucket]; }
   /// Whether any rank has had a gradient for the parameter.
   bool used(std::size_t parameter) const { return used_[parameter]; }
   double waited_s() const { return waited_s_; }
 
  private:
-  struct Reduction {
-    std::size_t bucket;
-    at::Tensor flat;  ///< what is reduced, goes back to the spares
-    at::Tensor part;
-    comm::Pending pending;
-  };
   struct Filling {
     at::Tensor flat;  ///< undefined: nothing lies there yet
     std::size_t left = 0;
@@ -74,8 +68,9 @@ class GradientShards {
   void move_elsewhere(std::size_t bucket);
   void start_ready();
   void start(std::size_t bucket);
-  at::Tensor spare_for(std::size_t bucket);
-  void retire_oldest();
+  void add_part(std::size_t bucket, const at::Tensor& part);
+  const at::Tensor& first_of(std::size_t bucket) const;
+  std::int64_t numel_of(std::size_t bucket) const { return buckets_[bucket].part * group_.size(); }
   std::string unreached_of_all_ranks();
   /// Reductions of a step have begun that finish() has not ended.
   bool under_way() const;
@@ -96,8 +91,6 @@ class GradientShards {
   std::vector<bool> taken_;       ///< by parameter: in this pass
   bool is_reducing_ = false;      ///< a pass is, whose buckets are not all on their way
   std::size_t next_bucket_ = 0;   ///< to start
-  std::deque<Reduction> reductions_;
-  std::vector<at::Tensor> spares_;
   std::vector<at::Tensor> sums_;  ///< by bucket
   std::vector<bool> has_sum_;     ///< by bucket: of this step
   std::vector<bool> reached_;     ///< by parameter: here, in this step

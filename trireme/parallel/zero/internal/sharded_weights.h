@@ -20,9 +20,8 @@ namespace trireme::parallel {
 
 class ShardedWeights final : public StageWeights {
  public:
-  /// `shared`: names that other stages have, too.
-  ShardedWeights(const comm::Group& data, Replica replica, const std::set<std::string>& shared,
-                 const ZeroOptions& zero, const DataParallelOptions& reduction, int stage);
+  /// `options` have replicas, and buckets.
+  ShardedWeights(Replica replica, const StageWeightsOptions& options);
 
   void begin(const schedule::Program& program, int rank) override;
   void unshard() override { weights_->gather(); }
@@ -48,8 +47,7 @@ class ShardedWeights final : public StageWeights {
     ShardPiece piece;
   };
 
-  void lay_out(Replica replica, const std::set<std::string>& shared, const ZeroOptions& zero,
-               const DataParallelOptions& reduction);
+  void lay_out(Replica replica, const StageWeightsOptions& options);
   void take_pieces(const std::vector<ShardBucket>& buckets);
 
   comm::Group group_;

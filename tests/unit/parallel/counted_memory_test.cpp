@@ -1,0 +1,63 @@
+#include "trireme/parallel/counted_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "trireme/comm/context.h"
+
+namespace trireme::parallel {
+namespace {
+
+constexpr std::int64_t kNumel = 1 << 20, kBytes = 4 * kNumel;
+
+/// Other tests of this process may hold memory: what counts is the difference.
+std::int64_t bytes_of(MemoryKind kind) { return MemoryLedger::of_process().now()[kind]; }
+
+TEST(CountedMemory, IsOfTheKindThatItsOwnerNamesUntilItIsGivenBack) {
+  count_allocations();
+  count_allocations();
+  const std::int64_t unnamed = bytes_of(MemoryKind::kActivations), weights = bytes_of(MemoryKind::kWeights);
+  at::Tensor tensor = at::ones({kNumel});
+  EXPECT_EQ(bytes_of(MemoryKind::kActivations) - unnamed, kBytes);
+  count_as(MemoryKind::kWeights, tensor.narrow(0, 5, 7));  // of the whole memory
+  EXPECT_EQ(bytes_of(MemoryKind::kActivations), unnamed);
+  EXPECT_EQ(bytes_of(MemoryKind::kWeights) - weights, kBytes);
+  std::thread([moved = std::move(tensor)]() mutable { moved.reset(); }).join();
+  EXPECT_EQ(bytes_of(MemoryKind::kWeights), weights);
+  count_as(MemoryKind::kWeights, at::Tensor());
+}
+
+TEST(CountedMemory, IsStillThatOfTheAllocatorForWhoeverAllocatesByHand) {
+  count_allocations();
+  const std::int64_t unnamed = bytes_of(MemoryKind::kActivations);
+  c10::Allocator* const allocator = c10::GetCPUAllocator();
+  void* const memory = allocator->raw_allocate(kBytes);
+  std::memset(memory, 1, kBytes);
+  EXPECT_EQ(bytes_of(MemoryKind::kActivations) - unnamed, kBytes);
+  allocator->raw_deallocate(memory);
+  EXPECT_EQ(bytes_of(MemoryKind::kActivations), unnamed);
+}
+
+TEST(CountedMemory, TellsOfMemoryForCommunicationAndOfARanksShareOfCommonMemory) {
+  comm::run_ranks_as_threads(2,
+                             [](comm::Context& context) {
+                               comm::Group world = context.world();
+                               world.barrier();
+                               const std::int64_t before = bytes_of(MemoryKind::kCommunication);
+                               world.barrier();
+                               const at::Tensor buffer = world.allocate(kNumel, at::kFloat);
+                               const at::Tensor common = world.allocate_common(kNumel, at::kFloat);
+                               world.barrier();
+                               EXPECT_EQ(bytes_of(MemoryKind::kCommunication) - before, 3 * kBytes);
+                               world.barrier();
+                             },
+                             {.backend = "shm", .timeout_s = 20});
+}
+
+}  // namespace
+}  // namespace trireme::parallel

@@ -1,0 +1,65 @@
+#pragma once
+// What this process holds memory for, in bytes, by kind: who allocates tells the ledger of each block, and
+// who knows what a block is for says so later. It remembers what there was when the total was largest. A
+// process has one, as it has one heap: ranks that are threads of a process share it. Thread-safe; a block
+// costs a lock and a look-up, so that small ones are left out.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+
+namespace trireme {
+
+enum class MemoryKind {
+  kActivations,  ///< what nobody has named: activations, batches, temporary results
+  kWeights,      ///< parameters and buffers
+  kGradients,    ///< and the buckets in which they are reduced
+  kOptimizer,    ///< moments, moving averages of the weights
+  kCommunication,
+};
+inline constexpr std::size_t kNumMemoryKinds = 5;
+/// "activations", "weights", "gradients", "optimizer", "communication"
+const char* name_of(MemoryKind kind);
+
+/// Bytes of each kind.
+struct MemoryUse {
+  std::array<std::int64_t, kNumMemoryKinds> bytes = {};
+
+  std::int64_t& operator[](MemoryKind kind) { return bytes[static_cast<std::size_t>(kind)]; }
+  std::int64_t operator[](MemoryKind kind) const { return bytes[static_cast<std::size_t>(kind)]; }
+  std::int64_t total() const;
+};
+
+class MemoryLedger {
+ public:
+  /// Of the smallest block that is told of.
+  static constexpr std::size_t kLeastBytes = 4096;
+
+  static MemoryLedger& of_process();
+
+  /// A block that begins at `address` is there, and is gone. `bytes` are what it costs this process: its
+  /// share, where processes have a block in common.
+  void add(const void* address, std::size_t bytes, MemoryKind kind = MemoryKind::kActivations);
+  void remove(const void* address);
+  /// The block that begins there is of that kind; nothing where none is known.
+  void name(const void* address, MemoryKind kind);
+
+  MemoryUse now() const;
+  /// When the total was largest since the process began or the peak was reset.
+  MemoryUse at_peak() const;
+  void reset_peak();
+
+ private:
+  struct Block {
+    std::size_t bytes;
+    MemoryKind kind;
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, Block> blocks_;
+  MemoryUse now_, at_peak_;
+  std::int64_t total_ = 0, peak_ = 0;
+};
+
+}  // namespace trireme

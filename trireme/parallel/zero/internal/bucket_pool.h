@@ -1,0 +1,68 @@
+#pragma once
+// The buckets in which the stages of a rank reduce their gradients: their memory, and the reductions under
+// way. However many stages there are, only so many buckets have memory at a time; who needs another one waits
+// for the oldest reduction. One thread.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "trireme/comm/group.h"
+
+namespace trireme::parallel {
+
+class BucketPool {
+ public:
+  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+  BucketPool(comm::Group group, std::size_t most_buckets)
+      : group_(std::move(group)), most_buckets_(most_buckets) {}
+
+  /// Buckets of so many elements, of that type and device, will be taken: memory is made for the largest.
+  void expect(std::int64_t numel, const at::Tensor& like);
+  /// Memory for at least so many elements. What is in it is not defined. Throws what reductions end with.
+  at::Tensor take(std::int64_t numel, const at::Tensor& like);
+  void give_back(at::Tensor flat);
+  /// The same without a limit, for memory that takes the place of some that was taken.
+  at::Tensor allocate(std::int64_t numel, const at::Tensor& like) const;
+
+  /// A reduction of what take() has given has begun; `done` is called when it has ended. They are waited for
+  /// in the order of these calls.
+  void reduce(const void* owner, at::Tensor flat, comm::Pending pending, std::function<void()> done);
+  /// Until all of the owner's are done.
+  void wait_for(const void* owner);
+  bool is_reducing(const void* owner) const;
+  /// The owner is gone: its reductions are nobody's.
+  void forget(const void* owner);
+  /// Seconds for which this thread has waited for reductions.
+  double waited_s() const { return waited_s_; }
+
+ private:
+  struct Reduction {
+    const void* owner;
+    at::Tensor flat;
+    comm::Pending pending;
+    std::function<void()> done;
+  };
+  struct Expected {
+    at::TensorOptions kind;
+    std::int64_t numel;
+  };
+  void retire_oldest();
+  std::int64_t numel_for(std::int64_t numel, const at::Tensor& like) const;
+
+  comm::Group group_;
+  const std::size_t most_buckets_;
+  std::vector<Expected> expected_;
+  std::vector<at::Tensor> spares_;
+  std::deque<Reduction> reductions_;
+  std::size_t num_taken_ = 0;
+  double waited_s_ = 0;
+};
+
+}  // namespace trireme::parallel

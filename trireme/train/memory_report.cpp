@@ -1,0 +1,73 @@
+#include "trireme/train/memory_report.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/base/text.h"
+#include "trireme/optim/optimizer.h"
+
+namespace trireme::train {
+namespace {
+
+/// How many tensors of a parameter's size an optimizer keeps for it.
+std::int64_t moments_of(const optim::OptimizerOptions& options) {
+  const at::Tensor matrix = at::zeros({64, 64});
+  std::int64_t bytes = 0;
+  for (const auto& [name, state] : optim::make_optimizer(options, {{"weight", matrix}})->state())
+    bytes += static_cast<std::int64_t>(state.nbytes());
+  return bytes / static_cast<std::int64_t>(matrix.nbytes());
+}
+
+constexpr std::size_t kNumValues = 3 * kNumMemoryKinds;
+
+}  // namespace
+
+MemoryUse state_by_formula(const ParallelPlan& plan, std::int64_t parameter_bytes, bool common_weights) {
+  const auto shared_from = [&](parallel::ZeroStage stage) {
+    return plan.zero() >= stage ? parameter_bytes / plan.num_replicas() : parameter_bytes;
+  };
+  const bool averages = plan.config().train.ema_decay > 0;
+  MemoryUse use;
+  use[MemoryKind::kWeights] =
+      shared_from(common_weights ? parallel::ZeroStage::kOptimizer : parallel::ZeroStage::kParameters);
+  use[MemoryKind::kGradients] = shared_from(parallel::ZeroStage::kGradients);
+  use[MemoryKind::kOptimizer] = shared_from(parallel::ZeroStage::kOptimizer) *
+                                (moments_of(plan.config().optimizer) + (averages ? 1 : 0));
+  return use;
+}
+
+MemoryReport largest(comm::Context& context, const MemoryReport& mine) {
+  at::Tensor numbers = at::empty({static_cast<std::int64_t>(kNumValues)}, at::kLong);
+  auto* next = numbers.data_ptr<std::int64_t>();
+  for (const MemoryUse* use : {&mine.at_update, &mine.at_peak, &mine.formula})
+    next = std::copy(use->bytes.begin(), use->bytes.end(), next);
+  at::Tensor all = at::empty({context.world_size() * numbers.numel()}, at::kLong);
+  context.world().all_gather(all, numbers);
+  MemoryReport result;
+  for (int rank = 0; rank < context.world_size(); ++rank) {
+    const std::int64_t* from = all.const_data_ptr<std::int64_t>() + rank * numbers.numel();
+    MemoryReport found{.at_update = {}, .at_peak = {}, .formula = {}, .rank = rank};
+    for (MemoryUse* use : {&found.at_update, &found.at_peak, &found.formula}) {
+      std::copy_n(from, kNumMemoryKinds, use->bytes.begin());
+      from += kNumMemoryKinds;
+    }
+    if (rank == 0 || found.at_peak.total() > result.at_peak.total()) result = found;
+  }
+  return result;
+}
+
+std::string describe(const MemoryUse& use) {
+  std::string out;
+  for (const MemoryKind kind : {MemoryKind::kWeights, MemoryKind::kGradients, MemoryKind::kOptimizer,
+                                MemoryKind::kActivations, MemoryKind::kCommunication}) {
+    if (use[kind] <= 0) continue;
+    out +=
+        text(out.empty() ? "" : ", ", name_of(kind), " ", human_bytes(static_cast<std::uint64_t>(use[kind])));
+  }
+  return out;
+}
+
+}  // namespace trireme::train
