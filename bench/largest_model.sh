@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# The largest GPT that two ranks of a host train in a budget of memory, for each way to share out what they hold,
+# beside PyTorch's ways over gloo. Layers of 12.6 million parameters (width 1024), one sequence of 128 characters per
+# rank and step, adamw. Memory is what all processes hold at their peak, pages that several map counted once, by rank:
+# programs and libraries included. The largest number of layers is found by halving.
+#   [PEER_PYTHON=python with torch] [BUDGET_MIB=4096] [MOST_LAYERS=64] bench/largest_model.sh [WAY...]
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source "$here/peers/needs.sh"
+build=${TRIREME_BUILD:-$here/../build/release}
+needs_programs bench_largest_model trireme
+needs_peer_python
+budget=${BUDGET_MIB:-4096}
+most=${MOST_LAYERS:-64}
+ways=("$@")
+[ ${#ways[@]} -gt 0 ] || ways=("parallel.zero=0" "parallel.zero=1" "parallel.zero=2" "parallel.zero=3"
+  "parallel.pipeline=2" "python ddp" "python zero1" "python fsdp2" "python fsdp2-checkpointed")
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/run.toml" <<'TOML'
+[run]
+folder = "/nonexistent"
+[data]
+name = "text"
+block = 128
+[model]
+name = "gpt"
+width = 1024
+heads = 16
+[train]
+global_batch = 2
+[optimizer]
+name = "adamw"
+lr = 0.0001
+[comm]
+timeout_s = 300
+TOML
+
+# mib_per_rank WAY LAYERS: nothing where it does not run.
+mib_per_rank() {
+  local command
+  case $1 in
+    python*) command=("$PEER_PYTHON" "$here/peers/largest_model.py" "${1#python }" "$2") ;;
+    *)
+      command=("$build/bin/bench_largest_model" "$work/run.toml" --set "model.layers=$2")
+      for setting in $1; do command+=(--set "$setting"); done
+      ;;
+  esac
+  "$PEER_PYTHON" "$here/peers/host_memory.py" "$build/bin/trireme" launch -n 2 -- "${command[@]}" |
+    "$PEER_PYTHON" -c 'import json, sys; r = json.load(sys.stdin); print(round(r["peak_mib"] / 2) if r["exit_code"] == 0 else 0)'
+}
+
+echo "| way | layers | million parameters | MiB per rank |"
+echo "| --- | --- | --- | --- |"
+for way in "${ways[@]}"; do
+  fits=0 fits_mib=0 too_many=$((most + 1))
+  while [ $((too_many - fits)) -gt 1 ]; do
+    layers=$(((fits + too_many) / 2))
+    mib=$(mib_per_rank "$way" "$layers")
+    [ "$mib" -gt 0 ] || { echo "$way with $layers layers does not run" >&2; exit 1; }
+    if [ "$mib" -le "$budget" ]; then fits=$layers fits_mib=$mib; else too_many=$layers; fi
+  done
+  echo "| $way | $fits | $((fits * 12589 / 1000)) | $fits_mib |"
+done
