@@ -160,6 +160,39 @@ TEST_P(Zero, HasTheBitsOfReplicasWhereSumsAreInTheSameOrder) {
   });
 }
 
+/// The second and the fourth layer are the same.
+std::vector<model::Layer> tied_layers() {
+  const torch::nn::Linear shared(5, 5);
+  std::vector<model::Layer> result = {test::one(torch::nn::Linear(7, 5)), test::one(shared), tanh(),
+                                      test::one(shared), test::one(torch::nn::Linear(5, 3))};
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    for (auto& [name, parameter] : result[i].parameters) name = text(i == 3 ? 1 : i, '.', name);
+  }
+  return result;
+}
+
+TEST_P(Zero, AParameterOfSeveralStagesLearnsAsInOne) {
+  run([](Context& context) {
+    const auto outputs_of = [&](ZeroStage stage, int num_stages) {
+      Pipeline pipe(context, {.pipeline = context.self(), .data = context.world()}, tied_layers(),
+                    {.num_microbatches = 1,
+                     .program = schedule::data_parallel(2, num_stages),
+                     .zero = {.stage = stage}});
+      const auto optimizer = optim::make_optimizer({.name = "sgd"}, pipe.parameters());
+      for (int step = 0; step < 3; ++step) {
+        pipe.zero_grad();
+        pipe.step(input_of(context, step), target_of(context, step), mean_square);
+        optimizer->step(0.05);
+      }
+      return pipe.evaluate(input_of(context, 99)).at(0);
+    };
+    const at::Tensor expected = outputs_of(ZeroStage::kNone, 1);
+    EXPECT_TRUE(outputs_of(ZeroStage::kNone, 5).allclose(expected, 1e-5, 1e-6));
+    EXPECT_TRUE(outputs_of(GetParam().stage, 5).allclose(expected, 1e-5, 1e-6));
+    EXPECT_TRUE(outputs_of(GetParam().stage, 2).allclose(expected, 1e-5, 1e-6));
+  });
+}
+
 TEST_P(Zero, SharesEveryParameterOutOnce) {
   run([](Context& context) {
     Training shards(context, GetParam().stage, "sgd");

@@ -58,6 +58,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
     local(last_stage()).set_head([this](const Fields& outputs, int m) { return loss_of(outputs, m); });
   if (is_asynchronous()) check_versions(groups);
   hold_weights(groups.data, options);
+  common_->make_equal();
   tied_.make_equal();
   map_program();
 }
@@ -72,6 +73,7 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
 /// In the order of the stages, on all ranks. A stage that is shared out has given most of its memory back
 /// before the next one gets some.
 void Engine::hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options) {
+  common_.emplace(data, options.data_parallel.scale, mine_);
   const std::shared_ptr<BucketPool> buckets = make_bucket_pool(data, options.zero.stage);
   for (const auto& [number, stage] : mine_) {
     if (options.materialise) options.materialise(stage.layers());
@@ -87,6 +89,7 @@ void Engine::hold_weights(const std::optional<comm::Group>& data, const Pipeline
                                                               .reduction = options.data_parallel,
                                                               .zero = options.zero,
                                                               .buckets = buckets,
+                                                              .common = common_->names(),
                                                               .shared = tied_.names()});
   }
 }

@@ -94,6 +94,7 @@ void Engine::update() {
   for (const int number : done_before_) batch_.erase(number);
   done_before_ = std::exchange(done_, {});
   for (const auto& [number, weights] : weights_) weights->finish();
+  common_->reduce();
   tied_.add_gradients();
   for (const auto& [number, weights] : weights_) weights->begin_update();
   if (update_) update_();

@@ -12,11 +12,11 @@ DataParallelOptions on_request(DataParallelOptions options) {
 
 }  // namespace
 
-ReplicatedWeights::ReplicatedWeights(const comm::Group& data, Replica replica, DataParallelOptions options,
-                                     int stage)
-    : StageWeights(replica.parameters),
-      stage_(stage),
-      ddp_(data, std::move(replica), on_request(std::move(options))) {}
+ReplicatedWeights::ReplicatedWeights(optim::NamedTensors parameters, Replica reduced,
+                                     const StageWeightsOptions& options)
+    : StageWeights(std::move(parameters)),
+      stage_(options.stage),
+      ddp_(*options.data, std::move(reduced), on_request(options.reduction)) {}
 
 void ReplicatedWeights::begin(const schedule::Program& program, int rank) {
   adds_up_.reset();

@@ -32,9 +32,10 @@ std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWei
   const bool has_replicas = options.data && options.data->size() > 1;
   if (has_replicas && options.zero.stage != ZeroStage::kNone)
     return std::make_unique<ShardedWeights>(std::move(replica), options);
-  if (has_replicas && learns(replica)) {
-    return std::make_unique<ReplicatedWeights>(*options.data, std::move(replica), options.reduction,
-                                               options.stage);
+  Replica reduced = replica;
+  std::erase_if(reduced.parameters, [&](const auto& item) { return options.common.contains(item.first); });
+  if (has_replicas && learns(reduced)) {
+    return std::make_unique<ReplicatedWeights>(std::move(replica.parameters), std::move(reduced), options);
   }
   return std::make_unique<WholeWeights>(std::move(replica.parameters));
 }

@@ -58,9 +58,10 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
       sharded_.push_back({.name = name, .tensor = parameter, .view = {}});
       continue;
     }
+    mine_.emplace_back(name, parameter);
+    if (options.common.contains(name)) continue;
     whole.parameters.emplace_back(name, parameter);
     whole_learns = whole_learns || parameter.requires_grad();
-    mine_.emplace_back(name, parameter);
   }
   if (whole_learns) shared_.emplace(group_, std::move(whole), on_request(reduction));
   const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * kMib); };

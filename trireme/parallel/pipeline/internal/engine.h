@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "trireme/parallel/executor.h"
+#include "trireme/parallel/pipeline/internal/common_parameters.h"
 #include "trireme/parallel/pipeline/internal/output_shapes.h"
 #include "trireme/parallel/pipeline/internal/stage.h"
 #include "trireme/parallel/pipeline/internal/stage_weights.h"
@@ -121,6 +122,7 @@ class Engine {
   std::map<int, Stage> mine_;                  ///< by the number of the stage
   WeightsOfStages weights_;
   TiedParameters tied_;
+  std::optional<CommonParameters> common_;
   Transfers transfers_;
   Executor executor_;
   OutputShapes shapes_;

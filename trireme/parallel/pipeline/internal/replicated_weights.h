@@ -11,7 +11,8 @@ namespace trireme::parallel {
 
 class ReplicatedWeights final : public StageWeights {
  public:
-  ReplicatedWeights(const comm::Group& data, Replica replica, DataParallelOptions options, int stage);
+  /// `reduced`: those of the parameters whose gradients are reduced here.
+  ReplicatedWeights(optim::NamedTensors parameters, Replica reduced, const StageWeightsOptions& options);
 
   void begin(const schedule::Program& program, int rank) override;
   void before(const schedule::Action& action) override;

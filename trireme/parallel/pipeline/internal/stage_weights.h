@@ -90,6 +90,8 @@ struct StageWeightsOptions {
   const DataParallelOptions& reduction;
   ZeroOptions zero = {};
   std::shared_ptr<BucketPool> buckets = nullptr;  ///< of make_bucket_pool(), for all stages of this rank
+  std::set<std::string> common =
+      {};  ///< parameters that other stages of this rank have, too (CommonParameters)
   std::set<std::string> shared = {};  ///< parameters that other stages, or other ranks of the pipeline, have
 };
 
