@@ -12,8 +12,8 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/shard_exchange.h"
+#include "trireme/train/held_parts.h"
 #include "trireme/train/internal/cures.h"
-#include "trireme/train/internal/piece_shards.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/trainer.h"
 
@@ -71,7 +71,7 @@ class Recorder {
  private:
   /// Of what this rank has.
   checkpoint::Shards shards(const optim::NamedTensors& mine) const {
-    return shards_of(map_of(mine), trainer_.pieces());
+    return shards_of(map_of(mine), trainer_.held());
   }
 
   /// Copies, in the model's order; empty on other ranks than 0.
@@ -140,7 +140,7 @@ bool finishes_in_order(const schedule::Program& program) {
 void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group group, Trainer& trainer) {
   const checkpoint::TensorMap weights = map_of(trainer.parameters());
   std::string names;
-  for (const checkpoint::Shard& shard : shards_of(weights, trainer.pieces()))
+  for (const checkpoint::Shard& shard : shards_of(weights, trainer.held()))
     names += shard.name + checkpoint::describe(shard.box()) + " ";
   const auto held = group.all_gather_text(names);
   const auto digests = group.all_gather_text(checkpoint::xxh3_of(weights));
@@ -181,14 +181,29 @@ void refuse_unverifiable(const ParallelPlan& plan) {
 
 }  // namespace
 
+namespace {
+
+/// The terms of a sum over ranks are rounded to the format of the activations, and the sum is once more.
+void take_rounding_of_activations(Bounds& bounds, const Precision& precision) {
+  if (precision.autocast_to == at::kFloat) return;
+  bounds.loss = 4 * precision.rounding;
+  bounds.gradient = 16 * precision.rounding;
+  bounds.weight = 4 * bounds.gradient;
+  bounds.reason = text("layers are sums over ranks, in ", precision.name);
+}
+
+}  // namespace
+
 Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
   const RunConfig& config = plan.config();
   const std::int64_t parts = plan.num_parts();
   const bool adaptive = optim::normalises_gradients(config.optimizer.name);
   const bool adds_by_rank = ranks.backend == "shm" || ranks.backend == "threads";
+  const bool whole_layers = plan.tensor_ranks() == 1;
   const bool one_each = plan.num_microbatches() == 1 && adds_by_rank;
   const bool one_pipeline = plan.num_replicas() == 1 && finishes_in_order(plan.program());
-  const bool in_order = one_each || (one_pipeline && !ranks.share_parameters);
+  const bool in_order = whole_layers && ((parts <= 2 && !ranks.share_parameters) || one_each ||
+                                         (one_pipeline && !ranks.share_parameters));
   if (plan.rounding().relative > 0) {
     const double gradient = 2 * plan.rounding().relative;  // as an addend, and as the sum
     return {.loss = 1e-6,
@@ -198,22 +213,26 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
             .reason = text("gradients travel as ", config.parallel.compression)};
   }
   const bool norm_in_pieces = plan.is_sharded() && config.train.clip_norm > 0;
-  if (((parts <= 2 && !ranks.share_parameters) || in_order) && norm_in_pieces) {
+  if (in_order && norm_in_pieces) {
     return {.loss = 1e-6,
             .gradient = 0,
             .weight = adaptive ? 0.05 : 1e-5,
             .reason =
                 "the parts are added in the same order, the norm to which gradients are clipped in another"};
   }
-  if ((parts <= 2 && !ranks.share_parameters) || in_order) {
+  if (in_order) {
     return {.loss = 1e-6, .gradient = 0, .weight = 0, .reason = "the parts are added in the same order"};
   }
   Bounds bounds{.loss = 1e-6,
                 .gradient = 1e-5,
                 .weight = 1e-4,
                 .reason = text(parts, " parts are added in another order: rounding of f32")};
+  if (!whole_layers) {
+    bounds.reason = text("layers are sums over ", plan.tensor_ranks(), " ranks: rounding of f32");
+    take_rounding_of_activations(bounds, plan.precision());
+  }
   if (adaptive) {
-    bounds.weight = 0.05;
+    bounds.weight = std::max(0.05, 8 * bounds.weight);
     bounds.reason += text("; ", config.optimizer.name, " divides gradients by their own size");
   }
   return bounds;
