@@ -23,6 +23,7 @@ using testing::HasSubstr;
 enum class Equal {
   kBits,      ///< to one rank with as many micro-batches: the parts are added in one order
   kUpToSums,  ///< f32 numbers are added in another order
+  kUpToFp16,  ///< parts of activations travel with 11 significant bits
   kUpToBf16,  ///< gradients, or parts of activations, travel with 8 significant bits
 };
 
@@ -89,7 +90,7 @@ constexpr Mode kModes[] = {
     {.name = "Tp2Fp16",
      .mesh = "tp 2",
      .ranks = 2,
-     .equal = Equal::kUpToBf16,
+     .equal = Equal::kUpToFp16,
      .tensor = 2,
      .precision = "fp16"},
     {.name = "Dp2Pp2", .mesh = "dp 2 x pp 2", .ranks = 4, .stages = 2},
@@ -191,6 +192,7 @@ std::vector<ModeOn> modes_on(const Device& device) {
 
 // Bounds of docs/training.md.
 constexpr double kSumsBound = 1e-5;
+constexpr double kFp16Bound = 1e-4;
 constexpr double kBf16LossBound = 1e-3;
 constexpr double kBf16WeightBound = 1e-3;
 
@@ -292,6 +294,10 @@ TEST_P(Modes, GiveTheNumbersOfOneRank) {
     case Equal::kUpToSums:
       EXPECT_LT(loss, kSumsBound);
       EXPECT_LT(weight, kSumsBound);
+      break;
+    case Equal::kUpToFp16:
+      EXPECT_LT(loss, kFp16Bound);
+      EXPECT_LT(weight, kFp16Bound);
       break;
     case Equal::kUpToBf16:
       EXPECT_LT(loss, kBf16LossBound);

@@ -210,10 +210,9 @@ class PlanMaker {
     cures.insert(cures.begin(), synchronous_schedule());
     bool asynchronous = false;
     at_place(pipeline_in_words(config()), {}, [&] { asynchronous = updates_under_way(config()); });
-    refuse_unless(
-        !asynchronous, cures, what, " with parallel.schedule = \"", parallel.schedule,
-        "\": its stages compute with older weights, so that no run on one rank tells whether parts of "
-        "a layer are put together right; take a schedule that updates at the end");
+    refuse_unless(!asynchronous, cures, what, " with parallel.schedule = \"", parallel.schedule,
+                  "\": it computes with older weights, so that no run on one rank tells whether parts of "
+                  "a layer are put together right; take a schedule that updates at the end");
     const std::string& optimizer = config().optimizer.name;
     cures[0] = set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw");
     refuse_unless(!optim::needs_whole_tensors(optimizer), cures, what, " with optimizer.name = \"", optimizer,

@@ -416,6 +416,7 @@ Evaluation Trainer::evaluate() {
   if (averages) pipeline_.weights_changed();
   const int replica = groups_.data ? groups_.data->rank() : 0,
             num_replicas = groups_.data ? groups_.data->size() : 1;
+  const parallel::JointPass pass(groups_.tensor.value_or(context_.self()));
   const Evaluation evaluation =
       train::evaluate([this](const Fields& inputs) { return evaluated(inputs); },
                       {.dataset = *data_.test,
