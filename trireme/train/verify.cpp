@@ -136,18 +136,34 @@ bool finishes_in_order(const schedule::Program& program) {
   return true;
 }
 
-/// The ranks whose weights are not those of the first rank that holds the same ones.
-void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group group, Trainer& trainer) {
-  const checkpoint::TensorMap weights = map_of(trainer.parameters());
-  std::string names;
-  for (const checkpoint::Shard& shard : shards_of(weights, trainer.held()))
-    names += shard.name + checkpoint::describe(shard.box()) + " ";
-  const auto held = group.all_gather_text(names);
-  const auto digests = group.all_gather_text(checkpoint::xxh3_of(weights));
-  for (std::size_t rank = 1; rank < held.size(); ++rank) {
-    const auto first = std::find(held.begin(), held.end(), held[rank]) - held.begin();
-    if (digests[rank] == digests[static_cast<std::size_t>(first)]) continue;
-    comparison.replica_differs(step, static_cast<int>(rank), static_cast<int>(first));
+/// What the rank holds of each weight, and its digest, a line for each.
+std::string digests_of(const Trainer& trainer) {
+  std::string lines;
+  for (const checkpoint::Shard& shard : shards_of(map_of(trainer.parameters()), trainer.held())) {
+    const checkpoint::TensorMap alone = {{shard.name, shard.tensor.contiguous()}};
+    lines +=
+        text(shard.name, '\t', checkpoint::describe(shard.box()), '\t', checkpoint::xxh3_of(alone), '\n');
+  }
+  return lines;
+}
+
+/// The ranks that hold a weight, or the same part of it, otherwise than the first that does.
+void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group group, const Trainer& trainer) {
+  struct First {
+    int rank;
+    std::string digest;
+  };
+  std::map<std::string, First> known;  // by name and box
+  const std::vector<std::string> all = group.all_gather_text(digests_of(trainer));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    for (const std::string& line : split(all[static_cast<std::size_t>(rank)], '\n')) {
+      const auto digest = line.rfind('\t');
+      if (digest == std::string::npos) continue;
+      const auto [first, is_new] = known.try_emplace(line.substr(0, digest), rank, line.substr(digest));
+      if (is_new || first->second.digest == line.substr(digest)) continue;
+      comparison.replica_differs(step, rank, first->second.rank, line.substr(0, line.find('\t')));
+      break;
+    }
   }
 }
 

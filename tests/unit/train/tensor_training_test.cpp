@@ -255,7 +255,7 @@ TEST(TensorTraining, ACheckpointWalksThroughMeshesAndComesBackWithTheSameBits) {
 // ---- a model of one's own ----------------------------------------------------------------------------
 
 /// What is wrong with the form of a model.
-enum class Fault { kNone, kForgotReduction, kSummedTwice, kThrows };
+enum class Fault { kNone, kForgotReduction, kSummedTwice, kOnOneRank, kThrows };
 
 struct InParts : model::Model {
   InParts(const comm::Group& of, Fault what) : group(of), fault(what) {
@@ -275,6 +275,7 @@ struct InParts : model::Model {
           parallel::own_part(hidden, 1, group) * scale.narrow(1, range.begin, range.size), 1, 8, group);
     }
     if (fault == Fault::kSummedTwice) values = hidden * (scale + parallel::copy_to_ranks(scale, group)) / 2;
+    if (fault == Fault::kOnOneRank && group.rank() == 1) values = hidden * (scale + scale.detach()) / 2;
     if (fault == Fault::kThrows && is_training() && group.rank() == 1) throw DataError("in mid-layer");
     return last->forward(values).unflatten(1, {kTime, kVocabulary});
   }
@@ -331,8 +332,15 @@ TEST(TensorTraining, AModelOfOnesOwnIsCutByItsOwnForm) {
 }
 
 TEST(TensorTraining, AReductionThatIsForgottenOrDoneTwiceIsFoundByTheParametersName) {
-  for (const Fault fault : {Fault::kForgotReduction, Fault::kSummedTwice})
-    EXPECT_THAT(first_difference(2, fault), HasSubstr("step 1: gradient of weight differs by"));
+  EXPECT_EQ(first_difference(2, Fault::kForgotReduction),
+            "step 1: the weights of rank 1 are not those of rank 0: first weight");
+  EXPECT_THAT(first_difference(2, Fault::kSummedTwice), HasSubstr("step 1: gradient of weight differs by"));
+}
+
+// What the first rank has is right: of what is replicated all ranks are looked at.
+TEST(TensorTraining, AReplicatedParameterThatGoesApartOnAnotherRankIsFoundByItsName) {
+  EXPECT_EQ(first_difference(2, Fault::kOnOneRank),
+            "step 1: the weights of rank 1 are not those of rank 0: first weight");
 }
 
 TEST(TensorTraining, ARankThatFailsInMidLayerIsNamedToTheOthers) {
