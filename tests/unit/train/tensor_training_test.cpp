@@ -75,6 +75,7 @@ struct Mesh {
   ParallelOptions parallel;
   std::int64_t accumulation = 1;
   const char* precision = "fp32";
+  const char* backend = "threads";
 };
 
 std::ostream& operator<<(std::ostream& out, const Mesh& mesh) { return out << mesh.name; }
@@ -160,16 +161,20 @@ TEST(TensorTraining, NormLossAndEvaluationAreThoseOfOneRank) {
     RunConfig config = config_on(mesh);
     config.objective.metrics = {"accuracy", "top_k"};
     config.train.ema_decay = 0.5;
-    run_ranks_as_threads(mesh.ranks, [&](Context& context) {
-      Trainer trainer(config, context, data);
-      for (int step = 0; step < 3; ++step) trainer.step();
-      all[static_cast<std::size_t>(context.rank())] = {*trainer.last_report(), trainer.evaluate()};
-    });
+    run_ranks_as_threads(
+        mesh.ranks,
+        [&](Context& context) {
+          Trainer trainer(config, context, data);
+          for (int step = 0; step < 3; ++step) trainer.step();
+          all[static_cast<std::size_t>(context.rank())] = {*trainer.last_report(), trainer.evaluate()};
+        },
+        {.backend = mesh.backend});
     return all;
   };
   const Seen one = seen_on({"one", 1, {}}).front();
-  for (const Mesh& mesh : {Mesh{"tp", 3, {.tensor = 3}}, Mesh{"dp x tp", 4, {.tensor = 2, .sequence = true}},
-                           Mesh{"pp x tp", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}}}) {
+  for (const Mesh& mesh :
+       {Mesh{"tp", 3, {.tensor = 3}}, Mesh{"dp x tp", 4, {.tensor = 2, .sequence = true}, 1, "fp32", "gloo"},
+        Mesh{"pp x tp", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}}}) {
     SCOPED_TRACE(mesh.name);
     for (const auto& [report, evaluation] : seen_on(mesh)) {
       EXPECT_NEAR(report.loss, one.report.loss, 1e-5);
