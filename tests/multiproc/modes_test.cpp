@@ -23,7 +23,8 @@ using testing::HasSubstr;
 enum class Equal {
   kBits,      ///< to one rank with as many micro-batches: the parts are added in one order
   kUpToSums,  ///< f32 numbers are added in another order
-  kUpToBf16,  ///< gradients travel with 8 significant bits
+  kUpToFp16,  ///< parts of activations travel with 11 significant bits
+  kUpToBf16,  ///< gradients, or parts of activations, travel with 8 significant bits
 };
 
 struct Mode {
@@ -34,8 +35,10 @@ struct Mode {
   const char* backend = "shm";
   const char* compression = "none";
   Equal equal = Equal::kUpToSums;
-  int ranks_per_host = 0;             ///< 0: all on one
-  int stages = 1;                     ///< of a pipeline; it takes 4 micro-batches
+  int ranks_per_host = 0;  ///< 0: all on one
+  int stages = 1;          ///< of a pipeline; it takes 4 micro-batches
+  int tensor = 1;          ///< ranks that each layer is cut over
+  const char* precision = "fp32";
   int zero = 0;                       ///< what replicas share out
   const char* missing_key = nullptr;  ///< key of the configuration that the mode will need
 };
@@ -74,7 +77,22 @@ constexpr Mode kModes[] = {
      .equal = Equal::kBits,
      .ranks_per_host = 1,
      .stages = 2},
-    {.name = "Tp2", .mesh = "tp 2", .missing_key = "parallel.tensor"},
+    {.name = "Tp2", .mesh = "tp 2", .ranks = 2, .tensor = 2},
+    {.name = "Tp4", .mesh = "tp 4", .ranks = 4, .tensor = 4},
+    {.name = "Tp3Accumulation2", .mesh = "tp 3", .ranks = 3, .accumulation = 2, .tensor = 3},
+    {.name = "Tp2Gloo", .mesh = "tp 2", .ranks = 2, .backend = "gloo", .tensor = 2},
+    {.name = "Tp2Bf16",
+     .mesh = "tp 2",
+     .ranks = 2,
+     .equal = Equal::kUpToBf16,
+     .tensor = 2,
+     .precision = "bf16"},
+    {.name = "Tp2Fp16",
+     .mesh = "tp 2",
+     .ranks = 2,
+     .equal = Equal::kUpToFp16,
+     .tensor = 2,
+     .precision = "fp16"},
     {.name = "Dp2Pp2", .mesh = "dp 2 x pp 2", .ranks = 4, .stages = 2},
     {.name = "Dp2Pp2TwoHosts",
      .mesh = "dp 2 x pp 2",
@@ -88,8 +106,37 @@ constexpr Mode kModes[] = {
      .compression = "bf16",
      .equal = Equal::kUpToBf16,
      .stages = 2},
-    {.name = "Dp2Tp2", .mesh = "dp 2 x tp 2", .missing_key = "parallel.tensor"},
-    {.name = "Pp2Tp2", .mesh = "pp 2 x tp 2", .missing_key = "parallel.tensor"},
+    {.name = "Cp2", .mesh = "cp 2", .missing_key = "parallel.context"},
+    {.name = "Dp2Tp2", .mesh = "dp 2 x tp 2", .ranks = 4, .tensor = 2},
+    {.name = "Dp2Tp2TwoHostsAccumulation2",
+     .mesh = "dp 2 x tp 2",
+     .ranks = 4,
+     .accumulation = 2,
+     .backend = "hierarchical",
+     .ranks_per_host = 2,
+     .tensor = 2},
+    {.name = "Pp2Tp2", .mesh = "pp 2 x tp 2", .ranks = 4, .stages = 2, .tensor = 2},
+    {.name = "Dp2Pp2Tp2", .mesh = "dp 2 x pp 2 x tp 2", .ranks = 8, .stages = 2, .tensor = 2},
+    {.name = "Dp2Pp2Tp2Bf16",
+     .mesh = "dp 2 x pp 2 x tp 2",
+     .ranks = 8,
+     .compression = "bf16",
+     .equal = Equal::kUpToBf16,
+     .stages = 2,
+     .tensor = 2},
+    {.name = "Dp2Tp2Zero1", .mesh = "dp 2 x tp 2, zero 1", .ranks = 4, .tensor = 2, .zero = 1},
+    {.name = "Dp2Tp2Zero3Gloo",
+     .mesh = "dp 2 x tp 2, zero 3",
+     .ranks = 4,
+     .backend = "gloo",
+     .tensor = 2,
+     .zero = 3},
+    {.name = "Dp2Pp2Tp2Zero2",
+     .mesh = "dp 2 x pp 2 x tp 2, zero 2",
+     .ranks = 8,
+     .stages = 2,
+     .tensor = 2,
+     .zero = 2},
     {.name = "Dp2Zero1", .mesh = "dp 2, zero 1", .ranks = 2, .zero = 1},
     {.name = "Dp3Zero2Accumulation2", .mesh = "dp 3, zero 2", .ranks = 3, .accumulation = 2, .zero = 2},
     {.name = "Dp4Zero3", .mesh = "dp 4, zero 3", .ranks = 4, .zero = 3},
@@ -145,6 +192,7 @@ std::vector<ModeOn> modes_on(const Device& device) {
 
 // Bounds of docs/training.md.
 constexpr double kSumsBound = 1e-5;
+constexpr double kFp16Bound = 1e-4;
 constexpr double kBf16LossBound = 1e-3;
 constexpr double kBf16WeightBound = 1e-3;
 
@@ -160,6 +208,7 @@ class Modes : public testing::TestWithParam<ModeOn> {
          {"run.folder=" + folder_.path().string(), "run.name=" + name, std::string("run.log_every_steps=1"),
           "train.device=" + on, std::string("train.global_batch=1000"),
           text("train.accumulation=", mode.accumulation), text("parallel.pipeline=", mode.stages),
+          text("parallel.tensor=", mode.tensor), text("train.precision=", mode.precision),
           std::string("parallel.microbatches=4"),
           // Clipped steps are too short to show what was rounded.
           text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : 1),
@@ -182,9 +231,14 @@ class Modes : public testing::TestWithParam<ModeOn> {
 
   TrainedRun train_on_one_rank(const Mode& mode) const {
     const int of_each = mode.accumulation * (mode.stages > 1 ? 4 : 1);
-    const int parts = mode.equal == Equal::kBits ? mode.ranks / mode.stages * of_each : 1;
+    const int parts = mode.equal == Equal::kBits ? mode.ranks / mode.stages / mode.tensor * of_each : 1;
     std::vector<std::string> command = {bin("trireme-torch")};
-    for (auto& word : train_words("one", {.name = "", .mesh = "", .accumulation = parts, .equal = mode.equal},
+    for (auto& word : train_words("one",
+                                  {.name = "",
+                                  .mesh = "",
+                                  .accumulation = parts,
+                                  .equal = mode.equal,
+                                  .precision = mode.precision},
                                   device().of_one_rank)) {
       command.push_back(word);
     }
@@ -240,6 +294,10 @@ TEST_P(Modes, GiveTheNumbersOfOneRank) {
     case Equal::kUpToSums:
       EXPECT_LT(loss, kSumsBound);
       EXPECT_LT(weight, kSumsBound);
+      break;
+    case Equal::kUpToFp16:
+      EXPECT_LT(loss, kFp16Bound);
+      EXPECT_LT(weight, kFp16Bound);
       break;
     case Equal::kUpToBf16:
       EXPECT_LT(loss, kBf16LossBound);

@@ -22,12 +22,17 @@ template <class... Parts>
   throw DataError(text(path.string(), ": ", found..., "; expected ", kExpected));
 }
 
+/// The first byte of a pickle may be that of a safetensors file, too, whose header begins with the ninth.
+bool is_pickle(const std::string& start) {
+  return start.starts_with('\x80') && !(start.size() == 9 && start.back() == '{');
+}
+
 std::string first_bytes(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) fail(path, "found a directory");
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
-  std::array<char, 4> bytes = {};
+  std::array<char, 9> bytes = {};
   stream.read(bytes.data(), bytes.size());
   return {bytes.data(), static_cast<std::size_t>(stream.gcount())};
 }
@@ -83,8 +88,8 @@ TensorMap load_torch_save(const std::filesystem::path& path) {
 
 SafetensorsFile load_weights_file(const std::filesystem::path& path) {
   const std::string start = first_bytes(path);
-  if (start == "PK\x03\x04") return {.tensors = load_torch_save(path), .metadata = {}};
-  if (start.starts_with('\x80'))
+  if (start.starts_with("PK\x03\x04")) return {.tensors = load_torch_save(path), .metadata = {}};
+  if (is_pickle(start))
     fail(path, "found a bare pickle (torch.save before PyTorch 1.6, or pickle.dump); save it again");
   return load_safetensors(path);
 }

@@ -189,7 +189,9 @@ class GlooBackend : public c10d::Backend {
   Work _allgather_base(at::Tensor& output, at::Tensor& input,
                        const c10d::AllgatherOptions& options) override {
     tag(c10d::OpType::_ALLGATHER_BASE, input, c10d::ReduceOp::SUM, 0);
-    return watch(gloo_->_allgather_base(output, input, options), c10d::OpType::_ALLGATHER_BASE, {output});
+    // It compares shapes, too.
+    at::Tensor to = output.view({-1}), from = input.view({-1});
+    return watch(gloo_->_allgather_base(to, from, options), c10d::OpType::_ALLGATHER_BASE, {output});
   }
 
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {

@@ -142,15 +142,14 @@ std::vector<Layer> Gpt::layers() {
   return chain;
 }
 
-void Gpt::initialise(std::uint64_t seed) {
-  const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(options_.layers));
-  for (const auto& parameter : named_parameters()) {
-    const std::string& name = parameter.key();
-    if (parameter.value().dim() == 1) {
+void initialise_gpt(torch::nn::Module& module, std::int64_t layers, std::uint64_t seed) {
+  const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(layers));
+  for (const ParameterBox& box : parameter_boxes(module)) {
+    if (box.global_sizes.size() == 1) {
       const at::NoGradGuard no_grad;
-      parameter.value().fill_(1);
+      box.values().fill_(1);
     } else {
-      fill_normal(parameter.value(), name.ends_with("c_proj.weight") ? residual : 0.02, seed, name);
+      fill_normal(box, box.name.ends_with("c_proj.weight") ? residual : 0.02, seed);
     }
   }
 }

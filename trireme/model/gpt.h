@@ -24,6 +24,10 @@ struct GptOptions {
   std::int64_t vocabulary = 65;
 };
 
+/// First values of a module with the parameters of a Gpt of so many blocks, or parts of them: normal with
+/// standard deviation 0.02, projections into the residual stream 0.02 / sqrt(2 layers), norms ones.
+void initialise_gpt(torch::nn::Module& module, std::int64_t layers, std::uint64_t seed);
+
 class GptBlock;
 class GptNorm;
 
@@ -31,12 +35,11 @@ class Gpt : public Model {
  public:
   /// Throws InvalidArgument: a width that is no multiple of the heads.
   explicit Gpt(const GptOptions& options);
+  const GptOptions& options() const { return options_; }
   /// Tokens (batch, time), i64, time at most `block` -> logits (batch, time, vocabulary).
   at::Tensor forward(const at::Tensor& input) override;
   std::vector<Layer> layers() override;
-  /// Normal with standard deviation 0.02, projections into the residual stream 0.02 / sqrt(2 layers), norms
-  /// ones.
-  void initialise(std::uint64_t seed) override;
+  void initialise(std::uint64_t seed) override { initialise_gpt(*this, options_.layers, seed); }
 
  private:
   at::Tensor embed(const at::Tensor& input);

@@ -17,6 +17,12 @@ Mlp::Mlp(std::int64_t num_inputs, const std::vector<std::int64_t>& hidden, std::
   }
 }
 
+std::vector<std::int64_t> Mlp::widths() const {
+  std::vector<std::int64_t> widths = {layers_.front()->options.in_features()};
+  for (const torch::nn::Linear& layer : layers_) widths.push_back(layer->options.out_features());
+  return widths;
+}
+
 at::Tensor Mlp::forward(const at::Tensor& input) {
   at::Tensor values = input.flatten(1);
   for (std::size_t i = 0; i < layers_.size(); ++i) {

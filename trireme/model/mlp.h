@@ -11,6 +11,8 @@ class Mlp : public Model {
  public:
   /// Layers "fc1", "fc2", ..., one more than `hidden` has entries.
   Mlp(std::int64_t num_inputs, const std::vector<std::int64_t>& hidden, std::int64_t num_classes);
+  /// Of the input, the hidden layers and the logits.
+  std::vector<std::int64_t> widths() const;
   at::Tensor forward(const at::Tensor& input) override;
   std::vector<Layer> layers() override;
 

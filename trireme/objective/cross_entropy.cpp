@@ -57,6 +57,12 @@ class CrossEntropy : public Measured {
                                   kLeftOut, options_.label_smoothing);
   }
 
+  std::optional<ClassLoss> class_loss() const override {
+    if (weight_.defined()) return std::nullopt;
+    return ClassLoss{.label_smoothing = options_.label_smoothing,
+                     .ignored_classes = options_.ignored_classes};
+  }
+
   double count(const at::Tensor& target) const override {
     if (!counts_by_value()) return static_cast<double>(target.numel());
     const at::Tensor targets = target.contiguous();

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,12 @@
 #include "trireme/objective/metric.h"
 
 namespace trireme::objective {
+
+/// The cross entropy of one target among classes, which count alike.
+struct ClassLoss {
+  double label_smoothing = 0;
+  std::vector<std::int64_t> ignored_classes = {};
+};
 
 class Objective {
  public:
@@ -35,6 +42,9 @@ class Objective {
   /// Whether the count depends on more than the number of samples, on the values of targets or on sizes that
   /// vary: then ranks add it up in each step.
   virtual bool counts_by_value() const { return false; }
+  /// The loss as a function of single classes, for who has the logits of some classes alone; none: it is no
+  /// such function.
+  virtual std::optional<ClassLoss> class_loss() const { return std::nullopt; }
   /// Measured in evaluations; "loss" comes by itself.
   virtual const std::vector<Metric>& metrics() const;
 

@@ -131,10 +131,11 @@ void Comparison::skipped_by_one(std::int64_t step, Side side) {
         .bound = 0});
 }
 
-void Comparison::replica_differs(std::int64_t step, int rank, int should_be_like) {
+void Comparison::replica_differs(std::int64_t step, int rank, int should_be_like, const std::string& weight) {
   take({.step = step,
         .what = "replica",
-        .tensor = text("rank ", rank, " are not those of rank ", should_be_like),
+        .tensor = text("rank ", rank, " are not those of rank ", should_be_like,
+                       weight.empty() ? "" : ": first ", weight),
         .difference = std::numeric_limits<double>::infinity(),
         .bound = 0});
 }

@@ -58,8 +58,9 @@ class Comparison {
   /// A step that one side alone left out, which is a difference.
   enum class Side { kFound, kExpected };
   void skipped_by_one(std::int64_t step, Side side);
-  /// The weights of replica `rank` are not, bit by bit, those of the rank that it should be like.
-  void replica_differs(std::int64_t step, int rank, int should_be_like);
+  /// The weights of replica `rank` are not, bit by bit, those of the rank that it should be like; `weight` is
+  /// the first that is not, where it is known.
+  void replica_differs(std::int64_t step, int rank, int should_be_like, const std::string& weight = "");
 
   /// Steps of which anything was handed in, and those among them that both sides left out.
   std::int64_t num_steps() const { return static_cast<std::int64_t>(steps_.size()); }

@@ -267,6 +267,12 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "replicas of the model; 0: as many as there are ranks for", {.least = 0, .most = kMaxInt}),
       updates_stay(key("parallel.pipeline", &C::parallel, &ParallelOptions::pipeline,
                        "ranks over which the layers of each replica are cut", count)),
+      key("parallel.tensor", &C::parallel, &ParallelOptions::tensor,
+          "ranks over which each layer is cut: heads, features and vocabulary; for gpt, mlp, and models that "
+          "have a tensor-parallel form",
+          count),
+      key("parallel.sequence", &C::parallel, &ParallelOptions::sequence,
+          "parallel.tensor: between layers each rank has a part of each sequence; gpt"),
       updates_stay(
           key("parallel.schedule", &C::parallel, &ParallelOptions::schedule,
               "order of work in a pipeline: a name that `trireme schedule` knows, or a file NAME.csv")),

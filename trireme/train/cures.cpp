@@ -18,15 +18,54 @@ Cure synchronous_schedule() {
   };
 }
 
-Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least) {
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t length = least; length <= world_size; ++length) {
-    if (world_size % length == 0) lengths.push_back(length);
+namespace {
+
+std::vector<std::int64_t> divisors_of(std::int64_t number) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t each = 1; each <= number; ++each) {
+    if (number % each == 0) divisors.push_back(each);
   }
-  const std::int64_t asked = config.parallel.pipeline;
-  std::stable_sort(lengths.begin(), lengths.end(), [&](std::int64_t a, std::int64_t b) {
-    return std::pair(a > asked, std::abs(a - asked)) < std::pair(b > asked, std::abs(b - asked));
-  });
+  return divisors;
+}
+
+/// The nearest first, and smaller ones before all greater ones.
+void order_by_distance(std::vector<std::int64_t>& numbers, std::int64_t asked) {
+  std::ranges::stable_sort(
+      numbers, {}, [asked](std::int64_t each) { return std::pair(each > asked, std::abs(each - asked)); });
+}
+
+}  // namespace
+
+std::string divisors_in_words(std::int64_t number) {
+  std::vector<std::string> words;
+  for (const std::int64_t each : divisors_of(number)) words.push_back(std::to_string(each));
+  const std::string last = words.back();
+  words.pop_back();
+  return words.empty() ? last : join(words) + " or " + last;
+}
+
+Cures other_tensors(const RunConfig& config, int world_size) {
+  const std::int64_t asked = config.parallel.tensor;
+  if (asked == 1 || world_size % config.parallel.pipeline != 0) return {};
+  std::vector<std::int64_t> sizes = divisors_of(world_size / config.parallel.pipeline);
+  std::erase(sizes, asked);
+  order_by_distance(sizes, asked);
+  Cures cures;
+  for (const std::int64_t size : sizes) {
+    cures.emplace_back([size](RunConfig& changed) {
+      changed.parallel.tensor = size;
+      changed.parallel.data = 0;
+    });
+  }
+  return cures;
+}
+
+Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least) {
+  const std::int64_t asked = config.parallel.pipeline, tensor = config.parallel.tensor;
+  if (world_size % tensor != 0) return {};
+  std::vector<std::int64_t> lengths = divisors_of(world_size / tensor);
+  std::erase_if(lengths, [least](std::int64_t length) { return length < least; });
+  order_by_distance(lengths, asked);
   Cures cures;
   for (const std::int64_t length : lengths) {
     cures.emplace_back([length](RunConfig& changed) {

@@ -14,18 +14,12 @@
 namespace trireme::train {
 namespace {
 
-/// What nobody else holds in the same way, but replicas.
-std::string label_of(const std::string& name, const parallel::Pieces& pieces) {
-  const auto piece = pieces.find(name);
-  return piece == pieces.end() ? name : text(name, '@', piece->second.begin);
-}
-
 /// Labels of what a rank before this one holds.
 std::set<std::string> held_before(comm::Group& holders, const optim::NamedTensors& mine,
-                                  const parallel::Pieces& pieces) {
+                                  const HeldParts& held) {
   if (holders.size() == 1) return {};
   std::vector<std::string> labels;
-  for (const auto& [name, parameter] : mine) labels.push_back(label_of(name, pieces));
+  for (const auto& [name, parameter] : mine) labels.push_back(held.label_of(name));
   const std::vector<std::string> all = holders.all_gather_text(join(labels, "\n"));
   std::set<std::string> before;
   for (int rank = 0; rank < holders.rank(); ++rank) {
@@ -39,22 +33,21 @@ std::set<std::string> held_before(comm::Group& holders, const optim::NamedTensor
 
 GradientNorm::GradientNorm(comm::Group pipeline, const optim::NamedTensors& mine,
                            const std::vector<std::string>& all)
-    : GradientNorm(std::move(pipeline), mine, all, {}, /*in_pieces=*/false) {}
+    : GradientNorm(std::move(pipeline), mine, all, {}, /*in_parts=*/false) {}
 
 GradientNorm::GradientNorm(comm::Group holders, const optim::NamedTensors& mine,
-                           const std::vector<std::string>& all, const parallel::Pieces& pieces)
-    : GradientNorm(std::move(holders), mine, all, pieces, /*in_pieces=*/true) {}
+                           const std::vector<std::string>& all, const HeldParts& held)
+    : GradientNorm(std::move(holders), mine, all, held, /*in_parts=*/true) {}
 
 GradientNorm::GradientNorm(comm::Group holders, const optim::NamedTensors& mine,
-                           const std::vector<std::string>& all, const parallel::Pieces& pieces,
-                           bool in_pieces)
+                           const std::vector<std::string>& all, const HeldParts& held, bool in_parts)
     : holders_(std::move(holders)),
-      in_pieces_(in_pieces),
+      in_parts_(in_parts),
       num_parameters_(all.size()),
       device_(mine.empty() ? c10::Device(c10::kCPU) : mine.front().second.device()) {
-  const std::set<std::string> before = held_before(holders_, mine, pieces);
+  const std::set<std::string> before = held_before(holders_, mine, held);
   for (const auto& [name, parameter] : mine) {
-    if (before.contains(label_of(name, pieces))) continue;
+    if (before.contains(held.label_of(name))) continue;
     const auto place = std::find(all.begin(), all.end(), name) - all.begin();
     counted_.push_back({static_cast<std::size_t>(place), parameter});
   }
@@ -80,7 +73,7 @@ at::Tensor GradientNorm::norms_of_parameters() const {
 at::Tensor GradientNorm::measure() {
   const at::NoGradGuard no_grad;
   at::Tensor norms = norms_of_parameters();
-  if (!in_pieces_) {
+  if (!in_parts_) {
     if (holders_.size() > 1) holders_.all_reduce(norms);  // one rank adds each
     return at::linalg_vector_norm(norms, 2);
   }

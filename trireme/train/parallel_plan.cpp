@@ -168,24 +168,56 @@ class PlanMaker {
   }
 
   void lay_out_ranks() {
-    const std::int64_t per_replica = config().parallel.pipeline, asked = config().parallel.data;
-    const int ranks = plan_.world_size_;
-    if (!is_pipeline()) {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.data, ranks = plan_.world_size_;
+    if (!is_pipeline() && parallel.tensor == 1) {
       refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
                     " needs as many ranks, found ", ranks, "; start it with -n ", asked,
                     ", or leave the key out to use the ranks that there are");
-      plan_.num_replicas_ = ranks;
+      plan_.num_replicas_ = plan_.world_size_;
       return;
     }
-    Cures cures = other_pipelines(config(), ranks);
-    if (ranks % per_replica == 0) cures.insert(cures.begin(), replicas_as_there_are_ranks());
+    check_mesh();
+    check_tensor();
+    if (is_pipeline()) check_schedule();
+    plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor));
+  }
+
+  void check_mesh() const {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.data, ranks = plan_.world_size_,
+                       per_replica = parallel.pipeline * parallel.tensor;
+    Cures cures;
+    if (ranks % per_replica == 0) cures.push_back(replicas_as_there_are_ranks());
+    for (Cure& cure : other_tensors(config(), plan_.world_size_)) cures.push_back(std::move(cure));
+    for (Cure& cure : other_pipelines(config(), plan_.world_size_)) cures.push_back(std::move(cure));
+    std::vector<std::string> factors;
+    if (is_pipeline()) factors.push_back(text("parallel.pipeline = ", parallel.pipeline));
+    if (parallel.tensor > 1) factors.push_back(text("parallel.tensor = ", parallel.tensor));
+    if (asked > 0) factors.push_back(text("parallel.data = ", asked));
     refuse_unless(ranks % per_replica == 0 && (asked == 0 || asked * per_replica == ranks), cures,
-                  "parallel.pipeline = ", per_replica,
-                  asked == 0 ? std::string() : text(" x parallel.data = ", asked), " does not fit ", ranks,
-                  ranks == 1 ? " rank" : " ranks", "; start it with -n ",
-                  per_replica * std::max<std::int64_t>(asked, 1), asked == 0 ? " or a multiple of it" : "");
-    check_schedule();
-    plan_.num_replicas_ = static_cast<int>(ranks / per_replica);
+                  join(factors, " x "), " does not fit ", ranks, ranks == 1 ? " rank" : " ranks",
+                  "; start it with -n ", per_replica * std::max<std::int64_t>(asked, 1),
+                  asked == 0 ? " or a multiple of it" : "", "; ", ranks, ranks == 1 ? " rank" : " ranks",
+                  " can be cut by ", divisors_in_words(ranks));
+  }
+
+  void check_tensor() const {
+    const ParallelOptions& parallel = config().parallel;
+    if (parallel.tensor == 1) return;
+    const std::string what = text("parallel.tensor = ", parallel.tensor);
+    Cures cures = other_tensors(config(), plan_.world_size_);
+    cures.insert(cures.begin(), synchronous_schedule());
+    bool asynchronous = false;
+    at_place(pipeline_in_words(config()), {}, [&] { asynchronous = updates_under_way(config()); });
+    refuse_unless(!asynchronous, cures, what, " with parallel.schedule = \"", parallel.schedule,
+                  "\": it computes with older weights, so that no run on one rank tells whether parts of "
+                  "a layer are put together right; take a schedule that updates at the end");
+    const std::string& optimizer = config().optimizer.name;
+    cures[0] = set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw");
+    refuse_unless(!optim::needs_whole_tensors(optimizer), cures, what, " with optimizer.name = \"", optimizer,
+                  "\": it goes by whole parameters, of which each rank has a part; take one that looks at "
+                  "single numbers");
   }
 
   void check_schedule() const {
@@ -321,7 +353,31 @@ ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::op
   }
 }
 
+std::vector<comm::MeshAxis> ParallelPlan::mesh() const {
+  std::vector<comm::MeshAxis> axes = {{"pp", pipeline_ranks()}, {"dp", num_replicas_}};
+  if (tensor_ranks() > 1) axes.push_back({"tp", tensor_ranks()});
+  return axes;
+}
+
+void ParallelPlan::check_tensor_form(const ModelShape& model) const {
+  const std::int64_t ranks = tensor_ranks();
+  if (ranks == 1) return;
+  const std::string what = text("parallel.tensor = ", ranks, ": the model of type ", model.name);
+  const Cures fewer = other_tensors(config_, world_size_);
+  refuse_unless(
+      model.tensor.has_value(), fewer, what,
+      " has no tensor-parallel form: gpt and mlp have one, and a model of one's own that derives from "
+      "parallel::HasTensorForm");
+  refuse_unless(ranks <= model.tensor->most_ranks, fewer, what, " has ", model.tensor->of_what,
+                ", and each rank needs at least one; use at most ", model.tensor->most_ranks);
+  refuse_unless(!config_.parallel.sequence || model.tensor->sequences,
+                {set(&RunConfig::parallel, &ParallelOptions::sequence, false)},
+                "parallel.sequence = true: the model of type ", model.name,
+                " has no sequences that could be cut; leave that key out");
+}
+
 void ParallelPlan::cut(const ModelShape& model) {
+  check_tensor_form(model);
   if (!is_cut()) return;
   const int num_layers = static_cast<int>(model.parameters.size()), num_stages = program_.num_stages;
   Cures cures = other_pipelines(config_, world_size_);

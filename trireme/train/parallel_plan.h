@@ -12,6 +12,7 @@
 
 #include "trireme/comm/mesh.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
+#include "trireme/parallel/tensor/tensor_form.h"
 #include "trireme/schedule/program.h"
 #include "trireme/telemetry/trace.h"
 #include "trireme/train/convolutions.h"
@@ -27,6 +28,8 @@ enum class Partition { kTime, kParameters, kLayers };
 struct ModelShape {
   std::string name;                ///< for messages
   std::vector<double> parameters;  ///< how many each layer has; empty: the model cannot be cut
+  /// What bounds the ranks that its layers are cut over; none: they cannot be cut.
+  std::optional<parallel::TensorLimits> tensor = std::nullopt;
 };
 
 class ParallelPlan {
@@ -36,10 +39,13 @@ class ParallelPlan {
   const RunConfig& config() const { return config_; }
 
   int world_size() const { return world_size_; }
-  /// Axes of the ranks, slowest first: rank = pp * num_replicas() + dp.
-  std::vector<comm::MeshAxis> mesh() const { return {{"pp", pipeline_ranks()}, {"dp", num_replicas_}}; }
+  /// Axes of the ranks, slowest first: rank = (pp * num_replicas() + dp) * tensor_ranks() + tp. Without the
+  /// last where nothing is cut over it.
+  std::vector<comm::MeshAxis> mesh() const;
   int num_replicas() const { return num_replicas_; }
-  int pipeline_ranks() const { return world_size_ / num_replicas_; }
+  int pipeline_ranks() const { return world_size_ / num_replicas_ / tensor_ranks(); }
+  /// Ranks that hold parts of the same layers.
+  int tensor_ranks() const { return static_cast<int>(config_.parallel.tensor); }
   /// Whether the model has several stages, on several ranks or one behind the other on each.
   bool is_cut() const { return program_.num_stages > 1; }
 
@@ -73,6 +79,8 @@ class ParallelPlan {
   parallel::ZeroStage zero() const { return options_.zero.stage; }
   /// Whether what is updated lies in pieces on the replicas.
   bool is_sharded() const { return zero() != parallel::ZeroStage::kNone && num_replicas_ > 1; }
+  /// Whether what a rank updates are parts, which only all ranks together are known to hold once.
+  bool is_in_parts() const { return is_sharded() || tensor_ranks() > 1; }
   /// Whether each layer of the model is to be a stage of its own, once a model is known.
   bool stages_are_layers() const;
   /// How far gradients are rounded when they travel.
@@ -92,6 +100,7 @@ class ParallelPlan {
   friend class PlanMaker;
   ParallelPlan() = default;
   void cut(const ModelShape& model);
+  void check_tensor_form(const ModelShape& model) const;
 
   RunConfig config_;
   int world_size_ = 1, num_replicas_ = 1, num_microbatches_ = 1;

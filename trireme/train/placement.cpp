@@ -40,8 +40,8 @@ Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
 }  // namespace
 
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
-  if (!plan.is_cut() && !plan.stages_are_layers()) return plan;
-  ModelShape shape{.name = model.name(), .parameters = {}};
+  if (!plan.is_cut() && !plan.stages_are_layers() && plan.tensor_ranks() == 1) return plan;
+  ModelShape shape{.name = model.name(), .parameters = {}, .tensor = parallel::tensor_limits(model)};
   for (const model::Layer& layer : model.layers()) shape.parameters.push_back(num_parameters(layer));
   return plan.for_model(shape);
 }
@@ -54,14 +54,19 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context) {
   return context.device();
 }
 
-parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
+PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
   require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
           plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
           "; make one with resolve_plan(config, context.world_size())");
-  if (plan.num_replicas() == 1) return {.pipeline = context.world()};
-  if (plan.pipeline_ranks() == 1) return {.pipeline = context.self(), .data = context.world()};
+  const int world = plan.world_size();
+  if (plan.pipeline_ranks() == world) return {.pipeline = context.world()};
+  if (plan.num_replicas() == world) return {.pipeline = context.self(), .data = context.world()};
+  if (plan.tensor_ranks() == world) return {.pipeline = context.self(), .tensor = context.world()};
   comm::Mesh mesh(context, plan.mesh());
-  return {.pipeline = mesh.group("pp"), .data = mesh.group("dp")};
+  PlanGroups groups{.pipeline = plan.pipeline_ranks() > 1 ? mesh.group("pp") : context.self()};
+  if (plan.num_replicas() > 1) groups.data = mesh.group("dp");
+  if (plan.tensor_ranks() > 1) groups.tensor = mesh.group("tp");
+  return groups;
 }
 
 std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model, c10::DeviceType device) {

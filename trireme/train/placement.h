@@ -1,6 +1,7 @@
 #pragma once
 // A plan on its ranks: the groups that they talk in, and the layers of a model that its stages are made of.
 
+#include <optional>
 #include <vector>
 
 #include "trireme/comm/context.h"
@@ -18,8 +19,17 @@ ParallelPlan fit(const ParallelPlan& plan, model::Model& model);
 /// Where this rank computes. Throws InvalidArgument: the context was made for another kind of device.
 c10::Device device_for(const ParallelPlan& plan, const comm::Context& context);
 
-/// The groups along the axes of the plan's mesh. Throws InvalidArgument: a plan for other ranks. Collective.
-parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& context);
+/// The groups along the axes of a plan's mesh; none where there is one rank along it.
+struct PlanGroups {
+  comm::Group pipeline;
+  std::optional<comm::Group> data = {};    ///< ranks that hold the same
+  std::optional<comm::Group> tensor = {};  ///< ranks that hold parts of the same layers
+
+  parallel::PipelineGroups of_pipeline() const { return {.pipeline = pipeline, .data = data}; }
+};
+
+/// Throws InvalidArgument: a plan for other ranks. Collective.
+PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context);
 
 /// The layers of a model that can be cut, none of one that cannot; they compute in that precision and use the
 /// model, which has to outlive them.

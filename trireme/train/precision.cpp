@@ -11,8 +11,9 @@
 namespace trireme::train {
 namespace {
 
-constexpr Precision kPrecisions[] = {
-    {"fp32", at::kFloat, false}, {"bf16", at::kBFloat16, false}, {"fp16", at::kHalf, true}};
+constexpr Precision kPrecisions[] = {{"fp32", at::kFloat, false, 0x1p-24},
+                                     {"bf16", at::kBFloat16, false, 0x1p-9},
+                                     {"fp16", at::kHalf, true, 0x1p-12}};
 
 }  // namespace
 

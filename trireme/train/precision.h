@@ -16,6 +16,7 @@ struct Precision {
   const char* name = "fp32";
   at::ScalarType autocast_to = at::kFloat;  ///< f32: none
   bool scales_loss = false;                 ///< gradients need a loss scaler
+  double rounding = 0x1p-24;                ///< share of a number by which rounding changes it, at most
 };
 
 /// The row of that name. Throws InvalidArgument with the nearest one.

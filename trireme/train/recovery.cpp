@@ -6,9 +6,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
+#include "trireme/train/held_parts.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/on_main.h"
-#include "trireme/train/internal/piece_shards.h"
 #include "trireme/train/run_folder.h"
 
 namespace trireme::train {
@@ -84,7 +84,7 @@ DataError no_checkpoint_in(const std::filesystem::path& folder) {
 }
 
 checkpoint::Shards model_shards(Trainer& trainer) {
-  checkpoint::Shards shards = shards_of(trainer.model_state(), trainer.pieces());
+  checkpoint::Shards shards = shards_of(trainer.model_state(), trainer.held());
   std::set<std::string> buffers;
   for (const auto& [name, buffer] : trainer.buffers()) buffers.insert(name);
   for (checkpoint::Shard& shard : shards) {
@@ -95,7 +95,7 @@ checkpoint::Shards model_shards(Trainer& trainer) {
 
 checkpoint::Shards whole_state(Trainer& trainer) {
   checkpoint::Shards state = model_shards(trainer);
-  for (checkpoint::Shard& shard : shards_of(trainer.state(), trainer.pieces())) {
+  for (checkpoint::Shard& shard : shards_of(trainer.state(), trainer.held())) {
     shard.name = of_optimizer(shard.name);
     state.push_back(std::move(shard));
   }

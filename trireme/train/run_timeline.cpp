@@ -22,10 +22,10 @@ std::map<std::int64_t, parallel::TimeSpan> spans_of_steps(const telemetry::Trace
   return steps;
 }
 
-/// Of all ranks those of the first replica, in the order of the stages.
-schedule::TimedRanks first_replica(const schedule::TimedRanks& all, int replicas) {
+/// Of all ranks one for each stage, the first, in the order of the stages.
+schedule::TimedRanks first_of_stages(const schedule::TimedRanks& all, int stages) {
   schedule::TimedRanks ranks;
-  for (std::size_t rank = 0; rank < all.size(); rank += static_cast<std::size_t>(replicas))
+  for (std::size_t rank = 0; rank < all.size(); rank += all.size() / static_cast<std::size_t>(stages))
     ranks.push_back(all[rank]);
   return ranks;
 }
@@ -38,7 +38,7 @@ std::string timeline_of(const ParallelPlan& plan, comm::Context& context, const 
   std::vector<schedule::TimedRanks> steps;
   for (const auto& [number, span] : spans_of_steps(trace)) {
     const auto all = parallel::gather_actions(context.world(), parallel::actions_in(trace, span, clock));
-    steps.push_back(first_replica(all, plan.num_replicas()));
+    steps.push_back(first_of_stages(all, plan.pipeline_ranks()));
     page.steps.push_back({.name = text("step ", number), .ranks = steps.back()});
   }
   if (steps.empty()) return "";

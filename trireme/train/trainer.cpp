@@ -20,10 +20,11 @@
 #include "trireme/model/initialise.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/broadcast.h"
+#include "trireme/parallel/tensor/cross_entropy.h"
+#include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/model_state.h"
-#include "trireme/train/placement.h"
 
 namespace trireme::train {
 namespace {
@@ -35,7 +36,7 @@ std::vector<std::string> parameter_names(const torch::nn::Module& module) {
 }
 
 data::LoaderOptions loader_options(const ParallelPlan& plan, const comm::Context& context,
-                                   const parallel::PipelineGroups& groups, const ObjectivePtr& objective,
+                                   const PlanGroups& groups, const ObjectivePtr& objective,
                                    double count_of_sample) {
   const auto check_targets = [=](const data::Example& batch, std::span<const std::int64_t> indices) {
     objective->check_batch(batch, indices);
@@ -93,8 +94,16 @@ std::shared_ptr<model::Model> prepared(const ParallelPlan& plan, comm::Context& 
   }
   take_weights(plan.config(), context, *model);
   // Replicas of a stage get the values of the first one; stages have to come from one rank, too.
-  if (plan.is_cut()) parallel::broadcast_module(context.world(), *model);
+  if (plan.is_cut() || plan.tensor_ranks() > 1) parallel::broadcast_module(context.world(), *model);
   return model;
+}
+
+/// What this rank makes of the whole model.
+parallel::TensorForm form_of(const ParallelPlan& plan, const PlanGroups& groups,
+                             const std::shared_ptr<model::Model>& whole) {
+  if (!groups.tensor) return {.model = whole};
+  return parallel::make_tensor_form(
+      *whole, {.group = *groups.tensor, .cut_sequences = plan.config().parallel.sequence});
 }
 
 /// Parameters of stages on other ranks give their memory back.
@@ -152,31 +161,31 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                  std::shared_ptr<model::Model> own, std::shared_ptr<const objective::Objective> own_objective)
     : context_(context),
       data_(data),
-      model_(prepared(plan, context, checked(plan, data, std::move(own), own_objective))),
+      groups_(make_groups(plan, context)),
+      whole_(prepared(plan, context, checked(plan, data, std::move(own), own_objective))),
+      form_(form_of(plan, groups_, whole_)),
+      model_(form_.model),
       objective_(objective_for(plan.config(), own_objective, {.data = data, .model = model_.get()})),
-      loss_([objective = objective_.get()](const Fields& outputs, const Fields& targets) {
-        return objective->loss_all(outputs, targets);
-      }),
       count_of_sample_(objective_->count_all(first_sample(data))),
-      plan_(fit(plan, *model_)),
+      plan_(fit(plan, *whole_)),
       device_(device_for(plan_, context)),
       config_(plan_.config()),
-      convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *model_,
+      convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *whole_,
                                            first_sample(data).input, plan_.samples_of_microbatch())),
       convolutions_(state_of(convolutions_found_)),
-      groups_(make_groups(plan_, context)),
       layers_(layers_for(plan_, *model_)),
-      pipeline_(context, groups_, layers_, options_of_pipeline()),
+      pipeline_(context, groups_.of_pipeline(), layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
-      pieces_(pipeline_.pieces()),
-      gradient_norm_(plan_.is_sharded()
-                         ? GradientNorm(holders(), parameters_, parameter_names(*model_), pieces_)
+      held_{.cut = cut_parameters(*model_), .pieces = pipeline_.pieces()},
+      gradient_norm_(plan_.is_in_parts()
+                         ? GradientNorm(holders(), parameters_, parameter_names(*model_), held_)
                          : GradientNorm(holders(), parameters_, parameter_names(*model_))),
       loader_(data.train, loader_options(plan_, context, groups_, objective_, count_of_sample_)),
       calendar_(config_, loader_.batches_per_epoch()),
       optimizer_(optim::make_optimizer(config_.optimizer, parameters_)),
       learning_rate_(make_learning_rate(config_, total_steps())),
       reports_(make_reports(plan_, context)) {
+  whole_.reset();
   release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
@@ -211,7 +220,8 @@ model::ConvolutionChoice Trainer::convolutions() const {
 
 parallel::PipelineOptions Trainer::options_of_pipeline() {
   const model::ConvolutionScope convolutions_of_the_profile(convolutions());
-  plan_ = measure(plan_, context_, layers_, data_);
+  // One rank measures, alone: the whole model's layers are alike to their parts in how they compare.
+  plan_ = measure(plan_, context_, groups_.tensor ? layers_for(plan_, *whole_) : layers_, data_);
   parallel::PipelineOptions options = plan_.pipeline_options();
   options.update = [this] { update(); };
   options.device = device_;
@@ -227,6 +237,18 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   return options;
 }
 
+at::Tensor Trainer::loss_of(const Fields& outputs, const Fields& targets) const {
+  const auto of_classes = objective_->class_loss();
+  if (form_.cut_classes == 0 || !of_classes) {
+    return objective_->loss_all(
+        groups_.tensor ? parallel::whole_outputs(form_, outputs, *groups_.tensor) : outputs, targets);
+  }
+  return parallel::vocabulary_cross_entropy(outputs.at(0), targets.at(0), *groups_.tensor,
+                                            {.vocabulary = form_.cut_classes,
+                                             .label_smoothing = of_classes->label_smoothing,
+                                             .ignored_classes = of_classes->ignored_classes});
+}
+
 std::optional<StepReport> Trainer::step(int stop_signal) {
   const model::ConvolutionScope convolutions_of_the_step(convolutions());
   telemetry::TraceBuffer* trace = telemetry::main_of(context_.trace());
@@ -236,7 +258,11 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   report_ = report_of_step(stop_signal);
   if (pipeline_.drained()) start_stream();
   grad_norm_.reset();
-  report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
+  {
+    const parallel::JointPass pass(groups_.tensor.value_or(context_.self()));
+    report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
+  }
+  if (!speaks()) report_.loss = 0;
   // Behind everything that the step gave the device to do.
   if (grad_norm_.defined()) report_.grad_norm = grad_norm_.item<double>();
   if (plan_.asynchronous()) note_staleness();
@@ -258,16 +284,18 @@ StepReport Trainer::report_of_step(int stop_signal) const {
 }
 
 void Trainer::key_generators(std::string_view purpose) const {
-  Random key(static_cast<std::uint64_t>(config_.run.seed), Random::key_of(purpose), step_, context_.rank());
+  Random key(static_cast<std::uint64_t>(config_.run.seed), Random::key_of(purpose), step_,
+             context_.rank() / plan_.tensor_ranks());
   at::manual_seed(key.bits());
 }
 
 void Trainer::start_stream() {
   stream_begin_ = step_;
   pipeline_.zero_grad();
-  parallel::Pipeline::Stream stream{.next = [this](int m) { return microbatch(m); },
-                                    .loss = loss_,
-                                    .gradient_scale = scaler_ ? scaler_->scale() : 1};
+  parallel::Pipeline::Stream stream{
+      .next = [this](int m) { return microbatch(m); },
+      .loss = [this](const Fields& outputs, const Fields& targets) { return loss_of(outputs, targets); },
+      .gradient_scale = scaler_ ? scaler_->scale() : 1};
   if (plan_.asynchronous()) {
     const std::int64_t end = calendar_.next_meeting(step_);
     stream.num_updates = static_cast<int>(end - step_);
@@ -420,8 +448,9 @@ Evaluation Trainer::evaluate() {
   if (averages) pipeline_.weights_changed();
   const int replica = groups_.data ? groups_.data->rank() : 0,
             num_replicas = groups_.data ? groups_.data->size() : 1;
+  const parallel::JointPass pass(groups_.tensor.value_or(context_.self()));
   const Evaluation evaluation =
-      train::evaluate([this](const Fields& inputs) { return pipeline_.evaluate(inputs.on(device_)); },
+      train::evaluate([this](const Fields& inputs) { return evaluated(inputs); },
                       {.dataset = *data_.test,
                        .part = data::slice_of(data_.test->size(), replica, num_replicas),
                        .batch = plan_.samples_of_microbatch(),
@@ -431,6 +460,13 @@ Evaluation Trainer::evaluate() {
   if (averages) pipeline_.weights_changed();
   learning_rate_->observe(evaluation.loss);
   return evaluation;
+}
+
+Fields Trainer::evaluated(const Fields& inputs) {
+  Fields outputs = pipeline_.evaluate(inputs.on(device_));
+  if (!groups_.tensor || !outputs.at(0).defined()) return outputs;
+  outputs = parallel::whole_outputs(form_, outputs, *groups_.tensor);
+  return speaks() ? outputs : Fields(at::Tensor());
 }
 
 std::map<std::string, at::Tensor> Trainer::state() {

@@ -34,8 +34,10 @@
 #include "trireme/train/calendar.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/gradient_norm.h"
+#include "trireme/train/held_parts.h"
 #include "trireme/train/memory_report.h"
 #include "trireme/train/parallel_plan.h"
+#include "trireme/train/placement.h"
 #include "trireme/train/step_reports.h"
 
 namespace trireme::train {
@@ -107,13 +109,14 @@ class Trainer {
     return average_ ? std::make_unique<optim::ExponentialMovingAverage::SwapScope>(*average_) : nullptr;
   }
 
-  /// The model. On a rank of a pipeline only the parameters of its own stages have values: others are empty.
+  /// The model, or its tensor-parallel form. On a rank of a pipeline only the parameters of its own stages
+  /// have values: others are empty.
   model::Model& model() { return *model_; }
   /// Of this rank, its pieces where they are sharded: in the model's order, where it is not cut.
   const optim::NamedTensors& parameters() const { return parameters_; }
   /// What of parameters(), and of tensors in state() that are called PREFIX/NAME and have their sizes, are
-  /// pieces of a whole.
-  const parallel::Pieces& pieces() const { return pieces_; }
+  /// parts of a whole.
+  const HeldParts& held() const { return held_; }
   optim::NamedTensors buffers() const { return pipeline_.buffers(); }
   /// Parameters and buffers of this rank by name. Shared, not copied.
   checkpoint::TensorMap model_state() const;
@@ -139,6 +142,12 @@ class Trainer {
   model::ConvolutionChoice convolutions() const;
   void key_generators(std::string_view purpose) const;
   StepReport report_of_step(int stop_signal) const;
+  /// Of the ranks that hold parts of the same layers, and compute the same, one speaks for all.
+  bool speaks() const { return !groups_.tensor || groups_.tensor->rank() == 0; }
+  /// Of a micro-batch.
+  at::Tensor loss_of(const Fields& outputs, const Fields& targets) const;
+  /// What an evaluation looks at; undefined on ranks that do not look.
+  Fields evaluated(const Fields& inputs);
   /// What this rank needs of it, where it computes.
   parallel::MicroBatch to_device(const data::Example& samples) const;
   /// Up to the next step at which all ranks meet: the next one, unless the pipeline is asynchronous.
@@ -158,28 +167,29 @@ class Trainer {
   /// Throws DivergedError after train.max_skipped_steps of them.
   void note_skip();
   /// Ranks that hold all of the model together.
-  comm::Group& holders() { return plan_.is_sharded() ? context_.world() : groups_.pipeline; }
+  comm::Group& holders() { return plan_.is_in_parts() ? context_.world() : groups_.pipeline; }
   /// True when it is on all of them.
   bool on_all_holders(bool here);
   void update();
 
   comm::Context& context_;
   const data::DataSource& data_;
-  std::shared_ptr<model::Model> model_;
+  PlanGroups groups_;
+  std::shared_ptr<model::Model> whole_;  ///< until it is set up
+  const parallel::TensorForm form_;      ///< where layers are cut, else the whole
+  const std::shared_ptr<model::Model> model_;
   const std::shared_ptr<const objective::Objective> objective_;
-  const parallel::Pipeline::Loss loss_;
   const double count_of_sample_;  ///< where targets of all samples count alike
   ParallelPlan plan_;
   const c10::Device device_;
   const RunConfig& config_;                            ///< the plan's
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   at::Tensor convolutions_;                            ///< the choice in use, as text
-  parallel::PipelineGroups groups_;
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
   parallel::Pipeline pipeline_;
   optim::NamedTensors parameters_;
-  parallel::Pieces pieces_;
+  HeldParts held_;
   GradientNorm gradient_norm_;
   data::Loader loader_;
   const Calendar calendar_;

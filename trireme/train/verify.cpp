@@ -12,8 +12,8 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/shard_exchange.h"
+#include "trireme/train/held_parts.h"
 #include "trireme/train/internal/cures.h"
-#include "trireme/train/internal/piece_shards.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/trainer.h"
 
@@ -71,7 +71,7 @@ class Recorder {
  private:
   /// Of what this rank has.
   checkpoint::Shards shards(const optim::NamedTensors& mine) const {
-    return shards_of(map_of(mine), trainer_.pieces());
+    return shards_of(map_of(mine), trainer_.held());
   }
 
   /// Copies, in the model's order; empty on other ranks than 0.
@@ -136,18 +136,34 @@ bool finishes_in_order(const schedule::Program& program) {
   return true;
 }
 
-/// The ranks whose weights are not those of the first rank that holds the same ones.
-void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group group, Trainer& trainer) {
-  const checkpoint::TensorMap weights = map_of(trainer.parameters());
-  std::string names;
-  for (const checkpoint::Shard& shard : shards_of(weights, trainer.pieces()))
-    names += shard.name + checkpoint::describe(shard.box()) + " ";
-  const auto held = group.all_gather_text(names);
-  const auto digests = group.all_gather_text(checkpoint::xxh3_of(weights));
-  for (std::size_t rank = 1; rank < held.size(); ++rank) {
-    const auto first = std::find(held.begin(), held.end(), held[rank]) - held.begin();
-    if (digests[rank] == digests[static_cast<std::size_t>(first)]) continue;
-    comparison.replica_differs(step, static_cast<int>(rank), static_cast<int>(first));
+/// What the rank holds of each weight, and its digest, a line for each.
+std::string digests_of(const Trainer& trainer) {
+  std::string lines;
+  for (const checkpoint::Shard& shard : shards_of(map_of(trainer.parameters()), trainer.held())) {
+    const checkpoint::TensorMap alone = {{shard.name, shard.tensor.contiguous()}};
+    lines +=
+        text(shard.name, '\t', checkpoint::describe(shard.box()), '\t', checkpoint::xxh3_of(alone), '\n');
+  }
+  return lines;
+}
+
+/// The ranks that hold a weight, or the same part of it, otherwise than the first that does.
+void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group group, const Trainer& trainer) {
+  struct First {
+    int rank;
+    std::string digest;
+  };
+  std::map<std::string, First> known;  // by name and box
+  const std::vector<std::string> all = group.all_gather_text(digests_of(trainer));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    for (const std::string& line : split(all[static_cast<std::size_t>(rank)], '\n')) {
+      const auto digest = line.rfind('\t');
+      if (digest == std::string::npos) continue;
+      const auto [first, is_new] = known.try_emplace(line.substr(0, digest), rank, line.substr(digest));
+      if (is_new || first->second.digest == line.substr(digest)) continue;
+      comparison.replica_differs(step, rank, first->second.rank, line.substr(0, line.find('\t')));
+      break;
+    }
   }
 }
 
@@ -181,14 +197,29 @@ void refuse_unverifiable(const ParallelPlan& plan) {
 
 }  // namespace
 
+namespace {
+
+/// The terms of a sum over ranks are rounded to the format of the activations, and the sum is once more.
+void take_rounding_of_activations(Bounds& bounds, const Precision& precision) {
+  if (precision.autocast_to == at::kFloat) return;
+  bounds.loss = 4 * precision.rounding;
+  bounds.gradient = 16 * precision.rounding;
+  bounds.weight = 4 * bounds.gradient;
+  bounds.reason = text("layers are sums over ranks, in ", precision.name);
+}
+
+}  // namespace
+
 Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
   const RunConfig& config = plan.config();
   const std::int64_t parts = plan.num_parts();
   const bool adaptive = optim::normalises_gradients(config.optimizer.name);
   const bool adds_by_rank = ranks.backend == "shm" || ranks.backend == "threads";
+  const bool whole_layers = plan.tensor_ranks() == 1;
   const bool one_each = plan.num_microbatches() == 1 && adds_by_rank;
   const bool one_pipeline = plan.num_replicas() == 1 && finishes_in_order(plan.program());
-  const bool in_order = one_each || (one_pipeline && !ranks.share_parameters);
+  const bool in_order = whole_layers && ((parts <= 2 && !ranks.share_parameters) || one_each ||
+                                         (one_pipeline && !ranks.share_parameters));
   if (plan.rounding().relative > 0) {
     const double gradient = 2 * plan.rounding().relative;  // as an addend, and as the sum
     return {.loss = 1e-6,
@@ -198,22 +229,26 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
             .reason = text("gradients travel as ", config.parallel.compression)};
   }
   const bool norm_in_pieces = plan.is_sharded() && config.train.clip_norm > 0;
-  if (((parts <= 2 && !ranks.share_parameters) || in_order) && norm_in_pieces) {
+  if (in_order && norm_in_pieces) {
     return {.loss = 1e-6,
             .gradient = 0,
             .weight = adaptive ? 0.05 : 1e-5,
             .reason =
                 "the parts are added in the same order, the norm to which gradients are clipped in another"};
   }
-  if ((parts <= 2 && !ranks.share_parameters) || in_order) {
+  if (in_order) {
     return {.loss = 1e-6, .gradient = 0, .weight = 0, .reason = "the parts are added in the same order"};
   }
   Bounds bounds{.loss = 1e-6,
                 .gradient = 1e-5,
                 .weight = 1e-4,
                 .reason = text(parts, " parts are added in another order: rounding of f32")};
+  if (!whole_layers) {
+    bounds.reason = text("layers are sums over ", plan.tensor_ranks(), " ranks: rounding of f32");
+    take_rounding_of_activations(bounds, plan.precision());
+  }
   if (adaptive) {
-    bounds.weight = 0.05;
+    bounds.weight = std::max(0.05, 8 * bounds.weight);
     bounds.reason += text("; ", config.optimizer.name, " divides gradients by their own size");
   }
   return bounds;

@@ -11,6 +11,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/safetensors.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -78,6 +79,14 @@ TEST_F(WeightsFile, SaysWhatElseItFound) {
   EXPECT_THAT(error(), HasSubstr("No such file"));
   std::filesystem::create_directory(path_);
   EXPECT_THAT(error(), HasSubstr("directory"));
+}
+
+// The first byte of a safetensors file is the lowest of its header's length: any.
+TEST_F(WeightsFile, AHeaderOfAnyLengthIsNoPickle) {
+  for (std::size_t length = 1; length <= 256; ++length) {
+    save_safetensors(path_, {{std::string(length, 'n'), at::ones({1})}});
+    EXPECT_EQ(error(), "no error") << length;
+  }
 }
 
 TEST_F(WeightsFile, ATruncatedArchiveIsAnError) {

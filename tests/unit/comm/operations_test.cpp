@@ -183,6 +183,18 @@ TEST_P(Operations, AllGatherKeepsRankOrder) {
   });
 }
 
+// Elements count, and shapes do not.
+TEST_P(Operations, AllGatherAndReduceScatterTakeTensorsOfSeveralDims) {
+  run([](Context& context) {
+    const int size = context.world_size();
+    auto all = at::empty({size, 2, 3}, at::kFloat), part = at::empty({2, 3}, at::kFloat);
+    context.world().all_gather(all, at::full({2, 3}, context.rank() + 1.0F));
+    for (int rank = 0; rank < size; ++rank) EXPECT_TRUE(all[rank].eq(rank + 1).all().item<bool>());
+    context.world().reduce_scatter(part, all);
+    EXPECT_TRUE(part.eq(size * (context.rank() + 1)).all().item<bool>());
+  });
+}
+
 TEST_P(Operations, BroadcastAndReduceWorkFromAndToEveryRoot) {
   run([](Context& context) {
     for (int root = 0; root < context.world_size(); ++root) {

@@ -3,17 +3,23 @@
 namespace trireme::parallel {
 
 std::vector<model::ParameterBox> boxes_of(const std::string& name, const at::Tensor& parameter,
-                                          std::int64_t dim, const DimCut& cut, const comm::Group& group) {
+                                          const std::vector<std::int64_t>& global_sizes, std::int64_t dim,
+                                          const DimCut& cut, const comm::Group& group) {
   const auto along = static_cast<std::size_t>(dim);
+  const std::vector<std::int64_t> zeros(global_sizes.size(), 0);
   std::vector<model::ParameterBox> boxes;
   std::int64_t place = 0;
   for (const Range& range : cut.ranges(group.rank(), group.size())) {
-    model::ParameterBox box = model::whole_box(name, parameter);
-    box.global_sizes[along] = cut.size;
+    model::ParameterBox box{.name = name,
+                            .global_sizes = global_sizes,
+                            .offsets = zeros,
+                            .sizes = global_sizes,
+                            .parameter = parameter,
+                            .places = zeros,
+                            .is_part = true};
     box.offsets[along] = range.begin;
     box.sizes[along] = range.size;
     box.places[along] = place;
-    box.is_part = true;
     place += range.size;
     boxes.push_back(std::move(box));
   }

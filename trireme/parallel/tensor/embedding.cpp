@@ -51,7 +51,7 @@ at::Tensor VocabularyParallelEmbedding::logits(const at::Tensor& part, const Seq
 }
 
 std::vector<model::ParameterBox> VocabularyParallelEmbedding::boxes() const {
-  return boxes_of("weight", weight_, 0, cut_, group_);
+  return boxes_of("weight", weight_, {cut_.size, width_}, 0, cut_, group_);
 }
 
 }  // namespace trireme::parallel

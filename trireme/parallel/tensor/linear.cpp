@@ -59,9 +59,9 @@ at::Tensor ColumnParallelLinear::forward(const at::Tensor& part, const Sequence&
 }
 
 std::vector<model::ParameterBox> ColumnParallelLinear::boxes() const {
-  auto boxes = boxes_of("weight", weight_, 0, cut_, group_);
+  auto boxes = boxes_of("weight", weight_, {options_.out, options_.in}, 0, cut_, group_);
   if (!options_.bias) return boxes;
-  for (auto& box : boxes_of("bias", bias_, 0, cut_, group_)) boxes.push_back(std::move(box));
+  for (auto& box : boxes_of("bias", bias_, {options_.out}, 0, cut_, group_)) boxes.push_back(std::move(box));
   return boxes;
 }
 
@@ -90,7 +90,7 @@ at::Tensor RowParallelLinear::forward(const at::Tensor& features, const Sequence
 }
 
 std::vector<model::ParameterBox> RowParallelLinear::boxes() const {
-  return boxes_of("weight", weight_, 1, cut_, group_);  // and the bias is whole
+  return boxes_of("weight", weight_, {options_.out, options_.in}, 1, cut_, group_);  // and the bias is whole
 }
 
 }  // namespace trireme::parallel

@@ -24,6 +24,13 @@ Cure synchronous_schedule();
 /// model that can be cut so often can be cut less often. None is shorter than `least`.
 Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least = 1);
 
+/// Fewer or more ranks for each layer that the ranks can make up, from the nearest on; fewer come first, as
+/// what can be cut so often can be cut less often.
+Cures other_tensors(const RunConfig& config, int world_size);
+
+/// "1, 2, 3 or 6".
+std::string divisors_in_words(std::int64_t number);
+
 /// For a program that cannot run.
 Cures cures_of_a_program(const RunConfig& config, int world_size);
 

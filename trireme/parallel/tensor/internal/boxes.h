@@ -10,8 +10,10 @@
 
 namespace trireme::parallel {
 
-/// One box for each part of the cut; together they fill `parameter`, which holds what `group`'s rank has.
+/// One box for each part of the cut; together they fill `parameter`, which holds what `group`'s rank has, or
+/// would, where it has no memory now.
 std::vector<model::ParameterBox> boxes_of(const std::string& name, const at::Tensor& parameter,
-                                          std::int64_t dim, const DimCut& cut, const comm::Group& group);
+                                          const std::vector<std::int64_t>& global_sizes, std::int64_t dim,
+                                          const DimCut& cut, const comm::Group& group);
 
 }  // namespace trireme::parallel

@@ -1,0 +1,50 @@
+// A rank dies in the middle of layers that it computes together with others.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/paths.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/world.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+
+/// `world` is 2 replicas or 2 stages, of 2 ranks each.
+void expect_survivors_to_name(int victim, const std::vector<std::string>& mesh) {
+  SCOPED_TRACE(text("rank ", victim, " of ", mesh.back()));
+  const TemporaryFolder folder;
+  std::vector<std::string> words = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
+  std::vector<std::string> settings = {text("run.folder=", folder.path().string()),
+                                       "train.epochs=100000",
+                                       "train.accumulation=1",
+                                       "parallel.tensor=2",
+                                       "comm.torch_threads=1",
+                                       "comm.timeout_s=30"};
+  settings.insert(settings.end(), mesh.begin(), mesh.end());
+  for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+  constexpr int kRanks = 4;
+  auto ranks = start_all({.size = kRanks, .command = words});
+  ASSERT_TRUE(ranks[0]->wait_for_output("step 50  test accuracy", 60));
+  ranks[static_cast<std::size_t>(victim)]->send_signal(SIGKILL);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == victim) continue;
+    const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(60);
+    EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr(text("rank ", victim))) << "rank " << rank;
+  }
+}
+
+TEST(TensorFault, SurvivorsNameTheKilledRankOfALayer) {
+  expect_survivors_to_name(1, {"parallel.data=2"});
+  expect_survivors_to_name(2, {"parallel.microbatches=4", "parallel.pipeline=2"});
+}
+
+}  // namespace
+}  // namespace trireme::test

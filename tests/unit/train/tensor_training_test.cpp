@@ -1,0 +1,411 @@
+// parallel.tensor = N trains the model that one rank trains: first values, steps, norm, evaluation and saved
+// state, on any mesh; and what is missing between the ranks is found by verify, with the parameter's name.
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <torch/nn/modules/linear.h>
+
+#include <map>
+#include <mutex>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/parallel/whole_tensors.h"
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/checkpoint/shared_folder.h"
+#include "trireme/model/deferred.h"
+#include "trireme/model/gpt.h"
+#include "trireme/model/initialise.h"
+#include "trireme/parallel/tensor/linear.h"
+#include "trireme/train/recovery.h"
+#include "trireme/train/registry.h"
+#include "trireme/train/trainer.h"
+#include "trireme/train/verify.h"
+
+namespace trireme::train {
+namespace {
+
+using comm::Context;
+using comm::run_ranks_as_threads;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr std::int64_t kTime = 7, kVocabulary = 11;
+
+/// Sequences of tokens, each of which follows from the one before.
+struct Sequences : data::Dataset {
+  explicit Sequences(std::int64_t size) : samples(size) {}
+  std::int64_t size() const override { return samples; }
+  data::Example get(std::int64_t index) const override {
+    std::vector<std::int64_t> tokens = {index % kVocabulary};
+    while (tokens.size() <= kTime) tokens.push_back((tokens.back() * 3 + index % 2) % kVocabulary);
+    const at::Tensor all = at::tensor(tokens, at::kLong);
+    return {all.narrow(0, 0, kTime), all.narrow(0, 1, kTime)};
+  }
+  std::int64_t samples;
+};
+
+data::DataSource sequences() {
+  return {.name = "sequences",
+          .train = std::make_shared<Sequences>(50),
+          .test = std::make_shared<Sequences>(13),
+          .input_shape = {kTime},
+          .num_classes = kVocabulary,
+          .targets_per_sample = kTime};
+}
+
+/// Sizes that two ranks do not divide: 11 tokens, sequences of 7.
+RunConfig gpt_config() {
+  RunConfig config;
+  config.model = {.name = "gpt", .layers = 2, .heads = 4, .width = 12};
+  config.train = {.max_steps = 6, .global_batch = 24, .clip_norm = 0.1};
+  config.optimizer = {.name = "sgd", .lr = 0.5};
+  config.comm.torch_threads = 1;
+  config.comm.timeout_s = 60;
+  return config;
+}
+
+struct Mesh {
+  const char* name;
+  int ranks;
+  ParallelOptions parallel;
+  std::int64_t accumulation = 1;
+  const char* precision = "fp32";
+  const char* backend = "threads";
+};
+
+std::ostream& operator<<(std::ostream& out, const Mesh& mesh) { return out << mesh.name; }
+
+RunConfig config_on(const Mesh& mesh) {
+  RunConfig config = gpt_config();
+  config.parallel = mesh.parallel;
+  config.train.accumulation = mesh.accumulation;
+  config.train.precision = mesh.precision;
+  return config;
+}
+
+class TensorMeshes : public testing::TestWithParam<Mesh> {};
+
+TEST_P(TensorMeshes, TrainWhatOneRankTrains) {
+  const data::DataSource data = sequences();
+  run_ranks_as_threads(GetParam().ranks, [&](Context& context) {
+    const Comparison comparison = verify(config_on(GetParam()), context, data, 2);
+    if (!context.is_main()) return;
+    EXPECT_TRUE(comparison.equal()) << (comparison.first() ? comparison.first()->describe() : "unverified");
+    EXPECT_EQ(comparison.num_skipped(), 0);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TensorMeshes,
+    testing::Values(
+        Mesh{"Tp2", 2, {.tensor = 2}}, Mesh{"Tp3Sequence", 3, {.tensor = 3, .sequence = true}},
+        Mesh{"Tp4Accumulation2", 4, {.tensor = 4}, 2}, Mesh{"Tp2Bf16", 2, {.tensor = 2}, 1, "bf16"},
+        Mesh{"Tp2SequenceFp16", 2, {.tensor = 2, .sequence = true}, 1, "fp16"},
+        Mesh{"Dp2Tp2Sequence", 4, {.tensor = 2, .sequence = true}, 2},
+        Mesh{"Dp2Tp2Zero1", 4, {.tensor = 2, .zero = 1}}, Mesh{"Dp2Tp2Zero2", 4, {.tensor = 2, .zero = 2}, 2},
+        Mesh{"Pp2Tp2", 4, {.pipeline = 2, .tensor = 2, .microbatches = 4}},
+        Mesh{"Pp2Tp2Gpipe", 4, {.pipeline = 2, .tensor = 2, .schedule = "gpipe", .microbatches = 4}},
+        Mesh{"Pp2Tp2ZeroBubble",
+             4,
+             {.pipeline = 2, .tensor = 2, .sequence = true, .schedule = "zb-h1", .microbatches = 4}},
+        Mesh{"Pp2Tp2ZbV", 4, {.pipeline = 2, .tensor = 2, .schedule = "zb-v", .microbatches = 4}},
+        Mesh{"Pp2Tp2InterleavedRecompute",
+             4,
+             {.pipeline = 2,
+              .tensor = 2,
+              .schedule = "interleaved-1f1b",
+              .chunks = 2,
+              .microbatches = 4,
+              .recompute = true}},
+        Mesh{"Dp2Pp2Tp2", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2}},
+        Mesh{"Dp2Pp2Tp2Zero2Fp16", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 2}, 2, "fp16"}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST(TensorForm, BeginsWithTheBitsOfTheWholeModelWhetherItHasMemoryOrNot) {
+  const auto make = [] {
+    return std::make_shared<model::Gpt>(
+        model::GptOptions{.layers = 2, .heads = 4, .width = 12, .block = kTime, .vocabulary = kVocabulary});
+  };
+  const auto whole = make(), recipe = model::deferred(make);
+  whole->initialise(5);
+  for (const auto& from : {whole, recipe}) {
+    test::WholeTensors values;
+    run_ranks_as_threads(3, [&](Context& context) {
+      const parallel::TensorForm form = parallel::make_tensor_form(*from, {.group = context.world()});
+      if (model::is_deferred(*form.model)) {
+        EXPECT_EQ(from, recipe);
+        model::materialise(model::whole(*form.model));
+        form.model->initialise(5);
+      }
+      values.add_values(*form.model);
+    });
+    for (const auto& parameter : whole->named_parameters())
+      EXPECT_TRUE(at::equal(values.get(parameter.key(), 3), parameter.value())) << parameter.key();
+  }
+}
+
+// Replicated parameters count once, and what is evaluated are whole logits, once for all ranks.
+TEST(TensorTraining, NormLossAndEvaluationAreThoseOfOneRank) {
+  const data::DataSource data = sequences();
+  struct Seen {
+    StepReport report;
+    Evaluation evaluation;
+  };
+  const auto seen_on = [&](const Mesh& mesh) {
+    std::vector<Seen> all(static_cast<std::size_t>(mesh.ranks));
+    RunConfig config = config_on(mesh);
+    config.objective.metrics = {"accuracy", "top_k"};
+    config.train.ema_decay = 0.5;
+    run_ranks_as_threads(
+        mesh.ranks,
+        [&](Context& context) {
+          Trainer trainer(config, context, data);
+          for (int step = 0; step < 3; ++step) trainer.step();
+          all[static_cast<std::size_t>(context.rank())] = {*trainer.last_report(), trainer.evaluate()};
+        },
+        {.backend = mesh.backend});
+    return all;
+  };
+  const Seen one = seen_on({"one", 1, {}}).front();
+  for (const Mesh& mesh :
+       {Mesh{"tp", 3, {.tensor = 3}}, Mesh{"dp x tp", 4, {.tensor = 2, .sequence = true}, 1, "fp32", "gloo"},
+        Mesh{"pp x tp", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}}}) {
+    SCOPED_TRACE(mesh.name);
+    for (const auto& [report, evaluation] : seen_on(mesh)) {
+      EXPECT_NEAR(report.loss, one.report.loss, 1e-5);
+      EXPECT_NEAR(report.grad_norm.value(), one.report.grad_norm.value(), 1e-5);
+      EXPECT_EQ(evaluation.samples, 13);
+      EXPECT_NEAR(evaluation.loss, one.evaluation.loss, 1e-5);
+      EXPECT_EQ(evaluation["accuracy"], one.evaluation["accuracy"]);
+      EXPECT_EQ(evaluation["top_k"], one.evaluation["top_k"]);
+    }
+  }
+}
+
+// ---- saved state -----------------------------------------------------------------------------------
+
+std::vector<bool> all_see(const Context& context) {
+  return std::vector<bool>(static_cast<std::size_t>(context.world_size()), true);
+}
+
+void save(Context& context, Trainer& trainer, const std::filesystem::path& folder) {
+  const Progress progress;
+  checkpoint::SaveShares shares(context.world(), state_to_save(trainer, progress), all_see(context));
+  const auto part = snapshot_of(trainer, shares, progress, trainer.plan().config());
+  if (part) checkpoint::write_part(folder, *part);
+  context.world().barrier();
+  if (context.is_main()) checkpoint::finish_checkpoint(folder, *part, 1, [] { return false; });
+  context.world().barrier();
+}
+
+void load(Context& context, Trainer& trainer, const std::filesystem::path& folder) {
+  const auto found =
+      checkpoint::find_latest_checkpoint(context.world(), folder, all_see(context), Log("test"));
+  ASSERT_TRUE(found.has_value());
+  trainer.make_room_for_convolutions(trainer.state().at(Trainer::kConvolutions).numel());
+  checkpoint::load_shards(context.world(), found->folder, state_to_save(trainer, {}), all_see(context), "it");
+  trainer.seek(found->head.step);
+}
+
+TEST(TensorTraining, ACheckpointWalksThroughMeshesAndComesBackWithTheSameBits) {
+  const test::TemporaryFolder folder;
+  const data::DataSource data = sequences();
+  std::map<std::string, at::Tensor> before, after;
+  const auto on = [&](const Mesh& mesh, const auto& work) {
+    SCOPED_TRACE(mesh.name);
+    RunConfig config = config_on(mesh);
+    config.optimizer = {.name = "adamw", .lr = 0.01};
+    config.train.ema_decay = 0.5;
+    run_ranks_as_threads(mesh.ranks, [&](Context& context) {
+      Trainer trainer(config, context, data);
+      work(context, trainer);
+    });
+  };
+  const auto state = [](Trainer& trainer) {
+    std::map<std::string, at::Tensor> copies;
+    for (const checkpoint::Shard& shard : whole_state(trainer)) copies[shard.name] = shard.tensor.clone();
+    return copies;
+  };
+  const Mesh one{"one", 1, {}};
+  on(one, [&](Context& context, Trainer& trainer) {
+    trainer.step();
+    trainer.step();
+    before = state(trainer);
+    save(context, trainer, folder.path());
+  });
+  for (const Mesh& mesh :
+       {Mesh{"tp 2", 2, {.tensor = 2}}, Mesh{"dp 2 x tp 2, zero 2", 4, {.tensor = 2, .zero = 2}},
+        Mesh{"pp 2 x tp 2", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}},
+        Mesh{"dp 2 x pp 2 x tp 2, zero 1", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 1}},
+        Mesh{"tp 3", 3, {.tensor = 3, .sequence = true}}, Mesh{"pp 2", 2, {.pipeline = 2}}}) {
+    on(mesh, [&](Context& context, Trainer& trainer) {
+      load(context, trainer, folder.path());
+      save(context, trainer, folder.path());
+    });
+  }
+  on(one, [&](Context& context, Trainer& trainer) {
+    load(context, trainer, folder.path());
+    after = state(trainer);
+  });
+  ASSERT_EQ(after.size(), before.size());
+  EXPECT_GT(before.size(), 60U) << "parameters, two moments and an average of each";
+  for (const auto& [name, tensor] : before) EXPECT_TRUE(at::equal(after.at(name), tensor)) << name;
+}
+
+// ---- a model of one's own ----------------------------------------------------------------------------
+
+/// What is wrong with the form of a model.
+enum class Fault { kNone, kForgotReduction, kSummedTwice, kOnOneRank, kThrows };
+
+struct InParts : model::Model {
+  InParts(const comm::Group& of, Fault what) : group(of), fault(what) {
+    up = register_module("up", std::make_shared<parallel::ColumnParallelLinear>(
+                                   of, parallel::ParallelLinearOptions{.in = kTime, .out = 6}));
+    down = register_module("down", std::make_shared<parallel::RowParallelLinear>(
+                                       of, parallel::ParallelLinearOptions{.in = 6, .out = 8}));
+    scale = register_parameter("weight", at::ones({1, 8}));
+    last = register_module("last", torch::nn::Linear(8, kTime * kVocabulary));
+  }
+  at::Tensor forward(const at::Tensor& tokens) override {
+    const at::Tensor hidden = down->forward(at::gelu(up->forward(tokens.to(at::kFloat))));
+    at::Tensor values = hidden * scale;
+    if (fault == Fault::kForgotReduction) {  // each rank has the gradient of its own part
+      const auto range = parallel::part_of_rank(8, group.rank(), group.size());
+      values = parallel::join_parts(
+          parallel::own_part(hidden, 1, group) * scale.narrow(1, range.begin, range.size), 1, 8, group);
+    }
+    if (fault == Fault::kSummedTwice) values = hidden * (scale + parallel::copy_to_ranks(scale, group)) / 2;
+    if (fault == Fault::kOnOneRank && group.rank() == 1) values = hidden * (scale + scale.detach()) / 2;
+    if (fault == Fault::kThrows && is_training() && group.rank() == 1) throw DataError("in mid-layer");
+    return last->forward(values).unflatten(1, {kTime, kVocabulary});
+  }
+  const comm::Group group;
+  const Fault fault;
+  std::shared_ptr<parallel::ColumnParallelLinear> up;
+  std::shared_ptr<parallel::RowParallelLinear> down;
+  at::Tensor scale;
+  torch::nn::Linear last{nullptr};
+};
+
+struct Whole : model::Model, parallel::HasTensorForm {
+  explicit Whole(Fault what = Fault::kNone) : fault(what) {
+    up = register_module("up", torch::nn::Linear(kTime, 6));
+    down = register_module("down", torch::nn::Linear(6, 8));
+    scale = register_parameter("weight", at::ones({1, 8}));
+    last = register_module("last", torch::nn::Linear(8, kTime * kVocabulary));
+    initialise(3);
+  }
+  at::Tensor forward(const at::Tensor& tokens) override {
+    const at::Tensor hidden = down->forward(at::gelu(up->forward(tokens.to(at::kFloat))));
+    return last->forward(hidden * scale).unflatten(1, {kTime, kVocabulary});
+  }
+  parallel::TensorLimits tensor_limits() const override { return {.most_ranks = 3, .of_what = "3 things"}; }
+  parallel::TensorForm tensor_form(const parallel::TensorFormOptions& options) const override {
+    return {.model = std::make_shared<InParts>(options.group, fault)};
+  }
+  const Fault fault;
+  torch::nn::Linear up{nullptr}, down{nullptr}, last{nullptr};
+  at::Tensor scale;
+};
+
+RunConfig own_config(int tensor) {
+  RunConfig config = gpt_config();
+  config.parallel.tensor = tensor;
+  return config;
+}
+
+std::string first_difference(int ranks, Fault fault) {
+  std::string first = "equal";
+  const data::DataSource data = sequences();
+  run_ranks_as_threads(ranks, [&](Context& context) {
+    const Comparison comparison =
+        verify(own_config(2), context, data, 1,
+               {.make_model = [fault] { return std::make_shared<Whole>(fault); }, .objective = nullptr});
+    if (context.is_main() && !comparison.equal()) first = comparison.first().value().describe();
+  });
+  return first;
+}
+
+TEST(TensorTraining, AModelOfOnesOwnIsCutByItsOwnForm) {
+  EXPECT_EQ(first_difference(2, Fault::kNone), "equal");
+  EXPECT_EQ(first_difference(4, Fault::kNone), "equal");
+}
+
+TEST(TensorTraining, AReductionThatIsForgottenOrDoneTwiceIsFoundByTheParametersName) {
+  EXPECT_EQ(first_difference(2, Fault::kForgotReduction),
+            "step 1: the weights of rank 1 are not those of rank 0: first weight");
+  EXPECT_THAT(first_difference(2, Fault::kSummedTwice), HasSubstr("step 1: gradient of weight differs by"));
+}
+
+// What the first rank has is right: of what is replicated all ranks are looked at.
+TEST(TensorTraining, AReplicatedParameterThatGoesApartOnAnotherRankIsFoundByItsName) {
+  EXPECT_EQ(first_difference(2, Fault::kOnOneRank),
+            "step 1: the weights of rank 1 are not those of rank 0: first weight");
+}
+
+TEST(TensorTraining, ARankThatFailsInMidLayerIsNamedToTheOthers) {
+  const data::DataSource data = sequences();
+  run_ranks_as_threads(2, [&](Context& context) {
+    Trainer trainer(own_config(2), context, data, std::make_shared<Whole>(Fault::kThrows));
+    if (context.rank() == 1) {
+      EXPECT_THAT([&] { trainer.step(); }, ThrowsMessage<DataError>(HasSubstr("in mid-layer")));
+    } else {
+      EXPECT_THAT([&] { trainer.step(); },
+                  ThrowsMessage<CommError>(HasSubstr(
+                      "rank 1, group 'world': a pass that all ranks compute together ended early")));
+    }
+  });
+}
+
+// ---- refusals --------------------------------------------------------------------------------------
+
+std::string refusal(int ranks, const std::function<void(RunConfig&)>& change) {
+  RunConfig config = gpt_config();
+  config.parallel.tensor = 2;
+  change(config);
+  try {
+    const data::DataSource data = config.model.name == "gpt" ? sequences() : open_data(config.data);
+    run_ranks_as_threads(ranks, [&](Context& context) { const Trainer trainer(config, context, data); });
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(TensorRefusals, NameTheReasonAndTheNearestPlan) {
+  EXPECT_THAT(refusal(6, [](RunConfig& c) { c.parallel.tensor = 4; }),
+              AllOf(HasSubstr("parallel.tensor = 4 does not fit 6 ranks"), HasSubstr("cut by 1, 2, 3 or 6"),
+                    HasSubstr("works on 6 ranks: parallel.tensor = 3")));
+  EXPECT_THAT(refusal(8, [](RunConfig& c) { c.parallel.tensor = 8; }),
+              AllOf(HasSubstr("has 4 heads"), HasSubstr("works on 8 ranks: parallel.tensor = 4")));
+  EXPECT_THAT(refusal(2, [](RunConfig& c) { c.optimizer.name = "lamb"; }),
+              AllOf(HasSubstr("goes by whole parameters"), HasSubstr("optimizer.name = \"adamw\"")));
+  EXPECT_THAT(refusal(4,
+                      [](RunConfig& c) {
+                        c.parallel.pipeline = 2;
+                        c.parallel.schedule = "pipedream";
+                        c.train.clip_norm = 0;
+                      }),
+              AllOf(HasSubstr("computes with older weights"), HasSubstr("parallel.schedule = \"1f1b\"")));
+  EXPECT_THAT(refusal(2,
+                      [](RunConfig& c) {
+                        c.data.name = "synthetic";
+                        c.model.name = "cnn";
+                      }),
+              AllOf(HasSubstr("no tensor-parallel form"), HasSubstr("parallel.tensor = 1")));
+  EXPECT_THAT(refusal(2,
+                      [](RunConfig& c) {
+                        c.data.name = "synthetic";
+                        c.model.name = "mlp";
+                        c.parallel.sequence = true;
+                      }),
+              AllOf(HasSubstr("no sequences that could be cut"), HasSubstr("parallel.sequence = false")));
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,68 @@
+#pragma once
+// The tensor-parallel form of a model: one that computes the same from parts of the same parameters, cut over
+// the ranks of a group. Whoever trains makes and checks the whole model, which can be a recipe without memory
+// (model/deferred.h), and makes the form of it: names, first values and outputs are those of the whole.
+//
+// Shipped models have a row in tensor_form.cpp. A model of one's own has a form when it derives from
+// HasTensorForm, and is otherwise unchanged:
+//
+//   class Net : public model::Model, public parallel::HasTensorForm {
+//     TensorLimits tensor_limits() const override { return {.most_ranks = 8, .of_what = "8 experts"}; }
+//     TensorForm tensor_form(const TensorFormOptions& options) const override {
+//       return {.model = std::make_shared<NetInParts>(sizes_, options.group)};
+//     }
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "trireme/batch/fields.h"
+#include "trireme/comm/group.h"
+#include "trireme/model/model.h"
+
+namespace trireme::parallel {
+
+struct TensorFormOptions {
+  comm::Group group;
+  bool cut_sequences = false;  ///< between layers ranks hold parts of each sequence (collectives.h)
+};
+
+struct TensorForm {
+  /// Parameters with the names of the whole model's, of which parameter_boxes() says what they are parts of.
+  std::shared_ptr<model::Model> model = nullptr;
+  /// The output is logits of so many classes in all, of which the rank has its part in the last dim; 0: the
+  /// output is that of the whole model, the same on all ranks.
+  std::int64_t cut_classes = 0;
+};
+
+struct TensorLimits {
+  std::int64_t most_ranks = std::numeric_limits<std::int64_t>::max();
+  std::string of_what = {};  ///< what there is no more of, for messages: "4 heads"
+  bool sequences = false;    ///< it can cut them
+};
+
+/// A model that can be cut.
+class HasTensorForm {
+ public:
+  HasTensorForm() = default;
+  HasTensorForm(const HasTensorForm&) = default;
+  HasTensorForm& operator=(const HasTensorForm&) = default;
+  virtual ~HasTensorForm() = default;
+  virtual TensorLimits tensor_limits() const = 0;
+  /// Not collective, and without regard to values: Model::initialise gives them.
+  virtual TensorForm tensor_form(const TensorFormOptions& options) const = 0;
+};
+
+/// None: the model has no tensor-parallel form.
+std::optional<TensorLimits> tensor_limits(const model::Model& whole);
+
+/// The form, deferred where the whole is, else with the values of the whole, which may go then. Not
+/// collective. Throws InvalidArgument: a model that has none, or whose form has other parameters.
+TensorForm make_tensor_form(const model::Model& whole, const TensorFormOptions& options);
+
+/// Outputs of the form -> those of the whole model, on all ranks; gradients pass through. Collective.
+Fields whole_outputs(const TensorForm& form, const Fields& outputs, const comm::Group& group);
+
+}  // namespace trireme::parallel
