@@ -2,8 +2,8 @@
 // Who keeps the tensors that autograd saves for a backward. While a SavedTensorsScope lives, those that this
 // thread's operators save go to its keeper, by way of libtorch's hooks of saved variables
 // (torch/csrc/autograd/saved_variable_hooks.h), which C++ reaches through an engine of its own: the first
-// scope puts one before libtorch's for the life of the process, which differs in that alone. Scopes nest; the
-// inner one counts.
+// scope puts one before libtorch's for the life of the process, which has libtorch's run every backward.
+// Scopes nest; the inner one counts.
 
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
