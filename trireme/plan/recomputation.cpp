@@ -8,14 +8,18 @@
 namespace trireme::plan {
 namespace {
 
-double kept_bytes(const Layer& layer, bool recomputed) {
-  return recomputed ? std::min(layer.output_bytes, layer.activation_bytes) : layer.activation_bytes;
+/// Of a layer and what it returns, given whether the layer behind keeps that.
+double kept_bytes(const Recomputable& layer, bool recomputed, bool is_kept_behind) {
+  const bool keeps_output = is_kept_behind || (!recomputed && layer.saves_output);
+  return (recomputed ? 0 : layer.inner_bytes) + (keeps_output ? layer.output_bytes : 0);
 }
 
-/// In the layer's backward.
-double present_bytes(const Layer& layer, bool recomputed) {
-  return layer.activation_bytes + (recomputed ? kept_bytes(layer, true) : 0);
+/// Beside what it kept, in its backward.
+double made_again_bytes(const Recomputable& layer, bool recomputed) {
+  return recomputed ? layer.inner_bytes + (layer.saves_output ? layer.output_bytes : 0) : 0;
 }
+
+bool keeps_input(const Recomputable& layer, bool recomputed) { return recomputed || layer.saves_input; }
 
 /// A choice for the layers from some one to the end: layers are added in front, as backwards come to them.
 struct Partial {
@@ -23,7 +27,8 @@ struct Partial {
   double given = 0;    ///< of those of the chain so far, once: what the micro-batch has given back by then
   double peak = 0;     ///< in the backwards of the layers so far
   double added_s = 0;  ///< per micro-batch
-  int choice = -1;     ///< of the first layer, in the list of all
+  bool keeps_input = false;  ///< the first layer
+  int choice = -1;           ///< of the first layer, in the list of all
   /// What is kept in the backward of a layer in front of these.
   double rest() const { return kept - given; }
 };
@@ -46,7 +51,10 @@ class Search {
       : chains_(chains), wanted_(wanted), partials_{Partial{}} {
     for (std::size_t c = chains.size(); c-- > 0;) {
       is_last_chain_ = c == 0;
-      for (Partial& partial : partials_) partial.given = 0;
+      for (Partial& partial : partials_) {
+        partial.given = 0;
+        partial.keeps_input = false;
+      }
       for (auto layer = chains[c].layers.rbegin(); layer != chains[c].layers.rend(); ++layer)
         extend(*layer, chains[c].live);
     }
@@ -79,17 +87,18 @@ class Search {
   }
 
  private:
-  void extend(const Layer& layer, int live) {
+  void extend(const Recomputable& layer, int live) {
     std::vector<Partial> longer;
     for (const Partial& partial : partials_) {
       for (const bool recomputed : {false, true}) {
-        const double kept = kept_bytes(layer, recomputed);
+        const double kept = kept_bytes(layer, recomputed, partial.keeps_input);
         Partial next{.kept = partial.kept + live * kept,
                      .given = partial.given + kept,
                      .peak = partial.peak + live * kept,
                      .added_s = partial.added_s + (recomputed ? layer.forward_s : 0),
+                     .keeps_input = keeps_input(layer, recomputed),
                      .choice = static_cast<int>(choices_.size())};
-        next.peak = std::max(next.peak, next.rest() + present_bytes(layer, recomputed));
+        next.peak = std::max(next.peak, next.rest() + kept + made_again_bytes(layer, recomputed));
         if (wanted_.goal == Goal::kLeastTime && next.peak > wanted_.budget_bytes) continue;
         choices_.push_back({.recomputed = recomputed, .next = partial.choice});
         longer.push_back(next);
@@ -101,7 +110,7 @@ class Search {
   /// Whatever comes in front of both, `a` is no worse in the end.
   bool is_no_worse(const Partial& a, const Partial& b) const {
     return a.peak <= b.peak && a.rest() <= b.rest() && (is_last_chain_ || a.kept <= b.kept) &&
-           (wanted_.goal == Goal::kLeastPeak || a.added_s <= b.added_s);
+           a.keeps_input <= b.keeps_input && (wanted_.goal == Goal::kLeastPeak || a.added_s <= b.added_s);
   }
 
   std::vector<Partial> without_worse(std::vector<Partial> partials) const {
@@ -128,22 +137,25 @@ class Search {
 Recomputation cost_of(std::span<const LiveChain> chains, std::vector<std::vector<bool>> recomputed) {
   Recomputation cost{.recomputed = std::move(recomputed)};
   double all = 0;
+  std::vector<std::vector<double>> kept;
   for (std::size_t c = 0; c < chains.size(); ++c) {
-    for (std::size_t i = 0; i < chains[c].layers.size(); ++i) {
-      const Layer& layer = chains[c].layers[i];
-      const bool again = cost.recomputed[c][i];
-      all += chains[c].live * kept_bytes(layer, again);
-      if (again) cost.added_s += layer.forward_s;
+    const std::vector<Recomputable>& layers = chains[c].layers;
+    auto& of_chain = kept.emplace_back();
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const bool is_kept_behind =
+          i + 1 < layers.size() && keeps_input(layers[i + 1], cost.recomputed[c][i + 1]);
+      of_chain.push_back(kept_bytes(layers[i], cost.recomputed[c][i], is_kept_behind));
+      all += chains[c].live * of_chain.back();
+      if (cost.recomputed[c][i]) cost.added_s += layers[i].forward_s;
     }
   }
   cost.peak_bytes = all;
   for (std::size_t c = 0; c < chains.size(); ++c) {
-    double given_back = 0;
+    double given = 0;  // back by the micro-batch, behind the layer's backward
     for (std::size_t i = chains[c].layers.size(); i-- > 0;) {
-      const Layer& layer = chains[c].layers[i];
-      given_back += kept_bytes(layer, cost.recomputed[c][i]);
-      cost.peak_bytes =
-          std::max(cost.peak_bytes, all - given_back + present_bytes(layer, cost.recomputed[c][i]));
+      const double again = made_again_bytes(chains[c].layers[i], cost.recomputed[c][i]);
+      cost.peak_bytes = std::max(cost.peak_bytes, all - given + again);
+      given += kept[c][i];
     }
   }
   return cost;

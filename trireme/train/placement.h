@@ -26,6 +26,9 @@ parallel::PipelineGroups make_groups(const ParallelPlan& plan, comm::Context& co
 std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model,
                                     c10::DeviceType device = c10::kCPU);
 
+/// Inputs of as many samples as a micro-batch has.
+Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data);
+
 /// What the stages are made of: layers_in(), or one layer, the whole, where nothing is cut.
 std::vector<model::Layer> layers_for(const ParallelPlan& plan, model::Model& model);
 

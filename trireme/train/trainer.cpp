@@ -22,6 +22,7 @@
 #include "trireme/train/internal/check.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/placement.h"
+#include "trireme/train/recomputed_layers.h"
 
 namespace trireme::train {
 namespace {
@@ -188,6 +189,7 @@ model::ConvolutionChoice Trainer::convolutions() const {
 parallel::PipelineOptions Trainer::options_of_pipeline() {
   const model::ConvolutionScope convolutions_of_the_profile(convolutions());
   plan_ = measure(plan_, context_, layers_, data_);
+  layers_ = with_recomputed(plan_, context_, *model_, std::move(layers_), data_);
   parallel::PipelineOptions options = plan_.pipeline_options();
   options.update = [this] { update(); };
   options.device = device_;

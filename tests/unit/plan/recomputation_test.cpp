@@ -13,39 +13,45 @@ namespace {
 
 using testing::ElementsAre;
 
-Layer layer(double forward_s, double activation_bytes, double output_bytes) {
-  return {.name = "l",
-          .forward_s = forward_s,
-          .activation_bytes = activation_bytes,
-          .output_bytes = output_bytes};
+/// Saves 100 bytes of its own beside its input.
+Recomputable layer(double forward_s) {
+  return {.forward_s = forward_s, .inner_bytes = 100, .output_bytes = 10, .saves_input = true};
 }
 
 TEST(Recomputation, TakesTheLayersThatGiveMostBytesForTheirTime) {
-  const std::vector<LiveChain> chains = {
-      {.layers = {layer(1, 100, 10), layer(9, 100, 10), layer(2, 100, 10)}}};
-  EXPECT_THAT(choose_recomputed(chains, 300).recomputed, ElementsAre(ElementsAre(false, false, false)));
-  const Recomputation some = choose_recomputed(chains, 215);
+  const std::vector<LiveChain> chains = {{.layers = {layer(1), layer(9), layer(2)}}};
+  EXPECT_THAT(choose_recomputed(chains, 320).recomputed, ElementsAre(ElementsAre(false, false, false)));
+  const Recomputation some = choose_recomputed(chains, 225);
   EXPECT_THAT(some.recomputed, ElementsAre(ElementsAre(true, false, false)));
-  EXPECT_EQ(some.peak_bytes, 210);
+  EXPECT_EQ(some.peak_bytes, 220);
   EXPECT_EQ(some.added_s, 1);
 }
 
 TEST(Recomputation, CountsWhatARecomputedLayerHasInItsBackward) {
   // The last layer's backward comes first, when all others still keep theirs: nothing is gained by it.
-  const std::vector<LiveChain> chains = {{.layers = {layer(5, 100, 10), layer(1, 100, 10)}}};
+  const std::vector<LiveChain> chains = {{.layers = {layer(5), layer(1)}}};
   EXPECT_THAT(choose_recomputed(chains, 150).recomputed, ElementsAre(ElementsAre(true, false)));
   EXPECT_EQ(cost_of(chains, {{false, true}}).peak_bytes, 100 + 10 + 100);
 }
 
+TEST(Recomputation, CountsWhatGoesBetweenLayersOnceAndOnlyWhereItIsKept) {
+  // ReLU and a product: what is saved lies within; recomputed, the layer keeps its input instead.
+  const Recomputable inside{.forward_s = 1, .inner_bytes = 10, .output_bytes = 10};
+  const std::vector<LiveChain> chains = {{.layers = {inside, inside, inside}}};
+  EXPECT_EQ(cost_of(chains, {{false, false, false}}).peak_bytes, 30);
+  EXPECT_EQ(cost_of(chains, {{false, true, false}}).peak_bytes, 10 + 10 + 10);
+  const Recomputable both{.inner_bytes = 0, .output_bytes = 10, .saves_input = true, .saves_output = true};
+  EXPECT_EQ(cost_of(std::vector<LiveChain>{{.layers = {both, both}}}, {{false, false}}).peak_bytes, 20);
+}
+
 TEST(Recomputation, CountsEveryMicrobatchThatIsUnderWay) {
-  const std::vector<LiveChain> chains = {{.layers = {layer(1, 100, 10), layer(1, 100, 10)}, .live = 3}};
-  EXPECT_EQ(cost_of(chains, {{false, false}}).peak_bytes, 600);
-  EXPECT_EQ(cost_of(chains, {{true, true}}).peak_bytes, 3 * 20 + 100);
+  const std::vector<LiveChain> chains = {{.layers = {layer(1), layer(1)}, .live = 3}};
+  EXPECT_EQ(cost_of(chains, {{false, false}}).peak_bytes, 3 * 210);
+  EXPECT_EQ(cost_of(chains, {{true, true}}).peak_bytes, 3 * 10 + 100);
 }
 
 TEST(Recomputation, ReturnsTheSmallestPeakWhereTheBudgetIsOutOfReach) {
-  const std::vector<LiveChain> chains = {
-      {.layers = {layer(1, 100, 10), layer(9, 100, 10), layer(2, 100, 10)}}};
+  const std::vector<LiveChain> chains = {{.layers = {layer(1), layer(9), layer(2)}}};
   const Recomputation smallest = choose_recomputed(chains, 1);
   EXPECT_THAT(smallest.recomputed, ElementsAre(ElementsAre(true, true, false)));
   EXPECT_EQ(smallest.peak_bytes, 10 + 10 + 100);
@@ -57,9 +63,11 @@ std::vector<LiveChain> random_chains(Random& random) {
     chain.live = static_cast<int>(1 + random.below(3));
     const std::uint64_t count = 1 + random.below(4);
     for (std::uint64_t i = 0; i < count; ++i) {
-      const auto output = static_cast<double>(random.below(20));
-      chain.layers.push_back(layer(static_cast<double>(random.below(10)),
-                                   output + static_cast<double>(random.below(50)), output));
+      chain.layers.push_back({.forward_s = static_cast<double>(random.below(10)),
+                              .inner_bytes = static_cast<double>(random.below(50)),
+                              .output_bytes = static_cast<double>(random.below(20)),
+                              .saves_input = random.below(2) == 1,
+                              .saves_output = random.below(2) == 1});
     }
   }
   return chains;
@@ -108,8 +116,9 @@ TEST(Recomputation, ChoosesAmongManyUnequalLayers) {
   LiveChain chain;
   double all = 0;
   for (int i = 0; i < 60; ++i) {
-    chain.layers.push_back(layer(1 + random.uniform(), 100 + 50 * random.uniform(), 10));
-    all += chain.layers.back().activation_bytes;
+    chain.layers.push_back(layer(1 + random.uniform()));
+    chain.layers.back().inner_bytes = 100 + 50 * random.uniform();
+    all += chain.layers.back().inner_bytes + 10;
   }
   const std::vector<LiveChain> chains = {chain};
   const Recomputation half = choose_recomputed(chains, all / 2);
