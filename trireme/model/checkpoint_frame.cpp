@@ -3,8 +3,10 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/model/checkpointed.h"
 
 namespace trireme::model {
 namespace {
@@ -18,6 +20,15 @@ constexpr const char* kDoTheSame =
     "what "
     "is recomputed";
 
+/// Whether LastIsThere is under way.
+thread_local bool is_leaving = false;
+
+/// A forward that caught it is over with the second run.
+struct Leaving {
+  const bool before = std::exchange(is_leaving, false);
+  ~Leaving() { is_leaving = before; }
+};
+
 std::uint32_t version_of(const at::Tensor& tensor) { return tensor.defined() ? tensor._version() : 0; }
 
 at::Tensor leaf_of(const at::Tensor& tensor, bool learns) {
@@ -27,6 +38,8 @@ at::Tensor leaf_of(const at::Tensor& tensor, bool learns) {
 }
 
 }  // namespace
+
+bool is_leaving_second_run() { return is_leaving; }
 
 /// Stands in a saved variable for the tensor of that number.
 class CheckpointFrame::Placeholder : public torch::autograd::SavedVariableHooks {
@@ -76,7 +89,9 @@ class CheckpointFrame::Again : public SavedTensorKeeper {
   void see(const at::Tensor& tensor) {
     if (next_ < frame_.slots_.size()) frame_.fill(next_, tensor);
     ++next_;
-    if (is_done()) throw LastIsThere();
+    if (!is_done()) return;
+    is_leaving = true;
+    throw LastIsThere();
   }
 
   CheckpointFrame& frame_;
@@ -177,6 +192,7 @@ void CheckpointFrame::run_again() {
     for (const std::size_t number : missing) slots_[number].tensor.reset();
   };
   Again again(*this);
+  const Leaving none_yet;
   try {
     const Fields inputs = inputs_again();
     const ForwardRecord::Replaying replaying(record_, what_.buffers);

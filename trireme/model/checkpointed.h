@@ -41,4 +41,8 @@ Fields checkpointed(const std::function<Fields(const Fields&)>& forward, const F
 /// The same layer, checkpointed.
 Layer checkpointed(Layer layer);
 
+/// Whether this thread leaves a second run that has all it needs: by an exception that is no failure, and no
+/// std::exception. For guards that take any for one.
+bool is_leaving_second_run();
+
 }  // namespace trireme::model
