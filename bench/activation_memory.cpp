@@ -1,20 +1,20 @@
 // What does recomputing layers in the backward cost, and what does it save? A GPT on one thread, forward and
 // backward, in turns: everything kept, every second block recomputed, all blocks. Beside the model: f the
 // forward and b the backward of everything kept, so (2 f + b) / (f + b), 4/3 where b = 2 f; and memory from
-// the profile. One line of JSON per way: median milliseconds, of the turns' ratios median and quartiles, and
-// the peak of what a step allocates.
+// the profile. One line of JSON per way: median milliseconds of the thread, of the turns' ratios median and
+// quartiles, and the peak of what a step allocates.
 //
 //   bench_activation_memory [--smoke] [--rounds N] [--layers N] [--width N] [--batch N] [--block N]
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
+#include <time.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/host.h"
 #include "trireme/model/checkpointed.h"
 #include "trireme/model/gpt.h"
@@ -43,14 +43,21 @@ struct Seconds {
   double forward = 0, all = 0;
 };
 
+/// Processor time of this thread: the machine may have other work.
+double thread_cpu_s() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
 Seconds step(const Way& way, const at::Tensor& tokens) {
-  const double begin_s = now_s();
+  const double begin_s = thread_cpu_s();
   Fields values = tokens;
   for (const model::Layer& layer : way.layers) values = layer.forward(values);
   const at::Tensor loss = values->logsumexp(2).sum();
-  const double middle_s = now_s();
+  const double middle_s = thread_cpu_s();
   loss.backward();
-  return {.forward = middle_s - begin_s, .all = now_s() - begin_s};
+  return {.forward = middle_s - begin_s, .all = thread_cpu_s() - begin_s};
 }
 
 Way make_way(const std::string& name, std::vector<model::Layer> layers, std::size_t every) {
