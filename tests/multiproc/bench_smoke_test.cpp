@@ -54,6 +54,12 @@ TEST(BenchSmoke, SplitBackwardGivesALinePerStage) {
   for (const auto& value : values) EXPECT_GT(value.at("parts_over_whole").get<double>(), 0);
 }
 
+TEST(BenchSmoke, ActivationMemoryGivesALinePerWay) {
+  const auto values = values_of({bin("bench_activation_memory"), "--smoke"});
+  ASSERT_EQ(values.size(), 3u);
+  for (const auto& value : values) EXPECT_GT(value.at("time_over_kept").get<double>(), 0);
+}
+
 TEST(BenchSmoke, ExecutorGivesMicrosecondsPerAction) {
   const auto values = values_of({bin("bench_executor"), "--smoke"});
   ASSERT_EQ(values.size(), 1u);

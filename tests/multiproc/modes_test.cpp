@@ -40,6 +40,7 @@ struct Mode {
   int tensor = 1;          ///< ranks that each layer is cut over
   const char* precision = "fp32";
   int zero = 0;                       ///< what replicas share out
+  const char* recomputed = "[]";      ///< layers; the one rank keeps everything
   const char* missing_key = nullptr;  ///< key of the configuration that the mode will need
 };
 
@@ -153,6 +154,18 @@ constexpr Mode kModes[] = {
      .backend = "hierarchical",
      .ranks_per_host = 2,
      .zero = 3},
+    {.name = "Dp2Recomputed", .mesh = "dp 2", .ranks = 2, .equal = Equal::kBits, .recomputed = "[\"*\"]"},
+    {.name = "Pp2Recomputed",
+     .mesh = "pp 2",
+     .ranks = 2,
+     .equal = Equal::kBits,
+     .stages = 2,
+     .recomputed = "[\"*\"]"},
+    {.name = "Dp2Zero3Recomputed",
+     .mesh = "dp 2, zero 3",
+     .ranks = 2,
+     .zero = 3,
+     .recomputed = "[\"fc1\", \"*2\"]"},
     {.name = "Dp2Pp2Zero1", .mesh = "dp 2 x pp 2, zero 1", .ranks = 4, .stages = 2, .zero = 1},
     {.name = "Dp2Pp2Zero3Gloo",
      .mesh = "dp 2 x pp 2, zero 3",
@@ -213,8 +226,9 @@ class Modes : public testing::TestWithParam<ModeOn> {
           // Clipped steps are too short to show what was rounded.
           text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : 1),
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
-          text("parallel.zero=", mode.zero), text("comm.backend=", mode.backend),
-          std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
+          text("parallel.zero=", mode.zero), text("train.recompute_layers=", mode.recomputed),
+          text("comm.backend=", mode.backend), std::string("comm.torch_threads=1"),
+          std::string("comm.timeout_s=30")}) {
       words.insert(words.end(), {"--set", setting});
     }
     return words;

@@ -42,6 +42,14 @@ Layer make_layer(const torch::nn::Module& model, std::string name,
   return with_tensors({.name = std::move(name), .forward = std::move(forward)}, model, std::move(modules));
 }
 
+Tensors buffers_of(const std::vector<Layer>& layers) {
+  Tensors buffers;
+  for (const Layer& layer : layers) {
+    for (const auto& [name, buffer] : layer.buffers) buffers.push_back(buffer);
+  }
+  return buffers;
+}
+
 std::vector<Layer> layers_of(const torch::nn::Sequential& chain) {
   std::vector<Layer> layers;
   for (std::size_t i = 0; i < chain->size(); ++i) {

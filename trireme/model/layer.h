@@ -38,6 +38,9 @@ Layer make_layer(const torch::nn::Module& model, std::string name,
                  std::vector<std::shared_ptr<torch::nn::Module>> modules,
                  std::function<Fields(const Fields&)> forward);
 
+/// All of theirs: running statistics.
+Tensors buffers_of(const std::vector<Layer>& layers);
+
 /// One layer per child: "0", "1", ... Each child maps one tensor to one tensor.
 std::vector<Layer> layers_of(const torch::nn::Sequential& chain);
 

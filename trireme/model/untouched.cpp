@@ -69,14 +69,12 @@ void set_random_state(const std::vector<at::Tensor>& states) {
   }
 }
 
-Untouched::Untouched(const torch::nn::Module& module) : random_(random_state()) {
-  for (const at::Tensor& buffer : module.buffers()) keep(buffer);
-}
+Untouched::Untouched(const torch::nn::Module& module) : Untouched(module.buffers()) {}
 
-Untouched::Untouched(const std::vector<Layer>& layers) : random_(random_state()) {
-  for (const Layer& layer : layers) {
-    for (const auto& [name, buffer] : layer.buffers) keep(buffer);
-  }
+Untouched::Untouched(const std::vector<Layer>& layers) : Untouched(buffers_of(layers)) {}
+
+Untouched::Untouched(const Tensors& buffers) : random_(random_state()) {
+  for (const at::Tensor& buffer : buffers) keep(buffer);
 }
 
 void Untouched::keep(const at::Tensor& buffer) {

@@ -37,6 +37,7 @@ class Untouched {
  public:
   explicit Untouched(const torch::nn::Module& module);
   explicit Untouched(const std::vector<Layer>& layers);
+  explicit Untouched(const Tensors& buffers);
   ~Untouched();
   Untouched(const Untouched&) = delete;
   Untouched& operator=(const Untouched&) = delete;

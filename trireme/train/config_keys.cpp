@@ -175,6 +175,12 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                }}),
       key("train.max_skipped_steps", &C::train, &Train::max_skipped_steps,
           "so many steps skipped in a row end the run as diverged", one_up),
+      key("train.recompute_layers", &C::train, &Train::recompute_layers,
+          "layers that keep only their inputs for the backward and compute the rest again: names, in which a "
+          "* stands for any text; [\"*\"]: all"),
+      key("train.activation_budget", &C::train, &Train::activation_budget,
+          "most bytes of activations on a rank, such as \"512MiB\": layers are recomputed so that least time "
+          "is added; empty: no such bound"),
       key("train.ema_decay", &C::train, &Train::ema_decay,
           "evaluations use a moving average of the parameters that remembers 1 / (1 - decay) steps; 0: none",
           fraction),

@@ -1,5 +1,6 @@
 #include "trireme/train/layer_profile.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -77,6 +78,39 @@ double bytes_of(const Fields& tensors) {
   return bytes;
 }
 
+/// What the graph alone holds on to, and what of that is the layer's inputs and outputs: those are let go of
+/// one after the other.
+plan::Recomputable saved_in(const Link& link, const Fields& inputs) {
+  const Fields leaves = inputs.map(detached);
+  if (!link.is_first) {
+    for (const auto& [name, leaf] : leaves) {
+      if (leaf.is_floating_point()) leaf.requires_grad_(true);
+    }
+  }
+  const parallel::AllocatedBytes allocated(device_of(inputs).type());
+  // Behind an operator, as in the chain: a graph that begins at a leaf holds it.
+  Fields values = leaves.map([](const at::Tensor& leaf) { return leaf.clone(); });
+  Fields outputs = model::run_layer(link.layer, values, link.carried, link.carried_on);
+  torch::autograd::edge_list graph;
+  for (const auto& [name, output] : outputs) {
+    if (output.requires_grad()) graph.push_back(torch::autograd::impl::gradient_edge(output));
+  }
+  const double input_bytes = bytes_of(values), output_bytes = bytes_of(outputs);
+  const auto drop = [&](Fields& tensors) {
+    const auto before = static_cast<double>(allocated.current());
+    tensors = {};
+    return before - static_cast<double>(allocated.current());
+  };
+  const bool saves_output = drop(outputs) < output_bytes / 2, saves_input = drop(values) < input_bytes / 2;
+  const double saved = static_cast<double>(allocated.current()) - (saves_output ? output_bytes : 0) -
+                       (saves_input ? input_bytes : 0);
+  // What goes into the first is there in any case.
+  return {.inner_bytes = std::max(saved, 0.0),
+          .output_bytes = output_bytes,
+          .saves_input = saves_input && !link.is_first,
+          .saves_output = saves_output};
+}
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -111,6 +145,25 @@ std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers,
       costs.parameter_bytes += static_cast<double>(parameter.nbytes());
     profile.push_back(std::move(costs));
     values = sample.outputs;
+  }
+  return profile;
+}
+
+std::vector<plan::Recomputable> profile_recomputable(const std::vector<model::Layer>& layers,
+                                                     const Fields& inputs) {
+  const std::vector<plan::Layer> times = profile_layers(layers, inputs);
+  const model::Untouched untouched(layers);
+  const std::vector<model::SkipNames> carried = model::carried_skips(layers);
+  std::vector<plan::Recomputable> profile;
+  Fields values = inputs;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const model::BorrowedMemory memory(layers[i], device_of(inputs));
+    const Link link{
+        .layer = layers[i], .carried = carried[i], .carried_on = carried[i + 1], .is_first = i == 0};
+    profile.push_back(saved_in(link, values));
+    profile.back().forward_s = times[i].forward_s;
+    const at::NoGradGuard no_grad;
+    values = model::run_layer(layers[i], values, carried[i], carried[i + 1]);
   }
   return profile;
 }

@@ -7,6 +7,7 @@
 #include "trireme/batch/fields.h"
 #include "trireme/model/layer.h"
 #include "trireme/plan/profile.h"
+#include "trireme/plan/recomputation.h"
 
 namespace trireme::train {
 
@@ -15,5 +16,9 @@ namespace trireme::train {
 /// Parameters, gradients, buffers and the random state are as before. Time: that of repeats + 1 steps.
 std::vector<plan::Layer> profile_layers(const std::vector<model::Layer>& layers, const Fields& inputs,
                                         int repeats = 3);
+
+/// What each layer's operators save for its backward, and the time of its forward, as above.
+std::vector<plan::Recomputable> profile_recomputable(const std::vector<model::Layer>& layers,
+                                                     const Fields& inputs);
 
 }  // namespace trireme::train

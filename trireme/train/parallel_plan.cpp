@@ -11,6 +11,7 @@
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/cures.h"
+#include "trireme/train/recomputed_layers.h"
 #include "trireme/train/run_trace.h"
 
 namespace trireme::train {
@@ -136,6 +137,7 @@ class PlanMaker {
     maker.check_records();
     maker.check_update();
     maker.check_shards();
+    check_recomputation(config);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }

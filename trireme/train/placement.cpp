@@ -10,6 +10,7 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/plan/chain_cuts.h"
 #include "trireme/train/layer_profile.h"
+#include "trireme/train/recomputed_layers.h"
 
 namespace trireme::train {
 namespace {
@@ -28,7 +29,8 @@ double num_parameters(const model::Layer& layer) {
   return static_cast<double>(count);
 }
 
-/// Inputs of as many samples as a micro-batch has.
+}  // namespace
+
 Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
   const std::int64_t parts = plan.num_parts(), batch = plan.config().train.global_batch;
   const std::int64_t samples = std::min((batch + parts - 1) / parts, data.train->size());
@@ -37,9 +39,8 @@ Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
   return data.train->get_batch(indices).input;
 }
 
-}  // namespace
-
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
+  check_recomputed_layers(plan.config(), model);
   if (!plan.is_cut() && !plan.stages_are_layers() && plan.tensor_ranks() == 1) return plan;
   ModelShape shape{.name = model.name(), .parameters = {}, .tensor = parallel::tensor_limits(model)};
   for (const model::Layer& layer : model.layers()) shape.parameters.push_back(num_parameters(layer));

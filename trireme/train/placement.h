@@ -36,6 +36,9 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context);
 std::vector<model::Layer> layers_in(const Precision& precision, model::Model& model,
                                     c10::DeviceType device = c10::kCPU);
 
+/// Inputs of as many samples as a micro-batch has.
+Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data);
+
 /// What the stages are made of: layers_in(), or one layer, the whole, where nothing is cut.
 std::vector<model::Layer> layers_for(const ParallelPlan& plan, model::Model& model);
 

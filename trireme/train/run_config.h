@@ -48,7 +48,9 @@ struct TrainOptions {
   std::string memory_format = "auto";   ///< a name of memory_format_names()
   std::string non_finite = "stop";      ///< gradients that are no numbers: "stop" the run, or "skip" the step
   std::int64_t max_skipped_steps = 25;  ///< so many skipped in a row are a divergence
-  double ema_decay = 0;                 ///< evaluate a moving average of the parameters; 0: the parameters
+  std::vector<std::string> recompute_layers = {};  ///< keep their inputs alone; a * stands for any text
+  std::string activation_budget = "";  ///< bytes of activations, for which layers are chosen; empty: none
+  double ema_decay = 0;                ///< evaluate a moving average of the parameters; 0: the parameters
 };
 
 struct EvalOptions {

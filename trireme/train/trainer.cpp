@@ -25,6 +25,7 @@
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/model_state.h"
+#include "trireme/train/recomputed_layers.h"
 
 namespace trireme::train {
 namespace {
@@ -222,6 +223,8 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   const model::ConvolutionScope convolutions_of_the_profile(convolutions());
   // One rank measures, alone: the whole model's layers are alike to their parts in how they compare.
   plan_ = measure(plan_, context_, groups_.tensor ? layers_for(plan_, *whole_) : layers_, data_);
+  const RecomputationTrial trial{.model = groups_.tensor ? *whole_ : *model_, .data = data_};
+  layers_ = with_recomputed(plan_, context_, *model_, std::move(layers_), trial);
   parallel::PipelineOptions options = plan_.pipeline_options();
   options.update = [this] { update(); };
   options.device = device_;

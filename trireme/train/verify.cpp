@@ -112,6 +112,8 @@ class Recorder {
 ParallelPlan serial_plan(const ParallelPlan& plan) {
   RunConfig serial = plan.config();
   serial.train.accumulation = plan.num_parts();
+  serial.train.recompute_layers = {};
+  serial.train.activation_budget = "";
   serial.parallel = {.bucket_mib = serial.parallel.bucket_mib};
   serial.comm.backend = "auto";
   serial.comm.torch_threads = at::get_num_threads();

@@ -63,7 +63,7 @@ Fields Stage::forward(int microbatch, const Fields& inputs,
   live.inputs = leaves_of(inputs, without_gradient);
   Fields outputs;
   if (options_.recompute) {
-    live.random_state = model::random_state();
+    const model::ForwardRecord::Recording recording(live.record);
     const at::NoGradGuard no_grad;
     outputs = run(live, microbatch);
   } else {
@@ -78,8 +78,7 @@ void Stage::recompute(int microbatch) {
   Live& live = live_.at(microbatch);
   if (!live.outputs.empty()) return;
   // Running statistics have seen the micro-batch already; dropout draws the same mask again.
-  const model::Untouched untouched(layers_);
-  model::set_random_state(live.random_state);
+  const model::ForwardRecord::Replaying again(live.record, model::buffers_of(layers_));
   live.outputs = run(live, microbatch);
 }
 

@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/model/forward_record.h"
 #include "trireme/model/parameter_box.h"
 
 namespace trireme::parallel {
@@ -36,7 +37,7 @@ at::Tensor ParallelDropout::factors(at::IntArrayRef sizes, std::int64_t dim, con
   at::Tensor factors = at::empty(sizes, at::kFloat);
   float* values = factors.data_ptr<float>();
   const auto limit = static_cast<float>(probability_), kept = static_cast<float>(1 / (1 - probability_));
-  const Random whole(keys_->seed_, kDropoutKey, *keys_->pass_, number_);
+  const Random whole(keys_->seed_, kDropoutKey, model::same_again(*keys_->pass_), number_);
   model::for_each_run(box, [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t count) {
     Random random = whole;
     random.skip(static_cast<std::uint64_t>(in_whole));

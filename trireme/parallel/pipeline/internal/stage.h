@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/model/forward_record.h"
 #include "trireme/model/layer.h"
 #include "trireme/model/skips.h"
 #include "trireme/parallel/pipeline/internal/split_backward.h"
@@ -75,7 +76,7 @@ class Stage {
  private:
   struct Live {
     Fields inputs, outputs;
-    std::vector<at::Tensor> random_state;  ///< before the forward, where it has to run again
+    model::ForwardRecord record;        ///< of the forward, where it has to run again
     torch::autograd::edge_list begins;  ///< of the first values that have a gradient: where the input's ends
     WeightBackward weights;             ///< behind backward_input()
   };

@@ -1,0 +1,33 @@
+#pragma once
+// Who keeps the tensors that autograd saves for a backward. While a SavedTensorsScope lives, those that this
+// thread's operators save go to its keeper, by way of libtorch's hooks of saved variables
+// (torch/csrc/autograd/saved_variable_hooks.h), which C++ reaches through an engine of its own: the first
+// scope puts one before libtorch's for the life of the process, which has libtorch's run every backward.
+// Scopes nest; the inner one counts.
+
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <memory>
+
+namespace trireme::model {
+
+class SavedTensorKeeper {
+ public:
+  virtual ~SavedTensorKeeper() = default;
+  /// For one saved tensor: gets it at once (call_pack_hook), and is asked for it, or one equal to it,
+  /// whenever the backward needs it (call_unpack_hook), by then perhaps on another thread.
+  virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
+};
+
+class SavedTensorsScope {
+ public:
+  explicit SavedTensorsScope(SavedTensorKeeper& keeper);
+  ~SavedTensorsScope();
+  SavedTensorsScope(const SavedTensorsScope&) = delete;
+  SavedTensorsScope& operator=(const SavedTensorsScope&) = delete;
+
+ private:
+  SavedTensorKeeper* const before_;
+};
+
+}  // namespace trireme::model

@@ -1,0 +1,44 @@
+#pragma once
+// Which layers of a chain are to compute their forward again for the backward, so that activations stay under
+// a budget and the time that is added is least. What is counted: a layer keeps from forward to backward what
+// its operators save; recomputed, its input alone, and all the rest is there again in its backward. What goes
+// from one layer to the next counts once, where one of the two keeps it. The peak is the largest sum over the
+// layers' backwards, of all micro-batches under way. Exact: partial choices are extended layer by layer, and
+// one is dropped only when another is no worse in every respect (Nemhauser and Ullmann, Management Science
+// 15, 1969; few are left in practice: Beier and Voecking, J. Computer and System Sciences 69, 2004). Pure;
+// thread-safe.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace trireme::plan {
+
+/// What a micro-batch costs in a layer.
+struct Recomputable {
+  double forward_s = 0;
+  double inner_bytes = 0;   ///< saved for the backward, without what it gets and returns
+  double output_bytes = 0;  ///< handed to the next layer
+  bool saves_input = false, saves_output = false;  ///< for its backward, too
+};
+
+/// Consecutive layers on one worker whose backwards follow each other: a stage.
+struct LiveChain {
+  std::vector<Recomputable> layers;
+  int live = 1;  ///< micro-batches that may be between its forward and its backward at the same time
+};
+
+struct Recomputation {
+  std::vector<std::vector<bool>> recomputed;  ///< by chain and layer
+  double peak_bytes = 0;
+  double added_s = 0;  ///< per micro-batch
+};
+
+/// What a choice costs.
+Recomputation cost_of(std::span<const LiveChain> chains, std::vector<std::vector<bool>> recomputed);
+
+/// The choice of least added time whose peak is at most `budget_bytes`; among those of equal time one of
+/// least bytes. Without one that reaches it: the choice of the least peak, which says what would.
+Recomputation choose_recomputed(std::span<const LiveChain> chains, double budget_bytes);
+
+}  // namespace trireme::plan
