@@ -49,7 +49,7 @@ class CheckpointFrame : public SavedTensorKeeper, public std::enable_shared_from
     std::vector<std::int64_t> sizes;
     at::ScalarType dtype = at::kFloat;
     c10::Device device = c10::kCPU;
-    bool wanted = true;  ///< a saved variable is still there for it
+    bool wanted = true;      ///< a saved variable is still there for it
     at::Tensor tensor = {};  ///< a leaf that learns, which lives anyway; else undefined until made again
     std::uint32_t version = 0;
   };
