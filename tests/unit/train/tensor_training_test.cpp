@@ -76,6 +76,8 @@ struct Mesh {
   std::int64_t accumulation = 1;
   const char* precision = "fp32";
   const char* backend = "threads";
+  std::vector<std::string> recomputed = {};  ///< layers
+  std::string budget = {};                   ///< of activations
 };
 
 std::ostream& operator<<(std::ostream& out, const Mesh& mesh) { return out << mesh.name; }
@@ -85,6 +87,8 @@ RunConfig config_on(const Mesh& mesh) {
   config.parallel = mesh.parallel;
   config.train.accumulation = mesh.accumulation;
   config.train.precision = mesh.precision;
+  config.train.recompute_layers = mesh.recomputed;
+  config.train.activation_budget = mesh.budget;
   return config;
 }
 
@@ -108,6 +112,13 @@ INSTANTIATE_TEST_SUITE_P(
         Mesh{"Tp2SequenceFp16", 2, {.tensor = 2, .sequence = true}, 1, "fp16"},
         Mesh{"Dp2Tp2Sequence", 4, {.tensor = 2, .sequence = true}, 2},
         Mesh{"Dp2Tp2Zero1", 4, {.tensor = 2, .zero = 1}}, Mesh{"Dp2Tp2Zero2", 4, {.tensor = 2, .zero = 2}, 2},
+        Mesh{"Dp2Zero3", 2, {.zero = 3}}, Mesh{"Dp2Chunks2", 2, {.chunks = 2}, 2},
+        Mesh{"Dp2Tp2Zero3", 4, {.tensor = 2, .zero = 3}},
+        Mesh{.name = "Tp2Recomputed", .ranks = 2, .parallel = {.tensor = 2}, .recomputed = {"*"}},
+        Mesh{.name = "Tp2SequenceBudget",
+             .ranks = 2,
+             .parallel = {.tensor = 2, .sequence = true},
+             .budget = "256KiB"},
         Mesh{"Pp2Tp2", 4, {.pipeline = 2, .tensor = 2, .microbatches = 4}},
         Mesh{"Pp2Tp2Gpipe", 4, {.pipeline = 2, .tensor = 2, .schedule = "gpipe", .microbatches = 4}},
         Mesh{"Pp2Tp2ZeroBubble",
@@ -123,6 +134,10 @@ INSTANTIATE_TEST_SUITE_P(
               .microbatches = 4,
               .recompute = true}},
         Mesh{"Dp2Pp2Tp2", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2}},
+        Mesh{.name = "Dp2Pp2Tp2Zero3Recomputed",
+             .ranks = 8,
+             .parallel = {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 3},
+             .recomputed = {"block *"}},
         Mesh{"Dp2Pp2Tp2Zero2Fp16", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 2}, 2, "fp16"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
