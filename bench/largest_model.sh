@@ -2,8 +2,9 @@
 # The largest GPT that two ranks of a host train in a budget of memory, for each way to share out what they hold,
 # beside PyTorch's ways over gloo. Layers of 12.6 million parameters (width 1024), one sequence of 128 characters per
 # rank and step, adamw. Memory is what all processes hold at their peak, pages that several map counted once, by rank:
-# programs and libraries included. The largest number of layers is found by halving.
-#   [PEER_PYTHON=python with torch] [BUDGET_MIB=4096] [MOST_LAYERS=64] bench/largest_model.sh [WAY...]
+# programs and libraries included. Where two small models lead, the number of layers is tried, and moved until one more
+# layer would be too much.
+#   [PEER_PYTHON=python with torch] [BUDGET_MIB=4096] bench/largest_model.sh [WAY...]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
@@ -11,10 +12,9 @@ build=${TRIREME_BUILD:-$here/../build/release}
 needs_programs bench_largest_model trireme
 needs_peer_python
 budget=${BUDGET_MIB:-4096}
-most=${MOST_LAYERS:-64}
 ways=("$@")
 [ ${#ways[@]} -gt 0 ] || ways=("parallel.zero=0" "parallel.zero=1" "parallel.zero=2" "parallel.zero=3"
-  "parallel.pipeline=2" "python ddp" "python zero1" "python fsdp2" "python fsdp2-checkpointed")
+  "parallel.zero=3 train.recompute_layers=['*']" "parallel.pipeline=2" "parallel.tensor=2" "python ddp" "python zero1" "python fsdp2" "python fsdp2-checkpointed")
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -51,15 +51,23 @@ mib_per_rank() {
     "$PEER_PYTHON" -c 'import json, sys; r = json.load(sys.stdin); print(round(r["peak_mib"] / 2) if r["exit_code"] == 0 else 0)'
 }
 
-echo "| way | layers | million parameters | MiB per rank |"
-echo "| --- | --- | --- | --- |"
+echo "| way | layers | million parameters | MiB per rank | with one layer more |"
+echo "| --- | --- | --- | --- | --- |"
 for way in "${ways[@]}"; do
-  fits=0 fits_mib=0 too_many=$((most + 1))
-  while [ $((too_many - fits)) -gt 1 ]; do
-    layers=$(((fits + too_many) / 2))
+  few=$(mib_per_rank "$way" 4)
+  more=$(mib_per_rank "$way" 12)
+  [ "$few" -gt 0 ] && [ "$more" -gt "$few" ] || { echo "$way does not run" >&2; exit 1; }
+  layers=$((4 + (budget - few) * 8 / (more - few)))
+  mib=$(mib_per_rank "$way" "$layers")
+  while [ "$mib" -gt "$budget" ]; do
+    above=$mib
+    layers=$((layers - 1))
     mib=$(mib_per_rank "$way" "$layers")
-    [ "$mib" -gt 0 ] || { echo "$way with $layers layers does not run" >&2; exit 1; }
-    if [ "$mib" -le "$budget" ]; then fits=$layers fits_mib=$mib; else too_many=$layers; fi
   done
-  echo "| $way | $fits | $((fits * 12589 / 1000)) | $fits_mib |"
+  while [ -z "${above:-}" ]; do
+    next=$(mib_per_rank "$way" $((layers + 1)))
+    if [ "$next" -gt "$budget" ]; then above=$next; else layers=$((layers + 1)) mib=$next; fi
+  done
+  echo "| $way | $layers | $((layers * 12589 / 1000)) | $mib | $above |"
+  unset above
 done
