@@ -88,7 +88,7 @@ int print_schedule(const PrintArguments& given) {
   return kExitOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_schedule(CLI::App& app) {
   auto given = std::make_shared<PrintArguments>();
   app.add_option("name", given->name, "A schedule; without one, the names of all")->type_name("NAME");
   declare_size(app, *given);
@@ -120,7 +120,7 @@ Command schedule_command() {
               "  trireme schedule gpipe --ranks 4 --microbatches 4 --format svg --view time,microbatches\n"
               "  trireme schedule 1f1b --ranks 2 --microbatches 4 --comms --transport rendezvous\n"
               "  trireme schedule --check my_schedule.csv\n",
-          .declare = declare};
+          .declare = declare_schedule};
 }
 
 }  // namespace trireme::cli

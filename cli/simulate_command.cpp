@@ -84,7 +84,7 @@ int run_simulation(SimulateArguments given) {
   return kExitOk;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_simulate(CLI::App& app) {
   auto given = std::make_shared<SimulateArguments>();
   app.add_option("--schedule", given->name, "A schedule; the names: trireme schedule")->type_name("NAME");
   app.add_option("--file", given->file, "A program of your own instead")->type_name("FILE.csv");
@@ -106,7 +106,7 @@ Command simulate_command() {
               "  trireme simulate --schedule zb-2p --ranks 8 --microbatches 24 --forward 18522 \\\n"
               "      --backward-input 18086 --backward-weight 9337 --hop 601 --memory-limit 16 --json\n"
               "  trireme simulate --file my_schedule.csv --hop 0.1\n",
-          .declare = declare};
+          .declare = declare_simulate};
 }
 
 }  // namespace trireme::cli

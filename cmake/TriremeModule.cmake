@@ -1,3 +1,12 @@
+# trireme_batch_sources(TARGET): its sources are compiled several at a time, where that was chosen.
+function(trireme_batch_sources target)
+  if(TRIREME_UNITY_BATCH)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TRIREME_UNITY_BATCH})
+    # A type of a header below internal/ that holds one of an unnamed namespace is seen as included.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # trireme_module(NAME [TORCH] [DEPENDS module...] [LIBRARIES target...])
 # One static library per folder of trireme/, target trireme_NAME, alias trireme::NAME.
 # TORCH says that the module stands above the torch line; LIBRARIES are libraries from outside that it
@@ -15,11 +24,7 @@ function(trireme_module name)
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:trireme_flags>)
-  if(TRIREME_UNITY_BATCH)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TRIREME_UNITY_BATCH})
-    # A type of a header below internal/ that holds one of an unnamed namespace is seen as included.
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
-  endif()
+  trireme_batch_sources(${target})
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(${target} PUBLIC trireme_${dependency})
   endforeach()
