@@ -43,7 +43,7 @@ at::Tensor BucketPool::allocate(std::int64_t numel, const at::Tensor& like) cons
 
 at::Tensor BucketPool::take(std::int64_t numel, const at::Tensor& like) {
   while (!reductions_.empty() && num_taken_ >= most_buckets_) retire_oldest();
-  // Somebody may keep what was made there, for long: then it is his.
+  // Somebody may keep what was made there, for long: it is theirs then.
   std::erase_if(spares_, [](const at::Tensor& spare) { return spare.storage().use_count() > 1; });
   const auto fits = [&](const at::Tensor& spare) {
     return is_kind_of(spare, like) && spare.numel() >= numel;
