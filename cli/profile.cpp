@@ -12,6 +12,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/comm/device.h"
+#include "trireme/comm/vector_math.h"
 #include "trireme/data/dataset.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/layer_profile.h"
@@ -70,6 +71,7 @@ int run_profile(const Home& home, const ProfileArguments& arguments) {
   // Layer by layer, as a pipeline sees the model.
   config.parallel.pipeline = std::max<std::int64_t>(config.parallel.pipeline, 2);
   keep_freed_memory();
+  comm::settle_vector_math();
   at::set_num_threads(static_cast<int>(std::max<std::int64_t>(config.comm.torch_threads, 1)));
   const data::DataSource data = train::open_data(config);
   const auto objective = train::make_objective(config, {.data = data});

@@ -25,6 +25,12 @@ std::vector<std::string> probe(const std::string& backend = "auto", const std::s
   return {test::bin("rank_comm_probe"), backend, timeout_s, mode};
 }
 
+// In about one process of a hundred MKL answers two simultaneous first calls with an approximation to one.
+TEST(CommProcesses, AFunctionFirstUsedByTwoRanksAtOnceHasTheBitsOfLaterUse) {
+  const ChildResult result = test::run({test::bin("rank_first_use"), "600"}, {}, 300);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+
 TEST(CommProcesses, AutoIsSharedMemoryOnOneHost) {
   auto ranks = start_all({.size = 2, .command = probe()});
   for (auto& rank : ranks) {

@@ -19,6 +19,7 @@
 #include "trireme/comm/internal/device_backend.h"
 #include "trireme/comm/internal/rendezvous.h"
 #include "trireme/comm/internal/wire_store.h"
+#include "trireme/comm/vector_math.h"
 
 namespace trireme::comm {
 namespace {
@@ -96,6 +97,7 @@ std::shared_ptr<Context> Context::from_environment(const ContextOptions& options
 
 std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, const ContextOptions& options) {
   check_options(options);
+  settle_vector_math();
   std::unique_ptr<State> state;
   if (environment.world_size == 1) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -263,6 +265,7 @@ void run_ranks_as_threads(int num_ranks, const std::function<void(Context&)>& bo
   ContextOptions chosen = options;
   if (chosen.backend == "auto") chosen.backend = is_available("threads") ? "threads" : "gloo";
   check_options(chosen);
+  settle_vector_math();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
   std::exception_ptr first_error;
