@@ -105,10 +105,11 @@ struct Loader::State {
     const std::shared_ptr<const Dataset> of_epoch = dataset->in_epoch(result.epoch);
     const Dataset& samples = of_epoch ? *of_epoch : *dataset;
     const std::int64_t* first = order->data() + result.batch * options.global_batch;
-    const Slice mine = slice_of(result.global_size, options.rank, options.world_size);
+    const std::int64_t parts = std::int64_t{options.world_size} * options.num_microbatches;
     for (int i = 0; i < options.num_microbatches; ++i) {
-      const Slice part = slice_of(mine.size(), i, options.num_microbatches);
-      const std::span indices(first + mine.begin + part.begin, static_cast<std::size_t>(part.size()));
+      const Slice part =
+          slice_of(result.global_size, std::int64_t{options.rank} * options.num_microbatches + i, parts);
+      const std::span indices(first + part.begin, static_cast<std::size_t>(part.size()));
       result.microbatches.push_back(samples.get_batch(indices));
       check_finite(result.microbatches.back(), indices);
       if (options.check_targets) options.check_targets(result.microbatches.back(), indices);

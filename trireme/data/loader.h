@@ -1,9 +1,9 @@
 #pragma once
 // Delivers this rank's micro-batches of each global batch in order, read ahead by worker threads. What a step
 // receives depends on (seed, epoch, batch, rank, world, microbatches) only, not on the number of workers.
-// A global batch is cut into consecutive parts first by rank, then each rank's part by micro-batch: ranks
-// differ by at most one sample, and 1 rank x 4 micro-batches, 2 x 2 and 4 x 1 see the same parts wherever
-// the sizes divide evenly. A failed read surfaces as the data set's error from next(), again at each call;
+// A global batch is cut into consecutive parts, one for each micro-batch of each rank, those of a rank one
+// behind the other: parts differ by at most one sample, and 1 rank x 4 micro-batches, 2 x 2 and 4 x 1 see the
+// same ones. A failed read surfaces as the data set's error from next(), again at each call;
 // threads start with the first next() and are joined by the destructor as soon as the read in hand is done.
 // One consuming thread.
 
