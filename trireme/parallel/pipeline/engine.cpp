@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/data/internal/exact_sum.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
 #include "trireme/telemetry/trace.h"
@@ -41,6 +42,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
     : group_(groups.pipeline),
       device_(options.device),
       update_(options.update),
+      before_compute_(options.before_compute),
       stages_(place_stages(program, layers, options.cuts)),
       skips_(model::carried_skips(layers)),
       tied_(group_, layers, stages_),
@@ -73,7 +75,8 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
 /// In the order of the stages, on all ranks. A stage that is shared out has given most of its memory back
 /// before the next one gets some.
 void Engine::hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options) {
-  common_.emplace(data, options.data_parallel.scale, mine_);
+  // An exact sum is one of each stage's own gradients, over all replicas.
+  common_.emplace(options.exact ? std::nullopt : data, options.data_parallel.scale, mine_);
   const std::shared_ptr<BucketPool> buckets = make_bucket_pool(data, options.zero.stage);
   for (const auto& [number, stage] : mine_) {
     if (options.materialise) options.materialise(stage.layers());
@@ -88,6 +91,7 @@ void Engine::hold_weights(const std::optional<comm::Group>& data, const Pipeline
                                                               .data = data,
                                                               .reduction = options.data_parallel,
                                                               .zero = options.zero,
+                                                              .exact = options.exact,
                                                               .buckets = buckets,
                                                               .common = common_->names(),
                                                               .shared = tied_.names()});
@@ -146,7 +150,10 @@ ActionHandlers Engine::handlers() {
 void Engine::with_weights(const Action& action, void (Engine::*work)(const Action&)) {
   StageWeights& weights = weights_of(action);
   weights.before(action);
-  if (!is_empty(action)) (this->*work)(action);
+  if (!is_empty(action)) {
+    if (before_compute_) before_compute_(action.microbatch);
+    (this->*work)(action);
+  }
   weights.after(action);
   if (!schedule::makes_weight_gradient(action.kind)) return;
   done_.push_back(action.microbatch);
@@ -208,13 +215,13 @@ double Engine::take_loss() {
   if (losses_.empty()) return 0;
   // One read of the device for all of them.
   std::vector<at::Tensor> losses;
-  for (const auto& [weight, loss] : losses_) losses.push_back(loss);
+  for (const auto& [number, loss] : losses_) losses.push_back(loss.value);
   const at::Tensor values = at::stack(losses).to(at::kCPU).to(at::kDouble);
   const auto* value = values.const_data_ptr<double>();
-  double sum = 0;
-  for (const auto& [weight, loss] : losses_) sum += weight * *value++;
+  std::vector<double> weighed;
+  for (const auto& [number, loss] : losses_) weighed.push_back(loss.weight * *value++);
   losses_.clear();
-  return sum;
+  return exact_sum(std::move(weighed));
 }
 
 const MicroBatch& Engine::microbatch(int number) {

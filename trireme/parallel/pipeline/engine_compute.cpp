@@ -28,7 +28,7 @@ void Engine::forward(const Action& action) {
   for (const auto& [number, each] : mine_) live += each.num_live();
   peak_live_ = std::max(peak_live_, live);
   if (stage == last_stage()) {
-    losses_.emplace_back(microbatch(action).weight, outputs.at(0));
+    losses_[action.microbatch] = {.weight = microbatch(action).weight, .value = outputs.at(0)};
     return;
   }
   check_outputs(action, outputs);

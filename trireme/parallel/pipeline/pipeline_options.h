@@ -41,6 +41,12 @@ struct PipelineOptions {
   DataParallelOptions data_parallel = {};
   /// What of each stage they share out among them instead of holding all of it.
   ZeroOptions zero = {};
+  /// Gradients of micro-batches are added up in an order that follows from their number alone, whatever ranks
+  /// compute them (data/internal/exact_sum.h): `data_parallel` is not asked. For synchronous schedules whose
+  /// micro-batches are a power of two; replicas hold whole gradients in any case.
+  bool exact = false;
+  /// Called before each computation for a micro-batch that has samples, with its number. Null: nothing.
+  std::function<void(int)> before_compute = nullptr;
   /// Called before anything computes with the layers of each stage that this rank holds, one stage after the
   /// other: where layers are made without memory (model/deferred.h), for giving them some and their first
   /// values. Replicas share a stage out before the next one is asked for.

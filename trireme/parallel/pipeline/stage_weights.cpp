@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/parallel/pipeline/internal/exact_weights.h"
 #include "trireme/parallel/pipeline/internal/replicated_weights.h"
 #include "trireme/parallel/pipeline/internal/versioned_weights.h"
 #include "trireme/parallel/zero/internal/sharded_weights.h"
@@ -32,6 +33,7 @@ std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWei
   const bool has_replicas = options.data && options.data->size() > 1;
   if (has_replicas && options.zero.stage != ZeroStage::kNone)
     return std::make_unique<ShardedWeights>(std::move(replica), options);
+  if (options.exact) return std::make_unique<ExactWeights>(options.data, replica, options.reduction);
   Replica reduced = replica;
   std::erase_if(reduced.parameters, [&](const auto& item) { return options.common.contains(item.first); });
   if (has_replicas && learns(reduced)) {

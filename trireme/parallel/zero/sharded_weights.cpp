@@ -63,7 +63,8 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
     whole.parameters.emplace_back(name, parameter);
     whole_learns = whole_learns || parameter.requires_grad();
   }
-  if (whole_learns) shared_.emplace(group_, std::move(whole), on_request(reduction));
+  if (options.exact) exact_.emplace(group_, replica.parameters);
+  if (whole_learns && !exact_) shared_.emplace(group_, std::move(whole), on_request(reduction));
   const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * kMib); };
   const auto laid_out = [&](bool that_learn) {
     return lay_out_shards(sharded_, backwards(sharded_, that_learn), group_.size(),
@@ -75,7 +76,7 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
   for (ShardBucket& frozen : laid_out(false)) buckets.push_back(std::move(frozen));
   weights_.emplace(group_, sharded_, buckets, between_uses_of(zero));
   take_pieces(buckets);
-  if (that_learn.empty()) return;
+  if (that_learn.empty() || exact_) return;
   gradients_.emplace(
       group_, sharded_, that_learn,
       GradientShardOptions{
@@ -103,6 +104,7 @@ void ShardedWeights::begin(const schedule::Program& program, int rank) {
     return action.stage == stage_ && schedule::makes_weight_gradient(action.kind);
   }));
   if (gradients_) gradients_->begin();
+  if (exact_) exact_->begin();
   shared_adds_up_.reset();
   if (shared_) shared_adds_up_.emplace(*shared_);
 }
@@ -117,6 +119,7 @@ void ShardedWeights::before(const schedule::Action& action) {
 
 void ShardedWeights::after(const schedule::Action& action) {
   if (gradients_) gradients_->end_backward();
+  if (exact_ && schedule::makes_weight_gradient(action.kind)) exact_->add(action.microbatch);
   const bool others_come = schedule::makes_weight_gradient(action.kind) && num_left_ > 0;
   if (gradients_ && others_come && !keeps_gradients_) gradients_->end_pass();
 }
@@ -131,6 +134,7 @@ void ShardedWeights::reduce() {
 void ShardedWeights::finish() {
   if (shared_) shared_->finish_reduction();
   for (Coalesced& buffers : buffers_) buffers.finish(group_);
+  if (exact_) return take_exact_sums();
   if (gradients_) gradients_->finish();  // which may refuse what came: the rest of the step is over by then
   for (const auto& [tensor, piece] : updated_) {
     if (!gradients_->used(piece.parameter)) continue;
@@ -138,6 +142,16 @@ void ShardedWeights::finish() {
         gradients_->part(piece.bucket).narrow(0, piece.place, piece.numel).view(tensor.sizes());
     at::Tensor& gradient = tensor.mutable_grad();
     gradient = gradient.defined() ? gradient.add_(sum) : sum;
+  }
+}
+
+/// The pieces' gradients are views of the leaves'.
+void ShardedWeights::take_exact_sums() {
+  exact_->finish();
+  for (const auto& [tensor, piece] : updated_) {
+    const at::Tensor& whole = sharded_[piece.parameter].tensor.grad();
+    tensor.mutable_grad() =
+        whole.defined() ? whole.view({-1}).narrow(0, piece.begin, piece.numel).view(tensor.sizes()) : whole;
   }
 }
 
@@ -152,7 +166,8 @@ void ShardedWeights::zero_grad() {
 }
 
 double ShardedWeights::waited_s() const {
-  return (gradients_ ? gradients_->waited_s() : 0) + (shared_ ? shared_->statistics().waited_s : 0);
+  return (exact_ ? exact_->waited_s() : 0) + (gradients_ ? gradients_->waited_s() : 0) +
+         (shared_ ? shared_->statistics().waited_s : 0);
 }
 
 }  // namespace trireme::parallel

@@ -39,7 +39,8 @@ class Engine {
   void set_program(schedule::Program program);
   void go_on_with(schedule::Program program);
   bool at_end() const { return executor_.at_end(); }
-  /// Sum of weight * loss of the forwards of the last stage since it was asked last; 0 on other ranks.
+  /// Sum of weight * loss of the forwards of the last stage since it was asked last, as exact_sum() adds
+  /// them; 0 on other ranks.
   double take_loss();
 
   Fields evaluate(const Fields& inputs);
@@ -117,6 +118,7 @@ class Engine {
   comm::Group group_;
   const c10::Device device_;
   const std::function<void()> update_;
+  const std::function<void(int)> before_compute_;
   const std::vector<Pipeline::StageLayers> stages_;
   const std::vector<model::SkipNames> skips_;  ///< that travel to each layer
   std::map<int, Stage> mine_;                  ///< by the number of the stage
@@ -140,7 +142,11 @@ class Engine {
   std::size_t num_steps_left_ = 0;        ///< stages whose STEP is still to come before the update
   Arrivals inputs_, output_gradients_;    ///< what a stage gets
   Departures outputs_, input_gradients_;  ///< what it gives to another rank
-  std::vector<std::pair<double, at::Tensor>> losses_;  ///< weight and loss, in the order of the forwards
+  struct Loss {
+    double weight = 0;
+    at::Tensor value;
+  };
+  std::map<int, Loss> losses_;  ///< by micro-batch
   int peak_live_ = 0;
 };
 

@@ -89,6 +89,7 @@ struct StageWeightsOptions {
   const std::optional<comm::Group>& data;  ///< ranks with the same stage in other pipelines
   const DataParallelOptions& reduction;
   ZeroOptions zero = {};
+  bool exact = false;
   std::shared_ptr<BucketPool> buckets = nullptr;  ///< of make_bucket_pool(), for all stages of this rank
   std::set<std::string> common =
       {};  ///< parameters that other stages of this rank have, too (CommonParameters)

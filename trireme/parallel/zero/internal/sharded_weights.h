@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/parallel/data/internal/exact_sum.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/pipeline/internal/stage_weights.h"
 #include "trireme/parallel/zero/internal/gradient_shards.h"
@@ -48,6 +49,7 @@ class ShardedWeights final : public StageWeights {
   };
 
   void lay_out(Replica replica, const StageWeightsOptions& options);
+  void take_exact_sums();
   void take_pieces(const std::vector<ShardBucket>& buckets);
 
   comm::Group group_;
@@ -59,6 +61,7 @@ class ShardedWeights final : public StageWeights {
   std::vector<Updated> updated_;
   std::optional<DistributedDataParallel> shared_;  ///< where there are any; reduced behind the rest
   std::optional<DistributedDataParallel::NoSync> shared_adds_up_;
+  std::optional<ExactSum> exact_;  ///< in the place of gradients_ and shared_
   std::vector<Coalesced> buffers_;
   optim::NamedTensors mine_;
   Pieces pieces_;
