@@ -83,6 +83,9 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       key("run.folder", &C::run, &Run::folder, "folder that holds the runs"),
       stays(key("run.seed", &C::run, &Run::seed, "decides the initial weights and the order of samples",
                 zero_up)),
+      stays(key("run.exact", &C::run, &Run::exact,
+                "the same bits for every number of replicas, pipeline stages and micro-batches per rank that "
+                "makes up the same micro-batches, and every parallel.zero")),
       key("run.log_every_steps", &C::run, &Run::log_every_steps, "steps between two lines of metrics.jsonl",
           one_up),
       key("run.tensorboard", &C::run, &Run::tensorboard,

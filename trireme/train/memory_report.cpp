@@ -33,7 +33,7 @@ MemoryUse state_by_formula(const ParallelPlan& plan, std::int64_t parameter_byte
   MemoryUse use;
   use[MemoryKind::kWeights] =
       shared_from(common_weights ? parallel::ZeroStage::kOptimizer : parallel::ZeroStage::kParameters);
-  use[MemoryKind::kGradients] = shared_from(parallel::ZeroStage::kGradients);
+  use[MemoryKind::kGradients] = plan.exact() ? parameter_bytes : shared_from(parallel::ZeroStage::kGradients);
   use[MemoryKind::kOptimizer] = shared_from(parallel::ZeroStage::kOptimizer) *
                                 (moments_of(plan.config().optimizer) + (averages ? 1 : 0));
   return use;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -137,6 +138,7 @@ class PlanMaker {
     maker.check_records();
     maker.check_update();
     maker.check_shards();
+    maker.make_exact();
     check_recomputation(config);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
@@ -333,6 +335,52 @@ class PlanMaker {
                   "\" would round them; leave one of the two out");
   }
 
+  /// What the machine would decide is decided, so that it is the same everywhere.
+  void make_exact() {
+    if (!config().run.exact) return;
+    using Parallel = ParallelOptions;
+    const auto refuse_if = [](bool found, const Cure& cure, const auto&... reason) {
+      refuse_unless(!found, {cure, set(&RunConfig::run, &RunOptions::exact, false)},
+                    "run.exact = true: ", reason...);
+    };
+    const ParallelOptions& parallel = config().parallel;
+    refuse_if(plan_.asynchronous(), synchronous_schedule(), "parallel.schedule = \"", parallel.schedule,
+              "\" computes with older weights the more ranks there are; take a schedule that updates at the "
+              "end");
+    refuse_if(parallel.tensor > 1, set(&RunConfig::parallel, &Parallel::tensor, 1),
+              "parallel.tensor = ", parallel.tensor,
+              " adds up a layer's parts in an order of its own; leave that key out");
+    refuse_if(parallel.compression != "none", set(&RunConfig::parallel, &Parallel::compression, "none"),
+              "parallel.compression = \"", parallel.compression,
+              "\" rounds gradients once for each rank; leave that key out");
+    refuse_if(config().learning_rate.schedule == "reduce_on_plateau",
+              set(&RunConfig::learning_rate, &optim::LearningRateOptions::schedule, "constant"),
+              "lr.schedule = \"reduce_on_plateau\" goes by the loss of evaluations, whose batches depend on "
+              "the ranks; take "
+              "another schedule");
+    check_tree();
+    plan_.config_.comm.torch_threads = std::max(1, config().comm.torch_threads);
+    if (plan_.convolutions_.kernels == ConvolutionKernels::kMeasured)
+      plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten,
+                             .channels_last = plan_.convolutions_.channels_last.value_or(false)};
+  }
+
+  /// The micro-batches of a replica are a branch of the tree over all of them where they are a power of two.
+  void check_tree() const {
+    const auto number = static_cast<std::uint64_t>(plan_.num_microbatches_);
+    const auto below = [](std::int64_t value) {
+      return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(value)));
+    };
+    const std::int64_t rounds = config().train.accumulation;
+    Cures cures = {set(&RunConfig::train, &TrainOptions::accumulation, below(rounds))};
+    if (is_pipeline())
+      cures.push_back(
+          set(&RunConfig::parallel, &ParallelOptions::microbatches, below(plan_.num_microbatches_ / rounds)));
+    refuse_unless(plan_.num_replicas_ == 1 || std::has_single_bit(number), cures,
+                  "run.exact = true: a rank has ", parts_in_words(config(), plan_.num_microbatches_),
+                  " micro-batches, and sums over them follow a binary tree; make them a power of two");
+  }
+
   void check_update() const {
     optim::make_optimizer(config().optimizer, {});
     if (!plan_.precision_.scales_loss) return;
@@ -399,7 +447,8 @@ void ParallelPlan::cut(const ModelShape& model) {
 }
 
 bool ParallelPlan::stages_are_layers() const {
-  return config_.parallel.zero == 3 && config_.parallel.pipeline == 1 && config_.parallel.chunks == 0;
+  return (config_.parallel.zero == 3 || exact()) && config_.parallel.pipeline == 1 &&
+         config_.parallel.chunks == 0;
 }
 
 ParallelPlan ParallelPlan::for_model(const ModelShape& model) const {

@@ -83,6 +83,8 @@ class ParallelPlan {
   bool is_in_parts() const { return is_sharded() || tensor_ranks() > 1; }
   /// Whether each layer of the model is to be a stage of its own, once a model is known.
   bool stages_are_layers() const;
+  /// Whether bits do not depend on how ranks share out micro-batches, layers and optimizer.
+  bool exact() const { return config_.run.exact; }
   /// How far gradients are rounded when they travel.
   const parallel::GradientRounding& rounding() const { return rounding_; }
   /// A step whose gradients are no numbers is left out; else it ends the run.

@@ -9,6 +9,7 @@
 #include "trireme/comm/device.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/plan/chain_cuts.h"
+#include "trireme/train/internal/exact_run.h"
 #include "trireme/train/layer_profile.h"
 #include "trireme/train/recomputed_layers.h"
 
@@ -41,6 +42,7 @@ Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
 
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
   check_recomputed_layers(plan.config(), model);
+  check_exact(plan, model);
   if (!plan.is_cut() && !plan.stages_are_layers() && plan.tensor_ranks() == 1) return plan;
   ModelShape shape{.name = model.name(), .parameters = {}, .tensor = parallel::tensor_limits(model)};
   for (const model::Layer& layer : model.layers()) shape.parameters.push_back(num_parameters(layer));

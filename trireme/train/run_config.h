@@ -29,6 +29,7 @@ struct RunOptions {
   std::string name = "run";           ///< the run's folder is `folder`/`name`
   std::string folder = "runs";        ///< created when missing
   std::int64_t seed = 0;              ///< of the initial weights and the order of samples
+  bool exact = false;  ///< bits do not depend on how ranks share out micro-batches, layers and optimizer
   std::int64_t log_every_steps = 10;  ///< one line of metrics.jsonl every so many steps
   bool tensorboard = false;           ///< event files for TensorBoard beside metrics.jsonl
   std::string trace = "";             ///< file of the trace, in the run's folder; empty: none

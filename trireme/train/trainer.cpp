@@ -24,6 +24,7 @@
 #include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
+#include "trireme/train/internal/exact_run.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/recomputed_layers.h"
 
@@ -174,13 +175,15 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *whole_,
                                            first_sample(data).input, plan_.samples_of_microbatch())),
       convolutions_(state_of(convolutions_found_)),
+      exact_(plan_.exact() ? std::make_shared<ExactRun>(plan_, groups_.data) : nullptr),
       layers_(layers_for(plan_, *model_)),
       pipeline_(context, groups_.of_pipeline(), layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
       held_{.cut = cut_parameters(*model_), .pieces = pipeline_.pieces()},
-      gradient_norm_(plan_.is_in_parts()
+      judged_(exact_ ? pipeline_.weights() : parameters_),
+      gradient_norm_(plan_.is_in_parts() && !exact_
                          ? GradientNorm(holders(), parameters_, parameter_names(*model_), held_)
-                         : GradientNorm(holders(), parameters_, parameter_names(*model_))),
+                         : GradientNorm(holders(), judged_, parameter_names(*model_))),
       loader_(data.train, loader_options(plan_, context, groups_, objective_, count_of_sample_)),
       calendar_(config_, loader_.batches_per_epoch()),
       optimizer_(optim::make_optimizer(config_.optimizer, parameters_)),
@@ -207,6 +210,10 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   const RecomputationTrial trial{.model = groups_.tensor ? *whole_ : *model_, .data = data_};
   layers_ = with_recomputed(plan_, context_, *model_, std::move(layers_), trial);
   parallel::PipelineOptions options = plan_.pipeline_options();
+  if (exact_) {
+    layers_ = exact_->keyed(std::move(layers_));
+    exact_->add_to(options);
+  }
   options.update = [this] { update(); };
   options.device = device_;
   options.materialise = [this,
@@ -240,12 +247,14 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
   key_generators("step");
   report_ = report_of_step(stop_signal);
+  if (exact_) exact_->begin_step(step_);
   if (pipeline_.drained()) start_stream();
   grad_norm_.reset();
   {
     const parallel::JointPass pass(groups_.tensor.value_or(context_.self()));
     report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
   }
+  if (exact_) report_.loss = exact_->sum_of_losses(report_.loss);
   if (!speaks()) report_.loss = 0;
   // Behind everything that the step gave the device to do.
   if (grad_norm_.defined()) report_.grad_norm = grad_norm_.item<double>();
@@ -368,10 +377,10 @@ bool Trainer::on_all_holders(bool here) {
 
 bool Trainer::gradients_are_usable() {
   if (!scaler_) {
-    return !plan_.skips_non_finite() || on_all_holders(optim::unscale_gradients(parameters_, 1));
+    return !plan_.skips_non_finite() || on_all_holders(optim::unscale_gradients(judged_, 1));
   }
   report_.loss_scale = scaler_->scale();
-  const bool finite = on_all_holders(scaler_->unscale(parameters_));
+  const bool finite = on_all_holders(scaler_->unscale(judged_));
   finite ? scaler_->took_step() : scaler_->left_out_step(report_.step);
   return finite;
 }

@@ -42,6 +42,8 @@
 
 namespace trireme::train {
 
+class ExactRun;
+
 class Trainer {
  public:
   /// Makes model, optimizer and loader from the configuration and checks that all ranks hold the same. Of the
@@ -185,11 +187,13 @@ class Trainer {
   const RunConfig& config_;                            ///< the plan's
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   at::Tensor convolutions_;                            ///< the choice in use, as text
+  std::shared_ptr<ExactRun> exact_;  ///< where run.exact asks for it
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
   parallel::Pipeline pipeline_;
   optim::NamedTensors parameters_;
   HeldParts held_;
+  optim::NamedTensors judged_;  ///< by whose gradients steps are clipped or left out: whole ones where exact
   GradientNorm gradient_norm_;
   data::Loader loader_;
   const Calendar calendar_;

@@ -230,6 +230,9 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
             .gradient_loss = plan.rounding().absolute * plan.num_replicas(),
             .reason = text("gradients travel as ", config.parallel.compression)};
   }
+  if (plan.exact()) {
+    return {.loss = 0, .gradient = 0, .weight = 0, .reason = "run.exact: bits do not depend on the ranks"};
+  }
   const bool norm_in_pieces = plan.is_sharded() && config.train.clip_norm > 0;
   if (in_order && norm_in_pieces) {
     return {.loss = 1e-6,

@@ -1,0 +1,84 @@
+#include "trireme/train/internal/exact_run.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "trireme/base/error.h"
+#include "trireme/base/random.h"
+#include "trireme/base/text.h"
+#include "trireme/parallel/data/internal/exact_sum.h"
+
+namespace trireme::train {
+
+ExactRun::ExactRun(const ParallelPlan& plan, std::optional<comm::Group> data)
+    : data_(std::move(data)),
+      seed_(static_cast<std::uint64_t>(plan.config().run.seed)),
+      num_microbatches_(plan.num_microbatches()) {
+  // How an operation is cut over threads decides in which order it adds.
+  at::set_num_threads(plan.config().comm.torch_threads);
+}
+
+std::vector<model::Layer> ExactRun::keyed(std::vector<model::Layer> layers) const {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    layers[i].forward = [inner = std::move(layers[i].forward), i, seed = seed_,
+                         place = place_](const Fields& inputs) {
+      at::manual_seed(Random(seed, Random::key_of("exact"), place->step, place->microbatch, i).bits());
+      return inner(inputs);
+    };
+  }
+  return layers;
+}
+
+void ExactRun::add_to(parallel::PipelineOptions& options) const {
+  options.exact = true;
+  const std::int64_t first = std::int64_t{data_ ? data_->rank() : 0} * num_microbatches_;
+  options.before_compute = [place = place_, first](int microbatch) {
+    place->microbatch = first + microbatch;
+  };
+}
+
+double ExactRun::sum_of_losses(double mine) {
+  if (!data_ || data_->size() == 1) return mine;
+  at::Tensor all = at::full({data_->size()}, 0, at::kDouble);
+  data_->all_gather(all, at::full({1}, mine, at::kDouble));
+  // Whose loss is no number says so itself, and is named.
+  if (!std::isfinite(mine)) return mine;
+  if (data_->rank() > 0) return 0;
+  const auto* first = all.const_data_ptr<double>();
+  std::vector<double> losses(first, first + data_->size());
+  std::ranges::replace_if(losses, [](double loss) { return !std::isfinite(loss); }, 0);
+  return parallel::exact_sum(std::move(losses));
+}
+
+void check_exact(const ParallelPlan& plan, model::Model& model) {
+  if (!plan.config().run.exact) return;
+  for (const auto& buffer : model.named_buffers()) {
+    require(
+        !buffer.key().ends_with("running_mean"), "run.exact = true: ", buffer.key(),
+        " is a running statistic, and depends on which micro-batches a rank has seen; take a norm without "
+        "one (group norm, layer norm), or leave run.exact out");
+  }
+  const std::vector<model::Layer> layers = model.layers();
+  std::map<std::string, std::vector<std::size_t>> users;
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    for (const auto& [name, parameter] : layers[i].parameters) users[name].push_back(i);
+  for (const auto& [name, of] : users) {
+    require(
+        of.size() <= 2, "run.exact = true: ", of.size(), " layers share ", name,
+        ", and the order in which their gradients are added depends on the ranks that have them; share it "
+        "between two, or leave run.exact out");
+    const bool apart =
+        of.size() < 2 || plan.stages_are_layers() || (of.front() == 0 && of.back() + 1 == layers.size());
+    require(apart, "run.exact = true: ", layers[of.front()].name, " and ", layers[of.back()].name, " share ",
+            name,
+            ", and whether they are in one stage decides when their gradients are added; cut layers that "
+            "share a parameter with parallel.pipeline = 1 alone, or leave run.exact out");
+  }
+}
+
+}  // namespace trireme::train
