@@ -1,6 +1,9 @@
 // run.exact: however ranks share out eight micro-batches, four layers and the optimizer, losses, norms and
 // weights have the same bits.
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/batchnorm.h>
 
@@ -10,6 +13,7 @@
 #include "tests/unit/train/tied_model.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shared_folder.h"
+#include "trireme/train/internal/exact_run.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"
@@ -107,6 +111,25 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ExactTraining, ThreeReplicasHaveTheBitsOfOne) {
   const Way three{.name = "three", .ranks = 3, .accumulation = 2}, one{.name = "one", .accumulation = 6};
   EXPECT_EQ(bits_on(three, config_of(three)), bits_on(one, config_of(one)));
+}
+
+TEST(ExactTraining, DrawsOtherNumbersForEveryStepMicrobatchAndLayerAndTheSameOnesAgain) {
+  ExactRun exact(resolve_plan(config_of({.name = "one", .accumulation = 2}), 1), std::nullopt);
+  const auto draw = [](const Fields&) -> Fields { return at::rand({4}); };
+  const std::vector<model::Layer> layers =
+      exact.keyed({{.name = "first", .forward = draw}, {.name = "second", .forward = draw}});
+  parallel::PipelineOptions options;
+  exact.add_to(options);
+  const auto drawn = [&](std::int64_t step, int microbatch, std::size_t layer) {
+    exact.begin_step(step);
+    options.before_compute(microbatch);
+    return layers[layer].forward(at::zeros({1})).at(0);
+  };
+  const at::Tensor numbers = drawn(3, 1, 0);
+  EXPECT_TRUE(at::equal(drawn(3, 1, 0), numbers));
+  EXPECT_FALSE(at::equal(drawn(4, 1, 0), numbers));
+  EXPECT_FALSE(at::equal(drawn(3, 0, 0), numbers));
+  EXPECT_FALSE(at::equal(drawn(3, 1, 1), numbers));
 }
 
 TEST(ExactTraining, IsVerifiedWithoutAnyBound) {

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "trireme/base/clock.h"
+#include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/internal/replicas.h"
 
 namespace trireme::parallel {
@@ -34,6 +35,7 @@ void ExactSum::add(int microbatch) {
   for (const Leaf& leaf : leaves_) {
     const at::Tensor gradient = std::exchange(leaf.tensor.mutable_grad(), at::Tensor());
     gradients.push_back(gradient.defined() ? gradient.contiguous() : gradient);
+    count_as(MemoryKind::kGradients, gradients.back());
   }
   put({0, microbatch}, std::move(gradients));
 }
@@ -91,6 +93,7 @@ void ExactSum::add_replicas(const std::vector<at::Tensor>& pack) {
   for (const at::Tensor& each : pack) flat.push_back(each.reshape({-1}));
   const at::Tensor mine = at::cat(flat);
   at::Tensor all = at::empty({data_->size() * mine.numel()}, mine.options());
+  for (const at::Tensor& each : {mine, all}) count_as(MemoryKind::kCommunication, each);
   data_->all_gather(all, mine);
   std::vector<at::Tensor> rows = all.chunk(data_->size());
   for (std::size_t step = 1; step < rows.size(); step *= 2) {
