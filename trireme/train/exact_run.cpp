@@ -11,7 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
 #include "trireme/base/text.h"
-#include "trireme/parallel/data/internal/exact_sum.h"
+#include "trireme/parallel/data/exact_sum.h"
 
 namespace trireme::train {
 
@@ -51,7 +51,8 @@ double ExactRun::sum_of_losses(double mine) {
   if (data_->rank() > 0) return 0;
   const auto* first = all.const_data_ptr<double>();
   std::vector<double> losses(first, first + data_->size());
-  std::ranges::replace_if(losses, [](double loss) { return !std::isfinite(loss); }, 0);
+  std::ranges::replace_if(
+      losses, [](double loss) { return !std::isfinite(loss); }, 0);
   return parallel::exact_sum(std::move(losses));
 }
 

@@ -1,6 +1,6 @@
 // The bits of an exact sum follow from the number of micro-batches alone.
 
-#include "trireme/parallel/data/internal/exact_sum.h"
+#include "trireme/parallel/data/exact_sum.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>

@@ -1,4 +1,4 @@
-#include "trireme/parallel/data/internal/exact_sum.h"
+#include "trireme/parallel/data/exact_sum.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>

@@ -8,7 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/parallel/counted_memory.h"
-#include "trireme/parallel/data/internal/exact_sum.h"
+#include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
 #include "trireme/telemetry/trace.h"

@@ -42,7 +42,7 @@ struct PipelineOptions {
   /// What of each stage they share out among them instead of holding all of it.
   ZeroOptions zero = {};
   /// Gradients of micro-batches are added up in an order that follows from their number alone, whatever ranks
-  /// compute them (data/internal/exact_sum.h): `data_parallel` is not asked. For synchronous schedules whose
+  /// compute them (data/exact_sum.h): `data_parallel` is not asked. For synchronous schedules whose
   /// micro-batches are a power of two; replicas hold whole gradients in any case.
   bool exact = false;
   /// Called before each computation for a micro-batch that has samples, with its number. Null: nothing.

@@ -1,10 +1,10 @@
 #pragma once
-// Whole weights of a stage whose gradients are added up in one order (data/internal/exact_sum.h), with or
+// Whole weights of a stage whose gradients are added up in one order (data/exact_sum.h), with or
 // without replicas. Collective among the replicas. One thread.
 
 #include <optional>
 
-#include "trireme/parallel/data/internal/exact_sum.h"
+#include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/pipeline/internal/stage_weights.h"
 
 namespace trireme::parallel {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/parallel/data/internal/exact_sum.h"
+#include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/pipeline/internal/stage_weights.h"
 #include "trireme/parallel/zero/internal/gradient_shards.h"
