@@ -172,7 +172,7 @@ class PlanMaker {
   void lay_out_ranks() {
     const ParallelOptions& parallel = config().parallel;
     const std::int64_t asked = parallel.data, ranks = plan_.world_size_;
-    if (!is_pipeline() && parallel.tensor == 1) {
+    if (!is_pipeline() && !plan_.has_form()) {
       refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
                     " needs as many ranks, found ", ranks, "; start it with -n ", asked,
                     ", or leave the key out to use the ranks that there are");
@@ -182,20 +182,22 @@ class PlanMaker {
     check_mesh();
     check_tensor();
     if (is_pipeline()) check_schedule();
-    plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor));
+    plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor * parallel.context));
   }
 
   void check_mesh() const {
     const ParallelOptions& parallel = config().parallel;
     const std::int64_t asked = parallel.data, ranks = plan_.world_size_,
-                       per_replica = parallel.pipeline * parallel.tensor;
+                       per_replica = parallel.pipeline * parallel.tensor * parallel.context;
     Cures cures;
     if (ranks % per_replica == 0) cures.push_back(replicas_as_there_are_ranks());
+    for (Cure& cure : other_contexts(config(), plan_.world_size_)) cures.push_back(std::move(cure));
     for (Cure& cure : other_tensors(config(), plan_.world_size_)) cures.push_back(std::move(cure));
     for (Cure& cure : other_pipelines(config(), plan_.world_size_)) cures.push_back(std::move(cure));
     std::vector<std::string> factors;
     if (is_pipeline()) factors.push_back(text("parallel.pipeline = ", parallel.pipeline));
     if (parallel.tensor > 1) factors.push_back(text("parallel.tensor = ", parallel.tensor));
+    if (parallel.context > 1) factors.push_back(text("parallel.context = ", parallel.context));
     if (asked > 0) factors.push_back(text("parallel.data = ", asked));
     refuse_unless(ranks % per_replica == 0 && (asked == 0 || asked * per_replica == ranks), cures,
                   join(factors, " x "), " does not fit ", ranks, ranks == 1 ? " rank" : " ranks",
@@ -357,6 +359,7 @@ ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::op
 
 std::vector<comm::MeshAxis> ParallelPlan::mesh() const {
   std::vector<comm::MeshAxis> axes = {{"pp", pipeline_ranks()}, {"dp", num_replicas_}};
+  if (context_ranks() > 1) axes.push_back({"cp", context_ranks()});
   if (tensor_ranks() > 1) axes.push_back({"tp", tensor_ranks()});
   return axes;
 }
@@ -378,8 +381,23 @@ void ParallelPlan::check_tensor_form(const ModelShape& model) const {
                 " has no sequences that could be cut; leave that key out");
 }
 
+void ParallelPlan::check_context_form(const ModelShape& model) const {
+  const std::int64_t ranks = context_ranks();
+  if (ranks == 1) return;
+  const std::string what = text("parallel.context = ", ranks, ": the model of type ", model.name);
+  const Cures fewer = other_contexts(config_, world_size_);
+  const std::int64_t tokens = model.tensor ? model.tensor->tokens : 0;
+  refuse_unless(tokens > 0, fewer, what,
+                " has no sequences that could be cut: gpt has, and a model of one's own whose form says so "
+                "(parallel::TensorLimits::tokens)");
+  refuse_unless(
+      2 * ranks <= tokens, fewer, what, " has sequences of ", tokens, tokens == 1 ? " token" : " tokens",
+      ", and each rank needs an early and a late one; use at most ", std::max<std::int64_t>(1, tokens / 2));
+}
+
 void ParallelPlan::cut(const ModelShape& model) {
   check_tensor_form(model);
+  check_context_form(model);
   if (!is_cut()) return;
   const int num_layers = static_cast<int>(model.parameters.size()), num_stages = program_.num_stages;
   Cures cures = other_pipelines(config_, world_size_);
