@@ -181,6 +181,7 @@ class PlanMaker {
     }
     check_mesh();
     check_tensor();
+    check_objective();
     if (is_pipeline()) check_schedule();
     plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor * parallel.context));
   }
@@ -222,6 +223,16 @@ class PlanMaker {
     refuse_unless(!optim::needs_whole_tensors(optimizer), cures, what, " with optimizer.name = \"", optimizer,
                   "\": it goes by whole parameters, of which each rank has a part; take one that looks at "
                   "single numbers");
+  }
+
+  void check_objective() const {
+    const std::int64_t ranks = config().parallel.context;
+    refuse_unless(
+        ranks == 1 || config().objective.name != "model", other_contexts(config(), plan_.world_size_),
+        "parallel.context = ", ranks,
+        " with objective.name = \"model\": each rank of a sequence computes such a loss as a whole, and "
+        "gradients of parameters in it would be counted ",
+        ranks, " times; take an objective without parameters");
   }
 
   void check_schedule() const {

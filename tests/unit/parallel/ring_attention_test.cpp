@@ -16,6 +16,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/comm/context.h"
+#include "trireme/parallel/tensor/attention.h"
 
 namespace trireme::parallel {
 namespace {
@@ -67,6 +68,26 @@ TEST(ContextSequence, PiecesAreJoinedToTheWholeAndSoAreTheirGradients) {
         context.world().all_reduce(sum);
         EXPECT_TRUE(at::equal(sum, back)) << "terms of ranks add up to the gradient";
       }
+    });
+  }
+}
+
+TEST(ContextSequence, DropoutDropsThePlacesThatOneRankDrops) {
+  for (const int ranks : {2, 3}) {
+    run_ranks_as_threads(ranks, [](Context& context) {
+      const auto keys = std::make_shared<DropoutKeys>(3);
+      ParallelDropout dropout(keys, 0.4);
+      keys->begin(7);
+      const ContextSequence sequence{.group = context.world(), .length = 13};
+      const at::Tensor whole = numbers({2, 13, 5}, 1);
+      const at::Tensor own = dropout.forward(own_tokens(whole, 1, sequence), 1, sequence);
+      EXPECT_TRUE(at::equal(join_tokens(own, 1, sequence), dropout.forward(whole)));
+      EXPECT_THAT(
+          [&] {
+            ParallelAttention(context.self(),
+                              {.width = 4, .heads = 2, .dropout = 0.1, .keys = keys, .context = sequence});
+          },
+          ThrowsMessage<InvalidArgument>(HasSubstr("never give out the weights")));
     });
   }
 }
