@@ -242,7 +242,7 @@ class Modes : public testing::TestWithParam<ModeOn> {
       for (const std::string& setting :
            {std::string("data.name=text"), "data.path=" + checkout("LICENSE"), std::string("data.block=50"),
             std::string("model.name=gpt"), std::string("model.layers=2"), std::string("model.heads=2"),
-            std::string("model.width=16"), std::string("optimizer.name=sgd"), std::string("optimizer.lr=0.3"),
+            std::string("model.width=16"), std::string("optimizer.name=sgd"), std::string("optimizer.lr=0.1"),
             std::string("train.epochs=10"), std::string("train.max_steps=10"),
             text("parallel.context=", mode.context)}) {
         words.insert(words.end(), {"--set", setting});
