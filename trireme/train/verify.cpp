@@ -208,7 +208,7 @@ void take_rounding_of_activations(Bounds& bounds, const Precision& precision) {
   bounds.loss = 4 * precision.rounding;
   bounds.gradient = 16 * precision.rounding;
   bounds.weight = 4 * bounds.gradient;
-  bounds.reason = text("layers are sums over ranks, in ", precision.name);
+  bounds.reason = text("layers, or attention, are sums over ranks, in ", precision.name);
 }
 
 }  // namespace

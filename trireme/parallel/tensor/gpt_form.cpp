@@ -158,8 +158,9 @@ class GptInParts : public model::Model {
 }  // namespace
 
 TensorForm form_of(const model::Gpt& whole, const TensorFormOptions& options) {
+  const bool has_all_classes = options.context && options.group.size() == 1;
   return {.model = std::make_shared<GptInParts>(whole.options(), options),
-          .cut_classes = options.group.size() > 1 ? whole.options().vocabulary : 0,
+          .cut_classes = has_all_classes ? 0 : whole.options().vocabulary,
           .cut_tokens = options.context ? whole.options().block : 0};
 }
 
