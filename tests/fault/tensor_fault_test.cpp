@@ -1,4 +1,4 @@
-// A rank dies in the middle of layers that it computes together with others.
+// A rank dies in the middle of layers, or of sequences, that it computes together with others.
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -16,8 +16,9 @@ namespace {
 
 using testing::HasSubstr;
 
-/// `world` is 2 replicas or 2 stages, of 2 ranks each.
-void expect_survivors_to_name(int victim, const std::vector<std::string>& mesh) {
+/// `mesh` is of 4 ranks, and a setting that is given twice counts as it was given last.
+void expect_survivors_to_name(int victim, const std::vector<std::string>& mesh,
+                              const char* first_evaluation = "step 50  test accuracy") {
   SCOPED_TRACE(text("rank ", victim, " of ", mesh.back()));
   const TemporaryFolder folder;
   std::vector<std::string> words = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
@@ -31,7 +32,7 @@ void expect_survivors_to_name(int victim, const std::vector<std::string>& mesh) 
   for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
   constexpr int kRanks = 4;
   auto ranks = start_all({.size = kRanks, .command = words});
-  ASSERT_TRUE(ranks[0]->wait_for_output("step 50  test accuracy", 60));
+  ASSERT_TRUE(ranks[0]->wait_for_output(first_evaluation, 60));
   ranks[static_cast<std::size_t>(victim)]->send_signal(SIGKILL);
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == victim) continue;
@@ -44,6 +45,14 @@ void expect_survivors_to_name(int victim, const std::vector<std::string>& mesh) 
 TEST(TensorFault, SurvivorsNameTheKilledRankOfALayer) {
   expect_survivors_to_name(1, {"parallel.data=2"});
   expect_survivors_to_name(2, {"parallel.microbatches=4", "parallel.pipeline=2"});
+}
+
+TEST(ContextFault, SurvivorsNameTheKilledRankOfARing) {
+  expect_survivors_to_name(
+      2,
+      {"data.name=text", "data.path=" + checkout("LICENSE"), "data.block=32", "model.name=gpt",
+       "model.layers=1", "model.width=16", "eval.every_steps=10", "parallel.tensor=1", "parallel.context=4"},
+      "step 10  validation accuracy");
 }
 
 }  // namespace

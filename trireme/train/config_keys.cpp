@@ -282,6 +282,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           count),
       key("parallel.sequence", &C::parallel, &ParallelOptions::sequence,
           "parallel.tensor: between layers each rank has a part of each sequence; gpt"),
+      key("parallel.context", &C::parallel, &ParallelOptions::context,
+          "ranks over which each sequence is cut, with attention in a ring; for gpt, and models whose form "
+          "can",
+          count),
       updates_stay(
           key("parallel.schedule", &C::parallel, &ParallelOptions::schedule,
               "order of work in a pipeline: a name that `trireme schedule` knows, or a file NAME.csv")),

@@ -45,9 +45,10 @@ std::string divisors_in_words(std::int64_t number) {
 }
 
 Cures other_tensors(const RunConfig& config, int world_size) {
-  const std::int64_t asked = config.parallel.tensor;
-  if (asked == 1 || world_size % config.parallel.pipeline != 0) return {};
-  std::vector<std::int64_t> sizes = divisors_of(world_size / config.parallel.pipeline);
+  const std::int64_t asked = config.parallel.tensor,
+                     others = config.parallel.pipeline * config.parallel.context;
+  if (asked == 1 || world_size % others != 0) return {};
+  std::vector<std::int64_t> sizes = divisors_of(world_size / others);
   std::erase(sizes, asked);
   order_by_distance(sizes, asked);
   Cures cures;
@@ -60,10 +61,28 @@ Cures other_tensors(const RunConfig& config, int world_size) {
   return cures;
 }
 
+Cures other_contexts(const RunConfig& config, int world_size) {
+  const std::int64_t asked = config.parallel.context,
+                     others = config.parallel.pipeline * config.parallel.tensor;
+  if (asked == 1 || world_size % others != 0) return {};
+  std::vector<std::int64_t> sizes = divisors_of(world_size / others);
+  std::erase(sizes, asked);
+  order_by_distance(sizes, asked);
+  Cures cures;
+  for (const std::int64_t size : sizes) {
+    cures.emplace_back([size](RunConfig& changed) {
+      changed.parallel.context = size;
+      changed.parallel.data = 0;
+    });
+  }
+  return cures;
+}
+
 Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least) {
-  const std::int64_t asked = config.parallel.pipeline, tensor = config.parallel.tensor;
-  if (world_size % tensor != 0) return {};
-  std::vector<std::int64_t> lengths = divisors_of(world_size / tensor);
+  const std::int64_t asked = config.parallel.pipeline,
+                     others = config.parallel.tensor * config.parallel.context;
+  if (world_size % others != 0) return {};
+  std::vector<std::int64_t> lengths = divisors_of(world_size / others);
   std::erase_if(lengths, [least](std::int64_t length) { return length < least; });
   order_by_distance(lengths, asked);
   Cures cures;

@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 
@@ -12,6 +13,7 @@
 #include "trireme/base/random.h"
 #include "trireme/base/text.h"
 #include "trireme/parallel/data/exact_sum.h"
+#include "trireme/train/internal/cures.h"
 
 namespace trireme::train {
 
@@ -54,6 +56,46 @@ double ExactRun::sum_of_losses(double mine) {
   std::ranges::replace_if(
       losses, [](double loss) { return !std::isfinite(loss); }, 0);
   return parallel::exact_sum(std::move(losses));
+}
+
+void check_exact(const ParallelPlan& plan) {
+  const auto refuse_if = [](bool found, Cures cures, const auto&... reason) {
+    cures.push_back(set(&RunConfig::run, &RunOptions::exact, false));
+    if (found) throw Refusal(text("run.exact = true: ", reason...), cures);
+  };
+  using Parallel = ParallelOptions;
+  const Parallel& parallel = plan.config().parallel;
+  refuse_if(
+      plan.asynchronous(), {synchronous_schedule()}, "parallel.schedule = \"", parallel.schedule,
+      "\" computes with older weights the more ranks there are; take a schedule that updates at the end");
+  refuse_if(parallel.tensor > 1, {set(&RunConfig::parallel, &Parallel::tensor, 1)},
+            "parallel.tensor = ", parallel.tensor,
+            " adds up a layer's parts in an order of its own; leave that key out");
+  refuse_if(parallel.context > 1, {set(&RunConfig::parallel, &Parallel::context, 1)},
+            "parallel.context = ", parallel.context,
+            " adds up pieces of sequences in an order of its own; leave that key out");
+  refuse_if(parallel.compression != "none", {set(&RunConfig::parallel, &Parallel::compression, "none")},
+            "parallel.compression = \"", parallel.compression,
+            "\" rounds gradients once for each rank; leave that key out");
+  refuse_if(
+      plan.config().learning_rate.schedule == "reduce_on_plateau",
+      {set(&RunConfig::learning_rate, &optim::LearningRateOptions::schedule, "constant")},
+      "lr.schedule = \"reduce_on_plateau\" goes by the loss of evaluations, whose batches depend on the "
+      "ranks; take another schedule");
+  // The micro-batches of a replica are a branch of the tree over all of them where they are a power of two.
+  const auto number = static_cast<std::uint64_t>(plan.num_microbatches());
+  const std::int64_t rounds = plan.config().train.accumulation;
+  const auto below = [](std::int64_t value) {
+    return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(value)));
+  };
+  Cures cures = {set(&RunConfig::train, &TrainOptions::accumulation, below(rounds))};
+  if (parallel.pipeline > 1)
+    cures.push_back(
+        set(&RunConfig::parallel, &Parallel::microbatches, below(plan.num_microbatches() / rounds)));
+  refuse_if(plan.num_replicas() > 1 && !std::has_single_bit(number), cures, "each of ", plan.num_replicas(),
+            " replicas has ", number,
+            " micro-batches, and sums over them follow a binary tree; make them a power of two "
+            "(train.accumulation, parallel.microbatches)");
 }
 
 void check_exact(const ParallelPlan& plan, model::Model& model) {

@@ -27,7 +27,7 @@ constexpr std::size_t kNumValues = 3 * kNumMemoryKinds;
 
 MemoryUse state_by_formula(const ParallelPlan& plan, std::int64_t parameter_bytes, bool common_weights) {
   const auto shared_from = [&](parallel::ZeroStage stage) {
-    return plan.zero() >= stage ? parameter_bytes / plan.num_replicas() : parameter_bytes;
+    return plan.zero() >= stage ? parameter_bytes / plan.weight_copies() : parameter_bytes;
   };
   const bool averages = plan.config().train.ema_decay > 0;
   MemoryUse use;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -12,6 +11,7 @@
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/cures.h"
+#include "trireme/train/internal/exact_run.h"
 #include "trireme/train/recomputed_layers.h"
 #include "trireme/train/run_trace.h"
 
@@ -174,7 +174,7 @@ class PlanMaker {
   void lay_out_ranks() {
     const ParallelOptions& parallel = config().parallel;
     const std::int64_t asked = parallel.data, ranks = plan_.world_size_;
-    if (!is_pipeline() && parallel.tensor == 1) {
+    if (!is_pipeline() && !plan_.has_form()) {
       refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
                     " needs as many ranks, found ", ranks, "; start it with -n ", asked,
                     ", or leave the key out to use the ranks that there are");
@@ -183,21 +183,24 @@ class PlanMaker {
     }
     check_mesh();
     check_tensor();
+    check_objective();
     if (is_pipeline()) check_schedule();
-    plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor));
+    plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor * parallel.context));
   }
 
   void check_mesh() const {
     const ParallelOptions& parallel = config().parallel;
     const std::int64_t asked = parallel.data, ranks = plan_.world_size_,
-                       per_replica = parallel.pipeline * parallel.tensor;
+                       per_replica = parallel.pipeline * parallel.tensor * parallel.context;
     Cures cures;
     if (ranks % per_replica == 0) cures.push_back(replicas_as_there_are_ranks());
+    for (Cure& cure : other_contexts(config(), plan_.world_size_)) cures.push_back(std::move(cure));
     for (Cure& cure : other_tensors(config(), plan_.world_size_)) cures.push_back(std::move(cure));
     for (Cure& cure : other_pipelines(config(), plan_.world_size_)) cures.push_back(std::move(cure));
     std::vector<std::string> factors;
     if (is_pipeline()) factors.push_back(text("parallel.pipeline = ", parallel.pipeline));
     if (parallel.tensor > 1) factors.push_back(text("parallel.tensor = ", parallel.tensor));
+    if (parallel.context > 1) factors.push_back(text("parallel.context = ", parallel.context));
     if (asked > 0) factors.push_back(text("parallel.data = ", asked));
     refuse_unless(ranks % per_replica == 0 && (asked == 0 || asked * per_replica == ranks), cures,
                   join(factors, " x "), " does not fit ", ranks, ranks == 1 ? " rank" : " ranks",
@@ -222,6 +225,16 @@ class PlanMaker {
     refuse_unless(!optim::needs_whole_tensors(optimizer), cures, what, " with optimizer.name = \"", optimizer,
                   "\": it goes by whole parameters, of which each rank has a part; take one that looks at "
                   "single numbers");
+  }
+
+  void check_objective() const {
+    const std::int64_t ranks = config().parallel.context;
+    refuse_unless(
+        ranks == 1 || config().objective.name != "model", other_contexts(config(), plan_.world_size_),
+        "parallel.context = ", ranks,
+        " with objective.name = \"model\": each rank of a sequence computes such a loss as a whole, and "
+        "gradients of parameters in it would be counted ",
+        ranks, " times; take an objective without parameters");
   }
 
   void check_schedule() const {
@@ -338,47 +351,11 @@ class PlanMaker {
   /// What the machine would decide is decided, so that it is the same everywhere.
   void make_exact() {
     if (!config().run.exact) return;
-    using Parallel = ParallelOptions;
-    const auto refuse_if = [](bool found, const Cure& cure, const auto&... reason) {
-      refuse_unless(!found, {cure, set(&RunConfig::run, &RunOptions::exact, false)},
-                    "run.exact = true: ", reason...);
-    };
-    const ParallelOptions& parallel = config().parallel;
-    refuse_if(plan_.asynchronous(), synchronous_schedule(), "parallel.schedule = \"", parallel.schedule,
-              "\" computes with older weights the more ranks there are; take a schedule that updates at the "
-              "end");
-    refuse_if(parallel.tensor > 1, set(&RunConfig::parallel, &Parallel::tensor, 1),
-              "parallel.tensor = ", parallel.tensor,
-              " adds up a layer's parts in an order of its own; leave that key out");
-    refuse_if(parallel.compression != "none", set(&RunConfig::parallel, &Parallel::compression, "none"),
-              "parallel.compression = \"", parallel.compression,
-              "\" rounds gradients once for each rank; leave that key out");
-    refuse_if(config().learning_rate.schedule == "reduce_on_plateau",
-              set(&RunConfig::learning_rate, &optim::LearningRateOptions::schedule, "constant"),
-              "lr.schedule = \"reduce_on_plateau\" goes by the loss of evaluations, whose batches depend on "
-              "the ranks; take "
-              "another schedule");
-    check_tree();
+    check_exact(plan_);
     plan_.config_.comm.torch_threads = std::max(1, config().comm.torch_threads);
     if (plan_.convolutions_.kernels == ConvolutionKernels::kMeasured)
       plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten,
                              .channels_last = plan_.convolutions_.channels_last.value_or(false)};
-  }
-
-  /// The micro-batches of a replica are a branch of the tree over all of them where they are a power of two.
-  void check_tree() const {
-    const auto number = static_cast<std::uint64_t>(plan_.num_microbatches_);
-    const auto below = [](std::int64_t value) {
-      return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(value)));
-    };
-    const std::int64_t rounds = config().train.accumulation;
-    Cures cures = {set(&RunConfig::train, &TrainOptions::accumulation, below(rounds))};
-    if (is_pipeline())
-      cures.push_back(
-          set(&RunConfig::parallel, &ParallelOptions::microbatches, below(plan_.num_microbatches_ / rounds)));
-    refuse_unless(plan_.num_replicas_ == 1 || std::has_single_bit(number), cures,
-                  "run.exact = true: a rank has ", parts_in_words(config(), plan_.num_microbatches_),
-                  " micro-batches, and sums over them follow a binary tree; make them a power of two");
   }
 
   void check_update() const {
@@ -405,6 +382,7 @@ ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::op
 
 std::vector<comm::MeshAxis> ParallelPlan::mesh() const {
   std::vector<comm::MeshAxis> axes = {{"pp", pipeline_ranks()}, {"dp", num_replicas_}};
+  if (context_ranks() > 1) axes.push_back({"cp", context_ranks()});
   if (tensor_ranks() > 1) axes.push_back({"tp", tensor_ranks()});
   return axes;
 }
@@ -426,8 +404,23 @@ void ParallelPlan::check_tensor_form(const ModelShape& model) const {
                 " has no sequences that could be cut; leave that key out");
 }
 
+void ParallelPlan::check_context_form(const ModelShape& model) const {
+  const std::int64_t ranks = context_ranks();
+  if (ranks == 1) return;
+  const std::string what = text("parallel.context = ", ranks, ": the model of type ", model.name);
+  const Cures fewer = other_contexts(config_, world_size_);
+  const std::int64_t tokens = model.tensor ? model.tensor->tokens : 0;
+  refuse_unless(tokens > 0, fewer, what,
+                " has no sequences that could be cut: gpt has, and a model of one's own whose form says so "
+                "(parallel::TensorLimits::tokens)");
+  refuse_unless(
+      2 * ranks <= tokens, fewer, what, " has sequences of ", tokens, tokens == 1 ? " token" : " tokens",
+      ", and each rank needs an early and a late one; use at most ", std::max<std::int64_t>(1, tokens / 2));
+}
+
 void ParallelPlan::cut(const ModelShape& model) {
   check_tensor_form(model);
+  check_context_form(model);
   if (!is_cut()) return;
   const int num_layers = static_cast<int>(model.parameters.size()), num_stages = program_.num_stages;
   Cures cures = other_pipelines(config_, world_size_);

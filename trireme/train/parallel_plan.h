@@ -39,13 +39,22 @@ class ParallelPlan {
   const RunConfig& config() const { return config_; }
 
   int world_size() const { return world_size_; }
-  /// Axes of the ranks, slowest first: rank = (pp * num_replicas() + dp) * tensor_ranks() + tp. Without the
-  /// last where nothing is cut over it.
+  /// Axes of the ranks, slowest first:
+  /// rank = ((pp * num_replicas() + dp) * context_ranks() + cp) * tensor_ranks() + tp. Without those of the
+  /// last two that nothing is cut over.
   std::vector<comm::MeshAxis> mesh() const;
+  /// That read samples of their own.
   int num_replicas() const { return num_replicas_; }
-  int pipeline_ranks() const { return world_size_ / num_replicas_ / tensor_ranks(); }
+  int pipeline_ranks() const { return world_size_ / weight_copies() / tensor_ranks(); }
   /// Ranks that hold parts of the same layers.
   int tensor_ranks() const { return static_cast<int>(config_.parallel.tensor); }
+  /// Ranks that hold the same weights, and pieces of the same sequences.
+  int context_ranks() const { return static_cast<int>(config_.parallel.context); }
+  /// Ranks that hold the same weights: their gradients are summed, and ZeRO shares them out.
+  int weight_copies() const { return num_replicas_ * context_ranks(); }
+  /// Whether ranks compute a form of the model (parallel/tensor/tensor_form.h), of parts of layers or
+  /// sequences.
+  bool has_form() const { return tensor_ranks() > 1 || context_ranks() > 1; }
   /// Whether the model has several stages, on several ranks or one behind the other on each.
   bool is_cut() const { return program_.num_stages > 1; }
 
@@ -78,7 +87,7 @@ class ParallelPlan {
   /// What replicas share out.
   parallel::ZeroStage zero() const { return options_.zero.stage; }
   /// Whether what is updated lies in pieces on the replicas.
-  bool is_sharded() const { return zero() != parallel::ZeroStage::kNone && num_replicas_ > 1; }
+  bool is_sharded() const { return zero() != parallel::ZeroStage::kNone && weight_copies() > 1; }
   /// Whether what a rank updates are parts, which only all ranks together are known to hold once.
   bool is_in_parts() const { return is_sharded() || tensor_ranks() > 1; }
   /// Whether each layer of the model is to be a stage of its own, once a model is known.
@@ -103,6 +112,7 @@ class ParallelPlan {
   ParallelPlan() = default;
   void cut(const ModelShape& model);
   void check_tensor_form(const ModelShape& model) const;
+  void check_context_form(const ModelShape& model) const;
 
   RunConfig config_;
   int world_size_ = 1, num_replicas_ = 1, num_microbatches_ = 1;

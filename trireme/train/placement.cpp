@@ -24,6 +24,22 @@ model::Layer in_precision(model::Layer layer, const Precision& precision, c10::D
   return layer;
 }
 
+/// Of the axes dp and cp together: apart from that of cp alone, as gradients are reduced while attention goes
+/// on. Collective.
+std::optional<comm::Group> make_copies(const ParallelPlan& plan, comm::Context& context) {
+  std::optional<comm::Group> own;
+  const int tensor = plan.tensor_ranks(), copies = plan.weight_copies();
+  for (int stage = 0; stage < plan.pipeline_ranks(); ++stage) {
+    for (int part = 0; part < tensor; ++part) {
+      std::vector<int> ranks;
+      for (int copy = 0; copy < copies; ++copy) ranks.push_back((stage * copies + copy) * tensor + part);
+      auto group = context.new_group(ranks, context.free_group_name(text("dp x cp@", ranks.front())));
+      if (group) own = std::move(group);
+    }
+  }
+  return own;
+}
+
 double num_parameters(const model::Layer& layer) {
   std::int64_t count = 0;
   for (const auto& [name, parameter] : layer.parameters) count += parameter.numel();
@@ -43,7 +59,7 @@ Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {
   check_recomputed_layers(plan.config(), model);
   check_exact(plan, model);
-  if (!plan.is_cut() && !plan.stages_are_layers() && plan.tensor_ranks() == 1) return plan;
+  if (!plan.is_cut() && !plan.stages_are_layers() && !plan.has_form()) return plan;
   ModelShape shape{.name = model.name(), .parameters = {}, .tensor = parallel::tensor_limits(model)};
   for (const model::Layer& layer : model.layers()) shape.parameters.push_back(num_parameters(layer));
   return plan.for_model(shape);
@@ -63,12 +79,15 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
           "; make one with resolve_plan(config, context.world_size())");
   const int world = plan.world_size();
   if (plan.pipeline_ranks() == world) return {.pipeline = context.world()};
-  if (plan.num_replicas() == world) return {.pipeline = context.self(), .data = context.world()};
+  if (plan.num_replicas() == world)
+    return {.pipeline = context.self(), .copies = context.world(), .replicas = context.world()};
   if (plan.tensor_ranks() == world) return {.pipeline = context.self(), .tensor = context.world()};
   comm::Mesh mesh(context, plan.mesh());
   PlanGroups groups{.pipeline = plan.pipeline_ranks() > 1 ? mesh.group("pp") : context.self()};
-  if (plan.num_replicas() > 1) groups.data = mesh.group("dp");
+  if (plan.num_replicas() > 1) groups.replicas = mesh.group("dp");
+  if (plan.context_ranks() > 1) groups.context = mesh.group("cp");
   if (plan.tensor_ranks() > 1) groups.tensor = mesh.group("tp");
+  groups.copies = plan.context_ranks() > 1 ? make_copies(plan, context) : groups.replicas;
   return groups;
 }
 

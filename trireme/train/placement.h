@@ -22,10 +22,12 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context);
 /// The groups along the axes of a plan's mesh; none where there is one rank along it.
 struct PlanGroups {
   comm::Group pipeline;
-  std::optional<comm::Group> data = {};    ///< ranks that hold the same
-  std::optional<comm::Group> tensor = {};  ///< ranks that hold parts of the same layers
+  std::optional<comm::Group> copies = {};    ///< ranks that hold the same weights
+  std::optional<comm::Group> replicas = {};  ///< of them, those that read samples of their own
+  std::optional<comm::Group> context = {};   ///< of them, those that have pieces of the same sequences
+  std::optional<comm::Group> tensor = {};    ///< ranks that hold parts of the same layers
 
-  parallel::PipelineGroups of_pipeline() const { return {.pipeline = pipeline, .data = data}; }
+  parallel::PipelineGroups of_pipeline() const { return {.pipeline = pipeline, .data = copies}; }
 };
 
 /// Throws InvalidArgument: a plan for other ranks. Collective.

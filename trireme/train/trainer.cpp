@@ -47,8 +47,8 @@ data::LoaderOptions loader_options(const ParallelPlan& plan, const comm::Context
   const RunConfig& config = plan.config();
   return {.global_batch = config.train.global_batch,
           .num_microbatches = plan.num_microbatches(),
-          .rank = groups.data ? groups.data->rank() : 0,
-          .world_size = groups.data ? groups.data->size() : 1,
+          .rank = groups.replicas ? groups.replicas->rank() : 0,
+          .world_size = groups.replicas ? groups.replicas->size() : 1,
           .workers = config.data.workers,
           .seed = static_cast<std::uint64_t>(config.run.seed),
           .check_targets = check_targets,
@@ -96,16 +96,15 @@ std::shared_ptr<model::Model> prepared(const ParallelPlan& plan, comm::Context& 
   }
   take_weights(plan.config(), context, *model);
   // Replicas of a stage get the values of the first one; stages have to come from one rank, too.
-  if (plan.is_cut() || plan.tensor_ranks() > 1) parallel::broadcast_module(context.world(), *model);
+  if (plan.is_cut() || plan.has_form()) parallel::broadcast_module(context.world(), *model);
   return model;
 }
 
 /// What this rank makes of the whole model.
-parallel::TensorForm form_of(const ParallelPlan& plan, const PlanGroups& groups,
+parallel::TensorForm form_of(const ParallelPlan& plan, const parallel::TensorFormOptions& options,
                              const std::shared_ptr<model::Model>& whole) {
-  if (!groups.tensor) return {.model = whole};
-  return parallel::make_tensor_form(
-      *whole, {.group = *groups.tensor, .cut_sequences = plan.config().parallel.sequence});
+  if (!plan.has_form()) return {.model = whole};
+  return parallel::make_tensor_form(*whole, options);
 }
 
 /// Parameters of stages on other ranks give their memory back.
@@ -165,7 +164,10 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       data_(data),
       groups_(make_groups(plan, context)),
       whole_(prepared(plan, context, checked(plan, data, std::move(own), own_objective))),
-      form_(form_of(plan, groups_, whole_)),
+      form_options_({.group = groups_.tensor.value_or(context.self()),
+                     .cut_sequences = plan.config().parallel.sequence,
+                     .context = groups_.context}),
+      form_(form_of(plan, form_options_, whole_)),
       model_(form_.model),
       objective_(objective_for(plan.config(), own_objective, {.data = data, .model = model_.get()})),
       count_of_sample_(objective_->count_all(first_sample(data))),
@@ -175,7 +177,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *whole_,
                                            first_sample(data).input, plan_.samples_of_microbatch())),
       convolutions_(state_of(convolutions_found_)),
-      exact_(plan_.exact() ? std::make_shared<ExactRun>(plan_, groups_.data) : nullptr),
+      exact_(plan_.exact() ? std::make_shared<ExactRun>(plan_, groups_.replicas) : nullptr),
       layers_(layers_for(plan_, *model_)),
       pipeline_(context, groups_.of_pipeline(), layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
@@ -206,8 +208,8 @@ model::ConvolutionChoice Trainer::convolutions() const {
 parallel::PipelineOptions Trainer::options_of_pipeline() {
   const model::ConvolutionScope convolutions_of_the_profile(convolutions());
   // One rank measures, alone: the whole model's layers are alike to their parts in how they compare.
-  plan_ = measure(plan_, context_, groups_.tensor ? layers_for(plan_, *whole_) : layers_, data_);
-  const RecomputationTrial trial{.model = groups_.tensor ? *whole_ : *model_, .data = data_};
+  plan_ = measure(plan_, context_, plan_.has_form() ? layers_for(plan_, *whole_) : layers_, data_);
+  const RecomputationTrial trial{.model = plan_.has_form() ? *whole_ : *model_, .data = data_};
   layers_ = with_recomputed(plan_, context_, *model_, std::move(layers_), trial);
   parallel::PipelineOptions options = plan_.pipeline_options();
   if (exact_) {
@@ -229,12 +231,13 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
 }
 
 at::Tensor Trainer::loss_of(const Fields& outputs, const Fields& targets) const {
+  if (!plan_.has_form()) return objective_->loss_all(outputs, targets);
   const auto of_classes = objective_->class_loss();
-  if (form_.cut_classes == 0 || !of_classes) {
-    return objective_->loss_all(
-        groups_.tensor ? parallel::whole_outputs(form_, outputs, *groups_.tensor) : outputs, targets);
-  }
-  return parallel::vocabulary_cross_entropy(outputs.at(0), targets.at(0), *groups_.tensor,
+  if (!of_classes)
+    return objective_->loss_all(parallel::whole_outputs(form_, outputs, form_options_), targets);
+  const Fields own = parallel::own_targets(form_, targets, form_options_);
+  if (form_.cut_classes == 0) return objective_->loss_all(outputs, own);
+  return parallel::vocabulary_cross_entropy(outputs.at(0), own.at(0), form_options_.group,
                                             {.vocabulary = form_.cut_classes,
                                              .label_smoothing = of_classes->label_smoothing,
                                              .ignored_classes = of_classes->ignored_classes});
@@ -251,11 +254,12 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (pipeline_.drained()) start_stream();
   grad_norm_.reset();
   {
-    const parallel::JointPass pass(groups_.tensor.value_or(context_.self()));
+    const parallel::JointPass of_layers(form_options_.group),
+        of_sequences(groups_.context.value_or(context_.self()));
     report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
   }
   if (exact_) report_.loss = exact_->sum_of_losses(report_.loss);
-  if (!speaks()) report_.loss = 0;
+  if (!speaks_of_loss()) report_.loss = 0;
   // Behind everything that the step gave the device to do.
   if (grad_norm_.defined()) report_.grad_norm = grad_norm_.item<double>();
   if (plan_.asynchronous()) note_staleness();
@@ -346,7 +350,7 @@ double Trainer::sum_of_counts() const {
   at::Tensor sum = at::zeros({1}, at::kDouble);
   for (const data::Example& samples : batch_.microbatches)
     *sum.data_ptr<double>() += objective_->count_all(samples);
-  if (groups_.data) comm::Group(*groups_.data).all_reduce(sum);
+  if (groups_.replicas) comm::Group(*groups_.replicas).all_reduce(sum);
   return sum.item<double>();
 }
 
@@ -439,9 +443,10 @@ Evaluation Trainer::evaluate() {
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
   if (averages) pipeline_.weights_changed();
-  const int replica = groups_.data ? groups_.data->rank() : 0,
-            num_replicas = groups_.data ? groups_.data->size() : 1;
-  const parallel::JointPass pass(groups_.tensor.value_or(context_.self()));
+  const int replica = groups_.replicas ? groups_.replicas->rank() : 0,
+            num_replicas = groups_.replicas ? groups_.replicas->size() : 1;
+  const parallel::JointPass of_layers(form_options_.group),
+      of_sequences(groups_.context.value_or(context_.self()));
   const Evaluation evaluation =
       train::evaluate([this](const Fields& inputs) { return evaluated(inputs); },
                       {.dataset = *data_.test,
@@ -457,8 +462,8 @@ Evaluation Trainer::evaluate() {
 
 Fields Trainer::evaluated(const Fields& inputs) {
   Fields outputs = pipeline_.evaluate(inputs.on(device_));
-  if (!groups_.tensor || !outputs.at(0).defined()) return outputs;
-  outputs = parallel::whole_outputs(form_, outputs, *groups_.tensor);
+  if (!plan_.has_form() || !outputs.at(0).defined()) return outputs;
+  outputs = parallel::whole_outputs(form_, outputs, form_options_);
   return speaks() ? outputs : Fields(at::Tensor());
 }
 

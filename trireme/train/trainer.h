@@ -144,8 +144,15 @@ class Trainer {
   model::ConvolutionChoice convolutions() const;
   void key_generators(std::string_view purpose) const;
   StepReport report_of_step(int stop_signal) const;
-  /// Of the ranks that hold parts of the same layers, and compute the same, one speaks for all.
-  bool speaks() const { return !groups_.tensor || groups_.tensor->rank() == 0; }
+  /// Of the ranks that hold parts of the same layers, or pieces of the same sequences, and know the same of
+  /// the whole, one speaks for all.
+  bool speaks() const {
+    return form_options_.group.rank() == 0 && (!groups_.context || groups_.context->rank() == 0);
+  }
+  /// Losses of pieces add up.
+  bool speaks_of_loss() const {
+    return objective_->class_loss() ? form_options_.group.rank() == 0 : speaks();
+  }
   /// Of a micro-batch.
   at::Tensor loss_of(const Fields& outputs, const Fields& targets) const;
   /// What an evaluation looks at; undefined on ranks that do not look.
@@ -178,7 +185,8 @@ class Trainer {
   const data::DataSource& data_;
   PlanGroups groups_;
   std::shared_ptr<model::Model> whole_;  ///< until it is set up
-  const parallel::TensorForm form_;      ///< where layers are cut, else the whole
+  const parallel::TensorFormOptions form_options_;
+  const parallel::TensorForm form_;  ///< where layers or sequences are cut, else the whole
   const std::shared_ptr<model::Model> model_;
   const std::shared_ptr<const objective::Objective> objective_;
   const double count_of_sample_;  ///< where targets of all samples count alike

@@ -17,7 +17,7 @@ void Trainer::name_memory() {
 MemoryReport Trainer::memory() const {
   std::int64_t bytes = 0;
   for (const auto& [name, of_parameter] : parameter_bytes_) bytes += of_parameter;
-  const bool common = plan_.is_sharded() && groups_.data->has_common_memory(device_);
+  const bool common = plan_.is_sharded() && groups_.copies->has_common_memory(device_);
   return {.at_update = memory_at_update_,
           .at_peak = MemoryLedger::of_process().at_peak(),
           .formula = state_by_formula(plan_, bytes, common)};

@@ -201,13 +201,14 @@ void refuse_unverifiable(const ParallelPlan& plan) {
 
 namespace {
 
-/// The terms of a sum over ranks are rounded to the format of the activations, and the sum is once more.
+/// The terms of a sum over ranks are rounded to the format of the activations, and the sum is once more;
+/// likewise the blocks of attention.
 void take_rounding_of_activations(Bounds& bounds, const Precision& precision) {
   if (precision.autocast_to == at::kFloat) return;
   bounds.loss = 4 * precision.rounding;
   bounds.gradient = 16 * precision.rounding;
   bounds.weight = 4 * bounds.gradient;
-  bounds.reason = text("layers are sums over ranks, in ", precision.name);
+  bounds.reason = text("layers, or attention, are sums over ranks, in ", precision.name);
 }
 
 }  // namespace
@@ -217,9 +218,9 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
   const std::int64_t parts = plan.num_parts();
   const bool adaptive = optim::normalises_gradients(config.optimizer.name);
   const bool adds_by_rank = ranks.backend == "shm" || ranks.backend == "threads";
-  const bool whole_layers = plan.tensor_ranks() == 1;
+  const bool whole_layers = !plan.has_form();
   const bool one_each = plan.num_microbatches() == 1 && adds_by_rank;
-  const bool one_pipeline = plan.num_replicas() == 1 && finishes_in_order(plan.program());
+  const bool one_pipeline = plan.weight_copies() == 1 && finishes_in_order(plan.program());
   const bool in_order = whole_layers && ((parts <= 2 && !ranks.share_parameters) || one_each ||
                                          (one_pipeline && !ranks.share_parameters));
   if (plan.rounding().relative > 0) {
@@ -227,7 +228,7 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
     return {.loss = 1e-6,
             .gradient = gradient,
             .weight = adaptive ? 0.5 : 4 * gradient,
-            .gradient_loss = plan.rounding().absolute * plan.num_replicas(),
+            .gradient_loss = plan.rounding().absolute * plan.weight_copies(),
             .reason = text("gradients travel as ", config.parallel.compression)};
   }
   if (plan.exact()) {
@@ -249,7 +250,9 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
                 .weight = 1e-4,
                 .reason = text(parts, " parts are added in another order: rounding of f32")};
   if (!whole_layers) {
-    bounds.reason = text("layers are sums over ", plan.tensor_ranks(), " ranks: rounding of f32");
+    bounds.reason =
+        text(plan.tensor_ranks() > 1 ? "layers" : "attention and gradients", " are sums over ",
+             plan.tensor_ranks() > 1 ? plan.tensor_ranks() : plan.context_ranks(), " ranks: rounding of f32");
     take_rounding_of_activations(bounds, plan.precision());
   }
   if (adaptive) {

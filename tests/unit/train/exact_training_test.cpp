@@ -207,7 +207,7 @@ std::string refusal(
 
 TEST(ExactRefusals, NameTheReasonAndTheNearestPlan) {
   EXPECT_THAT(refusal(2, [](RunConfig& c) { c.train.accumulation = 3; }),
-              AllOf(HasSubstr("train.accumulation = 3"), HasSubstr("make them a power of two"),
+              AllOf(HasSubstr("each of 2 replicas has 3 micro-batches"), HasSubstr("a power of two"),
                     HasSubstr("works on 2 ranks: train.accumulation = 2")));
   EXPECT_THAT(refusal(4, [](RunConfig& c) { c.parallel = {.pipeline = 2, .microbatches = 6}; }),
               AllOf(HasSubstr("a power of two"), HasSubstr("parallel.microbatches = 4")));
@@ -222,6 +222,8 @@ TEST(ExactRefusals, NameTheReasonAndTheNearestPlan) {
               AllOf(HasSubstr("older weights"), HasSubstr("parallel.schedule = \"1f1b\"")));
   EXPECT_THAT(refusal(1, [](RunConfig& c) { c.learning_rate.schedule = "reduce_on_plateau"; }),
               AllOf(HasSubstr("the loss of evaluations"), HasSubstr("lr.schedule = \"constant\"")));
+  EXPECT_THAT(refusal(2, [](RunConfig& c) { c.parallel.context = 2; }),
+              AllOf(HasSubstr("parallel.context = 2"), HasSubstr("parallel.context = 1")));
   EXPECT_THAT(refusal(2, [](RunConfig& c) { c.parallel.tensor = 2; }),
               AllOf(HasSubstr("parallel.tensor = 2"), HasSubstr("parallel.tensor = 1")));
 }

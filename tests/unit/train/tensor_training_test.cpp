@@ -138,6 +138,27 @@ INSTANTIATE_TEST_SUITE_P(
              .ranks = 8,
              .parallel = {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 3},
              .recomputed = {"block *"}},
+        Mesh{"Cp2", 2, {.context = 2}}, Mesh{"Cp3", 3, {.context = 3}},
+        Mesh{"Dp2Cp2Accumulation2", 4, {.context = 2}, 2}, Mesh{"Cp2Tp2", 4, {.tensor = 2, .context = 2}},
+        Mesh{"Cp2Tp2Sequence", 4, {.tensor = 2, .sequence = true, .context = 2}},
+        Mesh{"Cp2Bf16", 2, {.context = 2}, 1, "bf16"}, Mesh{"Cp2Fp16", 2, {.context = 2}, 1, "fp16"},
+        Mesh{"Cp2Zero1", 2, {.context = 2, .zero = 1}}, Mesh{"Dp2Cp2Zero2", 4, {.context = 2, .zero = 2}, 2},
+        Mesh{"Dp2Cp2Zero3", 4, {.context = 2, .zero = 3}},
+        Mesh{.name = "Cp2Recomputed", .ranks = 2, .parallel = {.context = 2}, .recomputed = {"*"}},
+        Mesh{.name = "Cp2Budget", .ranks = 2, .parallel = {.context = 2}, .budget = "256KiB"},
+        Mesh{"Pp2Cp2", 4, {.pipeline = 2, .context = 2, .microbatches = 4}},
+        Mesh{"Pp2Cp2ZbV", 4, {.pipeline = 2, .context = 2, .schedule = "zb-v", .microbatches = 4}},
+        Mesh{"Pp2Cp2InterleavedRecompute",
+             4,
+             {.pipeline = 2,
+              .context = 2,
+              .schedule = "interleaved-1f1b",
+              .chunks = 2,
+              .microbatches = 4,
+              .recompute = true}},
+        Mesh{"Pp2Cp2Tp2", 8, {.pipeline = 2, .tensor = 2, .context = 2, .microbatches = 2}},
+        Mesh{"Dp2Cp2Tp2Zero1", 8, {.tensor = 2, .context = 2, .zero = 1}},
+        Mesh{"Dp2Pp2Cp2Zero2", 8, {.pipeline = 2, .context = 2, .microbatches = 2, .zero = 2}},
         Mesh{"Dp2Pp2Tp2Zero2Fp16", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 2}, 2, "fp16"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
@@ -189,7 +210,9 @@ TEST(TensorTraining, NormLossAndEvaluationAreThoseOfOneRank) {
   const Seen one = seen_on({"one", 1, {}}).front();
   for (const Mesh& mesh :
        {Mesh{"tp", 3, {.tensor = 3}}, Mesh{"dp x tp", 4, {.tensor = 2, .sequence = true}, 1, "fp32", "gloo"},
-        Mesh{"pp x tp", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}}}) {
+        Mesh{"pp x tp", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}}, Mesh{"cp", 3, {.context = 3}},
+        Mesh{"dp x cp", 4, {.context = 2}, 1, "fp32", "gloo"},
+        Mesh{"pp x cp x tp", 8, {.pipeline = 2, .tensor = 2, .context = 2, .microbatches = 2}}}) {
     SCOPED_TRACE(mesh.name);
     for (const auto& [report, evaluation] : seen_on(mesh)) {
       EXPECT_NEAR(report.loss, one.report.loss, 1e-5);
@@ -199,6 +222,23 @@ TEST(TensorTraining, NormLossAndEvaluationAreThoseOfOneRank) {
       EXPECT_EQ(evaluation["accuracy"], one.evaluation["accuracy"]);
       EXPECT_EQ(evaluation["top_k"], one.evaluation["top_k"]);
     }
+  }
+}
+
+// A loss that is no sum over single targets is that of whole sequences, which each rank of them computes; and
+// what counts is counted on all pieces, of which some have nothing that does.
+TEST(ContextTraining, AnyObjectiveIsThatOfOneRank) {
+  const data::DataSource data = sequences();
+  RunConfig weighted = config_on({"", 4, {.context = 2}}), ignoring = weighted;
+  for (int i = 0; i < kVocabulary; ++i) weighted.objective.class_weights.push_back(0.5 + i % 3);
+  ignoring.objective.ignored_classes = {0, 1, 2, 3, 5, 7};
+  ignoring.objective.label_smoothing = 0.1;
+  for (const RunConfig& config : {weighted, ignoring}) {
+    run_ranks_as_threads(4, [&](Context& context) {
+      const Comparison comparison = verify(config, context, data, 2);
+      if (!context.is_main()) return;
+      EXPECT_TRUE(comparison.equal()) << (comparison.first() ? comparison.first()->describe() : "unverified");
+    });
   }
 }
 
@@ -256,6 +296,7 @@ TEST(TensorTraining, ACheckpointWalksThroughMeshesAndComesBackWithTheSameBits) {
   for (const Mesh& mesh :
        {Mesh{"tp 2", 2, {.tensor = 2}}, Mesh{"dp 2 x tp 2, zero 2", 4, {.tensor = 2, .zero = 2}},
         Mesh{"pp 2 x tp 2", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}},
+        Mesh{"cp 2 x tp 2, zero 2", 4, {.tensor = 2, .context = 2, .zero = 2}},
         Mesh{"dp 2 x pp 2 x tp 2, zero 1", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 1}},
         Mesh{"tp 3", 3, {.tensor = 3, .sequence = true}}, Mesh{"pp 2", 2, {.pipeline = 2}}}) {
     on(mesh, [&](Context& context, Trainer& trainer) {
@@ -420,6 +461,39 @@ TEST(TensorRefusals, NameTheReasonAndTheNearestPlan) {
                         c.parallel.sequence = true;
                       }),
               AllOf(HasSubstr("no sequences that could be cut"), HasSubstr("parallel.sequence = false")));
+}
+
+TEST(ContextRefusals, NameTheReasonAndTheNearestPlan) {
+  const auto of_context = [](int ranks, std::int64_t context, const std::function<void(RunConfig&)>& change) {
+    return refusal(ranks, [&](RunConfig& config) {
+      config.parallel.tensor = 1;
+      config.parallel.context = context;
+      change(config);
+    });
+  };
+  const auto nothing_else = [](RunConfig&) {};
+  EXPECT_THAT(of_context(6, 4, nothing_else), AllOf(HasSubstr("parallel.context = 4 does not fit 6 ranks"),
+                                                    HasSubstr("works on 6 ranks: parallel.context = 3")));
+  EXPECT_THAT(
+      of_context(4, 4, nothing_else),
+      AllOf(HasSubstr("has sequences of 7 tokens, and each rank needs an early and a late one; use at "
+                      "most 3"),
+            HasSubstr("works on 4 ranks: parallel.context = 2")));
+  EXPECT_THAT(of_context(2, 2,
+                         [](RunConfig& c) {
+                           c.data.name = "synthetic";
+                           c.model.name = "mlp";
+                         }),
+              AllOf(HasSubstr("no sequences that could be cut"), HasSubstr("parallel.context = 1")));
+  EXPECT_THAT(of_context(2, 2, [](RunConfig& c) { c.objective.name = "model"; }),
+              AllOf(HasSubstr("counted 2 times"), HasSubstr("parallel.context = 1")));
+  EXPECT_THAT(of_context(4, 2,
+                         [](RunConfig& c) {
+                           c.parallel.pipeline = 2;
+                           c.parallel.schedule = "pipedream";
+                           c.train.clip_norm = 0;
+                         }),
+              AllOf(HasSubstr("cannot share gradients"), HasSubstr("parallel.schedule = \"1f1b\"")));
 }
 
 }  // namespace

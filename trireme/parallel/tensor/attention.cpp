@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/parallel/context/ring_attention.h"
 
 namespace trireme::parallel {
 namespace {
@@ -25,6 +26,10 @@ Range checked_heads(const comm::Group& group, const ParallelAttentionOptions& op
           " heads");
   require(options.dropout == 0 || options.keys, "attention with a dropout of ", options.dropout,
           " needs the model's DropoutKeys in its options");
+  require(options.dropout == 0 || !options.context,
+          "attention over sequences that are cut over ranks, with a ", "dropout of ", options.dropout,
+          ": blocks of a ring never give out the weights that it would drop; ",
+          "leave it out, and drop what attention returns");
   return part_of_rank(options.heads, group.rank(), group.size());
 }
 
@@ -65,11 +70,14 @@ at::Tensor ParallelAttention::mixed(const at::Tensor& features) const {
   std::vector<at::Tensor> parts;
   for (const at::Tensor& part : features.chunk(3, 2))
     parts.push_back(part.unflatten(2, {heads_.size, part.size(2) / heads_.size}).transpose(1, 2));
-  const at::Tensor result = dropout_ && is_training() ? mixed_with_dropout(parts[0], parts[1], parts[2])
-                                                      : at::scaled_dot_product_attention(
-                                                            parts[0], parts[1], parts[2], /*attn_mask=*/{},
-                                                            /*dropout_p=*/0, options_.causal);
-  return result.transpose(1, 2).flatten(2);
+  const auto result = [&] {
+    if (options_.context)
+      return ring_attention(parts[0], parts[1], parts[2], *options_.context, {.causal = options_.causal});
+    if (dropout_ && is_training()) return mixed_with_dropout(parts[0], parts[1], parts[2]);
+    return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{}, /*dropout_p=*/0,
+                                            options_.causal);
+  };
+  return result().transpose(1, 2).flatten(2);
 }
 
 at::Tensor ParallelAttention::forward(const at::Tensor& input) {

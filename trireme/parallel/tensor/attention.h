@@ -2,12 +2,15 @@
 // Self-attention whose heads are cut over the ranks of a group: each rank computes some heads of all
 // sequences, with no communication between its two linear layers, of which the first is cut by columns and
 // the second by rows (Shoeybi et al., arXiv 1909.08053, section 3). Names and order of the features, queries,
-// keys, values, are those of nanoGPT and of model::Gpt. Collective; see collectives.h.
+// keys, values, are those of nanoGPT and of model::Gpt. Where sequences are cut over another group, too, its
+// heads go round that ring (ring_attention.h). Collective; see collectives.h.
 
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 
+#include "trireme/parallel/context/sequence_pieces.h"
 #include "trireme/parallel/tensor/dropout.h"
 #include "trireme/parallel/tensor/linear.h"
 
@@ -21,13 +24,15 @@ struct ParallelAttentionOptions {
   double dropout =
       0;  ///< of attention weights; above 0 it needs keys, and (time, time) numbers for each head
   std::shared_ptr<DropoutKeys> keys = nullptr;
+  /// What it is given are a rank's pieces of such sequences; with dropout 0.
+  std::optional<ContextSequence> context = std::nullopt;
 };
 
 /// "c_attn.weight", "c_attn.bias", "c_proj.weight", "c_proj.bias".
 class ParallelAttention : public torch::nn::Module {
  public:
   /// Throws InvalidArgument: more ranks than heads, or a width that is no multiple of the heads, a
-  /// dropout without keys.
+  /// dropout without keys, or beside a context.
   ParallelAttention(comm::Group group, const ParallelAttentionOptions& options);
   /// (batch, time, width), replicated -> the same. An all-reduce, backward another.
   at::Tensor forward(const at::Tensor& input);

@@ -1,9 +1,11 @@
 #include "trireme/parallel/tensor/dropout.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <utility>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -64,6 +66,18 @@ at::Tensor ParallelDropout::forward(const at::Tensor& part, const Sequence& sequ
                                     const comm::Group& group) {
   return forward(part, sequence.dim, part_of_rank(sequence.length, group.rank(), group.size()),
                  sequence.length);
+}
+
+at::Tensor ParallelDropout::forward(const at::Tensor& own, std::int64_t dim,
+                                    const ContextSequence& sequence) {
+  if (!is_training() || probability_ == 0) return own;
+  std::vector<at::Tensor> dropped;
+  std::int64_t begin = 0;
+  for (const Range& piece : sequence.pieces_of(sequence.group.rank())) {
+    dropped.push_back(forward(own.narrow(dim, begin, piece.size), dim, piece, sequence.length));
+    begin += piece.size;
+  }
+  return at::cat(dropped, dim);
 }
 
 }  // namespace trireme::parallel

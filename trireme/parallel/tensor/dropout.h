@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "trireme/parallel/context/sequence_pieces.h"
 #include "trireme/parallel/tensor/collectives.h"
 #include "trireme/parallel/tensor/cut.h"
 
@@ -43,6 +44,8 @@ class ParallelDropout : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& part, std::int64_t dim, const Range& range, std::int64_t size);
   /// The rank's part of each sequence.
   at::Tensor forward(const at::Tensor& part, const Sequence& sequence, const comm::Group& group);
+  /// The rank's pieces of each sequence along `dim`.
+  at::Tensor forward(const at::Tensor& own, std::int64_t dim, const ContextSequence& sequence);
 
  private:
   at::Tensor factors(at::IntArrayRef sizes, std::int64_t dim, const Range& range, std::int64_t size) const;

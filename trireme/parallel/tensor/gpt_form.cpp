@@ -64,13 +64,11 @@ class FeedForward : public nn::Module {
 
 class Block : public nn::Module {
  public:
-  Block(const Group& group, std::int64_t width, std::int64_t heads)
-      : ln_1_(register_module("ln_1", std::make_shared<Norm>(group, width))),
-        attn_(register_module(
-            "attn", std::make_shared<ParallelAttention>(
-                        group, ParallelAttentionOptions{.width = width, .heads = heads, .bias = false}))),
-        ln_2_(register_module("ln_2", std::make_shared<Norm>(group, width))),
-        mlp_(register_module("mlp", std::make_shared<FeedForward>(group, width))) {}
+  Block(const Group& group, const ParallelAttentionOptions& attention)
+      : ln_1_(register_module("ln_1", std::make_shared<Norm>(group, attention.width))),
+        attn_(register_module("attn", std::make_shared<ParallelAttention>(group, attention))),
+        ln_2_(register_module("ln_2", std::make_shared<Norm>(group, attention.width))),
+        mlp_(register_module("mlp", std::make_shared<FeedForward>(group, attention.width))) {}
   at::Tensor forward(const at::Tensor& values, const MaybeSequence& sequence) {
     const at::Tensor attended = values + run(*attn_, ln_1_->forward(values, sequence), sequence);
     return attended + mlp_->forward(ln_2_->forward(attended, sequence), sequence);
@@ -91,13 +89,16 @@ class GptInParts : public model::Model {
         tokens_(std::make_shared<VocabularyParallelEmbedding>(group_, options.vocabulary, options.width)),
         positions_(options.block, options.width),
         last_norm_(std::make_shared<Norm>(group_, options.width)) {
-    if (form.cut_sequences) sequence_ = Sequence{.length = options.block};
+    if (form.context) context_ = ContextSequence{.group = *form.context, .length = options.block};
+    if (form.cut_sequences) sequence_ = Sequence{.length = context_ ? context_->own_size() : options.block};
     const auto transformer = register_module("transformer", std::make_shared<nn::Module>());
     transformer->register_module("wte", tokens_);
     transformer->register_module("wpe", positions_);
     const auto blocks = transformer->register_module("h", std::make_shared<nn::Module>());
     for (std::int64_t i = 0; i < options.layers; ++i) {
-      const auto block = std::make_shared<Block>(group_, options.width, options.heads);
+      const auto block = std::make_shared<Block>(
+          group_, ParallelAttentionOptions{
+                      .width = options.width, .heads = options.heads, .bias = false, .context = context_});
       blocks_.push_back(blocks->register_module(std::to_string(i), block));
     }
     transformer->register_module("ln_f", last_norm_);
@@ -131,10 +132,13 @@ class GptInParts : public model::Model {
     const std::int64_t time = input.size(1), block = options_.block;
     require(time <= block, "gpt: a sequence of ", time, " tokens; model.block allows ", block);
     // Stages behind this one see parts, and know the length of the whole from the model alone.
-    require(!sequence_ || time == block, "gpt: a sequence of ", time,
-            " tokens; where sequences are cut over ranks (parallel.sequence) each has ", block);
-    const at::Tensor places = positions_->forward(at::arange(time, input.options()));
-    return run(*tokens_, input, sequence_) + (sequence_ ? own_part(places, 0, group_) : places);
+    require((!sequence_ && !context_) || time == block, "gpt: a sequence of ", time,
+            " tokens; where sequences are cut over ranks (parallel.sequence, parallel.context) each has ",
+            block);
+    const at::Tensor all = at::arange(time, input.options());
+    const at::Tensor places = positions_->forward(context_ ? own_tokens(all, 0, *context_) : all);
+    const at::Tensor tokens = context_ ? own_tokens(input, 1, *context_) : input;
+    return run(*tokens_, tokens, sequence_) + (sequence_ ? own_part(places, 0, group_) : places);
   }
   at::Tensor logits(const at::Tensor& values) {
     const at::Tensor normed = last_norm_->forward(values, sequence_);
@@ -143,7 +147,8 @@ class GptInParts : public model::Model {
 
   const model::GptOptions options_;
   const Group group_;
-  MaybeSequence sequence_;
+  MaybeSequence sequence_;                  ///< of own tokens, where there is a context
+  std::optional<ContextSequence> context_;  ///< none: sequences are whole
   std::shared_ptr<VocabularyParallelEmbedding> tokens_;
   nn::Embedding positions_;
   std::vector<std::shared_ptr<Block>> blocks_;
@@ -153,13 +158,18 @@ class GptInParts : public model::Model {
 }  // namespace
 
 TensorForm form_of(const model::Gpt& whole, const TensorFormOptions& options) {
+  const bool has_all_classes = options.context && options.group.size() == 1;
   return {.model = std::make_shared<GptInParts>(whole.options(), options),
-          .cut_classes = whole.options().vocabulary};
+          .cut_classes = has_all_classes ? 0 : whole.options().vocabulary,
+          .cut_tokens = options.context ? whole.options().block : 0};
 }
 
 TensorLimits limits_of(const model::Gpt& whole) {
   const std::int64_t heads = whole.options().heads;
-  return {.most_ranks = heads, .of_what = text(heads, heads == 1 ? " head" : " heads"), .sequences = true};
+  return {.most_ranks = heads,
+          .of_what = text(heads, heads == 1 ? " head" : " heads"),
+          .sequences = true,
+          .tokens = whole.options().block};
 }
 
 }  // namespace trireme::parallel

@@ -11,6 +11,7 @@
 #include "trireme/base/text.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/parameter_box.h"
+#include "trireme/parallel/context/sequence_pieces.h"
 #include "trireme/parallel/tensor/collectives.h"
 #include "trireme/parallel/tensor/internal/shipped_forms.h"
 
@@ -108,10 +109,21 @@ TensorForm make_tensor_form(const model::Model& whole, const TensorFormOptions& 
   return form;
 }
 
-Fields whole_outputs(const TensorForm& form, const Fields& outputs, const comm::Group& group) {
-  if (form.cut_classes == 0) return outputs;
-  return outputs.map(
-      [&](const at::Tensor& logits) { return join_parts(logits, -1, form.cut_classes, group); });
+Fields whole_outputs(const TensorForm& form, const Fields& outputs, const TensorFormOptions& options) {
+  return outputs.map([&](const at::Tensor& output) {
+    at::Tensor whole = output;
+    if (form.cut_classes > 0) whole = join_parts(whole, -1, form.cut_classes, options.group);
+    if (form.cut_tokens > 0)
+      whole = join_tokens(whole, 1, {.group = *options.context, .length = form.cut_tokens});
+    return whole;
+  });
+}
+
+Fields own_targets(const TensorForm& form, const Fields& targets, const TensorFormOptions& options) {
+  if (form.cut_tokens == 0) return targets;
+  return targets.map([&](const at::Tensor& target) {
+    return own_tokens(target, 1, {.group = *options.context, .length = form.cut_tokens});
+  });
 }
 
 }  // namespace trireme::parallel

@@ -1,7 +1,9 @@
 #pragma once
 // The tensor-parallel form of a model: one that computes the same from parts of the same parameters, cut over
-// the ranks of a group. Whoever trains makes and checks the whole model, which can be a recipe without memory
-// (model/deferred.h), and makes the form of it: names, first values and outputs are those of the whole.
+// the ranks of a group, or from pieces of the same sequences, cut over those of another
+// (parallel/context/sequence_pieces.h), or both. Whoever trains makes and checks the whole model, which can
+// be a recipe without memory (model/deferred.h), and makes the form of it: names, first values and outputs
+// are those of the whole.
 //
 // Shipped models have a row in tensor_form.cpp. A model of one's own has a form when it derives from
 // HasTensorForm, and is otherwise unchanged:
@@ -27,6 +29,8 @@ namespace trireme::parallel {
 struct TensorFormOptions {
   comm::Group group;
   bool cut_sequences = false;  ///< between layers ranks hold parts of each sequence (collectives.h)
+  /// Ranks with pieces of the same sequences; none: sequences are whole. `group` may be one rank then.
+  std::optional<comm::Group> context = std::nullopt;
 };
 
 struct TensorForm {
@@ -35,12 +39,16 @@ struct TensorForm {
   /// The output is logits of so many classes in all, of which the rank has its part in the last dim; 0: the
   /// output is that of the whole model, the same on all ranks.
   std::int64_t cut_classes = 0;
+  /// The output (batch, tokens, ...) is of the rank's own among so many tokens; 0: it is of whole samples.
+  /// The input is always whole.
+  std::int64_t cut_tokens = 0;
 };
 
 struct TensorLimits {
   std::int64_t most_ranks = std::numeric_limits<std::int64_t>::max();
   std::string of_what = {};  ///< what there is no more of, for messages: "4 heads"
   bool sequences = false;    ///< it can cut them
+  std::int64_t tokens = 0;   ///< of each sequence, which can be cut over a context group; 0: none can
 };
 
 /// A model that can be cut.
@@ -62,7 +70,12 @@ std::optional<TensorLimits> tensor_limits(const model::Model& whole);
 /// collective. Throws InvalidArgument: a model that has none, or whose form has other parameters.
 TensorForm make_tensor_form(const model::Model& whole, const TensorFormOptions& options);
 
-/// Outputs of the form -> those of the whole model, on all ranks; gradients pass through. Collective.
-Fields whole_outputs(const TensorForm& form, const Fields& outputs, const comm::Group& group);
+/// Outputs of the form that was made with these options -> those of the whole model, on all ranks; gradients
+/// pass through. Collective.
+Fields whole_outputs(const TensorForm& form, const Fields& outputs, const TensorFormOptions& options);
+
+/// Of the targets of whole samples (batch, tokens, ...) those that the form's outputs have. Throws
+/// InvalidArgument: targets of other sequences.
+Fields own_targets(const TensorForm& form, const Fields& targets, const TensorFormOptions& options);
 
 }  // namespace trireme::parallel

@@ -27,6 +27,8 @@ Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t leas
 /// Fewer or more ranks for each layer that the ranks can make up, from the nearest on; fewer come first, as
 /// what can be cut so often can be cut less often.
 Cures other_tensors(const RunConfig& config, int world_size);
+/// The same for each sequence.
+Cures other_contexts(const RunConfig& config, int world_size);
 
 /// "1, 2, 3 or 6".
 std::string divisors_in_words(std::int64_t number);
