@@ -55,10 +55,9 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context) {
   return context.device();
 }
 
-PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
-  require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
-          plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
-          "; make one with resolve_plan(config, context.world_size())");
+namespace {
+
+PlanGroups groups_along_axes(const ParallelPlan& plan, comm::Context& context) {
   const int world = plan.world_size();
   if (plan.pipeline_ranks() == world) return {.pipeline = context.world()};
   if (plan.num_replicas() == world) return {.pipeline = context.self(), .data = context.world()};
@@ -67,6 +66,27 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
   PlanGroups groups{.pipeline = plan.pipeline_ranks() > 1 ? mesh.group("pp") : context.self()};
   if (plan.num_replicas() > 1) groups.data = mesh.group("dp");
   if (plan.tensor_ranks() > 1) groups.tensor = mesh.group("tp");
+  return groups;
+}
+
+/// The axis of the replicas, cut in two.
+parallel::ShardGroups shard_groups_of(const ParallelPlan& plan, comm::Context& context) {
+  const int shards = plan.shard_ranks();
+  comm::Mesh mesh(context, {{"pp", plan.pipeline_ranks()},
+                            {"dp-copies", plan.num_replicas() / shards},
+                            {"dp-shards", shards},
+                            {"tp", plan.tensor_ranks()}});
+  return {.shards = mesh.group("dp-shards"), .copies = mesh.group("dp-copies")};
+}
+
+}  // namespace
+
+PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
+  require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
+          plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
+          "; make one with resolve_plan(config, context.world_size())");
+  PlanGroups groups = groups_along_axes(plan, context);
+  if (plan.has_shard_groups()) groups.shard_groups = shard_groups_of(plan, context);
   return groups;
 }
 

@@ -22,10 +22,15 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context);
 /// The groups along the axes of a plan's mesh; none where there is one rank along it.
 struct PlanGroups {
   comm::Group pipeline;
-  std::optional<comm::Group> data = {};    ///< ranks that hold the same
-  std::optional<comm::Group> tensor = {};  ///< ranks that hold parts of the same layers
+  std::optional<comm::Group> data = {};                    ///< ranks that hold the same
+  std::optional<comm::Group> tensor = {};                  ///< ranks that hold parts of the same layers
+  std::optional<parallel::ShardGroups> shard_groups = {};  ///< of `data`
 
-  parallel::PipelineGroups of_pipeline() const { return {.pipeline = pipeline, .data = data}; }
+  parallel::PipelineGroups of_pipeline() const {
+    return {.pipeline = pipeline, .data = data, .shard_groups = shard_groups};
+  }
+  /// Ranks that share out what each of them would hold.
+  const comm::Group& shards() const { return shard_groups ? shard_groups->shards : *data; }
 };
 
 /// Throws InvalidArgument: a plan for other ranks. Collective.

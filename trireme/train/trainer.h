@@ -155,6 +155,7 @@ class Trainer {
   /// Inputs for every number of samples that micro-batches of steps before `end` have.
   std::vector<Fields> shapes_before(std::int64_t end) const;
   void note_staleness();
+  std::vector<ParameterBytes> bytes_of_parameters() const;
   std::int64_t samples_of_step(std::int64_t step) const;
   void take_batch();
   /// Of the targets of the batch at hand, on all ranks.
