@@ -1,5 +1,5 @@
 // Weights in shards with a rounded working copy, in groups of replicas, with small parameters that stay
-// gathered.
+// gathered, and layers that use what is not gathered.
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -272,6 +272,31 @@ TEST(ZeroPersistent, ParametersStayGatheredAndAreUpdated) {
         }
         EXPECT_TRUE(some.outputs().equal(none.outputs()));
         EXPECT_TRUE(all.outputs().equal(none.outputs()));
+      },
+      {.backend = "gloo", .timeout_s = 20});
+}
+
+TEST(ZeroParameters, OfAnotherStageAreNamedWhereALayerUsesThem) {
+  run_ranks_as_threads(
+      2,
+      [](Context& context) {
+        auto reaches_over = std::make_shared<bool>(true);
+        std::vector<model::Layer> chain = layers();
+        const at::Tensor foreign = chain[0].parameters[0].second;
+        chain[3].forward = [=, forward = chain[3].forward](const Fields& inputs) {
+          const at::Tensor input = inputs.at(0);
+          return forward(*reaches_over ? Fields(input + foreign.square().sum()) : inputs);
+        };
+        Pipeline pipe(context, {.pipeline = context.self(), .data = context.world()}, chain,
+                      {.program = schedule::data_parallel(1, 4), .zero = {.stage = ZeroStage::kParameters}});
+        const auto step = [&] {
+          return pipe.step(test::numbers({6, 7}, 1), test::numbers({6, 3}, 2), mean_square);
+        };
+        EXPECT_THAT(step, testing::ThrowsMessage<InvalidArgument>(testing::AllOf(
+                              HasSubstr("parameter '0.inner.weight' is used"), HasSubstr("not gathered"))));
+        *reaches_over = false;
+        EXPECT_GT(step(), 0);
+        EXPECT_GT(step(), 0);
       },
       {.backend = "gloo", .timeout_s = 20});
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/zero/internal/released_parameter.h"
 
 namespace trireme::parallel {
 namespace {
@@ -48,9 +49,10 @@ WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& para
     first_leaf_.push_back(leaves_.size());
     for (const ShardSlot& slot : bucket.slots) {
       const at::Tensor& parameter = parameters[slot.parameter].tensor;
-      leaves_.push_back({.parameter = parameter,
-                         .view = view_in(shards_.back().whole, slot.begin, parameter.sizes()),
-                         .hollow = at::empty({0}, shards_.back().whole.options())});
+      leaves_.push_back(
+          {.parameter = parameter,
+           .view = view_in(shards_.back().whole, slot.begin, parameter.sizes()),
+           .released = released_parameter(parameters[slot.parameter].name, shards_.back().whole)});
     }
   }
   releases_ = !common_ && !std::ranges::all_of(shards_, &Shard::kept);
@@ -128,6 +130,7 @@ void WeightShards::take_rounded(std::size_t number) {
 }
 
 void WeightShards::show() {
+  const ReleasedParameterAccess access;
   for (const Leaf& leaf : leaves_) leaf.parameter.set_data(leaf.view);
 }
 
@@ -184,9 +187,10 @@ void WeightShards::release() {
 }
 
 void WeightShards::hide() {
+  const ReleasedParameterAccess access;
   for (std::size_t number = 0; number < shards_.size(); ++number) {
     if (shards_[number].kept) continue;
-    for (const Leaf& leaf : leaves_of(number)) leaf.parameter.set_data(leaf.hollow);
+    for (const Leaf& leaf : leaves_of(number)) leaf.parameter.set_data(leaf.released);
     take_memory_back(shards_[number].whole);
   }
 }

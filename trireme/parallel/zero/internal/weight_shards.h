@@ -50,8 +50,8 @@ class WeightShards {
   };
   struct Leaf {
     at::Tensor parameter;
-    at::Tensor view;    ///< of the whole
-    at::Tensor hollow;  ///< without elements: what the parameter is while released
+    at::Tensor view;      ///< of the whole
+    at::Tensor released;  ///< what stands there meanwhile: internal/released_parameter.h
   };
 
   void take_memory(const ShardBucket& bucket, at::TensorOptions options);
