@@ -166,7 +166,9 @@ TEST_P(ZeroWith, AWorkingCopyFollowsWhatSomebodyElseHasWritten) {
     const at::Tensor before = rounded.outputs();
     for (const double factor : {2.0, 0.5}) {
       context.world().barrier();  // others may still compute with what is written next
-      for (const auto& [name, piece] : rounded.pipe.parameters()) piece.mul_(factor);
+      for (const auto& [name, piece] : rounded.pipe.parameters()) {
+        if (name[0] != '1') piece.mul_(factor);  // the norm is not rounded
+      }
       rounded.pipe.weights_changed();
       EXPECT_EQ(rounded.outputs().equal(before), factor == 0.5);
     }
