@@ -21,6 +21,9 @@ struct Case {
   int zero = 0;
   int num_ranks = 2;
   const char* backend = "shm";
+  const char* precision = "fp32";
+  int shard_ranks = 0;
+  int persistent_below = 0;
 };
 
 class MemoryOfARun : public testing::TestWithParam<Case> {
@@ -46,18 +49,23 @@ class MemoryOfARun : public testing::TestWithParam<Case> {
   TemporaryFolder folder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Every, MemoryOfARun,
-                         testing::Values(Case{0, 1}, Case{0}, Case{1}, Case{2}, Case{3}, Case{3, 3},
-                                         Case{1, 2, "gloo"}, Case{2, 2, "gloo"}, Case{3, 2, "gloo"}),
-                         [](const auto& test) {
-                           return text("zero", test.param.zero, "_", test.param.num_ranks, "_",
-                                       test.param.backend);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Every, MemoryOfARun,
+    testing::Values(Case{0, 1}, Case{0}, Case{1}, Case{2}, Case{3}, Case{3, 3}, Case{1, 2, "gloo"},
+                    Case{2, 2, "gloo"}, Case{3, 2, "gloo"}, Case{1, 2, "shm", "bf16"},
+                    Case{2, 3, "gloo", "bf16"}, Case{3, 2, "gloo", "bf16"}, Case{2, 4, "shm", "fp32", 2},
+                    Case{3, 4, "gloo", "fp32", 2}, Case{3, 2, "gloo", "fp32", 0, 300'000}),
+    [](const auto& test) {
+      return text("zero", test.param.zero, "_", test.param.num_ranks, "_", test.param.backend, "_",
+                  test.param.precision, "_", test.param.shard_ranks, "_", test.param.persistent_below);
+    });
 
 TEST_P(MemoryOfARun, HasTheStateOfTheFormula) {
   const Case& tried = GetParam();
-  const nlohmann::json found =
-      summary({"--set", text("parallel.zero=", tried.zero), "--set", text("comm.backend=", tried.backend)});
+  const nlohmann::json found = summary(
+      {"--set", text("parallel.zero=", tried.zero), "--set", text("comm.backend=", tried.backend), "--set",
+       text("train.precision=", tried.precision), "--set", text("parallel.shard_ranks=", tried.shard_ranks),
+       "--set", text("parallel.persistent_below=", tried.persistent_below)});
   const auto bytes = [&](const std::string& column, const std::string& kind) {
     return found.value(text("memory_", column, "_", kind, "_bytes"), 0.0);
   };
@@ -66,7 +74,8 @@ TEST_P(MemoryOfARun, HasTheStateOfTheFormula) {
   const double bucket = 784.0 * 512 * 4,
                buckets_at_a_time = tried.backend == std::string("gloo") ? 4.02 : 3.02;
   const double buckets = tried.zero >= 2   ? buckets_at_a_time * bucket
-                         : tried.zero == 1 ? bytes("formula", "gradients") / tried.num_ranks
+                         : tried.zero == 1 ? bytes("formula", "gradients") /
+                                                 (tried.shard_ranks > 0 ? tried.shard_ranks : tried.num_ranks)
                                            : 0;
   for (const std::string kind : {"weights", "gradients", "optimizer"}) {
     const double measured = bytes("update", kind), formula = bytes("formula", kind);

@@ -39,6 +39,9 @@ struct Mode {
   int tensor = 1;          ///< ranks that each layer is cut over
   const char* precision = "fp32";
   int zero = 0;                   ///< what replicas share out
+  int shard_ranks = 0;            ///< in groups of so many
+  int persistent_below = 0;       ///< elements
+  int clip_norm = 1;              ///< 0: pieces are summed in another order than parameters
   const char* recomputed = "[]";  ///< layers; the one rank keeps everything
   int context = 1;                ///< ranks that each sequence is cut over: of a gpt, which learns a text
 };
@@ -175,6 +178,56 @@ constexpr Mode kModes[] = {
      .backend = "hierarchical",
      .ranks_per_host = 2,
      .zero = 3},
+    {.name = "Dp2Zero1Bf16",
+     .mesh = "dp 2, zero 1",
+     .ranks = 2,
+     .equal = Equal::kBits,
+     .precision = "bf16",
+     .zero = 1,
+     .clip_norm = 0},
+    {.name = "Dp2Zero2Bf16Gloo",
+     .mesh = "dp 2, zero 2",
+     .ranks = 2,
+     .backend = "gloo",
+     .equal = Equal::kBits,
+     .precision = "bf16",
+     .zero = 2,
+     .clip_norm = 0},
+    {.name = "Dp2Zero3Fp16Gloo",
+     .mesh = "dp 2, zero 3",
+     .ranks = 2,
+     .backend = "gloo",
+     .equal = Equal::kBits,
+     .precision = "fp16",
+     .zero = 3,
+     .clip_norm = 0},
+    {.name = "Dp2Zero3PersistentGloo",
+     .mesh = "dp 2, zero 3",
+     .ranks = 2,
+     .backend = "gloo",
+     .zero = 3,
+     .persistent_below = 1000},
+    {.name = "Dp4Zero2InPairs", .mesh = "dp 2 x 2, zero 2", .ranks = 4, .zero = 2, .shard_ranks = 2},
+    {.name = "Dp4Zero3InPairsGloo",
+     .mesh = "dp 2 x 2, zero 3",
+     .ranks = 4,
+     .backend = "gloo",
+     .zero = 3,
+     .shard_ranks = 2},
+    {.name = "Dp4Zero3InPairsTwoHostsAccumulation2",
+     .mesh = "dp 2 x 2, zero 3",
+     .ranks = 4,
+     .accumulation = 2,
+     .backend = "hierarchical",
+     .ranks_per_host = 2,
+     .zero = 3,
+     .shard_ranks = 2},
+    {.name = "Dp4Tp2Zero1InPairs",
+     .mesh = "dp 2 x 2 x tp 2, zero 1",
+     .ranks = 8,
+     .tensor = 2,
+     .zero = 1,
+     .shard_ranks = 2},
     {.name = "Dp2Recomputed", .mesh = "dp 2", .ranks = 2, .equal = Equal::kBits, .recomputed = "[\"*\"]"},
     {.name = "Pp2Recomputed",
      .mesh = "pp 2",
@@ -255,11 +308,12 @@ class Modes : public testing::TestWithParam<ModeOn> {
           text("parallel.tensor=", mode.tensor), text("train.precision=", mode.precision),
           std::string("parallel.microbatches=4"),
           // Clipped steps are too short to show what was rounded.
-          text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : 1),
+          text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : mode.clip_norm),
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
-          text("parallel.zero=", mode.zero), text("train.recompute_layers=", mode.recomputed),
-          text("comm.backend=", mode.backend), std::string("comm.torch_threads=1"),
-          std::string("comm.timeout_s=30")}) {
+          text("parallel.zero=", mode.zero), text("parallel.shard_ranks=", mode.shard_ranks),
+          text("parallel.persistent_below=", mode.persistent_below),
+          text("train.recompute_layers=", mode.recomputed), text("comm.backend=", mode.backend),
+          std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
       words.insert(words.end(), {"--set", setting});
     }
     return words;
@@ -284,7 +338,8 @@ class Modes : public testing::TestWithParam<ModeOn> {
                                   .mesh = "",
                                   .accumulation = parts,
                                   .equal = mode.equal,
-                                  .precision = mode.precision},
+                                  .precision = mode.precision,
+                                  .clip_norm = mode.clip_norm},
                                   device().of_one_rank)) {
       command.push_back(word);
     }

@@ -309,6 +309,17 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "what replicas share out instead of each holding all: 1 the optimizer's state, 2 and gradients, 3 "
           "and parameters; 0: nothing",
           {.least = 0, .most = 3}),
+      key("parallel.working_copy", &C::parallel, &ParallelOptions::working_copy,
+          "parallel.zero with bf16 or fp16: ranks compute with a copy of the weights in that format, and the "
+          "f32 "
+          "values lie in shards alone"),
+      key("parallel.persistent_below", &C::parallel, &ParallelOptions::persistent_below,
+          "parallel.zero = 3: parameters with fewer elements stay gathered between uses", zero_up),
+      key("parallel.shard_ranks", &C::parallel, &ParallelOptions::shard_ranks,
+          "parallel.zero: replicas next to each other in groups of so many, each of which has all of the "
+          "state; "
+          "0: one group",
+          {.least = 0, .most = kMaxInt}),
       key("parallel.bucket_mib", &C::parallel, &ParallelOptions::bucket_mib,
           "MiB of gradients that are reduced in one piece", {.most = 4096, .above = 0}),
       key("parallel.compression", &C::parallel, &ParallelOptions::compression,

@@ -36,6 +36,15 @@ void order_by_distance(std::vector<std::int64_t>& numbers, std::int64_t asked) {
 
 }  // namespace
 
+Cures other_shard_ranks(int copies) {
+  Cures cures;
+  for (int ranks = copies - 1; ranks > 1; --ranks) {
+    if (copies % ranks == 0) cures.push_back(set(&RunConfig::parallel, &ParallelOptions::shard_ranks, ranks));
+  }
+  cures.push_back(set(&RunConfig::parallel, &ParallelOptions::shard_ranks, 0));
+  return cures;
+}
+
 std::string divisors_in_words(std::int64_t number) {
   std::vector<std::string> words;
   for (const std::int64_t each : divisors_of(number)) words.push_back(std::to_string(each));

@@ -21,18 +21,34 @@ std::int64_t moments_of(const optim::OptimizerOptions& options) {
   return bytes / static_cast<std::int64_t>(matrix.nbytes());
 }
 
+/// Between two uses. With a copy that is computed with, the exact values are the owner's alone.
+std::int64_t weights_of(const ParallelPlan& plan, const ParameterBytes& parameter, WeightsMemory memory) {
+  if (!plan.is_sharded()) return parameter.exact;
+  const std::int64_t part = parameter.exact / plan.shard_ranks();
+  const bool is_rounded = parameter.working > 0;
+  const std::int64_t whole = is_rounded ? parameter.working : parameter.exact, own = is_rounded ? part : 0;
+  if (memory == WeightsMemory::kCommon) return own + whole / plan.shard_ranks();
+  const bool is_released = plan.zero() == parallel::ZeroStage::kParameters && !parameter.is_kept;
+  return is_released ? part : own + whole;
+}
+
 constexpr std::size_t kNumValues = 3 * kNumMemoryKinds;
 
 }  // namespace
 
-MemoryUse state_by_formula(const ParallelPlan& plan, std::int64_t parameter_bytes, bool common_weights) {
+MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<ParameterBytes>& parameters,
+                           WeightsMemory memory) {
+  std::int64_t parameter_bytes = 0, weight_bytes = 0;
+  for (const ParameterBytes& each : parameters) {
+    parameter_bytes += each.exact;
+    weight_bytes += weights_of(plan, each, memory);
+  }
   const auto shared_from = [&](parallel::ZeroStage stage) {
-    return plan.zero() >= stage ? parameter_bytes / plan.weight_copies() : parameter_bytes;
+    return plan.zero() >= stage ? parameter_bytes / plan.shard_ranks() : parameter_bytes;
   };
   const bool averages = plan.config().train.ema_decay > 0;
   MemoryUse use;
-  use[MemoryKind::kWeights] =
-      shared_from(common_weights ? parallel::ZeroStage::kOptimizer : parallel::ZeroStage::kParameters);
+  use[MemoryKind::kWeights] = weight_bytes;
   use[MemoryKind::kGradients] = plan.exact() ? parameter_bytes : shared_from(parallel::ZeroStage::kGradients);
   use[MemoryKind::kOptimizer] = shared_from(parallel::ZeroStage::kOptimizer) *
                                 (moments_of(plan.config().optimizer) + (averages ? 1 : 0));

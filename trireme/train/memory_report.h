@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "trireme/base/memory_ledger.h"
 #include "trireme/comm/context.h"
@@ -17,11 +18,21 @@ struct MemoryReport {
   int rank = 0;
 };
 
-/// Bytes of the state of a rank whose stages have parameters of so many bytes, all of which learn
-/// (Rajbhandari et al., arXiv 1910.02054, section 5): what the plan's replicas share out is divided by their
-/// number, and with `common_weights` the parameters are, too. Buckets, padding and what is gathered for use
-/// come on top.
-MemoryUse state_by_formula(const ParallelPlan& plan, std::int64_t parameter_bytes, bool common_weights);
+/// A parameter of a rank's stages.
+struct ParameterBytes {
+  std::int64_t exact = 0;    ///< as it is updated
+  std::int64_t working = 0;  ///< of a rounded copy that is computed with; 0: there is none
+  bool is_kept = false;      ///< gathered between uses
+};
+
+/// Whether replicas have weights in one memory.
+enum class WeightsMemory { kOwn, kCommon };
+
+/// Bytes of the state of a rank whose stages have these parameters, all of which learn (Rajbhandari et al.,
+/// arXiv 1910.02054, section 5): what the plan's replicas share out is divided by their number, and weights
+/// in one memory are, too. Buckets, padding and what is gathered for use come on top.
+MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<ParameterBytes>& parameters,
+                           WeightsMemory memory);
 
 /// The report of the rank with the highest peak. Collective.
 MemoryReport largest(comm::Context& context, const MemoryReport& mine);

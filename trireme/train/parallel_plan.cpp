@@ -263,6 +263,12 @@ class PlanMaker {
     return std::max(1, static_cast<int>(model->parameters.size()));
   }
 
+  std::optional<c10::ScalarType> working_type() const {
+    const c10::ScalarType type = plan_.precision_.autocast_to;
+    if (type == c10::ScalarType::Float || !config().parallel.working_copy) return std::nullopt;
+    return type;
+  }
+
   void choose_order(const std::optional<ModelShape>& model) {
     const ParallelOptions& parallel = config().parallel;
     plan_.options_ = {
@@ -277,7 +283,9 @@ class PlanMaker {
                           .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
                           .scale = parallel::ReduceScale::kSum},
         .zero = {.stage = static_cast<parallel::ZeroStage>(parallel.zero),
-                 .whole_tensors = optim::needs_whole_tensors(config().optimizer.name)}};
+                 .whole_tensors = optim::needs_whole_tensors(config().optimizer.name),
+                 .working_type = working_type(),
+                 .persistent_below = parallel.persistent_below}};
     parallel::PipelineOptions& options = plan_.options_;
     if (!is_pipeline()) {
       options.program = schedule::data_parallel(options.num_rounds, stages_of_a_rank(model));
@@ -338,7 +346,25 @@ class PlanMaker {
                   config().parallel.schedule, "\" has none that ranks begin and end together; use run.trace");
   }
 
+  void check_shard_groups() const {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.shard_ranks, replicas = plan_.weight_copies();
+    if (asked == 0) return;
+    const std::string what = text("parallel.shard_ranks = ", asked);
+    refuse_unless(parallel.zero > 0,
+                  {set(&RunConfig::parallel, &ParallelOptions::zero, 1),
+                   set(&RunConfig::parallel, &ParallelOptions::shard_ranks, 0)},
+                  what,
+                  " with parallel.zero = 0: replicas share nothing out; set parallel.zero, or leave it out");
+    refuse_unless(asked > 1, other_shard_ranks(plan_.weight_copies()), what,
+                  ": a group of one rank has nobody to share out to; take 2 or more, or parallel.zero = 0");
+    refuse_unless(replicas % asked == 0, other_shard_ranks(plan_.weight_copies()), what, " does not cut ",
+                  replicas, " replicas into groups: they can be cut into groups of ",
+                  divisors_in_words(replicas));
+  }
+
   void check_shards() const {
+    check_shard_groups();
     const ParallelOptions& parallel = config().parallel;
     refuse_unless(parallel.zero == 0 || parallel.compression == "none",
                   {set(&RunConfig::parallel, &ParallelOptions::compression, "none"),

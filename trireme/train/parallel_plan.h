@@ -88,6 +88,13 @@ class ParallelPlan {
   parallel::ZeroStage zero() const { return options_.zero.stage; }
   /// Whether what is updated lies in pieces on the replicas.
   bool is_sharded() const { return zero() != parallel::ZeroStage::kNone && weight_copies() > 1; }
+  /// Copies that share out among them what each would hold: all, or those of a group.
+  int shard_ranks() const {
+    const std::int64_t asked = config_.parallel.shard_ranks;
+    return asked == 0 ? weight_copies() : static_cast<int>(asked);
+  }
+  /// Whether there are several groups, each of which has all of the state.
+  bool has_shard_groups() const { return is_sharded() && shard_ranks() < weight_copies(); }
   /// Whether what a rank updates are parts, which only all ranks together are known to hold once.
   bool is_in_parts() const { return is_sharded() || tensor_ranks() > 1; }
   /// Whether each layer of the model is to be a stage of its own, once a model is known.

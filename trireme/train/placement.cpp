@@ -73,10 +73,9 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context) {
   return context.device();
 }
 
-PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
-  require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
-          plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
-          "; make one with resolve_plan(config, context.world_size())");
+namespace {
+
+PlanGroups groups_along_axes(const ParallelPlan& plan, comm::Context& context) {
   const int world = plan.world_size();
   if (plan.pipeline_ranks() == world) return {.pipeline = context.world()};
   if (plan.num_replicas() == world)
@@ -88,6 +87,27 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
   if (plan.context_ranks() > 1) groups.context = mesh.group("cp");
   if (plan.tensor_ranks() > 1) groups.tensor = mesh.group("tp");
   groups.copies = plan.context_ranks() > 1 ? make_copies(plan, context) : groups.replicas;
+  return groups;
+}
+
+/// The copies of the weights, in groups of neighbours.
+parallel::ShardGroups shard_groups_of(const ParallelPlan& plan, comm::Context& context) {
+  const int shards = plan.shard_ranks();
+  comm::Mesh mesh(context, {{"pp", plan.pipeline_ranks()},
+                            {"dp-copies", plan.weight_copies() / shards},
+                            {"dp-shards", shards},
+                            {"tp", plan.tensor_ranks()}});
+  return {.shards = mesh.group("dp-shards"), .copies = mesh.group("dp-copies")};
+}
+
+}  // namespace
+
+PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
+  require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
+          plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
+          "; make one with resolve_plan(config, context.world_size())");
+  PlanGroups groups = groups_along_axes(plan, context);
+  if (plan.has_shard_groups()) groups.shard_groups = shard_groups_of(plan, context);
   return groups;
 }
 

@@ -26,8 +26,13 @@ struct PlanGroups {
   std::optional<comm::Group> replicas = {};  ///< of them, those that read samples of their own
   std::optional<comm::Group> context = {};   ///< of them, those that have pieces of the same sequences
   std::optional<comm::Group> tensor = {};    ///< ranks that hold parts of the same layers
+  std::optional<parallel::ShardGroups> shard_groups = {};  ///< of `copies`
 
-  parallel::PipelineGroups of_pipeline() const { return {.pipeline = pipeline, .data = copies}; }
+  parallel::PipelineGroups of_pipeline() const {
+    return {.pipeline = pipeline, .data = copies, .shard_groups = shard_groups};
+  }
+  /// Ranks that share out what each of them would hold.
+  const comm::Group& shards() const { return shard_groups ? shard_groups->shards : *copies; }
 };
 
 /// Throws InvalidArgument: a plan for other ranks. Collective.

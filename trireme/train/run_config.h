@@ -26,9 +26,9 @@
 namespace trireme::train {
 
 struct RunOptions {
-  std::string name = "run";           ///< the run's folder is `folder`/`name`
-  std::string folder = "runs";        ///< created when missing
-  std::int64_t seed = 0;              ///< of the initial weights and the order of samples
+  std::string name = "run";     ///< the run's folder is `folder`/`name`
+  std::string folder = "runs";  ///< created when missing
+  std::int64_t seed = 0;        ///< of the initial weights and the order of samples
   bool exact = false;  ///< bits do not depend on how ranks share out micro-batches, layers and optimizer
   std::int64_t log_every_steps = 10;  ///< one line of metrics.jsonl every so many steps
   bool tensorboard = false;           ///< event files for TensorBoard beside metrics.jsonl
@@ -78,6 +78,9 @@ struct ParallelOptions {
   bool vertical_sync = false;               ///< pipedream: one version of the weights per micro-batch
   bool recompute = false;                   ///< activations are computed again for the backward
   std::int64_t zero = 0;                    ///< what replicas share out: parallel::ZeroStage
+  bool working_copy = true;                 ///< zero: weights are gathered rounded to train.precision
+  std::int64_t persistent_below = 0;        ///< zero = 3: smaller parameters stay gathered
+  std::int64_t shard_ranks = 0;             ///< zero: replicas in a group that shares out; 0: all
   double bucket_mib = 25;                   ///< gradients reduced in one piece
   std::string compression = "none";         ///< a name of parallel::comm_hook_names()
   std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()

@@ -164,6 +164,7 @@ class Trainer {
   /// Inputs for every number of samples that micro-batches of steps before `end` have.
   std::vector<Fields> shapes_before(std::int64_t end) const;
   void note_staleness();
+  std::vector<ParameterBytes> bytes_of_parameters() const;
   std::int64_t samples_of_step(std::int64_t step) const;
   void take_batch();
   /// Of the targets of the batch at hand, on all ranks.
@@ -195,7 +196,7 @@ class Trainer {
   const RunConfig& config_;                            ///< the plan's
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   at::Tensor convolutions_;                            ///< the choice in use, as text
-  std::shared_ptr<ExactRun> exact_;  ///< where run.exact asks for it
+  std::shared_ptr<ExactRun> exact_;                    ///< where run.exact asks for it
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
   parallel::Pipeline pipeline_;

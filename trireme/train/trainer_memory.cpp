@@ -15,12 +15,25 @@ void Trainer::name_memory() {
 }
 
 MemoryReport Trainer::memory() const {
-  std::int64_t bytes = 0;
-  for (const auto& [name, of_parameter] : parameter_bytes_) bytes += of_parameter;
-  const bool common = plan_.is_sharded() && groups_.copies->has_common_memory(device_);
+  const bool common = plan_.is_sharded() && groups_.shards().has_common_memory(device_);
   return {.at_update = memory_at_update_,
           .at_peak = MemoryLedger::of_process().at_peak(),
-          .formula = state_by_formula(plan_, bytes, common)};
+          .formula = state_by_formula(plan_, bytes_of_parameters(),
+                                      common ? WeightsMemory::kCommon : WeightsMemory::kOwn)};
+}
+
+std::vector<ParameterBytes> Trainer::bytes_of_parameters() const {
+  std::vector<ParameterBytes> all;
+  for (const auto& [name, weight] : pipeline_.weights()) {
+    ParameterBytes bytes{.exact = parameter_bytes_.at(name)};
+    bytes.is_kept =
+        bytes.exact / static_cast<std::int64_t>(sizeof(float)) < config_.parallel.persistent_below;
+    if (plan_.is_sharded() && weight.scalar_type() == plan_.precision().autocast_to &&
+        weight.scalar_type() != at::kFloat)
+      bytes.working = bytes.exact / static_cast<std::int64_t>(sizeof(float) / weight.element_size());
+    all.push_back(bytes);
+  }
+  return all;
 }
 
 }  // namespace trireme::train

@@ -219,7 +219,7 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
   const bool adaptive = optim::normalises_gradients(config.optimizer.name);
   const bool adds_by_rank = ranks.backend == "shm" || ranks.backend == "threads";
   const bool whole_layers = !plan.has_form();
-  const bool one_each = plan.num_microbatches() == 1 && adds_by_rank;
+  const bool one_each = plan.num_microbatches() == 1 && adds_by_rank && !plan.has_shard_groups();
   const bool one_pipeline = plan.weight_copies() == 1 && finishes_in_order(plan.program());
   const bool in_order = whole_layers && ((parts <= 2 && !ranks.share_parameters) || one_each ||
                                          (one_pipeline && !ranks.share_parameters));

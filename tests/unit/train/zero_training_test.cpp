@@ -76,6 +76,61 @@ TEST_F(ZeroTraining, AResumedRunHasTheBitsOfAnUninterruptedOne) {
   }
 }
 
+TEST_F(ZeroTraining, AWorkingCopyChangesNoBitOfAnyRun) {
+  for (const char* precision : {"bf16", "fp16"}) {
+    for (const std::int64_t zero : {1, 3}) {
+      RunConfig config = zero_config(text(precision, zero), zero);
+      config.train.precision = precision;
+      config.train.accumulation = 2;
+      config.train.ema_decay = 0.9;
+      config.train.clip_norm = 0;  // the norm is summed by pieces, which lie otherwise
+      config.parallel.working_copy = false;
+      const RunResult exact = run(2, config);
+      config.run.name += "-copy";
+      config.parallel.working_copy = true;
+      EXPECT_EQ(run(2, config).weights_xxh3, exact.weights_xxh3) << precision << ", zero " << zero;
+    }
+  }
+}
+
+TEST_F(ZeroTraining, ACheckpointOfAWorkingCopyIsThatOfTheExactValues) {
+  RunConfig straight = zero_config("copy-straight", 2);
+  straight.train.precision = "bf16";
+  straight.train.clip_norm = 0;  // the norm is summed by pieces
+  const RunResult expected = run(2, straight);
+  RunConfig walking = straight;
+  walking.run.name = "copy-walking";
+  walking.train.max_steps = 3;
+  run(2, walking);
+  walking.parallel.zero = 3;
+  walking.train.max_steps = 6;
+  run(2, walking, RunStart::kResume);
+  walking.parallel.zero = 0;
+  walking.train.max_steps = straight.train.max_steps;
+  EXPECT_EQ(run(2, walking, RunStart::kResume).weights_xxh3, expected.weights_xxh3);
+}
+
+TEST_F(ZeroTraining, GroupsOfReplicasGoOnFromAnyOtherMeshAndBack) {
+  const RunResult straight = run(1, zero_config("groups-straight", 0));
+  RunConfig walking = zero_config("groups-walking", 2);
+  walking.parallel.shard_ranks = 2;
+  walking.train.max_steps = 3;
+  run(4, walking);
+  struct Leg {
+    int ranks;
+    std::int64_t zero, shard_ranks;
+  };
+  RunResult last;
+  for (const auto& [ranks, zero, shard_ranks] : {Leg{3, 3, 0}, Leg{4, 3, 2}, Leg{1, 0, 0}}) {
+    walking.train.max_steps += 3;
+    walking.parallel.zero = zero;
+    walking.parallel.shard_ranks = shard_ranks;
+    last = run(ranks, walking, RunStart::kResume);
+    EXPECT_EQ(last.steps, walking.train.max_steps);
+  }
+  expect_near(last, straight);
+}
+
 TEST_F(ZeroTraining, EvaluatesMovingAverages) {
   RunConfig replicas = zero_config("averages0", 0), shards = zero_config("averages3", 3);
   for (RunConfig* each : {&replicas, &shards}) {
@@ -132,6 +187,25 @@ TEST(ZeroPlans, DoNotRoundGradientsAndSayWhatWould) {
   EXPECT_THAT([&] { resolve_plan(config, 2); },
               testing::ThrowsMessage<InvalidArgument>(
                   HasSubstr("the nearest plan that works on 2 ranks: parallel.compression = \"none\"")));
+}
+
+TEST(ZeroPlans, OfGroupsThatAreNoneSayWhichThereAre) {
+  RunConfig config;
+  config.train.global_batch = 64;
+  config.parallel.zero = 2;
+  config.parallel.shard_ranks = 4;
+  EXPECT_THAT([&] { resolve_plan(config, 6); },
+              testing::ThrowsMessage<InvalidArgument>(testing::AllOf(
+                  HasSubstr("parallel.shard_ranks = 4 does not cut 6 replicas into groups"),
+                  HasSubstr("the nearest plan that works on 6 ranks: parallel.shard_ranks = 3"))));
+  config.parallel.zero = 0;
+  config.parallel.shard_ranks = 2;
+  EXPECT_THAT([&] { resolve_plan(config, 6); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  HasSubstr("the nearest plan that works on 6 ranks: parallel.zero = 1")));
+  config.parallel.zero = 3;
+  EXPECT_TRUE(resolve_plan(config, 6).has_shard_groups());
+  EXPECT_FALSE(resolve_plan(config, 2).has_shard_groups());
 }
 
 TEST(ZeroPlans, OfAsynchronousSchedulesAreRefused) {

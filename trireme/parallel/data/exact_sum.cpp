@@ -15,6 +15,11 @@ namespace {
 
 constexpr std::int64_t kPackBytes = 4 << 20;
 
+/// Rounded weights have rounded gradients, whose sums are not.
+at::ScalarType type_of_sum(const at::Tensor& leaf) {
+  return at::isReducedFloatingType(leaf.scalar_type()) ? at::kFloat : leaf.scalar_type();
+}
+
 /// The second one's values go into the first where both are there.
 at::Tensor sum_of(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() ? a : b;
@@ -34,7 +39,7 @@ void ExactSum::add(int microbatch) {
   Gradients gradients;
   for (const Leaf& leaf : leaves_) {
     const at::Tensor gradient = std::exchange(leaf.tensor.mutable_grad(), at::Tensor());
-    gradients.push_back(gradient.defined() ? gradient.contiguous() : gradient);
+    gradients.push_back(gradient.defined() ? gradient.to(type_of_sum(gradient)).contiguous() : gradient);
     count_as(MemoryKind::kGradients, gradients.back());
   }
   put({0, microbatch}, std::move(gradients));
@@ -82,7 +87,8 @@ void ExactSum::add_replicas(Gradients& sums) {
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (reached.const_data_ptr<int>()[i] == 0) continue;
     if (!sums[i].defined())
-      sums[i] = at::zeros(leaves_[i].sizes, leaves_[i].tensor.options().requires_grad(false));
+      sums[i] = at::zeros(leaves_[i].sizes,
+                          at::device(leaves_[i].tensor.device()).dtype(type_of_sum(leaves_[i].tensor)));
     all.push_back(sums[i]);
   }
   for (const std::vector<at::Tensor>& pack : packs_of(all, kPackBytes)) add_replicas(pack);

@@ -11,6 +11,7 @@
 #include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
+#include "trireme/parallel/zero/internal/rounded_parameters.h"
 #include "trireme/telemetry/trace.h"
 
 namespace trireme::parallel {
@@ -59,7 +60,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
   if (has(last_stage()))
     local(last_stage()).set_head([this](const Fields& outputs, int m) { return loss_of(outputs, m); });
   if (is_asynchronous()) check_versions(groups);
-  hold_weights(groups.data, options);
+  hold_weights(groups, options);
   common_->make_equal();
   tied_.make_equal();
   map_program();
@@ -74,10 +75,11 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
 
 /// In the order of the stages, on all ranks. A stage that is shared out has given most of its memory back
 /// before the next one gets some.
-void Engine::hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options) {
+void Engine::hold_weights(const PipelineGroups& groups, const PipelineOptions& options) {
+  const std::optional<comm::Group>& data = groups.data;
   // An exact sum is one of each stage's own gradients, over all replicas.
   common_.emplace(options.exact ? std::nullopt : data, options.data_parallel.scale, mine_);
-  const std::shared_ptr<BucketPool> buckets = make_bucket_pool(data, options.zero.stage);
+  const std::shared_ptr<BucketPool> buckets = make_bucket_pool(groups, options.zero.stage);
   for (const auto& [number, stage] : mine_) {
     if (options.materialise) options.materialise(stage.layers());
     for (const model::Layer& layer : stage.layers()) {
@@ -85,16 +87,20 @@ void Engine::hold_weights(const std::optional<comm::Group>& data, const Pipeline
       for (const auto& module : layer.modules) refuse_sparse_embeddings(*module, layer.name);
     }
     const auto& ranks = stages_[static_cast<std::size_t>(number)].ranks;
-    weights_[number] = make_stage_weights(replica_of(stage), {.stage = number,
-                                                              .holders = static_cast<int>(ranks.size()),
-                                                              .asynchronous = is_asynchronous(),
-                                                              .data = data,
-                                                              .reduction = options.data_parallel,
-                                                              .zero = options.zero,
-                                                              .exact = options.exact,
-                                                              .buckets = buckets,
-                                                              .common = common_->names(),
-                                                              .shared = tied_.names()});
+    weights_[number] = make_stage_weights(
+        replica_of(stage), {.stage = number,
+                            .holders = static_cast<int>(ranks.size()),
+                            .asynchronous = is_asynchronous(),
+                            .data = data,
+                            .shard_groups = groups.shard_groups,
+                            .reduction = options.data_parallel,
+                            .zero = options.zero,
+                            .exact = options.exact,
+                            .buckets = buckets,
+                            .common = common_->names(),
+                            .shared = tied_.names(),
+                            .rounded = options.zero.working_type ? rounded_parameters(stage.layers())
+                                                                 : std::set<std::string>()});
   }
 }
 

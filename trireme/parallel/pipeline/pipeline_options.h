@@ -56,10 +56,19 @@ struct PipelineOptions {
   std::function<void()> update = nullptr;
 };
 
+/// Replicas in groups of the same size, each of which shares all of the state out among its ranks.
+struct ShardGroups {
+  comm::Group shards;  ///< this rank's group
+  comm::Group
+      copies;  ///< the ranks of all groups that have this rank's place in theirs, and so the same part
+};
+
 /// The ranks of this rank's pipeline, and those that hold the same stages in the other pipelines.
 struct PipelineGroups {
   comm::Group pipeline;
   std::optional<comm::Group> data = {};
+  /// Of `data`: where PipelineOptions::zero shares out within groups; none: among all.
+  std::optional<ShardGroups> shard_groups = {};
 };
 
 /// Whether the options' schedule updates in the middle of its micro-batches. Throws InvalidArgument: an

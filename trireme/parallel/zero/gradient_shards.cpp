@@ -14,9 +14,11 @@
 
 namespace trireme::parallel {
 
-GradientShards::GradientShards(comm::Group group, std::vector<Parameter> parameters,
+GradientShards::GradientShards(comm::Group everybody, comm::Group group, std::vector<Parameter> parameters,
                                std::vector<ShardBucket> buckets, const GradientShardOptions& options)
-    : group_(std::move(group)),
+    : everybody_(std::move(everybody)),
+      group_(std::move(group)),
+      copies_(options.copies),
       parameters_(std::move(parameters)),
       buckets_(std::move(buckets)),
       options_(options),
@@ -24,12 +26,15 @@ GradientShards::GradientShards(comm::Group group, std::vector<Parameter> paramet
       numel_(parameters_.size()),
       filling_(buckets_.size()),
       taken_(parameters_.size()),
+      adds_up_(parameters_.size()),
       sums_(buckets_.size()),
       has_sum_(buckets_.size()),
       reached_(parameters_.size()),
       used_(parameters_.size()) {
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
-    options_.pool->expect(numel_of(number), first_of(number));
+    const at::Tensor& first = parameters_[buckets_[number].slots.front().parameter].tensor;
+    likes_.push_back(at::empty({0}, first.options().dtype(buckets_[number].type).requires_grad(false)));
+    options_.pool->expect(numel_of(number), likes_.back());
     for (const ShardSlot& slot : buckets_[number].slots) {
       numel_[slot.parameter] = slot.numel;
       slots_[slot.parameter] = {.bucket = number, .begin = slot.begin};
@@ -39,7 +44,7 @@ GradientShards::GradientShards(comm::Group group, std::vector<Parameter> paramet
   }
   if (parameters_.front().tensor.is_cpu())
     made_in_place_.emplace(parameters_.size(), [this](std::size_t number) { return place_of(number); });
-  flags_ = group_.allocate(static_cast<std::int64_t>(parameters_.size()) + 1, at::kInt);
+  flags_ = everybody_.allocate(static_cast<std::int64_t>(parameters_.size()) + 1, at::kInt);
 }
 
 GradientShards::~GradientShards() {
@@ -48,16 +53,16 @@ GradientShards::~GradientShards() {
   }
   const bool unfinished = under_way();
   options_.pool->forget(this);
-  if (unfinished) group_.fail("the sharded weights of a model are gone in the middle of a reduction");
+  if (unfinished) fail("the sharded weights of a model are gone in the middle of a reduction");
 }
 
 void GradientShards::begin() {
   if (under_way()) {
-    group_.fail(
+    fail(
         "a step ended before the gradients of all shards were reduced; the ranks are no longer in step: end "
         "the run on all of them and go on from a checkpoint");
   }
-  group_.check();
+  for (const comm::Group* group : {&everybody_, &group_}) group->check();
   if (made_in_place_) made_in_place_->begin_step();
   for (Filling& filling : filling_) {
     if (filling.flat.defined()) options_.pool->give_back(std::exchange(filling.flat, {}));
@@ -66,6 +71,14 @@ void GradientShards::begin() {
   is_reducing_ = false;
   has_samples_ = false;
   reached_.assign(parameters_.size(), false);
+  adds_up_.assign(parameters_.size(), false);
+}
+
+/// All groups that ranks of the step may be waiting in.
+void GradientShards::fail(const std::string& why) {
+  everybody_.fail(why);
+  group_.fail(why);
+  if (copies_) copies_->fail(why);
 }
 
 bool GradientShards::under_way() const {
@@ -93,7 +106,10 @@ void GradientShards::on_gradient(std::size_t number) {
   has_samples_ = true;
   if (!reached_[number] || is_reducing_) note_place(number);
   reached_[number] = true;
-  if (!is_reducing_) return;
+  if (!is_reducing_) {
+    if (is_rounded(number)) set_aside(number);
+    return;
+  }
   if (taken_[number]) {
     throw InvalidArgument(text("parameter '", parameters_[number].name,
                                "' got a gradient twice in one backward pass, the second one after it was "
@@ -104,8 +120,18 @@ void GradientShards::on_gradient(std::size_t number) {
   start_ready();
 }
 
+/// Sums are not rounded: what the pass has brought is added up in the bucket.
+void GradientShards::set_aside(std::size_t number) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameters_[number].tensor.mutable_grad();
+  put(number, slot_of(number), gradient);
+  gradient.reset();
+  adds_up_[number] = true;
+}
+
 /// What it has allocated its gradient from.
 void GradientShards::note_place(std::size_t number) {
+  if (is_rounded(number)) return;  // is made in another type than that of the bucket
   const at::Tensor& gradient = parameters_[number].tensor.grad();
   if (made_in_place_ && gradient.layout() == at::kStrided && gradient.is_contiguous())
     made_in_place_->arrived(number, gradient);
@@ -117,7 +143,7 @@ at::Tensor GradientShards::slot_of(std::size_t number) {
   Filling& filling = filling_[bucket];
   if (!filling.flat.defined()) {
     const double before = options_.pool->waited_s();
-    filling.flat = options_.pool->take(numel_of(bucket), first_of(bucket));
+    filling.flat = options_.pool->take(numel_of(bucket), likes_[bucket]);
     waited_s_ += options_.pool->waited_s() - before;
   }
   return filling.flat.narrow(0, begin, numel_[number]);
@@ -148,16 +174,27 @@ void GradientShards::take(std::size_t number) {
       move_elsewhere(slots_[number].bucket);
       slot = slot_of(number);
     }
-    if (gradient.defined()) {
-      const at::Tensor dense = gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
-      copy_gradient(slot.view(dense.sizes()), dense);
-    } else {
-      slot.zero_();
-    }
+    put(number, slot, gradient);
   }
   gradient.reset();
+  adds_up_[number] = false;
   taken_[number] = true;
   --filling_[slots_[number].bucket].left;
+}
+
+/// Undefined: nothing has come.
+void GradientShards::put(std::size_t number, at::Tensor slot, const at::Tensor& gradient) {
+  if (!gradient.defined()) {
+    if (!adds_up_[number]) slot.zero_();
+    return;
+  }
+  const at::Tensor dense = gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
+  const at::Tensor place = slot.view(dense.sizes());
+  if (adds_up_[number]) {
+    at::Tensor(place).add_(dense);
+  } else {
+    copy_gradient(place, dense);
+  }
 }
 
 void GradientShards::start_ready() {
@@ -183,10 +220,6 @@ void GradientShards::add_part(std::size_t bucket, const at::Tensor& part) {
   has_sum_[bucket] = true;
 }
 
-const at::Tensor& GradientShards::first_of(std::size_t bucket) const {
-  return parameters_[buckets_[bucket].slots.front().parameter].tensor;
-}
-
 void GradientShards::end_pass() {
   const at::NoGradGuard no_grad;
   for (const ShardBucket& bucket : buckets_) {
@@ -205,8 +238,20 @@ void GradientShards::complete() {
   auto* flags = flags_.mutable_data_ptr<int>();
   for (std::size_t i = 0; i < reached_.size(); ++i) flags[i] = reached_[i] ? 1 : 0;
   flags[reached_.size()] = has_samples_ ? 1 : 0;
-  flags_pending_ = group_.all_reduce_async(flags_);
+  flags_pending_ = everybody_.all_reduce_async(flags_);
   completed_ = true;
+}
+
+/// Once in a step, however many passes it has: what a group has added up.
+void GradientShards::reduce_over_copies() {
+  if (!copies_) return;
+  const double before = now_s();
+  std::vector<comm::Pending> pending;
+  for (at::Tensor& sum : sums_)
+    pending.push_back(copies_->all_reduce_async(
+        sum, options_.scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum));
+  for (comm::Pending& each : pending) each.wait();
+  waited_s_ += now_s() - before;
 }
 
 void GradientShards::finish() {
@@ -214,6 +259,7 @@ void GradientShards::finish() {
   const double before = options_.pool->waited_s();
   options_.pool->wait_for(this);
   waited_s_ += options_.pool->waited_s() - before;
+  reduce_over_copies();
   std::exchange(flags_pending_, {}).wait();
   completed_ = false;
   has_sum_.assign(buckets_.size(), false);
@@ -236,7 +282,7 @@ std::string GradientShards::unreached_of_all_ranks() {
       if (has_samples_ && !reached_[slot.parameter]) mine.push_back(parameters_[slot.parameter].name);
     }
   }
-  return any ? names_by_rank(group_, mine) : "";
+  return any ? names_by_rank(everybody_, mine) : "";
 }
 
 }  // namespace trireme::parallel

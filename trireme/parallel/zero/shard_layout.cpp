@@ -1,6 +1,8 @@
 #include "trireme/parallel/zero/internal/shard_layout.h"
 
 #include <algorithm>
+#include <ranges>
+#include <utility>
 
 #include "trireme/base/rounding.h"
 
@@ -42,21 +44,59 @@ ShardBucket cut_between_tensors(std::vector<ShardSlot> slots, int num_ranks, std
   return bucket;
 }
 
+/// The parameters of each kind, in their order.
+std::vector<std::pair<ShardUse, std::vector<std::size_t>>> by_use(const std::vector<Parameter>& parameters,
+                                                                  std::span<const std::size_t> order,
+                                                                  const ShardLayout& layout) {
+  std::vector<std::pair<ShardUse, std::vector<std::size_t>>> kinds;
+  for (const std::size_t number : order) {
+    const ShardUse use = layout.use_of(parameters[number]);
+    auto kind = std::ranges::find(kinds, use, [](const auto& known) { return known.first; });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {use, {}});
+    kind->second.push_back(number);
+  }
+  return kinds;
+}
+
+/// Elements in a cache line of the smaller of the two: of the parameters, and of what is computed with.
+std::int64_t line_of(const at::Tensor& parameter, const ShardUse& use) {
+  std::int64_t element_bytes = parameter.element_size();
+  if (use.working_type)
+    element_bytes = std::min(element_bytes, static_cast<std::int64_t>(c10::elementSize(*use.working_type)));
+  return std::max<std::int64_t>(1, kLineBytes / element_bytes);
+}
+
+ShardBucket bucket_of(const std::vector<Parameter>& parameters, const std::vector<std::size_t>& numbers,
+                      const ShardUse& use, const ShardLayout& layout) {
+  std::vector<ShardSlot> slots;
+  for (const std::size_t number : numbers)
+    slots.push_back({.parameter = number, .begin = 0, .numel = parameters[number].tensor.numel()});
+  const std::int64_t line = line_of(parameters[numbers.front()].tensor, use);
+  ShardBucket bucket = layout.cut == ShardCut::kAnywhere
+                           ? cut_anywhere(std::move(slots), layout.num_ranks, line)
+                           : cut_between_tensors(std::move(slots), layout.num_ranks, line);
+  bucket.type = parameters[numbers.front()].tensor.scalar_type();
+  bucket.use = use;
+  return bucket;
+}
+
 }  // namespace
 
 std::vector<ShardBucket> lay_out_shards(const std::vector<Parameter>& parameters,
-                                        std::span<const std::size_t> order, int num_ranks, ShardCut cut,
-                                        std::int64_t first_bucket_bytes, std::int64_t bucket_bytes) {
+                                        std::span<const std::size_t> order, const ShardLayout& layout) {
   std::vector<ShardBucket> buckets;
-  for (const auto& numbers : assign_buckets(parameters, order, first_bucket_bytes, bucket_bytes)) {
-    std::vector<ShardSlot> slots;
-    for (const std::size_t number : numbers)
-      slots.push_back({.parameter = number, .begin = 0, .numel = parameters[number].tensor.numel()});
-    const std::int64_t element_bytes = parameters[numbers.front()].tensor.element_size();
-    const std::int64_t line = std::max<std::int64_t>(1, kLineBytes / element_bytes);
-    buckets.push_back(cut == ShardCut::kAnywhere ? cut_anywhere(std::move(slots), num_ranks, line)
-                                                 : cut_between_tensors(std::move(slots), num_ranks, line));
+  for (const auto& [use, numbers] : by_use(parameters, order, layout)) {
+    for (const auto& members :
+         assign_buckets(parameters, numbers, layout.first_bucket_bytes, layout.bucket_bytes))
+      buckets.push_back(bucket_of(parameters, members, use, layout));
   }
+  std::vector<std::size_t> place(parameters.size());
+  for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  std::ranges::stable_sort(buckets, {}, [&](const ShardBucket& bucket) {
+    const auto places =
+        std::views::transform(bucket.slots, [&](const ShardSlot& slot) { return place[slot.parameter]; });
+    return std::ranges::max(places);
+  });
   return buckets;
 }
 

@@ -12,8 +12,12 @@ namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
 
-BetweenUses between_uses_of(const ZeroOptions& zero) {
-  return zero.stage == ZeroStage::kParameters ? BetweenUses::kReleased : BetweenUses::kKept;
+ShardUse use_of(const Parameter& parameter, const StageWeightsOptions& options) {
+  const ZeroOptions& zero = options.zero;
+  const bool is_rounded = options.rounded.contains(parameter.name);
+  return {
+      .working_type = is_rounded ? zero.working_type : std::nullopt,
+      .is_kept = zero.stage != ZeroStage::kParameters || parameter.tensor.numel() < zero.persistent_below};
 }
 
 /// From the last parameter to the first: about the order in which backward reaches them.
@@ -34,14 +38,18 @@ DataParallelOptions on_request(DataParallelOptions options) {
 
 ShardedWeights::ShardedWeights(Replica replica, const StageWeightsOptions& options)
     : StageWeights(replica.parameters),
-      group_(*options.data),
+      everybody_(*options.data),
+      group_(options.shard_groups ? options.shard_groups->shards : *options.data),
+      shard_groups_(options.shard_groups),
       stage_(options.stage),
       keeps_gradients_(options.zero.stage == ZeroStage::kOptimizer) {
-  check_replicas(group_, replica, options.reduction);
-  broadcast_tensors(group_, tensors_of(replica.buffers), /*root=*/0);
+  check_replicas(everybody_, replica, options.reduction);
+  broadcast_tensors(everybody_, tensors_of(replica.buffers), /*root=*/0);
+  // Of each group it is the first rank whose values count: those are to be the first's of all.
+  if (shard_groups_) broadcast_tensors(everybody_, tensors_of(replica.parameters), /*root=*/0);
   if (options.reduction.broadcast_buffers) {
     for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
-      buffers_.emplace_back(group_, pack);
+      buffers_.emplace_back(everybody_, pack);
   }
   lay_out(std::move(replica), options);
   weights_->release();
@@ -63,24 +71,29 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
     whole.parameters.emplace_back(name, parameter);
     whole_learns = whole_learns || parameter.requires_grad();
   }
-  if (options.exact) exact_.emplace(group_, replica.parameters);
-  if (whole_learns && !exact_) shared_.emplace(group_, std::move(whole), on_request(reduction));
+  if (options.exact) exact_.emplace(everybody_, replica.parameters);
+  if (whole_learns && !exact_) shared_.emplace(everybody_, std::move(whole), on_request(reduction));
   const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * kMib); };
+  const ShardLayout layout{.num_ranks = group_.size(),
+                           .cut = zero.whole_tensors ? ShardCut::kBetweenTensors : ShardCut::kAnywhere,
+                           .first_bucket_bytes = bytes(reduction.first_bucket_mib),
+                           .bucket_bytes = bytes(reduction.bucket_mib),
+                           .use_of = [&](const Parameter& each) { return use_of(each, options); }};
   const auto laid_out = [&](bool that_learn) {
-    return lay_out_shards(sharded_, backwards(sharded_, that_learn), group_.size(),
-                          zero.whole_tensors ? ShardCut::kBetweenTensors : ShardCut::kAnywhere,
-                          bytes(reduction.first_bucket_mib), bytes(reduction.bucket_mib));
+    return lay_out_shards(sharded_, backwards(sharded_, that_learn), layout);
   };
   const std::vector<ShardBucket> that_learn = laid_out(true);
   std::vector<ShardBucket> buckets = that_learn;
   for (ShardBucket& frozen : laid_out(false)) buckets.push_back(std::move(frozen));
-  weights_.emplace(group_, sharded_, buckets, between_uses_of(zero));
+  weights_.emplace(group_, sharded_, buckets);
   take_pieces(buckets);
   if (that_learn.empty() || exact_) return;
   gradients_.emplace(
-      group_, sharded_, that_learn,
-      GradientShardOptions{
-          .unused = reduction.unused_parameters, .scale = reduction.scale, .pool = options.buckets});
+      everybody_, group_, sharded_, that_learn,
+      GradientShardOptions{.unused = reduction.unused_parameters,
+                           .scale = reduction.scale,
+                           .pool = options.buckets,
+                           .copies = shard_groups_ ? std::optional(shard_groups_->copies) : std::nullopt});
 }
 
 /// In the order of the model.
@@ -128,12 +141,12 @@ void ShardedWeights::reduce() {
   if (gradients_) gradients_->complete();
   shared_adds_up_.reset();
   if (shared_) shared_->start_reduction();
-  for (Coalesced& buffers : buffers_) buffers.start(group_, /*root=*/0);
+  for (Coalesced& buffers : buffers_) buffers.start(everybody_, /*root=*/0);
 }
 
 void ShardedWeights::finish() {
   if (shared_) shared_->finish_reduction();
-  for (Coalesced& buffers : buffers_) buffers.finish(group_);
+  for (Coalesced& buffers : buffers_) buffers.finish(everybody_);
   if (exact_) return take_exact_sums();
   if (gradients_) gradients_->finish();  // which may refuse what came: the rest of the step is over by then
   for (const auto& [tensor, piece] : updated_) {

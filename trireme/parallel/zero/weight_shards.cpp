@@ -2,12 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/zero/internal/released_parameter.h"
 
 namespace trireme::parallel {
 namespace {
@@ -38,37 +40,62 @@ void take_memory_back(const at::Tensor& flat) {
 }  // namespace
 
 WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
-                           const std::vector<ShardBucket>& buckets, BetweenUses between_uses)
-    : group_(std::move(group)), between_uses_(between_uses) {
+                           const std::vector<ShardBucket>& buckets)
+    : group_(std::move(group)) {
   const at::NoGradGuard no_grad;
   for (const ShardBucket& bucket : buckets) {
     const at::Tensor& first = parameters[bucket.slots.front().parameter].tensor;
     take_memory(bucket, first.options().requires_grad(false));
+    first_leaf_.push_back(leaves_.size());
     for (const ShardSlot& slot : bucket.slots) {
       const at::Tensor& parameter = parameters[slot.parameter].tensor;
-      leaves_.push_back({.parameter = parameter,
-                         .view = view_in(shards_.back().whole, slot.begin, parameter.sizes()),
-                         .hollow = at::empty({0}, shards_.back().whole.options())});
+      leaves_.push_back(
+          {.parameter = parameter,
+           .view = view_in(shards_.back().whole, slot.begin, parameter.sizes()),
+           .released = released_parameter(parameters[slot.parameter].name, shards_.back().whole)});
     }
   }
+  releases_ = !common_ && !std::ranges::all_of(shards_, &Shard::kept);
   take_values();
   token_ = group_.allocate(1, at::kInt);
 }
 
-void WeightShards::take_memory(const ShardBucket& bucket, const at::TensorOptions& options) {
+void WeightShards::take_memory(const ShardBucket& bucket, at::TensorOptions options) {
   const std::int64_t numel = bucket.part * group_.size();
-  Shard shard{.whole = group_.allocate_common(numel, options), .part = {}};
+  Shard shard{
+      .whole = {}, .part = {}, .rounded = bucket.use.working_type.has_value(), .kept = bucket.use.is_kept};
+  if (shard.rounded) {
+    shard.part = at::zeros({bucket.part}, options);
+    count_as(MemoryKind::kWeights, shard.part);
+    options = options.dtype(*bucket.use.working_type);
+  }
+  shard.whole = group_.allocate_common(numel, options);
   common_ = shard.whole.defined();
   if (!common_) shard.whole = at::empty({numel}, options);
   count_as(MemoryKind::kWeights, shard.whole);
-  shard.part = shard.whole.narrow(0, bucket.part * group_.rank(), bucket.part);
+  if (!shard.rounded) shard.part = place_in_whole(shard);
   shards_.push_back(std::move(shard));
+}
+
+/// Where the rank's part belongs.
+at::Tensor WeightShards::place_in_whole(const Shard& shard) const {
+  const std::int64_t part = shard.whole.numel() / group_.size();
+  return shard.whole.narrow(0, part * group_.rank(), part);
+}
+
+std::span<const WeightShards::Leaf> WeightShards::leaves_of(std::size_t shard) const {
+  const std::size_t end = shard + 1 < first_leaf_.size() ? first_leaf_[shard + 1] : leaves_.size();
+  return std::span(leaves_).subspan(first_leaf_[shard], end - first_leaf_[shard]);
 }
 
 /// The values of the first rank: common memory is written by it alone, else they go to all.
 void WeightShards::take_values() {
-  if (group_.rank() == 0) {
-    for (const Leaf& leaf : leaves_) at::Tensor(leaf.view).copy_(leaf.parameter);
+  for (std::size_t number = 0; number < shards_.size(); ++number) {
+    if (shards_[number].rounded) {
+      take_rounded(number);
+    } else if (group_.rank() == 0) {
+      for (const Leaf& leaf : leaves_of(number)) at::Tensor(leaf.view).copy_(leaf.parameter);
+    }
   }
   show();  // the parameters' own memory is free from here on
   if (common_) {
@@ -76,14 +103,34 @@ void WeightShards::take_values() {
     return;
   }
   for (Shard& shard : shards_) {
+    if (shard.rounded) continue;
     group_.broadcast(shard.whole, /*root=*/0);
-    if (between_uses_ == BetweenUses::kKept) continue;
+    if (shard.kept) continue;
     shard.part = shard.part.clone();
     count_as(MemoryKind::kWeights, shard.part);
   }
 }
 
+/// All ranks see the exact values once, and keep their parts of them.
+void WeightShards::take_rounded(std::size_t number) {
+  const Shard& shard = shards_[number];
+  at::Tensor exact = at::zeros({shard.whole.numel()}, shard.part.options());
+  if (group_.rank() == 0) {
+    for (const Leaf& leaf : leaves_of(number))
+      view_in(exact, leaf.view.storage_offset() - shard.whole.storage_offset(), leaf.parameter.sizes())
+          .copy_(leaf.parameter);
+  }
+  group_.broadcast(exact, /*root=*/0);
+  at::Tensor(shard.part).copy_(exact.narrow(0, shard.part.numel() * group_.rank(), shard.part.numel()));
+  if (common_) {
+    place_in_whole(shard).copy_(shard.part);
+  } else {
+    at::Tensor(shard.whole).copy_(exact);
+  }
+}
+
 void WeightShards::show() {
+  const ReleasedParameterAccess access;
   for (const Leaf& leaf : leaves_) leaf.parameter.set_data(leaf.view);
 }
 
@@ -100,6 +147,9 @@ void WeightShards::gather() {
   if (gathered_ && current_) return;
   const at::NoGradGuard no_grad;
   if (common_) {
+    for (const Shard& shard : shards_) {
+      if (shard.rounded) place_in_whole(shard).copy_(shard.part);
+    }
     pending_.push_back(group_.all_reduce_async(token_));
   } else {
     gather_parts();
@@ -109,35 +159,48 @@ void WeightShards::gather() {
 
 void WeightShards::gather_parts() {
   for (Shard& shard : shards_) {
-    if (!gathered_) give_memory(shard.whole);
-    // A part that lies in the whole is read while the whole is written.
-    const bool inside = between_uses_ == BetweenUses::kKept;
-    pending_.push_back(group_.all_gather_async(shard.whole, inside ? shard.part.clone() : shard.part));
+    if (shard.kept && current_) continue;
+    if (!shard.kept && !gathered_) give_memory(shard.whole);
+    pending_.push_back(group_.all_gather_async(shard.whole, to_gather(shard)));
   }
+}
+
+bool WeightShards::is_inside(const Shard& shard) const { return !shard.rounded && shard.kept; }
+
+/// A part that lies in the whole would be read while the whole is written.
+at::Tensor WeightShards::to_gather(const Shard& shard) const {
+  if (shard.rounded) return shard.part.to(shard.whole.scalar_type());
+  return is_inside(shard) ? shard.part.clone() : shard.part;
 }
 
 void WeightShards::wait() {
   if (pending_.empty()) return;
   for (comm::Pending& each : std::exchange(pending_, {})) each.wait();
-  if (between_uses_ == BetweenUses::kReleased && !common_) show();
+  if (releases_) show();
 }
 
 void WeightShards::release() {
-  if (common_ || between_uses_ == BetweenUses::kKept || !gathered_) return;
+  if (!releases_ || !gathered_) return;
   wait();
   hide();
   gathered_ = false;
 }
 
 void WeightShards::hide() {
-  for (const Leaf& leaf : leaves_) leaf.parameter.set_data(leaf.hollow);
-  for (const Shard& shard : shards_) take_memory_back(shard.whole);
+  const ReleasedParameterAccess access;
+  for (std::size_t number = 0; number < shards_.size(); ++number) {
+    if (shards_[number].kept) continue;
+    for (const Leaf& leaf : leaves_of(number)) leaf.parameter.set_data(leaf.released);
+    take_memory_back(shards_[number].whole);
+  }
 }
 
 std::shared_ptr<void> WeightShards::lend() {
   wait();
   if (gathered_) return nullptr;
-  for (const Shard& shard : shards_) give_memory(shard.whole);
+  for (const Shard& shard : shards_) {
+    if (!shard.kept) give_memory(shard.whole);
+  }
   show();
   return {this, [](WeightShards* shards) { shards->hide(); }};
 }

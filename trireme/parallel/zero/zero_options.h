@@ -2,6 +2,11 @@
 // Which of the things that training holds for each parameter are sharded over the ranks with the same stage
 // (ZeRO: Rajbhandari et al., arXiv 1910.02054). A value.
 
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+
 namespace trireme::parallel {
 
 enum class ZeroStage {
@@ -15,6 +20,13 @@ struct ZeroOptions {
   ZeroStage stage = ZeroStage::kNone;
   /// For optimizers that look at whole tensors (optim::needs_whole_tensors()): each is updated by one rank.
   bool whole_tensors = false;
+  /// f32 weights of linear layers and convolutions are computed with in this type: ranks gather a rounded
+  /// copy, and what is updated, saved and loaded stays f32, in shards. For layers that run under autocast to
+  /// that type, which would round those weights at every use: the same bits. None: as the model is.
+  std::optional<c10::ScalarType> working_type = {};
+  /// kParameters: parameters with fewer elements stay gathered between uses; their gradients and what an
+  /// optimizer keeps for them are shared out nevertheless.
+  std::int64_t persistent_below = 0;
 };
 
 }  // namespace trireme::parallel

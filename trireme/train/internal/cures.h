@@ -30,6 +30,9 @@ Cures other_tensors(const RunConfig& config, int world_size);
 /// The same for each sequence.
 Cures other_contexts(const RunConfig& config, int world_size);
 
+/// Other groups that so many copies of the weights can be cut into, from the largest on; one group last.
+Cures other_shard_ranks(int copies);
+
 /// "1, 2, 3 or 6".
 std::string divisors_in_words(std::int64_t number);
 

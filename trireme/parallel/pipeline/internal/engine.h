@@ -73,7 +73,7 @@ class Engine {
   using Arrivals = std::map<Place, Arrival>;
 
   void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
-  void hold_weights(const std::optional<comm::Group>& data, const PipelineOptions& options);
+  void hold_weights(const PipelineGroups& groups, const PipelineOptions& options);
   void check_versions(const PipelineGroups& groups) const;
   ActionHandlers handlers();
 

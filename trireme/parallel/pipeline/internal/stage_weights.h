@@ -87,6 +87,7 @@ struct StageWeightsOptions {
   int holders = 1;  ///< ranks of the pipeline that have the stage
   bool asynchronous = false;
   const std::optional<comm::Group>& data;  ///< ranks with the same stage in other pipelines
+  std::optional<ShardGroups> shard_groups = {};
   const DataParallelOptions& reduction;
   ZeroOptions zero = {};
   bool exact = false;
@@ -94,10 +95,12 @@ struct StageWeightsOptions {
   std::set<std::string> common =
       {};  ///< parameters that other stages of this rank have, too (CommonParameters)
   std::set<std::string> shared = {};  ///< parameters that other stages, or other ranks of the pipeline, have
+  std::set<std::string> rounded =
+      {};  ///< parameters of which zero.working_type is enough (rounded_parameters())
 };
 
 /// Where replicas share gradients out; else null.
-std::shared_ptr<BucketPool> make_bucket_pool(const std::optional<comm::Group>& data, ZeroStage zero);
+std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, ZeroStage zero);
 
 /// The kind that program and groups ask for; one row per kind. Collective where there are replicas.
 std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options);

@@ -1,8 +1,9 @@
 #pragma once
 // The gradients of a stage whose weights lie in shards: taken from the parameters as backward brings them,
 // bucket by bucket, and reduced so that each rank gets the sum for its own part. A reduction is of one pass,
-// or of what several have added up in the parameters. Buckets start in one order on all ranks, while backward
-// goes on. Collective but for part(). One thread.
+// or of what several have added up: in the parameters, or, where those are rounded, in the buckets, whose
+// type is that of the sums. Buckets start in one order on all ranks, while backward goes on. Collective but
+// for part(). One thread.
 
 #include <memory>
 #include <optional>
@@ -21,13 +22,16 @@ struct GradientShardOptions {
   UnusedParameters unused = UnusedParameters::kError;
   ReduceScale scale = ReduceScale::kSum;
   std::shared_ptr<BucketPool> pool;  ///< of all stages of this rank
+  std::optional<comm::Group> copies =
+      {};  ///< ranks of other groups with the same part: sums go over them, too
 };
 
 class GradientShards {
  public:
   /// `parameters` are those of the buckets; those that need no gradient get none.
-  GradientShards(comm::Group group, std::vector<Parameter> parameters, std::vector<ShardBucket> buckets,
-                 const GradientShardOptions& options);
+  /// `everybody` are the ranks of all groups.
+  GradientShards(comm::Group everybody, comm::Group group, std::vector<Parameter> parameters,
+                 std::vector<ShardBucket> buckets, const GradientShardOptions& options);
   /// Fails the group when reductions are under way.
   ~GradientShards();
   GradientShards(const GradientShards&) = delete;
@@ -69,13 +73,21 @@ class GradientShards {
   void start_ready();
   void start(std::size_t bucket);
   void add_part(std::size_t bucket, const at::Tensor& part);
-  const at::Tensor& first_of(std::size_t bucket) const;
+  bool is_rounded(std::size_t parameter) const {
+    return buckets_[slots_[parameter].bucket].use.working_type.has_value();
+  }
+  void set_aside(std::size_t number);
+  void put(std::size_t number, at::Tensor slot, const at::Tensor& gradient);
   std::int64_t numel_of(std::size_t bucket) const { return buckets_[bucket].part * group_.size(); }
   std::string unreached_of_all_ranks();
   /// Reductions of a step have begun that finish() has not ended.
   bool under_way() const;
 
-  comm::Group group_;
+  void reduce_over_copies();
+  void fail(const std::string& why);
+
+  comm::Group everybody_, group_;
+  std::optional<comm::Group> copies_;
   const std::vector<Parameter> parameters_;
   const std::vector<ShardBucket> buckets_;
   const GradientShardOptions options_;
@@ -84,11 +96,13 @@ class GradientShards {
     std::int64_t begin = 0;
   };
   std::vector<Place> slots_;                     ///< by parameter
+  std::vector<at::Tensor> likes_;                ///< by bucket: of the type and device of its sums
   std::vector<std::int64_t> numel_;              ///< by parameter, whose weights may be elsewhere
   std::optional<GradientPlaces> made_in_place_;  ///< where parameters are the CPU's
 
   std::vector<Filling> filling_;  ///< by bucket
   std::vector<bool> taken_;       ///< by parameter: in this pass
+  std::vector<bool> adds_up_;     ///< by parameter: its slot has what passes before have left there
   bool is_reducing_ = false;      ///< a pass is, whose buckets are not all on their way
   std::size_t next_bucket_ = 0;   ///< to start
   std::vector<at::Tensor> sums_;  ///< by bucket

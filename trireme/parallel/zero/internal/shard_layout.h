@@ -5,7 +5,11 @@
 // row-major order. Parameters and parts begin at whole cache lines, so that a kernel does with a piece what
 // it would do with the whole. A pure function of sizes and dtypes: all ranks come to the same. Values.
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "trireme/parallel/data/internal/bucket.h"
@@ -19,6 +23,13 @@ enum class ShardCut {
                     ///< allow
 };
 
+/// How the ranks use a parameter. A bucket holds parameters of one kind.
+struct ShardUse {
+  std::optional<c10::ScalarType> working_type = {};  ///< what they compute with is rounded to it
+  bool is_kept = true;                               ///< between uses
+  bool operator==(const ShardUse&) const = default;
+};
+
 struct ShardSlot {
   std::size_t parameter;  ///< its number
   std::int64_t begin;     ///< in the bucket
@@ -26,8 +37,10 @@ struct ShardSlot {
 };
 
 struct ShardBucket {
-  std::vector<ShardSlot> slots;  ///< in the order of their places
-  std::int64_t part = 0;         ///< elements of each rank's part, padding included
+  std::vector<ShardSlot> slots;                   ///< in the order of their places
+  std::int64_t part = 0;                          ///< elements of each rank's part, padding included
+  c10::ScalarType type = c10::ScalarType::Float;  ///< of the parameters, and of the sums of their gradients
+  ShardUse use = {};
 };
 
 /// What a rank has of a parameter.
@@ -39,10 +52,17 @@ struct ShardPiece {
   std::int64_t numel;
 };
 
-/// Buckets of about the sizes that assign_buckets() makes of the same order.
+struct ShardLayout {
+  int num_ranks = 1;
+  ShardCut cut = ShardCut::kAnywhere;
+  std::int64_t first_bucket_bytes = 0, bucket_bytes = 0;
+  std::function<ShardUse(const Parameter&)> use_of = [](const Parameter&) { return ShardUse(); };
+};
+
+/// Buckets of about the sizes that assign_buckets() makes of the parameters of each kind; they come in the
+/// order in which their last parameters are in `order`.
 std::vector<ShardBucket> lay_out_shards(const std::vector<Parameter>& parameters,
-                                        std::span<const std::size_t> order, int num_ranks, ShardCut cut,
-                                        std::int64_t first_bucket_bytes, std::int64_t bucket_bytes);
+                                        std::span<const std::size_t> order, const ShardLayout& layout);
 
 /// The pieces of a rank, in the order of the buckets.
 std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardBucket>& buckets, int rank);

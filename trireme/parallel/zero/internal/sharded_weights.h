@@ -1,8 +1,9 @@
 #pragma once
 // Weights of a stage that several pipelines hold together: each rank updates a part of them, from gradients
 // that are reduced for that part alone (ZeRO, arXiv 1910.02054; zero_options.h says what is sharded).
-// Parameters that other stages share stay whole, as replicas. Collective among the ranks that hold the stage.
-// One thread.
+// Parameters that other stages share stay whole, as replicas. Those that the options say are rounded are
+// computed with in a working type, while what is updated keeps theirs. Collective among the ranks that hold
+// the stage. One thread.
 
 #include <map>
 #include <optional>
@@ -52,7 +53,9 @@ class ShardedWeights final : public StageWeights {
   void take_exact_sums();
   void take_pieces(const std::vector<ShardBucket>& buckets);
 
-  comm::Group group_;
+  comm::Group everybody_;  ///< all replicas
+  comm::Group group_;      ///< those that share out
+  const std::optional<ShardGroups> shard_groups_;
   const int stage_;
   const bool keeps_gradients_;      ///< whole, until the last backward of a step
   std::vector<Parameter> sharded_;  ///< by number

@@ -2,11 +2,13 @@
 // The weights of a stage, of which each rank updates a part: where they lie, and how each rank comes to the
 // whole. On one host they lie there once, in memory that its ranks have in common, and gathering is waiting
 // until all have updated; else it is an all-gather of the ranks' parts, bucket by bucket, into memory that is
-// kept, or released when the whole is not needed any more. The parameters stay the same tensors throughout;
-// what autograd has saved of them is there again when they are. Everything here but release(), lend() and
-// piece() is collective. One thread.
+// kept, or released when the whole is not needed any more, as their use says. Where what is computed with is
+// rounded, a part is memory of its own that nobody else sees, and the whole is made of the parts' roundings
+// whenever it is gathered. The parameters stay the same tensors throughout; what autograd has saved of them
+// is there again when they are. Everything here but release(), lend() and piece() is collective. One thread.
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "trireme/comm/group.h"
@@ -14,18 +16,12 @@
 
 namespace trireme::parallel {
 
-/// What a rank has while nothing is gathered, where ranks have no memory in common.
-enum class BetweenUses {
-  kKept,      ///< the whole, others' parts as they were gathered last
-  kReleased,  ///< its own part alone
-};
-
 class WeightShards {
  public:
   /// Moves the values of the group's first rank into the shards: `parameters` are views of them afterwards,
   /// in row-major order, and gathered. Throws CommError.
   WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
-               const std::vector<ShardBucket>& buckets, BetweenUses between_uses);
+               const std::vector<ShardBucket>& buckets);
 
   /// What this rank updates of a parameter of those sizes, in place, whether or not the whole is gathered:
   /// with the same sizes where it has all of it, else with as many dims, all but the last of size 1. What
@@ -48,27 +44,35 @@ class WeightShards {
  private:
   struct Shard {
     at::Tensor whole;  ///< without memory while released
-    at::Tensor part;   ///< inside `whole` unless that is released between uses
+    at::Tensor part;   ///< what this rank updates; inside `whole` unless that is released, or rounded
+    bool rounded = false;
+    bool kept = true;  ///< between uses
   };
   struct Leaf {
     at::Tensor parameter;
-    at::Tensor view;    ///< of the whole
-    at::Tensor hollow;  ///< without elements: what the parameter is while released
+    at::Tensor view;      ///< of the whole
+    at::Tensor released;  ///< what stands there meanwhile: internal/released_parameter.h
   };
 
-  void take_memory(const ShardBucket& bucket, const at::TensorOptions& options);
+  void take_memory(const ShardBucket& bucket, at::TensorOptions options);
+  std::span<const Leaf> leaves_of(std::size_t shard) const;
   void take_values();
+  void take_rounded(std::size_t shard);
+  at::Tensor place_in_whole(const Shard& shard) const;
+  bool is_inside(const Shard& shard) const;
+  at::Tensor to_gather(const Shard& shard) const;
   void show();
   void hide();
   void gather_parts();
 
   comm::Group group_;
-  const BetweenUses between_uses_;
+  bool releases_ = false;  ///< what is not kept, where that gains memory
   bool common_ = false;
   bool current_ = true;   ///< the whole that is gathered, or on its way, is that of the parts
   bool gathered_ = true;  ///< or on its way
   std::vector<Shard> shards_;
   std::vector<Leaf> leaves_;
+  std::vector<std::size_t> first_leaf_;  ///< of each shard
   std::vector<comm::Pending> pending_;
   at::Tensor token_;  ///< what ranks exchange to know that all have updated
 };

@@ -1,0 +1,26 @@
+#pragma once
+// What stands in the place of a parameter while it is not gathered: a tensor without elements, with which
+// nothing can be computed. Who tries (a layer that uses a parameter of another stage) gets an error that
+// names the parameter, before any operator has looked at sizes. On devices of other makers, which libtorch
+// gives no room for that, it is an empty tensor.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <string>
+
+namespace trireme::parallel {
+
+/// Of the type and on the device of `like`.
+at::Tensor released_parameter(const std::string& name, const at::Tensor& like);
+
+/// While it lives, this thread may give such parameters other data.
+class ReleasedParameterAccess {
+ public:
+  ReleasedParameterAccess();
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+}  // namespace trireme::parallel
