@@ -93,6 +93,8 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"Dp2", 2, {}, 4}, Way{"Dp4Gloo", 4, {}, 2, "gloo"}, Way{"Dp8", 8, {}, 1},
         Way{"Dp2Zero1", 2, {.zero = 1}, 4}, Way{"Dp4Zero2", 4, {.zero = 2}, 2},
         Way{"Dp8Zero3", 8, {.zero = 3}, 1}, Way{"Dp2Zero3Gloo", 2, {.zero = 3}, 4, "gloo"},
+        Way{"Dp4Zero3InPairs", 4, {.zero = 3, .shard_ranks = 2}, 2},
+        Way{"Dp2Zero3Persistent", 2, {.zero = 3, .persistent_below = 20}, 4, "gloo"},
         Way{"Pp2", 2, {.pipeline = 2, .microbatches = 8}},
         Way{"Pp4Rounds", 4, {.pipeline = 4, .microbatches = 4}, 2},
         Way{"Pp2Gpipe", 2, {.pipeline = 2, .schedule = "gpipe", .microbatches = 8}},
