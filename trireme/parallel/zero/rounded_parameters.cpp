@@ -13,13 +13,13 @@ bool is_one_of(const torch::nn::Module& module) {
   return ((dynamic_cast<const Kinds*>(&module) != nullptr) || ...);
 }
 
-/// Whether all that the module does with its parameter of that name is a product.
+/// Whether all that the module does with its parameter of that name is a product. Biases are added: of inputs
+/// with more than two dims torch::nn::Linear adds them behind the product, which rounds the sum alone.
 bool multiplies(const torch::nn::Module& module, const std::string& parameter) {
   using namespace torch::nn;
-  if (is_one_of<LinearImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl, ConvTranspose1dImpl, ConvTranspose2dImpl,
-                ConvTranspose3dImpl, ColumnParallelLinear>(module))
-    return true;
-  return is_one_of<RowParallelLinear>(module) && parameter == "weight";  // its bias is added to a sum
+  return parameter == "weight" &&
+         is_one_of<LinearImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl, ConvTranspose1dImpl, ConvTranspose2dImpl,
+                   ConvTranspose3dImpl, ColumnParallelLinear, RowParallelLinear>(module);
 }
 
 }  // namespace
