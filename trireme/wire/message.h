@@ -1,0 +1,27 @@
+#pragma once
+// What one node says to another: a kind, a few bytes that the protocol above gives a structure, and any
+// number of bytes that it only hands on. Wire knows nothing of what it carries. A value.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "trireme/wire/buffer.h"
+
+namespace trireme::wire {
+
+/// The order in which a connection sends what waits: 0 before 1. What waits long is not overtaken for ever.
+using Priority = std::uint8_t;
+
+struct Message {
+  std::uint16_t kind = 0;  ///< of the protocol above
+  Priority priority = 4;
+  std::vector<std::byte> head = {};  ///< its fields; at most kMostHeadBytes
+  Buffer body = {};                  ///< tensors, rows, keys
+
+  static constexpr std::size_t kMostHeadBytes = 64 << 10;
+
+  std::size_t num_bytes() const { return head.size() + body.size(); }
+};
+
+}  // namespace trireme::wire

@@ -1,0 +1,102 @@
+#pragma once
+// A participant of a protocol, as a state machine: it is told what happens and answers through its
+// Surroundings, and through nothing else. It takes its clock, its random numbers, its disk and its network
+// from there, so that the same code runs over sockets and, by a seed, in one thread under virtual time over a
+// network and a disk that fail. Nothing here blocks. All calls of one node come one at a time, on one thread;
+// a node never calls into another.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/wire/message.h"
+
+namespace trireme::wire {
+
+/// Where a node is found: "tcp:HOST:PORT", "unix:PATH", "inproc:NAME". Ranks of one host that meet at a Unix
+/// socket may go on over shared memory; that changes nothing here.
+using Address = std::string;
+
+/// Of one node, and never given twice by it.
+using ConnectionId = std::uint64_t;
+using TimerId = std::uint64_t;
+
+/// What a peer has proved of itself before its first message is handed over.
+struct PeerIdentity {
+  std::string role;  ///< "worker", "server", "coordinator", ...; empty where nothing is asked for
+  std::string name;  ///< for messages to people: "worker 3 at 10.0.0.2:41234"
+};
+
+/// Why there is no connection any more.
+enum class CloseCause : std::uint8_t {
+  kByPeer,       ///< it closed, ended or died
+  kUnreachable,  ///< nobody listens there, or nothing came back in time
+  kRefused,      ///< either side did not believe who the other says it is
+  kBadFrame,     ///< what came is not what this protocol sends
+  kTooSlow,      ///< the peer has taken nothing for too long
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+  /// on_connected or on_closed follows, never from within this call.
+  virtual ConnectionId connect(const Address& address) = 0;
+  /// Messages of one connection and one priority arrive in the order of sending, once, as long as it is open;
+  /// when it closes, what of the last of them arrived is not known. Never blocks: what cannot go yet waits,
+  /// see waiting_bytes. On a connection that is closed, nothing happens.
+  virtual void send(ConnectionId connection, Message message) = 0;
+  /// What send() has taken and the peer has not: whoever sends much looks at it.
+  virtual std::size_t waiting_bytes(ConnectionId connection) const = 0;
+  /// Reads nothing more from it until the other call: the peer feels it as back-pressure.
+  virtual void pause(ConnectionId connection) = 0;
+  virtual void resume(ConnectionId connection) = 0;
+  /// No event of it follows.
+  virtual void close(ConnectionId connection) = 0;
+};
+
+/// Files of a node. What is not synced may be lost, in part, when the node dies; what is synced is not.
+class Disk {
+ public:
+  virtual ~Disk() = default;
+  virtual std::vector<std::string> names() const = 0;
+  /// Empty when there is no such file.
+  virtual std::optional<std::vector<std::byte>> read(const std::string& name) const = 0;
+  virtual void append(const std::string& name, const std::vector<std::byte>& bytes) = 0;
+  /// What was appended to it before is safe when this returns. Throws DataError with the system's reason.
+  virtual void sync(const std::string& name) = 0;
+  /// The whole file, safely: afterwards, and after a crash in between, it is the old one or the new one.
+  virtual void replace(const std::string& name, const std::vector<std::byte>& bytes) = 0;
+  virtual void remove(const std::string& name) = 0;
+};
+
+class Surroundings {
+ public:
+  virtual ~Surroundings() = default;
+  /// Nanoseconds of a clock that only goes forward; only differences mean something, and only on this node.
+  virtual std::int64_t now_ns() const = 0;
+  virtual std::uint64_t random() = 0;
+  /// on_timer follows, once, not before this time has passed.
+  virtual TimerId start_timer(double after_s) = 0;
+  virtual void stop_timer(TimerId timer) = 0;
+  virtual Network& network() = 0;
+  virtual Disk& disk() = 0;
+  /// For people: at most a line.
+  virtual void report(const std::string& line) = 0;
+};
+
+class Node {
+ public:
+  virtual ~Node() = default;
+  /// Before every other call; the surroundings outlive the node.
+  virtual void on_start(Surroundings& surroundings) = 0;
+  /// Of connect(), or of a peer that has connected to this node.
+  virtual void on_connected(ConnectionId connection, const PeerIdentity& peer) = 0;
+  virtual void on_message(ConnectionId connection, Message message) = 0;
+  /// Nothing of this connection follows.
+  virtual void on_closed(ConnectionId connection, CloseCause cause, const std::string& reason) = 0;
+  virtual void on_timer(TimerId timer) = 0;
+};
+
+}  // namespace trireme::wire
