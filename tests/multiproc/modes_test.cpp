@@ -41,6 +41,7 @@ struct Mode {
   int zero = 0;                   ///< what replicas share out
   int shard_ranks = 0;            ///< in groups of so many
   int persistent_below = 0;       ///< elements
+  bool keep_gradients = false;    ///< whole, until the last micro-batch
   int clip_norm = 1;              ///< 0: pieces are summed in another order than parameters
   const char* recomputed = "[]";  ///< layers; the one rank keeps everything
   int context = 1;                ///< ranks that each sequence is cut over: of a gpt, which learns a text
@@ -213,6 +214,19 @@ constexpr Mode kModes[] = {
      .backend = "gloo",
      .zero = 3,
      .persistent_below = 1000},
+    {.name = "Dp2Zero2KeptAccumulation2",
+     .mesh = "dp 2, zero 2",
+     .ranks = 2,
+     .accumulation = 2,
+     .zero = 2,
+     .keep_gradients = true},
+    {.name = "Dp2Pp2Zero3KeptGloo",
+     .mesh = "dp 2 x pp 2, zero 3",
+     .ranks = 4,
+     .backend = "gloo",
+     .stages = 2,
+     .zero = 3,
+     .keep_gradients = true},
     {.name = "Dp4Zero2InPairs", .mesh = "dp 2 x 2, zero 2", .ranks = 4, .zero = 2, .shard_ranks = 2},
     {.name = "Dp4Zero3InPairsGloo",
      .mesh = "dp 2 x 2, zero 3",
@@ -318,6 +332,7 @@ class Modes : public testing::TestWithParam<ModeOn> {
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
           text("parallel.zero=", mode.zero), text("parallel.shard_ranks=", mode.shard_ranks),
           text("parallel.persistent_below=", mode.persistent_below),
+          text("parallel.keep_gradients=", mode.keep_gradients ? "true" : "false"),
           text("train.recompute_layers=", mode.recomputed), text("comm.backend=", mode.backend),
           std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
       words.insert(words.end(), {"--set", setting});

@@ -315,6 +315,15 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "values lie in shards alone"),
       key("parallel.persistent_below", &C::parallel, &ParallelOptions::persistent_below,
           "parallel.zero = 3: parameters with fewer elements stay gathered between uses", zero_up),
+      key("parallel.gathered_layers", &C::parallel, &ParallelOptions::gathered_layers,
+          "parallel.zero = 3: layers, or stages, whose weights are gathered at a time, ahead of their use; "
+          "0: each "
+          "once per step, and there until its last use",
+          {.least = 0, .most = kMaxInt}),
+      key("parallel.keep_gradients", &C::parallel, &ParallelOptions::keep_gradients,
+          "parallel.zero = 2, 3 with several micro-batches: their gradients add up whole on each rank and "
+          "are "
+          "reduced once per step"),
       key("parallel.shard_ranks", &C::parallel, &ParallelOptions::shard_ranks,
           "parallel.zero: replicas next to each other in groups of so many, each of which has all of the "
           "state; "

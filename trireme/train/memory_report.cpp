@@ -49,7 +49,10 @@ MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<Parameter
   const bool averages = plan.config().train.ema_decay > 0;
   MemoryUse use;
   use[MemoryKind::kWeights] = weight_bytes;
-  use[MemoryKind::kGradients] = plan.exact() ? parameter_bytes : shared_from(parallel::ZeroStage::kGradients);
+  const bool keeps_gradients =
+      plan.exact() || (plan.config().parallel.keep_gradients && plan.num_microbatches() > 1);
+  use[MemoryKind::kGradients] =
+      keeps_gradients ? parameter_bytes : shared_from(parallel::ZeroStage::kGradients);
   use[MemoryKind::kOptimizer] = shared_from(parallel::ZeroStage::kOptimizer) *
                                 (moments_of(plan.config().optimizer) + (averages ? 1 : 0));
   return use;

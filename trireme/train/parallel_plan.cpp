@@ -285,7 +285,9 @@ class PlanMaker {
         .zero = {.stage = static_cast<parallel::ZeroStage>(parallel.zero),
                  .whole_tensors = optim::needs_whole_tensors(config().optimizer.name),
                  .working_type = working_type(),
-                 .persistent_below = parallel.persistent_below}};
+                 .persistent_below = parallel.persistent_below,
+                 .gathered_stages = static_cast<int>(parallel.gathered_layers),
+                 .keep_gradients = parallel.keep_gradients}};
     parallel::PipelineOptions& options = plan_.options_;
     if (!is_pipeline()) {
       options.program = schedule::data_parallel(options.num_rounds, stages_of_a_rank(model));

@@ -80,6 +80,8 @@ struct ParallelOptions {
   std::int64_t zero = 0;                    ///< what replicas share out: parallel::ZeroStage
   bool working_copy = true;                 ///< zero: weights are gathered rounded to train.precision
   std::int64_t persistent_below = 0;        ///< zero = 3: smaller parameters stay gathered
+  std::int64_t gathered_layers = 2;         ///< zero = 3: layers whose weights are there at a time; 0: all
+  bool keep_gradients = false;              ///< zero = 2, 3: micro-batches' add up whole, and are reduced once
   std::int64_t shard_ranks = 0;             ///< zero: replicas in a group that shares out; 0: all
   double bucket_mib = 25;                   ///< gradients reduced in one piece
   std::string compression = "none";         ///< a name of parallel::comm_hook_names()

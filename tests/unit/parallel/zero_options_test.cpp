@@ -254,6 +254,51 @@ TEST_P(ZeroWith, EveryGroupHasEveryParameterOnceAndTheSameValues) {
   });
 }
 
+TEST_P(ZeroWith, KeptGradientsAreReducedOnceAndInTheOrderOfStageOne) {
+  run(2, [](Context& context) {
+    Training one(context, {.zero = {.stage = ZeroStage::kOptimizer}, .num_microbatches = 3});
+    Training kept(context,
+                  {.zero = {.stage = GetParam().stage, .keep_gradients = true}, .num_microbatches = 3});
+    for (int step = 0; step < 3; ++step) EXPECT_EQ(kept.step(step), one.step(step));
+    EXPECT_TRUE(kept.outputs().equal(one.outputs()));
+  });
+}
+
+TEST(ZeroGathered, StagesAreAsManyAtATimeAsIsSaidWithTheSameBits) {
+  run_ranks_as_threads(2,
+                       [](Context& context) {
+                         const auto unshards = [](const Training& training) {
+                           return std::ranges::count_if(
+                               training.pipe.program().ranks[0], [](const schedule::Action& action) {
+                                 return action.kind == schedule::ActionKind::kUnshard;
+                               });
+                         };
+                         TrainingOptions options{.zero = {.stage = ZeroStage::kParameters}};
+                         Training two(context, options);
+                         std::map<int, std::unique_ptr<Training>> others;
+                         for (const int gathered : {1, 3, 0}) {
+                           options.zero.gathered_stages = gathered;
+                           others[gathered] = std::make_unique<Training>(context, options);
+                         }
+                         EXPECT_EQ(unshards(*others[0]), 4) << "one per stage";
+                         EXPECT_LT(unshards(*others[3]), unshards(two));
+                         EXPECT_GE(unshards(*others[1]), unshards(two));
+                         for (int step = 0; step < 2; ++step) {
+                           const double loss = two.step(step);
+                           for (const auto& [gathered, other] : others)
+                             EXPECT_EQ(other->step(step), loss) << gathered;
+                         }
+                         for (const auto& [gathered, other] : others) {
+                           EXPECT_TRUE(other->outputs().equal(two.outputs())) << gathered;
+                           for (const auto& [name, weight] : other->weights())
+                             EXPECT_EQ(weight.numel(), 0) << name;
+                         }
+                         options.zero.gathered_stages = -1;
+                         EXPECT_THROW(Training(context, options), InvalidArgument);
+                       },
+                       {.backend = "gloo", .timeout_s = 20});
+}
+
 TEST(ZeroPersistent, ParametersStayGatheredAndAreUpdated) {
   run_ranks_as_threads(
       3,

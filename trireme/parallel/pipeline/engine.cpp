@@ -79,7 +79,7 @@ void Engine::hold_weights(const PipelineGroups& groups, const PipelineOptions& o
   const std::optional<comm::Group>& data = groups.data;
   // An exact sum is one of each stage's own gradients, over all replicas.
   common_.emplace(options.exact ? std::nullopt : data, options.data_parallel.scale, mine_);
-  const std::shared_ptr<BucketPool> buckets = make_bucket_pool(groups, options.zero.stage);
+  const std::shared_ptr<BucketPool> buckets = make_bucket_pool(groups, options.zero);
   for (const auto& [number, stage] : mine_) {
     if (options.materialise) options.materialise(stage.layers());
     for (const model::Layer& layer : stage.layers()) {

@@ -41,10 +41,12 @@ bool is_sharded(const PipelineOptions& options) { return options.zero.stage != Z
 /// Weights that are kept between uses are gathered once in a step, others around each use, the next stage's
 /// while one computes.
 schedule::Program with_gathers(schedule::Program program, const PipelineOptions& options) {
-  constexpr int kComputingAndNext = 2;
-  const bool keeps = options.zero.stage != ZeroStage::kParameters;
+  require(options.zero.gathered_stages >= 0,
+          "the stages whose weights are gathered at a time are a number, or 0 for all, not ",
+          options.zero.gathered_stages);
+  const bool keeps = options.zero.stage != ZeroStage::kParameters || options.zero.gathered_stages == 0;
   const int all = program.num_stages;
-  return schedule::gathered_for_use(std::move(program), keeps ? all : kComputingAndNext);
+  return schedule::gathered_for_use(std::move(program), keeps ? all : options.zero.gathered_stages);
 }
 
 void check_carried_out(const schedule::Program& program, const PipelineOptions& options) {

@@ -22,10 +22,10 @@ bool learns(const Replica& replica) {
 
 }  // namespace
 
-std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, ZeroStage zero) {
-  if (!groups.data || zero == ZeroStage::kNone) return nullptr;
+std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero) {
+  if (!groups.data || zero.stage == ZeroStage::kNone) return nullptr;
   const comm::Group& shards = groups.shard_groups ? groups.shard_groups->shards : *groups.data;
-  return std::make_shared<BucketPool>(shards, zero == ZeroStage::kOptimizer ? BucketPool::kNoLimit : 2);
+  return std::make_shared<BucketPool>(shards, zero.keeps_gradients() ? BucketPool::kNoLimit : 2);
 }
 
 std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options) {

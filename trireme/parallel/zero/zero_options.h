@@ -27,6 +27,14 @@ struct ZeroOptions {
   /// kParameters: parameters with fewer elements stay gathered between uses; their gradients and what an
   /// optimizer keeps for them are shared out nevertheless.
   std::int64_t persistent_below = 0;
+  /// kParameters: stages of a rank whose weights are gathered at a time, the computing one and those on their
+  /// way for what comes next. 0: all, each gathered once in a step and there until its last use.
+  int gathered_stages = 2;
+  /// kGradients, kParameters: gradients of a step's micro-batches add up whole on each rank and are reduced
+  /// once, with the last: one reduction instead of one per micro-batch, for the memory of all gradients.
+  bool keep_gradients = false;
+
+  bool keeps_gradients() const { return stage == ZeroStage::kOptimizer || keep_gradients; }
 };
 
 }  // namespace trireme::parallel

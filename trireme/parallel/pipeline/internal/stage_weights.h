@@ -100,7 +100,7 @@ struct StageWeightsOptions {
 };
 
 /// Where replicas share gradients out; else null.
-std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, ZeroStage zero);
+std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero);
 
 /// The kind that program and groups ask for; one row per kind. Collective where there are replicas.
 std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options);
