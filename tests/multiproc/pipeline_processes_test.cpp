@@ -1,4 +1,4 @@
-// Pipelines over real processes: the examples.
+// Pipelines and shards over real processes: the examples.
 #include <gmock/gmock.h>
 
 #include <string>
@@ -24,6 +24,20 @@ TEST(PipelineProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
   EXPECT_EQ(losses(2, "1f1b"), one);
   EXPECT_EQ(losses(4, "zb-h1"), one);
   EXPECT_EQ(losses(4, "interleaved-1f1b", "gloo"), one);
+}
+
+TEST(ShardedLoopProcesses, LossesAreThoseOfOneRankOverSharedMemoryAndOverSockets) {
+  const auto losses = [](int ranks, const std::string& backend) {
+    const ChildResult result = run({bin("trireme"), "launch", "-n", text(ranks), "--no-prefix", "--",
+                                    bin("example_own_loop_sharded"), "50", backend},
+                                   {}, 60);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string one = losses(1, "auto");
+  EXPECT_THAT(one, testing::HasSubstr("step 50: loss 0."));
+  EXPECT_EQ(losses(2, "auto"), one);
+  EXPECT_EQ(losses(3, "gloo"), one);
 }
 
 TEST(PipelineProcesses, ResNet50RunsNaiveAndPipelinedOnTwoRanks) {

@@ -57,11 +57,7 @@ GradientShards::~GradientShards() {
 }
 
 void GradientShards::begin() {
-  if (under_way()) {
-    fail(
-        "a step ended before the gradients of all shards were reduced; the ranks are no longer in step: end "
-        "the run on all of them and go on from a checkpoint");
-  }
+  give_up("another step begins");
   for (const comm::Group* group : {&everybody_, &group_}) group->check();
   if (made_in_place_) made_in_place_->begin_step();
   for (Filling& filling : filling_) {
@@ -72,6 +68,12 @@ void GradientShards::begin() {
   has_samples_ = false;
   reached_.assign(parameters_.size(), false);
   adds_up_.assign(parameters_.size(), false);
+}
+
+void GradientShards::give_up(const std::string& why) {
+  if (!under_way()) return;
+  fail(text("a step ended before the gradients of all shards were reduced (", why,
+            "); the ranks are no longer in step: end the run on all of them and go on from a checkpoint"));
 }
 
 /// All groups that ranks of the step may be waiting in.
@@ -103,6 +105,12 @@ void GradientShards::end_backward() {
 }
 
 void GradientShards::on_gradient(std::size_t number) {
+  if (completed_) {
+    throw InvalidArgument(text("parameter '", parameters_[number].name,
+                               "' got a gradient after its reduction: a graph that was kept was run through "
+                               "again, over several uses of the parameter; keep none (retain_graph), or "
+                               "train with parallel.zero = 0"));
+  }
   has_samples_ = true;
   if (!reached_[number] || is_reducing_) note_place(number);
   reached_[number] = true;

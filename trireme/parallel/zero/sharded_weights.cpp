@@ -42,7 +42,7 @@ ShardedWeights::ShardedWeights(Replica replica, const StageWeightsOptions& optio
       group_(options.shard_groups ? options.shard_groups->shards : *options.data),
       shard_groups_(options.shard_groups),
       stage_(options.stage),
-      keeps_gradients_(options.zero.stage == ZeroStage::kOptimizer) {
+      keeps_gradients_(options.zero.keeps_gradients()) {
   check_replicas(everybody_, replica, options.reduction);
   broadcast_tensors(everybody_, tensors_of(replica.buffers), /*root=*/0);
   // Of each group it is the first rank whose values count: those are to be the first's of all.
@@ -116,6 +116,10 @@ void ShardedWeights::begin(const schedule::Program& program, int rank) {
   num_left_ = static_cast<int>(std::ranges::count_if(actions, [this](const schedule::Action& action) {
     return action.stage == stage_ && schedule::makes_weight_gradient(action.kind);
   }));
+  begin_step();
+}
+
+void ShardedWeights::begin_step() {
   if (gradients_) gradients_->begin();
   if (exact_) exact_->begin();
   shared_adds_up_.reset();
@@ -126,15 +130,24 @@ void ShardedWeights::before(const schedule::Action& action) {
   weights_->wait();
   if (!schedule::makes_weight_gradient(action.kind)) return;
   --num_left_;
-  if (gradients_ && (num_left_ == 0 || !keeps_gradients_)) gradients_->begin_pass();
-  if (gradients_) gradients_->begin_backward();
+  begin_backward(num_left_ == 0 || !keeps_gradients_ ? Gradients::kReduced : Gradients::kKept);
+}
+
+void ShardedWeights::begin_backward(Gradients of_pass) {
+  if (!gradients_) return;
+  if (of_pass == Gradients::kReduced) gradients_->begin_pass();
+  gradients_->begin_backward();
 }
 
 void ShardedWeights::after(const schedule::Action& action) {
-  if (gradients_) gradients_->end_backward();
+  end_backward();
   if (exact_ && schedule::makes_weight_gradient(action.kind)) exact_->add(action.microbatch);
   const bool others_come = schedule::makes_weight_gradient(action.kind) && num_left_ > 0;
   if (gradients_ && others_come && !keeps_gradients_) gradients_->end_pass();
+}
+
+void ShardedWeights::end_backward() {
+  if (gradients_) gradients_->end_backward();
 }
 
 void ShardedWeights::reduce() {

@@ -52,6 +52,9 @@ class GradientShards {
   /// Waits. Throws InvalidArgument: a parameter without a gradient, by name and rank (kError); CommError.
   void finish();
 
+  /// Fails the group, for this reason, when reductions of a step have begun that finish() has not ended.
+  void give_up(const std::string& why);
+
   /// This rank's gradients of a bucket: the sum, or mean, of the step, until the next begin().
   const at::Tensor& part(std::size_t bucket) const { return sums_[bucket]; }
   /// Whether any rank has had a gradient for the parameter.

@@ -42,6 +42,17 @@ class ShardedWeights final : public StageWeights {
   const Pieces& pieces() const override { return pieces_; }
   double waited_s() const override;
 
+  /// For who runs backward passes of its own, without a program: gradients of a pass are reduced in it, or
+  /// kept whole until one comes whose are.
+  enum class Gradients { kKept, kReduced };
+  void begin_step();
+  void begin_backward(Gradients of_pass);
+  void end_backward();
+  /// The step will not go on: where reductions have begun, the group fails, for this reason.
+  void give_up(const std::string& why) {
+    if (gradients_) gradients_->give_up(why);
+  }
+
  private:
   /// What a rank updates, and where its gradient comes from.
   struct Updated {

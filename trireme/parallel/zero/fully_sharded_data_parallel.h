@@ -1,0 +1,101 @@
+#pragma once
+// Data parallelism in a training loop of one's own, without every rank holding everything: the ranks share
+// out the optimizer's state, gradients and parameters (ZeRO, arXiv 1910.02054), layer by layer. A layer's
+// weights are gathered before it computes, forward and backward, while the one before it still does, and
+// given back behind it; its gradients are reduced while backward goes on, each rank getting those of its own
+// pieces.
+//
+//   parallel::FullyShardedDataParallel sharded(context, model::layers_of(chain));
+//   auto optimizer = optim::make_optimizer({.name = "adamw"}, sharded.parameters());  // pieces
+//   for (...) {
+//     sharded.zero_grad();
+//     loss(sharded.forward(x), y).backward();
+//     optimizer->step(lr);
+//   }
+//
+// Forward is asked for here, since modules in C++ have no hooks; backward is autograd's own, with any loss,
+// any number of forwards before it. Collective: every rank makes it from the same layers and runs forward and
+// backward in the same order, with batches of its own. An update follows a backward directly: ranks of one
+// host have the weights in one memory, and another rank may still compute with them behind a forward.
+// (Zhao et al., "PyTorch FSDP", arXiv 2304.11277.) One thread, which is the one that runs backward.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "trireme/batch/fields.h"
+#include "trireme/comm/context.h"
+#include "trireme/model/layer.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/pipeline/pipeline_options.h"
+#include "trireme/parallel/zero/pieces.h"
+#include "trireme/parallel/zero/zero_options.h"
+
+namespace trireme::parallel {
+
+struct FullyShardedOptions {
+  /// A stage is a layer. With gathered_stages = 0 a layer's weights stay from its forward to its backward.
+  ZeroOptions zero = {.stage = ZeroStage::kParameters};
+  /// Buckets, the mean or sum over ranks, parameters that a backward does not reach.
+  DataParallelOptions data_parallel = {};
+  /// Among which ranks state is shared out, and which have the same; none: among all.
+  std::optional<ShardGroups> shard_groups = {};
+};
+
+class FullyShardedDataParallel {
+ public:
+  /// Takes the values of the first rank. A parameter that several layers list stays whole on every rank.
+  /// Throws InvalidArgument (nothing to share out, no parameter learns, skips without their counterpart),
+  /// CommError.
+  FullyShardedDataParallel(comm::Context& context, std::vector<model::Layer> layers,
+                           const FullyShardedOptions& options = {});
+  /// The same over a group (a mesh axis) instead of the world.
+  FullyShardedDataParallel(comm::Group group, std::vector<model::Layer> layers,
+                           const FullyShardedOptions& options = {});
+  /// Fails the group when reductions are under way.
+  ~FullyShardedDataParallel();
+  FullyShardedDataParallel(const FullyShardedDataParallel&) = delete;
+  FullyShardedDataParallel& operator=(const FullyShardedDataParallel&) = delete;
+
+  /// The layers one after the other; with gradients where they are on. Throws what a layer throws; it may be
+  /// called again.
+  Fields forward(const Fields& input);
+
+  /// While it lives, gradients of backward passes add up whole on this rank and nothing is reduced; the first
+  /// pass behind it reduces the sum. Fewer reductions, for the memory of all gradients.
+  class NoSync {
+   public:
+    explicit NoSync(FullyShardedDataParallel& sharded);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    FullyShardedDataParallel& sharded_;
+    const bool before_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
+
+  /// Drops the gradients of the pieces, and what passes under no_sync have added up.
+  void zero_grad();
+  /// Of the pieces of all ranks together; scales them down where it is larger than `max_norm`. Returns it.
+  /// Collective.
+  double clip_grad_norm(double max_norm);
+
+  /// This rank's pieces, by the names of the model, with their gradients behind a backward: what an optimizer
+  /// gets, and a checkpoint saves and loads.
+  const optim::NamedTensors& parameters() const;
+  const Pieces& pieces() const;
+  const optim::NamedTensors& buffers() const;
+  /// After somebody else than an update that follows a backward has written parameters(), on all ranks.
+  void weights_changed();
+  /// Seconds for which this rank has waited for others' gradients so far.
+  double waited_s() const;
+
+ private:
+  class Passes;
+  std::shared_ptr<Passes> passes_;
+};
+
+}  // namespace trireme::parallel
