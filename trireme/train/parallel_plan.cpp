@@ -12,6 +12,7 @@
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/offloading.h"
 #include "trireme/train/recomputed_layers.h"
 #include "trireme/train/run_trace.h"
 
@@ -140,6 +141,7 @@ class PlanMaker {
     maker.check_shards();
     maker.make_exact();
     check_recomputation(config);
+    check_offloading(maker.plan_);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }
