@@ -38,6 +38,7 @@ struct Mode {
   int stages = 1;          ///< of a pipeline; it takes 4 micro-batches
   int tensor = 1;          ///< ranks that each layer is cut over
   const char* precision = "fp32";
+<<<<<<< HEAD
   int zero = 0;                   ///< what replicas share out
   int shard_ranks = 0;            ///< in groups of so many
   int persistent_below = 0;       ///< elements
@@ -45,6 +46,16 @@ struct Mode {
   int clip_norm = 1;              ///< 0: pieces are summed in another order than parameters
   const char* recomputed = "[]";  ///< layers; the one rank keeps everything
   int context = 1;                ///< ranks that each sequence is cut over: of a gpt, which learns a text
+=======
+  int zero = 0;                    ///< what replicas share out
+  int shard_ranks = 0;             ///< in groups of so many
+  int persistent_below = 0;        ///< elements
+  int clip_norm = 1;               ///< 0: pieces are summed in another order than parameters
+  const char* recomputed = "[]";   ///< layers; the one rank keeps everything
+  int context = 1;                 ///< ranks that each sequence is cut over: of a gpt, which learns a text
+  const char* state_in = "none";   ///< where what the optimizer keeps lives; the one rank's is in memory
+  const char* shards_in = "none";  ///< where shards of parameters live
+>>>>>>> w-offload
 };
 
 constexpr Mode kModes[] = {
@@ -261,6 +272,53 @@ constexpr Mode kModes[] = {
      .zero = 3,
      .recomputed = "[\"fc1\", \"*2\"]"},
     {.name = "Dp2Pp2Zero1", .mesh = "dp 2 x pp 2, zero 1", .ranks = 4, .stages = 2, .zero = 1},
+    {.name = "Dp2StateInFiles", .mesh = "dp 2", .ranks = 2, .equal = Equal::kBits, .state_in = "files"},
+    {.name = "Pp2StateInFiles",
+     .mesh = "pp 2",
+     .ranks = 2,
+     .equal = Equal::kBits,
+     .stages = 2,
+     .state_in = "files"},
+    {.name = "Dp2Pp2Tp2StateInFiles",
+     .mesh = "dp 2 x pp 2 x tp 2",
+     .ranks = 8,
+     .stages = 2,
+     .tensor = 2,
+     .state_in = "files"},
+    {.name = "Tp2StateInFiles", .mesh = "tp 2", .ranks = 2, .tensor = 2, .state_in = "files"},
+    {.name = "Dp2Zero1Bf16StateInFiles",
+     .mesh = "dp 2, zero 1",
+     .ranks = 2,
+     .equal = Equal::kBits,
+     .precision = "bf16",
+     .zero = 1,
+     .clip_norm = 0,
+     .state_in = "files"},
+    {.name = "Dp2Zero3AllInFiles",
+     .mesh = "dp 2, zero 3",
+     .ranks = 2,
+     .equal = Equal::kBits,
+     .zero = 3,
+     .clip_norm = 0,
+     .state_in = "files",
+     .shards_in = "files"},
+    {.name = "Dp2Zero3Fp16GlooShardsInFiles",
+     .mesh = "dp 2, zero 3",
+     .ranks = 2,
+     .backend = "gloo",
+     .equal = Equal::kBits,
+     .precision = "fp16",
+     .zero = 3,
+     .clip_norm = 0,
+     .shards_in = "files"},
+    {.name = "Dp2Pp2Zero3AllInFilesAccumulation2",
+     .mesh = "dp 2 x pp 2, zero 3",
+     .ranks = 4,
+     .accumulation = 2,
+     .stages = 2,
+     .zero = 3,
+     .state_in = "files",
+     .shards_in = "files"},
     {.name = "Dp2Pp2Zero3Gloo",
      .mesh = "dp 2 x pp 2, zero 3",
      .ranks = 4,
@@ -332,9 +390,16 @@ class Modes : public testing::TestWithParam<ModeOn> {
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
           text("parallel.zero=", mode.zero), text("parallel.shard_ranks=", mode.shard_ranks),
           text("parallel.persistent_below=", mode.persistent_below),
+<<<<<<< HEAD
           text("parallel.keep_gradients=", mode.keep_gradients ? "true" : "false"),
           text("train.recompute_layers=", mode.recomputed), text("comm.backend=", mode.backend),
           std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
+=======
+          text("offload.optimizer=", mode.state_in), text("offload.parameters=", mode.shards_in),
+          std::string("offload.part_mib=0.01"), text("train.recompute_layers=", mode.recomputed),
+          text("comm.backend=", mode.backend), std::string("comm.torch_threads=1"),
+          std::string("comm.timeout_s=30")}) {
+>>>>>>> w-offload
       words.insert(words.end(), {"--set", setting});
     }
     return words;

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -35,7 +36,9 @@ bool lies_flat_in_memory(const at::Tensor& tensor) {
 class Copier {
  public:
   Shards copy(Shards shards) {
-    for (Shard& shard : shards) shard.tensor = copy({shard.name, shard.offsets}, shard.tensor);
+    for (Shard& shard : shards) {
+      if (!shard.elsewhere) shard.tensor = copy({shard.name, shard.offsets}, shard.tensor);
+    }
     return shards;
   }
 
@@ -57,7 +60,7 @@ class Copier {
 /// Replaces what another thread cannot copy by itself, because it has to be ordered behind work on a device.
 void fetch_from_devices(Shards& shards) {
   for (Shard& shard : shards) {
-    if (!shard.tensor.device().is_cpu()) shard.tensor = shard.tensor.detach().cpu();
+    if (!shard.tensor.device().is_cpu() && !shard.elsewhere) shard.tensor = shard.tensor.detach().cpu();
   }
 }
 
@@ -112,6 +115,7 @@ struct BackgroundSaver::State {
       copy(mine.part);
       const telemetry::TraceScope span(spans, "checkpoint", "write", {"step", mine.part.head.step});
       for (; next != mine.destinations.end(); ++next) write_part(next->folder, mine.part);
+      move_on_to(Stage::kWriting);
       return true;
     } catch (const std::exception& failure) {
       keep_error();
@@ -123,7 +127,10 @@ struct BackgroundSaver::State {
   void copy(CheckpointPart& part) {
     const telemetry::TraceScope span(spans, "checkpoint", "copy", {"step", part.head.step});
     part.shards = copier.copy(std::move(part.shards));
-    move_on_to(Stage::kWriting);
+    // What lives elsewhere is read as it is written, and may change behind that alone.
+    const bool all_copied = std::none_of(part.shards.begin(), part.shards.end(),
+                                         [](const Shard& shard) { return shard.elsewhere != nullptr; });
+    if (all_copied) move_on_to(Stage::kWriting);
   }
 
   void finish(const Job& mine, bool written) {

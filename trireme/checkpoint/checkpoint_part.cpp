@@ -16,6 +16,7 @@
 #include "trireme/checkpoint/internal/checkpoint_folder.h"
 #include "trireme/checkpoint/internal/manifest.h"
 #include "trireme/checkpoint/internal/synced_safetensors.h"
+#include "trireme/checkpoint/shard_exchange.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 
 namespace trireme::checkpoint {
@@ -72,6 +73,24 @@ std::optional<PartRecord> read_record(const fs::path& temporary, int number) {
   }
 }
 
+/// One tensor after the other, piece by piece where its values live elsewhere.
+FileDigest write_entries(const fs::path& path, const std::map<std::string, const Shard*>& entries,
+                         const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorLayout> layouts;
+  for (const auto& [name, shard] : entries) {
+    check_dense(name, shard->tensor);
+    layouts.push_back(
+        {.name = name, .type = shard->tensor.scalar_type(), .shape = shard->tensor.sizes().vec()});
+  }
+  return write_safetensors_synced(
+      path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
+        const Shard& shard = *entries.at(layout.name);
+        if (!shard.elsewhere) return sink_values(shard.tensor, sink);
+        for (const Box& piece : pieces_of(shard.box(), shard.tensor.element_size(), kPieceBytes))
+          sink_values(shard.place_of(piece).values(), sink);
+      });
+}
+
 /// Files of the part's shards, and of the first writer the configuration.
 PartRecord write_files(const fs::path& temporary, const CheckpointPart& part) {
   std::array<Shards, 2> shards;  // of model and optimizer
@@ -84,12 +103,12 @@ PartRecord write_files(const fs::path& temporary, const CheckpointPart& part) {
   PartRecord record;
   for (const FileKind kind : {FileKind::kModel, FileKind::kOptimizer}) {
     const Shards& mine = shards[kind == FileKind::kModel ? 0 : 1];
-    TensorMap entries;
-    for (const Shard& shard : mine) entries.emplace(entry_name(shard), shard.tensor);
+    std::map<std::string, const Shard*> entries;
+    for (const Shard& shard : mine) entries.emplace(entry_name(shard), &shard);
     std::map<std::string, std::string> metadata = metadata_of(mine);
     metadata.emplace("step", std::to_string(part.head.step));
     const std::string name = name_of_file(kind, part.number, part.attempt.num_parts);
-    const FileDigest digest = save_safetensors_synced(temporary / name, entries, metadata);
+    const FileDigest digest = write_entries(temporary / name, entries, metadata);
     record.files.push_back({.name = name, .bytes = digest.bytes, .xxh3 = digest.xxh3});
   }
   if (part.number != 0) return record;

@@ -64,14 +64,14 @@ class Collector {
   void collect(const ShardCatalogue::Entry& entry, const Box& common, const Box& piece,
                const at::Tensor& whole) {
     const int source = entry.holders.front();
-    at::Tensor from;
+    Place from;
     if (group_.rank() == source) {
       const auto mine = std::find_if(mine_.begin(), mine_.end(), [&](const Shard& shard) {
         return shard.name == entry.name && shard.offsets == entry.box.offsets && shard.box() == entry.box;
       });
-      from = view_of(mine->tensor, entry.box, common);
+      from = mine->place_of(common);
     }
-    carry(group_, from, source, whole.defined() ? view_of(whole, piece, common) : whole, 0);
+    carry(group_, from, source, {.tensor = whole.defined() ? view_of(whole, piece, common) : whole}, 0);
   }
 
   comm::Group& group_;

@@ -92,6 +92,17 @@ std::string shared_problem_of(comm::Group& group, const fs::path& checkpoint, co
   return "";
 }
 
+/// Piece by piece where its values live elsewhere.
+void read(ShardReader& reader, const Shard& shard) {
+  if (!shard.elsewhere) return reader.read(shard.name, shard.box(), shard.tensor);
+  const at::TensorOptions options(shard.tensor.scalar_type());
+  for (const Box& piece : pieces_of(shard.box(), shard.tensor.element_size(), kPieceBytes)) {
+    const at::Tensor values = at::empty(piece.sizes, options);
+    reader.read(shard.name, piece, values);
+    shard.place_of(piece).set(values);
+  }
+}
+
 /// What ranks that do not see the files are sent, by whom.
 class Deliveries {
  public:
@@ -129,8 +140,8 @@ class Deliveries {
           rank != group_.rank() ? mine.end() : std::find_if(mine.begin(), mine.end(), [&](const Shard& s) {
             return s.name == entry.name && s.box() == entry.box;
           });
-      carry(group_, buffer, source,
-            target == mine.end() ? at::Tensor() : view_of(target->tensor, entry.box, piece), rank);
+      carry(group_, {.tensor = buffer}, source, target == mine.end() ? Place() : target->place_of(piece),
+            rank);
     }
   }
 
@@ -172,7 +183,7 @@ void load_shards(comm::Group group, const fs::path& checkpoint_folder, const Sha
   });
   comm::on_every_rank(group, [&] {
     if (!reads) return;
-    for (const Shard& shard : mine) reader->read(shard.name, shard.box(), shard.tensor);
+    for (const Shard& shard : mine) read(*reader, shard);
   });
   deliveries.run(reader ? &*reader : nullptr, mine);
 }

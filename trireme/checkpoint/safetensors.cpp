@@ -30,11 +30,6 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-void check_dense(const std::string& name, const at::Tensor& tensor) {
-  require(tensor.defined(), "tensor '", name, "' to be saved is undefined");
-  require(tensor.layout() == at::kStrided, "tensor '", name, "' cannot be saved: it is not dense");
-}
-
 /// What is written: row-major, on the CPU; the tensor itself where it is that already.
 at::Tensor plain(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
@@ -132,6 +127,13 @@ void check_bools(const at::Tensor& tensor, const std::string& name, const std::s
 
 }  // namespace
 
+void check_dense(const std::string& name, const at::Tensor& tensor) {
+  require(tensor.defined(), "tensor '", name, "' to be saved is undefined");
+  require(tensor.layout() == at::kStrided, "tensor '", name, "' cannot be saved: it is not dense");
+}
+
+void sink_values(const at::Tensor& tensor, const FileSink& sink) { sink(bytes_of(plain(tensor))); }
+
 namespace {
 
 using Metadata = std::map<std::string, std::string>;
@@ -170,18 +172,6 @@ FileDigest write(WriteFile& write_file, const std::filesystem::path& path,
   return {.bytes = written, .xxh3 = hash.hex()};
 }
 
-FileDigest save(WriteFile& write_file, const std::filesystem::path& path, const TensorMap& tensors,
-                const Metadata& metadata) {
-  std::vector<TensorLayout> layouts;
-  for (const auto& [name, tensor] : tensors) {
-    check_dense(name, tensor);
-    layouts.push_back({.name = name, .type = tensor.scalar_type(), .shape = tensor.sizes().vec()});
-  }
-  return write(write_file, path, layouts, metadata, [&](const TensorLayout& layout, const FileSink& sink) {
-    sink(bytes_of(plain(tensors.at(layout.name))));
-  });
-}
-
 }  // namespace
 
 FileDigest write_safetensors(const std::filesystem::path& path, const std::vector<TensorLayout>& tensors,
@@ -191,12 +181,20 @@ FileDigest write_safetensors(const std::filesystem::path& path, const std::vecto
 
 FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                             const Metadata& metadata) {
-  return save(write_file_atomic, path, tensors, metadata);
+  std::vector<TensorLayout> layouts;
+  for (const auto& [name, tensor] : tensors) {
+    check_dense(name, tensor);
+    layouts.push_back({.name = name, .type = tensor.scalar_type(), .shape = tensor.sizes().vec()});
+  }
+  return write(
+      write_file_atomic, path, layouts, metadata,
+      [&](const TensorLayout& layout, const FileSink& sink) { sink_values(tensors.at(layout.name), sink); });
 }
 
-FileDigest save_safetensors_synced(const std::filesystem::path& path, const TensorMap& tensors,
-                                   const Metadata& metadata) {
-  return save(write_file_synced, path, tensors, metadata);
+FileDigest write_safetensors_synced(const std::filesystem::path& path,
+                                    const std::vector<TensorLayout>& tensors, const Metadata& metadata,
+                                    const Fill& fill) {
+  return write(write_file_synced, path, tensors, metadata, fill);
 }
 
 SafetensorsLayout layout_of_safetensors(const std::filesystem::path& path) {

@@ -1,5 +1,7 @@
 #include "trireme/checkpoint/shard.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 
 #include "trireme/base/error.h"
@@ -124,6 +126,15 @@ std::vector<Box> boxes_of_flat_range(at::IntArrayRef sizes, std::int64_t begin, 
   std::vector<Box> boxes;
   add_flat_range(sizes, {}, std::min(begin, numel), std::min(end, numel), boxes);
   return boxes;
+}
+
+void Place::set(const at::Tensor& values) const {
+  const at::NoGradGuard no_grad;
+  elsewhere ? elsewhere->put(tensor, values) : static_cast<void>(at::Tensor(tensor).copy_(values));
+}
+
+Place Shard::place_of(const Box& part) const {
+  return {.tensor = view_of(tensor, box(), part), .elsewhere = elsewhere};
 }
 
 Shard whole_shard(std::string name, at::Tensor tensor) {

@@ -3,10 +3,15 @@
 // that holds the box. A whole tensor is the trivial shard. Everything that is saved, loaded or passed between
 // ranks is named so, whatever the mesh: what two sides have in common is the overlap of their boxes. A flat
 // range of a tensor is a few boxes (boxes_of_flat_range). Values; thread-safe.
+//
+// A shard's values may live elsewhere than in memory: its tensor is one of the meta device then, and whoever
+// reads or writes it does so view by view, so that never more than a piece is in memory.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +45,23 @@ std::vector<Box> pieces_of(const Box& box, std::size_t element_bytes, std::uint6
 /// without a gap in the flat range. What lies behind the last element (padding) belongs to no box.
 std::vector<Box> boxes_of_flat_range(at::IntArrayRef sizes, std::int64_t begin, std::int64_t end);
 
+/// Who has the values of tensors that live elsewhere. May be called on any thread while nobody changes them.
+struct Elsewhere {
+  /// A copy of the values of a view, in the memory of the host.
+  std::function<at::Tensor(const at::Tensor& view)> fetch;
+  std::function<void(const at::Tensor& view, const at::Tensor& values)> put;
+};
+
+/// A tensor, or a view of one, and who has its values; null: it has them itself.
+struct Place {
+  at::Tensor tensor;
+  std::shared_ptr<const Elsewhere> elsewhere = nullptr;
+
+  at::Tensor values() const { return elsewhere ? elsewhere->fetch(tensor) : tensor; }
+  /// Copies, from any device.
+  void set(const at::Tensor& values) const;
+};
+
 /// Whether all ranks that hold a shard hold the same numbers.
 enum class Replicas {
   kEqual,
@@ -52,7 +74,10 @@ struct Shard {
   std::vector<std::int64_t> offsets;
   at::Tensor tensor;  ///< shared, not copied
   Replicas replicas = Replicas::kEqual;
+  std::shared_ptr<const Elsewhere> elsewhere = nullptr;  ///< null: the values are the tensor's
 
+  /// Of its part that holds `box`, which lies in its own.
+  Place place_of(const Box& box) const;
   Box box() const { return {.offsets = offsets, .sizes = tensor.sizes().vec()}; }
   bool is_whole() const { return tensor.sizes() == at::IntArrayRef(global_sizes); }
 };

@@ -20,37 +20,46 @@ int source_for(const Entry& held, int destination) {
   return held.holders[static_cast<std::size_t>(destination) % held.holders.size()];
 }
 
-using Places = std::map<std::pair<std::string, Box>, at::Tensor>;
+using Places = std::map<std::pair<std::string, Box>, const Shard*>;
 
 Places places_of(const Shards& shards) {
   Places places;
-  for (const Shard& shard : shards) places.emplace(std::pair(shard.name, shard.box()), shard.tensor);
+  for (const Shard& shard : shards) places.emplace(std::pair(shard.name, shard.box()), &shard);
   return places;
+}
+
+/// From one to the other on this rank, piece by piece where one of them lives elsewhere.
+void copy_here(const Place& from, const Place& to) {
+  if (to.tensor.is_same(from.tensor)) return;
+  if (!from.elsewhere && !to.elsewhere) return to.set(from.tensor);
+  const Box whole = whole_box(to.tensor.sizes());
+  for (const Box& piece : pieces_of(whole, to.tensor.element_size(), kPieceBytes)) {
+    const Place part{.tensor = view_of(from.tensor, whole, piece), .elsewhere = from.elsewhere};
+    Place{.tensor = view_of(to.tensor, whole, piece), .elsewhere = to.elsewhere}.set(part.values());
+  }
 }
 
 }  // namespace
 
-void carry(comm::Group& group, const at::Tensor& from, int source, const at::Tensor& to, int destination) {
+void carry(comm::Group& group, const Place& from, int source, const Place& to, int destination) {
   const at::NoGradGuard no_grad;
   const bool sends = group.rank() == source, receives = group.rank() == destination;
-  if (sends && receives) {
-    if (!to.is_same(from)) at::Tensor(to).copy_(from);
-    return;
-  }
+  if (sends && receives) return copy_here(from, to);
   if (!sends && !receives) return;
-  const at::Tensor& mine = sends ? from : to;
-  const Box whole = whole_box(mine.sizes());
-  for (const Box& piece : pieces_of(whole, mine.element_size(), kPieceBytes)) {
-    at::Tensor view = view_of(mine, whole, piece);
+  const Place& mine = sends ? from : to;
+  const Box whole = whole_box(mine.tensor.sizes());
+  for (const Box& piece : pieces_of(whole, mine.tensor.element_size(), kPieceBytes)) {
+    const Place part{.tensor = view_of(mine.tensor, whole, piece), .elsewhere = mine.elsewhere};
+    at::Tensor view = part.tensor;
     // Through the host: the two sides may lie on different devices.
     if (sends) {
-      group.send(view.to(at::kCPU).contiguous(), destination);
+      group.send(part.values().to(at::kCPU).contiguous(), destination);
     } else if (view.is_cpu() && view.is_contiguous()) {
       group.recv(view, source);
     } else {
       at::Tensor buffer = at::empty(piece.sizes, view.options().device(at::kCPU));
       group.recv(buffer, source);
-      view.copy_(buffer);
+      part.set(buffer);
     }
   }
 }
@@ -91,10 +100,10 @@ void ShardExchange::run(const Shards& have, const Shards& want) {
       const auto place = places.find({transfer.name, of});
       require(place != places.end(), "rank ", group_.rank(), " no longer has ", describe(of), " of '",
               transfer.name, "'");
-      return view_of(place->second, of, transfer.box);
+      return place->second->place_of(transfer.box);
     };
-    carry(group_, sends ? view(from, transfer.from) : at::Tensor(), transfer.source,
-          receives ? view(to, transfer.to) : at::Tensor(), transfer.destination);
+    carry(group_, sends ? view(from, transfer.from) : Place(), transfer.source,
+          receives ? view(to, transfer.to) : Place(), transfer.destination);
   }
 }
 

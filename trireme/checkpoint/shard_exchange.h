@@ -39,6 +39,6 @@ class ShardExchange {
 
 /// Copies the box that `from` holds on rank `source` into `to` on rank `destination`; of one shape, and not
 /// looked at on other ranks. For ranks that know both sides. Collective for the two.
-void carry(comm::Group& group, const at::Tensor& from, int source, const at::Tensor& to, int destination);
+void carry(comm::Group& group, const Place& from, int source, const Place& to, int destination);
 
 }  // namespace trireme::checkpoint

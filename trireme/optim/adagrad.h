@@ -12,6 +12,7 @@ class Adagrad : public UpdateRule {
   /// Throws InvalidArgument: eps not positive.
   explicit Adagrad(const OptimizerOptions& options);
   std::vector<StateTensor> states() const override;
+  bool goes_by_elements() const override { return true; }
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:

@@ -15,6 +15,7 @@ class Adam : public UpdateRule {
   /// Throws InvalidArgument: a beta outside [0, 1), eps not positive.
   Adam(const OptimizerOptions& options, WeightDecay decay);
   std::vector<StateTensor> states() const override;
+  bool goes_by_elements() const override { return true; }
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:

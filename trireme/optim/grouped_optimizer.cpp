@@ -5,20 +5,32 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace trireme::optim {
 namespace {
 
-at::Tensor make_state(StateTensor::Form form, const at::Tensor& parameter) {
-  if (form == StateTensor::Form::kCount) return at::zeros({}, parameter.options().dtype(at::kFloat));
-  return at::zeros_like(parameter);
+/// Runs begin at whole cache lines, whatever the type, so that kernels do with each what they would do with
+/// all.
+constexpr std::int64_t kRunElements = 64;
+
+/// State in memory, where the parameter is used.
+at::Tensor make_state(StateTensor::Form form, const at::Tensor& parameter,
+                      const std::shared_ptr<Offload>& offload) {
+  const at::Device device = offload && offload->has(parameter) ? offload->device() : parameter.device();
+  if (form == StateTensor::Form::kCount) return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
+  return at::zeros_like(parameter, parameter.options().device(device).requires_grad(false));
+}
+
+at::Tensor run_of(const at::Tensor& tensor, std::int64_t begin, std::int64_t numel) {
+  return tensor.contiguous().view({-1}).narrow(0, begin, numel);
 }
 
 }  // namespace
 
 GroupedOptimizer::GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options,
-                                   NamedTensors parameters)
-    : rule_(std::move(rule)), kinds_(rule_->states()) {
+                                   NamedTensors parameters, std::shared_ptr<Offload> offload)
+    : rule_(std::move(rule)), kinds_(rule_->states()), offload_(std::move(offload)) {
   const GroupSettings common{.weight_decay = options.weight_decay, .adaptive = true};
   if (options.decay_1d) {
     add_group(common, std::move(parameters));
@@ -32,16 +44,35 @@ GroupedOptimizer::GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const Optim
 
 void GroupedOptimizer::add_group(const GroupSettings& settings, NamedTensors parameters) {
   const at::NoGradGuard no_grad;
-  Group group{.settings = settings, .parameters = std::move(parameters)};
-  for (const StateTensor& kind : kinds_) {
-    TensorVector& tensors = group.states.emplace_back();
-    for (const auto& [name, parameter] : group.parameters)
-      tensors.push_back(make_state(kind.form, parameter));
-  }
-  groups_.push_back(std::move(group));
+  std::vector<TensorVector> states = make_states(parameters);
+  groups_.push_back({.settings = settings, .parameters = std::move(parameters), .states = std::move(states)});
 }
 
-UpdateLists GroupedOptimizer::lists_of(const Group& group) {
+/// Counts are a few bytes, and stay.
+bool GroupedOptimizer::is_elsewhere(const StateTensor& kind) const {
+  return offload_ != nullptr && offload_->takes_state() && kind.form == StateTensor::Form::kLikeParameter;
+}
+
+std::vector<TensorVector> GroupedOptimizer::make_states(const NamedTensors& parameters) const {
+  TensorVector like;  // what is read together lies together
+  for (const auto& [name, parameter] : parameters) {
+    for (const StateTensor& kind : kinds_) {
+      if (is_elsewhere(kind)) like.push_back(parameter);
+    }
+  }
+  const TensorVector made = like.empty() ? TensorVector() : offload_->make("the optimizer's state", like);
+  auto next = made.begin();
+  std::vector<TensorVector> states(kinds_.size());
+  for (const auto& [name, parameter] : parameters) {
+    for (std::size_t s = 0; s < kinds_.size(); ++s) {
+      states[s].push_back(is_elsewhere(kinds_[s]) ? *next++
+                                                  : make_state(kinds_[s].form, parameter, offload_));
+    }
+  }
+  return states;
+}
+
+std::optional<UpdateLists> GroupedOptimizer::lists_of(const Group& group) const {
   UpdateLists lists;
   lists.states.resize(group.states.size());
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
@@ -51,14 +82,124 @@ UpdateLists GroupedOptimizer::lists_of(const Group& group) {
     lists.gradients.push_back(parameter.grad());
     for (std::size_t s = 0; s < group.states.size(); ++s) lists.states[s].push_back(group.states[s][i]);
   }
+  return lists.values.empty() ? std::nullopt : std::optional(std::move(lists));
+}
+
+/// Of what the update of a parameter needs.
+TensorVector GroupedOptimizer::elsewhere_of(const Group& group, std::size_t parameter) const {
+  TensorVector tensors;
+  for (std::size_t s = 0; s < kinds_.size(); ++s) {
+    if (is_elsewhere(kinds_[s])) tensors.push_back(group.states[s][parameter]);
+  }
+  const at::Tensor& value = group.parameters[parameter].second;
+  if (offload_->has(value)) tensors.push_back(value);
+  return tensors;
+}
+
+/// A parameter that is larger than a part goes in several, where the rule lets it.
+std::vector<GroupedOptimizer::Run> GroupedOptimizer::runs_of(const Group& group,
+                                                             std::size_t parameter) const {
+  const at::Tensor& value = group.parameters[parameter].second;
+  std::int64_t bytes_of_element = 0;
+  for (const at::Tensor& each : elsewhere_of(group, parameter))
+    bytes_of_element += static_cast<std::int64_t>(each.element_size());
+  if (bytes_of_element == 0) return {{.parameter = parameter}};
+  const std::int64_t fit =
+      std::max<std::int64_t>(1, offload_->part_bytes() / bytes_of_element / kRunElements) * kRunElements;
+  if (!rule_->goes_by_elements() || !value.is_contiguous() || value.numel() <= fit)
+    return {{.parameter = parameter}};
+  std::vector<Run> runs;
+  for (std::int64_t begin = 0; begin < value.numel(); begin += fit) {
+    const std::int64_t numel = std::min(fit, value.numel() - begin);
+    runs.push_back({.parameter = parameter,
+                    .begin = begin,
+                    .numel = numel,
+                    .is_all = false,
+                    .is_last = begin + numel == value.numel()});
+  }
+  return runs;
+}
+
+/// Parameters without a gradient do not move.
+std::vector<GroupedOptimizer::Part> GroupedOptimizer::parts_to_update() const {
+  std::vector<Part> parts;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      if (!group.parameters[i].second.grad().defined()) continue;
+      const TensorVector tensors = elsewhere_of(group, i);
+      for (const Run& run : runs_of(group, i)) {
+        Offload::Part views;
+        std::int64_t of_run = 0;
+        for (const at::Tensor& each : tensors) {
+          views.push_back(run.is_all ? each.detach() : run_of(each.detach(), run.begin, run.numel));
+          of_run += views.back().numel() * static_cast<std::int64_t>(each.element_size());
+        }
+        const bool follows = !parts.empty() && parts.back().group == g;
+        if (!follows || bytes + of_run > offload_->part_bytes()) {
+          parts.push_back({.group = g, .runs = {}, .views = {}});
+          bytes = 0;
+        }
+        bytes += of_run;
+        parts.back().runs.push_back(run);
+        parts.back().views.insert(parts.back().views.end(), views.begin(), views.end());
+      }
+    }
+  }
+  return parts;
+}
+
+UpdateLists GroupedOptimizer::lists_of(const Part& part, const Offload::Part& brought) const {
+  const Group& group = groups_[part.group];
+  auto next = brought.begin();
+  UpdateLists lists;
+  lists.states.resize(kinds_.size());
+  for (const Run& run : part.runs) {
+    const at::Tensor& parameter = group.parameters[run.parameter].second;
+    const auto in_memory = [&](const at::Tensor& tensor) {
+      return run.is_all ? tensor : run_of(tensor, run.begin, run.numel);
+    };
+    for (std::size_t s = 0; s < kinds_.size(); ++s) {
+      const at::Tensor& state = group.states[s][run.parameter];
+      if (is_elsewhere(kinds_[s])) {
+        lists.states[s].push_back(*next++);
+      } else if (kinds_[s].form == StateTensor::Form::kLikeParameter) {
+        lists.states[s].push_back(in_memory(state));
+      } else {
+        lists.states[s].push_back(run.is_last ? state : state.clone());  // a count goes on once for all runs
+      }
+    }
+    lists.values.push_back(offload_->has(parameter) ? *next++ : in_memory(parameter));
+    lists.gradients.push_back(in_memory(parameter.grad()));
+  }
   return lists;
+}
+
+bool GroupedOptimizer::passes_in_parts() const {
+  if (offload_ == nullptr) return false;
+  return std::ranges::any_of(kinds_, [this](const StateTensor& kind) { return is_elsewhere(kind); }) ||
+         std::ranges::any_of(groups_, [this](const Group& group) {
+           return std::ranges::any_of(group.parameters,
+                                      [this](const auto& item) { return offload_->has(item.second); });
+         });
 }
 
 void GroupedOptimizer::step(double lr) {
   const at::NoGradGuard no_grad;
+  if (passes_in_parts()) {
+    const std::vector<Part> parts = parts_to_update();
+    std::vector<Offload::Part> views;
+    for (const Part& part : parts) views.push_back(part.views);
+    offload_->in_parts(views, [&](std::size_t i, const Offload::Part& brought) {
+      UpdateLists lists = lists_of(parts[i], brought);
+      rule_->update(lists, groups_[parts[i].group].settings, lr);
+    });
+    return;
+  }
   for (const Group& group : groups_) {
-    UpdateLists lists = lists_of(group);
-    if (!lists.values.empty()) rule_->update(lists, group.settings, lr);
+    std::optional<UpdateLists> lists = lists_of(group);
+    if (lists) rule_->update(*lists, group.settings, lr);
   }
 }
 

@@ -3,8 +3,12 @@
 // that does the arithmetic, one call per group. With `decay_1d` false there are two groups, as the training
 // scripts of transformers and the authors of LARS and LAMB have them: tensors with two dims or more, and the
 // rest, which are neither decayed nor scaled by a trust ratio. The names of the state do not depend on the
-// groups.
+// groups. State that lives elsewhere is updated part by part: some parameters, or a run of the elements of
+// one where the rule goes by elements.
 
+#include <optional>
+
+#include "trireme/optim/offload.h"
 #include "trireme/optim/update_rule.h"
 
 namespace trireme::optim {
@@ -12,8 +16,8 @@ namespace trireme::optim {
 class GroupedOptimizer : public Optimizer {
  public:
   /// Of `options` only weight_decay and decay_1d are read; the rule has read its own.
-  GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options,
-                   NamedTensors parameters);
+  GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options, NamedTensors parameters,
+                   std::shared_ptr<Offload> offload = nullptr);
   void step(double lr) override;
   std::map<std::string, at::Tensor> state() override;
 
@@ -23,13 +27,33 @@ class GroupedOptimizer : public Optimizer {
     NamedTensors parameters = {};
     std::vector<TensorVector> states = {};  ///< [state of the rule][parameter]
   };
+  /// What of a parameter is updated at once.
+  struct Run {
+    std::size_t parameter;
+    std::int64_t begin = 0, numel = 0;  ///< in row-major order, where it is not all
+    bool is_all = true, is_last = true;
+  };
+  /// Runs of a group that are brought together, and of which views that is.
+  struct Part {
+    std::size_t group;
+    std::vector<Run> runs;
+    Offload::Part views;
+  };
 
   void add_group(const GroupSettings& settings, NamedTensors parameters);
-  static UpdateLists lists_of(const Group& group);
+  std::vector<TensorVector> make_states(const NamedTensors& parameters) const;
+  std::optional<UpdateLists> lists_of(const Group& group) const;
+  bool is_elsewhere(const StateTensor& kind) const;
+  bool passes_in_parts() const;
+  std::vector<at::Tensor> elsewhere_of(const Group& group, std::size_t parameter) const;
+  std::vector<Run> runs_of(const Group& group, std::size_t parameter) const;
+  std::vector<Part> parts_to_update() const;
+  UpdateLists lists_of(const Part& part, const Offload::Part& brought) const;
 
   std::unique_ptr<UpdateRule> rule_;
   std::vector<StateTensor> kinds_;
   std::vector<Group> groups_;
+  std::shared_ptr<Offload> offload_;  ///< null: all is in memory
 };
 
 }  // namespace trireme::optim

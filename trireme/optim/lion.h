@@ -13,6 +13,7 @@ class Lion : public UpdateRule {
   /// Throws InvalidArgument: a beta outside [0, 1).
   explicit Lion(const OptimizerOptions& options);
   std::vector<StateTensor> states() const override;
+  bool goes_by_elements() const override { return true; }
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:

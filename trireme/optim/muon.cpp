@@ -93,7 +93,8 @@ void Muon::update(UpdateLists& lists, const GroupSettings& group, double lr) con
   }
 }
 
-std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTensors parameters) {
+std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTensors parameters,
+                                     std::shared_ptr<Offload> offload) {
   require_not_negative(options, "muon_adamw_rate", options.muon_adamw_rate);
   for (const std::string& part : options.muon_spares)
     require(!part.empty(), "an empty text in muon_spares is in every name: leave it out, or take adamw");
@@ -101,9 +102,9 @@ std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTenso
     return item.second.dim() > 1 && !is_spared(options, item.first);
   });
   return std::make_unique<Split>(
-      GroupedOptimizer(std::make_unique<Muon>(options), options, {parameters.begin(), rest}),
+      GroupedOptimizer(std::make_unique<Muon>(options), options, {parameters.begin(), rest}, offload),
       GroupedOptimizer(std::make_unique<Adam>(options, Adam::WeightDecay::kDecoupled), options,
-                       {rest, parameters.end()}),
+                       {rest, parameters.end()}, offload),
       options.muon_adamw_rate);
 }
 

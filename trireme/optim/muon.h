@@ -35,6 +35,7 @@ class Muon : public UpdateRule {
 /// Muon for the matrices and AdamW, at lr * muon_adamw_rate, for the rest: tensors with at most one dim, and
 /// those whose names muon_spares lists. Throws as Muon and Adam do, and for bad muon_spares and
 /// muon_adamw_rate.
-std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTensors parameters);
+std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTensors parameters,
+                                     std::shared_ptr<Offload> offload);
 
 }  // namespace trireme::optim

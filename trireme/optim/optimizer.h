@@ -44,19 +44,24 @@ struct OptimizerOptions {
   double muon_adamw_rate = 1;  ///< muon: rate of what goes to adamw, as a multiple of lr, >= 0
 };
 
+class Offload;
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   /// One update with learning rate `lr`. Gradients are read, not changed.
   virtual void step(double lr) = 0;
   /// State tensors by name ("momentum/fc1.weight"); shared, not copied. The same set for the same parameters
-  /// from the start on.
+  /// from the start on. Those that live elsewhere are of the meta device, and Offload has their values.
   virtual std::map<std::string, at::Tensor> state() = 0;
 };
 
 /// One row per optimizer in optimizer_table.cpp. Throws InvalidArgument that names the optimizer, the value
 /// and the allowed range; for an unknown name, the nearest known one.
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters);
+/// With `offload` tensors of the parameters' sizes live there
+/// and are updated part by part, with the same bits; so do parameters that it has.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters,
+                                          std::shared_ptr<Offload> offload = nullptr);
 std::vector<std::string> optimizer_names();
 std::vector<std::string> muon_scale_names();
 

@@ -17,14 +17,15 @@ namespace trireme::optim {
 namespace {
 
 template <class Rule, auto... arguments>
-std::unique_ptr<Optimizer> make(const OptimizerOptions& options, NamedTensors parameters) {
+std::unique_ptr<Optimizer> make(const OptimizerOptions& options, NamedTensors parameters,
+                                std::shared_ptr<Offload> offload) {
   return std::make_unique<GroupedOptimizer>(std::make_unique<Rule>(options, arguments...), options,
-                                            std::move(parameters));
+                                            std::move(parameters), std::move(offload));
 }
 
 struct OptimizerRow {
   std::string_view name;
-  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, NamedTensors);
+  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, NamedTensors, std::shared_ptr<Offload>);
   bool normalises = true;      ///< gradients, by their own size
   bool whole_tensors = false;  ///< are looked at
 };
@@ -50,11 +51,12 @@ const OptimizerRow& find_optimizer(const std::string& name) {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters) {
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters,
+                                          std::shared_ptr<Offload> offload) {
   const OptimizerRow& row = find_optimizer(options.name);
   require_not_negative(options, "lr", options.lr);
   require_not_negative(options, "weight_decay", options.weight_decay);
-  return row.make(options, std::move(parameters));
+  return row.make(options, std::move(parameters), std::move(offload));
 }
 
 bool normalises_gradients(const std::string& name) { return find_optimizer(name).normalises; }

@@ -13,6 +13,7 @@ class RmsProp : public UpdateRule {
   /// Throws InvalidArgument: momentum or alpha outside [0, 1), eps not positive.
   explicit RmsProp(const OptimizerOptions& options);
   std::vector<StateTensor> states() const override;
+  bool goes_by_elements() const override { return true; }
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:

@@ -13,6 +13,7 @@ class Sgd : public UpdateRule {
   /// Throws InvalidArgument: momentum outside [0, 1), nesterov without momentum.
   explicit Sgd(const OptimizerOptions& options);
   std::vector<StateTensor> states() const override;
+  bool goes_by_elements() const override { return true; }
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:

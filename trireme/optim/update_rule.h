@@ -42,6 +42,9 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   /// The state that every parameter has.
   virtual std::vector<StateTensor> states() const = 0;
+  /// Whether each element is updated from its own value, gradient and state alone, so that runs of a tensor
+  /// may be updated one by one.
+  virtual bool goes_by_elements() const { return false; }
   /// Updates values and states in place, without recording gradients. Must not change gradients.
   virtual void update(UpdateLists& lists, const GroupSettings& group, double lr) const = 0;
 };

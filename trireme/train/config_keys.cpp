@@ -74,6 +74,7 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
   using Scaler = optim::LossScalerOptions;
   using Lr = optim::LearningRateOptions;
   using Comm = comm::ContextOptions;
+  using Offload = optim::OffloadOptions;
   const Allowed one_up{.least = 1}, zero_up{.least = 0}, fraction{.least = 0, .below = 1},
       share{.least = 0, .most = 1};
   const Allowed count{.least = 1, .most = kMaxInt};
@@ -336,6 +337,19 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       key("parallel.unused_parameters", &C::parallel, &ParallelOptions::unused_parameters,
           "parameters that a step does not reach: an error, found in every step, or in the first one",
           {.names = parallel::unused_parameters_names}),
+      key("offload.optimizer", &C::offload, &Offload::optimizer,
+          "where the optimizer's state lives: in memory, or in files that are read and written part by part",
+          {.names = optim::offload_place_names}),
+      key("offload.parameters", &C::offload, &Offload::parameters,
+          "parallel.zero = 3: where each rank's shards of the parameters live",
+          {.names = optim::offload_place_names}),
+      key("offload.folder", &C::offload, &Offload::folder,
+          "folder of these files, best on a fast local disk; empty: the run's"),
+      key("offload.part_mib", &C::offload, &Offload::part_mib,
+          "MiB that are brought to memory at once, of which there are three; a larger tensor where it has to "
+          "be "
+          "brought whole",
+          {.most = 65536, .above = 0}),
       key("comm.backend", &C::comm, &Comm::backend, "how ranks talk; auto: the fastest that works here",
           {.names = backend_choices}),
       key("comm.timeout_s", &C::comm, &Comm::timeout_s,

@@ -44,7 +44,8 @@ GradientNorm::GradientNorm(comm::Group holders, const optim::NamedTensors& mine,
     : holders_(std::move(holders)),
       in_parts_(in_parts),
       num_parameters_(all.size()),
-      device_(mine.empty() ? c10::Device(c10::kCPU) : mine.front().second.device()) {
+      device_(mine.empty() || mine.front().second.is_meta() ? c10::Device(c10::kCPU)
+                                                            : mine.front().second.device()) {
   const std::set<std::string> before = held_before(holders_, mine, held);
   for (const auto& [name, parameter] : mine) {
     if (before.contains(held.label_of(name))) continue;
@@ -62,7 +63,9 @@ at::Tensor GradientNorm::norms_of_parameters() const {
     gradients.push_back(parameter.grad());
     places.push_back(place);
   }
-  std::vector<at::Tensor> norm_of(num_parameters_, at::zeros({}, at::device(device_).dtype(at::kFloat)));
+  // Parameters that live elsewhere say nothing of where their gradients are.
+  const c10::Device device = gradients.empty() ? device_ : gradients.front().device();
+  std::vector<at::Tensor> norm_of(num_parameters_, at::zeros({}, at::device(device).dtype(at::kFloat)));
   if (!gradients.empty()) {
     const std::vector<at::Tensor> found = at::_foreach_norm(gradients);
     for (std::size_t i = 0; i < found.size(); ++i) norm_of[places[i]] = found[i].to(at::kFloat);

@@ -29,10 +29,18 @@ std::int64_t weights_of(const ParallelPlan& plan, const ParameterBytes& paramete
   const std::int64_t whole = is_rounded ? parameter.working : parameter.exact, own = is_rounded ? part : 0;
   if (memory == WeightsMemory::kCommon) return own + whole / plan.shard_ranks();
   const bool is_released = plan.zero() == parallel::ZeroStage::kParameters && !parameter.is_kept;
+  if (is_released && plan.offloads_parameters()) return 0;
   return is_released ? part : own + whole;
 }
 
-constexpr std::size_t kNumValues = 3 * kNumMemoryKinds;
+constexpr std::size_t kNumValues = 3 * kNumMemoryKinds + 1;
+
+/// Of so much state in memory: all, or three parts.
+std::int64_t in_memory(const ParallelPlan& plan, std::int64_t state_bytes) {
+  if (!plan.offloads_state()) return state_bytes;
+  constexpr double kMib = 1024.0 * 1024.0;
+  return std::min(state_bytes, static_cast<std::int64_t>(3 * plan.config().offload.part_mib * kMib));
+}
 
 }  // namespace
 
@@ -53,8 +61,9 @@ MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<Parameter
       plan.exact() || (plan.config().parallel.keep_gradients && plan.num_microbatches() > 1);
   use[MemoryKind::kGradients] =
       keeps_gradients ? parameter_bytes : shared_from(parallel::ZeroStage::kGradients);
-  use[MemoryKind::kOptimizer] = shared_from(parallel::ZeroStage::kOptimizer) *
-                                (moments_of(plan.config().optimizer) + (averages ? 1 : 0));
+  const std::int64_t of_each = shared_from(parallel::ZeroStage::kOptimizer);
+  use[MemoryKind::kOptimizer] =
+      in_memory(plan, of_each * moments_of(plan.config().optimizer)) + (averages ? of_each : 0);
   return use;
 }
 
@@ -63,16 +72,18 @@ MemoryReport largest(comm::Context& context, const MemoryReport& mine) {
   auto* next = numbers.data_ptr<std::int64_t>();
   for (const MemoryUse* use : {&mine.at_update, &mine.at_peak, &mine.formula})
     next = std::copy(use->bytes.begin(), use->bytes.end(), next);
+  *next = mine.offloaded_bytes;
   at::Tensor all = at::empty({context.world_size() * numbers.numel()}, at::kLong);
   context.world().all_gather(all, numbers);
   MemoryReport result;
   for (int rank = 0; rank < context.world_size(); ++rank) {
     const std::int64_t* from = all.const_data_ptr<std::int64_t>() + rank * numbers.numel();
-    MemoryReport found{.at_update = {}, .at_peak = {}, .formula = {}, .rank = rank};
+    MemoryReport found{.at_update = {}, .at_peak = {}, .formula = {}, .offloaded_bytes = 0, .rank = rank};
     for (MemoryUse* use : {&found.at_update, &found.at_peak, &found.formula}) {
       std::copy_n(from, kNumMemoryKinds, use->bytes.begin());
       from += kNumMemoryKinds;
     }
+    found.offloaded_bytes = *from;
     if (rank == 0 || found.at_peak.total() > result.at_peak.total()) result = found;
   }
   return result;

@@ -15,6 +15,7 @@ struct MemoryReport {
   MemoryUse at_update;  ///< before the newest update: all gradients are there, and no activations
   MemoryUse at_peak;    ///< when most was there, the first step left out
   MemoryUse formula;    ///< of weights, gradients and optimizer; 0 for the other kinds
+  std::int64_t offloaded_bytes = 0;  ///< that live elsewhere
   int rank = 0;
 };
 
@@ -30,7 +31,8 @@ enum class WeightsMemory { kOwn, kCommon };
 
 /// Bytes of the state of a rank whose stages have these parameters, all of which learn (Rajbhandari et al.,
 /// arXiv 1910.02054, section 5): what the plan's replicas share out is divided by their number, and weights
-/// in one memory are, too. Buckets, padding and what is gathered for use come on top.
+/// in one memory are, too. Of what lives elsewhere the parts count that are brought at once. Buckets, padding
+/// and what is gathered for use come on top.
 MemoryUse state_by_formula(const ParallelPlan& plan, const std::vector<ParameterBytes>& parameters,
                            WeightsMemory memory);
 

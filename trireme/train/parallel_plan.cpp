@@ -12,6 +12,8 @@
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/offloading.h"
+#include "trireme/train/internal/sharding.h"
 #include "trireme/train/recomputed_layers.h"
 #include "trireme/train/run_trace.h"
 
@@ -140,6 +142,7 @@ class PlanMaker {
     maker.check_shards();
     maker.make_exact();
     check_recomputation(config);
+    check_offloading(maker.plan_);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }
@@ -263,12 +266,6 @@ class PlanMaker {
     return std::max(1, static_cast<int>(model->parameters.size()));
   }
 
-  std::optional<c10::ScalarType> working_type() const {
-    const c10::ScalarType type = plan_.precision_.autocast_to;
-    if (type == c10::ScalarType::Float || !config().parallel.working_copy) return std::nullopt;
-    return type;
-  }
-
   void choose_order(const std::optional<ModelShape>& model) {
     const ParallelOptions& parallel = config().parallel;
     plan_.options_ = {
@@ -282,12 +279,7 @@ class PlanMaker {
                           .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
                           .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
                           .scale = parallel::ReduceScale::kSum},
-        .zero = {.stage = static_cast<parallel::ZeroStage>(parallel.zero),
-                 .whole_tensors = optim::needs_whole_tensors(config().optimizer.name),
-                 .working_type = working_type(),
-                 .persistent_below = parallel.persistent_below,
-                 .gathered_stages = static_cast<int>(parallel.gathered_layers),
-                 .keep_gradients = parallel.keep_gradients}};
+        .zero = zero_options(config(), plan_.precision_.autocast_to)};
     parallel::PipelineOptions& options = plan_.options_;
     if (!is_pipeline()) {
       options.program = schedule::data_parallel(options.num_rounds, stages_of_a_rank(model));

@@ -101,6 +101,10 @@ class ParallelPlan {
   bool stages_are_layers() const;
   /// Whether bits do not depend on how ranks share out micro-batches, layers and optimizer.
   bool exact() const { return config_.run.exact; }
+  /// Whether anything lives elsewhere than in memory.
+  bool offloads() const { return offloads_state() || offloads_parameters(); }
+  bool offloads_state() const { return config_.offload.optimizer != "none"; }
+  bool offloads_parameters() const { return config_.offload.parameters != "none"; }
   /// How far gradients are rounded when they travel.
   const parallel::GradientRounding& rounding() const { return rounding_; }
   /// A step whose gradients are no numbers is left out; else it ends the run.

@@ -88,6 +88,7 @@ checkpoint::Shards model_shards(Trainer& trainer) {
   std::set<std::string> buffers;
   for (const auto& [name, buffer] : trainer.buffers()) buffers.insert(name);
   for (checkpoint::Shard& shard : shards) {
+    if (shard.tensor.is_meta()) shard.elsewhere = trainer.elsewhere();
     if (buffers.contains(shard.name)) shard.replicas = checkpoint::Replicas::kFirstCounts;
   }
   return shards;
@@ -95,8 +96,10 @@ checkpoint::Shards model_shards(Trainer& trainer) {
 
 checkpoint::Shards whole_state(Trainer& trainer) {
   checkpoint::Shards state = model_shards(trainer);
+  const std::shared_ptr<const checkpoint::Elsewhere> elsewhere = trainer.elsewhere();
   for (checkpoint::Shard& shard : shards_of(trainer.state(), trainer.held())) {
     shard.name = of_optimizer(shard.name);
+    if (shard.tensor.is_meta()) shard.elsewhere = elsewhere;
     state.push_back(std::move(shard));
   }
   return state;

@@ -20,6 +20,7 @@
 #include "trireme/objective/objective.h"
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/loss_scaler.h"
+#include "trireme/optim/offload_options.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/train/config_value.h"
 
@@ -102,6 +103,7 @@ struct RunConfig {
   EvalOptions eval;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;
+  optim::OffloadOptions offload;
   comm::ContextOptions comm;
   std::string source;  ///< file that it was read from; empty when made in code
   /// What a program brings of its own, by name (registry.h); null: nothing. Named keys of its tables that

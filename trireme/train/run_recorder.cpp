@@ -44,6 +44,12 @@ void add_memory(telemetry::Record& record, const MemoryReport& memory) {
   add("peak", memory.at_peak);
   add("update", memory.at_update);
   add("formula", memory.formula);
+  if (memory.offloaded_bytes > 0) record.fields.emplace_back("offloaded_bytes", memory.offloaded_bytes);
+}
+
+std::string offloaded_in_words(const MemoryReport& memory) {
+  if (memory.offloaded_bytes == 0) return "";
+  return text("; elsewhere ", human_bytes(static_cast<std::uint64_t>(memory.offloaded_bytes)));
 }
 
 }  // namespace
@@ -119,7 +125,8 @@ void RunRecorder::summary(const RunResult& result) {
   telemetry::write_summary(folder_.summary(), record);
   write_report();
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
-    note(text("memory of rank ", result.memory.rank, " at its peak: ", memory));
+    note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,
+              offloaded_in_words(result.memory)));
   note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -25,6 +24,7 @@
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/offloading.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/recomputed_layers.h"
 
@@ -144,13 +144,6 @@ optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
   return gradients;
 }
 
-/// A sum is not finite when an addend is not: only then is each looked at, since large numbers may overflow.
-bool is_finite(const at::Tensor& tensor) {
-  if (!tensor.is_floating_point()) return true;
-  const at::NoGradGuard no_grad;
-  return std::isfinite(tensor.sum().item<double>()) || at::isfinite(tensor).all().item<bool>();
-}
-
 }  // namespace
 
 Trainer::Trainer(const RunConfig& config, comm::Context& context, const data::DataSource& data,
@@ -174,6 +167,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       plan_(fit(plan, *whole_)),
       device_(device_for(plan_, context)),
       config_(plan_.config()),
+      offload_(offload_for(plan_, context, device_)),
       convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *whole_,
                                            first_sample(data).input, plan_.samples_of_microbatch())),
       convolutions_(state_of(convolutions_found_)),
@@ -188,7 +182,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                          : GradientNorm(holders(), judged_, parameter_names(*model_))),
       loader_(data.train, loader_options(plan_, context, groups_, objective_, count_of_sample_)),
       calendar_(config_, loader_.batches_per_epoch()),
-      optimizer_(optim::make_optimizer(config_.optimizer, parameters_)),
+      optimizer_(optim::make_optimizer(config_.optimizer, parameters_, offload_)),
       learning_rate_(make_learning_rate(config_, total_steps())),
       reports_(make_reports(plan_, context)) {
   whole_.reset();
@@ -218,6 +212,7 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   }
   options.update = [this] { update(); };
   options.device = device_;
+  if (plan_.offloads_parameters()) options.elsewhere = offload_;
   options.materialise = [this,
                          deferred = model::is_deferred(*model_)](const std::vector<model::Layer>& mine) {
     if (deferred) materialise(mine, *model_, config_, device_);
@@ -414,25 +409,6 @@ void Trainer::note_skip() {
                            "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
 }
 
-std::string Trainer::not_finite() {
-  for (const auto& [name, parameter] : parameters_) {
-    if (!is_finite(parameter)) return name;
-  }
-  std::map<std::string, at::Tensor> others = optimizer_->state();
-  if (average_) others.merge(average_->state());
-  for (const auto& [name, tensor] : others) {
-    if (!is_finite(tensor)) return name;
-  }
-  return "";
-}
-
-checkpoint::TensorMap Trainer::model_state() const {
-  checkpoint::TensorMap state;
-  for (const auto& [name, parameter] : parameters_) state.emplace(name, parameter.detach());
-  for (const auto& [name, buffer] : pipeline_.buffers()) state.emplace(name, buffer.detach());
-  return state;
-}
-
 Evaluation Trainer::evaluate() {
   const model::ConvolutionScope convolutions_of_it(convolutions());
   context_.status().set_action(text("step ", step_, ": evaluation"));
@@ -465,22 +441,6 @@ Fields Trainer::evaluated(const Fields& inputs) {
   if (!plan_.has_form() || !outputs.at(0).defined()) return outputs;
   outputs = parallel::whole_outputs(form_, outputs, form_options_);
   return speaks() ? outputs : Fields(at::Tensor());
-}
-
-std::map<std::string, at::Tensor> Trainer::state() {
-  std::map<std::string, at::Tensor> state = optimizer_->state();
-  const auto add = [&](const std::string& prefix, const std::map<std::string, at::Tensor>& part) {
-    for (const auto& [name, tensor] : part) state.emplace(prefix + name, tensor);
-  };
-  add("lr/", learning_rate_->state());
-  if (convolutions_.numel() > 0) state.emplace(kConvolutions, convolutions_);
-  if (scaler_) add("scaler/", scaler_->state());
-  if (average_) add("ema/", average_->state());
-  return state;
-}
-
-void Trainer::make_room_for_convolutions(std::int64_t bytes) {
-  convolutions_ = at::zeros({bytes}, at::kByte);
 }
 
 void Trainer::seek(std::int64_t step) {

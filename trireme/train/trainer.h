@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "trireme/checkpoint/safetensors.h"
+#include "trireme/checkpoint/shard.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/loader.h"
@@ -29,6 +30,7 @@
 #include "trireme/optim/learning_rate.h"
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/moving_average.h"
+#include "trireme/optim/offload.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/train/calendar.h"
@@ -125,8 +127,11 @@ class Trainer {
   const parallel::Pipeline& pipeline() const { return pipeline_; }
   /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/",
   /// "scaler/", "ema/" and "convolutions/" that of the learning rate, the loss scaler and the moving average,
-  /// and the choice of kernels. Shared, not copied: restore it in place.
+  /// and the choice of kernels. Shared, not copied: restore it in place. What lives elsewhere is of the meta
+  /// device, and elsewhere() has its values.
   std::map<std::string, at::Tensor> state();
+  /// Null where all is in memory.
+  std::shared_ptr<const checkpoint::Elsewhere> elsewhere() const;
   /// The name of the choice of kernels in state().
   static constexpr const char* kConvolutions = "convolutions/kernels";
   /// Before a state is restored: how long its choice of kernels is. 0: it has none, and seek() takes this
@@ -194,6 +199,7 @@ class Trainer {
   ParallelPlan plan_;
   const c10::Device device_;
   const RunConfig& config_;                            ///< the plan's
+  const std::shared_ptr<optim::Offload> offload_;      ///< null: all is in memory
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   at::Tensor convolutions_;                            ///< the choice in use, as text
   std::shared_ptr<ExactRun> exact_;                    ///< where run.exact asks for it

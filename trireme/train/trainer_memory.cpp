@@ -15,11 +15,13 @@ void Trainer::name_memory() {
 }
 
 MemoryReport Trainer::memory() const {
-  const bool common = plan_.is_sharded() && groups_.shards().has_common_memory(device_);
+  const bool common =
+      plan_.is_sharded() && !plan_.offloads_parameters() && groups_.shards().has_common_memory(device_);
   return {.at_update = memory_at_update_,
           .at_peak = MemoryLedger::of_process().at_peak(),
           .formula = state_by_formula(plan_, bytes_of_parameters(),
-                                      common ? WeightsMemory::kCommon : WeightsMemory::kOwn)};
+                                      common ? WeightsMemory::kCommon : WeightsMemory::kOwn),
+          .offloaded_bytes = offload_ ? offload_->offloaded_bytes() : 0};
 }
 
 std::vector<ParameterBytes> Trainer::bytes_of_parameters() const {

@@ -34,6 +34,12 @@ checkpoint::TensorMap map_of(const optim::NamedTensors& tensors) {
   return map;
 }
 
+/// What stands for a gradient that is not there.
+at::Tensor zeros_for(const at::Tensor& parameter) {
+  return parameter.is_meta() ? at::zeros(parameter.sizes(), at::TensorOptions(parameter.scalar_type()))
+                             : at::zeros_like(parameter);
+}
+
 /// What one trainer did in a step; on rank 0 what all ranks of it did.
 struct Done {
   optim::NamedTensors gradients, weights;
@@ -71,7 +77,11 @@ class Recorder {
  private:
   /// Of what this rank has.
   checkpoint::Shards shards(const optim::NamedTensors& mine) const {
-    return shards_of(map_of(mine), trainer_.held());
+    checkpoint::Shards shards = shards_of(map_of(mine), trainer_.held());
+    for (checkpoint::Shard& shard : shards) {
+      if (shard.tensor.is_meta()) shard.elsewhere = trainer_.elsewhere();
+    }
+    return shards;
   }
 
   /// Copies, in the model's order; empty on other ranks than 0.
@@ -80,7 +90,7 @@ class Recorder {
     optim::NamedTensors defined;
     for (std::size_t i = 0; i < mine.size(); ++i) {
       const auto& [name, tensor] = mine[i];
-      defined.emplace_back(name, tensor.defined() ? tensor : at::zeros_like(trainer_.parameters()[i].second));
+      defined.emplace_back(name, tensor.defined() ? tensor : zeros_for(trainer_.parameters()[i].second));
     }
     optim::NamedTensors all = room_for_all();
     to_main_.run(shards(defined), checkpoint::whole_shards(map_of(all)));
@@ -115,6 +125,7 @@ ParallelPlan serial_plan(const ParallelPlan& plan) {
   serial.train.recompute_layers = {};
   serial.train.activation_budget = "";
   serial.parallel = {.bucket_mib = serial.parallel.bucket_mib};
+  serial.offload = {};
   serial.comm.backend = "auto";
   serial.comm.torch_threads = at::get_num_threads();
   return resolve_plan(serial, 1);
@@ -142,7 +153,9 @@ bool finishes_in_order(const schedule::Program& program) {
 std::string digests_of(const Trainer& trainer) {
   std::string lines;
   for (const checkpoint::Shard& shard : shards_of(map_of(trainer.parameters()), trainer.held())) {
-    const checkpoint::TensorMap alone = {{shard.name, shard.tensor.contiguous()}};
+    const at::Tensor values =
+        shard.tensor.is_meta() ? trainer.elsewhere()->fetch(shard.tensor) : shard.tensor;
+    const checkpoint::TensorMap alone = {{shard.name, values.contiguous()}};
     lines +=
         text(shard.name, '\t', checkpoint::describe(shard.box()), '\t', checkpoint::xxh3_of(alone), '\n');
   }
@@ -184,7 +197,7 @@ void compare_step(Comparison& comparison, std::int64_t step, const optim::NamedT
 
 /// Throws Refusal.
 void refuse_unverifiable(const ParallelPlan& plan) {
-  if (plan.world_size() < 2 && plan.num_parts() < 2) {
+  if (plan.world_size() < 2 && plan.num_parts() < 2 && !plan.offloads()) {
     throw Refusal(
         "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with -n "
         "2",

@@ -95,6 +95,7 @@ void Engine::hold_weights(const PipelineGroups& groups, const PipelineOptions& o
                             .shard_groups = groups.shard_groups,
                             .reduction = options.data_parallel,
                             .zero = options.zero,
+                            .elsewhere = options.elsewhere,
                             .exact = options.exact,
                             .buckets = buckets,
                             .common = common_->names(),

@@ -4,12 +4,14 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/group.h"
 #include "trireme/model/layer.h"
+#include "trireme/optim/offload.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/zero/zero_options.h"
 #include "trireme/schedule/program.h"
@@ -41,6 +43,9 @@ struct PipelineOptions {
   DataParallelOptions data_parallel = {};
   /// What of each stage they share out among them instead of holding all of it.
   ZeroOptions zero = {};
+  /// ZeroStage::kParameters: where each rank's parts of the parameters live between their uses; null: in
+  /// memory.
+  std::shared_ptr<optim::Offload> elsewhere = nullptr;
   /// Gradients of micro-batches are added up in an order that follows from their number alone, whatever ranks
   /// compute them (data/exact_sum.h): `data_parallel` is not asked. For synchronous schedules whose
   /// micro-batches are a power of two; replicas hold whole gradients in any case.

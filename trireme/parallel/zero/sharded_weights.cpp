@@ -85,7 +85,7 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
   const std::vector<ShardBucket> that_learn = laid_out(true);
   std::vector<ShardBucket> buckets = that_learn;
   for (ShardBucket& frozen : laid_out(false)) buckets.push_back(std::move(frozen));
-  weights_.emplace(group_, sharded_, buckets);
+  weights_.emplace(group_, sharded_, buckets, options.elsewhere);
   take_pieces(buckets);
   if (that_learn.empty() || exact_) return;
   gradients_.emplace(

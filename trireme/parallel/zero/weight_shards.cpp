@@ -40,8 +40,8 @@ void take_memory_back(const at::Tensor& flat) {
 }  // namespace
 
 WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
-                           const std::vector<ShardBucket>& buckets)
-    : group_(std::move(group)) {
+                           const std::vector<ShardBucket>& buckets, std::shared_ptr<optim::Offload> elsewhere)
+    : group_(std::move(group)), elsewhere_(std::move(elsewhere)) {
   const at::NoGradGuard no_grad;
   for (const ShardBucket& bucket : buckets) {
     const at::Tensor& first = parameters[bucket.slots.front().parameter].tensor;
@@ -57,6 +57,7 @@ WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& para
   }
   releases_ = !common_ && !std::ranges::all_of(shards_, &Shard::kept);
   take_values();
+  if (elsewhere_) move_elsewhere();
   token_ = group_.allocate(1, at::kInt);
 }
 
@@ -69,7 +70,7 @@ void WeightShards::take_memory(const ShardBucket& bucket, at::TensorOptions opti
     count_as(MemoryKind::kWeights, shard.part);
     options = options.dtype(*bucket.use.working_type);
   }
-  shard.whole = group_.allocate_common(numel, options);
+  if (!elsewhere_) shard.whole = group_.allocate_common(numel, options);
   common_ = shard.whole.defined();
   if (!common_) shard.whole = at::empty({numel}, options);
   count_as(MemoryKind::kWeights, shard.whole);
@@ -109,6 +110,24 @@ void WeightShards::take_values() {
     shard.part = shard.part.clone();
     count_as(MemoryKind::kWeights, shard.part);
   }
+}
+
+/// What is gathered anew for every use.
+void WeightShards::move_elsewhere() {
+  for (Shard& shard : shards_) {
+    if (shard.kept) continue;
+    const at::Tensor holder = elsewhere_->make("shards of the parameters", {shard.part}).front();
+    elsewhere_->put(holder, shard.part);
+    shard.part = holder;
+  }
+}
+
+/// Of the part, where it is computed with.
+at::Tensor WeightShards::values_of(const Shard& shard) const {
+  if (!shard.part.is_meta()) return shard.part;
+  at::Tensor values = elsewhere_->fetch(shard.part).to(elsewhere_->device());
+  count_as(MemoryKind::kWeights, values);
+  return values;
 }
 
 /// All ranks see the exact values once, and keep their parts of them.
@@ -169,8 +188,8 @@ bool WeightShards::is_inside(const Shard& shard) const { return !shard.rounded &
 
 /// A part that lies in the whole would be read while the whole is written.
 at::Tensor WeightShards::to_gather(const Shard& shard) const {
-  if (shard.rounded) return shard.part.to(shard.whole.scalar_type());
-  return is_inside(shard) ? shard.part.clone() : shard.part;
+  if (shard.rounded) return values_of(shard).to(shard.whole.scalar_type());
+  return is_inside(shard) ? shard.part.clone() : values_of(shard);
 }
 
 void WeightShards::wait() {

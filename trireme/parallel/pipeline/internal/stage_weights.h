@@ -90,6 +90,7 @@ struct StageWeightsOptions {
   std::optional<ShardGroups> shard_groups = {};
   const DataParallelOptions& reduction;
   ZeroOptions zero = {};
+  std::shared_ptr<optim::Offload> elsewhere = nullptr;  ///< where parts of parameters live; null: in memory
   bool exact = false;
   std::shared_ptr<BucketPool> buckets = nullptr;  ///< of make_bucket_pool(), for all stages of this rank
   std::set<std::string> common =

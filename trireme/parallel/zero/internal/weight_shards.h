@@ -4,14 +4,17 @@
 // until all have updated; else it is an all-gather of the ranks' parts, bucket by bucket, into memory that is
 // kept, or released when the whole is not needed any more, as their use says. Where what is computed with is
 // rounded, a part is memory of its own that nobody else sees, and the whole is made of the parts' roundings
-// whenever it is gathered. The parameters stay the same tensors throughout; what autograd has saved of them
-// is there again when they are. Everything here but release(), lend() and piece() is collective. One thread.
+// whenever it is gathered. Parts of what is not kept may live elsewhere (optim/offload.h): they are fetched
+// to be gathered, and ranks have no memory in common then. The parameters stay the same tensors throughout;
+// what autograd has saved of them is there again when they are. Everything here but release(), lend() and
+// piece() is collective. One thread.
 
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/optim/offload.h"
 #include "trireme/parallel/zero/internal/shard_layout.h"
 
 namespace trireme::parallel {
@@ -21,7 +24,7 @@ class WeightShards {
   /// Moves the values of the group's first rank into the shards: `parameters` are views of them afterwards,
   /// in row-major order, and gathered. Throws CommError.
   WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
-               const std::vector<ShardBucket>& buckets);
+               const std::vector<ShardBucket>& buckets, std::shared_ptr<optim::Offload> elsewhere = nullptr);
 
   /// What this rank updates of a parameter of those sizes, in place, whether or not the whole is gathered:
   /// with the same sizes where it has all of it, else with as many dims, all but the last of size 1. What
@@ -44,7 +47,8 @@ class WeightShards {
  private:
   struct Shard {
     at::Tensor whole;  ///< without memory while released
-    at::Tensor part;   ///< what this rank updates; inside `whole` unless that is released, or rounded
+    at::Tensor
+        part;  ///< what this rank updates; inside `whole` unless that is released, rounded or elsewhere
     bool rounded = false;
     bool kept = true;  ///< between uses
   };
@@ -58,6 +62,8 @@ class WeightShards {
   std::span<const Leaf> leaves_of(std::size_t shard) const;
   void take_values();
   void take_rounded(std::size_t shard);
+  void move_elsewhere();
+  at::Tensor values_of(const Shard& shard) const;
   at::Tensor place_in_whole(const Shard& shard) const;
   bool is_inside(const Shard& shard) const;
   at::Tensor to_gather(const Shard& shard) const;
@@ -66,7 +72,8 @@ class WeightShards {
   void gather_parts();
 
   comm::Group group_;
-  bool releases_ = false;  ///< what is not kept, where that gains memory
+  const std::shared_ptr<optim::Offload> elsewhere_;  ///< null: all is in memory
+  bool releases_ = false;                            ///< what is not kept, where that gains memory
   bool common_ = false;
   bool current_ = true;   ///< the whole that is gathered, or on its way, is that of the parts
   bool gathered_ = true;  ///< or on its way

@@ -1,0 +1,124 @@
+#include "trireme/base/scratch_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+
+namespace trireme {
+namespace fs = std::filesystem;
+namespace {
+
+/// Another rank may remove a folder that it has made in between making it and making a file there.
+constexpr int kMostTries = 100;
+
+/// Those of the path that are missing, the outermost last.
+std::vector<fs::path> missing_folders(const fs::path& folder) {
+  std::vector<fs::path> missing;
+  std::error_code ignored;
+  for (fs::path each = fs::absolute(folder); !each.empty() && !fs::exists(each, ignored);
+       each = each.parent_path())
+    missing.push_back(each);
+  return missing;
+}
+
+/// A new file without a name; -1 with errno.
+int open_nameless(const fs::path& folder) {
+  std::string name = (folder / "trireme-scratch-XXXXXX").string();
+  const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
+  if (descriptor >= 0) ::unlink(name.c_str());
+  return descriptor;
+}
+
+std::string free_in_words(int descriptor) {
+  struct statvfs info {};
+  if (::fstatvfs(descriptor, &info) != 0) return "an unknown number";
+  return text(static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize);
+}
+
+}  // namespace
+
+ScratchFile::ScratchFile(const Options& options)
+    : folder_(options.folder), owner_(options.owner), purpose_(options.purpose) {
+  for (int tries = 0; descriptor_ < 0; ++tries) {
+    const std::vector<fs::path> made = missing_folders(folder_);
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) fail("make the folder", error.value());
+    descriptor_ = open_nameless(folder_);
+    const int code = errno;
+    for (const fs::path& each : made) ::rmdir(each.c_str());  // where nobody else has put anything into it
+    if (descriptor_ < 0 && (code != ENOENT || tries == kMostTries)) fail("make a file", code);
+  }
+  try {
+    reserve(options.bytes);
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+ScratchFile::~ScratchFile() { ::close(descriptor_); }
+
+std::uint64_t ScratchFile::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+void ScratchFile::reserve(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes <= bytes_) return;
+  int code = EINTR;
+  while (code == EINTR)
+    code = ::posix_fallocate(descriptor_, static_cast<off_t>(bytes_), static_cast<off_t>(bytes - bytes_));
+  if (code != 0) {
+    const std::string free = free_in_words(descriptor_);
+    // What it has taken before it failed would be missed by others.
+    static_cast<void>(::ftruncate(descriptor_, static_cast<off_t>(bytes_)));
+    fail(text("reserve ", bytes - bytes_, " bytes, of which ", free, " are free,"), code);
+  }
+  bytes_ = bytes;
+}
+
+void ScratchFile::read(std::uint64_t offset, std::span<std::byte> into) const {
+  const std::string what = text("read ", into.size(), " bytes at ", offset);
+  while (!into.empty()) {
+    const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(what, errno);
+    if (got == 0) {
+      throw DataError(text(owner_, ": cannot ", what, " of ", purpose_, " in a file of ", folder_.string(),
+                           ": it is shorter than it was made; has somebody cut it?"));
+    }
+    into = into.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+}
+
+void ScratchFile::write(std::uint64_t offset, std::span<const std::byte> from) {
+  const std::string what = text("write ", from.size(), " bytes at ", offset);
+  while (!from.empty()) {
+    const ssize_t put = ::pwrite(descriptor_, from.data(), from.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(what, errno);
+    from = from.subspan(static_cast<std::size_t>(put));
+    offset += static_cast<std::uint64_t>(put);
+  }
+}
+
+void ScratchFile::fail(const std::string& operation, int code) const {
+  const char* advice =
+      code == ENOSPC || code == EDQUOT ? "; free some space there, or name a folder on another disk" : "";
+  throw DataError(text(owner_, ": cannot ", operation, " of ", purpose_, " in a file of ", folder_.string(),
+                       ": ", std::strerror(code), advice));
+}
+
+}  // namespace trireme

@@ -1,0 +1,245 @@
+#include "trireme/optim/offload.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/memory_ledger.h"
+
+namespace trireme::optim {
+namespace {
+
+/// Tensors begin at whole cache lines, in files and buffers alike.
+constexpr std::int64_t kLine = 64;
+
+std::int64_t to_lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+const void* key_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+/// Elements from the first to the last in memory.
+std::int64_t span_of(const at::Tensor& view) {
+  if (view.numel() == 0) return 0;
+  std::int64_t span = 1;
+  for (std::int64_t dim = 0; dim < view.dim(); ++dim) span += (view.size(dim) - 1) * view.stride(dim);
+  return span;
+}
+
+std::int64_t bytes_of(const at::Tensor& view) {
+  return span_of(view) * static_cast<std::int64_t>(view.element_size());
+}
+
+std::int64_t bytes_of(const Offload::Part& part) {
+  return std::accumulate(
+      part.begin(), part.end(), std::int64_t{0},
+      [](std::int64_t sum, const at::Tensor& view) { return sum + to_lines(bytes_of(view)); });
+}
+
+std::span<std::byte> bytes_in(const at::Tensor& memory, std::int64_t begin, std::int64_t count) {
+  auto* first = static_cast<std::byte*>(memory.mutable_data_ptr());
+  return {first + begin, static_cast<std::size_t>(count)};
+}
+
+/// Room for a view's elements in the host's memory, in their order there.
+at::Tensor room_for(const at::Tensor& view) {
+  return at::empty({span_of(view)}, at::TensorOptions(view.scalar_type()));
+}
+
+void finish(std::future<void>& work) {
+  if (work.valid()) std::exchange(work, {}).get();
+}
+
+}  // namespace
+
+std::vector<at::Tensor> Offload::make(const std::string& purpose, const std::vector<at::Tensor>& like) {
+  std::vector<at::Tensor> holders;
+  std::int64_t bytes = 0;
+  for (const at::Tensor& each : like) {
+    holders.push_back(at::empty_like(each, each.options().device(at::kMeta).requires_grad(false)));
+    bytes += to_lines(bytes_of(holders.back()));
+  }
+  std::unique_ptr<ScratchFile>& file = files_[purpose];
+  if (!file) {
+    file = std::make_unique<ScratchFile>(
+        ScratchFile::Options{.folder = options_.folder, .owner = options_.owner, .purpose = purpose});
+  }
+  std::uint64_t offset = file->bytes();
+  file->reserve(offset + static_cast<std::uint64_t>(bytes));
+  for (const at::Tensor& holder : holders) {
+    homes_.emplace(key_of(holder), Home{.holder = holder, .file = file.get(), .offset = offset});
+    offset += static_cast<std::uint64_t>(to_lines(bytes_of(holder)));
+  }
+  return holders;
+}
+
+bool Offload::has(const at::Tensor& tensor) const {
+  return tensor.defined() && tensor.is_meta() && homes_.contains(key_of(tensor));
+}
+
+const Offload::Home& Offload::home_of(const at::Tensor& view) const {
+  require(has(view), "a tensor of ", view.sizes(), " does not live in the files of ", options_.owner);
+  return homes_.at(key_of(view));
+}
+
+std::uint64_t Offload::offset_of(const at::Tensor& view) const {
+  return home_of(view).offset + static_cast<std::uint64_t>(view.storage_offset()) * view.element_size();
+}
+
+void Offload::require_valid(const at::Tensor& view) const {
+  const std::lock_guard lock(mutex_);
+  if (!lost_.contains(key_of(view))) return;
+  throw DataError(text(options_.owner,
+                       ": an update of what lives in files has failed, and left it half done; go on from a "
+                       "checkpoint"));
+}
+
+at::Tensor Offload::fetch(const at::Tensor& view) const {
+  const Home& home = home_of(view);
+  require_valid(view);
+  const at::Tensor room = room_for(view);
+  home.file->read(offset_of(view), bytes_in(room, 0, bytes_of(view)));
+  return room.as_strided(view.sizes(), view.strides(), 0);
+}
+
+void Offload::put(const at::Tensor& view, const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  const Home& home = home_of(view);
+  const at::Tensor room = room_for(view);
+  // Between the elements of some views there are others'.
+  if (view.numel() < room.numel()) home.file->read(offset_of(view), bytes_in(room, 0, bytes_of(view)));
+  room.as_strided(view.sizes(), view.strides(), 0).copy_(values);
+  home.file->write(offset_of(view), bytes_in(room, 0, bytes_of(view)));
+  const std::lock_guard lock(mutex_);
+  const auto lost = lost_.find(key_of(view));
+  if (lost == lost_.end()) return;
+  lost->second -= static_cast<std::int64_t>(view.numel() * view.element_size());
+  if (lost->second <= 0) lost_.erase(lost);
+}
+
+/// What lies side by side in the file and in the buffer goes as one.
+std::vector<Offload::Segment> Offload::segments_of(const Part& part) const {
+  std::vector<Segment> segments;
+  std::int64_t place = 0;
+  for (const at::Tensor& view : part) {
+    const Segment next{
+        .file = home_of(view).file, .offset = offset_of(view), .place = place, .bytes = bytes_of(view)};
+    place += to_lines(next.bytes);
+    const bool follows = !segments.empty() && segments.back().file == next.file &&
+                         next.offset - segments.back().offset ==
+                             static_cast<std::uint64_t>(next.place - segments.back().place);
+    if (follows) {
+      segments.back().bytes = next.place + next.bytes - segments.back().place;
+    } else {
+      segments.push_back(next);
+    }
+  }
+  return segments;
+}
+
+void Offload::make_room(const std::vector<Part>& parts) {
+  std::int64_t largest = 0;
+  for (const Part& part : parts) largest = std::max(largest, bytes_of(part));
+  const std::size_t needed = std::min(kNumSlots, parts.size());
+  for (std::size_t i = 0; i < needed; ++i) {
+    Slot& slot = slots_[i];
+    if (slot.memory.defined() && slot.memory.numel() >= largest) continue;
+    slot.memory = slot.on_device = at::Tensor();  // the old one goes first
+    slot.memory = at::empty({largest}, at::kByte);
+    slot.on_device = options_.device.is_cpu()
+                         ? slot.memory
+                         : at::empty({largest}, at::TensorOptions(at::kByte).device(options_.device));
+    MemoryLedger::of_process().name(slot.memory.const_data_ptr(), MemoryKind::kOptimizer);
+  }
+}
+
+void Offload::start_read(Slot& slot, const Part& part) {
+  finish(slot.writing);
+  for (const at::Tensor& view : part) require_valid(view);
+  slot.segments = segments_of(part);
+  slot.reading = reader_.start([&slot] {
+    for (const Segment& each : slot.segments)
+      each.file->read(each.offset, bytes_in(slot.memory, each.place, each.bytes));
+  });
+}
+
+void Offload::start_write(Slot& slot) {
+  if (!slot.on_device.is_same(slot.memory)) slot.memory.copy_(slot.on_device);
+  slot.writing = writer_.start([&slot] {
+    for (const Segment& each : slot.segments)
+      each.file->write(each.offset, bytes_in(slot.memory, each.place, each.bytes));
+  });
+}
+
+Offload::Part Offload::brought(const Slot& slot, const Part& part) const {
+  Part tensors;
+  std::int64_t place = 0;
+  for (const at::Tensor& view : part) {
+    const at::Tensor run = slot.on_device.narrow(0, place, bytes_of(view)).view(view.scalar_type());
+    tensors.push_back(run.as_strided(view.sizes(), view.strides(), run.storage_offset()));
+    place += to_lines(bytes_of(view));
+  }
+  return tensors;
+}
+
+/// Nothing reads or writes the buffers any more. For behind an error, which is told already.
+void Offload::settle() noexcept {
+  for (Slot& slot : slots_) {
+    for (std::future<void>* work : {&slot.reading, &slot.writing}) {
+      if (work->valid()) work->wait();
+      *work = {};
+    }
+  }
+}
+
+void Offload::pass(const std::vector<Part>& parts,
+                   const std::function<void(std::size_t part, const Part& brought)>& update) {
+  const auto slot_of = [&](std::size_t part) -> Slot& { return slots_[part % kNumSlots]; };
+  start_read(slot_of(0), parts[0]);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i + 1 < parts.size()) start_read(slot_of(i + 1), parts[i + 1]);
+    Slot& slot = slot_of(i);
+    finish(slot.reading);
+    if (!slot.on_device.is_same(slot.memory)) slot.on_device.copy_(slot.memory);
+    update(i, brought(slot, parts[i]));
+    start_write(slot);
+  }
+  for (Slot& slot : slots_) finish(slot.writing);
+}
+
+void Offload::in_parts(const std::vector<Part>& parts,
+                       const std::function<void(std::size_t part, const Part& brought)>& update) {
+  if (parts.empty()) return;
+  const at::NoGradGuard no_grad;
+  make_room(parts);
+  try {
+    pass(parts, update);
+  } catch (...) {
+    settle();
+    const std::lock_guard lock(mutex_);
+    for (const Part& part : parts) {
+      for (const at::Tensor& view : part) {
+        const at::Tensor& holder = home_of(view).holder;
+        lost_[key_of(view)] = static_cast<std::int64_t>(holder.numel() * holder.element_size());
+      }
+    }
+    throw;
+  }
+}
+
+std::int64_t Offload::offloaded_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& [key, home] : homes_) bytes += bytes_of(home.holder);
+  return bytes;
+}
+
+std::int64_t Offload::buffer_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Slot& slot : slots_) bytes += slot.memory.defined() ? slot.memory.numel() : 0;
+  return bytes;
+}
+
+}  // namespace trireme::optim

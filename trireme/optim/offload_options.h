@@ -1,0 +1,23 @@
+#pragma once
+// What of a training run lives elsewhere than in the memory of the device, and where. A value.
+
+#include <string>
+#include <vector>
+
+namespace trireme::optim {
+
+enum class OffloadPlace { kNone, kFiles };
+
+struct OffloadOptions {
+  std::string optimizer =
+      "none";  ///< what it keeps, but counts and moving averages: a name of offload_place_names()
+  std::string parameters = "none";  ///< zero = 3: each rank's shards of them: a name of offload_place_names()
+  std::string folder = "";          ///< of the files, on each rank's host; empty: the run's
+  double part_mib = 16;             ///< that is brought at once; a single tensor may need more
+};
+
+/// Throws InvalidArgument: an unknown name.
+OffloadPlace offload_place_of(const std::string& name);
+std::vector<std::string> offload_place_names();
+
+}  // namespace trireme::optim

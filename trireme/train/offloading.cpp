@@ -1,0 +1,49 @@
+#include "trireme/train/internal/offloading.h"
+
+#include "trireme/base/text.h"
+#include "trireme/train/internal/cures.h"
+
+namespace trireme::train {
+
+void check_offloading(const ParallelPlan& plan) {
+  if (!plan.offloads_parameters()) return;
+  const RunConfig& config = plan.config();
+  const std::string what = text("offload.parameters = \"", config.offload.parameters, "\"");
+  const Cure in_memory = set(&RunConfig::offload, &optim::OffloadOptions::parameters, "none");
+  const auto refuse_if = [&](bool found, Cures cures, const auto&... reason) {
+    cures.push_back(in_memory);
+    if (found) throw Refusal(text(what, reason...), cures);
+  };
+  refuse_if(plan.zero() != parallel::ZeroStage::kParameters,
+            {set(&RunConfig::parallel, &ParallelOptions::zero, 3)},
+            " with parallel.zero = ", config.parallel.zero,
+            ": weights are kept whole between their uses; set parallel.zero = 3, or leave that key out");
+  refuse_if(plan.weight_copies() == 1, {}, ": one rank has the weights, and shares nothing out; ",
+            "start it with more ranks, or leave that key out");
+  refuse_if(config.train.ema_decay > 0, {set(&RunConfig::train, &TrainOptions::ema_decay, 0)},
+            " with train.ema_decay = ", config.train.ema_decay,
+            ": averages and weights change places for an evaluation, in memory; leave one of the two out");
+}
+
+std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm::Context& context,
+                                            c10::Device device) {
+  if (!plan.offloads()) return nullptr;
+  const RunConfig& config = plan.config();
+  constexpr double kMib = 1024.0 * 1024.0;
+  return std::make_shared<optim::Offload>(optim::Offload::Options{
+      .folder =
+          config.offload.folder.empty() ? config.run_folder() : std::filesystem::path(config.offload.folder),
+      .owner = text("rank ", context.rank()),
+      .part_bytes = static_cast<std::int64_t>(config.offload.part_mib * kMib),
+      .device = device,
+      .takes_state = plan.offloads_state()});
+}
+
+std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload) {
+  if (offload == nullptr) return nullptr;
+  return std::make_shared<checkpoint::Elsewhere>(checkpoint::Elsewhere{
+      .fetch = [offload](const at::Tensor& view) { return offload->fetch(view); },
+      .put = [offload](const at::Tensor& view, const at::Tensor& values) { offload->put(view, values); }});
+}
+
+}  // namespace trireme::train
