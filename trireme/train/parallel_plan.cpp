@@ -268,6 +268,7 @@ class PlanMaker {
 
   void choose_order(const std::optional<ModelShape>& model) {
     const ParallelOptions& parallel = config().parallel;
+    const parallel::ZeroOptions zero = zero_options(config(), plan_.precision_.autocast_to);
     plan_.options_ = {
         .schedule = parallel.schedule,
         .num_microbatches = microbatches_of_a_round(config()),
@@ -279,7 +280,7 @@ class PlanMaker {
                           .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
                           .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
                           .scale = parallel::ReduceScale::kSum},
-        .zero = zero_options(config(), plan_.precision_.autocast_to)};
+        .zero = zero};
     parallel::PipelineOptions& options = plan_.options_;
     if (!is_pipeline()) {
       options.program = schedule::data_parallel(options.num_rounds, stages_of_a_rank(model));
