@@ -296,7 +296,7 @@ bool FaultRun::wait_for_copies() {
 }
 
 void FaultRun::inject() {
-  switch (random_.below(options_.single_messages ? 8 : 7)) {
+  switch (random_.below(options_.single_messages ? 9 : 8)) {
     case 0:
     case 1:
       return crash_server();
@@ -310,6 +310,8 @@ void FaultRun::inject() {
       return server_comes_or_goes();
     case 6:
       return crash_worker();
+    case 7:
+      return cut_off_coordinator();
     default:
       return lose_messages();
   }
@@ -347,6 +349,17 @@ void FaultRun::cut_link() {
   }
   for (const std::string& other : others) cluster_.simulation.cut(one, other);
   cluster_.simulation.run_for(5 * random_.uniform());
+  cluster_.simulation.heal_all();
+  wait_for_copies();
+}
+
+/// A primary and a worker that talk to each other, and hear nothing of what is decided meanwhile.
+void FaultRun::cut_off_coordinator() {
+  if (!wait_for_copies()) return;
+  cluster_.simulation.cut("coordinator", servers()[random_.below(3)]);
+  if (random_.below(2) == 0)
+    cluster_.simulation.cut("coordinator", Cluster::worker_name(static_cast<int>(random_.below(2))));
+  cluster_.simulation.run_for(2 + 3 * random_.uniform());
   cluster_.simulation.heal_all();
   wait_for_copies();
 }

@@ -56,6 +56,7 @@ class FaultRun {
   void crash_server();
   void freeze_server();
   void cut_link();
+  void cut_off_coordinator();
   void restart_coordinator();
   void server_comes_or_goes();
   void crash_worker();
