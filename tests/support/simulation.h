@@ -1,0 +1,120 @@
+#pragma once
+// A cluster in one thread under virtual time: nodes (trireme/wire/node.h) that meet over a network which
+// delays, cuts, loses and repeats, with disks that lose or tear what is not synced when a node crashes.
+// Everything follows from a seed: the same seed gives the same trace, event for event, and the same
+// trace_hash().
+//
+// TRIREME_SIM_TRACE=1 prints every event. What a transport promises (order, once, as long as a connection is
+// open) holds unless a link is told otherwise.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "trireme/base/random.h"
+#include "trireme/wire/node.h"
+
+namespace trireme::test {
+
+struct LinkFaults {
+  double least_delay_s = 0.0001, most_delay_s = 0.002;
+  double drop = 0, duplicate = 0,
+         reorder = 0;  ///< of single messages: what no connection does, but a bug may
+};
+
+struct SimulationOptions {
+  double connect_timeout_s = 1;  ///< to an address that does not answer
+  double broken_s = 8;           ///< a connection over a link that was cut for longer closes on both sides
+  LinkFaults links;
+};
+
+class SimulatedNode;
+
+class Simulation {
+ public:
+  using MakeNode = std::function<std::unique_ptr<wire::Node>()>;
+
+  explicit Simulation(std::uint64_t seed, SimulationOptions options = {});
+  ~Simulation();
+
+  /// Its address is "inproc:NAME". It starts with start().
+  void add(const std::string& name, const std::string& role, MakeNode make);
+  void start(const std::string& name);
+  /// Ends it between two events; connections close, what its disk had not synced may be lost or torn.
+  void crash(const std::string& name);
+  bool is_running(const std::string& name) const;
+  /// As by SIGSTOP and SIGCONT: others see an open connection that says nothing.
+  void freeze(const std::string& name);
+  void thaw(const std::string& name);
+  bool is_frozen(const std::string& name) const;
+  /// Nothing passes between the two; what was sent waits.
+  void cut(const std::string& a, const std::string& b);
+  void heal(const std::string& a, const std::string& b);
+  void heal_all();
+  void set_faults(const LinkFaults& faults) { options_.links = faults; }
+
+  /// The node itself; it is running.
+  template <class NodeType>
+  NodeType& node(const std::string& name) {
+    return dynamic_cast<NodeType&>(running(name));
+  }
+
+  void at(double after_s, std::function<void()> action);
+  /// The next event. Whether there was one.
+  bool step();
+  /// Until `done`, for at most so long of virtual time. Whether it is done.
+  bool run_until(const std::function<bool()>& done, double at_most_s);
+  void run_for(double seconds);
+  double now_s() const { return static_cast<double>(now_ns_) * 1e-9; }
+
+  Random& random() { return random_; }
+  std::uint64_t trace_hash() const { return hash_; }
+  std::uint64_t num_events() const { return num_events_; }
+  /// A kind as a word, for traces.
+  void name_kinds(std::function<std::string(std::uint16_t)> name) { kind_name_ = std::move(name); }
+  void note(const std::string& line);
+
+ private:
+  friend class SimulatedNode;
+  struct Connection;
+  struct Event {
+    std::int64_t at_ns;
+    std::uint64_t number;
+    std::function<void()> action;
+    bool operator>(const Event& other) const {
+      return at_ns != other.at_ns ? at_ns > other.at_ns : number > other.number;
+    }
+  };
+
+  wire::Node& running(const std::string& name);
+  std::int64_t delay_ns();
+  bool is_cut(const std::string& a, const std::string& b) const;
+  void release_held();
+  void schedule(std::int64_t at_ns, std::function<void()> action);
+  void trace(const char* what, const std::string& who, const std::string& whom, std::uint64_t number);
+  wire::ConnectionId connect(SimulatedNode& from, const wire::Address& address);
+  void establish(std::uint64_t link, std::int64_t deadline_ns);
+  void send(SimulatedNode& from, wire::ConnectionId id, wire::Message message);
+  void deliver(std::uint64_t link, bool to_second, const std::shared_ptr<const wire::Message>& message,
+               bool last);
+  void close(std::uint64_t link, SimulatedNode* by, wire::CloseCause cause);
+  void tell_closed(std::uint64_t link, bool second, wire::CloseCause cause);
+
+  SimulationOptions options_;
+  Random random_;
+  std::int64_t now_ns_ = 1'000'000'000;
+  std::uint64_t num_events_ = 0, next_number_ = 0, hash_ = 0;
+  bool prints_;
+  std::function<std::string(std::uint16_t)> kind_name_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::map<std::string, std::unique_ptr<SimulatedNode>> nodes_;
+  std::map<std::pair<std::string, std::string>, std::int64_t> cuts_;
+  std::map<std::uint64_t, std::unique_ptr<Connection>> links_;
+  std::uint64_t last_link_ = 0;
+};
+
+}  // namespace trireme::test

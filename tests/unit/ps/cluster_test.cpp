@@ -1,0 +1,268 @@
+// Whole clusters, one promise at a time.
+
+#include "tests/unit/ps/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace trireme::ps {
+namespace {
+
+constexpr std::size_t kElements = 20;
+
+TableSpec small_table(std::uint32_t staleness = kAsynchronous) {
+  TableSpec spec;
+  spec.name = "weights";
+  spec.num_elements = kElements;
+  spec.chunk_elements = 4;
+  spec.staleness = staleness;
+  return spec;
+}
+
+wire::Buffer all(float value) { return floats(std::vector<float>(kElements, value)); }
+
+class ClusterTest : public testing::Test {
+ protected:
+  void begin(const TableSpec& spec, ClusterOptions options = {}) {
+    cluster.emplace(7, options);
+    table = cluster->create(0, spec);
+    ASSERT_NE(table, 0U);
+    ASSERT_TRUE(cluster->settles(10));
+  }
+  Result push(int worker, const wire::Buffer& values) {
+    return cluster->wait([&](Done done) { cluster->worker(worker).push(table, values, std::move(done)); });
+  }
+  std::vector<float> pull(int worker) {
+    std::vector<float> values(kElements);
+    const Result pulled =
+        cluster->wait([&](Done done) { cluster->worker(worker).pull(table, values, std::move(done)); });
+    EXPECT_EQ(pulled.error, ErrorKind::kNone) << pulled.message;
+    return values;
+  }
+  /// The server that is primary of the first chunk.
+  std::string primary() {
+    const ClusterMap& map = cluster->coordinator().map();
+    return map.server(map.partitions[map.partition_of(table, 0)].primary())->name;
+  }
+
+  std::optional<Cluster> cluster;
+  TableId table = 0;
+};
+
+TEST_F(ClusterTest, AddsUpWhatWorkersPush) {
+  begin(small_table());
+  for (const float value : {1.0F, 2.0F, 3.0F}) EXPECT_EQ(push(0, all(value)).error, ErrorKind::kNone);
+  EXPECT_EQ(push(1, all(10)).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(0), std::vector<float>(kElements, 16));
+}
+
+TEST_F(ClusterTest, OfOneServerWorks) {
+  begin(small_table(), {.num_partitions = 4, .num_replicas = 2, .num_servers = 1});
+  EXPECT_EQ(push(0, all(1)).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(1), std::vector<float>(kElements, 1));
+}
+
+TEST_F(ClusterTest, AssignsWhatIsThereBeforeTheFirstPush) {
+  begin(small_table());
+  const Result assigned =
+      cluster->wait([&](Done done) { cluster->worker(0).assign(table, all(5), std::move(done)); });
+  EXPECT_EQ(assigned.error, ErrorKind::kNone);
+  std::vector<float> values(kElements);
+  const Result both =
+      cluster->wait([&](Done done) { cluster->worker(0).push_pull(table, all(2), values, std::move(done)); });
+  EXPECT_EQ(both.error, ErrorKind::kNone);
+  EXPECT_EQ(values, std::vector<float>(kElements, 7));
+}
+
+TEST_F(ClusterTest, SendsValuesOnlyWhereTheyAreNewer) {
+  begin(small_table());
+  push(0, all(1));
+  const auto pull_chunk = [&](Version newer_than) {
+    return cluster->wait(
+        [&](Done done) { cluster->worker(0).pull_chunk(table, 0, newer_than, std::move(done)); });
+  };
+  const Result first = pull_chunk(0);
+  EXPECT_TRUE(first.changed);
+  const Result second = pull_chunk(first.version);
+  EXPECT_FALSE(second.changed);
+  EXPECT_TRUE(second.values.empty());
+  push(0, all(1));
+  EXPECT_TRUE(pull_chunk(first.version).changed);
+}
+
+TEST_F(ClusterTest, GoesOnWithoutItsCoordinator) {
+  begin(small_table());
+  push(0, all(1));
+  const MapVersion version = cluster->coordinator().map().version;
+  cluster->simulation.crash("coordinator");
+  cluster->simulation.run_for(30);
+  EXPECT_EQ(push(0, all(2)).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(0), std::vector<float>(kElements, 3));
+  cluster->simulation.start("coordinator");
+  EXPECT_GE(cluster->coordinator().map().version, version);
+  ASSERT_TRUE(cluster->settles(10));
+  EXPECT_EQ(push(1, all(2)).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(1), std::vector<float>(kElements, 5));
+}
+
+TEST_F(ClusterTest, TakesOverFromADeadPrimaryWithoutMovingAnything) {
+  begin(small_table());
+  push(0, all(1));
+  const std::string dead = primary();
+  std::uint64_t copied = 0;
+  for (int i = 0; i < 3; ++i) copied += cluster->server(i).counts().bytes_copied;
+  EXPECT_EQ(copied, 0U);
+  cluster->simulation.crash(dead);
+  const double before_s = cluster->simulation.now_s();
+  EXPECT_EQ(push(0, all(2)).error, ErrorKind::kNone);
+  // In virtual time: seen by its connection, not by its lease.
+  EXPECT_LT(cluster->simulation.now_s() - before_s, 1.0);
+  EXPECT_EQ(pull(0), std::vector<float>(kElements, 3));
+}
+
+TEST_F(ClusterTest, NamesTheVersionsThatAreLostWithAllReplicas) {
+  begin(small_table());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(push(0, all(1)).error, ErrorKind::kNone);
+  for (int i = 0; i < 3; ++i) cluster->simulation.crash(Cluster::server_name(i));
+  for (int i = 0; i < 3; ++i) cluster->simulation.start(Cluster::server_name(i));
+  const Result lost = push(0, all(1));
+  EXPECT_EQ(lost.error, ErrorKind::kDataLoss);
+  // Three pushes, a join before them.
+  EXPECT_THAT(lost.message, testing::HasSubstr("versions 1 to 4")) << lost.message;
+  std::vector<float> values(kElements);
+  const Result pulled =
+      cluster->wait([&](Done done) { cluster->worker(1).pull(table, values, std::move(done)); });
+  EXPECT_EQ(pulled.error, ErrorKind::kDataLoss);
+  EXPECT_THAT(pulled.message, testing::HasSubstr("checkpoint"));
+}
+
+TEST_F(ClusterTest, TellsOfATimeoutAndAppliesThePushOnce) {
+  begin(small_table());
+  push(0, all(1));
+  for (int i = 0; i < 3; ++i) cluster->simulation.freeze(Cluster::server_name(i));
+  const Result late = push(0, all(2));
+  EXPECT_EQ(late.error, ErrorKind::kTimeout);
+  EXPECT_THAT(late.message, testing::HasSubstr("worker 0"));
+  for (int i = 0; i < 3; ++i) cluster->simulation.thaw(Cluster::server_name(i));
+  EXPECT_EQ(push(0, all(4)).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(0), std::vector<float>(kElements, 7));
+}
+
+TEST_F(ClusterTest, RefusesWhatTheTableDoesNotHave) {
+  begin(small_table());
+  EXPECT_EQ(push(0, floats({1, 2, 3})).error, ErrorKind::kOutOfRange);
+  const Result chunk =
+      cluster->wait([&](Done done) { cluster->worker(0).pull_chunk(table, 99, 0, std::move(done)); });
+  EXPECT_EQ(chunk.error, ErrorKind::kOutOfRange);
+  const Result nowhere =
+      cluster->wait([&](Done done) { cluster->worker(0).push(table + 1, all(1), std::move(done)); });
+  EXPECT_EQ(nowhere.error, ErrorKind::kUnknownTable);
+  TableSpec other = small_table();
+  other.num_elements = 8;
+  const Result again =
+      cluster->wait([&](Done done) { cluster->worker(1).create_table(other, std::move(done)); });
+  EXPECT_THAT(again.message, testing::HasSubstr("already"));
+  EXPECT_EQ(push(0, all(1)).error, ErrorKind::kNone);
+}
+
+TEST_F(ClusterTest, HoldsWorkersTogetherAtABarrier) {
+  begin(small_table());
+  std::vector<int> order;
+  cluster->worker(0).barrier(2, [&](const Result&) { order.push_back(0); });
+  cluster->simulation.run_for(5);
+  EXPECT_TRUE(order.empty());
+  cluster->worker(1).barrier(2, [&](const Result&) { order.push_back(1); });
+  cluster->simulation.run_for(2);
+  EXPECT_EQ(order.size(), 2U);
+  // And a second one, over a coordinator that has forgotten the first.
+  cluster->worker(0).barrier(2, [&](const Result&) { order.push_back(2); });
+  cluster->simulation.run_for(1);
+  cluster->simulation.crash("coordinator");
+  cluster->simulation.start("coordinator");
+  cluster->simulation.run_for(5);
+  EXPECT_EQ(order.size(), 2U);
+  cluster->worker(1).barrier(2, [&](const Result&) { order.push_back(3); });
+  cluster->simulation.run_for(2);
+  EXPECT_EQ(order.size(), 4U);
+}
+
+/// Odd numbers of very different sizes: another order of sums has other bits.
+float gradient(int worker, std::uint64_t step, std::size_t element) {
+  Random random(9, worker, step, element);
+  const float value = 2 * random.uniform() - 1;
+  return worker == 1 ? value * 1e4F : value;
+}
+
+TEST_F(ClusterTest, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) {
+  TableSpec spec = small_table(0);
+  spec.apply_at = ApplyAt::kClock;
+  spec.optimizer.name = "sgd";
+  spec.optimizer.lr = 0.1;
+  spec.optimizer.momentum = 0.9;
+  begin(spec, {.num_servers = 3, .num_workers = 3});
+  constexpr std::uint64_t kSteps = 12;
+  for (int worker = 0; worker < 3; ++worker) {
+    const Result joined =
+        cluster->wait([&](Done done) { cluster->worker(worker).join(table, std::move(done)); });
+    ASSERT_EQ(joined.error, ErrorKind::kNone);
+  }
+  std::vector<std::vector<float>> pulled(3, std::vector<float>(kElements));
+  int num_done = 0;
+  const std::function<void(int)> step = [&](int worker) {
+    Client& client = cluster->worker(worker);
+    if (client.clock() == kSteps) {
+      ++num_done;
+      return;
+    }
+    std::vector<float> values;
+    for (std::size_t i = 0; i < kElements; ++i) values.push_back(gradient(worker, client.clock(), i));
+    client.push(table, floats(values),
+                [](const Result& result) { EXPECT_EQ(result.error, ErrorKind::kNone); });
+    client.tick();
+    client.pull(table, pulled[static_cast<std::size_t>(worker)], [&, worker](const Result& result) {
+      EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
+      const double wait_s = 0.05 * cluster->simulation.random().uniform();
+      cluster->simulation.at(wait_s, [&, worker] { step(worker); });
+    });
+  };
+  for (int worker = 0; worker < 3; ++worker) step(worker);
+  cluster->simulation.run_for(0.3);
+  const std::string dead = primary();
+  cluster->simulation.crash(dead);
+  ASSERT_TRUE(cluster->simulation.run_until([&] { return num_done == 3; }, 100));
+
+  std::vector<float> expected(kElements), velocity(kElements);
+  for (std::uint64_t k = 0; k < kSteps; ++k) {
+    std::vector<float> sum(kElements);
+    for (std::size_t i = 0; i < kElements; ++i)
+      sum[i] = (gradient(0, k, i) + gradient(1, k, i)) + gradient(2, k, i);
+    optimizer_rule("sgd").update(spec.optimizer,
+                                 {.values = expected, .gradient = sum, .state = velocity, .step = k + 1});
+  }
+  for (const auto& values : pulled) EXPECT_EQ(values, expected);
+}
+
+TEST_F(ClusterTest, ServersComeAndGoWhileWorkersPush) {
+  begin(small_table());
+  float sum = 0;
+  const auto push_some = [&] {
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(push(i % 2, all(1)).error, ErrorKind::kNone);
+      ++sum;
+    }
+  };
+  push_some();
+  cluster->add_server(3);
+  push_some();
+  ASSERT_TRUE(cluster->settles(60));
+  push_some();
+  cluster->server(0).leave();
+  push_some();
+  ASSERT_TRUE(cluster->simulation.run_until([&] { return cluster->server(0).is_released(); }, 60));
+  cluster->simulation.crash("server0");
+  push_some();
+  EXPECT_EQ(pull(0), std::vector<float>(kElements, sum));
+}
+
+}  // namespace
+}  // namespace trireme::ps

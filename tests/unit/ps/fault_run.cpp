@@ -1,0 +1,407 @@
+#include "tests/unit/ps/fault_run.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/base/text.h"
+
+namespace trireme::ps {
+namespace {
+
+constexpr double kPatience_s = 120;  // of virtual time, for everything to be whole again
+
+ClusterOptions cluster_of(Random& random) {
+  return {.num_partitions = 8,
+          .num_replicas = 2,
+          .num_servers = 3,
+          .num_workers = 2 + static_cast<int>(random.below(2))};
+}
+
+TableSpec table_of(Random& random) {
+  TableSpec spec;
+  spec.name = "sums";
+  constexpr std::uint32_t kStaleness[] = {0, 0, 1, 3, kAsynchronous};
+  spec.staleness = kStaleness[random.below(5)];
+  if (spec.staleness == 0 && random.below(2) == 0) spec.apply_at = ApplyAt::kClock;
+  return spec;
+}
+
+}  // namespace
+
+FaultRun::FaultRun(std::uint64_t seed, FaultRunOptions options)
+    : seed_(seed),
+      options_(options),
+      random_(seed, 1),
+      cluster_(seed, cluster_of(random_)),
+      spec_(table_of(random_)) {
+  spec_.chunk_elements = kElements;
+  spec_.num_elements = kChunks * kElements;
+}
+
+void FaultRun::fail(const std::string& what) {
+  if (failure_.empty()) failure_ = text("at ", cluster_.simulation.now_s(), " s: ", what);
+}
+
+std::vector<std::string> FaultRun::servers() const {
+  std::vector<std::string> names;
+  for (int i = 0; i < 3; ++i) names.push_back(Cluster::server_name(i));
+  return names;
+}
+
+std::string FaultRun::run() {
+  auto& simulation = cluster_.simulation;
+  cluster_.add_server(3);
+  simulation.crash("server3");  // it may come later
+  table_ = cluster_.create(0, spec_);
+  if (table_ == 0 || !cluster_.settles(kPatience_s)) return "the cluster did not begin";
+  for (int worker = 0; worker < cluster_.options().num_workers; ++worker) begin_life(worker);
+  for (int fault = 0; fault < options_.num_faults && failure_.empty(); ++fault) {
+    simulation.run_for(0.3 * random_.uniform());
+    inject();
+    compare_replicas(false);
+  }
+  simulation.set_faults({});
+  last_clock_ = 0;
+  for (const auto& life : lives_) {
+    if (simulation.is_running(Cluster::worker_name(life->worker)))
+      last_clock_ = std::max(last_clock_, cluster_.worker(life->worker).clock() + 2);
+  }
+  const auto all_ended = [this] {
+    return num_restarts_ == 0 && std::all_of(lives_.begin(), lives_.end(), [](const auto& life) {
+             return life->is_done || life->has_ended;
+           });
+  };
+  const bool ended = simulation.run_until([&] { return !failure_.empty() || all_ended(); }, kPatience_s);
+  if (!ended) fail("workers did not get to their ends after the faults had stopped");
+  if (failure_.empty() && !cluster_.settles(kPatience_s))
+    fail("the partitions did not get to where they belong");
+  simulation.run_for(1);
+  if (failure_.empty()) compare_replicas(true);
+  if (failure_.empty()) check_sums();
+  if (failure_.empty()) return "";
+  const std::string staleness = spec_.staleness == kAsynchronous ? "none" : std::to_string(spec_.staleness);
+  return text("seed ", seed_, ", staleness ", staleness,
+              spec_.apply_at == ApplyAt::kClock ? ", at clocks" : "", ": ", failure_);
+}
+
+// ---- workers
+
+void FaultRun::begin_life(int worker) {
+  auto& client = cluster_.worker(worker);
+  const auto life = std::make_shared<Life>(Life{.worker = worker, .incarnation = client.life().incarnation});
+  lives_.push_back(life);
+  // The map comes first; until then there is no table.
+  const auto begin = [this, life, worker](const auto& self) -> void {
+    if (life->has_ended || cluster_.worker(worker).life().incarnation != life->incarnation) return;
+    if (!cluster_.worker(worker).map().tables.contains(table_)) {
+      cluster_.simulation.at(0.05, [self, life, this, worker] {
+        if (!life->has_ended && cluster_.simulation.is_running(Cluster::worker_name(worker))) self(self);
+      });
+      return;
+    }
+    cluster_.worker(worker).join(table_, [this, life](const Result& result) {
+      if (result.error != ErrorKind::kNone) return on_error(life, result);
+      do_step(life);
+    });
+  };
+  begin(begin);
+}
+
+void FaultRun::on_error(const std::shared_ptr<Life>& life, const Result& result) {
+  if (life->has_ended) return;
+  life->has_ended = true;
+  if (result.error != ErrorKind::kDeclaredDead)
+    return fail(text("worker ", life->worker, ": ", name_of(result.error), ": ", result.message));
+  // It begins again, as its process would.
+  ++num_restarts_;
+  cluster_.simulation.at(0.1, [this, life] {
+    --num_restarts_;
+    const std::string name = Cluster::worker_name(life->worker);
+    const bool is_same = cluster_.simulation.is_running(name) &&
+                         cluster_.worker(life->worker).life().incarnation == life->incarnation;
+    if (!is_same) return;
+    cluster_.simulation.crash(name);
+    cluster_.simulation.start(name);
+    begin_life(life->worker);
+  });
+}
+
+void FaultRun::do_step(const std::shared_ptr<Life>& life) {
+  if (life->has_ended) return;
+  Client& client = cluster_.worker(life->worker);
+  if (client.clock() >= last_clock_) {
+    life->is_done = true;
+    return;
+  }
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    Push push = {.worker = life->worker,
+                 .incarnation = life->incarnation,
+                 .clock = client.clock(),
+                 .chunk = chunk,
+                 .values = {}};
+    for (int i = 0; i < kElements; ++i) push.values.push_back(static_cast<float>(random_.below(1000)));
+    // The first elements count the pushes of each worker.
+    for (int i = 0; i < 3; ++i) push.values[static_cast<std::size_t>(i)] = i == life->worker ? 1 : 0;
+    const std::size_t index = pushes_.size();
+    pushes_.push_back(push);
+    pushes_of_[{life->worker, chunk}].push_back(index);
+    client.push_chunk(table_, static_cast<std::uint64_t>(chunk), floats(push.values),
+                      [this, life, index](const Result& result) {
+                        if (result.error != ErrorKind::kNone) return on_error(life, result);
+                        pushes_[index].is_acknowledged = true;
+                      });
+  }
+  if (random_.below(2) == 0) {  // a pull before the step ends sees its own pushes
+    pull_then_go_on(life, -1);
+  }
+  client.tick();
+  pull_then_go_on(life, static_cast<int>(random_.below(kChunks)));
+}
+
+/// `chunk` -1: any, and nothing waits for it.
+void FaultRun::pull_then_go_on(const std::shared_ptr<Life>& life, int chunk) {
+  Client& client = cluster_.worker(life->worker);
+  const bool goes_on = chunk >= 0;
+  if (!goes_on) chunk = static_cast<int>(random_.below(kChunks));
+  std::size_t num_own = 0;
+  for (const std::size_t index : pushes_of_[{life->worker, chunk}])
+    num_own += pushes_[index].incarnation == life->incarnation ? 1 : 0;
+  const WorkerClock clock = client.clock();
+  client.pull_chunk(
+      table_, static_cast<std::uint64_t>(chunk), 0,
+      [this, life, chunk, clock, num_own, goes_on](const Result& result) {
+        if (result.error != ErrorKind::kNone) return on_error(life, result);
+        check_pull(*life, chunk, clock, num_own, result);
+        if (!goes_on || life->has_ended) return;
+        cluster_.simulation.at(0.1 * random_.uniform(), [this, life] {
+          if (!life->has_ended && cluster_.simulation.is_running(Cluster::worker_name(life->worker)))
+            do_step(life);
+        });
+      });
+}
+
+void FaultRun::check_pull(const Life& life, int chunk, WorkerClock clock, std::size_t num_own,
+                          const Result& result) {
+  std::vector<float> values(kElements);
+  if (result.values.size() != kElements * sizeof(float)) return fail("a pull of the wrong size");
+  std::memcpy(values.data(), result.values.bytes().data(), result.values.size());
+  const bool is_known = cluster_.simulation.is_running("coordinator");
+  for (int worker = 0; worker < 3; ++worker) {
+    std::size_t least = 0, most = 0;
+    for (const std::size_t index : pushes_of_[{worker, chunk}]) {
+      const Push& push = pushes_[index];
+      // A tick behind the pull may have overtaken it on the way.
+      const bool in_step =
+          spec_.apply_at == ApplyAt::kArrival || push.clock < cluster_.worker(life.worker).clock();
+      most += in_step ? 1 : 0;
+      // Who lives by the map that the coordinator holds was never taken out by a server.
+      const bool is_counted =
+          is_known && cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), push.incarnation});
+      const bool is_due =
+          spec_.staleness != kAsynchronous && push.clock + spec_.staleness < clock && is_counted;
+      least += is_due ? 1 : 0;
+    }
+    const auto seen = static_cast<std::size_t>(values[static_cast<std::size_t>(worker)]);
+    if (worker == life.worker && spec_.apply_at == ApplyAt::kArrival && is_known &&
+        cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), life.incarnation}))
+      least = std::max(least, num_own);
+    if (seen < least || seen > most)
+      return fail(text("worker ", life.worker, " at clock ", clock, " saw ", seen, " pushes of worker ",
+                       worker, " in chunk ", chunk, ", which may be ", least, " to ", most));
+  }
+}
+
+// ---- what must hold in the end
+
+void FaultRun::compare_replicas(bool at_rest) {
+  auto& simulation = cluster_.simulation;
+  for (PartitionId id = 0; id < 8; ++id) {
+    std::map<std::pair<Epoch, Version>, std::uint64_t> digests;
+    std::optional<Version> version;
+    for (int i = 0; i < 4; ++i) {
+      if (!simulation.is_running(Cluster::server_name(i))) continue;
+      const auto report = cluster_.server(i).report(id);
+      if (!report.holds_all) continue;
+      const auto [found, is_new] = digests.try_emplace({report.epoch, report.version}, report.digest);
+      if (!is_new && found->second != report.digest)
+        return fail(text("partition ", id, ": two replicas of version ", report.version, " differ"));
+      if (at_rest && version && *version != report.version)
+        return fail(text("partition ", id, ": at rest one replica has version ", *version, ", another ",
+                         report.version));
+      version = report.version;
+    }
+  }
+}
+
+void FaultRun::check_sums() {
+  const auto last =
+      std::find_if(lives_.rbegin(), lives_.rend(), [](const auto& life) { return life->is_done; });
+  if (last == lives_.rend()) return fail("no worker got to its end");
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const Result result = cluster_.wait([&](Done done) {
+      cluster_.worker((*last)->worker)
+          .pull_chunk(table_, static_cast<std::uint64_t>(chunk), 0, std::move(done));
+    });
+    if (result.error != ErrorKind::kNone) return fail("the last pull: " + result.message);
+    std::vector<float> left(kElements);
+    std::memcpy(left.data(), result.values.bytes().data(), result.values.size());
+    std::vector<const Push*> in_doubt;
+    for (const Push& push : pushes_) {
+      if (push.chunk != chunk) continue;
+      if (!push.is_acknowledged) in_doubt.push_back(&push);
+      for (std::size_t i = 0; push.is_acknowledged && i < left.size(); ++i) left[i] -= push.values[i];
+    }
+    // Of a worker that ended, what it was not told of counts whole or not at all.
+    if (in_doubt.size() > 16) return fail("too many pushes were never acknowledged");
+    bool is_sum = false;
+    for (std::uint32_t subset = 0; subset < 1U << in_doubt.size() && !is_sum; ++subset) {
+      std::vector<float> rest = left;
+      for (std::size_t k = 0; k < in_doubt.size(); ++k) {
+        for (std::size_t i = 0; (subset >> k & 1) != 0 && i < rest.size(); ++i)
+          rest[i] -= in_doubt[k]->values[i];
+      }
+      is_sum = std::all_of(rest.begin(), rest.end(), [](float value) { return value == 0; });
+    }
+    if (!is_sum)
+      return fail(text("chunk ", chunk, " is off by ", left[3], ", ", left[4], ", ", left[5], " with ",
+                       in_doubt.size(), " pushes in doubt"));
+  }
+}
+
+// ---- faults
+
+/// Whether each partition is with two processes now, whatever the coordinator has heard of them.
+bool FaultRun::has_copies() {
+  if (!cluster_.simulation.is_running("coordinator")) return false;
+  const ClusterMap& map = cluster_.coordinator().map();
+  for (PartitionId id = 0; id < map.partitions.size(); ++id) {
+    const PartitionEntry& entry = map.partitions[id];
+    const auto holds = [&](ServerId member) {
+      const ServerEntry* server = map.server(member);
+      if (server == nullptr || !server->may_hold() || !cluster_.simulation.is_running(server->name))
+        return false;
+      const auto report = cluster_.simulation.node<Server>(server->name).report(id);
+      return report.holds_all && report.epoch == entry.epoch;
+    };
+    if (entry.chain.size() < 2 || !std::all_of(entry.chain.begin(), entry.chain.end(), holds)) return false;
+  }
+  return true;
+}
+
+bool FaultRun::wait_for_copies() {
+  if (cluster_.simulation.run_until([&] { return has_copies() || !failure_.empty(); }, kPatience_s))
+    return true;
+  fail("no second copy of something was ever made");
+  return false;
+}
+
+void FaultRun::inject() {
+  switch (random_.below(options_.single_messages ? 9 : 8)) {
+    case 0:
+    case 1:
+      return crash_server();
+    case 2:
+      return freeze_server();
+    case 3:
+      return cut_link();
+    case 4:
+      return restart_coordinator();
+    case 5:
+      return server_comes_or_goes();
+    case 6:
+      return crash_worker();
+    case 7:
+      return cut_off_coordinator();
+    default:
+      return lose_messages();
+  }
+}
+
+void FaultRun::crash_server() {
+  if (!wait_for_copies()) return;
+  const std::string name = servers()[random_.below(3)];
+  if (!cluster_.simulation.is_running(name)) return;
+  cluster_.simulation.crash(name);
+  if (random_.below(4) == 0) restart_coordinator();
+  cluster_.simulation.run_for(3 * random_.uniform());
+  cluster_.simulation.start(name);
+  wait_for_copies();
+}
+
+void FaultRun::freeze_server() {
+  if (!wait_for_copies()) return;
+  const std::string name = servers()[random_.below(3)];
+  if (!cluster_.simulation.is_running(name)) return;
+  cluster_.simulation.freeze(name);
+  cluster_.simulation.run_for(5 * random_.uniform());
+  cluster_.simulation.thaw(name);
+  wait_for_copies();
+}
+
+void FaultRun::cut_link() {
+  if (!wait_for_copies()) return;
+  const std::vector<std::string> names = {"server0",     "server1", "server2",
+                                          "coordinator", "worker0", "worker1"};
+  const std::string one = names[random_.below(3)];
+  std::vector<std::string> others;
+  for (const std::string& name : names) {
+    if (name != one && (random_.below(3) == 0)) others.push_back(name);
+  }
+  for (const std::string& other : others) cluster_.simulation.cut(one, other);
+  cluster_.simulation.run_for(5 * random_.uniform());
+  cluster_.simulation.heal_all();
+  wait_for_copies();
+}
+
+/// A primary and a worker that talk to each other, and hear nothing of what is decided meanwhile.
+void FaultRun::cut_off_coordinator() {
+  if (!wait_for_copies()) return;
+  cluster_.simulation.cut("coordinator", servers()[random_.below(3)]);
+  if (random_.below(2) == 0)
+    cluster_.simulation.cut("coordinator", Cluster::worker_name(static_cast<int>(random_.below(2))));
+  cluster_.simulation.run_for(2 + 3 * random_.uniform());
+  cluster_.simulation.heal_all();
+  wait_for_copies();
+}
+
+void FaultRun::restart_coordinator() {
+  if (!cluster_.simulation.is_running("coordinator")) return;
+  cluster_.simulation.crash("coordinator");
+  cluster_.simulation.run_for(2 * random_.uniform());
+  cluster_.simulation.start("coordinator");
+}
+
+void FaultRun::server_comes_or_goes() {
+  if (!cluster_.simulation.is_running("server3")) {
+    cluster_.simulation.start("server3");
+    return;
+  }
+  if (!wait_for_copies()) return;
+  cluster_.server(3).leave();
+  if (!cluster_.simulation.run_until([&] { return cluster_.server(3).is_released(); }, kPatience_s))
+    return fail("a server that wanted to leave was never released");
+  cluster_.simulation.crash("server3");
+}
+
+void FaultRun::crash_worker() {
+  const int worker = static_cast<int>(random_.below(2));
+  const std::string name = Cluster::worker_name(worker);
+  for (const auto& life : lives_) {
+    if (life->worker == worker && life->has_ended == false && life->is_done) return;
+  }
+  cluster_.simulation.crash(name);
+  for (const auto& life : lives_) {
+    if (life->worker == worker) life->has_ended = true;
+  }
+  cluster_.simulation.run_for(2 * random_.uniform());
+  cluster_.simulation.start(name);
+  begin_life(worker);
+}
+
+void FaultRun::lose_messages() {
+  cluster_.simulation.set_faults({.drop = 0.02, .duplicate = 0.05, .reorder = 0.05});
+  cluster_.simulation.run_for(2 * random_.uniform());
+  cluster_.simulation.set_faults({});
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,84 @@
+#pragma once
+// One run of a cluster under faults, all of it from a seed: workers push integers as floats and check every
+// pull against everything that was pushed, while servers crash, freeze and are cut off, come and go, and the
+// coordinator forgets what its disk had not. It says what went wrong, or nothing.
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/unit/ps/cluster.h"
+
+namespace trireme::ps {
+
+struct FaultRunOptions {
+  int num_faults = 4;
+  bool single_messages = false;  ///< also loses, repeats and swaps messages of an open connection
+};
+
+class FaultRun {
+ public:
+  explicit FaultRun(std::uint64_t seed, FaultRunOptions options = {});
+
+  /// Empty when everything was as promised.
+  std::string run();
+  std::uint64_t trace_hash() const { return cluster_.simulation.trace_hash(); }
+  std::uint64_t num_events() const { return cluster_.simulation.num_events(); }
+
+ private:
+  static constexpr int kChunks = 5, kElements = 6;
+
+  struct Push {
+    int worker = 0;
+    Incarnation incarnation = 0;
+    WorkerClock clock = 0;
+    int chunk = 0;
+    std::vector<float> values;
+    bool is_acknowledged = false;
+  };
+  /// What one life of a worker does next; shared with the callbacks of that life.
+  struct Life {
+    int worker = 0;
+    Incarnation incarnation = 0;
+    bool has_ended = false, is_done = false;
+  };
+
+  void begin_life(int worker);
+  void do_step(const std::shared_ptr<Life>& life);
+  void pull_then_go_on(const std::shared_ptr<Life>& life, int chunk);
+  void check_pull(const Life& life, int chunk, WorkerClock clock, std::size_t num_own, const Result& result);
+  void on_error(const std::shared_ptr<Life>& life, const Result& result);
+  void fail(const std::string& what);
+
+  void inject();
+  void crash_server();
+  void freeze_server();
+  void cut_link();
+  void cut_off_coordinator();
+  void restart_coordinator();
+  void server_comes_or_goes();
+  void crash_worker();
+  void lose_messages();
+  bool has_copies();
+  bool wait_for_copies();
+  void compare_replicas(bool at_rest);
+  void check_sums();
+  std::vector<std::string> servers() const;
+
+  std::uint64_t seed_;
+  FaultRunOptions options_;
+  Random random_;
+  Cluster cluster_;
+  TableSpec spec_;
+  TableId table_ = 0;
+  std::vector<std::shared_ptr<Life>> lives_;
+  WorkerClock last_clock_ = UINT64_MAX;  ///< at which workers end; known when there are no more faults
+  std::vector<Push> pushes_;
+  std::map<std::pair<int, int>, std::vector<std::size_t>> pushes_of_;  ///< by worker and chunk
+  int num_restarts_ = 0;                                               ///< of workers, that are to come
+  std::string failure_;
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,87 @@
+#pragma once
+// A worker's side of the parameter server. What it asks for is sent to the primary that its map names, and
+// sent again, under the same number, when roles change or connections break, until it is acknowledged: so
+// nothing is lost and nothing counts twice. Calls return at once; what becomes of them is told by the
+// callback, once, on the thread of its surroundings, on which all calls come.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/ps/cluster_map.h"
+#include "trireme/ps/messages.h"
+#include "trireme/wire/node.h"
+
+namespace trireme::ps {
+
+struct ClientOptions {
+  WorkerId worker = 0;  ///< its rank: sums in worker order follow it
+  std::string host;
+  wire::Address coordinator;
+  double heartbeat_s = 0.2;
+  double tick_s = 0.05;
+  double retry_s = 1;                   ///< what nobody has answered goes again
+  double timeout_s = 30;                ///< of every call
+  std::size_t credit_bytes = 64 << 20;  ///< of pushes that are not acknowledged
+};
+
+/// What became of a call.
+struct Result {
+  ErrorKind error = ErrorKind::kNone;
+  std::string message;        ///< for people; empty without an error
+  Version version = 0;        ///< the highest of the partitions that answered
+  WorkerClock min_clock = 0;  ///< the lowest of them
+  bool changed = true;        ///< of a pull of one chunk: false where only newer values were wanted
+  wire::Buffer values;        ///< of a pull of one chunk or of rows
+};
+using Done = std::function<void(const Result&)>;
+
+class ClientWork;
+
+class Client final : public wire::Node {
+ public:
+  explicit Client(ClientOptions options);
+  ~Client() override;
+
+  const ClusterMap& map() const;
+  /// How many steps it has ended.
+  WorkerClock clock() const;
+  WorkerLife life() const;
+
+  /// Every worker may ask for the same one; its id is ignored, and is to be had from map() when this is done.
+  void create_table(const TableSpec& spec, Done done);
+  /// This worker's steps count for the table from now on; they begin at clock(), which may rise.
+  void join(TableId table, Done done);
+  /// f32 values of one chunk, or of a whole table.
+  void push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done);
+  void push(TableId table, const wire::Buffer& values, Done done);
+  /// Values as they are, instead of a gradient.
+  void assign(TableId table, const wire::Buffer& values, Done done);
+  /// Holds what this worker has pushed before, and what the table's staleness promises. `newer_than`: the
+  /// version of an earlier result of the same chunk, 0 for any.
+  void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done);
+  /// `out` is written until `done` is called.
+  void pull(TableId table, std::span<float> out, Done done);
+  /// Adds, and brings what came of it: one round trip.
+  void push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done);
+  /// Ends a step: whatever was pushed before belongs to it.
+  void tick();
+  /// Until all workers, and `num_workers` at least, have come to as many barriers.
+  void barrier(std::uint32_t num_workers, Done done);
+  /// This worker does not count any more; other calls fail from now on.
+  void leave(Done done);
+
+  void on_start(wire::Surroundings& surroundings) override;
+  void on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) override;
+  void on_message(wire::ConnectionId connection, wire::Message message) override;
+  void on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string& reason) override;
+  void on_timer(wire::TimerId timer) override;
+
+ private:
+  std::unique_ptr<ClientWork> work_;
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,240 @@
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/ps/internal/client_work.h"
+#include "trireme/ps/internal/sequence_window.h"
+
+namespace trireme::ps {
+namespace {
+
+constexpr double kAgain_s = 0.1;  // what was refused for now is asked again
+
+}  // namespace
+
+void ClientWork::start(wire::Surroundings& surroundings) {
+  surroundings_ = &surroundings;
+  life_ = {options_.worker, surroundings.random()};
+  membership_.start(surroundings);
+  on_timer();
+}
+
+void ClientWork::create_table(const TableSpec& spec, Done done) {
+  const RequestId id = ++last_request_;
+  creations_[id] = {spec, new_call(std::move(done), 1), 0, 0};
+  go_on();
+}
+
+void ClientWork::join(TableId table, Done done) {
+  const TableSpec* spec = find(table, done);
+  if (spec == nullptr) return;
+  const std::set<PartitionId> partitions = partitions_of(*spec);
+  std::vector<PartitionId> missing;
+  for (const PartitionId id : partitions) {
+    if (!lanes_.contains(id)) missing.push_back(id);
+  }
+  const auto call = new_call(
+      [this, done = std::move(done)](const Result& result) {
+        // Everybody it has joined now begins with it where the furthest of them is.
+        if (result.error == ErrorKind::kNone) tick_all();
+        Result mine = result;
+        mine.min_clock = std::min(result.min_clock, clock_);
+        done(mine);
+      },
+      std::max<std::size_t>(missing.size(), 1));
+  if (missing.empty()) return call->part_done(at_clock());
+  for (const PartitionId id : missing) add(id, request_of(RequestOp::kJoin), {}, call);
+  go_on();
+}
+
+void ClientWork::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done) {
+  const TableSpec* spec = find(table, done);
+  if (spec == nullptr) return;
+  if (chunk >= spec->num_chunks() || values.size() != spec->elements_of(chunk) * sizeof(float))
+    return fail(done, ErrorKind::kOutOfRange,
+                text("push of ", values.size(), " bytes to chunk ", chunk, " of table ", spec->name,
+                     ", which has ", spec->num_chunks(), " chunks"));
+  add_values(RequestOp::kPush, *spec, chunk, std::move(values), new_call(std::move(done), 1));
+  go_on();
+}
+
+void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done) {
+  const TableSpec* spec = find(table, done);
+  if (spec == nullptr) return;
+  if (spec->form != TableForm::kDense || values.size() != spec->num_elements * sizeof(float))
+    return fail(done, ErrorKind::kOutOfRange,
+                text("push of ", values.size(), " bytes to table ", spec->name, ", which has ",
+                     spec->num_elements, " elements"));
+  const auto call = new_call(std::move(done), spec->num_chunks());
+  for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk) {
+    const std::size_t first = chunk * spec->chunk_elements * sizeof(float);
+    add_values(op, *spec, chunk, values.part(first, spec->elements_of(chunk) * sizeof(float)), call);
+  }
+  go_on();
+}
+
+void ClientWork::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done) {
+  const TableSpec* spec = find(table, done);
+  if (spec == nullptr) return;
+  if (chunk >= spec->num_chunks())
+    return fail(done, ErrorKind::kOutOfRange, text("pull of chunk ", chunk, " of table ", spec->name));
+  add_pull(*spec, chunk, newer_than, {}, new_call(std::move(done), 1));
+  go_on();
+}
+
+void ClientWork::pull(TableId table, std::span<float> out, Done done) {
+  const TableSpec* spec = find(table, done);
+  if (spec == nullptr) return;
+  if (spec->form != TableForm::kDense || out.size() != spec->num_elements)
+    return fail(
+        done, ErrorKind::kOutOfRange,
+        text("pull of ", out.size(), " elements of table ", spec->name, ", which has ", spec->num_elements));
+  const auto call = new_call(std::move(done), spec->num_chunks());
+  for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk)
+    add_pull(*spec, chunk, 0, out.subspan(chunk * spec->chunk_elements, spec->elements_of(chunk)), call);
+  go_on();
+}
+
+void ClientWork::tick() {
+  ++clock_;
+  tick_all();
+  go_on();
+}
+
+void ClientWork::barrier(std::uint32_t num_workers, Done done) {
+  barriers_.push_back(new_call(std::move(done), 1));
+  ++barrier_entered_;
+  barrier_workers_ = num_workers;
+  membership_.beat_soon();
+  go_on();
+}
+
+void ClientWork::leave(Done done) {
+  const auto call = new_call(std::move(done), lanes_.size() + 1);
+  for (const auto& [id, lane] : lanes_) add(id, request_of(RequestOp::kLeave), {}, call);
+  leave_call_ = call;
+  go_on();
+}
+
+void ClientWork::add(PartitionId id, Request request, wire::Buffer body, std::shared_ptr<Call> call) {
+  Lane& lane = lanes_[id];
+  if (lane.last == 0 && request.op != RequestOp::kJoin) {
+    add(id, request_of(RequestOp::kJoin), {}, nullptr);
+    if (clock_ > 0) add(id, request_of(RequestOp::kTick), {}, nullptr);
+  }
+  request.partition = id;
+  request.life = life_;
+  request.sequence = ++lane.last;
+  request.clock = clock_;
+  OutgoingRequest& outgoing = lane.requests[request.sequence];
+  outgoing.head = request;
+  outgoing.body = std::move(body);
+  outgoing.call = std::move(call);
+}
+
+Request ClientWork::request_of(RequestOp op, TableId table, std::uint64_t chunk) {
+  Request request;
+  request.op = op;
+  request.table = table;
+  request.chunk = chunk;
+  return request;
+}
+
+void ClientWork::add_values(RequestOp op, const TableSpec& spec, std::uint64_t chunk, wire::Buffer values,
+                            std::shared_ptr<Call> call) {
+  const PartitionId id = map().partition_of(spec.id, chunk);
+  add(id, request_of(op, spec.id, chunk), std::move(values), std::move(call));
+  Lane& lane = lanes_[id];
+  // What waits for all workers' clocks holds no credit: the clock may need more of it to get on.
+  lane.requests[lane.last].takes_credit = spec.apply_at == ApplyAt::kArrival;
+  if (spec.apply_at == ApplyAt::kArrival) last_pushes_[{spec.id, chunk}] = lane.last;
+}
+
+void ClientWork::add_pull(const TableSpec& spec, std::uint64_t chunk, Version newer_than,
+                          std::span<float> out, std::shared_ptr<Call> call) {
+  const RequestId id = ++last_request_;
+  const auto after = last_pushes_.find({spec.id, chunk});
+  OutgoingPull& pull = pulls_[id];
+  pull.head = {.request = id,
+               .partition = map().partition_of(spec.id, chunk),
+               .life = life_,
+               .clock = clock_,
+               .after = after == last_pushes_.end() ? 0 : after->second,
+               .table = spec.id,
+               .chunk = chunk,
+               .newer_than = newer_than};
+  pull.call = std::move(call);
+  pull.out = out;
+}
+
+void ClientWork::tick_all() {
+  for (auto& [id, lane] : lanes_) add(id, request_of(RequestOp::kTick), {}, nullptr);
+}
+
+void ClientWork::on_reply(const Reply& reply) {
+  const auto lane = lanes_.find(reply.partition);
+  if (lane == lanes_.end() || reply.incarnation != life_.incarnation) return;
+  const auto found = lane->second.requests.find(reply.sequence);
+  if (found == lane->second.requests.end()) return;
+  if (reply.error == ErrorKind::kNone) {
+    const OutgoingRequest request = std::move(found->second);
+    lane->second.requests.erase(found);
+    lane->second.last_version = std::max(lane->second.last_version, reply.version);
+    if (request.takes_credit && request.sent_ns != 0) bytes_under_way_ -= request.body.size();
+    if (request.head.op == RequestOp::kJoin) clock_ = std::max(clock_, reply.min_clock);
+    Result result;
+    result.version = reply.version;
+    result.min_clock = reply.min_clock;
+    if (request.call) request.call->part_done(result);
+    return;
+  }
+  if (reply.error == ErrorKind::kDeclaredDead) return end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
+  if (is_for_later(reply.error)) {
+    found->second.again_ns = surroundings_->now_ns() + in_ns(kAgain_s);
+    return;
+  }
+  // Its number has to be taken by something, or nothing behind it would be.
+  if (found->second.call)
+    found->second.call->fail(reply.error, text("partition ", reply.partition, ": ", name_of(reply.error)));
+  if (found->second.takes_credit && found->second.sent_ns != 0) bytes_under_way_ -= found->second.body.size();
+  found->second.head.op = RequestOp::kTick;
+  found->second.body = {};
+  found->second.call = nullptr;
+  found->second.takes_credit = false;
+  found->second.sent_ns = 0;
+}
+
+bool ClientWork::is_for_later(ErrorKind error) {
+  if (error == ErrorKind::kWrongEpoch || error == ErrorKind::kUnknownTable) membership_.beat_soon();
+  return error == ErrorKind::kWrongEpoch || error == ErrorKind::kNotNow || error == ErrorKind::kOverloaded ||
+         error == ErrorKind::kUnknownTable;
+}
+
+void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
+  const auto found = pulls_.find(reply.request);
+  if (found == pulls_.end()) return;
+  if (is_for_later(reply.error)) {
+    found->second.again_ns = surroundings_->now_ns() + in_ns(kAgain_s);
+    return;
+  }
+  const OutgoingPull pull = std::move(found->second);
+  pulls_.erase(found);
+  if (reply.error == ErrorKind::kDeclaredDead) return end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
+  const std::size_t expected = pull.out.size_bytes();
+  if (reply.error != ErrorKind::kNone || (!pull.out.empty() && reply.changed && body.size() != expected)) {
+    const ErrorKind error = reply.error == ErrorKind::kNone ? ErrorKind::kMalformed : reply.error;
+    return pull.call->fail(error, text("pull from partition ", pull.head.partition, ": ", name_of(error)));
+  }
+  if (!pull.out.empty() && !body.empty() && !pull.call->is_over())
+    std::memcpy(pull.out.data(), body.bytes().data(), body.size());
+  if (const auto lane = lanes_.find(pull.head.partition); lane != lanes_.end())
+    lane->second.last_version = std::max(lane->second.last_version, reply.version);
+  Result result;
+  result.version = reply.version;
+  result.min_clock = reply.min_clock;
+  result.changed = reply.changed;
+  result.values = body;
+  pull.call->part_done(result);
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/ps/internal/client_work.h"
+#include "trireme/ps/internal/sequence_window.h"
+
+namespace trireme::ps {
+namespace {
+
+/// Numbers that are further ahead of the first unanswered one wait: the other side remembers so many.
+constexpr Sequence kMostAhead = SequenceWindow::kReach / 2;
+
+}  // namespace
+
+void ClientWork::go_on() {
+  membership_.on_tick(heartbeat());
+  if (has_ended_ || map().version == 0) return;
+  find_retries();
+  create_tables();
+  if (registered_at_ == 0) return;
+  find_lost_calls();
+  for (auto& [id, lane] : lanes_) send(id, lane);
+  for (auto& [id, pull] : pulls_) send(pull);
+  if (leave_call_ && std::all_of(lanes_.begin(), lanes_.end(),
+                                 [](const auto& lane) { return lane.second.requests.empty(); })) {
+    has_ended_ = true;
+    is_leaving_ = true;
+    membership_.beat_soon();
+    membership_.on_tick(heartbeat());
+    std::exchange(leave_call_, nullptr)->part_done(Result{});
+  }
+}
+
+void ClientWork::find_lost_calls() {
+  const auto is_lost = [&](PartitionId id) { return map().partitions[id].lost; };
+  const bool any =
+      std::any_of(lanes_.begin(), lanes_.end(),
+                  [&](const auto& lane) { return is_lost(lane.first) && !lane.second.requests.empty(); }) ||
+      std::any_of(pulls_.begin(), pulls_.end(),
+                  [&](const auto& pull) { return is_lost(pull.second.head.partition); });
+  if (any) find_lost();
+}
+
+Heartbeat ClientWork::heartbeat() const {
+  return {.role = Role::kWorker,
+          .name = text("worker ", life_.worker),
+          .incarnation = life_.incarnation,
+          .host = options_.host,
+          .address = {},
+          .worker = life_.worker,
+          .leaving = is_leaving_,
+          .registered_at = registered_at_,
+          .barrier_entered = barrier_entered_,
+          .barrier_passed = barrier_passed_,
+          .barrier_workers = barrier_workers_,
+          .versions = {}};
+}
+
+void ClientWork::create_tables() {
+  const std::int64_t now = surroundings_->now_ns();
+  std::vector<std::shared_ptr<Call>> created;
+  for (auto creation = creations_.begin(); creation != creations_.end();) {
+    Creation& wanted = creation->second;
+    if (wanted.table != 0 && map().tables.contains(wanted.table)) {
+      created.push_back(wanted.call);
+      creation = creations_.erase(creation);
+      continue;
+    }
+    if (wanted.sent_ns == 0 || now > wanted.sent_ns + in_ns(options_.retry_s)) {
+      wanted.sent_ns = now;
+      membership_.send(message_of(CreateTable{creation->first, wanted.spec}));
+    }
+    ++creation;
+  }
+  for (const auto& call : created) call->part_done(at_clock());
+}
+
+std::optional<wire::ConnectionId> ClientWork::line_to(PartitionId id) {
+  const ServerEntry* server = map().server(map().partitions[id].primary());
+  if (server == nullptr) return std::nullopt;
+  Line& line = lines_[server->id];
+  if (line.connection == 0) line.connection = surroundings_->network().connect(server->address);
+  return line.is_connected ? std::optional(line.connection) : std::nullopt;
+}
+
+void ClientWork::send(PartitionId id, Lane& lane) {
+  if (lane.requests.empty()) return;
+  const auto connection = line_to(id);
+  if (!connection) return;
+  const Sequence most = lane.requests.begin()->first + kMostAhead;
+  for (auto& [sequence, request] : lane.requests) {
+    if (sequence >= most) return;
+    if (request.sent_ns != 0) continue;
+    if (request.takes_credit) {
+      const bool fits =
+          bytes_under_way_ == 0 || bytes_under_way_ + request.body.size() <= options_.credit_bytes;
+      if (!fits) return;
+      bytes_under_way_ += request.body.size();
+    }
+    request.sent_ns = surroundings_->now_ns();
+    Request head = request.head;
+    head.epoch = epoch_of(id);
+    head.registered_at = registered_at_;
+    surroundings_->network().send(*connection, message_of(head, request.body));
+  }
+}
+
+void ClientWork::send(OutgoingPull& pull) {
+  if (pull.sent_ns != 0) return;
+  const auto connection = line_to(pull.head.partition);
+  if (!connection) return;
+  pull.sent_ns = surroundings_->now_ns();
+  Pull head = pull.head;
+  head.epoch = epoch_of(head.partition);
+  surroundings_->network().send(*connection, message_of(head, pull.body));
+}
+
+void ClientWork::unsend(OutgoingRequest& request) {
+  if (request.sent_ns != 0 && request.takes_credit) bytes_under_way_ -= request.body.size();
+  request.sent_ns = request.again_ns = 0;
+}
+
+void ClientWork::find_retries() {
+  const std::int64_t now = surroundings_->now_ns();
+  const auto is_due = [&](const auto& sent) {
+    return sent.sent_ns != 0 &&
+           (now > sent.sent_ns + in_ns(options_.retry_s) || (sent.again_ns != 0 && now > sent.again_ns));
+  };
+  for (auto& [id, lane] : lanes_) {
+    // With the first, everything behind it: the order is that of the numbers.
+    const auto due = std::find_if(lane.requests.begin(), lane.requests.end(),
+                                  [&](const auto& request) { return is_due(request.second); });
+    for (auto request = due; request != lane.requests.end(); ++request) unsend(request->second);
+  }
+  for (auto& [id, pull] : pulls_) {
+    if (is_due(pull)) pull.sent_ns = pull.again_ns = 0;
+  }
+}
+
+void ClientWork::end_overdue() {
+  const std::int64_t now = surroundings_->now_ns();
+  std::vector<std::shared_ptr<Call>> overdue;
+  std::erase_if(calls_, [&](const std::shared_ptr<Call>& call) {
+    if (!call->is_over() && now >= call->due_ns()) overdue.push_back(call);
+    return call->is_over() || now >= call->due_ns();
+  });
+  for (const auto& call : overdue)
+    call->fail(ErrorKind::kTimeout,
+               text("worker ", life_.worker, ": no answer in ", options_.timeout_s, " s"));
+  // A push stays: its number is taken, and it may be applied. A pull is forgotten.
+  std::erase_if(pulls_, [](const auto& pull) { return pull.second.call->is_over(); });
+  std::erase_if(creations_, [](const auto& creation) { return creation.second.call->is_over(); });
+}
+
+void ClientWork::end(ErrorKind error, const std::string& message) {
+  if (std::exchange(has_ended_, true)) return;
+  lanes_.clear();
+  pulls_.clear();
+  creations_.clear();
+  barriers_.clear();
+  leave_call_ = nullptr;
+  for (const auto& call : std::exchange(calls_, {})) call->fail(error, message);
+}
+
+}  // namespace trireme::ps

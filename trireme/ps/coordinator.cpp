@@ -1,0 +1,421 @@
+#include "trireme/ps/coordinator.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/ps/internal/barriers.h"
+#include "trireme/ps/internal/coordinator_log.h"
+#include "trireme/ps/internal/reconfiguration.h"
+#include "trireme/ps/messages.h"
+#include "trireme/ps/placement.h"
+
+namespace trireme::ps {
+namespace {
+
+std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
+
+}  // namespace
+
+class Coordinator::Office {
+ public:
+  explicit Office(CoordinatorOptions options) : options_(std::move(options)) {
+    require(std::has_single_bit(options_.num_partitions), "num_partitions must be a power of two, not ",
+            options_.num_partitions);
+    require(options_.num_replicas > 0, "num_replicas must be at least 1");
+    require(options_.silence_s > options_.lease_s, "silence_s (", options_.silence_s,
+            ") must be above lease_s (", options_.lease_s, "): a member trusts its lease that long");
+    placement_function(options_.placement);
+  }
+
+  void start(wire::Surroundings& surroundings) {
+    surroundings_ = &surroundings;
+    log_.emplace(surroundings.disk());
+    map_ = log_->load();
+    if (map_.version == 0) {
+      map_.num_replicas = options_.num_replicas;
+      map_.partitions.resize(options_.num_partitions);
+    }
+    draft_ = map_;
+    // Nobody is late who had nobody to talk to.
+    for (const auto& [id, server] : map_.servers) heard_ns_[server.incarnation] = surroundings.now_ns();
+    for (const auto& [id, worker] : map_.workers) heard_ns_[worker.life.incarnation] = surroundings.now_ns();
+    surroundings_->start_timer(options_.tick_s);
+    if (map_.version > 0) commit_soon();  // to find where things should be
+  }
+
+  void on_timer(wire::TimerId timer) {
+    if (timer == gather_timer_) {
+      gather_timer_ = 0;
+      return commit();
+    }
+    find_silent();
+    if (has_events_ || wants_commit_) commit_soon();
+    surroundings_->start_timer(options_.tick_s);
+  }
+
+  void on_connected(wire::ConnectionId connection) {
+    const auto ping = pings_.find(connection);
+    if (ping != pings_.end())
+      surroundings_->network().send(connection, message_of(Ping{ping->second}, {}, kUrgent));
+  }
+
+  void on_closed(wire::ConnectionId connection, wire::CloseCause cause) {
+    if (const auto ping = pings_.find(connection); ping != pings_.end()) {
+      const Incarnation incarnation = ping->second;
+      pings_.erase(ping);
+      if (cause == wire::CloseCause::kUnreachable) set_down(incarnation);
+      return;
+    }
+    const auto member = members_.find(connection);
+    if (member == members_.end()) return;
+    const Incarnation incarnation = member->second;
+    members_.erase(member);
+    for (const auto& [id, server] : map_.servers) {
+      if (server.incarnation == incarnation && server.may_hold())
+        pings_[surroundings_->network().connect(server.address)] = incarnation;
+    }
+  }
+
+  void on_message(wire::ConnectionId connection, const wire::Message& message) {
+    if (const auto heartbeat = head_of<Heartbeat>(message)) return on_heartbeat(connection, *heartbeat);
+    if (const auto create = head_of<CreateTable>(message)) return on_create(connection, *create);
+    if (const auto pong = head_of<Pong>(message)) return on_pong(connection, *pong);
+    if (const auto news = head_of<CaughtUp>(message))
+      return on_news(*news, [&](PartitionEvents& events) { events.caught_up = news->server; });
+    if (const auto news = head_of<Drained>(message))
+      return on_news(*news, [&](PartitionEvents& events) { events.drained = true; });
+    if (const auto news = head_of<Suspect>(message))
+      return on_news(*news, [&](PartitionEvents& events) { events.suspected = news->server; });
+    surroundings_->report(text("coordinator: refused a message of kind ", message.kind));
+  }
+
+  const ClusterMap& map() const { return map_; }
+
+  bool is_settled() const {
+    if (map_.version == 0 || has_events_ || wants_commit_) return false;
+    for (PartitionId id = 0; id < map_.partitions.size(); ++id) {
+      const PartitionEntry& entry = map_.partitions[id];
+      if (id >= wanted_.size() || entry.chain != wanted_[id] || entry.learner != kNoServer || entry.draining)
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  // ---- who is there
+
+  void on_heartbeat(wire::ConnectionId connection, const Heartbeat& heartbeat) {
+    HeartbeatReply reply = {.sent_ns = heartbeat.sent_ns, .lease_s = options_.lease_s};
+    const bool is_member =
+        heartbeat.role == Role::kServer ? on_server(heartbeat, reply) : on_worker(heartbeat, reply);
+    if (is_member) {
+      members_[connection] = heartbeat.incarnation;
+      heard_ns_[heartbeat.incarnation] = surroundings_->now_ns();
+    } else {
+      reply.lease_s = 0;
+    }
+    surroundings_->network().send(connection, message_of(reply, {}, kUrgent));
+    if (heartbeat.map_version < map_.version) send_map(connection, heartbeat.map_version);
+  }
+
+  /// Whether it is one of the cluster's now.
+  bool on_server(const Heartbeat& heartbeat, HeartbeatReply& reply) {
+    for (const PartitionVersion& version : heartbeat.versions) {
+      Version& last = last_versions_[version.partition];
+      last = std::max(last, version.version);
+    }
+    for (auto& [id, server] : draft_.servers) {
+      if (server.name != heartbeat.name) continue;
+      if (server.incarnation == heartbeat.incarnation) {
+        reply.released = server.state == ServerEntry::State::kGone;
+        if (reply.released) return false;
+        const auto state = heartbeat.leaving ? ServerEntry::State::kLeaving : ServerEntry::State::kUp;
+        if (std::exchange(server.state, state) != state) commit_soon();
+        return true;
+      }
+      if (server.state == ServerEntry::State::kGone) continue;
+      if (is_connected(server.incarnation) && server.may_hold()) return false;  // a name has one process
+      server.state = ServerEntry::State::kGone;
+    }
+    if (heartbeat.leaving) {
+      reply.released = true;
+      return false;
+    }
+    const ServerId id = draft_.next_server++;
+    draft_.servers[id] = {.id = id,
+                          .name = heartbeat.name,
+                          .incarnation = heartbeat.incarnation,
+                          .host = heartbeat.host,
+                          .address = heartbeat.address,
+                          .weight = heartbeat.weight,
+                          .state = ServerEntry::State::kUp};
+    commit_soon();
+    return true;
+  }
+
+  bool on_worker(const Heartbeat& heartbeat, HeartbeatReply& reply) {
+    const WorkerLife life = {heartbeat.worker, heartbeat.incarnation};
+    const auto found = draft_.workers.find(life.worker);
+    const bool is_known = found != draft_.workers.end() && found->second.life == life;
+    if (!is_known) {
+      if (heartbeat.leaving || heartbeat.registered_at != 0) {
+        reply.released = heartbeat.leaving;
+        reply.declared_dead = !heartbeat.leaving;
+        return false;
+      }
+      if (found != draft_.workers.end() && is_connected(found->second.life.incarnation)) return false;
+      barriers_.arrive(life.worker);
+      draft_.workers[life.worker] = {.life = life, .registered_at = map_.version + 1};
+      commit_soon();
+      return true;
+    }
+    if (heartbeat.leaving) {
+      draft_.workers.erase(found);
+      barriers_.depart(life.worker);
+      commit_soon();
+      return true;
+    }
+    barriers_.hear(life.worker, heartbeat);
+    reply.barrier_open = barriers_.open(map_);
+    return true;
+  }
+
+  bool is_connected(Incarnation incarnation) const {
+    return std::any_of(members_.begin(), members_.end(),
+                       [&](const auto& member) { return member.second == incarnation; });
+  }
+
+  void on_pong(wire::ConnectionId connection, const Pong& pong) {
+    const auto ping = pings_.find(connection);
+    if (ping == pings_.end()) return;
+    const Incarnation expected = ping->second;
+    pings_.erase(ping);
+    surroundings_->network().close(connection);
+    if (pong.incarnation != expected) set_down(expected);
+  }
+
+  void set_down(Incarnation incarnation) {
+    for (auto& [id, server] : draft_.servers) {
+      if (server.incarnation != incarnation || !server.may_hold()) continue;
+      server.state = ServerEntry::State::kDown;
+      surroundings_->report(text("coordinator: server ", server.name, " is down"));
+      commit_soon();
+    }
+  }
+
+  void find_silent() {
+    const std::int64_t now = surroundings_->now_ns();
+    const auto silent_for = [&](Incarnation incarnation, double seconds) {
+      return now > heard_ns_[incarnation] + in_ns(seconds);
+    };
+    for (auto& [id, server] : draft_.servers) {
+      if (server.may_hold() && silent_for(server.incarnation, options_.silence_s))
+        set_down(server.incarnation);
+      if (server.state == ServerEntry::State::kDown && silent_for(server.incarnation, options_.gone_s)) {
+        server.state = ServerEntry::State::kGone;
+        commit_soon();
+      }
+    }
+    for (auto worker = draft_.workers.begin(); worker != draft_.workers.end();) {
+      // A process that has ended is seen by its connection; then a shorter silence is enough.
+      const Incarnation incarnation = worker->second.life.incarnation;
+      const double patience_s = is_connected(incarnation) ? options_.silence_s : options_.lease_s / 2;
+      if (!silent_for(incarnation, patience_s)) {
+        ++worker;
+        continue;
+      }
+      surroundings_->report(text("coordinator: worker ", worker->first, " is given up"));
+      barriers_.depart(worker->first);
+      worker = draft_.workers.erase(worker);
+      commit_soon();
+    }
+  }
+
+  // ---- what there is
+
+  void on_create(wire::ConnectionId connection, const CreateTable& create) {
+    TableCreated reply = {.request = create.request, .refusal = {}};
+    try {
+      check(create.spec);
+      TableSpec spec = create.spec;
+      const TableSpec* there = draft_.table(spec.name);
+      spec.id = there == nullptr ? static_cast<TableId>(draft_.tables.size() + 1) : there->id;
+      require(there == nullptr || encode(*there) == encode(spec), "there is a table ", spec.name,
+              " already, of another size or kind");
+      reply.table = spec.id;
+      if (there == nullptr) {
+        draft_.tables[spec.id] = spec;
+        new_tables_.push_back(spec);
+        commit_soon();
+      }
+    } catch (const InvalidArgument& error) {
+      reply.refusal = error.what();
+    }
+    // Nobody hears of a table that the disk does not have.
+    if (map_.tables.contains(reply.table) || !reply.refusal.empty())
+      surroundings_->network().send(connection, message_of(reply));
+    else
+      created_.emplace_back(connection, reply);
+  }
+
+  template <class Note>
+  void on_news(const PartitionNews& news, const Note& note) {
+    if (news.partition >= map_.partitions.size() || map_.partitions[news.partition].epoch != news.epoch)
+      return;
+    note(events_[news.partition]);
+    has_events_ = true;
+    commit_soon();
+  }
+
+  // ---- one change after the other
+
+  void commit_soon() {
+    wants_commit_ = true;
+    if (gather_timer_ == 0) gather_timer_ = surroundings_->start_timer(options_.gather_s);
+  }
+
+  void commit() {
+    wants_commit_ = false;
+    const Epoch epoch = map_.version + 1;
+    place();
+    MapChange change = {
+        .from = map_.version, .to = epoch, .servers = {}, .workers = {}, .tables = {}, .partitions = {}};
+    change.num_partitions = static_cast<std::uint32_t>(draft_.partitions.size());
+    change.num_replicas = draft_.num_replicas;
+    for (PartitionId id = 0; id < wanted_.size(); ++id) {
+      PartitionEntry next = reconfigured(map_.partitions[id], wanted_[id], draft_, events_[id], epoch);
+      if (next == map_.partitions[id]) continue;
+      if (next.lost) next.lost_version = std::max(next.lost_version, last_versions_[id]);
+      draft_.partitions[id] = next;
+      change.partitions[id] = next;
+    }
+    events_.clear();
+    has_events_ = false;
+    const MapChange whole = draft_.whole();
+    change.next_server = whole.next_server;
+    change.servers = whole.servers;
+    change.workers = whole.workers;
+    change.tables = new_tables_;
+    draft_.version = epoch;
+    try {
+      log_->append(change, draft_);
+    } catch (const DataError& error) {
+      // Nothing was told to anybody: the same again, a little later.
+      surroundings_->report(text("coordinator: the disk does not take the map: ", error.what()));
+      draft_.version = map_.version;
+      draft_.partitions = map_.partitions;
+      return commit_soon();
+    }
+    map_ = draft_;
+    new_tables_.clear();
+    tell(change);
+    if (release_leaving()) return commit_soon();
+    for (PartitionId id = 0; id < wanted_.size(); ++id) {
+      if (reconfigured(map_.partitions[id], wanted_[id], map_, {}, epoch + 1) != map_.partitions[id])
+        return commit_soon();
+    }
+  }
+
+  void tell(const MapChange& change) {
+    const wire::Buffer body = wire::Buffer::of(encode(change));
+    for (const auto& [connection, incarnation] : members_)
+      surroundings_->network().send(connection, map_message(body));
+    for (const auto& [connection, reply] : std::exchange(created_, {}))
+      surroundings_->network().send(connection, message_of(reply));
+  }
+
+  static wire::Message map_message(wire::Buffer body) {
+    return {static_cast<std::uint16_t>(MessageKind::kMapChange), kUrgent, {}, std::move(body)};
+  }
+
+  void send_map(wire::ConnectionId connection, MapVersion) {
+    surroundings_->network().send(connection, map_message(wire::Buffer::of(encode(map_.whole()))));
+  }
+
+  /// Where partitions should be, of those who are here to stay.
+  void place() {
+    std::vector<Candidate> candidates;
+    std::vector<ServerId> ids;
+    for (const auto& [id, server] : draft_.servers) {
+      if (server.state != ServerEntry::State::kUp) continue;
+      candidates.push_back({.id = id, .name = server.name, .host = server.host, .weight = server.weight});
+      ids.push_back(id);
+    }
+    const bool is_first = map_.partitions.empty() || map_.partitions.front().epoch == 0;
+    if (is_first && candidates.size() < options_.first_servers) return;
+    if (std::exchange(placed_, ids) == ids && !wanted_.empty()) return;
+    wanted_ = placement_function(options_.placement)(
+        candidates, {.num_partitions = static_cast<std::uint32_t>(draft_.partitions.size()),
+                     .num_replicas = draft_.num_replicas});
+  }
+
+  /// Whether somebody was released.
+  bool release_leaving() {
+    constexpr std::size_t kMostGone = 64;  // remembered, so that a late word of theirs is known as theirs
+    std::set<ServerId> used;
+    for (const PartitionEntry& entry : draft_.partitions) {
+      used.insert(entry.chain.begin(), entry.chain.end());
+      used.insert(entry.learner);
+    }
+    std::size_t num_gone = 0;
+    bool releases = false;
+    for (auto& [id, server] : draft_.servers) {
+      if (server.state == ServerEntry::State::kLeaving && !used.contains(id)) {
+        server.state = ServerEntry::State::kGone;
+        releases = true;
+      }
+      num_gone += server.state == ServerEntry::State::kGone ? 1 : 0;
+    }
+    for (auto server = draft_.servers.begin(); server != draft_.servers.end() && num_gone > kMostGone;) {
+      const bool forget = server->second.state == ServerEntry::State::kGone && !used.contains(server->first);
+      num_gone -= forget ? 1 : 0;
+      server = forget ? draft_.servers.erase(server) : std::next(server);
+    }
+    return releases;
+  }
+
+  CoordinatorOptions options_;
+  wire::Surroundings* surroundings_ = nullptr;
+  std::optional<CoordinatorLog> log_;
+  ClusterMap map_;    ///< what the disk has, and everybody may know
+  ClusterMap draft_;  ///< what it will be
+  std::vector<TableSpec> new_tables_;
+  std::vector<std::pair<wire::ConnectionId, TableCreated>> created_;  ///< to be told when the disk has them
+  std::map<PartitionId, PartitionEvents> events_;
+  bool has_events_ = false, wants_commit_ = false;
+  wire::TimerId gather_timer_ = 0;
+  Placement wanted_;
+  std::vector<ServerId> placed_;
+
+  std::map<wire::ConnectionId, Incarnation> members_;
+  std::map<wire::ConnectionId, Incarnation> pings_;
+  std::map<Incarnation, std::int64_t> heard_ns_;
+  std::map<PartitionId, Version> last_versions_;
+  Barriers barriers_;
+};
+
+Coordinator::Coordinator(CoordinatorOptions options)
+    : office_(std::make_unique<Office>(std::move(options))) {}
+Coordinator::~Coordinator() = default;
+
+const ClusterMap& Coordinator::map() const { return office_->map(); }
+bool Coordinator::is_settled() const { return office_->is_settled(); }
+
+void Coordinator::on_start(wire::Surroundings& surroundings) { office_->start(surroundings); }
+void Coordinator::on_connected(wire::ConnectionId connection, const wire::PeerIdentity&) {
+  office_->on_connected(connection);
+}
+void Coordinator::on_message(wire::ConnectionId connection, wire::Message message) {
+  office_->on_message(connection, message);
+}
+void Coordinator::on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string&) {
+  office_->on_closed(connection, cause);
+}
+void Coordinator::on_timer(wire::TimerId timer) { office_->on_timer(timer); }
+
+}  // namespace trireme::ps

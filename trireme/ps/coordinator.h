@@ -1,0 +1,50 @@
+#pragma once
+// The coordinator: who takes part, which partition is where, in which epoch. It is in nobody's way while
+// nothing changes: data goes on when it is gone, and comes back to what its disk says. A server is down when
+// nothing was heard of it for a lease, or when its connection closed and nobody answers at its address. All
+// calls come on the thread of its surroundings.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "trireme/ps/cluster_map.h"
+#include "trireme/wire/node.h"
+
+namespace trireme::ps {
+
+struct CoordinatorOptions {
+  std::uint32_t num_partitions = 4096;  ///< a power of two; of a new cluster
+  std::uint32_t num_replicas = 2;
+  std::uint32_t first_servers = 1;  ///< partitions are first placed when so many are there
+  std::string placement = "bounded-rendezvous";
+  double lease_s = 2;
+  double silence_s = 2.5;  ///< of a member that is then down; above lease_s
+  double gone_s = 60;      ///< of a server that is then given up with what it holds
+  double tick_s = 0.1;
+  double gather_s = 0.01;  ///< changes that come together become one
+};
+
+class Coordinator final : public wire::Node {
+ public:
+  /// Throws InvalidArgument for options that cannot work.
+  explicit Coordinator(CoordinatorOptions options);
+  ~Coordinator() override;
+
+  const ClusterMap& map() const;
+  /// Whether every partition is where placement wants it, with nothing under way.
+  bool is_settled() const;
+
+  /// Throws DataError when its disk holds something damaged.
+  void on_start(wire::Surroundings& surroundings) override;
+  void on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) override;
+  void on_message(wire::ConnectionId connection, wire::Message message) override;
+  void on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string& reason) override;
+  void on_timer(wire::TimerId timer) override;
+
+ private:
+  class Office;
+  std::unique_ptr<Office> office_;
+};
+
+}  // namespace trireme::ps

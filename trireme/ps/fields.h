@@ -1,0 +1,166 @@
+#pragma once
+// Heads of messages and records of logs as bytes, little endian. A type lists its fields once, in a static
+// template `fields(self)` that returns std::tie of them; encode() and decode() follow it. Decoding checks
+// every bound before it allocates: what is cut short, too long or names an unknown enumerator is empty. Pure
+// functions.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+namespace trireme::ps {
+
+static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+
+class FieldWriter {
+ public:
+  explicit FieldWriter(std::vector<std::byte>& out) : out_(out) {}
+
+  template <class Number>
+  requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
+  void write(const Number& value) { append(&value, sizeof value); }
+  void write(const std::string& value) {
+    write(static_cast<std::uint32_t>(value.size()));
+    append(value.data(), value.size());
+  }
+  template <class Element>
+  void write(const std::vector<Element>& values) {
+    write(static_cast<std::uint32_t>(values.size()));
+    if constexpr (std::is_arithmetic_v<Element>) {
+      append(values.data(), values.size() * sizeof(Element));
+    } else {
+      for (const Element& value : values) write(value);
+    }
+  }
+  template <class Key, class Value>
+  void write(const std::map<Key, Value>& values) {
+    write(static_cast<std::uint32_t>(values.size()));
+    for (const auto& [key, value] : values) {
+      write(key);
+      write(value);
+    }
+  }
+  template <class Struct>
+  requires requires(const Struct& value) { Struct::fields(value); }
+  void write(const Struct& value) {
+    std::apply([this](const auto&... field) { (write(field), ...); }, Struct::fields(value));
+  }
+
+ private:
+  void append(const void* bytes, std::size_t count) {
+    const std::size_t at = out_.size();
+    out_.resize(at + count);
+    if (count > 0) std::memcpy(out_.data() + at, bytes, count);
+  }
+
+  std::vector<std::byte>& out_;
+};
+
+/// Enumerators of a message's fields end with kLast, which is the highest that is known.
+class FieldReader {
+ public:
+  explicit FieldReader(std::span<const std::byte> bytes) : left_(bytes) {}
+
+  bool at_end() const { return valid_ && left_.empty(); }
+  bool valid() const { return valid_; }
+  std::span<const std::byte> left() const { return left_; }
+
+  template <class Number>
+  requires std::is_arithmetic_v<Number>
+  void read(Number& value) {
+    if (!has(sizeof value)) return;
+    std::memcpy(&value, left_.data(), sizeof value);
+    left_ = left_.subspan(sizeof value);
+  }
+  void read(bool& value) {
+    std::uint8_t byte = 0;
+    read(byte);
+    if (byte > 1) valid_ = false;
+    value = byte != 0;
+  }
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  void read(Enum& value) {
+    std::underlying_type_t<Enum> number{};
+    read(number);
+    if (number > static_cast<std::underlying_type_t<Enum>>(Enum::kLast)) valid_ = false;
+    if (valid_) value = static_cast<Enum>(number);
+  }
+  void read(std::string& value) {
+    const std::uint32_t count = read_count(1);
+    if (!valid_) return;
+    value.assign(reinterpret_cast<const char*>(left_.data()), count);
+    left_ = left_.subspan(count);
+  }
+  template <class Element>
+  void read(std::vector<Element>& values) {
+    const std::uint32_t count = read_count(std::is_arithmetic_v<Element> ? sizeof(Element) : 1);
+    values.clear();
+    if constexpr (std::is_arithmetic_v<Element>) {
+      if (!valid_) return;
+      values.resize(count);
+      if (count > 0) std::memcpy(values.data(), left_.data(), count * sizeof(Element));
+      left_ = left_.subspan(count * sizeof(Element));
+    } else {
+      for (std::uint32_t i = 0; i < count && valid_; ++i) read(values.emplace_back());
+    }
+  }
+  template <class Key, class Value>
+  void read(std::map<Key, Value>& values) {
+    const std::uint32_t count = read_count(1);
+    values.clear();
+    for (std::uint32_t i = 0; i < count && valid_; ++i) {
+      Key key{};
+      read(key);
+      read(values[key]);
+    }
+  }
+  template <class Struct>
+  requires requires(Struct& value) { Struct::fields(value); }
+  void read(Struct& value) {
+    std::apply([this](auto&... field) { (read(field), ...); }, Struct::fields(value));
+  }
+
+ private:
+  bool has(std::size_t count) {
+    if (count > left_.size()) valid_ = false;
+    return valid_;
+  }
+  /// Of elements of at least so many bytes: more than there are bytes for is no count.
+  std::uint32_t read_count(std::size_t least_bytes) {
+    std::uint32_t count = 0;
+    read(count);
+    if (!has(count * least_bytes)) return 0;
+    return count;
+  }
+
+  std::span<const std::byte> left_;
+  bool valid_ = true;
+};
+
+template <class Struct>
+std::vector<std::byte> encode(const Struct& value) {
+  std::vector<std::byte> bytes;
+  FieldWriter(bytes).write(value);
+  return bytes;
+}
+
+/// Empty unless `bytes` are one such value, whole and nothing else.
+template <class Struct>
+std::optional<Struct> decode(std::span<const std::byte> bytes) {
+  FieldReader reader(bytes);
+  std::optional<Struct> value(std::in_place);
+  reader.read(*value);
+  if (!reader.at_end()) value.reset();
+  return value;
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,76 @@
+#pragma once
+// Calls of a client that are under way, and their parts. Values and small objects of one thread.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "trireme/base/text.h"
+#include "trireme/ps/client.h"
+
+namespace trireme::ps {
+
+/// What a caller waits for: several messages may have to be answered. `done` is called once.
+class Call {
+ public:
+  Call(Done done, std::size_t num_parts, std::int64_t due_ns)
+      : done_(std::move(done)), num_left_(num_parts), due_ns_(due_ns) {
+    result_.min_clock = UINT64_MAX;
+  }
+  bool is_over() const { return !done_; }
+  std::int64_t due_ns() const { return due_ns_; }
+
+  void part_done(const Result& part) {
+    result_.version = std::max(result_.version, part.version);
+    result_.min_clock = std::min(result_.min_clock, part.min_clock);
+    result_.changed = part.changed;
+    result_.values = part.values;
+    if (--num_left_ == 0) end();
+  }
+  void fail(ErrorKind error, std::string message) {
+    result_.error = error;
+    result_.message = std::move(message);
+    end();
+  }
+
+ private:
+  void end() {
+    if (const Done done = std::exchange(done_, nullptr)) done(result_);
+  }
+
+  Done done_;
+  std::size_t num_left_;
+  std::int64_t due_ns_;
+  Result result_;
+};
+
+/// A numbered request, until it is acknowledged; also when its caller waits no longer.
+struct OutgoingRequest {
+  Request head;
+  wire::Buffer body;
+  std::shared_ptr<Call> call;  ///< may be none
+  std::int64_t sent_ns = 0;    ///< 0: to be sent
+  std::int64_t again_ns = 0;   ///< refused for now: goes again then
+  bool takes_credit = false;
+};
+
+/// All that a client asks of one partition, by number.
+struct Lane {
+  Sequence last = 0;
+  std::map<Sequence, OutgoingRequest> requests;
+  Version last_version = 0;  ///< acknowledged or seen: what would be lost with all replicas
+};
+
+struct OutgoingPull {
+  Pull head;
+  wire::Buffer body;
+  std::shared_ptr<Call> call;
+  std::span<float> out;  ///< where there is a place for the values
+  std::int64_t sent_ns = 0;
+  std::int64_t again_ns = 0;
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,182 @@
+#pragma once
+// What a Client is made of: calls that are under way, a lane of numbered requests to each partition, lines to
+// servers. See client.h. One thread.
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/ps/client.h"
+#include "trireme/ps/internal/client_calls.h"
+#include "trireme/ps/internal/membership.h"
+
+namespace trireme::ps {
+
+class ClientWork {
+ public:
+  explicit ClientWork(ClientOptions options)
+      : options_(std::move(options)), membership_(options_.coordinator, options_.heartbeat_s) {}
+
+  void start(wire::Surroundings& surroundings);
+
+  const ClusterMap& map() const { return membership_.map(); }
+  WorkerClock clock() const { return clock_; }
+  WorkerLife life() const { return life_; }
+
+  // ---- calls
+
+  void create_table(const TableSpec& spec, Done done);
+
+  void join(TableId table, Done done);
+
+  void push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done);
+
+  void add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done);
+
+  void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done);
+
+  void pull(TableId table, std::span<float> out, Done done);
+
+  void tick();
+
+  void barrier(std::uint32_t num_workers, Done done);
+
+  void leave(Done done);
+
+  // ---- events
+
+  void on_timer();
+
+  void on_connected(wire::ConnectionId connection);
+
+  void on_closed(wire::ConnectionId connection);
+
+  void on_message(wire::ConnectionId connection, const wire::Message& message);
+
+ private:
+  struct Line {
+    wire::ConnectionId connection = 0;
+    bool is_connected = false;
+  };
+  struct Creation {
+    TableSpec spec;
+    std::shared_ptr<Call> call;
+    TableId table = 0;  ///< created: it is waited for in the map
+    std::int64_t sent_ns = 0;
+  };
+
+  std::shared_ptr<Call> new_call(Done done, std::size_t num_parts);
+  static std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
+
+  Result at_clock() const;
+
+  void fail(const Done& done, ErrorKind error, const std::string& message);
+
+  /// The table; where there is none, or nothing goes on, `done` has been told.
+  const TableSpec* find(TableId table, const Done& done);
+
+  std::set<PartitionId> partitions_of(const TableSpec& spec) const;
+
+  // ---- requests
+
+  void add(PartitionId id, Request request, wire::Buffer body, std::shared_ptr<Call> call);
+
+  static Request request_of(RequestOp op, TableId table = 0, std::uint64_t chunk = 0);
+
+  void add_values(RequestOp op, const TableSpec& spec, std::uint64_t chunk, wire::Buffer values,
+                  std::shared_ptr<Call> call);
+
+  void add_pull(const TableSpec& spec, std::uint64_t chunk, Version newer_than, std::span<float> out,
+                std::shared_ptr<Call> call);
+
+  void tick_all();
+
+  void on_reply(const Reply& reply);
+
+  bool is_for_later(ErrorKind error);
+
+  void on_pulled(const PullReply& reply, const wire::Buffer& body);
+
+  // ---- the coordinator
+
+  void on_coordinator(const wire::Message& message);
+
+  Epoch epoch_of(PartitionId id) const;
+
+  void find_lost();
+
+  // ---- sending
+
+  /// Does whatever can be done now.
+  void go_on();
+
+  /// A call to a partition that was lost before it was made.
+  void find_lost_calls();
+
+  Heartbeat heartbeat() const;
+
+  void create_tables();
+
+  /// The connection to the partition's primary, when there is one.
+  std::optional<wire::ConnectionId> line_to(PartitionId id);
+
+  void send(PartitionId id, Lane& lane);
+
+  void send(OutgoingPull& pull);
+
+  void unsend(OutgoingRequest& request);
+
+  template <class Concerns>
+  void send_again(const Concerns& concerns) {
+    for (auto& [id, lane] : lanes_) {
+      if (!concerns(id)) continue;
+      for (auto& [sequence, request] : lane.requests) unsend(request);
+    }
+    for (auto& [id, pull] : pulls_) {
+      if (concerns(pull.head.partition)) pull.sent_ns = 0;
+    }
+  }
+
+  /// What was refused for now, or has not been answered for very long.
+  void find_retries();
+
+  // ---- ends
+
+  void end_overdue();
+
+  void end(ErrorKind error, const std::string& message);
+
+  static constexpr const char* kDeclaredDeadText =
+      "the cluster has given this worker up; what it pushed and was not told of may be applied or not: begin "
+      "again "
+      "as a new one";
+
+  ClientOptions options_;
+  wire::Surroundings* surroundings_ = nullptr;
+  WorkerLife life_;
+  Membership membership_;
+  MapVersion registered_at_ = 0;
+  WorkerClock clock_ = 0;
+  bool has_ended_ = false, is_leaving_ = false;
+  RequestId last_request_ = 0;
+  std::size_t bytes_under_way_ = 0;
+
+  std::vector<std::shared_ptr<Call>> calls_;
+  std::map<PartitionId, Lane> lanes_;
+  std::map<RequestId, OutgoingPull> pulls_;
+  std::map<std::pair<TableId, std::uint64_t>, Sequence> last_pushes_;
+  std::map<RequestId, Creation> creations_;
+  std::shared_ptr<Call> leave_call_;
+  std::deque<std::shared_ptr<Call>> barriers_;
+  std::uint64_t barrier_entered_ = 0, barrier_passed_ = 0;
+  std::uint32_t barrier_workers_ = 0;
+  std::map<ServerId, Line> lines_;
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,43 @@
+#pragma once
+// A piece of a dense table, at most 1 MiB, with its optimizer's state. Values that somebody still holds (a
+// reply that is being sent, a snapshot) are not changed: the next update makes a copy first. One thread.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "trireme/ps/ids.h"
+#include "trireme/ps/table.h"
+#include "trireme/wire/buffer.h"
+
+namespace trireme::ps {
+
+class DenseChunk {
+ public:
+  DenseChunk(const TableSpec& spec, std::uint64_t chunk);
+
+  void update(const TableSpec& spec, std::span<const float> gradient, Version version);
+  void assign(std::span<const float> values, Version version);
+
+  std::span<const float> values() const { return *values_; }
+  std::span<const float> state() const { return *state_; }
+  Version changed_at() const { return changed_at_; }
+  std::uint64_t num_updates() const { return num_updates_; }
+  /// The values of this moment, without a copy.
+  wire::Buffer share() const;
+  /// Values and optimizer state one after the other.
+  std::vector<std::byte> flat() const;
+  /// Whether `bytes` were of such a chunk.
+  bool restore(std::span<const std::byte> bytes, Version changed_at, std::uint64_t num_updates);
+
+ private:
+  using Floats = std::shared_ptr<std::vector<float>>;
+  static void unshare(Floats& floats);
+
+  Floats values_, state_;
+  Version changed_at_ = 0;
+  std::uint64_t num_updates_ = 0;
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,55 @@
+#pragma once
+// Makes a replica of a server that has nothing, while the partition goes on: a snapshot of one version part
+// by part, no faster than the node allows, then the log from there. Lives on the last of the chain. One
+// thread.
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/ps/internal/follower.h"
+#include "trireme/ps/internal/partition_state.h"
+
+namespace trireme::ps {
+
+class LearnerFeed {
+ public:
+  LearnerFeed(ServerId learner, PartitionId partition, Epoch epoch, PartitionOutbox& outbox)
+      : partition_(partition),
+        epoch_(epoch),
+        outbox_(&outbox),
+        follower_(learner, partition, epoch, outbox) {}
+
+  ServerId learner() const { return follower_.server(); }
+  /// The log must be kept behind this version.
+  Version needs_behind() const;
+  /// From when it is near, nothing is stable that it has not: so it has all that is stable when it becomes a
+  /// replica. It stays so until the roles change.
+  bool counts() const { return counts_; }
+  Version received() const { return follower_.received(); }
+  std::int64_t progress_ns() const { return follower_.progress_ns(); }
+
+  void ask(const PartitionLog& log) { follower_.ask(log, 0); }
+  void on_ack(const ReplicateAck& ack, const PartitionState& state, const PartitionLog& log);
+  void on_snapshot_ack(const SnapshotAck& ack, const PartitionLog& log);
+  void send_new(const PartitionLog& log);
+  /// Goes on where the node allowed no more.
+  void send_more();
+  void send_again(const PartitionLog& log);
+
+ private:
+  void send_parts();
+  void look_how_near(Version last);
+
+  enum class Phase : std::uint8_t { kAsking, kSnapshot, kLog };
+  PartitionId partition_;
+  Epoch epoch_;
+  PartitionOutbox* outbox_;
+  Follower follower_;
+  Phase phase_ = Phase::kAsking;
+  bool counts_ = false;
+  std::vector<PartitionState::Part> parts_;
+  std::uint32_t num_sent_ = 0, num_received_ = 0;
+  Version snapshot_version_ = 0;
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,51 @@
+#pragma once
+// A node's line to the coordinator: heartbeats that register it and keep its lease, the map, and connecting
+// again. What happens to the map is told to its owner. One thread; part of a Server or a Client.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "trireme/ps/cluster_map.h"
+#include "trireme/ps/messages.h"
+#include "trireme/wire/node.h"
+
+namespace trireme::ps {
+
+class Membership {
+ public:
+  Membership(wire::Address coordinator, double heartbeat_s)
+      : coordinator_(std::move(coordinator)), heartbeat_ns_(static_cast<std::int64_t>(heartbeat_s * 1e9)) {}
+
+  void start(wire::Surroundings& surroundings) { surroundings_ = &surroundings; }
+  /// Once in a while, and at once when a map is wanted: sends a heartbeat when it is time for one.
+  void on_tick(const Heartbeat& heartbeat);
+  void beat_soon() { beat_ns_ = 0; }
+  /// Whether the connection is the coordinator's, and the event was taken.
+  bool on_connected(wire::ConnectionId connection);
+  bool on_closed(wire::ConnectionId connection);
+  bool is_coordinator(wire::ConnectionId connection) const { return connection_ == connection; }
+  void send(wire::Message message);
+
+  /// Takes a message of the coordinator that every member gets. `map_changed` says whether the map did.
+  enum class Taken : std::uint8_t { kNo, kReply, kMap, kMalformed };
+  Taken take(const wire::Message& message);
+
+  const ClusterMap& map() const { return map_; }
+  /// What the coordinator has last said of this node.
+  const HeartbeatReply& standing() const { return standing_; }
+  std::int64_t lease_until_ns() const { return lease_until_ns_; }
+
+ private:
+  wire::Address coordinator_;
+  std::int64_t heartbeat_ns_;
+  wire::Surroundings* surroundings_ = nullptr;
+  wire::ConnectionId connection_ = 0;
+  bool is_connected_ = false;
+  std::int64_t beat_ns_ = 0;  ///< when the next is due
+  ClusterMap map_;
+  HeartbeatReply standing_;
+  std::int64_t lease_until_ns_ = 0;
+};
+
+}  // namespace trireme::ps

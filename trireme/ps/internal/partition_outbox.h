@@ -1,0 +1,33 @@
+#pragma once
+// What a partition tells the node that it lives on, and asks of it. It calls nothing else, so that a
+// partition may live on any thread whose node passes these on.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "trireme/ps/cluster_map.h"
+#include "trireme/wire/node.h"
+
+namespace trireme::ps {
+
+class PartitionOutbox {
+ public:
+  virtual ~PartitionOutbox() = default;
+  virtual void answer(wire::ConnectionId connection, wire::Message message) = 0;
+  /// What is sent while there is no connection is lost; Partition::on_server_connected follows when there is.
+  virtual void to_server(ServerId server, wire::Message message) = 0;
+  virtual void to_coordinator(wire::Message message) = 0;
+  /// Somebody knows of a later epoch.
+  virtual void map_is_old() = 0;
+  virtual const ClusterMap& map() const = 0;
+  virtual std::int64_t now_ns() const = 0;
+  /// Until then the coordinator has promised to replace nobody who is the only one to have something.
+  virtual std::int64_t lease_until_ns() const = 0;
+  /// Whether so many bytes may go to learners now; they are then counted.
+  virtual bool may_copy(std::size_t bytes) = 0;
+  /// Something came that no correct peer sends.
+  virtual void refused(const std::string& what) = 0;
+};
+
+}  // namespace trireme::ps

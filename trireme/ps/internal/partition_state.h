@@ -1,0 +1,86 @@
+#pragma once
+// What a partition holds: contents of tables, which requests of which worker it has taken, the workers'
+// clocks. A deterministic state machine: the same records in the same order give the same bytes on every
+// replica, so digest() is equal at an equal version. One thread.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "trireme/ps/internal/dense_chunk.h"
+#include "trireme/ps/internal/sequence_window.h"
+#include "trireme/ps/messages.h"
+
+namespace trireme::ps {
+
+struct ChunkKey {
+  TableId table = 0;
+  std::uint64_t chunk = 0;
+  auto operator<=>(const ChunkKey&) const = default;
+};
+
+/// What a partition knows of a worker that takes part.
+struct WorkerStanding {
+  SequenceWindow window;
+  WorkerClock clock = 0;
+  MapVersion registered_at = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.window, self.clock, self.registered_at);
+  }
+};
+
+class PartitionState {
+ public:
+  Version version() const { return version_; }
+  const std::map<WorkerLife, WorkerStanding>& workers() const { return workers_; }
+  const WorkerStanding* worker(const WorkerLife& life) const;
+  bool knows(TableId table) const { return tables_.contains(table); }
+  /// What every worker has ended. It never goes back, also when a late worker joins: it joins here.
+  WorkerClock min_clock() const { return min_clock_; }
+
+  /// Whether the record can be applied: sizes fit, tables and workers are known.
+  bool fits(const LogRecord& record, const wire::Buffer& body) const;
+  /// The next version. It fits.
+  void apply(const LogRecord& record, const wire::Buffer& body);
+
+  struct Contents {
+    wire::Buffer values;
+    Version changed_at = 0;
+  };
+  /// Of a table that may not be known here yet: then its first values. `keys`: the rows of a sparse table.
+  Contents read(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& keys) const;
+  /// Why such a push cannot be taken; kNone when it can.
+  static ErrorKind refusal(const TableSpec& spec, std::uint64_t chunk, std::uint32_t num_keys,
+                           const wire::Buffer& body);
+
+  /// Everything, at this version, in parts of at most a chunk each; copies share their values.
+  struct Part {
+    SnapshotPart head;
+    std::optional<DenseChunk> chunk;  ///< empty: `bytes`
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Part> snapshot() const;
+  /// Takes part 0, 1, 2, ... into an empty state. Whether it is one.
+  bool install(const SnapshotPart& head, const wire::Buffer& body);
+
+  std::uint64_t digest() const;
+
+ private:
+  struct Meta;
+  bool fits(const LoggedUpdate& update, const TableSpec& spec) const;
+  void apply_update(const LoggedUpdate& update, std::span<const std::byte> bytes);
+  void apply_request(const LoggedRequest& request);
+  void raise_min_clock();
+  const TableSpec* table(TableId id, const std::vector<TableSpec>& more) const;
+
+  Version version_ = 0;
+  WorkerClock min_clock_ = 0;
+  std::map<TableId, TableSpec> tables_;
+  std::map<WorkerLife, WorkerStanding> workers_;
+  std::map<ChunkKey, DenseChunk> chunks_;
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,86 @@
+#include "trireme/ps/internal/learner_feed.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace trireme::ps {
+namespace {
+
+constexpr std::uint32_t kMostPartsUnderWay = 4;
+constexpr Version kNearEnough = 8;  // records: what is waited for when it begins to count
+
+}  // namespace
+
+Version LearnerFeed::needs_behind() const {
+  if (phase_ == Phase::kLog) return follower_.received();
+  return phase_ == Phase::kSnapshot ? snapshot_version_ : std::numeric_limits<Version>::max();
+}
+
+void LearnerFeed::look_how_near(Version last) {
+  counts_ = counts_ || follower_.received() + kNearEnough >= last;
+}
+
+void LearnerFeed::on_ack(const ReplicateAck& ack, const PartitionState& state, const PartitionLog& log) {
+  if (phase_ == Phase::kAsking) {
+    const bool log_is_enough = ack.received + 1 >= log.first() && ack.received <= state.version();
+    if (log_is_enough) {
+      phase_ = Phase::kLog;
+    } else {
+      phase_ = Phase::kSnapshot;
+      parts_ = state.snapshot();
+      snapshot_version_ = state.version();
+      num_sent_ = num_received_ = 0;
+      send_parts();
+      return;
+    }
+  }
+  if (phase_ != Phase::kLog) return;
+  follower_.on_ack(ack);
+  follower_.send_new(log, 0);
+  look_how_near(log.last());
+}
+
+void LearnerFeed::on_snapshot_ack(const SnapshotAck& ack, const PartitionLog& log) {
+  if (phase_ != Phase::kSnapshot || ack.version != snapshot_version_) return;
+  num_received_ = std::max(num_received_, std::min<std::uint32_t>(ack.num_received, num_sent_));
+  if (num_received_ < parts_.size()) return send_parts();
+  phase_ = Phase::kLog;
+  parts_.clear();
+  follower_.starts_behind(snapshot_version_);
+  follower_.send_new(log, 0);
+  look_how_near(log.last());
+}
+
+void LearnerFeed::send_parts() {
+  while (num_sent_ < parts_.size() && num_sent_ < num_received_ + kMostPartsUnderWay) {
+    const PartitionState::Part& part = parts_[num_sent_];
+    std::vector<std::byte> bytes = part.chunk ? part.chunk->flat() : part.bytes;
+    if (!outbox_->may_copy(bytes.size())) return;  // send_again comes by
+    SnapshotPart head = part.head;
+    head.partition = partition_;
+    head.epoch = epoch_;
+    outbox_->to_server(learner(), message_of(head, wire::Buffer::of(std::move(bytes)), kBackground));
+    ++num_sent_;
+  }
+}
+
+void LearnerFeed::send_new(const PartitionLog& log) {
+  if (phase_ == Phase::kLog) follower_.send_new(log, 0);
+}
+
+void LearnerFeed::send_more() {
+  if (phase_ == Phase::kSnapshot) send_parts();
+}
+
+void LearnerFeed::send_again(const PartitionLog& log) {
+  if (phase_ == Phase::kAsking) {
+    ask(log);
+  } else if (phase_ == Phase::kSnapshot) {
+    num_sent_ = num_received_;
+    send_parts();
+  } else {
+    follower_.send_again(log, 0);
+  }
+}
+
+}  // namespace trireme::ps

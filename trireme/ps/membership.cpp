@@ -1,0 +1,53 @@
+#include "trireme/ps/internal/membership.h"
+
+#include <algorithm>
+
+namespace trireme::ps {
+
+void Membership::on_tick(const Heartbeat& heartbeat) {
+  if (connection_ == 0) connection_ = surroundings_->network().connect(coordinator_);
+  const std::int64_t now = surroundings_->now_ns();
+  if (!is_connected_ || now < beat_ns_) return;
+  beat_ns_ = now + heartbeat_ns_;
+  Heartbeat sent = heartbeat;
+  sent.map_version = map_.version;
+  sent.sent_ns = now;
+  surroundings_->network().send(connection_, message_of(sent, {}, kUrgent));
+}
+
+bool Membership::on_connected(wire::ConnectionId connection) {
+  if (connection != connection_) return false;
+  is_connected_ = true;
+  beat_ns_ = 0;
+  return true;
+}
+
+bool Membership::on_closed(wire::ConnectionId connection) {
+  if (connection != connection_) return false;
+  is_connected_ = false;
+  connection_ = 0;
+  return true;
+}
+
+void Membership::send(wire::Message message) {
+  if (is_connected_) surroundings_->network().send(connection_, std::move(message));
+}
+
+Membership::Taken Membership::take(const wire::Message& message) {
+  if (const auto reply = head_of<HeartbeatReply>(message)) {
+    standing_ = *reply;
+    // The coordinator's promise began when it answered, which was after this was sent.
+    lease_until_ns_ =
+        std::max(lease_until_ns_, reply->sent_ns + static_cast<std::int64_t>(reply->lease_s * 1e9));
+    return Taken::kReply;
+  }
+  if (message.kind != static_cast<std::uint16_t>(MessageKind::kMapChange)) return Taken::kNo;
+  const auto change = decode<MapChange>(message.body.bytes());
+  if (!change) return Taken::kMalformed;
+  if (map_.apply(*change)) return Taken::kMap;
+  // A gap: the next heartbeat says which version there is here, and the answer brings the rest.
+  if (change->to > map_.version) beat_soon();
+  return Taken::kReply;
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,26 @@
+#include "trireme/ps/messages.h"
+
+#include <array>
+
+namespace trireme::ps {
+
+std::string_view name_of(MessageKind kind) {
+  static constexpr std::array<std::string_view, 19> kNames = {
+      "?",         "Heartbeat", "HeartbeatReply", "MapChange",    "CreateTable", "TableCreated", "Ping",
+      "Pong",      "CaughtUp",  "Drained",        "Suspect",      "Request",     "Reply",        "Pull",
+      "PullReply", "Replicate", "ReplicateAck",   "SnapshotPart", "SnapshotAck"};
+  static_assert(kNames.size() == static_cast<std::size_t>(MessageKind::kLast) + 1);
+  const auto index = static_cast<std::size_t>(kind);
+  return kNames[index < kNames.size() ? index : 0];
+}
+
+std::string_view name_of(ErrorKind kind) {
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "none",          "timeout",      "wrong epoch", "not now",       "overloaded", "too large",
+      "unknown table", "out of range", "malformed",   "declared dead", "data loss"};
+  static_assert(kNames.size() == static_cast<std::size_t>(ErrorKind::kLast) + 1);
+  const auto index = static_cast<std::size_t>(kind);
+  return index < kNames.size() ? kNames[index] : "?";
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,352 @@
+#pragma once
+// What the nodes of a parameter server say to each other: the kinds, and the fields of their heads. Bodies
+// are named where there are any. docs/parameter-server.md has them as a table. Values.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "trireme/ps/cluster_map.h"
+#include "trireme/ps/fields.h"
+#include "trireme/ps/ids.h"
+#include "trireme/wire/message.h"
+
+namespace trireme::ps {
+
+enum class MessageKind : std::uint16_t {
+  kHeartbeat = 1,  ///< anybody -> coordinator
+  kHeartbeatReply,
+  kMapChange,    ///< coordinator -> anybody; body: MapChange
+  kCreateTable,  ///< worker -> coordinator
+  kTableCreated,
+  kPing,  ///< coordinator -> server: is the process there?
+  kPong,
+  kCaughtUp,  ///< server -> coordinator: the learner has everything
+  kDrained,   ///< server -> coordinator: all replicas are at one version and nothing is under way
+  kSuspect,   ///< server -> coordinator: the next of the chain does not answer
+  kRequest,   ///< worker -> primary; body: values, behind keys where the table is sparse
+  kReply,
+  kPull,       ///< worker -> primary; body: keys where the table is sparse
+  kPullReply,  ///< body: values
+  kReplicate,  ///< down the chain, and to the learner; body: LogRecord, values
+  kReplicateAck,
+  kSnapshotPart,  ///< to the learner; body: values and optimizer state
+  kSnapshotAck,
+  kLast = kSnapshotAck,
+};
+std::string_view name_of(MessageKind kind);
+
+/// Why something was not done. All but kNone leave the asker's next move open: the client decides.
+enum class ErrorKind : std::uint8_t {
+  kNone,
+  kTimeout,     ///< no answer by the deadline: what was pushed may still be applied, once
+  kWrongEpoch,  ///< the asker's map is old, or the answerer's
+  kNotNow,      ///< roles are changing: ask again
+  kOverloaded,  ///< the asker has more under way than it may have
+  kTooLarge,    ///< more than a message may hold
+  kUnknownTable,
+  kOutOfRange,    ///< a chunk, a count or a size that the table does not have
+  kMalformed,     ///< no message of this protocol
+  kDeclaredDead,  ///< the cluster went on without this worker: what was not acknowledged is in doubt
+  kDataLoss,      ///< all replicas of a partition have ended
+  kLast = kDataLoss,
+};
+std::string_view name_of(ErrorKind kind);
+
+enum class Role : std::uint8_t { kServer, kWorker, kLast = kWorker };
+
+struct PartitionVersion {
+  PartitionId partition = 0;
+  Version version = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.version);
+  }
+};
+
+/// Says everything each time: the first registers, and a coordinator that has forgotten learns it again.
+struct Heartbeat {
+  static constexpr MessageKind kKind = MessageKind::kHeartbeat;
+  Role role = Role::kServer;
+  std::string name;
+  Incarnation incarnation = 0;
+  std::string host;
+  wire::Address address;
+  double weight = 1;
+  WorkerId worker = 0;
+  bool leaving = false;
+  MapVersion registered_at = 0;  ///< a worker that the map had, and has not any more, was declared dead
+  MapVersion map_version = 0;
+  std::int64_t sent_ns = 0;  ///< on the sender's clock; comes back
+  std::uint64_t barrier_entered = 0, barrier_passed = 0;
+  std::uint32_t barrier_workers = 0;  ///< how many must have come at least
+  std::vector<PartitionVersion> versions;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.role, self.name, self.incarnation, self.host, self.address, self.weight, self.worker,
+                    self.leaving, self.registered_at, self.map_version, self.sent_ns, self.barrier_entered,
+                    self.barrier_passed, self.barrier_workers, self.versions);
+  }
+};
+
+struct HeartbeatReply {
+  static constexpr MessageKind kKind = MessageKind::kHeartbeatReply;
+  std::int64_t sent_ns = 0;
+  double lease_s = 0;
+  bool declared_dead = false;
+  bool released = false;           ///< nothing of the cluster needs the sender any more
+  std::uint64_t barrier_open = 0;  ///< all up to this one may be passed
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.sent_ns, self.lease_s, self.declared_dead, self.released, self.barrier_open);
+  }
+};
+
+struct CreateTable {
+  static constexpr MessageKind kKind = MessageKind::kCreateTable;
+  RequestId request = 0;
+  TableSpec spec;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.request, self.spec);
+  }
+};
+
+struct TableCreated {
+  static constexpr MessageKind kKind = MessageKind::kTableCreated;
+  RequestId request = 0;
+  TableId table = 0;
+  std::string refusal;  ///< empty where it was created, or was there
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.request, self.table, self.refusal);
+  }
+};
+
+struct Ping {
+  static constexpr MessageKind kKind = MessageKind::kPing;
+  Incarnation incarnation = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.incarnation);
+  }
+};
+struct Pong : Ping {
+  static constexpr MessageKind kKind = MessageKind::kPong;
+};
+
+/// What a server tells the coordinator of one partition.
+struct PartitionNews {
+  PartitionId partition = 0;
+  Epoch epoch = 0;
+  ServerId server = kNoServer;  ///< the learner that has caught up, the one that is suspected
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.epoch, self.server);
+  }
+};
+struct CaughtUp : PartitionNews {
+  static constexpr MessageKind kKind = MessageKind::kCaughtUp;
+};
+struct Drained : PartitionNews {
+  static constexpr MessageKind kKind = MessageKind::kDrained;
+};
+struct Suspect : PartitionNews {
+  static constexpr MessageKind kKind = MessageKind::kSuspect;
+};
+
+/// What a worker may ask for that changes a partition. All are numbered in one sequence.
+enum class RequestOp : std::uint8_t {
+  kJoin,    ///< always the first: the worker counts from now on
+  kPush,    ///< gradients, or what the table's rule makes of them
+  kAssign,  ///< values as they are: how a table gets its first ones
+  kTick,    ///< all steps below `clock` are ended
+  kLeave,   ///< the worker does not count any more
+  kLast = kLeave,
+};
+
+struct Request {
+  static constexpr MessageKind kKind = MessageKind::kRequest;
+  PartitionId partition = 0;
+  Epoch epoch = 0;
+  WorkerLife life;
+  MapVersion registered_at = 0;
+  Sequence sequence = 0;
+  RequestOp op = RequestOp::kPush;
+  WorkerClock clock = 0;
+  TableId table = 0;
+  std::uint64_t chunk = 0;     ///< dense
+  std::uint32_t num_keys = 0;  ///< sparse
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.epoch, self.life, self.registered_at, self.sequence, self.op,
+                    self.clock, self.table, self.chunk, self.num_keys);
+  }
+};
+
+struct Reply {
+  static constexpr MessageKind kKind = MessageKind::kReply;
+  PartitionId partition = 0;
+  Sequence sequence = 0;
+  Incarnation incarnation = 0;
+  ErrorKind error = ErrorKind::kNone;
+  Epoch epoch = 0;
+  Version version = 0;
+  WorkerClock min_clock = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.sequence, self.incarnation, self.error, self.epoch, self.version,
+                    self.min_clock);
+  }
+};
+
+struct Pull {
+  static constexpr MessageKind kKind = MessageKind::kPull;
+  RequestId request = 0;
+  PartitionId partition = 0;
+  Epoch epoch = 0;
+  WorkerLife life;
+  WorkerClock clock = 0;
+  Sequence after = 0;  ///< the worker's own requests that the values must hold
+  TableId table = 0;
+  std::uint64_t chunk = 0;     ///< dense
+  std::uint32_t num_keys = 0;  ///< sparse
+  Version newer_than = 0;      ///< values only if they have changed since
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.request, self.partition, self.epoch, self.life, self.clock, self.after, self.table,
+                    self.chunk, self.num_keys, self.newer_than);
+  }
+};
+
+struct PullReply {
+  static constexpr MessageKind kKind = MessageKind::kPullReply;
+  RequestId request = 0;
+  ErrorKind error = ErrorKind::kNone;
+  bool changed = true;
+  Epoch epoch = 0;
+  Version version = 0;  ///< of the partition; what a later pull gives as newer_than
+  WorkerClock min_clock = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.request, self.error, self.changed, self.epoch, self.version, self.min_clock);
+  }
+};
+
+/// What a record says of one request that it holds.
+struct LoggedRequest {
+  WorkerLife life;
+  Sequence sequence = 0;
+  RequestOp op = RequestOp::kPush;
+  WorkerClock clock = 0;
+  MapVersion registered_at = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.life, self.sequence, self.op, self.clock, self.registered_at);
+  }
+};
+
+/// What a record does to one chunk, or to rows; the values stand in the body one after the other.
+struct LoggedUpdate {
+  TableId table = 0;
+  bool assigns = false;
+  std::uint64_t chunk = 0;     ///< dense
+  std::uint32_t num_keys = 0;  ///< sparse: so many keys, then their values
+  std::uint64_t num_bytes = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.table, self.assigns, self.chunk, self.num_keys, self.num_bytes);
+  }
+};
+
+/// One step of a partition's state. All replicas take the same steps in the same order.
+struct LogRecord {
+  std::vector<TableSpec> tables;  ///< those that the state meets for the first time
+  std::vector<LoggedRequest> requests;
+  std::vector<WorkerLife> removed;
+  std::vector<LoggedUpdate> updates;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.tables, self.requests, self.removed, self.updates);
+  }
+};
+
+struct Replicate {
+  static constexpr MessageKind kKind = MessageKind::kReplicate;
+  PartitionId partition = 0;
+  Epoch epoch = 0;
+  bool has_record = false;         ///< else it only asks whether the chain holds
+  Version version = 0;             ///< of the record, or of the sender's state
+  std::int64_t asked_ns = 0;       ///< on the primary's clock; comes back
+  std::uint32_t record_bytes = 0;  ///< of the body: a LogRecord, then padding, then its values
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.epoch, self.has_record, self.version, self.asked_ns,
+                    self.record_bytes);
+  }
+};
+
+struct ReplicateAck {
+  static constexpr MessageKind kKind = MessageKind::kReplicateAck;
+  PartitionId partition = 0;
+  Epoch epoch = 0;
+  ErrorKind error = ErrorKind::kNone;  ///< kWrongEpoch; kNotNow: send again what is behind `received`
+  Version received = 0;                ///< what the answerer has
+  Version stable = 0;                  ///< what everybody behind it has, too
+  std::int64_t asked_ns = 0;           ///< of what has been down the whole chain
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.epoch, self.error, self.received, self.stable, self.asked_ns);
+  }
+};
+
+struct SnapshotPart {
+  static constexpr MessageKind kKind = MessageKind::kSnapshotPart;
+  PartitionId partition = 0;
+  Epoch epoch = 0;
+  Version version = 0;                      ///< of the state that all parts are of
+  std::uint32_t number = 0, num_parts = 0;  ///< part 0 is everything but the tables' contents, in the body
+  TableId table = 0;
+  std::uint64_t chunk = 0;     ///< dense
+  std::uint32_t num_rows = 0;  ///< sparse
+  Version changed_at = 0;
+  std::uint64_t num_updates = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.epoch, self.version, self.number, self.num_parts, self.table,
+                    self.chunk, self.num_rows, self.changed_at, self.num_updates);
+  }
+};
+
+struct SnapshotAck {
+  static constexpr MessageKind kKind = MessageKind::kSnapshotAck;
+  PartitionId partition = 0;
+  Epoch epoch = 0;
+  Version version = 0;
+  std::uint32_t num_received = 0;  ///< parts from the first on
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.epoch, self.version, self.num_received);
+  }
+};
+
+inline constexpr wire::Priority kUrgent = 0;  ///< what keeps members alive
+inline constexpr wire::Priority kBackground =
+    7;  ///< copies for learners: behind everything that somebody waits for
+
+template <class Head>
+wire::Message message_of(const Head& head, wire::Buffer body = {}, wire::Priority priority = 4) {
+  return {static_cast<std::uint16_t>(Head::kKind), priority, encode(head), std::move(body)};
+}
+
+/// Empty when the message is of another kind, or its head is none of this kind.
+template <class Head>
+std::optional<Head> head_of(const wire::Message& message) {
+  if (message.kind != static_cast<std::uint16_t>(Head::kKind)) return std::nullopt;
+  return decode<Head>(message.head);
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,65 @@
+#include "trireme/ps/optimizer.h"
+
+#include <array>
+#include <cmath>
+
+#include "trireme/base/error.h"
+#include "trireme/ps/internal/optimizer_rules.h"
+
+namespace trireme::ps {
+namespace {
+
+struct NamedRule {
+  std::string_view name;
+  const OptimizerRule& (*rule)();
+};
+
+constexpr std::array kRules = {
+    NamedRule{"sum", sum_rule},         NamedRule{"sgd", sgd_rule},
+    NamedRule{"adagrad", adagrad_rule}, NamedRule{"rowwise_adagrad", rowwise_adagrad_rule},
+    NamedRule{"adam", adam_rule},       NamedRule{"adamw", adamw_rule},
+    NamedRule{"rmsprop", rmsprop_rule}, NamedRule{"ftrl", ftrl_rule},
+    NamedRule{"lamb", lamb_rule},
+};
+
+}  // namespace
+
+const OptimizerRule& optimizer_rule(std::string_view name) {
+  for (const NamedRule& row : kRules) {
+    if (row.name == name) return row.rule();
+  }
+  throw InvalidArgument(text("there is no optimizer '", name, "'", suggest(name, optimizer_rule_names())));
+}
+
+std::vector<std::string> optimizer_rule_names() {
+  std::vector<std::string> names;
+  for (const NamedRule& row : kRules) names.emplace_back(row.name);
+  return names;
+}
+
+void check(const OptimizerSpec& spec) {
+  optimizer_rule(spec.name);
+  const auto demand = [&](bool holds, const char* option, const char* range, double value) {
+    require(holds, "the ", option, " of ", spec.name, " must be ", range, ", not ", value);
+  };
+  const auto fraction = [&](const char* option, double value) {
+    demand(value >= 0 && value < 1, option, "in [0, 1)", value);
+  };
+  const auto not_negative = [&](const char* option, double value) {
+    demand(value >= 0 && std::isfinite(value), option, "a number of at least 0", value);
+  };
+  demand(spec.lr > 0 && std::isfinite(spec.lr), "lr", "a number above 0", spec.lr);
+  demand(spec.eps > 0 && std::isfinite(spec.eps), "eps", "a number above 0", spec.eps);
+  demand(spec.lr_power <= 0 && std::isfinite(spec.lr_power), "lr_power", "a number of at most 0",
+         spec.lr_power);
+  fraction("momentum", spec.momentum);
+  fraction("beta1", spec.beta1);
+  fraction("beta2", spec.beta2);
+  fraction("alpha", spec.alpha);
+  not_negative("weight_decay", spec.weight_decay);
+  not_negative("l1", spec.l1);
+  not_negative("l2", spec.l2);
+  not_negative("first_sum", spec.first_sum);
+}
+
+}  // namespace trireme::ps

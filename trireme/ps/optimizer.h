@@ -1,0 +1,61 @@
+#pragma once
+// The arithmetic of optimizers on a server, as plain loops over f32 (ADR 0037). A rule is a row of the table
+// in optimizer.cpp. No clock, no random number, no order but that of the elements: two replicas that apply
+// the same updates hold the same bits.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace trireme::ps {
+
+/// Names and defaults are those of the optimizers above the torch line.
+struct OptimizerSpec {
+  std::string name = "sum";
+  double lr = 1;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999, alpha = 0.99;
+  double eps = 1e-8;
+  double l1 = 0, l2 = 0;   ///< ftrl
+  double lr_power = -0.5;  ///< ftrl
+  double first_sum = 0;    ///< adagrad, rowwise_adagrad, ftrl: what the sum of squares begins as
+
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.name, self.lr, self.weight_decay, self.momentum, self.nesterov, self.beta1,
+                    self.beta2, self.alpha, self.eps, self.l1, self.l2, self.lr_power, self.first_sum);
+  }
+};
+
+/// One chunk of a dense table, or one row of a sparse one.
+struct OptimizerSpan {
+  std::span<float> values;
+  std::span<const float> gradient;
+  std::span<float> state;  ///< state_elements() of them
+  std::uint64_t step = 1;  ///< how many updates it has had, with this one
+};
+
+class OptimizerRule {
+ public:
+  virtual ~OptimizerRule() = default;
+  /// How many floats of state stand beside so many values; they begin as `spec` says, mostly zeros.
+  virtual std::size_t state_elements(std::size_t num_values) const = 0;
+  virtual float first_state(const OptimizerSpec&) const { return 0; }
+  /// What becomes of one value depends on the others: where a table is cut would show.
+  virtual bool looks_at_whole() const { return false; }
+  virtual void update(const OptimizerSpec& spec, const OptimizerSpan& span) const = 0;
+};
+
+/// Throws InvalidArgument with the known names.
+const OptimizerRule& optimizer_rule(std::string_view name);
+std::vector<std::string> optimizer_rule_names();
+
+/// Throws InvalidArgument: "the beta1 of adam must be in [0, 1), not 1.5".
+void check(const OptimizerSpec& spec);
+
+}  // namespace trireme::ps

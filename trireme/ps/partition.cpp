@@ -1,0 +1,217 @@
+#include "trireme/ps/internal/partition.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::ps {
+
+void Partition::on_map(const PartitionEntry& entry, ServerId self) {
+  if (entry.epoch > replica_.epoch()) {
+    // Whoever asked asks again when it sees the new epoch.
+    waiting_.clear();
+    unacknowledged_.clear();
+    waiting_pulls_.clear();
+    ready_pulls_.clear();
+    replica_.adopt(entry, self);
+    draining_ = entry.draining;
+  }
+  go_on();
+}
+
+ErrorKind Partition::refusal(const Request& request, const wire::Buffer& body) const {
+  if (request.op != RequestOp::kPush && request.op != RequestOp::kAssign)
+    return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
+  const auto found = outbox_.map().tables.find(request.table);
+  if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
+  return PartitionState::refusal(found->second, request.chunk, request.num_keys, body);
+}
+
+ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
+  const auto found = outbox_.map().tables.find(pull.table);
+  if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
+  if (found->second.form == TableForm::kSparse)
+    return pull.num_keys > 0 && body.size() == pull.num_keys * sizeof(std::uint64_t) ? ErrorKind::kNone
+                                                                                     : ErrorKind::kMalformed;
+  return pull.chunk < found->second.num_chunks() ? ErrorKind::kNone : ErrorKind::kOutOfRange;
+}
+
+ErrorKind Partition::standing_refusal(const Request& request) const {
+  const ClusterMap& map = outbox_.map();
+  if (map.version < request.registered_at) return ErrorKind::kNotNow;
+  return map.lives(request.life) ? ErrorKind::kNone : ErrorKind::kDeclaredDead;
+}
+
+void Partition::on_request(wire::ConnectionId from, const Request& request, wire::Buffer body) {
+  const Asker asker = {from, request.life, request.sequence};
+  if (!replica_.is_primary() || request.epoch != replica_.epoch()) {
+    if (request.epoch > replica_.epoch()) outbox_.map_is_old();
+    return reply(asker, ErrorKind::kWrongEpoch, 0);
+  }
+  if (draining_) return reply(asker, ErrorKind::kNotNow, 0);
+  if (const ErrorKind error = standing_refusal(request); error != ErrorKind::kNone)
+    return reply(asker, error, 0);
+  if (const ErrorKind error = refusal(request, body); error != ErrorKind::kNone)
+    return reply(asker, error, 0);
+
+  const WorkerStanding* standing = replica_.state().worker(request.life);
+  if (standing != nullptr && standing->window.contains(request.sequence)) {
+    const Version version = replica_.version_of(request.life, request.sequence);
+    if (version == 0) return reply(asker, ErrorKind::kNone, replica_.stable());
+    unacknowledged_[version].push_back(asker);
+    return;
+  }
+  const Sequence taken = standing == nullptr ? 0 : standing->window.contiguous();
+  if (request.sequence == 0 || request.sequence > taken + SequenceWindow::kReach)
+    return reply(asker, ErrorKind::kOverloaded, 0);
+  waiting_[{request.life, request.sequence}] = {from, request, std::move(body)};
+  go_on();
+}
+
+void Partition::on_pull(wire::ConnectionId from, const Pull& pull, wire::Buffer body) {
+  if (!replica_.is_primary() || pull.epoch != replica_.epoch()) {
+    if (pull.epoch > replica_.epoch()) outbox_.map_is_old();
+    return reply(from, pull, ErrorKind::kWrongEpoch);
+  }
+  if (draining_) return reply(from, pull, ErrorKind::kNotNow);
+  if (const ErrorKind error = refusal(pull, body); error != ErrorKind::kNone) return reply(from, pull, error);
+  const auto same = [&](const auto& other, RequestId request) {
+    return other.connection == from && request == pull.request;
+  };
+  for (const WaitingPull& other : waiting_pulls_) {
+    if (same(other, other.pull.request)) return;
+  }
+  for (const ReadyPull& other : ready_pulls_) {
+    if (same(other, other.reply.request)) return;
+  }
+  waiting_pulls_.push_back({from, pull, std::move(body)});
+  go_on();
+}
+
+void Partition::on_replicate(wire::ConnectionId from, const Replicate& head, const wire::Buffer& body) {
+  replica_.on_replicate(from, head, body);
+}
+
+void Partition::on_replicate_ack(ServerId from, const ReplicateAck& ack) {
+  replica_.on_ack(from, ack);
+  go_on();
+}
+
+void Partition::on_snapshot_part(wire::ConnectionId from, const SnapshotPart& head,
+                                 const wire::Buffer& body) {
+  replica_.on_snapshot_part(from, head, body);
+}
+
+void Partition::on_snapshot_ack(ServerId from, const SnapshotAck& ack) {
+  replica_.on_snapshot_ack(from, ack);
+  go_on();
+}
+
+void Partition::on_server_connected(ServerId server) { replica_.on_connected(server); }
+
+void Partition::on_worker_closed(wire::ConnectionId connection) {
+  std::erase_if(waiting_pulls_, [&](const WaitingPull& pull) { return pull.connection == connection; });
+  std::erase_if(ready_pulls_, [&](const ReadyPull& pull) { return pull.connection == connection; });
+}
+
+void Partition::on_tick() {
+  replica_.on_tick();
+  go_on();
+}
+
+void Partition::go_on() {
+  if (!replica_.is_primary()) return;
+  if (!draining_) log_waiting();
+  acknowledge_stable();
+  look_at_pulls();
+  answer_pulls();
+  if (draining_ && replica_.num_under_way() == 0)
+    outbox_.to_coordinator(message_of(Drained{{id_, replica_.epoch(), kNoServer}}));
+}
+
+void Partition::log_waiting() {
+  while (replica_.num_under_way() < options_.most_under_way) {
+    auto next = next_record(replica_.state(), outbox_.map(), waiting_);
+    if (!next) break;
+    const std::vector<WorkerLife> removed = next->entry.record.removed;
+    replica_.append(std::move(next->entry));
+    for (const auto& key : next->taken) {
+      const auto found = waiting_.find(key);
+      unacknowledged_[replica_.state().version()].push_back(
+          {found->second.connection, key.first, key.second});
+      waiting_.erase(found);
+    }
+    for (const WorkerLife& life : removed)
+      std::erase_if(waiting_, [&](const auto& waiting) { return waiting.first.first == life; });
+  }
+}
+
+void Partition::acknowledge_stable() {
+  while (!unacknowledged_.empty() && unacknowledged_.begin()->first <= replica_.stable()) {
+    const auto [version, askers] = *unacknowledged_.begin();
+    unacknowledged_.erase(unacknowledged_.begin());
+    for (const Asker& asker : askers) reply(asker, ErrorKind::kNone, version);
+  }
+}
+
+bool Partition::may_be_answered(const Pull& pull) const {
+  const TableSpec& spec = outbox_.map().tables.at(pull.table);
+  const bool in_step =
+      spec.staleness == kAsynchronous || replica_.state().min_clock() + spec.staleness >= pull.clock;
+  if (!in_step || pull.after == 0) return in_step;
+  const WorkerStanding* standing = replica_.state().worker(pull.life);
+  return standing != nullptr && standing->window.contains(pull.after);
+}
+
+void Partition::look_at_pulls() {
+  for (auto pull = waiting_pulls_.begin(); pull != waiting_pulls_.end();) {
+    if (!may_be_answered(pull->pull)) {
+      ++pull;
+      continue;
+    }
+    read(*pull);
+    pull = waiting_pulls_.erase(pull);
+  }
+}
+
+/// The values of this moment; they are sent when this moment is stable.
+void Partition::read(const WaitingPull& waiting) {
+  const TableSpec& spec = outbox_.map().tables.at(waiting.pull.table);
+  const PartitionState::Contents contents = replica_.state().read(spec, waiting.pull.chunk, waiting.body);
+  const bool changed = waiting.pull.newer_than == 0 || contents.changed_at > waiting.pull.newer_than;
+  ready_pulls_.push_back({waiting.connection,
+                          {.request = waiting.pull.request,
+                           .changed = changed,
+                           .epoch = replica_.epoch(),
+                           .version = replica_.state().version(),
+                           .min_clock = replica_.state().min_clock()},
+                          changed ? contents.values : wire::Buffer{}});
+}
+
+void Partition::answer_pulls() {
+  if (ready_pulls_.empty()) return;
+  if (!replica_.is_confirmed()) return replica_.confirm();
+  while (!ready_pulls_.empty() && ready_pulls_.front().reply.version <= replica_.stable()) {
+    const ReadyPull& ready = ready_pulls_.front();
+    outbox_.answer(ready.connection, message_of(ready.reply, ready.values));
+    ready_pulls_.pop_front();
+  }
+}
+
+void Partition::reply(const Asker& asker, ErrorKind error, Version version) const {
+  const Reply head = {.partition = id_,
+                      .sequence = asker.sequence,
+                      .incarnation = asker.life.incarnation,
+                      .error = error,
+                      .epoch = replica_.epoch(),
+                      .version = version,
+                      .min_clock = replica_.state().min_clock()};
+  outbox_.answer(asker.connection, message_of(head));
+}
+
+void Partition::reply(wire::ConnectionId to, const Pull& pull, ErrorKind error) const {
+  const PullReply head = {
+      .request = pull.request, .error = error, .changed = false, .epoch = replica_.epoch()};
+  outbox_.answer(to, message_of(head));
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,43 @@
+#include "trireme/ps/internal/partition_log.h"
+
+#include <cstring>
+#include <utility>
+
+#include "trireme/base/rounding.h"
+
+namespace trireme::ps {
+namespace {
+
+constexpr std::size_t kAlignment_bytes = 64;  // so that values can be read in place
+
+}  // namespace
+
+LogEntry LogEntry::of(LogRecord record, const std::vector<std::span<const std::byte>>& values) {
+  std::vector<std::byte> bytes = encode(record);
+  LogEntry entry = {
+      .record = std::move(record), .record_bytes = static_cast<std::uint32_t>(bytes.size()), .body = {}};
+  std::size_t size = round_up(bytes.size(), kAlignment_bytes);
+  for (const auto& part : values) size += part.size();
+  std::size_t at = round_up(bytes.size(), kAlignment_bytes);
+  bytes.resize(size);
+  for (const auto& part : values) {
+    if (!part.empty()) std::memcpy(bytes.data() + at, part.data(), part.size());
+    at += part.size();
+  }
+  entry.body = wire::Buffer::of(std::move(bytes));
+  return entry;
+}
+
+std::optional<LogEntry> LogEntry::read(std::uint32_t record_bytes, wire::Buffer body) {
+  if (round_up(std::size_t{record_bytes}, kAlignment_bytes) > body.size()) return std::nullopt;
+  auto record = decode<LogRecord>(body.bytes().first(record_bytes));
+  if (!record) return std::nullopt;
+  return LogEntry{.record = std::move(*record), .record_bytes = record_bytes, .body = std::move(body)};
+}
+
+wire::Buffer LogEntry::values() const {
+  const std::size_t start = round_up(std::size_t{record_bytes}, kAlignment_bytes);
+  return body.part(start, body.size() - start);
+}
+
+}  // namespace trireme::ps

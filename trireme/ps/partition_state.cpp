@@ -1,0 +1,157 @@
+#include "trireme/ps/internal/partition_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "trireme/ps/internal/float_bytes.h"
+#include "trireme/ps/internal/hash.h"
+
+namespace trireme::ps {
+
+/// What a snapshot has beside the contents of tables.
+struct PartitionState::Meta {
+  WorkerClock min_clock = 0;
+  std::map<TableId, TableSpec> tables;
+  std::map<WorkerLife, WorkerStanding> workers;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.min_clock, self.tables, self.workers);
+  }
+};
+
+const WorkerStanding* PartitionState::worker(const WorkerLife& life) const {
+  const auto found = workers_.find(life);
+  return found == workers_.end() ? nullptr : &found->second;
+}
+
+const TableSpec* PartitionState::table(TableId id, const std::vector<TableSpec>& more) const {
+  if (const auto found = tables_.find(id); found != tables_.end()) return &found->second;
+  const auto found =
+      std::find_if(more.begin(), more.end(), [&](const TableSpec& spec) { return spec.id == id; });
+  return found == more.end() ? nullptr : &*found;
+}
+
+bool PartitionState::fits(const LoggedUpdate& update, const TableSpec& spec) const {
+  return spec.form == TableForm::kDense && update.num_keys == 0 && update.chunk < spec.num_chunks() &&
+         update.num_bytes == spec.elements_of(update.chunk) * sizeof(float);
+}
+
+bool PartitionState::fits(const LogRecord& record, const wire::Buffer& body) const {
+  std::uint64_t left = body.size();
+  for (const LoggedUpdate& update : record.updates) {
+    const TableSpec* spec = table(update.table, record.tables);
+    if (spec == nullptr || !fits(update, *spec) || update.num_bytes > left) return false;
+    left -= update.num_bytes;
+  }
+  return left == 0;
+}
+
+void PartitionState::apply(const LogRecord& record, const wire::Buffer& body) {
+  ++version_;
+  for (const TableSpec& spec : record.tables) tables_.emplace(spec.id, spec);
+  std::span<const std::byte> left = body.bytes();
+  for (const LoggedUpdate& update : record.updates) {
+    apply_update(update, left.first(update.num_bytes));
+    left = left.subspan(update.num_bytes);
+  }
+  for (const LoggedRequest& request : record.requests) apply_request(request);
+  for (const WorkerLife& life : record.removed) workers_.erase(life);
+  raise_min_clock();
+}
+
+void PartitionState::apply_update(const LoggedUpdate& update, std::span<const std::byte> bytes) {
+  const TableSpec& spec = tables_.at(update.table);
+  const ChunkKey key = {update.table, update.chunk};
+  auto found = chunks_.find(key);
+  if (found == chunks_.end()) found = chunks_.emplace(key, DenseChunk(spec, update.chunk)).first;
+  const AlignedFloats values(bytes);
+  if (update.assigns)
+    found->second.assign(values.get(), version_);
+  else
+    found->second.update(spec, values.get(), version_);
+}
+
+void PartitionState::apply_request(const LoggedRequest& request) {
+  if (request.op == RequestOp::kJoin) {
+    // Behind what everybody has ended, so that nobody waits for what it will never do.
+    workers_[request.life] = {.window = {}, .clock = min_clock_, .registered_at = request.registered_at};
+  }
+  const auto found = workers_.find(request.life);
+  if (found == workers_.end()) return;
+  found->second.window.take(request.sequence);
+  if (request.op == RequestOp::kTick) found->second.clock = std::max(found->second.clock, request.clock);
+  if (request.op == RequestOp::kLeave) workers_.erase(found);
+}
+
+void PartitionState::raise_min_clock() {
+  if (workers_.empty()) return;
+  WorkerClock least = UINT64_MAX;
+  for (const auto& [life, standing] : workers_) least = std::min(least, standing.clock);
+  min_clock_ = std::max(min_clock_, least);
+}
+
+ErrorKind PartitionState::refusal(const TableSpec& spec, std::uint64_t chunk, std::uint32_t num_keys,
+                                  const wire::Buffer& body) {
+  if (num_keys > 0) return ErrorKind::kMalformed;
+  if (chunk >= spec.num_chunks()) return ErrorKind::kOutOfRange;
+  return body.size() == spec.elements_of(chunk) * sizeof(float) ? ErrorKind::kNone : ErrorKind::kMalformed;
+}
+
+PartitionState::Contents PartitionState::read(const TableSpec& spec, std::uint64_t chunk,
+                                              const wire::Buffer&) const {
+  const auto found = chunks_.find({spec.id, chunk});
+  if (found != chunks_.end()) return {found->second.share(), found->second.changed_at()};
+  return {DenseChunk(spec, chunk).share(), 0};
+}
+
+std::vector<PartitionState::Part> PartitionState::snapshot() const {
+  std::vector<Part> parts(1);
+  parts[0].bytes = encode(Meta{min_clock_, tables_, workers_});
+  for (const auto& [key, chunk] : chunks_) {
+    Part& part = parts.emplace_back();
+    part.head.table = key.table;
+    part.head.chunk = key.chunk;
+    part.head.changed_at = chunk.changed_at();
+    part.head.num_updates = chunk.num_updates();
+    part.chunk = chunk;
+  }
+  for (std::uint32_t i = 0; i < parts.size(); ++i) {
+    parts[i].head.version = version_;
+    parts[i].head.number = i;
+    parts[i].head.num_parts = static_cast<std::uint32_t>(parts.size());
+  }
+  return parts;
+}
+
+bool PartitionState::install(const SnapshotPart& head, const wire::Buffer& body) {
+  if (head.number == 0) {
+    auto meta = decode<Meta>(body.bytes());
+    if (!meta) return false;
+    version_ = head.version;
+    min_clock_ = meta->min_clock;
+    tables_ = std::move(meta->tables);
+    workers_ = std::move(meta->workers);
+    chunks_.clear();
+    return true;
+  }
+  const auto spec = tables_.find(head.table);
+  if (spec == tables_.end() || head.chunk >= spec->second.num_chunks()) return false;
+  DenseChunk chunk(spec->second, head.chunk);
+  if (!chunk.restore(body.bytes(), head.changed_at, head.num_updates)) return false;
+  chunks_.insert_or_assign({head.table, head.chunk}, std::move(chunk));
+  return true;
+}
+
+std::uint64_t PartitionState::digest() const {
+  const std::vector<std::byte> meta = encode(Meta{min_clock_, tables_, workers_});
+  std::uint64_t digest = hash_bytes(meta, version_);
+  for (const auto& [key, chunk] : chunks_) {
+    const std::uint64_t numbers[] = {key.table, key.chunk, chunk.changed_at(), chunk.num_updates()};
+    digest = hash_bytes(std::as_bytes(std::span(numbers)), digest);
+    const std::vector<std::byte> bytes = chunk.flat();
+    digest = hash_bytes(bytes, digest);
+  }
+  return digest;
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,41 @@
+#pragma once
+// Where things belong. A key belongs to a partition by its hash alone; a partition belongs to servers by a
+// pure function of the members, so that anybody can compute it again (ADR 0035). Pure functions.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/ps/ids.h"
+
+namespace trireme::ps {
+
+/// Of chunk `key` of a dense table, of the row with this key of a sparse one. `num_partitions` is a power of
+/// two.
+PartitionId partition_of(TableId table, std::uint64_t key, std::uint32_t num_partitions);
+
+/// A server that partitions may be placed on.
+struct Candidate {
+  ServerId id = kNoServer;
+  std::string name;  ///< decides what it gets: a server that comes back under its name gets the same again
+  std::string host;  ///< no two replicas of a partition share one, as long as there are enough
+  double weight = 1;
+};
+
+struct PlacementOptions {
+  std::uint32_t num_partitions = 4096;
+  std::uint32_t num_replicas = 2;
+  double epsilon = 0.05;  ///< no server has more than (1 + epsilon) times its share
+};
+
+/// For each partition its servers, the primary first: num_replicas, or as many as there are servers.
+using Placement = std::vector<std::vector<ServerId>>;
+using PlacementFunction = Placement (*)(std::span<const Candidate> servers, const PlacementOptions& options);
+
+/// "bounded-rendezvous" (the default), "hash-ring". Throws InvalidArgument with the known names.
+PlacementFunction placement_function(std::string_view name);
+std::vector<std::string> placement_names();
+
+}  // namespace trireme::ps

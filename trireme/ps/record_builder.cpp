@@ -1,0 +1,216 @@
+#include "trireme/ps/internal/record_builder.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "trireme/ps/internal/float_bytes.h"
+
+namespace trireme::ps {
+namespace {
+
+constexpr std::size_t kMostBytes = 8 << 20;  // of values that a record merges
+constexpr WorkerClock kEnded = std::numeric_limits<WorkerClock>::max();
+
+/// One worker's requests that have come without a gap.
+struct Line {
+  std::vector<const WaitingRequest*> requests;
+  WorkerClock clock = 0;  ///< that they would bring it to
+};
+
+/// Sums of what goes into one chunk, in the order in which it is added.
+class Merger {
+ public:
+  void push(const WaitingRequest& waiting, WorkerClock clock) {
+    if (waiting.request.num_keys > 0) return add(waiting, false);
+    const Key key = {clock, waiting.request.table, waiting.request.chunk};
+    const auto open = open_.find(key);
+    if (open == open_.end()) {
+      open_[key] = updates_.size();
+      add(waiting, false);
+      return;
+    }
+    Update& update = updates_[open->second];
+    if (update.sum.empty()) {
+      const AlignedFloats first(update.body.bytes());
+      update.sum.assign(first.get().begin(), first.get().end());
+    }
+    const AlignedFloats more(waiting.body.bytes());
+    for (std::size_t i = 0; i < update.sum.size(); ++i) update.sum[i] += more.get()[i];
+  }
+
+  void assign(const WaitingRequest& waiting) {
+    open_.erase({kEnded, waiting.request.table, waiting.request.chunk});
+    add(waiting, true);
+  }
+
+  std::size_t num_bytes() const { return num_bytes_; }
+
+  LogEntry entry(LogRecord record) const {
+    std::vector<std::span<const std::byte>> values;
+    for (const Update& update : updates_) {
+      record.updates.push_back(update.logged);
+      values.push_back(update.sum.empty() ? update.body.bytes() : std::as_bytes(std::span(update.sum)));
+    }
+    return LogEntry::of(std::move(record), values);
+  }
+
+ private:
+  using Key = std::tuple<WorkerClock, TableId, std::uint64_t>;
+  struct Update {
+    LoggedUpdate logged;
+    wire::Buffer body;       ///< of a single push
+    std::vector<float> sum;  ///< of several
+  };
+
+  void add(const WaitingRequest& waiting, bool assigns) {
+    num_bytes_ += waiting.body.size();
+    updates_.push_back({.logged = {.table = waiting.request.table,
+                                   .assigns = assigns,
+                                   .chunk = waiting.request.chunk,
+                                   .num_keys = waiting.request.num_keys,
+                                   .num_bytes = waiting.body.size()},
+                        .body = waiting.body,
+                        .sum = {}});
+  }
+
+  std::vector<Update> updates_;
+  std::map<Key, std::size_t> open_;
+  std::size_t num_bytes_ = 0;
+};
+
+class Builder {
+ public:
+  Builder(const PartitionState& state, const ClusterMap& map, const WaitingRequests& waiting)
+      : state_(state), map_(map) {
+    find_removed();
+    find_lines(waiting);
+    find_min_clock();
+  }
+
+  std::optional<NextRecord> build() {
+    add_rounds();
+    for (const auto& [life, line] : lines_) add_arrived(line);
+    if (record_.requests.empty() && record_.removed.empty()) return std::nullopt;
+    // A worker's own order: it joins before anything else of it counts.
+    std::sort(record_.requests.begin(), record_.requests.end(),
+              [](const LoggedRequest& a, const LoggedRequest& b) {
+                return std::tie(a.life, a.sequence) < std::tie(b.life, b.sequence);
+              });
+    for (const TableId id : tables_) {
+      if (!state_.knows(id)) record_.tables.push_back(map_.tables.at(id));
+    }
+    return NextRecord{merger_.entry(std::move(record_)), std::move(taken_)};
+  }
+
+ private:
+  bool is_held(const Request& request) const {
+    return request.op == RequestOp::kPush && map_.tables.at(request.table).apply_at == ApplyAt::kClock;
+  }
+
+  void find_removed() {
+    for (const auto& [life, standing] : state_.workers()) {
+      if (!map_.lives(life) && standing.registered_at <= map_.version) record_.removed.push_back(life);
+    }
+  }
+  bool is_removed(const WorkerLife& life) const {
+    return std::find(record_.removed.begin(), record_.removed.end(), life) != record_.removed.end();
+  }
+
+  void find_lines(const WaitingRequests& waiting) {
+    for (const auto& [life, standing] : state_.workers()) {
+      if (!is_removed(life)) lines_[life].clock = standing.clock;
+    }
+    Sequence expected = 0;
+    const WorkerLife* current = nullptr;
+    for (const auto& [key, request] : waiting) {
+      const auto& [life, sequence] = key;
+      if (is_removed(life)) continue;
+      const WorkerStanding* standing = state_.worker(life);
+      if (current == nullptr || *current != life) {
+        current = &life;
+        expected = 1;
+        if (standing == nullptr) {
+          if (request.request.op != RequestOp::kJoin) continue;
+          lines_[life].clock = state_.min_clock();
+        }
+      }
+      if (!lines_.contains(life)) continue;
+      while (standing != nullptr && standing->window.contains(expected)) ++expected;
+      if (sequence != expected) continue;  // what is before it has not come
+      ++expected;
+      Line& line = lines_[life];
+      line.requests.push_back(&request);
+      if (request.request.op == RequestOp::kTick) line.clock = std::max(line.clock, request.request.clock);
+      if (request.request.op == RequestOp::kLeave) line.clock = kEnded;
+    }
+  }
+
+  void find_min_clock() {
+    for (const auto& [life, line] : lines_) min_clock_ = std::min(min_clock_, line.clock);
+  }
+
+  /// Steps that everybody has ended: their pushes step by step, in worker order.
+  void add_rounds() {
+    std::vector<const WaitingRequest*> due;
+    for (const auto& [life, line] : lines_) {
+      for (const WaitingRequest* waiting : line.requests) {
+        if (is_held(waiting->request) && waiting->request.clock < min_clock_) due.push_back(waiting);
+      }
+    }
+    std::stable_sort(due.begin(), due.end(), [](const WaitingRequest* a, const WaitingRequest* b) {
+      return a->request.clock < b->request.clock;
+    });
+    for (const WaitingRequest* waiting : due) {
+      merger_.push(*waiting, waiting->request.clock);
+      take(waiting->request);
+    }
+  }
+
+  void add_arrived(const Line& line) {
+    bool holds = false;  // something of this worker waits for others
+    for (const WaitingRequest* waiting : line.requests) {
+      const Request& request = waiting->request;
+      if (is_held(request)) {
+        holds = holds || request.clock >= min_clock_;
+      } else if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) {
+        if (merger_.num_bytes() > kMostBytes) return;
+        if (request.op == RequestOp::kPush)
+          merger_.push(*waiting, kEnded);
+        else
+          merger_.assign(*waiting);
+        take(request);
+      } else if (!holds) {
+        take(request);
+      }
+    }
+  }
+
+  void take(const Request& request) {
+    if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) tables_.insert(request.table);
+    record_.requests.push_back({.life = request.life,
+                                .sequence = request.sequence,
+                                .op = request.op,
+                                .clock = request.clock,
+                                .registered_at = request.registered_at});
+    taken_.emplace_back(request.life, request.sequence);
+  }
+
+  const PartitionState& state_;
+  const ClusterMap& map_;
+  std::map<WorkerLife, Line> lines_;
+  WorkerClock min_clock_ = kEnded;
+  LogRecord record_;
+  Merger merger_;
+  std::set<TableId> tables_;
+  std::vector<std::pair<WorkerLife, Sequence>> taken_;
+};
+
+}  // namespace
+
+std::optional<NextRecord> next_record(const PartitionState& state, const ClusterMap& map,
+                                      const WaitingRequests& waiting) {
+  return Builder(state, map, waiting).build();
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,66 @@
+#pragma once
+// A server of the parameter server: the partitions that the map gives it, behind one node. It keeps nothing
+// on disk; what it holds is held by the others of each chain, too. All calls come on the thread of its
+// surroundings.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "trireme/ps/ids.h"
+#include "trireme/wire/node.h"
+
+namespace trireme::ps {
+
+struct ServerOptions {
+  std::string name;       ///< of the place: unique in the cluster
+  std::string host;       ///< replicas of a partition are put on different ones
+  wire::Address address;  ///< where others find it
+  wire::Address coordinator;
+  double weight = 1;
+  double heartbeat_s = 0.2;
+  double tick_s = 0.05;
+  double retry_s = 0.3;
+  double suspect_s = 1.5;
+  double confirmed_s = 2;
+  double copy_bytes_per_s = 200e6;  ///< to learners, in the background
+};
+
+/// What has happened since the start.
+struct ServerCounts {
+  std::uint64_t refused = 0;       ///< messages that no correct peer sends
+  std::uint64_t bytes_copied = 0;  ///< to learners
+};
+
+class Server final : public wire::Node {
+ public:
+  explicit Server(ServerOptions options);
+  ~Server() override;
+
+  /// Gives everything away, then is released: see is_released(). Idempotent.
+  void leave();
+  bool is_released() const;
+  const ServerCounts& counts() const;
+
+  /// What a replica of this server holds: for comparing replicas. holds_all is false where there is none.
+  struct ReplicaReport {
+    bool holds_all = false, is_primary = false;
+    Epoch epoch = 0;
+    Version version = 0;
+    std::uint64_t digest = 0;
+  };
+  ReplicaReport report(PartitionId partition) const;
+
+  void on_start(wire::Surroundings& surroundings) override;
+  void on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) override;
+  void on_message(wire::ConnectionId connection, wire::Message message) override;
+  void on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string& reason) override;
+  void on_timer(wire::TimerId timer) override;
+
+ private:
+  class Hosted;
+  std::unique_ptr<Hosted> hosted_;
+};
+
+}  // namespace trireme::ps
