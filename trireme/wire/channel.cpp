@@ -302,7 +302,8 @@ void Channel::look_at_clock(double patience_s) {
 }
 
 void Channel::fail(CloseCause cause, const std::string& refusal, const std::string& reason) {
-  close();
+  state_ = State::kClosed;
+  // The owner counts and reports before it closes: who sees the end of it can read why.
   owner_.channel_failed(*this, cause, refusal, reason);
 }
 

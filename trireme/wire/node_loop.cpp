@@ -198,7 +198,10 @@ void NodeLoop::Impl::serve_descriptor(std::uint64_t tag, std::uint32_t events) {
   found->second.channel->serve(events);
   const auto still = channels_.find(tag);
   if (still == channels_.end()) return;
-  if (still->second.channel->more_input()) busy_.insert(tag);
+  Channel& channel = *still->second.channel;
+  if (channel.more_input()) busy_.insert(tag);
+  // It has written its share, and the others come first.
+  if (channel.is_open() && channel.has_output() && !channel.blocked()) unflushed_.insert(tag);
   watch(still->second);
 }
 

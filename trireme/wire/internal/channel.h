@@ -23,7 +23,7 @@ class ChannelOwner {
   virtual ~ChannelOwner() = default;
   virtual void channel_opened(Channel& channel) = 0;
   virtual void channel_message(Channel& channel, Message message) = 0;
-  /// `refusal` is a word for counters, empty where the cause says it all.
+  /// The owner closes it. `refusal` is a word for counters, empty where the cause says it all.
   virtual void channel_failed(Channel& channel, CloseCause cause, const std::string& refusal,
                               const std::string& reason) = 0;
 };
