@@ -36,6 +36,12 @@ TEST(BenchSmoke, AllReduceNamesEveryWay) {
   }
 }
 
+TEST(BenchSmoke, WireChannelsGivesALinePerWayAndSize) {
+  const auto values = values_of({bin("bench_wire_channels"), "--smoke"});
+  ASSERT_EQ(values.size(), 8u);
+  for (const auto& value : values) EXPECT_GT(value.at("ratio").at("median").get<double>(), 0);
+}
+
 TEST(BenchSmoke, StepOverheadGivesARatio) {
   const auto values = values_of({bin("bench_step_overhead"), "--smoke"});
   ASSERT_EQ(values.size(), 1u);

@@ -75,8 +75,8 @@ bool LocalGroup::begins_large(const Operation& operation) const {
     return std::max<std::size_t>(Collectives::input_bytes(*operation.call_, shape),
                                  operation.call_->count * bytes_of(operation.call_->element)) >= kLargeBytes;
   }
-  const Message& message = *operation.message_;
-  return message.direction == Message::Direction::kSend ||
+  const Transfer& message = *operation.message_;
+  return message.direction == Transfer::Direction::kSend ||
          message.count * bytes_of(message.element) > block_->layout().mailbox_bytes;
 }
 

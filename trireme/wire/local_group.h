@@ -36,7 +36,7 @@ class Operation {
   friend class LocalGroup;
   std::uint64_t number_ = 0;
   std::optional<Call> call_;
-  std::optional<Message> message_;
+  std::optional<Transfer> message_;
   Mailboxes::Progress progress_;
   double timeout_s_ = 60;
   Deadline deadline_ = Deadline::after_s(0);  ///< of a message
@@ -72,7 +72,7 @@ class LocalGroup {
   /// until it is done. After a failure of the group the operation comes back failed.
   std::shared_ptr<Operation> issue(Call call, Issue mode, double timeout_s,
                                    std::shared_ptr<void> keeps_alive = nullptr);
-  std::shared_ptr<Operation> issue(const Message& message, Issue mode, double timeout_s,
+  std::shared_ptr<Operation> issue(const Transfer& message, Issue mode, double timeout_s,
                                    std::shared_ptr<void> keeps_alive = nullptr);
 
   /// Waits for the end of the operation and throws its error. With `timeout_s` > 0 also fails the group when

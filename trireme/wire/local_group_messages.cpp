@@ -7,7 +7,7 @@
 
 namespace trireme::wire {
 
-std::shared_ptr<Operation> LocalGroup::issue(const Message& message, Issue mode, double timeout_s,
+std::shared_ptr<Operation> LocalGroup::issue(const Transfer& message, Issue mode, double timeout_s,
                                              std::shared_ptr<void> keeps_alive) {
   auto operation = make_operation(timeout_s, std::move(keeps_alive));
   operation->message_ = message;
@@ -40,9 +40,9 @@ void LocalGroup::advance_messages(Lock& lock) {
   std::vector<bool> held_up(2 * n, false);
   for (auto at = messages_.begin(); at != messages_.end() && !error;) {
     Operation& operation = **at;
-    const Message& message = *operation.message_;
+    const Transfer& message = *operation.message_;
     const std::size_t pair =
-        static_cast<std::size_t>(message.peer) + (message.direction == Message::Direction::kSend ? n : 0);
+        static_cast<std::size_t>(message.peer) + (message.direction == Transfer::Direction::kSend ? n : 0);
     bool complete = false;
     try {
       complete = !held_up[pair] && mailboxes_.advance(message, operation.progress_, operation.number_);
@@ -81,7 +81,7 @@ std::uint64_t LocalGroup::message_activity() const {
 }
 
 void LocalGroup::wait_message(Lock& lock, Operation& operation, const Limit& limit) {
-  const Message& message = *operation.message_;
+  const Transfer& message = *operation.message_;
   const Wait wait{limit.deadline, limit.timeout_s, Patience::kForeground,
                   [&] { return describe(operation); }};
   ++message_waiters_;

@@ -25,8 +25,8 @@ void get(const std::byte* ring, std::size_t capacity, std::uint64_t position, vo
 
 }  // namespace
 
-std::string describe(const Message& message, const Membership& members) {
-  const bool sends = message.direction == Message::Direction::kSend;
+std::string describe(const Transfer& message, const Membership& members) {
+  const bool sends = message.direction == Transfer::Direction::kSend;
   return text(sends ? "send of " : "recv of ", message.count, " ", name(message.element),
               sends ? " to rank " : " from rank ", members.rank_name(message.peer));
 }
@@ -34,12 +34,12 @@ std::string describe(const Message& message, const Membership& members) {
 Mailboxes::Mailboxes(std::shared_ptr<const ControlBlock> block, Waiter& waiter)
     : block_(std::move(block)), waiter_(waiter), rank_(waiter.membership().rank) {}
 
-bool Mailboxes::advance(const Message& message, Progress& progress, std::uint64_t number) {
-  return message.direction == Message::Direction::kSend ? advance_send(message, progress)
-                                                        : advance_receive(message, progress, number);
+bool Mailboxes::advance(const Transfer& message, Progress& progress, std::uint64_t number) {
+  return message.direction == Transfer::Direction::kSend ? advance_send(message, progress)
+                                                         : advance_receive(message, progress, number);
 }
 
-bool Mailboxes::advance_send(const Message& message, Progress& progress) {
+bool Mailboxes::advance_send(const Transfer& message, Progress& progress) {
   Mailbox& box = block_->mailbox(rank_, message.peer);
   std::byte* ring = block_->mailbox_data(rank_, message.peer);
   const std::size_t capacity = block_->layout().mailbox_bytes;
@@ -68,7 +68,7 @@ bool Mailboxes::advance_send(const Message& message, Progress& progress) {
   return progress.bytes_done == total;
 }
 
-bool Mailboxes::advance_receive(const Message& message, Progress& progress, std::uint64_t number) {
+bool Mailboxes::advance_receive(const Transfer& message, Progress& progress, std::uint64_t number) {
   Mailbox& box = block_->mailbox(message.peer, rank_);
   const std::byte* ring = block_->mailbox_data(message.peer, rank_);
   const std::size_t capacity = block_->layout().mailbox_bytes;
@@ -95,7 +95,7 @@ bool Mailboxes::advance_receive(const Message& message, Progress& progress, std:
   return progress.bytes_done == total;
 }
 
-void Mailboxes::compare(const Message& message, const Header& header, std::uint64_t number) const {
+void Mailboxes::compare(const Transfer& message, const Header& header, std::uint64_t number) const {
   if (header.count == message.count && header.element == message.element && header.tag == message.tag) return;
   const Membership& members = waiter_.membership();
   const bool tags = header.tag != message.tag;

@@ -12,7 +12,7 @@
 
 namespace trireme::wire {
 
-struct Message {
+struct Transfer {
   enum class Direction : std::uint8_t { kSend, kReceive } direction = Direction::kSend;
   int peer = 0;
   Element element = Element::kF32;
@@ -22,7 +22,7 @@ struct Message {
 };
 
 /// "send of 12 f32 to rank 1"
-std::string describe(const Message& message, const Membership& members);
+std::string describe(const Transfer& message, const Membership& members);
 
 class Mailboxes {
  public:
@@ -34,7 +34,7 @@ class Mailboxes {
   };
   /// Moves as many bytes as there is room or data for; true when the message is complete. A receive that
   /// finds a message of another type, size or tag aborts the group and throws CommError.
-  bool advance(const Message& message, Progress& progress, std::uint64_t number);
+  bool advance(const Transfer& message, Progress& progress, std::uint64_t number);
 
  private:
   struct Header {
@@ -42,9 +42,9 @@ class Mailboxes {
     std::int32_t tag;
     Element element;
   };
-  bool advance_send(const Message& message, Progress& progress);
-  bool advance_receive(const Message& message, Progress& progress, std::uint64_t number);
-  void compare(const Message& message, const Header& header, std::uint64_t number) const;
+  bool advance_send(const Transfer& message, Progress& progress);
+  bool advance_receive(const Transfer& message, Progress& progress, std::uint64_t number);
+  void compare(const Transfer& message, const Header& header, std::uint64_t number) const;
 
   std::shared_ptr<const ControlBlock> block_;
   Waiter& waiter_;

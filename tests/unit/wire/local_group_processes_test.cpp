@@ -168,10 +168,10 @@ TEST(LocalGroupProcesses, ThatEndInGoodOrderAreNotTakenForDead) {
   // Rank 1 is gone as soon as it has sent; what it sent is still there.
   Processes ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> values(100, 7.0F);
-    Message message{Message::Direction::kSend, 0, Element::kF32, 100, 0, bytes(values.data())};
+    Transfer message{Transfer::Direction::kSend, 0, Element::kF32, 100, 0, bytes(values.data())};
     if (rank == 0) {
       ::usleep(50000);
-      message = {Message::Direction::kReceive, 1, Element::kF32, 100, 0, bytes(values.data())};
+      message = {Transfer::Direction::kReceive, 1, Element::kF32, 100, 0, bytes(values.data())};
       values.assign(100, 0.0F);
     }
     group.wait(*group.issue(message, Issue::kSync, 10));
@@ -183,8 +183,8 @@ TEST(LocalGroupProcesses, ThatEndInGoodOrderAreNotTakenForDead) {
 TEST(LocalGroupProcesses, WhatARankHasSentArrivesAlthoughItHasLeft) {
   constexpr double kTimeout_s = 20;
   const auto receive = [](LocalGroup& group, int peer, std::vector<float>& values) {
-    const Message message{Message::Direction::kReceive, peer, Element::kF32, values.size(), 0,
-                          bytes(values.data())};
+    const Transfer message{Transfer::Direction::kReceive, peer, Element::kF32, values.size(), 0,
+                           bytes(values.data())};
     return group.issue(message, Issue::kAsync, kTimeout_s);
   };
   const SharedFlags flags;
@@ -193,8 +193,8 @@ TEST(LocalGroupProcesses, WhatARankHasSentArrivesAlthoughItHasLeft) {
     std::vector<float> large(100000, 2.0F);
     std::vector<float> small(1000, 1.0F);
     const auto send = [&](std::vector<float>& values) {
-      const Message message{Message::Direction::kSend, 0, Element::kF32, values.size(), 0,
-                            bytes(values.data())};
+      const Transfer message{Transfer::Direction::kSend, 0, Element::kF32, values.size(), 0,
+                             bytes(values.data())};
       group.wait(*group.issue(message, Issue::kSync, kTimeout_s));
     };
     if (rank == 0) {

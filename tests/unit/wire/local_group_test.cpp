@@ -179,12 +179,12 @@ TEST(LocalGroup, WaitsForALateRankHoweverLongTheTimeoutIs) {
       group.wait(*operation, timeout_s);
       require(values[0] == 4.0F, "wrong sum");
       come_late();
-      const Message message{rank == 0 ? Message::Direction::kReceive : Message::Direction::kSend,
-                            1 - rank,
-                            Element::kF32,
-                            values.size(),
-                            0,
-                            bytes(values.data())};
+      const Transfer message{rank == 0 ? Transfer::Direction::kReceive : Transfer::Direction::kSend,
+                             1 - rank,
+                             Element::kF32,
+                             values.size(),
+                             0,
+                             bytes(values.data())};
       group.wait(*group.issue(message, Issue::kAsync, timeout_s), timeout_s);
     });
     EXPECT_THAT(errors, Each("")) << timeout_s;
@@ -249,9 +249,9 @@ TEST(LocalGroupMessages, ArriveInOrderWhenBothSendFirst) {
     for (const std::size_t count : {0UL, 3UL, 5000UL}) {
       std::vector<float> mine = values_of(rank, count);
       std::vector<float> other(count);
-      const Message send{Message::Direction::kSend, 1 - rank, Element::kF32, count, 0, bytes(mine.data())};
-      const Message receive{Message::Direction::kReceive, 1 - rank, Element::kF32, count, 0,
-                            bytes(other.data())};
+      const Transfer send{Transfer::Direction::kSend, 1 - rank, Element::kF32, count, 0, bytes(mine.data())};
+      const Transfer receive{
+          Transfer::Direction::kReceive, 1 - rank, Element::kF32, count, 0, bytes(other.data())};
       group.wait(*group.issue(send, Issue::kSync, kTimeout_s));
       group.wait(*group.issue(receive, Issue::kSync, kTimeout_s));
       require(other == values_of(1 - rank, count), "rank ", rank, " received other values");
@@ -267,10 +267,10 @@ TEST(LocalGroupMessages, LargerThanTheMailboxPassEachOtherWhileCollectivesRun) {
     std::vector<float> other(kCount);
     std::vector<float> reduced = values_of(rank, 60000);
     const auto receive = group.issue(
-        Message{Message::Direction::kReceive, 1 - rank, Element::kF32, kCount, 0, bytes(other.data())},
+        Transfer{Transfer::Direction::kReceive, 1 - rank, Element::kF32, kCount, 0, bytes(other.data())},
         Issue::kAsync, kTimeout_s);
     const auto send = group.issue(
-        Message{Message::Direction::kSend, 1 - rank, Element::kF32, kCount, 0, bytes(mine.data())},
+        Transfer{Transfer::Direction::kSend, 1 - rank, Element::kF32, kCount, 0, bytes(mine.data())},
         Issue::kAsync, kTimeout_s);
     all_reduce(group, reduced);
     group.wait(*receive);
@@ -285,8 +285,8 @@ TEST(LocalGroupMessages, AWaitForAMessageDoesNotRunACollectiveThatThePeerHasNotI
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> reduced = values_of(rank, 10);
     std::vector<float> token(1, 5);
-    const Message receive{Message::Direction::kReceive, 1 - rank, Element::kF32, 1, 0, bytes(token.data())};
-    const Message send{Message::Direction::kSend, 1 - rank, Element::kF32, 1, 0, bytes(token.data())};
+    const Transfer receive{Transfer::Direction::kReceive, 1 - rank, Element::kF32, 1, 0, bytes(token.data())};
+    const Transfer send{Transfer::Direction::kSend, 1 - rank, Element::kF32, 1, 0, bytes(token.data())};
     std::shared_ptr<Operation> early;
     if (rank == 0) early = group.issue(all_reduce_call(reduced, Element::kF32), Issue::kAsync, kTimeout_s);
     group.wait(*group.issue(rank == 0 ? receive : send, Issue::kSync, kTimeout_s));
@@ -300,12 +300,12 @@ TEST(LocalGroupMessages, AWaitForAMessageDoesNotRunACollectiveThatThePeerHasNotI
 TEST(LocalGroupMessages, OfAnotherSizeFailBothSidesAndNameThem) {
   const auto errors = run_ranks(2, [](LocalGroup& group, int rank) {
     std::vector<float> values(10);
-    const Message message{rank == 0 ? Message::Direction::kSend : Message::Direction::kReceive,
-                          1 - rank,
-                          Element::kF32,
-                          rank == 0 ? 10U : 7U,
-                          0,
-                          bytes(values.data())};
+    const Transfer message{rank == 0 ? Transfer::Direction::kSend : Transfer::Direction::kReceive,
+                           1 - rank,
+                           Element::kF32,
+                           rank == 0 ? 10U : 7U,
+                           0,
+                           bytes(values.data())};
     group.wait(*group.issue(message, Issue::kSync, kTimeout_s));
     all_reduce(group, values);
   });

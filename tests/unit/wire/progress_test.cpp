@@ -19,16 +19,16 @@ constexpr double kTimeout_s = 20;
 /// Around the sizes at which the engine changes its way: slot, staging, background, mailbox.
 constexpr std::size_t kBytes[] = {400, 20 << 10, 64 << 10, 100 << 10, 300 << 10};
 
-Message message_of(Message::Direction direction, int peer, std::vector<float>& values) {
+Transfer message_of(Transfer::Direction direction, int peer, std::vector<float>& values) {
   return {direction, peer, Element::kF32, values.size(), 0, bytes(values.data())};
 }
 
 void send(LocalGroup& group, int peer, std::vector<float>& values) {
-  group.wait(*group.issue(message_of(Message::Direction::kSend, peer, values), Issue::kSync, kTimeout_s));
+  group.wait(*group.issue(message_of(Transfer::Direction::kSend, peer, values), Issue::kSync, kTimeout_s));
 }
 
 void receive(LocalGroup& group, int peer, std::vector<float>& values) {
-  group.wait(*group.issue(message_of(Message::Direction::kReceive, peer, values), Issue::kSync, kTimeout_s));
+  group.wait(*group.issue(message_of(Transfer::Direction::kReceive, peer, values), Issue::kSync, kTimeout_s));
 }
 
 void barrier(LocalGroup& group) {
@@ -134,7 +134,7 @@ TEST(LocalGroupProgress, PostedReceivesAreDrainedWhileTheReceiverIsInAnotherGrou
     if (rank == 0) {
       for (auto& each : values)
         receives.push_back(
-            first.issue(message_of(Message::Direction::kReceive, 1, each), Issue::kAsync, kTimeout_s));
+            first.issue(message_of(Transfer::Direction::kReceive, 1, each), Issue::kAsync, kTimeout_s));
     }
     barrier(second);
     for (auto& each : values)

@@ -15,8 +15,8 @@ using wire::Call;
 using wire::CallKind;
 using wire::Element;
 using wire::Issue;
-using wire::Message;
 using wire::Reduction;
+using wire::Transfer;
 using Tensors = ShmBackend::Tensors;
 
 Element element_of(const at::Tensor& tensor) {
@@ -306,22 +306,22 @@ ShmBackend::WorkHandle ShmBackend::barrier(const c10d::BarrierOptions& options) 
   return issue(Call{.kind = CallKind::kBarrier}, options, c10d::OpType::BARRIER, {}, {});
 }
 
-ShmBackend::WorkHandle ShmBackend::issue_message(Tensors& tensors, Message::Direction direction, int peer,
+ShmBackend::WorkHandle ShmBackend::issue_message(Tensors& tensors, Transfer::Direction direction, int peer,
                                                  int tag, c10d::OpType type) {
   const at::Tensor& tensor = only(tensors);
   require(peer >= 0 && peer < size_ && peer != rank_, "rank ", peer, " is no peer of rank ", rank_,
           " in a group of ", size_);
-  const Message message{direction, peer, element_of(tensor), count_of(tensor), tag, bytes_at(tensor)};
+  const Transfer message{direction, peer, element_of(tensor), count_of(tensor), tag, bytes_at(tensor)};
   auto operation = group_->issue(message, Issue::kAsync, timeout_s_, std::make_shared<Tensors>(tensors));
   return c10::make_intrusive<ShmWork>(group_, std::move(operation), type, tensors);
 }
 
 ShmBackend::WorkHandle ShmBackend::send(Tensors& tensors, int destination, int tag) {
-  return issue_message(tensors, Message::Direction::kSend, destination, tag, c10d::OpType::SEND);
+  return issue_message(tensors, Transfer::Direction::kSend, destination, tag, c10d::OpType::SEND);
 }
 
 ShmBackend::WorkHandle ShmBackend::recv(Tensors& tensors, int source, int tag) {
-  return issue_message(tensors, Message::Direction::kReceive, source, tag, c10d::OpType::RECV);
+  return issue_message(tensors, Transfer::Direction::kReceive, source, tag, c10d::OpType::RECV);
 }
 
 at::Tensor ShmBackend::allocateTensor(long size, at::TensorOptions options) {

@@ -67,7 +67,7 @@ class ShmBackend : public c10d::Backend {
   template <class OperationOptions>
   WorkHandle issue(wire::Call call, const OperationOptions& options, c10d::OpType type, Tensors outputs,
                    Tensors held);
-  WorkHandle issue_message(Tensors& tensors, wire::Message::Direction direction, int peer, int tag,
+  WorkHandle issue_message(Tensors& tensors, wire::Transfer::Direction direction, int peer, int tag,
                            c10d::OpType type);
 
   const std::shared_ptr<wire::LocalGroup> group_;

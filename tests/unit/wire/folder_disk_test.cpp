@@ -1,0 +1,120 @@
+// A node's disk over a folder: what is safe, what a folder may have behind it, what a full disk does.
+
+#include "trireme/wire/folder_disk.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme::wire {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::vector<std::byte> bytes(const std::string& text) {
+  const auto view = std::as_bytes(std::span(text));
+  return {view.begin(), view.end()};
+}
+
+TEST(FolderDisk, WhatIsAppendedIsReadByTheNextProcess) {
+  const test::TemporaryFolder folder;
+  {
+    FolderDisk disk(folder / "node");
+    disk.append("log", bytes("one"));
+    disk.append("log", bytes("two"));
+    disk.sync("log");
+    disk.replace("state", bytes("first"));
+    disk.replace("state", bytes("second"));
+  }
+  FolderDisk disk(folder / "node");
+  EXPECT_THAT(disk.names(), ElementsAre("log", "state"));
+  EXPECT_EQ(disk.read("log"), bytes("onetwo"));
+  EXPECT_EQ(disk.read("state"), bytes("second"));
+  EXPECT_EQ(disk.read("nothing"), std::nullopt);
+  disk.append("log", bytes("three"));
+  EXPECT_EQ(disk.read("log"), bytes("onetwothree"));
+}
+
+TEST(FolderDisk, AFileThatWasReplacedOrRemovedIsAppendedToAnew) {
+  const test::TemporaryFolder folder;
+  FolderDisk disk(folder.path());
+  disk.append("log", bytes("old"));
+  disk.replace("log", bytes("new"));
+  disk.append("log", bytes("+"));
+  EXPECT_EQ(disk.read("log"), bytes("new+"));
+  disk.remove("log");
+  disk.remove("log");
+  EXPECT_EQ(disk.read("log"), std::nullopt);
+  disk.append("log", bytes("again"));
+  EXPECT_EQ(disk.read("log"), bytes("again"));
+}
+
+TEST(FolderDisk, WhatADeadProcessHasNotFinishedIsRemoved) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder / "state.part123") << "half";
+  FolderDisk disk(folder.path());
+  EXPECT_TRUE(disk.names().empty());
+}
+
+TEST(FolderDisk, NamesStayInTheFolder) {
+  const test::TemporaryFolder folder;
+  FolderDisk disk(folder.path());
+  for (const std::string name : {"", "../x", "a/b", ".hidden", "x.part1"}) {
+    EXPECT_THROW(disk.append(name, bytes("x")), InvalidArgument) << name;
+    EXPECT_THROW(disk.read(name), InvalidArgument) << name;
+  }
+}
+
+TEST(FolderDisk, AfterAWriteThatWasCutShortTheFileHasToBeReplaced) {
+  const test::TemporaryFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // A limit for files is what a full disk is here: part of a write goes, the rest does not.
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{.rlim_cur = 10, .rlim_max = RLIM_INFINITY};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    FolderDisk disk(folder.path());
+    disk.append("log", bytes("123456"));
+    int seen = 0;
+    try {
+      disk.append("log", bytes("7890abcd"));
+    } catch (const DataError&) {
+      ++seen;
+    }
+    try {
+      disk.append("log", bytes("x"));
+    } catch (const DataError& error) {
+      if (std::string(error.what()).find("replace it") != std::string::npos) ++seen;
+    }
+    try {
+      disk.sync("log");
+    } catch (const DataError&) {
+      ++seen;
+    }
+    disk.replace("log", bytes("123456"));
+    disk.append("log", bytes("78"));
+    disk.sync("log");
+    ::_exit(seen);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+  EXPECT_EQ(read_file(folder / "log"), "12345678");
+}
+
+TEST(FolderDisk, AFolderThatCannotBeMadeIsNamed) {
+  EXPECT_THAT([] { FolderDisk disk("/proc/nothing"); }, ThrowsMessage<DataError>(HasSubstr("/proc/nothing")));
+}
+
+}  // namespace
+}  // namespace trireme::wire

@@ -1,0 +1,56 @@
+#include "trireme/wire/buffer_pool.h"
+
+#include <bit>
+
+namespace trireme::wire {
+namespace {
+
+constexpr std::size_t kLeastPooledBytes = 64 << 10;
+
+}  // namespace
+
+std::shared_ptr<BufferPool> BufferPool::create(std::size_t most_kept_bytes) {
+  return std::shared_ptr<BufferPool>(new BufferPool(most_kept_bytes));
+}
+
+FreshBuffer BufferPool::take(std::size_t bytes) {
+  if (bytes < kLeastPooledBytes) {
+    auto owner = std::make_shared_for_overwrite<std::byte[]>(bytes);
+    std::byte* first = owner.get();
+    return {.owner = {std::move(owner), first}, .bytes = {first, bytes}};
+  }
+  const std::size_t size = std::bit_ceil(bytes);
+  std::unique_ptr<std::byte[]> memory;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = kept_.find(size);
+    if (found != kept_.end() && !found->second.empty()) {
+      memory = std::move(found->second.back());
+      found->second.pop_back();
+      kept_bytes_ -= size;
+    }
+  }
+  if (!memory) memory = std::make_unique_for_overwrite<std::byte[]>(size);
+  std::byte* first = memory.get();
+  // The deleter owns the memory, so that it goes by itself where the pool is gone.
+  auto owner = std::shared_ptr<std::byte>(
+      first, [pool = weak_from_this(), size,
+              held = std::shared_ptr<std::unique_ptr<std::byte[]>>(new auto(std::move(memory)))](std::byte*) {
+        if (const auto alive = pool.lock()) alive->give_back(std::move(*held), size);
+      });
+  return {.owner = std::move(owner), .bytes = {first, bytes}};
+}
+
+std::size_t BufferPool::kept_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return kept_bytes_;
+}
+
+void BufferPool::give_back(std::unique_ptr<std::byte[]> memory, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (kept_bytes_ + bytes > most_kept_bytes_) return;
+  kept_[bytes].push_back(std::move(memory));
+  kept_bytes_ += bytes;
+}
+
+}  // namespace trireme::wire

@@ -1,0 +1,39 @@
+#pragma once
+// Memory for what arrives, used again: a large buffer that was just given up is mapped and warm, and one that
+// comes fresh from the kernel costs a page fault every 4 KiB. Sizes are powers of two; small ones come from
+// the allocator. A buffer outlives the pool it is of. Thread-safe.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+namespace trireme::wire {
+
+/// Memory to fill, and who keeps it alive.
+struct FreshBuffer {
+  std::shared_ptr<std::byte> owner;
+  std::span<std::byte> bytes;
+};
+
+class BufferPool : public std::enable_shared_from_this<BufferPool> {
+ public:
+  /// Keeps at most `most_kept_bytes` that nobody uses.
+  static std::shared_ptr<BufferPool> create(std::size_t most_kept_bytes);
+  /// What it holds is not defined. Throws std::bad_alloc.
+  FreshBuffer take(std::size_t bytes);
+  std::size_t kept_bytes() const;
+
+ private:
+  explicit BufferPool(std::size_t most_kept_bytes) : most_kept_bytes_(most_kept_bytes) {}
+  void give_back(std::unique_ptr<std::byte[]> memory, std::size_t bytes);
+
+  const std::size_t most_kept_bytes_;
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::vector<std::unique_ptr<std::byte[]>>> kept_;  ///< by size
+  std::size_t kept_bytes_ = 0;
+};
+
+}  // namespace trireme::wire

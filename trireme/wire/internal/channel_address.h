@@ -1,0 +1,44 @@
+#pragma once
+// Addresses of channels, as text and as the kernel has them. Pure functions, but for the look-up of names.
+
+#include <sys/socket.h>
+
+#include <vector>
+
+#include "trireme/wire/node.h"
+#include "trireme/wire/socket.h"
+
+namespace trireme::wire {
+
+enum class TransportKind : std::uint8_t { kTcp, kUnix, kInproc };
+
+struct ChannelAddress {
+  TransportKind kind = TransportKind::kTcp;
+  Endpoint endpoint = {};  ///< of kTcp; port 0 takes a free one
+  std::string path = {};   ///< of kUnix; the name of kInproc
+
+  /// "tcp:HOST:PORT", "unix:PATH", "inproc:NAME". Throws InvalidArgument.
+  static ChannelAddress parse(const Address& address);
+  Address text() const;
+  /// Whether finding the numbers needs nobody's answer.
+  bool is_numeric() const;
+};
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+  /// Whether only programs of this host reach it.
+  bool is_local() const;
+};
+
+/// All that the name stands for. Throws CommError for an unknown host.
+std::vector<SocketAddress> resolve(const ChannelAddress& address);
+
+/// The ends of a connected socket, in one form however the kernel writes them: "tcp:127.0.0.1:4444".
+std::string near_end(int fd);
+std::string far_end(int fd);
+
+}  // namespace trireme::wire

@@ -1,0 +1,117 @@
+#pragma once
+// What a NodeLoop is made of: its channels, listeners and timers around one epoll descriptor, and what the
+// node sees of them. Everything but post(), stop() and counts() belongs to the thread in run().
+
+#include <deque>
+#include <list>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "trireme/wire/folder_disk.h"
+#include "trireme/wire/internal/channel.h"
+#include "trireme/wire/internal/listener.h"
+#include "trireme/wire/internal/timers.h"
+#include "trireme/wire/node_loop.h"
+
+namespace trireme::wire {
+
+class NodeLoop::Impl final : public Surroundings, public Network, private ChannelOwner {
+ public:
+  explicit Impl(NodeLoopOptions options);
+  ~Impl() override;
+
+  const std::vector<Address>& addresses() const { return addresses_; }
+  void run(Node& node);
+  void stop();
+  void post(std::function<void()> work);
+  ChannelCounts counts() const;
+
+  std::int64_t now_ns() const override { return trireme::now_ns(); }
+  std::uint64_t random() override { return random_(); }
+  TimerId start_timer(double after_s) override;
+  void stop_timer(TimerId timer) override { timers_.stop(timer); }
+  Network& network() override { return *this; }
+  Disk& disk() override;
+  void report(const std::string& line) override;
+
+  ConnectionId connect(const Address& address) override;
+  void send(ConnectionId connection, Message message) override;
+  std::size_t waiting_bytes(ConnectionId connection) const override;
+  void pause(ConnectionId connection) override;
+  void resume(ConnectionId connection) override;
+  void close(ConnectionId connection) override;
+
+ private:
+  struct Known {
+    std::unique_ptr<Channel> channel;
+    int attempt = 0;           ///< of the channel, whose socket epoll watches,
+    std::uint32_t events = 0;  ///< and for what
+  };
+
+  void channel_opened(Channel& channel) override;
+  void channel_message(Channel& channel, Message message) override;
+  void channel_failed(Channel& channel, CloseCause cause, const std::string& refusal,
+                      const std::string& reason) override;
+
+  void serve_until_stopped();
+  void wait_for_events();
+  int timeout_ms();
+  bool spin();
+  void serve_descriptor(std::uint64_t tag, std::uint32_t events);
+  void accept_all(Listener& listener);
+  void drop_oldest_stranger();
+  void serve_busy();
+  void do_posted();
+  void fire_timers();
+  void flush_all();
+  void look_at_clocks();
+  void tell_ended();
+  void end_service();
+  void begin_connecting(ConnectionId id, const ChannelAddress& address);
+  void resolved(ConnectionId id, std::vector<SocketAddress> addresses, const std::string& error);
+  void watch(Known& known);
+  void forget(ConnectionId id);
+  Channel* find(ConnectionId id) const;
+  void count(const std::string& what, std::uint64_t how_many = 1);
+
+  const NodeLoopOptions options_;
+  ChannelSettings settings_;
+  const double spin_s_;
+  double next_spin_s_;  ///< adapts: shorter after a spin that saw nothing
+  Socket epoll_, wake_;
+  std::list<Listener> listeners_;
+  std::vector<Address> addresses_;
+  std::mt19937_64 random_;
+  std::unique_ptr<FolderDisk> disk_;
+  Timers timers_;
+
+  Node* node_ = nullptr;
+  ConnectionId last_id_;
+  std::unordered_map<ConnectionId, Known> channels_;
+  std::deque<ConnectionId> strangers_;  ///< accepted and not open, oldest first; some are gone
+  std::size_t num_strangers_ = 0;
+  std::unordered_set<ConnectionId> unflushed_;    ///< have something to send
+  std::unordered_set<ConnectionId> busy_;         ///< have input that epoll does not know of
+  std::unordered_set<ConnectionId> unarmed_;      ///< have to be asked before the loop sleeps
+  std::vector<std::unique_ptr<Channel>> graves_;  ///< closed, perhaps while one of its functions runs
+  std::vector<std::function<void()>> later_;      ///< what may not happen within a call of the node's
+  struct Ended {
+    CloseCause cause;
+    std::string reason;
+  };
+  std::map<ConnectionId, Ended> ended_;  ///< what the node has not been told of
+  double clock_at_s_ = 0;                ///< when look_at_clocks() is due
+  bool rests_from_accepting_ = false;
+  int num_reports_ = 0;
+  std::list<std::thread> look_ups_;  ///< of names
+
+  mutable std::mutex mutex_;  ///< of what follows
+  std::vector<std::function<void()>> posted_;
+  bool stopped_ = false;
+  ChannelCounts counts_;
+};
+
+}  // namespace trireme::wire

@@ -1,0 +1,296 @@
+#include "trireme/wire/node_loop.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/base/host.h"
+#include "trireme/wire/internal/serving_loop.h"
+
+namespace trireme::wire {
+namespace {
+
+constexpr double kDefaultSpin_s = 50e-6;
+constexpr double kLeastSpin_s = 1e-6;
+constexpr int kCoresForSpinning = 4;
+constexpr double kClockEvery_s = 0.05, kIdleClockEvery_s = 0.25;
+constexpr int kMostEvents = 64;
+// What epoll tells of, beside ids of channels, which begin above.
+constexpr std::uint64_t kWakeTag = 0, kFirstListenerTag = 1, kFirstId = 1 << 16;
+
+ChannelSettings settings_of(const NodeLoopOptions& options) {
+  const auto& limits = options.limits;
+  require(limits.most_message_bytes > 0 && limits.most_unfinished_bytes >= limits.most_message_bytes,
+          "most_message_bytes is ", limits.most_message_bytes, " and most_unfinished_bytes ",
+          limits.most_unfinished_bytes, "; expected the first above zero and the second no less");
+  require(options.chunk_bytes >= 4096 && options.age_bytes >= options.chunk_bytes, "chunk_bytes is ",
+          options.chunk_bytes, " and age_bytes ", options.age_bytes,
+          "; expected at least 4096, and the second no less than the first");
+  const bool knows = options.security.kind != Security::Kind::kSecret || !options.security.secret.empty();
+  require(knows, "the security of channels is a secret, and none is given");
+  ChannelSettings result;
+  result.handshake = {.security = options.security.kind,
+                      .secret = options.security.secret,
+                      .self = options.self,
+                      .limits = options.limits,
+                      .shared_memory = options.shared_memory == SharedMemoryUse::kWherePossible};
+  const Handshake throws_for_a_name_that_cannot_be(result.handshake);
+  result.queue = {.chunk_bytes = options.chunk_bytes,
+                  .age_bytes = options.age_bytes,
+                  .most_unfinished_bytes = limits.most_unfinished_bytes};
+  result.limits = limits;
+  require(std::has_single_bit(options.ring_bytes) && options.ring_bytes >= 4096 &&
+              options.ring_bytes <= 256 << 20,
+          "ring_bytes is ", options.ring_bytes, "; expected a power of two from 4096 to 256 MiB");
+  result.ring_bytes = options.ring_bytes;
+  if (options.security.kind == Security::Kind::kTls) {
+    result.tls = std::make_shared<TlsContext>(options.security.tls);
+  }
+  result.handshake_s = options.handshake_s;
+  result.connect_s = options.connect_s;
+  result.pool = BufferPool::create(options.most_pooled_bytes);
+  return result;
+}
+
+}  // namespace
+
+NodeLoop::Impl::Impl(NodeLoopOptions options)
+    : options_(std::move(options)),
+      settings_(settings_of(options_)),
+      spin_s_(options_.spin_s >= 0                     ? options_.spin_s
+              : available_cores() >= kCoresForSpinning ? kDefaultSpin_s
+                                                       : 0),
+      next_spin_s_(spin_s_),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      last_id_(kFirstId) {
+  if (epoll_.fd() < 0 || wake_.fd() < 0) {
+    throw InternalError(text("no descriptor for a loop: ", std::strerror(errno)));
+  }
+  std::uint64_t seed = 0;
+  const Nonce nonce = random_nonce();
+  std::memcpy(&seed, nonce.data(), sizeof seed);
+  random_.seed(seed);
+  const auto add = [&](int fd, std::uint64_t tag) {
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = tag}};
+    ::epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, fd, &event);
+  };
+  add(wake_.fd(), kWakeTag);
+  for (const Address& address : options_.listen) {
+    listeners_.emplace_back(address, options_.security.kind);
+    addresses_.push_back(listeners_.back().address());
+    add(listeners_.back().fd(), kFirstListenerTag + listeners_.size() - 1);
+  }
+}
+
+NodeLoop::Impl::~Impl() {
+  for (auto& each : look_ups_) each.join();
+}
+
+void NodeLoop::Impl::run(Node& node) {
+  node_ = &node;
+  try {
+    node.on_start(*this);
+    serve_until_stopped();
+  } catch (...) {
+    end_service();
+    throw;
+  }
+  end_service();
+}
+
+void NodeLoop::Impl::serve_until_stopped() {
+  while (true) {
+    wait_for_events();
+    do_posted();
+    fire_timers();
+    serve_busy();
+    look_at_clocks();
+    for (auto& each : std::exchange(later_, {})) each();
+    flush_all();
+    tell_ended();
+    graves_.clear();
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(stopped_, false)) return;
+  }
+}
+
+void NodeLoop::Impl::end_service() {
+  while (!channels_.empty()) forget(channels_.begin()->first);
+  node_ = nullptr;
+  ended_.clear();
+  graves_.clear();
+  later_.clear();
+  strangers_.clear();
+  unflushed_.clear();
+  busy_.clear();
+  unarmed_.clear();
+  num_strangers_ = 0;
+  timers_.clear();
+  disk_.reset();
+}
+
+int NodeLoop::Impl::timeout_ms() {
+  if (!busy_.empty() || !later_.empty() || !unflushed_.empty() || !ended_.empty()) return 0;
+  double wait_s = kLongestTimeout_s;
+  if (const auto at = timers_.next_ns()) wait_s = static_cast<double>(*at - now_ns()) * 1e-9;
+  const bool somebody_is_timed = num_strangers_ > 0 || !channels_.empty() || rests_from_accepting_;
+  if (somebody_is_timed) wait_s = std::min(wait_s, clock_at_s_ - now_s());
+  if (wait_s <= 0) return 0;
+  return static_cast<int>(std::min(std::ceil(wait_s * 1000), 1e9));
+}
+
+void NodeLoop::Impl::wait_for_events() {
+  std::array<epoll_event, kMostEvents> events;
+  int wait_ms = timeout_ms();
+  if (wait_ms != 0 && spin()) wait_ms = 0;
+  if (wait_ms != 0) {
+    for (const ConnectionId id : unarmed_) {
+      Channel* channel = find(id);
+      if (channel != nullptr && channel->arm()) busy_.insert(id);
+    }
+    if (!busy_.empty()) wait_ms = 0;
+  }
+  const int count = ::epoll_wait(epoll_.fd(), events.data(), kMostEvents, wait_ms);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    serve_descriptor(event.data.u64, event.events);
+  }
+}
+
+bool NodeLoop::Impl::spin() {
+  if (spin_s_ <= 0) return false;
+  const double until_s = now_s() + next_spin_s_;
+  epoll_event event;
+  while (true) {
+    for (const ConnectionId id : unarmed_) {
+      Channel* channel = find(id);
+      if (channel != nullptr && channel->more_input()) busy_.insert(id);
+    }
+    if (!busy_.empty() || ::epoll_wait(epoll_.fd(), &event, 1, 0) > 0) {
+      next_spin_s_ = std::min(2 * next_spin_s_, spin_s_);
+      return true;
+    }
+    if (now_s() >= until_s) break;
+  }
+  next_spin_s_ = std::max(next_spin_s_ / 2, std::min(kLeastSpin_s, spin_s_));
+  return false;
+}
+
+void NodeLoop::Impl::serve_descriptor(std::uint64_t tag, std::uint32_t events) {
+  if (tag == kWakeTag) {
+    std::uint64_t ignored = 0;
+    [[maybe_unused]] const auto got = ::read(wake_.fd(), &ignored, sizeof ignored);
+    return;
+  }
+  if (tag < kFirstId)
+    return accept_all(*std::next(listeners_.begin(), static_cast<long>(tag - kFirstListenerTag)));
+  const auto found = channels_.find(tag);
+  if (found == channels_.end()) return;
+  found->second.channel->serve(events);
+  const auto still = channels_.find(tag);
+  if (still == channels_.end()) return;
+  Channel& channel = *still->second.channel;
+  if (channel.more_input()) busy_.insert(tag);
+  // It has written its share, and the others come first.
+  if (channel.is_open() && channel.has_output() && !channel.blocked()) unflushed_.insert(tag);
+  watch(still->second);
+}
+
+void NodeLoop::Impl::serve_busy() {
+  for (const ConnectionId id : std::exchange(busy_, {})) {
+    Channel* channel = find(id);
+    if (channel == nullptr || channel->paused()) continue;
+    channel->receive();
+    channel = find(id);
+    if (channel != nullptr && channel->more_input()) busy_.insert(id);
+  }
+}
+
+void NodeLoop::Impl::do_posted() {
+  std::vector<std::function<void()>> posted;
+  {
+    const std::lock_guard lock(mutex_);
+    posted.swap(posted_);
+  }
+  for (auto& each : posted) each();
+}
+
+void NodeLoop::Impl::fire_timers() {
+  const std::int64_t now = now_ns();
+  while (const auto timer = timers_.take(now)) node_->on_timer(*timer);
+}
+
+void NodeLoop::Impl::flush_all() {
+  for (const ConnectionId id : std::exchange(unflushed_, {})) {
+    const auto found = channels_.find(id);
+    if (found == channels_.end()) continue;
+    Channel& channel = *found->second.channel;
+    channel.flush();
+    const auto still = channels_.find(id);
+    if (still == channels_.end()) continue;
+    watch(still->second);
+    if (channel.is_open() && channel.has_output() && !channel.blocked()) unflushed_.insert(id);
+  }
+}
+
+void NodeLoop::Impl::look_at_clocks() {
+  const double now = now_s();
+  if (now < clock_at_s_) return;
+  std::vector<ConnectionId> ids;
+  bool somebody_meets = rests_from_accepting_;
+  for (const auto& [id, known] : channels_) {
+    ids.push_back(id);
+    somebody_meets = somebody_meets || !known.channel->is_open();
+  }
+  clock_at_s_ = now + (somebody_meets ? kClockEvery_s : kIdleClockEvery_s);
+  for (const ConnectionId id : ids) {
+    if (Channel* channel = find(id)) channel->look_at_clock(options_.patience_s);
+  }
+  while (!strangers_.empty() &&
+         (find(strangers_.front()) == nullptr || find(strangers_.front())->is_open())) {
+    strangers_.pop_front();
+  }
+  if (!std::exchange(rests_from_accepting_, false)) return;
+  std::uint64_t tag = kFirstListenerTag;
+  for (const Listener& each : listeners_) {
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = tag++}};
+    ::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, each.fd(), &event);
+  }
+}
+
+void NodeLoop::Impl::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_.fd(), &one, sizeof one);
+}
+
+void NodeLoop::Impl::post(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(work));
+  }
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_.fd(), &one, sizeof one);
+}
+
+NodeLoop::NodeLoop(NodeLoopOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+NodeLoop::~NodeLoop() = default;
+const std::vector<Address>& NodeLoop::addresses() const { return impl_->addresses(); }
+void NodeLoop::run(Node& node) { impl_->run(node); }
+void NodeLoop::stop() { impl_->stop(); }
+void NodeLoop::post(std::function<void()> work) { impl_->post(std::move(work)); }
+ChannelCounts NodeLoop::counts() const { return impl_->counts(); }
+
+}  // namespace trireme::wire

@@ -1,0 +1,70 @@
+#pragma once
+// Serves a wire::Node over real sockets: one thread, which is whoever calls run(), and epoll. Channels fail
+// each alone; whatever a peer sends, the worst is that its channel is closed, counted, and reported.
+//
+// An exception that leaves a callback of the node ends the service, because a state machine that was left in
+// the middle of a step may do anything: all channels are closed, and run() throws it on. The loop can then
+// serve another node. run() belongs to one thread at a time; post(), stop(), counts() and addresses() to any.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/wire/frame.h"
+#include "trireme/wire/node.h"
+#include "trireme/wire/security.h"
+
+namespace trireme::wire {
+
+enum class SharedMemoryUse { kWherePossible, kNever };
+
+struct NodeLoopOptions {
+  std::vector<Address> listen = {};  ///< port 0 takes a free one; a Unix socket's folder is this user's alone
+  Security security = {};
+  PeerIdentity self = {};   ///< what peers are told
+  std::string folder = {};  ///< of the node's Disk; made when it is first used
+  std::function<void(const std::string& line)> report = {};         ///< on the loop's thread
+  SharedMemoryUse shared_memory = SharedMemoryUse::kWherePossible;  ///< between ends of a Unix socket
+  std::size_t ring_bytes = 1 << 20;  ///< each way, of a channel; a power of two
+  FrameLimits limits = {};
+  std::int64_t chunk_bytes = 1 << 20;
+  std::int64_t age_bytes = 4 << 20;             ///< see docs/wire.md, "Priorities"
+  std::int64_t most_waiting_bytes = 2LL << 30;  ///< of one channel; beyond, the peer is too slow
+  std::size_t most_pooled_bytes = 256 << 20;    ///< kept for messages to come
+  double handshake_s = 5;
+  double connect_s = 10;
+  double patience_s = 60;    ///< for a peer that takes nothing of what waits, or leaves a frame half sent
+  int most_strangers = 256;  ///< who have not proved anything; then the oldest makes room
+  double spin_s = -1;  ///< before it sleeps; below zero: 50 us on a host of four cores and more, else none
+};
+
+/// What happened so far, by name: "channels opened", "refused: wrong secret", "faults: magic".
+using ChannelCounts = std::map<std::string, std::uint64_t>;
+
+class NodeLoop {
+ public:
+  /// Listens from now on. Throws InvalidArgument (an address that others reach, without a proof) and
+  /// CommError (an address that is taken).
+  explicit NodeLoop(NodeLoopOptions options);
+  ~NodeLoop();
+  NodeLoop(const NodeLoop&) = delete;
+  NodeLoop& operator=(const NodeLoop&) = delete;
+
+  /// Where it listens, with the ports that it got.
+  const std::vector<Address>& addresses() const;
+  /// Until stop(), or an exception of the node. All channels are closed when it returns.
+  void run(Node& node);
+  /// Ends run(), also the next one if none is under way.
+  void stop();
+  /// Runs on the loop's thread, between two callbacks of the node; while no run() is under way, in the next.
+  void post(std::function<void()> work);
+  ChannelCounts counts() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme::wire

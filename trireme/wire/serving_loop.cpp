@@ -1,0 +1,270 @@
+// The channels of a loop: how they come, what the node does with them, how they go.
+
+#include "trireme/wire/internal/serving_loop.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "trireme/base/error.h"
+
+namespace trireme::wire {
+namespace {
+
+constexpr int kMostAcceptedAtOnce = 64;
+constexpr int kMostReports = 100;  // of peers that failed: who floods a loop shall not flood its log
+
+const char* name_of(CloseCause cause) {
+  switch (cause) {
+    case CloseCause::kByPeer:
+      return "by peer";
+    case CloseCause::kUnreachable:
+      return "unreachable";
+    case CloseCause::kRefused:
+      return "refused";
+    case CloseCause::kBadFrame:
+      return "bad frame";
+    case CloseCause::kTooSlow:
+      return "too slow";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+TimerId NodeLoop::Impl::start_timer(double after_s) {
+  const double seconds = std::min(std::max(after_s, 0.0), kLongestTimeout_s);
+  return timers_.start(now_ns() + static_cast<std::int64_t>(seconds * 1e9));
+}
+
+Disk& NodeLoop::Impl::disk() {
+  require(!options_.folder.empty(), "this node uses a disk: give its loop a folder");
+  if (!disk_) disk_ = std::make_unique<FolderDisk>(options_.folder);
+  return *disk_;
+}
+
+void NodeLoop::Impl::report(const std::string& line) {
+  if (options_.report) options_.report(line);
+}
+
+ConnectionId NodeLoop::Impl::connect(const Address& address) {
+  const ConnectionId id = ++last_id_;
+  const auto target = ChannelAddress::parse(address);
+  ChannelOwner& owner = *this;
+  channels_[id].channel = std::make_unique<Channel>(id, settings_, owner, target);
+  begin_connecting(id, target);
+  return id;
+}
+
+void NodeLoop::Impl::begin_connecting(ConnectionId id, const ChannelAddress& target) {
+  const auto look_up = [target](std::vector<SocketAddress>& found) -> std::string {
+    try {
+      found = resolve(target);
+      return {};
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  if (target.is_numeric()) {
+    std::vector<SocketAddress> found;
+    const std::string error = look_up(found);
+    later_.push_back([this, id, found = std::move(found), error] { resolved(id, found, error); });
+    return;
+  }
+  // A name server may take its time; the loop has none.
+  look_ups_.emplace_back([this, id, look_up] {
+    std::vector<SocketAddress> found;
+    const std::string error = look_up(found);
+    const auto self = std::this_thread::get_id();
+    post([this, id, found = std::move(found), error, self] {
+      const auto thread = std::ranges::find(look_ups_, self, &std::thread::get_id);
+      thread->join();
+      look_ups_.erase(thread);
+      resolved(id, found, error);
+    });
+  });
+  pthread_setname_np(look_ups_.back().native_handle(), "trireme-name");
+}
+
+void NodeLoop::Impl::resolved(ConnectionId id, std::vector<SocketAddress> addresses,
+                              const std::string& error) {
+  Channel* channel = find(id);
+  if (channel == nullptr) return;
+  const auto refuse = [&](CloseCause cause, const std::string& refusal, const std::string& reason) {
+    channel->close();
+    channel_failed(*channel, cause, refusal, reason);
+  };
+  if (!error.empty()) return refuse(CloseCause::kUnreachable, "", error);
+  try {
+    for (const auto& each : addresses) require_proof(each, channel->peer_text(), options_.security.kind);
+  } catch (const InvalidArgument& no_proof) {
+    return refuse(CloseCause::kRefused, "no proof", no_proof.what());
+  }
+  channel->connect(std::move(addresses));
+  const auto still = channels_.find(id);
+  if (still != channels_.end()) watch(still->second);
+}
+
+void NodeLoop::Impl::send(ConnectionId connection, Message message) {
+  Channel* channel = find(connection);
+  if (channel == nullptr) return;
+  channel->send(std::move(message));
+  unflushed_.insert(connection);
+  if (std::cmp_less_equal(channel->waiting_bytes(), options_.most_waiting_bytes)) return;
+  later_.push_back([this, connection] {
+    Channel* slow = find(connection);
+    if (slow == nullptr || std::cmp_less_equal(slow->waiting_bytes(), options_.most_waiting_bytes)) return;
+    const std::string reason =
+        text(human_bytes(slow->waiting_bytes()), " wait for it, and at most ",
+             human_bytes(static_cast<std::uint64_t>(options_.most_waiting_bytes)), " may");
+    slow->close();
+    channel_failed(*slow, CloseCause::kTooSlow, "", reason);
+  });
+}
+
+std::size_t NodeLoop::Impl::waiting_bytes(ConnectionId connection) const {
+  const Channel* channel = find(connection);
+  return channel == nullptr ? 0 : channel->waiting_bytes();
+}
+
+void NodeLoop::Impl::pause(ConnectionId connection) {
+  Channel* channel = find(connection);
+  if (channel == nullptr) return;
+  channel->pause();
+  watch(channels_.at(connection));
+}
+
+void NodeLoop::Impl::resume(ConnectionId connection) {
+  Channel* channel = find(connection);
+  if (channel == nullptr || !channel->paused()) return;
+  channel->resume();
+  watch(channels_.at(connection));
+  if (channel->is_open()) busy_.insert(connection);
+}
+
+void NodeLoop::Impl::close(ConnectionId connection) {
+  if (Channel* channel = find(connection)) channel->flush();  // what goes at once; it may fail
+  ended_.erase(connection);
+  if (find(connection) == nullptr) return;
+  count("channels closed: by this end");
+  forget(connection);
+}
+
+void NodeLoop::Impl::channel_opened(Channel& channel) {
+  if (channel.accepted()) --num_strangers_;
+  count("channels opened");
+  if (channel.asks_before_sleep()) unarmed_.insert(channel.id());
+  unflushed_.insert(channel.id());
+  node_->on_connected(channel.id(), {.role = channel.peer().role, .name = channel.peer_text()});
+}
+
+void NodeLoop::Impl::channel_message(Channel& channel, Message message) {
+  node_->on_message(channel.id(), std::move(message));
+}
+
+void NodeLoop::Impl::channel_failed(Channel& channel, CloseCause cause, const std::string& refusal,
+                                    const std::string& reason) {
+  const bool known_to_node = !channel.accepted() || channel.was_open();
+  const std::string peer = channel.peer_text();
+  const ConnectionId id = channel.id();
+  count(text("channels closed: ", name_of(cause)));
+  if (!refusal.empty()) count(text(name_of(cause), ": ", refusal));
+  const std::string whole = text(peer, ": ", reason);
+  const bool bad = cause != CloseCause::kByPeer && cause != CloseCause::kUnreachable;
+  if (bad && ++num_reports_ <= kMostReports) report(text("closed the channel of ", whole));
+  forget(id);
+  // Not from within a call of the node's.
+  if (known_to_node) ended_.insert_or_assign(id, Ended{cause, whole});
+}
+
+void NodeLoop::Impl::tell_ended() {
+  while (!ended_.empty()) {
+    const auto [id, end] = *ended_.begin();
+    ended_.erase(id);
+    node_->on_closed(id, end.cause, end.reason);
+  }
+}
+
+void NodeLoop::Impl::accept_all(Listener& listener) {
+  Socket socket;
+  for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
+    const auto accepted = listener.accept(socket);
+    if (accepted == Listener::Accepted::kNone) return;
+    if (accepted == Listener::Accepted::kNoDescriptors) {
+      count("no descriptors left");
+      rests_from_accepting_ = true;
+      for (const Listener& each : listeners_) {
+        epoll_event nothing{};
+        ::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, each.fd(), &nothing);
+      }
+      return drop_oldest_stranger();
+    }
+    count("channels accepted");
+    if (num_strangers_ >= static_cast<std::size_t>(options_.most_strangers)) drop_oldest_stranger();
+    const ConnectionId id = ++last_id_;
+    ChannelOwner& owner = *this;
+    Known& known = channels_[id];
+    known.channel = std::make_unique<Channel>(id, settings_, owner, listener.kind(), std::move(socket));
+    ++num_strangers_;
+    strangers_.push_back(id);
+    known.channel->serve(EPOLLOUT);
+    if (find(id) != nullptr) watch(channels_.at(id));
+  }
+}
+
+void NodeLoop::Impl::drop_oldest_stranger() {
+  while (!strangers_.empty()) {
+    const ConnectionId id = strangers_.front();
+    strangers_.pop_front();
+    const Channel* channel = find(id);
+    if (channel == nullptr || channel->is_open()) continue;
+    count("refused: too many strangers");
+    return forget(id);
+  }
+}
+
+Channel* NodeLoop::Impl::find(ConnectionId id) const {
+  const auto found = channels_.find(id);
+  return found == channels_.end() ? nullptr : found->second.channel.get();
+}
+
+void NodeLoop::Impl::watch(Known& known) {
+  const std::uint32_t wanted = known.channel->wanted_events();
+  if (known.attempt != known.channel->attempt()) {  // closing took the socket before out of epoll
+    known.attempt = known.channel->attempt();
+    known.events = 0;
+  }
+  if (wanted == known.events) return;
+  epoll_event event{.events = wanted, .data = {.u64 = known.channel->id()}};
+  // Without any event epoll would still tell, again and again, that the peer has gone.
+  const int how = wanted == 0 ? EPOLL_CTL_DEL : known.events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  ::epoll_ctl(epoll_.fd(), how, known.channel->fd(), &event);
+  known.events = wanted;
+}
+
+void NodeLoop::Impl::forget(ConnectionId id) {
+  const auto found = channels_.find(id);
+  Channel& channel = *found->second.channel;
+  if (channel.accepted() && !channel.was_open()) --num_strangers_;
+  count("frames received", channel.num_frames_in());
+  count("frames sent", channel.num_frames_out());
+  count("bytes received", channel.num_bytes_in());
+  count("bytes sent", channel.num_bytes_out());
+  channel.close();
+  graves_.push_back(std::move(found->second.channel));
+  channels_.erase(found);
+  unarmed_.erase(id);
+}
+
+void NodeLoop::Impl::count(const std::string& what, std::uint64_t how_many) {
+  const std::lock_guard lock(mutex_);
+  counts_[what] += how_many;
+}
+
+ChannelCounts NodeLoop::Impl::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+}  // namespace trireme::wire
