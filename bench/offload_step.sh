@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What offload.optimizer = "files" costs and saves: seconds per step and peak memory of whole runs of a gpt whose
 # state is most of its memory, in memory and in files, which alternate pass by pass. Prints the medians of both, with
-# their spread over the passes, and the ratios of the medians and of the fastest passes. Memory is what the ledger counts at its peak, and the optimizer's part.
+# their spread over the passes, and the ratios of the medians and of the fastest passes. Memory is what the ledger
+# counts at its peak, and the optimizer's part.
 #   [PASSES=5] [STEPS=12] [FOLDER=/a/disk] bench/offload_step.sh
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
