@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/checkpoint/elsewhere.h"
 #include "tests/unit/checkpoint/latest.h"
 #include "trireme/base/error.h"
 
@@ -72,6 +73,25 @@ TEST_F(BackgroundSaverTest, SavesTheTensorsAsTheyWereWhenTheyWereHandedOver) {
   }
   EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 2u);
   EXPECT_GT(saver.stalled_s(), 0);
+}
+
+TEST_F(BackgroundSaverTest, WhatLivesElsewhereIsWrittenBeforeItMayChange) {
+  BackgroundSaver saver;
+  const auto store = std::make_shared<AwayStore>();
+  for (int step = 1; step <= 3; ++step) {
+    train(step);
+    CheckpointPart handed_over = part(step);
+    Shard& momentum = handed_over.shards.back();
+    momentum = store->take(momentum);
+    const at::Tensor holder = momentum.tensor;
+    saver.save(handed_over, {{folder_ / "a", 2}, {folder_ / "b", 1}});
+    saver.wait_until_copied();
+    train(1000);  // the next update
+    store->values_of(holder).fill_(1000);
+    saver.wait();
+    EXPECT_EQ(weight_in(folder_ / "a"), step);
+    EXPECT_EQ(weight_in(folder_ / "b"), step);
+  }
 }
 
 TEST_F(BackgroundSaverTest, OneCopyServesSeveralFolders) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/unit/checkpoint/cuts.h"
+#include "tests/unit/checkpoint/elsewhere.h"
 #include "trireme/comm/context.h"
 
 namespace trireme::checkpoint {
@@ -34,6 +35,23 @@ TEST(ShardExchange, BringsAnyCutToAnyOther) {
         ShardExchange exchange(context.world(), have, want);
         exchange.run(have, want);
         check_numbers(want);
+      });
+    }
+  }
+}
+
+TEST(ShardExchange, BringsValuesThatLiveElsewhereOnEitherSide) {
+  enum class Away { kSource, kTarget, kBoth };
+  for (const Away away : {Away::kSource, Away::kTarget, Away::kBoth}) {
+    for (const Cut to : {Cut::kReplicas, Cut::kRows, Cut::kColumns, Cut::kFlat}) {
+      comm::run_ranks_as_threads(3, [&](comm::Context& context) {
+        const auto store = std::make_shared<AwayStore>();
+        Shards have = shards_of(Cut::kColumns, context.rank(), 3, true),
+               want = shards_of(to, context.rank(), 3, false);
+        if (away != Away::kTarget) have = store->take(have);
+        if (away != Away::kSource) want = store->take(want);
+        ShardExchange(context.world(), have, want).run(have, want);
+        check_numbers(away == Away::kSource ? want : store->in_memory(want));
       });
     }
   }
