@@ -38,24 +38,15 @@ struct Mode {
   int stages = 1;          ///< of a pipeline; it takes 4 micro-batches
   int tensor = 1;          ///< ranks that each layer is cut over
   const char* precision = "fp32";
-<<<<<<< HEAD
-  int zero = 0;                   ///< what replicas share out
-  int shard_ranks = 0;            ///< in groups of so many
-  int persistent_below = 0;       ///< elements
-  bool keep_gradients = false;    ///< whole, until the last micro-batch
-  int clip_norm = 1;              ///< 0: pieces are summed in another order than parameters
-  const char* recomputed = "[]";  ///< layers; the one rank keeps everything
-  int context = 1;                ///< ranks that each sequence is cut over: of a gpt, which learns a text
-=======
   int zero = 0;                    ///< what replicas share out
   int shard_ranks = 0;             ///< in groups of so many
   int persistent_below = 0;        ///< elements
+  bool keep_gradients = false;     ///< whole, until the last micro-batch
   int clip_norm = 1;               ///< 0: pieces are summed in another order than parameters
   const char* recomputed = "[]";   ///< layers; the one rank keeps everything
   int context = 1;                 ///< ranks that each sequence is cut over: of a gpt, which learns a text
   const char* state_in = "none";   ///< where what the optimizer keeps lives; the one rank's is in memory
   const char* shards_in = "none";  ///< where shards of parameters live
->>>>>>> w-offload
 };
 
 constexpr Mode kModes[] = {
@@ -390,16 +381,10 @@ class Modes : public testing::TestWithParam<ModeOn> {
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
           text("parallel.zero=", mode.zero), text("parallel.shard_ranks=", mode.shard_ranks),
           text("parallel.persistent_below=", mode.persistent_below),
-<<<<<<< HEAD
-          text("parallel.keep_gradients=", mode.keep_gradients ? "true" : "false"),
-          text("train.recompute_layers=", mode.recomputed), text("comm.backend=", mode.backend),
-          std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
-=======
           text("offload.optimizer=", mode.state_in), text("offload.parameters=", mode.shards_in),
           std::string("offload.part_mib=0.01"), text("train.recompute_layers=", mode.recomputed),
           text("comm.backend=", mode.backend), std::string("comm.torch_threads=1"),
           std::string("comm.timeout_s=30")}) {
->>>>>>> w-offload
       words.insert(words.end(), {"--set", setting});
     }
     return words;
