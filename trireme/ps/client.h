@@ -35,7 +35,7 @@ struct Result {
   Version version = 0;        ///< the highest of the partitions that answered
   WorkerClock min_clock = 0;  ///< the lowest of them
   bool changed = true;        ///< of a pull of one chunk: false where only newer values were wanted
-  wire::Buffer values;        ///< of a pull of one chunk or of rows
+  wire::Buffer values;        ///< of a pull of one chunk
 };
 using Done = std::function<void(const Result&)>;
 

@@ -61,7 +61,7 @@ void ClientWork::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer val
 void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done) {
   const TableSpec* spec = find(table, done);
   if (spec == nullptr) return;
-  if (spec->form != TableForm::kDense || values.size() != spec->num_elements * sizeof(float))
+  if (values.size() != spec->num_elements * sizeof(float))
     return fail(done, ErrorKind::kOutOfRange,
                 text("push of ", values.size(), " bytes to table ", spec->name, ", which has ",
                      spec->num_elements, " elements"));
@@ -85,7 +85,7 @@ void ClientWork::pull_chunk(TableId table, std::uint64_t chunk, Version newer_th
 void ClientWork::pull(TableId table, std::span<float> out, Done done) {
   const TableSpec* spec = find(table, done);
   if (spec == nullptr) return;
-  if (spec->form != TableForm::kDense || out.size() != spec->num_elements)
+  if (out.size() != spec->num_elements)
     return fail(
         done, ErrorKind::kOutOfRange,
         text("pull of ", out.size(), " elements of table ", spec->name, ", which has ", spec->num_elements));

@@ -99,7 +99,7 @@ struct ClusterMap {
   bool lives(const WorkerLife& life) const;
   const TableSpec* table(const std::string& name) const;
   const ServerEntry* server(ServerId id) const;
-  /// Where a chunk of a dense table, or a row of a sparse one, belongs.
+  /// Where a chunk of a table belongs.
   PartitionId partition_of(TableId table, std::uint64_t key) const;
 };
 

@@ -27,9 +27,9 @@ enum class MessageKind : std::uint16_t {
   kCaughtUp,  ///< server -> coordinator: the learner has everything
   kDrained,   ///< server -> coordinator: all replicas are at one version and nothing is under way
   kSuspect,   ///< server -> coordinator: the next of the chain does not answer
-  kRequest,   ///< worker -> primary; body: values, behind keys where the table is sparse
+  kRequest,   ///< worker -> primary; body: values
   kReply,
-  kPull,       ///< worker -> primary; body: keys where the table is sparse
+  kPull,       ///< worker -> primary
   kPullReply,  ///< body: values
   kReplicate,  ///< down the chain, and to the learner; body: LogRecord, values
   kReplicateAck,
@@ -178,12 +178,11 @@ struct Request {
   RequestOp op = RequestOp::kPush;
   WorkerClock clock = 0;
   TableId table = 0;
-  std::uint64_t chunk = 0;     ///< dense
-  std::uint32_t num_keys = 0;  ///< sparse
+  std::uint64_t chunk = 0;
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.partition, self.epoch, self.life, self.registered_at, self.sequence, self.op,
-                    self.clock, self.table, self.chunk, self.num_keys);
+                    self.clock, self.table, self.chunk);
   }
 };
 
@@ -212,13 +211,12 @@ struct Pull {
   WorkerClock clock = 0;
   Sequence after = 0;  ///< the worker's own requests that the values must hold
   TableId table = 0;
-  std::uint64_t chunk = 0;     ///< dense
-  std::uint32_t num_keys = 0;  ///< sparse
-  Version newer_than = 0;      ///< values only if they have changed since
+  std::uint64_t chunk = 0;
+  Version newer_than = 0;  ///< values only if they have changed since
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.request, self.partition, self.epoch, self.life, self.clock, self.after, self.table,
-                    self.chunk, self.num_keys, self.newer_than);
+                    self.chunk, self.newer_than);
   }
 };
 
@@ -249,16 +247,15 @@ struct LoggedRequest {
   }
 };
 
-/// What a record does to one chunk, or to rows; the values stand in the body one after the other.
+/// What a record does to one chunk; the values stand in the body one after the other.
 struct LoggedUpdate {
   TableId table = 0;
   bool assigns = false;
-  std::uint64_t chunk = 0;     ///< dense
-  std::uint32_t num_keys = 0;  ///< sparse: so many keys, then their values
+  std::uint64_t chunk = 0;
   std::uint64_t num_bytes = 0;
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.table, self.assigns, self.chunk, self.num_keys, self.num_bytes);
+    return std::tie(self.table, self.assigns, self.chunk, self.num_bytes);
   }
 };
 
@@ -310,14 +307,13 @@ struct SnapshotPart {
   Version version = 0;                      ///< of the state that all parts are of
   std::uint32_t number = 0, num_parts = 0;  ///< part 0 is everything but the tables' contents, in the body
   TableId table = 0;
-  std::uint64_t chunk = 0;     ///< dense
-  std::uint32_t num_rows = 0;  ///< sparse
+  std::uint64_t chunk = 0;
   Version changed_at = 0;
   std::uint64_t num_updates = 0;
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.partition, self.epoch, self.version, self.number, self.num_parts, self.table,
-                    self.chunk, self.num_rows, self.changed_at, self.num_updates);
+                    self.chunk, self.changed_at, self.num_updates);
   }
 };
 

@@ -32,7 +32,7 @@ struct OptimizerSpec {
   }
 };
 
-/// One chunk of a dense table, or one row of a sparse one.
+/// One chunk of a table.
 struct OptimizerSpan {
   std::span<float> values;
   std::span<const float> gradient;

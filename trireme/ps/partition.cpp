@@ -23,15 +23,13 @@ ErrorKind Partition::refusal(const Request& request, const wire::Buffer& body) c
     return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(request.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
-  return PartitionState::refusal(found->second, request.chunk, request.num_keys, body);
+  return PartitionState::refusal(found->second, request.chunk, body);
 }
 
 ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
   const auto found = outbox_.map().tables.find(pull.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
-  if (found->second.form == TableForm::kSparse)
-    return pull.num_keys > 0 && body.size() == pull.num_keys * sizeof(std::uint64_t) ? ErrorKind::kNone
-                                                                                     : ErrorKind::kMalformed;
+  if (!body.empty()) return ErrorKind::kMalformed;
   return pull.chunk < found->second.num_chunks() ? ErrorKind::kNone : ErrorKind::kOutOfRange;
 }
 
@@ -67,7 +65,7 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   go_on();
 }
 
-void Partition::on_pull(wire::ConnectionId from, const Pull& pull, wire::Buffer body) {
+void Partition::on_pull(wire::ConnectionId from, const Pull& pull, const wire::Buffer& body) {
   if (!replica_.is_primary() || pull.epoch != replica_.epoch()) {
     if (pull.epoch > replica_.epoch()) outbox_.map_is_old();
     return reply(from, pull, ErrorKind::kWrongEpoch);
@@ -83,7 +81,7 @@ void Partition::on_pull(wire::ConnectionId from, const Pull& pull, wire::Buffer 
   for (const ReadyPull& other : ready_pulls_) {
     if (same(other, other.reply.request)) return;
   }
-  waiting_pulls_.push_back({from, pull, std::move(body)});
+  waiting_pulls_.push_back({from, pull});
   go_on();
 }
 
@@ -176,7 +174,7 @@ void Partition::look_at_pulls() {
 /// The values of this moment; they are sent when this moment is stable.
 void Partition::read(const WaitingPull& waiting) {
   const TableSpec& spec = outbox_.map().tables.at(waiting.pull.table);
-  const PartitionState::Contents contents = replica_.state().read(spec, waiting.pull.chunk, waiting.body);
+  const PartitionState::Contents contents = replica_.state().read(spec, waiting.pull.chunk);
   const bool changed = waiting.pull.newer_than == 0 || contents.changed_at > waiting.pull.newer_than;
   ready_pulls_.push_back({waiting.connection,
                           {.request = waiting.pull.request,

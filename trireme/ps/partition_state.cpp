@@ -32,7 +32,7 @@ const TableSpec* PartitionState::table(TableId id, const std::vector<TableSpec>&
 }
 
 bool PartitionState::fits(const LoggedUpdate& update, const TableSpec& spec) const {
-  return spec.form == TableForm::kDense && update.num_keys == 0 && update.chunk < spec.num_chunks() &&
+  return update.chunk < spec.num_chunks() &&
          update.num_bytes == spec.elements_of(update.chunk) * sizeof(float);
 }
 
@@ -90,15 +90,12 @@ void PartitionState::raise_min_clock() {
   min_clock_ = std::max(min_clock_, least);
 }
 
-ErrorKind PartitionState::refusal(const TableSpec& spec, std::uint64_t chunk, std::uint32_t num_keys,
-                                  const wire::Buffer& body) {
-  if (num_keys > 0) return ErrorKind::kMalformed;
+ErrorKind PartitionState::refusal(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& body) {
   if (chunk >= spec.num_chunks()) return ErrorKind::kOutOfRange;
   return body.size() == spec.elements_of(chunk) * sizeof(float) ? ErrorKind::kNone : ErrorKind::kMalformed;
 }
 
-PartitionState::Contents PartitionState::read(const TableSpec& spec, std::uint64_t chunk,
-                                              const wire::Buffer&) const {
+PartitionState::Contents PartitionState::read(const TableSpec& spec, std::uint64_t chunk) const {
   const auto found = chunks_.find({spec.id, chunk});
   if (found != chunks_.end()) return {found->second.share(), found->second.changed_at()};
   return {DenseChunk(spec, chunk).share(), 0};

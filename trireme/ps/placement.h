@@ -12,7 +12,7 @@
 
 namespace trireme::ps {
 
-/// Of chunk `key` of a dense table, of the row with this key of a sparse one. `num_partitions` is a power of
+/// Of chunk `key` of a table. `num_partitions` is a power of
 /// two.
 PartitionId partition_of(TableId table, std::uint64_t key, std::uint32_t num_partitions);
 

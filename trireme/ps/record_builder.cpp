@@ -22,7 +22,6 @@ struct Line {
 class Merger {
  public:
   void push(const WaitingRequest& waiting, WorkerClock clock) {
-    if (waiting.request.num_keys > 0) return add(waiting, false);
     const Key key = {clock, waiting.request.table, waiting.request.chunk};
     const auto open = open_.find(key);
     if (open == open_.end()) {
@@ -68,7 +67,6 @@ class Merger {
     updates_.push_back({.logged = {.table = waiting.request.table,
                                    .assigns = assigns,
                                    .chunk = waiting.request.chunk,
-                                   .num_keys = waiting.request.num_keys,
                                    .num_bytes = waiting.body.size()},
                         .body = waiting.body,
                         .sum = {}});

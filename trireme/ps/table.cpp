@@ -13,25 +13,18 @@ void check(const TableSpec& spec) {
     require(holds, "table ", spec.name, ": ", message...);
   };
   demand(!spec.name.empty() && spec.name.size() <= 256, "its name must have 1 to 256 letters");
-  if (spec.form == TableForm::kDense) {
-    demand(spec.num_elements > 0, "a dense table needs num_elements above 0");
-    demand(spec.num_elements < std::uint64_t{1} << 48, "num_elements must be below 2^48, not ",
-           spec.num_elements);
-    demand(spec.chunk_elements > 0 && spec.chunk_elements <= kMostChunkElements,
-           "chunk_elements must be 1 to ", kMostChunkElements, ", not ", spec.chunk_elements);
-  } else {
-    demand(spec.row_elements > 0 && spec.row_elements <= kMostChunkElements, "row_elements must be 1 to ",
-           kMostChunkElements, ", not ", spec.row_elements);
-    demand(spec.apply_at == ApplyAt::kArrival, "sparse tables apply pushes as they come");
-  }
+  demand(spec.num_elements > 0, "a table needs num_elements above 0");
+  demand(spec.num_elements < std::uint64_t{1} << 48, "num_elements must be below 2^48, not ",
+         spec.num_elements);
+  demand(spec.chunk_elements > 0 && spec.chunk_elements <= kMostChunkElements, "chunk_elements must be 1 to ",
+         kMostChunkElements, ", not ", spec.chunk_elements);
   demand(spec.apply_at == ApplyAt::kArrival || spec.staleness == 0,
          "sums in worker order need staleness 0, not ", spec.staleness);
   demand(std::isfinite(spec.initial_range) && spec.initial_range >= 0,
          "initial_range must be a number of at least 0, not ", spec.initial_range);
   check(spec.optimizer);
-  demand(spec.form == TableForm::kSparse || spec.num_chunks() == 1 ||
-             !optimizer_rule(spec.optimizer.name).looks_at_whole(),
-         spec.optimizer.name, " looks at a whole tensor, and this one is cut into ", spec.num_chunks(),
+  demand(spec.num_chunks() == 1 || !optimizer_rule(spec.optimizer.name).looks_at_whole(), spec.optimizer.name,
+         " looks at a whole tensor, and this one is cut into ", spec.num_chunks(),
          " chunks: give each tensor a table of at most ", kMostChunkElements, " elements");
 }
 

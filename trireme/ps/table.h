@@ -20,27 +20,16 @@ enum class ApplyAt : std::uint8_t {
   kLast = kClock,
 };
 
-enum class TableForm : std::uint8_t {
-  kDense,   ///< num_elements f32, in chunks
-  kSparse,  ///< rows of row_elements f32 by 64-bit keys, made when they are first pushed to
-  kLast = kSparse,
-};
-
 struct TableSpec {
   TableId id = 0;  ///< given by the coordinator
   std::string name;
-  TableForm form = TableForm::kDense;
-  std::uint64_t num_elements = 0;            ///< dense
-  std::uint32_t chunk_elements = 256 << 10;  ///< dense: 1 MiB, the most there is
-  std::uint32_t row_elements = 0;            ///< sparse
+  std::uint64_t num_elements = 0;            ///< f32, in chunks
+  std::uint32_t chunk_elements = 256 << 10;  ///< 1 MiB, the most there is
   std::uint32_t staleness = 0;               ///< 0: bulk-synchronous; kAsynchronous: no bound
   ApplyAt apply_at = ApplyAt::kArrival;
   OptimizerSpec optimizer;
   float initial_range = 0;  ///< values begin uniform in [-range, range), a function of seed and element
   std::uint64_t seed = 0;
-  std::uint64_t idle_clocks =
-      0;                        ///< sparse: a row nobody has pushed to for so many steps is dropped; 0: never
-  std::uint64_t most_rows = 0;  ///< sparse, of one partition: the longest idle are dropped first; 0: no bound
 
   std::uint64_t num_chunks() const { return (num_elements + chunk_elements - 1) / chunk_elements; }
   std::uint32_t elements_of(std::uint64_t chunk) const {
@@ -49,16 +38,15 @@ struct TableSpec {
   }
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.id, self.name, self.form, self.num_elements, self.chunk_elements, self.row_elements,
-                    self.staleness, self.apply_at, self.optimizer, self.initial_range, self.seed,
-                    self.idle_clocks, self.most_rows);
+    return std::tie(self.id, self.name, self.num_elements, self.chunk_elements, self.staleness, self.apply_at,
+                    self.optimizer, self.initial_range, self.seed);
   }
 };
 
 /// Throws InvalidArgument that names the table and the field.
 void check(const TableSpec& spec);
 
-/// Element `index` of chunk or row `key` before anything was pushed to it.
+/// Element `index` of chunk `key` before anything was pushed to it.
 float initial_value(const TableSpec& spec, std::uint64_t key, std::uint32_t index);
 
 }  // namespace trireme::ps

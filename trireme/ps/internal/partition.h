@@ -27,7 +27,7 @@ class Partition {
   /// The map has changed: perhaps the roles, perhaps the workers.
   void on_map(const PartitionEntry& entry, ServerId self);
   void on_request(wire::ConnectionId from, const Request& request, wire::Buffer body);
-  void on_pull(wire::ConnectionId from, const Pull& pull, wire::Buffer body);
+  void on_pull(wire::ConnectionId from, const Pull& pull, const wire::Buffer& body);
   void on_replicate(wire::ConnectionId from, const Replicate& head, const wire::Buffer& body);
   void on_replicate_ack(ServerId from, const ReplicateAck& ack);
   void on_snapshot_part(wire::ConnectionId from, const SnapshotPart& head, const wire::Buffer& body);
@@ -47,7 +47,6 @@ class Partition {
   struct WaitingPull {
     wire::ConnectionId connection = 0;
     Pull pull;
-    wire::Buffer body;
   };
   struct ReadyPull {
     wire::ConnectionId connection = 0;

@@ -50,11 +50,10 @@ class PartitionState {
     wire::Buffer values;
     Version changed_at = 0;
   };
-  /// Of a table that may not be known here yet: then its first values. `keys`: the rows of a sparse table.
-  Contents read(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& keys) const;
+  /// Of a table that may not be known here yet: then its first values.
+  Contents read(const TableSpec& spec, std::uint64_t chunk) const;
   /// Why such a push cannot be taken; kNone when it can.
-  static ErrorKind refusal(const TableSpec& spec, std::uint64_t chunk, std::uint32_t num_keys,
-                           const wire::Buffer& body);
+  static ErrorKind refusal(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& body);
 
   /// Everything, at this version, in parts of at most a chunk each; copies share their values.
   struct Part {
