@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::string_view kGreeting = "TRWH\1";  // its last character is the version
 constexpr std::size_t kRecordHeaderBytes = 8;
-constexpr std::size_t kMostBodyBytes = kMostHandshakeBytes - kRecordHeaderBytes;
 constexpr std::size_t kMostNameBytes = 64;
 constexpr std::size_t kMostReasonBytes = 200;
 enum Step { kChallenge = 1, kHello, kWelcome };

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/parallel/counted_memory.h"
@@ -42,6 +43,7 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
                const std::vector<model::Layer>& layers, const PipelineOptions& options)
     : group_(groups.pipeline),
       device_(options.device),
+      exact_(options.exact),
       update_(options.update),
       before_compute_(options.before_compute),
       stages_(place_stages(program, layers, options.cuts)),
@@ -228,7 +230,7 @@ double Engine::take_loss() {
   std::vector<double> weighed;
   for (const auto& [number, loss] : losses_) weighed.push_back(loss.weight * *value++);
   losses_.clear();
-  return exact_sum(std::move(weighed));
+  return exact_ ? exact_sum(std::move(weighed)) : std::accumulate(weighed.begin(), weighed.end(), 0.0);
 }
 
 const MicroBatch& Engine::microbatch(int number) {

@@ -39,8 +39,8 @@ class Engine {
   void set_program(schedule::Program program);
   void go_on_with(schedule::Program program);
   bool at_end() const { return executor_.at_end(); }
-  /// Sum of weight * loss of the forwards of the last stage since it was asked last, as exact_sum() adds
-  /// them; 0 on other ranks.
+  /// Sum of weight * loss of the forwards of the last stage since it was asked last, micro-batch by
+  /// micro-batch as ranks are added up, or as exact_sum() adds them; 0 on other ranks.
   double take_loss();
 
   Fields evaluate(const Fields& inputs);
@@ -117,6 +117,7 @@ class Engine {
 
   comm::Group group_;
   const c10::Device device_;
+  const bool exact_;
   const std::function<void()> update_;
   const std::function<void(int)> before_compute_;
   const std::vector<Pipeline::StageLayers> stages_;
