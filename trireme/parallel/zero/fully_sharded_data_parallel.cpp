@@ -57,6 +57,12 @@ DataParallelOptions when_asked(DataParallelOptions options) {
   return options;
 }
 
+double summed_over(comm::Group& group, double value) {
+  at::Tensor sum = at::full({1}, value, at::kDouble);
+  group.all_reduce(sum);
+  return sum.item<double>();
+}
+
 }  // namespace
 
 /// A forward of a unit whose graph lives.
@@ -82,14 +88,8 @@ struct Unit {
   }
 };
 
-double summed(comm::Group& group, double value) {
-  at::Tensor sum = at::full({1}, value, at::kDouble);
-  group.all_reduce(sum);
-  return sum.item<double>();
-}
-
-/// What forward and the hooks of backward do with the units. A graph that outlives it computes with whole
-/// tensors that are not there any more: see forward().
+/// What forward and the hooks of backward do with the units. The backward of a graph that outlives it is
+/// refused.
 class FullyShardedDataParallel::Passes : public std::enable_shared_from_this<Passes> {
  public:
   Passes(comm::Group group, std::vector<model::Layer> layers, const FullyShardedOptions& options);
@@ -168,7 +168,7 @@ FullyShardedDataParallel::Passes::Passes(comm::Group group, std::vector<model::L
   }
   const bool learns =
       std::ranges::any_of(parameters, [](const auto& item) { return item.second.requires_grad(); });
-  require(summed(group_, learns ? 1 : 0) > 0,
+  require(summed_over(group_, learns ? 1 : 0) > 0,
           "no parameter of the layers needs a gradient: there is nothing to train");
 }
 
@@ -341,7 +341,7 @@ double FullyShardedDataParallel::Passes::clip_grad_norm(double max_norm) {
     const double norm = at::linalg_vector_norm(parameter.grad(), 2).item<double>();
     squares += norm * norm;
   }
-  const double norm = std::sqrt(summed(shards_, squares));
+  const double norm = std::sqrt(summed_over(shards_, squares));
   optim::clip_to_norm(parameters, norm, max_norm);
   return norm;
 }
