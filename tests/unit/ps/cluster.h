@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tests/support/simulation.h"
-#include "trireme/ps/client.h"
+#include "trireme/ps/client_node.h"
 #include "trireme/ps/coordinator.h"
 #include "trireme/ps/messages.h"
 #include "trireme/ps/server.h"
@@ -49,16 +49,16 @@ class Cluster {
   void add_worker(int i) {
     const std::string name = worker_name(i);
     simulation.add(name, "worker", [i, name] {
-      return std::make_unique<Client>(ClientOptions{.worker = static_cast<WorkerId>(i),
-                                                    .host = "host-" + name,
-                                                    .coordinator = "inproc:coordinator",
-                                                    .timeout_s = 60});
+      return std::make_unique<ClientNode>(ClientOptions{.worker = static_cast<WorkerId>(i),
+                                                        .host = "host-" + name,
+                                                        .coordinator = "inproc:coordinator",
+                                                        .timeout_s = 60});
     });
     simulation.start(name);
   }
 
   Server& server(int i) { return simulation.node<Server>(server_name(i)); }
-  Client& worker(int i) { return simulation.node<Client>(worker_name(i)); }
+  ClientNode& worker(int i) { return simulation.node<ClientNode>(worker_name(i)); }
   Coordinator& coordinator() { return simulation.node<Coordinator>("coordinator"); }
 
   bool settles(double at_most_s) {

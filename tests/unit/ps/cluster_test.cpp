@@ -209,7 +209,7 @@ TEST_F(ClusterTest, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) {
   std::vector<std::vector<float>> pulled(3, std::vector<float>(kElements));
   int num_done = 0;
   const std::function<void(int)> step = [&](int worker) {
-    Client& client = cluster->worker(worker);
+    ClientNode& client = cluster->worker(worker);
     if (client.clock() == kSteps) {
       ++num_done;
       return;

@@ -128,7 +128,7 @@ void FaultRun::on_error(const std::shared_ptr<Life>& life, const Result& result)
 
 void FaultRun::do_step(const std::shared_ptr<Life>& life) {
   if (life->has_ended) return;
-  Client& client = cluster_.worker(life->worker);
+  ClientNode& client = cluster_.worker(life->worker);
   if (client.clock() >= last_clock_) {
     life->is_done = true;
     return;
@@ -160,7 +160,7 @@ void FaultRun::do_step(const std::shared_ptr<Life>& life) {
 
 /// `chunk` -1: any, and nothing waits for it.
 void FaultRun::pull_then_go_on(const std::shared_ptr<Life>& life, int chunk) {
-  Client& client = cluster_.worker(life->worker);
+  ClientNode& client = cluster_.worker(life->worker);
   const bool goes_on = chunk >= 0;
   if (!goes_on) chunk = static_cast<int>(random_.below(kChunks));
   std::size_t num_own = 0;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "trireme/base/text.h"
-#include "trireme/ps/client.h"
+#include "trireme/ps/client_node.h"
 
 namespace trireme::ps {
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a Client is made of: calls that are under way, a lane of numbered requests to each partition, lines to
-// servers. See client.h. One thread.
+// What a ClientNode is made of: calls that are under way, a lane of numbered requests to each partition,
+// lines to servers. See client.h. One thread.
 
 #include <deque>
 #include <functional>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/ps/client.h"
+#include "trireme/ps/client_node.h"
 #include "trireme/ps/internal/client_calls.h"
 #include "trireme/ps/internal/membership.h"
 

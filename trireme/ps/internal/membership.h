@@ -1,6 +1,6 @@
 #pragma once
 // A node's line to the coordinator: heartbeats that register it and keep its lease, the map, and connecting
-// again. What happens to the map is told to its owner. One thread; part of a Server or a Client.
+// again. What happens to the map is told to its owner. One thread; part of a Server or a ClientNode.
 
 #include <cstdint>
 #include <functional>

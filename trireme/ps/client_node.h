@@ -1,8 +1,8 @@
 #pragma once
-// A worker's side of the parameter server. What it asks for is sent to the primary that its map names, and
-// sent again, under the same number, when roles change or connections break, until it is acknowledged: so
-// nothing is lost and nothing counts twice. Calls return at once; what becomes of them is told by the
-// callback, once, on the thread of its surroundings, on which all calls come.
+// A worker's side of the parameter server, as a node. What it asks for is sent to the primary that its map
+// names, and sent again, under the same number, when roles change or connections break, until it is
+// acknowledged: so nothing is lost and nothing counts twice. Calls return at once; what becomes of them is
+// told by the callback, once, on the thread of its surroundings, on which all calls come.
 
 #include <cstdint>
 #include <functional>
@@ -41,10 +41,10 @@ using Done = std::function<void(const Result&)>;
 
 class ClientWork;
 
-class Client final : public wire::Node {
+class ClientNode final : public wire::Node {
  public:
-  explicit Client(ClientOptions options);
-  ~Client() override;
+  explicit ClientNode(ClientOptions options);
+  ~ClientNode() override;
 
   const ClusterMap& map() const;
   /// How many steps it has ended.

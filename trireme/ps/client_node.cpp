@@ -1,0 +1,58 @@
+#include "trireme/ps/client_node.h"
+
+#include <utility>
+
+#include "trireme/ps/internal/client_work.h"
+
+namespace trireme::ps {
+
+ClientNode::ClientNode(ClientOptions options) : work_(std::make_unique<ClientWork>(std::move(options))) {}
+ClientNode::~ClientNode() = default;
+
+const ClusterMap& ClientNode::map() const { return work_->map(); }
+WorkerClock ClientNode::clock() const { return work_->clock(); }
+WorkerLife ClientNode::life() const { return work_->life(); }
+void ClientNode::create_table(const TableSpec& spec, Done done) {
+  work_->create_table(spec, std::move(done));
+}
+void ClientNode::join(TableId table, Done done) { work_->join(table, std::move(done)); }
+void ClientNode::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done) {
+  work_->push_chunk(table, chunk, std::move(values), std::move(done));
+}
+void ClientNode::push(TableId table, const wire::Buffer& values, Done done) {
+  work_->add_whole(RequestOp::kPush, table, values, std::move(done));
+}
+void ClientNode::assign(TableId table, const wire::Buffer& values, Done done) {
+  work_->add_whole(RequestOp::kAssign, table, values, std::move(done));
+}
+void ClientNode::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done) {
+  work_->pull_chunk(table, chunk, newer_than, std::move(done));
+}
+void ClientNode::pull(TableId table, std::span<float> out, Done done) {
+  work_->pull(table, out, std::move(done));
+}
+void ClientNode::tick() { work_->tick(); }
+void ClientNode::barrier(std::uint32_t num_workers, Done done) {
+  work_->barrier(num_workers, std::move(done));
+}
+void ClientNode::leave(Done done) { work_->leave(std::move(done)); }
+
+void ClientNode::push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done) {
+  // The pull asks for what this push makes; its failure is the pull's, too.
+  work_->add_whole(RequestOp::kPush, table, values, [](const Result&) {});
+  work_->pull(table, out, std::move(done));
+}
+
+void ClientNode::on_start(wire::Surroundings& surroundings) { work_->start(surroundings); }
+void ClientNode::on_connected(wire::ConnectionId connection, const wire::PeerIdentity&) {
+  work_->on_connected(connection);
+}
+void ClientNode::on_message(wire::ConnectionId connection, wire::Message message) {
+  work_->on_message(connection, message);
+}
+void ClientNode::on_closed(wire::ConnectionId connection, wire::CloseCause, const std::string&) {
+  work_->on_closed(connection);
+}
+void ClientNode::on_timer(wire::TimerId) { work_->on_timer(); }
+
+}  // namespace trireme::ps
