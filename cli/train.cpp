@@ -2,16 +2,16 @@
 
 #include "cli/as_ranks.h"
 #include "trireme/base/error.h"
+#include "trireme/base/stop_request.h"
 #include "trireme/comm/context.h"
 #include "trireme/train/run.h"
 #include "trireme/train/run_config.h"
-#include "trireme/train/stop_request.h"
 
 namespace trireme::cli {
 namespace {
 
 int run_as_rank(const TrainArguments& train, const train::ParallelPlan& plan) {
-  const train::StopRequest stop;
+  const StopRequest stop;
   const auto context = comm::Context::from_environment(plan.config().comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
   return train::run_training(plan, *context, {.start = start, .stop = &stop}).exit_code;

@@ -20,7 +20,7 @@
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/step_reports.h"
-#include "trireme/train/stop_request.h"
+#include "trireme/base/stop_request.h"
 
 namespace trireme::train {
 

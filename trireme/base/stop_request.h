@@ -1,12 +1,12 @@
 #pragma once
-// Turns SIGINT and SIGTERM into a request to stop at the next step boundary. While the object lives, the
+// Turns SIGINT and SIGTERM into a request to stop at the next good moment. While the object lives, the
 // first such signal is only remembered; one that comes more than a second later ends the process as if
 // nothing had been installed (a launcher may deliver the same Ctrl-C twice). The handlers before it are
 // restored by the destructor. At most one per process at a time; reading is thread-safe.
 
 #include <csignal>
 
-namespace trireme::train {
+namespace trireme {
 
 class StopRequest {
  public:
@@ -22,4 +22,4 @@ class StopRequest {
   struct sigaction interrupt_before_, terminate_before_;
 };
 
-}  // namespace trireme::train
+}  // namespace trireme

@@ -1,10 +1,10 @@
-#include "trireme/train/stop_request.h"
+#include "trireme/base/stop_request.h"
 
 #include <atomic>
 #include <csignal>
 #include <ctime>
 
-namespace trireme::train {
+namespace trireme {
 namespace {
 
 // A signal handler can reach nothing but statics; these two are all of them.
@@ -47,4 +47,4 @@ StopRequest::~StopRequest() {
 
 int StopRequest::signal() const { return received_signal; }
 
-}  // namespace trireme::train
+}  // namespace trireme
