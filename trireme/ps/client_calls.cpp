@@ -19,6 +19,11 @@ void ClientWork::start(wire::Surroundings& surroundings) {
   on_timer();
 }
 
+void ClientWork::wait_until_member(Done done) {
+  membership_calls_.push_back(new_call(std::move(done), 1));
+  go_on();
+}
+
 void ClientWork::create_table(const TableSpec& spec, Done done) {
   const RequestId id = ++last_request_;
   creations_[id] = {spec, new_call(std::move(done), 1), 0, 0};

@@ -14,13 +14,15 @@ void ClientWork::on_timer() {
 }
 
 void ClientWork::on_connected(wire::ConnectionId connection) {
+  trouble_.clear();
   if (!membership_.on_connected(connection)) {
     for (auto& [server, line] : lines_) line.is_connected |= line.connection == connection;
   }
   go_on();
 }
 
-void ClientWork::on_closed(wire::ConnectionId connection) {
+void ClientWork::on_closed(wire::ConnectionId connection, const std::string& reason) {
+  trouble_ = reason;
   if (membership_.on_closed(connection)) {
     for (auto& [id, creation] : creations_) creation.sent_ns = 0;
     return;

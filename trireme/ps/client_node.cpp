@@ -12,6 +12,7 @@ ClientNode::~ClientNode() = default;
 const ClusterMap& ClientNode::map() const { return work_->map(); }
 WorkerClock ClientNode::clock() const { return work_->clock(); }
 WorkerLife ClientNode::life() const { return work_->life(); }
+void ClientNode::wait_until_member(Done done) { work_->wait_until_member(std::move(done)); }
 void ClientNode::create_table(const TableSpec& spec, Done done) {
   work_->create_table(spec, std::move(done));
 }
@@ -50,8 +51,8 @@ void ClientNode::on_connected(wire::ConnectionId connection, const wire::PeerIde
 void ClientNode::on_message(wire::ConnectionId connection, wire::Message message) {
   work_->on_message(connection, message);
 }
-void ClientNode::on_closed(wire::ConnectionId connection, wire::CloseCause, const std::string&) {
-  work_->on_closed(connection);
+void ClientNode::on_closed(wire::ConnectionId connection, wire::CloseCause, const std::string& reason) {
+  work_->on_closed(connection, reason);
 }
 void ClientNode::on_timer(wire::TimerId) { work_->on_timer(); }
 

@@ -51,6 +51,8 @@ class ClientNode final : public wire::Node {
   WorkerClock clock() const;
   WorkerLife life() const;
 
+  /// Until the cluster counts this worker; other calls may come before.
+  void wait_until_member(Done done);
   /// Every worker may ask for the same one; its id is ignored, and is to be had from map() when this is done.
   void create_table(const TableSpec& spec, Done done);
   /// This worker's steps count for the table from now on; they begin at clock(), which may rise.

@@ -19,6 +19,7 @@ void ClientWork::go_on() {
   find_retries();
   create_tables();
   if (registered_at_ == 0) return;
+  for (const auto& call : std::exchange(membership_calls_, {})) call->part_done(at_clock());
   find_lost_calls();
   for (auto& [id, lane] : lanes_) send(id, lane);
   for (auto& [id, pull] : pulls_) send(pull);
@@ -145,12 +146,19 @@ void ClientWork::end_overdue() {
     if (!call->is_over() && now >= call->due_ns()) overdue.push_back(call);
     return call->is_over() || now >= call->due_ns();
   });
-  for (const auto& call : overdue)
-    call->fail(ErrorKind::kTimeout,
-               text("worker ", life_.worker, ": no answer in ", options_.timeout_s, " s"));
+  for (const auto& call : overdue) call->fail(ErrorKind::kTimeout, silence());
   // A push stays: its number is taken, and it may be applied. A pull is forgotten.
   std::erase_if(pulls_, [](const auto& pull) { return pull.second.call->is_over(); });
   std::erase_if(creations_, [](const auto& creation) { return creation.second.call->is_over(); });
+}
+
+/// What is known of why nobody has answered.
+std::string ClientWork::silence() const {
+  const std::string what = text("worker ", life_.worker, ": no answer in ", options_.timeout_s, " s");
+  const std::string trouble = trouble_.empty() ? "" : "; the last connection failed: " + trouble_;
+  if (registered_at_ != 0) return what + trouble;
+  return text(what, " from the coordinator at ", options_.coordinator, trouble,
+              "; is `trireme serve-coordinator` running there?");
 }
 
 void ClientWork::end(ErrorKind error, const std::string& message) {
@@ -158,6 +166,7 @@ void ClientWork::end(ErrorKind error, const std::string& message) {
   lanes_.clear();
   pulls_.clear();
   creations_.clear();
+  membership_calls_.clear();
   barriers_.clear();
   leave_call_ = nullptr;
   for (const auto& call : std::exchange(calls_, {})) call->fail(error, message);

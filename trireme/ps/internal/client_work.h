@@ -31,6 +31,8 @@ class ClientWork {
 
   // ---- calls
 
+  void wait_until_member(Done done);
+
   void create_table(const TableSpec& spec, Done done);
 
   void join(TableId table, Done done);
@@ -55,7 +57,7 @@ class ClientWork {
 
   void on_connected(wire::ConnectionId connection);
 
-  void on_closed(wire::ConnectionId connection);
+  void on_closed(wire::ConnectionId connection, const std::string& reason);
 
   void on_message(wire::ConnectionId connection, const wire::Message& message);
 
@@ -150,6 +152,8 @@ class ClientWork {
 
   void end_overdue();
 
+  std::string silence() const;
+
   void end(ErrorKind error, const std::string& message);
 
   static constexpr const char* kDeclaredDeadText =
@@ -177,6 +181,8 @@ class ClientWork {
   std::uint64_t barrier_entered_ = 0, barrier_passed_ = 0;
   std::uint32_t barrier_workers_ = 0;
   std::map<ServerId, Line> lines_;
+  std::vector<std::shared_ptr<Call>> membership_calls_;
+  std::string trouble_;  ///< why the last connection that failed did; empty when one was made since
 };
 
 }  // namespace trireme::ps

@@ -1,0 +1,117 @@
+#include "trireme/ps/client.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/ps/real_cluster.h"
+#include "trireme/base/error.h"
+
+namespace trireme::ps {
+namespace {
+
+TableSpec sums(std::uint64_t num_elements) {
+  TableSpec spec;
+  spec.name = "sums";
+  spec.num_elements = num_elements;
+  spec.chunk_elements = 100;
+  return spec;
+}
+
+ClientOptions worker(WorkerId number, const RealCluster& cluster) {
+  return {.worker = number, .host = "here", .coordinator = cluster.address()};
+}
+
+TEST(Client, PullsWhatTwoWorkersHavePushedOverRealSockets) {
+  RealCluster cluster(2);
+  Client one(worker(0, cluster)), other(worker(1, cluster));
+  const TableId table = one.open_table(sums(250));
+  EXPECT_EQ(other.open_table(sums(250)), table);
+  const std::vector<float> threes(250, 3), fours(250, 4);
+  const Pending pushed = one.push(table, threes);
+  other.push(table, fours).get();
+  pushed.get();
+  one.tick();
+  other.tick();
+  std::vector<float> values(250);
+  one.pull(table, values).get();
+  EXPECT_EQ(values, std::vector<float>(250, 7));
+  EXPECT_EQ(one.clock(), 1u);
+  EXPECT_EQ(one.map().servers.size(), 2u);
+}
+
+TEST(Client, GoesOnWithTheOtherServerWhenOneHasEnded) {
+  RealCluster cluster(2);
+  Client client(worker(0, cluster));
+  const TableId table = client.open_table(sums(1600));
+  const std::vector<float> ones(1600, 1);
+  client.push(table, ones).get();
+  cluster.end_server(1);
+  std::vector<float> values(1600);
+  client.push_pull(table, ones, values).get();
+  EXPECT_EQ(values, std::vector<float>(1600, 2));
+}
+
+TEST(Client, BringsOnlyWhatIsNewer) {
+  RealCluster cluster(1);
+  Client client(worker(0, cluster));
+  const TableId table = client.open_table(sums(50));
+  client.push(table, std::vector<float>(50, 2)).get();
+  const Result first = client.pull_chunk(table, 0).get();
+  ASSERT_TRUE(first.changed);
+  EXPECT_EQ(first.values.size(), 200u);
+  EXPECT_FALSE(client.pull_chunk(table, 0, first.version).get().changed);
+  client.push(table, std::vector<float>(50, 2)).get();
+  EXPECT_TRUE(client.pull_chunk(table, 0, first.version).get().changed);
+}
+
+TEST(Client, SaysWhereNobodyAnsweredAndWhy) {
+  ClientOptions options = {.worker = 3, .host = "here", .coordinator = "tcp:127.0.0.1:1", .timeout_s = 0.2};
+  try {
+    const Client client(options);
+    FAIL() << "nobody is there";
+  } catch (const CommError& error) {
+    const std::string said = error.what();
+    EXPECT_NE(said.find("worker 3: no answer in 0.2 s from the coordinator at tcp:127.0.0.1:1"),
+              std::string::npos)
+        << said;
+    EXPECT_NE(said.find("refused"), std::string::npos) << said;
+  }
+}
+
+TEST(Client, RefusesWrongSizesAndUnknownTablesAsInvalidArguments) {
+  RealCluster cluster(1);
+  Client client(worker(0, cluster));
+  EXPECT_THROW(client.push(77, std::vector<float>(3)).get(), InvalidArgument);
+  const TableId table = client.open_table(sums(50));
+  EXPECT_THROW(client.push(table, std::vector<float>(51)).get(), InvalidArgument);
+  std::vector<float> small(49);
+  EXPECT_THROW(client.pull(table, small).get(), InvalidArgument);
+  EXPECT_THROW(client.open_table(sums(60)), InvalidArgument);
+  std::vector<float> values(50);
+  client.pull(table, values).get();  // and it goes on
+}
+
+TEST(Client, TellsThoseWhoWaitWhenItIsClosed) {
+  RealCluster cluster(2);
+  std::optional<Pending> pending;
+  {
+    Client client(worker(0, cluster));
+    pending = client.barrier(/*num_workers=*/2);  // nobody else comes
+    EXPECT_FALSE(pending->is_done());
+  }
+  EXPECT_THROW(pending->get(), CommError);
+}
+
+TEST(Client, IsCountedNoMoreWhenItHasLeft) {
+  RealCluster cluster(1);
+  Client client(worker(0, cluster)), other(worker(1, cluster));
+  const TableId table = client.open_table(sums(10));
+  other.open_table(sums(10));
+  other.leave().get();
+  EXPECT_THROW(other.push(table, std::vector<float>(10)).get(), CommError);
+  client.tick();  // staleness 0: a pull waits for nobody but itself
+  std::vector<float> values(10);
+  client.pull(table, values).get();
+}
+
+}  // namespace
+}  // namespace trireme::ps

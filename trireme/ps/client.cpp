@@ -1,0 +1,222 @@
+#include "trireme/ps/client.h"
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme::ps {
+
+struct Pending::Told {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Result> result;
+
+  void tell(const Result& what) {
+    {
+      const std::lock_guard lock(mutex);
+      if (result) return;
+      result = what;
+    }
+    changed.notify_all();
+  }
+};
+
+namespace {
+
+wire::Buffer copy_of(std::span<const float> values) {
+  auto kept = std::make_shared<const std::vector<float>>(values.begin(), values.end());
+  return wire::Buffer(kept, std::as_bytes(std::span(*kept)));
+}
+
+Result failure(ErrorKind error, std::string message) {
+  Result result;
+  result.error = error;
+  result.message = std::move(message);
+  return result;
+}
+
+}  // namespace
+
+bool Pending::is_done() const { return wait_for(0).has_value(); }
+
+std::optional<Result> Pending::wait_for(double seconds) const {
+  std::unique_lock lock(told_->mutex);
+  told_->changed.wait_for(lock, std::chrono::duration<double>(seconds),
+                          [&] { return told_->result.has_value(); });
+  return told_->result;
+}
+
+Result Pending::get() const {
+  std::unique_lock lock(told_->mutex);
+  told_->changed.wait(lock, [&] { return told_->result.has_value(); });
+  if (told_->result->error != ErrorKind::kNone) throw_error(*told_->result);
+  return *told_->result;
+}
+
+void throw_error(const Result& result) {
+  switch (result.error) {
+    case ErrorKind::kUnknownTable:
+    case ErrorKind::kOutOfRange:
+    case ErrorKind::kMalformed:
+    case ErrorKind::kTooLarge:
+      throw InvalidArgument("parameter server: " + result.message);
+    case ErrorKind::kDataLoss:
+      throw DataError("parameter server: " + result.message);
+    default:
+      throw CommError("parameter server: " + result.message);
+  }
+}
+
+/// The thread, its loop and its node. When the loop has ended, nothing that was asked for is kept: that is
+/// what tells those who wait.
+class Client::Service {
+ public:
+  Service(ClientOptions options, wire::NodeLoopOptions loop)
+      : loop_(std::make_unique<wire::NodeLoop>(with_self(std::move(loop), options))),
+        node_(std::make_unique<ClientNode>(std::move(options))),
+        thread_([this] { serve(); }) {
+    pthread_setname_np(thread_.native_handle(), "trireme-ps");
+  }
+
+  ~Service() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (loop_) loop_->stop();
+    }
+    thread_.join();
+  }
+
+  Pending call(std::function<void(ClientNode&, Done)> begin) {
+    const auto told = std::make_shared<Pending::Told>();
+    // The last copy of it is dropped when nobody can answer any more.
+    const auto guard = std::shared_ptr<Pending::Told>(told.get(), [this, told](Pending::Told*) {
+      told->tell(failure(ErrorKind::kTimeout, "the client has ended: " + ended_));
+    });
+    post([begin = std::move(begin), guard](ClientNode& node) {
+      begin(node, [guard](const Result& result) { guard->tell(result); });
+    });
+    return Pending(told);
+  }
+
+  void post(std::function<void(ClientNode&)> work) {
+    const std::lock_guard lock(mutex_);
+    if (loop_) loop_->post([this, work = std::move(work)] { work(*node_); });
+  }
+
+ private:
+  static wire::NodeLoopOptions with_self(wire::NodeLoopOptions loop, const ClientOptions& options) {
+    loop.self = {.role = "worker", .name = text(options.worker)};
+    return loop;
+  }
+
+  void serve() {
+    std::string ended = "it was closed";
+    try {
+      loop_->run(*node_);
+    } catch (const std::exception& error) {
+      ended = error.what();
+    }
+    std::unique_ptr<wire::NodeLoop> loop;
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = ended;
+      loop = std::move(loop_);
+    }
+    node_.reset();
+  }
+
+  std::mutex mutex_;  ///< of loop_, and of ended_ until it is set
+  std::string ended_;
+  std::unique_ptr<wire::NodeLoop> loop_;
+  std::unique_ptr<ClientNode> node_;
+  std::thread thread_;
+};
+
+Client::Client(ClientOptions options, wire::NodeLoopOptions loop)
+    : service_(std::make_unique<Service>(std::move(options), std::move(loop))) {
+  service_->call([](ClientNode& node, Done done) { node.wait_until_member(std::move(done)); }).get();
+}
+Client::~Client() = default;
+
+ClusterMap Client::map() const {
+  ClusterMap map;
+  with_node([&](ClientNode& node) { map = node.map(); });
+  return map;
+}
+WorkerClock Client::clock() const {
+  WorkerClock clock = 0;
+  with_node([&](ClientNode& node) { clock = node.clock(); });
+  return clock;
+}
+WorkerLife Client::life() const {
+  WorkerLife life;
+  with_node([&](ClientNode& node) { life = node.life(); });
+  return life;
+}
+
+TableId Client::open_table(const TableSpec& spec) {
+  service_->call([spec](ClientNode& node, Done done) { node.create_table(spec, std::move(done)); }).get();
+  TableId table = 0;
+  with_node([&](ClientNode& node) { table = node.map().table(spec.name)->id; });
+  service_->call([table](ClientNode& node, Done done) { node.join(table, std::move(done)); }).get();
+  return table;
+}
+
+Pending Client::push(TableId table, std::span<const float> values) { return push(table, copy_of(values)); }
+Pending Client::push(TableId table, wire::Buffer values) {
+  return service_->call([table, values = std::move(values)](ClientNode& node, Done done) {
+    node.push(table, values, std::move(done));
+  });
+}
+Pending Client::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values) {
+  return service_->call([table, chunk, values = std::move(values)](ClientNode& node, Done done) {
+    node.push_chunk(table, chunk, values, std::move(done));
+  });
+}
+Pending Client::assign(TableId table, std::span<const float> values) {
+  return service_->call([table, values = copy_of(values)](ClientNode& node, Done done) {
+    node.assign(table, values, std::move(done));
+  });
+}
+Pending Client::pull(TableId table, std::span<float> out) {
+  return service_->call(
+      [table, out](ClientNode& node, Done done) { node.pull(table, out, std::move(done)); });
+}
+Pending Client::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than) {
+  return service_->call([table, chunk, newer_than](ClientNode& node, Done done) {
+    node.pull_chunk(table, chunk, newer_than, std::move(done));
+  });
+}
+Pending Client::push_pull(TableId table, std::span<const float> values, std::span<float> out) {
+  return service_->call([table, values = copy_of(values), out](ClientNode& node, Done done) {
+    node.push_pull(table, values, out, std::move(done));
+  });
+}
+void Client::tick() {
+  service_->post([](ClientNode& node) { node.tick(); });
+}
+Pending Client::barrier(std::uint32_t num_workers) {
+  return service_->call(
+      [num_workers](ClientNode& node, Done done) { node.barrier(num_workers, std::move(done)); });
+}
+Pending Client::leave() {
+  return service_->call([](ClientNode& node, Done done) { node.leave(std::move(done)); });
+}
+
+void Client::with_node(const std::function<void(ClientNode&)>& use) const {
+  service_
+      ->call([&use](ClientNode& node, const Done& done) {
+        use(node);
+        done(Result{});
+      })
+      .get();
+}
+
+}  // namespace trireme::ps

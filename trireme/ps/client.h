@@ -1,0 +1,85 @@
+#pragma once
+// A worker's connection to a parameter server, for programs: a thread of its own serves a ClientNode
+// (client_node.h), and every call returns at once with a Pending. What a call promises, the node's header
+// says. Calls of one thread take effect in their order; any thread may call.
+//
+//   ps::Client client({.worker = 0, .coordinator = "tcp:127.0.0.1:29600"});
+//   const ps::TableId table = client.open_table({.name = "weights", .num_elements = 1000});
+//   client.push(table, gradient);          // may be dropped: errors of it are the next pull's
+//   client.tick();
+//   client.pull(table, weights).get();
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/ps/client_node.h"
+#include "trireme/wire/node_loop.h"
+
+namespace trireme::ps {
+
+/// A call that is under way; copies are the same call. Dropping it ends nothing.
+class Pending {
+ public:
+  bool is_done() const;
+  /// What became of it, errors included; none when it is not known after so long.
+  std::optional<Result> wait_for(double seconds) const;
+  /// Waits. Throws InvalidArgument (an unknown table, a wrong size), DataError (every replica of what it
+  /// asked for has ended), CommError (no answer in time, or the cluster has given this worker up).
+  Result get() const;
+
+ private:
+  friend class Client;
+  struct Told;
+  explicit Pending(std::shared_ptr<Told> told) : told_(std::move(told)) {}
+  std::shared_ptr<Told> told_;
+};
+
+class Client {
+ public:
+  /// Returns when the cluster has this worker. `loop` says how connections are secured; it listens nowhere.
+  /// Throws CommError when that takes longer than options.timeout_s, with what was tried.
+  explicit Client(ClientOptions options, wire::NodeLoopOptions loop = {});
+  /// Leaves as one that has died would, unless leave() was called: the others wait for the lease. Calls that
+  /// are under way fail.
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  /// The cluster as this worker knows it at the moment.
+  ClusterMap map() const;
+  WorkerClock clock() const;
+  WorkerLife life() const;
+
+  /// Makes the table where it is not there yet, and lets this worker's steps count for it. Waits. Throws as
+  /// Pending::get() does, and InvalidArgument where it is there and another one.
+  TableId open_table(const TableSpec& spec);
+
+  /// Values are copied, or, as a Buffer, shared and not changed until the call is done.
+  Pending push(TableId table, std::span<const float> values);
+  Pending push(TableId table, wire::Buffer values);
+  Pending push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values);
+  Pending assign(TableId table, std::span<const float> values);
+  /// `out` belongs to the call until it is done or failed, or this object is destroyed.
+  Pending pull(TableId table, std::span<float> out);
+  Pending pull_chunk(TableId table, std::uint64_t chunk, Version newer_than = 0);
+  Pending push_pull(TableId table, std::span<const float> values, std::span<float> out);
+  void tick();
+  Pending barrier(std::uint32_t num_workers);
+  Pending leave();
+
+  /// Runs `use` with the node, on its thread, and waits for it: for what has no call here.
+  void with_node(const std::function<void(ClientNode&)>& use) const;
+
+ private:
+  class Service;
+  std::unique_ptr<Service> service_;
+};
+
+/// The error as an exception of the hierarchy; see Pending::get().
+[[noreturn]] void throw_error(const Result& result);
+
+}  // namespace trireme::ps
