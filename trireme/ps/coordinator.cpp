@@ -58,13 +58,15 @@ class Coordinator::Office {
     surroundings_->start_timer(options_.tick_s);
   }
 
-  void on_connected(wire::ConnectionId connection) {
+  void on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) {
+    roles_[connection] = peer.role;
     const auto ping = pings_.find(connection);
     if (ping != pings_.end())
       surroundings_->network().send(connection, message_of(Ping{ping->second}, {}, kUrgent));
   }
 
   void on_closed(wire::ConnectionId connection, wire::CloseCause cause) {
+    roles_.erase(connection);
     if (const auto ping = pings_.find(connection); ping != pings_.end()) {
       const Incarnation incarnation = ping->second;
       pings_.erase(ping);
@@ -82,16 +84,20 @@ class Coordinator::Office {
   }
 
   void on_message(wire::ConnectionId connection, const wire::Message& message) {
-    if (const auto heartbeat = head_of<Heartbeat>(message)) return on_heartbeat(connection, *heartbeat);
-    if (const auto create = head_of<CreateTable>(message)) return on_create(connection, *create);
     if (const auto pong = head_of<Pong>(message)) return on_pong(connection, *pong);
+    const std::string& role = roles_[connection];
+    const auto heartbeat = head_of<Heartbeat>(message);
+    if (heartbeat && role == (heartbeat->role == Role::kServer ? "server" : "worker"))
+      return on_heartbeat(connection, *heartbeat);
+    if (const auto create = head_of<CreateTable>(message)) return on_create(connection, *create);
+    if (role != "server") return refuse(connection, message);
     if (const auto news = head_of<CaughtUp>(message))
       return on_news(*news, [&](PartitionEvents& events) { events.caught_up = news->server; });
     if (const auto news = head_of<Drained>(message))
       return on_news(*news, [&](PartitionEvents& events) { events.drained = true; });
     if (const auto news = head_of<Suspect>(message))
       return on_news(*news, [&](PartitionEvents& events) { events.suspected = news->server; });
-    surroundings_->report(text("coordinator: refused a message of kind ", message.kind));
+    refuse(connection, message);
   }
 
   const ClusterMap& map() const { return map_; }
@@ -107,6 +113,13 @@ class Coordinator::Office {
   }
 
  private:
+  void refuse(wire::ConnectionId connection, const wire::Message& message) {
+    surroundings_->report(text("coordinator: refused a message that a ", roles_[connection],
+                               " does not send (kind ", message.kind, ")"));
+    surroundings_->network().close(connection);
+    on_closed(connection, wire::CloseCause::kRefused);
+  }
+
   // ---- who is there
 
   void on_heartbeat(wire::ConnectionId connection, const Heartbeat& heartbeat) {
@@ -392,6 +405,7 @@ class Coordinator::Office {
   Placement wanted_;
   std::vector<ServerId> placed_;
 
+  std::map<wire::ConnectionId, std::string> roles_;  ///< that they have proved
   std::map<wire::ConnectionId, Incarnation> members_;
   std::map<wire::ConnectionId, Incarnation> pings_;
   std::map<Incarnation, std::int64_t> heard_ns_;
@@ -407,8 +421,8 @@ const ClusterMap& Coordinator::map() const { return office_->map(); }
 bool Coordinator::is_settled() const { return office_->is_settled(); }
 
 void Coordinator::on_start(wire::Surroundings& surroundings) { office_->start(surroundings); }
-void Coordinator::on_connected(wire::ConnectionId connection, const wire::PeerIdentity&) {
-  office_->on_connected(connection);
+void Coordinator::on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) {
+  office_->on_connected(connection, peer);
 }
 void Coordinator::on_message(wire::ConnectionId connection, wire::Message message) {
   office_->on_message(connection, message);

@@ -242,6 +242,21 @@ TEST_F(ClusterTest, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) {
   for (const auto& values : pulled) EXPECT_EQ(values, expected);
 }
 
+TEST_F(ClusterTest, RefusesAMemberThatSaysItIsSomethingElse) {
+  begin(small_table());
+  // Its certificate says that it is a worker.
+  cluster->simulation.add("impostor", "worker", [] {
+    return std::make_unique<Server>(ServerOptions{.name = "impostor",
+                                                  .host = "there",
+                                                  .address = "inproc:impostor",
+                                                  .coordinator = "inproc:coordinator"});
+  });
+  cluster->simulation.start("impostor");
+  cluster->simulation.run_for(5);
+  for (const auto& [id, server] : cluster->coordinator().map().servers) EXPECT_NE(server.name, "impostor");
+  EXPECT_EQ(push(0, all(1)).error, ErrorKind::kNone);
+}
+
 TEST_F(ClusterTest, ServersComeAndGoWhileWorkersPush) {
   begin(small_table());
   float sum = 0;
