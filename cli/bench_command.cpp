@@ -8,13 +8,14 @@
 
 #include "cli/command.h"
 #include "cli/launch/program_path.h"
+#include "cli/ps_chaos.h"
 #include "trireme/base/error.h"
 #include "trireme/schedule/schedule_table.h"
 
 namespace trireme::cli {
 namespace {
 
-const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50"};
+const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50", "ps-chaos"};
 
 /// An option of pipeline-resnet50, handed on as it is.
 struct PassedOption {
@@ -29,6 +30,7 @@ struct BenchArguments {
   std::string question;
   int num_ranks = 0;
   bool smoke = false;
+  PsChaosOptions chaos = {};
   std::vector<PassedOption> passed = {
       {"--batch", "N", "Images of a step (default: 120)"},
       {"--image-size", "N", "Their height and width (default: 64)"},
@@ -104,16 +106,23 @@ void check(const PassedOption& option) {
   become(std::move(words));
 }
 
+int run_chaos(const BenchArguments& bench) {
+  PsChaosOptions options = bench.chaos;
+  options.json = bench.passed.back().given;
+  return run_ps_chaos(options, std::cout);
+}
+
 int run_bench(const BenchArguments& bench) {
   if (bench.question == "allreduce") run_allreduce(bench);
   if (bench.question == "pipeline-resnet50") run_pipeline_resnet50(bench);
+  if (bench.question == "ps-chaos") return run_chaos(bench);
   throw InvalidArgument(
       text("there is no benchmark '", bench.question, "'", suggest(bench.question, kQuestions)));
 }
 
 std::function<int()> declare(CLI::App& app) {
   auto bench = std::make_shared<BenchArguments>();
-  app.add_option("question", bench->question, "What to measure: allreduce or pipeline-resnet50")
+  app.add_option("question", bench->question, "What to measure: " + join(kQuestions))
       ->type_name("NAME")
       ->required();
   app.add_option("-n,--nproc", bench->num_ranks, "Ranks")->type_name("N")->check(CLI::PositiveNumber);
@@ -128,6 +137,11 @@ std::function<int()> declare(CLI::App& app) {
     declared->each([&option](const std::string&) { option.given = true; });
     if (option.type == std::string_view("N")) declared->check(CLI::PositiveNumber);
   }
+  app.add_option("--seeds", bench->chaos.num_seeds, "ps-chaos: clusters, one after the other (default: 1)")
+      ->type_name("N");
+  app.add_option("--seed", bench->chaos.first_seed, "ps-chaos: the first one (default: 1)")->type_name("N");
+  app.add_option("--servers", bench->chaos.num_servers, "ps-chaos: servers (default: 3)")->type_name("N");
+  app.add_option("--workers", bench->chaos.num_workers, "ps-chaos: workers (default: 2)")->type_name("N");
   return [bench] { return run_bench(*bench); };
 }
 
@@ -135,12 +149,15 @@ std::function<int()> declare(CLI::App& app) {
 
 Command bench_command() {
   return {.name = "bench",
-          .summary = "Measure this machine: an all-reduce, or a pipeline beside one process",
+          .summary =
+              "Measure this machine: an all-reduce, a pipeline beside one process, a parameter server under "
+              "kills",
           .usage = "NAME [OPTIONS]",
           .examples =
               "  trireme bench allreduce -n 2\n  trireme bench allreduce -n 4 --smoke\n"
               "  trireme bench pipeline-resnet50 --report report.html --timeline timeline.html\n"
-              "  trireme bench pipeline-resnet50 --batch 24 --splits 4,8,12 --repeats 3\n",
+              "  trireme bench pipeline-resnet50 --batch 24 --splits 4,8,12 --repeats 3\n"
+              "  trireme bench ps-chaos --seeds 3\n",
           .declare = declare};
 }
 

@@ -47,6 +47,8 @@ Command runs_command();
 Command plan_command();
 Command schedule_command();
 Command simulate_command();
+Command serve_coordinator_command();
+Command serve_params_command();
 
 /// Declares FILE, --set and -n.
 void declare_ranks(CLI::App& app, RankArguments& ranks);

@@ -34,6 +34,8 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
           profile_command([arguments](const ProfileArguments&) { return hand_over(arguments); }),
           plan_command(),
           launch_command(arguments),
+          serve_coordinator_command(),
+          serve_params_command(),
           doctor_command(),
           bench_command(),
           schedule_command(),

@@ -1,0 +1,40 @@
+#include "cli/channel_arguments.h"
+
+#include <cstdlib>
+#include <optional>
+
+#include "trireme/base/error.h"
+
+namespace trireme::cli {
+
+void declare_channels(CLI::App& app, ChannelArguments& arguments) {
+  app.add_option("--secret-file", arguments.secret_file, "What all of the cluster know (0600)")
+      ->type_name("F");
+  app.add_option("--tls-authority", arguments.tls.authority, "Certificate of the cluster's authority (PEM)")
+      ->type_name("F");
+  app.add_option("--tls-certificate", arguments.tls.certificate, "This one's certificate (PEM): ROLE.NAME")
+      ->type_name("F");
+  app.add_option("--tls-key", arguments.tls.key, "Its key (PEM, 0600)")->type_name("F");
+  app.add_flag("--insecure", arguments.insecure,
+               "No proof, anywhere: in a network that nobody else sends into");
+}
+
+wire::Security security_of(const ChannelArguments& arguments) {
+  const wire::TlsFiles& tls = arguments.tls;
+  const int num_tls = !tls.authority.empty() + !tls.certificate.empty() + !tls.key.empty();
+  require(num_tls == 0 || num_tls == 3,
+          "TLS takes --tls-authority, --tls-certificate and --tls-key together, found ", num_tls, " of them");
+  const int num_ways = (num_tls > 0) + !arguments.secret_file.empty() + arguments.insecure;
+  require(num_ways <= 1, "take one of --secret-file, --tls-... and --insecure");
+  if (num_tls > 0) return wire::Security::with_tls(tls);
+  if (arguments.insecure) return wire::Security::none();
+  if (!arguments.secret_file.empty())
+    return wire::Security::with_secret(wire::Secret::from_file(arguments.secret_file));
+  const wire::Secret secret = wire::Secret::from_variables([](const std::string& name) {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  });
+  return secret.empty() ? wire::Security{} : wire::Security::with_secret(secret);
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,22 @@
+#pragma once
+// A parameter server of real processes, some of which are killed and frozen while workers push: whether
+// every push counts exactly once, and for how long pushes had to wait.
+
+#include <cstdint>
+#include <iosfwd>
+
+namespace trireme::cli {
+
+struct PsChaosOptions {
+  int num_seeds = 1;
+  std::uint64_t first_seed = 1;
+  int num_servers = 3;
+  int num_workers = 2;
+  bool json = false;
+};
+
+/// A line, or an element of JSON, for each seed. Returns an exit code: not zero when anything was lost,
+/// counted twice, or not answered.
+int run_ps_chaos(const PsChaosOptions& options, std::ostream& out);
+
+}  // namespace trireme::cli

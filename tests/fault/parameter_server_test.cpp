@@ -1,0 +1,93 @@
+// The processes of a parameter server: killed, frozen, told to go, refused.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/child_process.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/files.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ParameterServer, LosesAndDoublesNothingUnderKills) {
+  const ChildResult result = run({bin("trireme"), "bench", "ps-chaos", "--seeds", "2", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto report = nlohmann::json::parse(result.out);
+  EXPECT_EQ(report["lost"], 0);
+  EXPECT_EQ(report["doubled"], 0);
+  EXPECT_EQ(report["kills"], 6);
+  EXPECT_GT(report["pushes"], 1000);
+}
+
+class ServingProcesses : public testing::Test {
+ protected:
+  std::unique_ptr<ChildProcess> coordinator(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {bin("trireme"),    "serve-coordinator", "--folder",
+                                      folder_ / "store", "--partitions",      "16",
+                                      "--address-file",  folder_ / "address"};
+    words.insert(words.end(), more.begin(), more.end());
+    auto child = std::make_unique<ChildProcess>(words);
+    EXPECT_TRUE(child->wait_for_output("coordinator serves at ", 20));
+    address_ = read_file(folder_ / "address");
+    address_.pop_back();
+    return child;
+  }
+  std::unique_ptr<ChildProcess> server(const std::string& name) {
+    auto child = std::make_unique<ChildProcess>(
+        std::vector<std::string>{bin("trireme"), "serve-params", "--coordinator", address_, "--name", name});
+    EXPECT_TRUE(child->wait_for_output("server serves at ", 20));
+    return child;
+  }
+
+  TemporaryFolder folder_;
+  std::string address_;
+};
+
+TEST_F(ServingProcesses, AServerThatIsToldToGoGivesItsPartitionsAwayAndEnds) {
+  const auto store = coordinator({"--servers", "2"});
+  const auto stays = server("stays"), goes = server("goes");
+  goes->send_signal(SIGTERM);
+  const ChildResult gone = goes->wait(30);
+  EXPECT_EQ(gone.exit_code, 0) << gone.err;
+  EXPECT_THAT(gone.err, HasSubstr("server goes gives its partitions away"));
+  store->send_signal(SIGTERM);
+  EXPECT_EQ(store->wait(20).exit_code, 0);
+}
+
+TEST_F(ServingProcesses, ASecondCoordinatorDoesNotGetTheAddressOfTheFirst) {
+  const auto store = coordinator();
+  const ChildResult second =
+      run({bin("trireme"), "serve-coordinator", "--folder", folder_ / "other", "--listen", address_});
+  EXPECT_EQ(second.exit_code, 3) << second.err;
+  EXPECT_THAT(second.err, HasSubstr(address_.substr(4)));
+}
+
+TEST_F(ServingProcesses, ADamagedFolderIsADataError) {
+  std::filesystem::create_directories(folder_ / "bad");
+  std::ofstream(folder_ / "bad/map.snapshot") << "this is no snapshot";
+  const ChildResult result = run({bin("trireme"), "serve-coordinator", "--folder", folder_ / "bad"});
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the coordinator's map.snapshot of 20 bytes is damaged"));
+}
+
+TEST_F(ServingProcesses, AnAddressThatOthersReachIsRefusedWithoutAProof) {
+  const ChildResult result =
+      run({bin("trireme"), "serve-coordinator", "--folder", folder_ / "store", "--listen", "tcp:0.0.0.0:0"});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  const std::string secret = folder_ / "secret";
+  std::ofstream(secret) << "a secret that is long enough for anybody";
+  ::chmod(secret.c_str(), 0600);
+  ChildProcess proved({bin("trireme"), "serve-coordinator", "--folder", folder_ / "store", "--listen",
+                       "tcp:0.0.0.0:0", "--secret-file", secret});
+  EXPECT_TRUE(proved.wait_for_output("coordinator serves at tcp:0.0.0.0:", 20));
+}
+
+}  // namespace
+}  // namespace trireme::test

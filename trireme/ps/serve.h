@@ -1,0 +1,31 @@
+#pragma once
+// A coordinator or a server as what this thread does: a NodeLoop with the node, until it is asked to stop.
+
+#include <functional>
+#include <vector>
+
+#include "trireme/base/stop_request.h"
+#include "trireme/ps/coordinator.h"
+#include "trireme/ps/server.h"
+#include "trireme/wire/node_loop.h"
+
+namespace trireme::ps {
+
+struct ServeOptions {
+  wire::NodeLoopOptions loop = {};    ///< where to listen, who may come, the coordinator's folder
+  const StopRequest* stop = nullptr;  ///< looked at several times a second
+  /// Called once, with where it listens.
+  std::function<void(const std::vector<wire::Address>& addresses)> on_listening = {};
+};
+
+/// Returns when it is asked to stop. Throws InvalidArgument for options that cannot work, CommError for an
+/// address that is taken, DataError for a folder that is damaged, full or another coordinator's.
+void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve);
+
+/// Without options.address the first that it listens at is what others are told; without options.name it is
+/// called after both. Asked to stop, it gives away
+/// what it holds and returns when nothing of the cluster needs it; a second request ends the process at once,
+/// as a crash would. Throws as the other.
+void serve_params(ServerOptions options, ServeOptions serve);
+
+}  // namespace trireme::ps
