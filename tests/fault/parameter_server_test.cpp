@@ -74,7 +74,7 @@ TEST_F(ServingProcesses, ADamagedFolderIsADataError) {
   std::ofstream(folder_ / "bad/map.snapshot") << "this is no snapshot";
   const ChildResult result = run({bin("trireme"), "serve-coordinator", "--folder", folder_ / "bad"});
   EXPECT_EQ(result.exit_code, 4) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("the coordinator's map.snapshot of 20 bytes is damaged"));
+  EXPECT_THAT(result.err, HasSubstr("the coordinator's map.snapshot of 19 bytes is damaged"));
 }
 
 TEST_F(ServingProcesses, AnAddressThatOthersReachIsRefusedWithoutAProof) {
