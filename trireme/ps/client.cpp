@@ -169,16 +169,29 @@ TableId Client::open_table(const TableSpec& spec) {
   return table;
 }
 
-Pending Client::push(TableId table, std::span<const float> values) { return push(table, copy_of(values)); }
-Pending Client::push(TableId table, wire::Buffer values) {
-  return service_->call([table, values = std::move(values)](ClientNode& node, Done done) {
-    node.push(table, values, std::move(done));
+Pending Client::push(TableId table, std::span<const float> values, PushOptions options) {
+  return push(table, copy_of(values), options);
+}
+Pending Client::push(TableId table, wire::Buffer values, PushOptions options) {
+  return service_->call([table, values = std::move(values), options](ClientNode& node, Done done) {
+    node.push(table, values, std::move(done), options);
   });
 }
-Pending Client::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values) {
-  return service_->call([table, chunk, values = std::move(values)](ClientNode& node, Done done) {
-    node.push_chunk(table, chunk, values, std::move(done));
+Pending Client::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, PushOptions options) {
+  return service_->call([table, chunk, values = std::move(values), options](ClientNode& node, Done done) {
+    node.push_chunk(table, chunk, values, std::move(done), options);
   });
+}
+Pending Client::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
+                              std::uint64_t num_updates) {
+  return service_->call(
+      [table, chunk, values = std::move(values_and_state), num_updates](ClientNode& node, Done done) {
+        node.restore_chunk(table, chunk, values, num_updates, std::move(done));
+      });
+}
+Pending Client::pull_state(TableId table, std::uint64_t chunk) {
+  return service_->call(
+      [table, chunk](ClientNode& node, Done done) { node.pull_state(table, chunk, std::move(done)); });
 }
 Pending Client::assign(TableId table, std::span<const float> values) {
   return service_->call([table, values = copy_of(values)](ClientNode& node, Done done) {

@@ -59,13 +59,16 @@ class Client {
   TableId open_table(const TableSpec& spec);
 
   /// Values are copied, or, as a Buffer, shared and not changed until the call is done.
-  Pending push(TableId table, std::span<const float> values);
-  Pending push(TableId table, wire::Buffer values);
-  Pending push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values);
+  Pending push(TableId table, std::span<const float> values, PushOptions options = {});
+  Pending push(TableId table, wire::Buffer values, PushOptions options = {});
+  Pending push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, PushOptions options = {});
   Pending assign(TableId table, std::span<const float> values);
+  Pending restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
+                        std::uint64_t num_updates);
   /// `out` belongs to the call until it is done or failed, or this object is destroyed.
   Pending pull(TableId table, std::span<float> out);
   Pending pull_chunk(TableId table, std::uint64_t chunk, Version newer_than = 0);
+  Pending pull_state(TableId table, std::uint64_t chunk);
   Pending push_pull(TableId table, std::span<const float> values, std::span<float> out);
   void tick();
   Pending barrier(std::uint32_t num_workers);

@@ -52,18 +52,34 @@ void ClientWork::join(TableId table, Done done) {
   go_on();
 }
 
-void ClientWork::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done) {
+void ClientWork::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done,
+                            PushOptions options) {
   const TableSpec* spec = find(table, done);
   if (spec == nullptr) return;
   if (chunk >= spec->num_chunks() || values.size() != spec->elements_of(chunk) * sizeof(float))
     return fail(done, ErrorKind::kOutOfRange,
                 text("push of ", values.size(), " bytes to chunk ", chunk, " of table ", spec->name,
                      ", which has ", spec->num_chunks(), " chunks"));
-  add_values(RequestOp::kPush, *spec, chunk, std::move(values), new_call(std::move(done), 1));
+  Request request = request_of(RequestOp::kPush, table, chunk);
+  request.lr = options.lr;
+  add_values(request, *spec, std::move(values), options.priority, new_call(std::move(done), 1));
   go_on();
 }
 
-void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done) {
+void ClientWork::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
+                               std::uint64_t num_updates, Done done) {
+  const TableSpec* spec = find(table, done);
+  if (spec == nullptr) return;
+  if (chunk >= spec->num_chunks())
+    return fail(done, ErrorKind::kOutOfRange, text("table ", spec->name, " has no chunk ", chunk));
+  Request request = request_of(RequestOp::kAssign, table, chunk);
+  request.num_updates = num_updates;
+  add_values(request, *spec, std::move(values_and_state), {}, new_call(std::move(done), 1));
+  go_on();
+}
+
+void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done,
+                           PushOptions options) {
   const TableSpec* spec = find(table, done);
   if (spec == nullptr) return;
   if (values.size() != spec->num_elements * sizeof(float))
@@ -73,17 +89,21 @@ void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& valu
   const auto call = new_call(std::move(done), spec->num_chunks());
   for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk) {
     const std::size_t first = chunk * spec->chunk_elements * sizeof(float);
-    add_values(op, *spec, chunk, values.part(first, spec->elements_of(chunk) * sizeof(float)), call);
+    Request request = request_of(op, table, chunk);
+    request.lr = options.lr;
+    add_values(request, *spec, values.part(first, spec->elements_of(chunk) * sizeof(float)), options.priority,
+               call);
   }
   go_on();
 }
 
-void ClientWork::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done) {
+void ClientWork::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done,
+                            bool with_state) {
   const TableSpec* spec = find(table, done);
   if (spec == nullptr) return;
   if (chunk >= spec->num_chunks())
     return fail(done, ErrorKind::kOutOfRange, text("pull of chunk ", chunk, " of table ", spec->name));
-  add_pull(*spec, chunk, newer_than, {}, new_call(std::move(done), 1));
+  add_pull(*spec, chunk, newer_than, {}, new_call(std::move(done), 1)).head.with_state = with_state;
   go_on();
 }
 
@@ -121,7 +141,8 @@ void ClientWork::leave(Done done) {
   go_on();
 }
 
-void ClientWork::add(PartitionId id, Request request, wire::Buffer body, std::shared_ptr<Call> call) {
+OutgoingRequest& ClientWork::add(PartitionId id, Request request, wire::Buffer body,
+                                 std::shared_ptr<Call> call) {
   Lane& lane = lanes_[id];
   if (lane.last == 0 && request.op != RequestOp::kJoin) {
     add(id, request_of(RequestOp::kJoin), {}, nullptr);
@@ -135,6 +156,7 @@ void ClientWork::add(PartitionId id, Request request, wire::Buffer body, std::sh
   outgoing.head = request;
   outgoing.body = std::move(body);
   outgoing.call = std::move(call);
+  return outgoing;
 }
 
 Request ClientWork::request_of(RequestOp op, TableId table, std::uint64_t chunk) {
@@ -145,18 +167,19 @@ Request ClientWork::request_of(RequestOp op, TableId table, std::uint64_t chunk)
   return request;
 }
 
-void ClientWork::add_values(RequestOp op, const TableSpec& spec, std::uint64_t chunk, wire::Buffer values,
-                            std::shared_ptr<Call> call) {
-  const PartitionId id = map().partition_of(spec.id, chunk);
-  add(id, request_of(op, spec.id, chunk), std::move(values), std::move(call));
-  Lane& lane = lanes_[id];
+void ClientWork::add_values(const Request& request, const TableSpec& spec, wire::Buffer values,
+                            wire::Priority priority, std::shared_ptr<Call> call) {
+  const PartitionId id = map().partition_of(spec.id, request.chunk);
+  OutgoingRequest& outgoing = add(id, request, std::move(values), std::move(call));
+  outgoing.priority = priority;
   // What waits for all workers' clocks holds no credit: the clock may need more of it to get on.
-  lane.requests[lane.last].takes_credit = spec.apply_at == ApplyAt::kArrival;
-  if (spec.apply_at == ApplyAt::kArrival) last_pushes_[{spec.id, chunk}] = lane.last;
+  const bool waits = request.op == RequestOp::kPush && spec.apply_at == ApplyAt::kClock;
+  outgoing.takes_credit = !waits;
+  if (!waits) last_pushes_[{spec.id, request.chunk}] = outgoing.head.sequence;
 }
 
-void ClientWork::add_pull(const TableSpec& spec, std::uint64_t chunk, Version newer_than,
-                          std::span<float> out, std::shared_ptr<Call> call) {
+OutgoingPull& ClientWork::add_pull(const TableSpec& spec, std::uint64_t chunk, Version newer_than,
+                                   std::span<float> out, std::shared_ptr<Call> call) {
   const RequestId id = ++last_request_;
   const auto after = last_pushes_.find({spec.id, chunk});
   OutgoingPull& pull = pulls_[id];
@@ -170,6 +193,7 @@ void ClientWork::add_pull(const TableSpec& spec, std::uint64_t chunk, Version ne
                .newer_than = newer_than};
   pull.call = std::move(call);
   pull.out = out;
+  return pull;
 }
 
 void ClientWork::tick_all() {
@@ -238,6 +262,7 @@ void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   result.version = reply.version;
   result.min_clock = reply.min_clock;
   result.changed = reply.changed;
+  result.num_updates = reply.num_updates;
   result.values = body;
   pull.call->part_done(result);
 }

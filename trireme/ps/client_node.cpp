@@ -17,14 +17,22 @@ void ClientNode::create_table(const TableSpec& spec, Done done) {
   work_->create_table(spec, std::move(done));
 }
 void ClientNode::join(TableId table, Done done) { work_->join(table, std::move(done)); }
-void ClientNode::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done) {
-  work_->push_chunk(table, chunk, std::move(values), std::move(done));
+void ClientNode::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done,
+                            PushOptions options) {
+  work_->push_chunk(table, chunk, std::move(values), std::move(done), options);
 }
-void ClientNode::push(TableId table, const wire::Buffer& values, Done done) {
-  work_->add_whole(RequestOp::kPush, table, values, std::move(done));
+void ClientNode::push(TableId table, const wire::Buffer& values, Done done, PushOptions options) {
+  work_->add_whole(RequestOp::kPush, table, values, std::move(done), options);
 }
 void ClientNode::assign(TableId table, const wire::Buffer& values, Done done) {
-  work_->add_whole(RequestOp::kAssign, table, values, std::move(done));
+  work_->add_whole(RequestOp::kAssign, table, values, std::move(done), {});
+}
+void ClientNode::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
+                               std::uint64_t num_updates, Done done) {
+  work_->restore_chunk(table, chunk, std::move(values_and_state), num_updates, std::move(done));
+}
+void ClientNode::pull_state(TableId table, std::uint64_t chunk, Done done) {
+  work_->pull_chunk(table, chunk, 0, std::move(done), /*with_state=*/true);
 }
 void ClientNode::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done) {
   work_->pull_chunk(table, chunk, newer_than, std::move(done));
@@ -40,7 +48,7 @@ void ClientNode::leave(Done done) { work_->leave(std::move(done)); }
 
 void ClientNode::push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done) {
   // The pull asks for what this push makes; its failure is the pull's, too.
-  work_->add_whole(RequestOp::kPush, table, values, [](const Result&) {});
+  work_->add_whole(RequestOp::kPush, table, values, [](const Result&) {}, {});
   work_->pull(table, out, std::move(done));
 }
 

@@ -31,13 +31,19 @@ struct ClientOptions {
 /// What became of a call.
 struct Result {
   ErrorKind error = ErrorKind::kNone;
-  std::string message;        ///< for people; empty without an error
-  Version version = 0;        ///< the highest of the partitions that answered
-  WorkerClock min_clock = 0;  ///< the lowest of them
-  bool changed = true;        ///< of a pull of one chunk: false where only newer values were wanted
-  wire::Buffer values;        ///< of a pull of one chunk
+  std::string message;            ///< for people; empty without an error
+  Version version = 0;            ///< the highest of the partitions that answered
+  WorkerClock min_clock = 0;      ///< the lowest of them
+  bool changed = true;            ///< of a pull of one chunk: false where only newer values were wanted
+  wire::Buffer values;            ///< of a pull of one chunk
+  std::uint64_t num_updates = 0;  ///< that these values have had
 };
 using Done = std::function<void(const Result&)>;
+
+struct PushOptions {
+  double lr = kTableRate;       ///< with which it is applied; pushes of one step and rate are added up before
+  wire::Priority priority = 4;  ///< of its messages: 0 goes first
+};
 
 class ClientWork;
 
@@ -58,13 +64,19 @@ class ClientNode final : public wire::Node {
   /// This worker's steps count for the table from now on; they begin at clock(), which may rise.
   void join(TableId table, Done done);
   /// f32 values of one chunk, or of a whole table.
-  void push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done);
-  void push(TableId table, const wire::Buffer& values, Done done);
-  /// Values as they are, instead of a gradient.
+  void push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done,
+                  PushOptions options = {});
+  void push(TableId table, const wire::Buffer& values, Done done, PushOptions options = {});
+  /// Values as they are, instead of a gradient; the optimizer's state begins anew.
   void assign(TableId table, const wire::Buffer& values, Done done);
+  /// What pull_state() has brought, of this or another cluster.
+  void restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
+                     std::uint64_t num_updates, Done done);
   /// Holds what this worker has pushed before, and what the table's staleness promises. `newer_than`: the
   /// version of an earlier result of the same chunk, 0 for any.
   void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done);
+  /// The same, with the optimizer's state behind the values.
+  void pull_state(TableId table, std::uint64_t chunk, Done done);
   /// `out` is written until `done` is called.
   void pull(TableId table, std::span<float> out, Done done);
   /// Adds, and brings what came of it: one round trip.

@@ -103,7 +103,7 @@ void ClientWork::send(PartitionId id, Lane& lane) {
     Request head = request.head;
     head.epoch = epoch_of(id);
     head.registered_at = registered_at_;
-    surroundings_->network().send(*connection, message_of(head, request.body));
+    surroundings_->network().send(*connection, message_of(head, request.body, request.priority));
   }
 }
 

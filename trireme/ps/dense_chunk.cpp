@@ -17,19 +17,22 @@ void DenseChunk::unshare(Floats& floats) {
   if (floats.use_count() > 1) floats = std::make_shared<std::vector<float>>(*floats);
 }
 
-void DenseChunk::update(const TableSpec& spec, std::span<const float> gradient, Version version) {
+void DenseChunk::update(const TableSpec& spec, std::span<const float> gradient, double lr, Version version) {
   unshare(values_);
   unshare(state_);
   changed_at_ = version;
   ++num_updates_;
-  optimizer_rule(spec.optimizer.name)
-      .update(spec.optimizer,
-              {.values = *values_, .gradient = gradient, .state = *state_, .step = num_updates_});
+  OptimizerSpec optimizer = spec.optimizer;
+  if (lr != kTableRate) optimizer.lr = lr;
+  optimizer_rule(optimizer.name)
+      .update(optimizer, {.values = *values_, .gradient = gradient, .state = *state_, .step = num_updates_});
 }
 
-void DenseChunk::assign(std::span<const float> values, Version version) {
-  unshare(values_);
-  std::copy(values.begin(), values.end(), values_->begin());
+void DenseChunk::assign(const TableSpec& spec, std::span<const float> values, Version version) {
+  values_ = std::make_shared<std::vector<float>>(values.begin(), values.end());
+  const float first = optimizer_rule(spec.optimizer.name).first_state(spec.optimizer);
+  state_ = std::make_shared<std::vector<float>>(state_->size(), first);
+  num_updates_ = 0;
   changed_at_ = version;
 }
 

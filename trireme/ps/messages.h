@@ -162,7 +162,7 @@ struct Suspect : PartitionNews {
 enum class RequestOp : std::uint8_t {
   kJoin,    ///< always the first: the worker counts from now on
   kPush,    ///< gradients, or what the table's rule makes of them
-  kAssign,  ///< values as they are: how a table gets its first ones
+  kAssign,  ///< values as they are, and the optimizer's state with them or as it begins
   kTick,    ///< all steps below `clock` are ended
   kLeave,   ///< the worker does not count any more
   kLast = kLeave,
@@ -179,10 +179,12 @@ struct Request {
   WorkerClock clock = 0;
   TableId table = 0;
   std::uint64_t chunk = 0;
+  double lr = kTableRate;         ///< of a push: with which it is applied
+  std::uint64_t num_updates = 0;  ///< of an assignment with state: how many that one has seen
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.partition, self.epoch, self.life, self.registered_at, self.sequence, self.op,
-                    self.clock, self.table, self.chunk);
+                    self.clock, self.table, self.chunk, self.lr, self.num_updates);
   }
 };
 
@@ -212,11 +214,12 @@ struct Pull {
   Sequence after = 0;  ///< the worker's own requests that the values must hold
   TableId table = 0;
   std::uint64_t chunk = 0;
-  Version newer_than = 0;  ///< values only if they have changed since
+  Version newer_than = 0;   ///< values only if they have changed since
+  bool with_state = false;  ///< the optimizer's state behind the values
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.request, self.partition, self.epoch, self.life, self.clock, self.after, self.table,
-                    self.chunk, self.newer_than);
+                    self.chunk, self.newer_than, self.with_state);
   }
 };
 
@@ -228,9 +231,11 @@ struct PullReply {
   Epoch epoch = 0;
   Version version = 0;  ///< of the partition; what a later pull gives as newer_than
   WorkerClock min_clock = 0;
+  std::uint64_t num_updates = 0;  ///< that the values have had
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.request, self.error, self.changed, self.epoch, self.version, self.min_clock);
+    return std::tie(self.request, self.error, self.changed, self.epoch, self.version, self.min_clock,
+                    self.num_updates);
   }
 };
 
@@ -253,9 +258,11 @@ struct LoggedUpdate {
   bool assigns = false;
   std::uint64_t chunk = 0;
   std::uint64_t num_bytes = 0;
+  double lr = kTableRate;
+  std::uint64_t num_updates = 0;
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.table, self.assigns, self.chunk, self.num_bytes);
+    return std::tie(self.table, self.assigns, self.chunk, self.num_bytes, self.lr, self.num_updates);
   }
 };
 

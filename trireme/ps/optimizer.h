@@ -12,6 +12,9 @@
 
 namespace trireme::ps {
 
+/// Of an update: the rate of the table's own optimizer.
+inline constexpr double kTableRate = -1;
+
 /// Names and defaults are those of the optimizers above the torch line.
 struct OptimizerSpec {
   std::string name = "sum";

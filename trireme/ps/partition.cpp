@@ -23,7 +23,7 @@ ErrorKind Partition::refusal(const Request& request, const wire::Buffer& body) c
     return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(request.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
-  return PartitionState::refusal(found->second, request.chunk, body);
+  return PartitionState::refusal(found->second, request.chunk, request.op == RequestOp::kAssign, body);
 }
 
 ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
@@ -174,14 +174,16 @@ void Partition::look_at_pulls() {
 /// The values of this moment; they are sent when this moment is stable.
 void Partition::read(const WaitingPull& waiting) {
   const TableSpec& spec = outbox_.map().tables.at(waiting.pull.table);
-  const PartitionState::Contents contents = replica_.state().read(spec, waiting.pull.chunk);
+  const PartitionState::Contents contents =
+      replica_.state().read(spec, waiting.pull.chunk, waiting.pull.with_state);
   const bool changed = waiting.pull.newer_than == 0 || contents.changed_at > waiting.pull.newer_than;
   ready_pulls_.push_back({waiting.connection,
                           {.request = waiting.pull.request,
                            .changed = changed,
                            .epoch = replica_.epoch(),
                            .version = replica_.state().version(),
-                           .min_clock = replica_.state().min_clock()},
+                           .min_clock = replica_.state().min_clock(),
+                           .num_updates = contents.num_updates},
                           changed ? contents.values : wire::Buffer{}});
 }
 

@@ -8,6 +8,22 @@
 
 namespace trireme::ps {
 
+namespace {
+
+std::uint64_t bytes_of_values(const TableSpec& spec, std::uint64_t chunk) {
+  return spec.elements_of(chunk) * sizeof(float);
+}
+
+/// An assignment may bring the optimizer's state behind the values.
+bool has_size(const TableSpec& spec, std::uint64_t chunk, bool assigns, std::uint64_t num_bytes) {
+  const std::uint64_t values = bytes_of_values(spec, chunk);
+  if (num_bytes == values) return true;
+  const OptimizerRule& rule = optimizer_rule(spec.optimizer.name);
+  return assigns && num_bytes == values + rule.state_elements(spec.elements_of(chunk)) * sizeof(float);
+}
+
+}  // namespace
+
 /// What a snapshot has beside the contents of tables.
 struct PartitionState::Meta {
   WorkerClock min_clock = 0;
@@ -32,8 +48,7 @@ const TableSpec* PartitionState::table(TableId id, const std::vector<TableSpec>&
 }
 
 bool PartitionState::fits(const LoggedUpdate& update, const TableSpec& spec) const {
-  return update.chunk < spec.num_chunks() &&
-         update.num_bytes == spec.elements_of(update.chunk) * sizeof(float);
+  return update.chunk < spec.num_chunks() && has_size(spec, update.chunk, update.assigns, update.num_bytes);
 }
 
 bool PartitionState::fits(const LogRecord& record, const wire::Buffer& body) const {
@@ -64,11 +79,15 @@ void PartitionState::apply_update(const LoggedUpdate& update, std::span<const st
   const ChunkKey key = {update.table, update.chunk};
   auto found = chunks_.find(key);
   if (found == chunks_.end()) found = chunks_.emplace(key, DenseChunk(spec, update.chunk)).first;
+  if (update.assigns && bytes.size() != bytes_of_values(spec, update.chunk)) {
+    found->second.restore(bytes, version_, update.num_updates);
+    return;
+  }
   const AlignedFloats values(bytes);
   if (update.assigns)
-    found->second.assign(values.get(), version_);
+    found->second.assign(spec, values.get(), version_);
   else
-    found->second.update(spec, values.get(), version_);
+    found->second.update(spec, values.get(), update.lr, version_);
 }
 
 void PartitionState::apply_request(const LoggedRequest& request) {
@@ -90,15 +109,20 @@ void PartitionState::raise_min_clock() {
   min_clock_ = std::max(min_clock_, least);
 }
 
-ErrorKind PartitionState::refusal(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& body) {
+ErrorKind PartitionState::refusal(const TableSpec& spec, std::uint64_t chunk, bool assigns,
+                                  const wire::Buffer& body) {
   if (chunk >= spec.num_chunks()) return ErrorKind::kOutOfRange;
-  return body.size() == spec.elements_of(chunk) * sizeof(float) ? ErrorKind::kNone : ErrorKind::kMalformed;
+  return has_size(spec, chunk, assigns, body.size()) ? ErrorKind::kNone : ErrorKind::kMalformed;
 }
 
-PartitionState::Contents PartitionState::read(const TableSpec& spec, std::uint64_t chunk) const {
-  const auto found = chunks_.find({spec.id, chunk});
-  if (found != chunks_.end()) return {found->second.share(), found->second.changed_at()};
-  return {DenseChunk(spec, chunk).share(), 0};
+PartitionState::Contents PartitionState::read(const TableSpec& spec, std::uint64_t key,
+                                              bool with_state) const {
+  const auto contents = [&](const DenseChunk& chunk) -> Contents {
+    return {with_state ? wire::Buffer::of(chunk.flat()) : chunk.share(), chunk.changed_at(),
+            chunk.num_updates()};
+  };
+  const auto found = chunks_.find({spec.id, key});
+  return contents(found != chunks_.end() ? found->second : DenseChunk(spec, key));
 }
 
 std::vector<PartitionState::Part> PartitionState::snapshot() const {

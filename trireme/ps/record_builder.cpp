@@ -22,7 +22,7 @@ struct Line {
 class Merger {
  public:
   void push(const WaitingRequest& waiting, WorkerClock clock) {
-    const Key key = {clock, waiting.request.table, waiting.request.chunk};
+    const Key key = {clock, waiting.request.table, waiting.request.chunk, waiting.request.lr};
     const auto open = open_.find(key);
     if (open == open_.end()) {
       open_[key] = updates_.size();
@@ -39,7 +39,11 @@ class Merger {
   }
 
   void assign(const WaitingRequest& waiting) {
-    open_.erase({kEnded, waiting.request.table, waiting.request.chunk});
+    // Pushes behind it are not added to those before it.
+    std::erase_if(open_, [&](const auto& open) {
+      const auto& [clock, table, chunk, lr] = open.first;
+      return table == waiting.request.table && chunk == waiting.request.chunk;
+    });
     add(waiting, true);
   }
 
@@ -55,7 +59,8 @@ class Merger {
   }
 
  private:
-  using Key = std::tuple<WorkerClock, TableId, std::uint64_t>;
+  /// What is applied at once has one rate.
+  using Key = std::tuple<WorkerClock, TableId, std::uint64_t, double>;
   struct Update {
     LoggedUpdate logged;
     wire::Buffer body;       ///< of a single push
@@ -67,7 +72,9 @@ class Merger {
     updates_.push_back({.logged = {.table = waiting.request.table,
                                    .assigns = assigns,
                                    .chunk = waiting.request.chunk,
-                                   .num_bytes = waiting.body.size()},
+                                   .num_bytes = waiting.body.size(),
+                                   .lr = waiting.request.lr,
+                                   .num_updates = waiting.request.num_updates},
                         .body = waiting.body,
                         .sum = {}});
   }

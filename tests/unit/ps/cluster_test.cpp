@@ -242,6 +242,61 @@ TEST_F(ClusterTest, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) {
   for (const auto& values : pulled) EXPECT_EQ(values, expected);
 }
 
+TEST_F(ClusterTest, AppliesEachPushWithItsOwnRate) {
+  TableSpec spec = small_table();
+  spec.optimizer.name = "sgd";
+  spec.optimizer.lr = 0.5;
+  begin(spec);
+  const auto push_at = [&](double lr) {
+    const PushOptions options = {.lr = lr};
+    return cluster->wait(
+        [&](Done done) { cluster->worker(0).push(table, all(1), std::move(done), options); });
+  };
+  ASSERT_EQ(push_at(0.25).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.25F));
+  ASSERT_EQ(push_at(0).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.25F));
+  ASSERT_EQ(push(0, all(1)).error, ErrorKind::kNone);  // the table's
+  EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.75F));
+}
+
+TEST_F(ClusterTest, AnAssignmentBeginsTheOptimizersStateAnewAndARestoreGoesOnWithIt) {
+  TableSpec spec = small_table();
+  spec.optimizer.name = "adam";
+  spec.optimizer.lr = 0.1;
+  begin(spec);
+  const auto push_twice = [&] {
+    EXPECT_EQ(push(0, all(1)).error, ErrorKind::kNone);
+    EXPECT_EQ(push(0, all(-3)).error, ErrorKind::kNone);
+    return pull(0);
+  };
+  const auto assign = [&] {
+    return cluster->wait([&](Done done) { cluster->worker(0).assign(table, all(2), std::move(done)); });
+  };
+  ASSERT_EQ(assign().error, ErrorKind::kNone);
+  const std::vector<float> once = push_twice();
+  const Result saved =
+      cluster->wait([&](Done done) { cluster->worker(0).pull_state(table, 0, std::move(done)); });
+  ASSERT_EQ(saved.values.size(), 3 * 4 * sizeof(float));
+  EXPECT_EQ(saved.num_updates, 2U);
+  const std::vector<float> on = push_twice();
+  EXPECT_NE(on, once);
+  ASSERT_EQ(assign().error, ErrorKind::kNone);
+  EXPECT_EQ(push_twice(), once);  // as a new table
+  EXPECT_EQ(push(0, all(7)).error, ErrorKind::kNone);
+  ASSERT_EQ(cluster
+                ->wait([&](Done done) {
+                  cluster->worker(1).restore_chunk(table, 0, saved.values, saved.num_updates,
+                                                   std::move(done));
+                })
+                .error,
+            ErrorKind::kNone);
+  const std::vector<float> restored = push_twice();
+  EXPECT_EQ(std::vector<float>(restored.begin(), restored.begin() + 4),
+            std::vector<float>(on.begin(), on.begin() + 4));
+  EXPECT_NE(restored.back(), on.back());  // of a chunk that was not restored
+}
+
 TEST_F(ClusterTest, RefusesAMemberThatSaysItIsSomethingElse) {
   begin(small_table());
   // Its certificate says that it is a worker.

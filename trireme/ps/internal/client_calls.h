@@ -28,6 +28,7 @@ class Call {
     result_.min_clock = std::min(result_.min_clock, part.min_clock);
     result_.changed = part.changed;
     result_.values = part.values;
+    result_.num_updates = part.num_updates;
     if (--num_left_ == 0) end();
   }
   void fail(ErrorKind error, std::string message) {
@@ -50,6 +51,7 @@ class Call {
 /// A numbered request, until it is acknowledged; also when its caller waits no longer.
 struct OutgoingRequest {
   Request head;
+  wire::Priority priority = 4;
   wire::Buffer body;
   std::shared_ptr<Call> call;  ///< may be none
   std::int64_t sent_ns = 0;    ///< 0: to be sent

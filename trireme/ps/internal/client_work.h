@@ -37,11 +37,14 @@ class ClientWork {
 
   void join(TableId table, Done done);
 
-  void push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done);
+  void push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done, PushOptions options);
 
-  void add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done);
+  void restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
+                     std::uint64_t num_updates, Done done);
 
-  void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done);
+  void add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done, PushOptions options);
+
+  void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done, bool with_state = false);
 
   void pull(TableId table, std::span<float> out, Done done);
 
@@ -87,15 +90,15 @@ class ClientWork {
 
   // ---- requests
 
-  void add(PartitionId id, Request request, wire::Buffer body, std::shared_ptr<Call> call);
+  OutgoingRequest& add(PartitionId id, Request request, wire::Buffer body, std::shared_ptr<Call> call);
 
   static Request request_of(RequestOp op, TableId table = 0, std::uint64_t chunk = 0);
 
-  void add_values(RequestOp op, const TableSpec& spec, std::uint64_t chunk, wire::Buffer values,
+  void add_values(const Request& request, const TableSpec& spec, wire::Buffer values, wire::Priority priority,
                   std::shared_ptr<Call> call);
 
-  void add_pull(const TableSpec& spec, std::uint64_t chunk, Version newer_than, std::span<float> out,
-                std::shared_ptr<Call> call);
+  OutgoingPull& add_pull(const TableSpec& spec, std::uint64_t chunk, Version newer_than, std::span<float> out,
+                         std::shared_ptr<Call> call);
 
   void tick_all();
 

@@ -17,8 +17,9 @@ class DenseChunk {
  public:
   DenseChunk(const TableSpec& spec, std::uint64_t chunk);
 
-  void update(const TableSpec& spec, std::span<const float> gradient, Version version);
-  void assign(std::span<const float> values, Version version);
+  void update(const TableSpec& spec, std::span<const float> gradient, double lr, Version version);
+  /// As a new one with these values.
+  void assign(const TableSpec& spec, std::span<const float> values, Version version);
 
   std::span<const float> values() const { return *values_; }
   std::span<const float> state() const { return *state_; }

@@ -49,11 +49,13 @@ class PartitionState {
   struct Contents {
     wire::Buffer values;
     Version changed_at = 0;
+    std::uint64_t num_updates = 0;
   };
   /// Of a table that may not be known here yet: then its first values.
-  Contents read(const TableSpec& spec, std::uint64_t chunk) const;
-  /// Why such a push cannot be taken; kNone when it can.
-  static ErrorKind refusal(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& body);
+  Contents read(const TableSpec& spec, std::uint64_t chunk, bool with_state) const;
+  /// Why such a push, or assignment, cannot be taken; kNone when it can.
+  static ErrorKind refusal(const TableSpec& spec, std::uint64_t chunk, bool assigns,
+                           const wire::Buffer& body);
 
   /// Everything, at this version, in parts of at most a chunk each; copies share their values.
   struct Part {
