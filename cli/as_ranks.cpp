@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iostream>
@@ -18,17 +19,22 @@ RankPlan plan_ranks(const RankArguments& arguments) {
   require(!launched || arguments.num_ranks == 0 || arguments.num_ranks == environment.world_size, "-n is ",
           arguments.num_ranks, ", but another launcher (", environment.launcher, ") has started ",
           environment.world_size, " rank(s) already: leave -n out");
-  const bool launches = !launched && arguments.num_ranks > 1;
-  return {.world_size = launches ? arguments.num_ranks : environment.world_size, .launches = launches};
+  require(!launched || arguments.num_servers == 0, "--servers is ", arguments.num_servers,
+          ", but another launcher (", environment.launcher,
+          ") has started this rank already: give --servers to trireme launch, or set ps.coordinator");
+  const bool launches = !launched && (arguments.num_ranks > 1 || arguments.num_servers > 0);
+  return {.world_size = launches ? std::max(1, arguments.num_ranks) : environment.world_size,
+          .launches = launches};
 }
 
 void become_launcher(const RankArguments& arguments, const RankCommand& command) {
   const std::string self = own_path();
   std::vector<std::string> all = {command.find_launcher ? command.find_launcher() : self, "launch", "-n",
-                                  text(arguments.num_ranks)};
+                                  text(std::max(1, arguments.num_ranks))};
   const auto add = [&](const std::vector<std::string>& words) {
     all.insert(all.end(), words.begin(), words.end());
   };
+  if (arguments.num_servers > 0) add({"--servers", text(arguments.num_servers)});
   add(command.of_launch);
   add({"--", self, command.name, arguments.file});
   for (const auto& assignment : arguments.overrides) add({"--set", assignment});

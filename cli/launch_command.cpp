@@ -30,6 +30,8 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
       ->type_name("P");
   app.add_option("--secret-file", options->secret_file, "The job's secret (several hosts: the same on each)")
       ->type_name("F");
+  app.add_option("--servers", options->num_servers, "Servers of a parameter server to start beside them")
+      ->type_name("N");
   app.add_option("--max-restarts", options->max_restarts, "Restarts of all ranks after a failure")
       ->type_name("R");
   app.add_option("--stop-grace", options->stop_grace_s, "Seconds between SIGTERM and SIGKILL")
@@ -55,6 +57,7 @@ Command launch_command(const Arguments& arguments) {
           .examples =
               "  trireme launch -n 4 -- ./my_program --epochs 3\n"
               "  trireme launch -n 2 --max-restarts 3 -- ./my_program\n"
+              "  trireme launch -n 2 --servers 2 -- ./my_program\n"
               "  trireme launch -n 8 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 \\\n"
               "      --secret-file job.secret -- ./my_program\n",
           .declare = [arguments](CLI::App& app) { return declare(app, arguments); }};

@@ -9,6 +9,10 @@ void declare_ranks(CLI::App& app, RankArguments& ranks) {
   app.add_option("-n,--nproc", ranks.num_ranks, "Processes to train over (default: 1)")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  app.add_option("--servers", ranks.num_servers,
+                 "Servers to start beside them, for parallel.mode = \"ps\" (default: none)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   app.add_option("--set", ranks.overrides, "Override one key of the file: optimizer.lr=0.1")
       ->type_name("KEY=VALUE")
       ->expected(1)
@@ -39,6 +43,7 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
               "  trireme train examples/fashion_mnist.toml -n 2\n"
               "  trireme train examples/fashion_mnist.toml --set train.epochs=1 --set optimizer.lr=0.05\n"
               "  trireme train examples/fashion_mnist.toml -n 2 --resume --max-restarts 3\n"
+              "  trireme train examples/ps_fashion_mnist.toml -n 2 --servers 2\n"
               "  trireme train examples/quick.toml -n 2 --trace --trace-steps 20:40\n"
               "  trireme train examples/resnet18_pipeline.toml -n 2 --timeline timeline.html\n"
               "  mpirun -n 2 trireme train examples/fashion_mnist.toml\n",

@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <random>
 
+#include "cli/launch/parameter_cluster.h"
 #include "cli/launch/program_path.h"
 #include "cli/launch/supervisor.h"
 #include "trireme/base/error.h"
@@ -37,6 +41,11 @@ void check(const LaunchOptions& options) {
           options.num_nodes - 1);
   require(options.master_port >= 0 && options.master_port <= 65534, "--master-port is ", options.master_port,
           "; it goes from 1 to 65534 (programs that serve a rendezvous of their own get the port after it)");
+  require(options.num_servers >= 0, "--servers is ", options.num_servers, "; 0 means none");
+  require(
+      options.num_servers == 0 || options.num_nodes == 1,
+      "--servers starts servers that only this host reaches; for several hosts start them yourself (trireme "
+      "serve-coordinator, trireme serve-params) and set ps.coordinator");
   require(options.max_restarts >= 0, "--max-restarts is ", options.max_restarts, "; 0 means none");
   require(options.num_nodes == 1 || (!options.master_addr.empty() && options.master_port != 0),
           "with --nnodes ", options.num_nodes,
@@ -116,6 +125,35 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   return result;
 }
 
+/// A folder that goes with it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "trireme-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr)
+      throw DataError(text("no folder ", path_, " for the servers: ", std::strerror(errno)));
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// The servers beside the ranks, where the options ask for some.
+struct Servers {
+  TemporaryFolder folder;
+  ParameterCluster cluster;
+  Servers(const LaunchOptions& options, const wire::Secret& secret)
+      : cluster({.num_servers = options.num_servers,
+                 .folder = folder.path(),
+                 .environment = {"TRIREME_SECRET=" + secret.reveal()}}) {}
+};
+
 /// What stays the same in all starts of the ranks.
 struct Launcher {
   const LaunchOptions& options;
@@ -124,6 +162,7 @@ struct Launcher {
   SignalQueue signals{};
   Notes notes{};
   Job job{};
+  std::unique_ptr<Servers> servers{};  ///< null: none
 };
 
 RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
@@ -144,6 +183,7 @@ RankStart plan_rank(const Launcher& launcher, int local_rank, int restart) {
       {"TRIREME_RESTART_COUNT", text(restart)},
       {"TRIREME_START_ID", job.start_id},
   };
+  if (launcher.servers) variables["TRIREME_PS_COORDINATOR"] = launcher.servers->cluster.address();
   if (::getenv("OMP_NUM_THREADS") == nullptr) {
     variables["OMP_NUM_THREADS"] = text(std::max(1, available_cores() / options.num_ranks));
   }
@@ -160,7 +200,8 @@ WorldStory run_world(Launcher& launcher, int restart) {
   for (int rank = 0; rank < launcher.options.num_ranks; ++rank) {
     starts.push_back(plan_rank(launcher, rank, restart));
   }
-  Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes);
+  Supervisor supervisor(launcher.options, launcher.screen, launcher.signals, launcher.notes,
+                        launcher.servers ? &launcher.servers->cluster : nullptr);
   supervisor.start(starts);
   return supervisor.run();
 }
@@ -190,6 +231,7 @@ int launch(const LaunchOptions& options) {
   Launcher launcher{.options = options, .program = find_program(options.command.front())};
   Screen& screen = launcher.screen;
   launcher.job = prepare_job(options, launcher.notes);
+  if (options.num_servers > 0) launcher.servers = std::make_unique<Servers>(options, launcher.job.secret);
   const int cores = available_cores();
   if (options.num_ranks > cores) {
     screen.note(

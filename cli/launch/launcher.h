@@ -18,6 +18,7 @@ struct LaunchOptions {
   std::string master_addr;  ///< empty: 127.0.0.1
   int master_port = 0;      ///< where the launcher of the first host serves the store; 0: a free one
   std::string secret_file;  ///< with the job's secret; empty: the environment's, or, on one host, a new one
+  int num_servers = 0;      ///< of a parameter server beside the ranks, on this host; they are started again
   int max_restarts = 0;
   double frozen_grace_s = 60;  ///< how long the last ranks may be frozen when no other is left to miss them
   double settle_s = 1;         ///< after a first rank failed: time for the others to say why they fail too

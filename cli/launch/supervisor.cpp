@@ -19,6 +19,7 @@ namespace {
 // Whoever inherited a rank's pipes may keep them open for ever; the ranks' own last words are there at once.
 constexpr double kDrain_s = 0.2;
 constexpr double kLookAgain_s = 0.5;
+constexpr int kMostServerRestarts = 20;
 
 }  // namespace
 
@@ -51,8 +52,9 @@ std::vector<std::string> Notes::take() {
   return std::exchange(notes_, {});
 }
 
-Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes)
-    : options_(options), screen_(screen), signals_(signals), notes_(notes) {}
+Supervisor::Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
+                       ParameterCluster* servers)
+    : options_(options), screen_(screen), signals_(signals), notes_(notes), servers_(servers) {}
 
 void Supervisor::start(const std::vector<RankStart>& starts) {
   started_s_ = looked_s_ = now_s();
@@ -74,6 +76,7 @@ WorldStory Supervisor::run() {
     show_notes();
     handle_signals();
     look_after_ranks();
+    look_after_servers();
     look_after_the_frozen();
     advance();
   }
@@ -149,6 +152,22 @@ void Supervisor::note_change(Member& member, RankProcess::Change change) {
   } else if (phase_ == Phase::kRunning && change == RankProcess::Change::kEnded &&
              (WIFSIGNALED(rank.wait_status()) || WEXITSTATUS(rank.wait_status()) != 0)) {
     enter(Phase::kSettling, options_.settle_s);
+  }
+}
+
+/// The others have what it had, and give it back.
+void Supervisor::look_after_servers() {
+  if (servers_ == nullptr) return;
+  for (const int number : servers_->ended()) {
+    const bool is_coordinator = number == ParameterCluster::kCoordinator;
+    const std::string who = is_coordinator ? "the coordinator of the parameter server"
+                                           : text("server ", number, " of the parameter server");
+    if (++num_server_restarts_ > kMostServerRestarts) {
+      screen_.note(text(who, " has ended; after ", kMostServerRestarts, " restarts no more"));
+      continue;
+    }
+    screen_.note(text(who, " has ended; starting it again"));
+    is_coordinator ? servers_->start_coordinator() : servers_->start_server(number);
   }
 }
 

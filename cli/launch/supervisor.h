@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/launch/launcher.h"
+#include "cli/launch/parameter_cluster.h"
 #include "cli/launch/rank_process.h"
 #include "cli/launch/report.h"
 #include "cli/launch/screen.h"
@@ -45,7 +46,9 @@ class Notes {
 
 class Supervisor {
  public:
-  Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes);
+  /// `servers`: of a parameter server beside the ranks, to be looked after, too; null: none.
+  Supervisor(const LaunchOptions& options, Screen& screen, SignalQueue& signals, Notes& notes,
+             ParameterCluster* servers = nullptr);
 
   /// Starts all the ranks; when one cannot be started, those before it are killed and the error is thrown.
   void start(const std::vector<RankStart>& starts);
@@ -71,6 +74,7 @@ class Supervisor {
   void handle_signals();
   void look_after_ranks();
   void note_change(Member& member, RankProcess::Change change);
+  void look_after_servers();
   void look_after_the_frozen();
   void advance();
   void enter(Phase phase, double lasts_s);
@@ -83,6 +87,8 @@ class Supervisor {
   Screen& screen_;
   SignalQueue& signals_;
   Notes& notes_;
+  ParameterCluster* servers_;
+  int num_server_restarts_ = 0;
   std::vector<Member> members_;
   Phase phase_ = Phase::kRunning;
   double phase_ends_s_ = 0;

@@ -240,8 +240,11 @@ LaunchEnvironment read_without_secret(const Variables& variables) {
 }  // namespace
 
 LaunchEnvironment read_launch_environment(const Lookup& lookup) {
-  LaunchEnvironment result = read_without_secret(Variables(lookup));
-  if (result.world_size > 1) result.secret = wire::Secret::from_variables(lookup);
+  const Variables variables(lookup);
+  LaunchEnvironment result = read_without_secret(variables);
+  result.parameter_server = variables.find("TRIREME_PS_COORDINATOR").value_or("");
+  if (result.world_size > 1 || !result.parameter_server.empty())
+    result.secret = wire::Secret::from_variables(lookup);
   return result;
 }
 

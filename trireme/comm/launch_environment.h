@@ -27,9 +27,10 @@ struct LaunchEnvironment {
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
   StoreHost store_host = StoreHost::kRankZero;
-  bool one_host = false;  ///< the launcher says that all ranks share this host
-  wire::Secret secret{};  ///< of the job: TRIREME_SECRET, TRIREME_SECRET_FILE
-  int restart_count = 0;  ///< how often the launcher has started this world again
+  bool one_host = false;           ///< the launcher says that all ranks share this host
+  wire::Secret secret{};           ///< of the job: TRIREME_SECRET, TRIREME_SECRET_FILE
+  std::string parameter_server{};  ///< address of its coordinator: TRIREME_PS_COORDINATOR; empty: none
+  int restart_count = 0;           ///< how often the launcher has started this world again
   /// The same for the first start of a world and its restarts, another for every other start on this host;
   /// empty where the launcher has none (TRIREME_START_ID, TORCHELASTIC_RUN_ID, SLURM_JOB_ID).
   std::string start_id{};

@@ -54,6 +54,18 @@ class Optimizer {
   /// State tensors by name ("momentum/fc1.weight"); shared, not copied. The same set for the same parameters
   /// from the start on. Those that live elsewhere are of the meta device, and Offload has their values.
   virtual std::map<std::string, at::Tensor> state() = 0;
+
+  // For one whose update happens elsewhere, while this rank goes on.
+  /// The parameters have the values that the next step computes with, when it returns.
+  virtual void arrive() {}
+  /// They have those of all ranks' steps. Collective, at the same step.
+  virtual void meet() {}
+  /// Behind meet(): state() has its values, too.
+  virtual void bring_state() {}
+  /// Parameters and state() have been restored. Collective.
+  virtual void restored() {}
+  /// Seconds for which this rank has waited in these calls so far.
+  virtual double waited_s() const { return 0; }
 };
 
 /// One row per optimizer in optimizer_table.cpp. Throws InvalidArgument that names the optimizer, the value

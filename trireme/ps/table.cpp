@@ -4,6 +4,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/ps/fields.h"
+#include "trireme/ps/internal/hash.h"
 
 namespace trireme::ps {
 
@@ -26,6 +28,14 @@ void check(const TableSpec& spec) {
   demand(spec.num_chunks() == 1 || !optimizer_rule(spec.optimizer.name).looks_at_whole(), spec.optimizer.name,
          " looks at a whole tensor, and this one is cut into ", spec.num_chunks(),
          " chunks: give each tensor a table of at most ", kMostChunkElements, " elements");
+}
+
+std::uint64_t hash_of(const TableSpec& spec) {
+  TableSpec nameless = spec;
+  nameless.name.clear();
+  nameless.id = 0;
+  const std::vector<std::byte> bytes = encode(nameless);
+  return hash_bytes(bytes);
 }
 
 float initial_value(const TableSpec& spec, std::uint64_t key, std::uint32_t index) {

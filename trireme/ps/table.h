@@ -46,6 +46,9 @@ struct TableSpec {
 /// Throws InvalidArgument that names the table and the field.
 void check(const TableSpec& spec);
 
+/// Of everything but its name and id: the same on every machine.
+std::uint64_t hash_of(const TableSpec& spec);
+
 /// Element `index` of chunk `key` before anything was pushed to it.
 float initial_value(const TableSpec& spec, std::uint64_t key, std::uint32_t index);
 

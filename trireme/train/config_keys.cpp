@@ -75,6 +75,7 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
   using Lr = optim::LearningRateOptions;
   using Comm = comm::ContextOptions;
   using Offload = optim::OffloadOptions;
+  using Served = parallel::ServedOptions;
   const Allowed one_up{.least = 1}, zero_up{.least = 0}, fraction{.least = 0, .below = 1},
       share{.least = 0, .most = 1};
   const Allowed count{.least = 1, .most = kMaxInt};
@@ -273,6 +274,8 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "the state behind the best evaluation is kept too: by \"loss\", or by a metric that is measured")),
       key("checkpoint.asynchronous", &C::checkpoint, &CheckpointOptions::asynchronous,
           "checkpoints are written while training goes on; false: it waits for the disk"),
+      key("parallel.mode", &C::parallel, &ParallelOptions::mode,
+          "who adds gradients up and updates: each rank, or servers", {.names = mode_names}),
       key("parallel.data", &C::parallel, &ParallelOptions::data,
           "replicas of the model; 0: as many as there are ranks for", {.least = 0, .most = kMaxInt}),
       updates_stay(key("parallel.pipeline", &C::parallel, &ParallelOptions::pipeline,
@@ -337,6 +340,13 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       key("parallel.unused_parameters", &C::parallel, &ParallelOptions::unused_parameters,
           "parameters that a step does not reach: an error, found in every step, or in the first one",
           {.names = parallel::unused_parameters_names}),
+      key("ps.coordinator", &C::served, &Served::coordinator,
+          "parallel.mode = \"ps\": address of the coordinator; empty: the one of --servers"),
+      key("ps.staleness", &C::served, &Served::staleness,
+          "parallel.mode = \"ps\": steps that ranks may be apart; 0: they go together, as with all-reduce; "
+          "-1: "
+          "no bound",
+          {.least = -1, .most = 1000}),
       key("offload.optimizer", &C::offload, &Offload::optimizer,
           "where the optimizer's state lives: in memory, or in files that are read and written part by part",
           {.names = optim::offload_place_names}),

@@ -13,6 +13,7 @@
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/internal/exact_run.h"
 #include "trireme/train/internal/offloading.h"
+#include "trireme/train/internal/serving.h"
 #include "trireme/train/internal/sharding.h"
 #include "trireme/train/recomputed_layers.h"
 #include "trireme/train/run_trace.h"
@@ -143,6 +144,7 @@ class PlanMaker {
     maker.make_exact();
     check_recomputation(config);
     check_offloading(maker.plan_);
+    check_serving(maker.plan_);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }
@@ -296,7 +298,8 @@ class PlanMaker {
   /// Clipping by default is for where there is a norm of all gradients.
   void choose_clipping() {
     double& clip_norm = plan_.config_.train.clip_norm;
-    if (is_pipeline() && updates_under_way(config()) && clip_norm == TrainOptions().clip_norm &&
+    const bool no_norm = (is_pipeline() && updates_under_way(config())) || plan_.served();
+    if (no_norm && clip_norm == TrainOptions().clip_norm &&
         !is_named(config(), find_key(config_key_table(config()), "train.clip_norm")))
       clip_norm = 0;
   }

@@ -99,6 +99,10 @@ class ParallelPlan {
   bool is_in_parts() const { return is_sharded() || tensor_ranks() > 1; }
   /// Whether each layer of the model is to be a stage of its own, once a model is known.
   bool stages_are_layers() const;
+  /// Whether servers add gradients up and update.
+  bool served() const { return config_.parallel.mode == "ps"; }
+  /// Whether ranks may be at different steps between two evaluations, or saves.
+  bool ranks_drift() const { return served() && config_.served.staleness != 0; }
   /// Whether bits do not depend on how ranks share out micro-batches, layers and optimizer.
   bool exact() const { return config_.run.exact; }
   /// Whether anything lives elsewhere than in memory.

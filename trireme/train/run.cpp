@@ -283,6 +283,7 @@ Destinations Run::destinations_due(Moment moment) {
 void Run::save(const Destinations& destinations) {
   take_all();
   wait_for_parts();
+  trainer_.bring_state();
   check_finite(trainer_, context_);
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
@@ -333,6 +334,7 @@ void Run::check_outcome() const {
 
 /// As they were evaluated. Returns their digest on rank 0.
 std::string Run::save_weights() {
+  trainer_.meet();
   const telemetry::OwnWork work(context_.status(), "writing the weights to " + folder_.root.string());
   const auto averages = trainer_.use_averages();
   return checkpoint::save_from_ranks(context_.world(), model_shards(trainer_), folder_.model(),

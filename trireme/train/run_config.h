@@ -22,6 +22,7 @@
 #include "trireme/optim/loss_scaler.h"
 #include "trireme/optim/offload_options.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/served/served_options.h"
 #include "trireme/train/config_value.h"
 
 namespace trireme::train {
@@ -67,6 +68,7 @@ struct CheckpointOptions {
 };
 
 struct ParallelOptions {
+  std::string mode = "all-reduce";          ///< who adds gradients up and updates: a name of mode_names()
   std::int64_t data = 0;                    ///< replicas; 0: as many as there are ranks for
   std::int64_t pipeline = 1;                ///< ranks that a replica's layers are cut over
   std::int64_t tensor = 1;                  ///< ranks that each layer is cut over
@@ -103,6 +105,7 @@ struct RunConfig {
   EvalOptions eval;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;
+  parallel::ServedOptions served;  ///< parallel.mode = "ps"
   optim::OffloadOptions offload;
   comm::ContextOptions comm;
   std::string source;  ///< file that it was read from; empty when made in code
@@ -143,6 +146,9 @@ std::vector<ConfigKeyInfo> config_keys(const std::shared_ptr<const Registry>& re
 
 /// Values of train.precision.
 std::vector<std::string> precision_names();
+
+/// Values of parallel.mode.
+std::vector<std::string> mode_names();
 
 /// Values of parallel.partition.
 std::vector<std::string> partition_names();

@@ -25,6 +25,7 @@
 #include "trireme/train/internal/check.h"
 #include "trireme/train/internal/exact_run.h"
 #include "trireme/train/internal/offloading.h"
+#include "trireme/train/internal/serving.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/recomputed_layers.h"
 
@@ -124,10 +125,13 @@ data::Example first_sample(const data::DataSource& data) {
 
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
 StepReports make_reports(const ParallelPlan& plan, comm::Context& context) {
-  if (!plan.asynchronous()) return StepReports(context.world());
+  if (!plan.asynchronous() && !plan.ranks_drift()) return StepReports(context.world());
+  constexpr int kMostDrift = 64;  // steps of ranks without a bound: a report is a small tensor
+  const auto staleness = static_cast<int>(plan.config().served.staleness);
+  const int depth = plan.asynchronous() ? context.world_size() : staleness < 0 ? kMostDrift : staleness + 1;
   std::vector<int> everybody(static_cast<std::size_t>(context.world_size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  return StepReports(*context.new_group(everybody, context.free_group_name("reports")), context.world_size());
+  return StepReports(*context.new_group(everybody, context.free_group_name("reports")), depth);
 }
 
 /// Its text, which has the same length for every choice about a model.
@@ -173,7 +177,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       convolutions_(state_of(convolutions_found_)),
       exact_(plan_.exact() ? std::make_shared<ExactRun>(plan_, groups_.replicas) : nullptr),
       layers_(layers_for(plan_, *model_)),
-      pipeline_(context, groups_.of_pipeline(), layers_, options_of_pipeline()),
+      pipeline_(context, pipeline_groups(plan_, groups_), layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
       held_{.cut = cut_parameters(*model_), .pieces = pipeline_.pieces()},
       judged_(exact_ ? pipeline_.weights() : parameters_),
@@ -182,7 +186,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                          : GradientNorm(holders(), judged_, parameter_names(*model_))),
       loader_(data.train, loader_options(plan_, context, groups_, objective_, count_of_sample_)),
       calendar_(config_, loader_.batches_per_epoch()),
-      optimizer_(optim::make_optimizer(config_.optimizer, parameters_, offload_)),
+      optimizer_(optimizer_for(plan_, context, parameters_, offload_)),
       learning_rate_(make_learning_rate(config_, total_steps())),
       reports_(make_reports(plan_, context)) {
   whole_.reset();
@@ -245,6 +249,10 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
   key_generators("step");
   report_ = report_of_step(stop_signal);
+  if (plan_.served()) {
+    context_.status().set_action(text("step ", step_ + 1, ": waiting for the parameter server"));
+    optimizer_->arrive();
+  }
   if (exact_) exact_->begin_step(step_);
   if (pipeline_.drained()) start_stream();
   grad_norm_.reset();
@@ -390,11 +398,12 @@ void Trainer::update() {
   report_.skipped = !gradients_are_usable();
   if (report_.skipped) return note_skip();
   skipped_in_a_row_ = 0;
-  if (observer_) observer_(gradients_of(parameters_));
+  if (observer_)
+    observer_(plan_.served() ? sums_over(context_.world(), parameters_) : gradients_of(parameters_));
   const bool clips = config_.train.clip_norm > 0;
   const bool logs = calendar_.logs(report_.step);
   // Stages that update on their own time have no gradients at the same time.
-  if (clips || (logs && !plan_.asynchronous())) grad_norm_ = gradient_norm_.measure();
+  if (clips || (logs && !plan_.asynchronous() && !plan_.served())) grad_norm_ = gradient_norm_.measure();
   if (clips) optim::clip_to_norm(parameters_, grad_norm_, config_.train.clip_norm);
   optimizer_->step(report_.lr);
   if (average_) average_->update();
@@ -409,7 +418,20 @@ void Trainer::note_skip() {
                            "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
 }
 
+void Trainer::meet() {
+  if (!plan_.served()) return;
+  context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));
+  optimizer_->meet();
+  share_buffers(context_.world(), pipeline_.buffers());
+}
+
+void Trainer::bring_state() {
+  meet();
+  optimizer_->bring_state();
+}
+
 Evaluation Trainer::evaluate() {
+  meet();
   const model::ConvolutionScope convolutions_of_it(convolutions());
   context_.status().set_action(text("step ", step_, ": evaluation"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "evaluation", "evaluation",
@@ -444,6 +466,7 @@ Fields Trainer::evaluated(const Fields& inputs) {
 }
 
 void Trainer::seek(std::int64_t step) {
+  optimizer_->restored();
   pipeline_.weights_changed();
   if (const model::ConvolutionChoice restored = convolutions();
       context_.is_main() && restored != convolutions_found_) {

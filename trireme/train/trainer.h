@@ -84,6 +84,12 @@ class Trainer {
   /// report with a stop signal; others are always.
   bool drained() const { return pipeline_.drained(); }
 
+  /// Where servers update: this rank's parameters are what all ranks' steps have made of them when it
+  /// returns, and buffers are rank 0's. Else nothing is to be done.
+  void meet();
+  /// meet(), and state() has its values, too: before a save.
+  void bring_state();
+
   /// Loss and metrics of the objective on the test data. A learning rate that follows a metric follows that
   /// loss.
   Evaluation evaluate();
@@ -139,7 +145,7 @@ class Trainer {
   void make_room_for_convolutions(std::int64_t bytes);
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loader_.waited_s(); }
-  double comm_wait_s() const { return pipeline_.waited_s(); }
+  double comm_wait_s() const { return pipeline_.waited_s() + optimizer_->waited_s(); }
   /// What this rank's memory holds. Of the process: ranks that are its threads have one between them.
   MemoryReport memory() const;
 

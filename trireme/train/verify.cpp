@@ -64,6 +64,7 @@ class Recorder {
     gradients_.clear();
     trainer_.step();
     const StepReport report = *trainer_.last_report();
+    trainer_.bring_state();
     done_.loss = report.loss;
     done_.skipped = report.skipped;
     if (!gradients_.empty()) done_.gradients = gathered(gradients_);
@@ -254,6 +255,12 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
             .weight = adaptive ? 0.05 : 1e-5,
             .reason =
                 "the parts are added in the same order, the norm to which gradients are clipped in another"};
+  }
+  if (in_order && plan.served()) {
+    return {.loss = 1e-6,
+            .gradient = 0,
+            .weight = 1e-4,
+            .reason = "the parts are added in the same order; servers round an update after other operations"};
   }
   if (in_order) {
     return {.loss = 1e-6, .gradient = 0, .weight = 0, .reason = "the parts are added in the same order"};

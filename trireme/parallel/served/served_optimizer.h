@@ -1,0 +1,73 @@
+#pragma once
+// An optimizer that lives on the servers of a parameter server (trireme/ps/): this rank pushes its gradients,
+// the servers add those of all ranks up and update, and the new values are pulled. With staleness 0 a step is
+// the same as if gradients were reduced over the ranks and each rank updated: servers add in the order of the
+// ranks. With k > 0 ranks may be k steps apart, with -1 any number: each rank's gradient, which is its share
+// of the global batch's, is an update of its own.
+//
+// Parameters are f32 and lie one behind the other in two tables, with and without weight decay; the same
+// tables serve a later run of the same name, which begins them anew. One thread; the constructor, meet(),
+// bring_state() and restored() are collective among the ranks.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/group.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/parallel/served/served_options.h"
+#include "trireme/ps/client.h"
+#include "trireme/wire/security.h"
+
+namespace trireme::parallel {
+
+/// Who serves.
+struct Service {
+  ServedOptions options;
+  wire::Security security = {};
+  std::string run;        ///< tables are called after it
+  double timeout_s = 60;  ///< of every wait for servers and, through them, for other ranks
+};
+
+class ServedOptimizer final : public optim::Optimizer {
+ public:
+  /// The tables begin with rank 0's values, and all ranks get them. Throws InvalidArgument: an optimizer that
+  /// servers do not have, a parameter that is not f32; CommError.
+  ServedOptimizer(const Service& service, const optim::OptimizerOptions& optimizer,
+                  optim::NamedTensors parameters, comm::Group ranks);
+  ~ServedOptimizer() override;
+
+  /// Pushes, ends the step, begins to pull. Throws InvalidArgument: a parameter without a gradient.
+  void step(double lr) override;
+  void arrive() override;
+  void meet() override;
+  void bring_state() override;
+  void restored() override;
+  std::map<std::string, at::Tensor> state() override { return mirror_->state(); }
+  double waited_s() const override { return waited_s_; }
+
+ private:
+  struct Part;
+  void add_part(const Service& service, const optim::OptimizerOptions& optimizer, double weight_decay,
+                optim::NamedTensors parameters);
+  void pull();
+  /// Throws what a push came to.
+  void look_at_pushes(bool wait_for_all);
+  template <class Work>
+  void timed(const Work& work);
+
+  comm::Group ranks_;
+  const std::unique_ptr<optim::Optimizer> mirror_;  ///< what the state is called, and where it is saved from
+  std::vector<std::unique_ptr<Part>> parts_;
+  std::deque<ps::Pending> pushes_;
+  std::unique_ptr<ps::Client> client_;  ///< ends first: the others are what it reads and writes
+  double waited_s_ = 0;
+};
+
+/// Names of optimizers that servers have.
+std::vector<std::string> served_optimizer_names();
+
+}  // namespace trireme::parallel

@@ -1,0 +1,30 @@
+#pragma once
+// parallel.mode = "ps": servers add gradients up and update (parallel/served/).
+
+#include <memory>
+
+#include "trireme/comm/context.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/train/parallel_plan.h"
+#include "trireme/train/placement.h"
+
+namespace trireme::train {
+
+/// Throws a Refusal: what servers cannot do.
+void check_serving(const ParallelPlan& plan);
+
+/// That of servers, or of this rank. Collective where servers have it.
+std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::Context& context,
+                                                const optim::NamedTensors& parameters,
+                                                const std::shared_ptr<optim::Offload>& offload);
+
+/// The gradients of all ranks added up: for those who look.
+optim::NamedTensors sums_over(comm::Group ranks, const optim::NamedTensors& parameters);
+
+/// All ranks have rank 0's.
+void share_buffers(comm::Group ranks, const optim::NamedTensors& buffers);
+
+/// Where nobody on a rank reduces gradients, its pipeline has no replicas to reduce over.
+parallel::PipelineGroups pipeline_groups(const ParallelPlan& plan, const PlanGroups& groups);
+
+}  // namespace trireme::train
