@@ -8,6 +8,7 @@
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/train/parallel_plan.h"
+#include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"
 
@@ -153,7 +154,9 @@ TEST_F(ServedRuns, VerifyFindsThemEqualToOneRank) {
   const data::DataSource data = open_data(config, Log());
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const Comparison verdict = verify(plan, context, data, 5);
-    if (context.is_main()) EXPECT_TRUE(verdict.equal()) << verdict.first()->describe();
+    if (context.is_main()) {
+      EXPECT_TRUE(verdict.equal()) << verdict.first()->describe();
+    }
   });
 }
 
