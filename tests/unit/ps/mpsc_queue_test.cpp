@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -13,8 +14,12 @@ namespace {
 
 struct Item final : MpscLink {
   Item(int of, std::uint64_t its_number, std::size_t its_bytes = 1)
-      : producer(of), number(its_number), bytes(its_bytes) {}
+      : producer(of), number(its_number), bytes(its_bytes) {
+    ++num_alive;
+  }
+  ~Item() { --num_alive; }
   std::size_t num_bytes() const { return bytes; }
+  static inline std::atomic<int> num_alive{0};
   int producer;
   std::uint64_t number;
   std::size_t bytes;
@@ -54,9 +59,12 @@ TEST(MpscQueue, SaysWhenItIsFullByCountOrByBytesAndAsksOnceForRoom) {
   EXPECT_FALSE(queue.makes_room());
 }
 
-TEST(MpscQueue, FreesWhatNobodyHasTaken) {  // the sanitizers look
-  Queue queue({});
-  for (std::uint64_t i = 0; i < 10; ++i) queue.push(std::make_unique<Item>(0, i));
+TEST(MpscQueue, FreesWhatNobodyHasTaken) {
+  {
+    Queue queue({});
+    for (std::uint64_t i = 0; i < 10; ++i) queue.push(std::make_unique<Item>(0, i));
+  }
+  EXPECT_EQ(Item::num_alive, 0);
 }
 
 /// Producers that stop when it is full and go on when it has room; a consumer that sleeps when it is empty.
@@ -116,6 +124,67 @@ TEST(MpscQueue, WakesItsConsumerAndItsProducersWhenBothSleepAllTheTime) {
 
 TEST(MpscQueue, HoldsNoMoreThanItsLimitFromAProducerThatWaitsForRoom) {
   stress(1, 50'000, {.most_items = 3, .most_bytes = 1000});
+}
+
+/// Runs `other` once, at a step that the test chooses, and knows whether the consumer sleeps.
+struct ChosenSteps {
+  static inline int left = 0;
+  static inline bool sleeps = false;
+  static inline std::function<void()> other;
+  static void begin(int step, std::function<void()> what) {
+    left = step;
+    sleeps = false;
+    other = std::move(what);
+  }
+  static void between() {
+    if (left-- == 0) other();
+  }
+  struct Sleeping {};
+  static void sleep(const std::atomic<std::uint32_t>& word) {
+    if (word != 1) return;  // as a futex
+    sleeps = true;
+    throw Sleeping{};
+  }
+  static void wake(const std::atomic<std::uint32_t>&) { sleeps = false; }
+};
+using SteppedQueue = MpscQueue<Item, ChosenSteps>;
+
+/// Whoever sleeps goes no further.
+void pop_or_sleep(SteppedQueue& queue) try {
+  if (!queue.pop()) queue.wait();
+} catch (const ChosenSteps::Sleeping&) {
+}
+
+TEST(MpscQueue, NoPushAtAnyStepOfALyingDownConsumerIsSleptThrough) {
+  for (const int already : {0, 1, 2}) {  // the stub is passed in different places
+    int step = 0;
+    do {
+      SteppedQueue queue({});
+      for (int i = 0; i < already; ++i) queue.push(std::make_unique<Item>(0, 0));
+      for (int i = 0; i < already; ++i) queue.pop();
+      ChosenSteps::begin(step, [&] { queue.push(std::make_unique<Item>(0, 7)); });
+      pop_or_sleep(queue);
+      EXPECT_FALSE(ChosenSteps::sleeps && ChosenSteps::left < 0) << "a push at step " << step << " is lost";
+      ++step;
+    } while (ChosenSteps::left < 0);
+    EXPECT_GE(step, 3) << "there are steps to choose from";
+  }
+}
+
+TEST(MpscQueue, NoConsumerThatLiesDownAtAnyStepOfAPushIsLeftAsleep) {
+  for (const int already : {0, 1, 2}) {
+    int step = 0;
+    do {
+      SteppedQueue queue({});
+      for (int i = 0; i < already; ++i) queue.push(std::make_unique<Item>(0, 0));
+      for (int i = 0; i < already; ++i) queue.pop();
+      ChosenSteps::begin(step, [&] { pop_or_sleep(queue); });
+      queue.push(std::make_unique<Item>(0, 7));
+      EXPECT_FALSE(ChosenSteps::sleeps) << "who lies down at step " << step << " is left asleep";
+      ++step;
+    } while (ChosenSteps::left < 0);
+    EXPECT_GE(step, 3) << "there are steps to choose from";
+  }
 }
 
 }  // namespace

@@ -29,8 +29,18 @@ struct QueueLimits {
   std::size_t most_bytes = 64 << 20;
 };
 
+/// How a queue sleeps; what a test puts in its place runs the other side between two steps of this one.
+struct FutexSteps {
+  static void between() {}
+  static void sleep(const std::atomic<std::uint32_t>& word) {
+    constexpr double kLongest_s = 3600;
+    wire::futex_wait(word, 1, kLongest_s);
+  }
+  static void wake(const std::atomic<std::uint32_t>& word) { wire::futex_wake_all(word); }
+};
+
 /// Item: an MpscLink with num_bytes(), which does not change while it is in the queue.
-template <class Item>
+template <class Item, class Steps = FutexSteps>
 class MpscQueue {
  public:
   explicit MpscQueue(const QueueLimits& limits) : limits_(limits), last_(&stub_), first_(&stub_) {}
@@ -45,6 +55,7 @@ class MpscQueue {
     const std::size_t bytes = num_bytes_.fetch_add(item->num_bytes()) + item->num_bytes();
     const std::size_t items = num_items_.fetch_add(1) + 1;
     link(item.release());
+    Steps::between();
     if (asleep_.load() != 0) wake();
     return items < limits_.most_items && bytes < limits_.most_bytes;
   }
@@ -59,6 +70,7 @@ class MpscQueue {
       next = next->next.load();
     }
     if (next == nullptr) {
+      Steps::between();
       if (first != last_.load()) return nullptr;
       stub_.next.store(nullptr);  // behind the last, so that the last can go
       link(&stub_);
@@ -75,7 +87,11 @@ class MpscQueue {
   /// Until pop() may have something; it may also return without a reason.
   void wait() {
     asleep_.store(1);
-    if (!has_some()) wire::futex_wait(asleep_, 1, kLongest_s);
+    Steps::between();
+    if (!has_some()) {
+      Steps::between();
+      Steps::sleep(asleep_);
+    }
     asleep_.store(0);
   }
 
@@ -91,8 +107,6 @@ class MpscQueue {
   bool makes_room() { return room_is_wanted_.load() && has_room() && room_is_wanted_.exchange(false); }
 
  private:
-  static constexpr double kLongest_s = 3600;
-
   /// At most half, so that a producer does not come back for one item.
   bool has_room() const {
     return num_items_.load() <= limits_.most_items / 2 && num_bytes_.load() <= limits_.most_bytes / 2;
@@ -102,10 +116,13 @@ class MpscQueue {
   }
   void link(MpscLink* item) {
     MpscLink* before = last_.exchange(item);
+    Steps::between();
     before->next.store(item);
   }
   void wake() {
-    if (asleep_.exchange(0) != 0) wire::futex_wake_all(asleep_);
+    if (asleep_.exchange(0) == 0) return;
+    Steps::between();
+    Steps::wake(asleep_);
   }
 
   const QueueLimits limits_;
