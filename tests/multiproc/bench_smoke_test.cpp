@@ -42,6 +42,12 @@ TEST(BenchSmoke, WireChannelsGivesALinePerWayAndSize) {
   for (const auto& value : values) EXPECT_GT(value.at("ratio").at("median").get<double>(), 0);
 }
 
+TEST(BenchSmoke, PushesToAParameterServerGiveALinePerWayAndSize) {
+  const auto values = values_of({bin("bench_ps_push"), "--smoke"});
+  ASSERT_EQ(values.size(), 6u);
+  for (const auto& value : values) EXPECT_GT(value.at("ratio").at("median").get<double>(), 0);
+}
+
 TEST(BenchSmoke, StepOverheadGivesARatio) {
   const auto values = values_of({bin("bench_step_overhead"), "--smoke"});
   ASSERT_EQ(values.size(), 1u);

@@ -38,6 +38,7 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
     return timer;
   }
   void stop_timer(wire::TimerId timer) override { timers_.erase(timer); }
+  void post(std::function<void()> work) override { world_.post(*this, std::move(work)); }
   wire::Network& network() override { return *this; }
   wire::Disk& disk() override { return disk_; }
   void report(const std::string& line) override { world_.note(name_ + ": " + line); }
@@ -59,7 +60,13 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
       tell(life, [this, connection] {
         const auto held = paused_.extract(connection);  // until now others have queued behind these
         if (held.empty()) return;
-        for (const auto& action : held.mapped()) action();
+        for (const auto& action : held.mapped()) {
+          const auto again = paused_.find(connection);  // by what came before this one
+          if (again == paused_.end())
+            action();
+          else
+            again->second.push_back(action);
+        }
       });
     });
   }
@@ -84,6 +91,7 @@ class SimulatedNode final : public wire::Surroundings, public wire::Network {
   std::deque<std::function<void()>> frozen_;
   std::map<wire::TimerId, bool> timers_;
   wire::TimerId last_timer_ = 0;
+  std::int64_t posted_until_ns_ = 0;  ///< of the last post(): the next comes behind
   wire::ConnectionId last_connection_ = 0;
   std::map<wire::ConnectionId, std::uint64_t> links_;
   std::map<wire::ConnectionId, std::size_t> waiting_bytes_;
@@ -249,6 +257,15 @@ void Simulation::trace(const char* what, const std::string& who, const std::stri
 
 void Simulation::note(const std::string& line) {
   if (prints_) std::fprintf(stderr, "%12.6f %s\n", now_s(), line.c_str());
+}
+
+/// As by a thread beside the node's: a little later, and whatever happens meanwhile comes before it.
+void Simulation::post(SimulatedNode& node, std::function<void()> work) {
+  const auto most = static_cast<std::uint64_t>(options_.most_post_delay_s * 1e9);
+  const std::int64_t at = now_ns_ + static_cast<std::int64_t>(random_.below(most + 1));
+  node.posted_until_ns_ = std::max(node.posted_until_ns_, at);
+  schedule(node.posted_until_ns_,
+           [&node, life = node.life_, work = std::move(work)] { node.tell(life, work); });
 }
 
 wire::ConnectionId Simulation::connect(SimulatedNode& from, const wire::Address& address) {

@@ -29,6 +29,7 @@ struct LinkFaults {
 struct SimulationOptions {
   double connect_timeout_s = 1;  ///< to an address that does not answer
   double broken_s = 8;           ///< a connection over a link that was cut for longer closes on both sides
+  double most_post_delay_s = 0.0002;  ///< of what a node gives itself to do, as if another thread did
   LinkFaults links;
 };
 
@@ -96,6 +97,7 @@ class Simulation {
   void release_held();
   void schedule(std::int64_t at_ns, std::function<void()> action);
   void trace(const char* what, const std::string& who, const std::string& whom, std::uint64_t number);
+  void post(SimulatedNode& node, std::function<void()> work);
   wire::ConnectionId connect(SimulatedNode& from, const wire::Address& address);
   void establish(std::uint64_t link, std::int64_t deadline_ns);
   void send(SimulatedNode& from, wire::ConnectionId id, wire::Message message);

@@ -14,7 +14,7 @@ constexpr Sequence kMostAhead = SequenceWindow::kReach / 2;
 }  // namespace
 
 void ClientWork::go_on() {
-  membership_.on_tick(heartbeat());
+  membership_.on_tick([this] { return heartbeat(); });
   if (has_ended_ || map().version == 0) return;
   find_retries();
   create_tables();
@@ -28,7 +28,7 @@ void ClientWork::go_on() {
     has_ended_ = true;
     is_leaving_ = true;
     membership_.beat_soon();
-    membership_.on_tick(heartbeat());
+    membership_.on_tick([this] { return heartbeat(); });
     std::exchange(leave_call_, nullptr)->part_done(Result{});
   }
 }

@@ -18,7 +18,7 @@ void Follower::send_new(const PartitionLog& log, std::int64_t asked_ns) {
 void Follower::send_unsent(const PartitionLog& log, std::int64_t asked_ns) {
   if (!known_ || received_ + 1 < log.first()) return;
   for (sent_ = std::max(sent_, received_); sent_ < log.last();) {
-    const LogEntry& entry = log.at(++sent_);
+    const LogEntry::Encoded entry = log.at(++sent_).encoded();
     const Replicate head = {.partition = partition_,
                             .epoch = epoch_,
                             .has_record = true,

@@ -4,12 +4,12 @@
 
 namespace trireme::ps {
 
-void Membership::on_tick(const Heartbeat& heartbeat) {
+void Membership::on_tick(const std::function<Heartbeat()>& heartbeat) {
   if (connection_ == 0) connection_ = surroundings_->network().connect(coordinator_);
   const std::int64_t now = surroundings_->now_ns();
   if (!is_connected_ || now < beat_ns_) return;
   beat_ns_ = now + heartbeat_ns_;
-  Heartbeat sent = heartbeat;
+  Heartbeat sent = heartbeat();
   sent.map_version = map_.version;
   sent.sent_ns = now;
   surroundings_->network().send(connection_, message_of(sent, {}, kUrgent));
@@ -42,9 +42,12 @@ Membership::Taken Membership::take(const wire::Message& message) {
     return Taken::kReply;
   }
   if (message.kind != static_cast<std::uint16_t>(MessageKind::kMapChange)) return Taken::kNo;
-  const auto change = decode<MapChange>(message.body.bytes());
+  auto change = decode<MapChange>(message.body.bytes());
   if (!change) return Taken::kMalformed;
-  if (map_.apply(*change)) return Taken::kMap;
+  if (map_.apply(*change)) {
+    last_change_ = std::move(*change);
+    return Taken::kMap;
+  }
   // A gap: the next heartbeat says which version there is here, and the answer brings the rest.
   if (change->to > map_.version) beat_soon();
   return Taken::kReply;

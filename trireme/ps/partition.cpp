@@ -15,7 +15,6 @@ void Partition::on_map(const PartitionEntry& entry, ServerId self) {
     replica_.adopt(entry, self);
     draining_ = entry.draining;
   }
-  go_on();
 }
 
 ErrorKind Partition::refusal(const Request& request, const wire::Buffer& body) const {
@@ -62,7 +61,6 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   if (request.sequence == 0 || request.sequence > taken + SequenceWindow::kReach)
     return reply(asker, ErrorKind::kOverloaded, 0);
   waiting_[{request.life, request.sequence}] = {from, request, std::move(body)};
-  go_on();
 }
 
 void Partition::on_pull(wire::ConnectionId from, const Pull& pull, const wire::Buffer& body) {
@@ -82,17 +80,13 @@ void Partition::on_pull(wire::ConnectionId from, const Pull& pull, const wire::B
     if (same(other, other.reply.request)) return;
   }
   waiting_pulls_.push_back({from, pull});
-  go_on();
 }
 
 void Partition::on_replicate(wire::ConnectionId from, const Replicate& head, const wire::Buffer& body) {
   replica_.on_replicate(from, head, body);
 }
 
-void Partition::on_replicate_ack(ServerId from, const ReplicateAck& ack) {
-  replica_.on_ack(from, ack);
-  go_on();
-}
+void Partition::on_replicate_ack(ServerId from, const ReplicateAck& ack) { replica_.on_ack(from, ack); }
 
 void Partition::on_snapshot_part(wire::ConnectionId from, const SnapshotPart& head,
                                  const wire::Buffer& body) {
@@ -101,7 +95,6 @@ void Partition::on_snapshot_part(wire::ConnectionId from, const SnapshotPart& he
 
 void Partition::on_snapshot_ack(ServerId from, const SnapshotAck& ack) {
   replica_.on_snapshot_ack(from, ack);
-  go_on();
 }
 
 void Partition::on_server_connected(ServerId server) { replica_.on_connected(server); }
@@ -111,9 +104,12 @@ void Partition::on_worker_closed(wire::ConnectionId connection) {
   std::erase_if(ready_pulls_, [&](const ReadyPull& pull) { return pull.connection == connection; });
 }
 
-void Partition::on_tick() {
-  replica_.on_tick();
-  go_on();
+void Partition::on_tick() { replica_.on_tick(); }
+
+bool Partition::is_idle() const {
+  const bool owes_nobody =
+      waiting_.empty() && unacknowledged_.empty() && waiting_pulls_.empty() && ready_pulls_.empty();
+  return owes_nobody && !draining_ && replica_.is_idle();
 }
 
 void Partition::go_on() {

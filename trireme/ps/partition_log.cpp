@@ -10,22 +10,31 @@ namespace {
 
 constexpr std::size_t kAlignment_bytes = 64;  // so that values can be read in place
 
-}  // namespace
-
-LogEntry LogEntry::of(LogRecord record, const std::vector<std::span<const std::byte>>& values) {
+LogEntry::Encoded encode_with(const LogRecord& record,
+                              const std::vector<std::span<const std::byte>>& values) {
   std::vector<std::byte> bytes = encode(record);
-  LogEntry entry = {
-      .record = std::move(record), .record_bytes = static_cast<std::uint32_t>(bytes.size()), .body = {}};
+  const auto record_bytes = static_cast<std::uint32_t>(bytes.size());
   std::size_t size = round_up(bytes.size(), kAlignment_bytes);
+  std::size_t at = size;
   for (const auto& part : values) size += part.size();
-  std::size_t at = round_up(bytes.size(), kAlignment_bytes);
   bytes.resize(size);
   for (const auto& part : values) {
     if (!part.empty()) std::memcpy(bytes.data() + at, part.data(), part.size());
     at += part.size();
   }
-  entry.body = wire::Buffer::of(std::move(bytes));
-  return entry;
+  return {record_bytes, wire::Buffer::of(std::move(bytes))};
+}
+
+}  // namespace
+
+LogEntry LogEntry::of(LogRecord record, const std::vector<std::span<const std::byte>>& values) {
+  Encoded encoded = encode_with(record, values);
+  return {std::move(record), encoded.record_bytes, std::move(encoded.body)};
+}
+
+LogEntry::Encoded LogEntry::encoded() const {
+  if (record_bytes != 0) return {record_bytes, body};
+  return encode_with(record, {body.bytes()});
 }
 
 std::optional<LogEntry> LogEntry::read(std::uint32_t record_bytes, wire::Buffer body) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <set>
 
 #include "trireme/ps/internal/float_bytes.h"
@@ -17,6 +18,11 @@ struct Line {
   std::vector<const WaitingRequest*> requests;
   WorkerClock clock = 0;  ///< that they would bring it to
 };
+
+wire::Buffer in_buffer(std::vector<float> values) {
+  const auto kept = std::make_shared<const std::vector<float>>(std::move(values));
+  return wire::Buffer(kept, std::as_bytes(std::span(*kept)));
+}
 
 /// Sums of what goes into one chunk, in the order in which it is added.
 class Merger {
@@ -49,7 +55,12 @@ class Merger {
 
   std::size_t num_bytes() const { return num_bytes_; }
 
-  LogEntry entry(LogRecord record) const {
+  LogEntry entry(LogRecord record) {
+    if (updates_.size() == 1) {
+      Update& only = updates_.front();
+      record.updates.push_back(only.logged);
+      return LogEntry::of(std::move(record), only.sum.empty() ? only.body : in_buffer(std::move(only.sum)));
+    }
     std::vector<std::span<const std::byte>> values;
     for (const Update& update : updates_) {
       record.updates.push_back(update.logged);

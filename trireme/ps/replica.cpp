@@ -255,6 +255,12 @@ void Replica::on_tick() {
   settle();
 }
 
+bool Replica::is_idle() const {
+  if (role_ != Role::kReplica) return true;
+  const bool next_has_all = !next_ || (next_->known() && next_->received() >= log_.last());
+  return !feed_ && next_has_all && asking_since_ns_ == 0 && stable_ == state_.version();
+}
+
 template <class News>
 void Replica::tell_coordinator(ServerId server) const {
   outbox_.to_coordinator(message_of(News{{partition_, epoch_, server}}));

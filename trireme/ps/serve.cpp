@@ -1,9 +1,11 @@
 #include "trireme/ps/serve.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/host.h"
 
 namespace trireme::ps {
 namespace {
@@ -65,6 +67,7 @@ void serve_params(ServerOptions options, ServeOptions serve) {
   require(!is_everywhere(options.address), "this server listens at ", options.address,
           ", which says nothing to others: tell them an address of this host (--advertise tcp:HOST:PORT)");
   if (options.name.empty()) options.name = text(options.host, " ", options.address);
+  if (options.owner_threads == 0) options.owner_threads = std::max(1, available_cores() - 1);
   tell_where(loop, serve);
   Server server(options);
   bool is_leaving = false;

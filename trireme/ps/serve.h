@@ -23,9 +23,9 @@ struct ServeOptions {
 void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve);
 
 /// Without options.address the first that it listens at is what others are told; without options.name it is
-/// called after both. Asked to stop, it gives away
-/// what it holds and returns when nothing of the cluster needs it; a second request ends the process at once,
-/// as a crash would. Throws as the other.
+/// called after both; without options.owner_threads there is one for each core but the loop's. Asked to stop,
+/// it gives away what it holds and returns when nothing of the cluster needs it; a second request ends the
+/// process at once, as a crash would. Throws as the other.
 void serve_params(ServerOptions options, ServeOptions serve);
 
 }  // namespace trireme::ps

@@ -1,7 +1,7 @@
 #pragma once
 // A server of the parameter server: the partitions that the map gives it, behind one node. It keeps nothing
-// on disk; what it holds is held by the others of each chain, too. All calls come on the thread of its
-// surroundings.
+// on disk; what it holds is held by the others of each chain, too. All calls but report() come on the thread
+// of its surroundings. Partitions live on threads beside it (owner_threads), which end with the server.
 
 #include <cstdint>
 #include <map>
@@ -25,12 +25,23 @@ struct ServerOptions {
   double suspect_s = 1.5;
   double confirmed_s = 2;
   double copy_bytes_per_s = 200e6;  ///< to learners, in the background
+  int owner_threads = 0;            ///< that partitions live on; 0: the thread of the surroundings
+  std::size_t most_queued = 4096, most_queued_bytes = 64 << 20;  ///< for one of them; then connections wait
 };
 
 /// What has happened since the start.
 struct ServerCounts {
   std::uint64_t refused = 0;       ///< messages that no correct peer sends
   std::uint64_t bytes_copied = 0;  ///< to learners
+  std::uint64_t pauses = 0;        ///< of connections, because partitions were not quick enough
+};
+
+/// What a server holds of one partition.
+struct ReplicaReport {
+  bool holds_all = false, is_primary = false;
+  Epoch epoch = 0;
+  Version version = 0;
+  std::uint64_t digest = 0;
 };
 
 class Server final : public wire::Node {
@@ -41,15 +52,9 @@ class Server final : public wire::Node {
   /// Gives everything away, then is released: see is_released(). Idempotent.
   void leave();
   bool is_released() const;
-  const ServerCounts& counts() const;
+  ServerCounts counts() const;
 
-  /// What a replica of this server holds: for comparing replicas. holds_all is false where there is none.
-  struct ReplicaReport {
-    bool holds_all = false, is_primary = false;
-    Epoch epoch = 0;
-    Version version = 0;
-    std::uint64_t digest = 0;
-  };
+  /// For comparing replicas; holds_all is false where there is none. From any thread, while it serves.
   ReplicaReport report(PartitionId partition) const;
 
   void on_start(wire::Surroundings& surroundings) override;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,7 +76,12 @@ class Surroundings {
  public:
   virtual ~Surroundings() = default;
   /// Nanoseconds of a clock that only goes forward; only differences mean something, and only on this node.
+  /// From any thread.
   virtual std::int64_t now_ns() const = 0;
+  /// From any thread: what threads that a node keeps beside it have to say. `work` runs on the node's thread,
+  /// between two calls of the node and never from within this one; works run in the order in which they were
+  /// given. It may come after the node has ended: whoever gives it sees to what it touches.
+  virtual void post(std::function<void()> work) = 0;
   virtual std::uint64_t random() = 0;
   /// on_timer follows, once, not before this time has passed.
   virtual TimerId start_timer(double after_s) = 0;

@@ -1,13 +1,14 @@
 #pragma once
 // A piece of a dense table, at most 1 MiB, with its optimizer's state. Values that somebody still holds (a
-// reply that is being sent, a snapshot) are not changed: the next update makes a copy first. One thread.
+// reply that another thread sends, a snapshot) are not changed: the next update makes a copy first. One
+// thread; what share() gives may be read and given up on any.
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "trireme/ps/ids.h"
+#include "trireme/ps/internal/shared_floats.h"
 #include "trireme/ps/table.h"
 #include "trireme/wire/buffer.h"
 
@@ -21,22 +22,19 @@ class DenseChunk {
   /// As a new one with these values.
   void assign(const TableSpec& spec, std::span<const float> values, Version version);
 
-  std::span<const float> values() const { return *values_; }
-  std::span<const float> state() const { return *state_; }
+  std::span<const float> values() const { return values_.get(); }
+  std::span<const float> state() const { return state_.get(); }
   Version changed_at() const { return changed_at_; }
   std::uint64_t num_updates() const { return num_updates_; }
   /// The values of this moment, without a copy.
-  wire::Buffer share() const;
+  wire::Buffer share() const { return values_.lease(); }
   /// Values and optimizer state one after the other.
   std::vector<std::byte> flat() const;
   /// Whether `bytes` were of such a chunk.
   bool restore(std::span<const std::byte> bytes, Version changed_at, std::uint64_t num_updates);
 
  private:
-  using Floats = std::shared_ptr<std::vector<float>>;
-  static void unshare(Floats& floats);
-
-  Floats values_, state_;
+  SharedFloats values_, state_;
   Version changed_at_ = 0;
   std::uint64_t num_updates_ = 0;
 };

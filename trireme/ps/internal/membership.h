@@ -19,7 +19,7 @@ class Membership {
 
   void start(wire::Surroundings& surroundings) { surroundings_ = &surroundings; }
   /// Once in a while, and at once when a map is wanted: sends a heartbeat when it is time for one.
-  void on_tick(const Heartbeat& heartbeat);
+  void on_tick(const std::function<Heartbeat()>& heartbeat);
   void beat_soon() { beat_ns_ = 0; }
   /// Whether the connection is the coordinator's, and the event was taken.
   bool on_connected(wire::ConnectionId connection);
@@ -32,6 +32,8 @@ class Membership {
   Taken take(const wire::Message& message);
 
   const ClusterMap& map() const { return map_; }
+  /// What kMap was told for.
+  const MapChange& last_change() const { return last_change_; }
   /// What the coordinator has last said of this node.
   const HeartbeatReply& standing() const { return standing_; }
   std::int64_t lease_until_ns() const { return lease_until_ns_; }
@@ -44,6 +46,7 @@ class Membership {
   bool is_connected_ = false;
   std::int64_t beat_ns_ = 0;  ///< when the next is due
   ClusterMap map_;
+  MapChange last_change_;
   HeartbeatReply standing_;
   std::int64_t lease_until_ns_ = 0;
 };

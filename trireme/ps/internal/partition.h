@@ -3,6 +3,9 @@
 // acknowledged when its record is stable; a pull is answered with a state that is stable, of a chain that was
 // whole a short while ago, and that has every step which the table's staleness asks for. It is told of
 // messages and tells of others through its PartitionOutbox, so it may live on any one thread.
+//
+// What it is told it takes in; go_on() does what can be done then. So whoever tells it several things before
+// one go_on() has pushes to the same chunk merged and applied once.
 
 #include <cstdint>
 #include <deque>
@@ -35,6 +38,10 @@ class Partition {
   void on_server_connected(ServerId server);
   void on_worker_closed(wire::ConnectionId connection);
   void on_tick();
+  /// Behind one of the calls above, or several. Does whatever can be done now.
+  void go_on();
+  /// Nothing is under way: no tick would do anything before it is told of something.
+  bool is_idle() const;
 
   const Replica& replica() const { return replica_; }
 
@@ -62,8 +69,6 @@ class Partition {
   bool may_be_answered(const Pull& pull) const;
   void read(const WaitingPull& waiting);
 
-  /// Does whatever can be done now.
-  void go_on();
   void log_waiting();
   void acknowledge_stable();
   void look_at_pulls();

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "trireme/ps/messages.h"
 #include "trireme/wire/buffer.h"
@@ -14,10 +17,20 @@ namespace trireme::ps {
 /// A record as it is applied, and as it is sent.
 struct LogEntry {
   LogRecord record;
-  std::uint32_t record_bytes = 0;
+  std::uint32_t record_bytes = 0;  ///< 0: not encoded, the body is the values alone
   wire::Buffer body;
 
   static LogEntry of(LogRecord record, const std::vector<std::span<const std::byte>>& values);
+  /// Of values that are in one piece: they are not copied before somebody is sent them.
+  static LogEntry of(LogRecord record, wire::Buffer values) {
+    return {std::move(record), 0, std::move(values)};
+  }
+  struct Encoded {
+    std::uint32_t record_bytes = 0;
+    wire::Buffer body;
+  };
+  /// As it is sent.
+  Encoded encoded() const;
   /// Empty when it is none.
   static std::optional<LogEntry> read(std::uint32_t record_bytes, wire::Buffer body);
   wire::Buffer values() const;

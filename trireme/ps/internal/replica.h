@@ -55,6 +55,8 @@ class Replica {
   void on_snapshot_ack(ServerId from, const SnapshotAck& ack);
   void on_connected(ServerId server);
   void on_tick();
+  /// It waits for nobody, and nobody is to be sent anything again.
+  bool is_idle() const;
 
  private:
   enum class Role : std::uint8_t { kNone, kReplica, kLearner };

@@ -26,7 +26,7 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   const std::vector<Address>& addresses() const { return addresses_; }
   void run(Node& node);
   void stop();
-  void post(std::function<void()> work);
+  void post(std::function<void()> work) override;
   ChannelCounts counts() const;
 
   std::int64_t now_ns() const override { return trireme::now_ns(); }

@@ -1,0 +1,134 @@
+// The partitions of one owner, told of events by hand.
+
+#include "trireme/ps/internal/partition_owner.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/unit/ps/cluster.h"
+
+namespace trireme::ps {
+namespace {
+
+constexpr ServerId kSelf = 1;
+constexpr int kWorkers = 3;
+constexpr PartitionId kPartitions = 4096;
+
+class OwnerTest : public testing::Test {
+ protected:
+  OwnerTest() : owner(facts, {}, [this](Saying saying) { said.push_back(std::move(saying)); }) {
+    facts.now_ns = [] { return std::int64_t{1}; };
+    facts.lease_until_ns = 1'000'000'000;  // alone in its chains, and allowed to be
+    ClusterMap members;
+    members.version = 1;
+    members.servers[kSelf].id = kSelf;
+    for (WorkerId worker = 0; worker < kWorkers; ++worker) members.workers[worker] = {{worker, 1}, 1};
+    spec.id = 1;
+    spec.num_elements = spec.chunk_elements = 4;
+    spec.staleness = kAsynchronous;
+    members.tables[1] = spec;
+    map = {.members = std::make_shared<ClusterMap>(members), .self = kSelf, .partitions = {}};
+    for (PartitionId id = 0; id < kPartitions; ++id)
+      map.partitions.push_back({id, {.epoch = 1, .chain = {kSelf}}});
+    tell(map);
+    owner.go_on();
+  }
+
+  void tell(OwnerEvent::What what, wire::Buffer body = {}) {
+    OwnerEvent event(std::move(what));
+    event.body = std::move(body);
+    owner.take(event);
+  }
+  void request(WorkerId worker, Sequence sequence, RequestOp op, wire::Buffer body = {}) {
+    tell(Request{.partition = 7,
+                 .epoch = 1,
+                 .life = {worker, 1},
+                 .registered_at = 1,
+                 .sequence = sequence,
+                 .op = op,
+                 .table = 1},
+         std::move(body));
+  }
+  std::size_t num_answers() const {
+    std::size_t count = 0;
+    for (const Saying& saying : said) count += std::holds_alternative<AnswerSaying>(saying) ? 1 : 0;
+    return count;
+  }
+
+  ServerFacts facts;
+  std::vector<Saying> said;
+  PartitionOwner owner;
+  TableSpec spec;
+  MapEvent map;
+};
+
+TEST_F(OwnerTest, MakesOneRecordOfWhatItIsToldBeforeItActs) {
+  for (WorkerId worker = 0; worker < kWorkers; ++worker) request(worker, 1, RequestOp::kJoin);
+  owner.go_on();
+  EXPECT_EQ(owner.report(7).version, 1U);
+  for (WorkerId worker = 0; worker < kWorkers; ++worker)
+    request(worker, 2, RequestOp::kPush, floats({1, 2, 3, 4}));
+  EXPECT_EQ(num_answers(), 3U) << "it acts when it is told to";
+  owner.go_on();
+  EXPECT_EQ(owner.report(7).version, 2U) << "three pushes are one record";
+  EXPECT_EQ(num_answers(), 6U);
+  tell(Pull{.partition = 7, .epoch = 1, .life = {0, 1}, .table = 1});
+  owner.go_on();
+  const auto& answer = std::get<AnswerSaying>(said.back()).message;
+  const std::vector<float> sums = {3, 6, 9, 12};
+  ASSERT_EQ(answer.body.size(), sums.size() * sizeof(float));
+  EXPECT_EQ(std::memcmp(answer.body.bytes().data(), sums.data(), answer.body.size()), 0);
+}
+
+TEST_F(OwnerTest, VisitsAtATickOnlyPartitionsWithSomethingUnderWay) {
+  EXPECT_EQ(owner.num_ticking(), kPartitions) << "all have just got their roles";
+  tell(TickEvent{});
+  EXPECT_EQ(owner.num_ticking(), 0U);
+  request(0, 1, RequestOp::kJoin);
+  EXPECT_EQ(owner.num_ticking(), 1U);
+  owner.go_on();
+  tell(TickEvent{});
+  EXPECT_EQ(owner.num_ticking(), 0U) << "it is acknowledged";
+  facts.lease_until_ns = 0;
+  request(0, 2, RequestOp::kPush, floats({1, 2, 3, 4}));
+  owner.go_on();
+  for (int i = 0; i < 3; ++i) tell(TickEvent{});
+  EXPECT_EQ(owner.num_ticking(), 1U) << "nothing is stable without a lease, so it waits";
+  EXPECT_EQ(num_answers(), 1U);
+  facts.lease_until_ns = 1'000'000'000;
+  tell(TickEvent{});
+  EXPECT_EQ(owner.num_ticking(), 0U);
+  EXPECT_EQ(num_answers(), 2U);
+}
+
+TEST_F(OwnerTest, VisitsAtAMapOnlyPartitionsThatChangedUnlessWorkersAreLost) {
+  tell(TickEvent{});
+  MapEvent later = {.members = map.members, .self = kSelf, .partitions = {}};
+  later.partitions.push_back({5, {.epoch = 2, .chain = {kSelf}}});
+  tell(later);
+  EXPECT_EQ(owner.num_ticking(), 1U);
+  later.partitions.clear();
+  later.has_lost_workers = true;
+  tell(later);
+  EXPECT_EQ(owner.num_ticking(), kPartitions);
+}
+
+TEST_F(OwnerTest, SaysAtATickWhatHasBecomeStable) {
+  request(0, 1, RequestOp::kJoin);
+  owner.go_on();
+  said.clear();
+  tell(TickEvent{});
+  tell(TickEvent{});
+  ASSERT_EQ(said.size(), 1U) << "once";
+  const auto& versions = std::get<StableSaying>(said[0]).versions;
+  ASSERT_EQ(versions.size(), 1U);
+  EXPECT_EQ(versions[0].partition, 7U);
+  EXPECT_EQ(versions[0].version, 1U);
+  tell(MapEvent{.members = map.members, .self = kSelf, .partitions = {{7, {.epoch = 2, .chain = {2}}}}});
+  const auto& gone = std::get<StableSaying>(said.back()).versions;
+  EXPECT_EQ(gone.at(0).version, 0U) << "it is another server's now";
+}
+
+}  // namespace
+}  // namespace trireme::ps

@@ -1,0 +1,46 @@
+#pragma once
+// What the loop of a server tells an owner of partitions: messages whose heads it has read, and what happened
+// to connections, the map and time. One goes through a queue as it is. A value.
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "trireme/ps/cluster_map.h"
+#include "trireme/ps/internal/mpsc_queue.h"
+#include "trireme/ps/messages.h"
+#include "trireme/wire/node.h"
+
+namespace trireme::ps {
+
+class PartitionOwner;
+
+struct TickEvent {};
+struct StopEvent {};
+struct ClosedEvent {};     ///< `connection`
+struct ConnectedEvent {};  ///< `server`
+struct CallEvent {         ///< somebody wants to see something of the owner
+  std::function<void(const PartitionOwner&)> call;
+};
+struct MapEvent {
+  std::shared_ptr<const ClusterMap> members;  ///< without the partitions, which come by themselves
+  ServerId self = kNoServer;
+  std::vector<std::pair<PartitionId, PartitionEntry>> partitions;  ///< that changed
+  bool has_lost_workers = false;                                   ///< some that the map before had
+};
+
+struct OwnerEvent final : MpscLink {
+  using What = std::variant<Request, Pull, Replicate, ReplicateAck, SnapshotPart, SnapshotAck, ConnectedEvent,
+                            ClosedEvent, MapEvent, TickEvent, CallEvent, StopEvent>;
+  What what;
+  wire::ConnectionId connection = 0;  ///< that it came over
+  ServerId server = kNoServer;        ///< at its other end, where it was made from here
+  wire::Buffer body = {};
+
+  explicit OwnerEvent(What its_what) : what(std::move(its_what)) {}
+  std::size_t num_bytes() const { return sizeof(OwnerEvent) + body.size(); }
+};
+
+}  // namespace trireme::ps

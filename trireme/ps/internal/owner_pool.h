@@ -1,0 +1,63 @@
+#pragma once
+// The owners of a server's partitions, seen from its loop. Each partition belongs to one owner, each owner is
+// fed through a queue, and takes up to a batch from it before it acts, so that pushes to one chunk become one
+// update. With threads, each owner has one of its own; without, the one owner works on the node's thread when
+// its surroundings come to it, by the same code.
+//
+// A connection that fills an owner's queue is paused until that owner has room; so a queue holds at most its
+// limits, one message of each connection, and what the loop itself has to say.
+//
+// The node's thread, but for report(). What owners say is heard there, too; an exception of an owner is
+// thrown there.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "trireme/ps/internal/partition_owner.h"
+
+namespace trireme::ps {
+
+struct OwnerPoolOptions {
+  int num_threads = 0;
+  QueueLimits queue;
+  std::size_t most_batch_items = 256, most_batch_bytes = 32 << 20;
+  PartitionOptions partition;
+};
+
+class OwnerPool {
+ public:
+  OwnerPool(const OwnerPoolOptions& options, ServerFacts& facts, std::function<void(Saying)> hear);
+  ~OwnerPool();
+  OwnerPool(const OwnerPool&) = delete;
+  OwnerPool& operator=(const OwnerPool&) = delete;
+
+  /// Before everything below. The surroundings outlive the pool.
+  void start(wire::Surroundings& surroundings);
+  /// To the owner of the partition, from `event->connection`.
+  void give(PartitionId partition, std::unique_ptr<OwnerEvent> event);
+  /// To all owners; each gets the partitions that are its own.
+  void tell_map(const MapEvent& map);
+  void tell_connected(ServerId server);
+  void tell_closed(wire::ConnectionId connection);
+  void tick();
+
+  /// From any thread; waits for the owner.
+  ReplicaReport report(PartitionId partition) const;
+  std::uint64_t num_pauses() const { return num_pauses_; }
+
+ private:
+  class Worker;
+  Worker& of(PartitionId partition) const { return *workers_[partition % workers_.size()]; }
+  void resume_paused_by(const Worker& worker);
+
+  std::function<void(Saying)> hear_;
+  wire::Surroundings* surroundings_ = nullptr;
+  std::uint64_t num_pauses_ = 0;
+  std::map<wire::ConnectionId, const Worker*> paused_;  ///< and by whom
+  std::shared_ptr<OwnerPool*> self_;                    ///< what is posted outlives the pool, and asks here
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace trireme::ps

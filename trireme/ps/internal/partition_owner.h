@@ -1,0 +1,104 @@
+#pragma once
+// The partitions that one thread owns. A state machine: it takes events, and acts on what several have
+// brought at once; what it has to say goes to whoever made it. A tick visits only partitions with something
+// under way. All calls on one thread at a time; it reads what the server knows through ServerFacts.
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "trireme/ps/internal/owner_event.h"
+#include "trireme/ps/internal/partition.h"
+#include "trireme/ps/server.h"
+
+namespace trireme::ps {
+
+/// What partitions ask of their server without waiting: written by its loop, read by all owners.
+struct ServerFacts {
+  std::function<std::int64_t()> now_ns;
+  std::atomic<std::int64_t> lease_until_ns{0};
+  std::atomic<std::int64_t> copy_budget_bytes{0};  ///< owners take from it
+  std::atomic<std::uint64_t> bytes_copied{0};
+};
+
+/// What an owner has to say, for the loop to do.
+struct AnswerSaying {
+  wire::ConnectionId to;
+  wire::Message message;
+};
+struct ToServerSaying {
+  ServerId to;
+  wire::Message message;
+};
+struct ToCoordinatorSaying {
+  wire::Message message;
+};
+struct MapIsOldSaying {};
+struct RefusedSaying {
+  std::string what;
+};
+/// What primaries have stable; 0: the partition is none any more.
+struct StableSaying {
+  std::vector<PartitionVersion> versions;
+};
+using Saying = std::variant<AnswerSaying, ToServerSaying, ToCoordinatorSaying, MapIsOldSaying, RefusedSaying,
+                            StableSaying>;
+
+class PartitionOwner final : private PartitionOutbox {
+ public:
+  PartitionOwner(ServerFacts& facts, const PartitionOptions& options, std::function<void(Saying)> say);
+
+  void take(const OwnerEvent& event);
+  /// Acts on what was taken.
+  void go_on();
+
+  ReplicaReport report(PartitionId partition) const;
+  /// How many partitions the next tick visits.
+  std::size_t num_ticking() const { return ticking_.size(); }
+
+ private:
+  struct Held {
+    Partition partition;
+    Version told = 0;  ///< of what is stable
+    bool is_touched = false, is_ticking = false;
+  };
+
+  void handle(const OwnerEvent& event, const MapEvent& map);
+  void handle(const OwnerEvent& event, const ConnectedEvent&);
+  void handle(const OwnerEvent& event, const ClosedEvent&);
+  void handle(const OwnerEvent& event, const TickEvent&);
+  void handle(const OwnerEvent&, const CallEvent& call) { call.call(*this); }
+  void handle(const OwnerEvent&, const StopEvent&) {}
+  template <class Head>
+  void handle(const OwnerEvent& event, const Head& head);
+  void touch(PartitionId id, Held& held);
+  void tell_stable(PartitionId id, Held& held, std::vector<PartitionVersion>& versions);
+
+  void answer(wire::ConnectionId to, wire::Message message) override {
+    say_(AnswerSaying{to, std::move(message)});
+  }
+  void to_server(ServerId server, wire::Message message) override {
+    say_(ToServerSaying{server, std::move(message)});
+  }
+  void to_coordinator(wire::Message message) override { say_(ToCoordinatorSaying{std::move(message)}); }
+  void map_is_old() override { say_(MapIsOldSaying{}); }
+  const ClusterMap& map() const override { return *members_; }
+  std::int64_t now_ns() const override { return facts_.now_ns(); }
+  std::int64_t lease_until_ns() const override { return facts_.lease_until_ns.load(); }
+  bool may_copy(std::size_t bytes) override;
+  void refused(const std::string& what) override { say_(RefusedSaying{what}); }
+
+  ServerFacts& facts_;
+  PartitionOptions options_;
+  std::function<void(Saying)> say_;
+  std::shared_ptr<const ClusterMap> members_ = std::make_shared<ClusterMap>();
+  std::map<PartitionId, Held> partitions_;
+  std::vector<PartitionId> touched_;  ///< since go_on()
+  std::vector<PartitionId> ticking_;  ///< touched since they were last seen idle
+};
+
+}  // namespace trireme::ps

@@ -1,0 +1,211 @@
+#include "trireme/ps/internal/owner_pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <thread>
+#include <utility>
+
+namespace trireme::ps {
+
+/// One owner, its queue, and its thread where it has one.
+class OwnerPool::Worker {
+ public:
+  Worker(OwnerPool& pool, const OwnerPoolOptions& options, ServerFacts& facts)
+      : pool_(pool),
+        options_(options),
+        has_thread_(options.num_threads > 0),
+        queue_(options.queue),
+        owner_(facts, options.partition, [this](Saying saying) { say(std::move(saying)); }) {}
+
+  ~Worker() {
+    if (!thread_.joinable()) return;
+    queue_.push(std::make_unique<OwnerEvent>(StopEvent{}));
+    thread_.join();
+  }
+
+  void start() {
+    if (!has_thread_) return;
+    thread_ = std::thread([this] { run(); });
+    pthread_setname_np(thread_.native_handle(), "trireme-owner");
+  }
+
+  /// Whether there is still room in its queue.
+  bool give(std::unique_ptr<OwnerEvent> event) {
+    const bool has_room = queue_.push(std::move(event));
+    if (!has_thread_) work_soon();
+    return has_room;
+  }
+  bool asks_for_room() { return queue_.asks_for_room(); }
+
+  /// A tick that the owner has not come to is enough.
+  void tick() {
+    if (!tick_waits_.exchange(true)) give(std::make_unique<OwnerEvent>(TickEvent{}));
+  }
+
+  ReplicaReport report(PartitionId partition) {
+    if (!thread_.joinable()) return owner_.report(partition);
+    // An owner that has failed drops the call, and the promise breaks.
+    auto promise = std::make_shared<std::promise<ReplicaReport>>();
+    auto result = promise->get_future();
+    queue_.push(std::make_unique<OwnerEvent>(
+        CallEvent{[partition, promise = std::move(promise)](const PartitionOwner& owner) {
+          promise->set_value(owner.report(partition));
+        }}));
+    return result.get();
+  }
+
+ private:
+  /// On the node's thread, while the pool is there.
+  void post(std::function<void(OwnerPool&)> work) {
+    pool_.surroundings_->post([pool = std::weak_ptr(pool_.self_), work = std::move(work)] {
+      if (const auto alive = pool.lock()) work(**alive);
+    });
+  }
+
+  void say(Saying saying) {
+    if (has_thread_)
+      said_.push_back(std::move(saying));
+    else
+      pool_.hear_(std::move(saying));
+  }
+
+  void run() {
+    try {
+      while (true) {
+        const Batch batch = work();
+        if (batch.is_last) return;
+        if (batch.items == 0) queue_.wait();
+      }
+    } catch (...) {
+      post([error = std::current_exception()](OwnerPool&) { std::rethrow_exception(error); });
+      wait_for_stop();
+    }
+  }
+
+  /// What is in a state that nobody knows does nothing more, and drops what it is given.
+  void wait_for_stop() {
+    while (true) {
+      const auto event = queue_.pop();
+      if (!event)
+        queue_.wait();
+      else if (std::holds_alternative<StopEvent>(event->what))
+        return;
+    }
+  }
+
+  struct Batch {
+    std::size_t items = 0;
+    bool is_last = false;
+  };
+  Batch work() {
+    Batch batch;
+    std::size_t bytes = 0;
+    while (!batch.is_last && batch.items < options_.most_batch_items && bytes < options_.most_batch_bytes) {
+      const auto event = queue_.pop();
+      if (!event) break;
+      ++batch.items;
+      bytes += event->num_bytes();
+      batch.is_last = std::holds_alternative<StopEvent>(event->what);
+      if (std::holds_alternative<TickEvent>(event->what)) tick_waits_.store(false);
+      owner_.take(*event);
+    }
+    owner_.go_on();
+    if (!said_.empty()) {
+      post([said = std::make_shared<std::vector<Saying>>(std::exchange(said_, {}))](OwnerPool& pool) {
+        for (Saying& saying : *said) pool.hear_(std::move(saying));
+      });
+    }
+    if (queue_.makes_room()) post([this](OwnerPool& pool) { pool.resume_paused_by(*this); });
+    return batch;
+  }
+
+  /// Without a thread: when the surroundings come to it, and what comes until then is in the same batch.
+  void work_soon() {
+    if (std::exchange(is_due_, true)) return;
+    post([this](OwnerPool&) {
+      is_due_ = false;
+      work();
+      if (queue_.num_items() > 0) work_soon();
+    });
+  }
+
+  OwnerPool& pool_;
+  const OwnerPoolOptions options_;
+  const bool has_thread_;
+  MpscQueue<OwnerEvent> queue_;
+  PartitionOwner owner_;
+  std::vector<Saying> said_;  ///< in this batch
+  bool is_due_ = false;       ///< without a thread: it has posted its work
+  std::atomic<bool> tick_waits_{false};
+  std::thread thread_;
+};
+
+OwnerPool::OwnerPool(const OwnerPoolOptions& options, ServerFacts& facts, std::function<void(Saying)> hear)
+    : hear_(std::move(hear)), self_(std::make_shared<OwnerPool*>(this)) {
+  for (int i = 0; i < std::max(1, options.num_threads); ++i)
+    workers_.push_back(std::make_unique<Worker>(*this, options, facts));
+}
+
+OwnerPool::~OwnerPool() { workers_.clear(); }
+
+void OwnerPool::start(wire::Surroundings& surroundings) {
+  surroundings_ = &surroundings;
+  for (const auto& worker : workers_) worker->start();
+}
+
+void OwnerPool::give(PartitionId partition, std::unique_ptr<OwnerEvent> event) {
+  Worker& worker = of(partition);
+  const wire::ConnectionId connection = event->connection;
+  if (worker.give(std::move(event)) || !paused_.try_emplace(connection, &worker).second) return;
+  surroundings_->network().pause(connection);
+  ++num_pauses_;
+  if (worker.asks_for_room()) resume_paused_by(worker);
+}
+
+void OwnerPool::resume_paused_by(const Worker& worker) {
+  for (auto paused = paused_.begin(); paused != paused_.end();) {
+    if (paused->second != &worker) {
+      ++paused;
+      continue;
+    }
+    surroundings_->network().resume(paused->first);
+    paused = paused_.erase(paused);
+  }
+}
+
+void OwnerPool::tell_map(const MapEvent& map) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    MapEvent part = {map.members, map.self, {}, map.has_lost_workers};
+    std::ranges::copy_if(map.partitions, std::back_inserter(part.partitions),
+                         [&](const auto& entry) { return entry.first % workers_.size() == i; });
+    workers_[i]->give(std::make_unique<OwnerEvent>(std::move(part)));
+  }
+}
+
+void OwnerPool::tell_connected(ServerId server) {
+  for (const auto& worker : workers_) {
+    auto event = std::make_unique<OwnerEvent>(ConnectedEvent{});
+    event->server = server;
+    worker->give(std::move(event));
+  }
+}
+
+void OwnerPool::tell_closed(wire::ConnectionId connection) {
+  paused_.erase(connection);
+  for (const auto& worker : workers_) {
+    auto event = std::make_unique<OwnerEvent>(ClosedEvent{});
+    event->connection = connection;
+    worker->give(std::move(event));
+  }
+}
+
+void OwnerPool::tick() {
+  for (const auto& worker : workers_) worker->tick();
+}
+
+ReplicaReport OwnerPool::report(PartitionId partition) const { return of(partition).report(partition); }
+
+}  // namespace trireme::ps

@@ -1,0 +1,141 @@
+#include "trireme/ps/internal/partition_owner.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::ps {
+namespace {
+
+void tell(Partition& partition, const OwnerEvent& event, const Request& head) {
+  partition.on_request(event.connection, head, event.body);
+}
+void tell(Partition& partition, const OwnerEvent& event, const Pull& head) {
+  partition.on_pull(event.connection, head, event.body);
+}
+void tell(Partition& partition, const OwnerEvent& event, const Replicate& head) {
+  partition.on_replicate(event.connection, head, event.body);
+}
+void tell(Partition& partition, const OwnerEvent& event, const ReplicateAck& head) {
+  partition.on_replicate_ack(event.server, head);
+}
+void tell(Partition& partition, const OwnerEvent& event, const SnapshotPart& head) {
+  partition.on_snapshot_part(event.connection, head, event.body);
+}
+void tell(Partition& partition, const OwnerEvent& event, const SnapshotAck& head) {
+  partition.on_snapshot_ack(event.server, head);
+}
+
+}  // namespace
+
+PartitionOwner::PartitionOwner(ServerFacts& facts, const PartitionOptions& options,
+                               std::function<void(Saying)> say)
+    : facts_(facts), options_(options), say_(std::move(say)) {}
+
+void PartitionOwner::take(const OwnerEvent& event) {
+  std::visit([&](const auto& what) { handle(event, what); }, event.what);
+}
+
+template <class Head>
+void PartitionOwner::handle(const OwnerEvent& event, const Head& head) {
+  const auto found = partitions_.find(head.partition);
+  if (found == partitions_.end()) {
+    // A server without the partition answers like one with an old epoch.
+    Partition none(head.partition, *this, options_);
+    return tell(none, event, head);
+  }
+  tell(found->second.partition, event, head);
+  touch(head.partition, found->second);
+}
+
+void PartitionOwner::handle(const OwnerEvent&, const MapEvent& map) {
+  members_ = map.members;
+  for (const auto& [id, entry] : map.partitions) {
+    const bool has_role =
+        map.self != kNoServer &&
+        (entry.learner == map.self || std::count(entry.chain.begin(), entry.chain.end(), map.self) > 0);
+    if (!has_role && !partitions_.contains(id)) continue;
+    Held& held = partitions_.try_emplace(id, Held{Partition(id, *this, options_)}).first->second;
+    held.partition.on_map(entry, map.self);
+    if (has_role) {
+      touch(id, held);
+      continue;
+    }
+    if (held.told != 0) say_(StableSaying{{{id, 0}}});
+    partitions_.erase(id);
+    std::erase(touched_, id);
+    std::erase(ticking_, id);
+  }
+  if (!map.has_lost_workers) return;
+  for (auto& [id, held] : partitions_) touch(id, held);  // others wait for workers that are no more
+}
+
+void PartitionOwner::handle(const OwnerEvent& event, const ConnectedEvent&) {
+  // Who is idle owes nobody anything, and has nothing to send again.
+  for (const PartitionId id : ticking_) {
+    const auto found = partitions_.find(id);
+    if (found != partitions_.end()) found->second.partition.on_server_connected(event.server);
+  }
+}
+
+void PartitionOwner::handle(const OwnerEvent& event, const ClosedEvent&) {
+  for (const PartitionId id : ticking_) {
+    const auto found = partitions_.find(id);
+    if (found != partitions_.end()) found->second.partition.on_worker_closed(event.connection);
+  }
+}
+
+void PartitionOwner::handle(const OwnerEvent&, const TickEvent&) {
+  go_on();
+  std::vector<PartitionVersion> versions;
+  for (const PartitionId id : std::exchange(ticking_, {})) {
+    const auto found = partitions_.find(id);
+    if (found == partitions_.end()) continue;
+    Held& held = found->second;
+    held.partition.on_tick();
+    held.partition.go_on();
+    tell_stable(id, held, versions);
+    held.is_ticking = !held.partition.is_idle();
+    if (held.is_ticking) ticking_.push_back(id);
+  }
+  if (!versions.empty()) say_(StableSaying{std::move(versions)});
+}
+
+void PartitionOwner::tell_stable(PartitionId id, Held& held, std::vector<PartitionVersion>& versions) {
+  const Replica& replica = held.partition.replica();
+  const Version stable = replica.is_primary() ? replica.stable() : 0;
+  if (stable != std::exchange(held.told, stable)) versions.push_back({id, stable});
+}
+
+void PartitionOwner::touch(PartitionId id, Held& held) {
+  if (!std::exchange(held.is_touched, true)) touched_.push_back(id);
+  if (!std::exchange(held.is_ticking, true)) ticking_.push_back(id);
+}
+
+void PartitionOwner::go_on() {
+  for (const PartitionId id : std::exchange(touched_, {})) {
+    const auto found = partitions_.find(id);
+    if (found == partitions_.end()) continue;
+    found->second.is_touched = false;
+    found->second.partition.go_on();
+  }
+}
+
+bool PartitionOwner::may_copy(std::size_t bytes) {
+  if (facts_.copy_budget_bytes.load() <= 0) return false;
+  facts_.copy_budget_bytes -= static_cast<std::int64_t>(bytes);
+  facts_.bytes_copied += bytes;
+  return true;
+}
+
+ReplicaReport PartitionOwner::report(PartitionId id) const {
+  const auto found = partitions_.find(id);
+  if (found == partitions_.end()) return {};
+  const Replica& replica = found->second.partition.replica();
+  return {.holds_all = replica.holds_all(),
+          .is_primary = replica.is_primary(),
+          .epoch = replica.epoch(),
+          .version = replica.state().version(),
+          .digest = replica.state().digest()};
+}
+
+}  // namespace trireme::ps
