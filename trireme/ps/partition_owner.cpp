@@ -6,6 +6,10 @@
 namespace trireme::ps {
 namespace {
 
+// A map that one has is on its way to all.
+constexpr double kMostEarly_s = 0.5;
+constexpr std::size_t kMostEarlyBytes = 64 << 20, kMostEarlyEvents = 4096;
+
 void tell(Partition& partition, const OwnerEvent& event, const Request& head) {
   partition.on_request(event.connection, head, event.body);
 }
@@ -37,6 +41,7 @@ void PartitionOwner::take(const OwnerEvent& event) {
 
 template <class Head>
 void PartitionOwner::handle(const OwnerEvent& event, const Head& head) {
+  if (head.epoch > members_->version && keep_early(event)) return;
   const auto found = partitions_.find(head.partition);
   if (found == partitions_.end()) {
     // A server without the partition answers like one with an old epoch.
@@ -45,6 +50,29 @@ void PartitionOwner::handle(const OwnerEvent& event, const Head& head) {
   }
   tell(found->second.partition, event, head);
   touch(head.partition, found->second);
+}
+
+bool PartitionOwner::keep_early(const OwnerEvent& event) {
+  const std::size_t bytes = event.num_bytes();
+  if (takes_early_ || early_.size() >= kMostEarlyEvents || early_bytes_ + bytes > kMostEarlyBytes)
+    return false;
+  if (early_.empty()) say_(MapIsOldSaying{});
+  early_bytes_ += bytes;
+  early_.push_back({event.what, event.connection, event.server, event.body, now_ns()});
+  return true;
+}
+
+void PartitionOwner::take_early() {
+  early_bytes_ = 0;
+  takes_early_ = true;
+  for (Early& early : std::exchange(early_, {})) {
+    OwnerEvent event(std::move(early.what));
+    event.connection = early.connection;
+    event.server = early.server;
+    event.body = std::move(early.body);
+    take(event);
+  }
+  takes_early_ = false;
 }
 
 void PartitionOwner::handle(const OwnerEvent&, const MapEvent& map) {
@@ -65,8 +93,10 @@ void PartitionOwner::handle(const OwnerEvent&, const MapEvent& map) {
     std::erase(touched_, id);
     std::erase(ticking_, id);
   }
-  if (!map.has_lost_workers) return;
-  for (auto& [id, held] : partitions_) touch(id, held);  // others wait for workers that are no more
+  if (map.has_lost_workers) {
+    for (auto& [id, held] : partitions_) touch(id, held);  // others wait for workers that are no more
+  }
+  take_early();
 }
 
 void PartitionOwner::handle(const OwnerEvent& event, const ConnectedEvent&) {
@@ -85,6 +115,8 @@ void PartitionOwner::handle(const OwnerEvent& event, const ClosedEvent&) {
 }
 
 void PartitionOwner::handle(const OwnerEvent&, const TickEvent&) {
+  const auto longest = static_cast<std::int64_t>(kMostEarly_s * 1e9);
+  if (!early_.empty() && now_ns() > early_.front().since_ns + longest) take_early();
   go_on();
   std::vector<PartitionVersion> versions;
   for (const PartitionId id : std::exchange(ticking_, {})) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "tests/unit/ps/cluster.h"
@@ -112,6 +113,62 @@ TEST_F(OwnerTest, VisitsAtAMapOnlyPartitionsThatChangedUnlessWorkersAreLost) {
   later.has_lost_workers = true;
   tell(later);
   EXPECT_EQ(owner.num_ticking(), kPartitions);
+}
+
+/// The map after which partition 7 has epoch 2.
+MapEvent next_map(const MapEvent& map) {
+  ClusterMap members = *map.members;
+  members.version = 2;
+  return {.members = std::make_shared<ClusterMap>(members),
+          .self = kSelf,
+          .partitions = {{7, {.epoch = 2, .chain = {kSelf}}}}};
+}
+
+TEST_F(OwnerTest, KeepsWhatCameBeforeItsMapAndAnswersWhenThatIsThere) {
+  const auto join_early = [&] {
+    tell(Request{.partition = 7,
+                 .epoch = 2,
+                 .life = {0, 1},
+                 .registered_at = 1,
+                 .sequence = 1,
+                 .op = RequestOp::kJoin});
+    owner.go_on();
+  };
+  join_early();
+  join_early();
+  EXPECT_EQ(num_answers(), 0U);
+  const auto asks_for_the_map = [](const Saying& saying) {
+    return std::holds_alternative<MapIsOldSaying>(saying);
+  };
+  EXPECT_TRUE(std::any_of(said.begin(), said.end(), asks_for_the_map));
+  tell(next_map(map));
+  owner.go_on();
+  EXPECT_EQ(num_answers(), 1U) << "the second one is the first one again";
+  EXPECT_EQ(owner.report(7).version, 1U);
+}
+
+TEST_F(OwnerTest, SendsAwayWhatWaitedTooLongForAMap) {
+  tell(Request{
+      .partition = 7, .epoch = 2, .life = {0, 1}, .registered_at = 1, .sequence = 1, .op = RequestOp::kJoin});
+  tell(TickEvent{});
+  EXPECT_EQ(num_answers(), 0U);
+  facts.now_ns = [] { return std::int64_t{2'000'000'000}; };
+  tell(TickEvent{});
+  ASSERT_EQ(num_answers(), 1U);
+  const auto reply = head_of<Reply>(std::get<AnswerSaying>(said.back()).message);
+  EXPECT_EQ(reply->error, ErrorKind::kWrongEpoch);
+  tell(next_map(map));
+  owner.go_on();
+  EXPECT_EQ(owner.report(7).version, 0U);
+}
+
+TEST_F(OwnerTest, KeepsNoMoreThanItsShareOfWhatCameBeforeItsMap) {
+  std::vector<float> values(1 << 20);
+  const int more_than_it_keeps = 100;  // of 4 MiB
+  for (int i = 0; i < more_than_it_keeps; ++i)
+    tell(Request{.partition = 7, .epoch = 2, .life = {0, 1}, .sequence = 1}, floats(values));
+  EXPECT_GT(num_answers(), 0U);
+  EXPECT_LT(num_answers(), 100U);
 }
 
 TEST_F(OwnerTest, SaysAtATickWhatHasBecomeStable) {

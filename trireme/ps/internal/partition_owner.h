@@ -4,6 +4,7 @@
 // under way. All calls on one thread at a time; it reads what the server knows through ServerFacts.
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -75,6 +76,9 @@ class PartitionOwner final : private PartitionOutbox {
   void handle(const OwnerEvent&, const StopEvent&) {}
   template <class Head>
   void handle(const OwnerEvent& event, const Head& head);
+  bool keep_early(const OwnerEvent& event);
+  /// Those for which it is time, and those for which it is too late.
+  void take_early();
   void touch(PartitionId id, Held& held);
   void tell_stable(PartitionId id, Held& held, std::vector<PartitionVersion>& versions);
 
@@ -95,6 +99,17 @@ class PartitionOwner final : private PartitionOutbox {
   ServerFacts& facts_;
   PartitionOptions options_;
   std::function<void(Saying)> say_;
+  /// What speaks of an epoch that the map here does not know yet.
+  struct Early {
+    OwnerEvent::What what;
+    wire::ConnectionId connection = 0;
+    ServerId server = kNoServer;
+    wire::Buffer body;
+    std::int64_t since_ns = 0;
+  };
+  std::deque<Early> early_;
+  std::size_t early_bytes_ = 0;
+  bool takes_early_ = false;
   std::shared_ptr<const ClusterMap> members_ = std::make_shared<ClusterMap>();
   std::map<PartitionId, Held> partitions_;
   std::vector<PartitionId> touched_;  ///< since go_on()
