@@ -10,38 +10,45 @@
 namespace trireme::etcd {
 namespace {
 
+constexpr double kLook_s = 0.1;
+
 /// Who does not lead has nothing to say: members that come look up again who does.
 class WaitingNode final : public wire::Node {
  public:
-  void on_start(wire::Surroundings& surroundings) override { surroundings_ = &surroundings; }
+  /// `look` is called again and again.
+  explicit WaitingNode(std::function<void()> look) : look_(std::move(look)) {}
+
+  void on_start(wire::Surroundings& surroundings) override {
+    surroundings_ = &surroundings;
+    surroundings_->start_timer(kLook_s);
+  }
   void on_connected(wire::ConnectionId connection, const wire::PeerIdentity&) override {
     surroundings_->network().close(connection);
   }
   void on_message(wire::ConnectionId, wire::Message) override {}
   void on_closed(wire::ConnectionId, wire::CloseCause, const std::string&) override {}
-  void on_timer(wire::TimerId) override {}
+  void on_timer(wire::TimerId) override {
+    surroundings_->start_timer(kLook_s);
+    look_();
+  }
 
  private:
+  const std::function<void()> look_;
   wire::Surroundings* surroundings_ = nullptr;
 };
 
-bool is_everywhere(const wire::Address& address) {
-  return address.starts_with("tcp:0.0.0.0:") || address.starts_with("tcp:[::]:");
-}
-
 class Candidate {
  public:
-  Candidate(const CandidateOptions& options, std::stop_token stop)
+  Candidate(const CandidateOptions& options, ps::ServeOptions serve)
       : options_(options),
         store_(StoreAddress::parse(options.store)),
-        stop_(std::move(stop)),
-        loop_(as_coordinator(options.loop)),
-        address_(options.address.empty() && !loop_.addresses().empty() ? loop_.addresses().front()
-                                                                       : options.address) {
-    require(!loop_.addresses().empty(), "a coordinator has to listen somewhere: give its loop an address");
-    require(!is_everywhere(address_), "members cannot connect to '", address_,
-            "': say under which address this host is found");
+        serve_(as_coordinator(std::move(serve))),
+        loop_(serve_.loop) {
     const ps::Coordinator throws_for_options_that_cannot_work(options.coordinator);
+    require(!loop_.addresses().empty(), "a coordinator has to listen somewhere: give its loop an address");
+    address_ = options.address.empty() ? loop_.addresses().front() : options.address;
+    require(!ps::is_everywhere(address_), "this coordinator listens at ", address_,
+            ", which says nothing to others: tell them an address of this host");
   }
 
   void serve() {
@@ -52,33 +59,37 @@ class Candidate {
          .lease_s = options_.lease_s,
          .changed = [this] { loop_.stop(); },
          .trouble = [this](const std::string& line) { loop_.post([this, line] { report(line); }); }});
-    const std::stop_callback ends(stop_, [this] { loop_.stop(); });
-    report(text("is a candidate in ", store_.text(), " at ", address_));
-    while (!stop_.stop_requested()) {
+    if (serve_.on_listening) serve_.on_listening(loop_.addresses());
+    std::shared_ptr<Term> given_up;
+    while (!is_asked_to_stop(serve_)) {
       const auto term = election.term();
-      if (!term || !term->holds() || term == given_up_) {
-        WaitingNode waiting;
+      if (!term || !term->holds() || term == given_up) {
+        WaitingNode waiting([this] {
+          if (is_asked_to_stop(serve_)) loop_.stop();
+        });
         loop_.run(waiting);
       } else if (!lead(term)) {
-        given_up_ = term;
+        given_up = term;
         election.resign();
       }
     }
   }
 
  private:
-  static wire::NodeLoopOptions as_coordinator(wire::NodeLoopOptions options) {
-    options.self.role = "coordinator";
-    return options;
+  static ps::ServeOptions as_coordinator(ps::ServeOptions serve) {
+    serve.loop.self = {.role = "coordinator", .name = "0"};
+    return serve;
   }
 
-  /// Until the loop is stopped: by the end of the term, of the service, or of another term before. Whether
-  /// etcd answered.
+  /// Until the loop is stopped: by the end of the term or of the service, or for a change before this began.
+  /// Whether etcd answered.
   bool lead(const std::shared_ptr<Term>& term) {
-    report(text("leads as ", address_));
+    report(text("leads in ", store_.text(), " as ", address_));
     Disk disk(Client(store_.members), store_.prefix, term);
     ps::Coordinator coordinator(options_.coordinator);
-    LeadingNode node(coordinator, disk, term, [this] { loop_.stop(); });
+    LeadingNode node(coordinator, disk, term, [&] {
+      if (!term->holds() || is_asked_to_stop(serve_)) loop_.stop();
+    });
     try {
       loop_.run(node);
     } catch (const NotNow& error) {
@@ -90,21 +101,20 @@ class Candidate {
   }
 
   void report(const std::string& line) const {
-    if (options_.loop.report) options_.loop.report("coordinator: " + line);
+    if (serve_.loop.report) serve_.loop.report("coordinator: " + line);
   }
 
   const CandidateOptions& options_;
   const StoreAddress store_;
-  const std::stop_token stop_;
+  const ps::ServeOptions serve_;
   wire::NodeLoop loop_;
-  const wire::Address address_;
-  std::shared_ptr<Term> given_up_;
+  wire::Address address_;
 };
 
 }  // namespace
 
-void serve_with_etcd(CandidateOptions options, std::stop_token stop) {
-  Candidate(options, std::move(stop)).serve();
+void serve_with_etcd(const CandidateOptions& options, ps::ServeOptions serve) {
+  Candidate(options, std::move(serve)).serve();
 }
 
 }  // namespace trireme::etcd

@@ -25,13 +25,20 @@ namespace trireme::etcd {
 inline constexpr double kWait_s = 60;  // ends a test that would hang; no wait is meant to take it
 
 inline CandidateOptions candidate_options(const std::string& store, double lease_s) {
-  CandidateOptions options = {.store = store, .loop = {}, .lease_s = lease_s};
-  options.loop.listen = {"tcp:127.0.0.1:0"};
-  options.loop.report = [](const std::string& line) {
+  return {.store = store,
+          .address = {},
+          .coordinator = {.num_partitions = 8, .num_replicas = 2, .first_servers = 2},
+          .lease_s = lease_s};
+}
+
+inline ps::ServeOptions at_a_free_port(const StopRequest* stop = nullptr) {
+  ps::ServeOptions serve;
+  serve.loop.listen = {"tcp:127.0.0.1:0"};
+  serve.loop.report = [](const std::string& line) {
     std::fprintf(stderr, "%d: %s\n", ::getpid(), line.c_str());
   };
-  options.coordinator = {.num_partitions = 8, .num_replicas = 2, .first_servers = 2};
-  return options;
+  serve.stop = stop;
+  return serve;
 }
 
 /// A candidate that nobody asks to stop.
@@ -41,7 +48,7 @@ class CandidateProcess {
     if (pid_ != 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     try {
-      serve_with_etcd(candidate_options(store, lease_s), {});
+      serve_with_etcd(candidate_options(store, lease_s), at_a_free_port());
     } catch (const std::exception& error) {
       std::fprintf(stderr, "a candidate: %s\n", error.what());
     }

@@ -141,50 +141,48 @@ TEST_F(EtcdTakeover, WithoutEtcdDataGoesOnAndErrorsSayWhatWasTried) {
 TEST_F(EtcdTakeover, WhoIsAskedToStopMakesRoomAtOnce) {
   TRIREME_NEEDS_ETCD();
   begin(0, 2);
-  std::vector<std::string> said;
-  CandidateOptions options = candidate_options(store_, 60);
-  options.loop.report = [&](const std::string& line) { said.push_back(line); };
   for (int i = 0; i < 2; ++i) {
-    std::stop_source stop;
-    std::jthread stops_when_it_leads([&] {
+    const StopRequest stop;
+    std::jthread asks_when_it_leads([&] {
       EXPECT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));
-      stop.request_stop();
+      ::kill(::getpid(), SIGTERM);
     });
-    serve_with_etcd(options, stop.get_token());
+    serve_with_etcd(candidate_options(store_, 60), at_a_free_port(&stop));
     EXPECT_THAT([&] { find_coordinator(store_); },
                 testing::ThrowsMessage<CommError>(HasSubstr("nobody leads")));
   }
 }
 
 TEST(ServeWithEtcd, RefusesWhatCannotWork) {
-  const auto refusal = [](CandidateOptions options) -> std::string {
+  const StopRequest stop;
+  ::kill(::getpid(), SIGTERM);
+  const auto refusal = [&](const CandidateOptions& options, const ps::ServeOptions& serve) -> std::string {
     try {
-      std::stop_source stop;
-      stop.request_stop();
-      serve_with_etcd(std::move(options), stop.get_token());
+      serve_with_etcd(options, serve);
       return "taken";
     } catch (const InvalidArgument& error) {
       return error.what();
     }
   };
-  const auto good = [] { return candidate_options("etcd://127.0.0.1:1/x", 2); };
-  EXPECT_EQ(refusal(good()), "taken");
-  auto bad = good();
+  const CandidateOptions good = candidate_options("etcd://127.0.0.1:1/x", 2);
+  const ps::ServeOptions somewhere = at_a_free_port(&stop);
+  EXPECT_EQ(refusal(good, somewhere), "taken");
+  CandidateOptions bad = good;
   bad.store = "tcp:127.0.0.1:1";
-  EXPECT_THAT(refusal(bad), HasSubstr("etcd://HOST:PORT"));
-  bad = good();
+  EXPECT_THAT(refusal(bad, somewhere), HasSubstr("etcd://HOST:PORT"));
+  bad = good;
   bad.lease_s = 0.5;
-  EXPECT_THAT(refusal(bad), HasSubstr("shortest is 2 s"));
-  bad = good();
-  bad.loop.listen = {};
-  EXPECT_THAT(refusal(bad), HasSubstr("has to listen"));
-  bad = good();
-  bad.loop.listen = {"tcp:0.0.0.0:0"};
-  bad.loop.security = wire::Security::none();
-  EXPECT_THAT(refusal(bad), HasSubstr("under which address"));
-  bad = good();
+  EXPECT_THAT(refusal(bad, somewhere), HasSubstr("shortest is 2 s"));
+  bad = good;
   bad.coordinator.num_partitions = 3;
-  EXPECT_THAT(refusal(bad), HasSubstr("power of two"));
+  EXPECT_THAT(refusal(bad, somewhere), HasSubstr("power of two"));
+  ps::ServeOptions nowhere = somewhere;
+  nowhere.loop.listen = {};
+  EXPECT_THAT(refusal(good, nowhere), HasSubstr("has to listen"));
+  ps::ServeOptions everywhere = somewhere;
+  everywhere.loop.listen = {"tcp:0.0.0.0:0"};
+  everywhere.loop.security = wire::Security::none();
+  EXPECT_THAT(refusal(good, everywhere), HasSubstr("says nothing to others"));
 }
 
 }  // namespace

@@ -11,9 +11,9 @@ namespace trireme::etcd {
 
 class LeadingNode final : public wire::Node, private wire::Surroundings {
  public:
-  /// `ended` is called once, when an event comes and the term does not hold.
-  LeadingNode(wire::Node& node, Disk& disk, std::shared_ptr<Term> term, std::function<void()> ended)
-      : node_(node), disk_(disk), term_(std::move(term)), ended_(std::move(ended)) {}
+  /// `look` is called at every timer of the node, and when the term does not hold.
+  LeadingNode(wire::Node& node, Disk& disk, std::shared_ptr<const Term> term, std::function<void()> look)
+      : node_(node), disk_(disk), term_(std::move(term)), look_(std::move(look)) {}
 
   void on_start(wire::Surroundings& surroundings) override {
     outer_ = &surroundings;
@@ -30,12 +30,13 @@ class LeadingNode final : public wire::Node, private wire::Surroundings {
   }
   void on_timer(wire::TimerId timer) override {
     if (leads()) node_.on_timer(timer);
+    look_();
   }
 
  private:
   bool leads() {
     if (term_->holds()) return true;
-    if (auto tell = std::exchange(ended_, nullptr)) tell();
+    look_();
     return false;
   }
 
@@ -49,8 +50,8 @@ class LeadingNode final : public wire::Node, private wire::Surroundings {
 
   wire::Node& node_;
   Disk& disk_;
-  const std::shared_ptr<Term> term_;
-  std::function<void()> ended_;
+  const std::shared_ptr<const Term> term_;
+  const std::function<void()> look_;
   wire::Surroundings* outer_ = nullptr;
 };
 
