@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/etcd_cluster.h"
+#include "tests/support/relay.h"
 #include "trireme/etcd/internal/keys.h"
 #include "trireme/etcd/store_address.h"
 
@@ -143,23 +144,29 @@ TEST_F(EtcdDisk, PartsThatAreMissingAreADamage) {
   }
 }
 
-TEST_F(EtcdDisk, ALateRequestOfItsOwnChangesNothing) {
-  // What a request looks like that hung in a member while its writer asked another, and went on.
-  const auto term = next_term();
-  Disk first = disk(term);
-  first.append("log", bytes("a"));
-  first.sync("log");
-  Client late = client();
-  const auto head = late.get(store_.prefix + "/files/log");
-  const Transaction request = {
-      .when = {term->condition(),
-               {.key = head->key, .what = Transaction::Condition::What::kModified, .is = head->modified}},
-      .writes = {{.key = head->key, .value = head->value}},
-      .removals = {}};
-  first.append("log", bytes("b"));
-  first.sync("log");
-  EXPECT_FALSE(late.commit(request).happened);
-  EXPECT_EQ(first.read("log"), bytes("ab"));
+TEST_F(EtcdDisk, ARequestThatHungInOneMemberAndComesLateChangesNothing) {
+  const int etcd = store_.members[0].port;
+  test::Relay hangs(etcd, 1, test::Relay::Passes::kWhenTold);  // it tells of the head, and takes the write
+  Disk writes(Client({{.host = "127.0.0.1", .port = hangs.port()}, store_.members[0]}, 0.3), store_.prefix,
+              next_term());
+  writes.append("log", bytes("a"));
+  writes.sync("log");
+  writes.append("log", bytes("b"));
+  writes.sync("log");
+  EXPECT_THAT(hangs.pass(), HasSubstr("200 OK"));
+  EXPECT_EQ(writes.read("log"), bytes("ab"));
+}
+
+TEST_F(EtcdDisk, AWriteThatHappenedThoughNobodySaidSoCountsOnce) {
+  const int etcd = store_.members[0].port;
+  test::Relay says_nothing(etcd, 1, test::Relay::Passes::kAtOnce);
+  Disk writes(Client({{.host = "127.0.0.1", .port = says_nothing.port()}, store_.members[0]}, 0.3),
+              store_.prefix, next_term());
+  writes.append("log", bytes("a"));
+  writes.sync("log");
+  writes.append("log", bytes("b"));
+  writes.sync("log");
+  EXPECT_EQ(writes.read("log"), bytes("ab"));
 }
 
 TEST_F(EtcdDisk, AfterAWriteOfWhichNothingIsKnownTheFileHasToBeReplaced) {

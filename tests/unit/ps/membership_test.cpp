@@ -70,6 +70,7 @@ TEST(Membership, NobodyIsLateWhoTheCoordinatorDidNotListenTo) {
   Coordinator coordinator(CoordinatorOptions{.num_partitions = 4});
   coordinator.on_start(surroundings);
   const wire::TimerId ticks = surroundings.last_timer;
+  coordinator.on_connected(1, {.role = "server", .name = ""});
   const auto beat = [&] {
     Heartbeat heartbeat;
     heartbeat.role = Role::kServer;
