@@ -44,7 +44,10 @@ class Coordinator::Office {
     listened_ns_ = surroundings.now_ns();
     // Nobody is late who had nobody to talk to.
     for (const auto& [id, server] : map_.servers) heard_ns_[server.incarnation] = surroundings.now_ns();
-    for (const auto& [id, worker] : map_.workers) heard_ns_[worker.life.incarnation] = surroundings.now_ns();
+    // find_silent() is short with a worker that has no connection: here none has one yet.
+    const std::int64_t grace = in_ns(options_.silence_s - options_.lease_s / 2);
+    for (const auto& [id, worker] : map_.workers)
+      heard_ns_[worker.life.incarnation] = surroundings.now_ns() + grace;
     surroundings_->start_timer(options_.tick_s);
     if (map_.version > 0) commit_soon();  // to find where things should be
   }
@@ -226,7 +229,7 @@ class Coordinator::Office {
   void excuse(std::int64_t now) {
     const std::int64_t absent = now - std::exchange(listened_ns_, now) - 2 * in_ns(options_.tick_s);
     if (absent <= 0) return;
-    for (auto& [incarnation, heard] : heard_ns_) heard = std::min(heard + absent, now);
+    for (auto& [incarnation, heard] : heard_ns_) heard = std::max(heard, std::min(heard + absent, now));
   }
 
   void find_silent() {

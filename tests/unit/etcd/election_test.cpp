@@ -82,10 +82,10 @@ TEST_F(EtcdElection, ALeaderThatDoesNotReachEtcdLeadsNoMoreWhenItsLeaseMayBeOver
 }
 
 TEST_F(EtcdElection, ALeaderThatLivesKeepsItsLease) {
-  const auto election = candidate("one", 2);
+  const auto election = candidate("one", 5);
   ASSERT_TRUE(comes_true([&] { return leads(*election); }));
   const auto term = election->term();
-  std::this_thread::sleep_for(Seconds(5));
+  std::this_thread::sleep_for(Seconds(8));
   EXPECT_TRUE(term->holds());
   EXPECT_EQ(election->term(), term);
 }

@@ -78,10 +78,10 @@ TEST_F(EtcdTakeover, AKilledMemberOfEtcdChangesNothing) {
 
 TEST_F(EtcdTakeover, AKilledLeaderIsFollowedByAnotherThatMembersFind) {
   TRIREME_NEEDS_ETCD();
-  begin(1, 2);
+  begin(1, 3);
   ASSERT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));
   const std::string first = leader_in(store_);
-  candidates_.push_back(std::make_unique<CandidateProcess>(store_, 2));
+  candidates_.push_back(std::make_unique<CandidateProcess>(store_, 3));
   members_ = std::make_unique<Members>(store_);
   push(20);
   const auto before = members_->map();
@@ -98,10 +98,10 @@ TEST_F(EtcdTakeover, AKilledLeaderIsFollowedByAnotherThatMembersFind) {
 
 TEST_F(EtcdTakeover, AFrozenLeaderIsFollowedAndWritesNothingWhenItIsThawed) {
   TRIREME_NEEDS_ETCD();
-  begin(1, 2);
+  begin(1, 3);
   ASSERT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));
   const std::string first = leader_in(store_);
-  candidates_.push_back(std::make_unique<CandidateProcess>(store_, 2));
+  candidates_.push_back(std::make_unique<CandidateProcess>(store_, 3));
   members_ = std::make_unique<Members>(store_);
   push(20);
   const auto before = members_->map();
@@ -121,7 +121,7 @@ TEST_F(EtcdTakeover, AFrozenLeaderIsFollowedAndWritesNothingWhenItIsThawed) {
 
 TEST_F(EtcdTakeover, WithoutEtcdDataGoesOnAndErrorsSayWhatWasTried) {
   TRIREME_NEEDS_ETCD();
-  begin(1, 2);
+  begin(1, 3);
   ASSERT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));
   members_ = std::make_unique<Members>(store_);
   push(20);
@@ -133,7 +133,7 @@ TEST_F(EtcdTakeover, WithoutEtcdDataGoesOnAndErrorsSayWhatWasTried) {
   } catch (const CommError& error) {
     for (int i = 0; i < etcd_->size(); ++i) EXPECT_THAT(error.what(), HasSubstr(etcd_->member(i) + ": "));
   }
-  std::this_thread::sleep_for(Seconds(4));  // the leader has given up by now
+  std::this_thread::sleep_for(Seconds(5));  // the leader has given up by now
   push(20);
   members_->expect_exact_sums();
 }
