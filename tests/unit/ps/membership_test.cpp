@@ -42,6 +42,7 @@ TEST(Membership, ASilentCoordinatorIsLookedForAgain) {
 class ByHand final : public wire::Surroundings, private wire::Network {
  public:
   std::int64_t now_ns() const override { return now_ns_; }
+  void post(std::function<void()>) override { FAIL() << "a coordinator keeps no threads"; }
   std::uint64_t random() override { return 1; }
   wire::TimerId start_timer(double) override { return ++last_timer; }
   void stop_timer(wire::TimerId) override {}

@@ -41,6 +41,7 @@ class LeadingNode final : public wire::Node, private wire::Surroundings {
   }
 
   std::int64_t now_ns() const override { return outer_->now_ns(); }
+  void post(std::function<void()> work) override { outer_->post(std::move(work)); }
   std::uint64_t random() override { return outer_->random(); }
   wire::TimerId start_timer(double after_s) override { return outer_->start_timer(after_s); }
   void stop_timer(wire::TimerId timer) override { outer_->stop_timer(timer); }
