@@ -34,15 +34,16 @@ class EtcdDisk : public testing::Test {
     store_ = StoreAddress::parse(etcd_->address());
   }
 
-  Client client() const { return Client(store_.members); }
+  /// Patient: a disk of etcd's may take its time where other tests run.
+  Client client() const { return Client(store_.members, 30); }
   std::string leader() const { return leader_key(store_.prefix); }
 
   /// Takes over from whoever leads, as when its lease is over.
   std::shared_ptr<Term> next_term() {
-    Client client(store_.members);
-    client.commit({.when = {}, .writes = {}, .removals = {{.first = leader(), .end = {}}}});
-    const LeaseId lease = client.grant(60);
-    const Outcome made = client.commit(
+    Client asking = client();
+    asking.commit({.when = {}, .writes = {}, .removals = {{.first = leader(), .end = {}}}});
+    const LeaseId lease = asking.grant(60);
+    const Outcome made = asking.commit(
         {.when = {}, .writes = {{.key = leader(), .value = "x", .lease = lease}}, .removals = {}});
     return std::make_shared<Term>(leader(), made.revision, lease, now_ns() + 60'000'000'000);
   }
@@ -147,7 +148,7 @@ TEST_F(EtcdDisk, PartsThatAreMissingAreADamage) {
 TEST_F(EtcdDisk, ARequestThatHungInOneMemberAndComesLateChangesNothing) {
   const int etcd = store_.members[0].port;
   test::Relay hangs(etcd, 1, test::Relay::Passes::kWhenTold);  // it tells of the head, and takes the write
-  Disk writes(Client({{.host = "127.0.0.1", .port = hangs.port()}, store_.members[0]}, 0.3), store_.prefix,
+  Disk writes(Client({{.host = "127.0.0.1", .port = hangs.port()}, store_.members[0]}, 3), store_.prefix,
               next_term());
   writes.append("log", bytes("a"));
   writes.sync("log");
@@ -160,7 +161,7 @@ TEST_F(EtcdDisk, ARequestThatHungInOneMemberAndComesLateChangesNothing) {
 TEST_F(EtcdDisk, AWriteThatHappenedThoughNobodySaidSoCountsOnce) {
   const int etcd = store_.members[0].port;
   test::Relay says_nothing(etcd, 1, test::Relay::Passes::kAtOnce);
-  Disk writes(Client({{.host = "127.0.0.1", .port = says_nothing.port()}, store_.members[0]}, 0.3),
+  Disk writes(Client({{.host = "127.0.0.1", .port = says_nothing.port()}, store_.members[0]}, 3),
               store_.prefix, next_term());
   writes.append("log", bytes("a"));
   writes.sync("log");
@@ -170,7 +171,8 @@ TEST_F(EtcdDisk, AWriteThatHappenedThoughNobodySaidSoCountsOnce) {
 }
 
 TEST_F(EtcdDisk, AfterAWriteOfWhichNothingIsKnownTheFileHasToBeReplaced) {
-  Disk first = disk(next_term());
+  const auto term = next_term();
+  Disk first(Client(store_.members, 3), store_.prefix, term);
   first.append("log", bytes("a"));
   first.sync("log");
   etcd_->signal(0, SIGSTOP);
