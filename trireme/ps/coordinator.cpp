@@ -41,9 +41,13 @@ class Coordinator::Office {
       map_.partitions.resize(options_.num_partitions);
     }
     draft_ = map_;
+    listened_ns_ = surroundings.now_ns();
     // Nobody is late who had nobody to talk to.
     for (const auto& [id, server] : map_.servers) heard_ns_[server.incarnation] = surroundings.now_ns();
-    for (const auto& [id, worker] : map_.workers) heard_ns_[worker.life.incarnation] = surroundings.now_ns();
+    // find_silent() is short with a worker that has no connection: here none has one yet.
+    const std::int64_t grace = in_ns(options_.silence_s - options_.lease_s / 2);
+    for (const auto& [id, worker] : map_.workers)
+      heard_ns_[worker.life.incarnation] = surroundings.now_ns() + grace;
     surroundings_->start_timer(options_.tick_s);
     if (map_.version > 0) commit_soon();  // to find where things should be
   }
@@ -221,8 +225,16 @@ class Coordinator::Office {
     }
   }
 
+  /// Time in which this node read nothing, held up by its disk or stopped itself, makes nobody late.
+  void excuse(std::int64_t now) {
+    const std::int64_t absent = now - std::exchange(listened_ns_, now) - 2 * in_ns(options_.tick_s);
+    if (absent <= 0) return;
+    for (auto& [incarnation, heard] : heard_ns_) heard = std::max(heard, std::min(heard + absent, now));
+  }
+
   void find_silent() {
     const std::int64_t now = surroundings_->now_ns();
+    excuse(now);
     const auto silent_for = [&](Incarnation incarnation, double seconds) {
       return now > heard_ns_[incarnation] + in_ns(seconds);
     };
@@ -409,6 +421,7 @@ class Coordinator::Office {
   std::map<wire::ConnectionId, Incarnation> members_;
   std::map<wire::ConnectionId, Incarnation> pings_;
   std::map<Incarnation, std::int64_t> heard_ns_;
+  std::int64_t listened_ns_ = 0;  ///< the last tick
   std::map<PartitionId, Version> last_versions_;
   Barriers barriers_;
 };

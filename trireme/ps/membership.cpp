@@ -1,12 +1,35 @@
 #include "trireme/ps/internal/membership.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace trireme::ps {
 
+namespace {
+
+constexpr std::int64_t kPatience_ns = 1'500'000'000;  // below CoordinatorOptions::silence_s
+constexpr int kQuickTries = 4;                        // then it takes longer: names may be slow to look up
+constexpr int kMostPatience = 8;
+
+}  // namespace
+
+std::int64_t Membership::patience_ns() const {
+  return kPatience_ns * std::clamp(num_silent_ - kQuickTries + 2, 1, kMostPatience);
+}
+
 void Membership::on_tick(const std::function<Heartbeat()>& heartbeat) {
-  if (connection_ == 0) connection_ = surroundings_->network().connect(coordinator_);
   const std::int64_t now = surroundings_->now_ns();
+  // What came while this node was stopped is still to be read: such a time counts as one heartbeat at most.
+  silence_ns_ += std::min(now - std::exchange(tick_ns_, now), heartbeat_ns_);
+  if (connection_ != 0 && silence_ns_ > patience_ns()) {
+    surroundings_->network().close(std::exchange(connection_, 0));
+    is_connected_ = false;
+    ++num_silent_;
+  }
+  if (connection_ == 0) {
+    connection_ = surroundings_->network().connect(coordinator_);
+    silence_ns_ = 0;
+  }
   if (!is_connected_ || now < beat_ns_) return;
   beat_ns_ = now + heartbeat_ns_;
   Heartbeat sent = heartbeat();
@@ -34,6 +57,8 @@ void Membership::send(wire::Message message) {
 }
 
 Membership::Taken Membership::take(const wire::Message& message) {
+  silence_ns_ = 0;
+  num_silent_ = 0;
   if (const auto reply = head_of<HeartbeatReply>(message)) {
     standing_ = *reply;
     // The coordinator's promise began when it answered, which was after this was sent.

@@ -35,19 +35,19 @@ class Watched final : public wire::Node {
   std::function<void()> look_;
 };
 
-bool is_asked_to_stop(const ServeOptions& serve) {
-  return serve.stop != nullptr && serve.stop->signal() != 0;
-}
-
 void tell_where(const wire::NodeLoop& loop, const ServeOptions& serve) {
   if (serve.on_listening) serve.on_listening(loop.addresses());
+}
+
+}  // namespace
+
+bool is_asked_to_stop(const ServeOptions& serve) {
+  return serve.stop != nullptr && serve.stop->signal() != 0;
 }
 
 bool is_everywhere(const wire::Address& address) {
   return address.starts_with("tcp:0.0.0.0:") || address.starts_with("tcp:[::]:");
 }
-
-}  // namespace
 
 void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve) {
   Coordinator coordinator(options);

@@ -18,6 +18,11 @@ struct ServeOptions {
   std::function<void(const std::vector<wire::Address>& addresses)> on_listening = {};
 };
 
+bool is_asked_to_stop(const ServeOptions& serve);
+
+/// Whether it is every address of this host, which says nothing to others.
+bool is_everywhere(const wire::Address& address);
+
 /// Returns when it is asked to stop. Throws InvalidArgument for options that cannot work, CommError for an
 /// address that is taken, DataError for a folder that is damaged, full or another coordinator's.
 void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve);

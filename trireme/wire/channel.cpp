@@ -95,7 +95,9 @@ std::string Channel::peer_text() const {
   return who.empty() ? far_end_ : text(who, " at ", far_end_);
 }
 
-void Channel::connect(std::vector<SocketAddress> addresses) {
+void Channel::connect(ChannelAddress target, std::vector<SocketAddress> addresses) {
+  target_ = std::move(target);
+  far_end_ = target_.text();
   addresses_ = std::move(addresses);
   std::ranges::reverse(addresses_);
   try_next_address("it has no address");

@@ -64,12 +64,14 @@ std::string end_text(const SocketAddress& address) {
 
 }  // namespace
 
-ChannelAddress ChannelAddress::parse(const Address& address) {
+ChannelAddress ChannelAddress::parse(const Address& address, Foreign foreign) {
   const auto colon = address.find(':');
   const std::string scheme = address.substr(0, colon);
   std::string rest = colon == std::string::npos ? "" : address.substr(colon + 1);
   if (scheme == "unix" && !rest.empty()) return {.kind = TransportKind::kUnix, .path = rest};
   if (scheme == "inproc" && !rest.empty()) return {.kind = TransportKind::kInproc, .path = rest};
+  if (scheme != "tcp" && foreign == Foreign::kAllowed)
+    return {.kind = TransportKind::kForeign, .path = address};
   require(scheme == "tcp", "'", address, "' is no address; expected tcp:HOST:PORT, unix:PATH or inproc:NAME");
   const bool any_port = rest.ends_with(":0");
   if (any_port) rest.back() = '1';
@@ -79,11 +81,13 @@ ChannelAddress ChannelAddress::parse(const Address& address) {
 }
 
 Address ChannelAddress::text() const {
+  if (kind == TransportKind::kForeign) return path;
   if (kind == TransportKind::kTcp) return "tcp:" + endpoint.text();
   return (kind == TransportKind::kUnix ? "unix:" : "inproc:") + path;
 }
 
 bool ChannelAddress::is_numeric() const {
+  if (kind == TransportKind::kForeign) return false;
   if (kind != TransportKind::kTcp) return true;
   in6_addr ignored;
   return ::inet_pton(AF_INET, endpoint.host.c_str(), &ignored) == 1 ||

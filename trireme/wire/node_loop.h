@@ -25,7 +25,10 @@ struct NodeLoopOptions {
   Security security = {};
   PeerIdentity self = {};   ///< what peers are told
   std::string folder = {};  ///< of the node's Disk; made when it is first used
-  std::function<void(const std::string& line)> report = {};         ///< on the loop's thread
+  std::function<void(const std::string& line)> report = {};  ///< on the loop's thread
+  /// Where to connect for an address whose scheme is none of the loop's, asked for each time that a node
+  /// connects; on a thread of its own, where it may wait. Throws an Error where there is nobody.
+  std::function<Address(const Address&)> look_up = {};
   SharedMemoryUse shared_memory = SharedMemoryUse::kWherePossible;  ///< between ends of a Unix socket
   std::size_t ring_bytes = 1 << 20;  ///< each way, of a channel; a power of two
   FrameLimits limits = {};

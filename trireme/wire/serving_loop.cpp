@@ -50,7 +50,9 @@ void NodeLoop::Impl::report(const std::string& line) {
 
 ConnectionId NodeLoop::Impl::connect(const Address& address) {
   const ConnectionId id = ++last_id_;
-  const auto target = ChannelAddress::parse(address);
+  using Foreign = ChannelAddress::Foreign;
+  const auto target =
+      ChannelAddress::parse(address, options_.look_up ? Foreign::kAllowed : Foreign::kRefused);
   ChannelOwner& owner = *this;
   channels_[id].channel = std::make_unique<Channel>(id, settings_, owner, target);
   begin_connecting(id, target);
@@ -58,50 +60,50 @@ ConnectionId NodeLoop::Impl::connect(const Address& address) {
 }
 
 void NodeLoop::Impl::begin_connecting(ConnectionId id, const ChannelAddress& target) {
-  const auto look_up = [target](std::vector<SocketAddress>& found) -> std::string {
-    try {
-      found = resolve(target);
-      return {};
-    } catch (const Error& error) {
-      return error.what();
-    }
-  };
   if (target.is_numeric()) {
-    std::vector<SocketAddress> found;
-    const std::string error = look_up(found);
-    later_.push_back([this, id, found = std::move(found), error] { resolved(id, found, error); });
+    later_.push_back([this, id, found = look_up(target)] { resolved(id, found); });
     return;
   }
   // A name server may take its time; the loop has none.
-  look_ups_.emplace_back([this, id, look_up] {
-    std::vector<SocketAddress> found;
-    const std::string error = look_up(found);
+  look_ups_.emplace_back([this, id, target] {
+    LookedUp found = look_up(target);
     const auto self = std::this_thread::get_id();
-    post([this, id, found = std::move(found), error, self] {
+    post([this, id, found = std::move(found), self] {
       const auto thread = std::ranges::find(look_ups_, self, &std::thread::get_id);
       thread->join();
       look_ups_.erase(thread);
-      resolved(id, found, error);
+      resolved(id, found);
     });
   });
   pthread_setname_np(look_ups_.back().native_handle(), "trireme-name");
 }
 
-void NodeLoop::Impl::resolved(ConnectionId id, std::vector<SocketAddress> addresses,
-                              const std::string& error) {
+NodeLoop::Impl::LookedUp NodeLoop::Impl::look_up(const ChannelAddress& target) const {
+  try {
+    const bool is_foreign = target.kind == TransportKind::kForeign;
+    LookedUp found = {.target = is_foreign ? ChannelAddress::parse(options_.look_up(target.path)) : target};
+    found.addresses = resolve(found.target);
+    return found;
+  } catch (const Error& error) {
+    return {.target = target, .error = error.what()};
+  }
+}
+
+void NodeLoop::Impl::resolved(ConnectionId id, LookedUp found) {
   Channel* channel = find(id);
   if (channel == nullptr) return;
   const auto refuse = [&](CloseCause cause, const std::string& refusal, const std::string& reason) {
     channel->close();
     channel_failed(*channel, cause, refusal, reason);
   };
-  if (!error.empty()) return refuse(CloseCause::kUnreachable, "", error);
+  if (!found.error.empty()) return refuse(CloseCause::kUnreachable, "", found.error);
   try {
-    for (const auto& each : addresses) require_proof(each, channel->peer_text(), options_.security.kind);
+    for (const auto& each : found.addresses)
+      require_proof(each, channel->peer_text(), options_.security.kind);
   } catch (const InvalidArgument& no_proof) {
     return refuse(CloseCause::kRefused, "no proof", no_proof.what());
   }
-  channel->connect(std::move(addresses));
+  channel->connect(std::move(found.target), std::move(found.addresses));
   const auto still = channels_.find(id);
   if (still != channels_.end()) watch(still->second);
 }

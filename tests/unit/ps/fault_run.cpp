@@ -1,6 +1,7 @@
 #include "tests/unit/ps/fault_run.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "trireme/base/text.h"
@@ -252,15 +253,20 @@ void FaultRun::check_sums() {
       for (std::size_t i = 0; push.is_acknowledged && i < left.size(); ++i) left[i] -= push.values[i];
     }
     // Of a worker that ended, what it was not told of counts whole or not at all.
-    if (in_doubt.size() > 16) return fail("too many pushes were never acknowledged");
-    bool is_sum = false;
-    for (std::uint32_t subset = 0; subset < 1U << in_doubt.size() && !is_sum; ++subset) {
-      std::vector<float> rest = left;
-      for (std::size_t k = 0; k < in_doubt.size(); ++k) {
-        for (std::size_t i = 0; (subset >> k & 1) != 0 && i < rest.size(); ++i)
-          rest[i] -= in_doubt[k]->values[i];
-      }
-      is_sum = std::all_of(rest.begin(), rest.end(), [](float value) { return value == 0; });
+    if (in_doubt.size() > 24) return fail("too many pushes were never acknowledged");
+    std::vector<float> rest = left;
+    const auto is_nothing_left = [&] {
+      return std::all_of(rest.begin(), rest.end(), [](float value) { return value == 0; });
+    };
+    bool is_sum = is_nothing_left();
+    std::uint32_t subset = 0;  // one after the other, each with one push more or less (a Gray code)
+    for (std::uint32_t n = 1; n < 1U << in_doubt.size() && !is_sum; ++n) {
+      const int k = std::countr_zero(n);
+      subset ^= 1U << k;
+      const float sign = (subset >> k & 1) != 0 ? -1 : 1;
+      const Push& push = *in_doubt[static_cast<std::size_t>(k)];
+      for (std::size_t i = 0; i < rest.size(); ++i) rest[i] += sign * push.values[i];
+      is_sum = is_nothing_left();
     }
     if (!is_sum)
       return fail(text("chunk ", chunk, " is off by ", left[3], ", ", left[4], ", ", left[5], " with ",

@@ -202,6 +202,36 @@ TEST(ChannelLoop, ANameIsLookedUp) {
   EXPECT_NE(client.meet("tcp:localhost" + port), 0u);
 }
 
+TEST(ChannelLoop, AnAddressOfAnotherSchemeIsLookedUpEachTimeThatANodeConnects) {
+  Party first(at(kAnyPort)), second(at(kAnyPort));
+  std::vector<Address> asked;
+  NodeLoopOptions options;
+  options.look_up = [&](const Address& address) {
+    asked.push_back(address);  // one at a time: the test waits for each
+    if (asked.size() == 1) return first.address();
+    if (asked.size() == 2) return second.address();
+    if (asked.size() == 3) return Address("nowhere");
+    throw CommError("nobody leads");
+  };
+  Party client(options);
+  const Address leader = "directory://leader";
+  const ConnectionId to_first = client.connect(leader);
+  client.send(to_first, {.body = body_of(10)});  // before it is known where that is
+  EXPECT_TRUE(first.wait_for_messages(1));
+  EXPECT_NE(client.meet(leader), 0u);
+  EXPECT_TRUE(second.wait_for_peers(1));
+  for (const std::string reason : {"no address", "nobody leads"}) {
+    EXPECT_EQ(client.meet(leader), 0u);
+    const Closing closing = client.next_closing();
+    EXPECT_EQ(closing.cause, CloseCause::kUnreachable);
+    EXPECT_THAT(closing.reason, HasSubstr(reason));
+    EXPECT_THAT(closing.reason, HasSubstr(leader)) << "it says who was looked for";
+  }
+  EXPECT_EQ(asked, std::vector<Address>(4, leader));
+  EXPECT_NE(client.meet(first.address()), 0u);
+  EXPECT_EQ(asked.size(), 4u) << "its own addresses need nobody's help";
+}
+
 TEST(ChannelLoop, AMessageOverTheLimitIsTheSendersError) {
   Party server([] {
     auto options = at(kAnyPort);

@@ -1,6 +1,7 @@
 #pragma once
 // A node's line to the coordinator: heartbeats that register it and keep its lease, the map, and connecting
-// again. What happens to the map is told to its owner. One thread; part of a Server or a ClientNode.
+// again: also to a coordinator that says nothing, since another may have taken over at that address. What
+// happens to the map is told to its owner. One thread; part of a Server or a ClientNode.
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +18,10 @@ class Membership {
   Membership(wire::Address coordinator, double heartbeat_s)
       : coordinator_(std::move(coordinator)), heartbeat_ns_(static_cast<std::int64_t>(heartbeat_s * 1e9)) {}
 
-  void start(wire::Surroundings& surroundings) { surroundings_ = &surroundings; }
+  void start(wire::Surroundings& surroundings) {
+    surroundings_ = &surroundings;
+    tick_ns_ = surroundings.now_ns();
+  }
   /// Once in a while, and at once when a map is wanted: sends a heartbeat when it is time for one.
   void on_tick(const std::function<Heartbeat()>& heartbeat);
   void beat_soon() { beat_ns_ = 0; }
@@ -39,12 +43,17 @@ class Membership {
   std::int64_t lease_until_ns() const { return lease_until_ns_; }
 
  private:
+  std::int64_t patience_ns() const;
+
   wire::Address coordinator_;
   std::int64_t heartbeat_ns_;
   wire::Surroundings* surroundings_ = nullptr;
   wire::ConnectionId connection_ = 0;
   bool is_connected_ = false;
   std::int64_t beat_ns_ = 0;  ///< when the next is due
+  std::int64_t tick_ns_ = 0;
+  std::int64_t silence_ns_ = 0;  ///< of the coordinator, as long as this node was awake
+  int num_silent_ = 0;           ///< connections, one after the other, on which nothing came
   ClusterMap map_;
   MapChange last_change_;
   HeartbeatReply standing_;

@@ -68,8 +68,8 @@ class Channel {
   const PeerIdentity& peer() const { return handshake_->peer(); }
   const FrameLimits& peer_limits() const { return handshake_->peer_limits(); }
 
-  /// The addresses of the target. Begins to connect.
-  void connect(std::vector<SocketAddress> addresses);
+  /// What the target stands for, and its addresses. Begins to connect.
+  void connect(ChannelAddress target, std::vector<SocketAddress> addresses);
   /// What epoll has told.
   void serve(std::uint32_t events);
   /// Reads and hands over what there is, up to a share; more_input() says whether that was all.

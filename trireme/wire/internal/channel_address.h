@@ -10,15 +10,16 @@
 
 namespace trireme::wire {
 
-enum class TransportKind : std::uint8_t { kTcp, kUnix, kInproc };
+enum class TransportKind : std::uint8_t { kTcp, kUnix, kInproc, kForeign };
 
 struct ChannelAddress {
   TransportKind kind = TransportKind::kTcp;
   Endpoint endpoint = {};  ///< of kTcp; port 0 takes a free one
-  std::string path = {};   ///< of kUnix; the name of kInproc
+  std::string path = {};   ///< of kUnix; the name of kInproc; all of kForeign, which has to be looked up
 
-  /// "tcp:HOST:PORT", "unix:PATH", "inproc:NAME". Throws InvalidArgument.
-  static ChannelAddress parse(const Address& address);
+  /// "tcp:HOST:PORT", "unix:PATH", "inproc:NAME"; other schemes where kAllowed. Throws InvalidArgument.
+  enum class Foreign : std::uint8_t { kRefused, kAllowed };
+  static ChannelAddress parse(const Address& address, Foreign foreign = Foreign::kRefused);
   Address text() const;
   /// Whether finding the numbers needs nobody's answer.
   bool is_numeric() const;

@@ -71,7 +71,13 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   void tell_ended();
   void end_service();
   void begin_connecting(ConnectionId id, const ChannelAddress& address);
-  void resolved(ConnectionId id, std::vector<SocketAddress> addresses, const std::string& error);
+  struct LookedUp {
+    ChannelAddress target;
+    std::vector<SocketAddress> addresses = {};
+    std::string error = {};
+  };
+  LookedUp look_up(const ChannelAddress& target) const;
+  void resolved(ConnectionId id, LookedUp found);
   void watch(Known& known);
   void forget(ConnectionId id);
   Channel* find(ConnectionId id) const;

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""The recipes of docs/recipes say what the programs take, and name only what is there.
+
+    recipes_test.py TRIREME        the program that the recipes start
+
+The manifests are compared part with part; where the package kubernetes-validate is installed, with the schemas
+of Kubernetes, too. The Slurm script runs, with stand-ins for srun and scontrol that start everything here.
+"""
+import os
+import pathlib
+import re
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import yaml
+
+RECIPES = pathlib.Path(__file__).resolve().parents[2] / "docs/recipes"
+MANIFEST = RECIPES / "parameter-server.yaml"
+SCRIPT = RECIPES / "parameter-server.slurm"
+TRIREME = ""
+VERSIONS = {"Service": "v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1", "Job": "batch/v1"}
+
+SRUN = r"""#!/usr/bin/env bash
+tasks=1 output=/dev/stdout
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --ntasks=*) tasks=${1#*=} ;;
+    --output=*) output=${1#*=} ;;
+  esac
+  shift
+done
+for ((i = 0; i < tasks; ++i)); do SLURM_PROCID=$i "$@" >>"$output" 2>&1 & done
+trap 'kill -KILL $(jobs -p)' EXIT
+wait
+"""
+
+
+def options_of(command):
+    text = subprocess.run([TRIREME, command, "--help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"--[a-z][a-z-]*", text))
+
+
+def free_ports():
+    """Two, one after the other."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            try:
+                two.bind(("127.0.0.1", one.getsockname()[1] + 1))
+                return one.getsockname()[1]
+            except OSError:
+                continue
+
+
+class Manifests(unittest.TestCase):
+    def setUp(self):
+        self.all = [each for each in yaml.safe_load_all(MANIFEST.read_text()) if each]
+        self.services = self.of("Service")
+
+    def of(self, kind):
+        return {each["metadata"]["name"]: each for each in self.all if each["kind"] == kind}
+
+    def pods(self):
+        for each in self.all:
+            if "template" in each["spec"]:
+                yield each, each["spec"]["template"]
+
+    def test_kinds_are_of_versions_that_clusters_serve(self):
+        for each in self.all:
+            self.assertEqual(each["apiVersion"], VERSIONS[each["kind"]], each["metadata"]["name"])
+        names = [(each["kind"], each["metadata"]["name"]) for each in self.all]
+        self.assertEqual(len(names), len(set(names)))
+
+    def test_what_is_selected_is_there(self):
+        labels = [pod["metadata"]["labels"] for _, pod in self.pods()]
+        for each in self.services.values():
+            self.assertIn(each["spec"]["selector"], labels)
+            self.assertEqual(each["spec"]["clusterIP"], "None")  # an address that is translated proves nothing
+        for owner, pod in self.pods():
+            if owner["kind"] != "StatefulSet":
+                continue
+            self.assertEqual(owner["spec"]["selector"]["matchLabels"], pod["metadata"]["labels"])
+            self.assertEqual(self.services[owner["spec"]["serviceName"]]["spec"]["selector"], pod["metadata"]["labels"])
+        for budget in self.of("PodDisruptionBudget").values():
+            self.assertIn(budget["spec"]["selector"]["matchLabels"], labels)
+
+    def test_containers_have_what_their_commands_name(self):
+        for owner, pod in self.pods():
+            for container in pod["spec"]["containers"]:
+                where = owner["metadata"]["name"]
+                command = container["command"]
+                variables = {each["name"] for each in container["env"]}
+                self.assertEqual(set(re.findall(r"\$\((\w+)\)", " ".join(command))) - variables, set(), where)
+                listens = {int(port) for port in re.findall(r"--listen=tcp:0\.0\.0\.0:(\d+)", " ".join(command))}
+                self.assertEqual(listens, {each["containerPort"] for each in container.get("ports", [])}, where)
+                claims = {each["metadata"]["name"] for each in owner["spec"].get("volumeClaimTemplates", [])}
+                for mount in container.get("volumeMounts", []):
+                    self.assertIn(mount["name"], claims, where)
+                    self.assertIn(f"--folder={mount['mountPath']}/", " ".join(command), where)
+                if command[0] == "trireme":
+                    used = {word.split("=")[0] for word in command[2:]}
+                    self.assertEqual(used - options_of(command[1]), set(), where)
+
+    def test_addresses_in_commands_are_of_services_and_ports_that_are_there(self):
+        found = re.findall(r"=tcp:(?!0\.0)([^.\s]+)\.([a-z-]+):(\d+)", MANIFEST.read_text())
+        self.assertEqual(len(found), 3)
+        stateful = self.of("StatefulSet")
+        for pod, service, port in found:
+            self.assertEqual(self.services[service]["spec"]["ports"][0]["port"], int(port))
+            self.assertIn(pod, ("$(POD_NAME)", f"{service}-0"))
+            self.assertIn(service, stateful)
+
+    def test_the_coordinator_waits_for_all_servers_and_workers_are_ranks(self):
+        coordinator = self.of("StatefulSet")["params-coordinator"]
+        command = coordinator["spec"]["template"]["spec"]["containers"][0]["command"]
+        servers = self.of("StatefulSet")["params-servers"]["spec"]["replicas"]
+        self.assertIn(f"--servers={servers}", command)
+        self.assertEqual(coordinator["spec"]["replicas"], 1)
+        job = self.of("Job")["params-workers"]["spec"]
+        self.assertEqual(job["completionMode"], "Indexed")
+        self.assertEqual(job["completions"], job["parallelism"])  # a worker waits for the others
+        self.assertIn(job["template"]["spec"]["restartPolicy"], ("Never", "OnFailure"))
+
+    def test_schemas_of_kubernetes_hold(self):
+        try:
+            import kubernetes_validate
+        except ImportError:
+            self.skipTest("kubernetes-validate is not installed: pip install kubernetes-validate")
+        for each in self.all:
+            kubernetes_validate.validate(each, "1.27", strict=True)
+
+
+class SlurmScript(unittest.TestCase):
+    def test_its_options_are_those_of_the_programs(self):
+        text = SCRIPT.read_text().replace("\\\n", " ")
+        for command in ("serve-coordinator", "serve-params"):
+            line = re.search(rf"trireme {command} (.*)", text).group(1)
+            used = set(re.findall(r"--[a-z][a-z-]*", line))
+            self.assertGreater(len(used), 2)
+            self.assertEqual(used - options_of(command), set(), command)
+
+    def test_it_starts_all_of_a_cluster_and_ends_with_the_workers(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            programs = {"srun": SRUN, "scontrol": "#!/bin/sh\necho localhost\n", "hostname": "#!/bin/sh\necho localhost\n",
+                        "my-worker": "#!/bin/sh\n"
+                        f"until grep -q 'server serves' '{folder}'/server-*.log 2>/dev/null; do sleep 0.05; done\n"
+                        f"echo \"$@\" >> '{folder}/said'\n"}
+            for program, text in programs.items():
+                (folder / program).write_text(text)
+                (folder / program).chmod(0o755)
+            os.symlink(TRIREME, folder / "trireme")
+            port = free_ports()
+            environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7",
+                           "SLURM_JOB_NODELIST": "localhost", "SLURM_SUBMIT_DIR": name, "PARAMS_STATE": name,
+                           "PARAMS_PORT": str(port), "WORKERS_PER_NODE": "2"}
+            ran = subprocess.run([SCRIPT, "my-worker", "--steps", "5"], env=environment, cwd=name, timeout=100,
+                                 capture_output=True, text=True)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            self.assertIn("coordinator serves at", (folder / "coordinator.log").read_text())
+            self.assertEqual(sorted((folder / "said").read_text().splitlines()),
+                             [f"--steps 5 --coordinator tcp:localhost:{port} --rank {rank}" for rank in (0, 1)])
+            self.assertEqual(stat.S_IMODE((folder / "secret").stat().st_mode), 0o600)
+
+    def test_without_a_worker_it_says_what_is_missing(self):
+        ran = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=60)
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("say what a worker is", ran.stderr)
+
+
+if __name__ == "__main__":
+    TRIREME = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,103 @@
+#include "tests/support/etcd_cluster.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/support/ports.h"
+#include "trireme/base/clock.h"
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr int kTries = 3;  // a port that was free may be taken by the time etcd listens
+constexpr double kStart_s = 30;
+constexpr const char* kTaken = "address already in use";
+constexpr const char* kReady = "ready to serve client requests";
+
+std::string at(int port) { return text("http://127.0.0.1:", port); }
+
+std::string content(const std::filesystem::path& path) {
+  std::ostringstream all;
+  all << std::ifstream(path).rdbuf();
+  return all.str();
+}
+
+}  // namespace
+
+bool EtcdCluster::is_installed() {
+  const char* path = std::getenv("PATH");
+  for (const std::string& folder : split(path == nullptr ? "" : path, ':')) {
+    if (::access((folder + "/etcd").c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+EtcdCluster::EtcdCluster(int num_members) {
+  for (int i = 0; i < kTries; ++i) {
+    if (starts(num_members)) return;
+  }
+  throw std::runtime_error("etcd did not start: " + content(folder_ / "0.log"));
+}
+
+bool EtcdCluster::starts(int num_members) {
+  members_.clear();
+  ports_.clear();
+  std::vector<int> peer_ports;
+  std::vector<std::string> peers;
+  {
+    std::vector<std::unique_ptr<TakenPort>> taken;  // all at once, so that no two are the same
+    for (int i = 0; i < 2 * num_members; ++i) taken.push_back(std::make_unique<TakenPort>());
+    for (int i = 0; i < num_members; ++i) {
+      ports_.push_back(taken[static_cast<std::size_t>(2 * i)]->number());
+      peer_ports.push_back(taken[static_cast<std::size_t>(2 * i + 1)]->number());
+      peers.push_back(text("m", i, "=", at(peer_ports.back())));
+    }
+  }
+  for (int i = 0; i < num_members; ++i) {
+    const std::string client = at(ports_[static_cast<std::size_t>(i)]);
+    const std::string peer = at(peer_ports[static_cast<std::size_t>(i)]);
+    const std::string data = (folder_ / text(i)).string();
+    std::filesystem::remove_all(data);
+    // To a file: nobody reads a pipe while the test goes on.
+    const std::string line = text("exec etcd --name m", i, " --data-dir '", data, "' --listen-client-urls ",
+                                  client, " --advertise-client-urls ", client, " --listen-peer-urls ", peer,
+                                  " --initial-advertise-peer-urls ", peer, " --initial-cluster ",
+                                  join(peers, ","), " >'", data, ".log' 2>&1");
+    members_.push_back(std::make_unique<ChildProcess>(std::vector<std::string>{"sh", "-c", line}));
+  }
+  const auto deadline = Deadline::after_s(kStart_s);
+  for (int i = 0; i < num_members; ++i) {
+    while (true) {
+      const std::string log = content(folder_ / text(i, ".log"));
+      if (log.find(kReady) != std::string::npos) break;
+      if (deadline.expired() || log.find(kTaken) != std::string::npos) return false;
+      std::this_thread::sleep_for(Seconds(0.02));
+    }
+  }
+  return true;
+}
+
+std::string EtcdCluster::member(int i) const {
+  return text("127.0.0.1:", ports_.at(static_cast<std::size_t>(i)));
+}
+
+std::string EtcdCluster::address(const std::string& prefix) const {
+  std::vector<std::string> all;
+  for (int i = 0; i < size(); ++i) all.push_back(member(i));
+  return text("etcd://", join(all, ","), "/", prefix);
+}
+
+void EtcdCluster::kill(int i) {
+  ChildProcess& member = *members_.at(static_cast<std::size_t>(i));
+  member.send_signal(SIGKILL);
+  member.wait(10);
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,42 @@
+#pragma once
+// Real etcd processes on free ports of this host, with their data in a temporary folder. Forked where it is
+// made: before the test has threads.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
+
+namespace trireme::test {
+
+class EtcdCluster {
+ public:
+  /// Whether the program is on this machine.
+  static bool is_installed();
+
+  /// Throws std::runtime_error, with what etcd wrote, when the members do not come up.
+  explicit EtcdCluster(int num_members);
+
+  /// "etcd://127.0.0.1:1234,.../PREFIX".
+  std::string address(const std::string& prefix = "test") const;
+  std::string member(int i) const;  ///< "127.0.0.1:1234"
+  int size() const { return static_cast<int>(members_.size()); }
+  void kill(int i);
+  void signal(int i, int number) { members_.at(static_cast<std::size_t>(i))->send_signal(number); }
+
+ private:
+  bool starts(int num_members);
+
+  TemporaryFolder folder_;
+  std::vector<int> ports_;
+  std::vector<std::unique_ptr<ChildProcess>> members_;
+};
+
+}  // namespace trireme::test
+
+/// For tests that need it.
+#define TRIREME_NEEDS_ETCD()                       \
+  if (!trireme::test::EtcdCluster::is_installed()) \
+  GTEST_SKIP() << "etcd is not installed; tools/setup.sh test installs it"

@@ -1,0 +1,99 @@
+// Members and a coordinator that cannot be reached though nothing has closed.
+
+#include <gtest/gtest.h>
+
+#include "tests/support/simulated_disk.h"
+#include "tests/unit/ps/cluster.h"
+
+namespace trireme::ps {
+namespace {
+
+/// What a coordinator is whose host lost its power: connections, and nothing on them.
+class SaysNothing final : public wire::Node {
+ public:
+  void on_start(wire::Surroundings&) override {}
+  void on_connected(wire::ConnectionId, const wire::PeerIdentity&) override { ++num_connected; }
+  void on_message(wire::ConnectionId, wire::Message) override {}
+  void on_closed(wire::ConnectionId, wire::CloseCause, const std::string&) override {}
+  void on_timer(wire::TimerId) override {}
+
+  int num_connected = 0;
+};
+
+TEST(Membership, ASilentCoordinatorIsLookedForAgain) {
+  test::Simulation simulation(3);
+  simulation.add("coordinator", "coordinator", [] { return std::make_unique<SaysNothing>(); });
+  simulation.add("server", "server", [] {
+    return std::make_unique<Server>(ServerOptions{
+        .name = "server", .host = "host", .address = "inproc:server", .coordinator = "inproc:coordinator"});
+  });
+  simulation.start("coordinator");
+  simulation.start("server");
+  // Often enough for one that took over to be found before it takes its members for dead.
+  simulation.run_for(6);
+  EXPECT_GE(simulation.node<SaysNothing>("coordinator").num_connected, 3);
+  // And less often after that: a name may take seconds to look up.
+  simulation.run_for(120);
+  EXPECT_LE(simulation.node<SaysNothing>("coordinator").num_connected, 20);
+}
+
+/// Surroundings whose clock is turned by hand, so that a timer may come before what was sent earlier: as in a
+/// loop that was held up by its disk, and has more to read than it reads at a time.
+class ByHand final : public wire::Surroundings, private wire::Network {
+ public:
+  std::int64_t now_ns() const override { return now_ns_; }
+  void post(std::function<void()>) override { FAIL() << "a coordinator keeps no threads"; }
+  std::uint64_t random() override { return 1; }
+  wire::TimerId start_timer(double) override { return ++last_timer; }
+  void stop_timer(wire::TimerId) override {}
+  wire::Network& network() override { return *this; }
+  wire::Disk& disk() override { return disk_; }
+  void report(const std::string& line) override { reports += line + "\n"; }
+
+  void pass(double seconds) { now_ns_ += static_cast<std::int64_t>(seconds * 1e9); }
+  std::string reports;
+  wire::TimerId last_timer = 0;
+
+ private:
+  wire::ConnectionId connect(const wire::Address&) override { return 1000; }
+  void send(wire::ConnectionId, wire::Message) override {}
+  std::size_t waiting_bytes(wire::ConnectionId) const override { return 0; }
+  void pause(wire::ConnectionId) override {}
+  void resume(wire::ConnectionId) override {}
+  void close(wire::ConnectionId) override {}
+
+  std::int64_t now_ns_ = 1'000'000'000;
+  test::SimulatedDisk disk_{Random(1)};
+};
+
+TEST(Membership, NobodyIsLateWhoTheCoordinatorDidNotListenTo) {
+  ByHand surroundings;
+  Coordinator coordinator(CoordinatorOptions{.num_partitions = 4});
+  coordinator.on_start(surroundings);
+  const wire::TimerId ticks = surroundings.last_timer;
+  coordinator.on_connected(1, {.role = "server", .name = ""});
+  const auto beat = [&] {
+    Heartbeat heartbeat;
+    heartbeat.role = Role::kServer;
+    heartbeat.name = "server";
+    heartbeat.incarnation = 7;
+    coordinator.on_message(1, message_of(heartbeat));
+  };
+  beat();
+  coordinator.on_timer(surroundings.last_timer);  // it commits
+  ASSERT_EQ(coordinator.map().servers.size(), 1U);
+  for (int i = 0; i < 10; ++i) {  // a loop that was held up for five seconds, again and again
+    surroundings.pass(5);
+    coordinator.on_timer(ticks);
+    beat();
+  }
+  EXPECT_EQ(surroundings.reports, "");
+  for (int i = 0; i < 30; ++i) {  // but who says nothing while it listens is down
+    surroundings.pass(0.1);
+    coordinator.on_timer(ticks);
+  }
+  EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
+}
+
+}  // namespace
+}  // namespace trireme::ps

@@ -1,0 +1,60 @@
+#pragma once
+// Leads, or waits to: whoever makes the key of the leader, which lives as long as a lease that its maker
+// keeps alive. A thread of its own campaigns, keeps the lease, and campaigns again when it is lost. The key's
+// value is the address where members find the leader. Thread-safe.
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "trireme/etcd/internal/client.h"
+#include "trireme/etcd/internal/term.h"
+
+namespace trireme::etcd {
+
+struct ElectionOptions {
+  std::vector<wire::Endpoint> members;
+  std::string key;
+  std::string address;            ///< of this candidate
+  double lease_s = 5;             ///< whole seconds are used, and no less than 2: etcd has no shorter ones
+  double look_s = 0.5;            ///< how often who waits looks whether the leader is gone
+  double try_s = 1;               ///< for an answer of one member
+  std::function<void()> changed;  ///< term() is another one
+  std::function<void(const std::string& line)> trouble;  ///< for people
+};
+
+class Election {
+ public:
+  explicit Election(ElectionOptions options);
+  /// Resigns.
+  ~Election();
+  Election(const Election&) = delete;
+  Election& operator=(const Election&) = delete;
+
+  /// Null while this process does not lead.
+  std::shared_ptr<Term> term() const;
+  /// Another may lead now; this one campaigns again after a lease.
+  void resign();
+
+ private:
+  void serve(std::stop_token stop);
+  std::shared_ptr<Term> campaign();
+  void keep(Term& term);
+  void set(std::shared_ptr<Term> term);
+  void give_back(const Term& term);
+  void say(const std::string& trouble);
+
+  const ElectionOptions options_;
+  const std::int64_t lease_s_;
+  Client client_;
+  std::string last_trouble_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any woken_;
+  std::shared_ptr<Term> term_;
+  bool resigns_ = false;
+  std::jthread thread_;  ///< last: it uses all of the above
+};
+
+}  // namespace trireme::etcd
