@@ -8,6 +8,8 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/etcd/find.h"
+#include "trireme/etcd/serve.h"
 #include "trireme/ps/placement.h"
 #include "trireme/ps/serve.h"
 
@@ -48,15 +50,21 @@ ps::ServeOptions serving(const ServeArguments& arguments, const std::string& wha
 struct CoordinatorArguments {
   ServeArguments serve;
   std::string folder;
+  std::string store;
+  std::string address;
   ps::CoordinatorOptions options;
 };
 
 std::function<int()> declare_coordinator(CLI::App& app) {
   auto given = std::make_shared<CoordinatorArguments>();
   ps::CoordinatorOptions& options = given->options;
-  app.add_option("--folder", given->folder, "Where it remembers; the same after a restart")
-      ->type_name("DIR")
-      ->required();
+  app.add_option("--folder", given->folder, "Where it remembers; the same after a restart")->type_name("DIR");
+  app.add_option("--coordinator", given->store,
+                 "Remember in etcd instead, as one of several: etcd://HOST:PORT,HOST:PORT/PREFIX")
+      ->type_name("ADDR");
+  app.add_option("--advertise", given->address,
+                 "With etcd: where others find it (default: the first --listen)")
+      ->type_name("ADDR");
   app.add_option("--partitions", options.num_partitions, "Of a new cluster: a power of two (default: 4096)")
       ->type_name("N");
   app.add_option("--replicas", options.num_replicas, "Of each partition (default: 2)")->type_name("R");
@@ -72,9 +80,17 @@ std::function<int()> declare_coordinator(CLI::App& app) {
   return [given] {
     const StopRequest stop;
     ps::ServeOptions serve = serving(given->serve, "coordinator", stop);
-    serve.loop.folder = given->folder;
+    require(given->folder.empty() != given->store.empty(),
+            "serve-coordinator takes either --folder DIR or --coordinator etcd://..., to remember the "
+            "cluster in");
     given->options.silence_s = 1.25 * given->options.lease_s;
-    ps::serve_coordinator(given->options, std::move(serve));
+    if (given->store.empty()) {
+      serve.loop.folder = given->folder;
+      ps::serve_coordinator(given->options, std::move(serve));
+    } else {
+      etcd::serve_with_etcd({.store = given->store, .address = given->address, .coordinator = given->options},
+                            std::move(serve));
+    }
     return kExitOk;
   };
 }
@@ -88,7 +104,8 @@ struct ParamsArguments {
 std::function<int()> declare_params(CLI::App& app) {
   auto given = std::make_shared<ParamsArguments>();
   ps::ServerOptions& options = given->options;
-  app.add_option("--coordinator", options.coordinator, "Where the coordinator serves")
+  app.add_option("--coordinator", options.coordinator,
+                 "Where the coordinator serves, or etcd://HOST:PORT/PREFIX")
       ->type_name("ADDR")
       ->required();
   app.add_option("--name", options.name,
@@ -108,7 +125,9 @@ std::function<int()> declare_params(CLI::App& app) {
     ps::ServerOptions server = given->options;
     server.copy_bytes_per_s = given->copy_mib_per_s * (1 << 20);
     if (server.host.empty()) server.host = host_name();
-    ps::serve_params(std::move(server), serving(given->serve, "server", stop));
+    ps::ServeOptions serve = serving(given->serve, "server", stop);
+    serve.loop.look_up = etcd::look_up_in_etcd();
+    ps::serve_params(std::move(server), std::move(serve));
     return kExitOk;
   };
 }
@@ -118,7 +137,7 @@ std::function<int()> declare_params(CLI::App& app) {
 Command serve_coordinator_command() {
   return {.name = "serve-coordinator",
           .summary = "Serve as the coordinator of a parameter server",
-          .usage = "--folder DIR [OPTIONS]",
+          .usage = "--folder DIR|--coordinator etcd://... [OPTIONS]",
           .examples =
               "  trireme serve-coordinator --folder cluster --listen tcp:127.0.0.1:29600 --servers 3\n"
               "  trireme serve-coordinator --folder cluster --listen tcp:10.0.0.1:29600 --secret-file "

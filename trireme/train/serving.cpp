@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/etcd/find.h"
 #include "trireme/parallel/served/served_optimizer.h"
 #include "trireme/train/internal/cures.h"
 
@@ -74,12 +75,10 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   const RunConfig& config = plan.config();
   if (!plan.served()) return optim::make_optimizer(config.optimizer, parameters, offload);
   const comm::LaunchEnvironment& environment = context.environment();
-  parallel::Service service{.options = config.served,
-                            .security = environment.secret.empty()
-                                            ? wire::Security{}
-                                            : wire::Security::with_secret(environment.secret),
-                            .run = config.run.name,
-                            .timeout_s = config.comm.timeout_s};
+  parallel::Service service{
+      .options = config.served, .run = config.run.name, .timeout_s = config.comm.timeout_s};
+  if (!environment.secret.empty()) service.loop.security = wire::Security::with_secret(environment.secret);
+  service.loop.look_up = etcd::look_up_in_etcd();
   if (service.options.coordinator.empty()) service.options.coordinator = environment.parameter_server;
   require(
       !service.options.coordinator.empty(),

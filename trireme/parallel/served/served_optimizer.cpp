@@ -146,7 +146,7 @@ ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerO
   client.coordinator = service.options.coordinator;
   client.timeout_s = service.timeout_s;
   client.retry_s = kRetry_s;
-  client_ = std::make_unique<ps::Client>(client, wire::NodeLoopOptions{.security = service.security});
+  client_ = std::make_unique<ps::Client>(client, service.loop);
   const auto first_spared =
       optimizer.decay_1d ? parameters.end()
                          : std::stable_partition(parameters.begin(), parameters.end(),

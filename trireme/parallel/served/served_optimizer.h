@@ -20,16 +20,16 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/served/served_options.h"
 #include "trireme/ps/client.h"
-#include "trireme/wire/security.h"
+#include "trireme/wire/node_loop.h"
 
 namespace trireme::parallel {
 
 /// Who serves.
 struct Service {
   ServedOptions options;
-  wire::Security security = {};
-  std::string run;        ///< tables are called after it
-  double timeout_s = 60;  ///< of every wait for servers and, through them, for other ranks
+  wire::NodeLoopOptions loop = {};  ///< how connections are secured, and addresses looked up
+  std::string run;                  ///< tables are called after it
+  double timeout_s = 60;            ///< of every wait for servers and, through them, for other ranks
 };
 
 class ServedOptimizer final : public optim::Optimizer {
