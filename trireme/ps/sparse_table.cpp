@@ -34,6 +34,10 @@ void SparseTable::write_first_values(std::uint64_t key, std::span<float> values)
   for (std::uint32_t i = 0; i < values.size(); ++i) values[i] = initial_value(spec_, key, i);
 }
 
+void SparseTable::write_first_state(std::span<float> state) const {
+  std::fill(state.begin(), state.end(), rule_.first_state(spec_.optimizer));
+}
+
 void SparseTable::make_room(RowStore& store, std::uint32_t clock) const {
   const std::uint64_t most = spec_.rows.most_in_partition();
   if (most > 0 && store.size() >= most) store.evict_one(clock, spec_.rows.evict_after);
@@ -44,8 +48,7 @@ SparseTable::Row SparseTable::create(std::uint64_t key, std::uint32_t clock) {
   const Row row = rows_.append(key);
   const std::span<float> floats = rows_.floats(row);
   write_first_values(key, floats.first(row_elements_));
-  std::fill(floats.begin() + static_cast<std::ptrdiff_t>(row_elements_), floats.end(),
-            rule_.first_state(spec_.optimizer));
+  write_first_state(floats.subspan(row_elements_));
   return row;
 }
 
@@ -86,9 +89,11 @@ bool SparseTable::admits(std::uint64_t key, std::uint32_t count, std::uint32_t c
   return false;
 }
 
-void SparseTable::push(const RowBatch& batch, WorkerClock worker_clock) {
+void SparseTable::push(const RowBatch& batch, double lr, WorkerClock worker_clock) {
   const std::uint32_t clock = in_row(worker_clock);
   const std::size_t row_bytes = rows_.pages().row_bytes();
+  OptimizerSpec optimizer = spec_.optimizer;
+  if (lr != kTableRate) optimizer.lr = lr;
   const auto key_at = [&](std::size_t i) { return batch.key(i); };
   rows_.visit(batch.size(), row_bytes, key_at, [&](std::size_t i, Row row) {
     if (row != RowStore::kNone && RowStore::is_expired(rows_.head(row), clock, spec_.rows.evict_after)) {
@@ -104,10 +109,10 @@ void SparseTable::push(const RowBatch& batch, WorkerClock worker_clock) {
     if (head.count < kMostCount) ++head.count;
     head.last_clock = clock;
     const std::span<float> floats = rows_.floats(row);
-    rule_.update(spec_.optimizer, {.values = floats.first(row_elements_),
-                                   .gradient = batch.row(i),
-                                   .state = floats.subspan(row_elements_),
-                                   .step = head.count});
+    rule_.update(optimizer, {.values = floats.first(row_elements_),
+                             .gradient = batch.row(i),
+                             .state = floats.subspan(row_elements_),
+                             .step = head.count});
   });
 }
 
@@ -124,9 +129,13 @@ void SparseTable::assign(const RowBatch& batch, WorkerClock worker_clock) {
       if (const Row candidate = candidates_.find(batch.key(i)); candidate != RowStore::kNone)
         candidates_.erase(candidate);
     }
-    rows_.head(row).last_clock = clock;
+    RowHead& head = rows_.head(row);
+    head.count = 0;
+    head.last_clock = clock;
+    const std::span<float> floats = rows_.floats(row);
     const std::span<const float> values = batch.row(i);
-    std::copy(values.begin(), values.end(), rows_.floats(row).begin());
+    std::copy(values.begin(), values.end(), floats.begin());
+    write_first_state(floats.subspan(row_elements_));
   }
 }
 

@@ -34,7 +34,7 @@ void push(SparseTable& table, const Keys& keys, float value, WorkerClock clock, 
     for (float& one : writer.put(i, keys[i], count)) one = value;
   }
   const wire::Buffer body = std::move(writer).buffer();
-  table.push(RowBatch(body.bytes()), clock);
+  table.push(RowBatch(body.bytes()), kTableRate, clock);
 }
 
 std::vector<float> read(const SparseTable& table, const Keys& keys, WorkerClock clock = 0) {
@@ -104,7 +104,7 @@ TEST_P(SparseRules, UpdateARowAsTheyUpdateAChunkWithItsOwnCountOfSteps) {
                   {.values = dense.values, .gradient = gradient, .state = dense.state, .step = ++dense.step});
     }
     const wire::Buffer body = std::move(writer).buffer();
-    table.push(RowBatch(body.bytes()), 0);
+    table.push(RowBatch(body.bytes()), kTableRate, 0);
   }
   for (std::uint64_t key = 0; key < expected.size(); ++key)
     EXPECT_EQ(read(table, {key}), expected[key].values);

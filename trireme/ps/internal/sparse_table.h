@@ -22,9 +22,9 @@ class SparseTable {
   std::uint32_t num_candidates() const { return candidates_.size(); }
   bool empty() const { return num_rows() == 0 && num_candidates() == 0; }
 
-  /// Updates the rows of these keys; those that have none get one if they are admitted.
-  void push(const RowBatch& batch, WorkerClock clock);
-  /// Values as they are; every key has a row then.
+  /// Updates the rows of these keys at this rate; those that have none get one if they are admitted.
+  void push(const RowBatch& batch, double lr, WorkerClock clock);
+  /// Values as they are, in a row as if it were new; every key has one then.
   void assign(const RowBatch& batch, WorkerClock clock);
   /// Writes the rows one after the other. A key without one has its first values, and still has none.
   void read(const KeyBatch& keys, WorkerClock clock, std::span<float> out) const;
@@ -49,6 +49,7 @@ class SparseTable {
   using Row = RowStore::Row;
 
   Row create(std::uint64_t key, std::uint32_t clock);
+  void write_first_state(std::span<float> state) const;
   bool admits(std::uint64_t key, std::uint32_t count, std::uint32_t clock);
   bool wins(std::uint64_t key, std::uint32_t before, std::uint32_t after) const;
   void make_room(RowStore& store, std::uint32_t clock) const;
