@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
     spec.initial_range = 0.01F;
     spec.optimizer = {.name = rule, .lr = 0.01};
     SparseTable table(spec);
-    const auto push = [&](const wire::Buffer& body) { table.push(RowBatch(body.bytes()), 0); };
+    const auto push = [&](const wire::Buffer& body) { table.push(RowBatch(body.bytes()), kTableRate, 0); };
     const auto pull = [&](const wire::Buffer& body) { table.read(KeyBatch(body.bytes()), 0, out); };
     const double create = rate_of(creation.pushes, num_rows, push);
     std::vector<double> pulled, pushed, map_pulled, map_pushed;

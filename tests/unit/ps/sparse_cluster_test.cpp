@@ -130,6 +130,17 @@ TEST_F(SparseCluster, AssignsRowsAsTheyAre) {
   EXPECT_EQ(pull(0, {1, 2, 3}), rows({16, 15, 0}));
 }
 
+TEST_F(SparseCluster, DoesNotAddUpPushesOfDifferentRates) {
+  TableSpec spec = rows_of();
+  spec.optimizer = {.name = "sgd", .lr = 1};
+  begin(spec);
+  // All at once: they are merged where they may be.
+  for (const double lr : {1.0, 1.0, 0.5, 0.25}) {
+    cluster->worker(0).push_rows(table, Keys{1, 2}, rows({1, 1}), [](const Result&) {}, {.lr = lr});
+  }
+  EXPECT_EQ(pull(0, {1, 2}), rows({-2.75F, -2.75F}));
+}
+
 TEST_F(SparseCluster, RefusesWhatDoesNotFit) {
   begin(rows_of());
   EXPECT_EQ(push(0, {1, 2}, rows({1})).error, ErrorKind::kOutOfRange);

@@ -243,6 +243,36 @@ TEST(SparseAssign, GivesEveryKeyItsRow) {
   EXPECT_EQ(read(table, {5, 6}), (std::vector<float>{5, 5, 5, 5, 9, 9, 9, 9}));
 }
 
+TEST(SparseAssign, BeginsTheRowsOptimizerAnew) {
+  TableSpec spec = rows_of();
+  spec.optimizer = {.name = "adam", .lr = 0.1};
+  SparseTable used(spec), fresh(spec);
+  push(used, {5}, 1, 0);
+  push(used, {5}, -3, 0);
+  for (SparseTable* table : {&used, &fresh}) {
+    RowBatchWriter writer(1, kElements);
+    for (float& value : writer.put(0, 5, 1)) value = 4;
+    const wire::Buffer body = std::move(writer).buffer();
+    table->assign(RowBatch(body.bytes()), 0);
+    push(*table, {5}, 2, 0);
+  }
+  EXPECT_EQ(read(used, {5}), read(fresh, {5}));
+  EXPECT_NE(read(used, {5})[0], 4);
+}
+
+TEST(SparseTable, TakesTheRateOfAPush) {
+  TableSpec spec = rows_of();
+  spec.optimizer = {.name = "sgd", .lr = 0.5};
+  SparseTable table(spec);
+  RowBatchWriter writer(1, kElements);
+  for (float& value : writer.put(0, 1, 1)) value = 1;
+  const wire::Buffer body = std::move(writer).buffer();
+  table.push(RowBatch(body.bytes()), kTableRate, 0);
+  EXPECT_EQ(read(table, {1})[0], -0.5F);
+  table.push(RowBatch(body.bytes()), 0.25, 0);
+  EXPECT_EQ(read(table, {1})[0], -0.75F);
+}
+
 /// Random pushes: some keys often, most seldom.
 void push_randomly(SparseTable& table, Random& random, WorkerClock first, WorkerClock steps) {
   for (WorkerClock clock = first; clock < first + steps; ++clock) {
