@@ -39,8 +39,7 @@ void SparseTable::write_first_state(std::span<float> state) const {
 }
 
 void SparseTable::make_room(RowStore& store, std::uint32_t clock) const {
-  const std::uint64_t most = spec_.rows.most_in_partition();
-  if (most > 0 && store.size() >= most) store.evict_one(clock, spec_.rows.evict_after);
+  if (store.size() >= spec_.rows.most_in_partition()) store.evict_one(clock, spec_.rows.evict_after);
 }
 
 SparseTable::Row SparseTable::create(std::uint64_t key, std::uint32_t clock) {

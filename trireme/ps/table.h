@@ -2,6 +2,7 @@
 // What a table is: its kind and size, how it begins, what happens to what is pushed, how far workers may be
 // apart. A value; the same everywhere from its creation on.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -36,9 +37,11 @@ struct RowSpec {
   std::uint64_t most_rows = 0;       ///< of the table; 0: no bound
   std::uint32_t num_partitions = 0;  ///< that share them; given by the coordinator
 
-  /// Each partition's share of most_rows, rounded up; 0: no bound.
+  /// Each partition's share of most_rows, rounded up.
   std::uint64_t most_in_partition() const {
-    return num_partitions == 0 ? most_rows : (most_rows + num_partitions - 1) / num_partitions;
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 31;  // that an index numbers
+    if (most_rows == 0 || num_partitions == 0) return kMost;
+    return std::min(most_rows / num_partitions + (most_rows % num_partitions != 0 ? 1 : 0), kMost);
   }
   template <class Self>
   static auto fields(Self& self) {

@@ -224,7 +224,7 @@ TEST(SparseEviction, KeepsWithinItsBoundWhatIsPushedAgainAndAgain) {
 }
 
 TEST(SparseEviction, KeepsCandidatesWithinTheBoundToo) {
-  SparseTable table(rows_of({.admit_after = 2, .most_rows = 64}));
+  SparseTable table(rows_of({.admit_after = 2, .most_rows = 64, .num_partitions = 1}));
   for (std::uint64_t key = 0; key < 1000; ++key) push(table, {key}, 1, 0);
   EXPECT_EQ(table.num_candidates(), 64U);
 }
@@ -284,7 +284,7 @@ void push_randomly(SparseTable& table, Random& random, WorkerClock first, Worker
 }
 
 TEST(SparseSnapshot, IsOfItsMomentAndACopyGoesOnLikeItsSource) {
-  TableSpec spec = rows_of({.admit_after = 2, .evict_after = 20, .most_rows = 1500});
+  TableSpec spec = rows_of({.admit_after = 2, .evict_after = 20, .most_rows = 1500, .num_partitions = 1});
   spec.optimizer.name = "adam";
   SparseTable table(spec);
   Random random(8);

@@ -2,7 +2,7 @@
 // Rows by key: an index, and pages of rows [key, clock, count, mark | floats] that lie close together.
 // Erasing moves the last row into the gap, so a store's bytes are those of rows 0 to size() - 1 and of its
 // hand, and follow from what was done to it, on every replica. The hand goes round the rows and finds those
-// that go (CLOCK: Corbató 1968). One thread.
+// that go (CLOCK: Corbato 1968). One thread.
 
 #include <array>
 #include <cstdint>
