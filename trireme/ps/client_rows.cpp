@@ -8,8 +8,6 @@
 namespace trireme::ps {
 namespace {
 
-constexpr std::size_t kMostBatchBytes = 1 << 20;  // of one request or answer, or one row
-
 /// Where a key stands in what the caller gave.
 struct KeyPlace {
   PartitionId partition = 0;

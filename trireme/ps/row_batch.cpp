@@ -27,7 +27,12 @@ std::uint32_t saturated(std::uint64_t count) {
 }  // namespace
 
 ErrorKind key_refusal(std::span<const std::byte> bytes, std::uint32_t row_elements) {
-  return refusal(bytes, row_elements, sizeof(std::uint64_t));
+  const ErrorKind error = refusal(bytes, row_elements, sizeof(std::uint64_t));
+  if (error != ErrorKind::kNone) return error;
+  // Few keys may ask for much.
+  const std::uint64_t num_rows = RowBatchHead::of(bytes).num_rows;
+  return num_rows > 1 && num_rows * row_elements * sizeof(float) > kMostBatchBytes ? ErrorKind::kTooLarge
+                                                                                   : ErrorKind::kNone;
 }
 
 ErrorKind row_refusal(std::span<const std::byte> bytes, std::uint32_t row_elements) {

@@ -156,6 +156,15 @@ TEST(RowBatches, AreRefusedWhereKeysAndSizesDoNotFit) {
   EXPECT_EQ(key_refusal(key_batch(std::vector<std::uint64_t>{7, 7}, 2).bytes(), 2), ErrorKind::kMalformed);
 }
 
+TEST(RowBatches, OfFewKeysDoNotAskForMuch) {
+  std::vector<std::uint64_t> keys(16);
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  constexpr std::uint32_t kLongRow = 16 << 10;  // 64 KiB
+  EXPECT_EQ(key_refusal(key_batch(keys, kLongRow).bytes(), kLongRow), ErrorKind::kNone);
+  keys.push_back(16);
+  EXPECT_EQ(key_refusal(key_batch(keys, kLongRow).bytes(), kLongRow), ErrorKind::kTooLarge);
+}
+
 TEST(RowBatches, AreAddedUpInTheirOrder) {
   // In f32 the large one swallows the small ones, or not, by who comes first.
   const std::vector<wire::Buffer> batches = {

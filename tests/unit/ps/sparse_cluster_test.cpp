@@ -158,6 +158,20 @@ TEST_F(SparseCluster, RefusesWhatDoesNotFit) {
   EXPECT_THAT(push(0, {1}, rows({1})).message, testing::HasSubstr("table dense is dense"));
 }
 
+TEST_F(SparseCluster, SendsLongRowsInSeveralMessages) {
+  TableSpec spec = rows_of();
+  spec.rows.elements = 16 << 10;
+  begin(spec, {.num_partitions = 1});
+  Keys keys;
+  std::vector<float> values;
+  for (std::uint64_t key = 0; key < 50; ++key) {
+    keys.push_back(49 - key);
+    values.insert(values.end(), spec.rows.elements, static_cast<float>(key));
+  }
+  EXPECT_EQ(push(0, keys, values).error, ErrorKind::kNone);
+  EXPECT_EQ(pull(1, keys, spec.rows.elements), values);
+}
+
 TEST_F(SparseCluster, CopiesRowsToServersThatComeWhileWorkersPush) {
   TableSpec spec = rows_of();
   spec.rows.elements = 64;

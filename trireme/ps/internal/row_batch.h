@@ -31,6 +31,9 @@ struct RowBatchHead {
   void write(std::span<std::byte> bytes) const { std::memcpy(bytes.data(), this, sizeof *this); }
 };
 
+/// Of the rows of one pull or push of a client, unless it is a single row. Records may merge more.
+inline constexpr std::size_t kMostBatchBytes = 1 << 20;
+
 /// Why `bytes` are no keys to pull, or no rows to push, of rows of so many elements; kNone where they are.
 ErrorKind key_refusal(std::span<const std::byte> bytes, std::uint32_t row_elements);
 ErrorKind row_refusal(std::span<const std::byte> bytes, std::uint32_t row_elements);
