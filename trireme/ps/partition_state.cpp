@@ -198,8 +198,6 @@ bool PartitionState::install(const SnapshotPart& head, const wire::Buffer& body)
     min_clock_ = meta->min_clock;
     tables_ = std::move(meta->tables);
     workers_ = std::move(meta->workers);
-    chunks_.clear();
-    sparse_.clear();
     return true;
   }
   const auto spec = tables_.find(head.table);

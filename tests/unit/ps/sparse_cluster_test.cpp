@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/ps/cluster.h"
+#include "trireme/ps/internal/partition_state.h"
 
 namespace trireme::ps {
 namespace {
@@ -92,6 +93,7 @@ TEST_F(SparseCluster, AddsRowsOfOneKeyInTheOrderInWhichTheyWereGiven) {
 
 TEST_F(SparseCluster, SeesItsOwnPushesBeforeTheyAreAcknowledged) {
   begin(rows_of());
+  cluster->simulation.set_faults({.reorder = 0.5});  // a pull may come before what was pushed before it
   Keys keys;
   for (std::uint64_t key = 0; key < 40; ++key) keys.push_back(key);
   for (int round = 1; round <= 5; ++round) {
@@ -156,6 +158,30 @@ TEST_F(SparseCluster, RefusesWhatDoesNotFit) {
   dense.num_elements = 4;
   table = cluster->create(0, dense);
   EXPECT_THAT(push(0, {1}, rows({1})).message, testing::HasSubstr("table dense is dense"));
+}
+
+TEST(SparseState, ErasesRowsAsStepsEnd) {
+  TableSpec spec = rows_of();
+  spec.id = 1;
+  spec.rows.evict_after = 3;
+  RowBatchWriter writer(1, kElements);
+  writer.put(0, 5, 1)[0] = 1;
+  const wire::Buffer body = std::move(writer).buffer();
+  const WorkerLife life = {.worker = 0, .incarnation = 1};
+  LogRecord first;
+  first.tables = {spec};
+  first.requests = {{.life = life, .sequence = 1, .op = RequestOp::kJoin}};
+  first.updates = {{.table = spec.id, .num_bytes = body.size()}};
+  PartitionState state;
+  ASSERT_TRUE(state.fits(first, body));
+  state.apply(first, body);
+  EXPECT_EQ(state.snapshot().size(), 2U);
+  for (WorkerClock clock = 1; clock <= 8; ++clock) {
+    LogRecord tick;
+    tick.requests = {{.life = life, .sequence = 1 + clock, .op = RequestOp::kTick, .clock = clock}};
+    state.apply(tick, {});
+  }
+  EXPECT_EQ(state.snapshot().size(), 1U);  // no rows in it
 }
 
 TEST_F(SparseCluster, SendsLongRowsInSeveralMessages) {
