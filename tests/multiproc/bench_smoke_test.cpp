@@ -48,6 +48,12 @@ TEST(BenchSmoke, PushesToAParameterServerGiveALinePerWayAndSize) {
   for (const auto& value : values) EXPECT_GT(value.at("ratio").at("median").get<double>(), 0);
 }
 
+TEST(BenchSmoke, PsSparseGivesALinePerRule) {
+  const auto values = values_of({bin("bench_ps_sparse"), "--smoke"});
+  ASSERT_EQ(values.size(), 4u);
+  for (const auto& value : values) EXPECT_GT(value.at("push_over_map").at("median").get<double>(), 0);
+}
+
 TEST(BenchSmoke, StepOverheadGivesARatio) {
   const auto values = values_of({bin("bench_step_overhead"), "--smoke"});
   ASSERT_EQ(values.size(), 1u);

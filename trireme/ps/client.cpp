@@ -212,6 +212,24 @@ Pending Client::push_pull(TableId table, std::span<const float> values, std::spa
     node.push_pull(table, values, out, std::move(done));
   });
 }
+Pending Client::push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                          PushOptions options) {
+  return service_->call([table, keys = std::vector(keys.begin(), keys.end()),
+                         rows = std::vector(rows.begin(), rows.end()), options](ClientNode& node, Done done) {
+    node.push_rows(table, keys, rows, std::move(done), options);
+  });
+}
+Pending Client::assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows) {
+  return service_->call(
+      [table, keys = std::vector(keys.begin(), keys.end()), rows = std::vector(rows.begin(), rows.end())](
+          ClientNode& node, Done done) { node.assign_rows(table, keys, rows, std::move(done)); });
+}
+Pending Client::pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out) {
+  return service_->call(
+      [table, keys = std::vector(keys.begin(), keys.end()), out](ClientNode& node, Done done) {
+        node.pull_rows(table, keys, out, std::move(done));
+      });
+}
 void Client::tick() {
   service_->post([](ClientNode& node) { node.tick(); });
 }

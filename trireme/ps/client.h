@@ -70,6 +70,11 @@ class Client {
   Pending pull_chunk(TableId table, std::uint64_t chunk, Version newer_than = 0);
   Pending pull_state(TableId table, std::uint64_t chunk);
   Pending push_pull(TableId table, std::span<const float> values, std::span<float> out);
+  /// Rows of a sparse table, as ClientNode has them; keys and rows are copied.
+  Pending push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                    PushOptions options = {});
+  Pending assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows);
+  Pending pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out);
   void tick();
   Pending barrier(std::uint32_t num_workers);
   Pending leave();

@@ -54,7 +54,7 @@ void ClientWork::join(TableId table, Done done) {
 
 void ClientWork::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, Done done,
                             PushOptions options) {
-  const TableSpec* spec = find(table, done);
+  const TableSpec* spec = find(table, TableKind::kDense, done);
   if (spec == nullptr) return;
   if (chunk >= spec->num_chunks() || values.size() != spec->elements_of(chunk) * sizeof(float))
     return fail(done, ErrorKind::kOutOfRange,
@@ -62,25 +62,27 @@ void ClientWork::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer val
                      ", which has ", spec->num_chunks(), " chunks"));
   Request request = request_of(RequestOp::kPush, table, chunk);
   request.lr = options.lr;
-  add_values(request, *spec, std::move(values), options.priority, new_call(std::move(done), 1));
+  add_values(place_of(*spec, chunk), request, *spec, std::move(values), options.priority,
+             new_call(std::move(done), 1));
   go_on();
 }
 
 void ClientWork::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
                                std::uint64_t num_updates, Done done) {
-  const TableSpec* spec = find(table, done);
+  const TableSpec* spec = find(table, TableKind::kDense, done);
   if (spec == nullptr) return;
   if (chunk >= spec->num_chunks())
     return fail(done, ErrorKind::kOutOfRange, text("table ", spec->name, " has no chunk ", chunk));
   Request request = request_of(RequestOp::kAssign, table, chunk);
   request.num_updates = num_updates;
-  add_values(request, *spec, std::move(values_and_state), {}, new_call(std::move(done), 1));
+  add_values(place_of(*spec, chunk), request, *spec, std::move(values_and_state), {},
+             new_call(std::move(done), 1));
   go_on();
 }
 
 void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done,
                            PushOptions options) {
-  const TableSpec* spec = find(table, done);
+  const TableSpec* spec = find(table, TableKind::kDense, done);
   if (spec == nullptr) return;
   if (values.size() != spec->num_elements * sizeof(float))
     return fail(done, ErrorKind::kOutOfRange,
@@ -91,32 +93,38 @@ void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& valu
     const std::size_t first = chunk * spec->chunk_elements * sizeof(float);
     Request request = request_of(op, table, chunk);
     request.lr = options.lr;
-    add_values(request, *spec, values.part(first, spec->elements_of(chunk) * sizeof(float)), options.priority,
-               call);
+    add_values(place_of(*spec, chunk), request, *spec,
+               values.part(first, spec->elements_of(chunk) * sizeof(float)), options.priority, call);
   }
   go_on();
 }
 
 void ClientWork::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done,
                             bool with_state) {
-  const TableSpec* spec = find(table, done);
+  const TableSpec* spec = find(table, TableKind::kDense, done);
   if (spec == nullptr) return;
   if (chunk >= spec->num_chunks())
     return fail(done, ErrorKind::kOutOfRange, text("pull of chunk ", chunk, " of table ", spec->name));
-  add_pull(*spec, chunk, newer_than, {}, new_call(std::move(done), 1)).head.with_state = with_state;
+  OutgoingPull& pull = add_pull(place_of(*spec, chunk), *spec, new_call(std::move(done), 1));
+  pull.head.chunk = chunk;
+  pull.head.newer_than = newer_than;
+  pull.head.with_state = with_state;
   go_on();
 }
 
 void ClientWork::pull(TableId table, std::span<float> out, Done done) {
-  const TableSpec* spec = find(table, done);
+  const TableSpec* spec = find(table, TableKind::kDense, done);
   if (spec == nullptr) return;
   if (out.size() != spec->num_elements)
     return fail(
         done, ErrorKind::kOutOfRange,
         text("pull of ", out.size(), " elements of table ", spec->name, ", which has ", spec->num_elements));
   const auto call = new_call(std::move(done), spec->num_chunks());
-  for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk)
-    add_pull(*spec, chunk, 0, out.subspan(chunk * spec->chunk_elements, spec->elements_of(chunk)), call);
+  for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk) {
+    OutgoingPull& pull = add_pull(place_of(*spec, chunk), *spec, call);
+    pull.head.chunk = chunk;
+    pull.out = out.subspan(chunk * spec->chunk_elements, spec->elements_of(chunk));
+  }
   go_on();
 }
 
@@ -167,32 +175,27 @@ Request ClientWork::request_of(RequestOp op, TableId table, std::uint64_t chunk)
   return request;
 }
 
-void ClientWork::add_values(const Request& request, const TableSpec& spec, wire::Buffer values,
-                            wire::Priority priority, std::shared_ptr<Call> call) {
-  const PartitionId id = map().partition_of(spec.id, request.chunk);
-  OutgoingRequest& outgoing = add(id, request, std::move(values), std::move(call));
+void ClientWork::add_values(const Place& place, const Request& request, const TableSpec& spec,
+                            wire::Buffer values, wire::Priority priority, std::shared_ptr<Call> call) {
+  OutgoingRequest& outgoing = add(place.partition, request, std::move(values), std::move(call));
   outgoing.priority = priority;
   // What waits for all workers' clocks holds no credit: the clock may need more of it to get on.
   const bool waits = request.op == RequestOp::kPush && spec.apply_at == ApplyAt::kClock;
   outgoing.takes_credit = !waits;
-  if (!waits) last_pushes_[{spec.id, request.chunk}] = outgoing.head.sequence;
+  if (!waits) last_pushes_[{spec.id, place.part}] = outgoing.head.sequence;
 }
 
-OutgoingPull& ClientWork::add_pull(const TableSpec& spec, std::uint64_t chunk, Version newer_than,
-                                   std::span<float> out, std::shared_ptr<Call> call) {
+OutgoingPull& ClientWork::add_pull(const Place& place, const TableSpec& spec, std::shared_ptr<Call> call) {
   const RequestId id = ++last_request_;
-  const auto after = last_pushes_.find({spec.id, chunk});
+  const auto after = last_pushes_.find({spec.id, place.part});
   OutgoingPull& pull = pulls_[id];
   pull.head = {.request = id,
-               .partition = map().partition_of(spec.id, chunk),
+               .partition = place.partition,
                .life = life_,
                .clock = clock_,
                .after = after == last_pushes_.end() ? 0 : after->second,
-               .table = spec.id,
-               .chunk = chunk,
-               .newer_than = newer_than};
+               .table = spec.id};
   pull.call = std::move(call);
-  pull.out = out;
   return pull;
 }
 
@@ -239,6 +242,14 @@ bool ClientWork::is_for_later(ErrorKind error) {
          error == ErrorKind::kUnknownTable;
 }
 
+bool ClientWork::write(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& body) {
+  if (pull.row_elements > 0) return write_rows(pull, body);
+  if (pull.out.empty() || !reply.changed) return true;
+  if (body.size() != pull.out.size_bytes()) return false;
+  if (!pull.call->is_over()) std::memcpy(pull.out.data(), body.bytes().data(), body.size());
+  return true;
+}
+
 void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   const auto found = pulls_.find(reply.request);
   if (found == pulls_.end()) return;
@@ -249,13 +260,10 @@ void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   const OutgoingPull pull = std::move(found->second);
   pulls_.erase(found);
   if (reply.error == ErrorKind::kDeclaredDead) return end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
-  const std::size_t expected = pull.out.size_bytes();
-  if (reply.error != ErrorKind::kNone || (!pull.out.empty() && reply.changed && body.size() != expected)) {
+  if (reply.error != ErrorKind::kNone || !write(pull, reply, body)) {
     const ErrorKind error = reply.error == ErrorKind::kNone ? ErrorKind::kMalformed : reply.error;
     return pull.call->fail(error, text("pull from partition ", pull.head.partition, ": ", name_of(error)));
   }
-  if (!pull.out.empty() && !body.empty() && !pull.call->is_over())
-    std::memcpy(pull.out.data(), body.bytes().data(), body.size());
   if (const auto lane = lanes_.find(pull.head.partition); lane != lanes_.end())
     lane->second.last_version = std::max(lane->second.last_version, reply.version);
   Result result;

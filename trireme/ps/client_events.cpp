@@ -75,8 +75,21 @@ const TableSpec* ClientWork::find(TableId table, const Done& done) {
   return nullptr;
 }
 
+const TableSpec* ClientWork::find(TableId table, TableKind kind, const Done& done) {
+  const TableSpec* spec = find(table, done);
+  if (spec == nullptr || spec->kind == kind) return spec;
+  const bool is_sparse = spec->kind == TableKind::kSparse;
+  fail(done, ErrorKind::kOutOfRange,
+       text("table ", spec->name, " is ", is_sparse ? "sparse" : "dense", ": use ",
+            is_sparse ? "push_rows, pull_rows and assign_rows" : "push, pull and assign"));
+  return nullptr;
+}
+
 std::set<PartitionId> ClientWork::partitions_of(const TableSpec& spec) const {
   std::set<PartitionId> partitions;
+  // A key may belong anywhere, and whoever has not joined a partition is not waited for there.
+  for (PartitionId id = 0; spec.kind == TableKind::kSparse && id < map().partitions.size(); ++id)
+    partitions.insert(id);
   for (std::uint64_t chunk = 0; chunk < spec.num_chunks(); ++chunk)
     partitions.insert(map().partition_of(spec.id, chunk));
   return partitions;

@@ -40,6 +40,18 @@ void ClientNode::pull_chunk(TableId table, std::uint64_t chunk, Version newer_th
 void ClientNode::pull(TableId table, std::span<float> out, Done done) {
   work_->pull(table, out, std::move(done));
 }
+void ClientNode::push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                           Done done, PushOptions options) {
+  work_->add_rows(RequestOp::kPush, table, keys, rows, std::move(done), options);
+}
+void ClientNode::assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                             Done done) {
+  work_->add_rows(RequestOp::kAssign, table, keys, rows, std::move(done), {});
+}
+void ClientNode::pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out,
+                           Done done) {
+  work_->pull_rows(table, keys, out, std::move(done));
+}
 void ClientNode::tick() { work_->tick(); }
 void ClientNode::barrier(std::uint32_t num_workers, Done done) {
   work_->barrier(num_workers, std::move(done));

@@ -81,6 +81,16 @@ class ClientNode final : public wire::Node {
   void pull(TableId table, std::span<float> out, Done done);
   /// Adds, and brings what came of it: one round trip.
   void push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done);
+  /// Rows of a sparse table, one for each key, in any order: those of one key are added up first, as they
+  /// come. `keys` and `rows` are read before it returns.
+  void push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows, Done done,
+                 PushOptions options = {});
+  /// Rows as they are, their optimizers' state anew; of several of one key, the last.
+  void assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                   Done done);
+  /// The row of each key, where it stands among the keys; of a key without one, its first values. Promises
+  /// what pull() does. `keys` is read before it returns, `out` is written until `done` is called.
+  void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done);
   /// Ends a step: whatever was pushed before belongs to it.
   void tick();
   /// Until all workers, and `num_workers` at least, have come to as many barriers.

@@ -268,6 +268,8 @@ class Coordinator::Office {
     try {
       check(create.spec);
       TableSpec spec = create.spec;
+      if (spec.kind == TableKind::kSparse)
+        spec.rows.num_partitions = static_cast<std::uint32_t>(draft_.partitions.size());
       const TableSpec* there = draft_.table(spec.name);
       spec.id = there == nullptr ? static_cast<TableId>(draft_.tables.size() + 1) : there->id;
       require(there == nullptr || encode(*there) == encode(spec), "there is a table ", spec.name,

@@ -54,7 +54,7 @@ void LearnerFeed::on_snapshot_ack(const SnapshotAck& ack, const PartitionLog& lo
 void LearnerFeed::send_parts() {
   while (num_sent_ < parts_.size() && num_sent_ < num_received_ + kMostPartsUnderWay) {
     const PartitionState::Part& part = parts_[num_sent_];
-    std::vector<std::byte> bytes = part.chunk ? part.chunk->flat() : part.bytes;
+    std::vector<std::byte> bytes = part.flat();
     if (!outbox_->may_copy(bytes.size())) return;  // send_again comes by
     SnapshotPart head = part.head;
     head.partition = partition_;

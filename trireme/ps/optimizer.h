@@ -35,7 +35,7 @@ struct OptimizerSpec {
   }
 };
 
-/// One chunk of a table.
+/// One chunk or row of a table.
 struct OptimizerSpan {
   std::span<float> values;
   std::span<const float> gradient;
@@ -51,6 +51,8 @@ class OptimizerRule {
   virtual float first_state(const OptimizerSpec&) const { return 0; }
   /// What becomes of one value depends on the others: where a table is cut would show.
   virtual bool looks_at_whole() const { return false; }
+  /// Whether a row may be updated as if it were a tensor of its own.
+  virtual bool fits_rows() const { return true; }
   virtual void update(const OptimizerSpec& spec, const OptimizerSpan& span) const = 0;
 };
 

@@ -150,6 +150,7 @@ class LambRule final : public OptimizerRule {
  public:
   std::size_t state_elements(std::size_t num_values) const override { return 2 * num_values; }
   bool looks_at_whole() const override { return true; }
+  bool fits_rows() const override { return false; }
   void update(const OptimizerSpec& spec, const OptimizerSpan& span) const override {
     const Corrections corrections(spec, span.step);
     const auto one_less_beta1 = static_cast<float>(1 - spec.beta1);

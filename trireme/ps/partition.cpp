@@ -22,14 +22,14 @@ ErrorKind Partition::refusal(const Request& request, const wire::Buffer& body) c
     return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(request.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
-  return PartitionState::refusal(found->second, request.chunk, request.op == RequestOp::kAssign, body);
+  return PartitionState::refusal(found->second, request.chunk, request.op == RequestOp::kAssign,
+                                 body.bytes());
 }
 
 ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
   const auto found = outbox_.map().tables.find(pull.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
-  if (!body.empty()) return ErrorKind::kMalformed;
-  return pull.chunk < found->second.num_chunks() ? ErrorKind::kNone : ErrorKind::kOutOfRange;
+  return PartitionState::refusal(found->second, pull, body.bytes());
 }
 
 ErrorKind Partition::standing_refusal(const Request& request) const {
@@ -79,7 +79,7 @@ void Partition::on_pull(wire::ConnectionId from, const Pull& pull, const wire::B
   for (const ReadyPull& other : ready_pulls_) {
     if (same(other, other.reply.request)) return;
   }
-  waiting_pulls_.push_back({from, pull});
+  waiting_pulls_.push_back({from, pull, body});
 }
 
 void Partition::on_replicate(wire::ConnectionId from, const Replicate& head, const wire::Buffer& body) {
@@ -170,8 +170,7 @@ void Partition::look_at_pulls() {
 /// The values of this moment; they are sent when this moment is stable.
 void Partition::read(const WaitingPull& waiting) {
   const TableSpec& spec = outbox_.map().tables.at(waiting.pull.table);
-  const PartitionState::Contents contents =
-      replica_.state().read(spec, waiting.pull.chunk, waiting.pull.with_state);
+  const PartitionState::Contents contents = replica_.state().read(spec, waiting.pull, waiting.keys);
   const bool changed = waiting.pull.newer_than == 0 || contents.changed_at > waiting.pull.newer_than;
   ready_pulls_.push_back({waiting.connection,
                           {.request = waiting.pull.request,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "trireme/ps/internal/float_bytes.h"
 #include "trireme/ps/internal/hash.h"
@@ -47,18 +48,16 @@ const TableSpec* PartitionState::table(TableId id, const std::vector<TableSpec>&
   return found == more.end() ? nullptr : &*found;
 }
 
-bool PartitionState::fits(const LoggedUpdate& update, const TableSpec& spec) const {
-  return update.chunk < spec.num_chunks() && has_size(spec, update.chunk, update.assigns, update.num_bytes);
-}
-
 bool PartitionState::fits(const LogRecord& record, const wire::Buffer& body) const {
-  std::uint64_t left = body.size();
+  std::span<const std::byte> left = body.bytes();
   for (const LoggedUpdate& update : record.updates) {
     const TableSpec* spec = table(update.table, record.tables);
-    if (spec == nullptr || !fits(update, *spec) || update.num_bytes > left) return false;
-    left -= update.num_bytes;
+    if (spec == nullptr || update.num_bytes > left.size()) return false;
+    const std::span<const std::byte> values = left.first(update.num_bytes);
+    if (refusal(*spec, update.chunk, update.assigns, values) != ErrorKind::kNone) return false;
+    left = left.subspan(update.num_bytes);
   }
-  return left == 0;
+  return left.empty();
 }
 
 void PartitionState::apply(const LogRecord& record, const wire::Buffer& body) {
@@ -76,6 +75,7 @@ void PartitionState::apply(const LogRecord& record, const wire::Buffer& body) {
 
 void PartitionState::apply_update(const LoggedUpdate& update, std::span<const std::byte> bytes) {
   const TableSpec& spec = tables_.at(update.table);
+  if (spec.kind == TableKind::kSparse) return apply_rows(update, spec, bytes);
   const ChunkKey key = {update.table, update.chunk};
   auto found = chunks_.find(key);
   if (found == chunks_.end()) found = chunks_.emplace(key, DenseChunk(spec, update.chunk)).first;
@@ -88,6 +88,16 @@ void PartitionState::apply_update(const LoggedUpdate& update, std::span<const st
     found->second.assign(spec, values.get(), version_);
   else
     found->second.update(spec, values.get(), update.lr, version_);
+}
+
+void PartitionState::apply_rows(const LoggedUpdate& update, const TableSpec& spec,
+                                std::span<const std::byte> bytes) {
+  SparseTable& table = sparse_.try_emplace(spec.id, spec).first->second;
+  const RowBatch batch(bytes);
+  if (update.assigns)
+    table.assign(batch, min_clock_);
+  else
+    table.push(batch, update.lr, min_clock_);
 }
 
 void PartitionState::apply_request(const LoggedRequest& request) {
@@ -106,35 +116,71 @@ void PartitionState::raise_min_clock() {
   if (workers_.empty()) return;
   WorkerClock least = UINT64_MAX;
   for (const auto& [life, standing] : workers_) least = std::min(least, standing.clock);
-  min_clock_ = std::max(min_clock_, least);
+  const WorkerClock before = std::exchange(min_clock_, std::max(min_clock_, least));
+  if (min_clock_ == before) return;
+  for (auto& [id, table] : sparse_) table.advance(before, min_clock_);
 }
 
 ErrorKind PartitionState::refusal(const TableSpec& spec, std::uint64_t chunk, bool assigns,
-                                  const wire::Buffer& body) {
+                                  std::span<const std::byte> body) {
+  if (spec.kind == TableKind::kSparse)
+    return chunk == 0 ? row_refusal(body, spec.rows.elements) : ErrorKind::kOutOfRange;
   if (chunk >= spec.num_chunks()) return ErrorKind::kOutOfRange;
   return has_size(spec, chunk, assigns, body.size()) ? ErrorKind::kNone : ErrorKind::kMalformed;
 }
 
-PartitionState::Contents PartitionState::read(const TableSpec& spec, std::uint64_t key,
-                                              bool with_state) const {
+ErrorKind PartitionState::refusal(const TableSpec& spec, const Pull& pull, std::span<const std::byte> body) {
+  if (spec.kind == TableKind::kSparse)
+    return pull.chunk == 0 && !pull.with_state ? key_refusal(body, spec.rows.elements)
+                                               : ErrorKind::kOutOfRange;
+  if (!body.empty()) return ErrorKind::kMalformed;
+  return pull.chunk < spec.num_chunks() ? ErrorKind::kNone : ErrorKind::kOutOfRange;
+}
+
+PartitionState::Contents PartitionState::read(const TableSpec& spec, const Pull& pull,
+                                              const wire::Buffer& keys) const {
+  if (spec.kind == TableKind::kSparse) return read_rows(spec, KeyBatch(keys.bytes()));
   const auto contents = [&](const DenseChunk& chunk) -> Contents {
-    return {with_state ? wire::Buffer::of(chunk.flat()) : chunk.share(), chunk.changed_at(),
+    return {pull.with_state ? wire::Buffer::of(chunk.flat()) : chunk.share(), chunk.changed_at(),
             chunk.num_updates()};
   };
-  const auto found = chunks_.find({spec.id, key});
-  return contents(found != chunks_.end() ? found->second : DenseChunk(spec, key));
+  const auto found = chunks_.find({spec.id, pull.chunk});
+  return contents(found != chunks_.end() ? found->second : DenseChunk(spec, pull.chunk));
+}
+
+PartitionState::Contents PartitionState::read_rows(const TableSpec& spec, const KeyBatch& keys) const {
+  const auto rows = std::make_shared<std::vector<float>>(std::size_t{keys.size()} * keys.row_elements());
+  const auto found = sparse_.find(spec.id);
+  if (found != sparse_.end())
+    found->second.read(keys, min_clock_, *rows);
+  else
+    SparseTable(spec).read(keys, min_clock_, *rows);
+  return {wire::Buffer(rows, std::as_bytes(std::span(*rows))), version_};
+}
+
+std::vector<std::byte> PartitionState::Part::flat() const {
+  if (const auto* bytes = std::get_if<std::vector<std::byte>>(&contents)) return *bytes;
+  if (const auto* chunk = std::get_if<DenseChunk>(&contents)) return chunk->flat();
+  return std::get<SparseTable::Part>(contents).flat();
 }
 
 std::vector<PartitionState::Part> PartitionState::snapshot() const {
   std::vector<Part> parts(1);
-  parts[0].bytes = encode(Meta{min_clock_, tables_, workers_});
+  parts[0].contents = encode(Meta{min_clock_, tables_, workers_});
   for (const auto& [key, chunk] : chunks_) {
     Part& part = parts.emplace_back();
     part.head.table = key.table;
     part.head.chunk = key.chunk;
     part.head.changed_at = chunk.changed_at();
     part.head.num_updates = chunk.num_updates();
-    part.chunk = chunk;
+    part.contents = chunk;
+  }
+  for (const auto& [id, table] : sparse_) {
+    for (SparseTable::Part& rows : table.snapshot()) {
+      Part& part = parts.emplace_back();
+      part.head.table = id;
+      part.contents = std::move(rows);
+    }
   }
   for (std::uint32_t i = 0; i < parts.size(); ++i) {
     parts[i].head.version = version_;
@@ -152,11 +198,13 @@ bool PartitionState::install(const SnapshotPart& head, const wire::Buffer& body)
     min_clock_ = meta->min_clock;
     tables_ = std::move(meta->tables);
     workers_ = std::move(meta->workers);
-    chunks_.clear();
     return true;
   }
   const auto spec = tables_.find(head.table);
-  if (spec == tables_.end() || head.chunk >= spec->second.num_chunks()) return false;
+  if (spec == tables_.end()) return false;
+  if (spec->second.kind == TableKind::kSparse)
+    return sparse_.try_emplace(head.table, spec->second).first->second.install(body.bytes());
+  if (head.chunk >= spec->second.num_chunks()) return false;
   DenseChunk chunk(spec->second, head.chunk);
   if (!chunk.restore(body.bytes(), head.changed_at, head.num_updates)) return false;
   chunks_.insert_or_assign({head.table, head.chunk}, std::move(chunk));
@@ -171,6 +219,10 @@ std::uint64_t PartitionState::digest() const {
     digest = hash_bytes(std::as_bytes(std::span(numbers)), digest);
     const std::vector<std::byte> bytes = chunk.flat();
     digest = hash_bytes(bytes, digest);
+  }
+  // A copy knows only tables that hold something.
+  for (const auto& [id, table] : sparse_) {
+    if (!table.empty()) digest = table.digest(hash_number(id, digest));
   }
   return digest;
 }

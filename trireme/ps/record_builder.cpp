@@ -6,6 +6,7 @@
 #include <set>
 
 #include "trireme/ps/internal/float_bytes.h"
+#include "trireme/ps/internal/row_batch.h"
 
 namespace trireme::ps {
 namespace {
@@ -24,10 +25,10 @@ wire::Buffer in_buffer(std::vector<float> values) {
   return wire::Buffer(kept, std::as_bytes(std::span(*kept)));
 }
 
-/// Sums of what goes into one chunk, in the order in which it is added.
+/// Sums of what goes into one chunk, or one row, in the order in which it is added.
 class Merger {
  public:
-  void push(const WaitingRequest& waiting, WorkerClock clock) {
+  void push(const WaitingRequest& waiting, const TableSpec& spec, WorkerClock clock) {
     const Key key = {clock, waiting.request.table, waiting.request.chunk, waiting.request.lr};
     const auto open = open_.find(key);
     if (open == open_.end()) {
@@ -36,6 +37,11 @@ class Merger {
       return;
     }
     Update& update = updates_[open->second];
+    if (spec.kind == TableKind::kSparse) {
+      update.batches.push_back(waiting.body);
+      num_bytes_ += waiting.body.size();
+      return;
+    }
     if (update.sum.empty()) {
       const AlignedFloats first(update.body.bytes());
       update.sum.assign(first.get().begin(), first.get().end());
@@ -56,6 +62,11 @@ class Merger {
   std::size_t num_bytes() const { return num_bytes_; }
 
   LogEntry entry(LogRecord record) {
+    for (Update& update : updates_) {
+      if (update.batches.size() < 2) continue;
+      update.body = merged(update.batches);
+      update.logged.num_bytes = update.body.size();
+    }
     if (updates_.size() == 1) {
       Update& only = updates_.front();
       record.updates.push_back(only.logged);
@@ -74,8 +85,9 @@ class Merger {
   using Key = std::tuple<WorkerClock, TableId, std::uint64_t, double>;
   struct Update {
     LoggedUpdate logged;
-    wire::Buffer body;       ///< of a single push
-    std::vector<float> sum;  ///< of several
+    wire::Buffer body;                  ///< of a single push
+    std::vector<float> sum;             ///< of several of a chunk
+    std::vector<wire::Buffer> batches;  ///< all of a sparse table
   };
 
   void add(const WaitingRequest& waiting, bool assigns) {
@@ -87,7 +99,8 @@ class Merger {
                                    .lr = waiting.request.lr,
                                    .num_updates = waiting.request.num_updates},
                         .body = waiting.body,
-                        .sum = {}});
+                        .sum = {},
+                        .batches = {waiting.body}});
   }
 
   std::vector<Update> updates_;
@@ -178,7 +191,7 @@ class Builder {
       return a->request.clock < b->request.clock;
     });
     for (const WaitingRequest* waiting : due) {
-      merger_.push(*waiting, waiting->request.clock);
+      merger_.push(*waiting, map_.tables.at(waiting->request.table), waiting->request.clock);
       take(waiting->request);
     }
   }
@@ -192,7 +205,7 @@ class Builder {
       } else if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) {
         if (merger_.num_bytes() > kMostBytes) return;
         if (request.op == RequestOp::kPush)
-          merger_.push(*waiting, kEnded);
+          merger_.push(*waiting, map_.tables.at(request.table), kEnded);
         else
           merger_.assign(*waiting);
         take(request);

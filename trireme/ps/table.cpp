@@ -8,16 +8,46 @@
 #include "trireme/ps/internal/hash.h"
 
 namespace trireme::ps {
+namespace {
+
+constexpr std::uint32_t kMostChunkElements = 256 << 10;
+constexpr std::uint32_t kMostRowElements = 16 << 10;
+
+template <class Demand>
+void check_dense(const TableSpec& spec, const Demand& demand) {
+  demand(spec.num_elements > 0, "a table needs num_elements above 0");
+  demand(spec.num_elements < std::uint64_t{1} << 48, "num_elements must be below 2^48, not ",
+         spec.num_elements);
+  demand(encode(spec.rows) == encode(RowSpec{}), "rows are options of sparse tables, and this one is dense");
+  demand(spec.num_chunks() == 1 || !optimizer_rule(spec.optimizer.name).looks_at_whole(), spec.optimizer.name,
+         " looks at a whole tensor, and this one is cut into ", spec.num_chunks(),
+         " chunks: give each tensor a table of at most ", kMostChunkElements, " elements");
+}
+
+template <class Demand>
+void check_sparse(const TableSpec& spec, const Demand& demand) {
+  const RowSpec& rows = spec.rows;
+  demand(spec.num_elements == 0, "a sparse table has no num_elements, but rows.elements, and here are ",
+         spec.num_elements);
+  demand(rows.elements > 0 && rows.elements <= kMostRowElements, "rows.elements must be 1 to ",
+         kMostRowElements, ", not ", rows.elements);
+  demand(rows.admit_after > 0, "rows.admit_after must be at least 1: the first push, not ", rows.admit_after);
+  demand(rows.admit_probability > 0 && rows.admit_probability <= 1,
+         "rows.admit_probability must be above 0 and at most 1, not ", rows.admit_probability);
+  demand(rows.evict_after < std::uint32_t{1} << 30, "rows.evict_after must be below 2^30 steps, not ",
+         rows.evict_after);
+  demand(optimizer_rule(spec.optimizer.name).fits_rows(), spec.optimizer.name,
+         " scales the step of a whole tensor, and a row of a sparse table is none: choose another "
+         "optimizer, adam for example");
+}
+
+}  // namespace
 
 void check(const TableSpec& spec) {
-  constexpr std::uint32_t kMostChunkElements = 256 << 10;
   const auto demand = [&](bool holds, const auto&... message) {
     require(holds, "table ", spec.name, ": ", message...);
   };
   demand(!spec.name.empty() && spec.name.size() <= 256, "its name must have 1 to 256 letters");
-  demand(spec.num_elements > 0, "a table needs num_elements above 0");
-  demand(spec.num_elements < std::uint64_t{1} << 48, "num_elements must be below 2^48, not ",
-         spec.num_elements);
   demand(spec.chunk_elements > 0 && spec.chunk_elements <= kMostChunkElements, "chunk_elements must be 1 to ",
          kMostChunkElements, ", not ", spec.chunk_elements);
   demand(spec.apply_at == ApplyAt::kArrival || spec.staleness == 0,
@@ -25,15 +55,17 @@ void check(const TableSpec& spec) {
   demand(std::isfinite(spec.initial_range) && spec.initial_range >= 0,
          "initial_range must be a number of at least 0, not ", spec.initial_range);
   check(spec.optimizer);
-  demand(spec.num_chunks() == 1 || !optimizer_rule(spec.optimizer.name).looks_at_whole(), spec.optimizer.name,
-         " looks at a whole tensor, and this one is cut into ", spec.num_chunks(),
-         " chunks: give each tensor a table of at most ", kMostChunkElements, " elements");
+  if (spec.kind == TableKind::kDense)
+    check_dense(spec, demand);
+  else
+    check_sparse(spec, demand);
 }
 
 std::uint64_t hash_of(const TableSpec& spec) {
   TableSpec nameless = spec;
   nameless.name.clear();
   nameless.id = 0;
+  nameless.rows.num_partitions = 0;
   const std::vector<std::byte> bytes = encode(nameless);
   return hash_bytes(bytes);
 }

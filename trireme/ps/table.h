@@ -1,7 +1,8 @@
 #pragma once
-// What a table is: its size, how it begins, what happens to what is pushed, how far workers may be apart.
-// A value; the same everywhere from its creation on.
+// What a table is: its kind and size, how it begins, what happens to what is pushed, how far workers may be
+// apart. A value; the same everywhere from its creation on.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -20,11 +21,42 @@ enum class ApplyAt : std::uint8_t {
   kLast = kClock,
 };
 
+enum class TableKind : std::uint8_t {
+  kDense,   ///< num_elements, in chunks
+  kSparse,  ///< a row for any 64-bit key (ADR 0040)
+  kLast = kSparse,
+};
+
+/// Of a sparse table: what a row is, which keys get one, which rows go again. Clocks are those that all
+/// workers have ended.
+struct RowSpec {
+  std::uint32_t elements = 0;        ///< f32
+  std::uint32_t admit_after = 1;     ///< a key gets its row with the push that names it for so many times
+  double admit_probability = 1;      ///< from then on: the chance of each naming, by seed, key and count
+  std::uint32_t evict_after = 0;     ///< steps without a push after which a row counts as gone; 0: never
+  std::uint64_t most_rows = 0;       ///< of the table; 0: no bound
+  std::uint32_t num_partitions = 0;  ///< that share them; given by the coordinator
+
+  /// Each partition's share of most_rows, rounded up.
+  std::uint64_t most_in_partition() const {
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 31;  // that an index numbers
+    if (most_rows == 0 || num_partitions == 0) return kMost;
+    return std::min(most_rows / num_partitions + (most_rows % num_partitions != 0 ? 1 : 0), kMost);
+  }
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.elements, self.admit_after, self.admit_probability, self.evict_after, self.most_rows,
+                    self.num_partitions);
+  }
+};
+
 struct TableSpec {
   TableId id = 0;  ///< given by the coordinator
   std::string name;
-  std::uint64_t num_elements = 0;            ///< f32, in chunks
+  TableKind kind = TableKind::kDense;
+  std::uint64_t num_elements = 0;            ///< f32, in chunks; 0 where it is sparse
   std::uint32_t chunk_elements = 256 << 10;  ///< 1 MiB, the most there is
+  RowSpec rows;                              ///< where it is sparse
   std::uint32_t staleness = 0;               ///< 0: bulk-synchronous; kAsynchronous: no bound
   ApplyAt apply_at = ApplyAt::kArrival;
   OptimizerSpec optimizer;
@@ -38,18 +70,18 @@ struct TableSpec {
   }
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.id, self.name, self.num_elements, self.chunk_elements, self.staleness, self.apply_at,
-                    self.optimizer, self.initial_range, self.seed);
+    return std::tie(self.id, self.name, self.kind, self.num_elements, self.chunk_elements, self.rows,
+                    self.staleness, self.apply_at, self.optimizer, self.initial_range, self.seed);
   }
 };
 
 /// Throws InvalidArgument that names the table and the field.
 void check(const TableSpec& spec);
 
-/// Of everything but its name and id: the same on every machine.
+/// Of everything but its name and what the coordinator gives: the same on every machine.
 std::uint64_t hash_of(const TableSpec& spec);
 
-/// Element `index` of chunk `key` before anything was pushed to it.
+/// Element `index` of chunk or row `key` before anything was pushed to it.
 float initial_value(const TableSpec& spec, std::uint64_t key, std::uint32_t index);
 
 }  // namespace trireme::ps

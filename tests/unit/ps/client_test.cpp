@@ -50,6 +50,31 @@ TEST(Client, GoesOnWithTheOtherServerWhenOneHasEnded) {
   EXPECT_EQ(values, std::vector<float>(1600, 2));
 }
 
+TEST(Client, PushesAndPullsRowsByKey) {
+  RealCluster cluster(2);
+  Client one(worker(0, cluster)), other(worker(1, cluster));
+  TableSpec spec;
+  spec.name = "rows";
+  spec.kind = TableKind::kSparse;
+  spec.rows.elements = 2;
+  const TableId table = one.open_table(spec);
+  EXPECT_EQ(other.open_table(spec), table);
+  // More than one message to a partition holds.
+  std::vector<std::uint64_t> keys;
+  for (std::uint64_t key = 0; key < 400'000; ++key) keys.push_back(key * key);
+  const Pending pushed = one.push_rows(table, keys, std::vector<float>(2 * keys.size(), 3));
+  other.assign_rows(table, std::vector<std::uint64_t>{7}, std::vector<float>{5, 6}).get();
+  pushed.get();
+  one.tick();
+  other.tick();
+  std::vector<float> values(2 * keys.size());
+  other.pull_rows(table, keys, values).get();
+  EXPECT_EQ(values, std::vector<float>(2 * keys.size(), 3));
+  std::vector<float> row(2);
+  one.pull_rows(table, std::vector<std::uint64_t>{7}, row).get();
+  EXPECT_EQ(row, (std::vector<float>{5, 6}));
+}
+
 TEST(Client, BringsOnlyWhatIsNewer) {
   RealCluster cluster(1);
   Client client(worker(0, cluster));

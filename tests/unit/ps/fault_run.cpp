@@ -27,6 +27,18 @@ TableSpec table_of(Random& random) {
   return spec;
 }
 
+TableSpec rows_like(const TableSpec& dense, const char* name) {
+  TableSpec spec = dense;
+  spec.name = name;
+  spec.kind = TableKind::kSparse;
+  spec.num_elements = 0;
+  spec.rows.elements = dense.chunk_elements;
+  return spec;
+}
+
+/// Of a place behind the chunks: somewhere among all keys.
+std::uint64_t key_of(int place) { return static_cast<std::uint64_t>(place) * 0x9e3779b97f4a7c15; }
+
 }  // namespace
 
 FaultRun::FaultRun(std::uint64_t seed, FaultRunOptions options)
@@ -54,7 +66,16 @@ std::string FaultRun::run() {
   cluster_.add_server(3);
   simulation.crash("server3");  // it may come later
   table_ = cluster_.create(0, spec_);
-  if (table_ == 0 || !cluster_.settles(kPatience_s)) return "the cluster did not begin";
+  rows_ = cluster_.create(0, rows_like(spec_, "rows"));
+  TableSpec passing = rows_like(spec_, "passing");
+  passing.initial_range = 1;
+  passing.rows.admit_after = 2;
+  passing.rows.admit_probability = 0.7;
+  passing.rows.evict_after = 4;
+  passing.rows.most_rows = 80;
+  passing_ = cluster_.create(0, passing);
+  if (table_ == 0 || rows_ == 0 || passing_ == 0 || !cluster_.settles(kPatience_s))
+    return "the cluster did not begin";
   for (int worker = 0; worker < cluster_.options().num_workers; ++worker) begin_life(worker);
   for (int fault = 0; fault < options_.num_faults && failure_.empty(); ++fault) {
     simulation.run_for(0.3 * random_.uniform());
@@ -94,13 +115,13 @@ void FaultRun::begin_life(int worker) {
   // The map comes first; until then there is no table.
   const auto begin = [this, life, worker](const auto& self) -> void {
     if (life->has_ended || cluster_.worker(worker).life().incarnation != life->incarnation) return;
-    if (!cluster_.worker(worker).map().tables.contains(table_)) {
+    if (cluster_.worker(worker).map().tables.size() < 3) {
       cluster_.simulation.at(0.05, [self, life, this, worker] {
         if (!life->has_ended && cluster_.simulation.is_running(Cluster::worker_name(worker))) self(self);
       });
       return;
     }
-    cluster_.worker(worker).join(table_, [this, life](const Result& result) {
+    cluster_.worker(worker).join(rows_, [this, life](const Result& result) {
       if (result.error != ErrorKind::kNone) return on_error(life, result);
       do_step(life);
     });
@@ -134,62 +155,120 @@ void FaultRun::do_step(const std::shared_ptr<Life>& life) {
     life->is_done = true;
     return;
   }
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    Push push = {.worker = life->worker,
-                 .incarnation = life->incarnation,
-                 .clock = client.clock(),
-                 .chunk = chunk,
-                 .values = {}};
-    for (int i = 0; i < kElements; ++i) push.values.push_back(static_cast<float>(random_.below(1000)));
-    // The first elements count the pushes of each worker.
-    for (int i = 0; i < 3; ++i) push.values[static_cast<std::size_t>(i)] = i == life->worker ? 1 : 0;
-    const std::size_t index = pushes_.size();
-    pushes_.push_back(push);
-    pushes_of_[{life->worker, chunk}].push_back(index);
-    client.push_chunk(table_, static_cast<std::uint64_t>(chunk), floats(push.values),
-                      [this, life, index](const Result& result) {
-                        if (result.error != ErrorKind::kNone) return on_error(life, result);
-                        pushes_[index].is_acknowledged = true;
-                      });
-  }
+  push_chunks(life);
+  push_rows(life);
+  push_passing_rows(life);
   if (random_.below(2) == 0) {  // a pull before the step ends sees its own pushes
     pull_then_go_on(life, -1);
   }
   client.tick();
-  pull_then_go_on(life, static_cast<int>(random_.below(kChunks)));
+  pull_then_go_on(life, static_cast<int>(random_.below(kPlaces)));
 }
 
-/// `chunk` -1: any, and nothing waits for it.
-void FaultRun::pull_then_go_on(const std::shared_ptr<Life>& life, int chunk) {
+FaultRun::Push& FaultRun::new_push(const Life& life, int place) {
+  pushes_of_[{life.worker, place}].push_back(pushes_.size());
+  Push& push = pushes_.emplace_back();
+  push.worker = life.worker;
+  push.incarnation = life.incarnation;
+  push.clock = cluster_.worker(life.worker).clock();
+  push.place = place;
+  for (int i = 0; i < kElements; ++i) push.values.push_back(static_cast<float>(random_.below(1000)));
+  // The first elements count the pushes of each worker.
+  for (int i = 0; i < 3; ++i) push.values[static_cast<std::size_t>(i)] = i == life.worker ? 1 : 0;
+  return push;
+}
+
+void FaultRun::push_chunks(const std::shared_ptr<Life>& life) {
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const std::size_t index = pushes_.size();
+    cluster_.worker(life->worker)
+        .push_chunk(table_, static_cast<std::uint64_t>(chunk), floats(new_push(*life, chunk).values),
+                    [this, life, index](const Result& result) {
+                      if (result.error != ErrorKind::kNone) return on_error(life, result);
+                      pushes_[index].is_acknowledged = true;
+                    });
+  }
+}
+
+/// All rows with one call, which goes to several partitions; each row in two pieces, which the client adds.
+void FaultRun::push_rows(const std::shared_ptr<Life>& life) {
+  const std::size_t first = pushes_.size();
+  std::vector<std::uint64_t> keys;
+  std::vector<float> values;
+  for (int place = kChunks; place < kPlaces; ++place) {
+    const Push& push = new_push(*life, place);
+    keys.push_back(key_of(place));
+    for (const float value : push.values) values.push_back(value - 1);
+  }
+  for (int place = kPlaces - 1; place >= kChunks; --place) {
+    keys.push_back(key_of(place));
+    values.insert(values.end(), kElements, 1.0F);
+  }
+  cluster_.worker(life->worker).push_rows(rows_, keys, values, [this, life, first](const Result& result) {
+    if (result.error != ErrorKind::kNone) return on_error(life, result);
+    for (std::size_t i = 0; i < kRows; ++i) pushes_[first + i].is_acknowledged = true;
+  });
+}
+
+void FaultRun::push_passing_rows(const std::shared_ptr<Life>& life) {
+  std::vector<std::uint64_t> keys;
+  for (int i = 0; i < 20; ++i) keys.push_back(random_.below(random_.below(2) == 0 ? 20 : 300));
+  const std::vector<float> values(keys.size() * kElements, random_.uniform());
+  cluster_.worker(life->worker).push_rows(passing_, keys, values, [this, life](const Result& result) {
+    if (result.error != ErrorKind::kNone) on_error(life, result);
+  });
+}
+
+void FaultRun::pull(int worker, int place,
+                    const std::function<void(const Result&, std::vector<float>)>& done) {
+  ClientNode& client = cluster_.worker(worker);
+  if (place < kChunks) {
+    client.pull_chunk(table_, static_cast<std::uint64_t>(place), 0, [done](const Result& result) {
+      std::vector<float> values(result.values.size() / sizeof(float));
+      if (!values.empty()) std::memcpy(values.data(), result.values.bytes().data(), result.values.size());
+      done(result, std::move(values));
+    });
+    return;
+  }
+  // The row twice, with another between.
+  const std::uint64_t keys[] = {key_of(place), key_of(kPlaces), key_of(place)};
+  const auto out = std::make_shared<std::vector<float>>(3 * kElements);
+  client.pull_rows(rows_, keys, *out, [this, done, out](const Result& result) {
+    const std::vector<float> once(out->begin(), out->begin() + kElements);
+    if (result.error == ErrorKind::kNone && !std::equal(once.begin(), once.end(), out->end() - kElements))
+      fail("a key that was asked for twice has two answers");
+    done(result, once);
+  });
+}
+
+/// `place` -1: any, and nothing waits for it.
+void FaultRun::pull_then_go_on(const std::shared_ptr<Life>& life, int place) {
   ClientNode& client = cluster_.worker(life->worker);
-  const bool goes_on = chunk >= 0;
-  if (!goes_on) chunk = static_cast<int>(random_.below(kChunks));
+  const bool goes_on = place >= 0;
+  if (!goes_on) place = static_cast<int>(random_.below(kPlaces));
   std::size_t num_own = 0;
-  for (const std::size_t index : pushes_of_[{life->worker, chunk}])
+  for (const std::size_t index : pushes_of_[{life->worker, place}])
     num_own += pushes_[index].incarnation == life->incarnation ? 1 : 0;
   const WorkerClock clock = client.clock();
-  client.pull_chunk(
-      table_, static_cast<std::uint64_t>(chunk), 0,
-      [this, life, chunk, clock, num_own, goes_on](const Result& result) {
-        if (result.error != ErrorKind::kNone) return on_error(life, result);
-        check_pull(*life, chunk, clock, num_own, result);
-        if (!goes_on || life->has_ended) return;
-        cluster_.simulation.at(0.1 * random_.uniform(), [this, life] {
-          if (!life->has_ended && cluster_.simulation.is_running(Cluster::worker_name(life->worker)))
-            do_step(life);
-        });
-      });
+  pull(life->worker, place,
+       [this, life, place, clock, num_own, goes_on](const Result& result, const std::vector<float>& values) {
+         if (result.error != ErrorKind::kNone) return on_error(life, result);
+         check_pull(*life, place, clock, num_own, values);
+         if (!goes_on || life->has_ended) return;
+         cluster_.simulation.at(0.1 * random_.uniform(), [this, life] {
+           if (!life->has_ended && cluster_.simulation.is_running(Cluster::worker_name(life->worker)))
+             do_step(life);
+         });
+       });
 }
 
-void FaultRun::check_pull(const Life& life, int chunk, WorkerClock clock, std::size_t num_own,
-                          const Result& result) {
-  std::vector<float> values(kElements);
-  if (result.values.size() != kElements * sizeof(float)) return fail("a pull of the wrong size");
-  std::memcpy(values.data(), result.values.bytes().data(), result.values.size());
+void FaultRun::check_pull(const Life& life, int place, WorkerClock clock, std::size_t num_own,
+                          const std::vector<float>& values) {
+  if (values.size() != kElements) return fail("a pull of the wrong size");
   const bool is_known = cluster_.simulation.is_running("coordinator");
   for (int worker = 0; worker < 3; ++worker) {
     std::size_t least = 0, most = 0;
-    for (const std::size_t index : pushes_of_[{worker, chunk}]) {
+    for (const std::size_t index : pushes_of_[{worker, place}]) {
       const Push& push = pushes_[index];
       // A tick behind the pull may have overtaken it on the way.
       const bool in_step =
@@ -208,7 +287,7 @@ void FaultRun::check_pull(const Life& life, int chunk, WorkerClock clock, std::s
       least = std::max(least, num_own);
     if (seen < least || seen > most)
       return fail(text("worker ", life.worker, " at clock ", clock, " saw ", seen, " pushes of worker ",
-                       worker, " in chunk ", chunk, ", which may be ", least, " to ", most));
+                       worker, " at place ", place, ", which may be ", least, " to ", most));
   }
 }
 
@@ -238,17 +317,18 @@ void FaultRun::check_sums() {
   const auto last =
       std::find_if(lives_.rbegin(), lives_.rend(), [](const auto& life) { return life->is_done; });
   if (last == lives_.rend()) return fail("no worker got to its end");
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    const Result result = cluster_.wait([&](Done done) {
-      cluster_.worker((*last)->worker)
-          .pull_chunk(table_, static_cast<std::uint64_t>(chunk), 0, std::move(done));
+  for (int place = 0; place < kPlaces; ++place) {
+    std::vector<float> left;
+    const Result result = cluster_.wait([&](const Done& done) {
+      pull((*last)->worker, place, [&left, done](const Result& told, std::vector<float> values) {
+        left = std::move(values);
+        done(told);
+      });
     });
     if (result.error != ErrorKind::kNone) return fail("the last pull: " + result.message);
-    std::vector<float> left(kElements);
-    std::memcpy(left.data(), result.values.bytes().data(), result.values.size());
     std::vector<const Push*> in_doubt;
     for (const Push& push : pushes_) {
-      if (push.chunk != chunk) continue;
+      if (push.place != place) continue;
       if (!push.is_acknowledged) in_doubt.push_back(&push);
       for (std::size_t i = 0; push.is_acknowledged && i < left.size(); ++i) left[i] -= push.values[i];
     }
@@ -269,7 +349,7 @@ void FaultRun::check_sums() {
       is_sum = is_nothing_left();
     }
     if (!is_sum)
-      return fail(text("chunk ", chunk, " is off by ", left[3], ", ", left[4], ", ", left[5], " with ",
+      return fail(text("place ", place, " is off by ", left[3], ", ", left[4], ", ", left[5], " with ",
                        in_doubt.size(), " pushes in doubt"));
   }
 }

@@ -28,13 +28,14 @@ class FaultRun {
   std::uint64_t num_events() const { return cluster_.simulation.num_events(); }
 
  private:
-  static constexpr int kChunks = 5, kElements = 6;
+  /// Chunks of a dense table, then rows of a sparse one.
+  static constexpr int kChunks = 5, kRows = 5, kPlaces = kChunks + kRows, kElements = 6;
 
   struct Push {
     int worker = 0;
     Incarnation incarnation = 0;
     WorkerClock clock = 0;
-    int chunk = 0;
+    int place = 0;
     std::vector<float> values;
     bool is_acknowledged = false;
   };
@@ -47,8 +48,14 @@ class FaultRun {
 
   void begin_life(int worker);
   void do_step(const std::shared_ptr<Life>& life);
-  void pull_then_go_on(const std::shared_ptr<Life>& life, int chunk);
-  void check_pull(const Life& life, int chunk, WorkerClock clock, std::size_t num_own, const Result& result);
+  Push& new_push(const Life& life, int place);
+  void push_chunks(const std::shared_ptr<Life>& life);
+  void push_rows(const std::shared_ptr<Life>& life);
+  void push_passing_rows(const std::shared_ptr<Life>& life);
+  void pull(int worker, int place, const std::function<void(const Result&, std::vector<float>)>& done);
+  void pull_then_go_on(const std::shared_ptr<Life>& life, int place);
+  void check_pull(const Life& life, int place, WorkerClock clock, std::size_t num_own,
+                  const std::vector<float>& values);
   void on_error(const std::shared_ptr<Life>& life, const Result& result);
   void fail(const std::string& what);
 
@@ -73,10 +80,12 @@ class FaultRun {
   Cluster cluster_;
   TableSpec spec_;
   TableId table_ = 0;
+  TableId rows_ = 0;     ///< every key has its row for ever: sums are exact
+  TableId passing_ = 0;  ///< keys come and go: replicas agree on which
   std::vector<std::shared_ptr<Life>> lives_;
   WorkerClock last_clock_ = UINT64_MAX;  ///< at which workers end; known when there are no more faults
   std::vector<Push> pushes_;
-  std::map<std::pair<int, int>, std::vector<std::size_t>> pushes_of_;  ///< by worker and chunk
+  std::map<std::pair<int, int>, std::vector<std::size_t>> pushes_of_;  ///< by worker and place
   int num_restarts_ = 0;                                               ///< of workers, that are to come
   std::string failure_;
 };

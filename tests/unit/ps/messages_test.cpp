@@ -7,6 +7,7 @@
 
 #include "tests/unit/ps/cluster.h"
 #include "trireme/base/random.h"
+#include "trireme/ps/internal/row_batch.h"
 
 namespace trireme::ps {
 namespace {
@@ -92,12 +93,30 @@ TEST(Messages, OfAnyBytesLeaveServersServing) {
         request.table = static_cast<TableId>(random_.below(3));
         request.life.worker = static_cast<WorkerId>(random_.below(4));
         request.sequence = random_.below(4);
-        message = message_of(request);
+        message = random_.below(2) == 0 ? message_of(request) : message_of(some_pull(request));
         for (std::uint64_t i = random_.below(3); i > 0; --i)
           message.head[random_.below(message.head.size())] = static_cast<std::byte>(random_.below(256));
       }
       message.body = wire::Buffer::of(bytes(100));
+      if (random_.below(4) == 0) message.body = some_rows();
       return message;
+    }
+    static Pull some_pull(const Request& request) {
+      return {.partition = request.partition,
+              .epoch = request.epoch,
+              .life = request.life,
+              .table = request.table};
+    }
+    /// Nearly right, too.
+    wire::Buffer some_rows() {
+      RowBatchWriter writer(2, 3);
+      for (std::size_t i = 0; i < 2; ++i) writer.put(i, random_.below(3), 1)[0] = 1;
+      const wire::Buffer right = std::move(writer).buffer();
+      std::vector<std::byte> rows(right.bytes().begin(), right.bytes().end());
+      for (std::uint64_t i = random_.below(3); i > 0; --i)
+        rows[random_.below(32)] = static_cast<std::byte>(random_.below(256));
+      rows.resize(random_.below(2) == 0 ? rows.size() : random_.below(rows.size()));
+      return wire::Buffer::of(std::move(rows));
     }
     Random random_;
     wire::Surroundings* surroundings_ = nullptr;
@@ -110,6 +129,11 @@ TEST(Messages, OfAnyBytesLeaveServersServing) {
   spec.chunk_elements = 2;
   spec.staleness = kAsynchronous;
   const TableId table = cluster.create(0, spec);
+  TableSpec sparse;
+  sparse.name = "rows";
+  sparse.kind = TableKind::kSparse;
+  sparse.rows.elements = 3;
+  ASSERT_NE(cluster.create(0, sparse), 0U);
   ASSERT_TRUE(cluster.settles(10));
   for (const char* role : {"server", "worker"}) {
     const std::string name = std::string("babbler of role ") + role;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/text.h"
 #include "trireme/ps/client_node.h"
@@ -71,6 +72,9 @@ struct OutgoingPull {
   wire::Buffer body;
   std::shared_ptr<Call> call;
   std::span<float> out;  ///< where there is a place for the values
+  /// Of a sparse table: which row of the answer belongs where among the rows of `out`.
+  std::vector<std::pair<std::uint32_t, std::size_t>> places;
+  std::uint32_t row_elements = 0;
   std::int64_t sent_ns = 0;
   std::int64_t again_ns = 0;
 };

@@ -48,6 +48,11 @@ class ClientWork {
 
   void pull(TableId table, std::span<float> out, Done done);
 
+  void add_rows(RequestOp op, TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                Done done, PushOptions options);
+
+  void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done);
+
   void tick();
 
   void barrier(std::uint32_t num_workers, Done done);
@@ -85,6 +90,8 @@ class ClientWork {
 
   /// The table; where there is none, or nothing goes on, `done` has been told.
   const TableSpec* find(TableId table, const Done& done);
+  /// One of this kind.
+  const TableSpec* find(TableId table, TableKind kind, const Done& done);
 
   std::set<PartitionId> partitions_of(const TableSpec& spec) const;
 
@@ -94,11 +101,23 @@ class ClientWork {
 
   static Request request_of(RequestOp op, TableId table = 0, std::uint64_t chunk = 0);
 
-  void add_values(const Request& request, const TableSpec& spec, wire::Buffer values, wire::Priority priority,
-                  std::shared_ptr<Call> call);
+  /// Where values belong, and what a later pull asks for to see them: a chunk, or a partition of a sparse
+  /// table.
+  struct Place {
+    PartitionId partition = 0;
+    std::uint64_t part = 0;
+  };
+  Place place_of(const TableSpec& spec, std::uint64_t chunk) const {
+    return {map().partition_of(spec.id, chunk), chunk};
+  }
+  void add_values(const Place& place, const Request& request, const TableSpec& spec, wire::Buffer values,
+                  wire::Priority priority, std::shared_ptr<Call> call);
 
-  OutgoingPull& add_pull(const TableSpec& spec, std::uint64_t chunk, Version newer_than, std::span<float> out,
-                         std::shared_ptr<Call> call);
+  OutgoingPull& add_pull(const Place& place, const TableSpec& spec, std::shared_ptr<Call> call);
+
+  /// Whether the answer has the size that was asked for; its values are where they belong then.
+  static bool write(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& body);
+  static bool write_rows(const OutgoingPull& pull, const wire::Buffer& body);
 
   void tick_all();
 

@@ -54,6 +54,7 @@ class Partition {
   struct WaitingPull {
     wire::ConnectionId connection = 0;
     Pull pull;
+    wire::Buffer keys;  ///< of a sparse table
   };
   struct ReadyPull {
     wire::ConnectionId connection = 0;

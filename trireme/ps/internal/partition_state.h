@@ -7,10 +7,12 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include "trireme/ps/internal/dense_chunk.h"
 #include "trireme/ps/internal/sequence_window.h"
+#include "trireme/ps/internal/sparse_table.h"
 #include "trireme/ps/messages.h"
 
 namespace trireme::ps {
@@ -51,17 +53,19 @@ class PartitionState {
     Version changed_at = 0;
     std::uint64_t num_updates = 0;
   };
-  /// Of a table that may not be known here yet: then its first values.
-  Contents read(const TableSpec& spec, std::uint64_t chunk, bool with_state) const;
-  /// Why such a push, or assignment, cannot be taken; kNone when it can.
+  /// What a pull of a chunk, or of `keys`, brings; of a table that may not be known here yet: then its first
+  /// values. It was not refused.
+  Contents read(const TableSpec& spec, const Pull& pull, const wire::Buffer& keys) const;
+  /// Why such a push or assignment, or pull, cannot be taken; kNone when it can.
   static ErrorKind refusal(const TableSpec& spec, std::uint64_t chunk, bool assigns,
-                           const wire::Buffer& body);
+                           std::span<const std::byte> body);
+  static ErrorKind refusal(const TableSpec& spec, const Pull& pull, std::span<const std::byte> body);
 
   /// Everything, at this version, in parts of at most a chunk each; copies share their values.
   struct Part {
     SnapshotPart head;
-    std::optional<DenseChunk> chunk;  ///< empty: `bytes`
-    std::vector<std::byte> bytes;
+    std::variant<std::vector<std::byte>, DenseChunk, SparseTable::Part> contents;
+    std::vector<std::byte> flat() const;
   };
   std::vector<Part> snapshot() const;
   /// Takes part 0, 1, 2, ... into an empty state. Whether it is one.
@@ -71,9 +75,10 @@ class PartitionState {
 
  private:
   struct Meta;
-  bool fits(const LoggedUpdate& update, const TableSpec& spec) const;
   void apply_update(const LoggedUpdate& update, std::span<const std::byte> bytes);
   void apply_request(const LoggedRequest& request);
+  void apply_rows(const LoggedUpdate& update, const TableSpec& spec, std::span<const std::byte> bytes);
+  Contents read_rows(const TableSpec& spec, const KeyBatch& keys) const;
   void raise_min_clock();
   const TableSpec* table(TableId id, const std::vector<TableSpec>& more) const;
 
@@ -82,6 +87,7 @@ class PartitionState {
   std::map<TableId, TableSpec> tables_;
   std::map<WorkerLife, WorkerStanding> workers_;
   std::map<ChunkKey, DenseChunk> chunks_;
+  std::map<TableId, SparseTable> sparse_;
 };
 
 }  // namespace trireme::ps
