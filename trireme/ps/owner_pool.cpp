@@ -193,11 +193,12 @@ void OwnerPool::tell_connected(ServerId server) {
   }
 }
 
-void OwnerPool::tell_closed(wire::ConnectionId connection) {
+void OwnerPool::tell_closed(wire::ConnectionId connection, ServerId server) {
   paused_.erase(connection);
   for (const auto& worker : workers_) {
     auto event = std::make_unique<OwnerEvent>(ClosedEvent{});
     event->connection = connection;
+    event->server = server;
     worker->give(std::move(event));
   }
 }

@@ -46,8 +46,9 @@ class Server::Hosted {
   void on_closed(wire::ConnectionId connection) {
     if (membership_.on_closed(connection)) return;
     roles_.erase(connection);
-    std::erase_if(lines_, [&](const auto& line) { return line.second.connection == connection; });
-    owners_.tell_closed(connection);
+    const ServerId server = server_of(connection);
+    lines_.erase(server);
+    owners_.tell_closed(connection, server);
   }
 
   void on_message(wire::ConnectionId connection, wire::Message message) {

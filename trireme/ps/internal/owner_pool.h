@@ -40,7 +40,8 @@ class OwnerPool {
   /// To all owners; each gets the partitions that are its own.
   void tell_map(const MapEvent& map);
   void tell_connected(ServerId server);
-  void tell_closed(wire::ConnectionId connection);
+  /// `server`: at its other end, where it was made from here.
+  void tell_closed(wire::ConnectionId connection, ServerId server);
   void tick();
 
   /// From any thread; waits for the owner.

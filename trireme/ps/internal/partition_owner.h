@@ -68,6 +68,12 @@ class PartitionOwner final : private PartitionOutbox {
     bool is_touched = false, is_ticking = false;
   };
 
+  /// To another server.
+  struct Line {
+    bool is_connected = false;
+    std::int64_t next_call_ns = 0;  ///< while it is not: what is sent makes the loop connect
+  };
+
   void handle(const OwnerEvent& event, const MapEvent& map);
   void handle(const OwnerEvent& event, const ConnectedEvent&);
   void handle(const OwnerEvent& event, const ClosedEvent&);
@@ -85,9 +91,7 @@ class PartitionOwner final : private PartitionOutbox {
   void answer(wire::ConnectionId to, wire::Message message) override {
     say_(AnswerSaying{to, std::move(message)});
   }
-  void to_server(ServerId server, wire::Message message) override {
-    say_(ToServerSaying{server, std::move(message)});
-  }
+  void to_server(ServerId server, wire::Message message) override;
   void to_coordinator(wire::Message message) override { say_(ToCoordinatorSaying{std::move(message)}); }
   void map_is_old() override { say_(MapIsOldSaying{}); }
   const ClusterMap& map() const override { return *members_; }
@@ -112,6 +116,7 @@ class PartitionOwner final : private PartitionOutbox {
   bool takes_early_ = false;
   std::shared_ptr<const ClusterMap> members_ = std::make_shared<ClusterMap>();
   std::map<PartitionId, Held> partitions_;
+  std::map<ServerId, Line> lines_;
   std::vector<PartitionId> touched_;  ///< since go_on()
   std::vector<PartitionId> ticking_;  ///< touched since they were last seen idle
 };
