@@ -172,6 +172,26 @@ bool PartitionOwner::may_copy(std::size_t bytes) {
   return true;
 }
 
+HeldStatus PartitionOwner::status() const {
+  HeldStatus status;
+  status.counts = counts_;
+  for (const auto& [id, held] : partitions_) {
+    const Replica& replica = held.partition.replica();
+    const Version version = replica.state().version();
+    if (replica.is_learner())
+      status.learner.add(version, 0);
+    else
+      (replica.is_primary() ? status.primary : status.backup).add(version, replica.num_under_way());
+    if (const auto received = replica.learner_received())
+      status.feeding.add(*received, version - std::min(version, *received));
+    const PartitionState::Size size = replica.state().size();
+    status.elements += size.elements;
+    status.bytes += size.bytes;
+    status.parked_pulls += held.partition.num_parked_pulls();
+  }
+  return status;
+}
+
 ReplicaReport PartitionOwner::report(PartitionId id) const {
   const auto found = partitions_.find(id);
   if (found == partitions_.end()) return {};

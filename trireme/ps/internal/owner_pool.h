@@ -46,10 +46,18 @@ class OwnerPool {
 
   /// From any thread; waits for the owner.
   ReplicaReport report(PartitionId partition) const;
+  /// `tell` is called later, on the node's thread, with what all owners hold; never when one has failed.
+  void ask_status(std::function<void(const HeldStatus&)> tell);
   std::uint64_t num_pauses() const { return num_pauses_; }
 
  private:
   class Worker;
+  /// What owners have answered so far. On the node's thread.
+  struct Gathered {
+    HeldStatus held;
+    std::size_t num_missing = 0;
+    std::function<void(const HeldStatus&)> tell;
+  };
   Worker& of(PartitionId partition) const { return *workers_[partition % workers_.size()]; }
   void resume_paused_by(const Worker& worker);
 

@@ -58,6 +58,8 @@ class PartitionOwner final : private PartitionOutbox {
   void go_on();
 
   ReplicaReport report(PartitionId partition) const;
+  /// Without its queue, which it does not know.
+  HeldStatus status() const;
   /// How many partitions the next tick visits.
   std::size_t num_ticking() const { return ticking_.size(); }
 
@@ -99,6 +101,7 @@ class PartitionOwner final : private PartitionOutbox {
   std::int64_t lease_until_ns() const override { return facts_.lease_until_ns.load(); }
   bool may_copy(std::size_t bytes) override;
   void refused(const std::string& what) override { say_(RefusedSaying{what}); }
+  PartitionCounts& counts() override { return counts_; }
 
   ServerFacts& facts_;
   PartitionOptions options_;
@@ -117,6 +120,7 @@ class PartitionOwner final : private PartitionOutbox {
   std::shared_ptr<const ClusterMap> members_ = std::make_shared<ClusterMap>();
   std::map<PartitionId, Held> partitions_;
   std::map<ServerId, Line> lines_;
+  PartitionCounts counts_;
   std::vector<PartitionId> touched_;  ///< since go_on()
   std::vector<PartitionId> ticking_;  ///< touched since they were last seen idle
 };
