@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/ps_report.h"
 #include "trireme/base/error.h"
+#include "trireme/etcd/find.h"
 
 namespace trireme::cli {
 
@@ -25,7 +26,8 @@ Command ps_command() {
             auto given = std::make_shared<Given>();
             app.add_option("action", given->action, "status: what the coordinator and the servers say")
                 ->required();
-            app.add_option("address", given->options.coordinator, "Where the coordinator serves")
+            app.add_option("address", given->options.coordinator,
+                           "Where the coordinator serves, or etcd://HOST:PORT/PREFIX")
                 ->type_name("ADDR")
                 ->required();
             app.add_option("--timeout", given->options.timeout_s, "Seconds for all of it (default: 5)")
@@ -34,8 +36,10 @@ Command ps_command() {
             declare_channels(app, given->channels);
             return [given] {
               require(given->action == "status", "trireme ps knows status, not '", given->action, "'");
-              const ps::ClusterReport report =
-                  ps::look_at_cluster(given->options, {.security = security_of(given->channels)});
+              wire::NodeLoopOptions loop;
+              loop.security = security_of(given->channels);
+              loop.look_up = etcd::look_up_in_etcd();
+              const ps::ClusterReport report = ps::look_at_cluster(given->options, std::move(loop));
               print_cluster(std::cout, report, given->json ? ReportFormat::kJson : ReportFormat::kText);
               return kExitOk;
             };
