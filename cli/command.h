@@ -47,6 +47,7 @@ Command runs_command();
 Command plan_command();
 Command schedule_command();
 Command simulate_command();
+Command ps_command();
 Command serve_coordinator_command();
 Command serve_params_command();
 

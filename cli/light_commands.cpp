@@ -36,6 +36,7 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
           launch_command(arguments),
           serve_coordinator_command(),
           serve_params_command(),
+          ps_command(),
           doctor_command(),
           bench_command(),
           schedule_command(),

@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/channel_arguments.h"
 #include "cli/command.h"
@@ -20,6 +21,8 @@ struct ServeArguments {
   std::vector<std::string> listen;
   ChannelArguments channels;
   std::string address_file;
+  std::optional<int> metrics_port;
+  std::string metrics_address = "127.0.0.1";
 };
 
 void declare_serving(CLI::App& app, ServeArguments& serve) {
@@ -27,6 +30,11 @@ void declare_serving(CLI::App& app, ServeArguments& serve) {
       ->type_name("ADDR");
   app.add_option("--address-file", serve.address_file, "Written when it serves: the addresses, one per line")
       ->type_name("F");
+  app.add_option("--metrics-port", serve.metrics_port, "Answer GET /metrics, for Prometheus; 0: a free one")
+      ->type_name("P");
+  app.add_option("--metrics-address", serve.metrics_address,
+                 "Of this host, for the metrics; anybody who reaches it may read them (default: 127.0.0.1)")
+      ->type_name("HOST");
   declare_channels(app, serve.channels);
 }
 
@@ -38,6 +46,10 @@ ps::ServeOptions serving(const ServeArguments& arguments, const std::string& wha
   serve.loop.security = security_of(arguments.channels);
   serve.loop.report = [](const std::string& line) { std::cerr << "trireme: " << line << std::endl; };
   serve.stop = &stop;
+  if (arguments.metrics_port) serve.metrics = {arguments.metrics_address, *arguments.metrics_port};
+  serve.on_metrics = [](const wire::Endpoint& endpoint) {
+    std::cout << "metrics at http://" << endpoint.text() << "/metrics" << std::endl;
+  };
   serve.on_listening = [what, file = arguments.address_file](const std::vector<wire::Address>& addresses) {
     std::string lines;
     for (const wire::Address& address : addresses) lines += address + "\n";
@@ -88,6 +100,9 @@ std::function<int()> declare_coordinator(CLI::App& app) {
       serve.loop.folder = given->folder;
       ps::serve_coordinator(given->options, std::move(serve));
     } else {
+      require(!serve.metrics,
+              "--metrics-port is for a coordinator with --folder: with etcd another process may lead; ask "
+              "with trireme ps status");
       etcd::serve_with_etcd({.store = given->store, .address = given->address, .coordinator = given->options},
                             std::move(serve));
     }

@@ -89,5 +89,41 @@ TEST_F(ServingProcesses, AnAddressThatOthersReachIsRefusedWithoutAProof) {
   EXPECT_TRUE(proved.wait_for_output("coordinator serves at tcp:0.0.0.0:", 20));
 }
 
+TEST_F(ServingProcesses, SayWhatTheyHoldAndWhoDoesNotAnswer) {
+  const auto store = coordinator({"--servers", "2", "--lease", "60"});  // frozen is not down
+  const auto one = server("one"), other = server("other");
+  const auto status = [&] {
+    return run({bin("trireme"), "ps", "status", address_, "--timeout", "60", "--json"});
+  };
+  nlohmann::json seen = {{"unplaced", 16}};
+  for (int i = 0; i < 600 && seen["unplaced"] > 0; ++i) {  // until partitions are placed
+    const ChildResult result = status();
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    seen = nlohmann::json::parse(result.out);
+  }
+  ASSERT_EQ(seen["servers"].size(), 2U);
+  int num_primary = 0, num_backup = 0;
+  for (const auto& row : seen["servers"]) {
+    EXPECT_EQ(row["state"], "up");
+    EXPECT_EQ(row["status"]["requests_refused"], nlohmann::json::object());
+    num_primary += row["primary"].get<int>();
+    num_backup += row["backup"].get<int>();
+  }
+  EXPECT_EQ(num_primary, 16);
+  EXPECT_EQ(num_backup, 16);
+  one->send_signal(SIGSTOP);
+  const ChildResult text = run({bin("trireme"), "ps", "status", address_, "--timeout", "1"});
+  one->send_signal(SIGCONT);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("16 partitions of 2 replicas, 2 servers"));
+  EXPECT_THAT(text.out, HasSubstr("no status from one at tcp:127.0.0.1:"));
+}
+
+TEST_F(ServingProcesses, AStatusThatNobodyAnswersIsACommError) {
+  const ChildResult result = run({bin("trireme"), "ps", "status", "tcp:127.0.0.1:1"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("no status from the coordinator at tcp:127.0.0.1:1"));
+}
+
 }  // namespace
 }  // namespace trireme::test

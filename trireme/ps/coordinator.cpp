@@ -90,6 +90,11 @@ class Coordinator::Office {
   void on_message(wire::ConnectionId connection, const wire::Message& message) {
     if (const auto pong = head_of<Pong>(message)) return on_pong(connection, *pong);
     const std::string& role = roles_[connection];
+    if (const auto asked = head_of<Status>(message)) {
+      const wire::Buffer body = wire::Buffer::of(encode(status()));
+      return surroundings_->network().send(connection, message_of(StatusReply{{asked->request}}, body));
+    }
+    if (role == "observer") return refuse(connection, message);
     const auto heartbeat = head_of<Heartbeat>(message);
     if (heartbeat && role == (heartbeat->role == Role::kServer ? "server" : "worker"))
       return on_heartbeat(connection, *heartbeat);
@@ -106,6 +111,15 @@ class Coordinator::Office {
 
   const ClusterMap& map() const { return map_; }
 
+  ClusterStatus status() const {
+    ClusterStatus status = status_of(map_);
+    status.map_changes = num_changes_;
+    status.takeovers = num_takeovers_;
+    status.refused_messages = num_refused_;
+    if (options_.channel_counts) status.channels = options_.channel_counts();
+    return status;
+  }
+
   bool is_settled() const {
     if (map_.version == 0 || has_events_ || wants_commit_) return false;
     for (PartitionId id = 0; id < map_.partitions.size(); ++id) {
@@ -118,6 +132,7 @@ class Coordinator::Office {
 
  private:
   void refuse(wire::ConnectionId connection, const wire::Message& message) {
+    ++num_refused_;
     surroundings_->report(text("coordinator: refused a message that a ", roles_[connection],
                                " does not send (kind ", message.kind, ")"));
     surroundings_->network().close(connection);
@@ -338,6 +353,11 @@ class Coordinator::Office {
       draft_.partitions = map_.partitions;
       return commit_soon();
     }
+    ++num_changes_;
+    for (const auto& [id, next] : change.partitions) {
+      const ServerId before = map_.partitions[id].primary();
+      num_takeovers_ += before != kNoServer && !next.lost && next.primary() != before ? 1 : 0;
+    }
     map_ = draft_;
     new_tables_.clear();
     tell(change);
@@ -426,6 +446,7 @@ class Coordinator::Office {
   std::int64_t listened_ns_ = 0;  ///< the last tick
   std::map<PartitionId, Version> last_versions_;
   Barriers barriers_;
+  std::uint64_t num_changes_ = 0, num_takeovers_ = 0, num_refused_ = 0;
 };
 
 Coordinator::Coordinator(CoordinatorOptions options)
@@ -434,6 +455,7 @@ Coordinator::~Coordinator() = default;
 
 const ClusterMap& Coordinator::map() const { return office_->map(); }
 bool Coordinator::is_settled() const { return office_->is_settled(); }
+ClusterStatus Coordinator::status() const { return office_->status(); }
 
 void Coordinator::on_start(wire::Surroundings& surroundings) { office_->start(surroundings); }
 void Coordinator::on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) {

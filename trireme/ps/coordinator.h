@@ -5,10 +5,12 @@
 // calls come on the thread of its surroundings.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "trireme/ps/cluster_map.h"
+#include "trireme/ps/status.h"
 #include "trireme/wire/node.h"
 
 namespace trireme::ps {
@@ -22,7 +24,8 @@ struct CoordinatorOptions {
   double silence_s = 2.5;  ///< of a member that is then down; above lease_s
   double gone_s = 60;      ///< of a server that is then given up with what it holds
   double tick_s = 0.1;
-  double gather_s = 0.01;  ///< changes that come together become one
+  double gather_s = 0.01;                            ///< changes that come together become one
+  std::function<NamedCounts()> channel_counts = {};  ///< of what serves it, for its status
 };
 
 class Coordinator final : public wire::Node {
@@ -34,6 +37,7 @@ class Coordinator final : public wire::Node {
   const ClusterMap& map() const;
   /// Whether every partition is where placement wants it, with nothing under way.
   bool is_settled() const;
+  ClusterStatus status() const;
 
   /// Throws DataError when its disk holds something damaged.
   void on_start(wire::Surroundings& surroundings) override;

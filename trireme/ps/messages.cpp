@@ -5,10 +5,11 @@
 namespace trireme::ps {
 
 std::string_view name_of(MessageKind kind) {
-  static constexpr std::array<std::string_view, 19> kNames = {
-      "?",         "Heartbeat", "HeartbeatReply", "MapChange",    "CreateTable", "TableCreated", "Ping",
-      "Pong",      "CaughtUp",  "Drained",        "Suspect",      "Request",     "Reply",        "Pull",
-      "PullReply", "Replicate", "ReplicateAck",   "SnapshotPart", "SnapshotAck"};
+  static constexpr std::array<std::string_view, 21> kNames = {
+      "?",           "Heartbeat", "HeartbeatReply", "MapChange", "CreateTable",  "TableCreated",
+      "Ping",        "Pong",      "CaughtUp",       "Drained",   "Suspect",      "Request",
+      "Reply",       "Pull",      "PullReply",      "Replicate", "ReplicateAck", "SnapshotPart",
+      "SnapshotAck", "Status",    "StatusReply"};
   static_assert(kNames.size() == static_cast<std::size_t>(MessageKind::kLast) + 1);
   const auto index = static_cast<std::size_t>(kind);
   return kNames[index < kNames.size() ? index : 0];

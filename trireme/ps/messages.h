@@ -35,7 +35,9 @@ enum class MessageKind : std::uint16_t {
   kReplicateAck,
   kSnapshotPart,  ///< to the learner; body: values and optimizer state
   kSnapshotAck,
-  kLast = kSnapshotAck,
+  kStatus,       ///< anybody -> coordinator, server: what does it say of itself
+  kStatusReply,  ///< body: ClusterStatus of a coordinator, ServerStatus of a server
+  kLast = kStatusReply,
 };
 std::string_view name_of(MessageKind kind);
 
@@ -334,6 +336,18 @@ struct SnapshotAck {
   static auto fields(Self& self) {
     return std::tie(self.partition, self.epoch, self.version, self.num_received);
   }
+};
+
+struct Status {
+  static constexpr MessageKind kKind = MessageKind::kStatus;
+  RequestId request = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.request);
+  }
+};
+struct StatusReply : Status {
+  static constexpr MessageKind kKind = MessageKind::kStatusReply;
 };
 
 inline constexpr wire::Priority kUrgent = 0;  ///< what keeps members alive

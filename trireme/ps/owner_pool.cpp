@@ -45,6 +45,18 @@ class OwnerPool::Worker {
     if (!tick_waits_.exchange(true)) give(std::make_unique<OwnerEvent>(TickEvent{}));
   }
 
+  void ask_status(const std::shared_ptr<Gathered>& gathered) {
+    give(std::make_unique<OwnerEvent>(CallEvent{[this, gathered](const PartitionOwner& owner) {
+      HeldStatus held = owner.status();
+      held.queued_items = queue_.num_items();
+      held.queued_bytes = queue_.num_bytes();
+      post([gathered, held = std::move(held)](OwnerPool&) {
+        gathered->held += held;
+        if (--gathered->num_missing == 0) gathered->tell(gathered->held);
+      });
+    }}));
+  }
+
   ReplicaReport report(PartitionId partition) {
     if (!thread_.joinable()) return owner_.report(partition);
     // An owner that has failed drops the call, and the promise breaks.
@@ -193,17 +205,25 @@ void OwnerPool::tell_connected(ServerId server) {
   }
 }
 
-void OwnerPool::tell_closed(wire::ConnectionId connection) {
+void OwnerPool::tell_closed(wire::ConnectionId connection, ServerId server) {
   paused_.erase(connection);
   for (const auto& worker : workers_) {
     auto event = std::make_unique<OwnerEvent>(ClosedEvent{});
     event->connection = connection;
+    event->server = server;
     worker->give(std::move(event));
   }
 }
 
 void OwnerPool::tick() {
   for (const auto& worker : workers_) worker->tick();
+}
+
+void OwnerPool::ask_status(std::function<void(const HeldStatus&)> tell) {
+  auto gathered = std::make_shared<Gathered>();
+  gathered->num_missing = workers_.size();
+  gathered->tell = std::move(tell);
+  for (const auto& worker : workers_) worker->ask_status(gathered);
 }
 
 ReplicaReport OwnerPool::report(PartitionId partition) const { return of(partition).report(partition); }

@@ -60,6 +60,11 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   const Sequence taken = standing == nullptr ? 0 : standing->window.contiguous();
   if (request.sequence == 0 || request.sequence > taken + SequenceWindow::kReach)
     return reply(asker, ErrorKind::kOverloaded, 0);
+  if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) {
+    const bool is_new = !waiting_.contains({request.life, request.sequence});
+    outbox_.counts().pushes += is_new ? 1 : 0;
+    outbox_.counts().push_bytes += is_new ? body.size() : 0;
+  }
   waiting_[{request.life, request.sequence}] = {from, request, std::move(body)};
 }
 
@@ -127,7 +132,12 @@ void Partition::log_waiting() {
     auto next = next_record(replica_.state(), outbox_.map(), waiting_);
     if (!next) break;
     const std::vector<WorkerLife> removed = next->entry.record.removed;
+    const std::int64_t began_ns = outbox_.now_ns();
     replica_.append(std::move(next->entry));
+    PartitionCounts& counts = outbox_.counts();
+    counts.apply_ns += static_cast<std::uint64_t>(outbox_.now_ns() - began_ns);
+    ++counts.records;
+    counts.requests_per_record.add(next->taken.size());
     for (const auto& key : next->taken) {
       const auto found = waiting_.find(key);
       unacknowledged_[replica_.state().version()].push_back(
@@ -171,6 +181,8 @@ void Partition::look_at_pulls() {
 void Partition::read(const WaitingPull& waiting) {
   const TableSpec& spec = outbox_.map().tables.at(waiting.pull.table);
   const PartitionState::Contents contents = replica_.state().read(spec, waiting.pull, waiting.keys);
+  const WorkerClock min_clock = replica_.state().min_clock();
+  outbox_.counts().staleness.add(waiting.pull.clock - std::min(waiting.pull.clock, min_clock));
   const bool changed = waiting.pull.newer_than == 0 || contents.changed_at > waiting.pull.newer_than;
   ready_pulls_.push_back({waiting.connection,
                           {.request = waiting.pull.request,
@@ -187,12 +199,15 @@ void Partition::answer_pulls() {
   if (!replica_.is_confirmed()) return replica_.confirm();
   while (!ready_pulls_.empty() && ready_pulls_.front().reply.version <= replica_.stable()) {
     const ReadyPull& ready = ready_pulls_.front();
+    ++outbox_.counts().pulls;
+    outbox_.counts().pull_bytes += ready.values.size();
     outbox_.answer(ready.connection, message_of(ready.reply, ready.values));
     ready_pulls_.pop_front();
   }
 }
 
 void Partition::reply(const Asker& asker, ErrorKind error, Version version) const {
+  if (error != ErrorKind::kNone) ++outbox_.counts().refused[error];
   const Reply head = {.partition = id_,
                       .sequence = asker.sequence,
                       .incarnation = asker.life.incarnation,
@@ -204,6 +219,7 @@ void Partition::reply(const Asker& asker, ErrorKind error, Version version) cons
 }
 
 void Partition::reply(wire::ConnectionId to, const Pull& pull, ErrorKind error) const {
+  ++outbox_.counts().refused[error];
   const PullReply head = {
       .request = pull.request, .error = error, .changed = false, .epoch = replica_.epoch()};
   outbox_.answer(to, message_of(head));

@@ -77,6 +77,7 @@ void PartitionOwner::take_early() {
 
 void PartitionOwner::handle(const OwnerEvent&, const MapEvent& map) {
   members_ = map.members;
+  std::erase_if(lines_, [&](const auto& line) { return !members_->servers.contains(line.first); });
   for (const auto& [id, entry] : map.partitions) {
     const bool has_role =
         map.self != kNoServer &&
@@ -100,6 +101,7 @@ void PartitionOwner::handle(const OwnerEvent&, const MapEvent& map) {
 }
 
 void PartitionOwner::handle(const OwnerEvent& event, const ConnectedEvent&) {
+  lines_[event.server].is_connected = true;
   // Who is idle owes nobody anything, and has nothing to send again.
   for (const PartitionId id : ticking_) {
     const auto found = partitions_.find(id);
@@ -108,6 +110,7 @@ void PartitionOwner::handle(const OwnerEvent& event, const ConnectedEvent&) {
 }
 
 void PartitionOwner::handle(const OwnerEvent& event, const ClosedEvent&) {
+  if (event.server != kNoServer) lines_[event.server].is_connected = false;
   for (const PartitionId id : ticking_) {
     const auto found = partitions_.find(id);
     if (found != partitions_.end()) found->second.partition.on_worker_closed(event.connection);
@@ -152,11 +155,41 @@ void PartitionOwner::go_on() {
   }
 }
 
+void PartitionOwner::to_server(ServerId server, wire::Message message) {
+  Line& line = lines_[server];
+  if (!line.is_connected) {
+    // Lost in any case, and sent again when there is a connection: one of them is enough to ask for it.
+    if (now_ns() < line.next_call_ns) return;
+    line.next_call_ns = now_ns() + static_cast<std::int64_t>(options_.replication.retry_s * 1e9);
+  }
+  say_(ToServerSaying{server, std::move(message)});
+}
+
 bool PartitionOwner::may_copy(std::size_t bytes) {
   if (facts_.copy_budget_bytes.load() <= 0) return false;
   facts_.copy_budget_bytes -= static_cast<std::int64_t>(bytes);
   facts_.bytes_copied += bytes;
   return true;
+}
+
+HeldStatus PartitionOwner::status() const {
+  HeldStatus status;
+  status.counts = counts_;
+  for (const auto& [id, held] : partitions_) {
+    const Replica& replica = held.partition.replica();
+    const Version version = replica.state().version();
+    if (replica.is_learner())
+      status.learner.add(version, 0);
+    else
+      (replica.is_primary() ? status.primary : status.backup).add(version, replica.num_under_way());
+    if (const auto received = replica.learner_received())
+      status.feeding.add(*received, version - std::min(version, *received));
+    const PartitionState::Size size = replica.state().size();
+    status.elements += size.elements;
+    status.bytes += size.bytes;
+    status.parked_pulls += held.partition.num_parked_pulls();
+  }
+  return status;
 }
 
 ReplicaReport PartitionOwner::report(PartitionId id) const {

@@ -211,6 +211,15 @@ bool PartitionState::install(const SnapshotPart& head, const wire::Buffer& body)
   return true;
 }
 
+PartitionState::Size PartitionState::size() const {
+  Size size;
+  for (const auto& [key, chunk] : chunks_) {
+    size.elements += chunk.values().size();
+    size.bytes += chunk.values().size_bytes() + chunk.state().size_bytes();
+  }
+  return size;
+}
+
 std::uint64_t PartitionState::digest() const {
   const std::vector<std::byte> meta = encode(Meta{min_clock_, tables_, workers_});
   std::uint64_t digest = hash_bytes(meta, version_);

@@ -4,8 +4,11 @@
 #include <functional>
 #include <utility>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/ps/metrics.h"
+#include "trireme/ps/metrics_port.h"
 
 namespace trireme::ps {
 namespace {
@@ -39,6 +42,27 @@ void tell_where(const wire::NodeLoop& loop, const ServeOptions& serve) {
   if (serve.on_listening) serve.on_listening(loop.addresses());
 }
 
+/// Metrics of this second, where they are asked for.
+class Metrics {
+ public:
+  explicit Metrics(const ServeOptions& serve) {
+    if (!serve.metrics) return;
+    port_.emplace(*serve.metrics);
+    if (serve.on_metrics) serve.on_metrics(port_->endpoint());
+  }
+  /// Once a second: `ask` is given what takes a text.
+  template <class Ask>
+  void look(const Ask& ask) {
+    if (!port_ || now_s() < next_s_) return;
+    next_s_ = now_s() + 1;
+    ask([this](std::string metrics) { port_->publish(std::move(metrics)); });
+  }
+
+ private:
+  std::optional<MetricsPort> port_;
+  double next_s_ = 0;
+};
+
 }  // namespace
 
 bool is_asked_to_stop(const ServeOptions& serve) {
@@ -50,12 +74,16 @@ bool is_everywhere(const wire::Address& address) {
 }
 
 void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve) {
-  Coordinator coordinator(options);
   serve.loop.self = {.role = "coordinator", .name = "0"};
   wire::NodeLoop loop(serve.loop);
+  CoordinatorOptions counted = options;
+  counted.channel_counts = [&loop] { return loop.counts(); };
+  Coordinator coordinator(counted);
+  Metrics metrics(serve);
   tell_where(loop, serve);
   Watched watched(coordinator, [&] {
     if (is_asked_to_stop(serve)) loop.stop();
+    metrics.look([&](const auto& publish) { publish(metrics_text(coordinator.status())); });
   });
   loop.run(watched);
 }
@@ -68,10 +96,15 @@ void serve_params(ServerOptions options, ServeOptions serve) {
           ", which says nothing to others: tell them an address of this host (--advertise tcp:HOST:PORT)");
   if (options.name.empty()) options.name = text(options.host, " ", options.address);
   if (options.owner_threads == 0) options.owner_threads = std::max(1, available_cores() - 1);
+  options.channel_counts = [&loop] { return loop.counts(); };
+  Metrics metrics(serve);
   tell_where(loop, serve);
   Server server(options);
   bool is_leaving = false;
   Watched watched(server, [&] {
+    metrics.look([&](const auto& publish) {
+      server.ask_status([publish](const ServerStatus& status) { publish(metrics_text(status)); });
+    });
     if (is_leaving && server.is_released()) return loop.stop();
     if (is_leaving || !is_asked_to_stop(serve)) return;
     is_leaving = true;

@@ -2,12 +2,14 @@
 // A coordinator or a server as what this thread does: a NodeLoop with the node, until it is asked to stop.
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "trireme/base/stop_request.h"
 #include "trireme/ps/coordinator.h"
 #include "trireme/ps/server.h"
 #include "trireme/wire/node_loop.h"
+#include "trireme/wire/socket.h"
 
 namespace trireme::ps {
 
@@ -16,6 +18,9 @@ struct ServeOptions {
   const StopRequest* stop = nullptr;  ///< looked at several times a second
   /// Called once, with where it listens.
   std::function<void(const std::vector<wire::Address>& addresses)> on_listening = {};
+  std::optional<wire::Endpoint> metrics =
+      {};  ///< where metrics are to be had (metrics_port.h); port 0: a free one
+  std::function<void(const wire::Endpoint& endpoint)> on_metrics = {};  ///< called once, where there are any
 };
 
 bool is_asked_to_stop(const ServeOptions& serve);

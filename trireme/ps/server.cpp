@@ -46,8 +46,9 @@ class Server::Hosted {
   void on_closed(wire::ConnectionId connection) {
     if (membership_.on_closed(connection)) return;
     roles_.erase(connection);
-    std::erase_if(lines_, [&](const auto& line) { return line.second.connection == connection; });
-    owners_.tell_closed(connection);
+    const ServerId server = server_of(connection);
+    lines_.erase(server);
+    owners_.tell_closed(connection, server);
   }
 
   void on_message(wire::ConnectionId connection, wire::Message message) {
@@ -64,6 +65,15 @@ class Server::Hosted {
     return {.refused = num_refused_, .bytes_copied = facts_.bytes_copied, .pauses = owners_.num_pauses()};
   }
   ReplicaReport report(PartitionId id) const { return owners_.report(id); }
+
+  void ask_status(std::function<void(const ServerStatus&)> tell) {
+    status_askers_.push_back(std::move(tell));
+    if (status_askers_.size() > 1) return;  // owners are asked already
+    owners_.ask_status([this](const HeldStatus& held) {
+      const ServerStatus status = status_with(held);
+      for (const auto& asker : std::exchange(status_askers_, {})) asker(status);
+    });
+  }
 
  private:
   struct Line {
@@ -107,6 +117,27 @@ class Server::Hosted {
       else
         stable_[stable.partition] = stable.version;
     }
+  }
+
+  ServerStatus status_with(const HeldStatus& held) const {
+    return {.name = options_.name,
+            .map_version = map().version,
+            .held = held,
+            .refused_messages = num_refused_,
+            .bytes_copied = facts_.bytes_copied,
+            .pauses = owners_.num_pauses(),
+            .channels = options_.channel_counts ? options_.channel_counts() : NamedCounts{}};
+  }
+
+  bool on_status(wire::ConnectionId connection, const wire::Message& message) {
+    constexpr std::size_t kMostAskers = 64;
+    const auto asked = head_of<Status>(message);
+    if (!asked || status_askers_.size() >= kMostAskers) return false;
+    ask_status([this, connection, request = asked->request](const ServerStatus& status) {
+      surroundings_->network().send(connection,
+                                    message_of(StatusReply{{request}}, wire::Buffer::of(encode(status))));
+    });
+    return true;
   }
 
   void refused(const std::string& what) {
@@ -207,6 +238,9 @@ class Server::Hosted {
   /// Whether the message is one that such a peer may send.
   bool on_peer(wire::ConnectionId connection, wire::Message& message) {
     const bool is_server = roles_[connection] == "server";
+    if (message.kind == static_cast<std::uint16_t>(MessageKind::kStatus))
+      return on_status(connection, message);
+    if (roles_[connection] == "observer") return false;
     switch (static_cast<MessageKind>(message.kind)) {
       case MessageKind::kPing:
         if (!head_of<Ping>(message)) return false;
@@ -240,6 +274,7 @@ class Server::Hosted {
   std::map<ServerId, Line> lines_;  ///< to those that follow in some chain
   std::map<wire::ConnectionId, std::string> roles_;
   std::map<PartitionId, Version> stable_;  ///< of which it is the primary: for heartbeats
+  std::vector<std::function<void(const ServerStatus&)>> status_askers_;
   ServerFacts facts_;
   OwnerPool owners_;  ///< ends first: its threads read the facts
 };
@@ -250,6 +285,9 @@ Server::~Server() = default;
 void Server::leave() { hosted_->leave(); }
 bool Server::is_released() const { return hosted_->is_released(); }
 ServerCounts Server::counts() const { return hosted_->counts(); }
+void Server::ask_status(std::function<void(const ServerStatus&)> tell) {
+  hosted_->ask_status(std::move(tell));
+}
 ReplicaReport Server::report(PartitionId partition) const { return hosted_->report(partition); }
 
 void Server::on_start(wire::Surroundings& surroundings) { hosted_->start(surroundings); }

@@ -4,11 +4,13 @@
 // of its surroundings. Partitions live on threads beside it (owner_threads), which end with the server.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "trireme/ps/ids.h"
+#include "trireme/ps/status.h"
 #include "trireme/wire/node.h"
 
 namespace trireme::ps {
@@ -26,6 +28,7 @@ struct ServerOptions {
   double confirmed_s = 2;
   double copy_bytes_per_s = 200e6;  ///< to learners, in the background
   int owner_threads = 0;            ///< that partitions live on; 0: the thread of the surroundings
+  std::function<NamedCounts()> channel_counts = {};              ///< of what serves it, for its status
   std::size_t most_queued = 4096, most_queued_bytes = 64 << 20;  ///< for one of them; then connections wait
 };
 
@@ -53,6 +56,8 @@ class Server final : public wire::Node {
   void leave();
   bool is_released() const;
   ServerCounts counts() const;
+  /// `tell` is called later, on the thread of its surroundings. Those who ask meanwhile get the same answer.
+  void ask_status(std::function<void(const ServerStatus&)> tell);
 
   /// For comparing replicas; holds_all is false where there is none. From any thread, while it serves.
   ReplicaReport report(PartitionId partition) const;

@@ -19,7 +19,7 @@ constexpr PartitionId kPartitions = 4096;
 class OwnerTest : public testing::Test {
  protected:
   OwnerTest() : owner(facts, {}, [this](Saying saying) { said.push_back(std::move(saying)); }) {
-    facts.now_ns = [] { return std::int64_t{1}; };
+    facts.now_ns = [this] { return now_ns; };
     facts.lease_until_ns = 1'000'000'000;  // alone in its chains, and allowed to be
     ClusterMap members;
     members.version = 1;
@@ -57,6 +57,13 @@ class OwnerTest : public testing::Test {
     return count;
   }
 
+  std::size_t num_to_server() const {
+    std::size_t count = 0;
+    for (const Saying& saying : said) count += std::holds_alternative<ToServerSaying>(saying) ? 1 : 0;
+    return count;
+  }
+
+  std::int64_t now_ns = 1;
   ServerFacts facts;
   std::vector<Saying> said;
   PartitionOwner owner;
@@ -185,6 +192,30 @@ TEST_F(OwnerTest, SaysAtATickWhatHasBecomeStable) {
   tell(MapEvent{.members = map.members, .self = kSelf, .partitions = {{7, {.epoch = 2, .chain = {2}}}}});
   const auto& gone = std::get<StableSaying>(said.back()).versions;
   EXPECT_EQ(gone.at(0).version, 0U) << "it is another server's now";
+}
+
+TEST_F(OwnerTest, CallsAServerThatIsNotThereOnceInAWhileAndTellsItEverythingWhenItIs) {
+  for (auto& [id, entry] : map.partitions) entry = {.epoch = 2, .chain = {kSelf, 2}};
+  tell(map);
+  EXPECT_EQ(num_to_server(), 1U) << "4096 partitions call the same server";
+  for (int i = 0; i < 20; ++i) {  // a second
+    now_ns += 50'000'000;
+    tell(TickEvent{});
+  }
+  EXPECT_GT(num_to_server(), 2U);
+  EXPECT_LT(num_to_server(), 6U);
+  said.clear();
+  OwnerEvent connected(ConnectedEvent{});
+  connected.server = 2;
+  owner.take(connected);
+  EXPECT_EQ(num_to_server(), kPartitions);
+  OwnerEvent closed(ClosedEvent{});
+  closed.server = 2;
+  owner.take(closed);
+  said.clear();
+  now_ns += 1'000'000'000;
+  tell(TickEvent{});
+  EXPECT_EQ(num_to_server(), 1U) << "it has gone again";
 }
 
 }  // namespace

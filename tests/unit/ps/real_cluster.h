@@ -37,7 +37,8 @@ class RealCluster {
     served.node = std::make_unique<Server>(ServerOptions{.name = name,
                                                          .host = "host-" + name,
                                                          .address = served.loop.addresses().front(),
-                                                         .coordinator = address_});
+                                                         .coordinator = address_,
+                                                         .owner_threads = 2});
     begin(served);
   }
   /// As if its process had ended: nothing is given away.

@@ -19,7 +19,7 @@ class PartitionOwner;
 
 struct TickEvent {};
 struct StopEvent {};
-struct ClosedEvent {};     ///< `connection`
+struct ClosedEvent {};     ///< `connection`, to `server` where it was made from here
 struct ConnectedEvent {};  ///< `server`
 struct CallEvent {         ///< somebody wants to see something of the owner
   std::function<void(const PartitionOwner&)> call;

@@ -40,15 +40,24 @@ class OwnerPool {
   /// To all owners; each gets the partitions that are its own.
   void tell_map(const MapEvent& map);
   void tell_connected(ServerId server);
-  void tell_closed(wire::ConnectionId connection);
+  /// `server`: at its other end, where it was made from here.
+  void tell_closed(wire::ConnectionId connection, ServerId server);
   void tick();
 
   /// From any thread; waits for the owner.
   ReplicaReport report(PartitionId partition) const;
+  /// `tell` is called later, on the node's thread, with what all owners hold; never when one has failed.
+  void ask_status(std::function<void(const HeldStatus&)> tell);
   std::uint64_t num_pauses() const { return num_pauses_; }
 
  private:
   class Worker;
+  /// What owners have answered so far. On the node's thread.
+  struct Gathered {
+    HeldStatus held;
+    std::size_t num_missing = 0;
+    std::function<void(const HeldStatus&)> tell;
+  };
   Worker& of(PartitionId partition) const { return *workers_[partition % workers_.size()]; }
   void resume_paused_by(const Worker& worker);
 

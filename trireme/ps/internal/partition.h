@@ -44,6 +44,8 @@ class Partition {
   bool is_idle() const;
 
   const Replica& replica() const { return replica_; }
+  /// That wait for other workers' steps.
+  std::size_t num_parked_pulls() const { return waiting_pulls_.size(); }
 
  private:
   struct Asker {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "trireme/ps/cluster_map.h"
+#include "trireme/ps/status.h"
 #include "trireme/wire/node.h"
 
 namespace trireme::ps {
@@ -28,6 +29,8 @@ class PartitionOutbox {
   virtual bool may_copy(std::size_t bytes) = 0;
   /// Something came that no correct peer sends.
   virtual void refused(const std::string& what) = 0;
+  /// Of all partitions of one owner: what they have done is added to it.
+  virtual PartitionCounts& counts() = 0;
 };
 
 }  // namespace trireme::ps

@@ -58,6 +58,8 @@ class PartitionOwner final : private PartitionOutbox {
   void go_on();
 
   ReplicaReport report(PartitionId partition) const;
+  /// Without its queue, which it does not know.
+  HeldStatus status() const;
   /// How many partitions the next tick visits.
   std::size_t num_ticking() const { return ticking_.size(); }
 
@@ -66,6 +68,12 @@ class PartitionOwner final : private PartitionOutbox {
     Partition partition;
     Version told = 0;  ///< of what is stable
     bool is_touched = false, is_ticking = false;
+  };
+
+  /// To another server.
+  struct Line {
+    bool is_connected = false;
+    std::int64_t next_call_ns = 0;  ///< while it is not: what is sent makes the loop connect
   };
 
   void handle(const OwnerEvent& event, const MapEvent& map);
@@ -85,9 +93,7 @@ class PartitionOwner final : private PartitionOutbox {
   void answer(wire::ConnectionId to, wire::Message message) override {
     say_(AnswerSaying{to, std::move(message)});
   }
-  void to_server(ServerId server, wire::Message message) override {
-    say_(ToServerSaying{server, std::move(message)});
-  }
+  void to_server(ServerId server, wire::Message message) override;
   void to_coordinator(wire::Message message) override { say_(ToCoordinatorSaying{std::move(message)}); }
   void map_is_old() override { say_(MapIsOldSaying{}); }
   const ClusterMap& map() const override { return *members_; }
@@ -95,6 +101,7 @@ class PartitionOwner final : private PartitionOutbox {
   std::int64_t lease_until_ns() const override { return facts_.lease_until_ns.load(); }
   bool may_copy(std::size_t bytes) override;
   void refused(const std::string& what) override { say_(RefusedSaying{what}); }
+  PartitionCounts& counts() override { return counts_; }
 
   ServerFacts& facts_;
   PartitionOptions options_;
@@ -112,6 +119,8 @@ class PartitionOwner final : private PartitionOutbox {
   bool takes_early_ = false;
   std::shared_ptr<const ClusterMap> members_ = std::make_shared<ClusterMap>();
   std::map<PartitionId, Held> partitions_;
+  std::map<ServerId, Line> lines_;
+  PartitionCounts counts_;
   std::vector<PartitionId> touched_;  ///< since go_on()
   std::vector<PartitionId> ticking_;  ///< touched since they were last seen idle
 };

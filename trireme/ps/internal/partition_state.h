@@ -72,6 +72,10 @@ class PartitionState {
   bool install(const SnapshotPart& head, const wire::Buffer& body);
 
   std::uint64_t digest() const;
+  struct Size {
+    std::uint64_t elements = 0, bytes = 0;  ///< values; and with optimizer state
+  };
+  Size size() const;
 
  private:
   struct Meta;

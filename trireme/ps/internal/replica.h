@@ -33,6 +33,11 @@ class Replica {
   void adopt(const PartitionEntry& entry, ServerId self);
 
   bool is_primary() const { return role_ == Role::kReplica && is_first_; }
+  bool is_learner() const { return role_ == Role::kLearner; }
+  /// What the learner has that gets its copy from here; empty where there is none.
+  std::optional<Version> learner_received() const {
+    return feed_ ? std::optional(feed_->received()) : std::nullopt;
+  }
   bool holds_all() const { return role_ == Role::kReplica || (role_ == Role::kLearner && !installing_); }
   Epoch epoch() const { return epoch_; }
   const PartitionState& state() const { return state_; }

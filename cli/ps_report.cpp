@@ -1,0 +1,201 @@
+#include "cli/ps_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "cli/text_table.h"
+#include "trireme/base/text.h"
+
+namespace trireme::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ps::ClusterReport;
+using ps::ClusterStatus;
+using ps::ServerStatus;
+
+const char* name_of(ps::ServerEntry::State state) {
+  switch (state) {
+    case ps::ServerEntry::State::kUp:
+      return "up";
+    case ps::ServerEntry::State::kLeaving:
+      return "leaving";
+    case ps::ServerEntry::State::kDown:
+      return "down";
+    case ps::ServerEntry::State::kGone:
+      break;
+  }
+  return "gone";
+}
+
+std::string staleness_of(const ps::TableSpec& table) {
+  return table.staleness == ps::kAsynchronous ? "none" : std::to_string(table.staleness);
+}
+
+std::uint64_t sum_of_refused(const ServerStatus& status) {
+  std::uint64_t sum = 0;
+  for (const auto& [why, count] : status.held.counts.refused) sum += count;
+  return sum;
+}
+
+/// What was wrong with bytes, or with who sent them: "refused: wrong secret", "faults: magic".
+std::uint64_t frames_refused(const ps::NamedCounts& channels) {
+  std::uint64_t sum = 0;
+  for (const auto& [what, count] : channels)
+    sum += what.starts_with("refused: ") || what.starts_with("faults: ") ? count : 0;
+  return sum;
+}
+
+ps::Version highest_version(const ServerStatus& status) {
+  const ps::HeldStatus& held = status.held;
+  return std::max({held.primary.highest_version, held.backup.highest_version, held.learner.highest_version});
+}
+
+ps::Version most_lag(const ServerStatus& status) {
+  const ps::HeldStatus& held = status.held;
+  return std::max({held.primary.most_lag, held.backup.most_lag, held.feeding.most_lag});
+}
+
+const ClusterReport::Server* seen(const ClusterReport& report, ps::ServerId id) {
+  const auto found = report.servers.find(id);
+  return found == report.servers.end() ? nullptr : &found->second;
+}
+
+std::string listed(const std::vector<ps::PartitionId>& partitions, std::uint32_t num) {
+  constexpr std::size_t kShown = 16;
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < std::min(partitions.size(), kShown); ++i)
+    words.push_back(std::to_string(partitions[i]));
+  return join(words) + (num > words.size() ? ", ..." : "");
+}
+
+void print_servers(std::ostream& out, const ClusterReport& report) {
+  TextTable table = {.columns = std::vector<Align>(14, Align::kRight), .rows = {}};
+  table.columns[0] = table.columns[1] = table.columns[2] = table.columns[3] = Align::kLeft;
+  table.rows.push_back({"server", "host", "address", "state", "weight", "primary", "backup", "learner",
+                        "version", "lag", "held", "pushes", "pulls", "refused"});
+  std::vector<std::string> troubles;
+  for (const ps::PlacedServer& server : report.cluster->servers) {
+    const ps::ServerEntry& entry = server.entry;
+    std::vector<std::string> row = {entry.name,           entry.host,           entry.address,
+                                    name_of(entry.state), text(entry.weight),   text(server.primaries),
+                                    text(server.backups), text(server.learners)};
+    const ClusterReport::Server* answer = seen(report, entry.id);
+    if (answer != nullptr && answer->status) {
+      const ServerStatus& status = *answer->status;
+      for (const std::string& cell :
+           {text(highest_version(status)), text(most_lag(status)), human_bytes(status.held.bytes),
+            text(status.held.counts.pushes), text(status.held.counts.pulls),
+            text(sum_of_refused(status) + status.refused_messages + frames_refused(status.channels))})
+        row.push_back(cell);
+    } else if (answer != nullptr) {
+      troubles.push_back(text("no status from ", entry.name, " at ", entry.address, ": ", answer->trouble));
+    }
+    table.rows.push_back(row);
+  }
+  print(out, table);
+  for (const std::string& trouble : troubles) out << trouble << "\n";
+}
+
+void print_text(std::ostream& out, const ClusterReport& report) {
+  const ClusterStatus& cluster = *report.cluster;
+  out << "map version " << cluster.map_version << ", " << cluster.num_partitions << " partitions of "
+      << cluster.num_replicas << " replicas, " << cluster.num_servers << " servers, " << cluster.num_workers
+      << " workers, " << cluster.num_tables << " tables\n";
+  if (cluster.num_unplaced > 0) out << cluster.num_unplaced << " partitions are not placed yet\n";
+  if (cluster.num_not_whole > 0)
+    out << cluster.num_not_whole
+        << " partitions are not whole: " << listed(cluster.not_whole, cluster.num_not_whole) << "\n";
+  if (cluster.num_lost > 0) {
+    std::vector<ps::PartitionId> lost;
+    for (const ps::PartitionVersion& each : cluster.lost) lost.push_back(each.partition);
+    out << cluster.num_lost << " partitions are lost: " << listed(lost, cluster.num_lost) << "\n";
+  }
+  if (!cluster.servers.empty()) {
+    out << "\n";
+    print_servers(out, report);
+  }
+  if (cluster.tables.empty()) return;
+  out << "\n";
+  TextTable table = {.columns = {Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight},
+                     .rows = {{"table", "kind", "optimizer", "elements", "staleness"}}};
+  for (const ps::TableSpec& spec : cluster.tables)
+    table.rows.push_back(
+        {spec.name, "dense", spec.optimizer.name, text(spec.num_elements), staleness_of(spec)});
+  print(out, table);
+}
+
+Json json_of(const ServerStatus& status) {
+  const ps::HeldStatus& held = status.held;
+  Json refused = Json::object();
+  for (const auto& [why, count] : held.counts.refused) refused[std::string(ps::name_of(why))] = count;
+  return {{"map_version", status.map_version},
+          {"highest_version", highest_version(status)},
+          {"lag", most_lag(status)},
+          {"elements", held.elements},
+          {"bytes", held.bytes},
+          {"pushes", held.counts.pushes},
+          {"pulls", held.counts.pulls},
+          {"records", held.counts.records},
+          {"parked_pulls", held.parked_pulls},
+          {"queued_items", held.queued_items},
+          {"queued_bytes", held.queued_bytes},
+          {"requests_refused", refused},
+          {"messages_refused", status.refused_messages},
+          {"frames_refused", frames_refused(status.channels)},
+          {"bytes_copied", status.bytes_copied},
+          {"channels", status.channels}};
+}
+
+Json json_of(const ClusterReport& report) {
+  const ClusterStatus& cluster = *report.cluster;
+  Json json = {{"map_version", cluster.map_version},
+               {"partitions", cluster.num_partitions},
+               {"replicas", cluster.num_replicas},
+               {"unplaced", cluster.num_unplaced},
+               {"takeovers", cluster.takeovers},
+               {"messages_refused", cluster.refused_messages},
+               {"frames_refused", frames_refused(cluster.channels)}};
+  json["not_whole"] = {{"count", cluster.num_not_whole}, {"partitions", cluster.not_whole}};
+  json["lost"] = {{"count", cluster.num_lost}, {"partitions", Json::array()}};
+  for (const ps::PartitionVersion& each : cluster.lost)
+    json["lost"]["partitions"].push_back({{"partition", each.partition}, {"version", each.version}});
+  json["workers"] = Json::array();
+  for (const ps::WorkerEntry& worker : cluster.workers) json["workers"].push_back(worker.life.worker);
+  json["tables"] = Json::array();
+  for (const ps::TableSpec& spec : cluster.tables)
+    json["tables"].push_back(
+        {{"name", spec.name},
+         {"kind", "dense"},
+         {"optimizer", spec.optimizer.name},
+         {"elements", spec.num_elements},
+         {"staleness", spec.staleness == ps::kAsynchronous ? Json(-1) : Json(spec.staleness)}});
+  json["servers"] = Json::array();
+  for (const ps::PlacedServer& server : cluster.servers) {
+    const ps::ServerEntry& entry = server.entry;
+    Json row = {{"name", entry.name},       {"host", entry.host},
+                {"address", entry.address}, {"state", name_of(entry.state)},
+                {"weight", entry.weight},   {"primary", server.primaries},
+                {"backup", server.backups}, {"learner", server.learners}};
+    if (const ClusterReport::Server* answer = seen(report, entry.id)) {
+      if (answer->status)
+        row["status"] = json_of(*answer->status);
+      else
+        row["trouble"] = answer->trouble;
+    }
+    json["servers"].push_back(row);
+  }
+  return json;
+}
+
+}  // namespace
+
+void print_cluster(std::ostream& out, const ClusterReport& report, ReportFormat format) {
+  if (format == ReportFormat::kJson)
+    out << json_of(report).dump(2) << "\n";
+  else
+    print_text(out, report);
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,132 @@
+#include "trireme/ps/metrics.h"
+
+#include <sstream>
+#include <string_view>
+
+namespace trireme::ps {
+namespace {
+
+/// Of a label: a backslash, a quote and an end of line are written with a backslash.
+std::string escaped(std::string_view value) {
+  std::string result;
+  for (const char c : value) {
+    if (c == '\n') {
+      result += "\\n";
+      continue;
+    }
+    if (c == '\\' || c == '"') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+class Text {
+ public:
+  void begin(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = "trireme_ps_" + std::string(name);
+    out_ << "# HELP " << name_ << " " << help << "\n# TYPE " << name_ << " " << type << "\n";
+  }
+  template <class Number>
+  void value(const Number& number) {
+    out_ << name_ << " " << number << "\n";
+  }
+  template <class Number>
+  void value(std::string_view label, std::string_view of, const Number& number) {
+    out_ << name_ << "{" << label << "=\"" << escaped(of) << "\"} " << number << "\n";
+  }
+  template <class Number>
+  void one(std::string_view name, std::string_view type, std::string_view help, const Number& number) {
+    begin(name, type, help);
+    value(number);
+  }
+  /// Buckets hold all that is not above their bound.
+  void histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
+    begin(name, "histogram", help);
+    std::uint64_t up_to = 0;
+    for (std::size_t i = 0; i < Histogram::kBounds.size(); ++i) {
+      up_to += histogram.buckets[i];
+      out_ << name_ << "_bucket{le=\"" << Histogram::kBounds[i] << "\"} " << up_to << "\n";
+    }
+    out_ << name_ << "_bucket{le=\"+Inf\"} " << histogram.count() << "\n"
+         << name_ << "_sum " << histogram.sum << "\n"
+         << name_ << "_count " << histogram.count() << "\n";
+  }
+  void channels(const NamedCounts& counts) {
+    begin("channel_events_total", "counter", "What happened to connections, by name.");
+    for (const auto& [what, count] : counts) value("event", what, count);
+  }
+  std::string take() { return std::move(out_).str(); }
+
+ private:
+  std::ostringstream out_;
+  std::string name_;
+};
+
+constexpr const char* kCounter = "counter";
+constexpr const char* kGauge = "gauge";
+
+}  // namespace
+
+std::string metrics_text(const ServerStatus& status) {
+  const HeldStatus& held = status.held;
+  const PartitionCounts& counts = held.counts;
+  Text text;
+  text.one("map_version", kGauge, "Version of the map that this server has.", status.map_version);
+  text.one("pushes_total", kCounter, "Pushes and assignments taken.", counts.pushes);
+  text.one("push_bytes_total", kCounter, "Bytes of values pushed.", counts.push_bytes);
+  text.one("pulls_total", kCounter, "Pulls answered.", counts.pulls);
+  text.one("pull_bytes_total", kCounter, "Bytes of values pulled.", counts.pull_bytes);
+  text.begin("requests_refused_total", kCounter, "Requests and pulls refused, by why.");
+  for (std::size_t i = 1; i <= static_cast<std::size_t>(ErrorKind::kLast); ++i) {
+    const auto why = static_cast<ErrorKind>(i);
+    const auto found = counts.refused.find(why);
+    text.value("why", name_of(why), found == counts.refused.end() ? 0 : found->second);
+  }
+  text.one("messages_refused_total", kCounter, "Messages that no correct peer sends.",
+           status.refused_messages);
+  text.channels(status.channels);
+  text.one("queued_messages", kGauge, "Messages that wait for owners of partitions.", held.queued_items);
+  text.one("queued_bytes", kGauge, "Bytes of them.", held.queued_bytes);
+  text.one("pauses_total", kCounter, "Pauses of connections, because a queue was full.", status.pauses);
+  text.histogram("requests_per_record", "Requests that one record of a primary merges.",
+                 counts.requests_per_record);
+  text.one("apply_seconds_total", kCounter, "Time in which primaries applied records.",
+           static_cast<double>(counts.apply_ns) * 1e-9);
+  text.histogram("pull_staleness", "Steps that a pull was ahead of the slowest worker.", counts.staleness);
+  text.one("parked_pulls", kGauge, "Pulls that wait for steps of other workers.", held.parked_pulls);
+  const std::pair<const char*, const RoleStatus&> roles[] = {{"primary", held.primary},
+                                                             {"backup", held.backup},
+                                                             {"learner", held.learner},
+                                                             {"feeding", held.feeding}};
+  text.begin("partitions", kGauge, "Partitions by role; feeding: those of which a learner gets a copy.");
+  for (const auto& [name, role] : roles) text.value("role", name, role.partitions);
+  text.begin("highest_version", kGauge, "The highest version of a partition.");
+  for (const auto& [name, role] : roles) text.value("role", name, role.highest_version);
+  text.begin("lag_records", kGauge, "The most records of a partition that others are not known to have.");
+  for (const auto& [name, role] : roles) text.value("role", name, role.most_lag);
+  text.one("held_elements", kGauge, "Values held, of all roles.", held.elements);
+  text.one("held_bytes", kGauge, "Bytes of them and of optimizer state.", held.bytes);
+  text.one("copied_bytes_total", kCounter, "Bytes copied to learners.", status.bytes_copied);
+  return text.take();
+}
+
+std::string metrics_text(const ClusterStatus& status) {
+  Text text;
+  text.one("map_version", kGauge, "Version of the map.", status.map_version);
+  text.one("map_changes_total", kCounter, "Changes of the map.", status.map_changes);
+  text.one("takeovers_total", kCounter, "Partitions that got another primary.", status.takeovers);
+  text.one("servers", kGauge, "Servers that have not ended.", status.num_servers);
+  text.one("workers", kGauge, "Workers that live.", status.num_workers);
+  text.one("tables", kGauge, "Tables.", status.num_tables);
+  text.begin("cluster_partitions", kGauge, "Partitions, by what is amiss with them.");
+  text.value("state", "all", status.num_partitions);
+  text.value("state", "unplaced", status.num_unplaced);
+  text.value("state", "not whole", status.num_not_whole);
+  text.value("state", "lost", status.num_lost);
+  text.one("messages_refused_total", kCounter, "Messages that no correct peer sends.",
+           status.refused_messages);
+  text.channels(status.channels);
+  return text.take();
+}
+
+}  // namespace trireme::ps

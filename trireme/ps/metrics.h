@@ -1,0 +1,14 @@
+#pragma once
+// The status of a node as text that Prometheus reads (its text exposition format, version 0.0.4). Pure
+// functions.
+
+#include <string>
+
+#include "trireme/ps/status.h"
+
+namespace trireme::ps {
+
+std::string metrics_text(const ServerStatus& status);
+std::string metrics_text(const ClusterStatus& status);
+
+}  // namespace trireme::ps

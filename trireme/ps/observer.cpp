@@ -1,0 +1,88 @@
+#include "trireme/ps/observer.h"
+
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+
+namespace trireme::ps {
+
+void Observer::on_start(wire::Surroundings& surroundings) {
+  surroundings_ = &surroundings;
+  surroundings.start_timer(options_.timeout_s);
+  coordinator_ = surroundings.network().connect(options_.coordinator);
+}
+
+void Observer::on_connected(wire::ConnectionId connection, const wire::PeerIdentity&) {
+  surroundings_->network().send(connection, message_of(Status{connection}, {}, kUrgent));
+}
+
+void Observer::on_message(wire::ConnectionId connection, wire::Message message) {
+  if (!head_of<StatusReply>(message)) return;
+  if (connection == coordinator_) return on_cluster(message);
+  const auto asked = asked_.find(connection);
+  if (asked == asked_.end()) return;
+  ClusterReport::Server& server = report_.servers[asked->second];
+  server.status = decode<ServerStatus>(message.body.bytes());
+  if (!server.status) server.trouble = "what it answers is no status: is it of another version of trireme?";
+  asked_.erase(asked);
+  finish_where_all_is_said();
+}
+
+void Observer::on_cluster(const wire::Message& message) {
+  if (report_.cluster) return;
+  report_.cluster = decode<ClusterStatus>(message.body.bytes());
+  if (!report_.cluster) {
+    report_.trouble = "what it answers is no status: is it of another version of trireme?";
+    return finish();
+  }
+  for (const PlacedServer& server : report_.cluster->servers) {
+    if (!server.entry.may_hold()) continue;
+    report_.servers[server.entry.id];
+    asked_[surroundings_->network().connect(server.entry.address)] = server.entry.id;
+  }
+  finish_where_all_is_said();
+}
+
+void Observer::on_closed(wire::ConnectionId connection, wire::CloseCause, const std::string& reason) {
+  if (connection == coordinator_ && !report_.cluster) {
+    report_.trouble = reason;
+    return finish();
+  }
+  const auto asked = asked_.find(connection);
+  if (asked == asked_.end()) return;
+  report_.servers[asked->second].trouble = reason;
+  asked_.erase(asked);
+  finish_where_all_is_said();
+}
+
+void Observer::on_timer(wire::TimerId) {
+  const std::string late = text("no answer in ", options_.timeout_s, " s");
+  if (!report_.cluster) report_.trouble = late;
+  for (const auto& [connection, server] : asked_) report_.servers[server].trouble = late;
+  finish();
+}
+
+void Observer::finish_where_all_is_said() {
+  if (asked_.empty()) finish();
+}
+
+void Observer::finish() {
+  if (const auto done = std::exchange(done_, nullptr)) done(report_);
+}
+
+ClusterReport look_at_cluster(const ObserverOptions& options, wire::NodeLoopOptions loop_options) {
+  if (loop_options.self.role.empty()) loop_options.self = {.role = "observer", .name = "status"};
+  wire::NodeLoop loop(std::move(loop_options));
+  ClusterReport report;
+  Observer observer(options, [&](const ClusterReport& told) {
+    report = told;
+    loop.stop();
+  });
+  loop.run(observer);
+  if (!report.cluster)
+    throw CommError(text("no status from the coordinator at ", options.coordinator, ": ", report.trouble));
+  return report;
+}
+
+}  // namespace trireme::ps
