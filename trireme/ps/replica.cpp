@@ -19,6 +19,8 @@ void Replica::adopt(const PartitionEntry& entry, ServerId self) {
   const bool keeps = (in_chain && (role_ == Role::kReplica || (role_ == Role::kLearner && !installing_))) ||
                      (is_learner && role_ == Role::kLearner && learner_since_ == entry.learner_since);
   if (!keeps) forget();
+  // What it got as a learner, all before it had: also when it is not the last any more.
+  if (in_chain && role_ == Role::kLearner) stable_ = std::max(stable_, state_.version());
   epoch_ = entry.epoch;
   role_ = in_chain ? Role::kReplica : is_learner ? Role::kLearner : Role::kNone;
   is_first_ = in_chain && place == entry.chain.begin();
