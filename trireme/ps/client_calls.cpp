@@ -145,6 +145,7 @@ OutgoingRequest& ClientWork::add(PartitionId id, Request request, wire::Buffer b
                                  std::shared_ptr<Call> call) {
   Lane& lane = lanes_[id];
   if (lane.last == 0 && request.op != RequestOp::kJoin) {
+    lane.begun = map().partitions[id].begun;
     add(id, request_of(RequestOp::kJoin), {}, nullptr);
     if (clock_ > 0) add(id, request_of(RequestOp::kTick), {}, nullptr);
   }
@@ -249,6 +250,7 @@ void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   const OutgoingPull pull = std::move(found->second);
   pulls_.erase(found);
   if (reply.error == ErrorKind::kDeclaredDead) return end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
+  if (!pull.head.save_in.empty()) return on_saved(pull, reply, body);
   const std::size_t expected = pull.out.size_bytes();
   if (reply.error != ErrorKind::kNone || (!pull.out.empty() && reply.changed && body.size() != expected)) {
     const ErrorKind error = reply.error == ErrorKind::kNone ? ErrorKind::kMalformed : reply.error;

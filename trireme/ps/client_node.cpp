@@ -40,6 +40,8 @@ void ClientNode::pull_chunk(TableId table, std::uint64_t chunk, Version newer_th
 void ClientNode::pull(TableId table, std::span<float> out, Done done) {
   work_->pull(table, out, std::move(done));
 }
+void ClientNode::save(const std::string& folder, Saved done) { work_->save(folder, std::move(done)); }
+void ClientNode::begin_anew(Done done) { work_->begin_anew(std::move(done)); }
 void ClientNode::tick() { work_->tick(); }
 void ClientNode::barrier(std::uint32_t num_workers, Done done) {
   work_->barrier(num_workers, std::move(done));

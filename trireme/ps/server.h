@@ -4,11 +4,13 @@
 // of its surroundings. Partitions live on threads beside it (owner_threads), which end with the server.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "trireme/ps/ids.h"
+#include "trireme/ps/part_sink.h"
 #include "trireme/wire/node.h"
 
 namespace trireme::ps {
@@ -25,7 +27,8 @@ struct ServerOptions {
   double suspect_s = 1.5;
   double confirmed_s = 2;
   double copy_bytes_per_s = 200e6;  ///< to learners, in the background
-  int owner_threads = 0;            ///< that partitions live on; 0: the thread of the surroundings
+  std::function<std::unique_ptr<PartSink>()> parts = [] { return folder_parts(); };  ///< of checkpoints
+  int owner_threads = 0;  ///< that partitions live on; 0: the thread of the surroundings
   std::size_t most_queued = 4096, most_queued_bytes = 64 << 20;  ///< for one of them; then connections wait
 };
 

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/internal/dense_chunk.h"
 #include "trireme/ps/internal/sequence_window.h"
 #include "trireme/ps/messages.h"
@@ -64,6 +65,8 @@ class PartitionState {
     std::vector<std::byte> bytes;
   };
   std::vector<Part> snapshot() const;
+  /// Tables and their contents at this version, for a file: no copy, and to be read on any thread.
+  PartContents contents() const;
   /// Takes part 0, 1, 2, ... into an empty state. Whether it is one.
   bool install(const SnapshotPart& head, const wire::Buffer& body);
 
