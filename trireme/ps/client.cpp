@@ -68,6 +68,7 @@ void throw_error(const Result& result) {
     case ErrorKind::kTooLarge:
       throw InvalidArgument("parameter server: " + result.message);
     case ErrorKind::kDataLoss:
+    case ErrorKind::kNotSaved:
       throw DataError("parameter server: " + result.message);
     default:
       throw CommError("parameter server: " + result.message);
@@ -239,6 +240,10 @@ Pending Client::barrier(std::uint32_t num_workers) {
 }
 Pending Client::leave() {
   return service_->call([](ClientNode& node, Done done) { node.leave(std::move(done)); });
+}
+
+Pending Client::call(std::function<void(ClientNode&, Done)> begin) {
+  return service_->call(std::move(begin));
 }
 
 void Client::with_node(const std::function<void(ClientNode&)>& use) const {

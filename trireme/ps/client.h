@@ -10,6 +10,8 @@
 //   client.pull(table, weights).get();
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -79,6 +81,20 @@ class Client {
   Pending barrier(std::uint32_t num_workers);
   Pending leave();
 
+  /// Saves all tables in a new folder "checkpoint-N" of `folder`, which servers see under the same name, and
+  /// waits; the others go on meanwhile. Returns that folder. `keep`: of the whole ones so many stay, with
+  /// this one, 0: all. See ClientNode::save(). Throws DataError that names what could not be written,
+  /// CommError; then those of before are what they were.
+  std::filesystem::path checkpoint(const std::filesystem::path& folder, std::size_t keep = 0);
+  /// Makes all tables what they are in the last whole checkpoint of `folder`, or in this one, optimizer state
+  /// and counts of updates included, whatever servers and partitions it came from; returns which it was. Lost
+  /// partitions are usable again. Waits; nobody else should push meanwhile. The worker has joined the tables
+  /// then. Throws DataError, before anything is changed, for what is missing or damaged, InvalidArgument for
+  /// a table that is there with another size or kind, and CommError, which says how far it has come.
+  std::filesystem::path restore(const std::filesystem::path& folder);
+
+  /// A call of the node that has no function here.
+  Pending call(std::function<void(ClientNode&, Done)> begin);
   /// Runs `use` with the node, on its thread, and waits for it: for what has no call here.
   void with_node(const std::function<void(ClientNode&)>& use) const;
 

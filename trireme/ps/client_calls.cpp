@@ -153,6 +153,7 @@ OutgoingRequest& ClientWork::add(PartitionId id, Request request, wire::Buffer b
                                  std::shared_ptr<Call> call) {
   Lane& lane = lanes_[id];
   if (lane.last == 0 && request.op != RequestOp::kJoin) {
+    lane.begun = map().partitions[id].begun;
     add(id, request_of(RequestOp::kJoin), {}, nullptr);
     if (clock_ > 0) add(id, request_of(RequestOp::kTick), {}, nullptr);
   }
@@ -260,6 +261,7 @@ void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   const OutgoingPull pull = std::move(found->second);
   pulls_.erase(found);
   if (reply.error == ErrorKind::kDeclaredDead) return end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
+  if (!pull.head.save_in.empty()) return on_saved(pull, reply, body);
   if (reply.error != ErrorKind::kNone || !write(pull, reply, body)) {
     const ErrorKind error = reply.error == ErrorKind::kNone ? ErrorKind::kMalformed : reply.error;
     return pull.call->fail(error, text("pull from partition ", pull.head.partition, ": ", name_of(error)));

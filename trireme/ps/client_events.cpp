@@ -114,6 +114,7 @@ void ClientWork::on_coordinator(const wire::Message& message) {
     if (registered_at_ == 0 && map().lives(life_)) registered_at_ = worker->second.registered_at;
     send_again([&](PartitionId id) { return epochs.contains(id) && epochs.at(id) != epoch_of(id); });
     find_lost();
+    find_begun_anew();
   } else if (taken == Membership::Taken::kReply) {
     if (membership_.standing().declared_dead) end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
     while (barrier_passed_ < membership_.standing().barrier_open && !barriers_.empty()) {

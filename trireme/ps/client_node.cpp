@@ -52,6 +52,8 @@ void ClientNode::pull_rows(TableId table, std::span<const std::uint64_t> keys, s
                            Done done) {
   work_->pull_rows(table, keys, out, std::move(done));
 }
+void ClientNode::save(const std::string& folder, Saved done) { work_->save(folder, std::move(done)); }
+void ClientNode::begin_anew(Done done) { work_->begin_anew(std::move(done)); }
 void ClientNode::tick() { work_->tick(); }
 void ClientNode::barrier(std::uint32_t num_workers, Done done) {
   work_->barrier(num_workers, std::move(done));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/cluster_map.h"
 #include "trireme/ps/messages.h"
 #include "trireme/wire/node.h"
@@ -39,6 +40,7 @@ struct Result {
   std::uint64_t num_updates = 0;  ///< that these values have had
 };
 using Done = std::function<void(const Result&)>;
+using Saved = std::function<void(const Result&, const std::vector<SavedPart>&)>;
 
 struct PushOptions {
   double lr = kTableRate;       ///< with which it is applied; pushes of one step and rate are added up before
@@ -91,6 +93,14 @@ class ClientNode final : public wire::Node {
   /// The row of each key, where it stands among the keys; of a key without one, its first values. Promises
   /// what pull() does. `keys` is read before it returns, `out` is written until `done` is called.
   void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done);
+  /// Every partition is written to a file of `folder`, which servers see and which begin_checkpoint() has
+  /// made (checkpoint_file.h); `done` gets what a manifest says of them. What this worker has asked of a
+  /// partition before is in its part, what it asks later is not, and waits until the part is written. Where
+  /// tables have clocks, parts of partitions that this worker uses are of its clock: see ADR 0044. One at a
+  /// time; it has failed when for timeout_s no part was written.
+  void save(const std::string& folder, Saved done);
+  /// Lost partitions are there again, empty; done when none is lost. Tables have to be filled then.
+  void begin_anew(Done done);
   /// Ends a step: whatever was pushed before belongs to it.
   void tick();
   /// Until all workers, and `num_workers` at least, have come to as many barriers.

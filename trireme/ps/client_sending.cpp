@@ -21,8 +21,12 @@ void ClientWork::go_on() {
   if (registered_at_ == 0) return;
   for (const auto& call : std::exchange(membership_calls_, {})) call->part_done(at_clock());
   find_lost_calls();
+  send_begin_anew();
+  send_saves();
   for (auto& [id, lane] : lanes_) send(id, lane);
-  for (auto& [id, pull] : pulls_) send(pull);
+  for (auto& [id, pull] : pulls_) {
+    if (pull.head.save_in.empty()) send(pull);
+  }
   if (leave_call_ && std::all_of(lanes_.begin(), lanes_.end(),
                                  [](const auto& lane) { return lane.second.requests.empty(); })) {
     has_ended_ = true;
@@ -89,7 +93,8 @@ void ClientWork::send(PartitionId id, Lane& lane) {
   if (lane.requests.empty()) return;
   const auto connection = line_to(id);
   if (!connection) return;
-  const Sequence most = lane.requests.begin()->first + kMostAhead;
+  Sequence most = lane.requests.begin()->first + kMostAhead;
+  if (is_saving() && saving_->last.contains(id)) most = std::min(most, saving_->last.at(id) + 1);
   for (auto& [sequence, request] : lane.requests) {
     if (sequence >= most) return;
     if (request.sent_ns != 0) continue;
@@ -168,6 +173,7 @@ void ClientWork::end(ErrorKind error, const std::string& message) {
   creations_.clear();
   membership_calls_.clear();
   barriers_.clear();
+  begin_calls_.clear();
   leave_call_ = nullptr;
   for (const auto& call : std::exchange(calls_, {})) call->fail(error, message);
 }

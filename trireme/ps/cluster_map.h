@@ -48,13 +48,14 @@ struct PartitionEntry {
   bool draining = false;         ///< the primary takes nothing new: the order of the chain will change
   bool lost = false;             ///< every replica has ended
   Version lost_version = 0;      ///< the last of which the coordinator has heard
+  Epoch begun = 0;               ///< lost and begun anew, empty: what is older is of another life
 
   ServerId primary() const { return chain.empty() ? kNoServer : chain.front(); }
   bool operator==(const PartitionEntry&) const = default;
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.epoch, self.chain, self.learner, self.learner_since, self.draining, self.lost,
-                    self.lost_version);
+                    self.lost_version, self.begun);
   }
 };
 

@@ -99,6 +99,7 @@ class Coordinator::Office {
     if (heartbeat && role == (heartbeat->role == Role::kServer ? "server" : "worker"))
       return on_heartbeat(connection, *heartbeat);
     if (const auto create = head_of<CreateTable>(message)) return on_create(connection, *create);
+    if (const auto begin = head_of<BeginAnew>(message); begin && role == "worker") return begin_anew(*begin);
     if (role != "server") return refuse(connection, message);
     if (const auto news = head_of<CaughtUp>(message))
       return on_news(*news, [&](PartitionEvents& events) { events.caught_up = news->server; });
@@ -303,6 +304,17 @@ class Coordinator::Office {
       surroundings_->network().send(connection, message_of(reply));
     else
       created_.emplace_back(connection, reply);
+  }
+
+  void begin_anew(const BeginAnew& begin) {
+    if (!map_.lives(begin.life)) return;
+    for (PartitionId id = 0; id < map_.partitions.size(); ++id) {
+      if (!map_.partitions[id].lost) continue;
+      events_[id].begins_anew = true;
+      has_events_ = true;
+      last_versions_.erase(id);
+    }
+    if (has_events_) commit_soon();
   }
 
   template <class Note>

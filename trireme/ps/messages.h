@@ -37,7 +37,8 @@ enum class MessageKind : std::uint16_t {
   kSnapshotAck,
   kStatus,       ///< anybody -> coordinator, server: what does it say of itself
   kStatusReply,  ///< body: ClusterStatus of a coordinator, ServerStatus of a server
-  kLast = kStatusReply,
+  kBeginAnew,    ///< worker -> coordinator: lost partitions are to be there again, empty
+  kLast = kBeginAnew,
 };
 std::string_view name_of(MessageKind kind);
 
@@ -54,7 +55,8 @@ enum class ErrorKind : std::uint8_t {
   kMalformed,     ///< no message of this protocol
   kDeclaredDead,  ///< the cluster went on without this worker: what was not acknowledged is in doubt
   kDataLoss,      ///< all replicas of a partition have ended
-  kLast = kDataLoss,
+  kNotSaved,      ///< the part of a checkpoint could not be written
+  kLast = kNotSaved,
 };
 std::string_view name_of(ErrorKind kind);
 
@@ -125,6 +127,15 @@ struct TableCreated {
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.request, self.table, self.refusal);
+  }
+};
+
+struct BeginAnew {
+  static constexpr MessageKind kKind = MessageKind::kBeginAnew;
+  WorkerLife life;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.life);
   }
 };
 
@@ -216,15 +227,17 @@ struct Pull {
   Sequence after = 0;  ///< the worker's own requests that the values must hold
   TableId table = 0;
   std::uint64_t chunk = 0;
-  Version newer_than = 0;   ///< values only if they have changed since
-  bool with_state = false;  ///< the optimizer's state behind the values
+  Version newer_than = 0;    ///< values only if they have changed since
+  bool with_state = false;   ///< the optimizer's state behind the values
+  std::string save_in = {};  ///< a folder: the whole partition is written there instead
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.request, self.partition, self.epoch, self.life, self.clock, self.after, self.table,
-                    self.chunk, self.newer_than, self.with_state);
+                    self.chunk, self.newer_than, self.with_state, self.save_in);
   }
 };
 
+/// The body is the values; of what was written a SavedPart (checkpoint_file.h), or why it was not.
 struct PullReply {
   static constexpr MessageKind kKind = MessageKind::kPullReply;
   RequestId request = 0;

@@ -130,6 +130,7 @@ class FtrlRule final : public OptimizerRule {
   void update(const OptimizerSpec& spec, const OptimizerSpan& span) const override {
     const std::span<float> sums = span.state.first(span.values.size());
     const std::span<float> linear = span.state.subspan(span.values.size());
+    if (spec.lr == 0) return;  // the rate divides
     for (std::size_t i = 0; i < span.values.size(); ++i) {
       const double value = span.values[i], gradient = span.gradient[i];
       const double before = spec.first_sum + sums[i], after = before + gradient * gradient;

@@ -1,6 +1,7 @@
 #include "trireme/ps/internal/partition.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace trireme::ps {
@@ -20,6 +21,8 @@ void Partition::on_map(const PartitionEntry& entry, ServerId self) {
 ErrorKind Partition::refusal(const Request& request, const wire::Buffer& body) const {
   if (request.op != RequestOp::kPush && request.op != RequestOp::kAssign)
     return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
+  const bool is_rate = request.lr == kTableRate || (std::isfinite(request.lr) && request.lr >= 0);
+  if (!is_rate) return ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(request.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
   return PartitionState::refusal(found->second, request.chunk, request.op == RequestOp::kAssign,
@@ -27,6 +30,7 @@ ErrorKind Partition::refusal(const Request& request, const wire::Buffer& body) c
 }
 
 ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
+  if (!pull.save_in.empty()) return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(pull.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
   return PartitionState::refusal(found->second, pull, body.bytes());
@@ -158,9 +162,8 @@ void Partition::acknowledge_stable() {
 }
 
 bool Partition::may_be_answered(const Pull& pull) const {
-  const TableSpec& spec = outbox_.map().tables.at(pull.table);
-  const bool in_step =
-      spec.staleness == kAsynchronous || replica_.state().min_clock() + spec.staleness >= pull.clock;
+  const std::uint32_t staleness = pull.save_in.empty() ? outbox_.map().tables.at(pull.table).staleness : 0;
+  const bool in_step = staleness == kAsynchronous || replica_.state().min_clock() + staleness >= pull.clock;
   if (!in_step || pull.after == 0) return in_step;
   const WorkerStanding* standing = replica_.state().worker(pull.life);
   return standing != nullptr && standing->window.contains(pull.after);
@@ -179,29 +182,48 @@ void Partition::look_at_pulls() {
 
 /// The values of this moment; they are sent when this moment is stable.
 void Partition::read(const WaitingPull& waiting) {
+  if (!waiting.pull.save_in.empty()) {
+    PartContents part = replica_.state().contents();
+    part.folder = waiting.pull.save_in;
+    part.header.partition = id_;
+    part.header.epoch = replica_.epoch();
+    ready_pulls_.push_back({.connection = waiting.connection,
+                            .reply = {.request = waiting.pull.request,
+                                      .epoch = replica_.epoch(),
+                                      .version = replica_.state().version(),
+                                      .min_clock = replica_.state().min_clock()},
+                            .values = {},
+                            .life = waiting.pull.life,
+                            .part = std::move(part)});
+    return;
+  }
   const TableSpec& spec = outbox_.map().tables.at(waiting.pull.table);
   const PartitionState::Contents contents = replica_.state().read(spec, waiting.pull, waiting.keys);
   const WorkerClock min_clock = replica_.state().min_clock();
   outbox_.counts().staleness.add(waiting.pull.clock - std::min(waiting.pull.clock, min_clock));
   const bool changed = waiting.pull.newer_than == 0 || contents.changed_at > waiting.pull.newer_than;
-  ready_pulls_.push_back({waiting.connection,
-                          {.request = waiting.pull.request,
-                           .changed = changed,
-                           .epoch = replica_.epoch(),
-                           .version = replica_.state().version(),
-                           .min_clock = replica_.state().min_clock(),
-                           .num_updates = contents.num_updates},
-                          changed ? contents.values : wire::Buffer{}});
+  ready_pulls_.push_back({.connection = waiting.connection,
+                          .reply = {.request = waiting.pull.request,
+                                    .changed = changed,
+                                    .epoch = replica_.epoch(),
+                                    .version = replica_.state().version(),
+                                    .min_clock = replica_.state().min_clock(),
+                                    .num_updates = contents.num_updates},
+                          .values = changed ? contents.values : wire::Buffer{},
+                          .life = waiting.pull.life});
 }
 
 void Partition::answer_pulls() {
   if (ready_pulls_.empty()) return;
   if (!replica_.is_confirmed()) return replica_.confirm();
   while (!ready_pulls_.empty() && ready_pulls_.front().reply.version <= replica_.stable()) {
-    const ReadyPull& ready = ready_pulls_.front();
+    ReadyPull& ready = ready_pulls_.front();
     ++outbox_.counts().pulls;
     outbox_.counts().pull_bytes += ready.values.size();
-    outbox_.answer(ready.connection, message_of(ready.reply, ready.values));
+    if (ready.part)
+      outbox_.save({ready.connection, ready.life, ready.reply, std::move(*ready.part)});
+    else
+      outbox_.answer(ready.connection, message_of(ready.reply, ready.values));
     ready_pulls_.pop_front();
   }
 }

@@ -79,7 +79,8 @@ void PartitionState::apply_update(const LoggedUpdate& update, std::span<const st
   const ChunkKey key = {update.table, update.chunk};
   auto found = chunks_.find(key);
   if (found == chunks_.end()) found = chunks_.emplace(key, DenseChunk(spec, update.chunk)).first;
-  if (update.assigns && bytes.size() != bytes_of_values(spec, update.chunk)) {
+  const bool has_state = bytes.size() != bytes_of_values(spec, update.chunk);
+  if (update.assigns && (has_state || found->second.state().empty())) {
     found->second.restore(bytes, version_, update.num_updates);
     return;
   }
@@ -188,6 +189,22 @@ std::vector<PartitionState::Part> PartitionState::snapshot() const {
     parts[i].head.num_parts = static_cast<std::uint32_t>(parts.size());
   }
   return parts;
+}
+
+PartContents PartitionState::contents() const {
+  PartContents contents;
+  contents.header.version = version_;
+  contents.header.clock = min_clock_;
+  for (const auto& [id, spec] : tables_) contents.header.tables.push_back(spec);
+  for (const auto& [key, chunk] : chunks_) {
+    contents.header.chunks.push_back({.table = key.table,
+                                      .chunk = key.chunk,
+                                      .num_updates = chunk.num_updates(),
+                                      .value_bytes = chunk.values().size_bytes(),
+                                      .state_bytes = chunk.state().size_bytes()});
+    contents.chunks.push_back({chunk.share(), chunk.share_state()});
+  }
+  return contents;
 }
 
 bool PartitionState::install(const SnapshotPart& head, const wire::Buffer& body) {

@@ -58,6 +58,8 @@ PartitionEntry reconfigured(const PartitionEntry& now, const std::vector<ServerI
                             const ClusterMap& map, const PartitionEvents& events, Epoch epoch) {
   PartitionEntry next = now;
   drop_dead(next, map, events);
+  if (next.lost && events.begins_anew && !wanted.empty())
+    next = {.chain = wanted, .lost_version = next.lost_version, .begun = epoch};
   if (next.lost) {
     if (!(next == now)) next.epoch = epoch;
     return next;

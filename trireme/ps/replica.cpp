@@ -18,7 +18,7 @@ void Replica::adopt(const PartitionEntry& entry, ServerId self) {
   // A learner that was dropped and taken again meanwhile has missed records that nobody keeps for it.
   const bool keeps = (in_chain && (role_ == Role::kReplica || (role_ == Role::kLearner && !installing_))) ||
                      (is_learner && role_ == Role::kLearner && learner_since_ == entry.learner_since);
-  if (!keeps) forget();
+  if (!keeps || entry.begun > epoch_) forget();
   // What it got as a learner, all before it had: also when it is not the last any more.
   if (in_chain && role_ == Role::kLearner) stable_ = std::max(stable_, state_.version());
   epoch_ = entry.epoch;

@@ -76,6 +76,7 @@ class Server::Hosted {
   }
 
  private:
+  using SaveKey = std::pair<WorkerLife, RequestId>;
   struct Line {
     wire::ConnectionId connection = 0;
     Incarnation incarnation = 0;
@@ -108,6 +109,19 @@ class Server::Hosted {
     if (line.is_connected) surroundings_->network().send(line.connection, std::move(said.message));
   }
   void on(ToCoordinatorSaying& said) { membership_.send(std::move(said.message)); }
+  void on(SaveSaying& said) {
+    const SaveKey key = {said.task.life, said.task.reply.request};
+    const bool is_new = saving_.insert_or_assign(key, said.task.connection).second;
+    if (!is_new) return;  // it was asked again, and is answered when it is written
+    if (!parts_) parts_ = options_.parts();
+    const auto tell = [this, key, self = std::weak_ptr(alive_),
+                       reply = said.task.reply](SaveOutcome outcome) {
+      surroundings_->post([this, key, self, reply, outcome = std::move(outcome)]() mutable {
+        if (!self.expired()) on_saved(key, reply, outcome);
+      });
+    };
+    parts_->save(std::move(said.task.part), tell);
+  }
   void on(MapIsOldSaying&) { membership_.beat_soon(); }
   void on(RefusedSaying& said) { refused(said.what); }
   void on(StableSaying& said) {
@@ -138,6 +152,21 @@ class Server::Hosted {
                                     message_of(StatusReply{{request}}, wire::Buffer::of(encode(status))));
     });
     return true;
+  }
+
+  void on_saved(const SaveKey& key, PullReply reply, const SaveOutcome& outcome) {
+    const auto found = saving_.find(key);
+    const wire::ConnectionId connection = found->second;
+    saving_.erase(found);
+    reply.error = outcome.error;
+    wire::Buffer body;
+    if (outcome.error == ErrorKind::kNone) {
+      body = wire::Buffer::of(encode(outcome.part));
+    } else {
+      const auto why = std::as_bytes(std::span(outcome.why));
+      body = wire::Buffer::of({why.begin(), why.end()});
+    }
+    surroundings_->network().send(connection, message_of(reply, std::move(body)));
   }
 
   void refused(const std::string& what) {
@@ -275,8 +304,11 @@ class Server::Hosted {
   std::map<wire::ConnectionId, std::string> roles_;
   std::map<PartitionId, Version> stable_;  ///< of which it is the primary: for heartbeats
   std::vector<std::function<void(const ServerStatus&)>> status_askers_;
+  std::map<SaveKey, wire::ConnectionId> saving_;          ///< what is being written, and who is told
+  std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< what is posted outlives this object, and asks
   ServerFacts facts_;
-  OwnerPool owners_;  ///< ends first: its threads read the facts
+  OwnerPool owners_;  ///< ends early: its threads read the facts
+  std::unique_ptr<PartSink> parts_;
 };
 
 Server::Server(ServerOptions options) : hosted_(std::make_unique<Hosted>(std::move(options))) {}

@@ -1,6 +1,7 @@
 #pragma once
 // A cluster of the parameter server in a Simulation: "coordinator", "server0", ..., "worker0", ....
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,6 +16,7 @@ namespace trireme::ps {
 struct ClusterOptions {
   std::uint32_t num_partitions = 8, num_replicas = 2;
   int num_servers = 3, num_workers = 2;
+  std::function<std::unique_ptr<PartSink>()> parts = [] { return folder_parts(); };
 };
 
 class Cluster {
@@ -38,11 +40,12 @@ class Cluster {
 
   void add_server(int i) {
     const std::string name = server_name(i);
-    simulation.add(name, "server", [name] {
+    simulation.add(name, "server", [name, parts = options_.parts] {
       return std::make_unique<Server>(ServerOptions{.name = name,
                                                     .host = "host-" + name,
                                                     .address = "inproc:" + name,
-                                                    .coordinator = "inproc:coordinator"});
+                                                    .coordinator = "inproc:coordinator",
+                                                    .parts = parts});
     });
     simulation.start(name);
   }

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace trireme::ps {
 namespace {
 
@@ -256,6 +258,7 @@ TEST_F(ClusterTest, AppliesEachPushWithItsOwnRate) {
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.25F));
   ASSERT_EQ(push_at(0).error, ErrorKind::kNone);
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.25F));
+  for (const double none : {std::nan(""), -2.0, HUGE_VAL}) EXPECT_EQ(push_at(none).error, ErrorKind::kMalformed);
   ASSERT_EQ(push(0, all(1)).error, ErrorKind::kNone);  // the table's
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.75F));
 }

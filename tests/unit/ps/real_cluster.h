@@ -15,7 +15,7 @@ namespace trireme::ps {
 class RealCluster {
  public:
   explicit RealCluster(int num_servers, CoordinatorOptions options = {}) {
-    options.num_partitions = 16;
+    if (options.num_partitions == CoordinatorOptions{}.num_partitions) options.num_partitions = 16;
     options.first_servers = static_cast<std::uint32_t>(num_servers);
     address_ = add("coordinator", "0", [options] { return std::make_unique<Coordinator>(options); });
     for (int i = 0; i < num_servers; ++i) add_server(i);

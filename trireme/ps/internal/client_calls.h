@@ -23,6 +23,7 @@ class Call {
   }
   bool is_over() const { return !done_; }
   std::int64_t due_ns() const { return due_ns_; }
+  void set_due_ns(std::int64_t due_ns) { due_ns_ = due_ns; }
 
   void part_done(const Result& part) {
     result_.version = std::max(result_.version, part.version);
@@ -64,6 +65,7 @@ struct OutgoingRequest {
 struct Lane {
   Sequence last = 0;
   std::map<Sequence, OutgoingRequest> requests;
+  Epoch begun = 0;           ///< of the partition, when this was
   Version last_version = 0;  ///< acknowledged or seen: what would be lost with all replicas
 };
 

@@ -52,6 +52,9 @@ class ClientWork {
                 Done done, PushOptions options);
 
   void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done);
+  void save(const std::string& folder, Saved done);
+
+  void begin_anew(Done done);
 
   void tick();
 
@@ -79,6 +82,13 @@ class ClientWork {
     std::shared_ptr<Call> call;
     TableId table = 0;  ///< created: it is waited for in the map
     std::int64_t sent_ns = 0;
+  };
+
+  /// A checkpoint that is under way.
+  struct Saving {
+    std::shared_ptr<Call> call;
+    std::map<PartitionId, Sequence> last;  ///< of the partitions that are not written yet; more waits
+    std::vector<SavedPart> parts;
   };
 
   std::shared_ptr<Call> new_call(Done done, std::size_t num_parts);
@@ -124,6 +134,19 @@ class ClientWork {
   void on_reply(const Reply& reply);
 
   bool is_for_later(ErrorKind error);
+
+  // ---- checkpoints
+
+  bool is_saving() const { return saving_ && !saving_->call->is_over(); }
+
+  void send_saves();
+
+  void on_saved(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& body);
+
+  /// Partitions that were lost and are there again know nothing of this worker.
+  void find_begun_anew();
+
+  void send_begin_anew();
 
   void on_pulled(const PullReply& reply, const wire::Buffer& body);
 
@@ -199,6 +222,9 @@ class ClientWork {
   std::map<std::pair<TableId, std::uint64_t>, Sequence> last_pushes_;
   std::map<RequestId, Creation> creations_;
   std::shared_ptr<Call> leave_call_;
+  std::shared_ptr<Saving> saving_;
+  std::vector<std::shared_ptr<Call>> begin_calls_;
+  std::int64_t begin_sent_ns_ = 0;
   std::deque<std::shared_ptr<Call>> barriers_;
   std::uint64_t barrier_entered_ = 0, barrier_passed_ = 0;
   std::uint32_t barrier_workers_ = 0;

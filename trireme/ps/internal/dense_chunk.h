@@ -28,6 +28,7 @@ class DenseChunk {
   std::uint64_t num_updates() const { return num_updates_; }
   /// The values of this moment, without a copy.
   wire::Buffer share() const { return values_.lease(); }
+  wire::Buffer share_state() const { return state_.lease(); }
   /// Values and optimizer state one after the other.
   std::vector<std::byte> flat() const;
   /// Whether `bytes` were of such a chunk.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "trireme/ps/internal/record_builder.h"
@@ -62,6 +63,8 @@ class Partition {
     wire::ConnectionId connection = 0;
     PullReply reply;
     wire::Buffer values;
+    WorkerLife life;
+    std::optional<PartContents> part = {};  ///< is written instead
   };
 
   ErrorKind refusal(const Request& request, const wire::Buffer& body) const;

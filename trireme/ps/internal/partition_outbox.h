@@ -6,11 +6,21 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/cluster_map.h"
+#include "trireme/ps/messages.h"
 #include "trireme/ps/status.h"
 #include "trireme/wire/node.h"
 
 namespace trireme::ps {
+
+/// A part of a checkpoint that a worker has asked for with a pull.
+struct SaveTask {
+  wire::ConnectionId connection = 0;
+  WorkerLife life;
+  PullReply reply;
+  PartContents part;
+};
 
 class PartitionOutbox {
  public:
@@ -27,6 +37,8 @@ class PartitionOutbox {
   virtual std::int64_t lease_until_ns() const = 0;
   /// Whether so many bytes may go to learners now; they are then counted.
   virtual bool may_copy(std::size_t bytes) = 0;
+  /// The part is to be written, and whoever asked for it to be told.
+  virtual void save(SaveTask task) = 0;
   /// Something came that no correct peer sends.
   virtual void refused(const std::string& what) = 0;
   /// Of all partitions of one owner: what they have done is added to it.

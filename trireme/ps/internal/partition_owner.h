@@ -38,6 +38,9 @@ struct ToServerSaying {
 struct ToCoordinatorSaying {
   wire::Message message;
 };
+struct SaveSaying {
+  SaveTask task;
+};
 struct MapIsOldSaying {};
 struct RefusedSaying {
   std::string what;
@@ -46,8 +49,8 @@ struct RefusedSaying {
 struct StableSaying {
   std::vector<PartitionVersion> versions;
 };
-using Saying = std::variant<AnswerSaying, ToServerSaying, ToCoordinatorSaying, MapIsOldSaying, RefusedSaying,
-                            StableSaying>;
+using Saying = std::variant<AnswerSaying, ToServerSaying, ToCoordinatorSaying, SaveSaying, MapIsOldSaying,
+                            RefusedSaying, StableSaying>;
 
 class PartitionOwner final : private PartitionOutbox {
  public:
@@ -100,6 +103,7 @@ class PartitionOwner final : private PartitionOutbox {
   std::int64_t now_ns() const override { return facts_.now_ns(); }
   std::int64_t lease_until_ns() const override { return facts_.lease_until_ns.load(); }
   bool may_copy(std::size_t bytes) override;
+  void save(SaveTask task) override { say_(SaveSaying{std::move(task)}); }
   void refused(const std::string& what) override { say_(RefusedSaying{what}); }
   PartitionCounts& counts() override { return counts_; }
 

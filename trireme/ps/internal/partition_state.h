@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/internal/dense_chunk.h"
 #include "trireme/ps/internal/sequence_window.h"
 #include "trireme/ps/internal/sparse_table.h"
@@ -68,6 +69,8 @@ class PartitionState {
     std::vector<std::byte> flat() const;
   };
   std::vector<Part> snapshot() const;
+  /// Tables and their contents at this version, for a file: no copy, and to be read on any thread.
+  PartContents contents() const;
   /// Takes part 0, 1, 2, ... into an empty state. Whether it is one.
   bool install(const SnapshotPart& head, const wire::Buffer& body);
 

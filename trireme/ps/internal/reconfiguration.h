@@ -20,6 +20,7 @@ namespace trireme::ps {
 struct PartitionEvents {
   std::optional<ServerId> caught_up, suspected;
   bool drained = false;
+  bool begins_anew = false;  ///< somebody will fill it again if it was lost
 };
 
 /// The roles one step on; `epoch` is the one they get if they differ. `wanted`: where placement puts it.

@@ -1,0 +1,216 @@
+// Checkpoints of clusters in the simulator, under load, while servers crash, freeze and are cut off.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "tests/support/simulation.h"
+#include "tests/unit/ps/cluster.h"
+#include "trireme/base/text.h"
+
+namespace trireme::ps {
+namespace {
+
+/// What was written, and how long that takes.
+struct Shelf {
+  test::Simulation* simulation = nullptr;
+  std::map<std::string, PartContents> files;
+  int num_cut_short = 0;  ///< by the end of their servers
+};
+
+class SlowParts final : public PartSink {
+ public:
+  explicit SlowParts(Shelf& shelf) : shelf_(shelf) {}
+  void save(PartContents part, std::function<void(SaveOutcome)> done) override {
+    const double takes_s = 0.5 * shelf_.simulation->random().uniform();
+    shelf_.simulation->at(takes_s, [&shelf = shelf_, alive = std::weak_ptr(alive_), part, done] {
+      if (alive.expired()) {
+        ++shelf.num_cut_short;
+        return;
+      }
+      const PartHeader& header = part.header;
+      const std::string file = text(header.partition, "-", header.epoch, "-", header.version);
+      shelf.files[file] = part;
+      done({ErrorKind::kNone, "", {header.partition, header.version, header.clock, file, 0, 0}});
+    });
+  }
+
+ private:
+  Shelf& shelf_;
+  std::shared_ptr<int> alive_ = std::make_shared<int>();
+};
+
+constexpr int kChunks = 6, kWorkers = 3, kSteps = 40;
+
+/// Each worker's push of step n adds 1 to one element of its own and n + 1 to another: the counts and sums
+/// tell whether what is there is the first pushes of each, and no others.
+class SavingRun {
+ public:
+  explicit SavingRun(std::uint64_t seed)
+      : random_(seed, 2),
+        cluster_(seed,
+                 {.num_workers = kWorkers, .parts = [this] { return std::make_unique<SlowParts>(shelf_); }}) {
+    shelf_.simulation = &cluster_.simulation;
+    constexpr std::uint32_t kStaleness[] = {0, 0, 2, kAsynchronous};
+    spec_.name = "sums";
+    spec_.chunk_elements = 2 * kWorkers;
+    spec_.num_elements = kChunks * spec_.chunk_elements;
+    spec_.staleness = kStaleness[seed % 4];
+    if (seed % 4 == 0) spec_.apply_at = ApplyAt::kClock;
+  }
+
+  void run() {
+    table_ = cluster_.create(0, spec_);
+    ASSERT_TRUE(table_ != 0 && cluster_.settles(60));
+    for (int worker = 0; worker < kWorkers; ++worker) {
+      cluster_.wait([&](Done done) { cluster_.worker(worker).wait_until_member(std::move(done)); });
+      cluster_.simulation.run_until([&] { return cluster_.worker(worker).map().tables.contains(table_); },
+                                    60);
+      cluster_.wait([&](Done done) { cluster_.worker(worker).join(table_, std::move(done)); });
+    }
+    for (int worker = 0; worker < kWorkers; ++worker) step(worker);
+    ASSERT_TRUE(cluster_.simulation.run_until([&] { return was_asked_; }, 60));
+    break_something();
+    const auto is_over = [&] {
+      return saved_ && cluster_.worker(0).clock() == kSteps && cluster_.worker(1).clock() == kSteps &&
+             cluster_.worker(2).clock() == kSteps && num_under_way_ == 0;
+    };
+    ASSERT_TRUE(cluster_.simulation.run_until(is_over, 120)) << "it did not get to its end";
+    check_parts();
+    check_sums();
+  }
+  int num_cut_short() const { return shelf_.num_cut_short; }
+
+ private:
+  void step(int worker) {
+    ClientNode& client = cluster_.worker(worker);
+    const auto number = client.clock();
+    if (number == kSteps) return;
+    std::vector<float> values(2 * kWorkers);
+    values[static_cast<std::size_t>(2 * worker)] = 1;
+    values[static_cast<std::size_t>(2 * worker) + 1] = static_cast<float>(number + 1);
+    for (std::uint64_t chunk = 0; chunk < kChunks; ++chunk) {
+      ++num_under_way_;
+      client.push_chunk(table_, chunk, floats(values), [this](const Result& result) {
+        EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
+        --num_under_way_;
+      });
+    }
+    client.tick();
+    if (worker == 0 && number + 1 == kAskedAt) ask();
+    client.pull_chunk(table_, random_.below(kChunks), 0, [this, worker](const Result& result) {
+      EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
+      cluster_.simulation.at(0.05 * random_.uniform(), [this, worker] { step(worker); });
+    });
+  }
+  void ask() {
+    was_asked_ = true;
+    cluster_.worker(0).save("a folder", [this](const Result& result, const std::vector<SavedPart>& parts) {
+      EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
+      saved_ = parts;
+    });
+  }
+  void break_something() {
+    const std::string name = Cluster::server_name(static_cast<int>(random_.below(3)));
+    cluster_.simulation.run_for(0.4 * random_.uniform());
+    switch (random_.below(4)) {
+      case 0:
+        cluster_.simulation.crash(name);
+        cluster_.simulation.run_for(3 * random_.uniform());
+        return cluster_.simulation.start(name);
+      case 1:
+        cluster_.simulation.freeze(name);
+        cluster_.simulation.run_for(4 * random_.uniform());
+        return cluster_.simulation.thaw(name);
+      case 2:
+        cluster_.simulation.cut(name, "worker0");
+        cluster_.simulation.run_for(4 * random_.uniform());
+        return cluster_.simulation.heal_all();
+      default:
+        return cluster_.server(static_cast<int>(random_.below(3))).leave();
+    }
+  }
+
+  static std::vector<float> floats_of(const wire::Buffer& buffer) {
+    std::vector<float> values(buffer.size() / sizeof(float));
+    std::memcpy(values.data(), buffer.bytes().data(), buffer.size());
+    return values;
+  }
+  /// How many pushes of each worker, which are its first.
+  static std::vector<int> counts_of(const std::vector<float>& values) {
+    std::vector<int> counts;
+    for (std::size_t i = 0; i < values.size(); i += 2) {
+      EXPECT_EQ(values[i + 1], values[i] * (values[i] + 1) / 2) << "not the first pushes of a worker";
+      counts.push_back(static_cast<int>(values[i]));
+    }
+    return counts;
+  }
+
+  void check_parts() const {
+    std::map<std::uint64_t, std::vector<int>> counts;  // by chunk
+    ASSERT_EQ(saved_->size(), cluster_.options().num_partitions);
+    for (const SavedPart& saved : *saved_) {
+      const PartContents& part = shelf_.files.at(saved.file);
+      EXPECT_EQ(part.header.version, saved.version);
+      const std::vector<int>* before = nullptr;
+      for (std::size_t i = 0; i < part.chunks.size(); ++i) {
+        const std::uint64_t chunk = part.header.chunks[i].chunk;
+        counts[chunk] = counts_of(floats_of(part.chunks[i].values));
+        if (spec_.staleness != kAsynchronous) {
+          EXPECT_EQ(saved.clock, kAskedAt);
+        }
+        // Of one version: a worker's push of a step comes to the chunks in their order.
+        for (std::size_t worker = 0; before != nullptr && worker < kWorkers; ++worker) {
+          EXPECT_GE((*before)[worker], counts[chunk][worker]);
+          EXPECT_LE((*before)[worker], counts[chunk][worker] + 1);
+        }
+        before = &counts[chunk];
+      }
+    }
+    ASSERT_EQ(counts.size(), static_cast<std::size_t>(kChunks));
+    for (const auto& [chunk, of_workers] : counts) {
+      EXPECT_EQ(of_workers[0], kAskedAt) << "what the asker had pushed before, and nothing more";
+      for (const int count : of_workers) {
+        if (spec_.apply_at == ApplyAt::kClock) {
+          EXPECT_EQ(count, kAskedAt);
+        } else if (spec_.staleness != kAsynchronous) {
+          EXPECT_GE(count, kAskedAt);
+        }
+      }
+    }
+  }
+  void check_sums() {
+    for (std::uint64_t chunk = 0; chunk < kChunks; ++chunk) {
+      const Result pulled =
+          cluster_.wait([&](Done done) { cluster_.worker(0).pull_chunk(table_, chunk, 0, std::move(done)); });
+      EXPECT_EQ(counts_of(floats_of(pulled.values)), std::vector<int>(kWorkers, kSteps));
+    }
+  }
+
+  static constexpr int kAskedAt = 8;
+  Random random_;
+  Shelf shelf_;
+  Cluster cluster_;
+  TableSpec spec_;
+  TableId table_ = 0;
+  bool was_asked_ = false;
+  int num_under_way_ = 0;
+  std::optional<std::vector<SavedPart>> saved_;
+};
+
+TEST(CheckpointFaults, SaveTheFirstPushesOfEachWorkerAtOneVersionAndOneClock) {
+  int num_cut_short = 0;
+  for (std::uint64_t seed = 1; seed <= 200 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(text("seed ", seed));
+    SavingRun run(seed);
+    run.run();
+    num_cut_short += run.num_cut_short();
+  }
+  EXPECT_GT(num_cut_short, 20) << "servers did not end while they wrote";
+}
+
+}  // namespace
+}  // namespace trireme::ps

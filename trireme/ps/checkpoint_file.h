@@ -1,0 +1,108 @@
+#pragma once
+// What a checkpoint of a parameter server is on disk: a folder "checkpoint-N" with one file for each
+// partition that holds something, and a manifest, which is written last. Little endian:
+//
+//   manifest  "TRIPSMF1", size and XXH3 of what follows (u64 each), CheckpointManifest
+//   *.part    "TRIPSPT1", size and XXH3 of the header (u64 each), PartHeader, then for each chunk of the
+//             header its values and its optimizer's state, f32, without gaps
+//
+// Structures are written as in fields.h. The manifest has every header's hash, a header every chunk's, so the
+// manifest vouches for every byte. A table is known by its name: ids and partitions are of one cluster.
+// Functions without state; files appear whole, under their names, or not at all.
+
+#include <filesystem>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "trireme/ps/ids.h"
+#include "trireme/ps/table.h"
+#include "trireme/wire/buffer.h"
+
+namespace trireme::ps {
+
+struct SavedChunk {
+  TableId table = 0;  ///< of the header's tables
+  std::uint64_t chunk = 0;
+  std::uint64_t num_updates = 0;
+  std::uint64_t value_bytes = 0, state_bytes = 0;
+  std::uint64_t hash = 0;  ///< of the values, seeded with that of the state
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.table, self.chunk, self.num_updates, self.value_bytes, self.state_bytes, self.hash);
+  }
+};
+
+struct PartHeader {
+  PartitionId partition = 0;
+  Epoch epoch = 0;
+  Version version = 0;    ///< of the partition: the state that all chunks are of
+  WorkerClock clock = 0;  ///< every worker had ended so many steps
+  std::vector<TableSpec> tables;
+  std::vector<SavedChunk> chunks;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.epoch, self.version, self.clock, self.tables, self.chunks);
+  }
+};
+
+/// What a manifest says of a part.
+struct SavedPart {
+  PartitionId partition = 0;
+  Version version = 0;
+  WorkerClock clock = 0;
+  std::string file;
+  std::uint64_t num_bytes = 0;
+  std::uint64_t hash = 0;  ///< of the header
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.partition, self.version, self.clock, self.file, self.num_bytes, self.hash);
+  }
+};
+
+struct CheckpointManifest {
+  std::uint64_t number = 0;
+  std::uint32_t num_partitions = 0;  ///< of the cluster that saved it
+  bool is_at_one_clock = false;      ///< all parts are of the same clock
+  std::vector<TableSpec> tables;     ///< also those that nobody has pushed to
+  std::vector<SavedPart> parts;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.number, self.num_partitions, self.is_at_one_clock, self.tables, self.parts);
+  }
+};
+
+/// A part that is to be written: the header's hashes are still 0.
+struct PartContents {
+  std::string folder;
+  PartHeader header;
+  struct Chunk {
+    wire::Buffer values, state;
+  };
+  std::vector<Chunk> chunks;  ///< as in the header
+};
+
+/// Where it holds nothing there is no file, and no name of one. Throws DataError that names the file, and
+/// where `folder` is none that a checkpoint was begun in.
+SavedPart write_part(PartContents part);
+void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
+
+/// Of a folder "checkpoint-N". Throws DataError that names the file and what is wrong with it: missing,
+/// truncated, damaged, not of this kind.
+CheckpointManifest read_manifest(const std::filesystem::path& folder);
+
+/// A part of which every byte is what the manifest says.
+struct LoadedPart {
+  PartHeader header;
+  std::vector<wire::Buffer> chunks;  ///< values and state, one behind the other
+};
+LoadedPart read_part(const std::filesystem::path& folder, const SavedPart& part);
+
+/// Makes the next folder "checkpoint-N" in `folder`; nobody else has it.
+std::filesystem::path begin_checkpoint(const std::filesystem::path& folder);
+/// The last whole one in `folder`, or `folder` itself where it is one. Throws DataError where there is none.
+std::filesystem::path last_checkpoint(const std::filesystem::path& folder);
+/// Removes all but the last `keep` whole ones, and what was begun before them and not ended.
+void remove_old_checkpoints(const std::filesystem::path& folder, std::size_t keep);
+
+}  // namespace trireme::ps

@@ -1,0 +1,32 @@
+#pragma once
+// Where a server's partitions are written to when somebody asks for a checkpoint: beside the threads that
+// serve, so that nobody waits for a disk.
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "trireme/ps/checkpoint_file.h"
+#include "trireme/ps/messages.h"
+
+namespace trireme::ps {
+
+struct SaveOutcome {
+  ErrorKind error = ErrorKind::kNone;  ///< kNotNow: too much waits already; kNotSaved
+  std::string why;
+  SavedPart part;
+};
+
+/// Calls of one thread. Destroying it waits for what is being written; what waits is dropped.
+class PartSink {
+ public:
+  virtual ~PartSink() = default;
+  /// `done` is called at most once, on any thread, and not behind the destructor.
+  virtual void save(PartContents part, std::function<void(SaveOutcome)> done) = 0;
+};
+
+/// Writes with write_part() on one thread of its own; at most `most_waiting` parts wait.
+std::unique_ptr<PartSink> folder_parts(std::size_t most_waiting = 64);
+
+}  // namespace trireme::ps
