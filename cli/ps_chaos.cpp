@@ -169,7 +169,7 @@ class Scene {
   Scene(std::uint64_t seed, const PsChaosOptions& options, const std::filesystem::path& folder)
       : random_(seed, 1),
         num_servers_(options.num_servers),
-        cluster_({.num_servers = options.num_servers, .num_partitions = 64, .folder = folder}) {
+        cluster_({.num_servers = options.num_servers, .folder = folder}) {
     for (int i = 0; i < options.num_workers; ++i)
       workers_.push_back(std::make_unique<Worker>(seed, i, cluster_.address(), ledger_, faults_));
   }

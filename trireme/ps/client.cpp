@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/host.h"
 
 namespace trireme::ps {
 
@@ -145,6 +147,29 @@ Client::Client(ClientOptions options, wire::NodeLoopOptions loop)
   service_->call([](ClientNode& node, Done done) { node.wait_until_member(std::move(done)); }).get();
 }
 Client::~Client() = default;
+
+std::unique_ptr<Client> Client::from_environment() {
+  const auto variable = [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  const std::string rank = variable("RANK").value_or("");
+  const std::string coordinator = variable("TRIREME_PS_COORDINATOR").value_or("");
+  const bool is_number =
+      !rank.empty() && rank.size() < 9 && rank.find_first_not_of("0123456789") == rank.npos;
+  require(
+      is_number && !coordinator.empty(), "RANK is '", rank, "' and TRIREME_PS_COORDINATOR '", coordinator,
+      "'; expected this worker's number and the address of a coordinator: start this program with trireme "
+      "launch -n N --servers M -- PROGRAM, or set both");
+  const wire::Secret secret = wire::Secret::from_variables(variable);
+  wire::NodeLoopOptions loop;
+  if (!secret.empty()) loop.security = wire::Security::with_secret(secret);
+  ClientOptions options;
+  options.worker = static_cast<WorkerId>(std::stoul(rank));
+  options.host = host_name();
+  options.coordinator = coordinator;
+  return std::make_unique<Client>(options, loop);
+}
 
 ClusterMap Client::map() const {
   ClusterMap map;

@@ -165,6 +165,7 @@ OutgoingRequest& ClientWork::add(PartitionId id, Request request, wire::Buffer b
   outgoing.head = request;
   outgoing.body = std::move(body);
   outgoing.call = std::move(call);
+  unsent_lanes_.insert(id);
   return outgoing;
 }
 
@@ -190,6 +191,7 @@ OutgoingPull& ClientWork::add_pull(const Place& place, const TableSpec& spec, st
   const RequestId id = ++last_request_;
   const auto after = last_pushes_.find({spec.id, place.part});
   OutgoingPull& pull = pulls_[id];
+  unsent_pulls_.insert(id);
   pull.head = {.request = id,
                .partition = place.partition,
                .life = life_,
@@ -235,6 +237,7 @@ void ClientWork::on_reply(const Reply& reply) {
   found->second.call = nullptr;
   found->second.takes_credit = false;
   found->second.sent_ns = 0;
+  unsent_lanes_.insert(reply.partition);
 }
 
 bool ClientWork::is_for_later(ErrorKind error) {

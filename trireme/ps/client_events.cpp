@@ -9,6 +9,7 @@ namespace trireme::ps {
 
 void ClientWork::on_timer() {
   end_overdue();
+  look_around();
   go_on();
   surroundings_->start_timer(options_.tick_s);
 }

@@ -16,17 +16,19 @@ constexpr Sequence kMostAhead = SequenceWindow::kReach / 2;
 void ClientWork::go_on() {
   membership_.on_tick([this] { return heartbeat(); });
   if (has_ended_ || map().version == 0) return;
-  find_retries();
   create_tables();
   if (registered_at_ == 0) return;
   for (const auto& call : std::exchange(membership_calls_, {})) call->part_done(at_clock());
-  find_lost_calls();
   send_begin_anew();
   send_saves();
-  for (auto& [id, lane] : lanes_) send(id, lane);
-  for (auto& [id, pull] : pulls_) {
-    if (pull.head.save_in.empty()) send(pull);
-  }
+  std::erase_if(unsent_lanes_, [&](PartitionId id) {
+    const auto lane = lanes_.find(id);
+    return lane == lanes_.end() || send(id, lane->second);
+  });
+  std::erase_if(unsent_pulls_, [&](RequestId id) {
+    const auto pull = pulls_.find(id);
+    return pull == pulls_.end() || send(pull->second);
+  });
   if (leave_call_ && std::all_of(lanes_.begin(), lanes_.end(),
                                  [](const auto& lane) { return lane.second.requests.empty(); })) {
     has_ended_ = true;
@@ -34,6 +36,18 @@ void ClientWork::go_on() {
     membership_.beat_soon();
     membership_.on_tick([this] { return heartbeat(); });
     std::exchange(leave_call_, nullptr)->part_done(Result{});
+  }
+}
+
+void ClientWork::look_around() {
+  if (has_ended_ || map().version == 0) return;
+  find_retries();
+  find_lost_calls();
+  for (const auto& [id, lane] : lanes_) {
+    if (!lane.requests.empty()) unsent_lanes_.insert(id);
+  }
+  for (const auto& [id, pull] : pulls_) {
+    if (pull.sent_ns == 0 && pull.head.save_in.empty()) unsent_pulls_.insert(id);
   }
 }
 
@@ -89,19 +103,19 @@ std::optional<wire::ConnectionId> ClientWork::line_to(PartitionId id) {
   return line.is_connected ? std::optional(line.connection) : std::nullopt;
 }
 
-void ClientWork::send(PartitionId id, Lane& lane) {
-  if (lane.requests.empty()) return;
+bool ClientWork::send(PartitionId id, Lane& lane) {
+  if (lane.requests.empty()) return true;
   const auto connection = line_to(id);
-  if (!connection) return;
+  if (!connection) return false;
   Sequence most = lane.requests.begin()->first + kMostAhead;
   if (is_saving() && saving_->last.contains(id)) most = std::min(most, saving_->last.at(id) + 1);
   for (auto& [sequence, request] : lane.requests) {
-    if (sequence >= most) return;
+    if (sequence >= most) return false;
     if (request.sent_ns != 0) continue;
     if (request.takes_credit) {
       const bool fits =
           bytes_under_way_ == 0 || bytes_under_way_ + request.body.size() <= options_.credit_bytes;
-      if (!fits) return;
+      if (!fits) return false;
       bytes_under_way_ += request.body.size();
     }
     request.sent_ns = surroundings_->now_ns();
@@ -110,16 +124,18 @@ void ClientWork::send(PartitionId id, Lane& lane) {
     head.registered_at = registered_at_;
     surroundings_->network().send(*connection, message_of(head, request.body, request.priority));
   }
+  return true;
 }
 
-void ClientWork::send(OutgoingPull& pull) {
-  if (pull.sent_ns != 0) return;
+bool ClientWork::send(OutgoingPull& pull) {
+  if (pull.sent_ns != 0) return true;
   const auto connection = line_to(pull.head.partition);
-  if (!connection) return;
+  if (!connection) return false;
   pull.sent_ns = surroundings_->now_ns();
   Pull head = pull.head;
   head.epoch = epoch_of(head.partition);
   surroundings_->network().send(*connection, message_of(head, pull.body));
+  return true;
 }
 
 void ClientWork::unsend(OutgoingRequest& request) {

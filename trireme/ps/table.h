@@ -56,10 +56,10 @@ struct TableSpec {
   TableKind kind = TableKind::kDense;
   std::uint64_t num_elements = 0;            ///< f32, in chunks; 0 where it is sparse
   std::uint32_t chunk_elements = 256 << 10;  ///< 1 MiB, the most there is
-  RowSpec rows;                              ///< where it is sparse
+  RowSpec rows = {};                         ///< where it is sparse
   std::uint32_t staleness = 0;               ///< 0: bulk-synchronous; kAsynchronous: no bound
   ApplyAt apply_at = ApplyAt::kArrival;
-  OptimizerSpec optimizer;
+  OptimizerSpec optimizer = {};
   float initial_range = 0;  ///< values begin uniform in [-range, range), a function of seed and element
   std::uint64_t seed = 0;
 

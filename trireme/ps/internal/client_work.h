@@ -173,9 +173,14 @@ class ClientWork {
   /// The connection to the partition's primary, when there is one.
   std::optional<wire::ConnectionId> line_to(PartitionId id);
 
-  void send(PartitionId id, Lane& lane);
+  /// Whether nothing is left to be sent.
+  bool send(PartitionId id, Lane& lane);
 
-  void send(OutgoingPull& pull);
+  bool send(OutgoingPull& pull);
+
+  /// What is due again, what is lost, what has been forgotten: everything is looked at, so not for every
+  /// message.
+  void look_around();
 
   void unsend(OutgoingRequest& request);
 
@@ -184,9 +189,12 @@ class ClientWork {
     for (auto& [id, lane] : lanes_) {
       if (!concerns(id)) continue;
       for (auto& [sequence, request] : lane.requests) unsend(request);
+      unsent_lanes_.insert(id);
     }
     for (auto& [id, pull] : pulls_) {
-      if (concerns(pull.head.partition)) pull.sent_ns = 0;
+      if (!concerns(pull.head.partition)) continue;
+      pull.sent_ns = 0;
+      if (pull.head.save_in.empty()) unsent_pulls_.insert(id);
     }
   }
 
@@ -229,6 +237,8 @@ class ClientWork {
   std::uint64_t barrier_entered_ = 0, barrier_passed_ = 0;
   std::uint32_t barrier_workers_ = 0;
   std::map<ServerId, Line> lines_;
+  std::set<PartitionId> unsent_lanes_;  ///< that may have something to be sent
+  std::set<RequestId> unsent_pulls_;
   std::vector<std::shared_ptr<Call>> membership_calls_;
   std::string trouble_;  ///< why the last connection that failed did; empty when one was made since
 };
