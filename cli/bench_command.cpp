@@ -15,7 +15,7 @@
 namespace trireme::cli {
 namespace {
 
-const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50", "ps-chaos"};
+const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50", "ps", "ps-chaos"};
 
 /// An option of pipeline-resnet50, handed on as it is.
 struct PassedOption {
@@ -106,6 +106,12 @@ void check(const PassedOption& option) {
   become(std::move(words));
 }
 
+[[noreturn]] void run_ps(const BenchArguments& bench) {
+  std::vector<std::string> words = {find_own_program("bench_ps_push")};
+  if (bench.smoke) words.push_back("--smoke");
+  become(std::move(words));
+}
+
 int run_chaos(const BenchArguments& bench) {
   PsChaosOptions options = bench.chaos;
   options.json = bench.passed.back().given;
@@ -115,6 +121,7 @@ int run_chaos(const BenchArguments& bench) {
 int run_bench(const BenchArguments& bench) {
   if (bench.question == "allreduce") run_allreduce(bench);
   if (bench.question == "pipeline-resnet50") run_pipeline_resnet50(bench);
+  if (bench.question == "ps") run_ps(bench);
   if (bench.question == "ps-chaos") return run_chaos(bench);
   throw InvalidArgument(
       text("there is no benchmark '", bench.question, "'", suggest(bench.question, kQuestions)));
@@ -157,6 +164,7 @@ Command bench_command() {
               "  trireme bench allreduce -n 2\n  trireme bench allreduce -n 4 --smoke\n"
               "  trireme bench pipeline-resnet50 --report report.html --timeline timeline.html\n"
               "  trireme bench pipeline-resnet50 --batch 24 --splits 4,8,12 --repeats 3\n"
+              "  trireme bench ps\n"
               "  trireme bench ps-chaos --seeds 3\n",
           .declare = declare};
 }

@@ -22,7 +22,6 @@ struct Click {
 };
 
 float logistic(float score) { return 1 / (1 + std::exp(-score)); }
-
 /// Users like, and items are, 4 hidden numbers. Every worker has samples of its own.
 Click click(std::uint64_t worker, std::uint64_t step, std::uint64_t i) {
   Random random(7, worker, step, i);
@@ -38,13 +37,13 @@ double auc(const std::vector<Click>& clicks, const std::vector<float>& scores) {
   std::vector<std::size_t> order;
   while (order.size() < clicks.size()) order.push_back(order.size());
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return scores[a] < scores[b]; });
-  double below = 0, with = 0, without = 0;
-  for (const std::size_t i : order) clicks[i].clicked ? (below += without, with += 1) : (without += 1);
-  return below / (with * without);
+  double below = 0, without = 0;
+  for (const std::size_t i : order) clicks[i].clicked ? below += without : without += 1;
+  return below / (without * (static_cast<double>(clicks.size()) - without));
 }
 
 int main(int argc, char** argv) try {
-  const std::uint64_t steps = argc > 1 ? std::stoull(argv[1]) : 400;
+  const std::uint64_t num_steps = argc > 1 ? std::stoull(argv[1]) : 400;
   const auto client = ps::Client::from_environment();
   const ps::TableId table = client->open_table({.name = "embeddings",
                                                 .kind = ps::TableKind::kSparse,
@@ -64,7 +63,7 @@ int main(int argc, char** argv) try {
     return keys;
   };
   std::vector<Click> batch(kBatch), test;
-  for (std::uint64_t step = 0; step < steps; ++step) {
+  for (std::uint64_t step = 0; step < num_steps; ++step) {
     for (std::size_t i = 0; i < kBatch; ++i) batch[i] = click(client->life().worker, step, i);
     const std::vector<std::uint64_t> keys = pull_and_score(batch);
     gradients.resize(rows.size());
