@@ -29,6 +29,15 @@ const char* name_of(ps::ServerEntry::State state) {
   return "gone";
 }
 
+const char* kind_of(const ps::TableSpec& spec) {
+  return spec.kind == ps::TableKind::kSparse ? "sparse" : "dense";
+}
+
+/// Of the table; where it is sparse, of a row.
+std::uint64_t elements_of(const ps::TableSpec& spec) {
+  return spec.kind == ps::TableKind::kSparse ? spec.rows.elements : spec.num_elements;
+}
+
 std::string staleness_of(const ps::TableSpec& table) {
   return table.staleness == ps::kAsynchronous ? "none" : std::to_string(table.staleness);
 }
@@ -122,7 +131,7 @@ void print_text(std::ostream& out, const ClusterReport& report) {
                      .rows = {{"table", "kind", "optimizer", "elements", "staleness"}}};
   for (const ps::TableSpec& spec : cluster.tables)
     table.rows.push_back(
-        {spec.name, "dense", spec.optimizer.name, text(spec.num_elements), staleness_of(spec)});
+        {spec.name, kind_of(spec), spec.optimizer.name, text(elements_of(spec)), staleness_of(spec)});
   print(out, table);
 }
 
@@ -133,6 +142,7 @@ Json json_of(const ServerStatus& status) {
   return {{"map_version", status.map_version},
           {"highest_version", highest_version(status)},
           {"lag", most_lag(status)},
+          {"rows", held.rows},
           {"elements", held.elements},
           {"bytes", held.bytes},
           {"pushes", held.counts.pushes},
@@ -167,9 +177,9 @@ Json json_of(const ClusterReport& report) {
   for (const ps::TableSpec& spec : cluster.tables)
     json["tables"].push_back(
         {{"name", spec.name},
-         {"kind", "dense"},
+         {"kind", kind_of(spec)},
          {"optimizer", spec.optimizer.name},
-         {"elements", spec.num_elements},
+         {"elements", elements_of(spec)},
          {"staleness", spec.staleness == ps::kAsynchronous ? Json(-1) : Json(spec.staleness)}});
   json["servers"] = Json::array();
   for (const ps::PlacedServer& server : cluster.servers) {

@@ -104,6 +104,7 @@ std::string metrics_text(const ServerStatus& status) {
   for (const auto& [name, role] : roles) text.value("role", name, role.highest_version);
   text.begin("lag_records", kGauge, "The most records of a partition that others are not known to have.");
   for (const auto& [name, role] : roles) text.value("role", name, role.most_lag);
+  text.one("held_rows", kGauge, "Rows of sparse tables held, of all roles.", held.rows);
   text.one("held_elements", kGauge, "Values held, of all roles.", held.elements);
   text.one("held_bytes", kGauge, "Bytes of them and of optimizer state.", held.bytes);
   text.one("copied_bytes_total", kCounter, "Bytes copied to learners.", status.bytes_copied);

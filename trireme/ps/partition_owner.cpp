@@ -185,6 +185,7 @@ HeldStatus PartitionOwner::status() const {
     if (const auto received = replica.learner_received())
       status.feeding.add(*received, version - std::min(version, *received));
     const PartitionState::Size size = replica.state().size();
+    status.rows += size.rows;
     status.elements += size.elements;
     status.bytes += size.bytes;
     status.parked_pulls += held.partition.num_parked_pulls();

@@ -234,6 +234,14 @@ PartitionState::Size PartitionState::size() const {
     size.elements += chunk.values().size();
     size.bytes += chunk.values().size_bytes() + chunk.state().size_bytes();
   }
+  for (const auto& [id, table] : sparse_) {
+    const TableSpec& spec = tables_.at(id);
+    const std::uint64_t elements = std::uint64_t{table.num_rows()} * spec.rows.elements;
+    const std::size_t state = optimizer_rule(spec.optimizer.name).state_elements(spec.rows.elements);
+    size.rows += table.num_rows();
+    size.elements += elements;
+    size.bytes += (elements + table.num_rows() * state) * sizeof(float);
+  }
   return size;
 }
 

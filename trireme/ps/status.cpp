@@ -49,6 +49,7 @@ HeldStatus& HeldStatus::operator+=(const HeldStatus& other) {
   backup += other.backup;
   learner += other.learner;
   feeding += other.feeding;
+  rows += other.rows;
   elements += other.elements;
   bytes += other.bytes;
   parked_pulls += other.parked_pulls;

@@ -76,6 +76,7 @@ class PartitionState {
 
   std::uint64_t digest() const;
   struct Size {
+    std::uint64_t rows = 0;                 ///< of sparse tables
     std::uint64_t elements = 0, bytes = 0;  ///< values; and with optimizer state
   };
   Size size() const;
