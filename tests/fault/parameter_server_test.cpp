@@ -61,6 +61,13 @@ TEST_F(ServingProcesses, AServerThatIsToldToGoGivesItsPartitionsAwayAndEnds) {
   EXPECT_EQ(store->wait(20).exit_code, 0);
 }
 
+TEST_F(ServingProcesses, AServerThatFoundNoCoordinatorEndsWhenItIsToldTo) {
+  address_ = "tcp:127.0.0.1:1";
+  const auto waits = server("waits");
+  waits->send_signal(SIGTERM);
+  EXPECT_EQ(waits->wait(20).exit_code, 0);
+}
+
 TEST_F(ServingProcesses, ASecondCoordinatorDoesNotGetTheAddressOfTheFirst) {
   const auto store = coordinator();
   const ChildResult second =

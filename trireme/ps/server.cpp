@@ -60,7 +60,8 @@ class Server::Hosted {
     leaving_ = true;
     membership_.beat_soon();
   }
-  bool is_released() const { return membership_.standing().released; }
+  /// Whom the cluster has never taken in holds nothing.
+  bool is_released() const { return membership_.standing().released || (leaving_ && own_id() == kNoServer); }
   ServerCounts counts() const {
     return {.refused = num_refused_, .bytes_copied = facts_.bytes_copied, .pauses = owners_.num_pauses()};
   }
