@@ -60,6 +60,7 @@ void ClientWork::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer val
     return fail(done, ErrorKind::kOutOfRange,
                 text("push of ", values.size(), " bytes to chunk ", chunk, " of table ", spec->name,
                      ", which has ", spec->num_chunks(), " chunks"));
+  if (!leaves_room(*spec, RequestOp::kPush, {{map().partition_of(table, chunk), 1}}, done)) return;
   Request request = request_of(RequestOp::kPush, table, chunk);
   request.lr = options.lr;
   add_values(place_of(*spec, chunk), request, *spec, std::move(values), options.priority,
@@ -88,6 +89,9 @@ void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& valu
     return fail(done, ErrorKind::kOutOfRange,
                 text("push of ", values.size(), " bytes to table ", spec->name, ", which has ",
                      spec->num_elements, " elements"));
+  std::map<PartitionId, std::size_t> more;
+  for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk) ++more[map().partition_of(table, chunk)];
+  if (!leaves_room(*spec, op, more, done)) return;
   const auto call = new_call(std::move(done), spec->num_chunks());
   for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk) {
     const std::size_t first = chunk * spec->chunk_elements * sizeof(float);
@@ -177,12 +181,35 @@ Request ClientWork::request_of(RequestOp op, TableId table, std::uint64_t chunk)
   return request;
 }
 
+bool ClientWork::leaves_room(const TableSpec& spec, RequestOp op,
+                             const std::map<PartitionId, std::size_t>& more, const Done& done) {
+  if (!waits_for_clock(spec, op)) return true;
+  constexpr std::size_t kForOthers = 8;  // to join, to end the step, to leave
+  for (const auto& [id, count] : more) {
+    std::size_t held = count;
+    if (const auto lane = lanes_.find(id); lane != lanes_.end()) {
+      for (const auto& [sequence, request] : lane->second.requests) {
+        const auto table = map().tables.find(request.head.table);
+        held += table != map().tables.end() && waits_for_clock(table->second, request.head.op) ? 1 : 0;
+      }
+    }
+    if (held + kForOthers <= kMostAhead) continue;
+    fail(
+        done, ErrorKind::kTooLarge,
+        text("table ", spec.name, " would have ", held, " pushes waiting for the end of a step in partition ",
+             id, ", of which at most ", kMostAhead - kForOthers,
+             " may: give the cluster more partitions (trireme serve-coordinator --partitions)"));
+    return false;
+  }
+  return true;
+}
+
 void ClientWork::add_values(const Place& place, const Request& request, const TableSpec& spec,
                             wire::Buffer values, wire::Priority priority, std::shared_ptr<Call> call) {
   OutgoingRequest& outgoing = add(place.partition, request, std::move(values), std::move(call));
   outgoing.priority = priority;
   // What waits for all workers' clocks holds no credit: the clock may need more of it to get on.
-  const bool waits = request.op == RequestOp::kPush && spec.apply_at == ApplyAt::kClock;
+  const bool waits = waits_for_clock(spec, request.op);
   outgoing.takes_credit = !waits;
   if (!waits) last_pushes_[{spec.id, place.part}] = outgoing.head.sequence;
 }

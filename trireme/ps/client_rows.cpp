@@ -90,6 +90,9 @@ void ClientWork::add_rows(RequestOp op, TableId table, std::span<const std::uint
                      ", whose rows have ", elements));
   const std::vector<KeyPlace> places = sorted(map(), table, keys);
   const std::vector<Batch> batches = batches_of(places, elements);
+  std::map<PartitionId, std::size_t> more;
+  for (const Batch& batch : batches) ++more[batch.places[0].partition];
+  if (!leaves_room(*spec, op, more, done)) return;
   const auto call = new_call(std::move(done), std::max<std::size_t>(batches.size(), 1));
   if (batches.empty()) return call->part_done(at_clock());
   Request request = request_of(op, table);

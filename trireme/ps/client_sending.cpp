@@ -6,13 +6,6 @@
 #include "trireme/ps/internal/sequence_window.h"
 
 namespace trireme::ps {
-namespace {
-
-/// Numbers that are further ahead of the first unanswered one wait: the other side remembers so many.
-constexpr Sequence kMostAhead = SequenceWindow::kReach / 2;
-
-}  // namespace
-
 void ClientWork::go_on() {
   membership_.on_tick([this] { return heartbeat(); });
   if (has_ended_ || map().version == 0) return;

@@ -258,7 +258,8 @@ TEST_F(ClusterTest, AppliesEachPushWithItsOwnRate) {
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.25F));
   ASSERT_EQ(push_at(0).error, ErrorKind::kNone);
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.25F));
-  for (const double none : {std::nan(""), -2.0, HUGE_VAL}) EXPECT_EQ(push_at(none).error, ErrorKind::kMalformed);
+  for (const double none : {std::nan(""), -2.0, HUGE_VAL})
+    EXPECT_EQ(push_at(none).error, ErrorKind::kMalformed);
   ASSERT_EQ(push(0, all(1)).error, ErrorKind::kNone);  // the table's
   EXPECT_EQ(pull(1), std::vector<float>(kElements, -0.75F));
 }
@@ -298,6 +299,34 @@ TEST_F(ClusterTest, AnAssignmentBeginsTheOptimizersStateAnewAndARestoreGoesOnWit
   EXPECT_EQ(std::vector<float>(restored.begin(), restored.begin() + 4),
             std::vector<float>(on.begin(), on.begin() + 4));
   EXPECT_NE(restored.back(), on.back());  // of a chunk that was not restored
+}
+
+TEST_F(ClusterTest, RefusesMorePushesThanCanWaitForAClockInOnePartition) {
+  TableSpec spec = small_table(0);
+  spec.apply_at = ApplyAt::kClock;
+  spec.chunk_elements = 1;
+  spec.num_elements = 300;  // all in one partition: its clock could not get past them
+  begin(spec, {.num_partitions = 1, .num_workers = 1});
+  const auto all_of = [](float value) { return floats(std::vector<float>(300, value)); };
+  const Result refused =
+      cluster->wait([&](Done done) { cluster->worker(0).push(table, all_of(1), std::move(done)); });
+  EXPECT_EQ(refused.error, ErrorKind::kTooLarge) << refused.message;
+  EXPECT_NE(refused.message.find("--partitions"), std::string::npos) << refused.message;
+  // Nothing of it was taken, and the worker goes on.
+  const auto push_one = [&](std::uint64_t chunk) {
+    cluster->worker(0).push_chunk(table, chunk, floats({1}), [](const Result& result) {
+      EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
+    });
+  };
+  for (std::uint64_t chunk = 0; chunk < 120; ++chunk) push_one(chunk);
+  cluster->worker(0).tick();
+  std::vector<float> values(300);
+  const Result pulled =
+      cluster->wait([&](Done done) { cluster->worker(0).pull(table, values, std::move(done)); });
+  EXPECT_EQ(pulled.error, ErrorKind::kNone) << pulled.message;
+  std::vector<float> expected(300);
+  std::fill_n(expected.begin(), 120, 1.0F);
+  EXPECT_EQ(values, expected);
 }
 
 TEST_F(ClusterTest, RefusesAMemberThatSaysItIsSomethingElse) {

@@ -176,12 +176,15 @@ TEST(SparseState, ErasesRowsAsStepsEnd) {
   ASSERT_TRUE(state.fits(first, body));
   state.apply(first, body);
   EXPECT_EQ(state.snapshot().size(), 2U);
+  EXPECT_EQ(state.size().rows, 1U);
+  EXPECT_EQ(state.size().elements, kElements);
   for (WorkerClock clock = 1; clock <= 8; ++clock) {
     LogRecord tick;
     tick.requests = {{.life = life, .sequence = 1 + clock, .op = RequestOp::kTick, .clock = clock}};
     state.apply(tick, {});
   }
   EXPECT_EQ(state.snapshot().size(), 1U);  // no rows in it
+  EXPECT_EQ(state.size().rows, 0U);
 }
 
 TEST_F(SparseCluster, SendsLongRowsInSeveralMessages) {

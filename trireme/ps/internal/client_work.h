@@ -15,6 +15,7 @@
 #include "trireme/ps/client_node.h"
 #include "trireme/ps/internal/client_calls.h"
 #include "trireme/ps/internal/membership.h"
+#include "trireme/ps/internal/sequence_window.h"
 
 namespace trireme::ps {
 
@@ -181,6 +182,17 @@ class ClientWork {
   /// What is due again, what is lost, what has been forgotten: everything is looked at, so not for every
   /// message.
   void look_around();
+
+  /// Numbers that are further ahead of the first unanswered one wait: the other side remembers so many.
+  static constexpr Sequence kMostAhead = SequenceWindow::kReach / 2;
+
+  /// Pushes that wait for a clock must not keep its tick from being sent: whether so many more, by partition,
+  /// leave room for it. Else `done` has been told, and nothing of the call is taken.
+  bool leaves_room(const TableSpec& spec, RequestOp op, const std::map<PartitionId, std::size_t>& more,
+                   const Done& done);
+  static bool waits_for_clock(const TableSpec& spec, RequestOp op) {
+    return op == RequestOp::kPush && spec.apply_at == ApplyAt::kClock;
+  }
 
   void unsend(OutgoingRequest& request);
 
