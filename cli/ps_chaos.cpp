@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cli/launch/parameter_cluster.h"
+#include "cli/launch/temporary_folder.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -296,13 +297,6 @@ double p95(std::vector<double> pauses) {
   return pauses[(pauses.size() * 95 + 99) / 100 - 1];
 }
 
-std::filesystem::path new_folder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "trireme-ps-chaos-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr)
-    throw DataError(text("no folder ", pattern, ": ", std::strerror(errno)));
-  return pattern;
-}
-
 class Report {
  public:
   void add(std::uint64_t seed, const Outcome& outcome) {
@@ -372,9 +366,8 @@ int run_ps_chaos(const PsChaosOptions& options, std::ostream& out) {
   Report report;
   for (int i = 0; i < options.num_seeds; ++i) {
     const std::uint64_t seed = options.first_seed + static_cast<std::uint64_t>(i);
-    const std::filesystem::path folder = new_folder();
-    report.add(seed, Scene(seed, options, folder).run());
-    std::filesystem::remove_all(folder);
+    const TemporaryFolder folder;
+    report.add(seed, Scene(seed, options, folder.path()).run());
     if (!options.json) out << report.last_line() << std::endl;
   }
   out << (options.json ? report.all().dump(2) : report.summary()) << std::endl;

@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <random>
@@ -16,6 +13,7 @@
 #include "cli/launch/parameter_cluster.h"
 #include "cli/launch/program_path.h"
 #include "cli/launch/supervisor.h"
+#include "cli/launch/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
 #include "trireme/wire/store_client.h"
@@ -124,25 +122,6 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
   return result;
 }
-
-/// A folder that goes with it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "trireme-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr)
-      throw DataError(text("no folder ", path_, " for the servers: ", std::strerror(errno)));
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// The servers beside the ranks, where the options ask for some.
 struct Servers {

@@ -15,7 +15,7 @@ namespace trireme::cli {
 struct ParameterClusterOptions {
   int num_servers = 2;
   int num_replicas = 2;                       ///< of a partition; fewer servers hold fewer
-  int num_partitions = 64;                   ///< a power of two
+  int num_partitions = 64;                    ///< a power of two
   std::filesystem::path folder = {};          ///< of the coordinator
   std::vector<std::string> environment = {};  ///< NAME=value, in place of what is inherited
   std::vector<std::string> server_options = {};
