@@ -12,8 +12,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
-#include "trireme/ps/fields.h"
 #include "trireme/ps/internal/hash.h"
+#include "trireme/wire/fields.h"
 
 namespace trireme::ps {
 namespace fs = std::filesystem;
@@ -93,7 +93,7 @@ SavedPart write_part(PartContents part) {
     header.chunks[i].hash = hash_of(chunk.values, chunk.state);
     saved.num_bytes += chunk.values.size() + chunk.state.size();
   }
-  const std::vector<std::byte> body = encode(header);
+  const std::vector<std::byte> body = wire::encode(header);
   const std::vector<std::byte> preamble = preamble_of(kPartMagic, body);
   saved.num_bytes += preamble.size() + body.size();
   saved.hash = hash_bytes(body);
@@ -111,7 +111,7 @@ SavedPart write_part(PartContents part) {
 }
 
 void write_manifest(const fs::path& folder, const CheckpointManifest& manifest) {
-  const std::vector<std::byte> body = encode(manifest);
+  const std::vector<std::byte> body = wire::encode(manifest);
   write_file_atomic(folder / kManifest, [&](const FileSink& sink) {
     sink(preamble_of(kManifestMagic, body));
     sink(body);
@@ -122,7 +122,7 @@ CheckpointManifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifest;
   const std::string content = read_file(path);
   const Opened opened = open_body(path, kManifestMagic, std::as_bytes(std::span(content)));
-  auto manifest = decode<CheckpointManifest>(opened.body);
+  auto manifest = wire::decode<CheckpointManifest>(opened.body);
   if (!manifest || !opened.rest.empty()) damaged(path, "is damaged: it says more or less than a manifest");
   return std::move(*manifest);
 }
@@ -137,7 +137,7 @@ LoadedPart read_part(const fs::path& folder, const SavedPart& part) {
     damaged(path, text("is truncated or of another checkpoint: it has ", file.size(),
                        " bytes, the manifest says ", part.num_bytes));
   if (opened.hash != part.hash) damaged(path, "is of another checkpoint: the manifest has another checksum");
-  auto header = decode<PartHeader>(opened.body);
+  auto header = wire::decode<PartHeader>(opened.body);
   if (!header) damaged(path, "is damaged: its header is none");
   std::set<TableId> tables;
   for (const TableSpec& spec : header->tables) tables.insert(spec.id);

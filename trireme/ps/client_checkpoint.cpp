@@ -8,7 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/client.h"
-#include "trireme/ps/fields.h"
+#include "trireme/wire/fields.h"
 
 namespace trireme::ps {
 namespace {
@@ -33,7 +33,7 @@ void add(Inventory& inventory, const fs::path& path, TableSpec spec) {
     throw DataError(text(path.string(), ": ", error.what()));
   }
   const auto [found, is_new] = inventory.tables.emplace(spec.name, spec);
-  if (!is_new && encode(found->second) != encode(spec))
+  if (!is_new && wire::encode(found->second) != wire::encode(spec))
     throw DataError(
         text(path.string(), ": table ", spec.name, " is another one than in the files before it"));
   if (is_new) inventory.num_chunks += spec.num_chunks();

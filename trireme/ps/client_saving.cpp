@@ -69,7 +69,7 @@ void ClientWork::send_saves() {
 void ClientWork::on_saved(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& body) {
   if (!is_saving() || pull.call != saving_->call) return;
   const PartitionId id = pull.head.partition;
-  const auto part = decode<SavedPart>(body.bytes());
+  const auto part = wire::decode<SavedPart>(body.bytes());
   if (reply.error != ErrorKind::kNone || !part || part->partition != id) {
     const ServerEntry* server = map().server(map().partitions[id].primary());
     const std::string why(reinterpret_cast<const char*>(body.bytes().data()), body.size());

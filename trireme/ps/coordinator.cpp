@@ -91,7 +91,7 @@ class Coordinator::Office {
     if (const auto pong = head_of<Pong>(message)) return on_pong(connection, *pong);
     const std::string& role = roles_[connection];
     if (const auto asked = head_of<Status>(message)) {
-      const wire::Buffer body = wire::Buffer::of(encode(status()));
+      const wire::Buffer body = wire::Buffer::of(wire::encode(status()));
       return surroundings_->network().send(connection, message_of(StatusReply{{asked->request}}, body));
     }
     if (role == "observer") return refuse(connection, message);
@@ -288,7 +288,7 @@ class Coordinator::Office {
         spec.rows.num_partitions = static_cast<std::uint32_t>(draft_.partitions.size());
       const TableSpec* there = draft_.table(spec.name);
       spec.id = there == nullptr ? static_cast<TableId>(draft_.tables.size() + 1) : there->id;
-      require(there == nullptr || encode(*there) == encode(spec), "there is a table ", spec.name,
+      require(there == nullptr || wire::encode(*there) == wire::encode(spec), "there is a table ", spec.name,
               " already, of another size or kind");
       reply.table = spec.id;
       if (there == nullptr) {
@@ -381,7 +381,7 @@ class Coordinator::Office {
   }
 
   void tell(const MapChange& change) {
-    const wire::Buffer body = wire::Buffer::of(encode(change));
+    const wire::Buffer body = wire::Buffer::of(wire::encode(change));
     for (const auto& [connection, incarnation] : members_)
       surroundings_->network().send(connection, map_message(body));
     for (const auto& [connection, reply] : std::exchange(created_, {}))
@@ -393,7 +393,7 @@ class Coordinator::Office {
   }
 
   void send_map(wire::ConnectionId connection, MapVersion) {
-    surroundings_->network().send(connection, map_message(wire::Buffer::of(encode(map_.whole()))));
+    surroundings_->network().send(connection, map_message(wire::Buffer::of(wire::encode(map_.whole()))));
   }
 
   /// Where partitions should be, of those who are here to stay.

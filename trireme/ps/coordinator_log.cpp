@@ -3,8 +3,8 @@
 #include <span>
 
 #include "trireme/base/error.h"
-#include "trireme/ps/fields.h"
 #include "trireme/ps/internal/hash.h"
+#include "trireme/wire/fields.h"
 
 namespace trireme::ps {
 namespace {
@@ -15,9 +15,9 @@ constexpr std::uint32_t kChangesPerSnapshot = 256;
 
 /// Size, checksum, bytes.
 std::vector<std::byte> framed(const MapChange& change) {
-  const std::vector<std::byte> bytes = encode(change);
+  const std::vector<std::byte> bytes = wire::encode(change);
   std::vector<std::byte> frame;
-  FieldWriter writer(frame);
+  wire::FieldWriter writer(frame);
   writer.write(static_cast<std::uint64_t>(bytes.size()));
   writer.write(static_cast<std::uint64_t>(hash_bytes(bytes)));
   frame.insert(frame.end(), bytes.begin(), bytes.end());
@@ -26,7 +26,7 @@ std::vector<std::byte> framed(const MapChange& change) {
 
 /// The next change, taken from the front; empty where there is no whole one.
 std::optional<MapChange> next_change(std::span<const std::byte>& left) {
-  FieldReader reader(left);
+  wire::FieldReader reader(left);
   std::uint64_t size = 0, checksum = 0;
   reader.read(size);
   reader.read(checksum);
@@ -34,7 +34,7 @@ std::optional<MapChange> next_change(std::span<const std::byte>& left) {
   const std::span<const std::byte> bytes = reader.left().first(size);
   if (hash_bytes(bytes) != checksum) return std::nullopt;
   left = reader.left().subspan(size);
-  return decode<MapChange>(bytes);
+  return wire::decode<MapChange>(bytes);
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ Membership::Taken Membership::take(const wire::Message& message) {
     return Taken::kReply;
   }
   if (message.kind != static_cast<std::uint16_t>(MessageKind::kMapChange)) return Taken::kNo;
-  auto change = decode<MapChange>(message.body.bytes());
+  auto change = wire::decode<MapChange>(message.body.bytes());
   if (!change) return Taken::kMalformed;
   if (map_.apply(*change)) {
     last_change_ = std::move(*change);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "trireme/ps/cluster_map.h"
-#include "trireme/ps/fields.h"
 #include "trireme/ps/ids.h"
+#include "trireme/wire/fields.h"
 #include "trireme/wire/message.h"
 
 namespace trireme::ps {
@@ -369,14 +369,14 @@ inline constexpr wire::Priority kBackground =
 
 template <class Head>
 wire::Message message_of(const Head& head, wire::Buffer body = {}, wire::Priority priority = 4) {
-  return {static_cast<std::uint16_t>(Head::kKind), priority, encode(head), std::move(body)};
+  return {static_cast<std::uint16_t>(Head::kKind), priority, wire::encode(head), std::move(body)};
 }
 
 /// Empty when the message is of another kind, or its head is none of this kind.
 template <class Head>
 std::optional<Head> head_of(const wire::Message& message) {
   if (message.kind != static_cast<std::uint16_t>(Head::kKind)) return std::nullopt;
-  return decode<Head>(message.head);
+  return wire::decode<Head>(message.head);
 }
 
 }  // namespace trireme::ps

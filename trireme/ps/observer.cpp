@@ -23,7 +23,7 @@ void Observer::on_message(wire::ConnectionId connection, wire::Message message) 
   const auto asked = asked_.find(connection);
   if (asked == asked_.end()) return;
   ClusterReport::Server& server = report_.servers[asked->second];
-  server.status = decode<ServerStatus>(message.body.bytes());
+  server.status = wire::decode<ServerStatus>(message.body.bytes());
   if (!server.status) server.trouble = "what it answers is no status: is it of another version of trireme?";
   asked_.erase(asked);
   finish_where_all_is_said();
@@ -31,7 +31,7 @@ void Observer::on_message(wire::ConnectionId connection, wire::Message message) 
 
 void Observer::on_cluster(const wire::Message& message) {
   if (report_.cluster) return;
-  report_.cluster = decode<ClusterStatus>(message.body.bytes());
+  report_.cluster = wire::decode<ClusterStatus>(message.body.bytes());
   if (!report_.cluster) {
     report_.trouble = "what it answers is no status: is it of another version of trireme?";
     return finish();

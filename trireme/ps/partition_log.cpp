@@ -12,7 +12,7 @@ constexpr std::size_t kAlignment_bytes = 64;  // so that values can be read in p
 
 LogEntry::Encoded encode_with(const LogRecord& record,
                               const std::vector<std::span<const std::byte>>& values) {
-  std::vector<std::byte> bytes = encode(record);
+  std::vector<std::byte> bytes = wire::encode(record);
   const auto record_bytes = static_cast<std::uint32_t>(bytes.size());
   std::size_t size = round_up(bytes.size(), kAlignment_bytes);
   std::size_t at = size;
@@ -39,7 +39,7 @@ LogEntry::Encoded LogEntry::encoded() const {
 
 std::optional<LogEntry> LogEntry::read(std::uint32_t record_bytes, wire::Buffer body) {
   if (round_up(std::size_t{record_bytes}, kAlignment_bytes) > body.size()) return std::nullopt;
-  auto record = decode<LogRecord>(body.bytes().first(record_bytes));
+  auto record = wire::decode<LogRecord>(body.bytes().first(record_bytes));
   if (!record) return std::nullopt;
   return LogEntry{.record = std::move(*record), .record_bytes = record_bytes, .body = std::move(body)};
 }

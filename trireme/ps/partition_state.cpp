@@ -167,7 +167,7 @@ std::vector<std::byte> PartitionState::Part::flat() const {
 
 std::vector<PartitionState::Part> PartitionState::snapshot() const {
   std::vector<Part> parts(1);
-  parts[0].contents = encode(Meta{min_clock_, tables_, workers_});
+  parts[0].contents = wire::encode(Meta{min_clock_, tables_, workers_});
   for (const auto& [key, chunk] : chunks_) {
     Part& part = parts.emplace_back();
     part.head.table = key.table;
@@ -209,7 +209,7 @@ PartContents PartitionState::contents() const {
 
 bool PartitionState::install(const SnapshotPart& head, const wire::Buffer& body) {
   if (head.number == 0) {
-    auto meta = decode<Meta>(body.bytes());
+    auto meta = wire::decode<Meta>(body.bytes());
     if (!meta) return false;
     version_ = head.version;
     min_clock_ = meta->min_clock;
@@ -246,7 +246,7 @@ PartitionState::Size PartitionState::size() const {
 }
 
 std::uint64_t PartitionState::digest() const {
-  const std::vector<std::byte> meta = encode(Meta{min_clock_, tables_, workers_});
+  const std::vector<std::byte> meta = wire::encode(Meta{min_clock_, tables_, workers_});
   std::uint64_t digest = hash_bytes(meta, version_);
   for (const auto& [key, chunk] : chunks_) {
     const std::uint64_t numbers[] = {key.table, key.chunk, chunk.changed_at(), chunk.num_updates()};

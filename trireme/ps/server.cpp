@@ -150,7 +150,7 @@ class Server::Hosted {
     if (!asked || status_askers_.size() >= kMostAskers) return false;
     ask_status([this, connection, request = asked->request](const ServerStatus& status) {
       surroundings_->network().send(connection,
-                                    message_of(StatusReply{{request}}, wire::Buffer::of(encode(status))));
+                                    message_of(StatusReply{{request}}, wire::Buffer::of(wire::encode(status))));
     });
     return true;
   }
@@ -162,7 +162,7 @@ class Server::Hosted {
     reply.error = outcome.error;
     wire::Buffer body;
     if (outcome.error == ErrorKind::kNone) {
-      body = wire::Buffer::of(encode(outcome.part));
+      body = wire::Buffer::of(wire::encode(outcome.part));
     } else {
       const auto why = std::as_bytes(std::span(outcome.why));
       body = wire::Buffer::of({why.begin(), why.end()});

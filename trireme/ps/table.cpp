@@ -4,8 +4,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
-#include "trireme/ps/fields.h"
 #include "trireme/ps/internal/hash.h"
+#include "trireme/wire/fields.h"
 
 namespace trireme::ps {
 namespace {
@@ -18,7 +18,8 @@ void check_dense(const TableSpec& spec, const Demand& demand) {
   demand(spec.num_elements > 0, "a table needs num_elements above 0");
   demand(spec.num_elements < std::uint64_t{1} << 48, "num_elements must be below 2^48, not ",
          spec.num_elements);
-  demand(encode(spec.rows) == encode(RowSpec{}), "rows are options of sparse tables, and this one is dense");
+  demand(wire::encode(spec.rows) == wire::encode(RowSpec{}),
+         "rows are options of sparse tables, and this one is dense");
   demand(spec.num_chunks() == 1 || !optimizer_rule(spec.optimizer.name).looks_at_whole(), spec.optimizer.name,
          " looks at a whole tensor, and this one is cut into ", spec.num_chunks(),
          " chunks: give each tensor a table of at most ", kMostChunkElements, " elements");
@@ -66,7 +67,7 @@ std::uint64_t hash_of(const TableSpec& spec) {
   nameless.name.clear();
   nameless.id = 0;
   nameless.rows.num_partitions = 0;
-  const std::vector<std::byte> bytes = encode(nameless);
+  const std::vector<std::byte> bytes = wire::encode(nameless);
   return hash_bytes(bytes);
 }
 

@@ -4,7 +4,7 @@
 
 #include "tests/support/simulated_disk.h"
 #include "trireme/base/error.h"
-#include "trireme/ps/fields.h"
+#include "trireme/wire/fields.h"
 
 namespace trireme::ps {
 namespace {

@@ -29,28 +29,28 @@ TEST(Messages, ComeBackAsTheyWere) {
 }
 
 TEST(Messages, AreRefusedWhenCutOrTooLong) {
-  const std::vector<std::byte> whole = encode(some_heartbeat());
+  const std::vector<std::byte> whole = wire::encode(some_heartbeat());
   for (std::size_t size = 0; size < whole.size(); ++size)
-    EXPECT_FALSE(decode<Heartbeat>(std::span(whole).first(size)).has_value()) << size;
+    EXPECT_FALSE(wire::decode<Heartbeat>(std::span(whole).first(size)).has_value()) << size;
   std::vector<std::byte> longer = whole;
   longer.push_back({});
-  EXPECT_FALSE(decode<Heartbeat>(longer).has_value());
+  EXPECT_FALSE(wire::decode<Heartbeat>(longer).has_value());
 }
 
 TEST(Messages, RefuseCountsThatNoBytesStandBehind) {
   MapChange change;
   change.servers.resize(1);
-  std::vector<std::byte> bytes = encode(change);
+  std::vector<std::byte> bytes = wire::encode(change);
   const std::uint32_t many = UINT32_MAX;
   std::memcpy(bytes.data() + 28, &many, sizeof many);  // of servers: behind two u64 and three u32
-  EXPECT_FALSE(decode<MapChange>(bytes).has_value());
+  EXPECT_FALSE(wire::decode<MapChange>(bytes).has_value());
 }
 
 TEST(Messages, RefuseUnknownEnumerators) {
   Reply reply;
-  std::vector<std::byte> bytes = encode(reply);
+  std::vector<std::byte> bytes = wire::encode(reply);
   bytes[4 + 8 + 8] = std::byte{200};  // behind partition, sequence and incarnation: the error
-  EXPECT_FALSE(decode<Reply>(bytes).has_value());
+  EXPECT_FALSE(wire::decode<Reply>(bytes).has_value());
 }
 
 /// Any bytes at all, to running nodes: they count what they refuse, and serve on.

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "trireme/base/random.h"
-#include "trireme/ps/fields.h"
+#include "trireme/wire/fields.h"
 
 namespace trireme::ps {
 namespace {
@@ -30,7 +30,7 @@ TEST(SequenceWindow, TakesEachNumberOnceInAnyOrder) {
     ASSERT_FALSE(taken.contains(window.contiguous() + 1));
   }
   EXPECT_GT(window.contiguous(), 1000U);
-  const auto again = decode<SequenceWindow>(encode(window));
+  const auto again = wire::decode<SequenceWindow>(wire::encode(window));
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(*again, window);
 }

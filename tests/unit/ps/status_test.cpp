@@ -140,7 +140,7 @@ TEST(StatusOf, IsSmallWhateverTheMapIs) {
   for (const std::size_t listed : {status.servers.size(), status.workers.size(), status.tables.size(),
                                    status.lost.size(), status.not_whole.size()})
     EXPECT_EQ(listed, kMostListed);
-  EXPECT_LT(encode(status).size(), 128U << 10);
+  EXPECT_LT(wire::encode(status).size(), 128U << 10);
 }
 
 /// A role that looks on: whatever else it sends is refused, and nothing comes of it.

@@ -1,8 +1,9 @@
 #pragma once
-// Heads of messages and records of logs as bytes, little endian. A type lists its fields once, in a static
-// template `fields(self)` that returns std::tie of them; encode() and decode() follow it. Decoding checks
-// every bound before it allocates: what is cut short, too long or names an unknown enumerator is empty. Pure
-// functions.
+// Values as bytes, little endian: heads of messages, records of logs, arguments of calls. A struct lists its
+// fields once, in a static template `fields(self)` that returns std::tie of them; a type of somebody else
+// specialises Field<T>. encode() and decode() follow them. Decoding checks every bound before it allocates:
+// what is cut short, too long or names an unknown enumerator is empty. Large bytes go beside the others, as
+// attachments, and are not copied. Pure functions.
 
 #include <bit>
 #include <cstddef>
@@ -14,15 +15,40 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
-namespace trireme::ps {
+#include "trireme/wire/buffer.h"
+
+namespace trireme::wire {
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+
+class FieldWriter;
+class FieldReader;
+
+/// How a type that cannot list its fields is written and read:
+///   static void write(FieldWriter&, const T&);  static void read(FieldReader&, T&);
+template <class T>
+struct Field;
+
+template <class T>
+concept HasField = requires(FieldWriter& writer, FieldReader& reader, const T& written, T& read) {
+  Field<T>::write(writer, written);
+  Field<T>::read(reader, read);
+};
+
+/// Vectors of these are written as they lie in memory.
+template <class Element>
+inline constexpr bool kIsPlain = std::is_arithmetic_v<Element> || std::is_same_v<Element, std::byte>;
 
 class FieldWriter {
  public:
   explicit FieldWriter(std::vector<std::byte>& out) : out_(out) {}
+
+  /// Bytes that go beside the fields; the reader takes them in this order.
+  void attach(Buffer bytes) { attachments_.push_back(std::move(bytes)); }
+  const std::vector<Buffer>& attachments() const { return attachments_; }
 
   template <class Number>
   requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
@@ -34,7 +60,7 @@ class FieldWriter {
   template <class Element>
   void write(const std::vector<Element>& values) {
     write(static_cast<std::uint32_t>(values.size()));
-    if constexpr (std::is_arithmetic_v<Element>) {
+    if constexpr (kIsPlain<Element>) {
       append(values.data(), values.size() * sizeof(Element));
     } else {
       for (const Element& value : values) write(value);
@@ -48,10 +74,28 @@ class FieldWriter {
       write(value);
     }
   }
+  template <class Value>
+  void write(const std::optional<Value>& value) {
+    write(value.has_value());
+    if (value) write(*value);
+  }
+  template <class... Values>
+  void write(const std::tuple<Values...>& values) {
+    std::apply([this](const auto&... each) { (write(each), ...); }, values);
+  }
+  template <class First, class Second>
+  void write(const std::pair<First, Second>& values) {
+    write(values.first);
+    write(values.second);
+  }
   template <class Struct>
   requires requires(const Struct& value) { Struct::fields(value); }
   void write(const Struct& value) {
     std::apply([this](const auto&... field) { (write(field), ...); }, Struct::fields(value));
+  }
+  template <HasField T>
+  void write(const T& value) {
+    Field<T>::write(*this, value);
   }
 
  private:
@@ -62,15 +106,27 @@ class FieldWriter {
   }
 
   std::vector<std::byte>& out_;
+  std::vector<Buffer> attachments_;
 };
 
 /// Enumerators of a message's fields end with kLast, which is the highest that is known.
 class FieldReader {
  public:
-  explicit FieldReader(std::span<const std::byte> bytes) : left_(bytes) {}
+  explicit FieldReader(std::span<const std::byte> bytes, std::span<const Buffer> attachments = {})
+      : left_(bytes), attachments_(attachments) {}
 
-  bool at_end() const { return valid_ && left_.empty(); }
+  bool at_end() const { return valid_ && left_.empty() && attachments_.empty(); }
   bool valid() const { return valid_; }
+  /// From here on nothing is valid: a Field found what cannot be.
+  void fail() { valid_ = false; }
+  /// The next; none, and not valid, where there is no further one.
+  Buffer take_attachment() {
+    if (attachments_.empty()) valid_ = false;
+    if (!valid_) return {};
+    Buffer first = attachments_.front();
+    attachments_ = attachments_.subspan(1);
+    return first;
+  }
   std::span<const std::byte> left() const { return left_; }
 
   template <class Number>
@@ -102,9 +158,9 @@ class FieldReader {
   }
   template <class Element>
   void read(std::vector<Element>& values) {
-    const std::uint32_t count = read_count(std::is_arithmetic_v<Element> ? sizeof(Element) : 1);
+    const std::uint32_t count = read_count(kIsPlain<Element> ? sizeof(Element) : 1);
     values.clear();
-    if constexpr (std::is_arithmetic_v<Element>) {
+    if constexpr (kIsPlain<Element>) {
       if (!valid_) return;
       values.resize(count);
       if (count > 0) std::memcpy(values.data(), left_.data(), count * sizeof(Element));
@@ -123,10 +179,30 @@ class FieldReader {
       read(values[key]);
     }
   }
+  template <class Value>
+  void read(std::optional<Value>& value) {
+    bool there = false;
+    read(there);
+    value.reset();
+    if (valid_ && there) read(value.emplace());
+  }
+  template <class... Values>
+  void read(std::tuple<Values...>& values) {
+    std::apply([this](auto&... each) { (read(each), ...); }, values);
+  }
+  template <class First, class Second>
+  void read(std::pair<First, Second>& values) {
+    read(values.first);
+    read(values.second);
+  }
   template <class Struct>
   requires requires(Struct& value) { Struct::fields(value); }
   void read(Struct& value) {
     std::apply([this](auto&... field) { (read(field), ...); }, Struct::fields(value));
+  }
+  template <HasField T>
+  void read(T& value) {
+    Field<T>::read(*this, value);
   }
 
  private:
@@ -143,6 +219,7 @@ class FieldReader {
   }
 
   std::span<const std::byte> left_;
+  std::span<const Buffer> attachments_;
   bool valid_ = true;
 };
 
@@ -163,4 +240,4 @@ std::optional<Struct> decode(std::span<const std::byte> bytes) {
   return value;
 }
 
-}  // namespace trireme::ps
+}  // namespace trireme::wire
