@@ -16,10 +16,10 @@
 namespace trireme::wire {
 namespace {
 
+const std::string kInprocPrefix = "trireme-inproc-";
+
 /// A name that only this process knows: a socket without a file (unix(7), "abstract").
-std::string inproc_name(const std::string& name) {
-  return text('\0', "trireme-inproc-", ::getpid(), "-", name);
-}
+std::string inproc_name(const std::string& name) { return text('\0', kInprocPrefix, ::getpid(), "-", name); }
 
 SocketAddress unix_address(const std::string& path, const Address& whole) {
   SocketAddress result;
@@ -29,8 +29,9 @@ SocketAddress unix_address(const std::string& path, const Address& whole) {
           " for a Unix socket: choose a shorter folder");
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
+  if (is_without_file(path)) address.sun_path[0] = '\0';
   result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
-  if (path.starts_with('\0')) --result.length;
+  if (address.sun_path[0] == '\0') --result.length;
   return result;
 }
 
@@ -51,7 +52,8 @@ std::string end_text(const SocketAddress& address) {
     const std::size_t length =
         address.length - std::min<std::size_t>(address.length, offsetof(sockaddr_un, sun_path));
     std::string path(at.sun_path, length);
-    if (path.starts_with('\0')) return "inproc:" + path.substr(1);
+    if (path.starts_with('\0' + kInprocPrefix)) return "inproc:" + path.substr(1);
+    if (path.starts_with('\0')) return "unix:@" + path.substr(1);
     return "unix:" + std::string(path.c_str());
   }
   char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
@@ -63,6 +65,8 @@ std::string end_text(const SocketAddress& address) {
 }
 
 }  // namespace
+
+bool is_without_file(const std::string& path) { return path.starts_with('@'); }
 
 ChannelAddress ChannelAddress::parse(const Address& address, Foreign foreign) {
   const auto colon = address.find(':');

@@ -46,7 +46,8 @@ Listener::Listener(const Address& address, Security::Kind security) {
   kind_ = parsed.kind;
   const auto found = resolve(parsed);
   for (const auto& each : found) require_proof(each, address, security);
-  if (kind_ == TransportKind::kUnix) {
+  const bool has_file = kind_ == TransportKind::kUnix && !is_without_file(parsed.path);
+  if (has_file) {
     const fs::path folder = fs::path(parsed.path).parent_path();
     require_private_folder(folder.empty() ? fs::path(".") : folder, address);
     if (is_left_over(found.front(), parsed.path)) ::unlink(parsed.path.c_str());
@@ -62,7 +63,7 @@ Listener::Listener(const Address& address, Security::Kind security) {
                                              : "; choose another address"));
   }
   address_ = kind_ == TransportKind::kTcp ? near_end(fd()) : parsed.text();
-  if (kind_ == TransportKind::kUnix) path_ = parsed.path;
+  if (has_file) path_ = parsed.path;
 }
 
 Listener::~Listener() {

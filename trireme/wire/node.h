@@ -16,7 +16,7 @@
 
 namespace trireme::wire {
 
-/// Where a node is found: "tcp:HOST:PORT", "unix:PATH", "inproc:NAME". Ranks of one host that meet at a Unix
+/// Where a node is found: "tcp:HOST:PORT", "unix:PATH", "unix:@NAME" (no file), "inproc:NAME". Ranks of one host that meet at a Unix
 /// socket may go on over shared memory; that changes nothing here.
 using Address = std::string;
 

@@ -20,6 +20,7 @@ Secret suite_secret() { return Secret::from_text(std::string(32, 's'), "the test
 std::vector<Way> ways() {
   const auto tcp = [](const auto&) { return Address("tcp:127.0.0.1:0"); };
   const auto unix_socket = [](const auto& folder) { return "unix:" + (folder / "sockets/node").string(); };
+  const auto no_file = [](const auto& folder) { return "unix:@" + folder.path().filename().string(); };
   const auto inproc = [](const auto& folder) { return "inproc:" + folder.path().filename().string(); };
   static const test::TemporaryFolder folder;
   static test::Authority authority("suite", folder.path());
@@ -33,6 +34,7 @@ std::vector<Way> ways() {
           {"tcp_tls", tcp, with_tls},
           {"unix_socket", unix_socket, without_memory},
           {"shared_memory", unix_socket, {}},
+          {"shared_memory_no_file", no_file, {}},
           {"small_rings", unix_socket, small_rings},
           {"inproc", inproc, without_memory}};
 }

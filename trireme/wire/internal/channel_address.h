@@ -25,6 +25,9 @@ struct ChannelAddress {
   bool is_numeric() const;
 };
 
+/// Whether the path of a Unix socket is a name that no file has: "@NAME" (unix(7), "abstract").
+bool is_without_file(const std::string& path);
+
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
