@@ -1,0 +1,104 @@
+#pragma once
+// What carries calls between workers: to each other worker a link, whose messages arrive once and in order
+// for as long as both processes live. A connection that breaks is made again; what the other has not
+// acknowledged is sent again, and what came twice is dropped. A link is lost when nobody takes the
+// connection up again for lost_after_s, when the other has said nothing of what was sent to it for
+// silent_after_s, or when another process answers: then both ends are told, and nothing passes again.
+//
+// Each direction has a connection of its own, which its sender makes. A wire::Node: see there for threads and
+// for what simulates it.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "trireme/rpc/ids.h"
+#include "trireme/wire/node.h"
+
+namespace trireme::rpc {
+
+struct EndpointOptions {
+  WorkerInfo self = {};
+  /// Where to connect to for a worker.
+  std::function<wire::Address(WorkerId)> address_of = {};
+  double lost_after_s = 3;
+  double silent_after_s = 30;
+  double ping_every_s = 5;  ///< of a link on which nothing else happens
+};
+
+/// What an Endpoint tells; called on its thread.
+class EndpointEvents {
+ public:
+  virtual ~EndpointEvents() = default;
+  virtual void on_message(WorkerId from, wire::Message message) = 0;
+  /// Once for a worker. `left`: it has said good-bye, after everything that it had to say.
+  virtual void on_gone(WorkerId worker, bool left, const std::string& reason) = 0;
+  /// The first time that the other end of a link has answered.
+  virtual void on_met(WorkerId) {}
+  /// At least as often as wake_within() asked for.
+  virtual void on_tick() {}
+};
+
+class Endpoint final : public wire::Node {
+ public:
+  /// `events` outlives it.
+  Endpoint(EndpointOptions options, EndpointEvents& events);
+  ~Endpoint() override;
+
+  /// Kinds are above kLastOwnKind. To a worker that is gone: nothing.
+  void send(WorkerId to, wire::Message message);
+  static constexpr std::uint16_t kLastOwnKind = 15;
+  /// From now on this end notices when the worker has ended, also when there is nothing to say to it.
+  void watch(WorkerId worker);
+  /// The last word to everybody that it has met. What was sent before arrives first.
+  void say_good_bye();
+  /// Whether the others have everything.
+  bool all_acknowledged() const;
+  /// Of a message that send() has taken: whether the other's process has it.
+  bool has_met(WorkerId worker) const;
+  std::size_t num_unacknowledged(WorkerId worker) const;
+  bool is_gone(WorkerId worker) const { return gone_.contains(worker); }
+  /// on_tick() not later than in so many seconds.
+  void wake_within(double seconds);
+
+  void on_start(wire::Surroundings& surroundings) override;
+  void on_connected(wire::ConnectionId connection, const wire::PeerIdentity& peer) override;
+  void on_message(wire::ConnectionId connection, wire::Message message) override;
+  void on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string& reason) override;
+  void on_timer(wire::TimerId timer) override;
+
+ private:
+  struct Link;      ///< what goes out to a worker
+  struct Incoming;  ///< what comes in from one
+
+  Link& link(WorkerId worker);
+  void connect(Link& link);
+  void transmit(Link& link);
+  void repeat(Link& link);
+  void greet(const Link& link);
+  void acknowledged(Link& link, std::uint64_t up_to);
+  void on_welcome(Link& link, const wire::Message& message);
+  void on_hello(wire::ConnectionId connection, const wire::Message& message);
+  void on_sequenced(wire::ConnectionId connection, wire::Message message);
+  void acknowledge(Incoming& incoming);
+  void look_at(Link& link, std::int64_t now_ns);
+  void gone(WorkerId worker, bool left, std::string reason);  // by value: the link that it may be of goes
+  void arm(std::int64_t at_ns);
+
+  const EndpointOptions options_;
+  EndpointEvents& events_;
+  wire::Surroundings* around_ = nullptr;
+  std::map<WorkerId, Link> links_;
+  std::map<WorkerId, Incoming> incoming_;
+  std::map<wire::ConnectionId, WorkerId> outgoing_connections_, incoming_connections_;
+  std::set<WorkerId> gone_;
+  std::optional<wire::TimerId> timer_;
+  std::int64_t timer_at_ns_ = 0;
+  bool good_bye_ = false;
+};
+
+}  // namespace trireme::rpc
