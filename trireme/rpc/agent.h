@@ -1,0 +1,210 @@
+#pragma once
+// A worker that calls functions of others and serves its own: one name in a group, a thread that talks to the
+// others, and a pool that runs what they ask for. Several may live in one process. Thread-safe.
+//
+//   auto agent = rpc::Agent::join({.name = "trainer", .directory = directory});
+//   double sum = agent->rpc_sync("w1", rpc::function<"add", &add>, 1.0, 2.0);
+//   Future<double> later = agent->rpc_async("w1", rpc::function<"add", &add>, 1.0, 2.0);
+//   RRef<Shard> shard = agent->remote("w1", rpc::function<"make_shard", &make_shard>);
+//   agent->leave();
+//
+// Calls of one thread to one worker begin there in their order; how they end is not ordered. A call is run
+// once or, when a worker has ended, not known to have run. Errors of a call are exceptions of its future:
+// what the function has thrown (remote_error.h), CommError that names a worker that has ended or is not
+// there, DeadlineError, InvalidArgument. Tensors and buffers that are sent are not copied, and not to be
+// changed before the answer is there.
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/rpc/function.h"
+#include "trireme/rpc/options.h"
+#include "trireme/rpc/reference.h"
+
+namespace trireme::rpc {
+
+/// Whom to call: by name, or by id as RRef::owner() has it.
+class Callee {
+ public:
+  Callee(const char* name) : name_(name) {}             // NOLINT: a name is one
+  Callee(std::string name) : name_(std::move(name)) {}  // NOLINT
+  Callee(WorkerId worker) : worker_(worker) {}          // NOLINT
+  bool is_name() const { return worker_ == kNobody; }
+  WorkerId in(AgentCore& core, double timeout_s) const {
+    return worker_ == kNobody ? core.find(name_, timeout_s) : worker_;
+  }
+
+ private:
+  std::string name_;
+  WorkerId worker_ = kNobody;
+};
+
+namespace internal {
+
+/// Whether the call may be made again, since its worker has ended and the options allow it.
+bool may_try_again(const Callee& to, const CallOptions& options, const std::exception_ptr& error);
+
+template <class R, class... Args>
+void make_call(const std::shared_ptr<AgentCore>& core, const Callee& to, const CallOptions& options,
+               const FunctionRow& function, const Promise<R>& promise, const Args&... args) {
+  const WorkerId worker = to.in(*core, options.timeout_s);
+  std::function<void()> again;
+  if (options.tries > 1) {
+    again = [core, to, options, &function, promise, kept = std::tuple<Args...>(args...)] {
+      try {
+        CallOptions left = options;
+        --left.tries;
+        std::apply([&](const auto&... each) { make_call<R>(core, to, left, function, promise, each...); },
+                   kept);
+      } catch (...) {
+        promise.fail(std::current_exception());
+      }
+    };
+  }
+  core->call(worker, function, write_parcel(*core, worker, nullptr, args...), options, std::nullopt,
+             [core, to, options, promise, again, &function](Answer&& answer) {
+               if (answer.error) {
+                 const bool tries_again = may_try_again(to, options, answer.error);
+                 if (tries_again) return core->pool()->submit(again);
+                 promise.fail(answer.error);
+                 return;
+               }
+               try {
+                 promise.set(read_parcel<Stored<R>>(*core, answer.from, answer.parcel, answer.references,
+                                                    text("the result of '", function.name, "'")));
+               } catch (...) {
+                 promise.fail(std::current_exception());
+               }
+             });
+}
+
+}  // namespace internal
+
+class Agent {
+ public:
+  /// Joins the group. Throws InvalidArgument (a name that is taken, by which worker; options that cannot be),
+  /// CommError (the directory does not answer, an address is taken).
+  static std::shared_ptr<Agent> join(AgentOptions options) {
+    return std::make_shared<Agent>(AgentCore::start(std::move(options)));
+  }
+  explicit Agent(std::shared_ptr<AgentCore> core) : core_(std::move(core)) {}
+  /// Another's, which goes on without this one.
+  struct Borrowed {};
+  Agent(std::shared_ptr<AgentCore> core, Borrowed) : core_(std::move(core)), is_borrowed_(true) {}
+  /// Leaves as one that has died would, unless leave() was called.
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  const std::string& name() const { return core_->info().name; }
+  WorkerId id() const { return core_->self(); }
+  /// Waits until there is one. Throws CommError when there is none by then; 0: the agent's timeout.
+  WorkerId find(const std::string& name, double timeout_s = 0) const { return core_->find(name, timeout_s); }
+
+  /// Calls, and waits for the result.
+  template <class Signature, class... Args>
+  auto rpc_sync(const Callee& to, const Function<Signature>& function, const Args&... args) const {
+    return rpc_async(to, CallOptions{}, function, args...).get();
+  }
+  template <class Signature, class... Args>
+  auto rpc_sync(const Callee& to, const CallOptions& options, const Function<Signature>& function,
+                const Args&... args) const {
+    return rpc_async(to, options, function, args...).get();
+  }
+  /// Returns as soon as the call is on its way; waits where too much is (AgentOptions::most_waiting_bytes).
+  template <class Signature, class... Args>
+  auto rpc_async(const Callee& to, const Function<Signature>& function, const Args&... args) const {
+    return rpc_async(to, CallOptions{}, function, args...);
+  }
+  template <class R, class... Params, class... Args>
+  Future<R> rpc_async(const Callee& to, const CallOptions& options, const Function<R(Params...)>& function,
+                      const Args&... args) const {
+    static_assert(sizeof...(Params) == sizeof...(Args), "the function takes another number of arguments");
+    static_assert((std::is_convertible_v<const Args&, const Params&> && ...),
+                  "the function takes arguments of other types");
+    static_assert(Sendable<internal::Stored<R>>, "what this function returns cannot be sent: use remote()");
+    const Promise<R> promise(core_->pool());
+    internal::make_call<R>(core_, to, options, function.row(), promise, static_cast<const Params&>(args)...);
+    return promise.future();
+  }
+  /// Calls, and leaves the result where it is. Returns at once; what the function throws is thrown by every
+  /// use of the reference.
+  template <class Signature, class... Args>
+  auto remote(const Callee& to, const Function<Signature>& function, const Args&... args) const {
+    return remote(to, CallOptions{}, function, args...);
+  }
+  template <class R, class... Params, class... Args>
+  auto remote(const Callee& to, const CallOptions& options, const Function<R(Params...)>& function,
+              const Args&... args) const {
+    static_assert(sizeof...(Params) == sizeof...(Args), "the function takes another number of arguments");
+    const WorkerId worker = to.in(*core_, options.timeout_s);
+    const auto handle = core_->make_reference(worker);
+    core_->call(worker, function.row(),
+                write_parcel(*core_, worker, nullptr, static_cast<const Params&>(args)...), options,
+                handle->id(), [](Answer&&) {});
+    return RRef<typename internal::KeptAs<R>::Type>(handle);
+  }
+
+  /// A reference to a value of this worker.
+  template <class T>
+  RRef<T> share(std::shared_ptr<T> value) const {
+    require(value != nullptr, "a null pointer cannot be shared");
+    const auto handle = core_->make_reference(core_->self());
+    core_->value_of(handle->id())->set({std::move(value), &typeid(T)});
+    return RRef<T>(handle);
+  }
+  template <class T>
+  RRef<T> share(T value) const {
+    return share(std::make_shared<T>(std::move(value)));
+  }
+  /// Values of this worker that references refer to.
+  std::size_t num_values() const { return core_->num_values(); }
+  Statistics statistics() const { return core_->statistics(); }
+  /// Of what carries the calls; see wire::NodeLoop::counts().
+  wire::ChannelCounts channel_counts() const { return core_->channel_counts(); }
+
+  /// Waits until no call is under way, of its own or of others, and goes; nothing may be called afterwards.
+  /// kWithAll: together with all workers of the group, none of which goes before all have come here or have
+  /// ended. Throws CommError that says what is still under way; then the agent is as it was.
+  enum class Leave { kAlone, kWithAll };
+  void leave(Leave leave = Leave::kWithAll, double timeout_s = 0) {
+    core_->leave(leave == Leave::kWithAll, timeout_s);
+  }
+
+  const std::shared_ptr<AgentCore>& core() const { return core_; }
+
+ private:
+  const std::shared_ptr<AgentCore> core_;
+  const bool is_borrowed_ = false;
+};
+
+/// The agent whose function the calling thread runs. Throws InvalidArgument on other threads.
+std::shared_ptr<Agent> this_agent();
+
+namespace internal {
+
+template <class T>
+Future<T> copy_of(const RRef<T>& reference) {
+  return reference.local_future().then(
+      [](const AnyValue& value) { return T(*std::static_pointer_cast<T>(checked(value, typeid(T)))); });
+}
+
+/// One for each type; its name says which.
+template <class T>
+inline const Function<T(RRef<T>)> copy_function{
+    add<&copy_of<T>>("trireme.to_here " + readable(typeid(T).name()))};
+
+}  // namespace internal
+
+template <class T>
+T RRef<T>::to_here(const CallOptions& options) const {
+  static_assert(Sendable<T>, "a value of this type cannot be sent: call a function on its owner");
+  const Agent agent(handle().shared_core(), Agent::Borrowed{});
+  return agent.rpc_sync(owner(), options, internal::copy_function<T>, *this);
+}
+
+}  // namespace trireme::rpc

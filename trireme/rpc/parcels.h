@@ -1,0 +1,61 @@
+#pragma once
+// Values into parcels and back, with the references among them and what CallHooks add.
+
+#include <string>
+#include <tuple>
+
+#include "trireme/rpc/agent_core.h"
+#include "trireme/wire/fields.h"
+
+namespace trireme::rpc {
+
+/// What a Field<> that needs more than bytes looks at: who writes or reads for whom, on this thread.
+struct Exchange {
+  AgentCore& core;
+  WorkerId peer;
+  std::vector<RefPass>* written;  ///< null while reading
+  const Handles* read;            ///< null while writing
+  std::size_t num_read = 0;
+
+  Exchange(AgentCore& agent, WorkerId other, std::vector<RefPass>* to, const Handles* from);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  /// Throws InvalidArgument outside of calls.
+  static Exchange& current();
+
+ private:
+  Exchange* const outer_;
+};
+
+/// `request`: the annex of the call that this answers; null for a call.
+template <class... Values>
+Parcel write_parcel(AgentCore& core, WorkerId to, const Annex* request, const Values&... values) {
+  Parcel parcel;
+  const Exchange exchange(core, to, &parcel.references, nullptr);
+  CallHooks* const hooks = core.hooks();
+  if (hooks != nullptr) hooks->begin_write();
+  wire::FieldWriter writer(parcel.fields);
+  (writer.write(values), ...);
+  parcel.attachments = writer.attachments();
+  if (hooks != nullptr) parcel.annex = hooks->end_write(to, request);
+  return parcel;
+}
+
+/// Throws InvalidArgument: `what` is not one Value.
+template <class Value>
+Value read_parcel(AgentCore& core, WorkerId from, const Parcel& parcel, const Handles& references,
+                  const std::string& what) {
+  Exchange exchange(core, from, nullptr, &references);
+  CallHooks* const hooks = core.hooks();
+  if (hooks != nullptr) hooks->begin_read();
+  wire::FieldReader reader(parcel.fields, parcel.attachments);
+  Value value{};
+  reader.read(value);
+  require(reader.at_end() && exchange.num_read == references.size(), what, " from worker '",
+          core.name_of(from), "' are not what this program's type says: both must be built from one source");
+  if (hooks != nullptr) hooks->end_read(from, parcel.annex);
+  return value;
+}
+
+}  // namespace trireme::rpc
