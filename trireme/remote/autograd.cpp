@@ -1,0 +1,194 @@
+#include "trireme/remote/autograd.h"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/distributed/autograd/autograd.h>
+#include <torch/csrc/distributed/autograd/utils.h>
+
+#include <limits>
+#include <mutex>
+
+#include "trireme/base/error.h"
+#include "trireme/remote/internal/tensor_collector.h"
+#include "trireme/remote/internal/torch_agent.h"
+#include "trireme/remote/tensor_field.h"
+#include "trireme/wire/fields.h"
+
+namespace trireme::remote {
+namespace {
+
+namespace autograd = torch::distributed::autograd;
+using Container = autograd::DistAutogradContainer;
+
+/// What goes along with a call or an answer in a context.
+struct Metadata {
+  ContextId context = 0;
+  std::int64_t message = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.context, self.message);
+  }
+};
+
+std::optional<Metadata> metadata_of(const rpc::Annex& annex) {
+  return annex.empty() ? std::nullopt : wire::decode<Metadata>(annex);
+}
+
+/// Adds the edges of calls to the graphs of contexts.
+class AutogradHooks final : public rpc::CallHooks {
+ public:
+  void begin_write() override { TensorCollector::here().begin(); }
+
+  rpc::Annex end_write(rpc::WorkerId to, const rpc::Annex* request) override {
+    auto tensors = TensorCollector::here().end();
+    const auto asked = request == nullptr ? std::nullopt : metadata_of(*request);
+    if (request != nullptr && !asked) return {};
+    const ContextId id = asked ? asked->context : Container::currentContextId();
+    if (id < 0) return {};
+    auto& container = Container::getInstance();
+    const auto context = container.retrieveContext(id);
+    const Metadata metadata{id, container.newAutogradMessageId()};
+    const autograd::AutogradMetadata known(metadata.context, metadata.message);
+    if (!tensors.empty()) autograd::addSendRpcBackward(context, known, tensors);
+    if (request == nullptr) context->addKnownWorkerId(short_id(to));
+    return wire::encode(metadata);
+  }
+
+  void begin_read() override { TensorCollector::here().begin(); }
+
+  void end_read(rpc::WorkerId from, const rpc::Annex& annex) override {
+    auto tensors = TensorCollector::here().end();
+    const auto metadata = metadata_of(annex);
+    if (!metadata) return;
+    auto& container = Container::getInstance();
+    constexpr int kBitsOfNumber = 48;
+    const bool own = metadata->context >> kBitsOfNumber == container.getWorkerId();
+    if (own && !is_there(metadata->context)) return;  // the answer came after its context had ended
+    for (auto& each : tensors) each.requires_grad_(true);
+    autograd::addRecvRpcBackward({metadata->context, metadata->message}, tensors, short_id(from), {});
+  }
+
+  void begin_run(const rpc::Annex& annex) override {
+    if (const auto metadata = metadata_of(annex)) {
+      Container::getInstance().getOrCreateContext(metadata->context);
+      Container::forceCurrentContextId(metadata->context);
+    }
+  }
+  void end_run() override { Container::forceCurrentContextId(-1); }
+
+ private:
+  static torch_rpc::worker_id_t short_id(rpc::WorkerId worker) {
+    require(worker <= static_cast<rpc::WorkerId>(std::numeric_limits<torch_rpc::worker_id_t>::max()),
+            "worker ", worker,
+            " cannot take part in distributed autograd, which counts to 32767: start the "
+            "group anew, under another name");
+    return static_cast<torch_rpc::worker_id_t>(worker);
+  }
+  static bool is_there(ContextId context) {
+    try {
+      Container::getInstance().isValidContext(context);
+      return true;
+    } catch (const c10::Error&) {
+      return false;
+    }
+  }
+};
+
+/// The one agent of this process that has autograd.
+struct Current {
+  std::mutex mutex;
+  std::weak_ptr<rpc::Agent> agent;
+  std::shared_ptr<TorchAgent> torch_agent;
+  bool has_container = false;
+};
+
+Current& current() {
+  static Current* const one = new Current;  // libtorch's part of it is never destroyed either
+  return *one;
+}
+
+void run_backward(ContextId context, const std::vector<at::Tensor>& roots, bool retain_graph) {
+  const rpc::BlockedScope blocked;
+  autograd::backward(context, roots, retain_graph);
+}
+
+void backward_there(ContextId context, const rpc::RRef<at::Tensor>& root, bool retain_graph) {
+  run_backward(context, {*root.local_value()}, retain_graph);
+}
+constexpr auto& kBackwardThere = rpc::function<"trireme.backward", &backward_there>;
+
+}  // namespace
+
+std::shared_ptr<rpc::Agent> join(rpc::AgentOptions options) {
+  Current& current = remote::current();
+  const std::lock_guard lock(current.mutex);
+  require(current.agent.expired(),
+          "this process has a worker with autograd; libtorch keeps one: let it leave and "
+          "drop it before another joins, or join with rpc::Agent::join()");
+  require(options.directory != nullptr, "worker '", options.name, "' has no directory to find the others in");
+  if (!current.has_container) {
+    // Numbers of contexts begin with it, for all groups that this process is in, one after the other.
+    Container::init(options.directory->add(options.group + "/autograd", 1));
+    current.has_container = true;
+  }
+  if (current.torch_agent) {
+    torch_rpc::RpcAgent::setCurrentRpcAgent(nullptr);
+    current.torch_agent->shutdown();
+  }
+  options.hooks = std::make_shared<AutogradHooks>();
+  if (!options.on_thread_start) options.on_thread_start = [] { at::init_num_threads(); };
+  const auto torch_agent =
+      std::make_shared<TorchAgent>(options.name, torch_rpc::worker_id_t{0}, options.timeout_s);
+  torch_rpc::RpcAgent::setCurrentRpcAgent(torch_agent);
+  torch_agent->start();
+  current.torch_agent = torch_agent;
+  auto agent = rpc::Agent::join(std::move(options));
+  torch_agent->set_core(agent->core());
+  current.agent = agent;
+  return agent;
+}
+
+Context::Context(const rpc::Agent& agent) : core_(agent.core()) {
+  require(dynamic_cast<AutogradHooks*>(core_->hooks()) != nullptr, "worker '", agent.name(),
+          "' has no autograd: join with remote::join()");
+  require(Container::currentContextId() < 0, "this thread is in context ", Container::currentContextId(),
+          " already: contexts cannot be nested");
+  id_ = Container::getInstance().newContext()->contextId();
+}
+
+Context::~Context() {
+  try {
+    Container::getInstance().releaseContext(id_);
+  } catch (const std::exception&) {  // others have ended: they have forgotten it
+  }
+  Container::forceCurrentContextId(-1);
+}
+
+void Context::backward(const std::vector<at::Tensor>& roots, bool retain_graph) {
+  run_backward(id_, roots, retain_graph);
+}
+
+void Context::backward(const rpc::RRef<at::Tensor>& root, bool retain_graph) {
+  const rpc::Agent agent(core_, rpc::Agent::Borrowed{});
+  agent.rpc_sync(root.owner(), kBackwardThere, id_, root, retain_graph);
+}
+
+std::vector<std::pair<at::Tensor, at::Tensor>> Context::gradients() const { return gradients_of(id_); }
+
+ContextId current_context() { return Container::currentContextId(); }
+
+std::vector<std::pair<at::Tensor, at::Tensor>> gradients_of(ContextId context) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
+  try {
+    for (const auto& each : Container::getInstance().retrieveContext(context)->getGradients()) {
+      gradients.emplace_back(each.key(), each.value());
+    }
+  } catch (const c10::Error& error) {
+    throw InvalidArgument(
+        text("nothing is known here of context ", context, ": ", error.what_without_backtrace()));
+  }
+  return gradients;
+}
+
+std::size_t num_contexts() { return Container::getInstance().numAutogradContexts(); }
+
+}  // namespace trireme::remote

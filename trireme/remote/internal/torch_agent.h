@@ -1,0 +1,53 @@
+#pragma once
+// libtorch's distributed autograd over an rpc::Agent: its messages are calls of one function there.
+
+#include <torch/csrc/distributed/rpc/rpc_agent.h>
+
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "trireme/rpc/agent_core.h"
+
+namespace trireme::remote {
+
+namespace torch_rpc = torch::distributed::rpc;
+
+class TorchAgent final : public torch_rpc::RpcAgent {
+ public:
+  TorchAgent(const std::string& name, torch_rpc::worker_id_t id, double timeout_s);
+  ~TorchAgent() override;
+
+  /// Of the group that it speaks for. Until then, messages wait.
+  void set_core(const std::shared_ptr<rpc::AgentCore>& core);
+  /// What a message of another worker comes to.
+  c10::intrusive_ptr<torch_rpc::JitFuture> serve(torch_rpc::Message& request) const;
+
+  c10::intrusive_ptr<torch_rpc::JitFuture> send(const torch_rpc::WorkerInfo& to,
+                                                c10::intrusive_ptr<torch_rpc::Message> message,
+                                                float timeout_s,
+                                                const torch_rpc::DeviceMap& device_map) override;
+  using RpcAgent::getWorkerInfo;
+  const torch_rpc::WorkerInfo& getWorkerInfo(const std::string& name) const override;
+  const torch_rpc::WorkerInfo& getWorkerInfo(torch_rpc::worker_id_t id) const override;
+  std::vector<torch_rpc::WorkerInfo> getWorkerInfos() const override { return {}; }
+  void join(bool, float) override {}
+  void sync() override {}
+  void startImpl() override {}
+  void shutdownImpl() override {}
+  std::unordered_map<std::string, std::string> getMetrics() override { return {}; }
+
+ private:
+  void addGilWaitTime(std::chrono::microseconds) override {}
+
+  std::promise<std::weak_ptr<rpc::AgentCore>> core_told_;
+  const std::shared_future<std::weak_ptr<rpc::AgentCore>> core_;
+  mutable std::mutex mutex_;
+  mutable std::map<torch_rpc::worker_id_t, std::unique_ptr<torch_rpc::WorkerInfo>> workers_;
+};
+
+}  // namespace trireme::remote

@@ -1,0 +1,46 @@
+#pragma once
+// Optimizers that run where the parameters are: one on every worker that owns some, with the state and the
+// gradients there; only the numbers of contexts travel. Source: PyTorch's DistributedOptimizer.
+//
+//   remote::DistributedOptimizer optimizer(*agent, {.name = "sgd", .lr = 0.05}, parameters);
+//   { remote::Context context(*agent); ...; context.backward({loss}); optimizer.step(context); }
+
+#include <memory>
+#include <vector>
+
+#include "trireme/optim/optimizer.h"
+#include "trireme/remote/autograd.h"
+
+namespace trireme::remote {
+
+class OwnerOptimizer;
+
+class DistributedOptimizer {
+ public:
+  /// Makes them, and waits. Parameters are leaves that need gradients; `options` as optim::make_optimizer()
+  /// has them, which throws on the owner and so here. Throws CommError that names an owner that has ended.
+  DistributedOptimizer(const rpc::Agent& agent, const optim::OptimizerOptions& options,
+                       const std::vector<rpc::RRef<at::Tensor>>& parameters);
+  ~DistributedOptimizer();
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
+
+  /// One update on every owner from the gradients of the context; waits for all. Parameters without a
+  /// gradient there are left alone. `lr`: instead of the options', where it is not negative.
+  void step(const Context& context, double lr = -1);
+
+ private:
+  std::shared_ptr<rpc::AgentCore> core_;
+  std::vector<rpc::RRef<OwnerOptimizer>> owners_;
+};
+
+/// References to all parameters of a module that lives on this worker, in the module's order: what a function
+/// returns to whoever trains it.
+template <class Module>
+std::vector<rpc::RRef<at::Tensor>> parameter_references(const rpc::Agent& agent, const Module& module) {
+  std::vector<rpc::RRef<at::Tensor>> references;
+  for (const at::Tensor& each : module.parameters()) references.push_back(agent.share(each));
+  return references;
+}
+
+}  // namespace trireme::remote
