@@ -201,10 +201,10 @@ inline const Function<T(RRef<T>)> copy_function{
 }  // namespace internal
 
 template <class T>
-T RRef<T>::to_here(const CallOptions& options) const {
+Future<T> RRef<T>::to_here_async(const CallOptions& options) const {
   static_assert(Sendable<T>, "a value of this type cannot be sent: call a function on its owner");
   const Agent agent(handle().shared_core(), Agent::Borrowed{});
-  return agent.rpc_sync(owner(), options, internal::copy_function<T>, *this);
+  return agent.rpc_async(owner(), options, internal::copy_function<T>, *this);
 }
 
 }  // namespace trireme::rpc

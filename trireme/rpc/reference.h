@@ -71,7 +71,8 @@ class RRef {
 
   /// A copy of the value, from wherever it is. Throws what its function has thrown, CommError when the owner
   /// has ended, DeadlineError.
-  T to_here(const CallOptions& options = {}) const;
+  T to_here(const CallOptions& options = {}) const { return to_here_async(options).get(); }
+  Future<T> to_here_async(const CallOptions& options = {}) const;
 
   const std::shared_ptr<RefHandle>& shared_handle() const { return handle_; }
 

@@ -1,0 +1,61 @@
+#pragma once
+// A chain of parts of a model on several workers, used like one module: the batch goes through in chunks, so
+// that the workers compute at the same time (GPipe, arXiv 1811.06965), and the backward pass is that of a
+// Context. Activations go from part to part, not by way of the caller.
+//
+//   remote::Pipe pipe(*agent, {make_shard(*agent, "w1", first), make_shard(*agent, "w2", second)},
+//                     {.chunks = 4, .checkpoint = PipeCheckpoint::kExceptLast});
+//   remote::DistributedOptimizer optimizer(*agent, {.name = "sgd", .lr = 0.05}, pipe.parameters());
+//   { remote::Context context(*agent);
+//     context.backward({loss(*pipe.forward(x).local_value(), y)});
+//     optimizer.step(context); }
+//
+// `chunks` is the number of micro-batches, not their size.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/remote/autograd.h"
+#include "trireme/remote/shard.h"
+
+namespace trireme::remote {
+
+/// Of which micro-batches activations are computed again in the backward instead of kept.
+enum class PipeCheckpoint : std::uint8_t { kNever, kExceptLast, kAlways };
+
+struct PipeOptions {
+  std::int64_t chunks = 1;  ///< micro-batches of a batch; fewer where it has fewer samples
+  PipeCheckpoint checkpoint = PipeCheckpoint::kExceptLast;
+};
+
+class Pipe {
+ public:
+  /// The first part gets the input. Throws InvalidArgument: no part, no chunk.
+  Pipe(const rpc::Agent& agent, std::vector<rpc::RRef<Shard>> parts, PipeOptions options = {});
+
+  /// input (batch, ...) -> a reference, of this worker, to what the last part gives for it (batch, ...). In a
+  /// Context gradients flow back through it. Throws what a part has thrown, CommError that names a worker
+  /// that has ended. The input is not to be changed before.
+  rpc::RRef<at::Tensor> forward(const at::Tensor& input) const;
+  /// Of all parts, in their order.
+  std::vector<rpc::RRef<at::Tensor>> parameters() const;
+  /// Their names, in the same order.
+  std::vector<std::string> parameter_names() const;
+  void train(bool on = true) const;
+
+ private:
+  const std::shared_ptr<rpc::AgentCore> core_;
+  const std::vector<rpc::RRef<Shard>> parts_;
+  const PipeOptions options_;
+};
+
+/// The two halves of ResNet-50 on two workers: "DistResNet50" of PyTorch's tutorial on pipelines over remote
+/// calls, whose argument of forward is a number of splits, though it is sometimes told as their size.
+/// `input_shape`: (3, height, width).
+Pipe make_dist_resnet50(const rpc::Agent& agent, const rpc::Callee& first, const rpc::Callee& second,
+                        const std::vector<std::int64_t>& input_shape, std::int64_t num_classes,
+                        std::uint64_t seed, PipeOptions options = {});
+
+}  // namespace trireme::remote

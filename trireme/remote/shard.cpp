@@ -1,0 +1,105 @@
+#include "trireme/remote/shard.h"
+
+#include <set>
+#include <utility>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/model/checkpointed.h"
+#include "trireme/model/deferred.h"
+
+template <>
+struct trireme::wire::Field<trireme::remote::ShardOptions> {
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.model.name, self.model.hidden, self.model.layers, self.model.heads, self.model.width,
+                    self.model.weights, self.input_shape, self.num_classes, self.seed, self.first_layer,
+                    self.end_layer);
+  }
+  static void write(FieldWriter& writer, const remote::ShardOptions& options) {
+    std::apply([&](const auto&... each) { (writer.write(each), ...); }, fields(options));
+  }
+  static void read(FieldReader& reader, remote::ShardOptions& options) {
+    std::apply([&](auto&... each) { (reader.read(each), ...); }, fields(options));
+  }
+};
+
+namespace trireme::remote {
+
+Shard::Shard(std::vector<model::Layer> layers, std::shared_ptr<void> keeps_alive)
+    : keeps_alive_(std::move(keeps_alive)), layers_(std::move(layers)) {
+  require(!layers_.empty(), "a part of a model needs layers, and got none");
+  for (const auto& each : layers_) {
+    require(each.takes.empty() && each.gives.empty(), "layer '", each.name,
+            "' exchanges tensors with layers that are no neighbours; a part that other workers call maps one "
+            "tensor to one");
+    recomputed_.push_back(model::checkpointed(each));
+  }
+}
+
+at::Tensor Shard::forward(const rpc::RRef<at::Tensor>& input, const rpc::RRef<at::Tensor>& after,
+                          bool recomputes) {
+  at::Tensor value = input.to_here();
+  while (after && !after.local_future().wait_for(kLongestTimeout_s)) {
+  }
+  const rpc::BlockedScope blocked;
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : recomputes ? recomputed_ : layers_) value = each.forward(value);
+  return value;
+}
+
+std::vector<rpc::RRef<at::Tensor>> Shard::parameters() {
+  const auto agent = rpc::this_agent();
+  std::vector<rpc::RRef<at::Tensor>> references;
+  std::set<c10::TensorImpl*> seen;
+  for (const auto& layer : layers_) {
+    for (const auto& [name, parameter] : layer.parameters) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) references.push_back(agent->share(parameter));
+    }
+  }
+  return references;
+}
+
+std::vector<std::string> Shard::parameter_names() const {
+  std::vector<std::string> names;
+  std::set<c10::TensorImpl*> seen;
+  for (const auto& layer : layers_) {
+    for (const auto& [name, parameter] : layer.parameters) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+void Shard::train(bool on) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& layer : layers_) {
+    for (const auto& module : layer.modules) module->train(on);
+  }
+}
+
+namespace {
+
+std::shared_ptr<Shard> build_shard(const ShardOptions& options) {
+  const auto whole = deferred([&] {
+    return model::make_model(options.model, options.input_shape, options.num_classes, options.seed);
+  });
+  auto layers = whole->layers();
+  const auto count = static_cast<std::int64_t>(layers.size());
+  require(options.first_layer >= 0 && options.first_layer < options.end_layer && options.end_layer <= count,
+          "layers [", options.first_layer, ", ", options.end_layer, ") of model '", options.model.name,
+          "', which has ", count, ": expected a part of it");
+  std::vector<model::Layer> part(layers.begin() + options.first_layer, layers.begin() + options.end_layer);
+  for (const auto& each : part) model::materialise(each);
+  whole->initialise(options.seed);
+  return std::make_shared<Shard>(std::move(part), whole);
+}
+constexpr auto& kBuildShard = rpc::function<"trireme.build_shard", &build_shard>;
+
+}  // namespace
+
+rpc::RRef<Shard> make_shard(const rpc::Agent& agent, const rpc::Callee& worker, const ShardOptions& options) {
+  return agent.remote(worker, kBuildShard, options);
+}
+
+}  // namespace trireme::remote

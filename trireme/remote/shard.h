@@ -1,0 +1,53 @@
+#pragma once
+// A part of a model on one worker, which others call through an RRef: what a Pipe is made of.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "trireme/model/model.h"
+#include "trireme/remote/tensor_field.h"
+#include "trireme/rpc/agent.h"
+
+namespace trireme::remote {
+
+class Shard {
+ public:
+  /// Each layer maps one tensor to one tensor. `keeps_alive`: what the layers use. Throws InvalidArgument for
+  /// layers that take or give more.
+  explicit Shard(std::vector<model::Layer> layers, std::shared_ptr<void> keeps_alive = nullptr);
+
+  /// The layers of an input, wherever that is: (batch, ...) -> (batch, ...). One at a time, and not before
+  /// `after` is there, where it refers to something of this worker: micro-batches pass in their order.
+  /// `recomputes`: activations are computed again in the backward instead of kept.
+  at::Tensor forward(const rpc::RRef<at::Tensor>& input, const rpc::RRef<at::Tensor>& after, bool recomputes);
+  /// Leaves, in the order of the layers; those that are shared, once.
+  std::vector<rpc::RRef<at::Tensor>> parameters();
+  std::vector<std::string> parameter_names() const;
+  void train(bool on);
+
+ private:
+  const std::shared_ptr<void> keeps_alive_;
+  const std::vector<model::Layer> layers_;
+  std::vector<model::Layer> recomputed_;
+  std::mutex mutex_;  ///< held by the forward that runs
+};
+
+/// A shipped model, and which of its layers.
+struct ShardOptions {
+  model::ModelOptions model = {};
+  std::vector<std::int64_t> input_shape = {};  ///< of a sample
+  std::int64_t num_classes = 0;
+  std::uint64_t seed = 0;
+  std::int64_t first_layer = 0, end_layer = 0;  ///< [first, end) of Model::layers()
+};
+
+/// Made on that worker; other layers get no memory there. Parameters have the values of make_model() with the
+/// same seed, whatever the cut.
+rpc::RRef<Shard> make_shard(const rpc::Agent& agent, const rpc::Callee& worker, const ShardOptions& options);
+
+}  // namespace trireme::remote
