@@ -108,7 +108,15 @@ Current& current() {
 
 void run_backward(ContextId context, const std::vector<at::Tensor>& roots, bool retain_graph) {
   const rpc::BlockedScope blocked;
-  autograd::backward(context, roots, retain_graph);
+  try {
+    try {
+      autograd::DistEngine::getInstance().execute(context, roots, retain_graph);
+    } catch (...) {
+      std::rethrow_exception(TorchAgent::cause_of_failure(context, std::current_exception()));
+    }
+  } catch (const CommError& error) {
+    throw CommError(text("the backward pass of context ", context, " cannot go on: ", error.what()));
+  }
 }
 
 void backward_there(ContextId context, const rpc::RRef<at::Tensor>& root, bool retain_graph) {
@@ -156,6 +164,7 @@ Context::Context(const rpc::Agent& agent) : core_(agent.core()) {
 }
 
 Context::~Context() {
+  TorchAgent::forget_failure(id_);
   try {
     Container::getInstance().releaseContext(id_);
   } catch (const std::exception&) {  // others have ended: they have forgotten it

@@ -1,65 +1,78 @@
 #include "trireme/remote/internal/torch_agent.h"
 
+#include <torch/csrc/distributed/autograd/context/container.h>
+#include <torch/csrc/distributed/autograd/engine/dist_engine.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_req.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_resp.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/propagate_gradients_req.h>
+#include <torch/csrc/distributed/autograd/rpc_messages/propagate_gradients_resp.h>
 #include <torch/csrc/distributed/rpc/request_callback_no_python.h>
+#include <torch/csrc/distributed/rpc/utils.h>
 
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/remote/autograd.h"
 #include "trireme/remote/tensor_field.h"
 #include "trireme/rpc/agent.h"
 
 namespace trireme::remote {
 namespace {
 
+namespace autograd = torch::distributed::autograd;
 using torch_rpc::JitFuture;
 using torch_rpc::Message;
 
-/// A torch_rpc::Message as fields.
-struct Carried {
-  std::int64_t type = 0, id = 0;
-  std::string payload;
-  std::vector<at::Tensor> tensors;
-  template <class Self>
-  static auto fields(Self& self) {
-    return std::tie(self.type, self.id, self.payload, self.tensors);
-  }
-};
-
-Carried carried(Message& message) {
-  return {.type = message.type(),
-          .id = message.id(),
-          .payload = std::string(message.payload().begin(), message.payload().end()),
-          .tensors = message.tensors()};
-}
-
-c10::intrusive_ptr<Message> message_of(Carried carried) {
-  return c10::make_intrusive<Message>(std::vector<char>(carried.payload.begin(), carried.payload.end()),
-                                      std::move(carried.tensors),
-                                      static_cast<torch_rpc::MessageType>(carried.type), carried.id);
-}
-
 c10::intrusive_ptr<JitFuture> new_future() { return c10::make_intrusive<JitFuture>(at::AnyClassType::get()); }
 
-rpc::Future<Carried> serve_message(Carried request) {
-  const auto agent = std::static_pointer_cast<TorchAgent>(torch_rpc::RpcAgent::getCurrentRpcAgent());
-  const auto message = message_of(std::move(request));
-  const rpc::Promise<Carried> promise;
-  agent->serve(*message)->addCallback([promise](JitFuture& done) {
-    try {
-      if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-      const auto answer = done.value().toCustomClass<Message>();
-      if (answer->type() == torch_rpc::MessageType::EXCEPTION) {
-        throw rpc::RemoteError("c10::Error", std::string(answer->payload().begin(), answer->payload().end()));
-      }
-      promise.set(carried(*answer));
-    } catch (...) {
-      promise.fail(std::current_exception());
+void complete(JitFuture& future, c10::intrusive_ptr<Message> message) {
+  auto storages = message->getStorages();
+  future.markCompleted(at::IValue(std::move(message)), std::move(storages));
+}
+
+/// Gradients of what was sent with this message go on from here; the future is complete when they have
+/// arrived everywhere.
+rpc::Future<void> propagate_gradients(ContextId context_id, std::int64_t message,
+                                      std::vector<at::Tensor> gradients, bool retain_graph) {
+  const auto context = autograd::DistAutogradContainer::getInstance().retrieveContext(context_id);
+  const auto sent = context->retrieveSendFunction(message);
+  sent->setGrads(gradients);
+  const auto done = autograd::DistEngine::getInstance().executeSendFunctionAsync(context, sent, retain_graph);
+  const rpc::Promise<void> promise;
+  done->addCallback([promise, context_id](JitFuture& future) {
+    if (future.hasError()) {
+      promise.fail(TorchAgent::cause_of_failure(context_id, future.exception_ptr()));
+    } else {
+      promise.set();
     }
   });
   return promise.future();
 }
+constexpr auto& kPropagateGradients = rpc::function<"trireme.propagate_gradients", &propagate_gradients>;
 
-constexpr auto& kServeMessage = rpc::function<"trireme.autograd", &serve_message>;
+void forget_context(ContextId context) {
+  TorchAgent::forget_failure(context);
+  autograd::DistAutogradContainer::getInstance().releaseContextIfPresent(context);
+}
+constexpr auto& kForgetContext = rpc::function<"trireme.forget_context", &forget_context>;
+
+ContextId context_of(torch_rpc::RpcCommandBase& request) {
+  return dynamic_cast<autograd::PropagateGradientsReq&>(request).getAutogradMetadata().autogradContextId;
+}
+
+rpc::Future<void> propagate(const rpc::Agent& agent, rpc::WorkerId to, const rpc::CallOptions& options,
+                            torch_rpc::RpcCommandBase& request) {
+  auto& gradients = dynamic_cast<autograd::PropagateGradientsReq&>(request);
+  const auto& sent = gradients.getAutogradMetadata();
+  return agent.rpc_async(to, options, kPropagateGradients, sent.autogradContextId, sent.autogradMessageId,
+                         gradients.getGrads(), gradients.retainGraph());
+}
+
+rpc::Future<void> forget(const rpc::Agent& agent, rpc::WorkerId to, const rpc::CallOptions& options,
+                         torch_rpc::RpcCommandBase& request) {
+  auto& ended = dynamic_cast<autograd::CleanupAutogradContextReq&>(request);
+  return agent.rpc_async(to, options, kForgetContext, ended.getContextId());
+}
 
 }  // namespace
 
@@ -67,7 +80,7 @@ TorchAgent::TorchAgent(const std::string& name, torch_rpc::worker_id_t id, doubl
     : RpcAgent(torch_rpc::WorkerInfo(name, id), std::make_unique<torch_rpc::RequestCallbackNoPython>(),
                std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000))),
       core_(core_told_.get_future()) {
-  // Messages hold numbers and tensors alone.
+  // Messages of the engine hold numbers and tensors alone.
   setTypeResolver(
       std::make_shared<torch_rpc::TypeResolver>([](const c10::QualifiedName& type) -> c10::StrongTypePtr {
         throw InternalError(text("a message of distributed autograd names the type ", type.qualifiedName()));
@@ -79,8 +92,6 @@ TorchAgent::~TorchAgent() {
 
 void TorchAgent::set_core(const std::shared_ptr<rpc::AgentCore>& core) { core_told_.set_value(core); }
 
-c10::intrusive_ptr<JitFuture> TorchAgent::serve(Message& request) const { return (*cb_)(request, {}); }
-
 c10::intrusive_ptr<JitFuture> TorchAgent::send(const torch_rpc::WorkerInfo& to,
                                                c10::intrusive_ptr<Message> message, float timeout_s,
                                                const torch_rpc::DeviceMap&) {
@@ -91,20 +102,55 @@ c10::intrusive_ptr<JitFuture> TorchAgent::send(const torch_rpc::WorkerInfo& to,
     return future;
   }
   const rpc::Agent agent(core, rpc::Agent::Borrowed{});
+  const auto worker = static_cast<rpc::WorkerId>(to.id_);
+  const rpc::CallOptions options{.timeout_s = std::max(timeout_s, 0.0F)};
   try {
-    const auto answer = agent.rpc_async(static_cast<rpc::WorkerId>(to.id_),
-                                        rpc::CallOptions{.timeout_s = std::max(timeout_s, 0.0F)},
-                                        kServeMessage, carried(*message));
-    answer.when_done([answer, future] {
-      if (const auto error = answer.error()) return future->setError(error);
-      auto back = message_of(*answer.state()->value);
-      auto storages = back->getStorages();
-      future->markCompleted(at::IValue(std::move(back)), std::move(storages));
+    const bool is_end = message->type() == torch_rpc::MessageType::CLEANUP_AUTOGRAD_CONTEXT_REQ;
+    const auto request = torch_rpc::deserializeRequest(*message);
+    const ContextId context = is_end ? -1 : context_of(*request);
+    const rpc::Future<void> answer =
+        is_end ? forget(agent, worker, options, *request) : propagate(agent, worker, options, *request);
+    answer.when_done([answer, future, is_end, context] {
+      if (const auto error = answer.error()) {
+        if (!is_end) note_failure(context, error);
+        return future->setError(error);
+      }
+      complete(*future, is_end ? std::move(autograd::CleanupAutogradContextResp()).toMessage()
+                               : std::move(autograd::PropagateGradientsResp()).toMessage());
     });
   } catch (...) {
     future->setError(std::current_exception());
   }
   return future;
+}
+
+namespace {
+
+struct Failures {
+  std::mutex mutex;
+  std::map<ContextId, std::exception_ptr> first;
+};
+Failures& failures() {
+  static Failures* const all = new Failures;
+  return *all;
+}
+
+}  // namespace
+
+void TorchAgent::note_failure(ContextId context, const std::exception_ptr& error) {
+  const std::lock_guard lock(failures().mutex);
+  failures().first.try_emplace(context, error);
+}
+
+std::exception_ptr TorchAgent::cause_of_failure(ContextId context, const std::exception_ptr& otherwise) {
+  const std::lock_guard lock(failures().mutex);
+  const auto found = failures().first.find(context);
+  return found == failures().first.end() ? otherwise : found->second;
+}
+
+void TorchAgent::forget_failure(ContextId context) {
+  const std::lock_guard lock(failures().mutex);
+  failures().first.erase(context);
 }
 
 const torch_rpc::WorkerInfo& TorchAgent::getWorkerInfo(const std::string& name) const {

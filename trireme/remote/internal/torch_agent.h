@@ -1,5 +1,5 @@
 #pragma once
-// libtorch's distributed autograd over an rpc::Agent: its messages are calls of one function there.
+// What libtorch's distributed autograd takes for its agent: what the engine sends are calls of an rpc::Agent.
 
 #include <torch/csrc/distributed/rpc/rpc_agent.h>
 
@@ -24,8 +24,10 @@ class TorchAgent final : public torch_rpc::RpcAgent {
 
   /// Of the group that it speaks for. Until then, messages wait.
   void set_core(const std::shared_ptr<rpc::AgentCore>& core);
-  /// What a message of another worker comes to.
-  c10::intrusive_ptr<torch_rpc::JitFuture> serve(torch_rpc::Message& request) const;
+  /// The engine makes texts of errors. The first that a message of this context met, as it was; or the other.
+  static void note_failure(std::int64_t context, const std::exception_ptr& error);
+  static std::exception_ptr cause_of_failure(std::int64_t context, const std::exception_ptr& otherwise);
+  static void forget_failure(std::int64_t context);
 
   c10::intrusive_ptr<torch_rpc::JitFuture> send(const torch_rpc::WorkerInfo& to,
                                                 c10::intrusive_ptr<torch_rpc::Message> message,

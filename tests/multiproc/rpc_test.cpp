@@ -1,0 +1,53 @@
+// Remote calls between processes: gradients, models over workers, workers that are killed.
+
+#include <gtest/gtest.h>
+
+#include "tests/support/child_process.h"
+#include "tests/support/paths.h"
+#include "trireme/base/text.h"
+
+namespace trireme {
+namespace {
+
+test::ChildResult launch(int ranks, const std::string& program, const std::vector<std::string>& options) {
+  std::vector<std::string> command = {test::bin("trireme"), "launch", "-n",
+                                      text(ranks),          "--",     test::bin(program)};
+  command.insert(command.end(), options.begin(), options.end());
+  return test::run(command);
+}
+
+TEST(RemoteCalls, GradientsOverTwoHundredRandomGraphsAreThoseOfOneProcessBitForBit) {
+  const auto result = launch(3, "rank_rpc_graphs", {"--graphs", "200", "--seed", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("200 graphs over 3 workers: 0 different"), std::string::npos) << result.out;
+}
+
+TEST(RemoteCalls, AModelOverTwoWorkersHasTheBitsOfOneProcessStepByStep) {
+  for (const std::string chunks : {"1", "2"}) {
+    const auto result = launch(3, "rank_rpc_pipe", {"--model", "resnet18", "--chunks", chunks});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("largest difference of all steps: 0\n"), std::string::npos) << result.out;
+  }
+}
+
+TEST(RemoteCalls, MoreChunksWithAnyCheckpointingDifferByTheOrderOfSumsAlone) {
+  for (const std::string checkpoint : {"never", "except_last", "always"}) {
+    const auto result =
+        launch(3, "rank_rpc_pipe", {"--model", "cnn", "--chunks", "4", "--checkpoint", checkpoint});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::string last = "largest difference of all steps: ";
+    const auto at = result.out.find(last);
+    ASSERT_NE(at, std::string::npos) << result.out;
+    EXPECT_LT(std::stod(result.out.substr(at + last.size())), 1e-6) << result.out;
+  }
+}
+
+TEST(RemoteCalls, WorkersThatAreKilledOrFrozenAreNamedAndTheOthersLive) {
+  const auto result = test::run({test::bin("rank_rpc_faults")});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_EQ(result.out.find("NOT SO"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("ok: no context is left behind"), std::string::npos) << result.out;
+}
+
+}  // namespace
+}  // namespace trireme
