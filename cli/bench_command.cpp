@@ -15,7 +15,8 @@
 namespace trireme::cli {
 namespace {
 
-const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50", "ps", "ps-chaos"};
+const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50", "ps", "ps-chaos",
+                                             "rpc-resnet50"};
 
 /// An option of pipeline-resnet50, handed on as it is.
 struct PassedOption {
@@ -106,6 +107,25 @@ void check(const PassedOption& option) {
   become(std::move(words));
 }
 
+[[noreturn]] void run_rpc_resnet50(const BenchArguments& bench) {
+  require(bench.num_ranks == 0 || bench.num_ranks == 3,
+          "rpc-resnet50 is about a caller and two workers, -n is ", bench.num_ranks, ": leave -n out");
+  std::vector<std::string> words = {
+      find_own_program("trireme"),           "launch", "-n", "3", "--no-prefix", "--",
+      find_own_program("bench_rpc_resnet50")};
+  if (bench.smoke) words.push_back("--smoke");
+  for (const PassedOption& option : bench.passed) {
+    if (!option.given) continue;
+    const std::string_view name = option.name;
+    require(name != "--schedule" && name != "--convolution" && name != "--timeline", name,
+            " is an option of pipeline-resnet50; remote calls have none of it");
+    check(option);
+    words.push_back(option.name);
+    if (option.type != nullptr) words.push_back(option.value);
+  }
+  become(std::move(words));
+}
+
 [[noreturn]] void run_ps(const BenchArguments& bench) {
   std::vector<std::string> words = {find_own_program("bench_ps_push")};
   if (bench.smoke) words.push_back("--smoke");
@@ -121,6 +141,7 @@ int run_chaos(const BenchArguments& bench) {
 int run_bench(const BenchArguments& bench) {
   if (bench.question == "allreduce") run_allreduce(bench);
   if (bench.question == "pipeline-resnet50") run_pipeline_resnet50(bench);
+  if (bench.question == "rpc-resnet50") run_rpc_resnet50(bench);
   if (bench.question == "ps") run_ps(bench);
   if (bench.question == "ps-chaos") return run_chaos(bench);
   throw InvalidArgument(

@@ -42,6 +42,21 @@ TEST(RemoteCalls, MoreChunksWithAnyCheckpointingDifferByTheOrderOfSumsAlone) {
   }
 }
 
+TEST(RemoteCalls, TheExampleLearnsOverTwoWorkers) {
+  const auto result = launch(3, "example_remote_pipe", {});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const std::string last = "step 200: loss ";
+  const auto at = result.out.find(last);
+  ASSERT_NE(at, std::string::npos) << result.out;
+  EXPECT_LT(std::stod(result.out.substr(at + last.size())), 0.005) << result.out;
+}
+
+TEST(RemoteCalls, TheBenchmarkOfResNet50Runs) {
+  const auto result = test::run({test::bin("trireme"), "bench", "rpc-resnet50", "--smoke", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("\"splits\": 2"), std::string::npos) << result.out;
+}
+
 TEST(RemoteCalls, WorkersThatAreKilledOrFrozenAreNamedAndTheOthersLive) {
   const auto result = test::run({test::bin("rank_rpc_faults")});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;

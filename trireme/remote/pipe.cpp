@@ -43,6 +43,10 @@ rpc::RRef<at::Tensor> Pipe::forward(const at::Tensor& input) const {
   return agent.share(at::cat(rpc::when_all(outputs).get()));
 }
 
+Pipe Pipe::with(PipeOptions options) const {
+  return Pipe(rpc::Agent(core_, rpc::Agent::Borrowed{}), parts_, options);
+}
+
 std::vector<rpc::RRef<at::Tensor>> Pipe::parameters() const {
   const rpc::Agent agent(core_, rpc::Agent::Borrowed{});
   std::vector<rpc::RRef<at::Tensor>> all;

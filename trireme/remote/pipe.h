@@ -39,6 +39,8 @@ class Pipe {
   /// Context gradients flow back through it. Throws what a part has thrown, CommError that names a worker
   /// that has ended. The input is not to be changed before.
   rpc::RRef<at::Tensor> forward(const at::Tensor& input) const;
+  /// The same parts, used otherwise.
+  Pipe with(PipeOptions options) const;
   /// Of all parts, in their order.
   std::vector<rpc::RRef<at::Tensor>> parameters() const;
   /// Their names, in the same order.

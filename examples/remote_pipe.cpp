@@ -1,0 +1,66 @@
+// A model in two halves on two workers, trained by a third through remote calls: activations go from worker
+// to worker, gradients come back the same way, and each half is updated where it is.
+//
+//   trireme launch -n 3 -- build/release/bin/example_remote_pipe
+//
+// docs/rpc.md explains it.
+
+#include <torch/torch.h>
+
+#include <cstdio>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/remote/init.h"
+#include "trireme/remote/optimizer.h"
+#include "trireme/remote/pipe.h"
+
+using namespace trireme;
+
+namespace {
+
+/// Runs where the half is to be. A Shard is layers that other workers may call.
+std::shared_ptr<remote::Shard> make_half(bool first) {
+  torch::manual_seed(first ? 1 : 2);
+  torch::nn::Sequential half;
+  if (first) {
+    half = torch::nn::Sequential(torch::nn::Linear(2, 64), torch::nn::Tanh());
+  } else {
+    half = torch::nn::Sequential(torch::nn::Linear(64, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
+  }
+  return std::make_shared<remote::Shard>(model::layers_of(half), half.ptr());
+}
+
+void train(const rpc::Agent& agent) {
+  const auto& make = rpc::function<"make_half", &make_half>;
+  const auto first = agent.remote("worker1", make, true);
+  const auto second = agent.remote("worker2", make, false);
+  const remote::Pipe pipe(agent, {first, second}, {.chunks = 4});
+  remote::DistributedOptimizer optimizer(agent, {.name = "adam", .lr = 0.01}, pipe.parameters());
+
+  torch::manual_seed(3);
+  for (int step = 1; step <= 200; ++step) {
+    const at::Tensor x = torch::rand({64, 2}) * 2 - 1;
+    const at::Tensor y = (x.select(1, 0) * x.select(1, 1)).unsqueeze(1);  // what is to be learnt
+    remote::Context context(agent);
+    const at::Tensor loss = torch::mse_loss(*pipe.forward(x).local_value(), y);
+    context.backward({loss});
+    optimizer.step(context);
+    if (step % 50 == 0) std::printf("step %3d: loss %.5f\n", step, loss.item<double>());
+  }
+}
+
+}  // namespace
+
+int main() {
+  try {
+    const auto context = comm::Context::from_environment();
+    require(context->world_size() == 3, "this example takes 3 ranks: trireme launch -n 3 -- ...");
+    const auto agent = remote::init(*context, text("worker", context->rank()));
+    if (context->is_main()) train(*agent);
+    agent->leave();  // the others serve until all have come here
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.exit_code();
+  }
+}
