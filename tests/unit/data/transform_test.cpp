@@ -74,10 +74,10 @@ TEST(Transforms, OfALongImageOnlyTheMiddleIsResized) {
     image.slice(2, 30000 - 100, 30000 + 101).fill_(1);  // what a square in the middle can see, and its margin
     image.slice(2, 30000, 30001).fill_(3);
     if (stands) image = image.transpose(1, 2).contiguous();
-    for (const auto& transform : {resize_and_crop({16, 16}), random_resized_crop({16, 16})}) {
+    for (const auto& transform : {resize_and_crop({64, 64}), random_resized_crop({64, 64})}) {
       const at::Tensor result = changed(transform, image);
-      ASSERT_EQ(result.sizes(), (std::vector<std::int64_t>{3, 16, 16}));
-      EXPECT_NEAR(result[0][8][8].item<float>(), 3, 0.1) << "the pixel in the middle";
+      ASSERT_EQ(result.sizes(), (std::vector<std::int64_t>{3, 64, 64}));
+      EXPECT_NEAR(result[0][32][32].item<float>(), 3, 0.1) << "the pixel in the middle";
     }
   }
 }
