@@ -47,7 +47,7 @@ TEST(GradientNorm, OfGradientsWhoseSquaresAreBeyondTheirRangeIsFound) {
     at::Tensor half = at::zeros({100000}, at::kHalf).requires_grad_(true);
     half.mutable_grad() = at::full({100000}, 300, at::kHalf);
     GradientNorm norm(context.self(), {{"a", half}}, kNames);
-    EXPECT_NEAR(norm.measure().item<double>(), 300 * std::sqrt(1e5), 1);
+    EXPECT_NEAR(norm.measure().item<double>(), 300 * std::sqrt(1e5), 30);
   });
 }
 
