@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/launch/program_path.h"
+#include "cli/numbers.h"
 #include "cli/ps_chaos.h"
 #include "trireme/base/error.h"
 #include "trireme/schedule/schedule_table.h"
@@ -153,7 +154,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("question", bench->question, "What to measure: " + join(kQuestions))
       ->type_name("NAME")
       ->required();
-  app.add_option("-n,--nproc", bench->num_ranks, "Ranks")->type_name("N")->check(CLI::PositiveNumber);
+  app.add_option("-n,--nproc", bench->num_ranks, "Ranks")->type_name("N")->check(above_zero());
   app.add_flag("--smoke", bench->smoke, "Only see that it runs: few sizes, few repetitions");
   for (PassedOption& option : bench->passed) {
     const std::string help = text("pipeline-resnet50: ", option.help);
@@ -163,7 +164,7 @@ std::function<int()> declare(CLI::App& app) {
     }
     auto* declared = app.add_option(option.name, option.value, help)->type_name(option.type);
     declared->each([&option](const std::string&) { option.given = true; });
-    if (option.type == std::string_view("N")) declared->check(CLI::PositiveNumber);
+    if (option.type == std::string_view("N")) declared->check(above_zero());
   }
   app.add_option("--seeds", bench->chaos.num_seeds, "ps-chaos: clusters, one after the other (default: 1)")
       ->type_name("N");

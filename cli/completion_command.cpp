@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/frame.h"
 #include "trireme/base/error.h"
+#include "trireme/plan/plan.h"
 #include "trireme/schedule/schedule_table.h"
 
 namespace trireme::cli {
@@ -14,6 +15,7 @@ struct OptionWord {
   std::string name;  ///< "--nproc"
   std::string meaning;
   bool takes_value = false;
+  std::string values = {};  ///< those that a table knows: "naive gpipe"
 };
 
 struct CommandWords {
@@ -21,6 +23,16 @@ struct CommandWords {
   std::string meaning;
   std::vector<OptionWord> options;
 };
+
+/// Of options that take a name of a table, all names.
+std::string values_of(const std::string& option) {
+  if (option == "schedule") return join(schedule::schedule_names(), " ");
+  if (option == "method") return join(plan::partitioner_names(), " ");
+  if (option == "format") return "table csv json svg";
+  if (option == "view") return "device time microbatches";
+  if (option == "transport") return "buffered rendezvous";
+  return "";
+}
 
 std::vector<CommandWords> words_of(const std::vector<Command>& table) {
   CLI::App app("", "trireme");
@@ -33,7 +45,7 @@ std::vector<CommandWords> words_of(const std::vector<Command>& table) {
       for (const auto& name : option->get_snames())
         words.options.push_back({"-" + name, option->get_description(), takes_value});
       for (const auto& name : option->get_lnames())
-        words.options.push_back({"--" + name, option->get_description(), takes_value});
+        words.options.push_back({"--" + name, option->get_description(), takes_value, values_of(name)});
     }
     result.push_back(std::move(words));
   }
@@ -56,6 +68,25 @@ std::string names(const std::vector<OptionWord>& options) {
   return result;
 }
 
+/// Rows of a case over command and word before; a value that no table knows is a file, or nobody's to
+/// complete.
+std::string bash_values(const CommandWords& command) {
+  std::ostringstream out;
+  std::vector<std::string> others;
+  for (const auto& option : command.options) {
+    const std::string place = text('"', command.name, " ", option.name, '"');
+    if (!option.takes_value) continue;
+    if (option.values.empty()) {
+      others.push_back(place);
+      continue;
+    }
+    out << "    " << place << ") COMPREPLY=($(compgen -W \"" << option.values
+        << "\" -- \"$word\")); return ;;\n";
+  }
+  if (!others.empty()) out << "    " << join(others, "|") << ") return ;;\n";
+  return out.str();
+}
+
 std::string for_bash(const std::vector<CommandWords>& commands) {
   std::ostringstream out;
   std::string all;
@@ -63,10 +94,14 @@ std::string for_bash(const std::vector<CommandWords>& commands) {
   out << "# Completion of trireme for bash: source <(trireme completion bash)\n"
       << "_trireme() {\n"
       << "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"
+      << "  COMPREPLY=()\n"
       << "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
       << "    COMPREPLY=($(compgen -W \"" << all << "--help --version\" -- \"$word\"))\n"
       << "    return\n"
       << "  fi\n"
+      << "  case \"${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}\" in\n";
+  for (const auto& command : commands) out << bash_values(command);
+  out << "  esac\n"
       << "  case ${COMP_WORDS[1]} in\n";
   for (const auto& command : commands) {
     const std::string arguments = arguments_of(command.name);
@@ -111,7 +146,10 @@ std::string for_zsh(const std::vector<CommandWords>& commands) {
     out << "    " << command.name << ") _arguments";
     for (const auto& option : command.options) {
       out << " \\\n      '" << option.name << "[" << quoted(option.meaning, "[]\\") << "]"
-          << (option.takes_value ? ":value:_files" : "") << "'";
+          << (!option.takes_value     ? ""
+              : option.values.empty() ? ":value:_files"
+                                      : ":value:(" + option.values + ")")
+          << "'";
     }
     const std::string arguments = arguments_of(command.name);
     if (!arguments.empty()) out << " \\\n      '1:argument:(" << arguments << ")'";
@@ -133,7 +171,10 @@ std::string for_fish(const std::vector<CommandWords>& commands) {
     for (const auto& option : command.options) {
       const bool is_long = option.name.starts_with("--");
       out << seen << (is_long ? " -l " : " -s ") << option.name.substr(is_long ? 2 : 1)
-          << (option.takes_value ? " -r" : "") << " -d '" << quoted(option.meaning, "\\") << "'\n";
+          << (!option.takes_value     ? ""
+              : option.values.empty() ? " -r"
+                                      : " -x -a '" + option.values + "'")
+          << " -d '" << quoted(option.meaning, "\\") << "'\n";
     }
     const std::string arguments = arguments_of(command.name);
     if (!arguments.empty()) out << seen << " -a '" << arguments << "'\n";

@@ -39,13 +39,23 @@ std::string without_backtrace(std::string_view message) {
   return std::string(trim(message.substr(0, end)));
 }
 
+/// "--nproc: 'two' is no number that it takes" for "Could not convert: --nproc = two": what options hold
+/// besides is text, which anything is.
+std::string in_our_words(const std::string& complaint) {
+  constexpr std::string_view kBegin = "Could not convert: ", kIs = " = ";
+  const auto is = complaint.find(kIs);
+  if (!complaint.starts_with(kBegin) || is == std::string::npos) return complaint;
+  return text(complaint.substr(kBegin.size(), is - kBegin.size()), ": '", complaint.substr(is + kIs.size()),
+              "' is no number that it takes");
+}
+
 /// The parser's complaint in our words.
 [[noreturn]] void refuse(const CLI::App& command, const CLI::ParseError& error) {
   const auto extras = command.remaining();
   const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   // An option that is not known explains also why another is missing.
   if (!extras.empty() && (unknown || extras.front().starts_with("-"))) refuse_word(command, extras.front());
-  throw InvalidArgument(text(spoken(command), ": ", error.what(), see_help(command)));
+  throw InvalidArgument(text(spoken(command), ": ", in_our_words(error.what()), see_help(command)));
 }
 
 /// What the parser gets: everything up to "--", last word first. What follows belongs to a command's program.

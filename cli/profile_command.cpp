@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/numbers.h"
 
 namespace trireme::cli {
 
@@ -11,11 +12,11 @@ Command profile_command(std::function<int(const ProfileArguments&)> run) {
     app.add_option("--set", profile->overrides, "Overrides a key of the file")->type_name("KEY=VALUE");
     app.add_option("--samples", profile->samples, "Samples of a micro-batch (default: the configuration's)")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero());
     app.add_option("--repeats", profile->repeats,
                    "Times that each layer runs; the median counts (default: 5)")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero());
     app.add_option("--output", profile->output, "Writes the profile that trireme plan reads")
         ->type_name("FILE.csv");
     app.add_flag("--json", profile->json, "The layers as JSON");

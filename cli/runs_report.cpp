@@ -81,6 +81,11 @@ std::vector<std::string> row_of(const RunData& run) {
           digest_of(run)};
 }
 
+/// A count is written without a fraction.
+Json as_number(double value, bool is_count) {
+  return is_count ? Json(static_cast<std::int64_t>(value)) : Json(value);
+}
+
 /// The folder, then the problem, or what is known of the run under the names of summary.json.
 Json json_of(const ListedRun& listed) {
   Json row = {{"folder", listed.folder.string()}, {"name", listed.run.name}};
@@ -99,7 +104,7 @@ Json json_of(const ListedRun& listed) {
   names.insert(names.end(), run.measures.begin(), run.measures.end());
   names.insert(names.end(), {"samples_per_s", "wall_s", "peak_rss_bytes"});
   for (const std::string& name : names) {
-    if (const auto value = run.result(name)) row[name] = *value;
+    if (const auto value = run.result(name)) row[name] = as_number(*value, run.is_count(name));
   }
   if (!run.result_text("weights_xxh3").empty()) row["weights_xxh3"] = run.result_text("weights_xxh3");
   return row;
@@ -127,8 +132,13 @@ Json json_of_comparison(std::span<const ListedRun> runs, const telemetry::RunCom
   Json json = {{"runs", Json::array()}, {"settings", Json::object()}, {"outcomes", Json::object()}};
   for (const ListedRun& listed : runs) json["runs"].push_back(json_of(listed));
   for (const auto& [key, values] : comparison.settings) json["settings"][key] = values;
-  const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(); };
   for (const Outcome& outcome : comparison.outcomes) {
+    const bool is_count = outcome.name == "steps" || std::ranges::any_of(runs, [&](const ListedRun& listed) {
+                            return listed.run.is_count(outcome.name);
+                          });
+    const auto or_null = [&](const std::optional<double>& value) {
+      return value ? as_number(*value, is_count) : Json();
+    };
     Json values = Json::array(), differences = Json::array();
     for (std::size_t i = 0; i < outcome.values.size(); ++i) {
       values.push_back(or_null(outcome.values[i]));

@@ -1,5 +1,6 @@
 #include "cli/schedule_arguments.h"
 
+#include "cli/numbers.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 
@@ -19,19 +20,17 @@ schedule::Program read_program(const ScheduleArguments& given) {
 
 void declare_size(CLI::App& app, ScheduleArguments& given) {
   auto& options = given.options;
-  app.add_option("--ranks", options.num_ranks, "Ranks of the pipeline")
-      ->type_name("P")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--ranks", options.num_ranks, "Ranks of the pipeline")->type_name("P")->check(above_zero());
   app.add_option("--chunks", options.num_chunks, "Stages per rank, where the schedule leaves a choice")
       ->type_name("V")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--microbatches", options.num_microbatches, "Micro-batches of a step")
       ->type_name("M")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--group-size", options.group_size,
                  "interleaved-*: micro-batches before the next chunk's turn")
       ->type_name("G")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--replicas", given.replicas, "1f1b-rr: ranks of each stage: 3,1")
       ->type_name("R,...")
       ->delimiter(',');
@@ -40,7 +39,7 @@ void declare_size(CLI::App& app, ScheduleArguments& given) {
 
 void declare_costs(CLI::App& app, ScheduleArguments& given) {
   const auto time = [&app](const char* name, double& value, const char* what) {
-    app.add_option(name, value, what)->type_name("T")->check(CLI::NonNegativeNumber);
+    app.add_option(name, value, what)->type_name("T")->check(zero_or_more());
   };
   time("--forward", given.forward, "Time of a stage's forward (default: 1)");
   time("--backward-input", given.backward_input, "Time of its input gradient (default: 1)");
@@ -51,27 +50,27 @@ void declare_costs(CLI::App& app, ScheduleArguments& given) {
   app.add_option("--buckets", given.options.costs.buckets,
                  "Parts in which they are reduced, from the last backward on (default: 1)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   time("--hop", given.options.costs.hop, "Latency of a message between ranks (default: 0)");
   app.add_option("--message-bytes", given.options.costs.message_bytes,
                  "Bytes of an activation between stages")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(zero_or_more());
   app.add_option("--bandwidth", given.options.costs.bandwidth,
                  "Bytes per unit of time of a link (default: no limit)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--overlap", given.options.costs.overlap,
                  "Time of an overlapped pair / that of its parts (default: 1)")
       ->type_name("X")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--memory-limit", given.options.memory_limit, "Activations that a rank may hold")
       ->type_name("X")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--kept-for-weight", given.kept_for_weight,
                  "Share of an activation that lives on between I and W")
       ->type_name("S")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(share());
 }
 
 void declare_file_facts(CLI::App& app, ScheduleArguments& given) {
@@ -79,7 +78,7 @@ void declare_file_facts(CLI::App& app, ScheduleArguments& given) {
   app.add_option("--update-every", given.options.update_every,
                  "pipedream-2bw, FILE.csv: a stage steps after so many backwards, without a flush")
       ->type_name("K")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
 }
 
 schedule::Costs costs_of(const ScheduleArguments& given) {

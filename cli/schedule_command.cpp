@@ -63,10 +63,11 @@ int check_program(const PrintArguments& given, schedule::Transport transport) {
     return text(program.ranks.size(), " ranks, ", program.num_stages, " stages, ", program.num_microbatches,
                 " micro-batches, ", what);
   };
-  std::cout << given.file << ": sound: "
-            << count(form == schedule::Form::kOrder       ? "computations alone"
-                     : form == schedule::Form::kTransfers ? "with transfers"
-                                                          : "a whole step");
+  const char* content = "a whole step";
+  if (form == schedule::Form::kTransfers) content = "with transfers";
+  if (form == schedule::Form::kOrder)
+    content = program.update_every > 0 ? "computations and updates" : "computations alone";
+  std::cout << given.file << ": sound: " << count(content);
   if (form != schedule::Form::kOrder) std::cout << ", transport " << schedule::to_text(transport);
   std::cout << "\n";
   const std::string left_out =

@@ -1,5 +1,7 @@
 #include "cli/train.h"
 
+#include <csignal>
+
 #include "cli/as_ranks.h"
 #include "trireme/base/error.h"
 #include "trireme/base/stop_request.h"
@@ -12,6 +14,7 @@ namespace {
 
 int run_as_rank(const TrainArguments& train, const train::ParallelPlan& plan) {
   const StopRequest stop;
+  ::signal(SIGPIPE, SIG_IGN);  // whoever reads what it prints may leave before its end
   const auto context = comm::Context::from_environment(plan.config().comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
   return train::run_training(plan, *context, {.start = start, .stop = &stop}).exit_code;

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/numbers.h"
 
 namespace trireme::cli {
 
@@ -8,11 +9,11 @@ void declare_ranks(CLI::App& app, RankArguments& ranks) {
   app.add_option("file", ranks.file, "Configuration of the run")->type_name("FILE.toml")->required();
   app.add_option("-n,--nproc", ranks.num_ranks, "Processes to train over (default: 1)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--servers", ranks.num_servers,
                  "Servers to start beside them, for parallel.mode = \"ps\" (default: none)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--set", ranks.overrides, "Override one key of the file: optimizer.lr=0.1")
       ->type_name("KEY=VALUE")
       ->expected(1)
@@ -27,7 +28,7 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
     app.add_option("--max-restarts", train->max_restarts,
                    "Restarts from the last checkpoint when a rank fails")
         ->type_name("R")
-        ->check(CLI::NonNegativeNumber);
+        ->check(zero_or_more());
     app.add_option("--trace", train->trace, "Trace all ranks for Perfetto (default: trace.json, by the run)")
         ->type_name("[FILE]")
         ->expected(0, 1);

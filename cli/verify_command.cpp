@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/numbers.h"
 
 namespace trireme::cli {
 
@@ -10,7 +11,7 @@ Command verify_command(std::function<int(const VerifyArguments&)> run) {
     declare_ranks(app, verify->ranks);
     app.add_option("--steps", verify->steps, "Steps to compare (default: 3)")
         ->type_name("K")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero());
     app.add_flag("--json", verify->json, "The verdict as JSON");
     return [verify, run] { return run(*verify); };
   };

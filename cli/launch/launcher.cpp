@@ -29,17 +29,24 @@ constexpr const char* kLoopback = "127.0.0.1";
 constexpr double kGoodbye_s = 60;
 constexpr double kLookForSignals_s = 0.2;
 
+/// Of one kind on one host: more than any has cores or GPUs.
+constexpr int kMostProcesses = 4096;
+constexpr int kMostHosts = 65536;
+
 void check(const LaunchOptions& options) {
   require(!options.command.empty(),
           "there is no program to launch: trireme launch -n N -- PROGRAM ARGUMENTS");
-  require(options.num_ranks >= 1, "-n is ", options.num_ranks, "; at least 1 rank is needed");
-  require(options.num_nodes >= 1, "--nnodes is ", options.num_nodes, "; at least 1 host is needed");
+  const auto demand = [](const char* option, int found, int least, int most) {
+    require(found >= least && found <= most, option, " is ", found, "; it goes from ", least, " to ", most);
+  };
+  demand("-n", options.num_ranks, 1, kMostProcesses);
+  demand("--nnodes", options.num_nodes, 1, kMostHosts);
+  demand("--servers", options.num_servers, 0, kMostProcesses);
   require(options.node_rank >= 0 && options.node_rank < options.num_nodes, "--node-rank is ",
           options.node_rank, "; with --nnodes ", options.num_nodes, " it goes from 0 to ",
           options.num_nodes - 1);
   require(options.master_port >= 0 && options.master_port <= 65534, "--master-port is ", options.master_port,
           "; it goes from 1 to 65534 (programs that serve a rendezvous of their own get the port after it)");
-  require(options.num_servers >= 0, "--servers is ", options.num_servers, "; 0 means none");
   require(
       options.num_servers == 0 || options.num_nodes == 1,
       "--servers starts servers that only this host reaches; for several hosts start them yourself (trireme "
@@ -207,6 +214,7 @@ bool is_final(int exit_code) { return exit_code == kExitUsage || exit_code == kE
 
 int launch(const LaunchOptions& options) {
   check(options);
+  ::signal(SIGPIPE, SIG_IGN);  // whoever reads what the ranks say may leave before them
   Launcher launcher{.options = options, .program = find_program(options.command.front())};
   Screen& screen = launcher.screen;
   launcher.job = prepare_job(options, launcher.notes);

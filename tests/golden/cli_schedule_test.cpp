@@ -81,6 +81,13 @@ TEST(CliSchedule, ChecksAProgramOfTheUsersOwn) {
   EXPECT_EQ(accepted.out, sound.path() + ": sound: 2 ranks, 2 stages, 2 micro-batches, computations alone\n");
 }
 
+TEST(CliSchedule, SaysThatAProgramWithoutAFlushHasItsUpdates) {
+  const File program("0F0,0B0,0REDUCE_GRAD,0STEP,0F1,0B1,0REDUCE_GRAD,0STEP\n");
+  const auto accepted = trireme({"schedule", "--check", program.path(), "--update-every", "1"});
+  EXPECT_EQ(accepted.out,
+            program.path() + ": sound: 1 ranks, 1 stages, 2 micro-batches, computations and updates\n");
+}
+
 TEST(CliSchedule, NotesWhatARunWouldNotCarryOut) {
   const File gathers("0F0,0F1,0B0,0B1\n,1UNSHARD,1F0,1B0,1F1,1B1,1RESHARD\n");
   const auto noted = trireme({"schedule", "--check", gathers.path()});

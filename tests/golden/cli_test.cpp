@@ -161,6 +161,43 @@ TEST(CliCompletion, KnowsEveryCommandAndOption) {
   EXPECT_EQ(script.out, "--max-restarts\n") << script.err;
 }
 
+TEST(CliCompletion, OffersTheNamesThatAnOptionTakes) {
+  const auto completed = [](const std::string& words) {
+    return run({"bash", "-c",
+                "source <(" + bin("trireme") + " completion bash); COMP_WORDS=(trireme " + words +
+                    "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _trireme; echo ${COMPREPLY[@]}"})
+        .out;
+  };
+  EXPECT_EQ(completed("simulate --schedule zb-v"), "zb-v\n");
+  EXPECT_EQ(completed("schedule 1f1b --format s"), "svg\n");
+  EXPECT_EQ(completed("schedule 1f1b --transport buf"), "buffered\n");
+  EXPECT_EQ(completed("plan model.csv --method pipedream-"), "pipedream-links\n");
+  EXPECT_EQ(completed("train quick.toml --trace ''"), "\n") << "a file: the shell's own";
+  for (const std::string shell : {"zsh", "fish"}) {
+    const auto script = run({bin("trireme"), "completion", shell}).out;
+    EXPECT_NE(script.find("interleaved-1f1b"), std::string::npos) << shell;
+    EXPECT_NE(script.find("table csv json svg"), std::string::npos) << shell;
+  }
+}
+
+TEST(CliNumbers, WhatIsNoneIsQuotedWithWhatIsTaken) {
+  const auto said = [](std::vector<std::string> words) {
+    words.insert(words.begin(), bin("trireme"));
+    return run(words).err;
+  };
+  EXPECT_EQ(said({"simulate", "--schedule", "1f1b", "--ranks", "two"}),
+            "trireme: error: trireme simulate: --ranks: 'two' is no number above 0; see: trireme simulate "
+            "--help\n");
+  EXPECT_EQ(said({"simulate", "--schedule", "1f1b", "--hop", "-1"}),
+            "trireme: error: trireme simulate: --hop: '-1' is no number of 0 or more; see: trireme simulate "
+            "--help\n");
+  EXPECT_EQ(said({"launch", "-n", "two", "--", "true"}),
+            "trireme: error: trireme launch: --nproc: 'two' is no number that it takes; see: trireme launch "
+            "--help\n");
+  EXPECT_EQ(said({"launch", "-n", "2147483647", "--", "true"}),
+            "trireme: error: -n is 2147483647; it goes from 1 to 4096\n");
+}
+
 TEST(CliVersion, IsOneLine) {
   const auto result = run({bin("trireme"), "--version"});
   EXPECT_EQ(result.exit_code, 0);

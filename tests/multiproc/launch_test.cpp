@@ -109,6 +109,25 @@ TEST(Launch, KeepsTheStreamsApartAndEndsTheLastLine) {
   EXPECT_EQ(result.err, "[0] err\n");
 }
 
+TEST(Launch, GoesOnWhenNobodyReadsWhatTheRanksSay) {
+  const TemporaryFolder folder;
+  const std::string done = folder / "done";
+  const auto result =
+      run({"bash", "-c",
+           text("set -o pipefail; ", bin("trireme"), " launch -n 1 -- bash -c 'echo first; sleep 0.5; ",
+                "for i in 1 2 3; do echo more; sleep 0.1; done; touch ", done, "' | head -n 1")},
+          {}, 30);
+  EXPECT_EQ(result.out, "[0] first\n");
+  EXPECT_EQ(result.exit_code, 0) << "the run's own end, not a signal: " << result.err;
+  EXPECT_TRUE(std::filesystem::exists(done));
+}
+
+TEST(Launch, GivesItsRanksTheUsualSignals) {
+  // A writer that nobody reads ends, as it does in every shell.
+  const auto result = launch({"-n", "1", "--no-prefix"}, "yes | head -n 1; echo ${PIPESTATUS[0]}");
+  EXPECT_EQ(result.out, "y\n141\n") << result.err;
+}
+
 TEST(Launch, CanLeaveOutThePrefix) {
   EXPECT_EQ(launch({"-n", "1", "--no-prefix"}, "echo plain").out, "plain\n");
 }
@@ -172,7 +191,9 @@ TEST(Launch, RefusesWhatCannotBeStarted) {
     EXPECT_THAT(result.err, HasSubstr(why));
   };
   refused({"-n", "2"}, "there is no program to launch");
-  refused({"-n", "0", "--", "true"}, "at least 1 rank");
+  refused({"-n", "0", "--", "true"}, "it goes from 1 to 4096");
+  refused({"-n", "2147483647", "--", "true"}, "it goes from 1 to 4096");
+  refused({"-n", "1", "--servers", "-1", "--", "true"}, "--servers is -1; it goes from 0 to 4096");
   refused({"-n", "1", "--", "no-such-program"}, "there is no program 'no-such-program' in PATH");
   refused({"-n", "1", "--", "/no/such"}, "there is no program /no/such");
   refused({"-n", "1", "--", folder.path().string()}, "is a folder");

@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/json_nesting.h"
 #include "trireme/checkpoint/internal/xxh3.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 
@@ -27,6 +28,8 @@ constexpr std::array<std::string_view, 7> kKeys = {"format", "version", "step", 
 constexpr std::string_view kExtension = ".safetensors";
 constexpr std::string_view kOf = "-of-";
 constexpr std::size_t kDigits = 5;
+/// Of a manifest's text; ours has 3.
+constexpr int kMostLevels = 8;
 
 const char* stem_of(FileKind kind) { return kind == FileKind::kModel ? "model" : "optimizer"; }
 
@@ -179,6 +182,7 @@ Manifest read_manifest(const fs::path& folder) {
     refuse(folder, text(path.string(), " is missing"));
   const std::string content = read_file(path);
   const std::string invalid = text(path.string(), " is not a valid manifest of a checkpoint: ");
+  if (nests_deeper(content, kMostLevels)) refuse(folder, text(invalid, "it nests deeper than one does"));
   const Json json = Json::parse(content, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) refuse(folder, text(invalid, "it is not JSON"));
   if (!names_our_format(json))

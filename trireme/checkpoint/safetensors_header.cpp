@@ -68,18 +68,20 @@ std::uint64_t number(const SortedJson& value, const char* what, const std::strin
   return value.get<std::uint64_t>();
 }
 
-/// Bytes that shape and type need; a product beyond 63 bits is an error.
+/// Bytes that shape and type need. A product beyond 63 bits is an error, that of an empty tensor's other
+/// sizes, too: they are its strides.
 std::uint64_t bytes_of(const HeaderEntry& entry, const std::string& file) {
   std::uint64_t bytes = c10::elementSize(entry.type);
-  if (std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end()) return 0;
+  const bool is_empty = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
   for (const std::int64_t dim : entry.shape) {
+    if (dim == 0) continue;
     if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) /
                     static_cast<std::uint64_t>(dim)) {
       fail(file, "the shape of tensor '", entry.name, "' is too large to be true");
     }
     bytes *= static_cast<std::uint64_t>(dim);
   }
-  return bytes;
+  return is_empty ? 0 : bytes;
 }
 
 HeaderEntry parse_entry(const std::string& name, const SortedJson& json, std::uint64_t data_bytes,

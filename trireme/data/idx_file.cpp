@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -101,6 +102,22 @@ std::size_t read_dims(const std::filesystem::path& path, GzipReader& reader, Idx
   return count;
 }
 
+/// At most `count` values. Memory grows with what arrives: a compressed file may announce a thousand times
+/// its size.
+std::vector<std::uint8_t> read_values(GzipReader& reader, std::size_t count) {
+  constexpr std::size_t kFirst = std::size_t{64} << 20;
+  std::vector<std::uint8_t> values;
+  while (values.size() < count) {
+    const std::size_t had = values.size();
+    values.resize(std::min(count, std::max(kFirst, 2 * had)));
+    const std::size_t got = reader.read(std::span(values).subspan(had));
+    if (had + got == values.size()) continue;
+    values.resize(had + got);
+    break;
+  }
+  return values;
+}
+
 }  // namespace
 
 IdxFile read_idx(const std::filesystem::path& path, std::size_t num_dims) {
@@ -111,8 +128,8 @@ IdxFile read_idx(const std::filesystem::path& path, std::size_t num_dims) {
   IdxFile file;
   file.dims.resize(num_dims);
   const std::size_t count = read_dims(path, reader, file);
-  file.values.resize(count);
-  const std::size_t found = reader.read(file.values);
+  file.values = read_values(reader, count);
+  const std::size_t found = file.values.size();
   if (found != count) {
     throw DataError(text(path.string(), " is truncated: its header announces ", count, " values, it holds ",
                          found, "; fetch it again"));

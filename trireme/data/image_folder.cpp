@@ -27,17 +27,65 @@ bool is_image(const fs::path& path) {
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
 }
 
-template <class Iterator, class Wanted>
-std::vector<fs::path> sorted_entries(const fs::path& folder, const Wanted& wanted) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (Iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (wanted(*entry)) found.push_back(entry->path());
+/// What stands in folders. What cannot be looked at is an error, or left out with a warning.
+class Listing {
+ public:
+  Listing(Undecodable unreadable, const Log& log) : unreadable_(unreadable), log_(log) {}
+
+  /// Folders in `root`, which has to be readable.
+  std::vector<fs::path> folders(const fs::path& root) const {
+    std::vector<fs::path> found;
+    std::error_code error;
+    fs::directory_iterator entry(root, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+      if (is(fs::file_type::directory, *entry)) found.push_back(entry->path());
+    }
+    if (error) throw DataError(text("cannot list ", root.string(), ": ", error.message()));
+    std::sort(found.begin(), found.end());
+    return found;
   }
-  if (error) throw DataError(text("cannot list ", folder.string(), ": ", error.message()));
-  std::sort(found.begin(), found.end());
-  return found;
-}
+
+  /// Image files in `folder` and the folders in it; links to folders are not followed.
+  std::vector<fs::path> images(const fs::path& folder) const {
+    std::vector<fs::path> found, folders = {folder};
+    while (!folders.empty()) {
+      const fs::path next = std::move(folders.back());
+      folders.pop_back();
+      std::error_code error;
+      fs::directory_iterator entry(next, error);
+      for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+        std::error_code ignored;
+        if (entry->symlink_status(ignored).type() == fs::file_type::directory) {
+          folders.push_back(entry->path());
+        } else if (is_image(entry->path()) && is(fs::file_type::regular, *entry)) {
+          found.push_back(entry->path());
+        }
+      }
+      if (error) leave_out(next, error);
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  /// Behind links. One that leads nowhere is of no type.
+  bool is(fs::file_type type, const fs::directory_entry& entry) const {
+    std::error_code error;
+    const fs::file_type found = entry.status(error).type();
+    if (error && found != fs::file_type::not_found) leave_out(entry.path(), error);
+    return found == type;
+  }
+
+  void leave_out(const fs::path& path, const std::error_code& reason) const {
+    const std::string what = text("cannot read ", path.string(), ": ", reason.message());
+    if (unreadable_ == Undecodable::kError)
+      throw DataError(text(what, "; remove it, or set data.undecodable = \"skip\""));
+    log_.warning(what, "; it is left out");
+  }
+
+  const Undecodable unreadable_;
+  const Log& log_;
+};
 
 struct ImagePath {
   fs::path path;
@@ -50,12 +98,9 @@ struct ImageFolder::State {
   State(Undecodable how, const Log& where) : undecodable(how), log(where) {}
 
   void list(const fs::path& root) {
-    const auto is_folder = [](const fs::directory_entry& entry) { return entry.is_directory(); };
-    const auto is_image_file = [](const fs::directory_entry& entry) {
-      return entry.is_regular_file() && is_image(entry.path());
-    };
-    for (const fs::path& folder : sorted_entries<fs::directory_iterator>(root, is_folder)) {
-      const auto paths = sorted_entries<fs::recursive_directory_iterator>(folder, is_image_file);
+    const Listing listing(undecodable, log);
+    for (const fs::path& folder : listing.folders(root)) {
+      const std::vector<fs::path> paths = listing.images(folder);
       if (paths.empty()) throw DataError(text("no image in ", folder.string(), "; ", kLayout));
       for (const fs::path& path : paths) images.push_back({path, static_cast<std::int64_t>(classes.size())});
       classes.push_back(folder.filename().string());

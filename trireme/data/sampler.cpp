@@ -31,7 +31,9 @@ Sampler::Sampler(std::int64_t num_samples, std::int64_t global_batch, std::uint6
   require(global_batch >= 1, "a global batch holds at least one sample, not ", global_batch);
 }
 
-std::int64_t Sampler::batches_per_epoch() const { return (num_samples_ + global_batch_ - 1) / global_batch_; }
+std::int64_t Sampler::batches_per_epoch() const {
+  return num_samples_ / global_batch_ + (num_samples_ % global_batch_ == 0 ? 0 : 1);
+}
 
 std::int64_t Sampler::batch_size(std::int64_t batch) const {
   require(batch >= 0 && batch < batches_per_epoch(), "there is no batch ", batch, " in an epoch of ",

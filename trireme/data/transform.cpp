@@ -31,6 +31,19 @@ at::Tensor middle_of(const at::Tensor& image, const ImageSize& size) {
   return part_of(image, {(image.size(1) - size.height) / 2, (image.size(2) - size.width) / 2}, size);
 }
 
+/// The middle of an image whose one side is so long that covering `size` with all of it would take memory out
+/// of all proportion. So many sizes are left that no filter reaches from beyond them into the middle.
+at::Tensor without_far_ends(const at::Tensor& image, const ImageSize& size, double scale) {
+  constexpr double kSizesLeft = 8;
+  const auto left = [&](std::int64_t found, std::int64_t wanted) {
+    const auto enough =
+        static_cast<std::int64_t>(std::ceil(kSizesLeft * static_cast<double>(wanted) / scale));
+    // What is taken away on both sides alike leaves the middle where it was.
+    return found <= enough ? found : enough + (found - enough) % 2;
+  };
+  return middle_of(image, {left(image.size(1), size.height), left(image.size(2), size.width)});
+}
+
 std::int64_t below(Random& random, std::int64_t bound) {
   return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(bound)));
 }
@@ -40,12 +53,14 @@ class ResizeAndCrop : public Transform {
   explicit ResizeAndCrop(const ImageSize& size) : size_(size) {}
 
   at::Tensor apply(const at::Tensor& image, Random&) const override {
-    const double height = static_cast<double>(image.size(1)), width = static_cast<double>(image.size(2));
-    const double scale =
-        std::max(static_cast<double>(size_.height) / height, static_cast<double>(size_.width) / width);
-    const ImageSize covering = {std::max(size_.height, std::lround(height * scale)),
-                                std::max(size_.width, std::lround(width * scale))};
-    return middle_of(resized(image, covering), size_);
+    const double scale = std::max(static_cast<double>(size_.height) / static_cast<double>(image.size(1)),
+                                  static_cast<double>(size_.width) / static_cast<double>(image.size(2)));
+    const at::Tensor near = without_far_ends(image, size_, scale);
+    const auto covering = [&](std::int64_t found, std::int64_t wanted) {
+      return std::max<std::int64_t>(wanted, std::lround(static_cast<double>(found) * scale));
+    };
+    return middle_of(
+        resized(near, {covering(near.size(1), size_.height), covering(near.size(2), size_.width)}), size_);
   }
 
  private:
@@ -127,13 +142,22 @@ class Normalize : public Transform {
   std::array<float, 3> scale_{}, shift_{};
 };
 
+/// A part of a wider frame could show nothing of its image.
+std::shared_ptr<const Transform> framed_crop(const AugmentationOptions& options) {
+  const std::int64_t most = std::max(options.size.height, options.size.width);
+  require(options.crop_padding <= most, "data.crop_padding = ", options.crop_padding,
+          " is more than an image of ", options.size.height, "x", options.size.width,
+          " pixels has; allowed: 0 to ", most);
+  return random_crop(options.crop_padding, options.fill);
+}
+
 struct AugmentationRow {
   std::string_view name;
   std::shared_ptr<const Transform> (*make)(const AugmentationOptions&);
 };
 
 constexpr std::array<AugmentationRow, 3> kAugmentations = {{
-    {"crop", [](const AugmentationOptions& o) { return random_crop(o.crop_padding, o.fill); }},
+    {"crop", framed_crop},
     {"flip", [](const AugmentationOptions&) { return random_flip(); }},
     {"resized_crop", [](const AugmentationOptions& o) { return random_resized_crop(o.size); }},
 }};

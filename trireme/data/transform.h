@@ -53,7 +53,8 @@ struct AugmentationOptions {
   double fill = 0;  ///< of the frame: black, as the image says it
 };
 
-/// One row per augmentation: "crop", "flip", "resized_crop". Throws InvalidArgument for an unknown name.
+/// One row per augmentation: "crop", "flip", "resized_crop". Throws InvalidArgument for an unknown name, and
+/// for a padding of "crop" that is larger than the image.
 Transforms make_augmentations(const std::vector<std::string>& names, const AugmentationOptions& options);
 std::vector<std::string> augmentation_names();
 

@@ -1,13 +1,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
 #include "trireme/base/error.h"
+#include "trireme/optim/norms.h"
 #include "trireme/optim/optimizer.h"
 
 namespace trireme::optim {
@@ -28,9 +27,12 @@ double clip_grad_norm(const NamedTensors& parameters, double max_norm) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   // One read back to the host for all parameters.
-  const double norm = gradients.empty()
-                          ? 0
-                          : at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients)), 2).item<double>();
+  double norm = 0;
+  if (!gradients.empty()) {
+    std::vector<at::Tensor> norms = norms_of(gradients);
+    for (at::Tensor& each : norms) each = each.to(norms.front().scalar_type());
+    norm = norm_of_norms(at::stack(norms)).item<double>();
+  }
   clip_to_norm(parameters, norm, max_norm);
   return norm;
 }
@@ -53,7 +55,13 @@ void clip_to_norm(const NamedTensors& parameters, const at::Tensor& norm, double
   if (gradients.empty()) return;
   const at::Tensor factor = (norm.to(at::kDouble) + 1e-6).reciprocal() * max_norm;
   const at::Tensor at_most_one = at::where(factor < 1, factor, at::ones_like(factor));
-  at::_foreach_mul_(gradients, at_most_one.to(gradients.front().scalar_type()));
+  const at::ScalarType type = gradients.front().scalar_type();
+  if (at::isReducedFloatingType(type)) {
+    // In half precision the factor itself would be rounded, to nothing perhaps.
+    for (const at::Tensor& gradient : gradients) gradient.copy_(gradient.to(at::kFloat) * at_most_one);
+  } else {
+    at::_foreach_mul_(gradients, at_most_one.to(type));
+  }
 }
 
 }  // namespace trireme::optim

@@ -21,7 +21,7 @@ void require_count(const char* option, std::int64_t value) {
 
 void require_period(const LearningRateOptions& options) {
   require(options.period_steps >= 1, "the schedule ", options.schedule,
-          " needs period_steps of at least 1, the steps between two falls of the rate, not ",
+          " needs lr.period_steps of at least 1, the steps between two falls of the rate, not ",
           options.period_steps);
 }
 
@@ -32,7 +32,7 @@ void check_ranges(const LearningRateOptions& options, double base_lr, std::int64
   require(total_steps >= 0, "a run cannot have ", total_steps, " steps");
   require(options.warmup_steps >= 0 && options.warmup_steps <= total_steps, "a warm-up of ",
           options.warmup_steps, " steps does not fit into a run of ", total_steps,
-          " steps; shorten warmup_steps or train longer");
+          " steps; shorten lr.warmup_steps or train longer");
   require_share("initial_fraction", options.initial_fraction);
   require_share("final_fraction", options.final_fraction);
   require_option(options.factor > 0 && options.factor < 1, "factor", "in (0, 1)", options.factor);
@@ -50,8 +50,9 @@ void check_step(const LearningRateOptions& options, std::int64_t total_steps) {
   require_period(options);
   const std::int64_t left = total_steps - options.warmup_steps;
   require(options.period_steps < left || left == 0,
-          "the schedule step would never fall: period_steps = ", options.period_steps, ", and the run has ",
-          left, " steps after the warm-up; shorten the period, train longer, or take the schedule constant");
+          "the schedule step would never fall: lr.period_steps = ", options.period_steps,
+          ", and the run has ", left,
+          " steps after the warm-up; shorten the period, train longer, or take the schedule constant");
 }
 
 void check_exponential(const LearningRateOptions& options, std::int64_t /*total_steps*/) {
@@ -60,7 +61,7 @@ void check_exponential(const LearningRateOptions& options, std::int64_t /*total_
 
 void check_multi_step(const LearningRateOptions& options, std::int64_t total_steps) {
   require(!options.milestones.empty(),
-          "the schedule multi_step needs milestones, the steps at which the rate falls; found none");
+          "the schedule multi_step needs lr.milestones, the steps at which the rate falls; found none");
   std::int64_t before = options.warmup_steps;
   for (const std::int64_t milestone : options.milestones) {
     require(milestone > before, "milestone ", milestone, " of the schedule multi_step must be above ", before,
@@ -74,7 +75,7 @@ void check_multi_step(const LearningRateOptions& options, std::int64_t total_ste
 
 void check_wsd(const LearningRateOptions& options, std::int64_t total_steps) {
   require(options.decay_steps >= 1,
-          "the schedule wsd needs decay_steps of at least 1, the last steps of the "
+          "the schedule wsd needs lr.decay_steps of at least 1, the last steps of the "
           "run in which the rate falls, not ",
           options.decay_steps);
   require(options.decay_steps <= total_steps - options.warmup_steps,

@@ -1,7 +1,10 @@
 #include "trireme/optim/moving_average.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_lerp.h>
+
+#include <utility>
 
 #include "trireme/base/error.h"
 
@@ -10,16 +13,22 @@ namespace trireme::optim {
 ExponentialMovingAverage::ExponentialMovingAverage(NamedTensors parameters, double decay) : decay_(decay) {
   require(decay >= 0 && decay < 1, "the decay of a moving average must be in [0, 1), not ", decay);
   for (auto& [name, parameter] : parameters) {
-    averages_.push_back(parameter.detach().clone());
+    // What a step adds is too little for 8 bits to hold.
+    averages_.push_back(parameter.detach().to(at::toOpMathType(parameter.scalar_type()),
+                                              /*non_blocking=*/false, /*copy=*/true));
     parameters_.push_back(std::move(parameter));
     names_.push_back(std::move(name));
   }
+  set_aside_.resize(parameters_.size());
 }
 
 void ExponentialMovingAverage::update() {
   require_not_swapped("updated");
   const at::NoGradGuard no_grad;
-  if (!averages_.empty()) at::_foreach_lerp_(averages_, parameters_, 1 - decay_);
+  std::vector<at::Tensor> values;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    values.push_back(parameters_[i].to(averages_[i].scalar_type()));  // itself where the type is the same
+  if (!averages_.empty()) at::_foreach_lerp_(averages_, values, 1 - decay_);
 }
 
 std::map<std::string, at::Tensor> ExponentialMovingAverage::state() {
@@ -34,12 +43,22 @@ void ExponentialMovingAverage::require_not_swapped(const char* what) const {
           " while it is swapped in: the parameters hold the averages until the scope of swap_in ends");
 }
 
+/// Values change places; of a wider average, which the parameter cannot hold, the parameter's own are set
+/// aside.
 void ExponentialMovingAverage::exchange() {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor parameter = parameters_[i].clone();
+    const bool is_wider = parameters_[i].scalar_type() != averages_[i].scalar_type();
+    if (is_wider && swapped_) {
+      parameters_[i].copy_(std::exchange(set_aside_[i], at::Tensor()));
+      continue;
+    }
+    at::Tensor own = parameters_[i].clone();
     parameters_[i].copy_(averages_[i]);
-    averages_[i].copy_(parameter);
+    if (is_wider)
+      set_aside_[i] = std::move(own);
+    else
+      averages_[i].copy_(own);
   }
 }
 

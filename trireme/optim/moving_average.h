@@ -2,7 +2,8 @@
 // Exponential moving average of parameters (Polyak and Juditsky, 1992, with PyTorch's
 // swa_utils.get_ema_multi_avg_fn as the definition): average += (1 - decay) * (parameter - average) after
 // each step, beginning with the parameters as they are when it is made. Buffers are not averaged. Where all
-// ranks hold the same parameters they hold the same averages, without communication. Not thread-safe.
+// ranks hold the same parameters they hold the same averages, without communication. Averages of parameters
+// in half precision are kept in f32. Not thread-safe.
 
 #include "trireme/optim/optimizer.h"
 
@@ -43,6 +44,7 @@ class ExponentialMovingAverage {
 
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_, averages_;
+  std::vector<at::Tensor> set_aside_;  ///< while swapped in: the values of parameters in half precision
   double decay_;
   bool swapped_ = false;
 };

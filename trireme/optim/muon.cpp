@@ -4,7 +4,6 @@
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/optim/adam.h"
 #include "trireme/optim/grouped_optimizer.h"
+#include "trireme/optim/norms.h"
 
 namespace trireme::optim {
 namespace {
@@ -25,7 +25,7 @@ constexpr double kLeastNorm = 1e-7;
 at::Tensor orthogonalised(const at::Tensor& matrix) {
   const bool tall = matrix.size(0) > matrix.size(1);  // the product of the shorter side is the cheaper
   at::Tensor x = tall ? matrix.t() : matrix;
-  x = x / at::linalg_vector_norm(x).clamp_min(kLeastNorm);
+  x = x / norms_of({x}).front().clamp_min(kLeastNorm);
   for (int step = 0; step < kSteps; ++step) {
     const at::Tensor a = at::mm(x, x.t());
     x = at::addmm(x, at::addmm(a, a, a, kB, kC), x, kA);

@@ -4,12 +4,27 @@
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
 #include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_maximum.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sqrt.h>
+
+#include <limits>
 
 #include "trireme/optim/internal/weight_decay.h"
 
 namespace trireme::optim {
+
+namespace {
+
+/// The share of a number of that type which its last digit is.
+double rounding_of(at::ScalarType type) {
+  if (type == at::kDouble) return std::numeric_limits<double>::epsilon();
+  if (type == at::kHalf) return std::numeric_limits<c10::Half>::epsilon();
+  if (type == at::kBFloat16) return std::numeric_limits<c10::BFloat16>::epsilon();
+  return std::numeric_limits<float>::epsilon();
+}
+
+}  // namespace
 
 RmsProp::RmsProp(const OptimizerOptions& options)
     : momentum_(options.momentum), alpha_(options.alpha), eps_(options.eps), centered_(options.centered) {
@@ -35,6 +50,9 @@ void RmsProp::update(UpdateLists& lists, const GroupSettings& group, double lr) 
     const TensorVector& grad_avg = lists.states.back();
     at::_foreach_lerp_(grad_avg, gradients, 1 - alpha_);
     divisor = at::_foreach_addcmul(square_avg, grad_avg, grad_avg, -1);
+    // Of gradients that hardly vary, rounding alone is left, which may be negative.
+    at::_foreach_maximum_(divisor,
+                          at::_foreach_mul(square_avg, rounding_of(square_avg.front().scalar_type())));
     at::_foreach_sqrt_(divisor);
   } else {
     divisor = at::_foreach_sqrt(square_avg);

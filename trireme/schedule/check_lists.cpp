@@ -19,6 +19,7 @@ struct Holding {
   int backwards = 0;  ///< with their weight gradient
   int reduced = 0;    ///< backwards that a REDUCE_GRAD has covered
   int updates = 0;
+  bool being_reduced = false;  ///< between a REDUCE_GRAD and its STEP
   bool shards = false, unsharded = false, finished = false;
 };
 
@@ -30,6 +31,12 @@ bool may_run_together(Cell cell) {
                        [](const Action& action) { return is_transfer(action.kind); });
   }
   return cell.size() == 2 && cell[0].kind == ActionKind::kForward && makes_input_gradient(cell[1].kind);
+}
+
+/// A backward beside the very forward that it needs.
+bool waits_for_itself(Cell cell) {
+  return cell.size() == 2 && is_compute(cell[0].kind) && cell[0].stage == cell[1].stage &&
+         cell[0].microbatch == cell[1].microbatch;
 }
 
 class ListCheck {
@@ -105,6 +112,8 @@ class ListCheck {
     Holding& holding = holdings_[{action.stage, static_cast<int>(place.rank)}];
     demand(!holding.finished, place, "nothing may follow the stage's STEP");
     demand(may_run_together(cell), place, "cannot run together with the rest of ", to_text(cell));
+    demand(!waits_for_itself(cell), place, "cannot run beside the rest of ", to_text(cell),
+           "; a backward begins when its micro-batch's forward is over");
     if (!has_microbatch(action.kind)) {
       demand(action.microbatch == Action::kNoMicrobatch, place, "belongs to no micro-batch");
       return of_stage(holding, place);
@@ -140,17 +149,13 @@ class ListCheck {
         return forward(work, holding, place);
       case ActionKind::kBackward:
         backward_input(work, holding, place);
-        work.weight_gradient = true;
-        ++holding.backwards;
-        return;
+        return backward_weight(work, holding, place);
       case ActionKind::kBackwardInput:
         return backward_input(work, holding, place);
       case ActionKind::kBackwardWeight:
         demand(work.input_gradient, place, "weight gradient before the micro-batch's input gradient");
         demand(!work.weight_gradient, place, "the micro-batch has had its weight gradient already");
-        work.weight_gradient = true;
-        ++holding.backwards;
-        return;
+        return backward_weight(work, holding, place);
       case ActionKind::kRecompute:
         demand(work.forward, place, "recomputed before the micro-batch's forward");
         demand(!work.input_gradient, place, "recomputed after the micro-batch's backward");
@@ -183,6 +188,14 @@ class ListCheck {
              "frees the stage's output, which has not been sent");
     }
     work.input_gradient = true;
+  }
+
+  void backward_weight(Work& work, Holding& holding, const Place& place) const {
+    demand(!holding.being_reduced, place,
+           "comes between the stage's REDUCE_GRAD and its STEP, and would change",
+           " the gradients that are being reduced");
+    work.weight_gradient = true;
+    ++holding.backwards;
   }
 
   /// What the computation needs of the stage next to it: made before on this rank, or received.
@@ -244,10 +257,12 @@ class ListCheck {
     demand(holding.backwards == expected, place, "only ", holding.backwards, " of ", expected,
            " backwards of the stage come before it");
     holding.reduced = expected;
+    holding.being_reduced = true;
   }
 
   void step(Holding& holding, const Place& place) const {
     demand(holding.reduced == due(holding), place, "the stage's gradients are not reduced yet");
+    holding.being_reduced = false;
     ++holding.updates;
     holding.finished = !is_asynchronous() || holding.reduced == holding.share;
   }

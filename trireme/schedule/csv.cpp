@@ -25,15 +25,18 @@ std::vector<Action> parse_line(std::string_view line, std::size_t number) {
 bool is_work(const Action& action) { return action.kind != ActionKind::kIdle; }
 
 void count(Program& program) {
-  program.num_stages = 0;
-  program.num_microbatches = 0;
+  std::int64_t stages = 0, microbatches = 0;
   for (const std::vector<Action>& actions : program.ranks) {
     for (const Action& action : actions) {
       if (!is_work(action)) continue;
-      program.num_stages = std::max(program.num_stages, action.stage + 1);
-      program.num_microbatches = std::max(program.num_microbatches, action.microbatch + 1);
+      stages = std::max(stages, std::int64_t{action.stage} + 1);
+      microbatches = std::max(microbatches, std::int64_t{action.microbatch} + 1);
     }
   }
+  check_size("a program that names stages and micro-batches up to its largest", std::ssize(program.ranks),
+             stages, microbatches);
+  program.num_stages = static_cast<int>(stages);
+  program.num_microbatches = static_cast<int>(microbatches);
 }
 
 }  // namespace
@@ -50,6 +53,8 @@ std::string to_csv(const Program& program) {
 
 Program parse_csv(std::string_view csv) {
   Program program{.name = "csv", .ranks = {}};
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // of UTF-8: spreadsheets begin with it
+  if (csv.starts_with(kByteOrderMark)) csv.remove_prefix(kByteOrderMark.size());
   while (!csv.empty() && (csv.back() == '\n' || csv.back() == '\r')) csv.remove_suffix(1);
   const std::vector<std::string> lines = split(csv, '\n');
   for (std::size_t i = 0; i < lines.size(); ++i) {

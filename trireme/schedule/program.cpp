@@ -6,6 +6,12 @@
 
 namespace trireme::schedule {
 
+void check_size(std::string_view who, std::int64_t ranks, std::int64_t stages, std::int64_t microbatches) {
+  require(ranks <= kMostRanks, who, " has ", ranks, " ranks; at most ", kMostRanks, " are taken");
+  require(stages <= kMostWork / std::max<std::int64_t>(1, microbatches), who, " has ", stages, " stages and ",
+          microbatches, " micro-batches; stages times micro-batches are at most ", kMostWork);
+}
+
 Program data_parallel(int num_microbatches, int num_stages) {
   require(num_microbatches >= 1, "a step needs at least 1 micro-batch, found ", num_microbatches);
   require(num_stages >= 1, "a model has at least 1 stage, not ", num_stages);

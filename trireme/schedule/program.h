@@ -3,6 +3,7 @@
 // generated, lowered to communication, validated, executed, simulated and drawn. Plain data-parallel training
 // is the program with one stage. A Program is a value; functions here are pure and thread-safe.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,14 @@ enum class WeightVersions {
   kVertical,   ///< every stage uses what the first stage found newest (PipeDream's vertical sync)
   kOneBehind,  ///< group t uses the weights after t - 1 updates, on every stage (PipeDream-2BW)
 };
+
+/// What a program may have at most: more than anyone trains with, and no more than whoever walks one can
+/// count.
+constexpr std::int64_t kMostRanks = 4096;
+constexpr std::int64_t kMostWork = 4'000'000;  ///< stages times micro-batches
+
+/// Throws InvalidArgument, which begins with `who`: beyond these.
+void check_size(std::string_view who, std::int64_t ranks, std::int64_t stages, std::int64_t microbatches);
 
 struct Program {
   std::string name;  ///< "data-parallel", "1f1b"

@@ -57,6 +57,8 @@ ScheduleOptions checked(const ScheduleRow& row, ScheduleOptions options) {
   require(options.num_chunks >= 1 && (row.chunks_can_change || options.num_chunks == row.default_chunks),
           "schedule '", row.name, "' has ", row.chunks_can_change ? "at least 1" : text(row.default_chunks),
           " chunk(s) per rank, found ", options.num_chunks);
+  check_size(text("schedule '", row.name, "'"), options.num_ranks,
+             std::int64_t{options.num_ranks} * options.num_chunks, options.num_microbatches);
   return options;
 }
 

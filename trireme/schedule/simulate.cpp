@@ -17,13 +17,29 @@ void check(const Program& program, const Costs& costs) {
   require(costs.stages.size() <= 1 || static_cast<int>(costs.stages.size()) == program.num_stages,
           "costs are for ", costs.stages.size(), " stages, the program '", program.name, "' has ",
           program.num_stages, "; give one for all or one for each");
-  bool sound = costs.hop >= 0 && costs.message_bytes >= 0 && costs.bandwidth >= 0 && costs.overlap > 0;
+  // So far from the largest number that a step of them is none beyond it.
+  constexpr double kMost = 1e100;
+  const auto demand = [&](const char* what, double cost) {
+    require(cost >= 0 && cost <= kMost, "costs are 0 to ", kMost, "; found ", cost, " for ", what);
+  };
+  demand("a hop", costs.hop);
+  demand("the bytes of a message", costs.message_bytes);
+  demand("the bandwidth", costs.bandwidth);
+  demand("the overlap", costs.overlap);
+  require(costs.overlap > 0, "an overlapped pair takes more than no time");
+  require(costs.bandwidth == 0 || costs.bandwidth >= 1 / kMost, "a bandwidth is at least ", 1 / kMost,
+          " bytes per unit of time, or 0 for no limit; found ", costs.bandwidth);
   for (const StageCost& stage : costs.stages) {
-    sound = sound && stage.forward >= 0 && stage.backward_input >= 0 && stage.backward_weight >= 0 &&
-            stage.unshard >= 0 && stage.reduce >= 0 && stage.update >= 0;
+    demand("a forward", stage.forward);
+    demand("an input gradient", stage.backward_input);
+    demand("a weight gradient", stage.backward_weight);
+    demand("gathering weights", stage.unshard);
+    demand("reducing gradients", stage.reduce);
+    demand("an update", stage.update);
   }
-  require(sound, "costs are times of 0 or more; found a negative one");
-  require(costs.buckets >= 1, "gradients are reduced in at least one bucket, not ", costs.buckets);
+  constexpr int kMostBuckets = 1'000'000;
+  require(costs.buckets >= 1 && costs.buckets <= kMostBuckets, "gradients are reduced in 1 to ", kMostBuckets,
+          " buckets, not ", costs.buckets);
 }
 
 class Simulator {
@@ -33,7 +49,6 @@ class Simulator {
         costs_(costs),
         holders_(program),
         reductions_(program),
-        held_(static_cast<std::size_t>(program.num_stages) * program.ranks.size()),
         output_ready_(holders_.size(), kNotYet),
         gradient_ready_(holders_.size(), kNotYet) {
     for (const std::vector<Action>& actions : program.ranks) {
@@ -92,9 +107,7 @@ class Simulator {
     }
   }
 
-  Held& held(int stage, std::size_t rank) {
-    return held_[static_cast<std::size_t>(stage) * program_.ranks.size() + rank];
-  }
+  Held& held(int stage, std::size_t rank) { return held_[{stage, rank}]; }
 
   /// When the weights that the action needs, or the gradients, are there; kNotYet while a rank that also
   /// holds the stage has not come to its REDUCE_GRAD.
@@ -249,7 +262,7 @@ class Simulator {
   const Costs& costs_;
   Holders holders_;
   Reductions reductions_;
-  std::vector<Held> held_;                             ///< by stage, then rank
+  std::map<std::pair<int, std::size_t>, Held> held_;   ///< by stage and rank
   std::vector<double> output_ready_, gradient_ready_;  ///< at the receiver, by the stage that makes them
   std::map<std::pair<int, int>, double> link_free_at_;
   std::vector<Rank> ranks_;

@@ -14,12 +14,24 @@ JsonlSink::~JsonlSink() = default;
 
 void JsonlSink::write(const Record& record) { file_->append(to_json_line(record) + "\n"); }
 
+namespace {
+
+/// A record without a step is of the run's beginning. What is no record, or of no step, has no time to stay
+/// for.
+bool is_within(const nlohmann::json& record, std::int64_t last_step) {
+  if (!record.is_object()) return false;
+  const auto step = record.find("step");
+  return step == record.end() || (step->is_number() && step->get<double>() <= static_cast<double>(last_step));
+}
+
+}  // namespace
+
 void drop_lines_after(const std::filesystem::path& path, std::int64_t last_step) {
   if (!std::filesystem::exists(path)) return;
   std::string kept;
   for (const std::string& line : split(read_file(path), '\n')) {
     const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (record.is_object() && record.value("step", std::int64_t{0}) <= last_step) kept += line + "\n";
+    if (is_within(record, last_step)) kept += line + "\n";
   }
   write_file_atomic(path, kept);
 }

@@ -55,7 +55,7 @@ struct Range {
 };
 
 Axis step_axis(Range steps) {
-  if (steps.high <= steps.low) steps = {steps.low - 1, steps.high + 1};
+  if (steps.high <= steps.low) return {steps.low - 1, steps.low + 1, false, {steps.low}};
   const double distance = std::max(1.0, tick_distance(steps.high - steps.low, 6));
   return {steps.low, steps.high, false, ticks_between(steps.low, steps.high, distance)};
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -17,6 +18,8 @@ namespace trireme::telemetry {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* kEvaluation = "eval";
 
 struct Setting {
   std::string key;
@@ -60,11 +63,20 @@ void read_config(const std::filesystem::path& path, RunData& run) {
   }
 }
 
+bool is_evaluation(const Json& line) {
+  if (!line.is_object()) return false;
+  const auto event = line.find("event");
+  return event != line.end() && *event == kEvaluation;
+}
+
 void add_line(const Json& line, RunData& run) {
   const auto step = line.find("step");
   if (step == line.end() || !step->is_number()) return;
-  run.steps = std::max(run.steps, static_cast<std::int64_t>(step->get<double>()));
-  const bool evaluates = line.value("event", "") == "eval";
+  const double number = step->get<double>();
+  constexpr double kMost = 9007199254740992.0;  // 2^53: a step beyond it is nobody's
+  if (!(number >= 0 && number <= kMost)) return;
+  run.steps = std::max(run.steps, static_cast<std::int64_t>(number));
+  const bool evaluates = is_evaluation(line);
   for (const auto& [name, value] : line.items()) {
     // A loss that was not finite was written as null.
     if (name != "step" && value.is_number()) {
@@ -89,6 +101,57 @@ void read_metrics(const std::filesystem::path& path, RunData& run) {
                            lines[i].substr(0, 40), "'"));
     }
   }
+}
+
+/// Whole lines of a file, block by block from its end.
+class LinesFromTheEnd {
+ public:
+  explicit LinesFromTheEnd(const std::filesystem::path& path)
+      : path_(path), file_(path, std::ios::binary), left_(std::filesystem::file_size(path)) {}
+
+  bool at_the_beginning() const { return left_ == 0; }
+
+  /// The lines that end in the block before the ones so far, in the file's order.
+  std::vector<std::string> block() {
+    constexpr std::uintmax_t kBlock = std::uintmax_t{1} << 20;
+    const std::uintmax_t size = std::min(kBlock, left_);
+    left_ -= size;
+    std::string bytes(size, '\0');
+    file_.seekg(static_cast<std::streamoff>(left_));
+    if (!file_.read(bytes.data(), static_cast<std::streamsize>(size)))
+      throw DataError(text("cannot read ", path_.string()));
+    std::vector<std::string> lines = split(bytes + beginning_of_next_, '\n');
+    beginning_of_next_.clear();
+    if (left_ > 0) {  // the rest of the first one stands in the block before
+      beginning_of_next_ = std::move(lines.front());
+      lines.erase(lines.begin());
+    }
+    return lines;
+  }
+
+ private:
+  const std::filesystem::path& path_;
+  std::ifstream file_;
+  std::uintmax_t left_;
+  std::string beginning_of_next_;
+};
+
+void read_end_of_metrics(const std::filesystem::path& path, RunData& run) {
+  LinesFromTheEnd lines(path);
+  for (const std::string& words : lines.block()) {
+    const Json line = Json::parse(words, nullptr, /*allow_exceptions=*/false);
+    if (line.is_object()) add_line(line, run);
+  }
+  RunData before;
+  while (run.measures.empty() && before.measures.empty() && !lines.at_the_beginning()) {
+    for (const std::string& words : lines.block()) {
+      if (words.find(kEvaluation) == std::string::npos) continue;  // most are steps, and need no parsing
+      const Json line = Json::parse(words, nullptr, /*allow_exceptions=*/false);
+      if (is_evaluation(line)) add_line(line, before);
+    }
+  }
+  run.curves.merge(before.curves);
+  if (run.measures.empty()) run.measures = before.measures;
 }
 
 void take_summary(Record summary, RunData& run) {
@@ -138,6 +201,12 @@ std::optional<double> RunData::result(const std::string& wanted) const {
   return curve(wanted).back().value;
 }
 
+bool RunData::is_count(std::string_view wanted) const {
+  return std::ranges::any_of(summary.fields, [&](const auto& field) {
+    return field.first == wanted && std::holds_alternative<std::int64_t>(field.second);
+  });
+}
+
 std::string RunData::result_text(std::string_view wanted) const { return summary.words(wanted); }
 
 bool holds_run(const std::filesystem::path& folder) {
@@ -145,7 +214,7 @@ bool holds_run(const std::filesystem::path& folder) {
          is_there(folder / "summary.json");
 }
 
-RunData read_run(const std::filesystem::path& folder) {
+RunData read_run(const std::filesystem::path& folder, Metrics metrics) {
   if (!is_there(folder)) throw DataError(text("there is no folder ", folder.string()));
   if (!holds_run(folder)) {
     throw DataError(text(folder.string(),
@@ -157,7 +226,8 @@ RunData read_run(const std::filesystem::path& folder) {
     run.changed_unix_s = std::max(run.changed_unix_s, changed_unix_s(folder / file));
   }
   if (is_there(folder / "config.toml")) read_config(folder / "config.toml", run);
-  if (is_there(folder / "metrics.jsonl")) read_metrics(folder / "metrics.jsonl", run);
+  if (is_there(folder / "metrics.jsonl"))
+    (metrics == Metrics::kAll ? read_metrics : read_end_of_metrics)(folder / "metrics.jsonl", run);
   if (is_there(folder / "summary.json"))
     take_summary(parse_summary(read_file(folder / "summary.json"), folder / "summary.json"), run);
   return run;

@@ -33,6 +33,8 @@ struct RunData {
   const Curve& curve(const std::string& name) const;
   /// A number of the summary, else the last of the curve of that name.
   std::optional<double> result(const std::string& name) const;
+  /// Whether that number of the summary is a count.
+  bool is_count(std::string_view name) const;
   /// A text of the summary; empty when it is not there.
   std::string result_text(std::string_view name) const;
 };
@@ -40,8 +42,14 @@ struct RunData {
 /// Whether the folder holds the files of a run.
 bool holds_run(const std::filesystem::path& folder);
 
+/// How much of the metrics is read.
+enum class Metrics {
+  kAll,
+  kEnd,  ///< the last megabyte, and the last evaluation wherever it stands: what a run has come to, not how
+};
+
 /// Reads the run in that folder. What is not there stays empty; a last line that was cut off is left out.
 /// Throws DataError, which names the file, when none of the files is there or one is damaged.
-RunData read_run(const std::filesystem::path& folder);
+RunData read_run(const std::filesystem::path& folder, Metrics metrics = Metrics::kAll);
 
 }  // namespace trireme::telemetry

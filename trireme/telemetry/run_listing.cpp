@@ -41,7 +41,7 @@ std::optional<double> value_of(const RunData& run, const std::string& name) {
 ListedRun look_at_run(const fs::path& folder) {
   ListedRun listed{.folder = folder, .run = {}, .problem = {}};
   try {
-    listed.run = read_run(folder);
+    listed.run = read_run(folder, Metrics::kEnd);
   } catch (const DataError& error) {
     const fs::path whole = folder.lexically_normal();
     listed.run.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();

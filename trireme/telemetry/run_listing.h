@@ -17,7 +17,7 @@ namespace trireme::telemetry {
 
 struct ListedRun {
   std::filesystem::path folder;
-  RunData run;          ///< of a folder with a problem only the name
+  RunData run;          ///< with the ends of its curves; of a folder with a problem only the name
   std::string problem;  ///< why it is no run that can be read; empty for a run
 };
 

@@ -6,7 +6,10 @@ namespace trireme::train {
 namespace {
 
 std::int64_t total_of(const TrainOptions& options, std::int64_t steps_per_epoch) {
-  const std::int64_t steps = options.epochs * steps_per_epoch;
+  // As many as a double counts: nobody waits for the end of them.
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  const bool is_beyond = steps_per_epoch > 0 && options.epochs > kMost / steps_per_epoch;
+  const std::int64_t steps = is_beyond ? kMost : options.epochs * steps_per_epoch;
   return options.max_steps > 0 ? std::min(steps, options.max_steps) : steps;
 }
 

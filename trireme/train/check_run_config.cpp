@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/out_of_memory.h"
 #include "trireme/base/text.h"
+#include "trireme/data/sampler.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
@@ -22,7 +23,9 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   const std::int64_t samples = data.train->size();
   require(samples >= world_size, "data set ", data.name, " has ", samples,
           " training samples, fewer than the ", world_size, " ranks");
-  const std::int64_t batches = (samples + config.train.global_batch - 1) / config.train.global_batch;
+  const std::int64_t batches =
+      data::Sampler(samples, config.train.global_batch, config.run.seed, data::Sampler::Order::kSequential)
+          .batches_per_epoch();
   const std::int64_t steps = Calendar(config, batches).total_steps();
   require(config.learning_rate.warmup_steps <= steps, "lr.warmup_steps = ", config.learning_rate.warmup_steps,
           " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,

@@ -116,7 +116,11 @@ void check_allowed(const ConfigKey& key, const ConfigValue& value) {
     throw InvalidArgument(text(key.name, " = ", to_toml(value), " is not known",
                                suggest(first_unknown(key.allowed, value), key.allowed.names())));
   }
-  throw InvalidArgument(text(key.name, " = ", to_toml(value), " is out of range: ", key.allowed.describe()));
+  const auto* number = std::get_if<double>(&value);
+  const bool is_finite = number == nullptr || std::isfinite(*number);
+  throw InvalidArgument(
+      is_finite ? text(key.name, " = ", to_toml(value), " is out of range: ", key.allowed.describe())
+                : text(key.name, " = ", to_toml(value), " is no finite number"));
 }
 
 }  // namespace trireme::train

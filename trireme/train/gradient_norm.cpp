@@ -1,8 +1,6 @@
 #include "trireme/train/gradient_norm.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -10,6 +8,7 @@
 #include <set>
 
 #include "trireme/base/text.h"
+#include "trireme/optim/norms.h"
 
 namespace trireme::train {
 namespace {
@@ -67,7 +66,7 @@ at::Tensor GradientNorm::norms_of_parameters() const {
   const c10::Device device = gradients.empty() ? device_ : gradients.front().device();
   std::vector<at::Tensor> norm_of(num_parameters_, at::zeros({}, at::device(device).dtype(at::kFloat)));
   if (!gradients.empty()) {
-    const std::vector<at::Tensor> found = at::_foreach_norm(gradients);
+    const std::vector<at::Tensor> found = optim::norms_of(gradients);
     for (std::size_t i = 0; i < found.size(); ++i) norm_of[places[i]] = found[i].to(at::kFloat);
   }
   return at::stack(norm_of);
@@ -78,11 +77,11 @@ at::Tensor GradientNorm::measure() {
   at::Tensor norms = norms_of_parameters();
   if (!in_parts_) {
     if (holders_.size() > 1) holders_.all_reduce(norms);  // one rank adds each
-    return at::linalg_vector_norm(norms, 2);
+    return optim::norm_of_norms(norms);
   }
   at::Tensor square = norms.to(at::kDouble).square().sum().reshape({1});
   holders_.all_reduce(square);
-  return square.sqrt().to(at::kFloat).reshape({});
+  return square.sqrt().reshape({});
 }
 
 }  // namespace trireme::train

@@ -1,6 +1,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -138,6 +139,12 @@ toml::table text_document(const std::string& word) {
   return document;
 }
 
+/// A whole number, which the parser did not take.
+bool is_beyond_numbers(std::string_view written) {
+  if (written.starts_with('-') || written.starts_with('+')) written.remove_prefix(1);
+  return written.size() > 18 && written.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 /// The same with the TOML value that is written; a bare word is text.
 toml::table value_document(const std::string& written) {
   try {
@@ -157,6 +164,9 @@ void apply_override(RunConfig& config, const std::string& assignment) {
   toml::table document = value_document(written);
   // A key that holds text takes `run.name=2026` for text as well.
   const bool wants_text = std::holds_alternative<std::string>(key.get(config));
+  require(wants_text || !document.get("v")->is_string() || !is_beyond_numbers(written), key.name, " = ",
+          written, " is beyond what a whole number holds, at most ",
+          std::numeric_limits<std::int64_t>::max());
   if (wants_text && !document.get("v")->is_string()) document = text_document(written);
   apply(config, key, *document.get("v"));
 }

@@ -19,6 +19,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/base/json_nesting.h"
 
 namespace trireme::train {
 namespace {
@@ -46,7 +47,9 @@ std::string utc_now() {
 
 /// What stands in the lock; without keys where nothing does, or a writer was killed in the middle.
 Json read_holder(const fs::path& lock) {
-  const Json found = Json::parse(read_file(lock), nullptr, /*allow_exceptions=*/false);
+  const std::string content = read_file(lock);
+  if (nests_deeper(content, 1)) return Json::object();
+  const Json found = Json::parse(content, nullptr, /*allow_exceptions=*/false);
   return found.is_object() ? found : Json::object();
 }
 

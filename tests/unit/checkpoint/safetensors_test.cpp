@@ -144,6 +144,12 @@ TEST(Safetensors, ASizeThatOverflowsIsAnError) {
   EXPECT_THAT(
       error_of(file_of(R"({"t":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", "")),
       HasSubstr("too large"));
+  EXPECT_THAT(
+      error_of(file_of(
+          R"({"t":{"dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0]}})",
+          "")),
+      HasSubstr("too large"))
+      << "no tensor has such strides, empty or not";
   EXPECT_THAT(error_of(file_of(R"({"t":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})",
                                "1234")),
               HasSubstr("not a count"));

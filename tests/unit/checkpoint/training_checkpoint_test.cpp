@@ -96,6 +96,11 @@ TEST(TrainingCheckpoint, ADamagedNewestOneIsPassedOverAndSaidWhy) {
   const std::pair<const char*, void (*)(const fs::path&)> damages[] = {
       {"a flipped bit", flip_a_byte},
       {"a cut", [](const fs::path& path) { fs::resize_file(path, 3); }},
+      {"a text that nests without end",
+       [](const fs::path& path) {
+         std::ofstream(path) << R"({"format":"trireme training checkpoint","version":2,"xxh3":)"
+                             << std::string(200000, '[') << std::string(200000, ']') << '}';
+       }},
       {"a loss", [](const fs::path& path) { fs::remove(path); }}};
   for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.toml", "manifest.json"}) {
     for (const auto& [name, damage] : damages) {

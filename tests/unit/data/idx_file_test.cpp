@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "tests/support/memory_limit.h"
 #include "tests/unit/data/idx_samples.h"
 #include "trireme/base/error.h"
 #include "trireme/data/idx_dataset.h"
@@ -87,6 +88,15 @@ TEST(IdxFile, AWildHeaderAllocatesNothing) {
   const TemporaryFolder folder;
   write_bytes(folder / "wild", idx_bytes({0xffffffff, 0xffffffff, 0xffffffff}, "abc"));
   EXPECT_THAT(error_of(folder / "wild"), HasSubstr("truncated"));
+}
+
+TEST(IdxFile, MemoryIsTakenForWhatArrivesNotForWhatIsAnnounced) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "packed.gz", gzip(idx_bytes({2000000, 28, 28}, "abc")));
+  // As many bytes as gzip would need for so many values, and nothing in them.
+  std::filesystem::resize_file(folder / "packed.gz", 2 << 20);
+  const test::MemoryLimit limit(std::uint64_t{512} << 20);
+  EXPECT_THAT(error_of(folder / "packed.gz"), AllOf(HasSubstr("packed.gz"), HasSubstr("1568000000 values")));
 }
 
 class IdxDatasetFiles : public testing::Test {

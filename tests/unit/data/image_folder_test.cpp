@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "tests/support/image_files.h"
@@ -181,6 +182,38 @@ TEST_F(ImageFolderTest, FolderOfNothingButDamageIsAnErrorEvenWhenSkipping) {
   write_image(folder_ / "cat" / "b.png", "nonsense");
   const ImageFolder images(folder_.path(), Undecodable::kSkip, Log("images", LogLevel::kError));
   EXPECT_THAT(error_of([&] { images.get(0); }), HasSubstr("2 undecodable images in a row"));
+}
+
+TEST_F(ImageFolderTest, ALinkInACircleIsNamedOrSkipped) {
+  put("cat/a.png", 1);
+  std::filesystem::create_symlink("b.png", folder_ / "cat/b.png");
+  std::filesystem::create_symlink("loop", folder_ / "loop");
+  EXPECT_THAT(error_of([&] { ImageFolder(folder_.path(), Undecodable::kError, Log()); }),
+              AllOf(HasSubstr((folder_ / "loop").string()), HasSubstr("symbolic links"),
+                    HasSubstr("data.undecodable")));
+  testing::internal::CaptureStderr();
+  const ImageFolder images(folder_.path(), Undecodable::kSkip, Log("images"));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(images.classes(), ElementsAre("cat"));
+  EXPECT_EQ(images.size(), 1);
+  EXPECT_THAT(said, AllOf(HasSubstr("loop"), HasSubstr("b.png"), HasSubstr("left out")));
+}
+
+TEST_F(ImageFolderTest, AFolderThatCannotBeReadIsNamedOrSkipped) {
+  put("cat/a.png", 1);
+  put("cat/locked/b.png", 2);
+  put("dog/c.png", 3);
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(folder_ / "cat/locked", std::filesystem::perms::none);
+  const bool is_root = ::geteuid() == 0;
+  constexpr ::uid_t kNobody = 65534;  // for whom permissions count
+  ASSERT_EQ(is_root ? ::seteuid(kNobody) : 0, 0);
+  const std::string refused = error_of([&] { ImageFolder(folder_.path(), Undecodable::kError, Log()); });
+  const ImageFolder images(folder_.path(), Undecodable::kSkip, Log("images", LogLevel::kError));
+  ASSERT_EQ(is_root ? ::seteuid(0) : 0, 0);
+  std::filesystem::permissions(folder_ / "cat/locked", std::filesystem::perms(0755));
+  EXPECT_THAT(refused, AllOf(HasSubstr((folder_ / "cat/locked").string()), HasSubstr("Permission denied")));
+  EXPECT_EQ(images.size(), 2);
 }
 
 class ImageFolderSource : public ImageFolderTest {

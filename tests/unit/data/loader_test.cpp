@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <thread>
 
 #include "trireme/base/error.h"
@@ -236,6 +237,13 @@ TEST(Loader, ReadsTheDataSetAsItIsInEachEpoch) {
   }
   loader.seek(7, 1);
   EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), 7);
+}
+
+TEST(Loader, AGlobalBatchOfAnySizeIsTheWholeEpoch) {
+  const auto options = LoaderOptions{.global_batch = std::numeric_limits<std::int64_t>::max()};
+  Loader loader(std::make_shared<Numbers>(5), options);
+  EXPECT_EQ(loader.batches_per_epoch(), 1);
+  EXPECT_EQ(samples(loader, 2).size(), 10U);
 }
 
 }  // namespace

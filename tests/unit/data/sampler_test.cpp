@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "trireme/base/error.h"
@@ -61,6 +62,14 @@ TEST(Sampler, TheLastBatchIsWhatIsLeft) {
   EXPECT_EQ(sampler.batch_size(0), 4);
   EXPECT_EQ(sampler.batch_size(2), 2);
   EXPECT_THROW(sampler.batch_size(3), InvalidArgument);
+}
+
+TEST(Sampler, ABatchBeyondTheSamplesHoldsAllOfThem) {
+  for (const std::int64_t global_batch : {std::int64_t{11}, std::numeric_limits<std::int64_t>::max()}) {
+    const Sampler sampler(10, global_batch, 0, Order::kShuffled);
+    EXPECT_EQ(sampler.batches_per_epoch(), 1) << global_batch;
+    EXPECT_EQ(sampler.batch_size(0), 10) << global_batch;
+  }
 }
 
 TEST(Sampler, RefusesNoSamplesAndEmptyBatches) {

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <set>
 
+#include "tests/support/memory_limit.h"
 #include "trireme/base/error.h"
 #include "trireme/data/decorators.h"
 
@@ -63,6 +65,41 @@ TEST(Transforms, ResizeCoversTheSizeAndTakesTheMiddle) {
   // The middle 8 columns of 16 are ones; the antialiasing filter reaches over their edge by one pixel.
   EXPECT_TRUE(result.slice(2, 1, 3).allclose(torch::ones({3, 4, 2})));
   EXPECT_TRUE(changed(resize_and_crop({8, 16}), wide).equal(wide)) << "nothing to do";
+}
+
+TEST(Transforms, OfALongImageOnlyTheMiddleIsResized) {
+  const test::MemoryLimit limit(std::uint64_t{512} << 20);
+  for (const bool stands : {false, true}) {
+    at::Tensor image = torch::zeros({3, 1, 60001});
+    image.slice(2, 30000 - 100, 30000 + 101).fill_(1);  // what a square in the middle can see, and its margin
+    image.slice(2, 30000, 30001).fill_(3);
+    if (stands) image = image.transpose(1, 2).contiguous();
+    for (const auto& transform : {resize_and_crop({64, 64}), random_resized_crop({64, 64})}) {
+      const at::Tensor result = changed(transform, image);
+      ASSERT_EQ(result.sizes(), (std::vector<std::int64_t>{3, 64, 64}));
+      EXPECT_NEAR(result[0][32][32].item<float>(), 3, 0.1) << "the pixel in the middle";
+    }
+  }
+}
+
+TEST(Transforms, ALongImageLooksAsIfAllOfItHadBeenResized) {
+  const at::Tensor image = torch::rand({3, 3, 900});
+  const at::Tensor whole = at::_upsample_bilinear2d_aa(image.unsqueeze(0), {12, 3600}, false).squeeze(0);
+  EXPECT_TRUE(changed(resize_and_crop({12, 12}), image)
+                  .allclose(whole.slice(2, 1794, 1806), /*rtol=*/1e-4, /*atol=*/1e-4));
+}
+
+TEST(Transforms, AFrameBeyondTheImagesOwnSizeIsRefusedWithWhatIsAllowed) {
+  for (const std::int64_t padding : {29L, 100000L, std::numeric_limits<std::int64_t>::max()}) {
+    EXPECT_THAT(
+        [&] {
+          make_augmentations({"crop"}, {.size = {28, 20}, .crop_padding = padding});
+        },
+        testing::ThrowsMessage<InvalidArgument>(
+            AllOf(HasSubstr(text("data.crop_padding = ", padding)), HasSubstr("0 to 28"))));
+  }
+  EXPECT_NO_THROW(make_augmentations({"crop"}, {.size = {28, 20}, .crop_padding = 28}));
+  EXPECT_NO_THROW(make_augmentations({"flip"}, {.size = {2, 2}, .crop_padding = 4})) << "none is cropped";
 }
 
 TEST(Transforms, ResizedCropHasTheSizeAndStaysInside) {

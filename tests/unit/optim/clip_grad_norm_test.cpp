@@ -40,5 +40,25 @@ TEST(ClipGradNorm, ShowsANormThatIsNotANumberAndSpreadsNothing) {
   EXPECT_THROW(clip_grad_norm({{"a", a}}, 0), InvalidArgument);
 }
 
+TEST(ClipGradNorm, OfGradientsInHalfPrecisionIsNotBoundedByTheirRange) {
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    at::Tensor tensor = at::zeros({100000}, type).set_requires_grad(true);
+    tensor.mutable_grad() = at::full({100000}, 300, at::TensorOptions(type));
+    EXPECT_NEAR(clip_grad_norm({{"a", tensor}}, 1000), 300 * std::sqrt(1e5), 30) << type;
+    EXPECT_NEAR(gradient_of(tensor), 1000 / std::sqrt(1e5), 0.02) << type;
+  }
+}
+
+TEST(ClipGradNorm, OfGradientsWhoseSquaresAreBeyondTheirRangeIsFound) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    at::Tensor a = at::zeros({4}, type).set_requires_grad(true);
+    at::Tensor b = at::zeros({2}, type).set_requires_grad(true);
+    a.mutable_grad() = at::full({4}, 1e25, at::TensorOptions(type));
+    b.mutable_grad() = at::full({2}, 3, at::TensorOptions(type));
+    EXPECT_NEAR(clip_grad_norm({{"a", a}, {"b", b}}, 1) / 2e25, 1, 4e-3) << type;
+    EXPECT_NEAR(gradient_of(a), 0.5, 4e-3) << type;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::optim

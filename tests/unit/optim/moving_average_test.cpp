@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "trireme/base/error.h"
 
 namespace trireme::optim {
@@ -81,6 +83,26 @@ TEST_F(MovingAverage, RestoredStateGoesOnBitForBit) {
   resumed.update();
   for (const auto& [name, tensor] : resumed.state()) {
     EXPECT_TRUE(tensor.equal(average_.state().at(name))) << name;
+  }
+}
+
+TEST(MovingAverageInHalfPrecision, MovesByLessThanAParameterCan) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor weight = at::ones({2}, type);
+    ExponentialMovingAverage average({{"w", weight}}, 0.999);
+    weight.fill_(2);
+    for (int i = 0; i < 1000; ++i) average.update();
+    const at::Tensor kept = average.state().at("average/w");
+    EXPECT_EQ(kept.scalar_type(), at::kFloat);
+    EXPECT_NEAR(kept[0].item<double>(), 2 - std::pow(0.999, 1000), 1e-3) << type;
+    {
+      const auto scope = average.swap_in();
+      EXPECT_NEAR(weight[0].item<double>(), 1.632, 0.01) << "rounded to the parameter's type";
+    }
+    EXPECT_EQ(weight[0].item<double>(), 2);
+    EXPECT_NEAR(average.state().at("average/w")[0].item<double>(), 2 - std::pow(0.999, 1000), 1e-3)
+        << "an evaluation rounds no average";
   }
 }
 

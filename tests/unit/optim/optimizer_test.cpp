@@ -63,6 +63,39 @@ TEST(AdamW, ItsFirstStepMovesByTheRateAndTheDecay) {
   EXPECT_EQ(optimizer->state().at("step/w").item<float>(), 1);
 }
 
+TEST(RmsProp, CenteredStaysANumberOnAConstantGradient) {
+  constexpr double kRate = 1e-6;
+  for (const auto& [type, rounding] :
+       {std::pair(at::kFloat, 0x1p-23), std::pair(at::kDouble, 0x1p-52), std::pair(at::kBFloat16, 0.0)}) {
+    const at::Tensor weight = at::full({100}, 1, type).set_requires_grad(true);
+    weight.mutable_grad() = (at::arange(1, 101, at::kDouble) * 0.037).to(type);
+    const auto optimizer =
+        make_optimizer({.name = "rmsprop", .momentum = 0, .centered = true}, {{"w", weight}});
+    at::Tensor before = weight.detach().clone();
+    for (int i = 0; i < 2500; ++i) {
+      optimizer->step(kRate);
+      const double largest = (weight.detach() - before).abs().max().item<double>();
+      ASSERT_TRUE(std::isfinite(largest)) << type << ", step " << i;
+      // A deviation below what rounding leaves of it is taken for that.
+      if (rounding > 0) {
+        ASSERT_LT(largest, 1.1 * kRate / std::sqrt(rounding)) << type << ", step " << i;
+      }
+      before.copy_(weight.detach());
+    }
+  }
+}
+
+TEST(LarsAndLamb, TakeNormsBeyondTheRangeOfTheirSquares) {
+  const auto moved = [](const char* name, double value, double gradient) {
+    const at::Tensor weight = parameter(value, gradient);
+    make_optimizer({.name = name, .momentum = 0, .eps = 1e-6, .trust_coefficient = 0.1}, {{"w", weight}})
+        ->step(0.5);
+    return value_of(weight) / value;
+  };
+  EXPECT_NEAR(moved("lars", 1e25, 1e24), 1 - 0.5 * 0.1, 1e-4);
+  EXPECT_NEAR(moved("lamb", 1e25, 1), 1 - 0.5, 1e-4);
+}
+
 TEST(Lion, MovesEveryElementByTheRateWhateverTheGradient) {
   const at::Tensor small = parameter(1, 1e-6), large = parameter(1, -1e6), none = parameter(1, 0);
   make_optimizer({.name = "lion"}, {{"small", small}, {"large", large}, {"none", none}})->step(0.125);

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/schedule/lowering.h"
@@ -119,6 +120,25 @@ TEST(ScheduleTable, RefusesWhatDoesNotFit) {
   three_of_four.replicas = {2, 1};
   refused("1f1b-rr", three_of_four, "as many in all");
   refused("zb-1p", {.num_ranks = 4, .num_microbatches = 8, .memory_limit = 0.5}, "raise the limit");
+}
+
+TEST(ScheduleTable, SizesThatNobodyTrainsAreRefusedWithWhatIsAllowed) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  for (const ScheduleRow& row : schedules()) {
+    EXPECT_THAT([&] { make_schedule(row.name, {.num_ranks = kMost, .num_microbatches = 1}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("at most 4096")))
+        << row.name;
+    EXPECT_THAT([&] { make_schedule(row.name, {.num_ranks = 2, .num_microbatches = kMost}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("at most 4000000")))
+        << row.name;
+    if (!row.chunks_can_change) continue;
+    for (const int chunks : {1000000000, kMost}) {
+      EXPECT_THAT(
+          [&] { make_schedule(row.name, {.num_ranks = 2, .num_chunks = chunks, .num_microbatches = 2}); },
+          ThrowsMessage<InvalidArgument>(HasSubstr("at most 4000000")))
+          << row.name;
+    }
+  }
 }
 
 }  // namespace

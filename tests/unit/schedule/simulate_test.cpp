@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "trireme/base/error.h"
 #include "trireme/schedule/lowering.h"
 #include "trireme/schedule/schedule_table.h"
@@ -192,9 +194,24 @@ TEST(Simulate, RefusesWhatCannotBe) {
   EXPECT_THAT([&] { simulate(order, three); },
               ThrowsMessage<InvalidArgument>(HasSubstr("costs are for 3 stages, the program '1f1b' has 2")));
   EXPECT_THAT([&] { simulate(order, costs_of({.forward = -1})); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("negative")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("costs are 0 to 1e+100; found -1 for a forward")));
   EXPECT_THAT([] { simulate(parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")); },
               ThrowsMessage<InvalidArgument>(HasSubstr("waits for itself")));
+}
+
+TEST(Simulate, CostsThatAddUpToNoNumberAreRefusedWithWhatIsAllowed) {
+  const Program program = make_schedule("1f1b", {.num_ranks = 2, .num_microbatches = 2});
+  const auto refused = [&](const Costs& costs, const char* message) {
+    EXPECT_THAT([&] { simulate(program, costs); },
+                testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(message)));
+  };
+  refused({.stages = {{.forward = 1e308}}}, "costs are 0 to 1e+100; found 1e+308 for a forward");
+  refused({.hop = std::numeric_limits<double>::infinity()}, "found inf for a hop");
+  refused({.message_bytes = 1, .bandwidth = 1e-300}, "a bandwidth is at least 1e-100");
+  refused({.buckets = std::numeric_limits<int>::max()}, "1 to 1000000 buckets");
+  const Timeline most = simulate(program, {.stages = {{.forward = 1e100}}, .hop = 1e100});
+  EXPECT_GT(most.bubble_rate, 0);
+  EXPECT_LT(most.bubble_rate, 1);
 }
 
 }  // namespace

@@ -236,6 +236,55 @@ TEST(ValidateOrder, NamesTheRanksThatWaitForEachOther) {
                                            HasSubstr("rank 1, position 0, 1F1, waits for rank 0"))));
 }
 
+TEST(ValidateOrder, ABackwardCannotRunBesideTheForwardThatItNeeds) {
+  EXPECT_THAT(
+      [] {
+        validate(parse_csv("0F0,0F1,0B0,0B1\n(1F0;1B0)OVERLAP_F_B,(1F1;1B1)OVERLAP_F_B\n"),
+                 {.form = Form::kOrder});
+      },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("rank 1, position 0, 1F0: cannot run beside the rest of (1F0;1B0)OVERLAP_F_B")));
+}
+
+TEST(ValidateOrder, OfUpdatesWithoutAFlushRefusesABackwardWhileGradientsAreReduced) {
+  const auto refused = [](const char* csv, const char* message) {
+    Program program = parse_csv(csv);
+    program.update_every = 1;
+    EXPECT_THAT([&] { validate(program, {.form = Form::kOrder}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(message)))
+        << csv;
+  };
+  refused("0F0,0F1,0B0,0REDUCE_GRAD,0B1,0STEP,0REDUCE_GRAD,0STEP\n",
+          "rank 0, position 4, 0B1: comes between the stage's REDUCE_GRAD and its STEP");
+  refused("0F0,0I0,0F1,0I1,0W0,0REDUCE_GRAD,0W1,0STEP,0REDUCE_GRAD,0STEP\n",
+          "rank 0, position 6, 0W1: comes between the stage's REDUCE_GRAD and its STEP");
+}
+
+TEST(ValidateOrder, WhatItCallsSoundCanBeLowered) {
+  int joined = 0;
+  for (const ScheduleRow& row : schedules()) {
+    const Program order = make_schedule(row.name, {.num_ranks = 2, .num_microbatches = 4});
+    for (std::size_t rank = 0; rank < order.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i + 1 < order.ranks[rank].size(); ++i) {
+        Program program = order;
+        if (program.ranks[rank][i].kind != ActionKind::kForward || program.ranks[rank][i + 1].joined)
+          continue;
+        if (!makes_input_gradient(program.ranks[rank][i + 1].kind)) continue;
+        program.ranks[rank][i].joined = true;
+        ++joined;
+        try {
+          validate(program, {.form = Form::kOrder});
+        } catch (const InvalidArgument&) {
+          continue;
+        }
+        for (const Transport transport : {Transport::kBuffered, Transport::kRendezvous})
+          EXPECT_NO_THROW(lower(program, {.transport = transport})) << to_csv(program);
+      }
+    }
+  }
+  EXPECT_GT(joined, 0);
+}
+
 /// Lowered programs of every schedule over both transports, with sharded weights.
 template <class Visit>
 void for_each_step(const Visit& visit) {

@@ -97,5 +97,41 @@ TEST_F(RunListing, ComparisonHoldsTheSettingsThatDifferAndEveryOutcome) {
   EXPECT_EQ(comparison.outcomes[2].name, "samples_per_s") << "the unfinished run's last one";
 }
 
+TEST_F(RunListing, OfALongRunOnlyTheEndIsReadAndItsLastEvaluation) {
+  std::string lines = "{\"event\":\"eval\",\"step\":1,\"test_accuracy\":0.1}\nno line of ours\n";
+  lines += "{\"event\":\"eval\",\"step\":2,\"test_accuracy\":0.2,\"samples\":7}\n";
+  std::int64_t step = 2;
+  while (lines.size() < 5 << 20) {
+    ++step;
+    lines +=
+        text("{\"event\":\"step\",\"step\":", step, ",\"loss\":", 1.0 / static_cast<double>(step), "}\n");
+  }
+  write("long", "metrics.jsonl", lines + "{\"event\":\"st");
+  const RunData run = look_at_run(folder_ / "long").run;
+  EXPECT_EQ(run.steps, step);
+  EXPECT_NEAR(*run.result("loss"), 1.0 / static_cast<double>(step), 1e-9);
+  EXPECT_EQ(run.result("test_accuracy"), 0.2);
+  EXPECT_THAT(run.measures, ElementsAre("test_accuracy"));
+  EXPECT_LT(run.curve("loss").size(), static_cast<std::size_t>(step) / 4) << "the others were not read";
+}
+
+TEST_F(RunListing, TheEndOfAShortRunIsAllOfIt) {
+  write("short", "metrics.jsonl",
+        "{\"event\":\"step\",\"step\":1,\"loss\":2}\n{\"event\":7,\"step\":2,\"loss\":1}\n");
+  const RunData run = look_at_run(folder_ / "short").run;
+  EXPECT_EQ(run.steps, 2);
+  EXPECT_EQ(run.curve("loss").size(), 2U);
+  write("empty", "metrics.jsonl", "");
+  EXPECT_EQ(look_at_run(folder_ / "empty").run.steps, 0);
+}
+
+TEST_F(RunListing, KnowsWhichResultsAreCounts) {
+  write("a", "summary.json", "{\"status\":\"completed\",\"world_size\":2,\"train_loss\":2.0}");
+  const RunData run = look_at_run(folder_ / "a").run;
+  EXPECT_TRUE(run.is_count("world_size"));
+  EXPECT_FALSE(run.is_count("train_loss"));
+  EXPECT_FALSE(run.is_count("absent"));
+}
+
 }  // namespace
 }  // namespace trireme::telemetry

@@ -61,6 +61,14 @@ TEST(DropLinesAfter, KeepsWhatAResumedRunDoesNotWriteAgain) {
   EXPECT_NO_THROW(drop_lines_after(folder / "absent.jsonl", 2));
 }
 
+TEST(DropLinesAfter, DropsWhatIsNoRecordOfAStep) {
+  const test::TemporaryFolder folder;
+  write_file_atomic(folder / "m.jsonl",
+                    "{\"step\":1}\n{\"step\":\"x\"}\n[1]\n{\"step\":null}\n{\"step\":1e300}\n{\"step\":2}\n");
+  drop_lines_after(folder / "m.jsonl", 2);
+  EXPECT_EQ(read_file(folder / "m.jsonl"), "{\"step\":1}\n{\"step\":2}\n");
+}
+
 TEST(ConsoleSink, PlainLinesAreThinnedButTheLastIsShown) {
   std::ostringstream out;
   {

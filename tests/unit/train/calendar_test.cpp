@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace trireme::train {
 namespace {
 
@@ -37,6 +39,14 @@ TEST(Calendar, TheLastStepIsLoggedAlways) {
   EXPECT_TRUE(calendar.logs(8));
   EXPECT_FALSE(calendar.logs(9));
   EXPECT_TRUE(calendar.logs(13));
+}
+
+TEST(Calendar, AnyNumberOfEpochsIsAtLeastOneStep) {
+  RunConfig config = config_of(0, 0, 0);
+  config.train.epochs = std::numeric_limits<std::int64_t>::max();
+  EXPECT_GT(Calendar(config, 10).total_steps(), std::int64_t{1} << 50);
+  config.train.max_steps = 7;
+  EXPECT_EQ(Calendar(config, 10).total_steps(), 7);
 }
 
 TEST(Calendar, TheNextMeetingIsWhateverComesFirst) {

@@ -37,6 +37,20 @@ TEST(GradientNorm, IsTheSameOnEveryRankHoweverTheModelIsCut) {
   });
 }
 
+TEST(GradientNorm, OfGradientsWhoseSquaresAreBeyondTheirRangeIsFound) {
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const std::size_t mine = static_cast<std::size_t>(context.rank());
+    GradientNorm norm(context.world(), {{kNames[mine], with_norm(mine == 0 ? 3e25 : 4e25)}}, kNames);
+    EXPECT_NEAR(norm.measure().item<double>() / 5e25, 1, 1e-6);
+  });
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    at::Tensor half = at::zeros({100000}, at::kHalf).requires_grad_(true);
+    half.mutable_grad() = at::full({100000}, 300, at::kHalf);
+    GradientNorm norm(context.self(), {{"a", half}}, kNames);
+    EXPECT_NEAR(norm.measure().item<double>(), 300 * std::sqrt(1e5), 30);
+  });
+}
+
 TEST(GradientNorm, CountsAParameterThatStagesShareOnce) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     optim::NamedTensors mine = {{"a", with_norm(3)}};

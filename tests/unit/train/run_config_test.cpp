@@ -92,8 +92,7 @@ const BadConfig kBadConfigs[] = {
     BadConfig{"NotAbove", "[optimizer]\nlr = 0\n", "run.toml:2: optimizer.lr = 0.0 is out of range: above 0"},
     BadConfig{"NotBelow", "[optimizer]\nmomentum = 1\n",
               "run.toml:2: optimizer.momentum = 1.0 is out of range: at least 0, below 1"},
-    BadConfig{"NotFinite", "[optimizer]\nlr = inf\n",
-              "run.toml:2: optimizer.lr = inf is out of range: above 0"},
+    BadConfig{"NotFinite", "[optimizer]\nlr = inf\n", "run.toml:2: optimizer.lr = inf is no finite number"},
     BadConfig{"ElementOutOfRange", "[model]\nhidden = [8, 0]\n",
               "run.toml:2: model.hidden = [8, 0] is out of range: at least 1"},
     BadConfig{"NameThatLeavesTheFolder", "[run]\nname = \"../a\"\n",
@@ -117,6 +116,10 @@ TEST(RunConfig, BadOverrideIsQuoted) {
   EXPECT_EQ(file.error({"optimizer.lr=x"}),
             "--set optimizer.lr=x: optimizer.lr: expected number, found text 'x'");
   EXPECT_EQ(file.error({"optimizer.lr"}), "--set optimizer.lr: expected table.key=value");
+  EXPECT_EQ(file.error({"train.max_steps=99999999999999999999"}),
+            "--set train.max_steps=99999999999999999999: train.max_steps = 99999999999999999999 is beyond "
+            "what a whole "
+            "number holds, at most 9223372036854775807");
   EXPECT_EQ(file.error({"optimizerlr=1"}),
             "--set optimizerlr=1: unknown key 'optimizerlr' (did you mean 'optimizer.lr'?)");
   EXPECT_EQ(file.error({"run.seed=1\nb=2"}),

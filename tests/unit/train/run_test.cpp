@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <mutex>
 
 #include "tests/support/temporary_folder.h"
@@ -34,6 +35,18 @@ TEST_F(RunTraining, EveryLineOfMetricsCountsTheTimeOfItsOwnSteps) {
     // A step of this network takes tens of microseconds: a line without one would say 1e-9 s.
     EXPECT_GT(std::stod(line.substr(line.find(key) + key.size())), 1e-6) << line;
   }
+}
+
+TEST_F(RunTraining, AGlobalBatchOfMoreThanAllSamplesIsSaidAndTrains) {
+  RunConfig large = config("large");
+  large.train.max_steps = 0;
+  large.train.global_batch = std::numeric_limits<std::int64_t>::max();
+  testing::internal::CaptureStderr();
+  const RunResult result = run(2, large);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(result.steps, large.train.epochs) << "all samples in each";
+  EXPECT_THAT(said,
+              HasSubstr("train.global_batch = 9223372036854775807 is more than the 4096 training samples"));
 }
 
 TEST_F(RunTraining, LeavesSummaryMetricsConfigurationAndModel) {

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -10,13 +9,16 @@
 #include <vector>
 
 #include "trireme/model/parameter_box.h"
+#include "trireme/optim/norms.h"
 
 namespace trireme::parallel {
 namespace {
 
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& gradients, const at::TensorOptions& options) {
   if (gradients.empty()) return at::zeros({}, options);
-  return at::stack(at::_foreach_norm(gradients)).to(at::kDouble).square().sum();
+  std::vector<at::Tensor> norms = optim::norms_of(gradients);
+  for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
+  return at::stack(norms).square().sum();
 }
 
 }  // namespace

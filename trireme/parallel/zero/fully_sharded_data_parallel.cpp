@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -13,6 +12,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/model/skips.h"
+#include "trireme/optim/norms.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/zero/internal/rounded_parameters.h"
@@ -338,7 +338,7 @@ double FullyShardedDataParallel::Passes::clip_grad_norm(double max_norm) {
   for (const auto& [name, parameter] : parameters) {
     const bool is_whole = !pieces.contains(name);
     if (!parameter.grad().defined() || (is_whole && shards_.rank() != 0)) continue;
-    const double norm = at::linalg_vector_norm(parameter.grad(), 2).item<double>();
+    const double norm = optim::norms_of({parameter.grad()}).front().item<double>();
     squares += norm * norm;
   }
   const double norm = std::sqrt(summed_over(shards_, squares));
