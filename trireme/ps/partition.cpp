@@ -237,7 +237,7 @@ void Partition::reply(const Asker& asker, ErrorKind error, Version version) cons
                       .epoch = replica_.epoch(),
                       .version = version,
                       .min_clock = replica_.state().min_clock()};
-  outbox_.answer(asker.connection, message_of(head));
+  outbox_.reply(asker.connection, head);
 }
 
 void Partition::reply(wire::ConnectionId to, const Pull& pull, ErrorKind error) const {

@@ -53,7 +53,12 @@ class OwnerTest : public testing::Test {
   }
   std::size_t num_answers() const {
     std::size_t count = 0;
-    for (const Saying& saying : said) count += std::holds_alternative<AnswerSaying>(saying) ? 1 : 0;
+    for (const Saying& saying : said) {
+      const auto* answer = std::get_if<AnswerSaying>(&saying);
+      if (answer == nullptr) continue;
+      const auto replies = head_of<Replies>(answer->message);
+      count += replies ? replies->replies.size() : 1;
+    }
     return count;
   }
 
@@ -87,6 +92,31 @@ TEST_F(OwnerTest, MakesOneRecordOfWhatItIsToldBeforeItActs) {
   const std::vector<float> sums = {3, 6, 9, 12};
   ASSERT_EQ(answer.body.size(), sums.size() * sizeof(float));
   EXPECT_EQ(std::memcmp(answer.body.bytes().data(), sums.data(), answer.body.size()), 0);
+}
+
+TEST_F(OwnerTest, AnswersTheTicksOfOneMessageWithOneMessage) {
+  Ticks ticks = {.life = {0, 1}, .registered_at = 1, .ticks = {}};
+  for (PartitionId id = 0; id < 50; ++id) {
+    tell(Request{.partition = id,
+                 .epoch = 1,
+                 .life = {0, 1},
+                 .registered_at = 1,
+                 .sequence = 1,
+                 .op = RequestOp::kJoin});
+    ticks.ticks.push_back({.partition = id, .epoch = 1, .sequence = 2, .clock = 1});
+  }
+  owner.go_on();
+  said.clear();
+  tell(ticks);
+  owner.go_on();
+  ASSERT_EQ(said.size(), 1U);
+  const auto replies = head_of<Replies>(std::get<AnswerSaying>(said[0]).message);
+  ASSERT_TRUE(replies);
+  ASSERT_EQ(replies->replies.size(), 50U);
+  for (const Reply& reply : replies->replies) {
+    EXPECT_EQ(reply.error, ErrorKind::kNone);
+    EXPECT_EQ(reply.min_clock, 1U);
+  }
 }
 
 TEST_F(OwnerTest, VisitsAtATickOnlyPartitionsWithSomethingUnderWay) {
@@ -174,6 +204,7 @@ TEST_F(OwnerTest, KeepsNoMoreThanItsShareOfWhatCameBeforeItsMap) {
   const int more_than_it_keeps = 100;  // of 4 MiB
   for (int i = 0; i < more_than_it_keeps; ++i)
     tell(Request{.partition = 7, .epoch = 2, .life = {0, 1}, .sequence = 1}, floats(values));
+  owner.go_on();
   EXPECT_GT(num_answers(), 0U);
   EXPECT_LT(num_answers(), 100U);
 }

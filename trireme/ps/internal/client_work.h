@@ -174,7 +174,7 @@ class ClientWork {
   /// The connection to the partition's primary, when there is one.
   std::optional<wire::ConnectionId> line_to(PartitionId id);
 
-  /// Whether nothing is left to be sent.
+  /// Whether nothing is left to be sent. Ticks are gathered, for send_ticks().
   bool send(PartitionId id, Lane& lane);
 
   bool send(OutgoingPull& pull);
@@ -184,6 +184,9 @@ class ClientWork {
   void look_around();
 
   /// Numbers that are further ahead of the first unanswered one wait: the other side remembers so many.
+  /// What was gathered: one message to each primary.
+  void send_ticks();
+
   static constexpr Sequence kMostAhead = SequenceWindow::kReach / 2;
 
   /// Pushes that wait for a clock must not keep its tick from being sent: whether so many more, by partition,
@@ -249,7 +252,8 @@ class ClientWork {
   std::uint64_t barrier_entered_ = 0, barrier_passed_ = 0;
   std::uint32_t barrier_workers_ = 0;
   std::map<ServerId, Line> lines_;
-  std::set<PartitionId> unsent_lanes_;  ///< that may have something to be sent
+  std::map<wire::ConnectionId, std::vector<Ticks::Tick>> ticks_;  ///< gathered
+  std::set<PartitionId> unsent_lanes_;                            ///< that may have something to be sent
   std::set<RequestId> unsent_pulls_;
   std::vector<std::shared_ptr<Call>> membership_calls_;
   std::string trouble_;  ///< why the last connection that failed did; empty when one was made since
