@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/unit/ps/cluster.h"
+#include "trireme/base/random.h"
 
 namespace trireme::ps {
 namespace {
@@ -117,6 +118,33 @@ TEST_F(OwnerTest, AnswersTheTicksOfOneMessageWithOneMessage) {
     EXPECT_EQ(reply.error, ErrorKind::kNone);
     EXPECT_EQ(reply.min_clock, 1U);
   }
+}
+
+TEST_F(OwnerTest, RefusesAndCountsABodyThatItsCodecDidNotMake) {
+  ClusterMap members = *map.members;
+  members.version = 2;
+  members.tables[1].compression.push = "top-k";
+  tell(MapEvent{.members = std::make_shared<ClusterMap>(members), .self = kSelf, .partitions = {}});
+  request(0, 1, RequestOp::kJoin);
+  owner.go_on();
+  Random random(1);
+  std::uint64_t num_refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<std::byte> body(random.below(24));
+    if (random.below(2) == 0) {  // nearly right, or right
+      const wire::Buffer right = codec("top-k")->encode(std::vector<float>(4, 1), {.fraction = 0.5});
+      body.assign(right.bytes().begin(), right.bytes().end());
+    }
+    for (std::uint64_t changes = random.below(3); changes > 0 && !body.empty(); --changes)
+      body[random.below(body.size())] = static_cast<std::byte>(random.below(256));
+    num_refused += codec("top-k")->fits(body, 4) ? 0 : 1;
+    request(0, static_cast<Sequence>(2 + i - num_refused), RequestOp::kPush, wire::Buffer::of(body));
+    owner.go_on();
+  }
+  EXPECT_GT(num_refused, 1000U);
+  EXPECT_LT(num_refused, 2000U) << "some are right";
+  EXPECT_EQ(owner.status().counts.refused.at(ErrorKind::kMalformed), num_refused);
+  EXPECT_EQ(owner.report(7).version, 1 + 2000 - num_refused);
 }
 
 TEST_F(OwnerTest, VisitsAtATickOnlyPartitionsWithSomethingUnderWay) {
