@@ -66,6 +66,7 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   if (draining_) return reply(asker, ErrorKind::kNotNow, 0);
   if (const ErrorKind error = standing_refusal(request); error != ErrorKind::kNone)
     return reply(asker, error, 0);
+  const std::size_t num_bytes = body.size();  // as they came
   if (const ErrorKind error = refusal(request, body); error != ErrorKind::kNone)
     return reply(asker, error, 0);
 
@@ -82,7 +83,7 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) {
     const bool is_new = !waiting_.contains({request.life, request.sequence});
     outbox_.counts().pushes += is_new ? 1 : 0;
-    outbox_.counts().push_bytes += is_new ? body.size() : 0;
+    outbox_.counts().push_bytes += is_new ? num_bytes : 0;
   }
   waiting_[{request.life, request.sequence}] = {from, request, std::move(body)};
 }

@@ -159,6 +159,7 @@ TEST_F(CompressedTables, HaveRowsToo) {
     const Result pushed =
         cluster->wait([&](Done done) { cluster->worker(0).push_rows(table, keys, rows, std::move(done)); });
     EXPECT_EQ(pushed.error, ErrorKind::kNone) << name << ": " << pushed.message;
+    EXPECT_LT(pushed_bytes(), 40 * (12 + 3 * sizeof(float))) << name;
     std::vector<float> told(rows.size());
     const Result pulled =
         cluster->wait([&](Done done) { cluster->worker(1).pull_rows(table, keys, told, std::move(done)); });
