@@ -149,8 +149,8 @@ class Server::Hosted {
     const auto asked = head_of<Status>(message);
     if (!asked || status_askers_.size() >= kMostAskers) return false;
     ask_status([this, connection, request = asked->request](const ServerStatus& status) {
-      surroundings_->network().send(connection,
-                                    message_of(StatusReply{{request}}, wire::Buffer::of(wire::encode(status))));
+      surroundings_->network().send(
+          connection, message_of(StatusReply{{request}}, wire::Buffer::of(wire::encode(status))));
     });
     return true;
   }
