@@ -1,6 +1,7 @@
 // What a parameter server costs beside a channel that only takes the bytes: pushes from one worker to one
 // server that adds them up, in processes of their own, over TCP, a Unix socket and shared memory.
-// One line of JSON for each way and size.
+// One line of JSON for each way and size. With a codec, pushes are encoded, rates are those of the f32
+// values, and the first line says what encoding and decoding a chunk cost.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -18,8 +19,10 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/random.h"
 #include "trireme/ps/client.h"
 #include "trireme/ps/coordinator.h"
+#include "trireme/ps/internal/float_bytes.h"
 #include "trireme/ps/server.h"
 #include "trireme/wire/node_loop.h"
 
@@ -130,6 +133,42 @@ nlohmann::json spread(const std::vector<double>& values) {
   return {{"median", median(values)}, {"min", std::ranges::min(values)}, {"max", std::ranges::max(values)}};
 }
 
+template <class Work>
+nlohmann::json rate_of(double gigabytes, const Work& work) {
+  std::vector<double> rates;
+  for (int i = 0; i < 101; ++i) {
+    const double begin_s = now_s();
+    work();
+    rates.push_back(gigabytes / (now_s() - begin_s));
+  }
+  return spread(rates);
+}
+
+/// Of a chunk as large as they get, in the cache of one core.
+nlohmann::json cost_of(const std::string& name, const ps::Codec& codec) {
+  Random random(1);
+  std::vector<float> values(256 << 10), pending(values.size()), sum(values.size());
+  for (float& value : values) value = (random.uniform() - 0.5F) * (random.uniform() - 0.5F);
+  const double gigabytes = 1e-9 * static_cast<double>(values.size() * sizeof(float));
+  ps::Codec::Options options;
+  wire::Buffer encoded;
+  const auto encode = [&] {
+    ++options.seed;
+    if (!codec.leaves_out()) {
+      encoded = codec.encode(values, options);
+      return;
+    }
+    std::ranges::transform(pending, values, pending.begin(), std::plus<>());
+    encoded = codec.encode(pending, options);
+    codec.take_out(encoded.bytes(), pending);
+  };
+  nlohmann::json cost = {{"codec", name}, {"encode_gb_per_s", rate_of(gigabytes, encode)}};
+  cost["share_of_bytes"] = 1e-9 * static_cast<double>(encoded.size()) / gigabytes;
+  cost["decode_gb_per_s"] = rate_of(gigabytes, [&] { codec.decode(encoded.bytes(), sum); });
+  cost["add_gb_per_s"] = rate_of(gigabytes, [&] { codec.add(encoded.bytes(), sum); });
+  return cost;
+}
+
 wire::NodeLoopOptions loop_options(const std::string& role, const Address& at, wire::SharedMemoryUse memory) {
   wire::NodeLoopOptions options;
   options.self = {.role = role, .name = role};
@@ -144,11 +183,15 @@ int main(int argc, char** argv) try {
   CLI::App app("What pushes to a parameter server cost beside a loop that only takes them.");
   int passes = 5, owner_threads = 1, first_port = 20000 + ::getpid() % 10000;
   bool smoke = false;
+  std::string codec = "none";
+  app.add_option("--codec", codec, "Of pushes: " + join(ps::codec_names()));
   app.add_option("--passes", passes)->check(CLI::PositiveNumber);
   app.add_option("--owner-threads", owner_threads)->check(CLI::NonNegativeNumber);
   app.add_option("--port", first_port, "of the first server that listens on TCP");
   app.add_flag("--smoke", smoke);
   CLI11_PARSE(app, argc, argv);
+  if (const ps::Codec* encoding = ps::codec(codec))
+    std::cout << cost_of(codec, *encoding).dump() << std::endl;
 
   const auto folder =
       std::filesystem::temp_directory_path() / ("trireme-bench-" + std::to_string(::getpid()));
@@ -194,11 +237,14 @@ int main(int argc, char** argv) try {
     ps::Client client({.worker = 0, .host = "worker", .coordinator = coordinator},
                       loop_options("worker", {}, memory));
     for (const Case& work : cases) {
-      const auto body = wire::Buffer::of(std::vector<std::byte>(work.bytes));
+      std::vector<float> values(work.bytes / sizeof(float));
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 251) - 125;
+      const wire::Buffer body = ps::in_buffer(std::move(values));
       ps::TableSpec spec;
       spec.name = "table" + std::to_string(work.bytes);
       spec.num_elements = work.bytes / sizeof(float);
       spec.staleness = ps::kAsynchronous;
+      spec.compression.push = codec;
       const ps::TableId table = client.open_table(spec);
       std::vector<double> pushed, taken, ratio;
       for (int pass = -1; pass < passes; ++pass) {
@@ -213,6 +259,7 @@ int main(int argc, char** argv) try {
         ratio.push_back(pushed.back() / taken.back());
       }
       std::cout << nlohmann::json{{"way", way},
+                                  {"codec", codec},
                                   {"bytes", work.bytes},
                                   {"in_flight", work.in_flight},
                                   {"owner_threads", owner_threads},

@@ -11,6 +11,7 @@
 #include "cli/numbers.h"
 #include "cli/ps_chaos.h"
 #include "trireme/base/error.h"
+#include "trireme/ps/codec.h"
 #include "trireme/schedule/schedule_table.h"
 
 namespace trireme::cli {
@@ -32,6 +33,7 @@ struct BenchArguments {
   std::string question;
   int num_ranks = 0;
   bool smoke = false;
+  std::string codec = "none";
   PsChaosOptions chaos = {};
   std::vector<PassedOption> passed = {
       {"--batch", "N", "Images of a step (default: 120)"},
@@ -128,7 +130,8 @@ void check(const PassedOption& option) {
 }
 
 [[noreturn]] void run_ps(const BenchArguments& bench) {
-  std::vector<std::string> words = {find_own_program("bench_ps_push")};
+  ps::codec(bench.codec);  // or throws
+  std::vector<std::string> words = {find_own_program("bench_ps_push"), "--codec", bench.codec};
   if (bench.smoke) words.push_back("--smoke");
   become(std::move(words));
 }
@@ -166,6 +169,9 @@ std::function<int()> declare(CLI::App& app) {
     declared->each([&option](const std::string&) { option.given = true; });
     if (option.type == std::string_view("N")) declared->check(above_zero());
   }
+  app.add_option("--codec", bench->codec,
+                 "ps: how pushes are encoded, " + join(ps::codec_names()) + " (default: none)")
+      ->type_name("NAME");
   app.add_option("--seeds", bench->chaos.num_seeds, "ps-chaos: clusters, one after the other (default: 1)")
       ->type_name("N");
   app.add_option("--seed", bench->chaos.first_seed, "ps-chaos: the first one (default: 1)")->type_name("N");
@@ -186,7 +192,7 @@ Command bench_command() {
               "  trireme bench allreduce -n 2\n  trireme bench allreduce -n 4 --smoke\n"
               "  trireme bench pipeline-resnet50 --report report.html --timeline timeline.html\n"
               "  trireme bench pipeline-resnet50 --batch 24 --splits 4,8,12 --repeats 3\n"
-              "  trireme bench ps\n"
+              "  trireme bench ps\n  trireme bench ps --codec int8\n"
               "  trireme bench ps-chaos --seeds 3\n",
           .declare = declare};
 }

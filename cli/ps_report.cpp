@@ -127,11 +127,12 @@ void print_text(std::ostream& out, const ClusterReport& report) {
   }
   if (cluster.tables.empty()) return;
   out << "\n";
-  TextTable table = {.columns = {Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight},
-                     .rows = {{"table", "kind", "optimizer", "elements", "staleness"}}};
+  TextTable table = {.columns = {Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight,
+                                 Align::kLeft, Align::kLeft},
+                     .rows = {{"table", "kind", "optimizer", "elements", "staleness", "pushed", "pulled"}}};
   for (const ps::TableSpec& spec : cluster.tables)
-    table.rows.push_back(
-        {spec.name, kind_of(spec), spec.optimizer.name, text(elements_of(spec)), staleness_of(spec)});
+    table.rows.push_back({spec.name, kind_of(spec), spec.optimizer.name, text(elements_of(spec)),
+                          staleness_of(spec), spec.compression.push, spec.compression.pull});
   print(out, table);
 }
 
@@ -180,7 +181,9 @@ Json json_of(const ClusterReport& report) {
          {"kind", kind_of(spec)},
          {"optimizer", spec.optimizer.name},
          {"elements", elements_of(spec)},
-         {"staleness", spec.staleness == ps::kAsynchronous ? Json(-1) : Json(spec.staleness)}});
+         {"staleness", spec.staleness == ps::kAsynchronous ? Json(-1) : Json(spec.staleness)},
+         {"push_codec", spec.compression.push},
+         {"pull_codec", spec.compression.pull}});
   json["servers"] = Json::array();
   for (const ps::PlacedServer& server : cluster.servers) {
     const ps::ServerEntry& entry = server.entry;

@@ -315,6 +315,7 @@ void Simulation::send(SimulatedNode& from, wire::ConnectionId id, wire::Message 
   const bool to_second = link.ends[0].node == &from && link.ends[0].id == id;
   Connection::End& end = link.ends[to_second ? 1 : 0];
   if (!end.is_open) return;
+  ++num_messages_[message.kind];
   const LinkFaults& faults = options_.links;
   from.waiting_bytes_[id] += message.num_bytes();
   const auto shared = std::make_shared<const wire::Message>(std::move(message));

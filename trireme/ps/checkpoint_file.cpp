@@ -19,7 +19,7 @@ namespace trireme::ps {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kManifestMagic = "TRIPSMF1", kPartMagic = "TRIPSPT1";
+constexpr std::string_view kManifestMagic = "TRIPSMF2", kPartMagic = "TRIPSPT2";
 constexpr std::string_view kManifest = "manifest", kFolder = "checkpoint-";
 constexpr std::size_t kPreamble = 24;  // magic, size, hash
 

@@ -2,8 +2,8 @@
 // What a checkpoint of a parameter server is on disk: a folder "checkpoint-N" with one file for each
 // partition that holds something, and a manifest, which is written last. Little endian:
 //
-//   manifest  "TRIPSMF1", size and XXH3 of what follows (u64 each), CheckpointManifest
-//   *.part    "TRIPSPT1", size and XXH3 of the header (u64 each), PartHeader, then for each chunk of the
+//   manifest  "TRIPSMF2", size and XXH3 of what follows (u64 each), CheckpointManifest
+//   *.part    "TRIPSPT2", size and XXH3 of the header (u64 each), PartHeader, then for each chunk of the
 //             header its values and its optimizer's state, f32, without gaps
 //
 // Structures are written as in fields.h. The manifest has every header's hash, a header every chunk's, so the

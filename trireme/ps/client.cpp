@@ -12,6 +12,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/ps/internal/float_bytes.h"
 
 namespace trireme::ps {
 
@@ -32,10 +33,7 @@ struct Pending::Told {
 
 namespace {
 
-wire::Buffer copy_of(std::span<const float> values) {
-  auto kept = std::make_shared<const std::vector<float>>(values.begin(), values.end());
-  return wire::Buffer(kept, std::as_bytes(std::span(*kept)));
-}
+wire::Buffer copy_of(std::span<const float> values) { return in_buffer({values.begin(), values.end()}); }
 
 Result failure(ErrorKind error, std::string message) {
   Result result;

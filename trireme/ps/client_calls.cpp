@@ -113,6 +113,8 @@ void ClientWork::pull_chunk(TableId table, std::uint64_t chunk, Version newer_th
   pull.head.chunk = chunk;
   pull.head.newer_than = newer_than;
   pull.head.with_state = with_state;
+  pull.num_values = spec->elements_of(chunk);
+  if (with_state) pull.codec = nullptr;
   go_on();
 }
 
@@ -128,6 +130,7 @@ void ClientWork::pull(TableId table, std::span<float> out, Done done) {
     OutgoingPull& pull = add_pull(place_of(*spec, chunk), *spec, call);
     pull.head.chunk = chunk;
     pull.out = out.subspan(chunk * spec->chunk_elements, spec->elements_of(chunk));
+    pull.num_values = pull.out.size();
   }
   go_on();
 }
@@ -206,6 +209,10 @@ bool ClientWork::leaves_room(const TableSpec& spec, RequestOp op,
 
 void ClientWork::add_values(const Place& place, const Request& request, const TableSpec& spec,
                             wire::Buffer values, wire::Priority priority, std::shared_ptr<Call> call) {
+  if (request.op == RequestOp::kPush)
+    values = encoded(spec, place.part, std::move(values));
+  else
+    residuals_.erase({spec.id, place.part});  // of gradients at other values
   OutgoingRequest& outgoing = add(place.partition, request, std::move(values), std::move(call));
   outgoing.priority = priority;
   // What waits for all workers' clocks holds no credit: the clock may need more of it to get on.
@@ -226,6 +233,7 @@ OutgoingPull& ClientWork::add_pull(const Place& place, const TableSpec& spec, st
                .after = after == last_pushes_.end() ? 0 : after->second,
                .table = spec.id};
   pull.call = std::move(call);
+  pull.codec = codec(spec.compression.pull);
   return pull;
 }
 
@@ -292,7 +300,9 @@ void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   pulls_.erase(found);
   if (reply.error == ErrorKind::kDeclaredDead) return end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
   if (!pull.head.save_in.empty()) return on_saved(pull, reply, body);
-  if (reply.error != ErrorKind::kNone || !write(pull, reply, body)) {
+  const std::optional<wire::Buffer> values =
+      reply.error == ErrorKind::kNone ? decoded(pull, reply, body) : std::nullopt;
+  if (!values || !write(pull, reply, *values)) {
     const ErrorKind error = reply.error == ErrorKind::kNone ? ErrorKind::kMalformed : reply.error;
     return pull.call->fail(error, text("pull from partition ", pull.head.partition, ": ", name_of(error)));
   }
@@ -303,7 +313,7 @@ void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   result.min_clock = reply.min_clock;
   result.changed = reply.changed;
   result.num_updates = reply.num_updates;
-  result.values = body;
+  result.values = *values;
   pull.call->part_done(result);
 }
 

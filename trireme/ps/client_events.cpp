@@ -41,6 +41,8 @@ void ClientWork::on_message(wire::ConnectionId connection, const wire::Message& 
     on_coordinator(message);
   } else if (const auto reply = head_of<Reply>(message)) {
     on_reply(*reply);
+  } else if (const auto several = head_of<Replies>(message)) {
+    for (const Reply& each : several->replies) on_reply(each);
   } else if (const auto pulled = head_of<PullReply>(message)) {
     on_pulled(*pulled, message.body);
   }

@@ -58,6 +58,8 @@ class ClientNode final : public wire::Node {
   /// How many steps it has ended.
   WorkerClock clock() const;
   WorkerLife life() const;
+  /// What pushes of a chunk have left out so far, which goes with the next; empty where nothing ever was.
+  std::span<const float> residual(TableId table, std::uint64_t chunk) const;
 
   /// Until the cluster counts this worker; other calls may come before.
   void wait_until_member(Done done);

@@ -117,9 +117,11 @@ void ClientWork::find_begun_anew() {
         text("partition ", id, " was lost and has begun anew: go on from a checkpoint");
     const auto requests = std::exchange(lane->second.requests, {});
     lanes_.erase(lane);
-    std::erase_if(last_pushes_, [&](const auto& push) {
-      return map().partition_of(push.first.first, push.first.second) == id;
-    });
+    const auto is_here = [&](const auto& of_part) {
+      return map().partition_of(of_part.first.first, of_part.first.second) == id;
+    };
+    std::erase_if(last_pushes_, is_here);
+    std::erase_if(residuals_, is_here);
     for (auto& [request, pull] : pulls_) {
       if (pull.head.partition == id) pull.head.after = 0;
     }

@@ -18,6 +18,7 @@ void ClientWork::go_on() {
     const auto lane = lanes_.find(id);
     return lane == lanes_.end() || send(id, lane->second);
   });
+  send_ticks();
   std::erase_if(unsent_pulls_, [&](RequestId id) {
     const auto pull = pulls_.find(id);
     return pull == pulls_.end() || send(pull->second);
@@ -112,12 +113,21 @@ bool ClientWork::send(PartitionId id, Lane& lane) {
       bytes_under_way_ += request.body.size();
     }
     request.sent_ns = surroundings_->now_ns();
+    if (request.head.op == RequestOp::kTick) {
+      ticks_[*connection].push_back({id, epoch_of(id), sequence, request.head.clock});
+      continue;
+    }
     Request head = request.head;
     head.epoch = epoch_of(id);
     head.registered_at = registered_at_;
     surroundings_->network().send(*connection, message_of(head, request.body, request.priority));
   }
   return true;
+}
+
+void ClientWork::send_ticks() {
+  for (auto& [connection, ticks] : std::exchange(ticks_, {}))
+    surroundings_->network().send(connection, message_of(Ticks{life_, registered_at_, std::move(ticks)}));
 }
 
 bool ClientWork::send(OutgoingPull& pull) {

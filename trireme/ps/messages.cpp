@@ -5,11 +5,11 @@
 namespace trireme::ps {
 
 std::string_view name_of(MessageKind kind) {
-  static constexpr std::array<std::string_view, 22> kNames = {
+  static constexpr std::array<std::string_view, 24> kNames = {
       "?",           "Heartbeat", "HeartbeatReply", "MapChange", "CreateTable",  "TableCreated",
       "Ping",        "Pong",      "CaughtUp",       "Drained",   "Suspect",      "Request",
       "Reply",       "Pull",      "PullReply",      "Replicate", "ReplicateAck", "SnapshotPart",
-      "SnapshotAck", "Status",    "StatusReply",    "BeginAnew"};
+      "SnapshotAck", "Status",    "StatusReply",    "BeginAnew", "Ticks",        "Replies"};
   static_assert(kNames.size() == static_cast<std::size_t>(MessageKind::kLast) + 1);
   const auto index = static_cast<std::size_t>(kind);
   return kNames[index < kNames.size() ? index : 0];

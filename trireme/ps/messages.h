@@ -38,7 +38,9 @@ enum class MessageKind : std::uint16_t {
   kStatus,       ///< anybody -> coordinator, server: what does it say of itself
   kStatusReply,  ///< body: ClusterStatus of a coordinator, ServerStatus of a server
   kBeginAnew,    ///< worker -> coordinator: lost partitions are to be there again, empty
-  kLast = kBeginAnew,
+  kTicks,        ///< worker -> primary of several partitions
+  kReplies,      ///< to requests of several partitions
+  kLast = kReplies,
 };
 std::string_view name_of(MessageKind kind);
 
@@ -214,6 +216,51 @@ struct Reply {
   static auto fields(Self& self) {
     return std::tie(self.partition, self.sequence, self.incarnation, self.error, self.epoch, self.version,
                     self.min_clock);
+  }
+};
+
+/// What a server has to say to one worker at a time.
+struct Replies {
+  static constexpr MessageKind kKind = MessageKind::kReplies;
+  std::vector<Reply> replies;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.replies);
+  }
+};
+
+/// Requests of RequestOp::kTick to partitions with the same primary. They are ordered by their sequences:
+/// this message may overtake what was pushed before, or come behind what was pushed after.
+struct Ticks {
+  static constexpr MessageKind kKind = MessageKind::kTicks;
+  struct Tick {
+    PartitionId partition = 0;
+    Epoch epoch = 0;
+    Sequence sequence = 0;
+    WorkerClock clock = 0;
+    template <class Self>
+    static auto fields(Self& self) {
+      return std::tie(self.partition, self.epoch, self.sequence, self.clock);
+    }
+  };
+  WorkerLife life;
+  MapVersion registered_at = 0;
+  std::vector<Tick> ticks;
+
+  Request request(const Tick& tick) const {
+    Request request;
+    request.partition = tick.partition;
+    request.epoch = tick.epoch;
+    request.life = life;
+    request.registered_at = registered_at;
+    request.sequence = tick.sequence;
+    request.op = RequestOp::kTick;
+    request.clock = tick.clock;
+    return request;
+  }
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.life, self.registered_at, self.ticks);
   }
 };
 

@@ -169,7 +169,22 @@ void OwnerPool::start(wire::Surroundings& surroundings) {
 }
 
 void OwnerPool::give(PartitionId partition, std::unique_ptr<OwnerEvent> event) {
-  Worker& worker = of(partition);
+  give(of(partition), std::move(event));
+}
+
+void OwnerPool::give(const Ticks& ticks, wire::ConnectionId connection) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Ticks part = {.life = ticks.life, .registered_at = ticks.registered_at, .ticks = {}};
+    std::ranges::copy_if(ticks.ticks, std::back_inserter(part.ticks),
+                         [&](const Ticks::Tick& tick) { return tick.partition % workers_.size() == i; });
+    if (part.ticks.empty()) continue;
+    auto event = std::make_unique<OwnerEvent>(std::move(part));
+    event->connection = connection;
+    give(*workers_[i], std::move(event));
+  }
+}
+
+void OwnerPool::give(Worker& worker, std::unique_ptr<OwnerEvent> event) {
   const wire::ConnectionId connection = event->connection;
   if (worker.give(std::move(event)) || !paused_.try_emplace(connection, &worker).second) return;
   surroundings_->network().pause(connection);

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "trireme/ps/internal/hash.h"
+#include "trireme/ps/internal/row_batch.h"
+
 namespace trireme::ps {
 
 void Partition::on_map(const PartitionEntry& entry, ServerId self) {
@@ -18,15 +21,27 @@ void Partition::on_map(const PartitionEntry& entry, ServerId self) {
   }
 }
 
-ErrorKind Partition::refusal(const Request& request, const wire::Buffer& body) const {
+ErrorKind Partition::refusal(const Request& request, wire::Buffer& body) const {
   if (request.op != RequestOp::kPush && request.op != RequestOp::kAssign)
     return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
   const bool is_rate = request.lr == kTableRate || (std::isfinite(request.lr) && request.lr >= 0);
   if (!is_rate) return ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(request.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
-  return PartitionState::refusal(found->second, request.chunk, request.op == RequestOp::kAssign,
-                                 body.bytes());
+  const TableSpec& spec = found->second;
+  const bool assigns = request.op == RequestOp::kAssign;
+  const Codec* encoding = assigns ? nullptr : codec(spec.compression.push);
+  if (encoding != nullptr && spec.kind == TableKind::kDense) {
+    if (request.chunk >= spec.num_chunks()) return ErrorKind::kOutOfRange;
+    return encoding->fits(body.bytes(), spec.elements_of(request.chunk)) ? ErrorKind::kNone
+                                                                         : ErrorKind::kMalformed;
+  }
+  if (encoding != nullptr) {
+    auto rows = decoded_rows(*encoding, body.bytes(), spec.rows.elements);
+    if (!rows) return ErrorKind::kMalformed;
+    body = std::move(*rows);
+  }
+  return PartitionState::refusal(spec, request.chunk, assigns, body.bytes());
 }
 
 ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
@@ -51,6 +66,7 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   if (draining_) return reply(asker, ErrorKind::kNotNow, 0);
   if (const ErrorKind error = standing_refusal(request); error != ErrorKind::kNone)
     return reply(asker, error, 0);
+  const std::size_t num_bytes = body.size();  // as they came
   if (const ErrorKind error = refusal(request, body); error != ErrorKind::kNone)
     return reply(asker, error, 0);
 
@@ -67,7 +83,7 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) {
     const bool is_new = !waiting_.contains({request.life, request.sequence});
     outbox_.counts().pushes += is_new ? 1 : 0;
-    outbox_.counts().push_bytes += is_new ? body.size() : 0;
+    outbox_.counts().push_bytes += is_new ? num_bytes : 0;
   }
   waiting_[{request.life, request.sequence}] = {from, request, std::move(body)};
 }
@@ -180,6 +196,15 @@ void Partition::look_at_pulls() {
   }
 }
 
+/// The same version of the same chunk is the same bytes for everybody who pulls it.
+wire::Buffer Partition::encoded(const TableSpec& spec, const Pull& pull,
+                                const PartitionState::Contents& contents) const {
+  const Codec* encoding = pull.with_state ? nullptr : codec(spec.compression.pull);
+  if (encoding == nullptr) return contents.values;
+  const std::uint64_t seed = hash_number(contents.changed_at, hash_number(pull.chunk, spec.seed));
+  return encoding->encode(AlignedFloats(contents.values.bytes()).get(), {.seed = seed});
+}
+
 /// The values of this moment; they are sent when this moment is stable.
 void Partition::read(const WaitingPull& waiting) {
   if (!waiting.pull.save_in.empty()) {
@@ -209,7 +234,7 @@ void Partition::read(const WaitingPull& waiting) {
                                     .version = replica_.state().version(),
                                     .min_clock = replica_.state().min_clock(),
                                     .num_updates = contents.num_updates},
-                          .values = changed ? contents.values : wire::Buffer{},
+                          .values = changed ? encoded(spec, waiting.pull, contents) : wire::Buffer{},
                           .life = waiting.pull.life});
 }
 
@@ -237,7 +262,7 @@ void Partition::reply(const Asker& asker, ErrorKind error, Version version) cons
                       .epoch = replica_.epoch(),
                       .version = version,
                       .min_clock = replica_.state().min_clock()};
-  outbox_.answer(asker.connection, message_of(head));
+  outbox_.reply(asker.connection, head);
 }
 
 void Partition::reply(wire::ConnectionId to, const Pull& pull, ErrorKind error) const {

@@ -52,6 +52,14 @@ void PartitionOwner::handle(const OwnerEvent& event, const Head& head) {
   touch(head.partition, found->second);
 }
 
+void PartitionOwner::handle(const OwnerEvent& event, const Ticks& ticks) {
+  for (const Ticks::Tick& tick : ticks.ticks) {
+    OwnerEvent one(ticks.request(tick));
+    one.connection = event.connection;
+    take(one);
+  }
+}
+
 bool PartitionOwner::keep_early(const OwnerEvent& event) {
   const std::size_t bytes = event.num_bytes();
   if (takes_early_ || early_.size() >= kMostEarlyEvents || early_bytes_ + bytes > kMostEarlyBytes)
@@ -132,6 +140,7 @@ void PartitionOwner::handle(const OwnerEvent&, const TickEvent&) {
     held.is_ticking = !held.partition.is_idle();
     if (held.is_ticking) ticking_.push_back(id);
   }
+  say_replies();
   if (!versions.empty()) say_(StableSaying{std::move(versions)});
 }
 
@@ -152,6 +161,16 @@ void PartitionOwner::go_on() {
     if (found == partitions_.end()) continue;
     found->second.is_touched = false;
     found->second.partition.go_on();
+  }
+  say_replies();
+}
+
+void PartitionOwner::say_replies() {
+  for (auto& [to, replies] : std::exchange(replies_, {})) {
+    if (replies.size() == 1)
+      say_(AnswerSaying{to, message_of(replies.front())});
+    else
+      say_(AnswerSaying{to, message_of(Replies{std::move(replies)})});
   }
 }
 

@@ -20,20 +20,20 @@ struct Line {
   WorkerClock clock = 0;  ///< that they would bring it to
 };
 
-wire::Buffer in_buffer(std::vector<float> values) {
-  const auto kept = std::make_shared<const std::vector<float>>(std::move(values));
-  return wire::Buffer(kept, std::as_bytes(std::span(*kept)));
-}
-
 /// Sums of what goes into one chunk, or one row, in the order in which it is added.
 class Merger {
  public:
   void push(const WaitingRequest& waiting, const TableSpec& spec, WorkerClock clock) {
     const Key key = {clock, waiting.request.table, waiting.request.chunk, waiting.request.lr};
     const auto open = open_.find(key);
+    const Codec* encoding = spec.kind == TableKind::kDense ? codec(spec.compression.push) : nullptr;
     if (open == open_.end()) {
       open_[key] = updates_.size();
-      add(waiting, false);
+      if (encoding == nullptr) return add(waiting, waiting.body.size(), false);
+      std::vector<float> sum(spec.elements_of(waiting.request.chunk));
+      encoding->decode(waiting.body.bytes(), sum);
+      add(waiting, std::as_bytes(std::span(sum)).size(), false);
+      updates_.back().sum = std::move(sum);
       return;
     }
     Update& update = updates_[open->second];
@@ -42,6 +42,7 @@ class Merger {
       num_bytes_ += waiting.body.size();
       return;
     }
+    if (encoding != nullptr) return encoding->add(waiting.body.bytes(), update.sum);
     if (update.sum.empty()) {
       const AlignedFloats first(update.body.bytes());
       update.sum.assign(first.get().begin(), first.get().end());
@@ -56,7 +57,7 @@ class Merger {
       const auto& [clock, table, chunk, lr] = open.first;
       return table == waiting.request.table && chunk == waiting.request.chunk;
     });
-    add(waiting, true);
+    add(waiting, waiting.body.size(), true);
   }
 
   std::size_t num_bytes() const { return num_bytes_; }
@@ -86,16 +87,17 @@ class Merger {
   struct Update {
     LoggedUpdate logged;
     wire::Buffer body;                  ///< of a single push
-    std::vector<float> sum;             ///< of several of a chunk
+    std::vector<float> sum;             ///< of several of a chunk, or of what was encoded
     std::vector<wire::Buffer> batches;  ///< all of a sparse table
   };
 
-  void add(const WaitingRequest& waiting, bool assigns) {
-    num_bytes_ += waiting.body.size();
+  /// An update of so many bytes.
+  void add(const WaitingRequest& waiting, std::size_t num_bytes, bool assigns) {
+    num_bytes_ += num_bytes;
     updates_.push_back({.logged = {.table = waiting.request.table,
                                    .assigns = assigns,
                                    .chunk = waiting.request.chunk,
-                                   .num_bytes = waiting.body.size(),
+                                   .num_bytes = num_bytes,
                                    .lr = waiting.request.lr,
                                    .num_updates = waiting.request.num_updates},
                         .body = waiting.body,

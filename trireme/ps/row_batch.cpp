@@ -60,10 +60,7 @@ std::span<float> RowBatchWriter::put(std::size_t i, std::uint64_t key, std::uint
   return std::span(words_).subspan(rows + i * head_.row_elements, head_.row_elements);
 }
 
-wire::Buffer RowBatchWriter::buffer() && {
-  const auto kept = std::make_shared<const std::vector<float>>(std::move(words_));
-  return wire::Buffer(kept, std::as_bytes(std::span(*kept)));
-}
+wire::Buffer RowBatchWriter::buffer() && { return in_buffer(std::move(words_)); }
 
 wire::Buffer merged(std::span<const wire::Buffer> batches) {
   struct Place {
@@ -96,6 +93,31 @@ wire::Buffer merged(std::span<const wire::Buffer> batches) {
     }
   }
   return std::move(writer).buffer();
+}
+
+wire::Buffer encoded_rows(const Codec& codec, std::span<const std::byte> batch,
+                          const Codec::Options& options) {
+  const std::uint32_t num_rows = RowBatchHead::of(batch).num_rows;
+  const std::size_t plain = RowBatch::num_bytes(num_rows, 0);
+  const AlignedFloats rows(batch.subspan(plain));
+  const wire::Buffer encoded = codec.encode(rows.get(), options);
+  std::vector<std::byte> bytes(batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(plain));
+  bytes.insert(bytes.end(), encoded.bytes().begin(), encoded.bytes().end());
+  return wire::Buffer::of(std::move(bytes));
+}
+
+std::optional<wire::Buffer> decoded_rows(const Codec& codec, std::span<const std::byte> bytes,
+                                         std::uint32_t row_elements) {
+  if (bytes.size() < sizeof(RowBatchHead)) return std::nullopt;
+  const RowBatchHead head = RowBatchHead::of(bytes);
+  const std::size_t plain = RowBatch::num_bytes(head.num_rows, 0);
+  if (head.row_elements != row_elements || bytes.size() < plain) return std::nullopt;
+  const std::size_t num_values = std::size_t{head.num_rows} * row_elements;
+  if (!codec.fits(bytes.subspan(plain), num_values)) return std::nullopt;
+  std::vector<float> words(RowBatch::num_bytes(head.num_rows, row_elements) / sizeof(float));
+  std::memcpy(words.data(), bytes.data(), plain);
+  codec.decode(bytes.subspan(plain), std::span(words).last(num_values));
+  return in_buffer(std::move(words));
 }
 
 wire::Buffer key_batch(std::span<const std::uint64_t> keys, std::uint32_t row_elements) {

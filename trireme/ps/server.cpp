@@ -149,8 +149,8 @@ class Server::Hosted {
     const auto asked = head_of<Status>(message);
     if (!asked || status_askers_.size() >= kMostAskers) return false;
     ask_status([this, connection, request = asked->request](const ServerStatus& status) {
-      surroundings_->network().send(connection,
-                                    message_of(StatusReply{{request}}, wire::Buffer::of(wire::encode(status))));
+      surroundings_->network().send(
+          connection, message_of(StatusReply{{request}}, wire::Buffer::of(wire::encode(status))));
     });
     return true;
   }
@@ -265,6 +265,16 @@ class Server::Hosted {
     return true;
   }
 
+  bool pass_ticks(wire::ConnectionId connection, const wire::Message& message) {
+    const auto ticks = head_of<Ticks>(message);
+    if (!ticks || !message.body.empty()) return false;
+    if (map().partitions.empty()) return true;
+    const auto is_there = [&](const Ticks::Tick& tick) { return tick.partition < map().partitions.size(); };
+    if (!std::ranges::all_of(ticks->ticks, is_there)) return false;
+    owners_.give(*ticks, connection);
+    return true;
+  }
+
   /// Whether the message is one that such a peer may send.
   bool on_peer(wire::ConnectionId connection, wire::Message& message) {
     const bool is_server = roles_[connection] == "server";
@@ -278,6 +288,8 @@ class Server::Hosted {
         return true;
       case MessageKind::kRequest:
         return pass<Request>(connection, message);
+      case MessageKind::kTicks:
+        return pass_ticks(connection, message);
       case MessageKind::kPull:
         return pass<Pull>(connection, message);
       case MessageKind::kReplicate:

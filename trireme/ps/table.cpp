@@ -42,6 +42,21 @@ void check_sparse(const TableSpec& spec, const Demand& demand) {
          "optimizer, adam for example");
 }
 
+template <class Demand>
+void check_compression(const TableSpec& spec, const Demand& demand) {
+  const CompressionSpec& compression = spec.compression;
+  const Codec* push = codec(compression.push);
+  const Codec* pull = codec(compression.pull);
+  demand(
+      spec.kind == TableKind::kDense || push == nullptr || !push->leaves_out(), "rows cannot be pushed with ",
+      compression.push,
+      ": a worker would have to keep what it leaves out for every key it ever met; choose int8, for example");
+  demand(pull == nullptr || !pull->leaves_out(), "values cannot be pulled with ", compression.pull,
+         ", which leaves most of them out: choose int8, for example");
+  demand(compression.fraction > 0 && compression.fraction <= 0.5,
+         "compression.fraction must be above 0 and at most 0.5, not ", compression.fraction);
+}
+
 }  // namespace
 
 void check(const TableSpec& spec) {
@@ -56,6 +71,7 @@ void check(const TableSpec& spec) {
   demand(std::isfinite(spec.initial_range) && spec.initial_range >= 0,
          "initial_range must be a number of at least 0, not ", spec.initial_range);
   check(spec.optimizer);
+  check_compression(spec, demand);
   if (spec.kind == TableKind::kDense)
     check_dense(spec, demand);
   else

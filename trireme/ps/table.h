@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "trireme/ps/codec.h"
 #include "trireme/ps/ids.h"
 #include "trireme/ps/optimizer.h"
 
@@ -62,6 +63,7 @@ struct TableSpec {
   OptimizerSpec optimizer = {};
   float initial_range = 0;  ///< values begin uniform in [-range, range), a function of seed and element
   std::uint64_t seed = 0;
+  CompressionSpec compression = {};  ///< of what goes to and fro
 
   std::uint64_t num_chunks() const { return (num_elements + chunk_elements - 1) / chunk_elements; }
   std::uint32_t elements_of(std::uint64_t chunk) const {
@@ -71,7 +73,8 @@ struct TableSpec {
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.id, self.name, self.kind, self.num_elements, self.chunk_elements, self.rows,
-                    self.staleness, self.apply_at, self.optimizer, self.initial_range, self.seed);
+                    self.staleness, self.apply_at, self.optimizer, self.initial_range, self.seed,
+                    self.compression);
   }
 };
 

@@ -7,28 +7,12 @@
 #include <type_traits>
 
 #include "trireme/base/error.h"
-
-// Each kernel is compiled for three instruction sets from one body, chosen once by what the processor has.
-// There is no expression that a compiler could contract into a fused multiply-add, so all give the same bits.
-#define TRIREME_INLINE inline __attribute__((always_inline))
-// Of the next loop: what one turn writes no other reads, so that it may be computed in vectors.
-#ifdef __clang__
-#define TRIREME_NO_CARRIED_DEPENDENCE _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define TRIREME_NO_CARRIED_DEPENDENCE _Pragma("GCC ivdep")
-#endif
+#include "trireme/base/short_floats.h"
 
 namespace trireme::wire {
 namespace {
 
 constexpr std::size_t kTile = 1024;  // accumulators that stay in the first cache
-
-struct Bf16 {
-  std::uint16_t bits;
-};
-struct F16 {
-  std::uint16_t bits;
-};
 
 template <class Stored>
 struct Accumulator {
@@ -48,42 +32,9 @@ TRIREME_INLINE Stored widen(Stored value) {
   return value;
 }
 
-TRIREME_INLINE float widen(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
-
-/// Branch-free: exponent and mantissa move to their places in f32, a multiplication sets the bias right and
-/// makes subnormals normal; infinities and NaN get the exponent of all ones.
-TRIREME_INLINE float widen(F16 value) {
-  const std::uint32_t magnitude = (value.bits & 0x7fffU) << 13;
-  const float scaled = std::bit_cast<float>(magnitude) * std::bit_cast<float>(0x77800000U);  // 2^112
-  std::uint32_t bits = std::bit_cast<std::uint32_t>(scaled);
-  bits |= magnitude >= 0x0f800000U ? 0x7f800000U : 0U;
-  return std::bit_cast<float>(bits | (value.bits & 0x8000U) << 16);
-}
-
 template <class Stored>
 TRIREME_INLINE void narrow(Stored value, Stored& to) {
   to = value;
-}
-
-TRIREME_INLINE void narrow(float value, Bf16& to) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-  const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
-  to.bits = static_cast<std::uint16_t>(is_nan ? (bits >> 16) | 0x40U : rounded);
-}
-
-/// To nearest even. Normal results by integer rounding; subnormal ones by letting the f32 adder round at the
-/// place of f16's last bit.
-TRIREME_INLINE void narrow(float value, F16& to) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t magnitude = bits & 0x7fffffffU;
-  const std::uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
-  const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U;
-  std::uint32_t result = magnitude < 0x38800000U ? subnormal : normal;
-  result = magnitude >= 0x477ff000U ? 0x7c00U : result;
-  result = magnitude > 0x7f800000U ? 0x7e00U : result;
-  to.bits = static_cast<std::uint16_t>(result | (bits >> 16 & 0x8000U));
 }
 
 template <Reduction op, class T>
@@ -182,40 +133,8 @@ TRIREME_INLINE void reduce_all(const Job& job) {
 }
 
 template <class Stored, Reduction op, Scale scale = Scale::kNone>
-void reduce_plain(const Job& job) {
-  reduce_all<Stored, op, scale>(job);
-}
-template <class Stored, Reduction op, Scale scale = Scale::kNone>
-__attribute__((target("avx2"))) void reduce_avx2(const Job& job) {
-  reduce_all<Stored, op, scale>(job);
-}
-template <class Stored, Reduction op, Scale scale = Scale::kNone>
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void reduce_avx512(const Job& job) {
-  reduce_all<Stored, op, scale>(job);
-}
-
-enum class InstructionSet { kPlain, kAvx2, kAvx512 };
-
-InstructionSet instruction_set() {
-  static const InstructionSet kFound = [] {
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-      return InstructionSet::kAvx512;
-    return __builtin_cpu_supports("avx2") ? InstructionSet::kAvx2 : InstructionSet::kPlain;
-  }();
-  return kFound;
-}
-
-template <class Stored, Reduction op, Scale scale = Scale::kNone>
 void reduce_with(const Job& job) {
-  switch (instruction_set()) {
-    case InstructionSet::kAvx512:
-      return reduce_avx512<Stored, op, scale>(job);
-    case InstructionSet::kAvx2:
-      return reduce_avx2<Stored, op, scale>(job);
-    case InstructionSet::kPlain:
-      return reduce_plain<Stored, op, scale>(job);
-  }
+  run_vectorised([&]() TRIREME_INLINE_BODY { reduce_all<Stored, op, scale>(job); });
 }
 
 template <class Stored>

@@ -9,8 +9,6 @@
 namespace trireme::ps {
 namespace {
 
-constexpr double kPatience_s = 120;  // of virtual time, for everything to be whole again
-
 ClusterOptions cluster_of(Random& random) {
   return {.num_partitions = 8,
           .num_replicas = 2,
@@ -24,6 +22,9 @@ TableSpec table_of(Random& random) {
   constexpr std::uint32_t kStaleness[] = {0, 0, 1, 3, kAsynchronous};
   spec.staleness = kStaleness[random.below(5)];
   if (spec.staleness == 0 && random.below(2) == 0) spec.apply_at = ApplyAt::kClock;
+  constexpr const char* kPush[] = {"none", "none", "fp16", "bf16", "int8", "top-k"};
+  spec.compression.push = kPush[random.below(6)];
+  spec.compression.fraction = 0.4;
   return spec;
 }
 
@@ -33,7 +34,14 @@ TableSpec rows_like(const TableSpec& dense, const char* name) {
   spec.kind = TableKind::kSparse;
   spec.num_elements = 0;
   spec.rows.elements = dense.chunk_elements;
+  if (spec.compression.push == "top-k") spec.compression.push = "none";
   return spec;
+}
+
+/// Integers that the codec holds exactly: int8 where the greatest of a block is 127.
+std::uint64_t most_of(const TableSpec& spec) {
+  if (spec.compression.push == "bf16") return 256;
+  return spec.compression.push == "int8" ? 128 : 1000;
 }
 
 /// Of a place behind the chunks: somewhere among all keys.
@@ -73,6 +81,7 @@ std::string FaultRun::run() {
   passing.rows.admit_probability = 0.7;
   passing.rows.evict_after = 4;
   passing.rows.most_rows = 80;
+  passing.compression.pull = "int8";
   passing_ = cluster_.create(0, passing);
   if (table_ == 0 || rows_ == 0 || passing_ == 0 || !cluster_.settles(kPatience_s))
     return "the cluster did not begin";
@@ -103,7 +112,8 @@ std::string FaultRun::run() {
   if (failure_.empty()) return "";
   const std::string staleness = spec_.staleness == kAsynchronous ? "none" : std::to_string(spec_.staleness);
   return text("seed ", seed_, ", staleness ", staleness,
-              spec_.apply_at == ApplyAt::kClock ? ", at clocks" : "", ": ", failure_);
+              spec_.apply_at == ApplyAt::kClock ? ", at clocks" : "", ", pushed as ", spec_.compression.push,
+              ": ", failure_);
 }
 
 // ---- workers
@@ -172,21 +182,31 @@ FaultRun::Push& FaultRun::new_push(const Life& life, int place) {
   push.incarnation = life.incarnation;
   push.clock = cluster_.worker(life.worker).clock();
   push.place = place;
-  for (int i = 0; i < kElements; ++i) push.values.push_back(static_cast<float>(random_.below(1000)));
+  for (int i = 0; i < kElements; ++i)
+    push.values.push_back(static_cast<float>(random_.below(most_of(spec_))));
   // The first elements count the pushes of each worker.
-  for (int i = 0; i < 3; ++i) push.values[static_cast<std::size_t>(i)] = i == life.worker ? 1 : 0;
+  for (int i = 0; i < 3; ++i) push.values[static_cast<std::size_t>(i)] = i == life.worker ? mark(place) : 0;
+  if (spec_.compression.push == "int8") push.values.back() = 127;
   return push;
 }
 
 void FaultRun::push_chunks(const std::shared_ptr<Life>& life) {
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     const std::size_t index = pushes_.size();
-    cluster_.worker(life->worker)
-        .push_chunk(table_, static_cast<std::uint64_t>(chunk), floats(new_push(*life, chunk).values),
-                    [this, life, index](const Result& result) {
-                      if (result.error != ErrorKind::kNone) return on_error(life, result);
-                      pushes_[index].is_acknowledged = true;
-                    });
+    ClientNode& client = cluster_.worker(life->worker);
+    std::vector<float>& values = new_push(*life, chunk).values;
+    const auto left_out = [&](std::size_t i) {
+      const std::span<const float> residual = client.residual(table_, static_cast<std::uint64_t>(chunk));
+      return residual.empty() ? 0 : residual[i];
+    };
+    const wire::Buffer pushed = floats(values);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += left_out(i);
+    client.push_chunk(table_, static_cast<std::uint64_t>(chunk), pushed,
+                      [this, life, index](const Result& result) {
+                        if (result.error != ErrorKind::kNone) return on_error(life, result);
+                        pushes_[index].is_acknowledged = true;
+                      });
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] -= left_out(i);
   }
 }
 
@@ -281,7 +301,7 @@ void FaultRun::check_pull(const Life& life, int place, WorkerClock clock, std::s
           spec_.staleness != kAsynchronous && push.clock + spec_.staleness < clock && is_counted;
       least += is_due ? 1 : 0;
     }
-    const auto seen = static_cast<std::size_t>(values[static_cast<std::size_t>(worker)]);
+    const auto seen = static_cast<std::size_t>(values[static_cast<std::size_t>(worker)] / mark(place));
     if (worker == life.worker && spec_.apply_at == ApplyAt::kArrival && is_known &&
         cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), life.incarnation}))
       least = std::max(least, num_own);
@@ -352,142 +372,6 @@ void FaultRun::check_sums() {
       return fail(text("place ", place, " is off by ", left[3], ", ", left[4], ", ", left[5], " with ",
                        in_doubt.size(), " pushes in doubt"));
   }
-}
-
-// ---- faults
-
-/// Whether each partition is with two processes now, whatever the coordinator has heard of them.
-bool FaultRun::has_copies() {
-  if (!cluster_.simulation.is_running("coordinator")) return false;
-  const ClusterMap& map = cluster_.coordinator().map();
-  for (PartitionId id = 0; id < map.partitions.size(); ++id) {
-    const PartitionEntry& entry = map.partitions[id];
-    const auto holds = [&](ServerId member) {
-      const ServerEntry* server = map.server(member);
-      if (server == nullptr || !server->may_hold() || !cluster_.simulation.is_running(server->name))
-        return false;
-      const auto report = cluster_.simulation.node<Server>(server->name).report(id);
-      return report.holds_all && report.epoch == entry.epoch;
-    };
-    if (entry.chain.size() < 2 || !std::all_of(entry.chain.begin(), entry.chain.end(), holds)) return false;
-  }
-  return true;
-}
-
-bool FaultRun::wait_for_copies() {
-  if (cluster_.simulation.run_until([&] { return has_copies() || !failure_.empty(); }, kPatience_s))
-    return true;
-  fail("no second copy of something was ever made");
-  return false;
-}
-
-void FaultRun::inject() {
-  switch (random_.below(options_.single_messages ? 9 : 8)) {
-    case 0:
-    case 1:
-      return crash_server();
-    case 2:
-      return freeze_server();
-    case 3:
-      return cut_link();
-    case 4:
-      return restart_coordinator();
-    case 5:
-      return server_comes_or_goes();
-    case 6:
-      return crash_worker();
-    case 7:
-      return cut_off_coordinator();
-    default:
-      return lose_messages();
-  }
-}
-
-void FaultRun::crash_server() {
-  if (!wait_for_copies()) return;
-  const std::string name = servers()[random_.below(3)];
-  if (!cluster_.simulation.is_running(name)) return;
-  cluster_.simulation.crash(name);
-  if (random_.below(4) == 0) restart_coordinator();
-  cluster_.simulation.run_for(3 * random_.uniform());
-  cluster_.simulation.start(name);
-  wait_for_copies();
-}
-
-void FaultRun::freeze_server() {
-  if (!wait_for_copies()) return;
-  const std::string name = servers()[random_.below(3)];
-  if (!cluster_.simulation.is_running(name)) return;
-  cluster_.simulation.freeze(name);
-  cluster_.simulation.run_for(5 * random_.uniform());
-  cluster_.simulation.thaw(name);
-  wait_for_copies();
-}
-
-void FaultRun::cut_link() {
-  if (!wait_for_copies()) return;
-  const std::vector<std::string> names = {"server0",     "server1", "server2",
-                                          "coordinator", "worker0", "worker1"};
-  const std::string one = names[random_.below(3)];
-  std::vector<std::string> others;
-  for (const std::string& name : names) {
-    if (name != one && (random_.below(3) == 0)) others.push_back(name);
-  }
-  for (const std::string& other : others) cluster_.simulation.cut(one, other);
-  cluster_.simulation.run_for(5 * random_.uniform());
-  cluster_.simulation.heal_all();
-  wait_for_copies();
-}
-
-/// A primary and a worker that talk to each other, and hear nothing of what is decided meanwhile.
-void FaultRun::cut_off_coordinator() {
-  if (!wait_for_copies()) return;
-  cluster_.simulation.cut("coordinator", servers()[random_.below(3)]);
-  if (random_.below(2) == 0)
-    cluster_.simulation.cut("coordinator", Cluster::worker_name(static_cast<int>(random_.below(2))));
-  cluster_.simulation.run_for(2 + 3 * random_.uniform());
-  cluster_.simulation.heal_all();
-  wait_for_copies();
-}
-
-void FaultRun::restart_coordinator() {
-  if (!cluster_.simulation.is_running("coordinator")) return;
-  cluster_.simulation.crash("coordinator");
-  cluster_.simulation.run_for(2 * random_.uniform());
-  cluster_.simulation.start("coordinator");
-}
-
-void FaultRun::server_comes_or_goes() {
-  if (!cluster_.simulation.is_running("server3")) {
-    cluster_.simulation.start("server3");
-    return;
-  }
-  if (!wait_for_copies()) return;
-  cluster_.server(3).leave();
-  if (!cluster_.simulation.run_until([&] { return cluster_.server(3).is_released(); }, kPatience_s))
-    return fail("a server that wanted to leave was never released");
-  cluster_.simulation.crash("server3");
-}
-
-void FaultRun::crash_worker() {
-  const int worker = static_cast<int>(random_.below(2));
-  const std::string name = Cluster::worker_name(worker);
-  for (const auto& life : lives_) {
-    if (life->worker == worker && life->has_ended == false && life->is_done) return;
-  }
-  cluster_.simulation.crash(name);
-  for (const auto& life : lives_) {
-    if (life->worker == worker) life->has_ended = true;
-  }
-  cluster_.simulation.run_for(2 * random_.uniform());
-  cluster_.simulation.start(name);
-  begin_life(worker);
-}
-
-void FaultRun::lose_messages() {
-  cluster_.simulation.set_faults({.drop = 0.02, .duplicate = 0.05, .reorder = 0.05});
-  cluster_.simulation.run_for(2 * random_.uniform());
-  cluster_.simulation.set_faults({});
 }
 
 }  // namespace trireme::ps

@@ -28,7 +28,10 @@ class FaultRun {
   std::uint64_t num_events() const { return cluster_.simulation.num_events(); }
 
  private:
+  static constexpr double kPatience_s = 120;  ///< of virtual time, for everything to be whole again
   /// Chunks of a dense table, then rows of a sparse one.
+  // Where pushes leave something out, they say at least which worker they are of.
+  static constexpr float kMark = 8192;
   static constexpr int kChunks = 5, kRows = 5, kPlaces = kChunks + kRows, kElements = 6;
 
   struct Push {
@@ -36,7 +39,7 @@ class FaultRun {
     Incarnation incarnation = 0;
     WorkerClock clock = 0;
     int place = 0;
-    std::vector<float> values;
+    std::vector<float> values;  ///< that arrive: of what was left out before, and is not left out now
     bool is_acknowledged = false;
   };
   /// What one life of a worker does next; shared with the callbacks of that life.
@@ -48,6 +51,8 @@ class FaultRun {
 
   void begin_life(int worker);
   void do_step(const std::shared_ptr<Life>& life);
+  /// What counts a push at a place.
+  float mark(int place) const { return place < kChunks && spec_.compression.push == "top-k" ? kMark : 1; }
   Push& new_push(const Life& life, int place);
   void push_chunks(const std::shared_ptr<Life>& life);
   void push_rows(const std::shared_ptr<Life>& life);

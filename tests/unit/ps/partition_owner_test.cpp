@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/unit/ps/cluster.h"
+#include "trireme/base/random.h"
 
 namespace trireme::ps {
 namespace {
@@ -53,7 +54,12 @@ class OwnerTest : public testing::Test {
   }
   std::size_t num_answers() const {
     std::size_t count = 0;
-    for (const Saying& saying : said) count += std::holds_alternative<AnswerSaying>(saying) ? 1 : 0;
+    for (const Saying& saying : said) {
+      const auto* answer = std::get_if<AnswerSaying>(&saying);
+      if (answer == nullptr) continue;
+      const auto replies = head_of<Replies>(answer->message);
+      count += replies ? replies->replies.size() : 1;
+    }
     return count;
   }
 
@@ -87,6 +93,58 @@ TEST_F(OwnerTest, MakesOneRecordOfWhatItIsToldBeforeItActs) {
   const std::vector<float> sums = {3, 6, 9, 12};
   ASSERT_EQ(answer.body.size(), sums.size() * sizeof(float));
   EXPECT_EQ(std::memcmp(answer.body.bytes().data(), sums.data(), answer.body.size()), 0);
+}
+
+TEST_F(OwnerTest, AnswersTheTicksOfOneMessageWithOneMessage) {
+  Ticks ticks = {.life = {0, 1}, .registered_at = 1, .ticks = {}};
+  for (PartitionId id = 0; id < 50; ++id) {
+    tell(Request{.partition = id,
+                 .epoch = 1,
+                 .life = {0, 1},
+                 .registered_at = 1,
+                 .sequence = 1,
+                 .op = RequestOp::kJoin});
+    ticks.ticks.push_back({.partition = id, .epoch = 1, .sequence = 2, .clock = 1});
+  }
+  owner.go_on();
+  said.clear();
+  tell(ticks);
+  owner.go_on();
+  ASSERT_EQ(said.size(), 1U);
+  const auto replies = head_of<Replies>(std::get<AnswerSaying>(said[0]).message);
+  ASSERT_TRUE(replies);
+  ASSERT_EQ(replies->replies.size(), 50U);
+  for (const Reply& reply : replies->replies) {
+    EXPECT_EQ(reply.error, ErrorKind::kNone);
+    EXPECT_EQ(reply.min_clock, 1U);
+  }
+}
+
+TEST_F(OwnerTest, RefusesAndCountsABodyThatItsCodecDidNotMake) {
+  ClusterMap members = *map.members;
+  members.version = 2;
+  members.tables[1].compression.push = "top-k";
+  tell(MapEvent{.members = std::make_shared<ClusterMap>(members), .self = kSelf, .partitions = {}});
+  request(0, 1, RequestOp::kJoin);
+  owner.go_on();
+  Random random(1);
+  std::uint64_t num_refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<std::byte> body(random.below(24));
+    if (random.below(2) == 0) {  // nearly right, or right
+      const wire::Buffer right = codec("top-k")->encode(std::vector<float>(4, 1), {.fraction = 0.5});
+      body.assign(right.bytes().begin(), right.bytes().end());
+    }
+    for (std::uint64_t changes = random.below(3); changes > 0 && !body.empty(); --changes)
+      body[random.below(body.size())] = static_cast<std::byte>(random.below(256));
+    num_refused += codec("top-k")->fits(body, 4) ? 0 : 1;
+    request(0, static_cast<Sequence>(2 + i - num_refused), RequestOp::kPush, wire::Buffer::of(body));
+    owner.go_on();
+  }
+  EXPECT_GT(num_refused, 1000U);
+  EXPECT_LT(num_refused, 2000U) << "some are right";
+  EXPECT_EQ(owner.status().counts.refused.at(ErrorKind::kMalformed), num_refused);
+  EXPECT_EQ(owner.report(7).version, 1 + 2000 - num_refused);
 }
 
 TEST_F(OwnerTest, VisitsAtATickOnlyPartitionsWithSomethingUnderWay) {
@@ -174,6 +232,7 @@ TEST_F(OwnerTest, KeepsNoMoreThanItsShareOfWhatCameBeforeItsMap) {
   const int more_than_it_keeps = 100;  // of 4 MiB
   for (int i = 0; i < more_than_it_keeps; ++i)
     tell(Request{.partition = 7, .epoch = 2, .life = {0, 1}, .sequence = 1}, floats(values));
+  owner.go_on();
   EXPECT_GT(num_answers(), 0U);
   EXPECT_LT(num_answers(), 100U);
 }

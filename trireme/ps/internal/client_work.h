@@ -29,6 +29,7 @@ class ClientWork {
   const ClusterMap& map() const { return membership_.map(); }
   WorkerClock clock() const { return clock_; }
   WorkerLife life() const { return life_; }
+  std::span<const float> residual(TableId table, std::uint64_t chunk) const;
 
   // ---- calls
 
@@ -124,6 +125,12 @@ class ClientWork {
   void add_values(const Place& place, const Request& request, const TableSpec& spec, wire::Buffer values,
                   wire::Priority priority, std::shared_ptr<Call> call);
 
+  /// What is pushed, as it is sent. What a codec leaves out is pushed with what comes next.
+  wire::Buffer encoded(const TableSpec& spec, std::uint64_t chunk, wire::Buffer values);
+  /// What was pulled, as it was before it was sent; none where it is something else.
+  static std::optional<wire::Buffer> decoded(const OutgoingPull& pull, const PullReply& reply,
+                                             const wire::Buffer& body);
+
   OutgoingPull& add_pull(const Place& place, const TableSpec& spec, std::shared_ptr<Call> call);
 
   /// Whether the answer has the size that was asked for; its values are where they belong then.
@@ -174,8 +181,11 @@ class ClientWork {
   /// The connection to the partition's primary, when there is one.
   std::optional<wire::ConnectionId> line_to(PartitionId id);
 
-  /// Whether nothing is left to be sent.
+  /// Whether nothing is left to be sent. Ticks are gathered, for send_ticks().
   bool send(PartitionId id, Lane& lane);
+
+  /// What was gathered: one message to each primary.
+  void send_ticks();
 
   bool send(OutgoingPull& pull);
 
@@ -240,6 +250,7 @@ class ClientWork {
   std::map<PartitionId, Lane> lanes_;
   std::map<RequestId, OutgoingPull> pulls_;
   std::map<std::pair<TableId, std::uint64_t>, Sequence> last_pushes_;
+  std::map<std::pair<TableId, std::uint64_t>, std::vector<float>> residuals_;  ///< by table and chunk
   std::map<RequestId, Creation> creations_;
   std::shared_ptr<Call> leave_call_;
   std::shared_ptr<Saving> saving_;
@@ -249,7 +260,8 @@ class ClientWork {
   std::uint64_t barrier_entered_ = 0, barrier_passed_ = 0;
   std::uint32_t barrier_workers_ = 0;
   std::map<ServerId, Line> lines_;
-  std::set<PartitionId> unsent_lanes_;  ///< that may have something to be sent
+  std::map<wire::ConnectionId, std::vector<Ticks::Tick>> ticks_;  ///< gathered
+  std::set<PartitionId> unsent_lanes_;                            ///< that may have something to be sent
   std::set<RequestId> unsent_pulls_;
   std::vector<std::shared_ptr<Call>> membership_calls_;
   std::string trouble_;  ///< why the last connection that failed did; empty when one was made since

@@ -1,11 +1,15 @@
 #pragma once
-// Bytes of a message as f32: in place where they lie so that a float may be read there, else as a copy. A
-// value; the bytes outlive it.
+// Bytes of a message as f32: in place where they lie so that a float may be read there, else as a copy, which
+// the bytes outlive; and the way back. Values.
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
+
+#include "trireme/wire/buffer.h"
 
 namespace trireme::ps {
 
@@ -29,5 +33,11 @@ class AlignedFloats {
   std::vector<float> copy_;
   std::span<const float> view_;
 };
+
+/// These floats as what a message carries.
+inline wire::Buffer in_buffer(std::vector<float> values) {
+  const auto kept = std::make_shared<const std::vector<float>>(std::move(values));
+  return wire::Buffer(kept, std::as_bytes(std::span(*kept)));
+}
 
 }  // namespace trireme::ps

@@ -32,15 +32,19 @@ struct MapEvent {
 };
 
 struct OwnerEvent final : MpscLink {
-  using What = std::variant<Request, Pull, Replicate, ReplicateAck, SnapshotPart, SnapshotAck, ConnectedEvent,
-                            ClosedEvent, MapEvent, TickEvent, CallEvent, StopEvent>;
+  using What = std::variant<Request, Ticks, Pull, Replicate, ReplicateAck, SnapshotPart, SnapshotAck,
+                            ConnectedEvent, ClosedEvent, MapEvent, TickEvent, CallEvent, StopEvent>;
   What what;
   wire::ConnectionId connection = 0;  ///< that it came over
   ServerId server = kNoServer;        ///< at its other end, where it was made from here
   wire::Buffer body = {};
 
   explicit OwnerEvent(What its_what) : what(std::move(its_what)) {}
-  std::size_t num_bytes() const { return sizeof(OwnerEvent) + body.size(); }
+  std::size_t num_bytes() const {
+    const auto* ticks = std::get_if<Ticks>(&what);
+    const std::size_t more = ticks == nullptr ? 0 : ticks->ticks.size() * sizeof(Ticks::Tick);
+    return sizeof(OwnerEvent) + body.size() + more;
+  }
 };
 
 }  // namespace trireme::ps

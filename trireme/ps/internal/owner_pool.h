@@ -37,6 +37,8 @@ class OwnerPool {
   void start(wire::Surroundings& surroundings);
   /// To the owner of the partition, from `event->connection`.
   void give(PartitionId partition, std::unique_ptr<OwnerEvent> event);
+  /// To the owners of their partitions.
+  void give(const Ticks& ticks, wire::ConnectionId connection);
   /// To all owners; each gets the partitions that are its own.
   void tell_map(const MapEvent& map);
   void tell_connected(ServerId server);
@@ -59,6 +61,7 @@ class OwnerPool {
     std::function<void(const HeldStatus&)> tell;
   };
   Worker& of(PartitionId partition) const { return *workers_[partition % workers_.size()]; }
+  void give(Worker& worker, std::unique_ptr<OwnerEvent> event);
   void resume_paused_by(const Worker& worker);
 
   std::function<void(Saying)> hear_;

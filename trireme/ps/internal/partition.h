@@ -67,11 +67,14 @@ class Partition {
     std::optional<PartContents> part = {};  ///< is written instead
   };
 
-  ErrorKind refusal(const Request& request, const wire::Buffer& body) const;
+  /// Where it is none, rows are as they were before they were encoded.
+  ErrorKind refusal(const Request& request, wire::Buffer& body) const;
   ErrorKind refusal(const Pull& pull, const wire::Buffer& body) const;
   ErrorKind standing_refusal(const Request& request) const;
   void reply(const Asker& asker, ErrorKind error, Version version) const;
   void reply(wire::ConnectionId to, const Pull& pull, ErrorKind error) const;
+  wire::Buffer encoded(const TableSpec& spec, const Pull& pull,
+                       const PartitionState::Contents& contents) const;
   bool may_be_answered(const Pull& pull) const;
   void read(const WaitingPull& waiting);
 

@@ -26,6 +26,8 @@ class PartitionOutbox {
  public:
   virtual ~PartitionOutbox() = default;
   virtual void answer(wire::ConnectionId connection, wire::Message message) = 0;
+  /// Replies that are made one behind the other may go together.
+  virtual void reply(wire::ConnectionId connection, const Reply& reply) = 0;
   /// What is sent while there is no connection is lost; Partition::on_server_connected follows when there is.
   virtual void to_server(ServerId server, wire::Message message) = 0;
   virtual void to_coordinator(wire::Message message) = 0;

@@ -85,6 +85,7 @@ class PartitionOwner final : private PartitionOutbox {
   void handle(const OwnerEvent& event, const TickEvent&);
   void handle(const OwnerEvent&, const CallEvent& call) { call.call(*this); }
   void handle(const OwnerEvent&, const StopEvent&) {}
+  void handle(const OwnerEvent& event, const Ticks& ticks);
   template <class Head>
   void handle(const OwnerEvent& event, const Head& head);
   bool keep_early(const OwnerEvent& event);
@@ -96,6 +97,8 @@ class PartitionOwner final : private PartitionOutbox {
   void answer(wire::ConnectionId to, wire::Message message) override {
     say_(AnswerSaying{to, std::move(message)});
   }
+  void reply(wire::ConnectionId to, const Reply& reply) override { replies_[to].push_back(reply); }
+  void say_replies();
   void to_server(ServerId server, wire::Message message) override;
   void to_coordinator(wire::Message message) override { say_(ToCoordinatorSaying{std::move(message)}); }
   void map_is_old() override { say_(MapIsOldSaying{}); }
@@ -125,8 +128,9 @@ class PartitionOwner final : private PartitionOutbox {
   std::map<PartitionId, Held> partitions_;
   std::map<ServerId, Line> lines_;
   PartitionCounts counts_;
-  std::vector<PartitionId> touched_;  ///< since go_on()
-  std::vector<PartitionId> ticking_;  ///< touched since they were last seen idle
+  std::map<wire::ConnectionId, std::vector<Reply>> replies_;  ///< since go_on()
+  std::vector<PartitionId> touched_;                          ///< since go_on()
+  std::vector<PartitionId> ticking_;                          ///< touched since they were last seen idle
 };
 
 }  // namespace trireme::ps

@@ -16,7 +16,7 @@ namespace trireme::ps {
 struct WaitingRequest {
   wire::ConnectionId connection = 0;
   Request request;
-  wire::Buffer body;
+  wire::Buffer body;  ///< of a chunk: encoded as the table says
 };
 /// By worker and sequence: the order of sums.
 using WaitingRequests = std::map<std::pair<WorkerLife, Sequence>, WaitingRequest>;

@@ -6,14 +6,17 @@
 //   rows[n][row_elements]
 //
 // A pull has keys alone; its answer has f32 rows alone, of the keys that were asked for. Views; the bytes
-// outlive them, and were found to be a batch before.
+// outlive them, and were found to be a batch before. Of a table that is pushed to with a codec, the rows of a
+// message are encoded; those of a record never are.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "trireme/ps/codec.h"
 #include "trireme/ps/internal/float_bytes.h"
 #include "trireme/ps/messages.h"
 
@@ -98,6 +101,13 @@ class RowBatchWriter {
 
 /// The keys of all batches, each once, its rows added up in the order of the batches.
 wire::Buffer merged(std::span<const wire::Buffer> batches);
+/// A batch as it is pushed to a table with a codec: its rows, one behind the other, are encoded.
+wire::Buffer encoded_rows(const Codec& codec, std::span<const std::byte> batch,
+                          const Codec::Options& options);
+/// The batch again; none where `bytes` cannot be one of rows of so many elements. It was not looked at
+/// otherwise.
+std::optional<wire::Buffer> decoded_rows(const Codec& codec, std::span<const std::byte> bytes,
+                                         std::uint32_t row_elements);
 /// Keys to pull; they rise.
 wire::Buffer key_batch(std::span<const std::uint64_t> keys, std::uint32_t row_elements);
 

@@ -1,0 +1,309 @@
+// What every codec promises, then each its own.
+
+#include "trireme/ps/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "trireme/base/error.h"
+#include "trireme/base/random.h"
+
+namespace trireme::ps {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> some_values(std::size_t count, std::uint64_t seed = 1) {
+  Random random(seed);
+  std::vector<float> values(count);
+  for (float& value : values) value = (random.uniform() - 0.5F) * std::exp(8 * random.uniform());
+  return values;
+}
+
+std::vector<float> decoded(const Codec& codec, const wire::Buffer& bytes, std::size_t count) {
+  std::vector<float> values(count, -7);
+  EXPECT_TRUE(codec.fits(bytes.bytes(), count));
+  codec.decode(bytes.bytes(), values);
+  return values;
+}
+
+std::vector<float> there_and_back(const Codec& codec, const std::vector<float>& values,
+                                  const Codec::Options& options = {}) {
+  return decoded(codec, codec.encode(values, options), values.size());
+}
+
+std::vector<float> through(const char* name, const std::vector<float>& values, std::uint64_t seed = 1) {
+  return there_and_back(*codec(name), values, {.fraction = 0.4, .seed = seed});
+}
+
+class EachCodec : public testing::TestWithParam<std::string> {
+ protected:
+  const Codec& codec_ = *codec(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec, testing::Values("fp16", "bf16", "int8", "top-k"),
+                         [](const auto& row) { return row.param == "top-k" ? "topk" : row.param; });
+
+TEST_P(EachCodec, TakesTheBytesThatItPromises) {
+  constexpr std::size_t kCount = 256 << 10;
+  const double share = GetParam() == "int8" ? 0.2525 : GetParam() == "top-k" ? 0.01 : 0.5;
+  const wire::Buffer bytes = codec_.encode(some_values(kCount), {.fraction = 0.005});
+  EXPECT_LE(static_cast<double>(bytes.size()), share * kCount * sizeof(float));
+}
+
+TEST_P(EachCodec, AddsWhatItDecodes) {
+  for (const std::size_t count : {1, 5, 511, 512, 513, 70000}) {
+    const std::vector<float> values = some_values(count), before = some_values(count, 2);
+    const wire::Buffer bytes = codec_.encode(values, {.fraction = 0.3});
+    const std::vector<float> told = decoded(codec_, bytes, count);
+    std::vector<float> sum = before;
+    codec_.add(bytes.bytes(), sum);
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(sum[i], before[i] + told[i]) << i << " of " << count;
+  }
+}
+
+TEST_P(EachCodec, GivesTheSameBytesForTheSameSeed) {
+  const std::vector<float> values = some_values(100'000);
+  const wire::Buffer one = codec_.encode(values, {.seed = 5}), again = codec_.encode(values, {.seed = 5});
+  EXPECT_TRUE(std::ranges::equal(one.bytes(), again.bytes()));
+}
+
+TEST_P(EachCodec, KeepsZeros) {
+  for (const std::size_t count : {1, 512, 5000})
+    EXPECT_EQ(there_and_back(codec_, std::vector<float>(count)), std::vector<float>(count));
+}
+
+/// Wherever bytes lie, also where nothing is aligned, and nothing beside them or beside the values is
+/// touched.
+TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
+  Random random(3);
+  int num_fitting = 0, num_refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::size_t count = 1 + random.below(40);
+    const wire::Buffer right = codec_.encode(some_values(count, random.bits()), {.fraction = 0.3});
+    auto bytes = std::vector<std::byte>(right.bytes().begin(), right.bytes().end());
+    if (random.below(2) == 0) bytes.resize(random.below(2 * bytes.size() + 1));
+    for (std::uint64_t changes = random.below(4); changes > 0 && !bytes.empty(); --changes)
+      bytes[random.below(bytes.size())] =
+          static_cast<std::byte>(random.below(random.below(2) == 0 ? 4 : 256));
+    // In a block of exactly that size, so that a sanitizer sees what is read behind it.
+    const auto exact = std::make_unique<std::byte[]>(bytes.size() + 1);
+    std::ranges::copy(bytes, exact.get() + 1);
+    const std::span<const std::byte> body(exact.get() + 1, bytes.size());
+    const bool fits = codec_.fits(body, count);
+    ++(fits ? num_fitting : num_refused);
+    if (!fits) continue;
+    std::vector<float> guarded(count + 2, 42);
+    codec_.decode(body, std::span(guarded).subspan(1, count));
+    codec_.add(body, std::span(guarded).subspan(1, count));
+    codec_.take_out(body, std::span(guarded).subspan(1, count));
+    ASSERT_EQ(guarded.front(), 42);
+    ASSERT_EQ(guarded.back(), 42);
+  }
+  EXPECT_GT(num_fitting, 1000);
+  EXPECT_GT(num_refused, 1000);
+}
+
+TEST(Codecs, AreKnownByTheirNames) {
+  EXPECT_EQ(codec("none"), nullptr);
+  EXPECT_EQ(codec_names(), (std::vector<std::string>{"none", "fp16", "bf16", "int8", "top-k"}));
+  EXPECT_THROW(codec("fp8"), InvalidArgument);
+}
+
+// ---- fp16, bf16
+
+float from_bf16(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
+float from_fp16(std::uint32_t bits) {
+  const int exponent = static_cast<int>(bits >> 10 & 31);
+  const auto mantissa = static_cast<float>(bits & 1023);
+  const float sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == 31) return mantissa != 0 ? kNaN : sign * kInf;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+template <class FromBits>
+void expect_nearest_even(const char* name, const FromBits& from_bits, std::uint32_t infinity) {
+  std::vector<float> values, expected;
+  for (std::uint32_t bits = 0; bits < infinity; ++bits) {
+    const float value = from_bits(bits), next = from_bits(bits + 1);
+    const float middle =
+        bits + 1 == infinity ? value + (value - from_bits(bits - 1)) / 2 : value + (next - value) / 2;
+    for (const float sign : {1.0F, -1.0F}) {
+      const auto expect = [&](float given, float becomes) {
+        values.push_back(sign * given);
+        expected.push_back(sign * becomes);
+      };
+      expect(value, value);
+      expect(middle, bits % 2 == 0 ? value : next);
+      expect(std::nextafterf(middle, 0), value);
+      expect(std::nextafterf(middle, kInf), next);
+    }
+  }
+  values.insert(values.end(), {kInf, -kInf});
+  expected.insert(expected.end(), {kInf, -kInf});
+  EXPECT_EQ(through(name, values), expected);
+  EXPECT_TRUE(std::isnan(through(name, {kNaN})[0]));
+}
+
+TEST(Casts, RoundToTheNearestEven) {
+  expect_nearest_even("fp16", from_fp16, 0x7c00);
+  expect_nearest_even("bf16", from_bf16, 0x7f80);
+}
+
+// ---- int8
+
+TEST(Int8Codec, IsUnbiased) {
+  constexpr int kTimes = 4000;
+  std::vector<float> values = some_values(700);
+  values[1] = 0;
+  values[2] = 1e-30F;
+  std::vector<double> sums(values.size());
+  for (std::uint64_t seed = 0; seed < kTimes; ++seed) {
+    const std::vector<float> told = through("int8", values, seed);
+    for (std::size_t i = 0; i < values.size(); ++i) sums[i] += told[i];
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t begin = i < 512 ? 0 : 512, end = i < 512 ? 512 : values.size();
+    float greatest = 0;
+    for (std::size_t k = begin; k < end; ++k) greatest = std::max(greatest, std::fabs(values[k]));
+    // A draw's deviation is half a step at most; five of the mean's.
+    const double bound = 5 * 0.5 * greatest / 127 / std::sqrt(kTimes);
+    EXPECT_NEAR(sums[i] / kTimes, values[i], bound) << i;
+  }
+}
+
+TEST(Int8Codec, IsAtMostAStepOff) {
+  for (const std::size_t count : {1, 2, 511, 512, 513, 1500}) {
+    const std::vector<float> values = some_values(count), told = through("int8", values);
+    for (std::size_t first = 0; first < count; first += 512) {
+      const std::size_t end = std::min(count, first + 512);
+      float greatest = 0;
+      for (std::size_t i = first; i < end; ++i) greatest = std::max(greatest, std::fabs(values[i]));
+      for (std::size_t i = first; i < end; ++i)
+        EXPECT_LE(std::fabs(told[i] - values[i]), greatest / 127 * 1.0001F) << i << " of " << count;
+    }
+  }
+}
+
+TEST(Int8Codec, KeepsIntegersOfABlockWhoseGreatestIs127) {
+  std::vector<float> values;
+  for (int i = -127; i <= 127; ++i) values.push_back(static_cast<float>(i));
+  EXPECT_EQ(through("int8", values), values);
+}
+
+TEST(Int8Codec, BringsWhatIsNotFiniteAsNaNAndTheOthersAsTheyAre) {
+  const std::vector<float> told = through("int8", {127, kInf, -5, -kInf, 3, kNaN, 0});
+  for (const std::size_t i : {1, 3, 5}) EXPECT_TRUE(std::isnan(told[i])) << i;
+  EXPECT_EQ(told[0], 127);
+  EXPECT_EQ(told[2], -5);
+  EXPECT_EQ(told[4], 3);
+  EXPECT_EQ(told[6], 0);
+  EXPECT_TRUE(std::isnan(through("int8", {kNaN, kInf})[0])) << "a block with nothing finite";
+}
+
+TEST(Int8Codec, StaysFiniteFromTheLeastToTheGreatestFloat) {
+  for (const float greatest : {1e-45F, 1e-40F, FLT_MIN, 100 * FLT_MIN, 1.0F, FLT_MAX / 2, FLT_MAX}) {
+    double sum = 0;
+    for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+      const std::vector<float> told = through("int8", {greatest, -greatest, 0}, seed);
+      ASSERT_TRUE(std::isfinite(told[0]) && std::isfinite(told[1])) << greatest;
+      ASSERT_EQ(told[2], 0);
+      ASSERT_LE(static_cast<double>(told[0]), 1.000001 * std::max(greatest, FLT_MIN));
+      sum += told[0];
+    }
+    // Below the least normal number a step is that number, and what is smaller is seldom drawn.
+    if (greatest >= FLT_MIN) {
+      EXPECT_NEAR(sum / 1000 / greatest, 1, 1e-3);
+    }
+  }
+}
+
+// ---- top-k
+
+void expect_greatest(const std::vector<float>& values, double fraction, std::uint64_t seed) {
+  const std::vector<float> told =
+      there_and_back(*codec("top-k"), values, {.fraction = fraction, .seed = seed});
+  std::size_t num_named = 0;
+  float least_named = kInf, greatest_left = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (told[i] == 0) {
+      greatest_left = std::max(greatest_left, std::fabs(values[i]));
+      continue;
+    }
+    ASSERT_EQ(told[i], values[i]);
+    ++num_named;
+    least_named = std::min(least_named, std::fabs(values[i]));
+  }
+  EXPECT_GE(least_named, greatest_left);
+  const auto most =
+      std::max<std::size_t>(1, static_cast<std::size_t>(fraction * static_cast<double>(values.size())));
+  EXPECT_LE(num_named, most);
+  EXPECT_GE(2 * num_named, most) << "what a sample missed is made good";
+}
+
+TEST(TopKCodec, NamesNoneThatIsSmallerThanOneItLeavesOut) {
+  for (const std::size_t count : {1, 2, 10, 4096, 4097, 65536, 65537, 262144}) {
+    const std::vector<float> values = some_values(count, count);
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      expect_greatest(values, 0.005, seed);
+      expect_greatest(values, 0.0001, seed);
+    }
+  }
+}
+
+TEST(TopKCodec, NamesAsManyAsItMayAlsoWhereAllAreEqualOrFewAreNot) {
+  const auto num_named = [](const std::vector<float>& values) {
+    const std::vector<float> told = there_and_back(*codec("top-k"), values, {.fraction = 0.005});
+    return std::ranges::count_if(told, [](float value) { return value != 0; });
+  };
+  EXPECT_EQ(num_named(std::vector<float>(100'000, 2)), 500);
+  std::vector<float> few(100'000);
+  for (std::size_t i = 0; i < 3; ++i) few[i * 30'001] = 1e-42F;
+  EXPECT_EQ(num_named(few), 3) << "a sample does not see them";
+}
+
+TEST(TopKCodec, LosesNothingWithWhatIsLeftOutAddedToTheNext) {
+  const Codec& top_k = *codec("top-k");
+  Random random(9);
+  constexpr std::size_t kCount = 6000;
+  std::vector<float> pushed(kCount), arrived(kCount), residual(kCount);
+  for (std::uint64_t step = 0; step < 50; ++step) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const auto value = static_cast<float>(random.below(2001)) - 1000;
+      pushed[i] += value;
+      residual[i] += value;
+    }
+    const wire::Buffer bytes = top_k.encode(residual, {.fraction = 0.1, .seed = step});
+    top_k.take_out(bytes.bytes(), residual);
+    top_k.add(bytes.bytes(), arrived);
+  }
+  std::vector<float> both(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) both[i] = arrived[i] + residual[i];
+  EXPECT_EQ(both, pushed);
+  EXPECT_NE(arrived, pushed);
+}
+
+TEST(TopKCodec, SendsWhatIsNotFiniteAndKeepsNothingOfIt) {
+  const Codec& top_k = *codec("top-k");
+  std::vector<float> residual(10'000, 1);
+  residual[77] = kNaN;
+  residual[9999] = -kInf;
+  const wire::Buffer bytes = top_k.encode(residual, {.fraction = 0.001});
+  const std::vector<float> told = decoded(top_k, bytes, residual.size());
+  EXPECT_TRUE(std::isnan(told[77]));
+  EXPECT_EQ(told[9999], -kInf);
+  top_k.take_out(bytes.bytes(), residual);
+  EXPECT_EQ(residual[77], 0);
+  EXPECT_EQ(residual[9999], 0);
+  EXPECT_EQ(residual[0] + told[0], 1);
+}
+
+}  // namespace
+}  // namespace trireme::ps

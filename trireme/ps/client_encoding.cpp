@@ -1,0 +1,38 @@
+#include <algorithm>
+#include <functional>
+
+#include "trireme/ps/internal/client_work.h"
+#include "trireme/ps/internal/row_batch.h"
+
+namespace trireme::ps {
+
+wire::Buffer ClientWork::encoded(const TableSpec& spec, std::uint64_t chunk, wire::Buffer values) {
+  const Codec* encoding = codec(spec.compression.push);
+  if (encoding == nullptr) return values;
+  const Codec::Options options = {.fraction = spec.compression.fraction, .seed = surroundings_->random()};
+  if (spec.kind == TableKind::kSparse) return encoded_rows(*encoding, values.bytes(), options);
+  const AlignedFloats given(values.bytes());
+  if (!encoding->leaves_out()) return encoding->encode(given.get(), options);
+  std::vector<float>& residual = residuals_[{spec.id, chunk}];
+  residual.resize(given.get().size());
+  std::ranges::transform(residual, given.get(), residual.begin(), std::plus<>());
+  const wire::Buffer sent = encoding->encode(residual, options);
+  encoding->take_out(sent.bytes(), residual);
+  return sent;
+}
+
+std::optional<wire::Buffer> ClientWork::decoded(const OutgoingPull& pull, const PullReply& reply,
+                                                const wire::Buffer& body) {
+  if (pull.codec == nullptr || !reply.changed) return body;
+  if (!pull.codec->fits(body.bytes(), pull.num_values)) return std::nullopt;
+  std::vector<float> values(pull.num_values);
+  pull.codec->decode(body.bytes(), values);
+  return in_buffer(std::move(values));
+}
+
+std::span<const float> ClientWork::residual(TableId table, std::uint64_t chunk) const {
+  const auto found = residuals_.find({table, chunk});
+  return found == residuals_.end() ? std::span<const float>() : std::span<const float>(found->second);
+}
+
+}  // namespace trireme::ps

@@ -1,0 +1,68 @@
+// fp16, bf16: half of the bytes, each value rounded to the nearest even one.
+
+#include "trireme/base/short_floats.h"
+#include "trireme/ps/internal/codecs.h"
+
+namespace trireme::ps {
+namespace {
+
+template <class Short>
+TRIREME_INLINE void narrow_all(const float* from, Unaligned<std::uint16_t>* to, std::size_t count) {
+  TRIREME_NO_CARRIED_DEPENDENCE
+  for (std::size_t i = 0; i < count; ++i) {
+    Short value;
+    narrow(from[i], value);
+    to[i].value = value.bits;
+  }
+}
+
+template <class Short, bool adds>
+TRIREME_INLINE void widen_all(const Unaligned<std::uint16_t>* from, float* to, std::size_t count) {
+  TRIREME_NO_CARRIED_DEPENDENCE
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = widen(Short{from[i].value});
+    to[i] = adds ? to[i] + value : value;
+  }
+}
+
+template <class Short>
+class CastCodec final : public Codec {
+ public:
+  wire::Buffer encode(std::span<const float> values, const Options&) const override {
+    const NewBytes encoded(values.size() * sizeof(Short));
+    run_vectorised([&]() TRIREME_INLINE_BODY {
+      narrow_all<Short>(values.data(), numbers_at<std::uint16_t>(encoded.bytes.data()), values.size());
+    });
+    return encoded.buffer();
+  }
+  bool fits(std::span<const std::byte> bytes, std::size_t num_values) const override {
+    return bytes.size() % sizeof(Short) == 0 && bytes.size() / sizeof(Short) == num_values;
+  }
+  void decode(std::span<const std::byte> bytes, std::span<float> values) const override {
+    widen_to<false>(bytes, values);
+  }
+  void add(std::span<const std::byte> bytes, std::span<float> values) const override {
+    widen_to<true>(bytes, values);
+  }
+
+ private:
+  template <bool adds>
+  static void widen_to(std::span<const std::byte> bytes, std::span<float> values) {
+    run_vectorised([&]() TRIREME_INLINE_BODY {
+      widen_all<Short, adds>(numbers_at<std::uint16_t>(bytes.data()), values.data(), values.size());
+    });
+  }
+};
+
+}  // namespace
+
+const Codec& fp16_codec() {
+  static const CastCodec<F16> kCodec;
+  return kCodec;
+}
+const Codec& bf16_codec() {
+  static const CastCodec<Bf16> kCodec;
+  return kCodec;
+}
+
+}  // namespace trireme::ps
