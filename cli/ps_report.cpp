@@ -48,11 +48,11 @@ std::uint64_t sum_of_refused(const ServerStatus& status) {
   return sum;
 }
 
-/// What was wrong with bytes, or with who sent them: "refused: wrong secret", "faults: magic".
+/// What was wrong with bytes, or with who sent them: "refused: wrong secret", "bad frame: magic".
 std::uint64_t frames_refused(const ps::NamedCounts& channels) {
   std::uint64_t sum = 0;
   for (const auto& [what, count] : channels)
-    sum += what.starts_with("refused: ") || what.starts_with("faults: ") ? count : 0;
+    sum += what.starts_with("refused: ") || what.starts_with("bad frame: ") ? count : 0;
   return sum;
 }
 

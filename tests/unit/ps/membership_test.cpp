@@ -53,9 +53,10 @@ class ByHand final : public wire::Surroundings, private wire::Network {
   void pass(double seconds) { now_ns_ += static_cast<std::int64_t>(seconds * 1e9); }
   std::string reports;
   wire::TimerId last_timer = 0;
+  wire::ConnectionId last_connection = 1000;
 
  private:
-  wire::ConnectionId connect(const wire::Address&) override { return 1000; }
+  wire::ConnectionId connect(const wire::Address&) override { return ++last_connection; }
   void send(wire::ConnectionId, wire::Message) override {}
   std::size_t waiting_bytes(wire::ConnectionId) const override { return 0; }
   void pause(wire::ConnectionId) override {}
@@ -76,6 +77,7 @@ TEST(Membership, NobodyIsLateWhoTheCoordinatorDidNotListenTo) {
     Heartbeat heartbeat;
     heartbeat.role = Role::kServer;
     heartbeat.name = "server";
+    heartbeat.address = "inproc:server";
     heartbeat.incarnation = 7;
     coordinator.on_message(1, message_of(heartbeat));
   };
