@@ -18,6 +18,7 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::size_t kMostTables = 65'536;
+constexpr int kMostPings = 8;  // of a server that closes each; then its silence decides
 
 std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
@@ -68,25 +69,24 @@ class Coordinator::Office {
     roles_[connection] = peer.role;
     const auto ping = pings_.find(connection);
     if (ping != pings_.end())
-      surroundings_->network().send(connection, message_of(Ping{ping->second}, {}, kUrgent));
+      surroundings_->network().send(connection, message_of(Ping{ping->second.incarnation}, {}, kUrgent));
   }
 
   void on_closed(wire::ConnectionId connection, wire::CloseCause cause) {
     roles_.erase(connection);
     if (const auto ping = pings_.find(connection); ping != pings_.end()) {
-      const Incarnation incarnation = ping->second;
+      const Asked asked = ping->second;
       pings_.erase(ping);
-      if (cause == wire::CloseCause::kUnreachable) set_down(incarnation);
+      if (cause == wire::CloseCause::kUnreachable) return set_down(asked.incarnation);
+      // A process that ends closes its connections before it stops to listen, and was asked in between.
+      if (asked.num_before < kMostPings) ping_server(asked.incarnation, asked.num_before + 1);
       return;
     }
     const auto member = members_.find(connection);
     if (member == members_.end()) return;
     const Incarnation incarnation = member->second;
     members_.erase(member);
-    for (const auto& [id, server] : map_.servers) {
-      if (server.incarnation == incarnation && server.may_hold())
-        pings_[surroundings_->network().connect(server.address)] = incarnation;
-    }
+    ping_server(incarnation, 0);
   }
 
   void on_message(wire::ConnectionId connection, const wire::Message& message) {
@@ -239,10 +239,18 @@ class Coordinator::Office {
   void on_pong(wire::ConnectionId connection, const Pong& pong) {
     const auto ping = pings_.find(connection);
     if (ping == pings_.end()) return;
-    const Incarnation expected = ping->second;
+    const Incarnation expected = ping->second.incarnation;
     pings_.erase(ping);
     surroundings_->network().close(connection);
     if (pong.incarnation != expected) set_down(expected);
+  }
+
+  /// Is the process there, whose connection has closed?
+  void ping_server(Incarnation incarnation, int num_before) {
+    for (const auto& [id, server] : map_.servers) {
+      if (server.incarnation == incarnation && server.may_hold())
+        pings_[surroundings_->network().connect(server.address)] = {incarnation, num_before};
+    }
   }
 
   void set_down(Incarnation incarnation) {
@@ -452,7 +460,11 @@ class Coordinator::Office {
 
   std::map<wire::ConnectionId, std::string> roles_;  ///< that they have proved
   std::map<wire::ConnectionId, Incarnation> members_;
-  std::map<wire::ConnectionId, Incarnation> pings_;
+  struct Asked {
+    Incarnation incarnation = 0;
+    int num_before = 0;  ///< questions that ended without a word
+  };
+  std::map<wire::ConnectionId, Asked> pings_;
   std::map<Incarnation, std::int64_t> heard_ns_;
   std::int64_t listened_ns_ = 0;  ///< the last tick
   std::map<PartitionId, Version> last_versions_;

@@ -97,5 +97,29 @@ TEST(Membership, NobodyIsLateWhoTheCoordinatorDidNotListenTo) {
   EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
 }
 
+// A process that ends closes its connections before it stops to listen: who asks at once is let in by the
+// system, and cut off a moment later.
+TEST(Membership, AServerThatEndsWhileItIsAskedForIsAskedForAgain) {
+  ByHand surroundings;
+  Coordinator coordinator(CoordinatorOptions{.num_partitions = 4});
+  coordinator.on_start(surroundings);
+  coordinator.on_connected(1, {.role = "server", .name = ""});
+  Heartbeat heartbeat;
+  heartbeat.name = "server";
+  heartbeat.address = "inproc:server";
+  heartbeat.incarnation = 7;
+  coordinator.on_message(1, message_of(heartbeat));
+  coordinator.on_timer(surroundings.last_timer);
+  coordinator.on_closed(1, wire::CloseCause::kByPeer, "it ended");
+  const wire::ConnectionId asked = surroundings.last_connection;
+  coordinator.on_connected(asked, {.role = "server", .name = ""});
+  coordinator.on_closed(asked, wire::CloseCause::kByPeer, "it ended");
+  const wire::ConnectionId again = surroundings.last_connection;
+  EXPECT_NE(again, asked);
+  EXPECT_EQ(surroundings.reports, "") << "it may have had no room for one more";
+  coordinator.on_closed(again, wire::CloseCause::kUnreachable, "nobody listens");
+  EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
+}
+
 }  // namespace
 }  // namespace trireme::ps
