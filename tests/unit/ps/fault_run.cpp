@@ -11,9 +11,9 @@ namespace {
 
 constexpr double kPatience_s = 120;  // of virtual time, for everything to be whole again
 
-ClusterOptions cluster_of(Random& random) {
+ClusterOptions cluster_of(Random& random, std::uint32_t num_replicas) {
   return {.num_partitions = 8,
-          .num_replicas = 2,
+          .num_replicas = num_replicas,
           .num_servers = 3,
           .num_workers = 2 + static_cast<int>(random.below(2))};
 }
@@ -45,7 +45,7 @@ FaultRun::FaultRun(std::uint64_t seed, FaultRunOptions options)
     : seed_(seed),
       options_(options),
       random_(seed, 1),
-      cluster_(seed, cluster_of(random_)),
+      cluster_(seed, cluster_of(random_, options.num_replicas)),
       spec_(table_of(random_)) {
   spec_.chunk_elements = kElements;
   spec_.num_elements = kChunks * kElements;
@@ -356,7 +356,8 @@ void FaultRun::check_sums() {
 
 // ---- faults
 
-/// Whether each partition is with two processes now, whatever the coordinator has heard of them.
+/// Whether each partition is with as many processes as it should be now, whatever the coordinator has heard
+/// of them.
 bool FaultRun::has_copies() {
   if (!cluster_.simulation.is_running("coordinator")) return false;
   const ClusterMap& map = cluster_.coordinator().map();
@@ -369,7 +370,9 @@ bool FaultRun::has_copies() {
       const auto report = cluster_.simulation.node<Server>(server->name).report(id);
       return report.holds_all && report.epoch == entry.epoch;
     };
-    if (entry.chain.size() < 2 || !std::all_of(entry.chain.begin(), entry.chain.end(), holds)) return false;
+    if (entry.chain.size() < options_.num_replicas ||
+        !std::all_of(entry.chain.begin(), entry.chain.end(), holds))
+      return false;
   }
   return true;
 }
