@@ -177,6 +177,12 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--seed", bench->chaos.first_seed, "ps-chaos: the first one (default: 1)")->type_name("N");
   app.add_option("--servers", bench->chaos.num_servers, "ps-chaos: servers (default: 3)")->type_name("N");
   app.add_option("--workers", bench->chaos.num_workers, "ps-chaos: workers (default: 2)")->type_name("N");
+  app.add_option("--replicas", bench->chaos.num_replicas, "ps-chaos: of each partition (default: 2)")
+      ->type_name("R");
+  app.add_option("--kinds", bench->chaos.kinds,
+                 "ps-chaos: faults of each cluster: kill, moving, checkpoint, two, worker, links, freeze, "
+                 "coordinator (default: all)")
+      ->type_name("K,...");
   return [bench] { return run_bench(*bench); };
 }
 

@@ -4,159 +4,36 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstring>
-#include <deque>
 #include <filesystem>
-#include <mutex>
+#include <future>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 #include <thread>
 #include <vector>
 
+#include "cli/chaos/bounded_workers.h"
+#include "cli/chaos/ledger.h"
+#include "cli/chaos/link_relay.h"
+#include "cli/chaos/pushing_worker.h"
 #include "cli/launch/parameter_cluster.h"
 #include "cli/launch/temporary_folder.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/base/random.h"
+#include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/client.h"
+#include "trireme/wire/socket.h"
 
 namespace trireme::cli {
 namespace {
 
-constexpr std::uint32_t kChunks = 64, kChunkElements = 1024;
-constexpr std::size_t kUnderWay = 8;  // pushes of a worker
-constexpr double kHeal_s = 30;        // for every partition to have all its copies again
+constexpr double kHeal_s = 30;  // for every partition to have all its copies again
 constexpr double kFrozen_s = 5;
-
-/// What an element of a push is: integers, so that sums are exact in any order.
-float element_of(std::uint32_t amount, std::uint32_t index) { return static_cast<float>(amount + index % 3); }
-
-/// What all workers together have begun to push, and what each has.
-struct Ledger {
-  std::array<std::atomic<std::uint64_t>, kChunks> amounts{}, pushes{};
-};
-
-struct Fault {
-  std::string what;
-  double at_s = 0;
-  double longest_wait_s = 0;  ///< of a push that was answered before the next fault
-};
-
-class Faults {
- public:
-  void add(const std::string& what) {
-    const std::lock_guard lock(mutex_);
-    faults_.push_back({what, now_s()});
-  }
-  void note_wait(double waited_s) {
-    const std::lock_guard lock(mutex_);
-    if (!faults_.empty()) faults_.back().longest_wait_s = std::max(faults_.back().longest_wait_s, waited_s);
-  }
-  std::vector<Fault> all() const {
-    const std::lock_guard lock(mutex_);
-    return faults_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<Fault> faults_;
-};
-
-/// Pushes until it is told to stop, and looks now and then whether a pull has what it must have.
-class Worker {
- public:
-  Worker(std::uint64_t seed, int number, const std::string& coordinator, Ledger& ledger, Faults& faults)
-      : random_(seed, 100 + static_cast<std::uint64_t>(number)),
-        client_({.worker = static_cast<ps::WorkerId>(number), .host = "here", .coordinator = coordinator}),
-        ledger_(ledger),
-        faults_(faults),
-        own_amounts_(kChunks) {
-    ps::TableSpec spec;
-    spec.name = "sums";
-    spec.num_elements = std::uint64_t{kChunks} * kChunkElements;
-    spec.chunk_elements = kChunkElements;
-    spec.staleness = ps::kAsynchronous;
-    table_ = client_.open_table(spec);
-    thread_ = std::thread([this] { work(); });
-  }
-  ~Worker() { stop(); }
-
-  void stop() {
-    stops_ = true;
-    if (thread_.joinable()) thread_.join();
-  }
-
-  ps::Client& client() { return client_; }
-  ps::TableId table() const { return table_; }
-  std::uint64_t num_pushes() const { return num_pushes_; }
-  const std::string& failure() const { return failure_; }
-
- private:
-  struct Sent {
-    ps::Pending pending;
-    double at_s;
-  };
-
-  void work() {
-    try {
-      while (!stops_) {
-        push();
-        if (random_.below(64) == 0) check_pull();
-        if (random_.below(256) == 0) client_.tick();
-        while (under_way_.size() >= kUnderWay) take_answer();
-      }
-      while (!under_way_.empty()) take_answer();
-    } catch (const std::exception& error) {
-      failure_ = error.what();
-    }
-  }
-
-  void push() {
-    const auto chunk = static_cast<std::uint32_t>(random_.below(kChunks));
-    const auto amount = static_cast<std::uint32_t>(1 + random_.below(4));
-    std::vector<float> values(kChunkElements);
-    for (std::uint32_t i = 0; i < kChunkElements; ++i) values[i] = element_of(amount, i);
-    std::vector<std::byte> bytes(values.size() * sizeof(float));
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    own_amounts_[chunk] += amount;
-    ledger_.amounts[chunk] += amount;
-    ++ledger_.pushes[chunk];
-    ++num_pushes_;
-    under_way_.push_back({client_.push_chunk(table_, chunk, wire::Buffer::of(std::move(bytes))), now_s()});
-  }
-
-  void take_answer() {
-    under_way_.front().pending.get();
-    faults_.note_wait(now_s() - under_way_.front().at_s);
-    under_way_.pop_front();
-  }
-
-  void check_pull() {
-    const auto chunk = static_cast<std::uint32_t>(random_.below(kChunks));
-    const std::uint64_t least = own_amounts_[chunk];
-    const ps::Result result = client_.pull_chunk(table_, chunk).get();
-    float first = 0;
-    std::memcpy(&first, result.values.bytes().data(), sizeof first);
-    const std::uint64_t most = ledger_.amounts[chunk];
-    if (first >= static_cast<float>(least) && first <= static_cast<float>(most)) return;
-    throw InternalError(text("a pull of chunk ", chunk, " brought ", first, "; this worker alone had pushed ",
-                             least, ", all together ", most));
-  }
-
-  Random random_;
-  ps::Client client_;
-  Ledger& ledger_;
-  Faults& faults_;
-  ps::TableId table_ = 0;
-  std::vector<std::uint64_t> own_amounts_;
-  std::deque<Sent> under_way_;
-  std::uint64_t num_pushes_ = 0;
-  std::string failure_;
-  std::atomic<bool> stops_ = false;
-  std::thread thread_;
-};
+constexpr int kBoundedWorkers = 3;
 
 struct Outcome {
   std::vector<Fault> faults;
@@ -164,25 +41,39 @@ struct Outcome {
   std::string failure;
 };
 
+class Scene;
+struct Kind {
+  const char* name;
+  void (Scene::*happen)();
+};
+
 /// One cluster, from its start to the comparison of all sums.
 class Scene {
  public:
-  Scene(std::uint64_t seed, const PsChaosOptions& options, const std::filesystem::path& folder)
+  Scene(std::uint64_t seed, const PsChaosOptions& options, std::vector<Kind> kinds,
+        const std::filesystem::path& folder)
       : random_(seed, 1),
+        kinds_(std::move(kinds)),
+        folder_(folder),
         num_servers_(options.num_servers),
-        cluster_({.num_servers = options.num_servers, .folder = folder}) {
+        bounded_(kBoundedWorkers),
+        cluster_(
+            {.num_servers = options.num_servers, .num_replicas = options.num_replicas, .folder = folder}),
+        num_replicas_(static_cast<std::size_t>(options.num_replicas)) {
     for (int i = 0; i < options.num_workers; ++i)
-      workers_.push_back(std::make_unique<Worker>(seed, i, cluster_.address(), ledger_, faults_));
+      workers_.push_back(std::make_unique<PushingWorker>(seed, i, cluster_.address(), ledger_, faults_));
   }
 
   Outcome run() {
     Outcome outcome;
     try {
       wait_until_whole();
-      kill_one();
-      kill_while_moving();
-      random_.below(2) == 0 ? freeze_one() : restart_coordinator();
-      kill_one();
+      for (; !kinds_.empty(); wait_until_whole()) {
+        const auto next = kinds_.begin() + static_cast<std::ptrdiff_t>(random_.below(kinds_.size()));
+        const Kind kind = *next;
+        kinds_.erase(next);
+        (this->*kind.happen)();
+      }
     } catch (const Error& error) {
       outcome.failure = error.what();
     }
@@ -196,43 +87,11 @@ class Scene {
     return outcome;
   }
 
- private:
-  static void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-  int any_server() {
-    const std::vector<int> all = cluster_.servers();
-    return all[random_.below(all.size())];
-  }
-
-  /// Every partition has two copies and nothing moves.
-  void wait_until_whole() {
-    const Deadline deadline = Deadline::after_s(kHeal_s);
-    while (true) {
-      for (const auto& worker : workers_) {
-        if (!worker->failure().empty()) throw CommError(worker->failure());
-      }
-      const ps::ClusterMap map = workers_.front()->client().map();
-      const auto is_whole = [](const ps::PartitionEntry& entry) {
-        return entry.chain.size() == 2 && entry.learner == ps::kNoServer && !entry.draining;
-      };
-      if (std::all_of(map.partitions.begin(), map.partitions.end(), is_whole)) return;
-      if (deadline.expired())
-        throw CommError(text("some partitions still had no two copies after ", kHeal_s, " s"));
-      sleep(0.02);
-    }
-  }
-
-  void kill(int server, const std::string& what) {
-    faults_.add(what);
-    cluster_.send_signal(server, SIGKILL);
-  }
-
   void kill_one() {
     const int victim = any_server();
     kill(victim, "kill");
     sleep(0.2 + 0.6 * random_.uniform());
-    cluster_.start_server(victim);
-    sleep(0.3);
-    wait_until_whole();
+    start_again(victim);
   }
 
   /// One comes, and one of the others dies while partitions move to it.
@@ -241,30 +100,185 @@ class Scene {
     const int victim = any_server();
     cluster_.start_server(comes);
     sleep(0.1 + 0.3 * random_.uniform());
-    kill(victim, "kill while moving");
+    kill(victim, "moving");
     sleep(0.5);
-    cluster_.start_server(victim);
+    start_again(victim);
+  }
+
+  void kill_while_saving() {
+    ps::Client& client = workers_.front()->client();
+    const std::filesystem::path folder = folder_ / "checkpoints";
+    std::filesystem::create_directories(folder);
+    std::vector<std::uint64_t> least(ledger_.acknowledged.begin(), ledger_.acknowledged.end());
+    auto saved = std::async(std::launch::async, [&] { return client.checkpoint(folder); });
+    sleep(0.03 * random_.uniform());
+    const int victim = any_server();
+    kill(victim, "checkpoint");
+    check_checkpoint(saved.get(), least);
+    start_again(victim);
+    wait_until_whole();
+    least.assign(ledger_.acknowledged.begin(), ledger_.acknowledged.end());
+    check_checkpoint(client.checkpoint(folder), least);
+  }
+
+  /// The second while the first is still away; copies were made in between.
+  void kill_two() {
+    const int first = any_server();
+    kill(first, "first of two");
+    wait_until_known_down(first);
+    wait_until_whole();
+    const int second = any_server();
+    kill(second, "second of two");
+    sleep(0.2 + 0.6 * random_.uniform());
+    cluster_.start_server(first);
+    start_again(second);
+  }
+
+  /// The others, which wait for each other and for it, go on when the cluster has given it up.
+  void kill_worker() {
+    constexpr std::uint64_t kSteps = 4;  // more than staleness lets them be ahead of the one that has ended
+    bounded_->start(cluster_.address());
+    const auto wait_for_steps = [&](int worker, std::uint64_t steps) {
+      const Deadline deadline = Deadline::after_s(kHeal_s);
+      while (bounded_->steps(worker) < steps) {
+        if (deadline.expired()) throw CommError(text("bounded worker ", worker, " did not go on"));
+        sleep(0.005);
+      }
+    };
+    for (int worker = 0; worker < bounded_->count(); ++worker) wait_for_steps(worker, kSteps);
+    const int victim = static_cast<int>(random_.below(static_cast<std::uint64_t>(bounded_->count())));
+    faults_.add({.kind = "worker"});
+    bounded_->kill(victim);
+    const double killed_s = now_s();
+    for (int worker = 0; worker < bounded_->count(); ++worker) {
+      if (worker != victim) wait_for_steps(worker, bounded_->steps(worker) + kSteps);
+    }
+    faults_.note_wait(now_s() - killed_s);
+    bounded_->stop();
+    const std::string difference = bounded_->compare(workers_.front()->client());
+    if (!difference.empty()) throw InternalError(difference);
+  }
+
+  /// A server lives, and others reach it no more, or get no answer; then they do again, and it dies.
+  void fail_links() {
+    const int behind = num_servers_ + 1;
+    const std::filesystem::path file = folder_ / "behind-relay";
+    LinkRelay relay([file] {
+      std::string address = read_file(file);
+      address.erase(address.find('\n'));
+      return wire::Endpoint::parse(address.substr(address.find(':') + 1), file.string()).port;
+    });
+    cluster_.start_server(
+        behind, {"--address-file", file.string(), "--advertise", text("tcp:127.0.0.1:", relay.port())});
+    sleep(0.5);
+    wait_until_whole();
+    const bool cuts = random_.below(2) == 0;
+    faults_.add({.kind = cuts ? "cut links" : "silent links"});
+    relay.set(cuts ? LinkRelay::State::kCut : LinkRelay::State::kStalled);
+    sleep(0.2 + 2 * random_.uniform());
+    relay.set(LinkRelay::State::kPassing);
+    sleep(0.3);
+    wait_until_whole();
+    relay.set(LinkRelay::State::kCut);
+    sleep(0.05);  // nobody is to find the relay where the server was
+    kill(behind, "behind links");
     sleep(0.3);
     wait_until_whole();
   }
 
   void freeze_one() {
     const int victim = any_server();
-    faults_.add("freeze");
+    faults_.add({.kind = "freeze"});
     cluster_.send_signal(victim, SIGSTOP);
     sleep(kFrozen_s);
     cluster_.send_signal(victim, SIGCONT);
     sleep(0.3);
-    wait_until_whole();
   }
 
   void restart_coordinator() {
-    faults_.add("coordinator");
+    faults_.add({.kind = "coordinator"});
     cluster_.send_signal(ParameterCluster::kCoordinator, SIGKILL);
     sleep(1);
     cluster_.start_coordinator();
     sleep(0.5);
-    wait_until_whole();
+  }
+
+ private:
+  static void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+  int any_server() {
+    const std::vector<int> all = cluster_.servers();
+    return all[random_.below(all.size())];
+  }
+
+  /// Every partition is with as many servers as it can be, and nothing moves.
+  void wait_until_whole() {
+    const Deadline deadline = Deadline::after_s(kHeal_s);
+    while (true) {
+      for (const auto& worker : workers_) {
+        if (!worker->failure().empty()) throw CommError(worker->failure());
+      }
+      const ps::ClusterMap map = workers_.front()->client().map();
+      const auto num_up = static_cast<std::size_t>(
+          std::count_if(map.servers.begin(), map.servers.end(),
+                        [](const auto& server) { return server.second.may_hold(); }));
+      const auto is_whole = [&](const ps::PartitionEntry& entry) {
+        return entry.chain.size() == std::min(num_replicas_, num_up) && entry.learner == ps::kNoServer &&
+               !entry.draining;
+      };
+      if (std::all_of(map.partitions.begin(), map.partitions.end(), is_whole)) return;
+      if (deadline.expired())
+        throw CommError(text("some partitions were still not whole after ", kHeal_s, " s"));
+      sleep(0.02);
+    }
+  }
+
+  /// A map that is older than its death may still call everything whole.
+  void wait_until_known_down(int number) {
+    const std::string name = text("server", number);
+    const Deadline deadline = Deadline::after_s(kHeal_s);
+    const auto is_up = [&] {
+      const ps::ClusterMap map = workers_.front()->client().map();
+      return std::any_of(map.servers.begin(), map.servers.end(), [&](const auto& server) {
+        return server.second.name == name && server.second.may_hold();
+      });
+    };
+    while (is_up()) {
+      if (deadline.expired())
+        throw CommError(text(name, " was killed, and nobody noticed in ", kHeal_s, " s"));
+      sleep(0.005);
+    }
+  }
+
+  void kill(int server, const std::string& kind) {
+    faults_.add({.kind = kind, .kills_server = true});
+    cluster_.send_signal(server, SIGKILL);
+  }
+  void start_again(int server) {
+    cluster_.start_server(server);
+    sleep(0.3);
+  }
+
+  /// Every byte is what the manifest says, and every sum is of whole pushes, with all that were told of
+  /// before.
+  void check_checkpoint(const std::filesystem::path& folder, const std::vector<std::uint64_t>& least) {
+    std::vector<std::uint64_t> missing = least;
+    for (const ps::SavedPart& saved : ps::read_manifest(folder).parts) {
+      if (saved.file.empty()) continue;
+      const ps::LoadedPart part = ps::read_part(folder, saved);
+      for (std::size_t i = 0; i < part.chunks.size(); ++i) {
+        const ps::SavedChunk& chunk = part.header.chunks[i];
+        if (chunk.table != workers_.front()->table()) continue;
+        missing[chunk.chunk] = 0;
+        std::vector<float> values(kChunkElements);
+        std::memcpy(values.data(), part.chunks[i].bytes().data(), values.size() * sizeof(float));
+        if (!ledger_.may_hold(static_cast<std::uint32_t>(chunk.chunk), values.data(), least[chunk.chunk]))
+          throw InternalError(text("chunk ", chunk.chunk, " of ", folder.string(), " is no sum of pushes"));
+      }
+    }
+    // A chunk that nobody had pushed to is not there.
+    for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+      if (missing[chunk] > 0) throw InternalError(text(folder.string(), " lacks chunk ", chunk));
+    }
   }
 
   void compare(Outcome& outcome) {
@@ -281,14 +295,43 @@ class Scene {
   }
 
   Random random_;
+  std::vector<Kind> kinds_;
+  const std::filesystem::path folder_;
   const int num_servers_;
+  std::optional<BoundedWorkers> bounded_;  ///< forks: before anything has threads
   ParameterCluster cluster_;
+  const std::size_t num_replicas_;
   Ledger ledger_;
   Faults faults_;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<PushingWorker>> workers_;
 };
 
-bool closes_connections(const Fault& fault) { return fault.what.starts_with("kill"); }
+constexpr Kind kKinds[] = {{"kill", &Scene::kill_one},
+                           {"moving", &Scene::kill_while_moving},
+                           {"checkpoint", &Scene::kill_while_saving},
+                           {"two", &Scene::kill_two},
+                           {"worker", &Scene::kill_worker},
+                           {"links", &Scene::fail_links},
+                           {"freeze", &Scene::freeze_one},
+                           {"coordinator", &Scene::restart_coordinator}};
+
+std::vector<std::string> all_kinds() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  return names;
+}
+
+std::vector<Kind> chosen(const std::string& names) {
+  std::vector<Kind> kinds;
+  for (const std::string& name : split(names, ',')) {
+    const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                     [&](const Kind& kind) { return name == kind.name; });
+    require(found != std::end(kKinds), "--kinds has '", name, "'", suggest(name, all_kinds()),
+            "; expected some of ", join(all_kinds(), ","));
+    kinds.push_back(*found);
+  }
+  return kinds;
+}
 
 /// The pause that 95 % of them do not exceed; 0 without any.
 double p95(std::vector<double> pauses) {
@@ -304,9 +347,10 @@ class Report {
     double longest_s = 0;
     for (const Fault& fault : outcome.faults) {
       pauses_.push_back(fault.longest_wait_s);
-      if (closes_connections(fault)) pauses_of_kills_.push_back(fault.longest_wait_s);
+      if (fault.kills_server) pauses_of_kills_.push_back(fault.longest_wait_s);
+      pauses_of_[fault.kind].push_back(fault.longest_wait_s);
       longest_s = std::max(longest_s, fault.longest_wait_s);
-      faults.push_back({{"what", fault.what}, {"longest_pause_s", fault.longest_wait_s}});
+      faults.push_back({{"what", fault.kind}, {"longest_pause_s", fault.longest_wait_s}});
     }
     lost_ += outcome.lost;
     doubled_ += outcome.doubled;
@@ -334,7 +378,13 @@ class Report {
   }
 
   nlohmann::json all() const {
+    nlohmann::json kinds = nlohmann::json::object();
+    for (const auto& [kind, pauses] : pauses_of_)
+      kinds[kind] = {{"count", pauses.size()},
+                     {"pause_p95_s", p95(pauses)},
+                     {"longest_pause_s", *std::max_element(pauses.begin(), pauses.end())}};
     return {{"seeds", rows_},
+            {"kinds", kinds},
             {"pushes", pushes_},
             {"kills", pauses_of_kills_.size()},
             {"lost", lost_},
@@ -345,9 +395,14 @@ class Report {
   }
 
   std::string summary() const {
+    std::string kinds;
+    for (const auto& [kind, pauses] : pauses_of_)
+      kinds +=
+          text("\n  ", kind, ": ", pauses.size(), ", 95 % of pauses at most ", human_duration(p95(pauses)),
+               ", the longest ", human_duration(*std::max_element(pauses.begin(), pauses.end())));
     return text(rows_.size(), " seeds: ", pushes_, " pushes, ", pauses_of_kills_.size(), " kills, lost ",
                 lost_, ", doubled ", doubled_, ", failed ", failed_, "; 95 % of pauses at most ",
-                human_duration(p95(pauses_)), ", of kills ", human_duration(p95(pauses_of_kills_)));
+                human_duration(p95(pauses_)), ", of kills ", human_duration(p95(pauses_of_kills_)), kinds);
   }
   bool is_as_promised() const { return failed_ == 0; }
 
@@ -355,6 +410,7 @@ class Report {
   nlohmann::json rows_ = nlohmann::json::array();
   std::uint64_t pushes_ = 0, lost_ = 0, doubled_ = 0, failed_ = 0;
   std::vector<double> pauses_, pauses_of_kills_;
+  std::map<std::string, std::vector<double>> pauses_of_;
 };
 
 }  // namespace
@@ -362,12 +418,16 @@ class Report {
 int run_ps_chaos(const PsChaosOptions& options, std::ostream& out) {
   require(options.num_servers >= 3, "--servers is ", options.num_servers,
           "; with one of them dead there have to be two");
+  require(options.num_replicas >= 2 && options.num_replicas <= options.num_servers, "--replicas is ",
+          options.num_replicas, "; expected 2 to ", options.num_servers, ", which is --servers");
   require(options.num_workers >= 1 && options.num_seeds >= 1, "ps-chaos needs a worker and a seed at least");
+  const std::vector<Kind> kinds =
+      options.kinds.empty() ? std::vector(std::begin(kKinds), std::end(kKinds)) : chosen(options.kinds);
   Report report;
   for (int i = 0; i < options.num_seeds; ++i) {
     const std::uint64_t seed = options.first_seed + static_cast<std::uint64_t>(i);
     const TemporaryFolder folder;
-    report.add(seed, Scene(seed, options, folder.path()).run());
+    report.add(seed, Scene(seed, options, kinds, folder.path()).run());
     if (!options.json) out << report.last_line() << std::endl;
   }
   out << (options.json ? report.all().dump(2) : report.summary()) << std::endl;

@@ -1,9 +1,10 @@
 #pragma once
-// A parameter server of real processes, some of which are killed and frozen while workers push: whether
-// every push counts exactly once, and for how long pushes had to wait.
+// A parameter server of real processes, some of which are killed and frozen while workers push, or whose
+// links fail: whether every push counts exactly once, and for how long pushes had to wait.
 
 #include <cstdint>
 #include <iosfwd>
+#include <string>
 
 namespace trireme::cli {
 
@@ -12,6 +13,8 @@ struct PsChaosOptions {
   std::uint64_t first_seed = 1;
   int num_servers = 3;
   int num_workers = 2;
+  int num_replicas = 2;
+  std::string kinds;  ///< of faults, by commas; each once in a cluster, in an order of its seed; empty: all
   bool json = false;
 };
 

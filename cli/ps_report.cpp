@@ -48,11 +48,11 @@ std::uint64_t sum_of_refused(const ServerStatus& status) {
   return sum;
 }
 
-/// What was wrong with bytes, or with who sent them: "refused: wrong secret", "faults: magic".
+/// What was wrong with bytes, or with who sent them: "refused: wrong secret", "bad frame: magic".
 std::uint64_t frames_refused(const ps::NamedCounts& channels) {
   std::uint64_t sum = 0;
   for (const auto& [what, count] : channels)
-    sum += what.starts_with("refused: ") || what.starts_with("faults: ") ? count : 0;
+    sum += what.starts_with("refused: ") || what.starts_with("bad frame: ") ? count : 0;
   return sum;
 }
 
@@ -61,9 +61,19 @@ ps::Version highest_version(const ServerStatus& status) {
   return std::max({held.primary.highest_version, held.backup.highest_version, held.learner.highest_version});
 }
 
-ps::Version most_lag(const ServerStatus& status) {
-  const ps::HeldStatus& held = status.held;
-  return std::max({held.primary.most_lag, held.backup.most_lag, held.feeding.most_lag});
+/// What it knows itself, and what those before it in chains say of it: the last of a chain knows of nothing
+/// that it lacks.
+ps::Version most_lag(const ClusterReport& report, ps::ServerId id) {
+  ps::Version most = 0;
+  for (const auto& [other, server] : report.servers) {
+    if (!server.status) continue;
+    const ps::HeldStatus& held = server.status->held;
+    if (other == id)
+      most = std::max({most, held.primary.most_lag, held.backup.most_lag, held.feeding.most_lag});
+    if (const auto found = held.behind.find(id); found != held.behind.end())
+      most = std::max(most, found->second);
+  }
+  return most;
 }
 
 const ClusterReport::Server* seen(const ClusterReport& report, ps::ServerId id) {
@@ -94,7 +104,7 @@ void print_servers(std::ostream& out, const ClusterReport& report) {
     if (answer != nullptr && answer->status) {
       const ServerStatus& status = *answer->status;
       for (const std::string& cell :
-           {text(highest_version(status)), text(most_lag(status)), human_bytes(status.held.bytes),
+           {text(highest_version(status)), text(most_lag(report, entry.id)), human_bytes(status.held.bytes),
             text(status.held.counts.pushes), text(status.held.counts.pulls),
             text(sum_of_refused(status) + status.refused_messages + frames_refused(status.channels))})
         row.push_back(cell);
@@ -142,7 +152,6 @@ Json json_of(const ServerStatus& status) {
   for (const auto& [why, count] : held.counts.refused) refused[std::string(ps::name_of(why))] = count;
   return {{"map_version", status.map_version},
           {"highest_version", highest_version(status)},
-          {"lag", most_lag(status)},
           {"rows", held.rows},
           {"elements", held.elements},
           {"bytes", held.bytes},
@@ -187,10 +196,15 @@ Json json_of(const ClusterReport& report) {
   json["servers"] = Json::array();
   for (const ps::PlacedServer& server : cluster.servers) {
     const ps::ServerEntry& entry = server.entry;
-    Json row = {{"name", entry.name},       {"host", entry.host},
-                {"address", entry.address}, {"state", name_of(entry.state)},
-                {"weight", entry.weight},   {"primary", server.primaries},
-                {"backup", server.backups}, {"learner", server.learners}};
+    Json row = {{"name", entry.name},
+                {"host", entry.host},
+                {"address", entry.address},
+                {"state", name_of(entry.state)},
+                {"weight", entry.weight},
+                {"primary", server.primaries},
+                {"backup", server.backups},
+                {"learner", server.learners},
+                {"lag", most_lag(report, entry.id)}};
     if (const ClusterReport::Server* answer = seen(report, entry.id)) {
       if (answer->status)
         row["status"] = json_of(*answer->status);

@@ -75,12 +75,13 @@ void ParameterCluster::start_coordinator() {
                        "--listen", address_.empty() ? "tcp:127.0.0.1:0" : address_});
 }
 
-void ParameterCluster::start_server(int number) {
+void ParameterCluster::start_server(int number, const std::vector<std::string>& more_options) {
   // As many hosts as servers: copies are to be in different processes here.
   std::vector<std::string> words = {
       "serve-params", "--coordinator",      address_, "--name", text("server", number),
       "--host",       text("place", number)};
   words.insert(words.end(), options_.server_options.begin(), options_.server_options.end());
+  words.insert(words.end(), more_options.begin(), more_options.end());
   start(number, words);
 }
 

@@ -34,7 +34,7 @@ class ParameterCluster {
   const std::string& address() const { return address_; }
 
   /// Under its name, which is that of its number; one that has ended before is replaced.
-  void start_server(int number);
+  void start_server(int number, const std::vector<std::string>& more_options = {});
   void start_coordinator();
   static constexpr int kCoordinator = -1;
   /// To a server, or kCoordinator. After SIGKILL it has ended when this returns.

@@ -16,14 +16,34 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(ParameterServer, LosesAndDoublesNothingUnderKills) {
-  const ChildResult result = run({bin("trireme"), "bench", "ps-chaos", "--seeds", "2", "--json"});
+TEST(ParameterServer, LosesAndDoublesNothingUnderEachKindOfFault) {
+  const ChildResult result = run({bin("trireme"), "bench", "ps-chaos", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   const auto report = nlohmann::json::parse(result.out);
   EXPECT_EQ(report["lost"], 0);
   EXPECT_EQ(report["doubled"], 0);
+  EXPECT_EQ(report["failed"], 0);
+  for (const char* kind : {"kill", "moving", "checkpoint", "first of two", "second of two", "worker",
+                           "behind links", "freeze", "coordinator"})
+    EXPECT_EQ(report["kinds"][kind]["count"], 1) << kind;
   EXPECT_EQ(report["kills"], 6);
   EXPECT_GT(report["pushes"], 1000);
+}
+
+TEST(ParameterServer, LosesAndDoublesNothingInChainsOfThree) {
+  const ChildResult result = run({bin("trireme"), "bench", "ps-chaos", "--servers", "4", "--replicas", "3",
+                                  "--kinds", "kill,moving,two", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto report = nlohmann::json::parse(result.out);
+  EXPECT_EQ(report["lost"], 0);
+  EXPECT_EQ(report["doubled"], 0);
+  EXPECT_EQ(report["kills"], 4);
+}
+
+TEST(ParameterServer, KnowsTheKindsOfFaultsThatThereAre) {
+  const ChildResult result = run({bin("trireme"), "bench", "ps-chaos", "--kinds", "kill,frieze"});
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_THAT(result.err, HasSubstr("--kinds has 'frieze' (did you mean 'freeze'?)"));
 }
 
 class ServingProcesses : public testing::Test {

@@ -17,6 +17,9 @@
 namespace trireme::ps {
 namespace {
 
+constexpr std::size_t kMostTables = 65'536;
+constexpr int kMostPings = 8;  // of a server that closes each; then its silence decides
+
 std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
 }  // namespace
@@ -66,25 +69,24 @@ class Coordinator::Office {
     roles_[connection] = peer.role;
     const auto ping = pings_.find(connection);
     if (ping != pings_.end())
-      surroundings_->network().send(connection, message_of(Ping{ping->second}, {}, kUrgent));
+      surroundings_->network().send(connection, message_of(Ping{ping->second.incarnation}, {}, kUrgent));
   }
 
   void on_closed(wire::ConnectionId connection, wire::CloseCause cause) {
     roles_.erase(connection);
     if (const auto ping = pings_.find(connection); ping != pings_.end()) {
-      const Incarnation incarnation = ping->second;
+      const Asked asked = ping->second;
       pings_.erase(ping);
-      if (cause == wire::CloseCause::kUnreachable) set_down(incarnation);
+      if (cause == wire::CloseCause::kUnreachable) return set_down(asked.incarnation);
+      // A process that ends closes its connections before it stops to listen, and was asked in between.
+      if (asked.num_before < kMostPings) ping_server(asked.incarnation, asked.num_before + 1);
       return;
     }
     const auto member = members_.find(connection);
     if (member == members_.end()) return;
     const Incarnation incarnation = member->second;
     members_.erase(member);
-    for (const auto& [id, server] : map_.servers) {
-      if (server.incarnation == incarnation && server.may_hold())
-        pings_[surroundings_->network().connect(server.address)] = incarnation;
-    }
+    ping_server(incarnation, 0);
   }
 
   void on_message(wire::ConnectionId connection, const wire::Message& message) {
@@ -96,9 +98,11 @@ class Coordinator::Office {
     }
     if (role == "observer") return refuse(connection, message);
     const auto heartbeat = head_of<Heartbeat>(message);
-    if (heartbeat && role == (heartbeat->role == Role::kServer ? "server" : "worker"))
+    if (heartbeat && role == (heartbeat->role == Role::kServer ? "server" : "worker") &&
+        is_sound(*heartbeat) && may_be(connection, heartbeat->incarnation))
       return on_heartbeat(connection, *heartbeat);
-    if (const auto create = head_of<CreateTable>(message)) return on_create(connection, *create);
+    if (const auto create = head_of<CreateTable>(message); create && role == "worker")
+      return on_create(connection, *create);
     if (const auto begin = head_of<BeginAnew>(message); begin && role == "worker") return begin_anew(*begin);
     if (role != "server") return refuse(connection, message);
     if (const auto news = head_of<CaughtUp>(message))
@@ -134,13 +138,21 @@ class Coordinator::Office {
  private:
   void refuse(wire::ConnectionId connection, const wire::Message& message) {
     ++num_refused_;
-    surroundings_->report(text("coordinator: refused a message that a ", roles_[connection],
-                               " does not send (kind ", message.kind, ")"));
+    // Who floods it does not flood its log.
+    if (std::has_single_bit(num_refused_))
+      surroundings_->report(text("coordinator: refused a message that a ", roles_[connection],
+                                 " does not send (kind ", message.kind, "), the ", num_refused_, ". of all"));
     surroundings_->network().close(connection);
     on_closed(connection, wire::CloseCause::kRefused);
   }
 
   // ---- who is there
+
+  /// A connection is one member's.
+  bool may_be(wire::ConnectionId connection, Incarnation incarnation) const {
+    const auto member = members_.find(connection);
+    return member == members_.end() || member->second == incarnation;
+  }
 
   void on_heartbeat(wire::ConnectionId connection, const Heartbeat& heartbeat) {
     HeartbeatReply reply = {.sent_ns = heartbeat.sent_ns, .lease_s = options_.lease_s};
@@ -159,6 +171,7 @@ class Coordinator::Office {
   /// Whether it is one of the cluster's now.
   bool on_server(const Heartbeat& heartbeat, HeartbeatReply& reply) {
     for (const PartitionVersion& version : heartbeat.versions) {
+      if (version.partition >= map_.partitions.size()) continue;
       Version& last = last_versions_[version.partition];
       last = std::max(last, version.version);
     }
@@ -226,10 +239,18 @@ class Coordinator::Office {
   void on_pong(wire::ConnectionId connection, const Pong& pong) {
     const auto ping = pings_.find(connection);
     if (ping == pings_.end()) return;
-    const Incarnation expected = ping->second;
+    const Incarnation expected = ping->second.incarnation;
     pings_.erase(ping);
     surroundings_->network().close(connection);
     if (pong.incarnation != expected) set_down(expected);
+  }
+
+  /// Is the process there, whose connection has closed?
+  void ping_server(Incarnation incarnation, int num_before) {
+    for (const auto& [id, server] : map_.servers) {
+      if (server.incarnation == incarnation && server.may_hold())
+        pings_[surroundings_->network().connect(server.address)] = {incarnation, num_before};
+    }
   }
 
   void set_down(Incarnation incarnation) {
@@ -275,6 +296,15 @@ class Coordinator::Office {
       worker = draft_.workers.erase(worker);
       commit_soon();
     }
+    forget_others();
+  }
+
+  /// Who is no member any more is not remembered.
+  void forget_others() {
+    std::set<Incarnation> known;
+    for (const auto& [id, server] : draft_.servers) known.insert(server.incarnation);
+    for (const auto& [id, worker] : draft_.workers) known.insert(worker.life.incarnation);
+    std::erase_if(heard_ns_, [&](const auto& heard) { return !known.contains(heard.first); });
   }
 
   // ---- what there is
@@ -291,6 +321,8 @@ class Coordinator::Office {
       require(there == nullptr || wire::encode(*there) == wire::encode(spec), "there is a table ", spec.name,
               " already, of another size or kind");
       reply.table = spec.id;
+      require(there != nullptr || draft_.tables.size() < kMostTables, "there are ", kMostTables,
+              " tables, which is the most: put more values into each");
       if (there == nullptr) {
         draft_.tables[spec.id] = spec;
         new_tables_.push_back(spec);
@@ -373,7 +405,7 @@ class Coordinator::Office {
     map_ = draft_;
     new_tables_.clear();
     tell(change);
-    if (release_leaving()) return commit_soon();
+    if (release_leaving(draft_)) return commit_soon();
     for (PartitionId id = 0; id < wanted_.size(); ++id) {
       if (reconfigured(map_.partitions[id], wanted_[id], map_, {}, epoch + 1) != map_.partitions[id])
         return commit_soon();
@@ -413,31 +445,6 @@ class Coordinator::Office {
                      .num_replicas = draft_.num_replicas});
   }
 
-  /// Whether somebody was released.
-  bool release_leaving() {
-    constexpr std::size_t kMostGone = 64;  // remembered, so that a late word of theirs is known as theirs
-    std::set<ServerId> used;
-    for (const PartitionEntry& entry : draft_.partitions) {
-      used.insert(entry.chain.begin(), entry.chain.end());
-      used.insert(entry.learner);
-    }
-    std::size_t num_gone = 0;
-    bool releases = false;
-    for (auto& [id, server] : draft_.servers) {
-      if (server.state == ServerEntry::State::kLeaving && !used.contains(id)) {
-        server.state = ServerEntry::State::kGone;
-        releases = true;
-      }
-      num_gone += server.state == ServerEntry::State::kGone ? 1 : 0;
-    }
-    for (auto server = draft_.servers.begin(); server != draft_.servers.end() && num_gone > kMostGone;) {
-      const bool forget = server->second.state == ServerEntry::State::kGone && !used.contains(server->first);
-      num_gone -= forget ? 1 : 0;
-      server = forget ? draft_.servers.erase(server) : std::next(server);
-    }
-    return releases;
-  }
-
   CoordinatorOptions options_;
   wire::Surroundings* surroundings_ = nullptr;
   std::optional<CoordinatorLog> log_;
@@ -453,7 +460,11 @@ class Coordinator::Office {
 
   std::map<wire::ConnectionId, std::string> roles_;  ///< that they have proved
   std::map<wire::ConnectionId, Incarnation> members_;
-  std::map<wire::ConnectionId, Incarnation> pings_;
+  struct Asked {
+    Incarnation incarnation = 0;
+    int num_before = 0;  ///< questions that ended without a word
+  };
+  std::map<wire::ConnectionId, Asked> pings_;
   std::map<Incarnation, std::int64_t> heard_ns_;
   std::int64_t listened_ns_ = 0;  ///< the last tick
   std::map<PartitionId, Version> last_versions_;

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "trireme/wire/node.h"
+
 namespace trireme::ps {
 
 std::string_view name_of(MessageKind kind) {
@@ -22,6 +24,16 @@ std::string_view name_of(ErrorKind kind) {
   static_assert(kNames.size() == static_cast<std::size_t>(ErrorKind::kLast) + 1);
   const auto index = static_cast<std::size_t>(kind);
   return index < kNames.size() ? kNames[index] : "?";
+}
+
+bool is_sound(const Heartbeat& heartbeat) {
+  constexpr std::size_t kMostText = 1024;
+  constexpr double kMostWeight = 1e6;
+  if (heartbeat.name.size() > kMostText || heartbeat.host.size() > kMostText) return false;
+  if (heartbeat.role == Role::kWorker) return true;
+  const bool has_weight = heartbeat.weight >= 1 / kMostWeight && heartbeat.weight <= kMostWeight;
+  return has_weight && !heartbeat.name.empty() && heartbeat.address.size() <= kMostText &&
+         wire::is_address(heartbeat.address);
 }
 
 }  // namespace trireme::ps

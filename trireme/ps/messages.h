@@ -98,6 +98,9 @@ struct Heartbeat {
   }
 };
 
+/// Whether a member can be what it says: the cluster is told of it, places by it, and connects to it.
+bool is_sound(const Heartbeat& heartbeat);
+
 struct HeartbeatReply {
   static constexpr MessageKind kKind = MessageKind::kHeartbeatReply;
   std::int64_t sent_ns = 0;

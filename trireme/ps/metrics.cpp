@@ -104,6 +104,10 @@ std::string metrics_text(const ServerStatus& status) {
   for (const auto& [name, role] : roles) text.value("role", name, role.highest_version);
   text.begin("lag_records", kGauge, "The most records of a partition that others are not known to have.");
   for (const auto& [name, role] : roles) text.value("role", name, role.most_lag);
+  Version most_behind = 0;
+  for (const auto& [server, lacks] : held.behind) most_behind = std::max(most_behind, lacks);
+  text.one("next_lag_records", kGauge, "The most records that the next of a chain is not known to have.",
+           most_behind);
   text.one("held_rows", kGauge, "Rows of sparse tables held, of all roles.", held.rows);
   text.one("held_elements", kGauge, "Values held, of all roles.", held.elements);
   text.one("held_bytes", kGauge, "Bytes of them and of optimizer state.", held.bytes);

@@ -1,6 +1,7 @@
 #include "trireme/ps/internal/partition.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <utility>
 
@@ -8,6 +9,12 @@
 #include "trireme/ps/internal/row_batch.h"
 
 namespace trireme::ps {
+namespace {
+
+// Of one connection.
+constexpr std::size_t kMostWaitingPulls = 4096, kMostWaitingKeyBytes = 64 << 20;
+
+}  // namespace
 
 void Partition::on_map(const PartitionEntry& entry, ServerId self) {
   if (entry.epoch > replica_.epoch()) {
@@ -45,7 +52,8 @@ ErrorKind Partition::refusal(const Request& request, wire::Buffer& body) const {
 }
 
 ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
-  if (!pull.save_in.empty()) return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
+  if (!pull.save_in.empty())
+    return body.empty() && pull.save_in.size() <= PATH_MAX ? ErrorKind::kNone : ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(pull.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
   return PartitionState::refusal(found->second, pull, body.bytes());
@@ -98,12 +106,19 @@ void Partition::on_pull(wire::ConnectionId from, const Pull& pull, const wire::B
   const auto same = [&](const auto& other, RequestId request) {
     return other.connection == from && request == pull.request;
   };
+  std::size_t num_waiting = 0, key_bytes = body.size();
   for (const WaitingPull& other : waiting_pulls_) {
     if (same(other, other.pull.request)) return;
+    if (other.connection != from) continue;
+    ++num_waiting;
+    key_bytes += other.keys.size();
   }
   for (const ReadyPull& other : ready_pulls_) {
     if (same(other, other.reply.request)) return;
   }
+  // Whoever asks for what cannot be yet asks again, instead of filling this server.
+  if (num_waiting >= kMostWaitingPulls || key_bytes > kMostWaitingKeyBytes)
+    return reply(from, pull, ErrorKind::kOverloaded);
   waiting_pulls_.push_back({from, pull, body});
 }
 

@@ -203,6 +203,10 @@ HeldStatus PartitionOwner::status() const {
       (replica.is_primary() ? status.primary : status.backup).add(version, replica.num_under_way());
     if (const auto received = replica.learner_received())
       status.feeding.add(*received, version - std::min(version, *received));
+    if (const auto lacks = replica.next_lacks()) {
+      Version& most = status.behind[lacks->first];
+      most = std::max(most, lacks->second);
+    }
     const PartitionState::Size size = replica.state().size();
     status.rows += size.rows;
     status.elements += size.elements;

@@ -1,6 +1,8 @@
 #include "trireme/ps/internal/reconfiguration.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 namespace trireme::ps {
 namespace {
@@ -91,6 +93,30 @@ PartitionEntry reconfigured(const PartitionEntry& now, const std::vector<ServerI
   }
   if (!(next == now)) next.epoch = epoch;
   return next;
+}
+
+bool release_leaving(ClusterMap& map) {
+  constexpr std::size_t kMostGone = 64;  // remembered, so that a late word of theirs is known as theirs
+  std::set<ServerId> used;
+  for (const PartitionEntry& entry : map.partitions) {
+    used.insert(entry.chain.begin(), entry.chain.end());
+    used.insert(entry.learner);
+  }
+  std::size_t num_gone = 0;
+  bool releases = false;
+  for (auto& [id, server] : map.servers) {
+    if (server.state == ServerEntry::State::kLeaving && !used.contains(id)) {
+      server.state = ServerEntry::State::kGone;
+      releases = true;
+    }
+    num_gone += server.state == ServerEntry::State::kGone ? 1 : 0;
+  }
+  for (auto server = map.servers.begin(); server != map.servers.end() && num_gone > kMostGone;) {
+    const bool forget = server->second.state == ServerEntry::State::kGone && !used.contains(server->first);
+    num_gone -= forget ? 1 : 0;
+    server = forget ? map.servers.erase(server) : std::next(server);
+  }
+  return releases;
 }
 
 }  // namespace trireme::ps

@@ -94,6 +94,10 @@ void serve_params(ServerOptions options, ServeOptions serve) {
   if (options.address.empty()) options.address = loop.addresses().front();
   require(!is_everywhere(options.address), "this server listens at ", options.address,
           ", which says nothing to others: tell them an address of this host (--advertise tcp:HOST:PORT)");
+  require(wire::is_address(options.address), "this server tells others that it is at '", options.address,
+          "', which is no address; expected --advertise tcp:HOST:PORT or unix:PATH");
+  require(options.weight >= 1e-6 && options.weight <= 1e6, "the weight of a server is ", options.weight,
+          "; expected 0.000001 to 1000000");
   if (options.name.empty()) options.name = text(options.host, " ", options.address);
   if (options.owner_threads == 0) options.owner_threads = std::max(1, available_cores() - 1);
   options.channel_counts = [&loop] { return loop.counts(); };

@@ -1,9 +1,11 @@
 #include "trireme/ps/server.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/text.h"
 #include "trireme/ps/internal/membership.h"
 #include "trireme/ps/internal/owner_pool.h"
 
@@ -172,7 +174,10 @@ class Server::Hosted {
 
   void refused(const std::string& what) {
     ++num_refused_;
-    surroundings_->report("server " + options_.name + " refused " + what);
+    // Who floods it does not flood its log.
+    if (std::has_single_bit(num_refused_))
+      surroundings_->report(
+          text("server ", options_.name, " refused ", what, ", the ", num_refused_, ". of all"));
   }
 
   Heartbeat heartbeat() const {

@@ -49,6 +49,7 @@ HeldStatus& HeldStatus::operator+=(const HeldStatus& other) {
   backup += other.backup;
   learner += other.learner;
   feeding += other.feeding;
+  for (const auto& [server, lacks] : other.behind) behind[server] = std::max(behind[server], lacks);
   rows += other.rows;
   elements += other.elements;
   bytes += other.bytes;

@@ -70,8 +70,10 @@ struct RoleStatus {
 /// What owners of partitions hold, one of them or all of a server.
 struct HeldStatus {
   RoleStatus primary, backup, learner;
-  RoleStatus feeding;      ///< partitions whose learner gets its copy from here, and how far it is behind
-  std::uint64_t rows = 0;  ///< of sparse tables
+  RoleStatus feeding;  ///< partitions whose learner gets its copy from here, and how far it is behind
+  /// Servers that come next in chains: the most records of one partition that each is not known to have.
+  std::map<ServerId, Version> behind;
+  std::uint64_t rows = 0;                 ///< of sparse tables
   std::uint64_t elements = 0, bytes = 0;  ///< values; and with optimizer state
   std::uint64_t parked_pulls = 0;         ///< wait for other workers' steps
   std::uint64_t queued_items = 0, queued_bytes = 0;
@@ -80,8 +82,9 @@ struct HeldStatus {
   HeldStatus& operator+=(const HeldStatus& other);
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.primary, self.backup, self.learner, self.feeding, self.rows, self.elements,
-                    self.bytes, self.parked_pulls, self.queued_items, self.queued_bytes, self.counts);
+    return std::tie(self.primary, self.backup, self.learner, self.feeding, self.behind, self.rows,
+                    self.elements, self.bytes, self.parked_pulls, self.queued_items, self.queued_bytes,
+                    self.counts);
   }
 };
 

@@ -84,6 +84,15 @@ ChannelAddress ChannelAddress::parse(const Address& address, Foreign foreign) {
   return {.kind = TransportKind::kTcp, .endpoint = std::move(endpoint)};
 }
 
+bool is_address(const Address& text) {
+  try {
+    ChannelAddress::parse(text);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
 Address ChannelAddress::text() const {
   if (kind == TransportKind::kForeign) return path;
   if (kind == TransportKind::kTcp) return "tcp:" + endpoint.text();

@@ -16,9 +16,11 @@
 
 namespace trireme::wire {
 
-/// Where a node is found: "tcp:HOST:PORT", "unix:PATH", "unix:@NAME" (no file), "inproc:NAME". Ranks of one host that meet at a Unix
-/// socket may go on over shared memory; that changes nothing here.
+/// Where a node is found: "tcp:HOST:PORT", "unix:PATH", "unix:@NAME" (no file), "inproc:NAME". Ranks of one
+/// host that meet at a Unix socket may go on over shared memory; that changes nothing here.
 using Address = std::string;
+/// Whether it has one of these forms: what a peer says of itself may be anything.
+bool is_address(const Address& text);
 
 /// Of one node, and never given twice by it.
 using ConnectionId = std::uint64_t;

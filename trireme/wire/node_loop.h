@@ -43,7 +43,7 @@ struct NodeLoopOptions {
   double spin_s = -1;  ///< before it sleeps; below zero: 50 us on a host of four cores and more, else none
 };
 
-/// What happened so far, by name: "channels opened", "refused: wrong secret", "faults: magic".
+/// What happened so far, by name: "channels opened", "refused: wrong secret", "bad frame: magic".
 using ChannelCounts = std::map<std::string, std::uint64_t>;
 
 class NodeLoop {

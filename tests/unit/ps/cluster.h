@@ -16,6 +16,7 @@ namespace trireme::ps {
 struct ClusterOptions {
   std::uint32_t num_partitions = 8, num_replicas = 2;
   int num_servers = 3, num_workers = 2;
+  double copy_bytes_per_s = 200e6;
   std::function<std::unique_ptr<PartSink>()> parts = [] { return folder_parts(); };
 };
 
@@ -40,12 +41,13 @@ class Cluster {
 
   void add_server(int i) {
     const std::string name = server_name(i);
-    simulation.add(name, "server", [name, parts = options_.parts] {
+    simulation.add(name, "server", [name, options = options_] {
       return std::make_unique<Server>(ServerOptions{.name = name,
                                                     .host = "host-" + name,
                                                     .address = "inproc:" + name,
                                                     .coordinator = "inproc:coordinator",
-                                                    .parts = parts});
+                                                    .copy_bytes_per_s = options.copy_bytes_per_s,
+                                                    .parts = options.parts});
     });
     simulation.start(name);
   }

@@ -9,9 +9,9 @@
 namespace trireme::ps {
 namespace {
 
-ClusterOptions cluster_of(Random& random) {
+ClusterOptions cluster_of(Random& random, std::uint32_t num_replicas) {
   return {.num_partitions = 8,
-          .num_replicas = 2,
+          .num_replicas = num_replicas,
           .num_servers = 3,
           .num_workers = 2 + static_cast<int>(random.below(2))};
 }
@@ -53,7 +53,7 @@ FaultRun::FaultRun(std::uint64_t seed, FaultRunOptions options)
     : seed_(seed),
       options_(options),
       random_(seed, 1),
-      cluster_(seed, cluster_of(random_)),
+      cluster_(seed, cluster_of(random_, options.num_replicas)),
       spec_(table_of(random_)) {
   spec_.chunk_elements = kElements;
   spec_.num_elements = kChunks * kElements;

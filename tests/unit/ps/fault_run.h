@@ -15,6 +15,7 @@ namespace trireme::ps {
 
 struct FaultRunOptions {
   int num_faults = 4;
+  std::uint32_t num_replicas = 2;
   bool single_messages = false;  ///< also loses, repeats and swaps messages of an open connection
 };
 

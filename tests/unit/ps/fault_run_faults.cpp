@@ -6,7 +6,8 @@
 
 namespace trireme::ps {
 
-/// Whether each partition is with two processes now, whatever the coordinator has heard of them.
+/// Whether each partition is with as many processes as it should be now, whatever the coordinator has heard
+/// of them.
 bool FaultRun::has_copies() {
   if (!cluster_.simulation.is_running("coordinator")) return false;
   const ClusterMap& map = cluster_.coordinator().map();
@@ -19,7 +20,9 @@ bool FaultRun::has_copies() {
       const auto report = cluster_.simulation.node<Server>(server->name).report(id);
       return report.holds_all && report.epoch == entry.epoch;
     };
-    if (entry.chain.size() < 2 || !std::all_of(entry.chain.begin(), entry.chain.end(), holds)) return false;
+    if (entry.chain.size() < options_.num_replicas ||
+        !std::all_of(entry.chain.begin(), entry.chain.end(), holds))
+      return false;
   }
   return true;
 }

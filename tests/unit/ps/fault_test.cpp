@@ -1,6 +1,7 @@
 // A cluster under faults in every order that a seed makes up. One seed again, with every event:
 //   TRIREME_SIM_SEED=17 TRIREME_SIM_TRACE=1 unit_ps --gtest_filter=FaultSeeds.OneSeed
-// More of them: TRIREME_SIM_SEEDS=100000 unit_ps --gtest_filter=FaultSeeds.ManySeeds
+// Chains of three: TRIREME_SIM_REPLICAS=3. More of them: TRIREME_SIM_SEEDS=100000 unit_ps
+// --gtest_filter=FaultSeeds.ManySeeds
 
 #include <gtest/gtest.h>
 
@@ -32,17 +33,28 @@ TEST_P(Faults, LoseAndDoubleNothing) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, Faults, testing::Range(0, 10));
 
+/// In the middle of a chain a replica passes on what comes, both ways, and may end between the two.
+class ChainsOfThree : public testing::TestWithParam<int> {};
+
+TEST_P(ChainsOfThree, LoseAndDoubleNothing) {
+  expect_seeds(500'001 + 100 * static_cast<std::uint64_t>(GetParam()), 100,
+               {.num_replicas = 3, .single_messages = GetParam() % 2 == 1});
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, ChainsOfThree, testing::Range(0, 4));
+
 TEST(FaultSeeds, OneSeed) {
   const std::uint64_t seed = from_environment("TRIREME_SIM_SEED", 1);
   const bool single_messages = (seed - 1) / 100 % 2 == 1;
-  EXPECT_EQ(FaultRun(seed, {.single_messages = single_messages}).run(), "");
+  const auto num_replicas = static_cast<std::uint32_t>(from_environment("TRIREME_SIM_REPLICAS", 2));
+  EXPECT_EQ(FaultRun(seed, {.num_replicas = num_replicas, .single_messages = single_messages}).run(), "");
 }
 
 TEST(FaultSeeds, ManySeeds) {
   const std::uint64_t count = from_environment("TRIREME_SIM_SEEDS", 10);
   const std::uint64_t first = from_environment("TRIREME_SIM_SEED", 1'000'000);
-  expect_seeds(first, count / 2, {.single_messages = false});
-  expect_seeds(first + count / 2, count - count / 2, {.single_messages = true});
+  const auto num_replicas = static_cast<std::uint32_t>(from_environment("TRIREME_SIM_REPLICAS", 2));
+  expect_seeds(first, count / 2, {.num_replicas = num_replicas, .single_messages = false});
+  expect_seeds(first + count / 2, count - count / 2, {.num_replicas = num_replicas, .single_messages = true});
 }
 
 TEST(FaultSeeds, TheSameSeedGivesTheSameTrace) {

@@ -53,9 +53,10 @@ class ByHand final : public wire::Surroundings, private wire::Network {
   void pass(double seconds) { now_ns_ += static_cast<std::int64_t>(seconds * 1e9); }
   std::string reports;
   wire::TimerId last_timer = 0;
+  wire::ConnectionId last_connection = 1000;
 
  private:
-  wire::ConnectionId connect(const wire::Address&) override { return 1000; }
+  wire::ConnectionId connect(const wire::Address&) override { return ++last_connection; }
   void send(wire::ConnectionId, wire::Message) override {}
   std::size_t waiting_bytes(wire::ConnectionId) const override { return 0; }
   void pause(wire::ConnectionId) override {}
@@ -76,6 +77,7 @@ TEST(Membership, NobodyIsLateWhoTheCoordinatorDidNotListenTo) {
     Heartbeat heartbeat;
     heartbeat.role = Role::kServer;
     heartbeat.name = "server";
+    heartbeat.address = "inproc:server";
     heartbeat.incarnation = 7;
     coordinator.on_message(1, message_of(heartbeat));
   };
@@ -92,6 +94,30 @@ TEST(Membership, NobodyIsLateWhoTheCoordinatorDidNotListenTo) {
     surroundings.pass(0.1);
     coordinator.on_timer(ticks);
   }
+  EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
+}
+
+// A process that ends closes its connections before it stops to listen: who asks at once is let in by the
+// system, and cut off a moment later.
+TEST(Membership, AServerThatEndsWhileItIsAskedForIsAskedForAgain) {
+  ByHand surroundings;
+  Coordinator coordinator(CoordinatorOptions{.num_partitions = 4});
+  coordinator.on_start(surroundings);
+  coordinator.on_connected(1, {.role = "server", .name = ""});
+  Heartbeat heartbeat;
+  heartbeat.name = "server";
+  heartbeat.address = "inproc:server";
+  heartbeat.incarnation = 7;
+  coordinator.on_message(1, message_of(heartbeat));
+  coordinator.on_timer(surroundings.last_timer);
+  coordinator.on_closed(1, wire::CloseCause::kByPeer, "it ended");
+  const wire::ConnectionId asked = surroundings.last_connection;
+  coordinator.on_connected(asked, {.role = "server", .name = ""});
+  coordinator.on_closed(asked, wire::CloseCause::kByPeer, "it ended");
+  const wire::ConnectionId again = surroundings.last_connection;
+  EXPECT_NE(again, asked);
+  EXPECT_EQ(surroundings.reports, "") << "it may have had no room for one more";
+  coordinator.on_closed(again, wire::CloseCause::kUnreachable, "nobody listens");
   EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
 }
 

@@ -14,7 +14,9 @@ namespace trireme::ps {
 
 class RealCluster {
  public:
-  explicit RealCluster(int num_servers, CoordinatorOptions options = {}) {
+  /// `loop`: what all nodes are served with, beside where they listen and who they are.
+  explicit RealCluster(int num_servers, CoordinatorOptions options = {}, wire::NodeLoopOptions loop = {})
+      : loop_(std::move(loop)) {
     if (options.num_partitions == CoordinatorOptions{}.num_partitions) options.num_partitions = 16;
     options.first_servers = static_cast<std::uint32_t>(num_servers);
     address_ = add("coordinator", "0", [options] { return std::make_unique<Coordinator>(options); });
@@ -41,6 +43,13 @@ class RealCluster {
                                                          .owner_threads = 2});
     begin(served);
   }
+  Server& server(int i) { return dynamic_cast<Server&>(*served_[static_cast<std::size_t>(i) + 1]->node); }
+  /// Of the loops of the coordinator, and of all servers.
+  std::vector<wire::ChannelCounts> channel_counts() const {
+    std::vector<wire::ChannelCounts> counts;
+    for (const auto& each : served_) counts.push_back(each->loop.counts());
+    return counts;
+  }
   /// As if its process had ended: nothing is given away.
   void end_server(int i) {
     const std::size_t number = static_cast<std::size_t>(i) + 1;
@@ -58,9 +67,11 @@ class RealCluster {
   };
 
   wire::NodeLoopOptions options_of(const std::string& role, const std::string& name) {
-    return {.listen = {"tcp:127.0.0.1:0"},
-            .self = {.role = role, .name = name},
-            .folder = (folder_ / (role + name)).string()};
+    wire::NodeLoopOptions options = loop_;
+    options.listen = {"tcp:127.0.0.1:0"};
+    options.self = {.role = role, .name = name};
+    options.folder = (folder_ / (role + name)).string();
+    return options;
   }
   wire::Address add(const std::string& role, const std::string& name,
                     const std::function<std::unique_ptr<wire::Node>()>& make) {
@@ -74,6 +85,7 @@ class RealCluster {
   }
 
   test::TemporaryFolder folder_;
+  const wire::NodeLoopOptions loop_;
   wire::Address address_;
   std::vector<std::unique_ptr<Served>> served_;
 };

@@ -98,6 +98,35 @@ TEST_F(StatusTest, SaysHowOldPullsAreAndWhichOfThemWait) {
   EXPECT_EQ(held.counts.staleness.sum, 1U);
 }
 
+TEST_F(StatusTest, SaysWhatABackupLacksThatIsLastInItsChain) {
+  Cluster cluster(4, {.num_partitions = 1, .num_replicas = 2, .num_servers = 2, .num_workers = 1});
+  const TableId table = cluster.create(0, table_of(2));
+  ASSERT_TRUE(cluster.settles(10));
+  const auto push = [&](Done done) {
+    cluster.worker(0).push_chunk(table, 0, floats({1, 1}), std::move(done));
+  };
+  EXPECT_EQ(cluster.wait(push).error, ErrorKind::kNone);
+  const std::vector<ServerId> chain = cluster.coordinator().map().partitions[0].chain;
+  const std::string last = cluster.coordinator().map().server(chain[1])->name;
+  const auto lacks = [&] { return look(cluster).servers.at(chain[0]).status.value().held.behind[chain[1]]; };
+  EXPECT_EQ(lacks(), 0U);
+  cluster.simulation.freeze(last);
+  int num_answered = 0;
+  for (int i = 0; i < 3; ++i) {  // each a record of its own
+    push([&](const Result&) { ++num_answered; });
+    cluster.simulation.run_for(0.05);
+  }
+  EXPECT_EQ(lacks(), 3U);
+  EXPECT_EQ(num_answered, 0);
+  cluster.simulation.thaw(last);
+  ASSERT_TRUE(cluster.simulation.run_until([&] { return num_answered == 3; }, 60));
+  ASSERT_TRUE(cluster.settles(60));
+  cluster.simulation.run_for(1);
+  for (const auto& [id, server] : look(cluster).servers) {
+    for (const auto& [next, count] : server.status.value().held.behind) EXPECT_EQ(count, 0U);
+  }
+}
+
 TEST_F(StatusTest, NamesPartitionsThatAreNotWholeOrLostAndServersThatDoNotAnswer) {
   Cluster cluster(3, {.num_partitions = 8, .num_replicas = 2, .num_servers = 3, .num_workers = 1});
   ASSERT_TRUE(cluster.settles(10));

@@ -27,4 +27,7 @@ struct PartitionEvents {
 PartitionEntry reconfigured(const PartitionEntry& now, const std::vector<ServerId>& wanted,
                             const ClusterMap& map, const PartitionEvents& events, Epoch epoch);
 
+/// Servers that want to leave and are in no chain have left. Whether there were any.
+bool release_leaving(ClusterMap& map);
+
 }  // namespace trireme::ps

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "trireme/ps/internal/learner_feed.h"
 #include "trireme/ps/internal/partition_log.h"
@@ -37,6 +38,12 @@ class Replica {
   /// What the learner has that gets its copy from here; empty where there is none.
   std::optional<Version> learner_received() const {
     return feed_ ? std::optional(feed_->received()) : std::nullopt;
+  }
+  /// How many records the next of the chain lacks, as far as it has said; empty where there is none.
+  std::optional<std::pair<ServerId, Version>> next_lacks() const {
+    if (!next_) return std::nullopt;
+    return std::pair(next_->server(),
+                     next_->known() ? state_.version() - next_->received() : num_under_way());
   }
   bool holds_all() const { return role_ == Role::kReplica || (role_ == Role::kLearner && !installing_); }
   Epoch epoch() const { return epoch_; }

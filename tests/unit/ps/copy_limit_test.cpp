@@ -1,0 +1,69 @@
+// The background fill of a new backup: no faster than it may be, and in nobody's way.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/unit/ps/cluster.h"
+
+namespace trireme::ps {
+namespace {
+
+TEST(CopyLimit, BoundsBytesPerSecondWhilePushesGoOn) {
+  constexpr double kLimit = 1e6;
+  constexpr std::uint64_t kChunks = 64;
+  constexpr std::uint32_t kElements = 16 << 10;  // 64 KiB
+  constexpr double kPart = kElements * sizeof(float);
+  Cluster cluster(1, {.num_partitions = 8,
+                      .num_replicas = 2,
+                      .num_servers = 2,
+                      .num_workers = 1,
+                      .copy_bytes_per_s = kLimit});
+  TableSpec spec;
+  spec.name = "large";
+  spec.num_elements = kChunks * kElements;
+  spec.chunk_elements = kElements;
+  const TableId table = cluster.create(0, spec);
+  ASSERT_TRUE(cluster.settles(10));
+  const std::vector<float> ones(spec.num_elements, 1);
+  ASSERT_EQ(
+      cluster.wait([&](Done done) { cluster.worker(0).push(table, floats(ones), std::move(done)); }).error,
+      ErrorKind::kNone);
+  auto& simulation = cluster.simulation;
+  simulation.crash("server1");
+  simulation.run_for(5);
+  simulation.start("server1");
+  ASSERT_TRUE(simulation.run_until([&] { return cluster.server(0).counts().bytes_copied > 0; }, 10));
+
+  const double began_s = simulation.now_s();
+  double longest_s = 0, asked_s = 0;
+  std::uint64_t num_pushes = 0;
+  bool is_answered = true;
+  const auto push = [&] {
+    is_answered = false;
+    asked_s = simulation.now_s();
+    const wire::Buffer one = floats(std::vector<float>(kElements, 1));
+    cluster.worker(0).push_chunk(table, num_pushes++ % kChunks, one, [&](const Result& result) {
+      EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
+      longest_s = std::max(longest_s, simulation.now_s() - asked_s);
+      is_answered = true;
+    });
+  };
+  while (!cluster.coordinator().is_settled() && simulation.now_s() < began_s + 600) {
+    if (is_answered) push();
+    simulation.run_for(0.01);
+    // A budget that was saved up, and what the last part took beyond it.
+    const double most = kLimit * (simulation.now_s() - began_s) + kLimit / 4 + 2 * kPart;
+    ASSERT_LE(static_cast<double>(cluster.server(0).counts().bytes_copied), most)
+        << "after " << simulation.now_s() - began_s << " s";
+  }
+  ASSERT_TRUE(cluster.settles(60));
+  const auto copied = static_cast<double>(cluster.server(0).counts().bytes_copied);
+  EXPECT_GE(copied, kChunks * kPart);
+  EXPECT_GE(simulation.now_s() - began_s, kChunks * kPart / kLimit - 1);
+  EXPECT_GT(num_pushes, 100U);
+  EXPECT_LT(longest_s, 0.5) << "of virtual time: roles change meanwhile, and nothing waits for copies";
+}
+
+}  // namespace
+}  // namespace trireme::ps
