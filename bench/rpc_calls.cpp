@@ -134,11 +134,11 @@ int main(int argc, char** argv) try {
   CLI11_PARSE(app, argc, argv);
 
   constexpr std::int64_t kSmall = 4 << 10, kLarge = 4 << 20;
-  std::vector<Case> cases = {{"empty", 0, 3000, 20000},
-                             {"take", kSmall, 3000, 20000},
-                             {"echo", kSmall, 3000, 20000},
-                             {"take", kLarge, 200, 400},
-                             {"echo", kLarge, 200, 400}};
+  std::vector<Case> cases = {{"empty", 0, 1000, 5000},
+                             {"take", kSmall, 1000, 5000},
+                             {"echo", kSmall, 1000, 5000},
+                             {"take", kLarge, 60, 120},
+                             {"echo", kLarge, 60, 120}};
   if (smoke) {
     passes = 1;
     for (Case& each : cases) each.one_by_one = each.many = 20;

@@ -19,11 +19,11 @@ IN_FLIGHT = 8
 SMALL, LARGE = 4 << 10, 4 << 20
 # call, bytes, calls one by one, calls of which several are on their way
 CASES = [
-    ("empty", 0, 3000, 20000),
-    ("take", SMALL, 3000, 20000),
-    ("echo", SMALL, 3000, 20000),
-    ("take", LARGE, 200, 400),
-    ("echo", LARGE, 200, 400),
+    ("empty", 0, 1000, 5000),
+    ("take", SMALL, 1000, 5000),
+    ("echo", SMALL, 1000, 5000),
+    ("take", LARGE, 60, 120),
+    ("echo", LARGE, 60, 120),
 ]
 
 
