@@ -54,6 +54,15 @@ TEST(BenchSmoke, PsSparseGivesALinePerRule) {
   for (const auto& value : values) EXPECT_GT(value.at("push_over_map").at("median").get<double>(), 0);
 }
 
+TEST(BenchSmoke, RpcCallsGivesALinePerWayCallAndSize) {
+  const auto values = values_of({bin("bench_rpc_calls"), "--smoke"});
+  ASSERT_EQ(values.size(), 10u);
+  for (const auto& value : values) {
+    EXPECT_GT(value.at("median_us").get<double>(), 0);
+    EXPECT_GT(value.at("calls_per_s").get<double>(), 0);
+  }
+}
+
 TEST(BenchSmoke, StepOverheadGivesARatio) {
   const auto values = values_of({bin("bench_step_overhead"), "--smoke"});
   ASSERT_EQ(values.size(), 1u);
@@ -185,7 +194,7 @@ TEST_F(BenchScripts, AllReduceWithoutMpisHeaderLeavesTheComparisonOutAndSaysWhy)
 TEST_F(BenchScripts, APeerPythonWithoutTorchIsRefusedBeforeAnythingIsMeasured) {
   add("no_torch", "exit 1");
   for (const char* script : {"checkpoint.sh", "optimizer_step.sh", "pipeline_step.sh", "resnet50_step.sh",
-                             "training_step.sh", "zero_step.sh"}) {
+                             "rpc_calls.sh", "training_step.sh", "zero_step.sh"}) {
     const ChildResult result = run_script(script, {{"PEER_PYTHON", programs_ / "no_torch"}});
     EXPECT_EQ(result.exit_code, 2) << script;
     EXPECT_THAT(result.err, testing::HasSubstr("cannot import torch and numpy"));

@@ -65,21 +65,22 @@ void make_call(const std::shared_ptr<AgentCore>& core, const Callee& to, const C
       }
     };
   }
-  core->call(worker, function, write_parcel(*core, worker, nullptr, args...), options, std::nullopt,
-             [core, to, options, promise, again, &function](Answer&& answer) {
-               if (answer.error) {
-                 const bool tries_again = may_try_again(to, options, answer.error);
-                 if (tries_again) return core->pool()->submit(again);
-                 promise.fail(answer.error);
-                 return;
-               }
-               try {
-                 promise.set(read_parcel<Stored<R>>(*core, answer.from, answer.parcel, answer.references,
-                                                    text("the result of '", function.name, "'")));
-               } catch (...) {
-                 promise.fail(std::current_exception());
-               }
-             });
+  core->call(
+      worker, function, write_parcel(*core, worker, nullptr, args...), options, std::nullopt,
+      [core, to, options, promise, again, &function](Answer&& answer) {
+        if (answer.error) {
+          const bool tries_again = may_try_again(to, options, answer.error);
+          if (tries_again) return core->pool()->submit(again);
+          promise.fail(answer.error);
+          return;
+        }
+        try {
+          promise.set(read_parcel<Stored<R>>(*core, answer.from, answer.parcel, answer.references,
+                                             [&] { return text("the result of '", function.name, "'"); }));
+        } catch (...) {
+          promise.fail(std::current_exception());
+        }
+      });
 }
 
 }  // namespace internal

@@ -44,10 +44,13 @@ void AgentCore::wait_for_room(std::unique_lock<std::mutex>& lock, WorkerId to, s
 void AgentCore::call(WorkerId to, const FunctionRow& function, Parcel arguments, const CallOptions& options,
                      std::optional<RefId> result, OnAnswer on_answer) {
   const std::size_t bytes = arguments.num_bytes();
-  require(std::cmp_less_equal(bytes, options_.most_message_bytes - kHeadRoomBytes), "the arguments of '",
-          function.name, "' have ", human_bytes(bytes), "; at most ",
-          human_bytes(static_cast<std::uint64_t>(options_.most_message_bytes - kHeadRoomBytes)),
-          " go in one call: make several, or raise AgentOptions::most_message_bytes on all workers");
+  const std::int64_t most_bytes = options_.most_message_bytes - kHeadRoomBytes;
+  if (std::cmp_greater(bytes, most_bytes)) {
+    throw InvalidArgument(
+        text("the arguments of '", function.name, "' have ", human_bytes(bytes), "; at most ",
+             human_bytes(static_cast<std::uint64_t>(most_bytes)),
+             " go in one call: make several, or raise AgentOptions::most_message_bytes on all workers"));
+  }
   const double timeout_s = options.timeout_s > 0 ? options.timeout_s : options_.timeout_s;
   std::string failure;
   CallId id = 0;

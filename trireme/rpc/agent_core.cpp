@@ -227,7 +227,7 @@ void AgentCore::serve() {
 
 void AgentCore::post(std::function<void(Endpoint&)> use) {
   const std::lock_guard lock(loop_mutex_);
-  if (loop_) loop_->post([this, use = std::move(use)] { use(*endpoint_); });
+  if (loop_) loop_->post_or_run([this, use = std::move(use)] { use(*endpoint_); });
 }
 
 void AgentCore::stop() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <tuple>
 
+#include "trireme/base/error.h"
 #include "trireme/rpc/agent_core.h"
 #include "trireme/wire/fields.h"
 
@@ -42,18 +43,21 @@ Parcel write_parcel(AgentCore& core, WorkerId to, const Annex* request, const Va
   return parcel;
 }
 
-/// Throws InvalidArgument: `what` is not one Value.
-template <class Value>
+/// Throws InvalidArgument: what() is not one Value.
+template <class Value, class What>
 Value read_parcel(AgentCore& core, WorkerId from, const Parcel& parcel, const Handles& references,
-                  const std::string& what) {
+                  const What& what) {
   Exchange exchange(core, from, nullptr, &references);
   CallHooks* const hooks = core.hooks();
   if (hooks != nullptr) hooks->begin_read();
   wire::FieldReader reader(parcel.fields, parcel.attachments);
   Value value{};
   reader.read(value);
-  require(reader.at_end() && exchange.num_read == references.size(), what, " from worker '",
-          core.name_of(from), "' are not what this program's type says: both must be built from one source");
+  if (!reader.at_end() || exchange.num_read != references.size()) {
+    throw InvalidArgument(
+        text(what(), " from worker '", core.name_of(from),
+             "' are not what this program's type says: both must be built from one source"));
+  }
   if (hooks != nullptr) hooks->end_read(from, parcel.annex);
   return value;
 }

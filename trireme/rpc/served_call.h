@@ -25,7 +25,7 @@ class ServedCall {
   template <class Arguments>
   Arguments read_arguments() {
     return read_parcel<Arguments>(*core_, from_, arguments, references,
-                                  text("the arguments of '", function_.name, "'"));
+                                  [this] { return text("the arguments of '", function_.name, "'"); });
   }
   template <class T>
   void answer(const T& value) const {

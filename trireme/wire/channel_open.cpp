@@ -103,12 +103,16 @@ void Channel::send(Message message) {
   if (state_ == State::kClosed) return;
   const FrameLimits limits = is_open() ? peer_limits() : settings_.limits;
   const std::int64_t most = std::min(settings_.limits.most_message_bytes, limits.most_message_bytes);
-  require(message.head.size() <= Message::kMostHeadBytes, "the head of a message to ", peer_text(), " has ",
-          human_bytes(message.head.size()), "; at most ", human_bytes(Message::kMostHeadBytes),
-          " are possible: the rest belongs into its body");
-  require(std::cmp_less_equal(message.num_bytes(), most), "a message to ", peer_text(), " has ",
-          human_bytes(message.num_bytes()), "; at most ", human_bytes(static_cast<std::uint64_t>(most)),
-          " are possible: send several, or raise most_message_bytes of both ends");
+  if (message.head.size() > Message::kMostHeadBytes) {
+    throw InvalidArgument(text(
+        "the head of a message to ", peer_text(), " has ", human_bytes(message.head.size()), "; at most ",
+        human_bytes(Message::kMostHeadBytes), " are possible: the rest belongs into its body"));
+  }
+  if (std::cmp_greater(message.num_bytes(), most)) {
+    throw InvalidArgument(text("a message to ", peer_text(), " has ", human_bytes(message.num_bytes()),
+                               "; at most ", human_bytes(static_cast<std::uint64_t>(most)),
+                               " are possible: send several, or raise most_message_bytes of both ends"));
+  }
   if (!has_output()) sent_at_s_ = now_s();
   queue_.push(std::move(message));
 }

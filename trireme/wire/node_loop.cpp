@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
@@ -96,15 +97,19 @@ NodeLoop::Impl::~Impl() {
 }
 
 void NodeLoop::Impl::run(Node& node) {
+  const std::lock_guard turn(turn_);
+  whose_turn_ = std::this_thread::get_id();
   node_ = &node;
   try {
     node.on_start(*this);
     serve_until_stopped();
   } catch (...) {
     end_service();
+    whose_turn_ = std::thread::id();
     throw;
   }
   end_service();
+  whose_turn_ = std::thread::id();
 }
 
 void NodeLoop::Impl::serve_until_stopped() {
@@ -140,12 +145,52 @@ void NodeLoop::Impl::end_service() {
 
 int NodeLoop::Impl::timeout_ms() {
   if (!busy_.empty() || !later_.empty() || !unflushed_.empty() || !ended_.empty()) return 0;
-  double wait_s = kLongestTimeout_s;
-  if (const auto at = timers_.next_ns()) wait_s = static_cast<double>(*at - now_ns()) * 1e-9;
-  const bool somebody_is_timed = num_strangers_ > 0 || !channels_.empty() || rests_from_accepting_;
-  if (somebody_is_timed) wait_s = std::min(wait_s, clock_at_s_ - now_s());
+  const double wait_s = static_cast<double>(next_clock_ns() - now_ns()) * 1e-9;
   if (wait_s <= 0) return 0;
   return static_cast<int>(std::min(std::ceil(wait_s * 1000), 1e9));
+}
+
+std::int64_t NodeLoop::Impl::next_clock_ns() const {
+  std::int64_t at_ns = timers_.next_ns().value_or(std::numeric_limits<std::int64_t>::max());
+  const bool somebody_is_timed = num_strangers_ > 0 || !channels_.empty() || rests_from_accepting_;
+  if (somebody_is_timed) at_ns = std::min(at_ns, static_cast<std::int64_t>(clock_at_s_ * 1e9));
+  return at_ns;
+}
+
+bool NodeLoop::Impl::begin_sleep() {
+  const std::lock_guard lock(mutex_);
+  is_to_be_woken_ = posted_.empty() && !stopped_;
+  return is_to_be_woken_;
+}
+
+int NodeLoop::Impl::sleep(std::span<epoll_event> events, int wait_ms) {
+  sleeps_until_ns_ = next_clock_ns();
+  sleeps_ = true;
+  whose_turn_ = std::thread::id();
+  turn_.unlock();
+  const int count = ::epoll_wait(epoll_.fd(), events.data(), static_cast<int>(events.size()), wait_ms);
+  turn_.lock();
+  whose_turn_ = std::this_thread::get_id();
+  sleeps_ = false;
+  const std::lock_guard lock(mutex_);
+  is_to_be_woken_ = false;
+  return count;
+}
+
+bool NodeLoop::Impl::run_in_its_sleep(const std::function<void()>& work) {
+  if (whose_turn_ == std::this_thread::get_id()) return false;
+  const std::unique_lock turn(turn_, std::try_to_lock);
+  if (!turn.owns_lock() || !sleeps_ || has_posted_) return false;
+  whose_turn_ = std::this_thread::get_id();
+  try {
+    work();
+    flush_all();
+  } catch (...) {
+    post([error = std::current_exception()] { std::rethrow_exception(error); });
+  }
+  whose_turn_ = std::thread::id();
+  if (timeout_ms() == 0 || next_clock_ns() < sleeps_until_ns_) wake();
+  return true;
 }
 
 void NodeLoop::Impl::wait_for_events() {
@@ -157,9 +202,10 @@ void NodeLoop::Impl::wait_for_events() {
       Channel* channel = find(id);
       if (channel != nullptr && channel->arm()) busy_.insert(id);
     }
-    if (!busy_.empty()) wait_ms = 0;
+    if (!busy_.empty() || !begin_sleep()) wait_ms = 0;
   }
-  const int count = ::epoll_wait(epoll_.fd(), events.data(), kMostEvents, wait_ms);
+  const int count =
+      wait_ms == 0 ? ::epoll_wait(epoll_.fd(), events.data(), kMostEvents, 0) : sleep(events, wait_ms);
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     serve_descriptor(event.data.u64, event.events);
@@ -175,7 +221,7 @@ bool NodeLoop::Impl::spin() {
       Channel* channel = find(id);
       if (channel != nullptr && channel->more_input()) busy_.insert(id);
     }
-    if (!busy_.empty() || ::epoll_wait(epoll_.fd(), &event, 1, 0) > 0) {
+    if (!busy_.empty() || has_posted_ || ::epoll_wait(epoll_.fd(), &event, 1, 0) > 0) {
       next_spin_s_ = std::min(2 * next_spin_s_, spin_s_);
       return true;
     }
@@ -220,6 +266,7 @@ void NodeLoop::Impl::do_posted() {
   {
     const std::lock_guard lock(mutex_);
     posted.swap(posted_);
+    has_posted_ = stopped_;
   }
   for (auto& each : posted) each();
 }
@@ -268,19 +315,27 @@ void NodeLoop::Impl::look_at_clocks() {
 }
 
 void NodeLoop::Impl::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.fd(), &one, sizeof one);
+  const std::lock_guard lock(mutex_);
+  stopped_ = has_posted_ = true;
+  if (std::exchange(is_to_be_woken_, false)) wake();
 }
 
 void NodeLoop::Impl::post(std::function<void()> work) {
+  bool sleeps = false;
   {
     const std::lock_guard lock(mutex_);
     posted_.push_back(std::move(work));
+    has_posted_ = true;
+    sleeps = std::exchange(is_to_be_woken_, false);
   }
+  if (sleeps) wake();
+}
+
+void NodeLoop::Impl::post_or_run(std::function<void()> work) {
+  if (!run_in_its_sleep(work)) post(std::move(work));
+}
+
+void NodeLoop::Impl::wake() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake_.fd(), &one, sizeof one);
 }
@@ -291,6 +346,7 @@ const std::vector<Address>& NodeLoop::addresses() const { return impl_->addresse
 void NodeLoop::run(Node& node) { impl_->run(node); }
 void NodeLoop::stop() { impl_->stop(); }
 void NodeLoop::post(std::function<void()> work) { impl_->post(std::move(work)); }
+void NodeLoop::post_or_run(std::function<void()> work) { impl_->post_or_run(std::move(work)); }
 ChannelCounts NodeLoop::counts() const { return impl_->counts(); }
 
 }  // namespace trireme::wire

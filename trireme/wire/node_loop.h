@@ -4,7 +4,8 @@
 //
 // An exception that leaves a callback of the node ends the service, because a state machine that was left in
 // the middle of a step may do anything: all channels are closed, and run() throws it on. The loop can then
-// serve another node. run() belongs to one thread at a time; post(), stop(), counts() and addresses() to any.
+// serve another node. run() belongs to one thread at a time; post(), post_or_run(), stop(), counts() and
+// addresses() to any.
 
 #include <functional>
 #include <map>
@@ -63,6 +64,10 @@ class NodeLoop {
   void stop();
   /// Runs on the loop's thread, between two callbacks of the node; while no run() is under way, in the next.
   void post(std::function<void()> work);
+  /// The same, but at once and on the calling thread where the loop sleeps, which goes on sleeping: a message
+  /// then leaves without another thread being woken for it. Of the node, `work` uses what calls nothing back:
+  /// sending and timers. Not before what this thread has posted earlier.
+  void post_or_run(std::function<void()> work);
   ChannelCounts counts() const;
 
  private:

@@ -45,7 +45,12 @@ Disk& NodeLoop::Impl::disk() {
 }
 
 void NodeLoop::Impl::report(const std::string& line) {
-  if (options_.report) options_.report(line);
+  if (!options_.report) return;
+  if (sleeps_) {
+    later_.push_back([this, line] { options_.report(line); });
+  } else {
+    options_.report(line);
+  }
 }
 
 ConnectionId NodeLoop::Impl::connect(const Address& address) {

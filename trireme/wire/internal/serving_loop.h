@@ -1,11 +1,16 @@
 #pragma once
 // What a NodeLoop is made of: its channels, listeners and timers around one epoll descriptor, and what the
-// node sees of them. Everything but post(), stop() and counts() belongs to the thread in run().
+// node sees of them. Everything but post(), post_or_run(), stop() and counts() belongs to whoever has the
+// turn: the thread in run(), and while that sleeps, one that has something to do.
 
+#include <sys/epoll.h>
+
+#include <atomic>
 #include <deque>
 #include <list>
 #include <mutex>
 #include <random>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -27,6 +32,7 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   void run(Node& node);
   void stop();
   void post(std::function<void()> work) override;
+  void post_or_run(std::function<void()> work);
   ChannelCounts counts() const;
 
   std::int64_t now_ns() const override { return trireme::now_ns(); }
@@ -59,6 +65,11 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   void serve_until_stopped();
   void wait_for_events();
   int timeout_ms();
+  std::int64_t next_clock_ns() const;
+  bool begin_sleep();
+  int sleep(std::span<epoll_event> events, int wait_ms);
+  bool run_in_its_sleep(const std::function<void()>& work);
+  void wake();
   bool spin();
   void serve_descriptor(std::uint64_t tag, std::uint32_t events);
   void accept_all(Listener& listener);
@@ -114,9 +125,16 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   int num_reports_ = 0;
   std::list<std::thread> look_ups_;  ///< of names
 
+  std::mutex turn_;
+  std::atomic<std::thread::id> whose_turn_ = {};
+  bool sleeps_ = false;  ///< the thread in run(), and not longer than until
+  std::int64_t sleeps_until_ns_ = 0;
+
   mutable std::mutex mutex_;  ///< of what follows
   std::vector<std::function<void()>> posted_;
   bool stopped_ = false;
+  bool is_to_be_woken_ = false;           ///< for what is posted
+  std::atomic<bool> has_posted_ = false;  ///< or stopped; written under the mutex
   ChannelCounts counts_;
 };
 
