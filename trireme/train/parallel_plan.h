@@ -70,7 +70,8 @@ class ParallelPlan {
 
   /// Samples of the largest micro-batch: as many as a model takes at once, in training and in evaluation.
   std::int64_t samples_of_microbatch() const {
-    return (config_.train.global_batch + num_parts() - 1) / num_parts();
+    const std::int64_t batch = config_.train.global_batch;
+    return batch / num_parts() + (batch % num_parts() == 0 ? 0 : 1);
   }
 
   Partition partition() const { return partition_; }
