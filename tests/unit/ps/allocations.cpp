@@ -13,6 +13,8 @@ std::size_t& largest_allocation() {
 
 }  // namespace trireme::ps
 
+// A sanitizer has operators of its own, and refuses what is too large to be true itself.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(std::size_t size) {
   std::size_t& largest = trireme::ps::largest_allocation();
   largest = std::max(largest, size);
@@ -21,3 +23,4 @@ void* operator new(std::size_t size) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
