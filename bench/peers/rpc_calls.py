@@ -40,6 +40,9 @@ def echo(tensor):
 
 
 def join(rank, way, port):
+    import warnings
+
+    warnings.filterwarnings("ignore")
     import torch
     import torch.distributed.rpc as rpc
 
