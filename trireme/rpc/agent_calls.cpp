@@ -105,7 +105,7 @@ void AgentCore::finish(CallId id, Answer&& answer) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(id);
-    if (found == calls_.end()) return;  // nobody waits any more
+    if (found == calls_.end() || found->second.to != answer.from) return;  // nobody waits any more
     call = std::move(found->second);
     calls_.erase(found);
     deadlines_.erase({call.deadline_ns, id});
@@ -132,8 +132,9 @@ void AgentCore::on_message(WorkerId from, wire::Message message) {
         const auto found = served_.find({from, head->call});
         if (found == served_.end()) return;
         if (const auto served = found->second.lock()) served->cancelled = true;
+        return;
       }
-      return;
+      break;
     case MessageKind::kIntroduced:
       if (const auto head = wire::decode<IntroducedHead>(message.head)) {
         std::shared_ptr<RemoteValue> freed;
@@ -142,27 +143,41 @@ void AgentCore::on_message(WorkerId from, wire::Message message) {
           freed = references_->introduced(head->id, from, head->holder);
         }
         endpoint_->watch(head->holder);
+        return;
       }
-      return;
+      break;
     case MessageKind::kDropped:
       if (const auto head = wire::decode<DroppedHead>(message.head)) {
         std::shared_ptr<RemoteValue> freed;
         const std::lock_guard lock(mutex_);
         freed = references_->dropped(head->id, head->introducer, from);
+        return;
       }
-      return;
+      break;
   }
-  if (options_.report)
-    options_.report(text("worker '", name_of(from), "' sends what is no message: ", message.kind));
+  complain(from, text("a message that cannot be read, of kind ", message.kind));
+}
+
+void AgentCore::complain(WorkerId from, const std::string& what) {
+  if (options_.report) options_.report(text("worker '", name_of(from), "' sends ", what));
+}
+
+/// Whether `from` may hand these references over in its own name.
+bool AgentCore::may_pass(WorkerId from, const std::vector<RefPass>& references) {
+  return std::ranges::all_of(references, [&](const RefPass& pass) {
+    return pass.introducer == from && pass.id.creator != kNobody && pass.id.owner != kNobody &&
+           pass.id.number != 0;
+  });
 }
 
 void AgentCore::on_request(WorkerId from, const wire::Message& message) {
   auto unpacked = unpack(message);
   const auto head = unpacked ? wire::decode<RequestHead>(unpacked->head) : std::nullopt;
-  if (!head) {
-    if (options_.report)
-      options_.report(text("worker '", name_of(from), "' sends a call that cannot be read"));
-    return;
+  const bool names_its_own =
+      head && (!head->result || (head->result->creator == from && head->result->number != 0 &&
+                                 head->result->owner == self_.id));
+  if (!names_its_own || !may_pass(from, unpacked->parcel.references)) {
+    return complain(from, "a call that cannot be read");
   }
   static const FunctionRow kNone;
   const FunctionRow* const function = find_function(head->function);
@@ -200,8 +215,8 @@ void AgentCore::run(const std::shared_ptr<ServedCall>& served) {
     return served->fail(std::make_exception_ptr(DeadlineError("the call was given up before it began")));
   }
   CallHooks* const hooks = this->hooks();
-  if (hooks != nullptr) hooks->begin_run(served->arguments.annex);
   try {
+    if (hooks != nullptr) hooks->begin_run(served->arguments.annex);
     served->function().run(served);
   } catch (...) {
     served->fail(std::current_exception());
@@ -270,23 +285,34 @@ void AgentCore::trace(const char* category, const std::string& function, std::in
 void AgentCore::on_answer(WorkerId from, const wire::Message& message) {
   auto unpacked = unpack(message);
   auto head = unpacked ? wire::decode<AnswerHead>(unpacked->head) : std::nullopt;
-  if (!head) {
-    if (options_.report)
-      options_.report(text("worker '", name_of(from), "' sends an answer that cannot be read"));
-    return;
+  if (!head || !may_pass(from, unpacked->parcel.references)) {
+    return complain(from, "an answer that cannot be read");
   }
   Answer answer{.from = from, .parcel = std::move(unpacked->parcel)};
   answer.references = adopt(answer.parcel.references);
+  std::string function;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = calls_.find(head->call);
+    if (found == calls_.end()) return;  // nobody waits any more
+    function = found->second.to == from ? found->second.function : "";
+  }
+  if (function.empty()) return complain(from, "an answer to a call of another worker");
   if (head->error) {
-    std::string function;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = calls_.find(head->call);
-      if (found != calls_.end()) function = found->second.function;
-    }
     answer.error = arrive(*head->error, text("in '", function, "' on worker '", name_of(from), "'"));
   }
   finish(head->call, std::move(answer));
+}
+
+void AgentCore::on_refused(WorkerId worker, const wire::Message& message, const std::string& reason) {
+  const auto unpacked = unpack(message);
+  const auto error = std::make_exception_ptr(InvalidArgument(reason));
+  if (message.kind == static_cast<std::uint16_t>(MessageKind::kRequest)) {
+    finish(wire::decode<RequestHead>(unpacked->head)->call, {.error = error, .from = worker});
+  } else if (message.kind == static_cast<std::uint16_t>(MessageKind::kAnswer)) {
+    const auto call = wire::decode<AnswerHead>(unpacked->head)->call;
+    endpoint_->send(worker, pack(message.kind, wire::encode(AnswerHead{call, carry(error)}), {}));
+  }
 }
 
 void AgentCore::on_gone(WorkerId worker, bool left, const std::string& reason) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <charconv>
 #include <future>
 #include <thread>
 #include <utility>
@@ -48,6 +49,16 @@ wire::NodeLoopOptions loop_options(const AgentOptions& options,
   loop.limits = {.most_message_bytes = options.most_message_bytes,
                  .most_unfinished_bytes = 2 * options.most_message_bytes};
   return loop;
+}
+
+/// What the directory says of a worker's number. Throws CommError when it is none.
+WorkerId number_in(const std::string& told) {
+  WorkerId worker = kNobody;
+  const char* const end = told.data() + told.size();
+  const auto read = std::from_chars(told.data(), end, worker);
+  if (read.ec == std::errc{} && read.ptr == end && worker != kNobody) return worker;
+  throw CommError(text("the directory has '", told.substr(0, 64),
+                       "' where the number of a worker is expected: something else writes to this group"));
 }
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -110,7 +121,7 @@ void AgentCore::claim_name() {
   std::string holder = options_.directory->replace(place, "", mine);
   const double until_s = now_s() + options_.timeout_s;
   while (holder != mine) {
-    const auto other = static_cast<WorkerId>(std::stoul(holder));
+    const auto other = number_in(holder);
     const bool left = options_.directory->get(key("left/" + holder)).has_value();
     require(left || has_ended(other, until_s - now_s()), "the name '", self_.name, "' in the group '",
             options_.group, "' is worker ", other, "'s, which is alive; choose another name for this one");
@@ -141,8 +152,8 @@ std::optional<WorkerInfo> AgentCore::info_of(WorkerId worker) {
   return info;
 }
 
-wire::Address AgentCore::look_up(const wire::Address& address) {
-  const auto worker = static_cast<WorkerId>(std::stoul(address.substr(kScheme.size())));
+wire::Address AgentCore::look_up(const wire::Address& address) try {
+  const auto worker = number_in(address.substr(kScheme.size()));
   const auto info = info_of(worker);
   if (!info) throw CommError(text("nobody knows worker ", worker));
   const bool same_host = info->host == self_.host;
@@ -155,6 +166,10 @@ wire::Address AgentCore::look_up(const wire::Address& address) {
   }
   throw CommError(text("worker '", info->name, "' listens for workers of its own host alone; give its ",
                        "AgentOptions::listen an address that this one reaches"));
+} catch (const Error&) {
+  throw;
+} catch (const std::exception& error) {  // of a directory of somebody else's
+  throw CommError(error.what());
 }
 
 WorkerId AgentCore::find(const std::string& name, double timeout_s) {
@@ -168,7 +183,7 @@ WorkerId AgentCore::find(const std::string& name, double timeout_s) {
     }
     const auto told = options_.directory->get(key("name/" + name));
     if (told) {
-      const auto worker = static_cast<WorkerId>(std::stoul(*told));
+      const auto worker = number_in(*told);
       if (!is_gone(worker) && info_of(worker)) {
         const std::lock_guard lock(mutex_);
         return ids_[name] = worker;

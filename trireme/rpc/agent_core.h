@@ -101,6 +101,7 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
 
   void on_message(WorkerId from, wire::Message message) override;
   void on_gone(WorkerId worker, bool left, const std::string& reason) override;
+  void on_refused(WorkerId worker, const wire::Message& message, const std::string& reason) override;
   void on_met(WorkerId worker) override;
   void on_tick() override;
 
@@ -131,6 +132,8 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
   void finish(CallId id, Answer&& answer);
   void on_request(WorkerId from, const wire::Message& message);
   void on_answer(WorkerId from, const wire::Message& message);
+  void complain(WorkerId from, const std::string& what);
+  static bool may_pass(WorkerId from, const std::vector<RefPass>& references);
   void run(const std::shared_ptr<ServedCall>& served);
   void finish_served(const ServedCall& served, bool failed, std::size_t bytes_sent);
   void trace(const char* category, const std::string& function, std::int64_t begun_ns, std::size_t bytes);

@@ -138,14 +138,30 @@ void Endpoint::connect(Link& link) {
 }
 
 void Endpoint::transmit(Link& link) {
-  for (const Link::Sent& each : link.unacknowledged) {
+  for (Link::Sent& each : link.unacknowledged) {
     if (each.sequence <= link.transmitted) continue;
     link.transmitted = each.sequence;
-    around_->network().send(link.connection, each.message);
+    try {
+      around_->network().send(link.connection, each.message);
+    } catch (const InvalidArgument& error) {
+      refused(link, each.message, error.what());
+    }
   }
   if (link.repeat_at_ns != 0) return;
   link.repeat_at_ns = around_->now_ns() + nanoseconds(link.repeat_s);
   arm(link.repeat_at_ns);
+}
+
+/// The other end does not take it: an empty message has its place in the order.
+void Endpoint::refused(const Link& link, wire::Message& message, const std::string& reason) {
+  wire::Message instead{.kind = static_cast<std::uint16_t>(OwnKind::kPing)};
+  instead.head.assign(message.head.begin(), message.head.begin() + kSequenceBytes);
+  std::swap(message, instead);
+  around_->network().send(link.connection, message);
+  instead.head.erase(instead.head.begin(), instead.head.begin() + kSequenceBytes);
+  around_->post([this, worker = link.worker, instead = std::move(instead), reason] {
+    events_.on_refused(worker, instead, reason);
+  });
 }
 
 void Endpoint::repeat(Link& link) {
@@ -161,7 +177,18 @@ void Endpoint::repeat(Link& link) {
 }
 
 void Endpoint::greet(const Link& link) {
-  around_->network().send(link.connection, message_of(OwnKind::kHello, Hello{options_.self.id, link.worker}));
+  send_own(link.connection, message_of(OwnKind::kHello, Hello{options_.self.id, link.worker}));
+}
+
+/// An end that does not take even this is none.
+void Endpoint::send_own(wire::ConnectionId connection, wire::Message message) {
+  try {
+    around_->network().send(connection, std::move(message));
+  } catch (const InvalidArgument& error) {
+    around_->report(error.what());
+    around_->network().close(connection);
+    on_closed(connection, wire::CloseCause::kBadFrame, error.what());
+  }
 }
 
 void Endpoint::on_connected(wire::ConnectionId connection, const wire::PeerIdentity&) {
@@ -171,8 +198,8 @@ void Endpoint::on_connected(wire::ConnectionId connection, const wire::PeerIdent
   link.state = Link::State::kMeeting;
   link.repeat_s = kFirstRepeat_s;
   link.repeat_at_ns = around_->now_ns() + nanoseconds(link.repeat_s);
-  greet(link);
   arm(link.repeat_at_ns);
+  greet(link);
 }
 
 void Endpoint::on_message(wire::ConnectionId connection, wire::Message message) {
@@ -203,6 +230,11 @@ void Endpoint::on_welcome(Link& link, const wire::Message& message) {
   if (welcome->me != link.worker) {
     return gone(link.worker, false, "another process listens where it was: it has ended");
   }
+  if (welcome->received > link.last_sequence) {
+    around_->report(text("worker ", link.worker, " has received what was never sent to it"));
+    around_->network().close(link.connection);
+    return on_closed(link.connection, wire::CloseCause::kBadFrame, "it does not keep to the protocol");
+  }
   if (welcome->gone) return gone(link.worker, false, "it went on without this worker, after a long silence");
   link.state = Link::State::kOpen;
   link.broken_since_ns = 0;
@@ -231,8 +263,9 @@ void Endpoint::acknowledged(Link& link, std::uint64_t up_to) {
 void Endpoint::on_hello(wire::ConnectionId connection, const wire::Message& message) {
   const auto hello = wire::decode<Hello>(message.head);
   const auto known = incoming_connections_.find(connection);
+  const bool is_self = hello && hello->from == options_.self.id;
   const bool is_another = hello && known != incoming_connections_.end() && known->second != hello->from;
-  if (!hello || hello->from == kNobody || is_another) {
+  if (!hello || hello->from == kNobody || is_self || is_another) {
     around_->report("what has connected does not speak this protocol");
     around_->network().close(connection);
     return on_closed(connection, wire::CloseCause::kBadFrame, "it does not keep to the protocol");
@@ -250,7 +283,7 @@ void Endpoint::on_hello(wire::ConnectionId connection, const wire::Message& mess
     incoming_connections_[connection] = hello->from;
     welcome.received = incoming.received;
   }
-  around_->network().send(connection, message_of(OwnKind::kWelcome, welcome));
+  send_own(connection, message_of(OwnKind::kWelcome, welcome));
 }
 
 void Endpoint::on_sequenced(wire::ConnectionId connection, wire::Message message) {
@@ -290,7 +323,7 @@ void Endpoint::acknowledge(Incoming& incoming) {
   incoming.bytes_since_ack = 0;
   incoming.ack_at_ns = 0;
   if (incoming.connection == 0) return;
-  around_->network().send(incoming.connection, message_of(OwnKind::kAck, Ack{incoming.received}));
+  send_own(incoming.connection, message_of(OwnKind::kAck, Ack{incoming.received}));
 }
 
 void Endpoint::on_closed(wire::ConnectionId connection, wire::CloseCause, const std::string& reason) {

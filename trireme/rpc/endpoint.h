@@ -37,6 +37,8 @@ class EndpointEvents {
   virtual void on_message(WorkerId from, wire::Message message) = 0;
   /// Once for a worker. `left`: it has said good-bye, after everything that it had to say.
   virtual void on_gone(WorkerId worker, bool left, const std::string& reason) = 0;
+  /// What the other end does not take, as it is longer than either end's most_message_bytes; it was not sent.
+  virtual void on_refused(WorkerId, const wire::Message&, const std::string& /*reason*/) {}
   /// The first time that the other end of a link has answered.
   virtual void on_met(WorkerId) {}
   /// At least as often as wake_within() asked for.
@@ -78,6 +80,8 @@ class Endpoint final : public wire::Node {
   Link& link(WorkerId worker);
   void connect(Link& link);
   void transmit(Link& link);
+  void send_own(wire::ConnectionId connection, wire::Message message);
+  void refused(const Link& link, wire::Message& message, const std::string& reason);
   void repeat(Link& link);
   void greet(const Link& link);
   void acknowledged(Link& link, std::uint64_t up_to);

@@ -1,7 +1,9 @@
 #include "trireme/rpc/parcel.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "trireme/wire/fields.h"
 
@@ -11,18 +13,18 @@ namespace {
 // What a head may hold beside what the layers below put there.
 constexpr std::size_t kMostHeadBytes = wire::Message::kMostHeadBytes - 64;
 constexpr std::size_t kAlignment = 64;
+// Instead of the bytes of the table, where head, table and fields are the first part of the body.
+constexpr std::uint32_t kInBody = ~std::uint32_t{0};
 
+/// What stands before the head and the fields.
 struct Layout {
   std::uint32_t head_bytes = 0;
-  std::uint32_t fields_in_head = 0;  ///< the others are in the body
-  std::uint64_t fields_in_body = 0;
   std::vector<std::uint64_t> attachments = {};
   std::vector<RefPass> references = {};
   std::vector<std::byte> annex = {};
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.head_bytes, self.fields_in_head, self.fields_in_body, self.attachments,
-                    self.references, self.annex);
+    return std::tie(self.head_bytes, self.attachments, self.references, self.annex);
   }
 };
 
@@ -34,11 +36,26 @@ void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
   if (!more.empty()) std::memcpy(bytes.data() + at, more.data(), more.size());
 }
 
+/// Takes the first `count` bytes off; empty when there are not so many.
+std::optional<std::span<const std::byte>> take(std::span<const std::byte>& bytes, std::uint64_t count) {
+  if (count > bytes.size()) return std::nullopt;
+  const auto first = bytes.first(count);
+  bytes = bytes.subspan(count);
+  return first;
+}
+
+template <class Number>
+bool take_number(std::span<const std::byte>& bytes, Number& number) {
+  const auto taken = take(bytes, sizeof number);
+  if (taken) std::memcpy(&number, taken->data(), sizeof number);
+  return taken.has_value();
+}
+
 }  // namespace
 
 std::size_t Parcel::num_bytes() const {
   std::size_t bytes = fields.size() + annex.size() + references.size() * sizeof(RefPass);
-  for (const auto& each : attachments) bytes += each.size();
+  for (const auto& each : attachments) bytes += aligned(each.size()) + sizeof(std::uint64_t);
   return bytes;
 }
 
@@ -47,27 +64,28 @@ wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel
                 .references = parcel.references,
                 .annex = parcel.annex};
   for (const auto& each : parcel.attachments) layout.attachments.push_back(each.size());
-  layout.fields_in_head = static_cast<std::uint32_t>(parcel.fields.size());
-  std::vector<std::byte> table = wire::encode(layout);
-  const bool fields_fit = table.size() + head.size() + parcel.fields.size() + 4 <= kMostHeadBytes;
-  if (!fields_fit) {
-    layout.fields_in_head = 0;
-    layout.fields_in_body = parcel.fields.size();
-    table = wire::encode(layout);
-  }
-  wire::Message message{.kind = kind};
+  const std::vector<std::byte> table = wire::encode(layout);
   const auto table_bytes = static_cast<std::uint32_t>(table.size());
-  message.head.reserve(sizeof table_bytes + table.size() + head.size() + layout.fields_in_head);
-  append(message.head, std::as_bytes(std::span(&table_bytes, 1)));
-  append(message.head, table);
-  append(message.head, head);
-  if (fields_fit) append(message.head, parcel.fields);
-  if (fields_fit && parcel.attachments.empty()) return message;
-  if (fields_fit && parcel.attachments.size() == 1) {
-    message.body = parcel.attachments.front();
-    return message;
+  std::vector<std::byte> start;
+  start.reserve(sizeof table_bytes + table.size() + head.size() + parcel.fields.size());
+  append(start, std::as_bytes(std::span(&table_bytes, 1)));
+  append(start, table);
+  append(start, head);
+  append(start, parcel.fields);
+  wire::Message message{.kind = kind};
+  const bool fits = start.size() <= kMostHeadBytes;
+  if (fits) {
+    message.head = std::move(start);
+    if (parcel.attachments.empty()) return message;
+    if (parcel.attachments.size() == 1) {
+      message.body = parcel.attachments.front();
+      return message;
+    }
+  } else {
+    const auto elsewhere = std::pair{kInBody, static_cast<std::uint64_t>(start.size())};
+    message.head = wire::encode(elsewhere);
   }
-  std::size_t bytes = fields_fit ? 0 : aligned(parcel.fields.size());
+  std::size_t bytes = fits ? 0 : aligned(start.size());
   for (const auto& each : parcel.attachments) bytes += aligned(each.size());
   const std::shared_ptr<std::byte[]> memory = std::make_shared_for_overwrite<std::byte[]>(bytes);
   std::size_t at = 0;
@@ -76,7 +94,7 @@ wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel
     std::memset(memory.get() + at + part.size(), 0, aligned(part.size()) - part.size());
     at += aligned(part.size());
   };
-  if (!fields_fit) put(parcel.fields);
+  if (!fits) put(start);
   for (const auto& each : parcel.attachments) put(each.bytes());
   message.body = wire::Buffer(memory, {memory.get(), bytes});
   return message;
@@ -85,36 +103,33 @@ wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel
 std::optional<Unpacked> unpack(const wire::Message& message) {
   std::span<const std::byte> rest(message.head);
   std::uint32_t table_bytes = 0;
-  if (rest.size() < sizeof table_bytes) return std::nullopt;
-  std::memcpy(&table_bytes, rest.data(), sizeof table_bytes);
-  rest = rest.subspan(sizeof table_bytes);
-  if (table_bytes > rest.size()) return std::nullopt;
-  auto layout = wire::decode<Layout>(rest.first(table_bytes));
-  rest = rest.subspan(table_bytes);
-  if (!layout || rest.size() != std::size_t{layout->head_bytes} + layout->fields_in_head) return std::nullopt;
-  Unpacked result{.head = rest.first(layout->head_bytes)};
+  std::uint64_t start_bytes = 0;
+  std::size_t at = 0;  // in the body
+  if (!take_number(rest, table_bytes)) return std::nullopt;
+  const bool in_body = table_bytes == kInBody;
+  if (in_body) {
+    if (!take_number(rest, start_bytes) || !rest.empty()) return std::nullopt;
+    rest = message.body.bytes();
+    const auto start = take(rest, start_bytes);
+    if (!start) return std::nullopt;
+    rest = *start;
+    at = std::min(aligned(start_bytes), message.body.size());
+    if (!take_number(rest, table_bytes)) return std::nullopt;
+  }
+  const auto table = take(rest, table_bytes);
+  auto layout = table ? wire::decode<Layout>(*table) : std::nullopt;
+  const auto head = layout ? take(rest, layout->head_bytes) : std::nullopt;
+  if (!head) return std::nullopt;
+  Unpacked result{.head = *head};
   Parcel& parcel = result.parcel;
-  const auto fields = rest.subspan(layout->head_bytes);
-  parcel.fields.assign(fields.begin(), fields.end());
+  parcel.fields.assign(rest.begin(), rest.end());
   parcel.references = std::move(layout->references);
   parcel.annex = std::move(layout->annex);
-  const bool alone = layout->fields_in_body == 0 && layout->attachments.size() == 1;
-  std::size_t at = 0;
-  const auto take = [&](std::uint64_t count) -> std::optional<wire::Buffer> {
-    if (count > message.body.size() - at) return std::nullopt;
-    wire::Buffer part = message.body.part(at, count);
-    at += std::min(alone ? count : aligned(count), message.body.size() - at);
-    return part;
-  };
-  if (layout->fields_in_body > 0) {
-    const auto part = take(layout->fields_in_body);
-    if (!part || layout->fields_in_head > 0) return std::nullopt;
-    parcel.fields.assign(part->bytes().begin(), part->bytes().end());
-  }
+  const bool alone = !in_body && layout->attachments.size() == 1;
   for (const std::uint64_t count : layout->attachments) {
-    auto part = take(count);
-    if (!part) return std::nullopt;
-    parcel.attachments.push_back(std::move(*part));
+    if (count > message.body.size() - at) return std::nullopt;
+    parcel.attachments.push_back(message.body.part(at, count));
+    at += std::min(alone ? count : aligned(count), message.body.size() - at);
   }
   if (at != message.body.size()) return std::nullopt;
   return result;

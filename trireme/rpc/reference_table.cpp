@@ -1,5 +1,7 @@
 #include "trireme/rpc/internal/reference_table.h"
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
 
 namespace trireme::rpc {
@@ -13,7 +15,8 @@ RefId ReferenceTable::make_own() {
 }
 
 void ReferenceTable::arrived(const RefId& id) {
-  last_created_[id.creator] = id.number;
+  auto& last = last_created_[id.creator];
+  last = std::max(last, id.number);
   Entry& made = entry(id);
   made.created = true;
   if (!gone_.contains(id.creator)) count(made, id.creator, id.creator, 1);
@@ -40,6 +43,13 @@ std::shared_ptr<RemoteValue> ReferenceTable::introduced(const RefId& id, WorkerI
 std::shared_ptr<RemoteValue> ReferenceTable::dropped(const RefId& id, WorkerId introducer, WorkerId holder) {
   if (gone_.contains(holder) || !find(id)) return nullptr;
   Entry& entry = this->entry(id);
+  if (!entry.created && introducer == id.creator && holder == id.creator) {
+    // Its creator has no more use for it, and the call that was to make it never went: it would be here.
+    entry.created = true;
+    entry.value->fail(
+        std::make_exception_ptr(CommError("the call that was to make this value was not made")));
+    return take_if_free(id);
+  }
   // Its introducer has ended, perhaps before it said so: then this was never counted.
   const bool never_counted = gone_.contains(introducer) && !entry.held.contains({introducer, holder});
   if (!never_counted) count(entry, introducer, holder, -1);

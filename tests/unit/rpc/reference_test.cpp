@@ -195,6 +195,23 @@ TEST(References, AUseMayOvertakeTheCreation) {
   EXPECT_EQ(owner.find(id), nullptr) << "what is gone is not to come";
 }
 
+TEST(References, OneWhoseCallWasNeverMadeLeavesNothingBehind) {
+  ReferenceTable owner(1);
+  const RefId id{2, 1, 1};
+  const auto value = owner.find(id);  // somebody waits for it
+  EXPECT_NE(owner.dropped(id, 2, 2), nullptr);
+  EXPECT_THROW(value->future().get(), CommError);
+  EXPECT_EQ(owner.size(), 0u);
+}
+
+TEST(References, CallsOfSeveralThreadsMayArriveInAnyOrder) {
+  ReferenceTable owner(1);
+  owner.arrived({2, 1, 2});
+  owner.arrived({2, 1, 1});
+  EXPECT_NE(owner.dropped({2, 1, 2}, 2, 2), nullptr);
+  EXPECT_EQ(owner.find({2, 1, 2}), nullptr) << "what is gone is not to come";
+}
+
 TEST(References, WhatAWorkerHeldGoesWithIt) {
   ReferenceTable owner(1);
   const RefId id = owner.make_own();
