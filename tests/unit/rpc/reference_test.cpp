@@ -184,6 +184,21 @@ TEST(References, AHandOverMayOvertakeWhatItsOwnerHearsOfIt) {
   EXPECT_EQ(owner.size(), 0u);
 }
 
+TEST(References, HandOversInACircleThatTheOwnerHearsOfLateFreeNothing) {
+  ReferenceTable owner(1);
+  const RefId id{2, 1, 1};
+  owner.arrived(id);                               // worker 2 made it,
+  EXPECT_EQ(owner.introduced(id, 2, 3), nullptr);  // and handed it to 3
+  EXPECT_EQ(owner.introduced(id, 2, 4), nullptr);  // and to 4.
+  EXPECT_EQ(owner.dropped(id, 4, 3), nullptr);     // 4 handed it to 3 as well, who dropped that one,
+  EXPECT_EQ(owner.dropped(id, 3, 4), nullptr);     // and 3 to 4, who did the same.
+  EXPECT_EQ(owner.dropped(id, 2, 2), nullptr) << "3 and 4 have those that 2 gave them";
+  EXPECT_EQ(owner.introduced(id, 4, 3), nullptr);  // Now it hears of these two.
+  EXPECT_EQ(owner.introduced(id, 3, 4), nullptr);
+  EXPECT_EQ(owner.dropped(id, 2, 3), nullptr);
+  EXPECT_NE(owner.dropped(id, 2, 4), nullptr);
+}
+
 TEST(References, AUseMayOvertakeTheCreation) {
   ReferenceTable owner(1);
   const RefId id{2, 1, 5};
