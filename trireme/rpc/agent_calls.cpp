@@ -94,10 +94,13 @@ void AgentCore::call(WorkerId to, const FunctionRow& function, Parcel arguments,
     post([timeout_s](Endpoint& endpoint) { endpoint.wake_within(timeout_s); });
     return on_request(to, message);
   }
-  post([to, timeout_s, message = std::move(message)](Endpoint& endpoint) mutable {
-    endpoint.send(to, std::move(message));
-    endpoint.wake_within(timeout_s);
-  });
+  const std::size_t message_bytes = message.num_bytes();
+  post(
+      [to, timeout_s, message = std::move(message)](Endpoint& endpoint) mutable {
+        endpoint.send(to, std::move(message));
+        endpoint.wake_within(timeout_s);
+      },
+      message_bytes);
 }
 
 void AgentCore::finish(CallId id, Answer&& answer) {
@@ -242,9 +245,10 @@ void AgentCore::answer(const ServedCall& served, Parcel results) {
     message.body = wire::Buffer(copy, std::span<const std::byte>(*copy));
     return on_answer(self_.id, message);
   }
-  post([to = served.from(), message = std::move(message)](Endpoint& endpoint) mutable {
-    endpoint.send(to, std::move(message));
-  });
+  const std::size_t message_bytes = message.num_bytes();
+  post([to = served.from(),
+        message = std::move(message)](Endpoint& endpoint) mutable { endpoint.send(to, std::move(message)); },
+       message_bytes);
 }
 
 void AgentCore::answer_error(const ServedCall& served, const std::exception_ptr& error) {

@@ -21,6 +21,8 @@ namespace trireme::rpc {
 namespace {
 
 constexpr double kLookAgain_s = 0.02;
+// Longer messages leave from the endpoint's thread, beside the caller.
+constexpr std::size_t kSentAtOnceBytes = 64 << 10;
 const std::string kScheme = "rpc:";
 
 std::string as_text(const std::vector<std::byte>& bytes) {
@@ -105,7 +107,7 @@ AgentCore::AgentCore(AgentOptions options)
 AgentCore::~AgentCore() = default;
 
 void AgentCore::publish() {
-  loop_ = std::make_unique<wire::NodeLoop>(
+  loop_ = std::make_shared<wire::NodeLoop>(
       loop_options(options_, [this](const wire::Address& address) { return look_up(address); }));
   self_.addresses = loop_->addresses();
   EndpointOptions endpoint{.self = self_,
@@ -214,12 +216,12 @@ bool AgentCore::is_gone(WorkerId worker) const {
 void AgentCore::serve() {
   std::string ended = "it was closed";
   try {
-    loop_->run(*endpoint_);
+    loop()->run(*endpoint_);
   } catch (const std::exception& error) {
     ended = error.what();
     if (options_.report) options_.report(text("worker '", self_.name, "' ends: ", ended));
   }
-  std::unique_ptr<wire::NodeLoop> loop;
+  std::shared_ptr<wire::NodeLoop> loop;
   {
     const std::lock_guard lock(loop_mutex_);
     loop = std::move(loop_);
@@ -240,9 +242,18 @@ void AgentCore::serve() {
   }
 }
 
-void AgentCore::post(std::function<void(Endpoint&)> use) {
+void AgentCore::post(std::function<void(Endpoint&)> use, std::size_t bytes) {
+  // Not under the lock: what runs here may tell others of a failure, who may post again.
+  const auto loop = this->loop();
+  if (!loop) return;
+  auto work = [this, use = std::move(use)] { use(*endpoint_); };
+  if (bytes <= kSentAtOnceBytes) return loop->post_or_run(std::move(work));
+  loop->post(std::move(work));
+}
+
+std::shared_ptr<wire::NodeLoop> AgentCore::loop() const {
   const std::lock_guard lock(loop_mutex_);
-  if (loop_) loop_->post_or_run([this, use = std::move(use)] { use(*endpoint_); });
+  return loop_;
 }
 
 void AgentCore::stop() {
@@ -331,8 +342,8 @@ void AgentCore::on_met(WorkerId worker) {
 }
 
 wire::ChannelCounts AgentCore::channel_counts() const {
-  const std::lock_guard lock(loop_mutex_);
-  return loop_ ? loop_->counts() : wire::ChannelCounts{};
+  const auto loop = this->loop();
+  return loop ? loop->counts() : wire::ChannelCounts{};
 }
 
 Statistics AgentCore::statistics() const {

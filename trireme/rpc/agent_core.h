@@ -122,7 +122,9 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
   bool has_ended(WorkerId worker, double timeout_s);
   wire::Address look_up(const wire::Address& address);
   /// With `use`, on the endpoint's thread; not at all once it has stopped.
-  void post(std::function<void(Endpoint&)> use);
+  /// `bytes`: of the message that it sends.
+  void post(std::function<void(Endpoint&)> use, std::size_t bytes = 0);
+  std::shared_ptr<wire::NodeLoop> loop() const;
   std::string key(const std::string& what) const { return options_.group + "/" + what; }
   std::optional<WorkerInfo> info_of(WorkerId worker);
 
@@ -161,7 +163,7 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
   std::string ended_;  ///< why; empty: it serves
 
   mutable std::mutex loop_mutex_;  ///< of loop_
-  std::unique_ptr<wire::NodeLoop> loop_;
+  std::shared_ptr<wire::NodeLoop> loop_;
   std::unique_ptr<Endpoint> endpoint_;  ///< used by its thread alone
   std::thread thread_;
 };
