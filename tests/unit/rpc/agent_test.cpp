@@ -271,6 +271,7 @@ TEST(Agent, LeavingWaitsForWhatIsUnderWay) {
 TEST(Agent, NobodyLeavesBeforeAllHaveCome) {
   Workers workers({"a", "b"});
   std::thread first([&] { workers["b"].leave(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it would be gone by now
   for (int i = 0; i < 50; ++i) EXPECT_EQ(workers["a"].rpc_sync("b", kAdd, i, 2), i + 2);
   workers["a"].leave();
   first.join();
