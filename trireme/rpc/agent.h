@@ -71,7 +71,7 @@ void make_call(const std::shared_ptr<AgentCore>& core, const Callee& to, const C
         if (answer.error) {
           const bool tries_again = may_try_again(to, options, answer.error);
           if (tries_again) return core->pool()->submit(again);
-          promise.fail(answer.error);
+          promise.fail(std::move(answer.error));  // none but those that wait has it then
           return;
         }
         try {
