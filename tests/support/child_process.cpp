@@ -133,6 +133,8 @@ std::vector<int> ChildProcess::children() const {
   return result;
 }
 
+const std::string& ChildProcess::output() const { return reader_->texts[0]; }
+
 bool ChildProcess::wait_for_output(const std::string& wanted, double timeout_s) {
   const auto deadline = Deadline::after_s(timeout_s);
   for (;;) {

@@ -35,6 +35,8 @@ class ChildProcess {
   std::vector<int> children() const;
   /// True as soon as standard output or error holds the text; false at the deadline or when the child ended.
   bool wait_for_output(const std::string& text, double timeout_s);
+  /// Standard output, as far as wait_for_output() has read it.
+  const std::string& output() const;
   ChildResult wait(double timeout_s);
   void send_signal(int signal);
 

@@ -108,17 +108,17 @@ void Field<at::Tensor>::read(FieldReader& reader, at::Tensor& tensor) {
                      static_cast<at::ScalarType>(dtype) != at::ScalarType::Undefined;
   if (!reader.valid() || !known || sizes.size() > 64) return reader.fail();
   const auto type = static_cast<at::ScalarType>(dtype);
-  // Of a lie about the sizes, the bytes know.
-  std::size_t left = bytes.size() / at::elementSize(type), numel = 1;
+  // Strides are products of sizes, also of a tensor without elements: none may overflow.
+  const std::size_t most =
+      static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()) / at::elementSize(type);
+  std::size_t product = 1;
+  bool is_empty = false;
   for (const std::int64_t size : sizes) {
-    if (size < 0) return reader.fail();
-    if (size == 0) numel = 0;
+    if (size < 0 || std::cmp_greater(size, most / product)) return reader.fail();
+    if (size == 0) is_empty = true;
+    if (size > 0) product *= static_cast<std::size_t>(size);
   }
-  for (const std::int64_t size : sizes) {
-    if (numel == 0) break;
-    if (std::cmp_greater(size, left / numel)) return reader.fail();
-    numel *= static_cast<std::size_t>(size);
-  }
+  const std::size_t numel = is_empty ? 0 : product;
   if (numel * at::elementSize(type) != bytes.size()) return reader.fail();
   if (numel == 0) {
     tensor = at::empty(sizes, type);

@@ -1,0 +1,99 @@
+// Reinforcement learning with remote calls: actors play and send what they did to a learner, which trains the
+// policy (REINFORCE) and hands out weights by version. Actors may be killed and others join at any time.
+//   example_actor_learner [ACTORS]           the learner; goes on until so many have taken part (default: 3)
+//   example_actor_learner HOST:PORT NAME     an actor; HOST:PORT is what the learner has printed
+#include <torch/nn/utils/convert_parameters.h>
+#include <torch/torch.h>
+
+#include <iostream>
+
+#include "trireme/remote/autograd.h"
+#include "trireme/remote/tensor_field.h"
+#include "trireme/wire/store_server.h"
+
+using namespace trireme;
+constexpr std::int64_t kWidth = 7, kHeight = 8, kGames = 32, kMostVersions = 30'000;
+/// What was seen, the moves, and the rewards, by step and game.
+using Trajectories = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+torch::nn::Sequential policy(torch::nn::Linear(2 * kWidth - 1, 32), torch::nn::Tanh(),
+                             torch::nn::Linear(32, 3));
+
+/// A ball falls down a column; who stands there when it lands, at most a step to the side at a time, has
+/// caught it. Seen is how far to the side it is.
+Trajectories play(std::int64_t games) {
+  const at::NoGradGuard no_gradients;
+  const at::Tensor ball = at::randint(kWidth, {games}, at::kLong);
+  at::Tensor place = at::randint(kWidth, {games}, at::kLong);
+  std::vector<at::Tensor> seen, moves;
+  for (std::int64_t step = 0; step < kHeight; ++step) {
+    seen.push_back(at::one_hot(ball - place + kWidth - 1, 2 * kWidth - 1).to(at::kFloat));
+    moves.push_back(policy->forward(seen.back()).softmax(1).multinomial(1));
+    place = (place + moves.back().squeeze(1) - 1).clamp(0, kWidth - 1);
+  }
+  return {at::stack(seen), at::stack(moves), place.eq(ball).to(at::kFloat)};
+}
+double reward() { return std::get<2>(play(1000)).mean().item<double>(); }
+
+struct Learner {
+  std::size_t num_actors = 3;
+  std::mutex mutex;
+  torch::optim::Adam optimizer{policy->parameters(), 0.01};
+  std::int64_t version = 1;
+  double average = 0;
+  std::map<std::string, std::int64_t> by_actor;
+  std::atomic<bool> is_done = false;
+} learner;
+
+/// A version and its weights, copied under the lock, so that none is half of the next; none: nothing is
+/// newer.
+std::pair<std::int64_t, at::Tensor> newer_than(std::int64_t version) {
+  const std::lock_guard lock(learner.mutex);
+  if (learner.version <= version) return {version, {}};
+  return {learner.version, torch::nn::utils::parameters_to_vector(policy->parameters()).detach()};
+}
+
+/// False: no more are needed.
+bool learn(const std::string& actor, const Trajectories& played) {
+  const std::lock_guard lock(learner.mutex);
+  const auto& [seen, moves, rewards] = played;
+  const at::Tensor chances = policy->forward(seen).log_softmax(2).gather(2, moves).squeeze(2);
+  learner.optimizer.zero_grad();
+  (chances * (rewards.mean() - rewards)).mean().backward();
+  learner.optimizer.step();
+  learner.average += 0.02 * (rewards.mean().item<double>() - learner.average);
+  if ((learner.by_actor[actor] += kGames) == kGames) std::cout << actor << " takes part" << std::endl;
+  const bool is_enough = learner.average > 0.95 || learner.version >= kMostVersions;
+  if (++learner.version && is_enough && learner.by_actor.size() >= learner.num_actors) learner.is_done = true;
+  learner.is_done.notify_all();
+  return !learner.is_done;
+}
+
+int main(int argc, char** argv) try {
+  const bool acts = argc > 2;
+  std::optional<wire::StoreServer> store;  // where they meet
+  if (!acts) store.emplace(wire::listen_at({"127.0.0.1", 0}), wire::StoreServerOptions{});
+  const auto meeting = acts ? wire::Endpoint::parse(argv[1], "the learner's address") : store->endpoint();
+  torch::manual_seed(acts ? std::hash<std::string>()(argv[2]) : 1);
+  if (!acts && argc > 1) learner.num_actors = std::stoul(argv[1]);
+  if (!acts) std::cout << "reward before: " << reward() << "\nlearner at " << meeting.text() << std::endl;
+  const auto agent =
+      remote::join({.name = acts ? argv[2] : "learner",
+                    .directory = std::make_shared<rpc::StoreDirectory>(
+                        wire::StoreClientOptions{.endpoint = meeting, .secret = {}}),
+                    .report = [](const std::string& line) { std::cout << line << std::endl; }});
+  for (std::int64_t version = 0, goes_on = acts; goes_on;) {
+    const auto [newest, weights] = agent->rpc_sync("learner", rpc::function<"newer", &newer_than>, version);
+    if (newest > std::exchange(version, newest))
+      torch::nn::utils::vector_to_parameters(weights, policy->parameters());
+    goes_on = agent->rpc_sync("learner", rpc::function<"learn", &learn>, agent->name(), play(kGames));
+  }
+  if (!acts) learner.is_done.wait(false);
+  // The learner goes after the actors.
+  agent->leave(acts ? rpc::Agent::Leave::kAlone : rpc::Agent::Leave::kWithAll);
+  if (!acts) std::cout << "reward after: " << reward() << ", version " << learner.version << std::endl;
+  for (const auto& [actor, num] : learner.by_actor) std::cout << actor << ": " << num << " trajectories\n";
+} catch (const std::exception& error) {
+  std::cerr << error.what() << std::endl;
+  return 1;
+}
