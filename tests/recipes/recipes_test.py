@@ -9,6 +9,7 @@ of Kubernetes, too. The Slurm script runs, with stand-ins for srun and scontrol 
 import os
 import pathlib
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -158,9 +159,14 @@ class SlurmScript(unittest.TestCase):
             environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7",
                            "SLURM_JOB_NODELIST": "localhost", "SLURM_SUBMIT_DIR": name, "PARAMS_STATE": name,
                            "PARAMS_PORT": str(port), "WORKERS_PER_NODE": "2"}
-            ran = subprocess.run([SCRIPT, "my-worker", "--steps", "5"], env=environment, cwd=name, timeout=100,
-                                 capture_output=True, text=True)
-            self.assertEqual(ran.returncode, 0, ran.stderr)
+            # A session of its own: what Slurm would end with the job is of this group, and ended below.
+            job = subprocess.Popen([SCRIPT, "my-worker", "--steps", "5"], env=environment, cwd=name,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            try:
+                said = job.communicate(timeout=100)[1]
+            finally:
+                os.killpg(job.pid, signal.SIGKILL)
+            self.assertEqual(job.returncode, 0, said)
             self.assertIn("coordinator serves at", (folder / "coordinator.log").read_text())
             self.assertEqual(sorted((folder / "said").read_text().splitlines()),
                              [f"--steps 5 --coordinator tcp:localhost:{port} --rank {rank}" for rank in (0, 1)])
