@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/support/certificates.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/rpc/workers.h"
 
 namespace trireme::rpc {
@@ -325,6 +327,25 @@ TEST(Agent, StatisticsCountCallsBytesErrorsAndLatencies) {
   EXPECT_GE(made.at("length").latency_s(0.99), made.at("length").latency_s(0.5));
 }
 
+TEST(Agent, CallsAreSpansOfTheTrace) {
+  telemetry::Trace trace;
+  trace.begin_step(0);
+  {
+    Workers workers({"a", "b"}, {.trace = &trace});
+    for (int i = 0; i < 3; ++i) workers["a"].rpc_sync("b", kAdd, 1, 2);
+    workers["a"].leave(Agent::Leave::kAlone);
+  }
+  std::map<std::string, int> spans;
+  for (const telemetry::TraceBuffer* buffer : trace.buffers()) {
+    buffer->for_each([&](const telemetry::TraceSpan& span) {
+      EXPECT_LE(span.begin_ns, span.end_ns);
+      ++spans[text(span.category, ": ", span.name)];
+    });
+  }
+  EXPECT_EQ(spans["rpc: add"], 3);
+  EXPECT_EQ(spans["rpc served: add"], 3);
+}
+
 TEST(Agent, CallsGoOverTcpWithASecretToo) {
   AgentOptions options;
   options.shares_memory = false;
@@ -334,6 +355,20 @@ TEST(Agent, CallsGoOverTcpWithASecretToo) {
   EXPECT_EQ(workers["a"].rpc_sync("b", kAdd, 1, 2), 3);
   const std::string large(20 << 20, 'x');
   EXPECT_EQ(workers["a"].rpc_sync("b", kLength, large), large.size());
+}
+
+TEST(Agent, CallsGoOverTlsToo) {
+  const test::TemporaryFolder folder;
+  test::Authority authority("rpc", folder.path());
+  AgentOptions options;
+  options.shares_memory = false;
+  options.listen = {"tcp:127.0.0.1:0"};
+  options.security = wire::Security::with_tls(authority.issue("a", "DNS:worker.a"));
+  Workers workers({"a"}, options);
+  workers.options().security = wire::Security::with_tls(authority.issue("b", "DNS:worker.b"));
+  workers.join("b");
+  EXPECT_EQ(workers["a"].rpc_sync("b", kAdd, 1, 2), 3);
+  EXPECT_EQ(workers["b"].rpc_sync("a", kLength, std::string(3 << 20, 'x')), std::size_t{3} << 20);
 }
 
 TEST(Agent, WhoDoesNotKnowTheSecretIsNotServed) {
