@@ -1,10 +1,11 @@
 // Gradients over random graphs of remote calls among the ranks of a world, compared bit for bit with those of
-// one process: rpc_graphs [--graphs N] [--seed S]. Values are small integers, so that sums are exact in any
-// order.
+// one process: rpc_graphs [--graphs N] [--seed S] [--threads N], N contexts beside each other. Values are
+// small integers, so that sums are exact in any order.
 
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -176,17 +177,27 @@ int compare(const rpc::Agent& agent, std::int64_t workers, std::int64_t num_grap
 int run(int argc, char** argv) {
   std::int64_t graphs = 20;
   std::uint64_t seed = 1;
+  int threads = 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::string(argv[i]) == "--graphs") graphs = std::stol(argv[i + 1]);
     if (std::string(argv[i]) == "--seed") seed = std::stoul(argv[i + 1]);
+    if (std::string(argv[i]) == "--threads") threads = std::stoi(argv[i + 1]);
   }
   const auto context = comm::Context::from_environment();
   parameters_here = make_parameters(context->rank());
   const auto agent = remote::init(*context, text("worker", context->rank()));
   int different = 0;
   if (context->is_main()) {
-    different = compare(*agent, context->world_size(), graphs, seed);
-    std::printf("%ld graphs over %d workers: %d different\n", graphs, context->world_size(), different);
+    std::vector<std::future<int>> parts;
+    for (int i = 0; i < threads; ++i) {
+      parts.push_back(std::async(std::launch::async, [&, i] {
+        return compare(*agent, context->world_size(), graphs / threads,
+                       seed + static_cast<std::uint64_t>(i * graphs));
+      }));
+    }
+    for (auto& each : parts) different += each.get();
+    std::printf("%ld graphs over %d workers: %d different\n", graphs / threads * threads,
+                context->world_size(), different);
   }
   agent->leave();
   if (remote::num_contexts() != 0) {
