@@ -9,6 +9,7 @@
 namespace trireme::rpc {
 namespace {
 
+using test::thrown_by;
 using test::Workers;
 
 class Counter {
@@ -52,15 +53,6 @@ RRef<Counter> give_back() { return kept.at(0); }
 constexpr auto& kGiveBack = function<"give_back", &give_back>;
 RRef<Counter> make_for_caller(const std::string& where) { return this_agent()->remote(where, kMake, 5); }
 constexpr auto& kMakeForCaller = function<"make_for_caller", &make_for_caller>;
-
-std::string thrown_by(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 void wait_until_none_is_alive(Workers& workers, const std::vector<std::string>& names) {
   for (int i = 0; i < 2000; ++i) {

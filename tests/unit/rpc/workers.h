@@ -1,6 +1,8 @@
 #pragma once
-// Workers of one group, as agents of this process.
+// Workers of one group, as agents of this process, and what their calls throw.
 
+#include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +11,15 @@
 #include "trireme/rpc/agent.h"
 
 namespace trireme::test {
+
+inline std::string thrown_by(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
 
 class Workers {
  public:
