@@ -28,7 +28,7 @@ using namespace trireme;
 
 struct Arguments {
   std::vector<std::int64_t> splits = {1, 2, 4, 8};
-  std::int64_t batch = 64, image_size = 64, num_classes = 1000;
+  std::int64_t batch = 120, image_size = 64, num_classes = 1000;
   int repeats = 5;
   std::string report = "report.html";
   bool json = false, smoke = false;

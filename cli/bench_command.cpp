@@ -25,6 +25,7 @@ struct PassedOption {
   const char* name;
   const char* type;  ///< null: a flag
   const char* help;
+  bool of_rpc_too = false;  ///< of rpc-resnet50
   std::string value = {};
   bool given = false;
 };
@@ -36,15 +37,18 @@ struct BenchArguments {
   std::string codec = "none";
   PsChaosOptions chaos = {};
   std::vector<PassedOption> passed = {
-      {"--batch", "N", "Images of a step (default: 120)"},
-      {"--image-size", "N", "Their height and width (default: 64)"},
-      {"--splits", "N,...", "Images of a micro-batch (default: 1,3,5,8,10,12,20,40,60)"},
-      {"--repeats", "N", "Passes over all of them (default: 5)"},
+      {"--batch", "N", "Images of a step (default: 120)", true},
+      {"--image-size", "N", "Their height and width (default: 64)", true},
+      {"--splits", "N,...",
+       "Images of a micro-batch (default: 1,3,5,8,10,12,20,40,60); numbers of micro-batches (default: "
+       "1,2,4,8)",
+       true},
+      {"--repeats", "N", "Passes over all of them (default: 5)", true},
       {"--schedule", "NAME", "A schedule of two stages (default: 1f1b)"},
       {"--convolution", "NAME", "Kernels of convolutions: auto, aten, onednn, product (default: auto)"},
-      {"--report", "FILE", "The page with table and figures (default: report.html)"},
+      {"--report", "FILE", "The page with table and figures (default: report.html)", true},
       {"--timeline", "FILE", "Also a page with planned and measured actions of the best split"},
-      {"--json", nullptr, "JSON on standard output instead of the table"}};
+      {"--json", nullptr, "JSON on standard output instead of the table", true}};
 };
 
 [[noreturn]] void become(std::vector<std::string> words) {
@@ -119,8 +123,7 @@ void check(const PassedOption& option) {
   if (bench.smoke) words.push_back("--smoke");
   for (const PassedOption& option : bench.passed) {
     if (!option.given) continue;
-    const std::string_view name = option.name;
-    require(name != "--schedule" && name != "--convolution" && name != "--timeline", name,
+    require(option.of_rpc_too, option.name,
             " is an option of pipeline-resnet50; remote calls have none of it");
     check(option);
     words.push_back(option.name);
@@ -160,7 +163,8 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("-n,--nproc", bench->num_ranks, "Ranks")->type_name("N")->check(above_zero());
   app.add_flag("--smoke", bench->smoke, "Only see that it runs: few sizes, few repetitions");
   for (PassedOption& option : bench->passed) {
-    const std::string help = text("pipeline-resnet50: ", option.help);
+    const std::string help =
+        text(option.of_rpc_too ? "pipeline-, rpc-resnet50: " : "pipeline-resnet50: ", option.help);
     if (option.type == nullptr) {
       app.add_flag(option.name, option.given, help);
       continue;
@@ -189,18 +193,20 @@ std::function<int()> declare(CLI::App& app) {
 }  // namespace
 
 Command bench_command() {
-  return {.name = "bench",
-          .summary =
-              "Measure this machine: an all-reduce, a pipeline beside one process, a parameter server under "
-              "kills",
-          .usage = "NAME [OPTIONS]",
-          .examples =
-              "  trireme bench allreduce -n 2\n  trireme bench allreduce -n 4 --smoke\n"
-              "  trireme bench pipeline-resnet50 --report report.html --timeline timeline.html\n"
-              "  trireme bench pipeline-resnet50 --batch 24 --splits 4,8,12 --repeats 3\n"
-              "  trireme bench ps\n  trireme bench ps --codec int8\n"
-              "  trireme bench ps-chaos --seeds 3\n",
-          .declare = declare};
+  return {
+      .name = "bench",
+      .summary =
+          "Measure this machine: an all-reduce, a pipeline beside one process, a pipeline of remote calls, a "
+          "parameter server under kills",
+      .usage = "NAME [OPTIONS]",
+      .examples =
+          "  trireme bench allreduce -n 2\n  trireme bench allreduce -n 4 --smoke\n"
+          "  trireme bench pipeline-resnet50 --report report.html --timeline timeline.html\n"
+          "  trireme bench pipeline-resnet50 --batch 24 --splits 4,8,12 --repeats 3\n"
+          "  trireme bench rpc-resnet50 --splits 1,2,4,8\n"
+          "  trireme bench ps\n  trireme bench ps --codec int8\n"
+          "  trireme bench ps-chaos --seeds 3\n",
+      .declare = declare};
 }
 
 }  // namespace trireme::cli

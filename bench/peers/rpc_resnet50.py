@@ -114,7 +114,7 @@ def run(rank, options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--splits", default="1,2,4,8")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=120)
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--port", default="29511")

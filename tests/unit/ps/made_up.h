@@ -91,7 +91,7 @@ void for_each_head(const Visit& visit) {
   const auto each = [&]<class... Heads>() { (visit.template operator()<Heads>(), ...); };
   each.template operator()<Heartbeat, HeartbeatReply, CreateTable, TableCreated, Ping, Pong, CaughtUp,
                            Drained, Suspect, Request, Reply, Pull, PullReply, Replicate, ReplicateAck,
-                           SnapshotPart, SnapshotAck, Status, StatusReply, BeginAnew>();
+                           SnapshotPart, SnapshotAck, Status, StatusReply, BeginAnew, Ticks, Replies>();
 }
 
 }  // namespace trireme::ps
