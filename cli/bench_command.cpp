@@ -195,9 +195,7 @@ std::function<int()> declare(CLI::App& app) {
 Command bench_command() {
   return {
       .name = "bench",
-      .summary =
-          "Measure this machine: an all-reduce, a pipeline beside one process, a pipeline of remote calls, a "
-          "parameter server under kills",
+      .summary = "Measure this machine: collectives, pipelines, remote calls, a parameter server under kills",
       .usage = "NAME [OPTIONS]",
       .examples =
           "  trireme bench allreduce -n 2\n  trireme bench allreduce -n 4 --smoke\n"
