@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
 #include "trireme/base/text.h"
@@ -29,8 +33,10 @@ TEST(RemoteCalls, ContextsOfSeveralThreadsGoOnBesideEachOther) {
 }
 
 TEST(RemoteCalls, AModelOverTwoWorkersHasTheBitsOfOneProcessStepByStep) {
-  for (const std::string chunks : {"1", "2"}) {
-    const auto result = launch(3, "rank_rpc_pipe", {"--model", "resnet18", "--chunks", chunks});
+  const std::vector<std::pair<std::string, std::string>> runs = {
+      {"resnet18", "1"}, {"resnet18", "2"}, {"resnet50", "2"}};
+  for (const auto& [model, chunks] : runs) {
+    const auto result = launch(3, "rank_rpc_pipe", {"--model", model, "--chunks", chunks, "--steps", "2"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_NE(result.out.find("largest difference of all steps: 0\n"), std::string::npos) << result.out;
   }
