@@ -82,6 +82,17 @@ struct FutureState {
   }
 };
 
+std::exception_ptr nobody_answers();
+
+template <class T>
+void complete_unless_done(FutureState<T>& state) {
+  {
+    const std::lock_guard lock(state.mutex);
+    if (state.done()) return;
+  }
+  state.complete(std::nullopt, nobody_answers());
+}
+
 }  // namespace internal
 
 template <class T>
@@ -160,20 +171,30 @@ class Future {
   std::shared_ptr<State> state_;
 };
 
-/// The other end of a future.
+/// The other end of a future. When its last copy goes without a word, the future gets a CommError that says
+/// so: nobody waits for ever, and what would have followed is let go.
 template <class T>
 class Promise {
  public:
   explicit Promise(std::shared_ptr<WorkerPool> pool = nullptr)
-      : state_(std::make_shared<internal::FutureState<T>>(std::move(pool))) {}
-  Future<T> future() const { return Future<T>(state_); }
+      : owner_(std::make_shared<Owner>(std::make_shared<internal::FutureState<T>>(std::move(pool)))) {}
+  Future<T> future() const { return Future<T>(owner_->state); }
   /// The first of them counts; false for any later one.
-  bool set(internal::Stored<T> value) const { return state_->complete(std::move(value), nullptr); }
-  bool set() const requires std::is_void_v<T> { return state_->complete(Nothing{}, nullptr); }
-  bool fail(std::exception_ptr error) const { return state_->complete(std::nullopt, std::move(error)); }
+  bool set(internal::Stored<T> value) const { return owner_->state->complete(std::move(value), nullptr); }
+  bool set() const requires std::is_void_v<T> { return owner_->state->complete(Nothing{}, nullptr); }
+  bool fail(std::exception_ptr error) const {
+    return owner_->state->complete(std::nullopt, std::move(error));
+  }
 
  private:
-  std::shared_ptr<internal::FutureState<T>> state_;
+  struct Owner {
+    explicit Owner(std::shared_ptr<internal::FutureState<T>> of) : state(std::move(of)) {}
+    ~Owner() { internal::complete_unless_done(*state); }
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+    const std::shared_ptr<internal::FutureState<T>> state;
+  };
+  std::shared_ptr<Owner> owner_;
 };
 
 /// All values in the order of the futures, or the error of the first of them that has one; complete when all

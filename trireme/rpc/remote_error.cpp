@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trireme/rpc/function_table.h"
+#include "trireme/rpc/future.h"
 
 namespace trireme::rpc {
 namespace {
@@ -59,6 +60,11 @@ bool internal::add_exception(const std::string& kind, const std::type_info& type
   require(is_new || place->second.type == std::type_index(type), "another type of exceptions is '", kind,
           "' already");
   return true;
+}
+
+std::exception_ptr internal::nobody_answers() {
+  return std::make_exception_ptr(
+      CommError("nobody will answer any more: who was to has gone without a word"));
 }
 
 CarriedError carry(const std::exception_ptr& error) {

@@ -196,6 +196,16 @@ TEST(Agent, AFunctionThatAnswersLaterHoldsNoThread) {
   EXPECT_EQ(later.get(), 42);
 }
 
+TEST(Agent, APromiseThatIsDroppedIsAnErrorOfTheCall) {
+  Workers workers({"a", "b"});
+  answer_to_come = Promise<int>();
+  const auto call = workers["a"].rpc_async("b", kWaitForAnswer);
+  workers["a"].rpc_sync("b", kAdd, 1, 2);
+  answer_to_come = Promise<int>();
+  const std::string message = thrown_by([&] { call.get(); });
+  EXPECT_NE(message.find("nobody will answer any more"), std::string::npos) << message;
+}
+
 TEST(Agent, AWorkerThatEndsUnderACallIsNamedAndTheOthersLive) {
   Workers workers({"a", "b", "c"}, {.lost_after_s = 0.3});
   const auto& a = workers["a"];
