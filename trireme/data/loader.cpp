@@ -14,19 +14,17 @@
 namespace trireme::data {
 namespace {
 
-using Order = std::vector<std::int64_t>;
-
-/// The orders of the epochs that are being read, each computed once by whichever worker comes first.
+/// The orders of the epochs that are being read.
 class EpochOrders {
  public:
   explicit EpochOrders(const Sampler& sampler) : sampler_(sampler) {}
 
-  std::shared_ptr<const Order> get(std::uint64_t epoch) {
+  std::shared_ptr<const EpochOrder> get(std::uint64_t epoch) {
     const std::lock_guard lock(mutex_);
     for (const auto& [known, order] : recent_) {
       if (known == epoch) return order;
     }
-    auto order = std::make_shared<const Order>(sampler_.epoch_order(epoch));
+    auto order = std::make_shared<const EpochOrder>(sampler_.order_of(epoch));
     // Read-ahead spans two epochs, rarely more (tiny data sets): two are kept, others are made again.
     if (recent_.size() == 2) recent_.erase(recent_.begin());
     recent_.emplace_back(epoch, order);
@@ -36,7 +34,7 @@ class EpochOrders {
  private:
   const Sampler& sampler_;
   std::mutex mutex_;
-  std::vector<std::pair<std::uint64_t, std::shared_ptr<const Order>>> recent_;
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<const EpochOrder>>> recent_;
 };
 
 /// One step that was read ahead, or the error that reading it gave.
@@ -72,7 +70,7 @@ struct Loader::State {
   State(std::shared_ptr<const Dataset> data, const LoaderOptions& loader_options)
       : dataset(std::move(data)),
         options(loader_options),
-        sampler(dataset->size(), options.global_batch, options.seed, options.order),
+        sampler(dataset->size(), options.global_batch, {.order = options.order, .seed = options.seed}),
         orders(sampler),
         slots(static_cast<std::size_t>(options.prefetch)) {}
 
@@ -101,15 +99,17 @@ struct Loader::State {
     result.epoch = step / per_epoch;
     result.batch = static_cast<std::int64_t>(step % per_epoch);
     result.global_size = sampler.batch_size(result.batch);
-    const std::shared_ptr<const Order> order = orders.get(result.epoch);
+    const std::shared_ptr<const EpochOrder> order = orders.get(result.epoch);
     const std::shared_ptr<const Dataset> of_epoch = dataset->in_epoch(result.epoch);
     const Dataset& samples = of_epoch ? *of_epoch : *dataset;
-    const std::int64_t* first = order->data() + result.batch * options.global_batch;
+    const std::int64_t first = result.batch * options.global_batch;
     const std::int64_t parts = std::int64_t{options.world_size} * options.num_microbatches;
     for (int i = 0; i < options.num_microbatches; ++i) {
       const Slice part =
           slice_of(result.global_size, std::int64_t{options.rank} * options.num_microbatches + i, parts);
-      const std::span indices(first + part.begin, static_cast<std::size_t>(part.size()));
+      std::vector<std::int64_t> indices;
+      for (std::int64_t place = part.begin; place < part.end; ++place)
+        indices.push_back((*order)[first + place]);
       result.microbatches.push_back(samples.get_batch(indices));
       check_finite(result.microbatches.back(), indices);
       if (options.check_targets) options.check_targets(result.microbatches.back(), indices);

@@ -36,7 +36,7 @@ struct LoaderOptions {
   int prefetch = 4;        ///< steps read ahead
   double timeout_s = 300;  ///< longest wait of next()
   std::uint64_t seed = 0;
-  Sampler::Order order = Sampler::Order::kShuffled;
+  Order order = Order::kShuffled;
   /// Throws DataError when the targets of a batch of these samples are none. Called by worker threads.
   std::function<void(const Example&, std::span<const std::int64_t>)> check_targets = nullptr;
   telemetry::Trace* trace = nullptr;  ///< where each batch that a worker reads is a span; outlives the loader

@@ -1,7 +1,6 @@
 #include "trireme/data/sampler.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -11,6 +10,7 @@ namespace trireme::data {
 namespace {
 
 constexpr std::uint64_t kOrderKey = Random::key_of("sample order");
+constexpr std::uint64_t kShardKey = Random::key_of("shard order");
 
 }  // namespace
 
@@ -23,12 +23,36 @@ Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count) {
   return {begin, begin + each + (index < longer ? 1 : 0)};
 }
 
-Sampler::Sampler(std::int64_t num_samples, std::int64_t global_batch, std::uint64_t seed, Order order)
-    : num_samples_(num_samples), global_batch_(global_batch), seed_(seed), order_(order) {
+std::int64_t EpochOrder::operator[](std::int64_t place) const {
+  require(place >= 0 && place < num_samples_, "there is no place ", place, " in an epoch of ", num_samples_,
+          " samples");
+  if (windows_.empty()) return place;
+  const auto window = std::upper_bound(windows_.begin(), windows_.end(), place,
+                                       [](std::int64_t at, const Window& one) { return at < one.end; });
+  const std::int64_t begin = window->end - window->within.size();
+  const std::int64_t sample = window->within[place - begin];
+  const auto from = shards_.begin() + static_cast<std::ptrdiff_t>(window->first_shard);
+  const auto to = window + 1 == windows_.end()
+                      ? shards_.end()
+                      : shards_.begin() + static_cast<std::ptrdiff_t>(window[1].first_shard);
+  const auto shard =
+      std::upper_bound(from, to, sample, [](std::int64_t at, const Shard& one) { return at < one.end; });
+  return shard->first + sample - (shard == from ? 0 : shard[-1].end);
+}
+
+Sampler::Sampler(std::int64_t num_samples, std::int64_t global_batch, OrderOptions order)
+    : num_samples_(num_samples), global_batch_(global_batch), order_(std::move(order)) {
   require(num_samples >= 1, "there are no samples to draw from");
-  require(num_samples <= std::int64_t{1} << 32, "at most 2^32 samples can be shuffled, there are ",
-          num_samples);
   require(global_batch >= 1, "a global batch holds at least one sample, not ", global_batch);
+  std::vector<std::int64_t>& ends = order_.shard_ends;
+  if (ends.empty() || order_.open_shards == 0) ends = {num_samples};
+  require(order_.open_shards >= 0, "samples are mixed among at least one shard, not ", order_.open_shards);
+  require(ends.back() == num_samples, "the shards end at sample ", ends.back(), ", the data set at ",
+          num_samples);
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const std::int64_t begin = i == 0 ? 0 : ends[i - 1];
+    require(begin < ends[i], "shard ", i, " ends at sample ", ends[i], ", where it begins at ", begin);
+  }
 }
 
 std::int64_t Sampler::batches_per_epoch() const {
@@ -41,14 +65,30 @@ std::int64_t Sampler::batch_size(std::int64_t batch) const {
   return std::min(global_batch_, num_samples_ - batch * global_batch_);
 }
 
-std::vector<std::int64_t> Sampler::epoch_order(std::uint64_t epoch) const {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(num_samples_));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  if (order_ == Order::kSequential) return order;
-  // Fisher and Yates, from the end. std::shuffle differs between standard libraries.
-  Random random(seed_, kOrderKey, epoch);
-  for (std::size_t last = order.size() - 1; last > 0; --last)
-    std::swap(order[last], order[random.below(last + 1)]);
+EpochOrder Sampler::order_of(std::uint64_t epoch) const {
+  EpochOrder order;
+  order.num_samples_ = num_samples_;
+  if (order_.order == Order::kSequential) return order;
+  const std::vector<std::int64_t>& ends = order_.shard_ends;
+  const auto num_shards = std::ssize(ends);
+  const std::int64_t open = order_.open_shards == 0 ? num_shards : std::min(order_.open_shards, num_shards);
+  const Permutation of_shards(num_shards, Random(order_.seed, kShardKey, epoch));
+  std::int64_t done = 0;
+  for (std::int64_t first = 0; first < num_shards; first += open) {
+    const std::size_t first_shard = order.shards_.size();
+    std::int64_t in_window = 0;
+    for (std::int64_t i = first; i < std::min(first + open, num_shards); ++i) {
+      const auto shard = static_cast<std::size_t>(of_shards[i]);
+      const std::int64_t begin = shard == 0 ? 0 : ends[shard - 1];
+      in_window += ends[shard] - begin;
+      order.shards_.push_back({.first = begin, .end = in_window});
+    }
+    done += in_window;
+    order.windows_.push_back(
+        {.end = done,
+         .first_shard = first_shard,
+         .within = Permutation(in_window, Random(order_.seed, kOrderKey, epoch, first))});
+  }
   return order;
 }
 

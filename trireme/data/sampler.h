@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/data/permutation.h"
+
 namespace trireme::data {
 
 /// Part `index` of `count` near-equal consecutive parts of [0, size): the first size % count are one longer.
@@ -17,23 +19,61 @@ struct Slice {
 };
 Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count);
 
+enum class Order {
+  kShuffled,    ///< any sample may be at any place
+  kSequential,  ///< as they are numbered
+};
+
+/// How an epoch is shuffled.
+struct OrderOptions {
+  Order order = Order::kShuffled;
+  std::uint64_t seed = 0;
+  /// Where samples lie in shards, one behind the other: the end of each. Empty: they do not.
+  std::vector<std::int64_t> shard_ends = {};
+  /// Shuffled: shards come in any order, and samples are mixed among so many of them at a time, for what is
+  /// slow to read here and there. 0, or as many as there are: among all.
+  std::int64_t open_shards = 0;
+};
+
+/// The samples of one epoch by place.
+class EpochOrder {
+ public:
+  /// Constant time; of shards, the logarithm of their number. 0 <= place < number of samples.
+  std::int64_t operator[](std::int64_t place) const;
+
+ private:
+  friend class Sampler;
+  /// Shards that are open together.
+  struct Window {
+    std::int64_t end;         ///< the place behind its last sample
+    std::size_t first_shard;  ///< in `shards`
+    Permutation within;       ///< of its samples
+  };
+  struct Shard {
+    std::int64_t first;  ///< sample
+    std::int64_t end;    ///< samples of its window up to here
+  };
+
+  std::int64_t num_samples_ = 0;
+  std::vector<Window> windows_;  ///< empty: in the order of their numbers
+  std::vector<Shard> shards_;    ///< in the epoch's order
+};
+
 class Sampler {
  public:
-  enum class Order { kShuffled, kSequential };
-  /// Throws InvalidArgument unless 1 <= global_batch and 1 <= num_samples.
-  Sampler(std::int64_t num_samples, std::int64_t global_batch, std::uint64_t seed, Order order);
+  /// Throws InvalidArgument unless 1 <= global_batch and 1 <= num_samples, and for shards that do not rise
+  /// or do not end where the samples do.
+  Sampler(std::int64_t num_samples, std::int64_t global_batch, OrderOptions order);
 
   std::int64_t batches_per_epoch() const;
   /// Samples in global batch `batch`, 0 <= batch < batches_per_epoch(): fewer in the last one of an epoch.
   std::int64_t batch_size(std::int64_t batch) const;
-  /// All sample numbers in the order of `epoch`; batch b begins at place b * global_batch. Computed at each
-  /// call, in time and memory of all samples: who needs it more than once keeps it.
-  std::vector<std::int64_t> epoch_order(std::uint64_t epoch) const;
+  /// Batch b begins at place b * global_batch. Constant time; of shards, as many steps as there are.
+  EpochOrder order_of(std::uint64_t epoch) const;
 
  private:
   std::int64_t num_samples_, global_batch_;
-  std::uint64_t seed_;
-  Order order_;
+  OrderOptions order_;
 };
 
 }  // namespace trireme::data

@@ -23,9 +23,7 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   const std::int64_t samples = data.train->size();
   require(samples >= world_size, "data set ", data.name, " has ", samples,
           " training samples, fewer than the ", world_size, " ranks");
-  const std::int64_t batches =
-      data::Sampler(samples, config.train.global_batch, config.run.seed, data::Sampler::Order::kSequential)
-          .batches_per_epoch();
+  const std::int64_t batches = data::Sampler(samples, config.train.global_batch, {}).batches_per_epoch();
   const std::int64_t steps = Calendar(config, batches).total_steps();
   require(config.learning_rate.warmup_steps <= steps, "lr.warmup_steps = ", config.learning_rate.warmup_steps,
           " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,

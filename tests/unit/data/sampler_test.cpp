@@ -3,61 +3,168 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "trireme/base/error.h"
 
 namespace trireme::data {
 namespace {
 
-using Order = Sampler::Order;
+using Samples = std::vector<std::int64_t>;
+
+OrderOptions shuffled(std::uint64_t seed) { return {.seed = seed}; }
+
+Samples epoch_of(std::int64_t num_samples, const OrderOptions& options, std::uint64_t epoch) {
+  const EpochOrder order = Sampler(num_samples, 4, options).order_of(epoch);
+  Samples samples;
+  for (std::int64_t place = 0; place < num_samples; ++place) samples.push_back(order[place]);
+  return samples;
+}
+
+Samples first_numbers(std::int64_t count) {
+  Samples all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+/// How far the counts of n x n pairs are from all alike, by chi squared, in its standard deviations.
+enum class Diagonal { kCounts, kIsEmpty };
+double sigmas_off(const std::vector<int>& counts, std::size_t n, Diagonal diagonal) {
+  const double total = std::accumulate(counts.begin(), counts.end(), 0.0);
+  const double pairs = static_cast<double>(n * n - (diagonal == Diagonal::kIsEmpty ? n : 0));
+  double sum = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (diagonal == Diagonal::kIsEmpty && i / n == i % n) continue;
+    sum += (counts[i] - total / pairs) * (counts[i] - total / pairs) / (total / pairs);
+  }
+  const double freedom = diagonal == Diagonal::kIsEmpty ? pairs - 1 : static_cast<double>((n - 1) * (n - 1));
+  return (sum - freedom) / std::sqrt(2 * freedom);
+}
 
 TEST(Sampler, AnEpochHoldsEverySampleOnce) {
-  const Sampler sampler(1000, 64, 7, Order::kShuffled);
-  std::vector<std::int64_t> order = sampler.epoch_order(3);
-  EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));
-  std::sort(order.begin(), order.end());
-  std::vector<std::int64_t> all(1000);
-  std::iota(all.begin(), all.end(), 0);
-  EXPECT_EQ(order, all);
+  for (const std::int64_t size : {1, 2, 3, 5, 255, 256, 257, 1000, 4096, 10007}) {
+    Samples order = epoch_of(size, shuffled(7), 3);
+    if (size > 3) {
+      EXPECT_FALSE(std::is_sorted(order.begin(), order.end())) << size;
+    }
+    std::sort(order.begin(), order.end());
+    EXPECT_EQ(order, first_numbers(size));
+  }
 }
 
 TEST(Sampler, TheOrderDependsOnSeedAndEpochOnly) {
-  const auto order = [](std::uint64_t seed, std::uint64_t epoch, std::int64_t batch) {
-    return Sampler(100, batch, seed, Order::kShuffled).epoch_order(epoch);
-  };
-  EXPECT_EQ(order(1, 2, 10), order(1, 2, 64));
-  EXPECT_NE(order(1, 2, 10), order(1, 3, 10));
-  EXPECT_NE(order(1, 2, 10), order(2, 2, 10));
-  EXPECT_NE(order(1, 2, 10), order(2, 1, 10));
+  EXPECT_EQ(epoch_of(100, shuffled(1), 2), epoch_of(100, shuffled(1), 2));
+  EXPECT_NE(epoch_of(100, shuffled(1), 2), epoch_of(100, shuffled(1), 3));
+  EXPECT_NE(epoch_of(100, shuffled(1), 2), epoch_of(100, shuffled(2), 2));
+  EXPECT_NE(epoch_of(100, shuffled(1), 2), epoch_of(100, shuffled(2), 1));
 }
 
 TEST(Sampler, TheOrderIsTheSameOnEveryPlatform) {
-  // Computed with a separate program from the description in random.h: a run that is resumed elsewhere, or by
-  // a later version, goes on with the same samples.
-  EXPECT_EQ(Sampler(10, 4, 42, Order::kShuffled).epoch_order(1),
-            (std::vector<std::int64_t>{1, 8, 3, 6, 0, 9, 2, 5, 4, 7}));
+  // Computed with a separate program (tests/parity/permutation_reference.py) from the description in
+  // permutation.h: a run that is resumed elsewhere, or by a later version, goes on with the same samples.
+  EXPECT_EQ(epoch_of(10, shuffled(42), 1), (Samples{0, 1, 8, 3, 5, 9, 6, 4, 7, 2}));
+  const EpochOrder large = Sampler(60000, 4, shuffled(42)).order_of(1);
+  EXPECT_EQ((Samples{large[0], large[1], large[2], large[59999]}), (Samples{24840, 22652, 55691, 50859}));
 }
 
-TEST(Sampler, EveryPlaceIsEquallyLikely) {
-  // 4000 epochs of 5 samples: each (sample, place) comes about 800 times; 5 sigma are 127.
-  const Sampler sampler(5, 1, 0, Order::kShuffled);
-  std::vector<int> count(25);
-  for (std::uint64_t epoch = 0; epoch < 4000; ++epoch) {
-    const std::vector<std::int64_t> order = sampler.epoch_order(epoch);
-    for (std::size_t place = 0; place < 5; ++place)
-      ++count[static_cast<std::size_t>(order[place]) * 5 + place];
+TEST(Sampler, EveryOrderOfAFewSamplesIsEquallyLikely) {
+  // 24,000 epochs of 4 samples: each of the 24 orders comes about 1000 times; 5 sigma are 155.
+  const Sampler sampler(4, 1, shuffled(0));
+  std::map<Samples, int> count;
+  for (std::uint64_t epoch = 0; epoch < 24000; ++epoch) {
+    const EpochOrder order = sampler.order_of(epoch);
+    ++count[{order[0], order[1], order[2], order[3]}];
   }
-  for (const int times : count) EXPECT_NEAR(times, 800, 127);
+  EXPECT_EQ(count.size(), 24U);
+  for (const auto& [order, times] : count) EXPECT_NEAR(times, 1000, 155);
+}
+
+TEST(Sampler, EveryPlaceAndEveryNeighbourIsEquallyLikely) {
+  // Chi squared of (sample, place) and of (sample, next sample) over 4000 epochs; 5 sigma.
+  for (const std::int64_t size : {5, 37, 255, 256, 300}) {
+    const Sampler sampler(size, 1, shuffled(1));
+    const auto n = static_cast<std::size_t>(size);
+    std::vector<int> places(n * n), neighbours(n * n);
+    for (std::uint64_t epoch = 0; epoch < 4000; ++epoch) {
+      const EpochOrder order = sampler.order_of(epoch);
+      for (std::int64_t place = 0; place < size; ++place) {
+        const auto sample = static_cast<std::size_t>(order[place]);
+        ++places[sample * n + static_cast<std::size_t>(place)];
+        if (place > 0) ++neighbours[static_cast<std::size_t>(order[place - 1]) * n + sample];
+      }
+    }
+    EXPECT_LT(sigmas_off(places, n, Diagonal::kCounts), 5) << size;
+    EXPECT_LT(sigmas_off(neighbours, n, Diagonal::kIsEmpty), 5) << size;
+  }
+}
+
+TEST(Sampler, AnyPlaceOfTrillionsOfSamplesIsFoundAtOnce) {
+  const std::int64_t size = std::int64_t{1} << 45;
+  const EpochOrder order = Sampler(size, 4096, shuffled(3)).order_of(0);
+  std::set<std::int64_t> seen;
+  for (std::int64_t i = 0; i < 1000; ++i) seen.insert(order[size - 1 - i * 31]);
+  EXPECT_EQ(seen.size(), 1000U);
+  EXPECT_GE(*seen.begin(), 0);
+  EXPECT_LT(*seen.rbegin(), size);
 }
 
 TEST(Sampler, SequentialOrderIsTheFilesOrder) {
-  EXPECT_EQ(Sampler(4, 2, 9, Order::kSequential).epoch_order(5), (std::vector<std::int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(epoch_of(4, {.order = Order::kSequential}, 5), (Samples{0, 1, 2, 3}));
+}
+
+TEST(Sampler, OfShardsOnlySoManyAreOpenAtATime) {
+  const Samples ends = {10, 13, 40, 41, 60, 100};
+  const OrderOptions options = {.seed = 5, .shard_ends = ends, .open_shards = 2};
+  std::set<std::vector<std::ptrdiff_t>> orders;
+  for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
+    const Samples order = epoch_of(100, options, epoch);
+    Samples sorted = order;
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_EQ(sorted, first_numbers(100));
+    // Shards by first appearance; from the time that a third appears, the two before it are done.
+    std::vector<std::ptrdiff_t> appeared;
+    std::map<std::ptrdiff_t, std::int64_t> left;
+    for (std::size_t i = 0; i < ends.size(); ++i)
+      left[static_cast<std::ptrdiff_t>(i)] = ends[i] - (i == 0 ? 0 : ends[i - 1]);
+    for (const std::int64_t sample : order) {
+      const auto shard = std::upper_bound(ends.begin(), ends.end(), sample) - ends.begin();
+      if (std::find(appeared.begin(), appeared.end(), shard) == appeared.end()) {
+        if (appeared.size() % 2 == 0) {
+          for (const std::ptrdiff_t before : appeared) EXPECT_EQ(left[before], 0) << before;
+        }
+        appeared.push_back(shard);
+      }
+      --left[shard];
+    }
+    orders.insert(appeared);
+  }
+  EXPECT_GT(orders.size(), 15U);  // of 720 orders of the shards
+}
+
+TEST(Sampler, OfShardsAllAreMixedUnlessOneAsksForFewer) {
+  EXPECT_EQ(epoch_of(100, {.seed = 5, .shard_ends = {10, 100}}, 1), epoch_of(100, shuffled(5), 1));
+}
+
+TEST(Sampler, RefusesShardsThatAreNotTheSamples) {
+  const auto refused = [](Samples ends) {
+    EXPECT_THROW(Sampler(10, 4, {.shard_ends = std::move(ends), .open_shards = 1}), InvalidArgument);
+  };
+  refused({4, 9});
+  refused({4, 4, 10});
+  refused({6, 4, 10});
+  refused({0, 10});
+  EXPECT_THROW(Sampler(10, 4, {.open_shards = -1}), InvalidArgument);
 }
 
 TEST(Sampler, TheLastBatchIsWhatIsLeft) {
-  const Sampler sampler(10, 4, 0, Order::kShuffled);
+  const Sampler sampler(10, 4, shuffled(0));
   EXPECT_EQ(sampler.batches_per_epoch(), 3);
   EXPECT_EQ(sampler.batch_size(0), 4);
   EXPECT_EQ(sampler.batch_size(2), 2);
@@ -66,15 +173,15 @@ TEST(Sampler, TheLastBatchIsWhatIsLeft) {
 
 TEST(Sampler, ABatchBeyondTheSamplesHoldsAllOfThem) {
   for (const std::int64_t global_batch : {std::int64_t{11}, std::numeric_limits<std::int64_t>::max()}) {
-    const Sampler sampler(10, global_batch, 0, Order::kShuffled);
+    const Sampler sampler(10, global_batch, shuffled(0));
     EXPECT_EQ(sampler.batches_per_epoch(), 1) << global_batch;
     EXPECT_EQ(sampler.batch_size(0), 10) << global_batch;
   }
 }
 
 TEST(Sampler, RefusesNoSamplesAndEmptyBatches) {
-  EXPECT_THROW(Sampler(0, 4, 0, Order::kShuffled), InvalidArgument);
-  EXPECT_THROW(Sampler(4, 0, 0, Order::kShuffled), InvalidArgument);
+  EXPECT_THROW(Sampler(0, 4, shuffled(0)), InvalidArgument);
+  EXPECT_THROW(Sampler(4, 0, shuffled(0)), InvalidArgument);
 }
 
 TEST(SliceOf, PartsAreConsecutiveNearEqualAndComplete) {
