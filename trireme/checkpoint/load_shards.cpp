@@ -23,12 +23,21 @@ void move_aside_and_say(const fs::path& checkpoint, const std::string& problem, 
               problem);
 }
 
+/// What is the same for the weights is not for the data.
+void warn_of_another_order(const fs::path& checkpoint, const Manifest& manifest, const Log& log) {
+  if (manifest.version >= kFirstInThisOrder || manifest.batch == 0) return;
+  log.warning(checkpoint.string(),
+              " was written by a version that shuffled in another way: in the rest of epoch ", manifest.epoch,
+              " samples come in the order of this version, some for the second time, others not");
+}
+
 /// The newest one whose manifest is whole.
 std::optional<FoundCheckpoint> newest_candidate(const fs::path& folder, const Log& log) {
   const std::vector<fs::path> all = list_checkpoints(folder);
   for (auto path = all.rbegin(); path != all.rend(); ++path) {
     try {
       const Manifest manifest = read_manifest(*path);
+      warn_of_another_order(*path, manifest, log);
       return FoundCheckpoint{
           .folder = *path, .head = {.step = manifest.step, .epoch = manifest.epoch, .batch = manifest.batch}};
     } catch (const DamagedCheckpoint& error) {

@@ -19,8 +19,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "trireme training checkpoint";
-constexpr int kVersion = 2;
-/// One file of each kind, under the names that one writer's files have today.
+constexpr int kVersion = 3;
+/// 1: one file of each kind, under the names that one writer's files have today. Below kFirstInThisOrder:
+/// samples came in another order.
 constexpr int kOldestVersion = 1;
 constexpr std::array<std::string_view, 7> kKeys = {"format", "version", "step", "epoch",
                                                    "batch",  "files",   "xxh3"};
@@ -119,7 +120,8 @@ void check_complete(const std::vector<FileRecord>& files) {
 
 Manifest parse_manifest(const Json& json) {
   check_format(json);
-  Manifest manifest{.step = json.at("step").get<std::int64_t>(),
+  Manifest manifest{.version = json.at("version").get<int>(),
+                    .step = json.at("step").get<std::int64_t>(),
                     .epoch = json.at("epoch").get<std::uint64_t>(),
                     .batch = json.at("batch").get<std::int64_t>(),
                     .files = {}};

@@ -172,7 +172,7 @@ TEST_F(CheckpointReport, AManifestOfOtherFilesIsNotBelieved) {
   EXPECT_THAT(problem_with("{}"), HasSubstr("does not say that its format is"));
   EXPECT_THAT(problem_with("{"), HasSubstr("not a valid manifest"));
   EXPECT_THAT(problem_with(R"({"format": "trireme training checkpoint", "version": 9})"),
-              HasSubstr("is of version 9, this program reads versions 1 to 2"));
+              HasSubstr("is of version 9, this program reads versions 1 to 3"));
   EXPECT_THAT(problem_with(begin + R"("batch": 0, "files": {}})"), HasSubstr("it has no checksum 'xxh3'"));
   const auto problem_of_whole = [&](const std::string& rest) {
     return problem_with(with_checksum(begin + rest));

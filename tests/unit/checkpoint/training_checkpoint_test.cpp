@@ -98,7 +98,7 @@ TEST(TrainingCheckpoint, ADamagedNewestOneIsPassedOverAndSaidWhy) {
       {"a cut", [](const fs::path& path) { fs::resize_file(path, 3); }},
       {"a text that nests without end",
        [](const fs::path& path) {
-         std::ofstream(path) << R"({"format":"trireme training checkpoint","version":2,"xxh3":)"
+         std::ofstream(path) << R"({"format":"trireme training checkpoint","version":3,"xxh3":)"
                              << std::string(200000, '[') << std::string(200000, ']') << '}';
        }},
       {"a loss", [](const fs::path& path) { fs::remove(path); }}};
@@ -128,13 +128,13 @@ TEST(TrainingCheckpoint, OneOfANewerFormatIsAnErrorAndStaysWhereItIs) {
   const TemporaryFolder folder;
   save_checkpoint(folder.path(), checkpoint_of(4), 0);
   const fs::path newest = save_checkpoint(folder.path(), checkpoint_of(6), 0);
-  edit_manifest(newest, "\"version\": 2", "\"version\": 3");
+  edit_manifest(newest, "\"version\": 3", "\"version\": 4");
   const std::string before = read_file(newest / "manifest.json");
   try {
     load_latest(folder.path());
     ADD_FAILURE() << "no error";
   } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("step-00000006"), HasSubstr("version 3")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("step-00000006"), HasSubstr("version 4")));
   }
   EXPECT_THROW(save_checkpoint(folder.path(), checkpoint_of(6), 1), DataError)
       << "nothing is written over it";
@@ -244,6 +244,18 @@ TEST(TrainingCheckpoint, OneOfTheFirstVersionIsRead) {
   export_weights(old, folder / "weights.safetensors");
   EXPECT_EQ(xxh3_of(load_safetensors(folder / "weights.safetensors").tensors), "425b7e2b0c114c3a")
       << "weights_xxh3 of the run that wrote it";
+}
+
+TEST(TrainingCheckpoint, OneFromTheMiddleOfAnEpochOfAnotherOrderIsTakenWithAWarning) {
+  const TemporaryFolder folder;
+  const fs::path old = test::checkout("tests/unit/checkpoint/data/version-1/step-00000006");
+  fs::copy(old, folder / "step-00000006");
+  std::string warnings;
+  EXPECT_EQ(latest(folder.path(), &warnings), 6);
+  EXPECT_THAT(warnings, HasSubstr("in the rest of epoch 0 samples come in the order of this version"));
+  save_checkpoint(folder.path(), checkpoint_of(7), 2);
+  EXPECT_EQ(latest(folder.path(), &warnings), 7);
+  EXPECT_EQ(warnings, "");
 }
 
 /// Lets no file of this process grow beyond `bytes`: to a writer it looks like a disk that is full.

@@ -30,7 +30,11 @@ struct FileRecord {
   std::string xxh3;
 };
 
+/// The first whose batches come in the order of today (data/permutation.h).
+inline constexpr int kFirstInThisOrder = 3;
+
 struct Manifest {
+  int version = 0;  ///< that was read; the newest is written
   std::int64_t step = 0;
   std::uint64_t epoch = 0;
   std::int64_t batch = 0;
