@@ -43,7 +43,7 @@ class BareLoop {
  public:
   BareLoop(const train::RunConfig& config, const data::DataSource& data)
       : model_(model::make_model(config.model, data.input_shape, data.num_classes, 0)),
-        loader_(data.train, {.global_batch = config.train.global_batch}) {
+        loader_(data::indexed(data.train), {.global_batch = config.train.global_batch}) {
     optim::NamedTensors parameters;
     for (const auto& item : model_->named_parameters()) parameters.emplace_back(item.key(), item.value());
     optimizer_ = optim::make_optimizer(config.optimizer, parameters);

@@ -34,9 +34,7 @@ std::int64_t samples_of(const ProfileArguments& arguments, const train::RunConfi
 Fields input_of(const data::DataSource& data, std::int64_t samples) {
   require(samples <= data.train->size(), "--samples ", samples, ": data set ", data.name, " has ",
           data.train->size());
-  std::vector<std::int64_t> indices(static_cast<std::size_t>(samples));
-  std::iota(indices.begin(), indices.end(), 0);
-  return data.train->get_batch(indices).input;
+  return data.train->trial_batch(samples).input;
 }
 
 void print_table(const std::vector<plan::Layer>& layers) {

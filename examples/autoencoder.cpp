@@ -56,14 +56,14 @@ struct Images {  // the table [images]
 };
 
 std::shared_ptr<Autoencoder> make_model(const Layers& layers, const train::ModelTask& task) {
-  const std::int64_t pixels = task.data.train->get(0).input->numel();
+  const std::int64_t pixels = task.data.train->trial_batch(1).input->numel();
   return std::make_shared<Autoencoder>(
       std::vector<std::int64_t>{pixels, layers.hidden, layers.code, layers.hidden, pixels});
 }
 
 data::DataSource open_images(const Images& images, const train::DataTask& task) {
   data::DataSource source = data::open_data({.name = images.of, .path = task.config.data.path});
-  source.train = std::make_shared<ToItself>(source.train);
+  source.train = std::make_shared<ToItself>(data::indexed(source.train));
   source.test = std::make_shared<ToItself>(source.test);
   return source;
 }

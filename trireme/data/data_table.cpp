@@ -45,7 +45,7 @@ void augment(DataSource& source, const Opening& opening, double black) {
   if (options.augment.empty()) return;
   const ImageSize size = {source.input_shape[1], source.input_shape[2]};
   source.train = std::make_shared<TransformedDataset>(
-      source.train,
+      indexed(source.train),
       make_augmentations(options.augment,
                          {.size = size, .crop_padding = options.crop_padding, .fill = black}),
       opening.seed);
@@ -59,7 +59,7 @@ DataSource open_idx_family(const Opening& opening, const fs::path& folder, const
   source.test = open_split(folder, "t10k", normalisation, advice);
   source.num_classes = 10;
   const auto shape = [](const Dataset& split) { return split.get(0).input->sizes().vec(); };
-  source.input_shape = shape(*source.train);
+  source.input_shape = shape(*indexed(source.train));
   if (shape(*source.test) != source.input_shape) {
     throw DataError(text("the training and test images in ", folder.string(), " differ in size"));
   }

@@ -6,8 +6,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/data/loader.h"
 
 namespace trireme::data {
 namespace {
@@ -40,6 +43,17 @@ Fields batch_like(const Fields& sample, std::size_t count) {
   });
 }
 
+/// What is thrown by code that knows nothing of samples says nothing of them.
+Example get_named(const Dataset& dataset, std::int64_t index) {
+  try {
+    return dataset.get(index);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DataError(text("sample ", index, ": ", error.what()));
+  }
+}
+
 void check_finite(const batch::Field& field, std::span<const std::int64_t> indices) {
   if (field.tensor.scalar_type() != at::kFloat) return;
   const at::Tensor input = field.tensor.contiguous();
@@ -65,14 +79,31 @@ void check_finite(const batch::Field& field, std::span<const std::int64_t> indic
 
 Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
   // An empty batch still has to have the shape of a sample.
-  const Example first = get(indices.empty() ? 0 : indices[0]);
+  const Example first = get_named(*this, indices.empty() ? 0 : indices[0]);
   Example batch{batch_like(first.input, indices.size()), batch_like(first.target, indices.size())};
   for (std::size_t row = 0; row < indices.size(); ++row) {
-    const Example sample = row == 0 ? first : get(indices[row]);
+    const Example sample = row == 0 ? first : get_named(*this, indices[row]);
+    const StageScope collating(Stage::kCollate);
     put(batch.input, row, indices[row], sample.input);
     put(batch.target, row, indices[row], sample.target);
   }
   return batch;
+}
+
+Example Dataset::trial_batch(std::int64_t samples) const {
+  std::vector<std::int64_t> first(static_cast<std::size_t>(samples));
+  std::iota(first.begin(), first.end(), std::int64_t{0});
+  return get_batch(first);
+}
+
+std::unique_ptr<BatchStream> Dataset::open(const StreamOptions& options) const {
+  return std::make_unique<Loader>(std::shared_ptr<const Dataset>(std::shared_ptr<void>(), this), options);
+}
+
+std::shared_ptr<const Dataset> indexed(std::shared_ptr<const TrainingData> data) {
+  auto numbered = std::dynamic_pointer_cast<const Dataset>(std::move(data));
+  require(numbered != nullptr, "these samples are made as they are asked for, and have no numbers");
+  return numbered;
 }
 
 std::shared_ptr<const Dataset> Dataset::in_epoch(std::uint64_t /*epoch*/) const { return nullptr; }

@@ -1,6 +1,6 @@
 #pragma once
-// The seam for data: how many samples there are, and the i-th one. Everything else (prefetching, sharding,
-// batching) is built on these two. `get` and `get_batch` are const, thread-safe and deterministic.
+// Data whose samples have numbers: how many there are, and the i-th one. Everything else (prefetching,
+// sharding, batching) is built on these two. `get` and `get_batch` are const, thread-safe and deterministic.
 
 #include <cstdint>
 #include <memory>
@@ -9,48 +9,37 @@
 #include <vector>
 
 #include "trireme/base/log.h"
-#include "trireme/batch/fields.h"
+#include "trireme/data/example.h"
+#include "trireme/data/training_data.h"
 
 namespace trireme::data {
 
-/// One sample, or with a leading batch dim a batch of them. {image, label}, or with names:
-/// {{{"query", query}, {"document", document}}, {{"clicked", clicked}}}; either may have no field at all.
-struct Example {
-  Fields input;   ///< image: f32 (channels, height, width); text: i64 (block)
-  Fields target;  ///< what the objective takes: a class, i64, no dims; text: i64 (block), the token after
-                  ///< each; numbers: f32
-
-  /// Of a batch: how many samples.
-  std::int64_t rows() const { return input.empty() ? target.rows() : input.rows(); }
-};
-
-class Dataset {
+class Dataset : public TrainingData {
  public:
-  virtual ~Dataset() = default;
-  virtual std::int64_t size() const = 0;
   /// 0 <= index < size(). Throws DataError when the sample cannot be read; the message names file and sample.
   virtual Example get(std::int64_t index) const = 0;
   /// Samples stacked in the given order: a leading batch dim. Overridden where a batch is cheaper at once.
   virtual Example get_batch(std::span<const std::int64_t> indices) const;
-  /// Whether tensors of batches of as many samples may differ in size (data/collate.h). Pipelines that have
-  /// to know all sizes ahead are refused then.
-  virtual bool sizes_vary() const { return false; }
   /// The data set as it is in one epoch, where its samples vary from epoch to epoch (augmentations); null:
   /// it is the same in all of them.
   virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;
+  /// Where samples lie in shards, one behind the other: the end of each. Empty: they do not.
+  virtual std::vector<std::int64_t> shard_ends() const { return {}; }
+
+  /// The first samples.
+  Example trial_batch(std::int64_t samples) const override;
+  /// A Loader (data/loader.h).
+  std::unique_ptr<BatchStream> open(const StreamOptions& options) const override;
 };
 
-/// Throws DataError unless sample number `index` has the same fields as another of its batch.
-void check_same_fields(const Fields& sample, const Fields& other, std::int64_t index);
-
-/// Throws DataError, naming the sample, when a number of its inputs is infinite or not a number: one such
-/// sample ends the training of the whole model.
-void check_finite(const Example& batch, std::span<const std::int64_t> indices);
+/// The same data, whose samples have numbers. Throws InvalidArgument for those that are made as they are
+/// asked for.
+std::shared_ptr<const Dataset> indexed(std::shared_ptr<const TrainingData> data);
 
 /// A data set as a configuration names it: its two splits and what a model has to know.
 struct DataSource {
   std::string name;
-  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const TrainingData> train;
   std::shared_ptr<const Dataset> test;
   std::vector<std::int64_t> input_shape =
       {};                               ///< of one sample, without the batch dim; empty: inputs have names

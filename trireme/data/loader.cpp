@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/data/internal/read_ahead_tuner.h"
 
 namespace trireme::data {
 namespace {
@@ -37,42 +39,62 @@ class EpochOrders {
   std::vector<std::pair<std::uint64_t, std::shared_ptr<const EpochOrder>>> recent_;
 };
 
-/// One step that was read ahead, or the error that reading it gave.
+/// One micro-batch that was read ahead, or the error that reading it gave.
 struct Slot {
-  bool ready = false;
-  StepBatch batch;
-  std::exception_ptr error;
+  Example samples = {};
+  std::exception_ptr error = nullptr;
 };
 
-void check(const Dataset& dataset, const LoaderOptions& options) {
+std::int64_t bytes_of(const Fields& fields) {
+  std::int64_t bytes = 0;
+  for (const batch::Field& field : fields) bytes += static_cast<std::int64_t>(field.tensor.nbytes());
+  return bytes;
+}
+
+/// "samples 4, 17, 3 and 61 more"
+std::string name_of(std::span<const std::int64_t> samples) {
+  constexpr std::size_t kNamed = 3;
+  std::vector<std::string> names;
+  for (const std::int64_t sample : samples.first(std::min(samples.size(), kNamed)))
+    names.push_back(std::to_string(sample));
+  return text("samples ", join(names),
+              samples.size() > kNamed ? text(" and ", samples.size() - kNamed, " more") : "");
+}
+
+}  // namespace
+
+void check_stream(const StreamOptions& options, std::int64_t samples) {
   require(options.world_size >= 1 && options.rank >= 0 && options.rank < options.world_size, "rank ",
           options.rank, " is not part of a world of ", options.world_size);
   require(options.num_microbatches >= 1, "a step has at least one micro-batch, not ",
           options.num_microbatches);
-  require(options.workers >= 1, "loading needs at least one worker, not ", options.workers);
+  require(options.workers >= 0 && options.most_workers >= 1, "loading needs at least one worker, not ",
+          options.workers == 0 ? options.most_workers : options.workers);
   require(options.prefetch >= 1, "at least one step has to be read ahead, not ", options.prefetch);
   require(options.timeout_s > 0, "the loader's timeout must be positive, not ", options.timeout_s);
-  require(dataset.size() >= options.world_size, "the data set has ", dataset.size(), " samples for ",
-          options.world_size, " ranks: use fewer ranks or more data");
+  require(samples >= options.world_size, "the data set has ", samples, " samples for ", options.world_size,
+          " ranks: use fewer ranks or more data");
   const std::int64_t parts = std::int64_t{options.world_size} * options.num_microbatches;
   require(options.global_batch >= parts, "a global batch of ", options.global_batch, " cannot be split over ",
           options.world_size, " ranks with ", options.num_microbatches,
           " micro-batches each: make it at least ", parts);
 }
 
-}  // namespace
-
-// Step numbers count from 0 = (epoch 0, batch 0). Workers claim the next unclaimed step while it is less than
-// `prefetch` ahead of the consumer, and put the result in slot (step % prefetch): the order of arrival does
-// not matter, and a slot is never claimed twice at a time. A seek starts a new generation; results of the
-// previous one are dropped.
+// Micro-batches are numbered through, from (epoch 0, batch 0) on. Workers claim the next unclaimed one while
+// its step is less than `prefetch` ahead of the consumer, and put what they read under its number: the order
+// of arrival does not matter. A seek starts a new generation; results of the previous one are dropped.
 struct Loader::State {
-  State(std::shared_ptr<const Dataset> data, const LoaderOptions& loader_options)
+  State(std::shared_ptr<const Dataset> data, const StreamOptions& stream_options)
       : dataset(std::move(data)),
-        options(loader_options),
-        sampler(dataset->size(), options.global_batch, {.order = options.order, .seed = options.seed}),
+        options(stream_options),
+        sampler(dataset->size(), options.global_batch,
+                {.order = options.order,
+                 .seed = options.seed,
+                 .shard_ends = dataset->shard_ends(),
+                 .open_shards = options.open_shards}),
         orders(sampler),
-        slots(static_cast<std::size_t>(options.prefetch)) {}
+        tuner({.workers = std::max(options.workers, 1), .prefetch = options.prefetch},
+              {.most_workers = options.most_workers, .memory_bytes = options.memory_bytes}) {}
 
   ~State() {
     {
@@ -83,84 +105,158 @@ struct Loader::State {
     for (std::thread& worker : workers) worker.join();
   }
 
-  void start() {
-    for (int i = 0; i < options.workers; ++i) {
+  void start_workers() {
+    for (int i = static_cast<int>(workers.size()); i < tuner.now().workers; ++i) {
       workers.emplace_back([this, i] {
         const std::string name = text("data-", i);
         ::pthread_setname_np(::pthread_self(), name.c_str());
-        work(options.trace == nullptr ? nullptr : &options.trace->add_thread(name));
+        work(i, options.trace == nullptr ? nullptr : &options.trace->add_thread(name));
       });
     }
   }
 
-  StepBatch read(std::uint64_t step) {
-    const auto per_epoch = static_cast<std::uint64_t>(sampler.batches_per_epoch());
-    StepBatch result;
-    result.epoch = step / per_epoch;
-    result.batch = static_cast<std::int64_t>(step % per_epoch);
-    result.global_size = sampler.batch_size(result.batch);
-    const std::shared_ptr<const EpochOrder> order = orders.get(result.epoch);
-    const std::shared_ptr<const Dataset> of_epoch = dataset->in_epoch(result.epoch);
-    const Dataset& samples = of_epoch ? *of_epoch : *dataset;
-    const std::int64_t first = result.batch * options.global_batch;
-    const std::int64_t parts = std::int64_t{options.world_size} * options.num_microbatches;
-    for (int i = 0; i < options.num_microbatches; ++i) {
-      const Slice part =
-          slice_of(result.global_size, std::int64_t{options.rank} * options.num_microbatches + i, parts);
-      std::vector<std::int64_t> indices;
-      for (std::int64_t place = part.begin; place < part.end; ++place)
-        indices.push_back((*order)[first + place]);
-      result.microbatches.push_back(samples.get_batch(indices));
-      check_finite(result.microbatches.back(), indices);
-      if (options.check_targets) options.check_targets(result.microbatches.back(), indices);
-    }
-    return result;
+  /// Micro-batch `number`, counted through all steps.
+  Example read(std::uint64_t number) {
+    const std::uint64_t step = number / units_per_step();
+    const auto part = static_cast<std::int64_t>(number % units_per_step());
+    const auto [epoch, batch] = place_of(step);
+    const Slice slice =
+        slice_of(sampler.batch_size(batch), std::int64_t{options.rank} * options.num_microbatches + part,
+                 std::int64_t{options.world_size} * options.num_microbatches);
+    const std::shared_ptr<const EpochOrder> order = orders.get(epoch);
+    std::vector<std::int64_t> indices;
+    for (std::int64_t place = slice.begin; place < slice.end; ++place)
+      indices.push_back((*order)[batch * options.global_batch + place]);
+    return read(epoch, indices);
   }
 
-  void work(telemetry::TraceBuffer* trace) {
+  Example read(std::uint64_t epoch, std::span<const std::int64_t> indices) {
+    const std::shared_ptr<const Dataset> of_epoch = dataset->in_epoch(epoch);
+    try {
+      Example samples = (of_epoch ? *of_epoch : *dataset).get_batch(indices);
+      check_finite(samples, indices);
+      if (options.check_targets) options.check_targets(samples, indices);
+      return samples;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw DataError(text("a batch of ", name_of(indices), ": ", error.what()));
+    }
+  }
+
+  void work(int me, telemetry::TraceBuffer* trace) {
     std::unique_lock lock(mutex);
     for (;;) {
       // Woken by notify; a wake-up that the C library lost would cost kIdleWait_s, not the run.
-      changed.wait_until(lock, Deadline::after_s(kIdleWait_s).at(), [&] { return stopping || can_claim(); });
+      const auto may_claim = [&] { return me < tuner.now().workers && can_claim(); };
+      changed.wait_until(lock, Deadline::after_s(kIdleWait_s).at(), [&] { return stopping || may_claim(); });
       if (stopping) return;
-      if (!can_claim()) continue;
-      const std::uint64_t step = claimed++;
+      if (!may_claim()) continue;
+      const std::uint64_t number = claimed++;
       const std::uint64_t mine = generation;
       lock.unlock();
-      Slot slot{.ready = true, .batch = {}, .error = nullptr};
+      Slot slot;
+      LoadingCounts counts;
       try {
-        const telemetry::TraceScope span(trace, "data", "batch", {"batch", static_cast<std::int64_t>(step)});
-        slot.batch = read(step);
+        const telemetry::TraceScope span(trace, "data", "batch",
+                                         {"batch", static_cast<std::int64_t>(number / units_per_step())});
+        const LoadingMeter meter(counts);
+        slot.samples = read(number);
+        counts.samples = slot.samples.rows();
       } catch (...) {
         slot.error = std::current_exception();
       }
       lock.lock();
+      reported.counts += counts;
       if (mine != generation) continue;
-      slot_of(step) = std::move(slot);
+      slots[number] = std::move(slot);
       changed.notify_all();
     }
   }
 
-  bool can_claim() const { return claimed < consumed + slots.size(); }
-  Slot& slot_of(std::uint64_t step) { return slots[static_cast<std::size_t>(step % slots.size())]; }
+  std::uint64_t units_per_step() const { return static_cast<std::uint64_t>(options.num_microbatches); }
+  std::uint64_t first_unit() const { return consumed * units_per_step(); }
+  bool can_claim() const {
+    return claimed < first_unit() + static_cast<std::uint64_t>(tuner.now().prefetch) * units_per_step();
+  }
+  /// Up to the first error.
+  bool step_is_there() const {
+    for (std::uint64_t number = first_unit(); number < first_unit() + units_per_step(); ++number) {
+      const auto found = slots.find(number);
+      if (found == slots.end()) return false;
+      if (found->second.error) return true;
+    }
+    return true;
+  }
+  std::pair<std::uint64_t, std::int64_t> place_of(std::uint64_t step) const {
+    const auto per_epoch = static_cast<std::uint64_t>(sampler.batches_per_epoch());
+    return {step / per_epoch, static_cast<std::int64_t>(step % per_epoch)};
+  }
+
+  /// The batch whose micro-batches are there. They leave the slots all together, or not at all.
+  StepBatch take_step() {
+    StepBatch result;
+    std::tie(result.epoch, result.batch) = place_of(consumed);
+    result.global_size = sampler.batch_size(result.batch);
+    const auto first = slots.find(first_unit());
+    // A slot keeps its error: asking again gives it again, nothing behind it is delivered.
+    for (auto slot = first; slot != slots.end() && slot->first < first_unit() + units_per_step(); ++slot) {
+      if (slot->second.error) std::rethrow_exception(slot->second.error);
+    }
+    for (auto slot = first; result.microbatches.size() < units_per_step(); slot = slots.erase(slot)) {
+      bytes_of_step += bytes_of(slot->second.samples.input) + bytes_of(slot->second.samples.target);
+      result.microbatches.push_back(std::move(slot->second.samples));
+    }
+    ++consumed;
+    return result;
+  }
+
+  /// What has been counted since the last look is looked at when it is long enough to say something.
+  std::string tune() {
+    constexpr std::int64_t kSteps = 16;
+    constexpr double kWindow_s = 0.5;
+    const double wall_s = now_s() - window_began_s;
+    const std::int64_t steps = reported.batches - at_window.batches;
+    if (options.workers != 0 || steps < kSteps || wall_s < kWindow_s) return "";
+    std::string change = tuner.look({.wall_s = wall_s,
+                                     .waited_s = reported.waited_s - at_window.waited_s,
+                                     .busy_s = reported.counts.busy_s - at_window.counts.busy_s,
+                                     .steps = steps,
+                                     .bytes_of_step = bytes_of_step / steps});
+    start_workers();
+    begin_window();
+    return change;
+  }
+
+  void begin_window() {
+    at_window = reported;
+    bytes_of_step = 0;
+    window_began_s = now_s();
+  }
 
   static constexpr double kIdleWait_s = 60;
 
   const std::shared_ptr<const Dataset> dataset;
-  const LoaderOptions options;
+  const StreamOptions options;
   const Sampler sampler;
   EpochOrders orders;
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<Slot> slots;  // this and what follows: under the mutex
-  std::uint64_t claimed = 0, consumed = 0, generation = 0;
-  double waited_s = 0;
+  ReadAheadTuner tuner;  // this and what follows: under the mutex
+  std::map<std::uint64_t, Slot> slots;
+  std::uint64_t claimed = 0;   ///< micro-batches
+  std::uint64_t consumed = 0;  ///< steps
+  std::uint64_t generation = 0;
+  LoadingReport reported;   ///< but for fill, which is a sum
+  LoadingReport at_window;  ///< as the window of the tuner began
+  std::int64_t bytes_of_step = 0;
+  double window_began_s = 0;
   bool stopping = false;
   std::vector<std::thread> workers;
 };
 
-Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
-  check(*dataset, options);
+Loader::Loader(std::shared_ptr<const Dataset> dataset, const StreamOptions& options) {
+  check_stream(options, dataset->size());
   state_ = std::make_unique<State>(std::move(dataset), options);
 }
 
@@ -171,44 +267,55 @@ std::int64_t Loader::batches_per_epoch() const { return state_->sampler.batches_
 void Loader::seek(std::uint64_t epoch, std::int64_t batch) {
   require(batch >= 0 && batch < batches_per_epoch(), "there is no batch ", batch, " in an epoch of ",
           batches_per_epoch());
+  State& state = *state_;
   {
-    const std::lock_guard lock(state_->mutex);
-    ++state_->generation;
-    state_->consumed = state_->claimed =
+    const std::lock_guard lock(state.mutex);
+    ++state.generation;
+    state.consumed =
         epoch * static_cast<std::uint64_t>(batches_per_epoch()) + static_cast<std::uint64_t>(batch);
-    for (Slot& slot : state_->slots) slot = {};
+    state.claimed = state.first_unit();
+    state.slots.clear();
   }
-  state_->changed.notify_all();
+  state.changed.notify_all();
 }
 
 StepBatch Loader::next() {
   State& state = *state_;
-  if (state.workers.empty()) state.start();
   std::unique_lock lock(state.mutex);
-  Slot& slot = state.slot_of(state.consumed);
-  if (!slot.ready) {
+  if (state.workers.empty()) {
+    state.start_workers();
+  } else {
+    state.reported.fill +=
+        static_cast<double>(state.slots.size()) /
+        static_cast<double>(state.units_per_step() * static_cast<std::uint64_t>(state.tuner.now().prefetch));
+  }
+  if (!state.step_is_there()) {
     const double began_s = now_s();
     state.changed.wait_until(lock, Deadline::after_s(state.options.timeout_s).at(),
-                             [&] { return slot.ready; });
-    state.waited_s += now_s() - began_s;
+                             [&] { return state.step_is_there(); });
+    state.reported.waited_s += now_s() - began_s;
   }
-  if (!slot.ready) {
+  if (!state.step_is_there()) {
     throw DataError(text("the data of step ", state.consumed, " did not arrive within ",
                          state.options.timeout_s, " s; is the disk reachable?"));
   }
-  // The slot keeps its error: asking again gives it again, nothing behind it is delivered.
-  if (slot.error) std::rethrow_exception(slot.error);
-  StepBatch batch = std::move(slot.batch);
-  slot = {};
-  ++state.consumed;
+  StepBatch batch = state.take_step();
+  // What the first step waits for is the start.
+  if (++state.reported.batches == 1) state.begin_window();
+  const std::string change = state.tune();
   lock.unlock();
   state.changed.notify_all();
+  if (!change.empty()) state.options.log.info("data: ", change);
   return batch;
 }
 
-double Loader::waited_s() const {
+LoadingReport Loader::report() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->waited_s;
+  LoadingReport report = state_->reported;
+  if (report.batches > 1) report.fill /= static_cast<double>(report.batches - 1);
+  report.workers = state_->tuner.now().workers;
+  report.prefetch = state_->tuner.now().prefetch;
+  return report;
 }
 
 }  // namespace trireme::data

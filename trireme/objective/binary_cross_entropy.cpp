@@ -39,7 +39,7 @@ class BinaryCrossEntropy : public Measured {
     check_numbers(batch, indices, {.least = 0, .most = 1, .otherwise = "outside 0 (no) to 1 (yes)"});
   }
   std::int64_t num_outputs(const data::DataSource& data) const override {
-    return data.train->get(0).target->numel();
+    return data.train->trial_batch(1).target->numel();
   }
 
  private:

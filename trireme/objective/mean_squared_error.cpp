@@ -35,7 +35,7 @@ class MeanSquaredError : public Measured {
     check_numbers(batch, indices, {.least = -kMost, .most = kMost, .otherwise = "not a finite number"});
   }
   std::int64_t num_outputs(const data::DataSource& data) const override {
-    return data.train->get(0).target->numel();
+    return data.train->trial_batch(1).target->numel();
   }
 };
 

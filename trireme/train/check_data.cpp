@@ -18,11 +18,11 @@ Fields sample_of(const Fields& batch, const char* what, const std::string& who) 
 }
 
 /// The first sample stands for all; the others are looked at when they are read.
-void check_split(const data::DataSource& data, const data::Dataset& split,
+void check_split(const data::DataSource& data, const data::TrainingData& split,
                  const objective::Objective& objective, const std::string& who) {
   require(split.size() >= 1, who, " has no samples");
   const std::int64_t first = 0;
-  const data::Example batch = split.get_batch({&first, 1});
+  const data::Example batch = split.trial_batch(1);
   require(batch.rows() == 1, who, ": a batch of 1 sample has neither inputs nor targets");
   const Fields input = sample_of(batch.input, "inputs", who),
                target = sample_of(batch.target, "targets", who);

@@ -36,8 +36,7 @@ void try_model(model::Model& model, const data::DataSource& data, const objectiv
   const at::NoGradGuard no_grad;
   const model::EvaluationMode mode(model);
   const model::Untouched untouched(model);
-  const std::int64_t first = 0;
-  const data::Example batch = data.train->get_batch({&first, 1});
+  const data::Example batch = data.train->trial_batch(1);
   const Fields outputs = model::outputs_of_trial(model, batch.input);
   require(!outputs.empty(), "the model has no output");
   objective.check_outputs(outputs, batch.target);

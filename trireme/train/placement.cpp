@@ -49,10 +49,7 @@ double num_parameters(const model::Layer& layer) {
 }  // namespace
 
 Fields microbatch_of(const ParallelPlan& plan, const data::DataSource& data) {
-  const std::int64_t samples = std::min(plan.samples_of_microbatch(), data.train->size());
-  std::vector<std::int64_t> indices(static_cast<std::size_t>(samples));
-  std::iota(indices.begin(), indices.end(), 0);
-  return data.train->get_batch(indices).input;
+  return data.train->trial_batch(std::min(plan.samples_of_microbatch(), data.train->size())).input;
 }
 
 ParallelPlan fit(const ParallelPlan& plan, model::Model& model) {

@@ -38,7 +38,7 @@ std::vector<std::string> parameter_names(const torch::nn::Module& module) {
   return names;
 }
 
-data::LoaderOptions loader_options(const ParallelPlan& plan, const comm::Context& context,
+data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context& context,
                                    const PlanGroups& groups, const ObjectivePtr& objective,
                                    double count_of_sample) {
   const auto check_targets = [=](const data::Example& batch, std::span<const std::int64_t> indices) {
@@ -118,10 +118,7 @@ void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) 
 }
 
 /// A batch of one sample.
-data::Example first_sample(const data::DataSource& data) {
-  const std::int64_t first = 0;
-  return data.train->get_batch({&first, 1});
-}
+data::Example first_sample(const data::DataSource& data) { return data.train->trial_batch(1); }
 
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
 StepReports make_reports(const ParallelPlan& plan, comm::Context& context) {
@@ -184,8 +181,8 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       gradient_norm_(plan_.is_in_parts() && !exact_
                          ? GradientNorm(holders(), parameters_, parameter_names(*model_), held_)
                          : GradientNorm(holders(), judged_, parameter_names(*model_))),
-      loader_(data.train, loader_options(plan_, context, groups_, objective_, count_of_sample_)),
-      calendar_(config_, loader_.batches_per_epoch()),
+      stream_(data.train->open(stream_options(plan_, context, groups_, objective_, count_of_sample_))),
+      calendar_(config_, stream_->batches_per_epoch()),
       optimizer_(optimizer_for(plan_, context, parameters_, offload_)),
       learning_rate_(make_learning_rate(config_, total_steps())),
       reports_(make_reports(plan_, context)) {
@@ -340,7 +337,7 @@ void Trainer::take_batch() {
     const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
     context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
     const telemetry::OwnWork work(context_.status(), "waiting for data");
-    batch_ = loader_.next();
+    batch_ = stream_->next();
   }
   count_of_batch_ = objective_->counts_by_value()
                         ? sum_of_counts()
@@ -477,7 +474,7 @@ void Trainer::seek(std::int64_t step) {
   }
   if (convolutions_.numel() == 0) convolutions_ = state_of(convolutions_found_);
   step_ = step;
-  loader_.seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());
+  stream_->seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());
 }
 
 }  // namespace trireme::train

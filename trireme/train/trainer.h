@@ -23,7 +23,6 @@
 #include "trireme/checkpoint/shard.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
-#include "trireme/data/loader.h"
 #include "trireme/model/convolution_choice.h"
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
@@ -143,8 +142,10 @@ class Trainer {
   /// Before a state is restored: how long its choice of kernels is. 0: it has none, and seek() takes this
   /// machine's.
   void make_room_for_convolutions(std::int64_t bytes);
+  /// How this rank's data have come so far.
+  data::LoadingReport loading() const { return stream_->report(); }
   /// Seconds this rank has waited for data and for other ranks so far.
-  double data_wait_s() const { return loader_.waited_s(); }
+  double data_wait_s() const { return loading().waited_s; }
   double comm_wait_s() const { return pipeline_.waited_s() + optimizer_->waited_s(); }
   /// What this rank's memory holds. Of the process: ranks that are its threads have one between them.
   MemoryReport memory() const;
@@ -216,7 +217,7 @@ class Trainer {
   HeldParts held_;
   optim::NamedTensors judged_;  ///< by whose gradients steps are clipped or left out: whole ones where exact
   GradientNorm gradient_norm_;
-  data::Loader loader_;
+  std::unique_ptr<data::BatchStream> stream_;
   const Calendar calendar_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LearningRate> learning_rate_;

@@ -47,15 +47,15 @@ TEST(DataTable, OpensAFolderOfIdxFiles) {
   EXPECT_EQ(source.test->size(), 1);
   EXPECT_EQ(source.input_shape, (std::vector<std::int64_t>{1, 2, 2}));
   EXPECT_EQ(source.num_classes, 10);
-  EXPECT_EQ(source.train->get(1).target->item<std::int64_t>(), 9);
+  EXPECT_EQ(indexed(source.train)->get(1).target->item<std::int64_t>(), 9);
 }
 
 TEST(DataTable, SyntheticSamplesAreTheSameEachTimeAndDifferBetweenSplits) {
   const DataSource first = open_data({.name = "synthetic"});
   const DataSource second = open_data({.name = "synthetic"});
-  EXPECT_TRUE(first.train->get(5).input->equal(second.train->get(5).input));
-  EXPECT_FALSE(first.train->get(5).input->equal(first.test->get(5).input));
-  EXPECT_EQ(first.train->get(0).input->sizes(), first.input_shape);
+  EXPECT_TRUE(indexed(first.train)->get(5).input->equal(indexed(second.train)->get(5).input));
+  EXPECT_FALSE(indexed(first.train)->get(5).input->equal(first.test->get(5).input));
+  EXPECT_EQ(indexed(first.train)->get(0).input->sizes(), first.input_shape);
 }
 
 TEST(DataTable, SyntheticClassesCanBeToldApart) {
@@ -63,7 +63,7 @@ TEST(DataTable, SyntheticClassesCanBeToldApart) {
   const DataSource source = open_data({.name = "synthetic"});
   at::Tensor means = at::zeros({source.num_classes, 28 * 28});
   for (std::int64_t i = 0; i < 320; ++i) {
-    const Example sample = source.train->get(i);
+    const Example sample = indexed(source.train)->get(i);
     means[sample.target->item<std::int64_t>()] += sample.input->flatten();
   }
   int right = 0;

@@ -238,7 +238,7 @@ TEST_F(ImageFolderSource, TakesTheSplitsThatTheFolderHas) {
   EXPECT_EQ(source.held_out, "validation");
   EXPECT_EQ(source.num_classes, 2);
   EXPECT_EQ(source.input_shape, (std::vector<std::int64_t>{3, 4, 4}));
-  const at::Tensor image = source.train->get(0).input;
+  const at::Tensor image = indexed(source.train)->get(0).input;
   // The first pixel of the gradient is black, and so is the first of the normalised image.
   EXPECT_NEAR(image[0][0][0].item<double>(), -0.485 / 0.229, 1e-4);
 }
@@ -258,8 +258,11 @@ TEST_F(ImageFolderSource, AugmentsTheTrainingImagesAlone) {
        std::vector<std::vector<std::string>>{{"crop", "flip"}, {"resized_crop"}}) {
     const DataSource source = open(augment);
     EXPECT_EQ(source.held_out, "test");
-    EXPECT_EQ(source.train->get(0).input->sizes(), source.input_shape);
-    EXPECT_FALSE(source.train->in_epoch(0)->get(3).input->equal(source.train->in_epoch(1)->get(3).input));
+    EXPECT_EQ(indexed(source.train)->get(0).input->sizes(), source.input_shape);
+    EXPECT_FALSE(indexed(source.train)
+                     ->in_epoch(0)
+                     ->get(3)
+                     .input->equal(indexed(source.train)->in_epoch(1)->get(3).input));
     EXPECT_TRUE(source.test->in_epoch(0)->get(3).input->equal(source.test->in_epoch(1)->get(3).input));
   }
 }

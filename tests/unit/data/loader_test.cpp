@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <thread>
 
 #include "trireme/base/error.h"
@@ -83,7 +84,7 @@ TEST(Loader, RanksAndMicroBatchesTogetherHoldTheGlobalBatchInOrder) {
       Loader whole(numbers, {.global_batch = 9, .seed = 1});
       std::vector<std::unique_ptr<Loader>> ranks;
       for (int rank = 0; rank < world_size; ++rank) {
-        ranks.push_back(std::make_unique<Loader>(numbers, LoaderOptions{.global_batch = 9,
+        ranks.push_back(std::make_unique<Loader>(numbers, StreamOptions{.global_batch = 9,
                                                                         .num_microbatches = num_microbatches,
                                                                         .rank = rank,
                                                                         .world_size = world_size,
@@ -116,7 +117,7 @@ TEST(Loader, ARankWithoutSamplesGetsEmptyMicroBatches) {
 
 TEST(Loader, SeekGoesOnWhereAnUninterruptedRunWouldBe) {
   const auto numbers = std::make_shared<Numbers>(50);
-  const LoaderOptions options = {.global_batch = 8, .workers = 3, .seed = 2};
+  const StreamOptions options = {.global_batch = 8, .workers = 3, .seed = 2};
   Loader whole(numbers, options);
   samples(whole, 7 + 4);
   Loader resumed(numbers, options);
@@ -181,7 +182,7 @@ TEST(Loader, AReadThatNeverEndsGivesAnErrorAfterTheTimeout) {
 }
 
 TEST(Loader, RefusesWhatCannotBeSplitAndGivesTheNumbers) {
-  const auto error_of = [](std::int64_t size, const LoaderOptions& options) {
+  const auto error_of = [](std::int64_t size, const StreamOptions& options) {
     try {
       Loader loader(std::make_shared<Numbers>(size), options);
     } catch (const InvalidArgument& error) {
@@ -192,7 +193,7 @@ TEST(Loader, RefusesWhatCannotBeSplitAndGivesTheNumbers) {
   EXPECT_THAT(error_of(2, {.world_size = 3}), HasSubstr("2 samples for 3 ranks"));
   EXPECT_THAT(error_of(100, {.global_batch = 5, .num_microbatches = 2, .world_size = 3}),
               HasSubstr("global batch of 5 cannot be split over 3 ranks with 2 micro-batches"));
-  EXPECT_THAT(error_of(100, {.workers = 0}), HasSubstr("worker"));
+  EXPECT_THAT(error_of(100, {.workers = -1}), HasSubstr("at least one worker, not -1"));
   EXPECT_THAT(error_of(100, {.rank = 2, .world_size = 2}), HasSubstr("rank 2"));
 }
 
@@ -215,6 +216,72 @@ TEST(Loader, NamesTheSampleThatIsNotANumber) {
   } catch (const DataError& error) {
     EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("sample 11"), HasSubstr("nan"), HasSubstr("finite")));
   }
+}
+
+/// Code that knows nothing of samples fails.
+class NumbersOfForeignCode : public Numbers {
+ public:
+  explicit NumbersOfForeignCode(bool whole_batches) : Numbers(16), whole_batches_(whole_batches) {}
+  Example get(std::int64_t index) const override {
+    if (index == 5) throw std::length_error("vector::reserve");
+    return Numbers::get(index);
+  }
+  Example get_batch(std::span<const std::int64_t> indices) const override {
+    if (whole_batches_) get(5);
+    return Numbers::get_batch(indices);
+  }
+
+ private:
+  bool whole_batches_;
+};
+
+TEST(Loader, NamesTheSampleOfAnErrorThatSaysNothingOfIt) {
+  const auto error_of = [](bool whole_batches) {
+    Loader loader(std::make_shared<NumbersOfForeignCode>(whole_batches),
+                  {.global_batch = 16, .order = Order::kSequential});
+    try {
+      loader.next();
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error_of(false), "sample 5: vector::reserve");
+  EXPECT_EQ(error_of(true), "a batch of samples 0, 1, 2 and 13 more: vector::reserve");
+}
+
+TEST(Loader, ReportsWhatWasReadAndHowFarAhead) {
+  Loader loader(std::make_shared<Numbers>(64), {.global_batch = 8, .num_microbatches = 2, .workers = 2});
+  samples(loader, 8);
+  const LoadingReport report = loader.report();
+  EXPECT_EQ(report.batches, 8);
+  EXPECT_GE(report.counts.samples, 64);
+  EXPECT_GT(report.counts.busy_s, 0);
+  EXPECT_GE(report.fill, 0);
+  EXPECT_LE(report.fill, 1);
+  EXPECT_EQ(report.workers, 2);
+  EXPECT_EQ(report.prefetch, 4);
+}
+
+/// Takes long to read, and nothing of a processor.
+class SlowNumbers : public Numbers {
+ public:
+  SlowNumbers() : Numbers(64) {}
+  Example get_batch(std::span<const std::int64_t> indices) const override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    return Numbers::get_batch(indices);
+  }
+};
+
+TEST(Loader, ReadsWithMoreThreadsByItselfWhereStepsWait) {
+  const auto slow = std::make_shared<SlowNumbers>();
+  Loader loader(slow, {.global_batch = 4, .workers = 0, .most_workers = 3, .seed = 1});
+  Loader fixed(slow, {.global_batch = 4, .workers = 3, .seed = 1});
+  EXPECT_EQ(loader.report().workers, 1);
+  int steps = 0;
+  for (; steps < 400 && loader.report().workers < 3; ++steps)
+    EXPECT_EQ(samples(loader.next()), samples(fixed.next()));
+  EXPECT_EQ(loader.report().workers, 3) << "after " << steps << " steps";
 }
 
 /// The sample of each epoch is the number of the epoch.
@@ -242,7 +309,7 @@ TEST(Loader, ReadsTheDataSetAsItIsInEachEpoch) {
 }
 
 TEST(Loader, AGlobalBatchOfAnySizeIsTheWholeEpoch) {
-  const auto options = LoaderOptions{.global_batch = std::numeric_limits<std::int64_t>::max()};
+  const auto options = StreamOptions{.global_batch = std::numeric_limits<std::int64_t>::max()};
   Loader loader(std::make_shared<Numbers>(5), options);
   EXPECT_EQ(loader.batches_per_epoch(), 1);
   EXPECT_EQ(samples(loader, 2).size(), 10U);

@@ -43,7 +43,8 @@ Keys<Widths> keys_of_widths() {
 std::shared_ptr<model::Model> make_net(const Widths& widths, const ModelTask& task) {
   std::vector<std::int64_t> hidden(static_cast<std::size_t>(widths.depth), widths.width);
   hidden.insert(hidden.end(), widths.extra.begin(), widths.extra.end());
-  return std::make_shared<model::Mlp>(task.data.train->get(0).input->numel(), hidden, task.num_outputs);
+  return std::make_shared<model::Mlp>(task.data.train->trial_batch(1).input->numel(), hidden,
+                                      task.num_outputs);
 }
 
 data::DataSource open_small(const DataTask&) {

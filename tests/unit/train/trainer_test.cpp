@@ -275,7 +275,7 @@ TEST(Trainer, EveryRankNamesStepAndRankOfALossThatIsNotFinite) {
     data::DataSource data = small_data();
     RunConfig config = small_config();
     config.run.log_every_steps = 1;  // both ranks see that the gradient's norm is none
-    if (context.rank() == 1) data.train = std::make_shared<BrokenDataset>(data.train);
+    if (context.rank() == 1) data.train = std::make_shared<BrokenDataset>(data::indexed(data.train));
     Trainer trainer(config, context, data);
     try {
       trainer.step();
@@ -326,7 +326,7 @@ TEST(Snapshot, SharesParametersAndKeepsBuffersAsTheyAre) {
     };
     const at::Tensor mean = trainer.model().named_buffers()["bn1.running_mean"];
     const at::Tensor before = mean.clone();
-    trainer.model().forward(data.train->get_batch(std::vector<std::int64_t>{0, 1}).input);
+    trainer.model().forward(data.train->trial_batch(2).input);
     ASSERT_FALSE(mean.equal(before)) << "the forward changes it";
     EXPECT_TRUE(saved("bn1.running_mean").equal(before));
     EXPECT_TRUE(saved("fc.weight").is_alias_of(trainer.model().named_parameters()["fc.weight"]));
@@ -350,7 +350,7 @@ class LateClass : public data::Dataset {
 
 TEST(Trainer, ALabelBeyondTheModelsClassesIsADataErrorThatNamesSampleAndClass) {
   data::DataSource data = small_data();
-  data.train = std::make_shared<LateClass>(data.train);
+  data.train = std::make_shared<LateClass>(data::indexed(data.train));
   data.test = std::make_shared<LateClass>(data.test);
   data.num_classes = 3;
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {

@@ -63,7 +63,7 @@ constexpr float kAllSamples = std::numeric_limits<float>::lowest();
 float two_samples(const data::DataSource& data) {
   std::vector<float> pixels;
   for (std::int64_t i = 0; i < data.train->size(); ++i)
-    pixels.push_back(data.train->get(i).input->flatten()[0].item<float>());
+    pixels.push_back(data::indexed(data.train)->get(i).input->flatten()[0].item<float>());
   std::sort(pixels.rbegin(), pixels.rend());
   return pixels[2];
 }
