@@ -1,0 +1,99 @@
+#pragma once
+// Samples that are made while the run goes on: by a simulation, a game that plays itself, a service. Threads
+// write them straight into the rows of batches that the trainer takes, or hand over tensors that are copied
+// there; who is faster than the trainer waits. Each rank makes its own part of every global batch.
+//
+//   ProducedSamples samples({.like = {at::zeros({4}), at::zeros({1})},
+//                            .samples_per_epoch = 10'000,
+//                            .threads = 2,
+//                            .produce = [](Producer& producer) {
+//                              while (producer.fill([](Row& row) { simulate(*row.sample.input); })) {}
+//                            }});
+//
+// Threads of one's own, without `produce`, call samples.producer() in the same way.
+//
+// A row has a number, the same in any world. Samples that are a function of it alone (of seed, epoch and
+// place) are the same on any number of ranks and threads and after a resume: with `keyed` one says so, and
+// pipelines and verify take them. Others are new after a resume.
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "trireme/data/training_data.h"
+
+namespace trireme::data {
+
+/// A sample that is to be made.
+struct Row {
+  std::uint64_t epoch = 0;
+  std::int64_t place = 0;  ///< in the epoch, 0 <= place < samples_per_epoch
+  Example sample;          ///< to write into: tensors are rows of the batch, their values undefined at first
+};
+
+class ProducedStream;
+
+/// Thread-safe.
+class Producer {
+ public:
+  /// Has `make` write the next sample, once there is room. False: nobody wants more, and it was not called.
+  /// What it throws comes out here, and its row waits for another. Other tensors that it puts into the row
+  /// are copied. Throws InvalidArgument where they are not as promised, with both.
+  bool fill(const std::function<void(Row&)>& make);
+  /// The same with a sample that is there. One copy, into the batch.
+  bool put(const Example& sample);
+  /// False when a run has ended, and no other goes on: who computes for long between samples asks.
+  bool is_wanted() const;
+  /// No run will want samples any more: threads that wait for the first one are told so.
+  void close();
+
+ private:
+  friend class ProducedSamples;
+  /// False while it serves another.
+  bool serve(const std::shared_ptr<ProducedStream>& stream);
+  /// What will take samples: waits for the first one that is opened. Null: none will.
+  std::shared_ptr<ProducedStream> wait_for_stream();
+
+  mutable std::mutex mutex_;
+  std::condition_variable opened_;
+  std::weak_ptr<ProducedStream> stream_;
+  bool was_open_ = false;  ///< or will never be
+};
+
+struct ProducedOptions {
+  std::string name = "producer";  ///< in errors and names of threads
+  Example like = {};              ///< a sample: names, shapes and types of all of them
+  std::int64_t samples_per_epoch = 0;
+  bool keyed = false;  ///< each sample is a function of epoch and place, and of nothing else
+  int threads = 0;     ///< that run `produce`
+  /// Makes samples until fill or put returns false. What it throws ends the run with that error.
+  std::function<void(Producer&)> produce = nullptr;
+};
+
+class ProducedSamples : public TrainingData {
+ public:
+  /// Throws InvalidArgument: no fields, no samples, threads without a function or the other way round.
+  explicit ProducedSamples(ProducedOptions options);
+  ~ProducedSamples() override;
+
+  /// Where there is no `produce`. Throws InvalidArgument where there is.
+  Producer& producer() const;
+
+  std::int64_t size() const override { return options_.samples_per_epoch; }
+  /// The sample that was promised, so many times.
+  Example trial_batch(std::int64_t samples) const override;
+  bool is_repeatable() const override { return options_.keyed; }
+  /// Of threads of one's own one at a time, else any number. next() throws what a thread has thrown, and
+  /// DataError, with how many samples have come, when they do not come within the timeout or all threads have
+  /// returned.
+  std::unique_ptr<BatchStream> open(const StreamOptions& options) const override;
+
+ private:
+  ProducedOptions options_;
+  std::shared_ptr<Producer> producer_;  ///< of threads of one's own
+};
+
+}  // namespace trireme::data
