@@ -17,6 +17,8 @@ class Around : public Dataset {
   explicit Around(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}
   std::int64_t size() const override { return samples_->size(); }
   Example get(std::int64_t index) const override { return samples_->get(index); }
+  double cost(std::int64_t index) const override { return samples_->cost(index); }
+  std::vector<std::int64_t> shard_ends() const override { return samples_->shard_ends(); }
   Example get_batch(std::span<const std::int64_t> indices) const override {
     if (!indices.empty()) return batch_of(indices);
     // An empty batch still has to have the fields of a batch.

@@ -90,6 +90,8 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
   return batch;
 }
 
+double Dataset::cost(std::int64_t /*index*/) const { return 1; }
+
 Example Dataset::trial_batch(std::int64_t samples) const {
   std::vector<std::int64_t> first(static_cast<std::size_t>(samples));
   std::iota(first.begin(), first.end(), std::int64_t{0});

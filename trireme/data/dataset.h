@@ -23,6 +23,9 @@ class Dataset : public TrainingData {
   /// The data set as it is in one epoch, where its samples vary from epoch to epoch (augmentations); null:
   /// it is the same in all of them.
   virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;
+  /// What a sample costs to compute beside others, in any unit: the length of a text. Called for all samples
+  /// of a global batch on each rank: it has to be found without reading the sample.
+  virtual double cost(std::int64_t index) const;
   /// Where samples lie in shards, one behind the other: the end of each. Empty: they do not.
   virtual std::vector<std::int64_t> shard_ends() const { return {}; }
 
@@ -54,6 +57,7 @@ struct DataOptions {
   int workers = 0;                        ///< loader threads per rank; 0: as many as steps need
   std::int64_t prefetch = 4;              ///< steps read ahead, at first
   std::int64_t read_ahead_mib = 512;      ///< bound of what is read ahead by itself
+  std::string balance = "count";          ///< or "cost" (Balance)
   std::int64_t open_shards = 0;           ///< shards read at a time (data/sampler.h); 0: all
   std::int64_t block = 64;                ///< text: characters per sample
   std::int64_t image_size = 224;          ///< image_folder: height and width that images are brought to

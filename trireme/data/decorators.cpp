@@ -49,6 +49,8 @@ Example SubsetDataset::get_batch(std::span<const std::int64_t> indices) const {
   return Dataset::get_batch(indices);
 }
 
+double SubsetDataset::cost(std::int64_t index) const { return whole_->cost(in_whole({&index, 1}).front()); }
+
 std::shared_ptr<const Dataset> SubsetDataset::in_epoch(std::uint64_t epoch) const {
   auto whole = whole_->in_epoch(epoch);
   if (!whole) return nullptr;
@@ -62,11 +64,21 @@ ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> parts) 
   for (const auto& part : parts_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + part->size());
 }
 
-Example ConcatDataset::get(std::int64_t index) const {
+std::pair<const Dataset*, std::int64_t> ConcatDataset::find(std::int64_t index) const {
   require(index >= 0 && index < size(), "sample ", index, " of ", size(), " was asked for");
   const auto part =
       static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
-  return parts_[part]->get(part == 0 ? index : index - ends_[part - 1]);
+  return {parts_[part].get(), part == 0 ? index : index - ends_[part - 1]};
+}
+
+Example ConcatDataset::get(std::int64_t index) const {
+  const auto [part, number] = find(index);
+  return part->get(number);
+}
+
+double ConcatDataset::cost(std::int64_t index) const {
+  const auto [part, number] = find(index);
+  return part->cost(number);
 }
 
 std::shared_ptr<const Dataset> ConcatDataset::in_epoch(std::uint64_t epoch) const {

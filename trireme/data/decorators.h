@@ -19,6 +19,8 @@ class TransformedDataset : public Dataset {
 
   std::int64_t size() const override { return images_->size(); }
   Example get(std::int64_t index) const override;
+  double cost(std::int64_t index) const override { return images_->cost(index); }
+  std::vector<std::int64_t> shard_ends() const override { return images_->shard_ends(); }
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override;
 
  private:
@@ -37,6 +39,7 @@ class SubsetDataset : public Dataset {
   Example get(std::int64_t index) const override;
   Example get_batch(std::span<const std::int64_t> indices) const override;
   bool sizes_vary() const override { return whole_->sizes_vary(); }
+  double cost(std::int64_t index) const override;
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override;
 
  private:
@@ -54,9 +57,13 @@ class ConcatDataset : public Dataset {
 
   std::int64_t size() const override { return ends_.back(); }
   Example get(std::int64_t index) const override;
+  double cost(std::int64_t index) const override;
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override;
 
  private:
+  /// Which part a sample is of, and its number there.
+  std::pair<const Dataset*, std::int64_t> find(std::int64_t index) const;
+
   std::vector<std::shared_ptr<const Dataset>> parts_;
   std::vector<std::int64_t> ends_;  ///< ends_[i]: samples of the parts up to i
 };

@@ -120,14 +120,27 @@ struct Loader::State {
     const std::uint64_t step = number / units_per_step();
     const auto part = static_cast<std::int64_t>(number % units_per_step());
     const auto [epoch, batch] = place_of(step);
-    const Slice slice =
-        slice_of(sampler.batch_size(batch), std::int64_t{options.rank} * options.num_microbatches + part,
-                 std::int64_t{options.world_size} * options.num_microbatches);
     const std::shared_ptr<const EpochOrder> order = orders.get(epoch);
-    std::vector<std::int64_t> indices;
-    for (std::int64_t place = slice.begin; place < slice.end; ++place)
-      indices.push_back((*order)[batch * options.global_batch + place]);
-    return read(epoch, indices);
+    return read(epoch, part_of(*order, batch, std::int64_t{options.rank} * options.num_microbatches + part));
+  }
+
+  /// The samples of part `index` of a global batch.
+  std::vector<std::int64_t> part_of(const EpochOrder& order, std::int64_t batch, std::int64_t index) const {
+    const std::int64_t size = sampler.batch_size(batch), first = batch * options.global_batch;
+    const std::int64_t count = std::int64_t{options.world_size} * options.num_microbatches;
+    std::vector<std::int64_t> samples;
+    if (options.balance == Balance::kCount) {
+      const Slice slice = slice_of(size, index, count);
+      for (std::int64_t place = slice.begin; place < slice.end; ++place)
+        samples.push_back(order[first + place]);
+      return samples;
+    }
+    std::vector<double> costs;
+    for (std::int64_t place = first; place < first + size; ++place)
+      costs.push_back(dataset->cost(order[place]));
+    for (const std::int64_t place : balanced_part(costs, index, count))
+      samples.push_back(order[first + place]);
+    return samples;
   }
 
   Example read(std::uint64_t epoch, std::span<const std::int64_t> indices) {

@@ -1,6 +1,9 @@
 #include "trireme/data/sampler.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <queue>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -21,6 +24,34 @@ Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count) {
   const std::int64_t longer = size % count;
   const std::int64_t begin = index * each + std::min(index, longer);
   return {begin, begin + each + (index < longer ? 1 : 0)};
+}
+
+std::vector<std::int64_t> balanced_part(std::span<const double> costs, std::int64_t index,
+                                        std::int64_t count) {
+  const auto size = std::ssize(costs);
+  const std::int64_t mine = slice_of(size, index, count).size();
+  std::vector<std::int64_t> dearest_first(costs.size());
+  std::iota(dearest_first.begin(), dearest_first.end(), std::int64_t{0});
+  const auto cost_of = [&](std::int64_t place) { return costs[static_cast<std::size_t>(place)]; };
+  std::stable_sort(dearest_first.begin(), dearest_first.end(),
+                   [&](std::int64_t a, std::int64_t b) { return cost_of(a) > cost_of(b); });
+  using Part = std::pair<double, std::int64_t>;  // cost so far, number
+  std::priority_queue<Part, std::vector<Part>, std::greater<>> open;
+  std::vector<std::int64_t> room;
+  for (std::int64_t part = 0; part < count; ++part) {
+    room.push_back(slice_of(size, part, count).size());
+    if (room.back() > 0) open.emplace(0.0, part);
+  }
+  std::vector<std::int64_t> places;
+  for (const std::int64_t place : dearest_first) {
+    const auto [cost, part] = open.top();
+    open.pop();
+    if (part == index) places.push_back(place);
+    if (--room[static_cast<std::size_t>(part)] > 0) open.emplace(cost + cost_of(place), part);
+    if (std::ssize(places) == mine) break;
+  }
+  std::sort(places.begin(), places.end());
+  return places;
 }
 
 std::int64_t EpochOrder::operator[](std::int64_t place) const {

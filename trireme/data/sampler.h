@@ -5,6 +5,7 @@
 // thread-safe.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "trireme/data/permutation.h"
@@ -18,6 +19,13 @@ struct Slice {
   std::int64_t size() const { return end - begin; }
 };
 Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count);
+
+/// The places of part `index` of `count`, when places that cost differently are dealt so that parts cost
+/// alike: as many to each part as slice_of gives it, the dearest first, each to the part that has cost least
+/// so far (Graham, "Bounds on multiprocessing timing anomalies", 1969). In ascending order; a function of its
+/// arguments.
+std::vector<std::int64_t> balanced_part(std::span<const double> costs, std::int64_t index,
+                                        std::int64_t count);
 
 enum class Order {
   kShuffled,    ///< any sample may be at any place

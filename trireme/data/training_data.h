@@ -29,6 +29,12 @@ struct StepBatch {
   std::vector<Example> microbatches;  ///< exactly `num_microbatches`; one may hold zero samples
 };
 
+/// How a global batch is dealt to ranks and micro-batches. Numbers of samples are the same either way.
+enum class Balance {
+  kCount,  ///< consecutive samples
+  kCost,   ///< so that parts cost alike, where samples differ (Dataset::cost)
+};
+
 struct StreamOptions {
   std::int64_t global_batch = 64;
   int num_microbatches = 1;
@@ -43,6 +49,7 @@ struct StreamOptions {
   std::uint64_t seed = 0;
   Order order = Order::kShuffled;
   std::int64_t open_shards = 0;  ///< shards that are read at a time (data/sampler.h); 0: all
+  Balance balance = Balance::kCount;
   /// Throws DataError when the targets of a batch of these samples are none. Called by worker threads.
   std::function<void(const Example&, std::span<const std::int64_t>)> check_targets = nullptr;
   telemetry::Trace* trace = nullptr;  ///< where each batch that a worker reads is a span; outlives the stream

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/random.h"
 
 namespace trireme::data {
 namespace {
@@ -182,6 +183,37 @@ TEST(Sampler, ABatchBeyondTheSamplesHoldsAllOfThem) {
 TEST(Sampler, RefusesNoSamplesAndEmptyBatches) {
   EXPECT_THROW(Sampler(0, 4, shuffled(0)), InvalidArgument);
   EXPECT_THROW(Sampler(4, 0, shuffled(0)), InvalidArgument);
+}
+
+TEST(BalancedPart, PartsHaveTheirNumberOfPlacesAndCostAlike) {
+  Random random(3);
+  for (int again = 0; again < 200; ++again) {
+    const auto size = static_cast<std::int64_t>(random.below(60)),
+               count = 1 + static_cast<std::int64_t>(random.below(8));
+    std::vector<double> costs;
+    for (std::int64_t i = 0; i < size; ++i) costs.push_back(1 + static_cast<double>(random.below(100)));
+    Samples all;
+    double dearest = 0, mean = std::accumulate(costs.begin(), costs.end(), 0.0) / static_cast<double>(count);
+    for (std::int64_t part = 0; part < count; ++part) {
+      const Samples places = balanced_part(costs, part, count);
+      EXPECT_EQ(std::ssize(places), slice_of(size, part, count).size());
+      EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
+      double cost = 0;
+      for (const std::int64_t place : places) cost += costs[static_cast<std::size_t>(place)];
+      dearest = std::max(dearest, cost);
+      all.insert(all.end(), places.begin(), places.end());
+    }
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(all, first_numbers(size));
+    // Each part gets one of every `count` in order of cost, so none is dearer than the mean by more than one
+    // sample.
+    EXPECT_LE(dearest, mean + 100) << size << " places, " << count << " parts";
+  }
+}
+
+TEST(BalancedPart, OfPlacesThatCostTheSameIsDealtInTurn) {
+  EXPECT_EQ(balanced_part(std::vector<double>(7, 1.0), 0, 3), (Samples{0, 3, 6}));
+  EXPECT_EQ(balanced_part(std::vector<double>(7, 1.0), 2, 3), (Samples{2, 5}));
 }
 
 TEST(SliceOf, PartsAreConsecutiveNearEqualAndComplete) {

@@ -1,0 +1,122 @@
+// Each sample comes exactly once in an epoch, whatever reads it: cases drawn at random, by a seed.
+
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "trireme/base/random.h"
+#include "trireme/data/loader.h"
+
+namespace trireme::data {
+namespace {
+
+/// Sample i is the number i.
+class Numbers : public Dataset {
+ public:
+  explicit Numbers(std::vector<std::int64_t> shard_ends) : ends_(std::move(shard_ends)) {}
+  std::int64_t size() const override { return ends_.back(); }
+  Example get(std::int64_t index) const override { return get_batch({&index, 1}); }
+  Example get_batch(std::span<const std::int64_t> indices) const override {
+    Example batch = {Fields(), at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong)};
+    std::copy(indices.begin(), indices.end(), batch.target->data_ptr<std::int64_t>());
+    return batch;
+  }
+  double cost(std::int64_t index) const override { return static_cast<double>(index * index % 17); }
+  std::vector<std::int64_t> shard_ends() const override { return ends_; }
+
+ private:
+  std::vector<std::int64_t> ends_;
+};
+
+struct World {
+  int ranks = 1, workers = 1, prefetch = 4;
+};
+
+struct Case {
+  std::vector<std::int64_t> shard_ends;
+  StreamOptions options;
+  std::uint64_t epoch = 0;
+  std::int64_t restart = 0;  ///< batch of the epoch before which everything starts again
+  World before, after;
+
+  explicit Case(Random random) {
+    const auto from_to = [&](std::int64_t least, std::int64_t most) {
+      return least + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(most - least + 1)));
+    };
+    const auto world = [&] {
+      return World{.ranks = static_cast<int>(from_to(1, 8)),
+                   .workers = static_cast<int>(from_to(0, 4)),
+                   .prefetch = static_cast<int>(from_to(1, 5))};
+    };
+    before = world();
+    after = world();
+    std::int64_t end = 0;
+    for (std::int64_t shards = from_to(1, 6); shards > 0; --shards) {
+      end += from_to(shards == 1 && end == 0 ? 8 : 1, 60);
+      shard_ends.push_back(end);
+    }
+    while (shard_ends.back() < 8) shard_ends.push_back(shard_ends.back() + from_to(4, 8));
+    options.num_microbatches = static_cast<int>(from_to(1, 3));
+    options.global_batch = from_to(8 * options.num_microbatches, 70);
+    options.seed = random.bits();
+    options.order = from_to(0, 9) == 0 ? Order::kSequential : Order::kShuffled;
+    options.open_shards = from_to(0, 3);
+    options.balance = from_to(0, 1) == 0 ? Balance::kCount : Balance::kCost;
+    epoch = static_cast<std::uint64_t>(from_to(0, 1'000'000));
+    const Sampler sampler(shard_ends.back(), options.global_batch, {});
+    restart = from_to(0, sampler.batches_per_epoch() - 1);
+  }
+};
+
+/// What the ranks of a world see of the batches [begin, end) of the epoch, in the order of ranks.
+void read(const Case& drawn, const std::shared_ptr<const Dataset>& numbers, const World& world,
+          std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& seen) {
+  std::vector<std::unique_ptr<Loader>> loaders;
+  for (int rank = 0; rank < world.ranks && begin < end; ++rank) {
+    StreamOptions options = drawn.options;
+    options.rank = rank;
+    options.world_size = world.ranks;
+    options.workers = world.workers;
+    options.prefetch = world.prefetch;
+    loaders.push_back(std::make_unique<Loader>(numbers, options));
+    loaders.back()->seek(drawn.epoch, begin);
+  }
+  for (std::int64_t batch = begin; batch < end; ++batch) {
+    for (const auto& loader : loaders) {
+      for (const Example& part : loader->next().microbatches) {
+        const auto* samples = part.target->const_data_ptr<std::int64_t>();
+        seen.insert(seen.end(), samples, samples + part.rows());
+      }
+    }
+  }
+}
+
+std::int64_t num_cases() {
+  const char* asked = std::getenv("TRIREME_CASES");
+  return asked == nullptr ? 500 : std::atoll(asked);
+}
+
+TEST(Loader, EverySampleComesOnceForAnyRanksWorkersShardsAndRestart) {
+  for (std::int64_t seed = 0; seed < num_cases(); ++seed) {
+    const Case drawn(Random(20, seed));
+    const auto numbers = std::make_shared<Numbers>(drawn.shard_ends);
+    const Sampler sampler(numbers->size(), drawn.options.global_batch, {});
+    std::vector<std::int64_t> seen, alone;
+    read(drawn, numbers, drawn.before, 0, drawn.restart, seen);
+    read(drawn, numbers, drawn.after, drawn.restart, sampler.batches_per_epoch(), seen);
+    read(drawn, numbers, {}, 0, sampler.batches_per_epoch(), alone);
+    if (drawn.options.balance == Balance::kCount) {
+      ASSERT_EQ(seen, alone) << "case " << seed << ": the order of one rank";
+    }
+    std::sort(seen.begin(), seen.end());
+    std::vector<std::int64_t> all(static_cast<std::size_t>(numbers->size()));
+    std::iota(all.begin(), all.end(), 0);
+    ASSERT_EQ(seen, all) << "case " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::data
