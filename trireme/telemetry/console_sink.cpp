@@ -123,6 +123,22 @@ std::string ConsoleSink::bar_line(const Record& record) const {
   return line;
 }
 
+namespace {
+
+/// Of another rank that waits for data, or of this one what it waits for.
+std::string slowest_in_words(const Record& record) {
+  constexpr double kWorthAWord = 0.01;
+  const double mine = record.number("data_wait", 0), most = record.number("data_wait_most", mine);
+  if (most < kWorthAWord) return "";
+  std::vector<std::string> words;
+  if (most > mine + kWorthAWord)
+    words.push_back(text("rank ", record.number("data_wait_rank", 0), ": ", format("%.0f", 100 * most), "%"));
+  if (record.has("data_wait_stage")) words.push_back(record.words("data_wait_stage"));
+  return words.empty() ? "" : text(" (", join(words), ")");
+}
+
+}  // namespace
+
 std::vector<std::string> ConsoleSink::parts_of(const Record& record) const {
   const auto step = static_cast<std::int64_t>(record.number("step", 0));
   std::vector<std::string> parts = {text("step ", step, "/", options_.total_steps),
@@ -134,7 +150,8 @@ std::vector<std::string> ConsoleSink::parts_of(const Record& record) const {
   }
   parts.push_back("lr " + format("%.3g", record.number("lr", 0)));
   if (record.has("data_wait") && record.has("comm_wait")) {
-    parts.push_back(text("data ", format("%.0f", 100 * record.number("data_wait", 0)), "% comm ",
+    parts.push_back(text("data ", format("%.0f", 100 * record.number("data_wait", 0)), "%",
+                         slowest_in_words(record), " comm ",
                          format("%.0f", 100 * record.number("comm_wait", 0)), "%"));
   }
   if (record.has("grad_norm")) parts.push_back("norm " + format("%.3g", record.number("grad_norm", 0)));

@@ -150,7 +150,8 @@ std::string charts(const RunData& run) {
 Facts results(const RunData& run) {
   Facts rows;
   for (const auto& [name, value] : run.summary.fields) {
-    if (name == "name" || name == "status" || name.starts_with("memory_")) continue;
+    if (name == "name" || name == "status" || name.starts_with("memory_") || name.starts_with("loading_"))
+      continue;
     const auto* words = std::get_if<std::string>(&value);
     rows.emplace_back(title_of(name),
                       words != nullptr ? *words : in_words(name, run.summary.number(name, 0)));
@@ -172,6 +173,36 @@ Facts memory(const RunData& run) {
     add("formula", " by formula");
     if (!parts.empty()) rows.emplace_back(kind, join(parts, ", "));
   }
+  return rows;
+}
+
+/// Who waited for data, and what loading them took.
+Facts loading(const RunData& run) {
+  Facts rows;
+  const auto percent = [](double share) { return text(std::round(share * 1000) / 10, " %"); };
+  for (int rank = 0;; ++rank) {
+    const auto share = run.result(text("loading_wait_rank_", rank));
+    if (!share) break;
+    const std::string stage = run.summary.words(text("loading_slowest_stage_rank_", rank));
+    rows.emplace_back(text("rank ", rank, " waited"),
+                      text(percent(*share), stage.empty() ? "" : ", slowest stage: " + stage));
+  }
+  for (const char* stage : {"read", "decode", "transform", "collate"}) {
+    if (const auto share = run.result(text("loading_", stage)))
+      rows.emplace_back(stage, percent(*share) + " of what threads did");
+  }
+  if (const auto fill = run.result("loading_fill")) rows.emplace_back("read ahead", percent(*fill) + " full");
+  if (const auto workers = run.result("loading_workers"))
+    rows.emplace_back("threads", short_number(*workers));
+  if (const auto bytes = run.result("loading_read_bytes"))
+    rows.emplace_back("read in all", human_bytes(static_cast<std::uint64_t>(*bytes)));
+  const auto hits = run.result("loading_cache_hits"), misses = run.result("loading_cache_misses");
+  if (const double all = hits.value_or(0) + misses.value_or(0); all > 0)
+    rows.emplace_back("from the cache", percent(hits.value_or(0) / all));
+  if (const auto retries = run.result("loading_retries"))
+    rows.emplace_back("reads repeated", short_number(*retries));
+  if (const auto skipped = run.result("loading_skipped"))
+    rows.emplace_back("samples replaced", short_number(*skipped));
   return rows;
 }
 
@@ -216,7 +247,7 @@ std::string report_page(const ReportData& data) {
                                  "</span></h1>\n<p class=\"sub\">", subtitle(run), "</p>\n");
   const std::string tables =
       text("<h2>Results and machine</h2>\n<div class=\"tables\">\n", card("Results", results(run)),
-           card("Memory of the largest rank at its peak", memory(run)),
+           card("Memory of the largest rank at its peak", memory(run)), card("Loading", loading(run)),
            card("Machine of rank 0", data.machine), "</div>\n");
   return text(
       head, "<body>\n", title, tiles(run), "<h2>Curves</h2>\n", charts(run), tables, settings(run),

@@ -31,6 +31,17 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   make_learning_rate(config, steps);
 }
 
+/// Ranks that hold parts of one replica compute on the same samples.
+void check_repeatable(const ParallelPlan& plan, const data::DataSource& data) {
+  if (data.train->is_repeatable()) return;
+  require(
+      plan.pipeline_ranks() * plan.tensor_ranks() * plan.config().parallel.context == 1, "the samples of ",
+      data.name,
+      " are made as they are asked for, each rank's for itself, and ranks that hold parts of one replica "
+      "need the same: train with replicas alone (parallel.pipeline, tensor and context = 1), or make each "
+      "sample from its place and say so (ProducedOptions::keyed)");
+}
+
 /// Model, loss and metrics on one sample, which leaves no trace in the model.
 void try_model(model::Model& model, const data::DataSource& data, const objective::Objective& objective) {
   const at::NoGradGuard no_grad;
@@ -131,6 +142,7 @@ void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const
   check_data(data, *objective);
   check_objective(plan, data, *objective);
   check_sizes(plan, data);
+  check_repeatable(plan, data);
 }
 
 ParallelPlan check_run_config(const RunConfig& config, int world_size) {

@@ -104,8 +104,25 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                 {.names = names_with(data::data_names, own.datasets)})),
       key("data.path", &C::data, &Data::path,
           "folder of its files, for text the file; empty: where Debian's package puts them"),
-      key("data.workers", &C::data, &Data::workers, "threads per rank that read ahead",
-          {.least = 1, .most = 1024}),
+      key("data.workers", &C::data, &Data::workers,
+          "threads per rank that read ahead; 0: one, and more while steps wait for data and more are faster",
+          {.least = 0, .most = 1024}),
+      key("data.prefetch", &C::data, &Data::prefetch,
+          "steps read ahead; with workers = 0 more, where that spares steps a wait",
+          {.least = 1, .most = 65536}),
+      key("data.read_ahead_mib", &C::data, &Data::read_ahead_mib,
+          "memory of a rank's batches read ahead, beyond which prefetch does not grow by itself", one_up),
+      stays(key("data.open_shards", &C::data, &Data::open_shards,
+                "of data in shards: so many are read at a time, and samples shuffled among them; 0: all",
+                zero_up)),
+      stays(key(
+          "data.balance", &C::data, &Data::balance,
+          "how a global batch is dealt to ranks and micro-batches: the same number of samples each, or of "
+          "those that differ, such as texts, so many that all cost alike",
+          {.names =
+               [] {
+                 return std::vector<std::string>{"count", "cost"};
+               }})),
       stays(key("data.block", &C::data, &Data::block, "text: characters per sample", count)),
       stays(key("data.image_size", &C::data, &Data::image_size,
                 "image_folder: height and width to which images are brought", count)),

@@ -124,6 +124,7 @@ class Run {
   std::optional<RunRecorder> recorder_;               ///< on rank 0
   std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
+  std::vector<DataWait> waits_before_;                ///< at the last line of metrics
   std::deque<StepTimes> ended_;                       ///< behind steps whose reports are still to come
   std::optional<Evaluation> evaluation_;
   std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
@@ -234,8 +235,10 @@ void Run::take(const std::optional<StepReport>& report) {
   if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);
   if (!recorder_ || !trainer_.calendar().logs(report->step)) return;
   const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
-  recorder_->step(*report, at - times_before_);
+  const StepTimes span = at - times_before_;
+  recorder_->step(*report, span, most_waiting(report->data_waits, waits_before_, span.steps_s));
   times_before_ = at;
+  waits_before_ = report->data_waits;
 }
 
 void Run::evaluate() {
@@ -364,6 +367,7 @@ RunResult Run::finish() {
   at::Tensor rss = at::scalar_tensor(static_cast<double>(peak_rss_bytes()), at::kDouble).reshape({1});
   context_.world().all_reduce(rss, comm::ReduceOp::kMax);
   const MemoryReport memory = largest(context_, trainer_.memory());
+  const LoadingSummary loading = gather(context_, trainer_.loading(), times_.steps_s);
   const std::string digest = save_weights();
   RunResult result{.status = interrupted ? "interrupted"
                              : stopped_  ? "stopped"
@@ -381,6 +385,7 @@ RunResult Run::finish() {
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
                    .memory = memory,
+                   .loading = loading,
                    .weights_xxh3 = context_.world().all_gather_text(digest).front()};
   if (recorder_) {
     const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());

@@ -11,16 +11,17 @@
 #include <optional>
 #include <string>
 
+#include "trireme/base/stop_request.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
 #include "trireme/objective/objective.h"
 #include "trireme/train/evaluate.h"
+#include "trireme/train/loading_summary.h"
 #include "trireme/train/memory_report.h"
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/step_reports.h"
-#include "trireme/base/stop_request.h"
 
 namespace trireme::train {
 
@@ -48,6 +49,7 @@ struct RunResult {
   double wall_s = 0;                     ///< of this process, from the start of the run
   std::uint64_t peak_rss_bytes = 0;      ///< of the largest rank
   MemoryReport memory = {};              ///< of the rank with the highest peak of tensors
+  LoadingSummary loading = {};           ///< of all ranks
   std::string weights_xxh3;              ///< of parameters and buffers
 };
 

@@ -47,6 +47,33 @@ void add_memory(telemetry::Record& record, const MemoryReport& memory) {
   if (memory.offloaded_bytes > 0) record.fields.emplace_back("offloaded_bytes", memory.offloaded_bytes);
 }
 
+/// "loading_wait_rank_1": of each rank its share of the time in steps; "loading_decode": of the busy time of
+/// all threads; "loading_read_bytes", ...: of all ranks, what is not 0.
+void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
+  const auto add = [&](const std::string& name, telemetry::FieldValue value) {
+    record.fields.emplace_back("loading_" + name, std::move(value));
+  };
+  for (std::size_t rank = 0; rank < loading.wait_shares.size(); ++rank) {
+    add(text("wait_rank_", rank), loading.wait_shares[rank]);
+    if (!loading.stages[rank].empty())
+      add(text("slowest_stage_rank_", rank), std::string(loading.stages[rank]));
+  }
+  for (std::size_t stage = 0; stage < loading.stage_shares.size(); ++stage) {
+    if (loading.stage_shares[stage] > 0)
+      add(std::string(data::name_of(static_cast<data::Stage>(stage))), loading.stage_shares[stage]);
+  }
+  add("fill", loading.fill);
+  add("workers", std::int64_t{loading.most_workers});
+  const std::pair<const char*, std::int64_t> counts[] = {{"read_bytes", loading.bytes_read},
+                                                         {"cache_hits", loading.cache_hits},
+                                                         {"cache_misses", loading.cache_misses},
+                                                         {"retries", loading.retries},
+                                                         {"skipped", loading.skipped}};
+  for (const auto& [name, count] : counts) {
+    if (count > 0) add(name, count);
+  }
+}
+
 std::string offloaded_in_words(const MemoryReport& memory) {
   if (memory.offloaded_bytes == 0) return "";
   return text("; elsewhere ", human_bytes(static_cast<std::uint64_t>(memory.offloaded_bytes)));
@@ -80,7 +107,8 @@ RunRecorder::~RunRecorder() = default;
 
 void RunRecorder::note(const std::string& line) { sinks_.front()->write({"note", {{"text", line}}}); }
 
-void RunRecorder::step(const StepReport& report, const StepTimes& since_last) {
+void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
+                       const MostWaiting& most_waiting) {
   const double steps_s = std::max(since_last.steps_s, 1e-9);
   telemetry::Record record{.event = "step",
                            .fields = {{"step", report.step},
@@ -94,6 +122,12 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last) {
     record.fields.emplace_back("weight_versions", std::int64_t{*report.weight_versions});
   if (report.skipped) record.fields.emplace_back("skipped", std::int64_t{1});
   record.fields.emplace_back("data_wait", since_last.data_wait_s / steps_s);
+  if (report.data_waits.size() > 1) {
+    record.fields.emplace_back("data_wait_most", most_waiting.share);
+    record.fields.emplace_back("data_wait_rank", std::int64_t{most_waiting.rank});
+  }
+  if (!most_waiting.stage.empty())
+    record.fields.emplace_back("data_wait_stage", std::string(most_waiting.stage));
   record.fields.emplace_back("comm_wait", since_last.comm_wait_s / steps_s);
   record.fields.emplace_back("step_s",
                              steps_s / static_cast<double>(std::max<std::int64_t>(since_last.steps, 1)));
@@ -122,8 +156,10 @@ void RunRecorder::summary(const RunResult& result) {
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
   add_memory(record, result.memory);
+  add_loading(record, result.loading);
   telemetry::write_summary(folder_.summary(), record);
   write_report();
+  note("data: " + describe(result.loading));
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
     note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,
               offloaded_in_words(result.memory)));

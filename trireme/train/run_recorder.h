@@ -9,6 +9,7 @@
 
 #include "trireme/telemetry/sink.h"
 #include "trireme/train/evaluate.h"
+#include "trireme/train/loading_summary.h"
 #include "trireme/train/run.h"
 #include "trireme/train/run_folder.h"
 #include "trireme/train/step_reports.h"
@@ -40,7 +41,7 @@ class RunRecorder {
   ~RunRecorder();
 
   void note(const std::string& line);
-  void step(const StepReport& report, const StepTimes& since_last);
+  void step(const StepReport& report, const StepTimes& since_last, const MostWaiting& most_waiting);
   /// Fields are named after the data: "test_accuracy", "validation_loss".
   void evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out);
   void summary(const RunResult& result);

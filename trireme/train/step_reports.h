@@ -7,11 +7,18 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "trireme/comm/group.h"
 
 namespace trireme::train {
+
+/// How a rank has waited for data so far.
+struct DataWait {
+  double seconds = 0;
+  std::string_view stage = {};  ///< of loading, in which its threads have spent most; empty: not told
+};
 
 /// Of this rank when it is handed in, of all ranks when it comes out.
 struct StepReport {
@@ -27,6 +34,7 @@ struct StepReport {
   std::optional<int> staleness = std::nullopt, weight_versions = std::nullopt;
   bool skipped = false;  ///< gradients were not finite, and nothing was updated; the same on all ranks
   int stop_signal = 0;   ///< 0, SIGINT or SIGTERM
+  std::vector<DataWait> data_waits = {};  ///< in: of this rank; out: of each
 };
 
 class StepReports {
@@ -46,7 +54,7 @@ class StepReports {
  private:
   struct Exchange {
     StepReport report;
-    at::Tensor votes;  ///< loss, ranks with SIGINT, ranks with SIGTERM, then per rank what is not finite
+    at::Tensor votes;  ///< loss, ranks with SIGINT, ranks with SIGTERM, then of each rank what it says
     comm::Pending pending;
   };
 

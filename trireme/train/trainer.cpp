@@ -9,6 +9,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
@@ -38,6 +39,12 @@ std::vector<std::string> parameter_names(const torch::nn::Module& module) {
   return names;
 }
 
+/// Threads that read ahead without being asked for: a rank's share of the host's, a few where disks are slow.
+int most_readers(const comm::Context& context) {
+  constexpr int kFew = 4;
+  return std::max(kFew, static_cast<int>(std::thread::hardware_concurrency()) / context.local_world_size());
+}
+
 data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context& context,
                                    const PlanGroups& groups, const ObjectivePtr& objective,
                                    double count_of_sample) {
@@ -51,9 +58,15 @@ data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context
           .rank = groups.replicas ? groups.replicas->rank() : 0,
           .world_size = groups.replicas ? groups.replicas->size() : 1,
           .workers = config.data.workers,
+          .most_workers = most_readers(context),
+          .prefetch = static_cast<int>(config.data.prefetch),
+          .memory_bytes = config.data.read_ahead_mib << 20,
           .seed = static_cast<std::uint64_t>(config.run.seed),
+          .open_shards = config.data.open_shards,
+          .balance = config.data.balance == "cost" ? data::Balance::kCost : data::Balance::kCount,
           .check_targets = check_targets,
-          .trace = context.trace()};
+          .trace = context.trace(),
+          .log = context.log()};
 }
 
 /// On rank 0 the model gets the weights of the configuration's file.
@@ -266,6 +279,8 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   step_ = report_.step;
   if (!has_stepped_) MemoryLedger::of_process().reset_peak();  // what set-up took is no part of a step
   has_stepped_ = true;
+  const data::LoadingReport loaded = loading();
+  report_.data_waits = {{.seconds = loaded.waited_s, .stage = data::slowest_stage(loaded.counts)}};
   const std::optional<StepReport> older = reports_.start(report_);
   if (older && older->stop_signal != 0)
     pipeline_.finish_after(static_cast<int>(step_ - stream_begin_) + pipeline_.asynchronous_margin());

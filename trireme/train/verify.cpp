@@ -300,6 +300,9 @@ Comparison verify(const RunConfig& config, comm::Context& context, const data::D
 Comparison verify(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                   std::int64_t steps, const OwnParts& own) {
   check_verifiable(plan);
+  require(data.train->is_repeatable(), "the samples of ", data.name,
+          " are made as they are asked for: there is no serial run on the same ones to compare with. Make each "
+          "sample from its place and say so (ProducedOptions::keyed)");
   Recorder parallel(plan, context, data, own);
   std::shared_ptr<comm::Context> alone;
   std::unique_ptr<Recorder> serial;

@@ -113,6 +113,34 @@ TEST(ConsoleSink, AWideTerminalShowsEverything) {
       "data 1% comm 12%  norm 2.31  scale 65536");
 }
 
+TEST(ConsoleSink, NamesTheRankThatWaitsForDataAndWhatFor) {
+  const auto line_of = [](std::vector<std::pair<std::string, FieldValue>> fields) {
+    std::ostringstream out;
+    ConsoleSink sink(out, {.style = ConsoleStyle::kPlain, .total_steps = 2});
+    Record record = step_record(1);
+    record.fields.insert(record.fields.end(), fields.begin(), fields.end());
+    sink.write(record);
+    return out.str().substr(out.str().find("data"));
+  };
+  EXPECT_EQ(line_of({{"data_wait", 0.001},
+                     {"data_wait_most", 0.34},
+                     {"data_wait_rank", std::int64_t{1}},
+                     {"data_wait_stage", std::string("read")},
+                     {"comm_wait", 0.5}}),
+            "data 0% (rank 1: 34%, read) comm 50%\n");
+  EXPECT_EQ(line_of({{"data_wait", 0.34},
+                     {"data_wait_most", 0.34},
+                     {"data_wait_rank", std::int64_t{0}},
+                     {"data_wait_stage", std::string("decode")},
+                     {"comm_wait", 0.0}}),
+            "data 34% (decode) comm 0%\n");
+  EXPECT_EQ(line_of({{"data_wait", 0.001},
+                     {"data_wait_most", 0.009},
+                     {"data_wait_rank", std::int64_t{3}},
+                     {"comm_wait", 0.0}}),
+            "data 0% comm 0%\n");
+}
+
 TEST(ConsoleSink, ANarrowTerminalLosesTheBarThenTheLeastImportant) {
   EXPECT_EQ(bar_of(110),
             "[====     ] step 100000/200000  loss 0.5000  1000 samples/s  eta 2h 46m  lr 0.05  "

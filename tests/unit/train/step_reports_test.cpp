@@ -57,6 +57,21 @@ TEST(StepReports, TellEveryRankThatAnyWasAskedToStop) {
   });
 }
 
+TEST(StepReports, TellEveryRankHowAllWaitForData) {
+  comm::run_ranks_as_threads(3, [](comm::Context& context) {
+    StepReports reports(context.world());
+    const std::string_view stages[] = {"", "read", "decode"};
+    const auto rank = static_cast<std::size_t>(context.rank());
+    reports.start({.step = 1, .data_waits = {{.seconds = 0.5 * context.rank(), .stage = stages[rank]}}});
+    const auto told = reports.finish();
+    ASSERT_EQ(told->data_waits.size(), 3U);
+    for (std::size_t each = 0; each < 3; ++each) {
+      EXPECT_EQ(told->data_waits[each].seconds, 0.5 * static_cast<double>(each));
+      EXPECT_EQ(told->data_waits[each].stage, stages[each]);
+    }
+  });
+}
+
 TEST(StepReports, NameStepAndRanksWhoseLossOrNormIsNoNumber) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     StepReports reports(context.world());

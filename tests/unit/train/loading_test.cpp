@@ -1,0 +1,167 @@
+// How data come in a run: who waits for them and why, and samples that are made while it goes on.
+
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "tests/unit/train/small_runs.h"
+#include "trireme/base/error.h"
+#include "trireme/base/random.h"
+#include "trireme/data/decorators.h"
+#include "trireme/data/producer.h"
+#include "trireme/train/trainer.h"
+#include "trireme/train/verify.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+class Loading : public SmallRuns {};
+
+/// On a slow disk.
+class SlowToRead : public data::Dataset {
+ public:
+  explicit SlowToRead(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}
+  std::int64_t size() const override { return samples_->size(); }
+  data::Example get(std::int64_t index) const override { return samples_->get(index); }
+  data::Example get_batch(std::span<const std::int64_t> indices) const override {
+    const data::StageScope reading(data::Stage::kRead);
+    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    data::count_read(1000);
+    return samples_->get_batch(indices);
+  }
+
+ private:
+  std::shared_ptr<const Dataset> samples_;
+};
+
+TEST_F(Loading, ARunNamesTheRankThatWaitsForDataAndTheStage) {
+  RunConfig config = this->config("slow");
+  config.data.workers = 1;
+  RunResult result;
+  comm::run_ranks_as_threads(3, [&](comm::Context& context) {
+    data::DataSource data = data::open_data(config.data);
+    if (context.rank() == 1) data.train = std::make_shared<SlowToRead>(data::indexed(data.train));
+    const RunResult mine = run_training(config, context, {.data = data});
+    if (context.is_main()) result = mine;
+  });
+  EXPECT_EQ(result.loading.wait_shares.size(), 3U);
+  EXPECT_EQ(result.loading.slowest_rank(), 1);
+  EXPECT_EQ(result.loading.stages[1], "read");
+  EXPECT_GT(result.loading.stage_shares[static_cast<std::size_t>(data::Stage::kRead)], 0.5);
+  EXPECT_GE(result.loading.bytes_read, 12 * 1000);
+  EXPECT_THAT(describe(result.loading), AllOf(HasSubstr("for data on rank 1, which waited most"),
+                                              HasSubstr("slowest stage there: read"), HasSubstr("; read 1")));
+  EXPECT_GE(num_lines(file("slow", "metrics.jsonl"), R"("data_wait_rank":1,"data_wait_stage":"read")"), 10U);
+  EXPECT_THAT(file("slow", "summary.json"), AllOf(HasSubstr(R"("loading_wait_rank_1": )"),
+                                                  HasSubstr(R"("loading_slowest_stage_rank_1": "read")")));
+  EXPECT_THAT(file("slow", "report.html"),
+              AllOf(HasSubstr("rank 1 waited"), HasSubstr("slowest stage: read")));
+}
+
+/// The sum of 8 numbers that are drawn by `key`.
+void draw(Random key, const at::Tensor& numbers, const at::Tensor& sum) {
+  float total = 0;
+  for (int i = 0; i < 8; ++i) total += numbers.data_ptr<float>()[i] = key.uniform();
+  sum.data_ptr<float>()[0] = total;
+}
+
+struct Sums : data::Dataset {
+  std::int64_t size() const override { return 40; }
+  data::Example get(std::int64_t index) const override {
+    const data::Example one = {at::empty({8}), at::empty({1})};
+    draw(Random(3, index), one.input, one.target);
+    return one;
+  }
+};
+
+data::DataSource sums(bool keyed) {
+  data::DataSource source = {
+      .name = "sums", .train = nullptr, .test = std::make_shared<Sums>(), .input_shape = {8}};
+  source.train = std::make_shared<data::ProducedSamples>(
+      data::ProducedOptions{.like = {at::zeros({8}), at::zeros({1})},
+                            .samples_per_epoch = 100,
+                            .keyed = keyed,
+                            .threads = 2,
+                            .produce = [](data::Producer& producer) {
+                              while (producer.fill([](data::Row& row) {
+                                draw(Random(7, row.epoch, row.place), row.sample.input, row.sample.target);
+                              })) {
+                              }
+                            }});
+  return source;
+}
+
+class ProducedTraining : public SmallRuns {
+ protected:
+  RunConfig config(const std::string& name) const {
+    RunConfig config = SmallRuns::config(name);
+    config.objective.name = "mean_squared_error";
+    config.train.global_batch = 30;
+    config.train.epochs = 3;
+    config.optimizer = {.name = "sgd", .lr = 0.05};
+    return config;
+  }
+  double loss(int ranks, const RunConfig& config, RunStart start = RunStart::kFresh) {
+    data_ = sums(/*keyed=*/true);
+    const RunResult result = run(ranks, config, start);
+    EXPECT_EQ(result.steps, config.train.max_steps);
+    return result.evaluation->loss;
+  }
+};
+
+TEST_F(ProducedTraining, OfKeyedSamplesIsThatOfOneRankForAnyNumber) {
+  const double one = loss(1, config("one"));
+  EXPECT_LT(one, 0.6) << "it learns: unlearnt it is 16";
+  EXPECT_NEAR(loss(3, config("three")), one, 1e-4 * one);
+  RunConfig cut = config("cut");
+  cut.parallel.pipeline = 2;
+  cut.parallel.microbatches = 2;
+  EXPECT_NEAR(loss(2, cut), one, 1e-4 * one);
+}
+
+TEST_F(ProducedTraining, OfKeyedSamplesGoesOnWithTheSameBits) {
+  const double whole = loss(2, config("whole"));
+  RunConfig half = config("half");
+  half.train.max_steps = 6;
+  loss(2, half);
+  half.train.max_steps = 12;
+  EXPECT_EQ(loss(2, half, RunStart::kResume), whole);
+}
+
+TEST_F(ProducedTraining, OfKeyedSamplesIsVerified) {
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const Comparison found = verify(config("verified"), context, sums(/*keyed=*/true), 4);
+    EXPECT_TRUE(!context.is_main() || found.equal());
+  });
+}
+
+TEST_F(ProducedTraining, OfOtherSamplesIsRefusedWhereRanksNeedTheSame) {
+  const auto refused = [&](const RunConfig& config) {
+    data_ = sums(/*keyed=*/false);
+    EXPECT_THAT(
+        [&] { run(2, config); },
+        ThrowsMessage<InvalidArgument>(HasSubstr("the samples of sums are made as they are asked for")));
+  };
+  RunConfig cut = config("cut");
+  cut.parallel.pipeline = 2;
+  refused(cut);
+  RunConfig wide = config("wide");
+  wide.parallel.tensor = 2;
+  refused(wide);
+  data_ = sums(/*keyed=*/false);
+  EXPECT_EQ(run(2, config("replicas")).status, "completed");
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    EXPECT_THAT([&] { verify(config("verified"), context, sums(/*keyed=*/false), 4); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("there is no serial run on the same ones")));
+  });
+}
+
+}  // namespace
+}  // namespace trireme::train
