@@ -206,6 +206,17 @@ TEST(Agent, APromiseThatIsDroppedIsAnErrorOfTheCall) {
   EXPECT_NE(message.find("nobody will answer any more"), std::string::npos) << message;
 }
 
+TEST(Agent, WhatFollowsACallThatIsUnderWayEndsWithItsAgent) {
+  Workers workers({"a", "b"});
+  answer_to_come = Promise<int>();
+  const auto next = [](int answer) { return answer + 1; };
+  const auto late = workers["a"].rpc_async("b", kWaitForAnswer).then(next).then(next);
+  workers["a"].rpc_sync("b", kAdd, 1, 2);
+  workers.kill("a");
+  ASSERT_TRUE(late.wait_for(30));
+  EXPECT_THROW(late.get(), CommError);
+}
+
 TEST(Agent, AWorkerThatEndsUnderACallIsNamedAndTheOthersLive) {
   Workers workers({"a", "b", "c"}, {.lost_after_s = 0.3});
   const auto& a = workers["a"];
