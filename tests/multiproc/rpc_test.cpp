@@ -1,4 +1,5 @@
-// Remote calls between processes: gradients, models over workers, workers that are killed.
+// Remote calls between processes: gradients, models over workers, references while connections break, workers
+// that are killed.
 
 #include <gtest/gtest.h>
 
@@ -51,6 +52,17 @@ TEST(RemoteCalls, MoreChunksWithAnyCheckpointingDifferByTheOrderOfSumsAlone) {
     const auto at = result.out.find(last);
     ASSERT_NE(at, std::string::npos) << result.out;
     EXPECT_LT(std::stod(result.out.substr(at + last.size())), 1e-6) << result.out;
+  }
+}
+
+TEST(RemoteCalls, ReferencesAreNeitherLeakedNorFreedEarlyWhileConnectionsBreakAndProcessesFreeze) {
+  for (const std::string way : {"shm", "tcp"}) {
+    const auto result = launch(4, "rank_rpc_references", {"--references", "2000", "--way", way});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::string found = "0 leaked, 0 not there or wrong, 0 calls run twice";
+    EXPECT_NE(result.out.find(found), std::string::npos) << result.out;
+    EXPECT_EQ(result.out.find(" 0 connections cut"), std::string::npos) << result.out;
+    EXPECT_EQ(result.out.find(" 0 frames lost"), std::string::npos) << result.out;
   }
 }
 

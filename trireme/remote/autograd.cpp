@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/autograd/autograd.h>
 #include <torch/csrc/distributed/autograd/utils.h>
 
+#include <cstring>
 #include <limits>
 #include <mutex>
 
@@ -12,6 +13,7 @@
 #include "trireme/remote/internal/torch_agent.h"
 #include "trireme/remote/tensor_field.h"
 #include "trireme/wire/fields.h"
+#include "trireme/wire/secret.h"
 
 namespace trireme::remote {
 namespace {
@@ -45,6 +47,8 @@ class AutogradHooks final : public rpc::CallHooks {
     const ContextId id = asked ? asked->context : Container::currentContextId();
     if (id < 0) return {};
     auto& container = Container::getInstance();
+    require(asked || is_there(id), "this thread is in context ", id,
+            " of a group that this process has left: let the Context go before");
     const auto context = container.retrieveContext(id);
     const Metadata metadata{id, container.newAutogradMessageId()};
     const autograd::AutogradMetadata known(metadata.context, metadata.message);
@@ -63,12 +67,14 @@ class AutogradHooks final : public rpc::CallHooks {
     constexpr int kBitsOfNumber = 48;
     const bool own = metadata->context >> kBitsOfNumber == container.getWorkerId();
     if (own && !is_there(metadata->context)) return;  // the answer came after its context had ended
+    TorchAgent::note(metadata->context);
     for (auto& each : tensors) each.requires_grad_(true);
     autograd::addRecvRpcBackward({metadata->context, metadata->message}, tensors, short_id(from), {});
   }
 
   void begin_run(const rpc::Annex& annex) override {
     if (const auto metadata = metadata_of(annex)) {
+      TorchAgent::note(metadata->context);
       Container::getInstance().getOrCreateContext(metadata->context);
       Container::forceCurrentContextId(metadata->context);
     }
@@ -98,12 +104,41 @@ struct Current {
   std::mutex mutex;
   std::weak_ptr<rpc::Agent> agent;
   std::shared_ptr<TorchAgent> torch_agent;
-  bool has_container = false;
+  std::uint64_t process = 0;  ///< a random number; 0: none yet
+  std::int64_t number = 0;    ///< contexts of this process begin with it, in all its groups; 0: none yet
 };
 
 Current& current() {
   static Current* const one = new Current;  // libtorch's part of it is never destroyed either
   return *one;
+}
+
+/// A number that no other process of the group has. libtorch keeps the first for good, so each process begins
+/// at random: then those of later groups hardly ever meet one that is taken.
+std::int64_t claim_number(const rpc::AgentOptions& options, Current& current) {
+  constexpr std::int64_t kMost = std::numeric_limits<torch_rpc::worker_id_t>::max();
+  if (current.process == 0)
+    std::memcpy(&current.process, wire::random_nonce().data(), sizeof current.process);
+  const std::string mine = text(current.process);
+  const auto begin = static_cast<std::int64_t>(current.process % static_cast<std::uint64_t>(kMost));
+  for (std::int64_t i = 0; i < kMost; ++i) {
+    const std::int64_t number = current.number > 0 ? current.number : 1 + (begin + i) % kMost;
+    const std::string place = text(options.group, "/autograd/", number);
+    if (options.directory->replace(place, "", mine) == mine) return number;
+    require(current.number == 0, "this process numbers its contexts ", number,
+            " since it joined its first group, and in the group '", options.group,
+            "' another process does: join it from a new process, or with rpc::Agent::join()");
+  }
+  throw InvalidArgument(text("all ", kMost, " numbers of processes with autograd in the group '",
+                             options.group, "' have been given: start the group anew, under another name"));
+}
+
+/// What this process remembers of groups that it has left goes.
+void forget_contexts() {
+  for (const ContextId context : TorchAgent::noted()) {
+    TorchAgent::forget(context);
+    Container::getInstance().releaseContextIfPresent(context);
+  }
 }
 
 void run_backward(ContextId context, const std::vector<at::Tensor>& roots, bool retain_graph) {
@@ -133,22 +168,19 @@ std::shared_ptr<rpc::Agent> join(rpc::AgentOptions options) {
           "this process has a worker with autograd; libtorch keeps one: let it leave and "
           "drop it before another joins, or join with rpc::Agent::join()");
   require(options.directory != nullptr, "worker '", options.name, "' has no directory to find the others in");
-  if (!current.has_container) {
-    // Numbers of contexts begin with it, for all groups that this process is in, one after the other.
-    Container::init(options.directory->add(options.group + "/autograd", 1));
-    current.has_container = true;
-  }
-  if (current.torch_agent) {
+  const std::int64_t number = claim_number(options, current);
+  if (current.number == 0) Container::init(number);
+  current.number = number;
+  forget_contexts();
+  const auto torch_agent = std::make_shared<TorchAgent>(options.timeout_s);
+  if (const auto before = std::exchange(current.torch_agent, torch_agent)) {
     torch_rpc::RpcAgent::setCurrentRpcAgent(nullptr);
-    current.torch_agent->shutdown();
+    before->shutdown();
   }
-  options.hooks = std::make_shared<AutogradHooks>();
-  if (!options.on_thread_start) options.on_thread_start = [] { at::init_num_threads(); };
-  const auto torch_agent =
-      std::make_shared<TorchAgent>(options.name, torch_rpc::worker_id_t{0}, options.timeout_s);
   torch_rpc::RpcAgent::setCurrentRpcAgent(torch_agent);
   torch_agent->start();
-  current.torch_agent = torch_agent;
+  options.hooks = std::make_shared<AutogradHooks>();
+  if (!options.on_thread_start) options.on_thread_start = [] { at::init_num_threads(); };
   auto agent = rpc::Agent::join(std::move(options));
   torch_agent->set_core(agent->core());
   current.agent = agent;
@@ -161,10 +193,11 @@ Context::Context(const rpc::Agent& agent) : core_(agent.core()) {
   require(Container::currentContextId() < 0, "this thread is in context ", Container::currentContextId(),
           " already: contexts cannot be nested");
   id_ = Container::getInstance().newContext()->contextId();
+  TorchAgent::note(id_);
 }
 
 Context::~Context() {
-  TorchAgent::forget_failure(id_);
+  TorchAgent::forget(id_);
   try {
     Container::getInstance().releaseContext(id_);
   } catch (const std::exception&) {  // others have ended: they have forgotten it

@@ -28,8 +28,10 @@ namespace trireme::remote {
 
 using ContextId = std::int64_t;
 
-/// rpc::Agent::join() for a worker whose calls carry gradients. Throws as that does, and InvalidArgument
-/// where this process has one already: it must leave, or be destroyed, before.
+/// rpc::Agent::join() for a worker whose calls carry gradients. A process may join again, also another group,
+/// when its last agent is destroyed; contexts of that one are forgotten. Throws as Agent::join() does, and
+/// InvalidArgument where this process has such an agent, or where another process of the group numbers its
+/// contexts as this one has done since its first group (one in 32767).
 std::shared_ptr<rpc::Agent> join(rpc::AgentOptions options);
 
 /// The calls of this thread, from its construction to its destruction, belong together; at its end all

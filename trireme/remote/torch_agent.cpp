@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/rpc/request_callback_no_python.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
+#include <set>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -29,6 +30,22 @@ void complete(JitFuture& future, c10::intrusive_ptr<Message> message) {
   auto storages = message->getStorages();
   future.markCompleted(at::IValue(std::move(message)), std::move(storages));
 }
+
+std::exception_ptr has_left() { return std::make_exception_ptr(CommError("this worker has left its group")); }
+
+/// Completes the future when an answer comes, and when none can come any more: an agent that ends drops what
+/// was to follow.
+class Reply {
+ public:
+  explicit Reply(c10::intrusive_ptr<JitFuture> future) : future_(std::move(future)) {}
+  ~Reply() { future_->setErrorIfNeeded(has_left()); }
+  Reply(const Reply&) = delete;
+  Reply& operator=(const Reply&) = delete;
+  JitFuture& future() const { return *future_; }
+
+ private:
+  const c10::intrusive_ptr<JitFuture> future_;
+};
 
 /// Gradients of what was sent with this message go on from here; the future is complete when they have
 /// arrived everywhere.
@@ -51,7 +68,7 @@ rpc::Future<void> propagate_gradients(ContextId context_id, std::int64_t message
 constexpr auto& kPropagateGradients = rpc::function<"trireme.propagate_gradients", &propagate_gradients>;
 
 void forget_context(ContextId context) {
-  TorchAgent::forget_failure(context);
+  TorchAgent::forget(context);
   autograd::DistAutogradContainer::getInstance().releaseContextIfPresent(context);
 }
 constexpr auto& kForgetContext = rpc::function<"trireme.forget_context", &forget_context>;
@@ -68,16 +85,18 @@ rpc::Future<void> propagate(const rpc::Agent& agent, rpc::WorkerId to, const rpc
                          gradients.getGrads(), gradients.retainGraph());
 }
 
-rpc::Future<void> forget(const rpc::Agent& agent, rpc::WorkerId to, const rpc::CallOptions& options,
-                         torch_rpc::RpcCommandBase& request) {
+rpc::Future<void> tell_end(const rpc::Agent& agent, rpc::WorkerId to, const rpc::CallOptions& options,
+                           torch_rpc::RpcCommandBase& request) {
   auto& ended = dynamic_cast<autograd::CleanupAutogradContextReq&>(request);
   return agent.rpc_async(to, options, kForgetContext, ended.getContextId());
 }
 
 }  // namespace
 
-TorchAgent::TorchAgent(const std::string& name, torch_rpc::worker_id_t id, double timeout_s)
-    : RpcAgent(torch_rpc::WorkerInfo(name, id), std::make_unique<torch_rpc::RequestCallbackNoPython>(),
+// libtorch takes fewer names and numbers of workers than a group does, and has no use for this one's.
+TorchAgent::TorchAgent(double timeout_s)
+    : RpcAgent(torch_rpc::WorkerInfo("trireme", torch_rpc::worker_id_t{0}),
+               std::make_unique<torch_rpc::RequestCallbackNoPython>(),
                std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000))),
       core_(core_told_.get_future()) {
   // Messages of the engine hold numbers and tensors alone.
@@ -98,7 +117,7 @@ c10::intrusive_ptr<JitFuture> TorchAgent::send(const torch_rpc::WorkerInfo& to,
   auto future = new_future();
   const auto core = core_.get().lock();
   if (!core) {
-    future->setError(std::make_exception_ptr(CommError("this worker has left its group")));
+    future->setError(has_left());
     return future;
   }
   const rpc::Agent agent(core, rpc::Agent::Borrowed{});
@@ -109,14 +128,14 @@ c10::intrusive_ptr<JitFuture> TorchAgent::send(const torch_rpc::WorkerInfo& to,
     const auto request = torch_rpc::deserializeRequest(*message);
     const ContextId context = is_end ? -1 : context_of(*request);
     const rpc::Future<void> answer =
-        is_end ? forget(agent, worker, options, *request) : propagate(agent, worker, options, *request);
-    answer.when_done([answer, future, is_end, context] {
+        is_end ? tell_end(agent, worker, options, *request) : propagate(agent, worker, options, *request);
+    answer.when_done([answer, reply = std::make_shared<Reply>(future), is_end, context] {
       if (const auto error = answer.error()) {
         if (!is_end) note_failure(context, error);
-        return future->setError(error);
+        return reply->future().setError(error);
       }
-      complete(*future, is_end ? std::move(autograd::CleanupAutogradContextResp()).toMessage()
-                               : std::move(autograd::PropagateGradientsResp()).toMessage());
+      complete(reply->future(), is_end ? std::move(autograd::CleanupAutogradContextResp()).toMessage()
+                                       : std::move(autograd::PropagateGradientsResp()).toMessage());
     });
   } catch (...) {
     future->setError(std::current_exception());
@@ -126,31 +145,43 @@ c10::intrusive_ptr<JitFuture> TorchAgent::send(const torch_rpc::WorkerInfo& to,
 
 namespace {
 
-struct Failures {
+struct Contexts {
   std::mutex mutex;
-  std::map<ContextId, std::exception_ptr> first;
+  std::set<ContextId> known;
+  std::map<ContextId, std::exception_ptr> first_failure;
 };
-Failures& failures() {
-  static Failures* const all = new Failures;
+Contexts& contexts() {
+  static Contexts* const all = new Contexts;
   return *all;
 }
 
 }  // namespace
 
+void TorchAgent::note(ContextId context) {
+  const std::lock_guard lock(contexts().mutex);
+  contexts().known.insert(context);
+}
+
+std::vector<ContextId> TorchAgent::noted() {
+  const std::lock_guard lock(contexts().mutex);
+  return {contexts().known.begin(), contexts().known.end()};
+}
+
 void TorchAgent::note_failure(ContextId context, const std::exception_ptr& error) {
-  const std::lock_guard lock(failures().mutex);
-  failures().first.try_emplace(context, error);
+  const std::lock_guard lock(contexts().mutex);
+  contexts().first_failure.try_emplace(context, error);
 }
 
 std::exception_ptr TorchAgent::cause_of_failure(ContextId context, const std::exception_ptr& otherwise) {
-  const std::lock_guard lock(failures().mutex);
-  const auto found = failures().first.find(context);
-  return found == failures().first.end() ? otherwise : found->second;
+  const std::lock_guard lock(contexts().mutex);
+  const auto found = contexts().first_failure.find(context);
+  return found == contexts().first_failure.end() ? otherwise : found->second;
 }
 
-void TorchAgent::forget_failure(ContextId context) {
-  const std::lock_guard lock(failures().mutex);
-  failures().first.erase(context);
+void TorchAgent::forget(ContextId context) {
+  const std::lock_guard lock(contexts().mutex);
+  contexts().known.erase(context);
+  contexts().first_failure.erase(context);
 }
 
 const torch_rpc::WorkerInfo& TorchAgent::getWorkerInfo(const std::string& name) const {

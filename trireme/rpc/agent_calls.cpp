@@ -157,6 +157,11 @@ void AgentCore::on_message(WorkerId from, wire::Message message) {
         return;
       }
       break;
+    case MessageKind::kDone: {
+      const std::lock_guard lock(mutex_);
+      done_.insert(from);
+    }
+      return changed_.notify_all();
   }
   complain(from, text("a message that cannot be read, of kind ", message.kind));
 }

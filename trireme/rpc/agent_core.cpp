@@ -13,6 +13,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/rpc/internal/protocol.h"
 #include "trireme/rpc/internal/reference_table.h"
 #include "trireme/rpc/served_call.h"
 #include "trireme/wire/fields.h"
@@ -20,7 +21,7 @@
 namespace trireme::rpc {
 namespace {
 
-constexpr double kLookAgain_s = 0.02;
+constexpr double kLookAgain_s = 0.02, kLookForOthers_s = 1;
 // Longer messages leave from the endpoint's thread, beside the caller.
 constexpr std::size_t kSentAtOnceBytes = 64 << 10;
 const std::string kScheme = "rpc:";
@@ -283,30 +284,56 @@ void AgentCore::wait_for_calls(double deadline_at_s) {
   throw CommError(text("worker '", self_.name, "' waits in vain to leave: ", what, " are under way"));
 }
 
+/// Of the others that have joined; and tells those that wait already that this worker does, too. Who comes to
+/// wait later finds that where all meet, as either of two workers sees what the other has written before.
+std::map<WorkerId, std::string> AgentCore::look_who_is_missing() {
+  std::map<WorkerId, std::string> missing;
+  const auto count = static_cast<WorkerId>(options_.directory->add(key("count"), 0));
+  for (WorkerId each = 1; each <= count; ++each) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (each == self_.id || done_.contains(each) || gone_.contains(each)) continue;
+    }
+    const bool has_left = options_.directory->get(key(text("left/", each))).has_value();
+    const bool is_done = has_left || options_.directory->get(key(text("done/", each)));
+    if (is_done) {
+      const std::lock_guard lock(mutex_);
+      done_.insert(each);
+    } else {
+      missing[each] = info_of(each).value_or(WorkerInfo{}).name;
+    }
+    if (has_left) continue;
+    post([each, is_done](Endpoint& endpoint) {
+      if (!is_done) return endpoint.watch(each);
+      endpoint.send(each, {.kind = static_cast<std::uint16_t>(MessageKind::kDone)});
+    });
+  }
+  return missing;
+}
+
 void AgentCore::wait_for_all(double deadline_at_s) {
   options_.directory->set(key(text("done/", self_.id)), "1");
-  std::set<WorkerId> left;
   while (true) {
-    const auto count = static_cast<WorkerId>(options_.directory->add(key("count"), 0));
-    std::string missing =
-        count >= options_.num_workers ? "" : text(options_.num_workers - count, " that have not joined yet");
-    for (WorkerId each = 1; each <= count; ++each) {
-      if (left.contains(each)) continue;
-      const bool is_done = options_.directory->get(key(text("done/", each))).has_value() ||
-                           options_.directory->get(key(text("left/", each))).has_value() || is_gone(each);
-      if (is_done) {
-        left.insert(each);
-      } else {
-        missing += text(missing.empty() ? "" : ", ", "'", info_of(each).value_or(WorkerInfo{}).name, "'");
-        post([each](Endpoint& endpoint) { endpoint.watch(each); });
-      }
-    }
-    if (missing.empty()) return;
+    const auto missing = look_who_is_missing();
+    const auto count = static_cast<std::size_t>(options_.directory->add(key("count"), 0));
+    const std::size_t to_join = options_.num_workers > count ? options_.num_workers - count : 0;
+    if (missing.empty() && to_join == 0) return;
     if (now_s() >= deadline_at_s) {
+      std::string who = to_join == 0 ? "" : text(to_join, " that have not joined yet");
+      for (const auto& [worker, name] : missing) who += text(who.empty() ? "" : ", ", "'", name, "'");
       throw CommError(
-          text("worker '", self_.name, "' waits in vain for the others to end their work: ", missing));
+          text("worker '", self_.name, "' waits in vain for the others to end their work: ", who));
     }
-    sleep_s(kLookAgain_s);
+    // Nobody says that it joins, or that it leaves alone: what is written of that is looked at now and then.
+    const double longest_s = std::min(to_join > 0 ? kLookAgain_s : kLookForOthers_s, deadline_at_s - now_s());
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::duration<double>(longest_s), [&] {
+      const auto is_there = [&](const auto& each) {
+        return done_.contains(each.first) || gone_.contains(each.first);
+      };
+      return !ended_.empty() || (!missing.empty() && std::ranges::all_of(missing, is_there));
+    });
+    if (!ended_.empty()) throw CommError(text("worker '", self_.name, "' has ended: ", ended_));
   }
 }
 

@@ -141,6 +141,7 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
   void trace(const char* category, const std::string& function, std::int64_t begun_ns, std::size_t bytes);
   void wait_for_calls(double deadline_at_s);
   void wait_for_all(double deadline_at_s);
+  std::map<WorkerId, std::string> look_who_is_missing();
 
   const AgentOptions options_;
   WorkerInfo self_;
@@ -159,6 +160,7 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
   std::map<std::string, WorkerId> ids_;
   std::map<WorkerId, WorkerInfo> infos_;
   std::map<WorkerId, std::string> gone_, met_;
+  std::set<WorkerId> done_;  ///< whose work has ended; by what they said, or where all meet
   Statistics statistics_;
   std::string ended_;  ///< why; empty: it serves
 

@@ -96,6 +96,9 @@ void complete_unless_done(FutureState<T>& state) {
 }  // namespace internal
 
 template <class T>
+class Promise;
+
+template <class T>
 class Future {
  public:
   using Value = T;
@@ -125,28 +128,28 @@ class Future {
   }
 
   /// `next` of the value, when it is there, on a thread of the agent's pool; an error goes past it. What it
-  /// returns, or throws, is in the future that is returned.
+  /// returns, or throws, is in the future that is returned; a CommError, when the agent ends before.
   template <class Next>
   auto then(Next next) const {
     using Result = decltype(apply(next));
-    auto result = std::make_shared<internal::FutureState<Result>>(state_->pool);
+    const Promise<Result> result(state_->pool);
     when_done([self = *this, result, next = std::move(next)]() mutable {
       if (self.state_->error) {
-        result->complete(std::nullopt, self.state_->error);
+        result.fail(self.state_->error);
         return;
       }
       try {
         if constexpr (std::is_void_v<Result>) {
           self.apply(next);
-          result->complete(Nothing{}, nullptr);
+          result.set();
         } else {
-          result->complete(self.apply(next), nullptr);
+          result.set(self.apply(next));
         }
       } catch (...) {
-        result->complete(std::nullopt, std::current_exception());
+        result.fail(std::current_exception());
       }
     });
-    return Future<Result>(std::move(result));
+    return result.future();
   }
 
   /// Runs when it is complete, one way or the other: at once, if it is.

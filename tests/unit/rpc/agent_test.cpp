@@ -206,6 +206,17 @@ TEST(Agent, APromiseThatIsDroppedIsAnErrorOfTheCall) {
   EXPECT_NE(message.find("nobody will answer any more"), std::string::npos) << message;
 }
 
+TEST(Agent, WhatFollowsACallThatIsUnderWayEndsWithItsAgent) {
+  Workers workers({"a", "b"});
+  answer_to_come = Promise<int>();
+  const auto next = [](int answer) { return answer + 1; };
+  const auto late = workers["a"].rpc_async("b", kWaitForAnswer).then(next).then(next);
+  workers["a"].rpc_sync("b", kAdd, 1, 2);
+  workers.kill("a");
+  ASSERT_TRUE(late.wait_for(30));
+  EXPECT_THROW(late.get(), CommError);
+}
+
 TEST(Agent, AWorkerThatEndsUnderACallIsNamedAndTheOthersLive) {
   Workers workers({"a", "b", "c"}, {.lost_after_s = 0.3});
   const auto& a = workers["a"];
@@ -279,6 +290,43 @@ TEST(Agent, NobodyLeavesBeforeAllHaveCome) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(workers["a"].rpc_sync("b", kAdd, i, 2), i + 2);
   workers["a"].leave();
   first.join();
+}
+
+/// Counts what it is asked for.
+class CountingDirectory final : public Directory {
+ public:
+  std::int64_t add(const std::string& key, std::int64_t number) override {
+    ++num_asked;
+    return directory_.add(key, number);
+  }
+  void set(const std::string& key, const std::string& value) override { directory_.set(key, value); }
+  std::optional<std::string> get(const std::string& key) override {
+    ++num_asked;
+    return directory_.get(key);
+  }
+  std::string replace(const std::string& key, const std::string& expected,
+                      const std::string& value) override {
+    return directory_.replace(key, expected, value);
+  }
+  std::atomic<int> num_asked = 0;
+
+ private:
+  LocalDirectory directory_;
+};
+
+TEST(Agent, WhoWaitsForTheOthersToLeaveIsToldAndAsksTheDirectoryLittle) {
+  const auto directory = std::make_shared<CountingDirectory>();
+  std::vector<std::shared_ptr<Agent>> agents;
+  for (const std::string name : {"a", "b", "c", "d"}) {
+    agents.push_back(Agent::join({.name = name, .directory = directory, .num_workers = 4}));
+  }
+  std::vector<std::thread> threads;
+  directory->num_asked = 0;
+  for (int i = 0; i < 3; ++i) threads.emplace_back([&, i] { agents[i]->leave(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  EXPECT_LE(directory->num_asked, 100);
+  agents[3]->leave();
+  for (auto& each : threads) each.join();
 }
 
 TEST(Agent, LeavingWithACallThatDoesNotEndSaysWhich) {

@@ -19,15 +19,18 @@ namespace torch_rpc = torch::distributed::rpc;
 
 class TorchAgent final : public torch_rpc::RpcAgent {
  public:
-  TorchAgent(const std::string& name, torch_rpc::worker_id_t id, double timeout_s);
+  explicit TorchAgent(double timeout_s);
   ~TorchAgent() override;
 
   /// Of the group that it speaks for. Until then, messages wait.
   void set_core(const std::shared_ptr<rpc::AgentCore>& core);
+  /// What this process remembers of contexts, until forget().
+  static void note(std::int64_t context);
+  static std::vector<std::int64_t> noted();
   /// The engine makes texts of errors. The first that a message of this context met, as it was; or the other.
   static void note_failure(std::int64_t context, const std::exception_ptr& error);
   static std::exception_ptr cause_of_failure(std::int64_t context, const std::exception_ptr& otherwise);
-  static void forget_failure(std::int64_t context);
+  static void forget(std::int64_t context);
 
   c10::intrusive_ptr<torch_rpc::JitFuture> send(const torch_rpc::WorkerInfo& to,
                                                 c10::intrusive_ptr<torch_rpc::Message> message,

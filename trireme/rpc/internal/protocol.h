@@ -17,6 +17,7 @@ enum class MessageKind : std::uint16_t {
   kCancel,                                ///< nobody waits for the answer any more
   kIntroduced,                            ///< to an owner: somebody else has a reference now
   kDropped,                               ///< to an owner
+  kDone,                                  ///< to those that wait to leave: so does this one
 };
 
 struct RequestHead {
