@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <exception>
 #include <iostream>
-#include <new>
 
 #include "trireme/base/error.h"
-#include "trireme/base/out_of_memory.h"
+#include "trireme/base/run_main.h"
 
 namespace trireme::cli {
 namespace {
@@ -32,12 +31,6 @@ std::string spoken(const CLI::App& command) {
 }
 
 std::string see_help(const CLI::App& command) { return text("; see: ", spoken(command), " --help"); }
-
-/// The message of an exception of libtorch without its list of stack frames.
-std::string without_backtrace(std::string_view message) {
-  const std::size_t end = std::min(message.find("\nException raised from"), message.find("\nframe #0"));
-  return std::string(trim(message.substr(0, end)));
-}
 
 /// "--nproc: 'two' is no number that it takes" for "Could not convert: --nproc = two": what options hold
 /// besides is text, which anything is.
@@ -124,23 +117,15 @@ void refuse_word(const CLI::App& command, const std::string& word) {
 }
 
 int end_well(const std::string& name, const std::string& bugs, const std::function<int()>& body) {
-  const auto say = [&](const std::string& message) { std::cerr << name << ": error: " << message << "\n"; };
   try {
     return body();
-  } catch (const Error& error) {
-    say(error.what());
-    return error.exit_code();
-  } catch (const std::bad_alloc&) {
-    say("out of memory");
-  } catch (const std::exception& error) {
-    if (const std::string out_of_memory = out_of_memory_in(error.what()); !out_of_memory.empty()) {
-      say(out_of_memory);
-      return kExitInternal;
-    }
-    say(without_backtrace(error.what()));
-    std::cerr << name << ": this is " << bugs << "; please report it with the command and this message\n";
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    std::cerr << name << ": error: " << failure.message << "\n";
+    if (!failure.known)
+      std::cerr << name << ": this is " << bugs << "; please report it with the command and this message\n";
+    return failure.exit_code;
   }
-  return kExitInternal;
 }
 
 }  // namespace trireme::cli

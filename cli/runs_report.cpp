@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <string_view>
+#include <utility>
 
 #include "cli/text_table.h"
 #include "trireme/base/text.h"
@@ -20,6 +21,7 @@ using telemetry::RunData;
 
 constexpr const char* kNothing = "-";
 constexpr std::size_t kShortDigest = 8;
+constexpr std::int64_t kSecond = 1000000000;  // in ns
 
 /// The measure on held-out data, whatever that is called: "accuracy" -> test_accuracy or validation_accuracy.
 std::optional<double> held_out(const RunData& run, const std::string& measure) {
@@ -63,7 +65,7 @@ std::string digest_of(const RunData& run) {
 }
 
 std::string time_of(const RunData& run) {
-  return run.changed_unix_s > 0 ? telemetry::calendar_time(run.changed_unix_s) : kNothing;
+  return run.changed_unix_ns > 0 ? telemetry::calendar_time(run.changed_unix_ns / kSecond) : kNothing;
 }
 
 std::vector<std::string> row_of(const RunData& run) {
@@ -95,7 +97,9 @@ Json json_of(const ListedRun& listed) {
   }
   const RunData& run = listed.run;
   row["status"] = run.status;
-  row["changed_unix_s"] = run.changed_unix_s;
+  if (run.exit_code) row["exit_code"] = *run.exit_code;
+  if (!run.message.empty()) row["message"] = run.message;
+  row["changed_unix_s"] = run.changed_unix_ns / kSecond;
   row["model"] = run.setting("model.name");
   row["data"] = run.setting("data.name");
   row["steps"] = run.steps;
@@ -117,6 +121,16 @@ void write(std::ostream& out, const Json& json) {
 void write_problems(std::ostream& out, std::span<const ListedRun> runs) {
   for (const ListedRun& listed : runs) {
     if (!listed.problem.empty()) out << listed.problem << "\n";
+  }
+}
+
+/// Why runs ended that did not end well, below their table.
+void write_messages(std::ostream& out, std::span<const RunData> runs) {
+  const char* before = "\n";
+  for (const RunData& run : runs) {
+    if (run.message.empty()) continue;
+    const std::string code = run.exit_code ? text(" (exit code ", *run.exit_code, ")") : std::string();
+    out << std::exchange(before, "") << run.name << ": " << run.status << code << ": " << run.message << "\n";
   }
 }
 
@@ -198,6 +212,7 @@ void print_runs(std::ostream& out, std::span<const ListedRun> runs, ReportFormat
   for (const RunData& run : readable(runs)) table.rows.push_back(row_of(run));
   write_problems(out, runs);
   if (table.rows.size() > 1) print(out, table);
+  write_messages(out, readable(runs));
   if (runs.empty()) out << "no runs\n";
 }
 

@@ -14,6 +14,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "trireme/base/run_main.h"
+
 namespace nn = torch::nn;
 
 namespace {
@@ -55,14 +57,16 @@ std::vector<at::Tensor> gradients(Net& net, bool checkpoints) {
 }  // namespace
 
 int main() {
-  Net net;
-  const auto plain = gradients(net, false);
-  std::printf("plain: %d runs of a block\n", net.runs);
-  net.runs = 0;
-  const auto again = gradients(net, true);
-  double most = 0;
-  for (std::size_t i = 0; i < plain.size(); ++i)
-    most = std::max(most, (plain[i] - again[i]).abs().max().item<double>());
-  std::printf("checkpointed: %d runs of a block, largest difference of a gradient %g\n", net.runs, most);
-  return most == 0 ? 0 : 1;
+  return trireme::run_main([&] {
+    Net net;
+    const auto plain = gradients(net, false);
+    std::printf("plain: %d runs of a block\n", net.runs);
+    net.runs = 0;
+    const auto again = gradients(net, true);
+    double most = 0;
+    for (std::size_t i = 0; i < plain.size(); ++i)
+      most = std::max(most, (plain[i] - again[i]).abs().max().item<double>());
+    std::printf("checkpointed: %d runs of a block, largest difference of a gradient %g\n", net.runs, most);
+    return most == 0 ? 0 : 1;
+  });
 }

@@ -11,36 +11,34 @@
 
 #include <cstdio>
 
-#include "trireme/base/error.h"                               // (+)
+#include "trireme/base/run_main.h"                            // (+)
 #include "trireme/comm/context.h"                             // (+)
 #include "trireme/parallel/data/distributed_data_parallel.h"  // (+)
 
 namespace nn = torch::nn;
 
-int main() try {
-  const auto context = trireme::comm::Context::from_environment();  // (+)
-  torch::manual_seed(1);
-  nn::Sequential model(nn::Linear(8, 64), nn::Tanh(), nn::Linear(64, 1));
-  trireme::DistributedDataParallel ddp(*context, model.ptr());  // (+)
-  torch::optim::SGD optimizer(model->parameters(), 0.1);
+int main() {
+  return trireme::run_main([&] {
+    const auto context = trireme::comm::Context::from_environment();  // (+)
+    torch::manual_seed(1);
+    nn::Sequential model(nn::Linear(8, 64), nn::Tanh(), nn::Linear(64, 1));
+    trireme::DistributedDataParallel ddp(*context, model.ptr());  // (+)
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
 
-  constexpr std::int64_t kGlobalBatch = 64;
-  const std::int64_t batch = kGlobalBatch / context->world_size();  // (+)
-  for (int step = 1; step <= 50; ++step) {
-    const at::Tensor all = at::randn({kGlobalBatch, 8});
-    const at::Tensor x = all.narrow(0, context->rank() * batch, batch);  // (+) this rank's part
-    const at::Tensor y = x.sum(1, /*keepdim=*/true).sin();
-    const at::Tensor loss = nn::functional::mse_loss(model->forward(x), y);
-    optimizer.zero_grad();
-    loss.backward();  // when it returns, every gradient is the mean over the ranks
-    optimizer.step();
-    if (step % 10 != 0) continue;
-    at::Tensor mean = loss.detach();
-    context->world().all_reduce(mean, trireme::comm::ReduceOp::kAverage);                    // (+)
-    if (context->is_main()) std::printf("step %d: loss %.5f\n", step, mean.item<double>());  // (+)
-  }
-  return 0;
-} catch (const trireme::Error& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return error.exit_code();
+    constexpr std::int64_t kGlobalBatch = 64;
+    const std::int64_t batch = kGlobalBatch / context->world_size();  // (+)
+    for (int step = 1; step <= 50; ++step) {
+      const at::Tensor all = at::randn({kGlobalBatch, 8});
+      const at::Tensor x = all.narrow(0, context->rank() * batch, batch);  // (+) this rank's part
+      const at::Tensor y = x.sum(1, /*keepdim=*/true).sin();
+      const at::Tensor loss = nn::functional::mse_loss(model->forward(x), y);
+      optimizer.zero_grad();
+      loss.backward();  // when it returns, every gradient is the mean over the ranks
+      optimizer.step();
+      if (step % 10 != 0) continue;
+      at::Tensor mean = loss.detach();
+      context->world().all_reduce(mean, trireme::comm::ReduceOp::kAverage);                    // (+)
+      if (context->is_main()) std::printf("step %d: loss %.5f\n", step, mean.item<double>());  // (+)
+    }
+  });
 }

@@ -14,43 +14,41 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "trireme/base/error.h"
+#include "trireme/base/run_main.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/zero/fully_sharded_data_parallel.h"
 
 namespace nn = torch::nn;
 
-int main(int argc, char** argv) try {
-  const auto context =
-      trireme::comm::Context::from_environment({.backend = argc > 2 ? argv[2] : "auto", .timeout_s = 30});
-  const int num_steps = argc > 1 ? std::atoi(argv[1]) : 50;
-  torch::manual_seed(1);
-  nn::Sequential chain;
-  for (int i = 0; i < 6; ++i) {
-    chain->push_back(nn::Linear(64, 64));
-    chain->push_back(nn::Tanh());
-  }
-  trireme::parallel::FullyShardedDataParallel sharded(*context, trireme::model::layers_of(chain));
-  const auto optimizer = trireme::optim::make_optimizer({.name = "adamw"}, sharded.parameters());
+int main(int argc, char** argv) {
+  return trireme::run_main([&] {
+    const auto context =
+        trireme::comm::Context::from_environment({.backend = argc > 2 ? argv[2] : "auto", .timeout_s = 30});
+    const int num_steps = argc > 1 ? std::atoi(argv[1]) : 50;
+    torch::manual_seed(1);
+    nn::Sequential chain;
+    for (int i = 0; i < 6; ++i) {
+      chain->push_back(nn::Linear(64, 64));
+      chain->push_back(nn::Tanh());
+    }
+    trireme::parallel::FullyShardedDataParallel sharded(*context, trireme::model::layers_of(chain));
+    const auto optimizer = trireme::optim::make_optimizer({.name = "adamw"}, sharded.parameters());
 
-  for (int step = 1; step <= num_steps; ++step) {
-    const auto mine = [&](const at::Tensor& all) {
-      return all.chunk(context->world_size())[static_cast<std::size_t>(context->rank())];
-    };
-    const at::Tensor x = mine(at::randn({96, 64})), noise = 0.1 * mine(at::randn({96, 64}));
-    sharded.zero_grad();
-    const at::Tensor output = sharded.forward(x), of_noisy = sharded.forward(x + noise);
-    const at::Tensor loss = at::mse_loss(output, x.roll({1}, {1}).sin()) + at::mse_loss(of_noisy, output);
-    loss.backward();  // gradients are reduced meanwhile; behind it, each rank has those of its pieces
-    const double norm = sharded.clip_grad_norm(1.0);
-    optimizer->step(0.003);
-    if (step % 10 != 0) continue;
-    at::Tensor mean = loss.detach().clone();
-    context->world().all_reduce(mean, trireme::comm::ReduceOp::kAverage);
-    if (context->is_main()) std::printf("step %d: loss %.3f, norm %.2f\n", step, mean.item<double>(), norm);
-  }
-  return 0;
-} catch (const trireme::Error& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return error.exit_code();
+    for (int step = 1; step <= num_steps; ++step) {
+      const auto mine = [&](const at::Tensor& all) {
+        return all.chunk(context->world_size())[static_cast<std::size_t>(context->rank())];
+      };
+      const at::Tensor x = mine(at::randn({96, 64})), noise = 0.1 * mine(at::randn({96, 64}));
+      sharded.zero_grad();
+      const at::Tensor output = sharded.forward(x), of_noisy = sharded.forward(x + noise);
+      const at::Tensor loss = at::mse_loss(output, x.roll({1}, {1}).sin()) + at::mse_loss(of_noisy, output);
+      loss.backward();  // gradients are reduced meanwhile; behind it, each rank has those of its pieces
+      const double norm = sharded.clip_grad_norm(1.0);
+      optimizer->step(0.003);
+      if (step % 10 != 0) continue;
+      at::Tensor mean = loss.detach().clone();
+      context->world().all_reduce(mean, trireme::comm::ReduceOp::kAverage);
+      if (context->is_main()) std::printf("step %d: loss %.3f, norm %.2f\n", step, mean.item<double>(), norm);
+    }
+  });
 }

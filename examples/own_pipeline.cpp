@@ -14,42 +14,42 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "trireme/base/error.h"
+#include "trireme/base/run_main.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 
 namespace nn = torch::nn;
 
-int main(int argc, char** argv) try {
-  const auto context =
-      trireme::comm::Context::from_environment({.backend = argc > 3 ? argv[3] : "auto", .timeout_s = 30});
-  const int num_steps = argc > 2 ? std::atoi(argv[2]) : 50;
-  torch::manual_seed(1);  // every rank makes the whole model, and keeps the gradients of its stages
-  nn::Sequential chain;
-  for (int i = 0; i < 8; ++i) {
-    chain->push_back(nn::Linear(32, 32));
-    chain->push_back(nn::Tanh());
-  }
-  trireme::parallel::Pipeline pipe(*context, trireme::model::layers_of(chain),
-                                   {.schedule = argc > 1 ? argv[1] : "1f1b", .num_microbatches = 8});
-  const auto optimizer = trireme::optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters());
-  const auto loss = [](const at::Tensor& output, const at::Tensor& target) {
-    return at::mse_loss(output, target);
-  };
-
-  for (int step = 1; step <= num_steps; ++step) {
-    const at::Tensor x = at::randn({64, 32});
-    const at::Tensor y = x.roll({1}, {1}).sin();
-    pipe.zero_grad();
-    const double mean = pipe.step(x, y, loss);  // forward and backward of 8 micro-batches through all stages
-    optimizer->step(0.05);
-    if (step % 10 == 0 && context->is_main()) {
-      std::printf("step %d: loss %.5f\n", step, mean);
-      std::fflush(stdout);
+int main(int argc, char** argv) {
+  return trireme::run_main([&] {
+    const auto context =
+        trireme::comm::Context::from_environment({.backend = argc > 3 ? argv[3] : "auto", .timeout_s = 30});
+    const int num_steps = argc > 2 ? std::atoi(argv[2]) : 50;
+    torch::manual_seed(1);  // every rank makes the whole model, and keeps the gradients of its stages
+    nn::Sequential chain;
+    for (int i = 0; i < 8; ++i) {
+      chain->push_back(nn::Linear(32, 32));
+      chain->push_back(nn::Tanh());
     }
-  }
-  return 0;
-} catch (const trireme::Error& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return error.exit_code();
+    trireme::parallel::Pipeline pipe(*context, trireme::model::layers_of(chain),
+                                     {.schedule = argc > 1 ? argv[1] : "1f1b", .num_microbatches = 8});
+    const auto optimizer =
+        trireme::optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters());
+    const auto loss = [](const at::Tensor& output, const at::Tensor& target) {
+      return at::mse_loss(output, target);
+    };
+
+    for (int step = 1; step <= num_steps; ++step) {
+      const at::Tensor x = at::randn({64, 32});
+      const at::Tensor y = x.roll({1}, {1}).sin();
+      pipe.zero_grad();
+      const double mean =
+          pipe.step(x, y, loss);  // forward and backward of 8 micro-batches through all stages
+      optimizer->step(0.05);
+      if (step % 10 == 0 && context->is_main()) {
+        std::printf("step %d: loss %.5f\n", step, mean);
+        std::fflush(stdout);
+      }
+    }
+  });
 }

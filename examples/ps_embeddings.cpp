@@ -8,8 +8,8 @@
 #include <iostream>
 #include <numeric>
 
-#include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/base/run_main.h"
 #include "trireme/ps/client.h"
 
 using namespace trireme;
@@ -42,44 +42,43 @@ double auc(const std::vector<Click>& clicks, const std::vector<float>& scores) {
   return below / (without * (static_cast<double>(clicks.size()) - without));
 }
 
-int main(int argc, char** argv) try {
-  const std::uint64_t num_steps = argc > 1 ? std::stoull(argv[1]) : 400;
-  const auto client = ps::Client::from_environment();
-  const ps::TableId table = client->open_table({.name = "embeddings",
-                                                .kind = ps::TableKind::kSparse,
-                                                .rows = {.elements = kDim},
-                                                .staleness = 2,
-                                                .optimizer = {.name = "rowwise_adagrad", .lr = 0.1},
-                                                .initial_range = 0.3F});
-  std::vector<float> rows, gradients, scores, best;
-  const auto pull_and_score = [&](const std::vector<Click>& clicks) {
-    std::vector<std::uint64_t> keys;  // users are even, items odd
-    for (const Click& each : clicks) keys.insert(keys.end(), {2 * each.user, 2 * each.item + 1});
-    rows.resize(keys.size() * kDim);
-    client->pull_rows(table, keys, rows).get();
-    scores.clear();
-    for (const float* row = rows.data(); row != rows.data() + rows.size(); row += 2 * kDim)
-      scores.push_back(std::inner_product(row, row + kDim, row + kDim, 0.0F));
-    return keys;
-  };
-  std::vector<Click> batch(kBatch), test;
-  for (std::uint64_t step = 0; step < num_steps; ++step) {
-    for (std::size_t i = 0; i < kBatch; ++i) batch[i] = click(client->life().worker, step, i);
-    const std::vector<std::uint64_t> keys = pull_and_score(batch);
-    gradients.resize(rows.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::size_t of = i / (2 * kDim), other = i % (2 * kDim) < kDim ? i + kDim : i - kDim;
-      gradients[i] = (logistic(scores[of]) - (batch[of].clicked ? 1.0F : 0.0F)) * rows[other];
+int main(int argc, char** argv) {
+  return run_main([&] {
+    const std::uint64_t num_steps = argc > 1 ? std::stoull(argv[1]) : 400;
+    const auto client = ps::Client::from_environment();
+    const ps::TableId table = client->open_table({.name = "embeddings",
+                                                  .kind = ps::TableKind::kSparse,
+                                                  .rows = {.elements = kDim},
+                                                  .staleness = 2,
+                                                  .optimizer = {.name = "rowwise_adagrad", .lr = 0.1},
+                                                  .initial_range = 0.3F});
+    std::vector<float> rows, gradients, scores, best;
+    const auto pull_and_score = [&](const std::vector<Click>& clicks) {
+      std::vector<std::uint64_t> keys;  // users are even, items odd
+      for (const Click& each : clicks) keys.insert(keys.end(), {2 * each.user, 2 * each.item + 1});
+      rows.resize(keys.size() * kDim);
+      client->pull_rows(table, keys, rows).get();
+      scores.clear();
+      for (const float* row = rows.data(); row != rows.data() + rows.size(); row += 2 * kDim)
+        scores.push_back(std::inner_product(row, row + kDim, row + kDim, 0.0F));
+      return keys;
+    };
+    std::vector<Click> batch(kBatch), test;
+    for (std::uint64_t step = 0; step < num_steps; ++step) {
+      for (std::size_t i = 0; i < kBatch; ++i) batch[i] = click(client->life().worker, step, i);
+      const std::vector<std::uint64_t> keys = pull_and_score(batch);
+      gradients.resize(rows.size());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const std::size_t of = i / (2 * kDim), other = i % (2 * kDim) < kDim ? i + kDim : i - kDim;
+        gradients[i] = (logistic(scores[of]) - (batch[of].clicked ? 1.0F : 0.0F)) * rows[other];
+      }
+      client->push_rows(table, keys, gradients);
+      client->tick();
     }
-    client->push_rows(table, keys, gradients);
-    client->tick();
-  }
-  while (test.size() < 20000) test.push_back(click(/*worker=*/1000, 0, test.size()));
-  pull_and_score(test);
-  for (const Click& each : test) best.push_back(each.probability);
-  std::cout << "AUC " << auc(test, scores) << "; the best is " << auc(test, best) << std::endl;
-  client->leave().get();
-} catch (const Error& error) {
-  std::cerr << "trireme: error: " << error.what() << std::endl;
-  return error.exit_code();
+    while (test.size() < 20000) test.push_back(click(/*worker=*/1000, 0, test.size()));
+    pull_and_score(test);
+    for (const Click& each : test) best.push_back(each.probability);
+    std::cout << "AUC " << auc(test, scores) << "; the best is " << auc(test, best) << std::endl;
+    client->leave().get();
+  });
 }

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "trireme/base/error.h"
+#include "trireme/base/run_main.h"
 #include "trireme/comm/context.h"
 #include "trireme/remote/init.h"
 #include "trireme/remote/optimizer.h"
@@ -53,14 +54,11 @@ void train(const rpc::Agent& agent) {
 }  // namespace
 
 int main() {
-  try {
+  return run_main([] {
     const auto context = comm::Context::from_environment();
     require(context->world_size() == 3, "this example takes 3 ranks: trireme launch -n 3 -- ...");
     const auto agent = remote::init(*context, text("worker", context->rank()));
     if (context->is_main()) train(*agent);
     agent->leave();  // the others serve until all have come here
-  } catch (const Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.exit_code();
-  }
+  });
 }

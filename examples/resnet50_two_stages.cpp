@@ -16,6 +16,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/run_main.h"
 #include "trireme/comm/context.h"
 #include "trireme/model/model.h"
 #include "trireme/parallel/pipeline/pipeline.h"
@@ -55,20 +56,18 @@ double seconds_of(comm::Context& context, model::Model& model, const Batch& batc
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  const auto number = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };
-  const int split = number(1, 20), size = number(2, 120), image = number(3, 64);
-  const auto context = comm::Context::from_environment({.timeout_s = 600, .torch_threads = 1});
-  require(context->world_size() == 2 && split >= 1 && split <= size,
-          "this is for 2 ranks and a split of at most the batch: trireme launch -n 2 -- ", argv[0]);
-  const auto model = model::make_model({.name = "resnet50"}, {3, image, image}, kClasses, /*seed=*/1);
-  Batch batch{at::randn({size, 3, image, image}), at::zeros({size, kClasses})};
-  batch.labels.scatter_(1, at::randint(kClasses, {size, 1}, at::kLong), 1);
-  const double naive_s = seconds_of(*context, *model, batch, "naive", 1);
-  const double pipelined_s = seconds_of(*context, *model, batch, "1f1b", (size + split - 1) / split);
-  if (context->is_main()) std::printf("naive %.3f s, pipelined %.3f s\n", naive_s, pipelined_s);
-  return 0;
-} catch (const trireme::Error& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return error.exit_code();
+int main(int argc, char** argv) {
+  return trireme::run_main([&] {
+    const auto number = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };
+    const int split = number(1, 20), size = number(2, 120), image = number(3, 64);
+    const auto context = comm::Context::from_environment({.timeout_s = 600, .torch_threads = 1});
+    require(context->world_size() == 2 && split >= 1 && split <= size,
+            "this is for 2 ranks and a split of at most the batch: trireme launch -n 2 -- ", argv[0]);
+    const auto model = model::make_model({.name = "resnet50"}, {3, image, image}, kClasses, /*seed=*/1);
+    Batch batch{at::randn({size, 3, image, image}), at::zeros({size, kClasses})};
+    batch.labels.scatter_(1, at::randint(kClasses, {size, 1}, at::kLong), 1);
+    const double naive_s = seconds_of(*context, *model, batch, "naive", 1);
+    const double pipelined_s = seconds_of(*context, *model, batch, "1f1b", (size + split - 1) / split);
+    if (context->is_main()) std::printf("naive %.3f s, pipelined %.3f s\n", naive_s, pipelined_s);
+  });
 }

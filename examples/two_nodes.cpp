@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "trireme/base/error.h"
+#include "trireme/base/run_main.h"
 #include "trireme/wire/node_loop.h"
 
 using namespace trireme::wire;
@@ -58,22 +59,21 @@ class Talker final : public Node {
   Network* network_ = nullptr;
 };
 
-int main(int argc, char** argv) try {
-  NodeLoop server(
-      {.listen = {argc > 1 ? argv[1] : "tcp:127.0.0.1:0"}, .self = {.role = "server", .name = "0"}});
-  const Address address = server.addresses().front();
-  if (::fork() == 0) {
-    NodeLoop worker({.self = {.role = "worker", .name = "0"}});
-    Talker talker(worker, address);
-    worker.run(talker);
-    ::_exit(0);
-  }
-  Talker talker(server, "");
-  server.run(talker);
-  int status = 0;
-  ::wait(&status);
-  return status;
-} catch (const trireme::Error& error) {
-  std::cerr << "trireme: error: " << error.what() << std::endl;
-  return error.exit_code();
+int main(int argc, char** argv) {
+  return trireme::run_main([&] {
+    NodeLoop server(
+        {.listen = {argc > 1 ? argv[1] : "tcp:127.0.0.1:0"}, .self = {.role = "server", .name = "0"}});
+    const Address address = server.addresses().front();
+    if (::fork() == 0) {
+      NodeLoop worker({.self = {.role = "worker", .name = "0"}});
+      Talker talker(worker, address);
+      worker.run(talker);
+      ::_exit(0);
+    }
+    Talker talker(server, "");
+    server.run(talker);
+    int status = 0;
+    ::wait(&status);
+    return status;
+  });
 }

@@ -3,6 +3,7 @@
 // module.
 
 #include "trireme/base/error.h"
+#include "trireme/base/run_main.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"

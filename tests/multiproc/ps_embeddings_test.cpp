@@ -31,5 +31,11 @@ TEST(PsEmbeddings, SayWhatIsMissingWithoutALauncher) {
   EXPECT_THAT(result.err, testing::HasSubstr("trireme launch -n N --servers M"));
 }
 
+TEST(PsEmbeddings, AnExceptionOfTheStandardLibraryIsALineAndAnExitCode) {
+  const ChildResult result = run({bin("example_ps_embeddings"), "many"});
+  EXPECT_EQ(result.exit_code, 70) << "signal " << result.signal;
+  EXPECT_EQ(result.err, "example_ps_embeddings: error: stoull\n");
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -183,6 +183,24 @@ TEST_F(TrainCommand, TerminationStopsAllRanksAtAStepAndResumeGoesOn) {
 }
 
 /// 50 MB after every step: whenever the signal comes, a checkpoint is being written.
+TEST_F(TrainCommand, HowItEndedStandsInTheListOfRuns) {
+  const auto listed = [&] { return run({bin("trireme"), "runs", folder_.path().string()}).out; };
+  ChildProcess killed(
+      command("killed", 2, {"--set", "train.epochs=100000", "--set", "checkpoint.every_steps=0"}));
+  ASSERT_TRUE(killed.wait_for_output("loss", 60)) << killed.output();
+  EXPECT_THAT(listed(), HasSubstr("running"));
+  for (const int rank : killed.children()) ::kill(rank, SIGKILL);
+  EXPECT_EQ(killed.wait(60).exit_code, 3);
+  EXPECT_THAT(listed(), HasSubstr("is gone without a word"));
+
+  const std::vector<std::string> wild = {"--set", "optimizer.name=sgd", "--set", "optimizer.lr=1e38",
+                                         "--set", "train.clip_norm=0"};
+  EXPECT_EQ(run(command("wild", 2, wild), {}, 60).exit_code, 5);
+  EXPECT_THAT(listed(),
+              AllOf(testing::ContainsRegex("killed .* killed"), testing::ContainsRegex("wild .* diverged"),
+                    HasSubstr("wild: diverged (exit code 5): step ")));
+}
+
 TEST_F(TrainCommand, SigtermInTheMiddleOfASaveLeavesTheStateOfTheLastStep) {
   const auto heavy = [&](const std::string& name, int steps) {
     return command(name, 2,

@@ -230,7 +230,7 @@ std::string subtitle(const RunData& run) {
     parts.push_back(text(short_number(*ranks), *ranks == 1 ? " rank" : " ranks"));
   }
   parts.push_back(text(run.steps, " steps"));
-  if (run.changed_unix_s > 0) parts.push_back(calendar_time(run.changed_unix_s));
+  if (run.changed_unix_ns > 0) parts.push_back(calendar_time(run.changed_unix_ns / 1000000000));
   return escape_html(join(parts, " \xC2\xB7 "));
 }
 

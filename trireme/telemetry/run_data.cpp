@@ -12,6 +12,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/telemetry/run_end.h"
 #include "trireme/telemetry/run_summary.h"
 
 namespace trireme::telemetry {
@@ -162,10 +163,26 @@ void take_summary(Record summary, RunData& run) {
   run.status = run.result_text("status");
 }
 
+/// Whether it lives, and if not, what ended it.
+void take_end(const std::filesystem::path& folder, RunData& run) {
+  const LockHolder holder = holder_of(folder / "run.lock");
+  if (holder.state == LockHolder::State::kAlive) {
+    run.status = "running";
+  } else if (std::optional<RunEnd> end = read_run_end(folder / "end.json")) {
+    run.status = std::move(end->status);
+    run.exit_code = end->exit_code;
+    run.message = std::move(end->message);
+    run.steps = end->steps;
+  } else if (holder.state == LockHolder::State::kGone && run.summary.fields.empty()) {
+    run.status = "killed";
+    run.message = text(holder.who, " is gone without a word: it was killed, or the machine went down");
+  }
+}
+
 /// 0 when there is no such file.
-std::int64_t changed_unix_s(const std::filesystem::path& path) {
+std::int64_t changed_unix_ns(const std::filesystem::path& path) {
   struct stat about {};
-  return ::stat(path.c_str(), &about) == 0 ? about.st_mtim.tv_sec : 0;
+  return ::stat(path.c_str(), &about) == 0 ? about.st_mtim.tv_sec * 1000000000LL + about.st_mtim.tv_nsec : 0;
 }
 
 bool is_there(const std::filesystem::path& path) {
@@ -222,14 +239,15 @@ RunData read_run(const std::filesystem::path& folder, Metrics metrics) {
   }
   RunData run;
   run.name = name_of(folder);
-  for (const char* file : {"config.toml", "metrics.jsonl", "summary.json"}) {
-    run.changed_unix_s = std::max(run.changed_unix_s, changed_unix_s(folder / file));
+  for (const char* file : {"config.toml", "metrics.jsonl", "summary.json", "end.json"}) {
+    run.changed_unix_ns = std::max(run.changed_unix_ns, changed_unix_ns(folder / file));
   }
   if (is_there(folder / "config.toml")) read_config(folder / "config.toml", run);
   if (is_there(folder / "metrics.jsonl"))
     (metrics == Metrics::kAll ? read_metrics : read_end_of_metrics)(folder / "metrics.jsonl", run);
   if (is_there(folder / "summary.json"))
     take_summary(parse_summary(read_file(folder / "summary.json"), folder / "summary.json"), run);
+  take_end(folder, run);
   return run;
 }
 

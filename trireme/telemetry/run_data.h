@@ -18,10 +18,14 @@
 namespace trireme::telemetry {
 
 struct RunData {
-  std::string name;                   ///< of the folder: "fashion_mnist.2"
-  std::string status = "unfinished";  ///< what the summary says, as long as no later step was taken
-  std::int64_t steps = 0;             ///< done; of an unfinished run the last one that was written down
-  std::int64_t changed_unix_s = 0;    ///< when the run ended or was last heard of
+  std::string name;  ///< of the folder: "fashion_mnist.2"
+  /// How it ended, as end.json says, or the summary where no later step was taken; "running" while its
+  /// process lives, "killed" when that is gone without a word, "unfinished" when it cannot be told which.
+  std::string status = "unfinished";
+  std::optional<int> exit_code;      ///< where end.json says it
+  std::string message;               ///< of the error that ended it, or who is gone without a word
+  std::int64_t steps = 0;            ///< done; of an unfinished run the last one that was written down
+  std::int64_t changed_unix_ns = 0;  ///< when the run ended or was last heard of
   std::vector<std::pair<std::string, std::string>> config;  ///< "optimizer.lr", "0.05"; as in the file
   std::map<std::string, Curve> curves;                      ///< by the names of the fields: "loss"
   std::vector<std::string> measures;  ///< names of what evaluations have found: "test_accuracy", "test_loss"

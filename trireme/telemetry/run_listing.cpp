@@ -62,7 +62,7 @@ std::vector<ListedRun> list_runs(const fs::path& folder) {
     if (entry.is_directory(error)) runs.push_back(look_at_run(entry.path()));
   }
   const auto place = [](const ListedRun& listed) {
-    return std::make_tuple(listed.problem.empty(), listed.run.changed_unix_s, listed.run.name);
+    return std::make_tuple(listed.problem.empty(), listed.run.changed_unix_ns, listed.run.name);
   };
   std::sort(runs.begin(), runs.end(),
             [&](const ListedRun& a, const ListedRun& b) { return place(a) < place(b); });

@@ -13,6 +13,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/base/run_main.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/background_saver.h"
 #include "trireme/checkpoint/consolidate.h"
@@ -61,14 +62,14 @@ class Run {
     find_earlier_end();
     if (earlier_end_) return;
     on_main(context, [&] { open_folder(*lock); });
-    if (config_.checkpoint.asynchronous) save_in_background();
-    if (plan.callbacks.on_start) plan.callbacks.on_start(trainer_);
   }
 
   /// What the run in the folder ended with, when there is nothing left to do.
   const std::optional<RunResult>& earlier_end() const { return earlier_end_; }
 
   void train() {
+    if (config_.checkpoint.asynchronous) save_in_background();
+    if (plan_.callbacks.on_start) plan_.callbacks.on_start(trainer_);
     while (!ended()) {
       step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
       if (trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
@@ -81,6 +82,9 @@ class Run {
   }
 
   RunResult finish();
+  void tell_failure(const Failure& failure) noexcept {
+    if (recorder_) recorder_->failure(failure, trainer_.steps_done());
+  }
   const schedule::Program& program() const { return trainer_.pipeline().program(); }
 
  private:
@@ -437,10 +441,15 @@ RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const Ru
     trace.discard();
     return *run.earlier_end();
   }
-  run.train();
-  RunResult result = run.finish();
-  trace.finish(run.program());
-  return result;
+  try {
+    run.train();
+    RunResult result = run.finish();
+    trace.finish(run.program());
+    return result;
+  } catch (...) {
+    run.tell_failure(failure_of(std::current_exception()));
+    throw;
+  }
 }
 
 }  // namespace

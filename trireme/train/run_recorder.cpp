@@ -8,6 +8,7 @@
 #include "trireme/telemetry/console_sink.h"
 #include "trireme/telemetry/jsonl_sink.h"
 #include "trireme/telemetry/report.h"
+#include "trireme/telemetry/run_end.h"
 #include "trireme/telemetry/run_summary.h"
 #include "trireme/telemetry/tensorboard_sink.h"
 
@@ -92,6 +93,8 @@ RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
     telemetry::drop_lines_after(folder_.metrics(), outline.first_step);
     telemetry::drop_events_after(folder_.tensorboard(), outline.first_step);
   }
+  std::error_code not_there;
+  std::filesystem::remove(folder_.end(), not_there);  // it has none yet
   write_file_atomic(folder_.config(), describe(config));
   sinks_.push_back(std::make_unique<telemetry::JsonlSink>(folder_.metrics()));
   if (config.run.tensorboard) {
@@ -158,6 +161,10 @@ void RunRecorder::summary(const RunResult& result) {
   add_memory(record, result.memory);
   add_loading(record, result.loading);
   telemetry::write_summary(folder_.summary(), record);
+  telemetry::write_run_end(
+      folder_.end(),
+      {.status = result.status, .exit_code = result.exit_code, .message = {}, .steps = result.steps});
+  ended_ = true;
   write_report();
   note("data: " + describe(result.loading));
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
@@ -167,6 +174,14 @@ void RunRecorder::summary(const RunResult& result) {
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",
             folder_.summary().string()));
+}
+
+void RunRecorder::failure(const Failure& failure, std::int64_t steps) noexcept {
+  if (ended_) return;
+  try {
+    telemetry::write_run_end(folder_.end(), telemetry::end_of(failure, steps));
+  } catch (const std::exception&) {  // what has failed is told by its own error
+  }
 }
 
 void RunRecorder::write_report() {

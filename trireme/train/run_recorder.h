@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/run_main.h"
 #include "trireme/telemetry/sink.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/loading_summary.h"
@@ -45,6 +46,8 @@ class RunRecorder {
   /// Fields are named after the data: "test_accuracy", "validation_loss".
   void evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out);
   void summary(const RunResult& result);
+  /// An error has ended the run behind that many steps. Where that cannot be written, nothing is.
+  void failure(const Failure& failure, std::int64_t steps) noexcept;
 
  private:
   void write(const telemetry::Record& record);
@@ -55,6 +58,7 @@ class RunRecorder {
   const RunFolder folder_;
   const double started_s_;
   std::vector<std::unique_ptr<telemetry::Sink>> sinks_;
+  bool ended_ = false;  ///< well: its files say so
 };
 
 }  // namespace trireme::train

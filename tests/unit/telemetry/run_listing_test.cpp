@@ -1,12 +1,17 @@
 #include "trireme/telemetry/run_listing.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <chrono>
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/host.h"
+#include "trireme/telemetry/run_end.h"
 
 namespace trireme::telemetry {
 namespace {
@@ -47,6 +52,46 @@ TEST_F(RunListing, TheMostRecentRunIsTheLast) {
   write_run("c", "0.1", 1, 3);
   write_run("a", "0.1", 1, 2);
   EXPECT_THAT(names(), ElementsAre("b", "a", "c"));
+}
+
+TEST_F(RunListing, RunsThatEndInTheSameSecondAreInTheirOrder) {
+  for (const char* name : {"c", "a", "b"}) {
+    write_run(name, "0.1", 1, 1);
+    const std::filesystem::path summary = folder_ / name / "summary.json";
+    const auto later = std::chrono::milliseconds(name[0] == 'c' ? 100 : name[0] == 'a' ? 200 : 300);
+    std::filesystem::last_write_time(summary, std::filesystem::last_write_time(summary) + later);
+  }
+  EXPECT_THAT(names(), ElementsAre("c", "a", "b"));
+}
+
+TEST_F(RunListing, ARunThatFailedSaysHowAndWhy) {
+  write("bad", "metrics.jsonl", "{\"event\":\"step\",\"step\":10,\"loss\":0.5}\n");
+  write_run_end(folder_ / "bad/end.json", end_of({.exit_code = 5, .message = "step 13: no number"}, 13));
+  const RunData run = look_at_run(folder_ / "bad").run;
+  EXPECT_EQ(run.status, "diverged");
+  EXPECT_EQ(run.exit_code, 5);
+  EXPECT_EQ(run.message, "step 13: no number");
+  EXPECT_EQ(run.steps, 13) << "not the last one that was written down";
+  EXPECT_EQ(end_of({.exit_code = 2, .message = {}}, 0).status, "refused");
+  EXPECT_EQ(end_of({.exit_code = 3, .message = {}}, 0).status, "failed");
+  write("bad", "end.json", "[[1]]");
+  EXPECT_THAT(look_at_run(folder_ / "bad").problem, HasSubstr("end.json: expected"));
+}
+
+TEST_F(RunListing, ARunWhoseProcessIsGoneWithoutAWordWasKilled) {
+  write("gone", "config.toml", "");
+  write("gone", "run.lock",
+        text("{\"pid\": 7, \"host\": \"", host_name(), "\", \"since\": \"2026-11-21T00:03:00Z\"}"));
+  const auto look = [&] { return look_at_run(folder_ / "gone").run; };
+  EXPECT_EQ(look().status, "killed");
+  EXPECT_THAT(look().message, HasSubstr(text("process 7 on ", host_name(), " since 2026-11-21T00:03:00Z")));
+  const int lock = ::open((folder_ / "gone/run.lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  EXPECT_EQ(look().status, "running");
+  ::close(lock);
+  EXPECT_EQ(look().status, "killed") << "as the kernel has given its lock back";
+  write("gone", "run.lock", "{\"pid\": 7, \"host\": \"elsewhere\"}");
+  EXPECT_EQ(look().status, "unfinished") << "locks of other hosts may not be seen here";
 }
 
 TEST_F(RunListing, WhatIsNoRunSaysSoAndHidesNothing) {

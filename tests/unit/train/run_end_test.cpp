@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/consolidate.h"
 #include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/telemetry/run_data.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/trainer.h"
 
@@ -110,6 +111,34 @@ TEST_F(RunEnd, WithALossThatIsNoNumberIsADivergenceHoweverShortTheRun) {
   dead.train.max_steps = 6;
   EXPECT_THAT([&] { run(1, dead); }, ThrowsMessage<DivergedError>(HasSubstr("the evaluation")));
   EXPECT_FALSE(fs::exists(folder_ / "short/summary.json"));
+}
+
+TEST_F(RunEnd, ByAnErrorStandsInTheFolderUntilTheRunGoesOn) {
+  RunConfig dead = lenient("dead");
+  dead.train.max_steps = 6;
+  dead.optimizer.lr = 1e38;
+  EXPECT_THROW(run(2, dead), DivergedError);
+  telemetry::RunData found = telemetry::read_run(folder_ / "dead");
+  EXPECT_EQ(found.status, "diverged");
+  EXPECT_EQ(found.exit_code, kExitDiverged);
+  EXPECT_THAT(found.message, HasSubstr("lower optimizer.lr"));
+  EXPECT_EQ(found.steps, 6);
+
+  RunConfig stubborn = config("stubborn");
+  run(2, stubborn);
+  EXPECT_EQ(telemetry::read_run(folder_ / "stubborn").status, "completed");
+  EXPECT_EQ(telemetry::read_run(folder_ / "stubborn").exit_code, 0);
+  callbacks_.on_start = [](Trainer&) { throw InvalidArgument("not with me"); };
+  stubborn.train.max_steps = 16;
+  stubborn.train.epochs = 3;
+  EXPECT_THROW(run(2, stubborn, RunStart::kResume), InvalidArgument);
+  found = telemetry::read_run(folder_ / "stubborn");
+  EXPECT_EQ(found.status, "refused");
+  EXPECT_EQ(found.message, "not with me");
+  EXPECT_EQ(found.steps, 12);
+  callbacks_.on_start = [&](Trainer&) { EXPECT_FALSE(fs::exists(folder_ / "stubborn/end.json")); };
+  run(2, stubborn, RunStart::kResume);
+  EXPECT_EQ(telemetry::read_run(folder_ / "stubborn").status, "completed");
 }
 
 TEST_F(RunEnd, WeightsThatAreNoNumbersAreNotSaved) {

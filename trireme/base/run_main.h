@@ -1,0 +1,42 @@
+#pragma once
+// The main of a program of one's own:
+//
+//   int main() { return trireme::run_main([&] { ... }); }
+//
+// What the body throws, whoever threw it (trireme, libtorch, the standard library), becomes one line on
+// standard error and an exit code that the launcher and scripts know (docs/errors.md), as on the command line
+// of trireme. Needs nothing of libtorch. Functions without state; thread-safe.
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <type_traits>
+
+namespace trireme {
+
+/// What an exception amounts to for whoever started the program.
+struct Failure {
+  int exit_code = 0;
+  std::string message;  ///< libtorch's without its list of stack frames
+  bool known = true;    ///< thrown by trireme on purpose, or memory has run out
+};
+
+Failure failure_of(const std::exception_ptr& error);
+
+/// Returns what the body returns; of an exception the exit code, behind the line "PROGRAM: error: MESSAGE".
+int run_main_returning(const std::function<int()>& body);
+
+/// The same for a body that returns an exit code, or nothing.
+template <class Body>
+int run_main(Body&& body) {
+  return run_main_returning([&]() -> int {
+    if constexpr (std::is_void_v<std::invoke_result_t<Body&>>) {
+      body();
+      return 0;
+    } else {
+      return body();
+    }
+  });
+}
+
+}  // namespace trireme

@@ -1,0 +1,43 @@
+#pragma once
+// How a run ended: end.json in its folder, which a run writes when it fails, too, so that whoever looks at
+// the folder later is told what the screen said. A process that is killed writes nothing: the lock of its
+// folder, which the kernel gives back, then tells that it is gone. Functions without state; thread-safe.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "trireme/base/run_main.h"
+
+namespace trireme::telemetry {
+
+struct RunEnd {
+  std::string status;   ///< "completed", "stopped", "interrupted", "diverged", "refused", "failed"
+  int exit_code = 0;    ///< of the process that wrote the run
+  std::string message;  ///< of the error; empty when there was none
+  std::int64_t steps = 0;
+};
+
+/// Of a run that an error has ended.
+RunEnd end_of(const Failure& failure, std::int64_t steps);
+
+/// Atomically. Throws DataError.
+void write_run_end(const std::filesystem::path& path, const RunEnd& end);
+/// Empty when there is no such file. Throws DataError that names it when it says something else.
+std::optional<RunEnd> read_run_end(const std::filesystem::path& path);
+
+/// Who holds the lock of a run's folder.
+struct LockHolder {
+  enum class State {
+    kAlive,
+    kGone,     ///< it has ended, however it did
+    kUnknown,  ///< there is no lock, or it was another host's, whose locks may not be seen here
+  } state = State::kUnknown;
+  std::string who;  ///< "process 4711 on node1 since 2026-11-21T00:03:00Z"; empty when that is not known
+};
+
+/// Asks for the lock for an instant: a run that begins at that moment tries again.
+LockHolder holder_of(const std::filesystem::path& lock);
+
+}  // namespace trireme::telemetry
