@@ -70,7 +70,8 @@ struct DataOptions {
   std::int64_t crop_padding = 4;          ///< augmentation "crop": pixels of the frame
 };
 
-/// One row per source in data_table.cpp: "fashion_mnist", "image_folder", "mnist", "synthetic", "text".
+/// One row per source in data_table.cpp: "fashion_mnist", "image_folder", "mnist", "packed", "synthetic",
+/// "text".
 /// Throws InvalidArgument for an unknown name (nearest one named), DataError for missing, truncated or
 /// foreign files. `seed` is that of the augmentations; `log` gets what is worth a warning while samples are
 /// read.

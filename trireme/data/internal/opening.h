@@ -5,6 +5,7 @@
 
 #include "trireme/base/log.h"
 #include "trireme/data/dataset.h"
+#include "trireme/data/pack.h"
 
 namespace trireme::data {
 
@@ -17,5 +18,22 @@ struct Opening {
 /// Folders of JPEG and PNG files: FOLDER/train and FOLDER/val (or validation, or test), or one folder of
 /// classes, of which every tenth image is held out. Images are resized, cropped and normalised.
 DataSource open_image_folder(const Opening& opening);
+/// The same with each image as the bytes of its file.
+Packable packable_image_folder(const Opening& opening);
+
+/// What a folder is that `trireme data pack` has made.
+DataSource open_packed(const Opening& opening);
+
+/// Images of any size, u8 (3, height, width), with class numbers.
+struct ImageSplits {
+  std::shared_ptr<const Dataset> train, test;
+  std::string held_out;
+};
+/// The same resized, cropped, normalised, and for training augmented, as the options say; classes are not
+/// counted.
+DataSource images_brought_to_size(const ImageSplits& splits, const Opening& opening);
+
+/// Changes the training images, all of source.input_shape, as the options say; `black` is how they say black.
+void augment(DataSource& source, const Opening& opening, double black);
 
 }  // namespace trireme::data
