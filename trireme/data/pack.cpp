@@ -74,14 +74,7 @@ PackedSize pack(const Packable& what, const PackOptions& options) {
     }
   }
   shards.finish(manifest);
-  PackedSize size;
-  for (const PackedSplit* split : {&manifest.train, manifest.test ? &*manifest.test : nullptr}) {
-    if (split == nullptr) continue;
-    size.samples += split->samples;
-    size.shards += split->shards.size();
-    for (const ShardSummary& shard : split->shards) size.bytes += shard.bytes;
-  }
-  return size;
+  return size_of(manifest);
 }
 
 }  // namespace trireme::data

@@ -19,7 +19,7 @@ struct PackOptions {
   std::filesystem::path folder;                          ///< made where it is missing
   std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< no shard is larger, but for one sample that is
   bool force = false;                                    ///< packed data that are there are replaced
-  /// Called now and then while a split is packed; of text, samples are bytes.
+  /// Called now and then while a split is packed; of text, samples are bytes of the file.
   std::function<void(const std::string& split, std::int64_t samples, std::int64_t of)> progress = nullptr;
 };
 
@@ -39,7 +39,7 @@ struct Packable {
 Packable packable(const DataOptions& options, const Log& log = Log());
 
 struct PackedSize {
-  std::int64_t samples = 0;
+  std::int64_t samples = 0;  ///< of text: tokens
   std::size_t shards = 0;
   std::uint64_t bytes = 0;
 };

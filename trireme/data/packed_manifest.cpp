@@ -55,7 +55,7 @@ ShardSummary shard_from_json(const Json& json) {
   return shard;
 }
 
-PackedSplit split_from_json(const Json& json) {
+PackedSplit split_from_json(const Json& json, const std::optional<TokenLayout>& tokens) {
   PackedSplit split{.samples = json.at("samples").get<std::int64_t>(), .shards = {}};
   std::int64_t records = 0;
   for (const Json& shard : json.at("shards")) {
@@ -63,23 +63,56 @@ PackedSplit split_from_json(const Json& json) {
     if (__builtin_add_overflow(records, split.shards.back().records, &records))
       throw DataError("it has more records than can be counted");
   }
-  if (split.samples < 1 || records != split.samples)
-    throw DataError(text("a split of ", split.samples, " samples has ", records, " records in its shards"));
+  const std::int64_t per_record = tokens ? tokens->page_tokens : 1;
+  if (split.samples < 1 || records != (split.samples - 1) / per_record + 1)
+    throw DataError(text("a split of ", split.samples, (tokens ? " tokens has " : " samples has "), records,
+                         " records in its shards"));
   return split;
 }
 
+Json to_json(const TokenLayout& tokens) {
+  Json json = {{"bytes_per_token", tokens.bytes_per_token}, {"page_tokens", tokens.page_tokens}};
+  if (!tokens.characters.empty()) {
+    json["characters"] = Json::array();
+    for (const char each : tokens.characters) json["characters"].push_back(static_cast<unsigned char>(each));
+  }
+  if (tokens.end_of_document) json["end_of_document"] = *tokens.end_of_document;
+  return json;
+}
+
+TokenLayout tokens_from_json(const Json& json) {
+  TokenLayout tokens{.bytes_per_token = json.at("bytes_per_token").get<std::int64_t>(),
+                     .page_tokens = json.at("page_tokens").get<std::int64_t>()};
+  const std::int64_t bytes = tokens.bytes_per_token, most = std::int64_t{1} << 28;
+  if ((bytes != 1 && bytes != 2 && bytes != 4) || tokens.page_tokens < 1 || tokens.page_tokens > most)
+    throw DataError(text("pages of ", tokens.page_tokens, " tokens of ", bytes, " bytes are none of ours"));
+  if (json.contains("characters")) {
+    for (const Json& each : json["characters"])
+      tokens.characters += static_cast<char>(each.get<std::uint8_t>());
+  }
+  if (json.contains("end_of_document")) tokens.end_of_document = json["end_of_document"].get<std::int64_t>();
+  return tokens;
+}
+
 PackedManifest manifest_from_json(const Json& json) {
-  PackedManifest manifest{.source = json.at("packed_from").at("name").get<std::string>(),
-                          .source_path = json.at("packed_from").at("path").get<std::string>(),
-                          .input_shape = json.at("input_shape").get<std::vector<std::int64_t>>(),
-                          .num_classes = json.at("num_classes").get<std::int64_t>(),
-                          .targets_per_sample = json.at("targets_per_sample").get<std::int64_t>(),
-                          .held_out = json.at("held_out").get<std::string>(),
-                          .classes = json.at("classes").get<std::vector<std::string>>(),
-                          .black = json.at("black").get<double>(),
-                          .layout = layout_from_json(json.at("fields")),
-                          .train = split_from_json(json.at("splits").at("train"))};
-  if (json.at("splits").contains("test")) manifest.test = split_from_json(json.at("splits").at("test"));
+  PackedManifest manifest{
+      .source = json.at("packed_from").at("name").get<std::string>(),
+      .source_path = json.at("packed_from").at("path").get<std::string>(),
+      .input_shape = json.at("input_shape").get<std::vector<std::int64_t>>(),
+      .num_classes = json.at("num_classes").get<std::int64_t>(),
+      .targets_per_sample = json.at("targets_per_sample").get<std::int64_t>(),
+      .held_out = json.at("held_out").get<std::string>(),
+      .classes = json.at("classes").get<std::vector<std::string>>(),
+      .black = json.at("black").get<double>(),
+  };
+  if (json.contains("tokens")) {
+    manifest.tokens = tokens_from_json(json["tokens"]);
+  } else {
+    manifest.layout = layout_from_json(json.at("fields"));
+  }
+  manifest.train = split_from_json(json.at("splits").at("train"), manifest.tokens);
+  if (json.at("splits").contains("test"))
+    manifest.test = split_from_json(json.at("splits").at("test"), manifest.tokens);
   return manifest;
 }
 
@@ -102,6 +135,18 @@ void check_format(const Json& json) {
 }
 
 }  // namespace
+
+std::uint64_t PackedSplit::bytes() const {
+  std::uint64_t sum = 0;
+  for (const ShardSummary& shard : shards) sum += shard.bytes;
+  return sum;
+}
+
+const PackedSplit& PackedManifest::split(const std::string& name, const fs::path& folder) const {
+  if (name == "train") return train;
+  if (name == "test" && test) return *test;
+  throw DataError(text(folder.string(), " has no split '", name, "'"));
+}
 
 std::string name_of_shard(const std::string& split, std::size_t number) {
   std::array<char, 24> digits{};
@@ -127,8 +172,8 @@ void write_manifest(const fs::path& folder, const PackedManifest& manifest) {
                {"held_out", manifest.held_out},
                {"classes", manifest.classes},
                {"black", manifest.black},
-               {"fields", to_json(manifest.layout)},
                {"splits", {{"train", to_json(manifest.train)}}}};
+  manifest.tokens ? json["tokens"] = to_json(*manifest.tokens) : json["fields"] = to_json(manifest.layout);
   if (manifest.test) json["splits"]["test"] = to_json(*manifest.test);
   write(folder, std::move(json));
 }

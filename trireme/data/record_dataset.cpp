@@ -14,11 +14,10 @@ namespace {
 /// Bytes read at once: so few that they are still in the cache when they are checked and put into their rows.
 constexpr std::size_t kMostAtOnce = std::size_t{256} << 10;
 
-const PackedSplit& split_named(const PackedManifest& manifest, const std::string& split,
-                               const std::filesystem::path& folder) {
-  if (split == "train") return manifest.train;
-  if (split == "test" && manifest.test) return *manifest.test;
-  throw DataError(text(folder.string(), " has no split '", split, "'"));
+/// Throws DataError for a text.
+const RecordLayout& layout_in(const PackedManifest& manifest, const std::filesystem::path& folder) {
+  if (manifest.tokens) throw DataError(text(folder.string(), " holds a text; read it as a TokenDataset"));
+  return manifest.layout;
 }
 
 /// Memory that is not filled with zeros first.
@@ -33,9 +32,9 @@ struct Buffer {
 
 struct RecordDataset::State {
   State(const std::filesystem::path& folder, const PackedManifest& manifest, const std::string& split)
-      : layout(manifest.layout),
+      : layout(layout_in(manifest, folder)),
         fixed(layout.fixed()),
-        records(folder, split_named(manifest, split, folder)) {
+        records(folder, manifest.split(split, folder)) {
     if (!fixed) return;
     for (const auto& shard : records.shards()) {
       for (std::int64_t i = 0; i < shard->records(); ++i) {

@@ -111,6 +111,17 @@ PackedSplit ShardSet::write(const std::string& split, const NextRecord& next) co
   return written;
 }
 
+PackedSize size_of(const PackedManifest& manifest) {
+  PackedSize size;
+  for (const PackedSplit* split : {&manifest.train, manifest.test ? &*manifest.test : nullptr}) {
+    if (split == nullptr) continue;
+    size.samples += split->samples;
+    size.shards += split->shards.size();
+    size.bytes += split->bytes();
+  }
+  return size;
+}
+
 void ShardSet::finish(const PackedManifest& manifest) {
   write_manifest(folder_, manifest);
   finished_ = true;

@@ -18,7 +18,17 @@ inline constexpr const char* kShardExtension = ".trr";
 
 struct PackedSplit {
   std::int64_t samples = 0;  ///< of text: tokens
+  /// Of all shards.
+  std::uint64_t bytes() const;
   std::vector<ShardSummary> shards;
+};
+
+/// Of a text. Its records are pages of as many tokens, the last of a split may have fewer.
+struct TokenLayout {
+  std::int64_t bytes_per_token = 1;  ///< 1, 2 or 4
+  std::int64_t page_tokens = 0;
+  std::string characters = {};                       ///< the byte of each token; empty: numbers
+  std::optional<std::int64_t> end_of_document = {};  ///< the token behind each document
 };
 
 struct PackedManifest {
@@ -27,11 +37,15 @@ struct PackedManifest {
   std::int64_t num_classes = 0;
   std::int64_t targets_per_sample = 1;
   std::string held_out = "test";
-  std::vector<std::string> classes = {};  ///< names; empty: they have none
-  double black = 0;                       ///< how its images say black
-  RecordLayout layout = {};
+  std::vector<std::string> classes = {};   ///< names; empty: they have none
+  double black = 0;                        ///< how its images say black
+  RecordLayout layout = {};                ///< of samples
+  std::optional<TokenLayout> tokens = {};  ///< of text
   PackedSplit train = {};
   std::optional<PackedSplit> test = {};
+
+  /// "train" or "test". Throws DataError where there is none; `folder` is for the message.
+  const PackedSplit& split(const std::string& name, const std::filesystem::path& folder) const;
 };
 
 /// "train-00002.trr"

@@ -37,4 +37,7 @@ class ShardSet {
   bool made_ = false, finished_ = false;
 };
 
+/// What a manifest adds up to.
+PackedSize size_of(const PackedManifest& manifest);
+
 }  // namespace trireme::data
