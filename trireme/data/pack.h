@@ -42,6 +42,7 @@ struct PackedSize {
   std::int64_t samples = 0;  ///< of text: tokens
   std::size_t shards = 0;
   std::uint64_t bytes = 0;
+  bool is_text = false;
 };
 
 /// Throws InvalidArgument: a folder that holds anything but packed data, or those without `force`; samples

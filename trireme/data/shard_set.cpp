@@ -112,7 +112,7 @@ PackedSplit ShardSet::write(const std::string& split, const NextRecord& next) co
 }
 
 PackedSize size_of(const PackedManifest& manifest) {
-  PackedSize size;
+  PackedSize size{.is_text = manifest.tokens.has_value()};
   for (const PackedSplit* split : {&manifest.train, manifest.test ? &*manifest.test : nullptr}) {
     if (split == nullptr) continue;
     size.samples += split->samples;
