@@ -91,6 +91,21 @@ struct CheckpointArguments {
 };
 Command checkpoint_command(std::function<int(const CheckpointArguments&)> run);
 
+struct DataArguments {
+  std::string action;  ///< pack, inspect or verify
+  std::string from;    ///< of pack: a configuration, a data set's name or a file of text; else the folder
+  std::string out;     ///< of pack
+  std::vector<std::string> overrides;
+  double shard_mib = 256;
+  bool force = false;
+  std::string jsonl;   ///< field of the texts; empty: the file is not JSON lines
+  std::string tokens;  ///< "u16", "u32"; empty: the file holds no numbers
+  std::int64_t vocabulary = 0;
+  std::string validation;
+  bool json = false;
+};
+Command data_command(std::function<int(const DataArguments&)> run);
+
 struct BackendsArguments {
   bool json = false;
 };

@@ -58,6 +58,7 @@ std::string arguments_of(const std::string& command) {
   if (command == "completion") return "bash zsh fish";
   if (command == "runs") return "compare";
   if (command == "schedule") return join(schedule::schedule_names(), " ");
+  if (command == "data") return "pack inspect verify";
   if (command == "checkpoint") return "inspect verify export import";
   return "";
 }

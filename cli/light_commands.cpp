@@ -30,6 +30,7 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
   return {train_command([arguments](const TrainArguments&) { return hand_over(arguments); }),
           verify_command([arguments](const VerifyArguments&) { return hand_over(arguments); }),
           checkpoint_command([arguments](const CheckpointArguments&) { return hand_over(arguments); }),
+          data_command([arguments](const DataArguments&) { return hand_over(arguments); }),
           runs_command(),
           profile_command([arguments](const ProfileArguments&) { return hand_over(arguments); }),
           plan_command(),

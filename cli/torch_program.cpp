@@ -4,6 +4,7 @@
 
 #include "cli/backends.h"
 #include "cli/checkpoint.h"
+#include "cli/data.h"
 #include "cli/profile.h"
 #include "cli/train.h"
 #include "cli/verify.h"
@@ -16,6 +17,7 @@ std::vector<Command> commands(const Home& home, const Program& program, const Ar
   return {train_command([home](const TrainArguments& train) { return run_train(home, train); }),
           verify_command([home](const VerifyArguments& verify) { return run_verify(home, verify); }),
           checkpoint_command(run_checkpoint),
+          data_command([home](const DataArguments& data) { return run_data(home, data); }),
           runs_command(),
           profile_command([home](const ProfileArguments& profile) { return run_profile(home, profile); }),
           plan_command(),

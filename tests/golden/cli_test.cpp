@@ -24,6 +24,7 @@ TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "train", "--help"}).out, golden("help_train"));
   EXPECT_EQ(run({bin("trireme"), "verify", "--help"}).out, golden("help_verify"));
   EXPECT_EQ(run({bin("trireme"), "checkpoint", "--help"}).out, golden("help_checkpoint"));
+  EXPECT_EQ(run({bin("trireme"), "data", "--help"}).out, golden("help_data"));
   EXPECT_EQ(run({bin("trireme"), "runs", "--help"}).out, golden("help_runs"));
   EXPECT_EQ(run({bin("trireme"), "plan", "--help"}).out, golden("help_plan"));
   EXPECT_EQ(run({bin("trireme"), "profile", "--help"}).out, golden("help_profile"));
@@ -118,6 +119,12 @@ TEST(CliErrors, AreTheGoldenTexts) {
                                              {"checkpoint", "export", "a"},
                                              {"checkpoint", "inspect", "a", "--force"},
                                              {"checkpoint", "import", "a", "b", "--json"},
+                                             {"data", "pakc", "a"},
+                                             {"data", "pack", "a"},
+                                             {"data", "pack", "a", "b", "--tokens", "u8"},
+                                             {"data", "pack", "a", "b", "--tokens", "u16", "--jsonl", "text"},
+                                             {"data", "verify", "a", "b"},
+                                             {"data", "inspect", "a", "--force"},
                                              {"runs", "a", "b"},
                                              {"runs", "compare", "a"},
                                              {"bench", "allreduc"},

@@ -7,7 +7,7 @@
 //                                          .datasets = {{"clicks", open_clicks}}});
 //   }
 //
-// The program then has the commands train, verify, profile, plan, launch, runs, checkpoint, schedule,
+// The program then has the commands train, verify, profile, plan, launch, runs, checkpoint, data, schedule,
 // simulate, backends and completion, and reads configurations that name its types. With -n N it starts itself
 // as N ranks; mpirun, srun, torchrun and `trireme launch` can start it too. Its name is that of its file.
 

@@ -16,10 +16,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFashionFolder = "/usr/share/datasets/fashion-mnist";
 
-struct Normalisation {
-  double mean, std;
-};
-
 /// FILE or FILE.gz, whichever is there.
 fs::path find_idx(const fs::path& folder, const std::string& name, const std::string& advice) {
   for (const fs::path& path : {folder / name, folder / (name + ".gz")}) {
@@ -29,17 +25,17 @@ fs::path find_idx(const fs::path& folder, const std::string& name, const std::st
   throw DataError(text("no ", name, " or ", name, ".gz in ", folder.string(), "; ", advice));
 }
 
-std::shared_ptr<const Dataset> open_split(const fs::path& folder, const std::string& prefix,
-                                          const Normalisation& normalisation, const std::string& advice) {
+std::shared_ptr<const IdxDataset> open_split(const fs::path& folder, const std::string& prefix,
+                                             const Normalisation& normalisation, const std::string& advice) {
   return std::make_shared<IdxDataset>(
       IdxDatasetOptions{.images = find_idx(folder, prefix + "-images-idx3-ubyte", advice),
                         .labels = find_idx(folder, prefix + "-labels-idx1-ubyte", advice),
                         .num_classes = 10,
-                        .mean = normalisation.mean,
-                        .std = normalisation.std});
+                        .normalisation = normalisation});
 }
 
-/// The training images with the augmentations of the options; `black` is how these images say black.
+}  // namespace
+
 void augment(DataSource& source, const Opening& opening, double black) {
   const DataOptions& options = opening.options;
   if (options.augment.empty()) return;
@@ -51,37 +47,73 @@ void augment(DataSource& source, const Opening& opening, double black) {
       opening.seed);
 }
 
-DataSource open_idx_family(const Opening& opening, const fs::path& folder, const Normalisation& normalisation,
-                           const std::string& advice) {
-  DataSource source;
-  source.name = opening.options.name;
-  source.train = open_split(folder, "train", normalisation, advice);
-  source.test = open_split(folder, "t10k", normalisation, advice);
-  source.num_classes = 10;
-  const auto shape = [](const Dataset& split) { return split.get(0).input->sizes().vec(); };
-  source.input_shape = shape(*indexed(source.train));
-  if (shape(*source.test) != source.input_shape) {
-    throw DataError(text("the training and test images in ", folder.string(), " differ in size"));
-  }
-  augment(source, opening, -normalisation.mean / normalisation.std);
+namespace {
+
+/// One of the MNIST family.
+struct IdxFamily {
+  fs::path folder;
+  Normalisation normalisation;
+  std::string advice;
+
+  double black() const { return -normalisation.mean / normalisation.std; }
+};
+
+using IdxView = std::shared_ptr<const Dataset> (*)(std::shared_ptr<const IdxDataset>);
+
+DataSource open_idx_family(const Opening& opening, const IdxFamily& family, IdxView view) {
+  const auto train = open_split(family.folder, "train", family.normalisation, family.advice);
+  const auto test = open_split(family.folder, "t10k", family.normalisation, family.advice);
+  if (train->height() != test->height() || train->width() != test->width())
+    throw DataError(text("the training and test images in ", family.folder.string(), " differ in size"));
+  return {.name = opening.options.name,
+          .train = view(train),
+          .test = view(test),
+          .input_shape = {1, train->height(), train->width()},
+          .num_classes = 10};
+}
+
+DataSource open_normalised(const Opening& opening, const IdxFamily& family) {
+  DataSource source = open_idx_family(opening, family, [](std::shared_ptr<const IdxDataset> images) {
+    return std::shared_ptr<const Dataset>(std::move(images));
+  });
+  augment(source, opening, family.black());
   return source;
 }
 
-DataSource open_fashion_mnist(const Opening& opening) {
-  const DataOptions& options = opening.options;
-  const fs::path folder = options.path.empty() ? fs::path(kFashionFolder) : fs::path(options.path);
-  return open_idx_family(opening, folder, {.mean = 0.2860, .std = 0.3530},
-                         "install Debian's package dataset-fashion-mnist, or set data.path to the folder of "
-                         "Fashion-MNIST's idx files");
+Packable packable_idx(const Opening& opening, const IdxFamily& family) {
+  return {.source = open_idx_family(opening, family, pixels_of),
+          .path = family.folder.string(),
+          .normalised = family.normalisation,
+          .black = family.black()};
 }
 
-DataSource open_mnist(const Opening& opening) {
-  const DataOptions& options = opening.options;
+IdxFamily fashion_mnist(const DataOptions& options) {
+  return {.folder = options.path.empty() ? fs::path(kFashionFolder) : fs::path(options.path),
+          .normalisation = {.mean = 0.2860, .std = 0.3530},
+          .advice =
+              "install Debian's package dataset-fashion-mnist, or set data.path to the folder of "
+              "Fashion-MNIST's idx files"};
+}
+
+IdxFamily mnist(const DataOptions& options) {
   require(!options.path.empty(),
           "mnist comes with no Debian package: set data.path to the folder of its idx files");
-  return open_idx_family(opening, options.path, {.mean = 0.1307, .std = 0.3081},
-                         "set data.path to the folder of MNIST's idx files");
+  return {.folder = options.path,
+          .normalisation = {.mean = 0.1307, .std = 0.3081},
+          .advice = "set data.path to the folder of MNIST's idx files"};
 }
+
+DataSource open_fashion_mnist(const Opening& opening) {
+  return open_normalised(opening, fashion_mnist(opening.options));
+}
+
+Packable packable_fashion_mnist(const Opening& opening) {
+  return packable_idx(opening, fashion_mnist(opening.options));
+}
+
+DataSource open_mnist(const Opening& opening) { return open_normalised(opening, mnist(opening.options)); }
+
+Packable packable_mnist(const Opening& opening) { return packable_idx(opening, mnist(opening.options)); }
 
 DataSource open_synthetic(const Opening& opening) {
   const DataOptions& options = opening.options;
@@ -121,29 +153,48 @@ DataSource open_text(const Opening& opening) {
           .held_out = "validation"};
 }
 
+template <DataSource (*open)(const Opening&)>
+Packable packable_as_it_is(const Opening& opening) {
+  return {.source = open(opening)};
+}
+
 struct DataRow {
   std::string_view name;
   DataSource (*open)(const Opening&);
+  Packable (*packable)(const Opening&);  ///< null: samples are not packed one by one
 };
 
-constexpr std::array<DataRow, 8> kDataTable = {{
-    {"csv", open_csv},
-    {"fashion_mnist", open_fashion_mnist},
-    {"image_folder", open_image_folder},
-    {"mnist", open_mnist},
-    {"numpy", open_numpy},
-    {"synthetic", open_synthetic},
-    {"text", open_text},
-    {"webdataset", open_webdataset},
+constexpr std::array<DataRow, 9> kDataTable = {{
+    {"csv", open_csv, packable_as_it_is<open_csv>},
+    {"fashion_mnist", open_fashion_mnist, packable_fashion_mnist},
+    {"image_folder", open_image_folder, packable_image_folder},
+    {"mnist", open_mnist, packable_mnist},
+    {"numpy", open_numpy, packable_as_it_is<open_numpy>},
+    {"packed", open_packed, nullptr},
+    {"synthetic", open_synthetic, packable_as_it_is<open_synthetic>},
+    {"text", open_text, nullptr},
+    {"webdataset", open_webdataset, packable_as_it_is<open_webdataset>},
 }};
+
+const DataRow& row_of(const DataOptions& options) {
+  for (const DataRow& row : kDataTable) {
+    if (row.name == options.name) return row;
+  }
+  throw InvalidArgument(text("unknown data set '", options.name, "'", suggest(options.name, data_names())));
+}
 
 }  // namespace
 
 DataSource open_data(const DataOptions& options, std::uint64_t seed, const Log& log) {
-  for (const DataRow& row : kDataTable) {
-    if (row.name == options.name) return row.open({.options = options, .seed = seed, .log = log});
-  }
-  throw InvalidArgument(text("unknown data set '", options.name, "'", suggest(options.name, data_names())));
+  return row_of(options).open({.options = options, .seed = seed, .log = log});
+}
+
+Packable packable(const DataOptions& options, const Log& log) {
+  const DataRow& row = row_of(options);
+  require(row.packable != nullptr, "samples of data.name = \"", options.name, "\" are not packed one by one");
+  DataOptions plain = options;
+  plain.augment.clear();
+  return row.packable({.options = plain, .log = log});
 }
 
 std::vector<std::string> data_names() {

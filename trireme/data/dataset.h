@@ -71,7 +71,7 @@ struct DataOptions {
   std::int64_t cache_mib = 10240;         ///< of blocks of URLs in that folder, at most
 };
 
-/// One row per source in data_table.cpp: "csv", "fashion_mnist", "image_folder", "mnist", "numpy",
+/// One row per source in data_table.cpp: "csv", "fashion_mnist", "image_folder", "mnist", "numpy", "packed",
 /// "synthetic", "text", "webdataset". Throws InvalidArgument for an unknown name (nearest one named),
 /// DataError for missing, truncated or foreign files. `seed` is that of the augmentations; `log` gets what is
 /// worth a warning while samples are read.

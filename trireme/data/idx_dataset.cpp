@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
 #include "trireme/data/internal/idx_file.h"
 
@@ -18,8 +20,8 @@ void check_labels(const IdxDatasetOptions& options, std::span<const std::uint8_t
 
 }  // namespace
 
-IdxDataset::IdxDataset(const IdxDatasetOptions& options) : images_path_(options.images) {
-  require(options.std > 0, "the standard deviation to normalise with must be positive, not ", options.std);
+IdxDataset::IdxDataset(const IdxDatasetOptions& options)
+    : images_path_(options.images), normalise_(options.normalisation) {
   IdxFile images = read_idx(options.images, 3);
   IdxFile labels = read_idx(options.labels, 1);
   if (images.dims[0] != labels.dims[0]) {
@@ -33,8 +35,6 @@ IdxDataset::IdxDataset(const IdxDatasetOptions& options) : images_path_(options.
   labels_ = std::move(labels.values);
   height_ = images.dims[1];
   width_ = images.dims[2];
-  scale_ = static_cast<float>(1 / (255 * options.std));
-  shift_ = static_cast<float>(-options.mean / options.std);
 }
 
 void IdxDataset::check_index(std::int64_t index) const {
@@ -42,17 +42,16 @@ void IdxDataset::check_index(std::int64_t index) const {
           " was asked for, it has ", size());
 }
 
-void IdxDataset::convert(std::int64_t index, float* target) const {
-  const std::int64_t pixels = height_ * width_;
-  const std::uint8_t* source = pixels_.data() + index * pixels;
-  for (std::int64_t i = 0; i < pixels; ++i) target[i] = static_cast<float>(source[i]) * scale_ + shift_;
+std::span<const std::uint8_t> IdxDataset::pixels(std::int64_t index) const {
+  check_index(index);
+  const auto size = static_cast<std::size_t>(height_ * width_);
+  return std::span(pixels_).subspan(static_cast<std::size_t>(index) * size, size);
 }
 
 Example IdxDataset::get(std::int64_t index) const {
-  check_index(index);
   Example example{at::empty({1, height_, width_}, at::kFloat), at::empty({}, at::kLong)};
-  convert(index, example.input->data_ptr<float>());
-  *example.target->data_ptr<std::int64_t>() = labels_[static_cast<std::size_t>(index)];
+  normalise_.convert(pixels(index), example.input->data_ptr<float>());
+  *example.target->data_ptr<std::int64_t>() = label(index);
   return example;
 }
 
@@ -63,11 +62,34 @@ Example IdxDataset::get_batch(std::span<const std::int64_t> indices) const {
   auto* targets = batch.target->data_ptr<std::int64_t>();
   for (std::int64_t row = 0; row < count; ++row) {
     const std::int64_t index = indices[static_cast<std::size_t>(row)];
-    check_index(index);
-    convert(index, inputs + row * height_ * width_);
-    targets[row] = labels_[static_cast<std::size_t>(index)];
+    normalise_.convert(pixels(index), inputs + row * height_ * width_);
+    targets[row] = label(index);
   }
   return batch;
+}
+
+namespace {
+
+class IdxPixels : public Dataset {
+ public:
+  explicit IdxPixels(std::shared_ptr<const IdxDataset> images) : images_(std::move(images)) {}
+  std::int64_t size() const override { return images_->size(); }
+  Example get(std::int64_t index) const override {
+    const std::span<const std::uint8_t> pixels = images_->pixels(index);
+    Example example{at::empty({1, images_->height(), images_->width()}, at::kByte), at::empty({}, at::kLong)};
+    std::copy(pixels.begin(), pixels.end(), example.input->data_ptr<std::uint8_t>());
+    *example.target->data_ptr<std::int64_t>() = images_->label(index);
+    return example;
+  }
+
+ private:
+  std::shared_ptr<const IdxDataset> images_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> pixels_of(std::shared_ptr<const IdxDataset> images) {
+  return std::make_shared<IdxPixels>(std::move(images));
 }
 
 }  // namespace trireme::data

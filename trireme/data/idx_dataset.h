@@ -5,6 +5,7 @@
 #include <array>
 #include <filesystem>
 
+#include "trireme/data/byte_pixels.h"
 #include "trireme/data/dataset.h"
 
 namespace trireme::data {
@@ -13,8 +14,7 @@ struct IdxDatasetOptions {
   std::filesystem::path images = {};
   std::filesystem::path labels = {};
   std::int64_t num_classes = 10;
-  double mean = 0;  ///< of all pixels / 255 of the training images
-  double std = 1;   ///< positive
+  Normalisation normalisation = {};  ///< by mean and deviation of all pixels / 255 of the training images
 };
 
 class IdxDataset : public Dataset {
@@ -28,16 +28,19 @@ class IdxDataset : public Dataset {
   Example get_batch(std::span<const std::int64_t> indices) const override;
   std::int64_t height() const { return height_; }
   std::int64_t width() const { return width_; }
+  std::span<const std::uint8_t> pixels(std::int64_t index) const;
+  std::int64_t label(std::int64_t index) const { return labels_[static_cast<std::size_t>(index)]; }
 
  private:
-  /// Writes the normalised image `index` to `target`.
-  void convert(std::int64_t index, float* target) const;
   void check_index(std::int64_t index) const;
 
   std::filesystem::path images_path_;
   std::vector<std::uint8_t> pixels_, labels_;
   std::int64_t height_ = 0, width_ = 0;
-  float scale_ = 1, shift_ = 0;
+  BytePixels normalise_;
 };
+
+/// The same samples with their pixels as they are: u8 (1, height, width).
+std::shared_ptr<const Dataset> pixels_of(std::shared_ptr<const IdxDataset> images);
 
 }  // namespace trireme::data

@@ -1,5 +1,6 @@
 #include "trireme/data/image_folder.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <system_error>
 
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/data/internal/image_file.h"
 
 namespace trireme::data {
@@ -108,8 +110,33 @@ struct ImageFolder::State {
     if (classes.empty()) throw DataError(text("no class in ", root.string(), "; ", kLayout));
   }
 
-  Example read(const ImagePath& image) const {
-    return {read_image(image.path), at::scalar_tensor(image.label, at::kLong)};
+  struct Decoded {
+    const ImagePath& image;
+    Example example;
+  };
+  Decoded decode(const ImagePath& image) const {
+    return {image, {read_image(image.path), at::scalar_tensor(image.label, at::kLong)}};
+  }
+
+  Decoded first_that_decodes(std::int64_t index) const {
+    const auto size = static_cast<std::int64_t>(images.size());
+    require(index >= 0 && index < size, "image ", index, " of ", size, " was asked for");
+    const auto image = [&](std::int64_t i) -> const ImagePath& {
+      return images[static_cast<std::size_t>(i % size)];
+    };
+    for (std::int64_t tried = 0;; ++tried) {
+      try {
+        return decode(image(index + tried));
+      } catch (const DataError& reason) {
+        if (undecodable == Undecodable::kError)
+          throw DataError(text(reason.what(), "; remove it, or set data.undecodable = \"skip\""));
+        if (tried + 1 == std::min(kMostInARow, size)) {
+          throw DataError(text(reason.what(), "; it is the last of ", tried + 1,
+                               " undecodable images in a row: is this the right folder?"));
+        }
+        say_once(reason, image(index + tried + 1));
+      }
+    }
   }
 
   void say_once(const DataError& reason, const ImagePath& instead) const {
@@ -137,25 +164,32 @@ std::int64_t ImageFolder::size() const { return static_cast<std::int64_t>(state_
 
 const std::vector<std::string>& ImageFolder::classes() const { return state_->classes; }
 
-Example ImageFolder::get(std::int64_t index) const {
-  require(index >= 0 && index < size(), "image ", index, " of ", size(), " was asked for");
-  const auto image = [&](std::int64_t i) -> const ImagePath& {
-    return state_->images[static_cast<std::size_t>(i % size())];
-  };
-  for (std::int64_t tried = 0;; ++tried) {
-    try {
-      return state_->read(image(index + tried));
-    } catch (const DataError& reason) {
-      if (state_->undecodable == Undecodable::kError) {
-        throw DataError(text(reason.what(), "; remove it, or set data.undecodable = \"skip\""));
-      }
-      if (tried + 1 == std::min(kMostInARow, size())) {
-        throw DataError(text(reason.what(), "; it is the last of ", tried + 1,
-                             " undecodable images in a row: is this the right folder?"));
-      }
-      state_->say_once(reason, image(index + tried + 1));
-    }
-  }
+Example ImageFolder::get(std::int64_t index) const { return state_->first_that_decodes(index).example; }
+
+Example ImageFolder::encoded(std::int64_t index) const {
+  const ImagePath& image = state_->first_that_decodes(index).image;
+  const std::string content = read_file(image.path);
+  const at::Tensor bytes = at::empty({static_cast<std::int64_t>(content.size())}, at::kByte);
+  std::copy(content.begin(), content.end(), static_cast<char*>(bytes.data_ptr()));
+  return {bytes, at::scalar_tensor(image.label, at::kLong)};
+}
+
+namespace {
+
+class EncodedImages : public Dataset {
+ public:
+  explicit EncodedImages(std::shared_ptr<const ImageFolder> images) : images_(std::move(images)) {}
+  std::int64_t size() const override { return images_->size(); }
+  Example get(std::int64_t index) const override { return images_->encoded(index); }
+
+ private:
+  std::shared_ptr<const ImageFolder> images_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> encoded_images(std::shared_ptr<const ImageFolder> images) {
+  return std::make_shared<EncodedImages>(std::move(images));
 }
 
 }  // namespace trireme::data

@@ -29,10 +29,15 @@ class ImageFolder : public Dataset {
   /// input: u8 (3, height, width), as large as the file says.
   Example get(std::int64_t index) const override;
   const std::vector<std::string>& classes() const;
+  /// input: u8 (bytes), the file that get(index) decodes, as it is.
+  Example encoded(std::int64_t index) const;
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// The same samples as bytes of their files.
+std::shared_ptr<const Dataset> encoded_images(std::shared_ptr<const ImageFolder> images);
 
 }  // namespace trireme::data

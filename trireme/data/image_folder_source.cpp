@@ -10,44 +10,61 @@ namespace trireme::data {
 namespace {
 namespace fs = std::filesystem;
 
+/// What is taken of a folder: its images, or the bytes of their files.
+using View = std::shared_ptr<const Dataset> (*)(std::shared_ptr<const ImageFolder>);
+
+std::shared_ptr<const Dataset> decoded_images(std::shared_ptr<const ImageFolder> images) { return images; }
+
+struct FolderOptions {
+  Undecodable undecodable;
+  const Log& log;
+  View view;
+};
+
 struct Splits {
   ImageSplits images;
   std::vector<std::string> classes;
 };
 
 /// Every tenth image is held out where the folder has no split of its own.
-Splits split_folder(const std::shared_ptr<const ImageFolder>& whole) {
+Splits split_folder(const std::shared_ptr<const ImageFolder>& whole, View view) {
   std::vector<std::int64_t> train, held_out;
   for (std::int64_t i = 0; i < whole->size(); ++i) (i % 10 == 9 ? held_out : train).push_back(i);
   if (held_out.empty()) {
     throw DataError(text("a folder of ", whole->size(),
                          " images cannot be split: ten at least are needed, or folders train and val"));
   }
-  return {.images = {.train = std::make_shared<SubsetDataset>(whole, train),
-                     .test = std::make_shared<SubsetDataset>(whole, held_out),
+  const std::shared_ptr<const Dataset> samples = view(whole);
+  return {.images = {.train = std::make_shared<SubsetDataset>(samples, train),
+                     .test = std::make_shared<SubsetDataset>(samples, held_out),
                      .held_out = "validation"},
           .classes = whole->classes()};
 }
 
-Splits open_split_folders(const fs::path& root, const std::string& held_out, Undecodable undecodable,
-                          const Log& log) {
-  const auto train = std::make_shared<ImageFolder>(root / "train", undecodable, log);
-  const auto test = std::make_shared<ImageFolder>(root / held_out, undecodable, log);
+Splits open_split_folders(const fs::path& root, const std::string& held_out, const FolderOptions& options) {
+  const auto train = std::make_shared<ImageFolder>(root / "train", options.undecodable, options.log);
+  const auto test = std::make_shared<ImageFolder>(root / held_out, options.undecodable, options.log);
   if (train->classes() != test->classes()) {
     throw DataError(text("the classes in ", (root / "train").string(), " (", join(train->classes()),
                          ") are not those in ", (root / held_out).string(), " (", join(test->classes()),
                          ")"));
   }
-  return {.images = {.train = train, .test = test, .held_out = held_out == "test" ? "test" : "validation"},
+  return {.images = {.train = options.view(train),
+                     .test = options.view(test),
+                     .held_out = held_out == "test" ? "test" : "validation"},
           .classes = train->classes()};
 }
 
-Splits open_folder(const fs::path& root, Undecodable undecodable, const Log& log) {
+Splits open_folder(const Opening& opening, View view) {
+  require(!opening.options.path.empty(),
+          "data.name = \"image_folder\" needs data.path, the folder with the images");
+  const fs::path root = opening.options.path;
+  const auto undecodable = opening.options.undecodable == "skip" ? Undecodable::kSkip : Undecodable::kError;
   std::error_code ignored;
   const auto has = [&](const char* name) { return fs::is_directory(root / name, ignored); };
-  if (!has("train")) return split_folder(std::make_shared<ImageFolder>(root, undecodable, log));
+  if (!has("train")) return split_folder(std::make_shared<ImageFolder>(root, undecodable, opening.log), view);
   for (const char* held_out : {"val", "validation", "test"}) {
-    if (has(held_out)) return open_split_folders(root, held_out, undecodable, log);
+    if (has(held_out)) return open_split_folders(root, held_out, {undecodable, opening.log, view});
   }
   throw DataError(text(root.string(), " has a folder train, and beside it none of val, validation, test"));
 }
@@ -76,13 +93,22 @@ DataSource images_brought_to_size(const ImageSplits& splits, const Opening& open
 }
 
 DataSource open_image_folder(const Opening& opening) {
-  const DataOptions& options = opening.options;
-  require(!options.path.empty(), "data.name = \"image_folder\" needs data.path, the folder with the images");
-  const auto undecodable = options.undecodable == "skip" ? Undecodable::kSkip : Undecodable::kError;
-  const Splits splits = open_folder(options.path, undecodable, opening.log);
+  const Splits splits = open_folder(opening, decoded_images);
   DataSource source = images_brought_to_size(splits.images, opening);
   source.num_classes = static_cast<std::int64_t>(splits.classes.size());
   return source;
+}
+
+Packable packable_image_folder(const Opening& opening) {
+  const Splits splits = open_folder(opening, encoded_images);
+  return {.source = {.name = opening.options.name,
+                     .train = splits.images.train,
+                     .test = splits.images.test,
+                     .num_classes = static_cast<std::int64_t>(splits.classes.size()),
+                     .held_out = splits.images.held_out},
+          .path = opening.options.path,
+          .encoded = true,
+          .classes = splits.classes};
 }
 
 }  // namespace trireme::data

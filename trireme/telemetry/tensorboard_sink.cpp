@@ -5,10 +5,10 @@
 #include <cstring>
 #include <optional>
 
+#include "trireme/base/crc32c.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
 #include "trireme/telemetry/internal/appended_file.h"
-#include "trireme/telemetry/internal/crc32c.h"
 
 namespace trireme::telemetry {
 namespace {

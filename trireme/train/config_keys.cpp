@@ -123,9 +123,9 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                [] {
                  return std::vector<std::string>{"count", "cost"};
                }})),
-      stays(key("data.block", &C::data, &Data::block, "text: characters per sample", count)),
+      stays(key("data.block", &C::data, &Data::block, "text: characters, or packed tokens, per sample", count)),
       stays(key("data.image_size", &C::data, &Data::image_size,
-                "image_folder: height and width to which images are brought", count)),
+                "image_folder, also packed: height and width to which images are brought", count)),
       stays(key("data.undecodable", &C::data, &Data::undecodable,
                 "image_folder: an image that does not decode ends the run, or the next one stands in for it",
                 {.names =

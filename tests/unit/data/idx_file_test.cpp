@@ -104,7 +104,9 @@ class IdxDatasetFiles : public testing::Test {
   IdxDataset open(const std::string& images, const std::string& labels) {
     write_bytes(folder_ / "images", images);
     write_bytes(folder_ / "labels", labels);
-    return IdxDataset({.images = folder_ / "images", .labels = folder_ / "labels", .mean = 0.5, .std = 0.25});
+    return IdxDataset({.images = folder_ / "images",
+                       .labels = folder_ / "labels",
+                       .normalisation = {.mean = 0.5, .std = 0.25}});
   }
   std::string error_of_open(const std::string& images, const std::string& labels) {
     try {

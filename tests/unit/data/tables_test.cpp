@@ -123,7 +123,7 @@ TEST_F(Tables, CsvOpensByConfigurationWithOrWithoutASecondFile) {
   EXPECT_EQ(two.test->get(0).input->item<float>(), 1);
   write("test.csv", "b,a\n9.5,1\n");
   EXPECT_EQ(open("csv", "").num_classes, 0);
-  EXPECT_EQ(open("csv", "").train->get(3).target->item<float>(), 3);
+  EXPECT_EQ(indexed(open("csv", "").train)->get(3).target->item<float>(), 3);
 }
 
 TEST_F(Tables, NpyIsReadInEitherByteOrderAndEitherOrderOfDims) {
@@ -210,7 +210,7 @@ TEST_F(Tables, ArchiveOfArraysIsReadByRowsAndRefusedWhereItIsCompressed) {
   const DataSource source = open("numpy", "a.npz");
   EXPECT_EQ(source.train->size(), 18);
   EXPECT_EQ(source.num_classes, 4);
-  EXPECT_EQ(source.train->get(17).input->item<float>(), 7);
+  EXPECT_EQ(indexed(source.train)->get(17).input->item<float>(), 7);
   std::filesystem::copy(folder_ / "a.npz", folder_ / "whole.npz");
   const auto size = std::filesystem::file_size(folder_ / "a.npz");
   for (std::uintmax_t kept = 0; kept < size; kept += 13) {

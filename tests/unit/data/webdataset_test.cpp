@@ -164,7 +164,7 @@ TEST_F(WebDataset, ConfigurationOpensPatternsAndFoldersWithTheirSplits) {
   EXPECT_EQ(source.num_classes, 10);
   EXPECT_EQ(source.held_out, "validation");
   EXPECT_THAT(source.input_shape, ElementsAre(3, 4, 4));
-  EXPECT_EQ(source.train->get(0).input->scalar_type(), at::kFloat);
+  EXPECT_EQ(indexed(source.train)->get(0).input->scalar_type(), at::kFloat);
   options.path = (folder_ / "train-{000..001}.tar").string();
   source = open_data(options);
   EXPECT_EQ(source.train->size(), 10);
@@ -191,7 +191,7 @@ TEST_F(WebDataset, ShardsBehindUrlsAreReadOnceAndThenFromTheCache) {
                                          .cache = cache.empty() ? "" : (folder_ / cache).string()});
     std::vector<int> classes;
     for (std::int64_t i = 0; i < source.train->size(); ++i)
-      classes.push_back(source.train->get(i).target->item<int>());
+      classes.push_back(indexed(source.train)->get(i).target->item<int>());
     return classes;
   };
   const std::vector<int> expected = {0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18};

@@ -5,6 +5,7 @@
 
 #include "trireme/base/log.h"
 #include "trireme/data/dataset.h"
+#include "trireme/data/pack.h"
 
 namespace trireme::data {
 
@@ -17,13 +18,11 @@ struct Opening {
 /// Folders of JPEG and PNG files: FOLDER/train and FOLDER/val (or validation, or test), or one folder of
 /// classes, of which every tenth image is held out. Images are resized, cropped and normalised.
 DataSource open_image_folder(const Opening& opening);
+/// The same with each image as the bytes of its file.
+Packable packable_image_folder(const Opening& opening);
 
-/// Tables as text, and arrays of NumPy.
-DataSource open_csv(const Opening& opening);
-DataSource open_numpy(const Opening& opening);
-
-/// Shards in the layout of WebDataset, as docs/data.md has it.
-DataSource open_webdataset(const Opening& opening);
+/// What a folder is that `trireme data pack` has made.
+DataSource open_packed(const Opening& opening);
 
 /// Images of any size, u8 (3, height, width), with class numbers.
 struct ImageSplits {
@@ -33,5 +32,15 @@ struct ImageSplits {
 /// The same resized, cropped, normalised, and for training augmented, as the options say; classes are not
 /// counted.
 DataSource images_brought_to_size(const ImageSplits& splits, const Opening& opening);
+
+/// Changes the training images, all of source.input_shape, as the options say; `black` is how they say black.
+void augment(DataSource& source, const Opening& opening, double black);
+
+/// Tables as text, and arrays of NumPy.
+DataSource open_csv(const Opening& opening);
+DataSource open_numpy(const Opening& opening);
+
+/// Shards in the layout of WebDataset, as docs/data.md has it.
+DataSource open_webdataset(const Opening& opening);
 
 }  // namespace trireme::data

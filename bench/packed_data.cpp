@@ -1,0 +1,166 @@
+// What reading packed data costs: samples like those of Fashion-MNIST from shards beside the same ones from
+// memory (IdxDataset), in batches of 64, shuffled and in order; and large samples in order beside a program
+// that only reads the same files. One line of JSON per question: wall time, the median of several turns that
+// take each other's places; files are in the page cache.
+//
+//   bench_packed_data [--smoke] [--folder DIR]
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/crc32c.h"
+#include "trireme/base/files.h"
+#include "trireme/base/host.h"
+#include "trireme/data/pack.h"
+#include "trireme/data/record_dataset.h"
+
+namespace {
+
+using namespace trireme;
+namespace fs = std::filesystem;
+
+void write_idx(const fs::path& path, const std::vector<std::uint32_t>& dims, unsigned largest) {
+  std::string content("\0\0\x08", 3);
+  content += static_cast<char>(dims.size());
+  std::size_t count = 1;
+  for (const std::uint32_t dim : dims) {
+    count *= dim;
+    for (const int shift : {24, 16, 8, 0}) content += static_cast<char>((dim >> shift) & 255);
+  }
+  std::minstd_rand random(7);
+  for (std::size_t i = 0; i < count; ++i) content += static_cast<char>(random() % (largest + 1));
+  write_file_atomic(path, content);
+}
+
+/// Samples of 3x192x192 f32.
+class Large : public data::Dataset {
+ public:
+  explicit Large(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  data::Example get(std::int64_t index) const override {
+    return {at::full({3, 192, 192}, static_cast<double>(index), at::kFloat),
+            at::scalar_tensor(index, at::kLong)};
+  }
+
+ private:
+  std::int64_t size_;
+};
+
+double seconds_for(const std::function<void()>& work) {
+  const double start = now_s();
+  work();
+  return now_s() - start;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Seconds of each, in turns.
+std::vector<double> medians(const std::vector<std::function<void()>>& works, int turns) {
+  std::vector<std::vector<double>> seconds(works.size());
+  for (int turn = 0; turn < turns; ++turn) {
+    for (std::size_t i = 0; i < works.size(); ++i) seconds[i].push_back(seconds_for(works[i]));
+  }
+  std::vector<double> result;
+  for (const auto& each : seconds) result.push_back(median(each));
+  return result;
+}
+
+void read_all(const data::Dataset& samples, const std::vector<std::int64_t>& order, std::size_t batch) {
+  for (std::size_t begin = 0; begin < order.size(); begin += batch)
+    samples.get_batch(std::span(order).subspan(begin, std::min(batch, order.size() - begin)));
+}
+
+/// As cat does, to nowhere.
+void read_plainly(const fs::path& folder, std::string& buffer) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    while (::read(file, buffer.data(), buffer.size()) > 0) {
+    }
+    ::close(file);
+  }
+}
+
+void print_small(const fs::path& folder, std::uint32_t count, int turns) {
+  const fs::path idx = folder / "idx";
+  fs::create_directories(idx);
+  for (const std::string prefix : {"train", "t10k"}) {
+    write_idx(idx / (prefix + "-images-idx3-ubyte"), {count, 28, 28}, 255);
+    write_idx(idx / (prefix + "-labels-idx1-ubyte"), {count}, 9);
+  }
+  const data::DataOptions options{.name = "fashion_mnist", .path = idx.string()};
+  data::pack(data::packable(options), {.folder = folder / "small"});
+  const data::DataSource memory = data::open_data(options);
+  const data::RecordDataset shards(folder / "small", "train");
+  std::vector<std::int64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  for (const std::string how : {"in order", "shuffled"}) {
+    if (how == "shuffled") std::shuffle(order.begin(), order.end(), std::minstd_rand(1));
+    const auto seconds =
+        medians({[&] { read_all(*data::indexed(memory.train), order, 64); }, [&] { read_all(shards, order, 64); }}, turns);
+    std::cout << nlohmann::ordered_json{{"what", "samples of 28x28 bytes, batches of 64"},
+                                        {"order", how},
+                                        {"idx_samples_per_s", count / seconds[0]},
+                                        {"packed_samples_per_s", count / seconds[1]},
+                                        {"packed_us_more_per_sample",
+                                         1e6 * (seconds[1] - seconds[0]) / count}}
+              << std::endl;
+  }
+}
+
+void print_large(const fs::path& folder, std::int64_t count, int turns) {
+  const fs::path packed = folder / "large";
+  const data::PackedSize size =
+      data::pack({.source = {.name = "large", .train = std::make_shared<Large>(count), .test = nullptr}},
+                 {.folder = packed});
+  const data::RecordDataset shards(packed, "train");
+  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  std::string buffer(std::size_t{1} << 17, '\0');
+  const auto seconds =
+      medians({[&] { read_plainly(packed, buffer); }, [&] { read_all(shards, order, 16); }}, turns);
+  std::string bytes(std::size_t{1} << 22, 'x');
+  volatile std::uint32_t kept = 0;
+  const double crc_s = medians({[&] { kept = crc32c(bytes); }}, 2 * turns + 1)[0];
+  const auto mb_per_s = [&](double each) { return static_cast<double>(size.bytes) / each / 1e6; };
+  std::cout << nlohmann::ordered_json{{"what", "samples of 442 kB in order, batches of 16"},
+                                      {"bytes", size.bytes},
+                                      {"plain_read_mb_per_s", mb_per_s(seconds[0])},
+                                      {"packed_mb_per_s", mb_per_s(seconds[1])},
+                                      {"crc32c_mb_per_s", static_cast<double>(bytes.size()) / crc_s / 1e6}}
+            << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool smoke = false;
+  std::string folder = fs::temp_directory_path().string();
+  CLI::App app("what reading packed data costs");
+  app.add_flag("--smoke", smoke, "a fraction of a second: does it run at all");
+  app.add_option("--folder", folder, "where the files are made");
+  CLI11_PARSE(app, argc, argv);
+  at::set_num_threads(1);
+  keep_freed_memory();  // as in a rank
+  const fs::path own = fs::path(folder) / text("trireme-packed-data-", ::getpid());
+  fs::create_directories(own);
+  print_small(own, smoke ? 200 : 60'000, smoke ? 1 : 9);
+  print_large(own, smoke ? 4 : 2'500, smoke ? 1 : 9);
+  fs::remove_all(own);
+  return 0;
+}

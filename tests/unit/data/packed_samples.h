@@ -1,0 +1,83 @@
+#pragma once
+// What tests of packed data share.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/data/idx_samples.h"
+#include "trireme/base/error.h"
+#include "trireme/data/pack.h"
+
+namespace trireme::test {
+
+/// The message of what `body` throws.
+template <class Expected = DataError, class Body>
+std::string message_of(const Body& body) {
+  try {
+    body();
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// A folder with the idx files of a small made-up data set.
+inline void write_idx_files(const std::filesystem::path& folder, std::uint32_t train,
+                            std::uint32_t held_out) {
+  const auto write = [&](const std::string& prefix, std::uint32_t count, unsigned seed) {
+    std::mt19937 random(seed);
+    std::string pixels, labels;
+    for (std::uint32_t i = 0; i < count * 5 * 4; ++i) pixels += static_cast<char>(random() & 255);
+    for (std::uint32_t i = 0; i < count; ++i) labels += static_cast<char>(random() % 10);
+    write_bytes(folder / (prefix + "-images-idx3-ubyte"), idx_bytes({count, 5, 4}, pixels));
+    write_bytes(folder / (prefix + "-labels-idx1-ubyte"), idx_bytes({count}, labels));
+  };
+  write("train", train, 1);
+  write("t10k", held_out, 2);
+}
+
+inline void expect_same_bits(const Fields& found, const Fields& expected) {
+  ASSERT_TRUE(batch::same_names(found, expected));
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(found.at(i).scalar_type(), expected.at(i).scalar_type());
+    ASSERT_EQ(found.at(i).sizes(), expected.at(i).sizes());
+    const at::Tensor one = found.at(i).contiguous(), other = expected.at(i).contiguous();
+    ASSERT_EQ(std::memcmp(one.const_data_ptr(), other.const_data_ptr(), other.nbytes()), 0);
+  }
+}
+
+/// Sample by sample, and in batches of neighbours, of samples in disorder, twice the same, and of none.
+inline void expect_same_samples(const data::Dataset& found, const data::Dataset& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  const auto same = [](const data::Example& one, const data::Example& other) {
+    expect_same_bits(one.input, other.input);
+    expect_same_bits(one.target, other.target);
+  };
+  for (std::int64_t i = 0; i < expected.size(); ++i) same(found.get(i), expected.get(i));
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(expected.size()));
+  std::iota(indices.begin(), indices.end(), 0);
+  same(found.get_batch(indices), expected.get_batch(indices));
+  std::shuffle(indices.begin(), indices.end(), std::mt19937(3));
+  indices.resize((indices.size() + 1) / 2);
+  indices.push_back(indices.front());
+  same(found.get_batch(indices), expected.get_batch(indices));
+  same(found.get_batch({}), expected.get_batch({}));
+}
+
+/// The byte at `offset` of a file becomes another one.
+inline void flip_byte(const std::filesystem::path& path, std::uint64_t offset) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const char byte = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 0x10));
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,60 @@
+#pragma once
+// The manifest of a folder of packed data: what its samples are, and which shards each split has. It is
+// written twice: when packing begins, saying that the folder is not complete, and when every shard is in its
+// place. It carries a checksum of its own. Functions are stateless; thread-safe.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/data/internal/record_layout.h"
+#include "trireme/data/internal/record_shard.h"
+
+namespace trireme::data {
+
+inline constexpr const char* kManifestFile = "dataset.json";
+inline constexpr const char* kShardExtension = ".trr";
+
+struct PackedSplit {
+  std::int64_t samples = 0;  ///< of text: tokens
+  /// Of all shards.
+  std::uint64_t bytes() const;
+  std::vector<ShardSummary> shards;
+};
+
+/// Of a text. Its records are pages of as many tokens, the last of a split may have fewer.
+struct TokenLayout {
+  std::int64_t bytes_per_token = 1;  ///< 1, 2 or 4
+  std::int64_t page_tokens = 0;
+  std::string characters = {};                       ///< the byte of each token; empty: numbers
+  std::optional<std::int64_t> end_of_document = {};  ///< the token behind each document
+};
+
+struct PackedManifest {
+  std::string source, source_path;  ///< the data set that it was packed from, and where that was
+  std::vector<std::int64_t> input_shape = {};
+  std::int64_t num_classes = 0;
+  std::int64_t targets_per_sample = 1;
+  std::string held_out = "test";
+  std::vector<std::string> classes = {};   ///< names; empty: they have none
+  double black = 0;                        ///< how its images say black
+  RecordLayout layout = {};                ///< of samples
+  std::optional<TokenLayout> tokens = {};  ///< of text
+  PackedSplit train = {};
+  std::optional<PackedSplit> test = {};
+
+  /// "train" or "test". Throws DataError where there is none; `folder` is for the message.
+  const PackedSplit& split(const std::string& name, const std::filesystem::path& folder) const;
+};
+
+/// "train-00002.trr"
+std::string name_of_shard(const std::string& split, std::size_t number);
+
+/// The first of the two.
+void write_unfinished_manifest(const std::filesystem::path& folder, const std::string& source);
+void write_manifest(const std::filesystem::path& folder, const PackedManifest& manifest);
+/// Throws DataError: none there, foreign, damaged, of another version, of a folder that is not complete.
+PackedManifest read_manifest(const std::filesystem::path& folder);
+
+}  // namespace trireme::data

@@ -1,0 +1,53 @@
+#pragma once
+// Packs a data set into a folder of shards that data.name = "packed" reads: docs/data.md, "Packed data". Each
+// shard is written under another name, synced and renamed; the manifest comes last, and until then the folder
+// says that it is not complete.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/data/byte_pixels.h"
+#include "trireme/data/dataset.h"
+
+namespace trireme::data {
+
+struct PackOptions {
+  std::filesystem::path folder;                          ///< made where it is missing
+  std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< no shard is larger, but for one sample that is
+  bool force = false;                                    ///< packed data that are there are replaced
+  /// Called now and then while a split is packed; of text, samples are bytes of the file.
+  std::function<void(const std::string& split, std::int64_t samples, std::int64_t of)> progress = nullptr;
+};
+
+/// What is packed: data sets whose samples are stored as `get` returns them, one by one.
+struct Packable {
+  DataSource source;                             ///< train, and test unless it is null
+  std::string path = {};                         ///< where it comes from, for the manifest
+  std::optional<Normalisation> normalised = {};  ///< what the input, u8, is normalised with when it is read
+  bool encoded = false;                          ///< the input is bytes of JPEG and PNG files
+  std::vector<std::string> classes = {};         ///< names
+  double black = 0;                              ///< how images say black, for augmentations
+};
+
+/// A data set by name, as it is stored best: pixels as bytes, images as the files have them. Throws as
+/// open_data does, and InvalidArgument for text, which has pack_tokens. Augmentations are left out: they are
+/// for what is read.
+Packable packable(const DataOptions& options, const Log& log = Log());
+
+struct PackedSize {
+  std::int64_t samples = 0;  ///< of text: tokens
+  std::size_t shards = 0;
+  std::uint64_t bytes = 0;
+  bool is_text = false;
+};
+
+/// Throws InvalidArgument: a folder that holds anything but packed data, or those without `force`; samples
+/// that vary from epoch to epoch, or hold types that records do not. Throws DataError: what the source
+/// throws, samples that are not alike, a disk that is full. Where it throws, what it has written goes again.
+PackedSize pack(const Packable& what, const PackOptions& options);
+
+}  // namespace trireme::data

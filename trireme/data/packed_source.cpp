@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "trireme/base/error.h"
+#include "trireme/data/internal/opening.h"
+#include "trireme/data/internal/packed_manifest.h"
+#include "trireme/data/record_dataset.h"
+#include "trireme/data/token_dataset.h"
+
+namespace trireme::data {
+namespace {
+
+bool holds_images(const RecordLayout& layout) {
+  return std::any_of(layout.fields.begin(), layout.fields.end(),
+                     [](const FieldLayout& field) { return field.form == FieldForm::kImage; });
+}
+
+DataSource open_packed_text(const Opening& opening, const PackedManifest& manifest) {
+  const DataOptions& options = opening.options;
+  require(options.augment.empty(), options.path, " holds a text: leave data.augment out");
+  const auto split = [&](const char* name, std::int64_t stride) {
+    return std::make_shared<TokenDataset>(options.path, name,
+                                          TokenBlocks{.block = options.block, .stride = stride});
+  };
+  return {.name = options.name,
+          .train = split("train", 1),
+          // Every token once.
+          .test = split("test", options.block),
+          .input_shape = {options.block},
+          .num_classes = manifest.num_classes,
+          .targets_per_sample = options.block,
+          .held_out = manifest.held_out};
+}
+
+}  // namespace
+
+DataSource open_packed(const Opening& opening) {
+  const DataOptions& options = opening.options;
+  require(!options.path.empty(),
+          "data.name = \"packed\" needs data.path, the folder that `trireme data pack` has made");
+  const PackedManifest manifest = read_manifest(options.path);
+  const auto split = [&](const char* name) -> std::shared_ptr<const Dataset> {
+    if (name == std::string_view("test") && !manifest.test) return nullptr;
+    return std::make_shared<RecordDataset>(options.path, name);
+  };
+  if (manifest.tokens) return open_packed_text(opening, manifest);
+  DataSource source;
+  if (holds_images(manifest.layout)) {
+    source = images_brought_to_size(
+        {.train = split("train"), .test = split("test"), .held_out = manifest.held_out}, opening);
+  } else {
+    source.name = options.name;
+    source.train = split("train");
+    source.test = split("test");
+    source.input_shape = manifest.input_shape;
+    source.held_out = manifest.held_out;
+    const bool are_images = source.input_shape.size() == 3;
+    require(options.augment.empty() || are_images, options.path, " holds no images: leave data.augment out");
+    augment(source, opening, manifest.black);
+  }
+  source.num_classes = manifest.num_classes;
+  source.targets_per_sample = manifest.targets_per_sample;
+  return source;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,127 @@
+#include "trireme/data/record_dataset.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "trireme/base/error.h"
+#include "trireme/data/internal/packed_manifest.h"
+#include "trireme/data/internal/record_split.h"
+
+namespace trireme::data {
+namespace {
+
+/// Bytes read at once: so few that they are still in the cache when they are checked and put into their rows.
+constexpr std::size_t kMostAtOnce = std::size_t{256} << 10;
+
+/// Throws DataError for a text.
+const RecordLayout& layout_in(const PackedManifest& manifest, const std::filesystem::path& folder) {
+  if (manifest.tokens) throw DataError(text(folder.string(), " holds a text; read it as a TokenDataset"));
+  return manifest.layout;
+}
+
+/// Memory that is not filled with zeros first.
+struct Buffer {
+  explicit Buffer(std::size_t count) : bytes(std::make_unique_for_overwrite<char[]>(count)), size(count) {}
+  std::span<char> room() const { return {bytes.get(), size}; }
+  std::unique_ptr<char[]> bytes;
+  std::size_t size;
+};
+
+}  // namespace
+
+struct RecordDataset::State {
+  State(const std::filesystem::path& folder, const PackedManifest& manifest, const std::string& split)
+      : layout(layout_in(manifest, folder)),
+        fixed(layout.fixed()),
+        records(folder, manifest.split(split, folder)) {
+    if (!fixed) return;
+    for (const auto& shard : records.shards()) {
+      for (std::int64_t i = 0; i < shard->records(); ++i) {
+        if (shard->bytes_of(i) == layout.bytes()) continue;
+        shard->fail(i, text("is not as long as its fields: they have ", layout.bytes(), " bytes"));
+      }
+    }
+  }
+
+  void check_index(std::int64_t index) const {
+    require(index >= 0 && index < records.size(), "sample ", index,
+            " of packed data was asked for, there are ", records.size());
+  }
+
+  Example parse(std::int64_t index) const {
+    const RecordSplit::Place place = records.find(index);
+    const Buffer buffer(place.shard->bytes_of(place.record));
+    place.shard->read(place.record, 1, buffer.room());
+    try {
+      return parse_record(layout, {buffer.bytes.get(), buffer.size});
+    } catch (const DataError& problem) {
+      place.shard->fail(place.record, text("cannot be read: ", problem.what()));
+    }
+  }
+
+  /// The rows of `indices`, in the order of their samples.
+  static std::vector<std::size_t> by_place(std::span<const std::int64_t> indices) {
+    std::vector<std::size_t> rows(indices.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    std::sort(rows.begin(), rows.end(),
+              [&](std::size_t one, std::size_t other) { return indices[one] < indices[other]; });
+    return rows;
+  }
+
+  /// Of a fixed layout.
+  void read(std::span<const std::int64_t> indices, const Example& batch) const {
+    const RowWriter writer(layout, batch);
+    const std::size_t bytes = layout.bytes(),
+                      most = std::max<std::size_t>(1, kMostAtOnce / std::max<std::size_t>(bytes, 1));
+    const Buffer buffer(std::min(most, indices.size()) * bytes);
+    const std::vector<std::size_t> rows = by_place(indices);
+    for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+      // Rows of one sample, or of neighbours in one shard.
+      const std::int64_t first = indices[rows[begin]];
+      const RecordSplit::Place place = records.find(first);
+      const std::int64_t behind =
+          std::min(place.shard->first() + place.shard->records(), first + static_cast<std::int64_t>(most));
+      std::int64_t last = first;
+      for (end = begin + 1; end < rows.size(); ++end) {
+        const std::int64_t next = indices[rows[end]];
+        if (next > last + 1 || next >= behind) break;
+        last = next;
+      }
+      place.shard->read(place.record, last - first + 1, buffer.room());
+      for (std::size_t i = begin; i < end; ++i) {
+        const auto offset = static_cast<std::size_t>(indices[rows[i]] - first) * bytes;
+        writer.put({buffer.bytes.get() + offset, bytes}, rows[i]);
+      }
+    }
+  }
+
+  const RecordLayout layout;
+  const bool fixed;
+  const RecordSplit records;
+};
+
+RecordDataset::RecordDataset(const std::filesystem::path& folder, const std::string& split)
+    : state_(std::make_unique<const State>(folder, read_manifest(folder), split)) {}
+
+RecordDataset::~RecordDataset() = default;
+
+std::int64_t RecordDataset::size() const { return state_->records.size(); }
+
+Example RecordDataset::get(std::int64_t index) const {
+  state_->check_index(index);
+  if (!state_->fixed) return state_->parse(index);
+  const Example example = empty_example(state_->layout, std::nullopt);
+  state_->read({&index, 1}, example);
+  return example;
+}
+
+Example RecordDataset::get_batch(std::span<const std::int64_t> indices) const {
+  for (const std::int64_t index : indices) state_->check_index(index);
+  if (!state_->fixed) return Dataset::get_batch(indices);
+  Example batch = empty_example(state_->layout, static_cast<std::int64_t>(indices.size()));
+  state_->read(indices, batch);
+  return batch;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,31 @@
+#pragma once
+// One split of a folder of packed data (docs/data.md, "Packed data"): samples as they were packed, normalised
+// or decoded on the way where the manifest says so. A batch is read in the order in which its samples lie in
+// the files, neighbours at once. Every record's checksum is computed each time that it is read. Immutable;
+// thread-safe.
+
+#include <filesystem>
+#include <memory>
+
+#include "trireme/data/dataset.h"
+
+namespace trireme::data {
+
+class RecordDataset : public Dataset {
+ public:
+  /// `split`: "train" or "test". Throws DataError: no packed data there, none of that split, packing was not
+  /// completed, a shard that is missing, cut short or damaged, or text.
+  RecordDataset(const std::filesystem::path& folder, const std::string& split);
+  ~RecordDataset() override;
+
+  std::int64_t size() const override;
+  /// Throws DataError, with file, offset and sample, when the record is not as it was written.
+  Example get(std::int64_t index) const override;
+  Example get_batch(std::span<const std::int64_t> indices) const override;
+
+ private:
+  struct State;
+  std::unique_ptr<const State> state_;
+};
+
+}  // namespace trireme::data
