@@ -1,0 +1,38 @@
+#pragma once
+// Where the bytes of a data set's files come from: a length and ranges of it, whatever stands behind (a file,
+// a server, a cache before either). What is read is what was there when it was opened: a source whose content
+// changes afterwards says so. Immutable; thread-safe.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace trireme::data {
+
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual const std::string& name() const = 0;  ///< for messages: a path, an URL
+  virtual std::int64_t size() const = 0;
+  /// Another text when the content is another: what is derived from it can be kept under name and version.
+  virtual const std::string& version() const = 0;
+  /// Fills `into` from `offset` on. Throws DataError, with name and offset: a range beyond the end, a source
+  /// that cannot be read, is cut short or has changed since it was opened.
+  virtual void read(std::int64_t offset, std::span<std::byte> into) const = 0;
+};
+
+/// A file, by explicit reads: never mapped, because a file that is cut while it is mapped ends the process.
+/// It is opened for each read, so that a data set may have more files than a process may hold open. Throws
+/// DataError.
+std::shared_ptr<const ByteSource> open_file(const std::filesystem::path& path);
+
+/// `size` bytes of a source as text.
+std::string read_text(const ByteSource& source, std::int64_t offset, std::int64_t size);
+
+/// Throws DataError unless the range is within the source: for implementations.
+void check_range(const ByteSource& source, std::int64_t offset, std::size_t size);
+
+}  // namespace trireme::data
