@@ -48,7 +48,7 @@ auto parsed(const std::string& reply, const Read& read) {
   }
 }
 
-std::string message_in(const HttpReply& reply) {
+std::string message_in(const http::Reply& reply) {
   const Json json = Json::parse(reply.body, nullptr, false);
   if (json.is_object() && json.contains("error") && json["error"].is_string()) return json["error"];
   return text("HTTP ", reply.status, " ", reply.body.substr(0, 200));
@@ -94,7 +94,8 @@ std::string Client::call(const std::string& path, const std::string& json) {
   std::vector<std::string> tried;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const wire::Endpoint& member = members_[next_];
-    const HttpReply reply = http_.post(member, path, json, try_s_);
+    const http::Reply reply =
+        http_.send({.url = text("http://", member.text(), path), .json = &json, .timeout_s = try_s_});
     if (reply.status == 200) return reply.body;
     if (reply.status == 401 || reply.status == 403)
       throw Refused(

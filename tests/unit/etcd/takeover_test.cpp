@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/unit/etcd/members.h"
-#include "trireme/etcd/internal/http.h"
 #include "trireme/etcd/store_address.h"
+#include "trireme/http/http_client.h"
 
 namespace trireme::etcd {
 namespace {
@@ -18,8 +18,10 @@ using testing::HasSubstr;
 int leader_of_etcd(const test::EtcdCluster& etcd) {
   const auto store = StoreAddress::parse(etcd.address());
   for (int i = 0; i < etcd.size(); ++i) {
-    const HttpReply reply = HttpClient().post(store.members[static_cast<std::size_t>(i)],
-                                              "/v3/maintenance/status", "{}", kWait_s);
+    const std::string url =
+        text("http://", store.members[static_cast<std::size_t>(i)].text(), "/v3/maintenance/status");
+    const std::string nothing = "{}";
+    const http::Reply reply = http::Client().send({.url = url, .json = &nothing, .timeout_s = kWait_s});
     const auto status = nlohmann::json::parse(reply.body);
     if (status["leader"] == status["header"]["member_id"]) return i;
   }

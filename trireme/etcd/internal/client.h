@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/etcd/internal/http.h"
+#include "trireme/http/http_client.h"
 #include "trireme/wire/socket.h"
 
 namespace trireme::etcd {
@@ -88,7 +88,7 @@ class Client {
   std::vector<wire::Endpoint> members_;
   std::size_t next_ = 0;  ///< the one to ask first
   double try_s_;
-  HttpClient http_;
+  http::Client http_;
 };
 
 /// The end of all keys that begin so, for Removal and list(); ASCII, not empty.

@@ -1,0 +1,50 @@
+#pragma once
+// HTTP and HTTPS over libcurl, which is loaded when the first client is made: it brings some twenty
+// libraries, which nobody else is to load, install or bundle. One request at a time, over a connection that
+// is kept. One thread at a time.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace trireme::http {
+
+enum class Way {
+  kDirect,             ///< no proxy, and no redirection is followed
+  kAsEnvironmentSays,  ///< proxies of the environment, and redirections to HTTP and HTTPS
+};
+
+struct Request {
+  std::string url;
+  const std::string* json = nullptr;               ///< is posted; null: the request is a GET
+  std::string range = {};                          ///< "0-99": these bytes of it
+  double timeout_s = 30;                           ///< it ends by then, whatever the other end does
+  std::size_t most_bytes = std::size_t{64} << 20;  ///< a longer answer is cut off, and is a failure
+  Way way = Way::kDirect;
+};
+
+struct Reply {
+  int status = 0;       ///< 0: there was no whole answer,
+  std::string failure;  ///< because of this
+  int answered = 0;     ///< the status of an answer that began, whole or not
+  std::string body = {};
+  std::map<std::string, std::string> headers = {};  ///< names in small letters
+};
+
+class Client {
+ public:
+  /// Throws InvalidArgument where there is no libcurl.
+  Client();
+  ~Client();
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
+
+  Reply send(const Request& request);
+
+ private:
+  struct Handle;
+  std::unique_ptr<Handle> handle_;
+};
+
+}  // namespace trireme::http
