@@ -1,0 +1,58 @@
+#pragma once
+// What one tar shard in the layout of WebDataset holds, and where. The members of a sample stand one behind
+// the other and share a key: what stands in a member's name before the first dot of its last part; what
+// follows is the field. An index is made by one pass over the shard's headers, or taken from a file that such
+// a pass has left. Immutable once made; thread-safe.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/base/log.h"
+#include "trireme/data/byte_source.h"
+
+namespace trireme::data {
+
+struct Extent {
+  std::int64_t offset = 0, size = 0;
+};
+
+class TarIndex {
+ public:
+  /// One pass. Throws DataError, with file, offset and member: what for_each_member refuses, samples whose
+  /// fields differ, a key that comes again, a class that is no whole number from 0 on, no sample.
+  static TarIndex scan(const ByteSource& shard);
+  /// As to_bytes made it; none: damaged, or of another shard or version of it.
+  static std::optional<TarIndex> from_bytes(std::string_view bytes, const ByteSource& shard);
+  std::string to_bytes(const ByteSource& shard) const;
+
+  std::int64_t size() const { return static_cast<std::int64_t>(key_ends_.size()); }
+  std::string_view key(std::int64_t sample) const;
+  /// In the order of their names; every sample has them all.
+  const std::vector<std::string>& fields() const { return fields_; }
+  const Extent& extent(std::int64_t sample, std::size_t field) const {
+    return extents_[static_cast<std::size_t>(sample) * fields_.size() + field];
+  }
+  /// Of a field that holds classes ("cls"); -1: it does not.
+  std::int64_t largest_class(std::size_t field) const { return largest_class_[field]; }
+
+ private:
+  friend class TarScan;
+  std::vector<std::string> fields_;
+  std::vector<std::int64_t> largest_class_;
+  std::string keys_;  ///< one behind the other
+  std::vector<std::uint64_t> key_ends_;
+  std::vector<Extent> extents_;  ///< (sample, field)
+};
+
+/// The class that a "cls" member holds, as decimal digits; none: it is something else.
+std::optional<std::int64_t> class_in(std::string_view content);
+
+/// From a file in `folder`, where an index of this very shard stands there, else by a pass, which then leaves
+/// it there. An empty folder: always by a pass. What the folder cannot take is a warning.
+TarIndex index_of(const ByteSource& shard, const std::filesystem::path& folder, const Log& log);
+
+}  // namespace trireme::data

@@ -1,0 +1,252 @@
+#include "trireme/data/internal/tar_index.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <unordered_set>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/random.h"
+#include "trireme/data/internal/tar_members.h"
+
+namespace trireme::data {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMagic = "trireme tar index 1\n";
+constexpr std::string_view kClassField = "cls";
+
+struct MemberName {
+  std::string_view key, field;
+};
+
+/// None: no member of a sample (notes of an operating system, and files without an extension).
+std::optional<MemberName> member_name(std::string_view name) {
+  const std::size_t slash = name.rfind('/'), begin = slash == std::string_view::npos ? 0 : slash + 1;
+  const std::size_t dot = name.find('.', begin);
+  if (dot == std::string_view::npos || dot == begin || dot + 1 == name.size()) return std::nullopt;
+  return MemberName{name.substr(0, dot), name.substr(dot + 1)};
+}
+
+struct IndexedPart {
+  std::string field;
+  Extent extent;
+};
+
+/// Numbers and texts, one behind the other; numbers as this machine has them, and as a check of it.
+class IndexWriter {
+ public:
+  template <class Value>
+  void values(const std::vector<Value>& values) {
+    number(values.size());
+    bytes_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Value));
+  }
+  void string(std::string_view string) {
+    number(string.size());
+    bytes_.append(string);
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  void number(std::uint64_t number) { bytes_.append(reinterpret_cast<const char*>(&number), sizeof(number)); }
+  std::string bytes_;
+};
+
+/// What does not fit leaves it not good().
+class IndexReader {
+ public:
+  explicit IndexReader(std::string_view bytes) : left_(bytes) {}
+  template <class Value>
+  std::vector<Value> values() {
+    const std::string_view bytes = piece(sizeof(Value));
+    std::vector<Value> values(bytes.size() / sizeof(Value));
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  std::string string() { return std::string(piece(1)); }
+  bool good() const { return good_ && left_.empty(); }
+
+ private:
+  std::string_view piece(std::size_t of_each) {
+    std::uint64_t count = 0;
+    if (left_.size() < sizeof(count)) return fail();
+    std::memcpy(&count, left_.data(), sizeof(count));
+    left_.remove_prefix(sizeof(count));
+    if (count > left_.size() / of_each) return fail();
+    const std::string_view piece = left_.substr(0, count * of_each);
+    left_.remove_prefix(piece.size());
+    return piece;
+  }
+  std::string_view fail() {
+    good_ = false;
+    left_ = {};
+    return {};
+  }
+
+  std::string_view left_;
+  bool good_ = true;
+};
+
+std::string checksum_of(std::string_view bytes) { return text(std::hex, Random::key_of(bytes), '\n'); }
+
+}  // namespace
+
+/// A pass in progress.
+class TarScan {
+ public:
+  explicit TarScan(const ByteSource& shard) : shard_(shard), reader_(shard) {}
+
+  TarIndex run() {
+    for_each_member(reader_, [&](const TarMember& member) { take(member); });
+    finish_sample();
+    if (index_.size() == 0)
+      throw DataError(
+          text("no sample in ", shard_.name(), "; expected members KEY.FIELD, such as 000017.jpg"));
+    return std::move(index_);
+  }
+
+ private:
+  void take(const TarMember& member) {
+    const std::optional<MemberName> name = member_name(member.name);
+    if (!name) return;
+    if (parts_.empty() || name->key != key_) {
+      finish_sample();
+      key_ = name->key;
+      first_ = member;
+      if (!keys_.insert(key_).second)
+        fail(member, text("its sample '", key_,
+                          "' was there before; the members of a sample stand one behind the "
+                          "other, and no two samples have one key"));
+    }
+    const auto same = [&](const IndexedPart& part) { return part.field == name->field; };
+    if (std::ranges::any_of(parts_, same)) fail(member, "it is there twice");
+    parts_.push_back({std::string(name->field), {.offset = member.offset, .size = member.size}});
+    if (name->field == kClassField) take_class(member);
+  }
+
+  void take_class(const TarMember& member) {
+    constexpr std::int64_t kMostDigits = 32;
+    const auto found =
+        member.size <= kMostDigits ? class_in(reader_.read(member.offset, member.size)) : std::nullopt;
+    if (!found) fail(member, "it holds no class: expected a whole number from 0 on, in digits");
+    largest_class_ = std::max(largest_class_, *found);
+  }
+
+  void finish_sample() {
+    if (parts_.empty()) return;
+    std::ranges::sort(parts_, {}, &IndexedPart::field);
+    std::vector<std::string> fields;
+    for (const IndexedPart& part : parts_) fields.push_back(part.field);
+    if (index_.size() == 0) {
+      index_.fields_ = fields;
+      index_.largest_class_.assign(fields.size(), -1);
+    }
+    if (fields != index_.fields_) {
+      fail(first_,
+           text("sample '", key_, "' has ", join(fields), ", and the first of the shard, '", index_.key(0),
+                "', has ", join(index_.fields_), "; all samples have the same fields"));
+    }
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      index_.extents_.push_back(parts_[i].extent);
+      if (fields[i] == kClassField) index_.largest_class_[i] = largest_class_;
+    }
+    index_.keys_ += key_;
+    index_.key_ends_.push_back(index_.keys_.size());
+    parts_.clear();
+  }
+
+  [[noreturn]] void fail(const TarMember& member, const std::string& what) const {
+    throw DataError(text(shard_.name(), " at ", member.offset, ", member '", member.name, "': ", what));
+  }
+
+  const ByteSource& shard_;
+  ForwardReader reader_;
+  TarIndex index_;
+  std::string key_;
+  TarMember first_;  ///< of the sample in hand
+  std::vector<IndexedPart> parts_;
+  std::unordered_set<std::string> keys_;
+  std::int64_t largest_class_ = -1;
+};
+
+TarIndex TarIndex::scan(const ByteSource& shard) { return TarScan(shard).run(); }
+
+std::string_view TarIndex::key(std::int64_t sample) const {
+  const auto i = static_cast<std::size_t>(sample);
+  const std::uint64_t begin = i == 0 ? 0 : key_ends_[i - 1];
+  return std::string_view(keys_).substr(begin, key_ends_[i] - begin);
+}
+
+std::string TarIndex::to_bytes(const ByteSource& shard) const {
+  IndexWriter writer;
+  writer.string(shard.name());
+  writer.string(shard.version());
+  writer.string(join(fields_, "\n"));
+  writer.values(largest_class_);
+  writer.string(keys_);
+  writer.values(key_ends_);
+  writer.values(extents_);
+  const std::string body = writer.take();
+  return text(kMagic, checksum_of(body), body);
+}
+
+std::optional<TarIndex> TarIndex::from_bytes(std::string_view bytes, const ByteSource& shard) {
+  if (!bytes.starts_with(kMagic)) return std::nullopt;
+  bytes.remove_prefix(kMagic.size());
+  const std::size_t line = bytes.find('\n');
+  if (line == std::string_view::npos) return std::nullopt;
+  const std::string_view body = bytes.substr(line + 1);
+  if (checksum_of(body) != bytes.substr(0, line + 1)) return std::nullopt;
+  IndexReader reader(body);
+  TarIndex index;
+  if (reader.string() != shard.name() || reader.string() != shard.version()) return std::nullopt;
+  index.fields_ = split(reader.string(), '\n');
+  index.largest_class_ = reader.values<std::int64_t>();
+  index.keys_ = reader.string();
+  index.key_ends_ = reader.values<std::uint64_t>();
+  index.extents_ = reader.values<Extent>();
+  const std::size_t fields = index.fields_.size(), samples = index.key_ends_.size();
+  if (!reader.good() || samples == 0 || index.largest_class_.size() != fields ||
+      index.extents_.size() != samples * fields)
+    return std::nullopt;
+  return index;
+}
+
+std::optional<std::int64_t> class_in(std::string_view content) {
+  const std::string_view digits = trim(content);
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+TarIndex index_of(const ByteSource& shard, const fs::path& folder, const Log& log) {
+  if (folder.empty()) return TarIndex::scan(shard);
+  const fs::path path = folder / text(std::hex, Random::key_of(shard.name()), ".tarindex");
+  std::error_code ignored;
+  if (fs::exists(path, ignored)) {
+    try {
+      if (auto kept = TarIndex::from_bytes(read_file(path), shard)) return *std::move(kept);
+    } catch (const DataError& error) {
+      log.warning(error.what(), "; ", shard.name(), " is looked through again");
+    }
+  }
+  TarIndex index = TarIndex::scan(shard);
+  try {
+    make_folder(folder);
+    // Ranks of one host may all be at this place.
+    const fs::path own = text(path.string(), '.', ::getpid(), '.', std::this_thread::get_id());
+    write_file_atomic(own, index.to_bytes(shard));
+    fs::rename(own, path);
+  } catch (const std::exception& error) {
+    log.warning(error.what(), "; each start looks through ", shard.name(), " again");
+  }
+  return index;
+}
+
+}  // namespace trireme::data
