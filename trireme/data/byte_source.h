@@ -19,6 +19,8 @@ class ByteSource {
   virtual std::int64_t size() const = 0;
   /// Another text when the content is another: what is derived from it can be kept under name and version.
   virtual const std::string& version() const = 0;
+  /// So much can be read at once at about the cost of one byte: for who reads on from place to place.
+  virtual std::int64_t read_ahead() const { return 4096; }
   /// Fills `into` from `offset` on. Throws DataError, with name and offset: a range beyond the end, a source
   /// that cannot be read, is cut short or has changed since it was opened.
   virtual void read(std::int64_t offset, std::span<std::byte> into) const = 0;

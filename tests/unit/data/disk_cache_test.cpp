@@ -1,0 +1,232 @@
+#include "trireme/data/disk_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "tests/support/scratch_files.h"
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/data/internal/file_lock.h"
+
+namespace trireme::data {
+namespace {
+namespace fs = std::filesystem;
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kBlock = DiskCache::kBlockBytes;
+
+/// Far away: each read is counted. A byte says in which block it is.
+class Far : public ByteSource {
+ public:
+  explicit Far(std::int64_t size, std::string version = "1") : size_(size), version_(std::move(version)) {}
+  const std::string& name() const override { return name_; }
+  std::int64_t size() const override { return size_; }
+  const std::string& version() const override { return version_; }
+  void read(std::int64_t offset, std::span<std::byte> into) const override {
+    check_range(*this, offset, into.size());
+    ++num_reads;
+    for (std::size_t i = 0; i < into.size(); ++i)
+      into[i] = static_cast<std::byte>((offset + static_cast<std::int64_t>(i)) / kBlock + version_[0]);
+  }
+  mutable std::atomic<int> num_reads = 0;
+
+ private:
+  std::int64_t size_;
+  std::string name_ = "far://away", version_;
+};
+
+class CacheOnDisk : public testing::Test {
+ protected:
+  std::shared_ptr<DiskCache> cache(std::int64_t most_blocks = 100) const {
+    return std::make_shared<DiskCache>(
+        DiskCacheOptions{.folder = folder_ / "cache", .most_bytes = most_blocks * kBlock}, Log());
+  }
+  std::vector<fs::path> blocks() const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(folder_ / "cache" / "blocks")) {
+      if (entry.path().extension() == ".block") found.push_back(entry.path());
+    }
+    return found;
+  }
+  std::int64_t bytes() const {
+    std::int64_t total = 0;
+    for (const fs::path& path : blocks()) total += static_cast<std::int64_t>(fs::file_size(path));
+    return total;
+  }
+  static char of(std::int64_t block, const Far& far) { return static_cast<char>(block + far.version()[0]); }
+  const test::TemporaryFolder folder_;
+};
+
+TEST_F(CacheOnDisk, WhatWasReadOnceIsReadHereFromThenOn) {
+  const auto far = std::make_shared<Far>(3 * kBlock + 7);
+  EXPECT_EQ(read_text(*cached(far, cache()), kBlock - 2, 4),
+            std::string(2, of(0, *far)) + std::string(2, of(1, *far)));
+  EXPECT_EQ(far->num_reads, 2);
+  const auto again = cached(far, cache());
+  EXPECT_EQ(read_text(*again, 0, 2 * kBlock).size(), static_cast<std::size_t>(2 * kBlock));
+  EXPECT_EQ(far->num_reads, 2);
+  EXPECT_EQ(read_text(*again, 3 * kBlock, 7), std::string(7, of(3, *far)));
+  EXPECT_EQ(read_text(*again, 3 * kBlock + 5, 2), std::string(2, of(3, *far)));
+  EXPECT_EQ(far->num_reads, 3);
+  EXPECT_THROW(read_text(*again, 3 * kBlock, 8), DataError);
+}
+
+TEST_F(CacheOnDisk, AnotherVersionIsReadAnew) {
+  const auto one = std::make_shared<Far>(kBlock, "a"), other = std::make_shared<Far>(kBlock, "b");
+  EXPECT_EQ(read_text(*cached(one, cache()), 0, 1), "a");
+  EXPECT_EQ(read_text(*cached(other, cache()), 0, 1), "b");
+  EXPECT_EQ(read_text(*cached(one, cache()), 0, 1), "a");
+}
+
+TEST_F(CacheOnDisk, BlockThatIsNoLongerWhatItWasIsReadAnew) {
+  const auto far = std::make_shared<Far>(kBlock);
+  const std::string right = cache()->block(*far, 0);
+  const fs::path path = blocks().at(0);
+  const std::string whole = read_file(path);
+  int num_reads = far->num_reads;
+  for (const std::size_t place : {std::size_t{0}, std::size_t{20}, whole.size() / 2, whole.size() - 1}) {
+    std::string damaged = whole;
+    damaged[place] = static_cast<char>(damaged[place] ^ 1);
+    std::ofstream(path, std::ios::binary) << damaged;
+    EXPECT_TRUE(cache()->block(*far, 0) == right) << place;
+    EXPECT_EQ(far->num_reads, ++num_reads) << place;
+  }
+  for (const std::size_t kept : {std::size_t{0}, std::size_t{5}, whole.size() - 1}) {
+    fs::resize_file(path, kept);
+    EXPECT_TRUE(cache()->block(*far, 0) == right) << kept;
+    EXPECT_EQ(far->num_reads, ++num_reads) << kept;
+  }
+  EXPECT_TRUE(cache()->block(*far, 0) == right);
+  EXPECT_EQ(far->num_reads, num_reads);
+}
+
+TEST_F(CacheOnDisk, LimitHoldsAndWhatWasNotUsedLongestGoesFirst) {
+  const Far far(100 * kBlock);
+  const auto kept = cache(20);
+  for (int i = 0; i < 19; ++i) kept->block(far, i);
+  EXPECT_EQ(far.num_reads, 19);
+  kept->block(far, 0);  // is used again
+  EXPECT_EQ(far.num_reads, 19);
+  kept->block(far, 19);
+  EXPECT_LE(bytes(), 20 * kBlock);
+  EXPECT_LT(blocks().size(), 19U);
+  kept->block(far, 0);
+  EXPECT_EQ(far.num_reads, 20);
+  kept->block(far, 1);
+  EXPECT_EQ(far.num_reads, 21);
+  for (int i = 20; i < 100; ++i) {
+    kept->block(far, i);
+    ASSERT_LE(bytes(), 20 * kBlock);
+  }
+}
+
+TEST_F(CacheOnDisk, LimitHoldsForAFolderWithAPast) {
+  const Far far(100 * kBlock);
+  for (int i = 0; i < 40; ++i) cache(60)->block(far, i);
+  std::ofstream(folder_ / "cache" / "blocks" / "total") << "nonsense";
+  cache(20)->block(far, 50);
+  EXPECT_LE(bytes(), 20 * kBlock);
+  fs::remove_all(folder_ / "cache" / "blocks");
+  const auto kept = cache(20);
+  kept->block(far, 1);
+  fs::remove(blocks().at(0));  // somebody tidies up while it is in use
+  EXPECT_EQ(kept->block(far, 1)[0], of(1, far));
+  EXPECT_THROW(cache(15), InvalidArgument);
+}
+
+TEST_F(CacheOnDisk, ManyAskersOfOneBlockReadItOnce) {
+  const Far far(4 * kBlock);
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&, kept = cache()] {
+        for (int block = 0; block < 4; ++block) EXPECT_EQ(kept->block(far, block)[5], of(block, far));
+      });
+    }
+  }
+  EXPECT_EQ(far.num_reads, 4);
+}
+
+TEST_F(CacheOnDisk, ProcessesThatShareAFolderKeepItsLimitAndReadWhatIsRight) {
+  const Far far(64 * kBlock);
+  std::vector<pid_t> children;
+  for (int child = 0; child < 4; ++child) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    const auto kept = cache(16);
+    bool right = true;
+    for (int i = 0; i < 64; ++i) {
+      const int block = (i * 7 + child * 13) % 64;
+      const std::string wanted(static_cast<std::size_t>(kBlock), of(block, far));
+      right = right && kept->block(far, block) == wanted;
+    }
+    ::_exit(right ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_LE(bytes(), 16 * kBlock);
+  EXPECT_GE(blocks().size(), 13U);
+}
+
+TEST_F(CacheOnDisk, FullDiskCostsOneWarning) {
+  const Far far(8 * kBlock);
+  testing::internal::CaptureStderr();
+  {
+    const auto kept = cache();
+    kept->block(far, 0);
+    const test::FileSizeLimit full(static_cast<std::uint64_t>(kBlock / 2));
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(kept->block(far, i)[0], of(i, far));
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("the run goes on"));
+  EXPECT_EQ(said.find("goes on"), said.rfind("goes on"));
+  EXPECT_EQ(far.num_reads, 8);
+  EXPECT_EQ(blocks().size(), 1U);
+  for (const auto& entry : fs::directory_iterator(folder_ / "cache" / "blocks"))
+    EXPECT_NE(entry.path().filename(), "unfinished");
+}
+
+TEST_F(CacheOnDisk, FolderThatCannotBeWrittenCostsOneWarningAndIsRead) {
+  const Far far(8 * kBlock);
+  cache()->block(far, 0);
+  // Where a folder stands in the way of the files that are written; permissions do not bind root.
+  fs::remove(folder_ / "cache" / "blocks" / "total");
+  fs::create_directory(folder_ / "cache" / "blocks" / "total");
+  testing::internal::CaptureStderr();
+  const auto kept = cache();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(kept->block(far, i)[0], of(i, far));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr((folder_ / "cache" / "blocks").string()));
+  EXPECT_EQ(said.find("goes on"), said.rfind("goes on"));
+  EXPECT_EQ(far.num_reads, 3);
+  std::ofstream(folder_ / "file") << "in the way";
+  testing::internal::CaptureStderr();
+  DiskCache nowhere({.folder = folder_ / "file"}, Log());
+  EXPECT_EQ(nowhere.block(far, 5)[0], of(5, far));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the run goes on"));
+}
+
+TEST_F(CacheOnDisk, RankThatIsStuckWithABlockHoldsNobodyUp) {
+  const Far far(kBlock);
+  DiskCache kept({.folder = folder_ / "cache", .wait_s = 0.05}, Log());
+  std::vector<std::unique_ptr<FileLock>> held;
+  for (int i = 0; i < 64; ++i)
+    held.push_back(
+        std::make_unique<FileLock>(folder_ / "cache" / "blocks" / ("fetch-" + std::to_string(i)), 0));
+  EXPECT_EQ(kept.block(far, 0)[0], of(0, far));
+  EXPECT_EQ(blocks().size(), 1U);
+}
+
+}  // namespace
+}  // namespace trireme::data

@@ -1,0 +1,240 @@
+#include "trireme/data/disk_cache.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <ctime>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/random.h"
+#include "trireme/data/internal/file_lock.h"
+
+namespace trireme::data {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr std::string_view kBlockMagic = "trireme block 1\n";
+constexpr double kFolderWait_s = 10;
+constexpr std::uint64_t kFetchLocks = 64;
+
+/// What a block is of, in full: names of files are too short for it.
+std::string block_key(const ByteSource& source, std::int64_t number) {
+  return text(source.name(), '\n', source.version(), '\n', number, '\n');
+}
+
+std::string block_header(const std::string& key, std::string_view content) {
+  const XXH64_hash_t sum =
+      XXH3_64bits_withSeed(content.data(), content.size(), XXH3_64bits(key.data(), key.size()));
+  return text(kBlockMagic, std::hex, sum, ' ', std::dec, content.size(), '\n', key);
+}
+
+/// Removed at the end unless it got its name.
+class UnfinishedFile {
+ public:
+  explicit UnfinishedFile(fs::path path)
+      : path_(std::move(path)), fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {}
+  ~UnfinishedFile() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!finished_) ::unlink(path_.c_str());
+  }
+  UnfinishedFile(const UnfinishedFile&) = delete;
+  UnfinishedFile& operator=(const UnfinishedFile&) = delete;
+
+  bool write(std::string_view bytes) const {
+    while (fd_ >= 0 && !bytes.empty()) {
+      const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return false;
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return fd_ >= 0;
+  }
+  bool rename_to(const fs::path& name) { return finished_ = ::rename(path_.c_str(), name.c_str()) == 0; }
+
+ private:
+  fs::path path_;
+  int fd_;
+  bool finished_ = false;
+};
+
+struct KeptBlock {
+  fs::path path;
+  std::int64_t bytes = 0;
+  timespec used = {};
+  bool older_than(const KeptBlock& other) const {
+    return std::pair(used.tv_sec, used.tv_nsec) < std::pair(other.used.tv_sec, other.used.tv_nsec);
+  }
+};
+
+}  // namespace
+
+struct DiskCache::State {
+  State(const DiskCacheOptions& with, const Log& where)
+      : folder(with.folder / "blocks"), most_bytes(with.most_bytes), wait_s(with.wait_s), log(where) {}
+
+  fs::path path_of(const std::string& key) const {
+    return folder / text(std::hex, XXH3_64bits(key.data(), key.size()), ".block");
+  }
+
+  /// None: it is not there, or not as it was written.
+  std::optional<std::string> find(const std::string& key, std::int64_t size) const {
+    const fs::path path = path_of(key);
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) return std::nullopt;
+    std::string file;
+    try {
+      file = read_file(path);
+    } catch (const DataError&) {
+      return std::nullopt;  // has just been removed
+    }
+    const auto begin = file.size() - std::min(file.size(), static_cast<std::size_t>(size));
+    const std::string_view content = std::string_view(file).substr(begin);
+    if (std::string_view(file).substr(0, begin) != block_header(key, content)) {
+      fs::remove(path, ignored);
+      return std::nullopt;
+    }
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const timespec times[2] = {now, now};
+    ::utimensat(AT_FDCWD, path.c_str(), times, 0);  // of a folder that is read-only the order stays
+    return std::string(content);
+  }
+
+  void keep(const std::string& key, const std::string& content) {
+    if (given_up) return;
+    FileLock lock(folder / "total", kFolderWait_s);
+    if (lock.fd() < 0) return give_up(lock.error());
+    if (!lock.held()) return;  // whoever holds it does not move; the block is read all the same
+    const fs::path path = path_of(key);
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) return;
+    const std::string header = block_header(key, content);
+    const auto bytes = static_cast<std::int64_t>(header.size() + content.size());
+    // Noted before it is written: who dies in between leaves too large a total, which the next count mends.
+    std::int64_t total = noted(lock.fd());
+    if (total < 0 || total + bytes > most_bytes) total = make_room(bytes);
+    if (!note(lock.fd(), total + bytes)) return give_up(errno);
+    UnfinishedFile file(folder / "unfinished");
+    if (!file.write(header) || !file.write(content) || !file.rename_to(path)) give_up(errno);
+  }
+
+  /// Below the limit by a tenth with so many bytes more; what is left. Under the lock.
+  std::int64_t make_room(std::int64_t more) const {
+    std::vector<KeptBlock> blocks;
+    std::int64_t total = 0;
+    std::error_code error;
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+      struct stat status {};
+      if (entry->path().extension() != ".block" || ::stat(entry->path().c_str(), &status) != 0) continue;
+      blocks.push_back({entry->path(), status.st_size, status.st_mtim});
+      total += status.st_size;
+    }
+    if (total + more <= most_bytes) return total;
+    std::ranges::sort(blocks,
+                      [](const KeptBlock& one, const KeptBlock& other) { return one.older_than(other); });
+    for (const KeptBlock& block : blocks) {
+      if (total + more <= most_bytes / 10 * 9) break;
+      if (fs::remove(block.path, error)) total -= block.bytes;
+    }
+    return total;
+  }
+
+  /// -1: nobody has counted yet.
+  static std::int64_t noted(int fd) {
+    char digits[32];
+    const ssize_t size = ::pread(fd, digits, sizeof(digits), 0);
+    std::int64_t total = -1;
+    const auto [end, error] = std::from_chars(digits, digits + std::max<ssize_t>(size, 0), total);
+    return error == std::errc() && total >= 0 && end != digits + size && *end == '\n' ? total : -1;
+  }
+
+  static bool note(int fd, std::int64_t total) {
+    std::string line = std::to_string(total) + '\n';
+    line.resize(24, ' ');
+    return ::pwrite(fd, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
+  }
+
+  void give_up(int error) {
+    if (given_up.exchange(true)) return;
+    log.warning("cannot keep blocks in ", folder.string(), ": ", std::generic_category().message(error),
+                "; the run goes on, and reads what is not there from afar each time");
+  }
+
+  const fs::path folder;
+  const std::int64_t most_bytes;
+  const double wait_s;
+  const Log log;
+  std::atomic<bool> given_up = false;
+};
+
+DiskCache::DiskCache(const DiskCacheOptions& options, const Log& log)
+    : state_(std::make_unique<State>(options, log)) {
+  require(options.most_bytes >= 16 * kBlockBytes, "a cache of ", options.most_bytes,
+          " bytes is too small; it holds 16 blocks of ", kBlockBytes, " bytes at least");
+  std::error_code error;
+  fs::create_directories(state_->folder, error);
+  if (error && !fs::is_directory(state_->folder)) state_->give_up(error.value());
+}
+
+DiskCache::~DiskCache() = default;
+
+std::string DiskCache::block(const ByteSource& source, std::int64_t number) {
+  const std::int64_t offset = number * kBlockBytes, size = std::min(kBlockBytes, source.size() - offset);
+  const std::string key = block_key(source, number);
+  if (auto found = state_->find(key, size)) return *std::move(found);
+  if (state_->given_up) return read_text(source, offset, size);
+  const auto which = Random::key_of(key) % kFetchLocks;
+  const FileLock fetching(state_->folder / text("fetch-", which), state_->wait_s);
+  if (auto found = state_->find(key, size)) return *std::move(found);
+  std::string content = read_text(source, offset, size);
+  state_->keep(key, content);
+  return content;
+}
+
+namespace {
+
+class CachedBytes : public ByteSource {
+ public:
+  CachedBytes(std::shared_ptr<const ByteSource> source, std::shared_ptr<DiskCache> cache)
+      : source_(std::move(source)), cache_(std::move(cache)) {}
+  const std::string& name() const override { return source_->name(); }
+  std::int64_t size() const override { return source_->size(); }
+  const std::string& version() const override { return source_->version(); }
+  std::int64_t read_ahead() const override { return DiskCache::kBlockBytes; }
+
+  void read(std::int64_t offset, std::span<std::byte> into) const override {
+    check_range(*this, offset, into.size());
+    while (!into.empty()) {
+      const std::string block = cache_->block(*source_, offset / DiskCache::kBlockBytes);
+      const auto begin = static_cast<std::size_t>(offset % DiskCache::kBlockBytes);
+      const std::size_t size = std::min(into.size(), block.size() - begin);
+      std::memcpy(into.data(), block.data() + begin, size);
+      into = into.subspan(size);
+      offset += static_cast<std::int64_t>(size);
+    }
+  }
+
+ private:
+  std::shared_ptr<const ByteSource> source_;
+  std::shared_ptr<DiskCache> cache_;
+};
+
+}  // namespace
+
+std::shared_ptr<const ByteSource> cached(std::shared_ptr<const ByteSource> source,
+                                         std::shared_ptr<DiskCache> cache) {
+  return std::make_shared<CachedBytes>(std::move(source), std::move(cache));
+}
+
+}  // namespace trireme::data

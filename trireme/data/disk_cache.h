@@ -1,0 +1,46 @@
+#pragma once
+// Blocks of far sources kept in a folder of this host, by ranks, processes and runs at once. What it promises
+// (ADR 0048): a block that comes out is what went in, by its checksum; the blocks together are no more than
+// the limit, the ones that were not used longest go first; ranks that want the same block ask for it once;
+// and that a folder that is full, read-only or damaged costs one warning and no more than the time it would
+// have saved. Thread-safe.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "trireme/base/log.h"
+#include "trireme/data/byte_source.h"
+
+namespace trireme::data {
+
+struct DiskCacheOptions {
+  std::filesystem::path folder;
+  std::int64_t most_bytes = std::int64_t{10} << 30;  ///< of the folder; the smallest of all its users counts
+  double wait_s = 60;  ///< longest wait for a rank that fetches the same block; then this one does so, too
+};
+
+class DiskCache {
+ public:
+  static constexpr std::int64_t kBlockBytes = 1 << 20;
+
+  /// Throws InvalidArgument for a limit below 16 blocks.
+  DiskCache(const DiskCacheOptions& options, const Log& log);
+  ~DiskCache();
+  DiskCache(const DiskCache&) = delete;
+  DiskCache& operator=(const DiskCache&) = delete;
+
+  /// Bytes [number * kBlockBytes, ...) of the source, from the folder, or from the source and then kept.
+  std::string block(const ByteSource& source, std::int64_t number);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The source, read by blocks through the cache.
+std::shared_ptr<const ByteSource> cached(std::shared_ptr<const ByteSource> source,
+                                         std::shared_ptr<DiskCache> cache);
+
+}  // namespace trireme::data
