@@ -126,12 +126,15 @@ struct DataRow {
   DataSource (*open)(const Opening&);
 };
 
-constexpr std::array<DataRow, 5> kDataTable = {{
+constexpr std::array<DataRow, 8> kDataTable = {{
+    {"csv", open_csv},
     {"fashion_mnist", open_fashion_mnist},
     {"image_folder", open_image_folder},
     {"mnist", open_mnist},
+    {"numpy", open_numpy},
     {"synthetic", open_synthetic},
     {"text", open_text},
+    {"webdataset", open_webdataset},
 }};
 
 }  // namespace

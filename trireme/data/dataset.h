@@ -64,12 +64,17 @@ struct DataOptions {
   std::string undecodable = "error";      ///< image_folder: "error" or "skip"
   std::vector<std::string> augment = {};  ///< images: changes to each training image, in this order
   std::int64_t crop_padding = 4;          ///< augmentation "crop": pixels of the frame
+  std::string test_path = {};             ///< csv, numpy, webdataset: the second split, as path is the first
+  std::vector<std::string> inputs = {};   ///< the same: fields that go into the model; empty: they decide
+  std::vector<std::string> targets = {};  ///< the same for what is learnt
+  std::string cache = {};                 ///< folder for what is kept from run to run; empty: nothing is
+  std::int64_t cache_mib = 10240;         ///< of blocks of URLs in that folder, at most
 };
 
-/// One row per source in data_table.cpp: "fashion_mnist", "image_folder", "mnist", "synthetic", "text".
-/// Throws InvalidArgument for an unknown name (nearest one named), DataError for missing, truncated or
-/// foreign files. `seed` is that of the augmentations; `log` gets what is worth a warning while samples are
-/// read.
+/// One row per source in data_table.cpp: "csv", "fashion_mnist", "image_folder", "mnist", "numpy",
+/// "synthetic", "text", "webdataset". Throws InvalidArgument for an unknown name (nearest one named),
+/// DataError for missing, truncated or foreign files. `seed` is that of the augmentations; `log` gets what is
+/// worth a warning while samples are read.
 DataSource open_data(const DataOptions& options, std::uint64_t seed = 0, const Log& log = Log());
 std::vector<std::string> data_names();
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
 
-const unsigned char* bytes_of(const std::string& content) {
+const unsigned char* bytes_of(std::string_view content) {
   return reinterpret_cast<const unsigned char*>(content.data());
 }
 
@@ -42,7 +43,7 @@ at::Tensor without_inks(const at::Tensor& inks) {
   return image;
 }
 
-at::Tensor decode_jpeg(const std::string& content) {
+at::Tensor decode_jpeg(std::string_view content) {
   const std::unique_ptr<void, int (*)(tjhandle)> decoder(tjInitDecompress(), tjDestroy);
   if (decoder == nullptr) throw InternalError("libjpeg-turbo cannot be started");
   const auto check = [&](int result) {
@@ -63,7 +64,7 @@ at::Tensor decode_jpeg(const std::string& content) {
 /// destructor.
 class PngReader {
  public:
-  explicit PngReader(const std::string& content) : content_(content) {
+  explicit PngReader(std::string_view content) : content_(content) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, [](png_structp, png_const_charp) {});
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     if (info_ == nullptr) throw InternalError("libpng cannot be started");
@@ -121,14 +122,14 @@ class PngReader {
     self->position_ += size;
   }
 
-  const std::string& content_;
+  const std::string_view content_;
   std::size_t position_ = 0;
   std::string message_;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
 };
 
-at::Tensor decode(const std::string& content) {
+at::Tensor decode(std::string_view content) {
   if (content.starts_with("\xff\xd8\xff")) return decode_jpeg(content);
   if (content.starts_with("\x89PNG\r\n\x1a\n")) return PngReader(content).decode();
   throw DataError(text("it is neither JPEG nor PNG: its ", content.size(), " bytes do not begin like one"));
@@ -136,10 +137,12 @@ at::Tensor decode(const std::string& content) {
 
 }  // namespace
 
+at::Tensor decode_image(std::string_view content) { return decode(content).permute({2, 0, 1}).contiguous(); }
+
 at::Tensor read_image(const std::filesystem::path& path) {
   const std::string content = read_file(path);
   try {
-    return decode(content).permute({2, 0, 1}).contiguous();
+    return decode_image(content);
   } catch (const DataError& reason) {
     throw DataError(text("cannot decode the image ", path.string(), ": ", reason.what()));
   }

@@ -11,9 +11,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Splits {
-  std::shared_ptr<const Dataset> train, test;
+  ImageSplits images;
   std::vector<std::string> classes;
-  std::string held_out;
 };
 
 /// Every tenth image is held out where the folder has no split of its own.
@@ -24,10 +23,10 @@ Splits split_folder(const std::shared_ptr<const ImageFolder>& whole) {
     throw DataError(text("a folder of ", whole->size(),
                          " images cannot be split: ten at least are needed, or folders train and val"));
   }
-  return {.train = std::make_shared<SubsetDataset>(whole, train),
-          .test = std::make_shared<SubsetDataset>(whole, held_out),
-          .classes = whole->classes(),
-          .held_out = "validation"};
+  return {.images = {.train = std::make_shared<SubsetDataset>(whole, train),
+                     .test = std::make_shared<SubsetDataset>(whole, held_out),
+                     .held_out = "validation"},
+          .classes = whole->classes()};
 }
 
 Splits open_split_folders(const fs::path& root, const std::string& held_out, Undecodable undecodable,
@@ -39,10 +38,8 @@ Splits open_split_folders(const fs::path& root, const std::string& held_out, Und
                          ") are not those in ", (root / held_out).string(), " (", join(test->classes()),
                          ")"));
   }
-  return {.train = train,
-          .test = test,
-          .classes = train->classes(),
-          .held_out = held_out == "test" ? "test" : "validation"};
+  return {.images = {.train = train, .test = test, .held_out = held_out == "test" ? "test" : "validation"},
+          .classes = train->classes()};
 }
 
 Splits open_folder(const fs::path& root, Undecodable undecodable, const Log& log) {
@@ -57,11 +54,8 @@ Splits open_folder(const fs::path& root, Undecodable undecodable, const Log& log
 
 }  // namespace
 
-DataSource open_image_folder(const Opening& opening) {
+DataSource images_brought_to_size(const ImageSplits& splits, const Opening& opening) {
   const DataOptions& options = opening.options;
-  require(!options.path.empty(), "data.name = \"image_folder\" needs data.path, the folder with the images");
-  const auto undecodable = options.undecodable == "skip" ? Undecodable::kSkip : Undecodable::kError;
-  const Splits splits = open_folder(options.path, undecodable, opening.log);
   // Means and deviations of ImageNet's training images, with which published models were trained.
   const auto normalized = normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
   const ImageSize size = {options.image_size, options.image_size};
@@ -77,8 +71,17 @@ DataSource open_image_folder(const Opening& opening) {
   source.test = std::make_shared<TransformedDataset>(
       splits.test, Transforms{resize_and_crop(size), normalized}, opening.seed);
   source.input_shape = {3, options.image_size, options.image_size};
-  source.num_classes = static_cast<std::int64_t>(splits.classes.size());
   source.held_out = splits.held_out;
+  return source;
+}
+
+DataSource open_image_folder(const Opening& opening) {
+  const DataOptions& options = opening.options;
+  require(!options.path.empty(), "data.name = \"image_folder\" needs data.path, the folder with the images");
+  const auto undecodable = options.undecodable == "skip" ? Undecodable::kSkip : Undecodable::kError;
+  const Splits splits = open_folder(options.path, undecodable, opening.log);
+  DataSource source = images_brought_to_size(splits.images, opening);
+  source.num_classes = static_cast<std::int64_t>(splits.classes.size());
   return source;
 }
 

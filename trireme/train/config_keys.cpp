@@ -138,6 +138,22 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       stays(key("data.crop_padding", &C::data, &Data::crop_padding,
                 "augmentation crop: black pixels around the image, of which a part of its size is taken",
                 zero_up)),
+      key("data.test_path", &C::data, &Data::test_path,
+          "csv, numpy, webdataset: the second split, as data.path is the first; empty: as the folder says, "
+          "or "
+          "every tenth sample"),
+      stays(
+          key("data.inputs", &C::data, &Data::inputs,
+              "csv, numpy, webdataset: columns, arrays or members that go into the model; empty: csv all but "
+              "the targets, numpy x, webdataset images or all but the targets")),
+      stays(
+          key("data.targets", &C::data, &Data::targets,
+              "the same for what is learnt; empty: csv the last column, numpy y, webdataset cls, if there is "
+              "one")),
+      key("data.cache", &C::data, &Data::cache,
+          "folder for what is kept from run to run: blocks of URLs, indexes of shards; empty: nothing is"),
+      key("data.cache_mib", &C::data, &Data::cache_mib, "MiB of blocks in data.cache at most",
+          {.least = 16, .most = kMaxInt}),
       stays(key("model.name", &C::model, &Model::name, "model",
                 {.names = names_with(model::model_names, own.models)})),
       stays(key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count)),

@@ -1,0 +1,242 @@
+// Tables as text, and arrays of NumPy.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "tests/support/child_process.h"
+#include "tests/support/memory_limit.h"
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/data/csv_dataset.h"
+#include "trireme/data/internal/npy.h"
+#include "trireme/data/numpy_dataset.h"
+
+namespace trireme::data {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string bytes_of_values(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+std::string npy(const std::string& type, const std::string& shape, const std::string& values,
+                const std::string& order = "False") {
+  std::string dict = "{'descr': '" + type + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
+  dict.resize(118, ' ');
+  return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + dict + values;
+}
+
+class Tables : public testing::Test {
+ protected:
+  std::shared_ptr<const ByteSource> write(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+    return open_file(folder_ / name);
+  }
+  CsvTable csv(const std::string& content, const CsvColumns& columns = {}) const {
+    return read_csv(*write("t.csv", content), columns);
+  }
+  void refuses(const std::string& content, const std::string& place, const std::string& why) const {
+    EXPECT_THAT([&] { csv(content); },
+                ThrowsMessage<DataError>(AllOf(HasSubstr("t.csv" + place), HasSubstr(why))));
+  }
+  DataSource open(const std::string& name, const std::string& path) const {
+    return open_data({.name = name, .path = (folder_ / path).string()});
+  }
+  const test::TemporaryFolder folder_;
+};
+
+TEST_F(Tables, CellsBecomeNumbersAndTheLastColumnTheTarget) {
+  const CsvTable table =
+      csv("\xef\xbb\xbf"
+          "a, b,\"c \"\"1\"\"\"\r\n1,-2.5e1,3\r\n\r\n\"4\",+5, 6");
+  EXPECT_THAT(table.columns.inputs, ElementsAre("a", "b"));
+  EXPECT_THAT(table.columns.targets, ElementsAre("c \"1\""));
+  EXPECT_THAT(table.inputs, ElementsAre(1, -25, 4, 5));
+  EXPECT_THAT(table.targets, ElementsAre(3, 6));
+  EXPECT_TRUE(table.targets_are_classes);
+  const CsvDataset classes(table, CsvDataset::Targets::kClasses);
+  EXPECT_EQ(classes.num_classes(), 7);
+  EXPECT_TRUE(classes.get(1).input->equal(torch::tensor({4.0F, 5.0F})));
+  EXPECT_TRUE(classes.get(1).target->equal(torch::tensor(6L)));
+  EXPECT_THROW(classes.get(2), InvalidArgument);
+}
+
+TEST_F(Tables, ColumnsAreChosenByName) {
+  const CsvTable table = csv("a,b,c\n1,2,3\n", {.inputs = {"c"}, .targets = {"b", "a"}});
+  EXPECT_FALSE(table.targets_are_classes);
+  const Example row = CsvDataset(table, CsvDataset::Targets::kNumbers).get(0);
+  EXPECT_TRUE(row.input->equal(torch::tensor({3.0F})));
+  EXPECT_TRUE(row.target->equal(torch::tensor({2.0F, 1.0F})));
+  EXPECT_THAT([&] { csv("alpha,b\n1,2\n", {.inputs = {"alpah"}}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'alpha'")));
+}
+
+TEST_F(Tables, TargetWrittenWithAPointOrBelowZeroIsANumber) {
+  EXPECT_FALSE(csv("a,b\n1,2\n1,3.0\n").targets_are_classes);
+  EXPECT_FALSE(csv("a,b\n1,2\n1,-3\n").targets_are_classes);
+}
+
+TEST_F(Tables, BadRowIsNamedByLineAndColumn) {
+  refuses("a,b\n1,2\n\n3,x\n", ", line 4, column 'b'", "'x' is no finite number");
+  refuses("a,b\n1,\n", ", line 2, column 'b'", "''");
+  refuses("a,b\nnan,1\n", ", line 2, column 'a'", "'nan'");
+  refuses("a,b\n1e39,1\n", ", line 2, column 'a'", "'1e39'");
+  refuses("a,b\n1,2\n1,2,3\n", ", line 3", "3 cells");
+  refuses("a,b\n\"1\n\",2\n1\n", ", line 4", "1 cells");
+  refuses("a,b\n\"1,2\n", ", line 2", "not closed");
+  refuses("a,a\n1,2\n", ", line 1", "one name");
+  refuses("a,b\n", "", "no line of numbers");
+  refuses("", "", "is empty");
+}
+
+TEST_F(Tables, TablesLongerThanAPieceAreReadWhole) {
+  std::string content = "a,b\n";
+  for (int i = 0; i < 300000; ++i) content += std::to_string(i) + "," + std::to_string(i % 7) + "\n";
+  ASSERT_GT(content.size(), std::size_t{2} << 20);
+  const CsvTable table = csv(content);
+  ASSERT_EQ(table.rows, 300000);
+  for (int i = 0; i < 300000; ++i)
+    ASSERT_EQ(table.inputs[static_cast<std::size_t>(i)], static_cast<float>(i));
+}
+
+TEST_F(Tables, CsvOpensByConfigurationWithOrWithoutASecondFile) {
+  std::string content = "a,b\n";
+  for (int i = 0; i < 20; ++i) content += std::to_string(i) + "," + std::to_string(i % 4) + "\n";
+  write("t.csv", content);
+  const DataSource source = open("csv", "t.csv");
+  EXPECT_EQ(source.train->size(), 18);
+  EXPECT_EQ(source.num_classes, 4);
+  EXPECT_THAT(source.input_shape, ElementsAre(1));
+  write("train.csv", content);
+  write("test.csv", "b,a\n9,1\n");
+  std::filesystem::remove(folder_ / "t.csv");
+  const DataSource two = open("csv", "");
+  EXPECT_EQ(two.train->size(), 20);
+  EXPECT_EQ(two.num_classes, 10);
+  EXPECT_EQ(two.test->get(0).input->item<float>(), 1);
+  write("test.csv", "b,a\n9.5,1\n");
+  EXPECT_EQ(open("csv", "").num_classes, 0);
+  EXPECT_EQ(open("csv", "").train->get(3).target->item<float>(), 3);
+}
+
+TEST_F(Tables, NpyIsReadInEitherByteOrderAndEitherOrderOfDims) {
+  const std::string big("\x3f\x80\0\0\x40\0\0\0", 8);
+  EXPECT_TRUE(parse_npy(npy(">f4", "(2,)", big)).equal(torch::tensor({1.0F, 2.0F})));
+  EXPECT_TRUE(parse_npy(npy("<f4", "(2, 3)", bytes_of_values({1, 2, 3, 4, 5, 6})))
+                  .equal(torch::tensor({1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F}).reshape({2, 3})));
+  EXPECT_TRUE(parse_npy(npy("<f4", "(2, 3)", bytes_of_values({1, 4, 2, 5, 3, 6}), "True"))
+                  .equal(torch::tensor({1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F}).reshape({2, 3})));
+  EXPECT_TRUE(
+      parse_npy(npy("<i2", "(2,)", std::string("\xff\xff\1\1", 4))).equal(torch::tensor({-1L, 257L})));
+  EXPECT_TRUE(parse_npy(npy("<f2", "()", std::string("\0\x3c", 2))).equal(torch::tensor(1.0F)));
+  EXPECT_TRUE(parse_npy(npy("|u1", "(1,)", "\xff")).equal(torch::tensor({255L})));
+  EXPECT_TRUE(parse_npy(npy("|b1", "(2,)", std::string("\1\0", 2))).equal(torch::tensor({true, false})));
+}
+
+TEST_F(Tables, NpyThatIsNoneIsRefusedWithTheReasonBeforeMemoryIsTaken) {
+  const test::MemoryLimit limit(256 << 20);
+  const auto reason = [](const std::string& content) -> std::string {
+    try {
+      parse_npy(content);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  const std::string good = npy("<f4", "(2,)", "12345678");
+  for (std::size_t kept = 0; kept < good.size(); ++kept)
+    EXPECT_NE(reason(good.substr(0, kept)), "none") << kept;
+  EXPECT_THAT(reason(npy("<c8", "(1,)", "12345678")), HasSubstr("<c8"));
+  EXPECT_THAT(reason(npy("|O", "(1,)", "12345678")), HasSubstr("|O"));
+  EXPECT_THAT(reason(npy("<f4", "(1000000000000,)", "12345678")), HasSubstr("1000000000000 items"));
+  EXPECT_THAT(reason(npy("<f4", "(4611686018427387904, 4)", "")), HasSubstr("beyond all sizes"));
+  EXPECT_THAT(reason(npy("<f4", "(-1,)", "12345678")), HasSubstr("-1"));
+}
+
+TEST_F(Tables, ArraysOfAFolderAreSamples) {
+  write("x.npy", npy("<f4", "(3, 2)", bytes_of_values({1, 2, 3, 4, 5, 6})));
+  write("y.npy", npy("|u1", "(3,)", std::string("\0\4\1", 3)));
+  const auto array = [&](const std::string& name) {
+    const auto source = open_file(folder_ / (name + ".npy"));
+    return NumpyArray{.name = name, .source = source, .offset = 0, .size = source->size()};
+  };
+  const NumpyDataset data({array("x"), array("y")}, {});
+  EXPECT_EQ(data.size(), 3);
+  EXPECT_EQ(data.num_classes(), 5);
+  EXPECT_TRUE(data.get(1).input->equal(torch::tensor({3.0F, 4.0F})));
+  EXPECT_TRUE(data.get(1).target->equal(torch::tensor(4L)));
+  EXPECT_THROW(data.get(3), InvalidArgument);
+  write("y.npy", npy("|u1", "(2,)", "12"));
+  EXPECT_THAT(
+      [&] {
+        NumpyDataset({array("x"), array("y")}, {});
+      },
+      ThrowsMessage<DataError>(AllOf(HasSubstr("'y' of"), HasSubstr("2 samples"), HasSubstr("has 3"))));
+  write("y.npy", npy("|i1", "(3,)", "\1\xff\1"));
+  EXPECT_THAT(
+      [&] {
+        NumpyDataset({array("x"), array("y")}, {}).num_classes();
+      },
+      ThrowsMessage<DataError>(HasSubstr("sample 1 of array 'y'")));
+  write("x.npy", npy("<f4", "(3, 2)", bytes_of_values({1, 2, 3, 4, 5, 6}), "True"));
+  EXPECT_THAT([&] { NumpyDataset({array("x")}, {.targets = {}}); },
+              ThrowsMessage<DataError>(AllOf(HasSubstr("'x' of"), HasSubstr("Fortran"))));
+  EXPECT_THAT([&] { NumpyDataset({array("x")}, {}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("no array 'y'")));
+}
+
+/// What Python's zipfile writes is what np.savez does.
+TEST_F(Tables, ArchiveOfArraysIsReadByRowsAndRefusedWhereItIsCompressed) {
+  write("x.npy", npy("<f4", "(20, 1)", bytes_of_values(std::vector<float>(20, 7))));
+  write("y.npy", npy("|u1", "(20,)", std::string(20, '\3')));
+  const auto zip = [&](const std::string& how) {
+    const std::string script =
+        "import zipfile,sys,os; os.chdir(sys.argv[1]); "
+        "z=zipfile.ZipFile('a.npz','w',zipfile." +
+        how +
+        "); "
+        "[z.open(zipfile.ZipInfo(n),'w',force_zip64=True).write(open(n,'rb').read()) if '" +
+        how + "'=='ZIP_STORED' else z.write(n) for n in ('x.npy','y.npy')]; z.close()";
+    ASSERT_EQ(test::run({"python3", "-c", script, folder_.path().string()}).exit_code, 0);
+  };
+  zip("ZIP_STORED");
+  const DataSource source = open("numpy", "a.npz");
+  EXPECT_EQ(source.train->size(), 18);
+  EXPECT_EQ(source.num_classes, 4);
+  EXPECT_EQ(source.train->get(17).input->item<float>(), 7);
+  std::filesystem::copy(folder_ / "a.npz", folder_ / "whole.npz");
+  const auto size = std::filesystem::file_size(folder_ / "a.npz");
+  for (std::uintmax_t kept = 0; kept < size; kept += 13) {
+    std::filesystem::resize_file(folder_ / "a.npz", kept);
+    EXPECT_THROW(open("numpy", "a.npz"), DataError) << kept;
+    std::filesystem::copy(folder_ / "whole.npz", folder_ / "a.npz",
+                          std::filesystem::copy_options::overwrite_existing);
+  }
+  zip("ZIP_DEFLATED");
+  EXPECT_THAT([&] { open("numpy", "a.npz"); },
+              ThrowsMessage<DataError>(AllOf(HasSubstr("a.npz"), HasSubstr("'x.npy' is compressed"))));
+}
+
+TEST_F(Tables, FolderOfArraysOpensByConfiguration) {
+  std::filesystem::create_directories(folder_ / "train");
+  std::filesystem::create_directories(folder_ / "val");
+  for (const std::string part : {"train", "val"}) {
+    write(part + "/x.npy", npy("<f4", "(3, 2)", bytes_of_values({1, 2, 3, 4, 5, 6})));
+    write(part + "/y.npy", npy("<f4", "(3,)", bytes_of_values({1, 2, 3})));
+  }
+  const DataSource source = open("numpy", "");
+  EXPECT_EQ(source.train->size(), 3);
+  EXPECT_EQ(source.held_out, "validation");
+  EXPECT_EQ(source.num_classes, 0);
+  EXPECT_THAT(source.input_shape, ElementsAre(2));
+}
+
+}  // namespace
+}  // namespace trireme::data

@@ -1,0 +1,188 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/image_files.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/data/tar_files.h"
+#include "trireme/base/error.h"
+#include "trireme/data/internal/shard_paths.h"
+#include "trireme/data/internal/tar_index.h"
+#include "trireme/data/tar_dataset.h"
+
+namespace trireme::data {
+namespace {
+
+using test::gradient;
+using test::png_bytes;
+using test::tar_member;
+using test::tar_pax;
+using test::write_tar;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string image_sample(const std::string& key, int number) {
+  return tar_member(key + ".cls", std::to_string(number) + "\n") +
+         tar_member(key + ".png", png_bytes(gradient(6, 6, number)));
+}
+
+class WebDataset : public testing::Test {
+ protected:
+  std::shared_ptr<const TarDataset> open(const std::vector<std::string>& shards,
+                                         const TarDatasetOptions& options = {}) const {
+    std::vector<std::shared_ptr<const ByteSource>> sources;
+    for (std::size_t i = 0; i < shards.size(); ++i)
+      sources.push_back(open_file(write_tar(folder_ / ("shard-" + std::to_string(i) + ".tar"), shards[i])));
+    return std::make_shared<TarDataset>(std::move(sources), options, Log());
+  }
+  std::string error_of(const std::string& shard) const {
+    try {
+      open({shard});
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  const test::TemporaryFolder folder_;
+};
+
+TEST_F(WebDataset, AnySampleOfAnyShardIsReachedByItsNumber) {
+  const auto data = open({image_sample("a", 0) + image_sample("b", 3), image_sample("a", 5)});
+  ASSERT_EQ(data->size(), 3);
+  EXPECT_EQ(data->num_classes(), 6);
+  for (const auto& [index, number] : {std::pair{2, 5}, {0, 0}, {1, 3}}) {
+    const Example sample = data->get(index);
+    EXPECT_EQ(sample.target->item<int>(), number);
+    EXPECT_EQ((*sample.input)[0][0][0].item<int>(), number);
+  }
+  EXPECT_THROW(data->get(3), InvalidArgument);
+  EXPECT_THROW(data->get(-1), InvalidArgument);
+}
+
+TEST_F(WebDataset, FieldsAreWhatTheirNamesSay) {
+  const auto data = open({tar_member("k.json", "[[1, 2.5], [3, 4]]") + tar_member("k.a.txt", "AB") +
+                          tar_member("k.b.json", "7") + tar_member("k.note", "?")},
+                         {.inputs = {"json", "a.txt"}, .targets = {"b.json"}});
+  const Example sample = data->get(0);
+  EXPECT_TRUE(sample.input["json"].equal(torch::tensor({1.0F, 2.5F, 3.0F, 4.0F}).reshape({2, 2})));
+  EXPECT_TRUE(sample.input["a.txt"].equal(torch::tensor({65L, 66L})));
+  EXPECT_TRUE(sample.target->equal(torch::tensor(7L)));
+}
+
+TEST_F(WebDataset, SampleOfOtherFieldsIsNamedWithFilePlaceAndMember) {
+  const std::string good = image_sample("a", 0);
+  EXPECT_THAT(error_of(good + tar_member("b.cls", "1")),
+              AllOf(HasSubstr("shard-0.tar at "), HasSubstr("'b' has cls"), HasSubstr("'a', has cls, png")));
+  EXPECT_THAT(error_of(good + image_sample("b", 1) + good), AllOf(HasSubstr("shard-0.tar at "), HasSubstr("'a' was there before")));
+  EXPECT_THAT(error_of(tar_member("a.cls", "1") + good), HasSubstr("member 'a.cls': it is there twice"));
+  EXPECT_THAT(error_of(tar_member("a.cls", "one")),
+              AllOf(HasSubstr("member 'a.cls'"), HasSubstr("no class")));
+  EXPECT_THAT(error_of(tar_member("a.cls", "-1")), HasSubstr("no class"));
+  EXPECT_THAT(error_of(""), HasSubstr("no sample in"));
+  EXPECT_THAT(
+      [&] {
+        open({good, tar_member("x.cls", "1")});
+      },
+      ThrowsMessage<DataError>(AllOf(HasSubstr("shard-1.tar"), HasSubstr("cls, png"))));
+}
+
+TEST_F(WebDataset, NotesOfSystemsAreNoSamples) {
+  const auto data = open({tar_member(".DS_Store", "x") + tar_member("README", "x") +
+                          tar_member("f/._a.png", "x") + image_sample("f/a.b/c", 1)});
+  EXPECT_EQ(data->size(), 1);
+  EXPECT_THAT(data->name_of(0), HasSubstr("sample 'f/a.b/c'"));
+}
+
+TEST_F(WebDataset, ImageThatDoesNotDecodeIsNamedOrTheNextStandsInForIt) {
+  const std::string shard = image_sample("a", 0) + tar_member("b.cls", "1") +
+                            tar_member("b.png", "no image") + image_sample("c", 2);
+  EXPECT_THAT([&] { open({shard})->get(1); },
+              ThrowsMessage<DataError>(AllOf(HasSubstr("shard-0.tar at "), HasSubstr("member 'b.png'"),
+                                             HasSubstr("neither JPEG nor PNG"))));
+  testing::internal::CaptureStderr();
+  const auto data = open({shard}, {.undecodable = Undecodable::kSkip});
+  EXPECT_EQ(data->get(1).target->item<int>(), 2);
+  EXPECT_EQ(data->get(1).target->item<int>(), 2);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("sample 'c' stands in"));
+  EXPECT_EQ(said.find("stands in"), said.rfind("stands in"));
+}
+
+TEST_F(WebDataset, KeptIndexIsUsedUntilTheShardIsAnother) {
+  const Log log;
+  const auto folder = folder_ / "index";
+  const auto path = write_tar(folder_ / "kept.tar", image_sample("a", 0));
+  const TarIndex first = index_of(*open_file(path), folder, log);
+  const auto file = std::filesystem::directory_iterator(folder)->path();
+  // An index that says something else than the shard: that it comes back shows that no pass was made.
+  const auto other = open_file(write_tar(folder_ / "other.tar", image_sample("other", 0)));
+  std::string forged = TarIndex::scan(*other).to_bytes(*open_file(path));
+  std::ofstream(file, std::ios::binary) << forged;
+  EXPECT_EQ(index_of(*open_file(path), folder, log).key(0), "other");
+  forged.back() = static_cast<char>(forged.back() ^ 1);
+  std::ofstream(file, std::ios::binary) << forged;
+  EXPECT_EQ(index_of(*open_file(path), folder, log).key(0), "a");
+  write_tar(path, image_sample("a", 0) + image_sample("b", 0));
+  EXPECT_EQ(index_of(*open_file(path), folder, log).size(), 2);
+  EXPECT_EQ(index_of(*open_file(path), folder, log).key(1), "b");
+}
+
+TEST_F(WebDataset, DamagedIndexIsNeverTaken) {
+  const auto shard = open_file(write_tar(folder_ / "a.tar", image_sample("a", 0) + image_sample("b", 1)));
+  const std::string bytes = TarIndex::scan(*shard).to_bytes(*shard);
+  ASSERT_TRUE(TarIndex::from_bytes(bytes, *shard));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    EXPECT_FALSE(TarIndex::from_bytes(bytes.substr(0, i), *shard)) << i;
+    std::string flipped = bytes;
+    flipped[i] = static_cast<char>(flipped[i] ^ 4);
+    EXPECT_FALSE(TarIndex::from_bytes(flipped, *shard)) << i;
+  }
+}
+
+TEST_F(WebDataset, FolderThatTakesNoIndexCostsAPassAndAWarning) {
+  const auto path = write_tar(folder_ / "a.tar", image_sample("a", 0));
+  std::ofstream(folder_ / "file") << "in the way";
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(index_of(*open_file(path), folder_ / "file", Log()).size(), 1);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("each start looks through"));
+}
+
+TEST_F(WebDataset, ConfigurationOpensPatternsAndFoldersWithTheirSplits) {
+  std::string ten, two = image_sample("x", 8) + image_sample("y", 9);
+  for (int i = 0; i < 10; ++i) ten += image_sample("k" + std::to_string(i), i % 3);
+  write_tar(folder_ / "train-000.tar", ten);
+  write_tar(folder_ / "train-001.tar", image_sample("z", 4));
+  write_tar(folder_ / "val-000.tar", two);
+  DataOptions options{.name = "webdataset", .path = folder_.path().string(), .image_size = 4};
+  DataSource source = open_data(options);
+  EXPECT_EQ(source.train->size(), 11);
+  EXPECT_EQ(source.test->size(), 2);
+  EXPECT_EQ(source.num_classes, 10);
+  EXPECT_EQ(source.held_out, "validation");
+  EXPECT_THAT(source.input_shape, ElementsAre(3, 4, 4));
+  EXPECT_EQ(source.train->get(0).input->scalar_type(), at::kFloat);
+  options.path = (folder_ / "train-{000..001}.tar").string();
+  source = open_data(options);
+  EXPECT_EQ(source.train->size(), 10);
+  EXPECT_EQ(source.test->size(), 1);
+  options.test_path = (folder_ / "val-000.tar").string();
+  source = open_data(options);
+  EXPECT_EQ(source.train->size(), 11);
+  EXPECT_EQ(source.held_out, "test");
+  options.inputs = {"pgn"};
+  EXPECT_THAT([&] { open_data(options); }, ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'png'")));
+}
+
+TEST(ShardPaths, BracesAreThoseOfTheShell) {
+  EXPECT_THAT(expand_braces("a-{08..11}.tar"), ElementsAre("a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"));
+  EXPECT_THAT(expand_braces("{a,b}{1..2}"), ElementsAre("a1", "a2", "b1", "b2"));
+  EXPECT_THAT(expand_braces("plain"), ElementsAre("plain"));
+  for (const char* wrong : {"{1..", "1..2}", "{2..1}", "{a..b}", "{1..{2}}", "{0..1000000000}",
+                            "{1..99999999999999999999}", "{0..999}{0..999}{0..999}"})
+    EXPECT_THROW(expand_braces(wrong), InvalidArgument) << wrong;
+}
+
+}  // namespace
+}  // namespace trireme::data

@@ -1,0 +1,131 @@
+#include "trireme/data/numpy_dataset.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/data/internal/npy.h"
+#include "trireme/data/internal/zip_members.h"
+
+namespace trireme::data {
+namespace {
+
+constexpr std::string_view kNpyExtension = ".npy";
+
+struct OpenArray {
+  NumpyArray place;
+  NpyHeader header;
+  std::vector<std::int64_t> row_shape;
+  std::int64_t row_bytes = 0;
+
+  std::int64_t rows() const { return header.shape[0]; }
+  at::Tensor read_rows(std::int64_t first, std::int64_t count) const {
+    std::vector<std::int64_t> shape = row_shape;
+    shape.insert(shape.begin(), count);
+    const std::int64_t begin = place.offset + header.header_bytes + first * row_bytes;
+    return npy_values(header, shape, read_text(*place.source, begin, count * row_bytes));
+  }
+  std::string shown() const { return text("array '", place.name, "' of ", place.source->name()); }
+};
+
+OpenArray open_array(const NumpyArray& array) {
+  OpenArray open{.place = array, .header = {}, .row_shape = {}};
+  try {
+    open.header = parse_npy_header(
+        read_text(*array.source, array.offset, std::min(array.size, kMostNpyHeaderBytes)), array.size);
+    if (open.header.shape.empty())
+      throw DataError("it is a single number, and a data set has a dim of samples");
+    if (open.header.fortran_order && open.header.shape.size() > 1)
+      throw DataError("its columns stand before its rows (Fortran order); save np.ascontiguousarray of it");
+  } catch (const DataError& reason) {
+    throw DataError(text("cannot read ", open.shown(), ": ", reason.what()));
+  }
+  open.row_shape.assign(open.header.shape.begin() + 1, open.header.shape.end());
+  open.row_bytes = open.header.item_bytes;
+  for (const std::int64_t size : open.row_shape) open.row_bytes *= size;
+  return open;
+}
+
+}  // namespace
+
+struct NumpyDataset::State {
+  std::vector<OpenArray> inputs, targets;
+
+  static std::vector<OpenArray> open(const std::vector<NumpyArray>& arrays,
+                                     const std::vector<std::string>& names) {
+    std::vector<std::string> known;
+    for (const NumpyArray& array : arrays) known.push_back(array.name);
+    std::vector<OpenArray> found;
+    for (const std::string& name : names) {
+      const auto array = std::ranges::find(arrays, name, &NumpyArray::name);
+      require(array != arrays.end(), "there is no array '", name, "'", suggest(name, known),
+              "; name those to take in data.inputs and data.targets");
+      found.push_back(open_array(*array));
+    }
+    return found;
+  }
+
+  static Fields row(const std::vector<OpenArray>& arrays, std::int64_t index) {
+    Fields fields;
+    for (const OpenArray& array : arrays)
+      fields.add(arrays.size() == 1 ? "" : array.place.name, array.read_rows(index, 1).squeeze(0));
+    return fields;
+  }
+};
+
+std::vector<NumpyArray> arrays_of_npz(const std::shared_ptr<const ByteSource>& archive) {
+  std::vector<NumpyArray> arrays;
+  for (const ZipMember& member : zip_members(*archive)) {
+    if (!member.name.ends_with(kNpyExtension)) continue;
+    arrays.push_back({.name = member.name.substr(0, member.name.size() - kNpyExtension.size()),
+                      .source = archive,
+                      .offset = member.offset,
+                      .size = member.size});
+  }
+  return arrays;
+}
+
+NumpyDataset::NumpyDataset(const std::vector<NumpyArray>& arrays, const NumpyDatasetOptions& options)
+    : state_(std::make_unique<State>()) {
+  require(!options.inputs.empty(), "a data set of arrays needs an input");
+  state_->inputs = State::open(arrays, options.inputs);
+  state_->targets = State::open(arrays, options.targets);
+  for (const std::vector<OpenArray>* side : {&state_->inputs, &state_->targets}) {
+    for (const OpenArray& array : *side) {
+      if (array.rows() == size()) continue;
+      throw DataError(text(array.shown(), " has ", array.rows(), " samples, and ", state_->inputs[0].shown(),
+                           " has ", size()));
+    }
+  }
+  if (size() == 0) throw DataError(text(state_->inputs[0].shown(), " has no samples"));
+}
+
+NumpyDataset::~NumpyDataset() = default;
+
+std::int64_t NumpyDataset::size() const { return state_->inputs[0].rows(); }
+
+Example NumpyDataset::get(std::int64_t index) const {
+  require(index >= 0 && index < size(), "sample ", index, " of ", size(), " was asked for");
+  return {State::row(state_->inputs, index), State::row(state_->targets, index)};
+}
+
+std::int64_t NumpyDataset::num_classes() const {
+  if (state_->targets.size() != 1) return 0;
+  const OpenArray& target = state_->targets[0];
+  if (!target.row_shape.empty() || target.header.type() != at::kLong) return 0;
+  constexpr std::int64_t kAtOnce = 1 << 17;
+  std::int64_t largest = -1;
+  for (std::int64_t first = 0; first < size(); first += kAtOnce) {
+    const std::int64_t count = std::min(kAtOnce, size() - first);
+    const at::Tensor values = target.read_rows(first, count);
+    const auto* value = values.const_data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (value[i] < 0)
+        throw DataError(
+            text("sample ", first + i, " of ", target.shown(), " is ", value[i], ", and classes begin at 0"));
+      largest = std::max(largest, value[i]);
+    }
+  }
+  return largest + 1;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,50 @@
+#pragma once
+// Samples in arrays of NumPy, one array per field, the first dim of which is that of samples: files NAME.npy,
+// or members of an uncompressed .npz (np.savez). A sample is read when it is asked for; what stays in memory
+// are the headers. Floats become f32, whole numbers i64, of either byte order. Immutable; thread-safe.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/data/byte_source.h"
+#include "trireme/data/dataset.h"
+
+namespace trireme::data {
+
+struct NumpyDatasetOptions {
+  std::vector<std::string> inputs = {"x"};
+  std::vector<std::string> targets = {"y"};
+};
+
+/// An array within a source: a .npy file, or a member of an archive.
+struct NumpyArray {
+  std::string name;
+  std::shared_ptr<const ByteSource> source;
+  std::int64_t offset = 0, size = 0;
+};
+
+/// Of a .npz file.
+std::vector<NumpyArray> arrays_of_npz(const std::shared_ptr<const ByteSource>& archive);
+
+class NumpyDataset : public Dataset {
+ public:
+  /// Throws InvalidArgument for a field that there is no array of. Throws DataError, with file and array:
+  /// other formats and types, columns before rows (Fortran order), lengths that do not fit, first dims that
+  /// differ.
+  NumpyDataset(const std::vector<NumpyArray>& arrays, const NumpyDatasetOptions& options);
+  ~NumpyDataset() override;
+
+  std::int64_t size() const override;
+  /// One field has no name, several have those of the arrays.
+  Example get(std::int64_t index) const override;
+  /// One more than the largest of the only target, whole numbers with no dim but that of samples; else 0.
+  /// Reads it all. Throws DataError for one below 0.
+  std::int64_t num_classes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trireme::data

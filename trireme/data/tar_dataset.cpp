@@ -1,0 +1,174 @@
+#include "trireme/data/tar_dataset.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/data/internal/sample_fields.h"
+#include "trireme/data/internal/stand_ins.h"
+#include "trireme/data/internal/tar_index.h"
+
+namespace trireme::data {
+namespace {
+
+/// Bytes between two members of a sample that are rather read than asked for separately.
+constexpr std::int64_t kGapBytes = 65536;
+
+struct TarShard {
+  std::shared_ptr<const ByteSource> bytes;
+  TarIndex index;
+  std::int64_t end = 0;  ///< samples of the shards up to this one
+};
+
+}  // namespace
+
+struct TarDataset::State {
+  State(const TarDatasetOptions& options, const Log& log) : stand_ins(options.undecodable, log) {}
+
+  struct Place {
+    const TarShard& shard;
+    std::int64_t sample;
+  };
+  Place find(std::int64_t index) const {
+    const std::int64_t size = shards.back().end;
+    require(index >= 0 && index < size, "sample ", index, " of ", size, " was asked for");
+    const auto found = std::ranges::upper_bound(shards, index, {}, &TarShard::end);
+    return {*found, index - (found->end - found->index.size())};
+  }
+
+  std::size_t number_of(const std::string& field) const {
+    const std::vector<std::string>& fields = shards[0].index.fields();
+    const auto found = std::ranges::find(fields, field);
+    require(found != fields.end(), "samples of ", shards[0].bytes->name(), " have no field '", field, "'",
+            suggest(field, fields));
+    check_field_name(field);
+    return static_cast<std::size_t>(found - fields.begin());
+  }
+
+  void choose(const TarDatasetOptions& options) {
+    const std::vector<std::string>& fields = shards[0].index.fields();
+    for (const std::string& field : options.targets) targets.push_back(number_of(field));
+    if (options.targets.empty()) {
+      const auto cls = std::ranges::find_if(fields, is_class_field);
+      if (cls != fields.end()) targets.push_back(static_cast<std::size_t>(cls - fields.begin()));
+    }
+    for (const std::string& field : options.inputs) inputs.push_back(number_of(field));
+    if (!options.inputs.empty()) return;
+    const bool images = std::ranges::any_of(fields, is_image_field);
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      if (images ? is_image_field(fields[i]) : std::ranges::find(targets, i) == targets.end())
+        inputs.push_back(number_of(fields[i]));
+    }
+  }
+
+  bool varies(std::size_t field) const {
+    const std::string& name = shards[0].index.fields()[field];
+    if (is_class_field(name)) return false;
+    const std::int64_t size = shards[0].index.extent(0, field).size;
+    for (const TarShard& shard : shards) {
+      for (std::int64_t i = 0; i < shard.index.size(); ++i) {
+        if (shard.index.extent(i, field).size != size) return true;
+      }
+    }
+    return is_image_field(name);
+  }
+
+  Example read(std::int64_t index) const {
+    const Place place = find(index);
+    std::int64_t begin = place.shard.bytes->size(), end = 0, needed = 0;
+    for (const std::vector<std::size_t>* fields : {&inputs, &targets}) {
+      for (const std::size_t field : *fields) {
+        const Extent& extent = place.shard.index.extent(place.sample, field);
+        begin = std::min(begin, extent.offset);
+        end = std::max(end, extent.offset + extent.size);
+        needed += extent.size;
+      }
+    }
+    if (end - begin > needed + kGapBytes) return decode(place, {}, 0);
+    return decode(place, read_text(*place.shard.bytes, begin, end - begin), begin);
+  }
+
+  /// `content` is that of the shard from `begin` on; empty: members are read one by one.
+  Example decode(const Place& place, const std::string& content, std::int64_t begin) const {
+    const TarIndex& index = place.shard.index;
+    const auto side = [&](const std::vector<std::size_t>& numbers) {
+      Fields fields;
+      for (const std::size_t number : numbers) {
+        const Extent& extent = index.extent(place.sample, number);
+        const std::string& name = index.fields()[number];
+        std::string alone;
+        if (content.empty()) alone = read_text(*place.shard.bytes, extent.offset, extent.size);
+        const std::string_view bytes = content.empty() ? std::string_view(alone)
+                                                       : std::string_view(content).substr(
+                                                             static_cast<std::size_t>(extent.offset - begin),
+                                                             static_cast<std::size_t>(extent.size));
+        try {
+          fields.add(numbers.size() == 1 ? "" : name, decode_field(name, bytes));
+        } catch (const DataError& reason) {
+          throw DataError(text("cannot decode ", place.shard.bytes->name(), " at ", extent.offset,
+                               ", member '", index.key(place.sample), '.', name, "': ", reason.what()));
+        }
+      }
+      return fields;
+    };
+    return {side(inputs), side(targets)};
+  }
+
+  std::vector<TarShard> shards;
+  std::vector<std::size_t> inputs, targets;  ///< numbers of fields
+  bool sizes_vary = false;
+  StandIns stand_ins;
+};
+
+TarDataset::TarDataset(std::vector<std::shared_ptr<const ByteSource>> shards,
+                       const TarDatasetOptions& options, const Log& log)
+    : state_(std::make_unique<State>(options, log)) {
+  require(!shards.empty(), "a data set of tar archives needs one at least");
+  std::int64_t end = 0;
+  for (auto& bytes : shards) {
+    TarIndex index = index_of(*bytes, options.index_folder, log);
+    if (!state_->shards.empty() && index.fields() != state_->shards[0].index.fields()) {
+      throw DataError(text("samples of ", bytes->name(), " have ", join(index.fields()), ", and those of ",
+                           state_->shards[0].bytes->name(), " ", join(state_->shards[0].index.fields()),
+                           "; all samples have the same fields"));
+    }
+    end += index.size();
+    state_->shards.push_back({.bytes = std::move(bytes), .index = std::move(index), .end = end});
+  }
+  state_->choose(options);
+  const auto varies = [&](std::size_t field) { return state_->varies(field); };
+  state_->sizes_vary =
+      std::ranges::any_of(state_->inputs, varies) || std::ranges::any_of(state_->targets, varies);
+}
+
+TarDataset::~TarDataset() = default;
+
+std::int64_t TarDataset::size() const { return state_->shards.back().end; }
+
+bool TarDataset::sizes_vary() const { return state_->sizes_vary; }
+
+bool TarDataset::holds_images() const {
+  return state_->inputs.size() == 1 && is_image_field(state_->shards[0].index.fields()[state_->inputs[0]]);
+}
+
+std::int64_t TarDataset::num_classes() const {
+  std::int64_t largest = -1;
+  for (const TarShard& shard : state_->shards) {
+    if (state_->targets.size() == 1)
+      largest = std::max(largest, shard.index.largest_class(state_->targets[0]));
+  }
+  return largest + 1;
+}
+
+std::string TarDataset::name_of(std::int64_t index) const {
+  const State::Place place = state_->find(index);
+  return text(place.shard.bytes->name(), ", sample '", place.shard.index.key(place.sample), "'");
+}
+
+Example TarDataset::get(std::int64_t index) const {
+  state_->find(index);  // what is not there has no stand-in
+  return state_->stand_ins.first_readable(
+      index, size(), [&](std::int64_t i) { return state_->read(i); },
+      [&](std::int64_t i) { return name_of(i); });
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,51 @@
+#pragma once
+// Samples in tar archives in the layout of WebDataset: members KEY.FIELD of one key, standing one behind the
+// other, are a sample. The archives are read as they are, and indexed: one pass over the headers of each when
+// it is opened, after which any sample is one read. Immutable but for what it has warned of; thread-safe.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/base/log.h"
+#include "trireme/data/byte_source.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/image_folder.h"
+
+namespace trireme::data {
+
+struct TarDatasetOptions {
+  std::vector<std::string> inputs = {};   ///< fields; empty: images, where there are none all but the targets
+  std::vector<std::string> targets = {};  ///< fields; empty: "cls", if there is one
+  std::filesystem::path index_folder = {};  ///< where indexes are kept from run to run; empty: nowhere
+  Undecodable undecodable = Undecodable::kError;
+};
+
+class TarDataset : public Dataset {
+ public:
+  /// Throws DataError, with file, offset and member: archives that are damaged, samples whose fields differ,
+  /// keys that come again (docs/data.md); InvalidArgument: no archive, fields that samples do not have, or
+  /// that nobody can decode.
+  TarDataset(std::vector<std::shared_ptr<const ByteSource>> shards, const TarDatasetOptions& options,
+             const Log& log);
+  ~TarDataset() override;
+
+  std::int64_t size() const override;
+  /// One field has no name, several have those of the archive. Images: u8 (3, height, width).
+  Example get(std::int64_t index) const override;
+  bool sizes_vary() const override;
+
+  /// The only input is an image.
+  bool holds_images() const;
+  /// One more than the largest class of the only target; 0: it is no class.
+  std::int64_t num_classes() const;
+  /// "SHARD, sample 'KEY'"
+  std::string name_of(std::int64_t index) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trireme::data
