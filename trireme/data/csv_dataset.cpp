@@ -112,7 +112,7 @@ double number_in_cell(const CsvReader& reader, const std::string& cell, const st
   reader.fail(text(", column '", column, "': '", cell.substr(0, 80), "' is no finite number"));
 }
 
-bool is_class(const std::string& cell) {
+bool is_class_cell(const std::string& cell) {
   const std::string_view digits = trim(cell);
   return !digits.empty() && digits.size() <= 15 &&
          std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
@@ -151,7 +151,7 @@ CsvTable read_csv(const ByteSource& file, const CsvColumns& columns) {
       table.inputs.push_back(static_cast<float>(number_in_cell(reader, cells[i], names[i])));
     for (const std::size_t i : targets) {
       table.targets.push_back(number_in_cell(reader, cells[i], names[i]));
-      table.targets_are_classes = table.targets_are_classes && is_class(cells[i]);
+      table.targets_are_classes = table.targets_are_classes && is_class_cell(cells[i]);
     }
   }
   if (table.rows == 0) throw DataError(text(file.name(), " has no line of numbers behind its names"));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/http_server.h"
 #include "tests/support/image_files.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/data/tar_files.h"
@@ -75,7 +76,8 @@ TEST_F(WebDataset, SampleOfOtherFieldsIsNamedWithFilePlaceAndMember) {
   const std::string good = image_sample("a", 0);
   EXPECT_THAT(error_of(good + tar_member("b.cls", "1")),
               AllOf(HasSubstr("shard-0.tar at "), HasSubstr("'b' has cls"), HasSubstr("'a', has cls, png")));
-  EXPECT_THAT(error_of(good + image_sample("b", 1) + good), AllOf(HasSubstr("shard-0.tar at "), HasSubstr("'a' was there before")));
+  EXPECT_THAT(error_of(good + image_sample("b", 1) + good),
+              AllOf(HasSubstr("shard-0.tar at "), HasSubstr("'a' was there before")));
   EXPECT_THAT(error_of(tar_member("a.cls", "1") + good), HasSubstr("member 'a.cls': it is there twice"));
   EXPECT_THAT(error_of(tar_member("a.cls", "one")),
               AllOf(HasSubstr("member 'a.cls'"), HasSubstr("no class")));
@@ -173,6 +175,33 @@ TEST_F(WebDataset, ConfigurationOpensPatternsAndFoldersWithTheirSplits) {
   EXPECT_EQ(source.held_out, "test");
   options.inputs = {"pgn"};
   EXPECT_THAT([&] { open_data(options); }, ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'png'")));
+}
+
+TEST_F(WebDataset, ShardsBehindUrlsAreReadOnceAndThenFromTheCache) {
+  test::HttpServer server;
+  for (int shard = 0; shard < 2; ++shard) {
+    std::string members;
+    for (int i = 0; i < 10; ++i) members += image_sample("k" + std::to_string(i), i + 10 * shard);
+    server.put("s-" + std::to_string(shard) + ".tar", {.content = members + test::tar_end()});
+  }
+  const auto epoch = [&](const std::string& cache) {
+    const DataSource source = open_data({.name = "webdataset",
+                                         .path = server.url("s-{0..1}.tar"),
+                                         .image_size = 4,
+                                         .cache = cache.empty() ? "" : (folder_ / cache).string()});
+    std::vector<int> classes;
+    for (std::int64_t i = 0; i < source.train->size(); ++i)
+      classes.push_back(source.train->get(i).target->item<int>());
+    return classes;
+  };
+  const std::vector<int> expected = {0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18};
+  EXPECT_EQ(epoch("cache"), expected);
+  const int first = server.num_questions();
+  EXPECT_EQ(first, 2 * 2);  // each shard is a block, and is asked how long it is
+  EXPECT_EQ(epoch("cache"), expected);
+  EXPECT_EQ(server.num_questions(), first + 2);
+  EXPECT_EQ(epoch(""), expected);
+  EXPECT_EQ(server.num_questions(), first + 2 + 2 * 2 + 18 + 2);
 }
 
 TEST(ShardPaths, BracesAreThoseOfTheShell) {
