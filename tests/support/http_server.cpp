@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "trireme/base/text.h"
@@ -34,6 +35,7 @@ std::string header_in(const std::string& question, const std::string& name) {
 }  // namespace
 
 HttpServer::HttpServer() : listens_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  ::setenv("no_proxy", "127.0.0.1", 1);  // whatever the environment has for others
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
