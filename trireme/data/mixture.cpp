@@ -12,6 +12,8 @@
 namespace trireme::data {
 namespace {
 
+__extension__ using Wide = unsigned __int128;
+
 constexpr std::uint64_t kMixtureKey = Random::key_of("mixture");
 
 struct MixedPart {
@@ -40,10 +42,9 @@ class Mixture : public Dataset {
     const std::int64_t samples = part->samples->size(), in_part = index - (part->end - part->per_epoch);
     // Of all that were ever taken of the part; epochs times samples may be beyond 64 bits.
     const auto taken =
-        static_cast<unsigned __int128>(epoch_) * static_cast<unsigned __int128>(part->per_epoch) +
-        static_cast<unsigned __int128>(in_part);
-    const auto pass = static_cast<std::uint64_t>(taken / static_cast<unsigned __int128>(samples));
-    const auto place = static_cast<std::int64_t>(taken % static_cast<unsigned __int128>(samples));
+        static_cast<Wide>(epoch_) * static_cast<Wide>(part->per_epoch) + static_cast<Wide>(in_part);
+    const auto pass = static_cast<std::uint64_t>(taken / static_cast<Wide>(samples));
+    const auto place = static_cast<std::int64_t>(taken % static_cast<Wide>(samples));
     const Permutation order(samples, Random(seed_, kMixtureKey, part - parts_.begin(), pass));
     const auto in_pass = part->samples->in_epoch(pass);
     return (in_pass ? in_pass : part->samples)->get(order[place]);

@@ -129,6 +129,10 @@ TEST_F(HttpBytes, ServerThatSendsAnotherRangeOrAnotherLengthIsRefused) {
   };
   twist(1, [&](const std::string& right) { return changed(right, "bytes 10-99", "bytes 11-100"); });
   fails(*source, "bytes 11-100/100000");
+  twist(1, [&](const std::string& right) { return changed(right, "bytes 10-99", "bytes 9-99"); });
+  fails(*source, "bytes 9-99/100000");
+  twist(1, [&](const std::string& right) { return changed(right, "bytes 10-99", "bytes 10-98"); });
+  fails(*source, "bytes 10-98/100000");
   twist(1, [&](const std::string& right) { return changed(right, "bytes 10-99/", "ninety of "); });
   fails(*source, "ninety of 100000");
   twist(3,
