@@ -181,14 +181,14 @@ TEST_F(WebDataset, ShardsBehindUrlsAreReadOnceAndThenFromTheCache) {
   test::HttpServer server;
   for (int shard = 0; shard < 2; ++shard) {
     std::string members;
-    for (int i = 0; i < 10; ++i) members += image_sample("k" + std::to_string(i), i + 10 * shard);
-    server.put("s-" + std::to_string(shard) + ".tar", {.content = members + test::tar_end()});
+    for (int i = 0; i < 10; ++i) members += image_sample(text("k", i), i + 10 * shard);
+    server.put(text("s-", shard, ".tar"), {.content = members + test::tar_end()});
   }
   const auto epoch = [&](const std::string& cache) {
     const DataSource source = open_data({.name = "webdataset",
                                          .path = server.url("s-{0..1}.tar"),
                                          .image_size = 4,
-                                         .cache = cache.empty() ? "" : (folder_ / cache).string()});
+                                         .cache = cache.empty() ? std::string() : (folder_ / cache).string()});
     std::vector<int> classes;
     for (std::int64_t i = 0; i < source.train->size(); ++i)
       classes.push_back(indexed(source.train)->get(i).target->item<int>());

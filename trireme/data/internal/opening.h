@@ -43,20 +43,4 @@ DataSource open_numpy(const Opening& opening);
 /// Shards in the layout of WebDataset, as docs/data.md has it.
 DataSource open_webdataset(const Opening& opening);
 
-/// Tables as text, and arrays of NumPy.
-DataSource open_csv(const Opening& opening);
-DataSource open_numpy(const Opening& opening);
-
-/// Shards in the layout of WebDataset, as docs/data.md has it.
-DataSource open_webdataset(const Opening& opening);
-
-/// Images of any size, u8 (3, height, width), with class numbers.
-struct ImageSplits {
-  std::shared_ptr<const Dataset> train, test;
-  std::string held_out;
-};
-/// The same resized, cropped, normalised, and for training augmented, as the options say; classes are not
-/// counted.
-DataSource images_brought_to_size(const ImageSplits& splits, const Opening& opening);
-
 }  // namespace trireme::data
