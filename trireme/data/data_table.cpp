@@ -9,6 +9,7 @@
 #include "trireme/data/internal/opening.h"
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/data/text_dataset.h"
+#include "trireme/data/tolerant.h"
 
 namespace trireme::data {
 namespace {
@@ -186,7 +187,7 @@ const DataRow& row_of(const DataOptions& options) {
 }  // namespace
 
 DataSource open_data(const DataOptions& options, std::uint64_t seed, const Log& log) {
-  return row_of(options).open({.options = options, .seed = seed, .log = log});
+  return tolerant(row_of(options).open({.options = options, .seed = seed, .log = log}), options, log);
 }
 
 Packable packable(const DataOptions& options, const Log& log) {
@@ -194,7 +195,9 @@ Packable packable(const DataOptions& options, const Log& log) {
   require(row.packable != nullptr, "samples of data.name = \"", options.name, "\" are not packed one by one");
   DataOptions plain = options;
   plain.augment.clear();
-  return row.packable({.options = plain, .log = log});
+  Packable found = row.packable({.options = plain, .log = log});
+  found.source = tolerant(std::move(found.source), options, log);
+  return found;
 }
 
 std::vector<std::string> data_names() {

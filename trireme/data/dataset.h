@@ -61,7 +61,8 @@ struct DataOptions {
   std::int64_t open_shards = 0;           ///< shards read at a time (data/sampler.h); 0: all
   std::int64_t block = 64;                ///< text: characters per sample
   std::int64_t image_size = 224;          ///< image_folder: height and width that images are brought to
-  std::string undecodable = "error";      ///< image_folder: "error" or "skip"
+  std::string undecodable = "error";      ///< what cannot be read: "error" or "skip"
+  std::int64_t retries = 3;               ///< of reads that failed for a reason that may pass
   std::vector<std::string> augment = {};  ///< images: changes to each training image, in this order
   std::int64_t crop_padding = 4;          ///< augmentation "crop": pixels of the frame
   std::string test_path = {};             ///< csv, numpy, webdataset: the second split, as path is the first

@@ -12,6 +12,7 @@ TransformedDataset::TransformedDataset(std::shared_ptr<const Dataset> images, Tr
 
 Example TransformedDataset::get(std::int64_t index) const {
   Example example = images_->get(index);
+  const StageScope transforming(Stage::kTransform);
   Random random(seed_, Random::key_of("transform"), epoch_, index);
   for (const auto& transform : transforms_) example.input = transform->apply(example.input, random);
   return example;
@@ -50,6 +51,16 @@ Example SubsetDataset::get_batch(std::span<const std::int64_t> indices) const {
 }
 
 double SubsetDataset::cost(std::int64_t index) const { return whole_->cost(in_whole({&index, 1}).front()); }
+
+std::vector<std::int64_t> SubsetDataset::shard_ends() const {
+  if (!std::is_sorted(indices_->begin(), indices_->end())) return {};
+  std::vector<std::int64_t> ends;
+  for (const std::int64_t end : whole_->shard_ends()) {
+    const auto mine = std::lower_bound(indices_->begin(), indices_->end(), end) - indices_->begin();
+    if (mine > (ends.empty() ? 0 : ends.back())) ends.push_back(mine);
+  }
+  return ends;
+}
 
 std::shared_ptr<const Dataset> SubsetDataset::in_epoch(std::uint64_t epoch) const {
   auto whole = whole_->in_epoch(epoch);

@@ -40,6 +40,7 @@ class SubsetDataset : public Dataset {
   Example get_batch(std::span<const std::int64_t> indices) const override;
   bool sizes_vary() const override { return whole_->sizes_vary(); }
   double cost(std::int64_t index) const override;
+  std::vector<std::int64_t> shard_ends() const override;
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override;
 
  private:

@@ -7,9 +7,17 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/byte_source.h"
+#include "trireme/data/loading_report.h"
+#include "trireme/data/tolerant.h"
 
 namespace trireme::data {
 namespace {
+
+/// Of a disk or a file server that may answer when it is asked again.
+bool may_answer_later(int reason) {
+  return reason == EIO || reason == ESTALE || reason == ETIMEDOUT || reason == EAGAIN || reason == ENFILE ||
+         reason == EMFILE || reason == ENOMEM || reason == EREMOTEIO;
+}
 
 class OpenFile {
  public:
@@ -30,7 +38,11 @@ class OpenFile {
   }
 
   [[noreturn]] static void fail(const char* what, const std::string& path) {
-    throw DataError(text("cannot ", what, " ", path, ": ", std::generic_category().message(errno)));
+    const int reason = errno;
+    const std::string message =
+        text("cannot ", what, " ", path, ": ", std::generic_category().message(reason));
+    if (may_answer_later(reason)) throw ReadError(message);
+    throw DataError(message);
   }
 
  private:
@@ -51,6 +63,8 @@ class FileBytes : public ByteSource {
 
   void read(std::int64_t offset, std::span<std::byte> into) const override {
     check_range(*this, offset, into.size());
+    const StageScope reading(Stage::kRead);
+    count_read(into.size());
     const OpenFile file(name_);
     if (const std::string found = file.version(); found != version_) {
       throw DataError(text(name_, " has changed while it was in use: it had ", version_, ", now it has ",

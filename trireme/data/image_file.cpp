@@ -11,7 +11,8 @@
 #include <string_view>
 
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
+#include "trireme/data/byte_source.h"
+#include "trireme/data/loading_report.h"
 
 namespace trireme::data {
 namespace {
@@ -137,15 +138,26 @@ at::Tensor decode(std::string_view content) {
 
 }  // namespace
 
-at::Tensor decode_image(std::string_view content) { return decode(content).permute({2, 0, 1}).contiguous(); }
+at::Tensor decode_image(std::string_view content) {
+  const StageScope decoding(Stage::kDecode);
+  return decode(content).permute({2, 0, 1}).contiguous();
+}
 
-at::Tensor read_image(const std::filesystem::path& path) {
-  const std::string content = read_file(path);
+std::string read_image_file(const std::filesystem::path& path) {
+  const std::shared_ptr<const ByteSource> file = open_file(path);
+  return read_text(*file, 0, file->size());
+}
+
+at::Tensor decode_image_file(std::string_view content, const std::filesystem::path& path) {
   try {
     return decode_image(content);
   } catch (const DataError& reason) {
     throw DataError(text("cannot decode the image ", path.string(), ": ", reason.what()));
   }
+}
+
+at::Tensor read_image(const std::filesystem::path& path) {
+  return decode_image_file(read_image_file(path), path);
 }
 
 }  // namespace trireme::data

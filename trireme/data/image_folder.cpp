@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <mutex>
-#include <set>
 #include <system_error>
 
 #include "trireme/base/error.h"
@@ -16,9 +14,6 @@
 namespace trireme::data {
 namespace fs = std::filesystem;
 namespace {
-
-/// More undecodable images than this in a row are no accident.
-constexpr std::int64_t kMostInARow = 50;
 
 constexpr const char* kLayout = "expected FOLDER/CLASS/NAME.jpg (.jpeg, .png), one folder per class";
 
@@ -110,47 +105,16 @@ struct ImageFolder::State {
     if (classes.empty()) throw DataError(text("no class in ", root.string(), "; ", kLayout));
   }
 
-  struct Decoded {
-    const ImagePath& image;
-    Example example;
-  };
-  Decoded decode(const ImagePath& image) const {
-    return {image, {read_image(image.path), at::scalar_tensor(image.label, at::kLong)}};
-  }
-
-  Decoded first_that_decodes(std::int64_t index) const {
+  const ImagePath& at(std::int64_t index) const {
     const auto size = static_cast<std::int64_t>(images.size());
     require(index >= 0 && index < size, "image ", index, " of ", size, " was asked for");
-    const auto image = [&](std::int64_t i) -> const ImagePath& {
-      return images[static_cast<std::size_t>(i % size)];
-    };
-    for (std::int64_t tried = 0;; ++tried) {
-      try {
-        return decode(image(index + tried));
-      } catch (const DataError& reason) {
-        if (undecodable == Undecodable::kError)
-          throw DataError(text(reason.what(), "; remove it, or set data.undecodable = \"skip\""));
-        if (tried + 1 == std::min(kMostInARow, size)) {
-          throw DataError(text(reason.what(), "; it is the last of ", tried + 1,
-                               " undecodable images in a row: is this the right folder?"));
-        }
-        say_once(reason, image(index + tried + 1));
-      }
-    }
-  }
-
-  void say_once(const DataError& reason, const ImagePath& instead) const {
-    const std::lock_guard lock(mutex);
-    if (!said.insert(reason.what()).second) return;
-    log.warning(reason.what(), "; ", instead.path.string(), " stands in for it");
+    return images[static_cast<std::size_t>(index)];
   }
 
   const Undecodable undecodable;
   const Log log;
   std::vector<ImagePath> images;
   std::vector<std::string> classes;
-  mutable std::mutex mutex;
-  mutable std::set<std::string> said;  ///< under the mutex
 };
 
 ImageFolder::ImageFolder(const fs::path& root, Undecodable undecodable, const Log& log)
@@ -164,11 +128,15 @@ std::int64_t ImageFolder::size() const { return static_cast<std::int64_t>(state_
 
 const std::vector<std::string>& ImageFolder::classes() const { return state_->classes; }
 
-Example ImageFolder::get(std::int64_t index) const { return state_->first_that_decodes(index).example; }
+Example ImageFolder::get(std::int64_t index) const {
+  const ImagePath& image = state_->at(index);
+  return {read_image(image.path), at::scalar_tensor(image.label, at::kLong)};
+}
 
 Example ImageFolder::encoded(std::int64_t index) const {
-  const ImagePath& image = state_->first_that_decodes(index).image;
-  const std::string content = read_file(image.path);
+  const ImagePath& image = state_->at(index);
+  const std::string content = read_image_file(image.path);
+  decode_image_file(content, image.path);
   const at::Tensor bytes = at::empty({static_cast<std::int64_t>(content.size())}, at::kByte);
   std::copy(content.begin(), content.end(), static_cast<char*>(bytes.data_ptr()));
   return {bytes, at::scalar_tensor(image.label, at::kLong)};

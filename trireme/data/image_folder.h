@@ -14,9 +14,10 @@
 
 namespace trireme::data {
 
+/// What of a folder cannot be looked at.
 enum class Undecodable {
-  kError,  ///< DataError that names the file
-  kSkip,   ///< the next image in order that decodes stands in for it, which is said once per file
+  kError,  ///< DataError that names it
+  kSkip,   ///< is left out, with a warning
 };
 
 class ImageFolder : public Dataset {
@@ -26,10 +27,10 @@ class ImageFolder : public Dataset {
   ~ImageFolder() override;
 
   std::int64_t size() const override;
-  /// input: u8 (3, height, width), as large as the file says.
+  /// input: u8 (3, height, width), as large as the file says. Throws as read_image does.
   Example get(std::int64_t index) const override;
   const std::vector<std::string>& classes() const;
-  /// input: u8 (bytes), the file that get(index) decodes, as it is.
+  /// input: u8 (bytes), the file as it is. Throws where it does not decode.
   Example encoded(std::int64_t index) const;
 
  private:

@@ -108,6 +108,14 @@ RecordDataset::~RecordDataset() = default;
 
 std::int64_t RecordDataset::size() const { return state_->records.size(); }
 
+std::vector<std::int64_t> RecordDataset::shard_ends() const {
+  std::vector<std::int64_t> ends;
+  for (const auto& shard : state_->records.shards()) {
+    if (shard->records() > 0) ends.push_back(shard->first() + shard->records());
+  }
+  return ends;
+}
+
 Example RecordDataset::get(std::int64_t index) const {
   state_->check_index(index);
   if (!state_->fixed) return state_->parse(index);

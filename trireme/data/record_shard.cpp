@@ -14,6 +14,7 @@
 
 #include "trireme/base/crc32c.h"
 #include "trireme/base/error.h"
+#include "trireme/data/loading_report.h"
 
 namespace trireme::data {
 namespace {
@@ -220,6 +221,8 @@ void ShardFile::check_unchanged() const {
 }
 
 void ShardFile::read_at(std::uint64_t offset, std::span<char> into) const {
+  const StageScope reading(Stage::kRead);
+  count_read(into.size());
   while (!into.empty()) {
     const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;

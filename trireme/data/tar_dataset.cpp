@@ -4,7 +4,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/internal/sample_fields.h"
-#include "trireme/data/internal/stand_ins.h"
 #include "trireme/data/internal/tar_index.h"
 
 namespace trireme::data {
@@ -22,8 +21,6 @@ struct TarShard {
 }  // namespace
 
 struct TarDataset::State {
-  State(const TarDatasetOptions& options, const Log& log) : stand_ins(options.undecodable, log) {}
-
   struct Place {
     const TarShard& shard;
     std::int64_t sample;
@@ -116,12 +113,11 @@ struct TarDataset::State {
   std::vector<TarShard> shards;
   std::vector<std::size_t> inputs, targets;  ///< numbers of fields
   bool sizes_vary = false;
-  StandIns stand_ins;
 };
 
 TarDataset::TarDataset(std::vector<std::shared_ptr<const ByteSource>> shards,
                        const TarDatasetOptions& options, const Log& log)
-    : state_(std::make_unique<State>(options, log)) {
+    : state_(std::make_unique<State>()) {
   require(!shards.empty(), "a data set of tar archives needs one at least");
   std::int64_t end = 0;
   for (auto& bytes : shards) {
@@ -164,11 +160,14 @@ std::string TarDataset::name_of(std::int64_t index) const {
   return text(place.shard.bytes->name(), ", sample '", place.shard.index.key(place.sample), "'");
 }
 
-Example TarDataset::get(std::int64_t index) const {
-  state_->find(index);  // what is not there has no stand-in
-  return state_->stand_ins.first_readable(
-      index, size(), [&](std::int64_t i) { return state_->read(i); },
-      [&](std::int64_t i) { return name_of(i); });
+Example TarDataset::get(std::int64_t index) const { return state_->read(index); }
+
+std::vector<std::int64_t> TarDataset::shard_ends() const {
+  std::vector<std::int64_t> ends;
+  for (const TarShard& shard : state_->shards) {
+    if (ends.empty() || shard.end > ends.back()) ends.push_back(shard.end);
+  }
+  return ends;
 }
 
 }  // namespace trireme::data

@@ -11,7 +11,6 @@
 #include "trireme/base/log.h"
 #include "trireme/data/byte_source.h"
 #include "trireme/data/dataset.h"
-#include "trireme/data/image_folder.h"
 
 namespace trireme::data {
 
@@ -19,7 +18,6 @@ struct TarDatasetOptions {
   std::vector<std::string> inputs = {};   ///< fields; empty: images, where there are none all but the targets
   std::vector<std::string> targets = {};  ///< fields; empty: "cls", if there is one
   std::filesystem::path index_folder = {};  ///< where indexes are kept from run to run; empty: nowhere
-  Undecodable undecodable = Undecodable::kError;
 };
 
 class TarDataset : public Dataset {
@@ -35,6 +33,7 @@ class TarDataset : public Dataset {
   /// One field has no name, several have those of the archive. Images: u8 (3, height, width).
   Example get(std::int64_t index) const override;
   bool sizes_vary() const override;
+  std::vector<std::int64_t> shard_ends() const override;
 
   /// The only input is an image.
   bool holds_images() const;

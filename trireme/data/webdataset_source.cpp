@@ -17,12 +17,11 @@ std::shared_ptr<const TarDataset> open_shards(const std::vector<std::string>& pa
   for (const std::string& path : paths) shards.push_back(files.open(path));
   return std::make_shared<TarDataset>(
       std::move(shards),
-      TarDatasetOptions{
-          .inputs = options.inputs,
-          .targets = options.targets,
-          .index_folder = options.cache.empty() ? std::filesystem::path()
-                                                : std::filesystem::path(options.cache) / "index",
-          .undecodable = options.undecodable == "skip" ? Undecodable::kSkip : Undecodable::kError},
+      TarDatasetOptions{.inputs = options.inputs,
+                        .targets = options.targets,
+                        .index_folder = options.cache.empty()
+                                            ? std::filesystem::path()
+                                            : std::filesystem::path(options.cache) / "index"},
       opening.log);
 }
 

@@ -123,11 +123,15 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                [] {
                  return std::vector<std::string>{"count", "cost"};
                }})),
-      stays(key("data.block", &C::data, &Data::block, "text: characters, or packed tokens, per sample", count)),
+      stays(
+          key("data.block", &C::data, &Data::block, "text: characters, or packed tokens, per sample", count)),
       stays(key("data.image_size", &C::data, &Data::image_size,
                 "image_folder, also packed: height and width to which images are brought", count)),
+      key("data.retries", &C::data, &Data::retries,
+          "of a read that failed for a reason that may pass, with pauses from 0.1 s on that double",
+          {.least = 0, .most = 30}),
       stays(key("data.undecodable", &C::data, &Data::undecodable,
-                "image_folder: an image that does not decode ends the run, or the next one stands in for it",
+                "a sample that cannot be read or decoded ends the run, or the next one stands in for it",
                 {.names =
                      [] {
                        return std::vector<std::string>{"error", "skip"};

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/data/tolerant.h"
 #include "trireme/model/deferred.h"
 #include "trireme/train/internal/config_keys.h"
 
@@ -139,7 +140,7 @@ data::DataSource open_data(const RunConfig& config, const Log& log) {
   if (part == nullptr) return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), log);
   data::DataSource source = part->make({.config = config, .log = log});
   if (source.name.empty()) source.name = part->name();
-  return source;
+  return data::tolerant(std::move(source), config.data, log);
 }
 
 std::shared_ptr<model::Model> make_model(const RunConfig& config, const data::DataSource& data,

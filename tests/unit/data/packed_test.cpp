@@ -103,9 +103,11 @@ TEST_F(Packed, SamplesOfAnyDataSetMayDifferInSize) {
   EXPECT_EQ(packed.test, nullptr);
   for (std::int64_t i = 0; i < own->size(); ++i)
     test::expect_same_bits(indexed(packed.train)->get(i).input, own->get(i).input);
-  expect_same_samples(*padded(indexed(packed.train), {{.field = "tokens"}}), *padded(own, {{.field = "tokens"}}));
+  expect_same_samples(*padded(indexed(packed.train), {{.field = "tokens"}}),
+                      *padded(own, {{.field = "tokens"}}));
   const std::vector<std::int64_t> indices = {0, 8};
-  EXPECT_THAT(message_of([&] { indexed(packed.train)->get_batch(indices); }), HasSubstr("padded to one size"));
+  EXPECT_THAT(message_of([&] { indexed(packed.train)->get_batch(indices); }),
+              HasSubstr("padded to one size"));
 }
 
 class Images : public Packed {

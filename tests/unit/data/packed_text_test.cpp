@@ -73,7 +73,8 @@ TEST_F(PackedText, CharactersAreTheSamplesOfTheFile) {
   std::vector<std::int64_t> indices = {0, source.train->size() - 1};
   for (int i = 0; i < 500; ++i) indices.push_back(static_cast<std::int64_t>(random()) % source.train->size());
   for (int again = 0; again < 2; ++again) {
-    const Example found = indexed(packed.train)->get_batch(indices), expected = indexed(source.train)->get_batch(indices);
+    const Example found = indexed(packed.train)->get_batch(indices),
+                  expected = indexed(source.train)->get_batch(indices);
     test::expect_same_bits(found.input, expected.input);
     test::expect_same_bits(found.target, expected.target);
   }

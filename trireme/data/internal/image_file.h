@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace trireme::data {
@@ -17,6 +18,10 @@ namespace trireme::data {
 /// neither JPEG nor PNG, truncated or damaged (of JPEG, whose decoder paints over missing data, a warning
 /// counts as damage), or has more than 2^28 pixels; the message names the path and the decoder's reason.
 at::Tensor read_image(const std::filesystem::path& path);
+
+/// The two halves of it: the bytes, and what they decode to.
+std::string read_image_file(const std::filesystem::path& path);
+at::Tensor decode_image_file(std::string_view content, const std::filesystem::path& path);
 
 /// The same of a file's content; the message of what it throws is the reason alone.
 at::Tensor decode_image(std::string_view content);

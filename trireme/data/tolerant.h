@@ -1,0 +1,38 @@
+#pragma once
+// A data set around another that outlives faults of the storage: a read that failed for a reason that may
+// pass is repeated, with a pause that doubles; a sample that stays unreadable ends the run, or has another
+// one stand in for it, which is counted and said once by name. Immutable but for what it has said;
+// thread-safe.
+
+#include <memory>
+
+#include "trireme/base/error.h"
+#include "trireme/base/log.h"
+#include "trireme/data/dataset.h"
+
+namespace trireme::data {
+
+/// A read that may succeed when it is repeated: a disk or a server that does not answer.
+class ReadError : public DataError {
+ public:
+  using DataError::DataError;
+};
+
+struct ToleranceOptions {
+  int retries = 3;  ///< of a read that throws ReadError
+  double first_pause_s = 0.1;
+  /// Of a sample that cannot be read, false: the run ends with the error. True: the next one in order that
+  /// can be read stands in. Which one depends on the data alone.
+  bool skip = false;
+  Log log = Log();
+};
+
+/// Throws InvalidArgument: a negative number. Its samples throw DataError for a hundred in a row that cannot
+/// be read.
+std::shared_ptr<const Dataset> tolerant(std::shared_ptr<const Dataset> samples,
+                                        const ToleranceOptions& options);
+
+/// Both splits as data.retries and data.undecodable say; samples that have no numbers as they are.
+DataSource tolerant(DataSource source, const DataOptions& options, const Log& log);
+
+}  // namespace trireme::data
