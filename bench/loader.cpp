@@ -1,9 +1,11 @@
-// How fast do batches come? Loads a data set for a consumer that does nothing but take them, and prints one line
-// of JSON per number of workers: samples/s, the time of the first batch, and the share of the threads' time by
-// stage. Beside it, by bench/loader.sh: torch.utils.data.DataLoader over the same files (bench/peers/loader.py),
-// and for images libjpeg-turbo alone, on one thread, with as little else as possible.
+// How fast do batches come? Loads a data set for a consumer that does nothing but take them, and prints one
+// line of JSON per number of workers: samples/s, the time of the first batch, and the share of the threads'
+// time by stage. Beside it, by bench/loader.sh: torch.utils.data.DataLoader over the same files
+// (bench/peers/loader.py), and for images libjpeg-turbo alone, on one thread, with as little else as
+// possible.
 //
-//   bench_loader [--smoke] [--data fashion_mnist|text|image_folder|...] [--path P] [--workers N]... [--seconds S]
+//   bench_loader [--smoke] [--data fashion_mnist|text|image_folder|...] [--path P] [--workers N]...
+//   [--seconds S]
 
 #include <ATen/Parallel.h>
 #include <turbojpeg.h>
@@ -67,10 +69,12 @@ nlohmann::json decode_alone(const Settings& settings) {
     for (const std::string& file : files) {
       const auto* bytes = reinterpret_cast<const unsigned char*>(file.data());
       int width = 0, height = 0, subsampling = 0, colours = 0;
-      if (tjDecompressHeader3(decoder.get(), bytes, file.size(), &width, &height, &subsampling, &colours) != 0)
+      if (tjDecompressHeader3(decoder.get(), bytes, file.size(), &width, &height, &subsampling, &colours) !=
+          0)
         continue;
       pixels.resize(static_cast<std::size_t>(width) * height * 3);
-      tjDecompress2(decoder.get(), bytes, file.size(), pixels.data(), width, 0, height, TJPF_RGB, 0);
+      tjDecompress2(decoder.get(), bytes, file.size(), pixels.data(), width, 0, height, TJPF_RGB,
+                    TJFLAG_ACCURATEDCT);
       ++decoded;
     }
   } while (now_s() - began_s < settings.seconds && decoded > 0);

@@ -140,7 +140,7 @@ at::Tensor decode(std::string_view content) {
 
 at::Tensor decode_image(std::string_view content) {
   const StageScope decoding(Stage::kDecode);
-  return decode(content).permute({2, 0, 1}).contiguous();
+  return decode(content).permute({2, 0, 1});
 }
 
 std::string read_image_file(const std::filesystem::path& path) {

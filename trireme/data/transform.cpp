@@ -12,9 +12,12 @@
 namespace trireme::data {
 namespace {
 
+/// Bytes are fastest where the channels of a pixel lie together.
 at::Tensor resized(const at::Tensor& image, const ImageSize& size) {
-  if (image.size(1) == size.height && image.size(2) == size.width) return image.to(at::kFloat);
-  return at::_upsample_bilinear2d_aa(image.to(at::kFloat).unsqueeze(0), {size.height, size.width},
+  if (image.size(1) == size.height && image.size(2) == size.width) return image;
+  at::Tensor batch = image.unsqueeze(0);
+  if (image.scalar_type() == at::kByte) batch = batch.contiguous(at::MemoryFormat::ChannelsLast);
+  return at::_upsample_bilinear2d_aa(batch, {size.height, size.width},
                                      /*align_corners=*/false, c10::nullopt, c10::nullopt)
       .squeeze(0);
 }
@@ -128,17 +131,35 @@ class Normalize : public Transform {
   at::Tensor apply(const at::Tensor& image, Random&) const override {
     require(image.size(0) == 3, "an image of three channels is to be normalised, found one of ",
             image.size(0));
-    at::Tensor result = image.to(at::kFloat).contiguous();
-    if (result.is_same(image)) result = result.clone();
-    const std::int64_t pixels = image.size(1) * image.size(2);
-    auto* value = result.data_ptr<float>();
-    for (std::size_t channel = 0; channel < scale_.size(); ++channel) {
-      for (std::int64_t i = 0; i < pixels; ++i, ++value) *value = *value * scale_[channel] + shift_[channel];
+    at::Tensor result = at::empty(image.sizes(), at::kFloat);
+    if (image.scalar_type() == at::kByte) {
+      fill<std::uint8_t>(result, image);
+    } else {
+      fill<float>(result, image.to(at::kFloat));
     }
     return result;
   }
 
  private:
+  /// Row by row, in the order in which the pixels lie.
+  template <class Value>
+  void fill(const at::Tensor& result, const at::Tensor& image) const {
+    const std::int64_t height = image.size(1), width = image.size(2), pixels = height * width;
+    const std::int64_t between_channels = image.stride(0), between_columns = image.stride(2);
+    const auto* values = image.const_data_ptr<Value>();
+    auto* first = result.data_ptr<float>();
+    for (std::int64_t row = 0; row < height; ++row) {
+      for (std::size_t channel = 0; channel < scale_.size(); ++channel) {
+        const auto number = static_cast<std::int64_t>(channel);
+        const Value* from = values + row * image.stride(1) + number * between_channels;
+        float* to = first + number * pixels + row * width;
+        const float scale = scale_[channel], shift = shift_[channel];
+        for (std::int64_t column = 0; column < width; ++column)
+          to[column] = static_cast<float>(from[column * between_columns]) * scale + shift;
+      }
+    }
+  }
+
   std::array<float, 3> scale_{}, shift_{};
 };
 

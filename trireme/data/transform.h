@@ -30,10 +30,12 @@ struct ImageSize {
   std::int64_t height = 0, width = 0;
 };
 
-/// The image resized so that it just covers `size`, and the middle of that: f32. Bilinear, antialiased.
+/// The image resized so that it just covers `size`, and the middle of that. Bilinear, antialiased; bytes are
+/// rounded to bytes, as Pillow and torchvision do it.
 std::shared_ptr<const Transform> resize_and_crop(const ImageSize& size);
 
-/// A random part of the image, 8 % to all of its area and 3:4 to 4:3 in shape, resized to `size`: f32.
+/// A random part of the image, 8 % to all of its area and 3:4 to 4:3 in shape, resized to `size` in the
+/// same way.
 std::shared_ptr<const Transform> random_resized_crop(const ImageSize& size);
 
 /// The image, framed by `padding` pixels of the value `fill`, and of that a random part of the image's size.

@@ -67,6 +67,19 @@ TEST(Transforms, ResizeCoversTheSizeAndTakesTheMiddle) {
   EXPECT_TRUE(changed(resize_and_crop({8, 16}), wide).equal(wide)) << "nothing to do";
 }
 
+TEST(Transforms, BytesAreResizedToTheNearestBytesHoweverTheyLie) {
+  const at::Tensor image = torch::randint(0, 256, {3, 37, 53}, at::kByte);
+  for (const auto& transform : {resize_and_crop({16, 24}), random_resized_crop({16, 24})}) {
+    const at::Tensor exact = changed(transform, image.to(at::kFloat)), found = changed(transform, image);
+    EXPECT_EQ(found.scalar_type(), at::kByte);
+    EXPECT_LE((found.to(at::kFloat) - exact).abs().max().item<float>(), 1.0F);
+    const at::Tensor pixel_by_pixel = image.permute({1, 2, 0}).contiguous().permute({2, 0, 1});
+    EXPECT_TRUE(changed(transform, pixel_by_pixel).equal(found));
+    const auto normal = normalize({0.5, 0.4, 0.3}, {0.2, 0.25, 0.5});
+    EXPECT_TRUE(changed(normal, found).equal(changed(normal, found.contiguous())));
+  }
+}
+
 TEST(Transforms, OfALongImageOnlyTheMiddleIsResized) {
   const test::MemoryLimit limit(std::uint64_t{512} << 20);
   for (const bool stands : {false, true}) {

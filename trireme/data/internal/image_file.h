@@ -10,13 +10,14 @@
 
 namespace trireme::data {
 
-/// u8 (3, height, width), red, green, blue, in the rows that are stored: EXIF orientation is not applied.
-/// Grey images get three equal channels; of 16 bits the high byte is taken; transparency is dropped, whatever
-/// lies beneath it stays; what a PNG says of gamma and profiles changes nothing; the inks of a CMYK JPEG
-/// (inverted, as Adobe has them) become c * k / 255. The pixels are those of Pillow's convert("RGB"), bit by
-/// bit, but for PNG of 16 grey bits, which Pillow saturates. Throws DataError when the file is missing,
-/// neither JPEG nor PNG, truncated or damaged (of JPEG, whose decoder paints over missing data, a warning
-/// counts as damage), or has more than 2^28 pixels; the message names the path and the decoder's reason.
+/// u8 (3, height, width), red, green, blue, those of a pixel next to each other in memory, in the rows that
+/// are stored: EXIF orientation is not applied. Grey images get three equal channels; of 16 bits the high
+/// byte is taken; transparency is dropped, whatever lies beneath it stays; what a PNG says of gamma and
+/// profiles changes nothing; the inks of a CMYK JPEG (inverted, as Adobe has them) become c * k / 255. The
+/// pixels are those of Pillow's convert("RGB"), bit by bit, but for PNG of 16 grey bits, which Pillow
+/// saturates. Throws DataError when the file is missing, neither JPEG nor PNG, truncated or damaged (of JPEG,
+/// whose decoder paints over missing data, a warning counts as damage), or has more than 2^28 pixels; the
+/// message names the path and the decoder's reason.
 at::Tensor read_image(const std::filesystem::path& path);
 
 /// The two halves of it: the bytes, and what they decode to.
