@@ -74,6 +74,8 @@ use_project() {  # use_project PREFIX: over two processes, by our launcher and, 
   else
     echo "no mpirun here: only our launcher was tried"
   fi
+  words="calls: factor 1.0, thrown: too far [in 'fail' on worker 'worker1']"
+  expect "$words" "$1/bin/trireme" launch -n 2 -- "$work/project/build/calls"
   # A program of somebody's own types starts itself as ranks, without trireme.
   local own=$work/project/build/autoencoder
   local settings=("$work/project/autoencoder.toml" -n 2 --set images.of=synthetic --set parallel.pipeline=2)

@@ -36,7 +36,12 @@ class OwnerOptimizer {
               " of the optimizer is no leaf that needs gradients");
       parameters_.emplace_back(text("parameter", parameters_.size()), parameter);
     }
-    optimizer_ = optim::make_optimizer(options, parameters_);
+    // One updates tensors of one device at once.
+    std::map<std::string, optim::NamedTensors> by_device;
+    for (const auto& each : parameters_) by_device[each.second.device().str()].push_back(each);
+    for (const auto& [device, parameters] : by_device) {
+      optimizers_.push_back(optim::make_optimizer(options, parameters));
+    }
   }
 
   void step(ContextId context, double lr) {
@@ -56,7 +61,7 @@ class OwnerOptimizer {
       for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].second.mutable_grad() = before[i];
     };
     try {
-      optimizer_->step(lr >= 0 ? lr : lr_);
+      for (const auto& each : optimizers_) each->step(lr >= 0 ? lr : lr_);
     } catch (...) {
       restore();
       throw;
@@ -68,7 +73,7 @@ class OwnerOptimizer {
   std::mutex mutex_;
   const double lr_;
   optim::NamedTensors parameters_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;
 };
 
 namespace {

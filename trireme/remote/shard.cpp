@@ -1,10 +1,12 @@
 #include "trireme/remote/shard.h"
 
+#include <charconv>
 #include <set>
 #include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/device.h"
 #include "trireme/model/checkpointed.h"
 #include "trireme/model/deferred.h"
 
@@ -14,7 +16,7 @@ struct trireme::wire::Field<trireme::remote::ShardOptions> {
   static auto fields(Self& self) {
     return std::tie(self.model.name, self.model.hidden, self.model.layers, self.model.heads, self.model.width,
                     self.model.weights, self.input_shape, self.num_classes, self.seed, self.first_layer,
-                    self.end_layer);
+                    self.end_layer, self.device);
   }
   static void write(FieldWriter& writer, const remote::ShardOptions& options) {
     std::apply([&](const auto&... each) { (writer.write(each), ...); }, fields(options));
@@ -26,20 +28,21 @@ struct trireme::wire::Field<trireme::remote::ShardOptions> {
 
 namespace trireme::remote {
 
-Shard::Shard(std::vector<model::Layer> layers, std::shared_ptr<void> keeps_alive)
-    : keeps_alive_(std::move(keeps_alive)), layers_(std::move(layers)) {
+Shard::Shard(std::vector<model::Layer> layers, std::shared_ptr<void> keeps_alive, c10::Device device)
+    : keeps_alive_(std::move(keeps_alive)), device_(device), layers_(std::move(layers)) {
   require(!layers_.empty(), "a part of a model needs layers, and got none");
   for (const auto& each : layers_) {
     require(each.takes.empty() && each.gives.empty(), "layer '", each.name,
             "' exchanges tensors with layers that are no neighbours; a part that other workers call maps one "
             "tensor to one");
+    model::move_to(each, device_);
     recomputed_.push_back(model::checkpointed(each));
   }
 }
 
 at::Tensor Shard::forward(const rpc::RRef<at::Tensor>& input, const rpc::RRef<at::Tensor>& after,
                           bool recomputes) {
-  at::Tensor value = input.to_here();
+  at::Tensor value = input.to_here().to(device_);
   while (after && !after.local_future().wait_for(kLongestTimeout_s)) {
   }
   const rpc::BlockedScope blocked;
@@ -80,7 +83,23 @@ void Shard::train(bool on) {
 
 namespace {
 
+/// "cuda:1": the second of that kind; without a number the first. Throws InvalidArgument.
+c10::Device device_of(const std::string& name) {
+  const auto colon = name.find(':');
+  const c10::DeviceType type = comm::device_type_of(name.substr(0, colon));
+  if (colon == std::string::npos) return comm::device_of_rank(type, 0, comm::DeviceUse::kShared);
+  const std::string number = name.substr(colon + 1);
+  int index = -1;
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), index);
+  const bool is_number = read.ec == std::errc{} && read.ptr == number.data() + number.size() && index >= 0;
+  require(is_number && type != c10::kCPU, "'", name, "' is no device; expected a name such as cpu or cuda:0");
+  const c10::Device device = comm::device_of_rank(type, index, comm::DeviceUse::kShared);
+  require(device.index() == index, "this worker's host has no device '", name, "': numbers begin at 0");
+  return device;
+}
+
 std::shared_ptr<Shard> build_shard(const ShardOptions& options) {
+  const c10::Device device = device_of(options.device);
   const auto whole = deferred([&] {
     return model::make_model(options.model, options.input_shape, options.num_classes, options.seed);
   });
@@ -92,7 +111,7 @@ std::shared_ptr<Shard> build_shard(const ShardOptions& options) {
   std::vector<model::Layer> part(layers.begin() + options.first_layer, layers.begin() + options.end_layer);
   for (const auto& each : part) model::materialise(each);
   whole->initialise(options.seed);
-  return std::make_shared<Shard>(std::move(part), whole);
+  return std::make_shared<Shard>(std::move(part), whole, device);
 }
 constexpr auto& kBuildShard = rpc::function<"trireme.build_shard", &build_shard>;
 

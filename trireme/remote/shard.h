@@ -17,9 +17,11 @@ namespace trireme::remote {
 
 class Shard {
  public:
-  /// Each layer maps one tensor to one tensor. `keeps_alive`: what the layers use. Throws InvalidArgument for
-  /// layers that take or give more.
-  explicit Shard(std::vector<model::Layer> layers, std::shared_ptr<void> keeps_alive = nullptr);
+  /// Each layer maps one tensor to one tensor. `keeps_alive`: what the layers use. They move to `device`, and
+  /// so does each input; outputs are there, and go to other workers by way of the host. Throws
+  /// InvalidArgument for layers that take or give more.
+  explicit Shard(std::vector<model::Layer> layers, std::shared_ptr<void> keeps_alive = nullptr,
+                 c10::Device device = c10::kCPU);
 
   /// The layers of an input, wherever that is: (batch, ...) -> (batch, ...). One at a time, and not before
   /// `after` is there, where it refers to something of this worker: micro-batches pass in their order.
@@ -32,6 +34,7 @@ class Shard {
 
  private:
   const std::shared_ptr<void> keeps_alive_;
+  const c10::Device device_;
   const std::vector<model::Layer> layers_;
   std::vector<model::Layer> recomputed_;
   std::mutex mutex_;  ///< held by the forward that runs
@@ -44,6 +47,7 @@ struct ShardOptions {
   std::int64_t num_classes = 0;
   std::uint64_t seed = 0;
   std::int64_t first_layer = 0, end_layer = 0;  ///< [first, end) of Model::layers()
+  std::string device = "cpu";  ///< of the worker; "cuda:1" is its second one, "auto" a GPU where there is one
 };
 
 /// Made on that worker; other layers get no memory there. Parameters have the values of make_model() with the

@@ -206,9 +206,10 @@ template <class T>
 Future<std::vector<internal::Stored<T>>> when_all(const std::vector<Future<T>>& futures) {
   using Values = std::vector<internal::Stored<T>>;
   const Promise<Values> promise(futures.empty() ? nullptr : futures.front().state()->pool);
-  const auto finish = [promise, futures] {
+  // One list for all that share it: each of many futures has a follower.
+  const auto finish = [promise, all = std::make_shared<const std::vector<Future<T>>>(futures)] {
     Values values;
-    for (const auto& each : futures) {
+    for (const auto& each : *all) {
       if (const auto error = each.error()) {
         promise.fail(error);
         return;

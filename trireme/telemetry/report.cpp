@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
