@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 #include <set>
+#include <thread>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/comm/on_every_rank.h"
@@ -30,6 +33,9 @@ std::string fresh_token() {
   for (int i = 0; i < 12; ++i) token += "0123456789abcdef"[random() % 16];
   return token;
 }
+
+/// For which file systems that hosts share may not show what another host has written.
+constexpr double kLongestCaching_s = 120;
 
 }  // namespace
 
@@ -102,6 +108,28 @@ std::optional<CheckpointPart> SaveShares::next_part(const Shards& mine, Checkpoi
       .attempt = {.num_parts = static_cast<int>(parts_.size()), .name = attempt, .prefix = run_},
       .number = static_cast<int>(place - parts_.begin()),
       .shards = std::move(shards)};
+}
+
+void save_together(comm::Group group, const std::optional<CheckpointPart>& part, const fs::path& folder,
+                   int keep) {
+  const bool is_owner = group.rank() == 0;
+  try {
+    comm::on_every_rank(group, [&] {
+      if (part) write_part(folder, *part);
+    });
+  } catch (const Error&) {
+    if (is_owner) abandon_checkpoint(folder, *part, [] { return false; });
+    throw;
+  }
+  // All parts have been written when ranks have met: what is missing then can only be late to be seen.
+  const Deadline seen = Deadline::after_s(kLongestCaching_s);
+  const auto wait = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return !seen.expired();
+  };
+  comm::on_every_rank(group, [&] {
+    if (is_owner) finish_checkpoint(folder, *part, keep, wait);
+  });
 }
 
 }  // namespace trireme::checkpoint

@@ -43,6 +43,11 @@ class SaveShares {
   std::uint64_t num_saves_ = 0;
 };
 
+/// Makes one checkpoint of the parts of all ranks, as finish_checkpoint() says, and returns when it is there.
+/// Throws DataError on every rank: what was there before is untouched then.
+void save_together(comm::Group group, const std::optional<CheckpointPart>& part,
+                   const std::filesystem::path& folder, int keep);
+
 /// A checkpoint that has been verified.
 struct FoundCheckpoint {
   std::filesystem::path folder;

@@ -1,0 +1,39 @@
+// The program of docs/training.md that goes on after a kill.
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+#include "tests/support/child_process.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_folder.h"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(OwnLoopResumed, EndsWithTheSameBitsAfterAKill) {
+  const TemporaryFolder folder;
+  const auto command = [&](const char* name) -> std::vector<std::string> {
+    return {bin("trireme"),           "launch", "-n", "2", "--", bin("example_own_loop_resumed"),
+            (folder / name).string(), "2000"};
+  };
+  const auto weights = [](const ChildResult& result) {
+    return result.out.substr(result.out.find("weights "));
+  };
+  const ChildResult whole = run(command("whole"), {}, 120);
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  ASSERT_THAT(whole.out, HasSubstr("weights "));
+
+  ChildProcess killed(command("killed"));
+  ASSERT_TRUE(killed.wait_for_output("saved step 600", 60)) << killed.output();
+  for (const int rank : killed.children()) ::kill(rank, SIGKILL);
+  ASSERT_EQ(killed.wait(60).exit_code, 3) << "it had ended before it was killed";
+  const ChildResult resumed = run(command("killed"), {}, 120);
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, testing::Not(HasSubstr("begins behind step 0\n")));
+  EXPECT_EQ(weights(resumed), weights(whole));
+}
+
+}  // namespace
+}  // namespace trireme::test

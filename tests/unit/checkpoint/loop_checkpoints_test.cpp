@@ -1,0 +1,215 @@
+#include "trireme/checkpoint/loop_checkpoints.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <fstream>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/comm/launch_environment.h"
+
+namespace trireme::checkpoint {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+namespace nn = torch::nn;
+namespace optim = torch::optim;
+
+using MakeOptimizer = std::unique_ptr<optim::Optimizer> (*)(const std::vector<at::Tensor>&);
+
+template <class Optimizer, class Options>
+std::unique_ptr<optim::Optimizer> make(const std::vector<at::Tensor>& parameters, const Options& options) {
+  return std::make_unique<Optimizer>(parameters, options);
+}
+
+std::unique_ptr<optim::Optimizer> adamw(const std::vector<at::Tensor>& of) {
+  return make<optim::AdamW>(of, optim::AdamWOptions(0.01));
+}
+
+/// A network, its optimizer, and where its samples come from.
+struct Loop {
+  explicit Loop(MakeOptimizer make_optimizer = adamw, int width = 5, std::uint64_t seed = 7)
+      : net(nn::Linear(4, width), nn::BatchNorm1d(width), nn::Linear(width, 1)),
+        optimizer(make_optimizer(net->parameters())),
+        generator(at::detail::createCPUGenerator(seed)) {}
+  void train(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      const at::Tensor x = at::randn({8, 4}, generator);
+      optimizer->zero_grad();
+      at::mse_loss(net->forward(x), x.sum(1, /*keepdim=*/true)).backward();
+      optimizer->step();
+    }
+  }
+  LoopState state() { return {.module = *net, .optimizers = {optimizer.get()}, .generators = {generator}}; }
+  nn::Sequential net;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  at::Generator generator;
+};
+
+void expect_same(const TensorMap& a, const TensorMap& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
+}
+
+class LoopCheckpointsTest : public testing::Test {
+ protected:
+  void on_ranks(int ranks, const std::function<void(comm::Context&, LoopCheckpoints&, Loop&)>& body,
+                MakeOptimizer make_optimizer = adamw, int width = 5) {
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      Loop loop(make_optimizer, width, /*seed=*/7);
+      LoopCheckpoints checkpoints(context, folder_.path(), loop.state());
+      body(context, checkpoints, loop);
+    });
+  }
+  test::TemporaryFolder folder_;
+};
+
+class StateOfOptimizer : public testing::TestWithParam<std::pair<const char*, MakeOptimizer>> {};
+
+TEST_P(StateOfOptimizer, GoesOnWithTheSameBits) {
+  Loop first(GetParam().second);
+  first.train(3);
+  TensorMap weights, kept;
+  for (const auto& [name, tensor] : state_of(*first.net)) weights.emplace(name, tensor.clone());
+  for (const auto& [name, tensor] : state_of(*first.net, *first.optimizer))
+    kept.emplace(name, tensor.clone());
+  const at::Tensor drawn = state_of(first.generator);
+  first.train(3);
+  Loop second(GetParam().second);
+  restore(*second.net, weights);
+  restore(*second.net, *second.optimizer, kept);
+  restore(second.generator, drawn);
+  second.train(3);
+  expect_same(state_of(*first.net), state_of(*second.net));
+  expect_same(state_of(*first.net, *first.optimizer), state_of(*second.net, *second.optimizer));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, StateOfOptimizer,
+    testing::Values(
+        std::pair<const char*, MakeOptimizer>("sgd",
+                                              [](const std::vector<at::Tensor>& of) {
+                                                return make<optim::SGD>(of,
+                                                                        optim::SGDOptions(0.1).momentum(0.9));
+                                              }),
+        std::pair<const char*, MakeOptimizer>("adam",
+                                              [](const std::vector<at::Tensor>& of) {
+                                                return make<optim::Adam>(
+                                                    of, optim::AdamOptions(0.01).amsgrad(true));
+                                              }),
+        std::pair<const char*, MakeOptimizer>("adamw", adamw),
+        std::pair<const char*, MakeOptimizer>("rmsprop",
+                                              [](const std::vector<at::Tensor>& of) {
+                                                return make<optim::RMSprop>(
+                                                    of,
+                                                    optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+                                              }),
+        std::pair<const char*, MakeOptimizer>("adagrad",
+                                              [](const std::vector<at::Tensor>& of) {
+                                                return make<optim::Adagrad>(of, optim::AdagradOptions(0.1));
+                                              })),
+    [](const auto& row) { return row.param.first; });
+
+TEST_F(LoopCheckpointsTest, RanksGoOnWithTheirOwnGeneratorsAndTheSameBits) {
+  const int kRanks = 2;
+  std::vector<TensorMap> weights(kRanks), state(kRanks);
+  const auto remember = [&](comm::Context& context, Loop& loop) {
+    const auto rank = static_cast<std::size_t>(context.rank());
+    weights[rank] = state_of(*loop.net);
+    state[rank] = state_of(*loop.net, *loop.optimizer);
+  };
+  on_ranks(kRanks, [&](comm::Context& context, LoopCheckpoints& checkpoints, Loop& loop) {
+    EXPECT_EQ(checkpoints.restore(), 0);
+    for (auto& [name, tensor] : state_of(*loop.net)) context.world().broadcast(tensor, 0);
+    loop.train(3);
+    if (!context.is_main()) at::randn({7}, loop.generator);  // from here on the ranks draw other numbers
+    checkpoints.save(3);
+    loop.optimizer->param_groups()[0].options().set_lr(0.5);
+    checkpoints.save(4);
+    checkpoints.save(5);
+    loop.train(2);
+    remember(context, loop);
+  });
+  EXPECT_EQ(list_checkpoints(folder_.path()).size(), 2U) << "keep";
+  on_ranks(kRanks, [&](comm::Context& context, LoopCheckpoints& checkpoints, Loop& loop) {
+    EXPECT_EQ(checkpoints.restore(), 5);
+    EXPECT_EQ(loop.optimizer->param_groups()[0].options().get_lr(), 0.5);
+    loop.train(2);
+    const auto rank = static_cast<std::size_t>(context.rank());
+    expect_same(weights[rank], state_of(*loop.net));
+    expect_same(state[rank], state_of(*loop.net, *loop.optimizer));
+  });
+}
+
+TEST_F(LoopCheckpointsTest, AnotherNumberOfRanksIsAWarningThatNamesGenerators) {
+  on_ranks(2, [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) { checkpoints.save(1); });
+  testing::internal::CaptureStderr();
+  on_ranks(1,
+           [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) { EXPECT_EQ(checkpoints.restore(), 1); });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("generators stay as they are"));
+}
+
+TEST_F(LoopCheckpointsTest, ADamagedOneIsMovedAsideForTheOneBefore) {
+  on_ranks(1, [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) {
+    checkpoints.save(1);
+    checkpoints.save(2);
+  });
+  std::ofstream(folder_ / "step-00000002/model.safetensors", std::ios::app) << "x";
+  testing::internal::CaptureStderr();
+  on_ranks(1,
+           [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) { EXPECT_EQ(checkpoints.restore(), 1); });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("damaged"));
+}
+
+TEST_F(LoopCheckpointsTest, AnotherModuleOrOptimizerIsRefusedByName) {
+  on_ranks(1, [](comm::Context&, LoopCheckpoints& checkpoints, Loop& loop) {
+    loop.train(1);
+    checkpoints.save(1);
+  });
+  const auto restores = [](comm::Context&, LoopCheckpoints& checkpoints, Loop&) { checkpoints.restore(); };
+  EXPECT_THAT([&] { on_ranks(1, restores, adamw, 6); },
+              ThrowsMessage<DataError>(AllOf(HasSubstr("step-00000001"), HasSubstr("'0.weight'"))));
+  const MakeOptimizer sgd = [](const std::vector<at::Tensor>& of) {
+    return make<optim::SGD>(of, optim::SGDOptions(0.1));
+  };
+  EXPECT_THAT([&] { on_ranks(1, restores, sgd); },
+              ThrowsMessage<DataError>(HasSubstr("for which this optimizer has no place")));
+  const MakeOptimizer lbfgs = [](const std::vector<at::Tensor>& of) -> std::unique_ptr<optim::Optimizer> {
+    return std::make_unique<optim::LBFGS>(of);
+  };
+  EXPECT_THAT([&] { on_ranks(1, restores, lbfgs); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("LoopState::others")));
+}
+
+TEST_F(LoopCheckpointsTest, MoreTensorsAreFilledAgain) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    Loop loop;
+    LoopState state = loop.state();
+    state.others = {{"average", at::ones({3})}};
+    LoopCheckpoints(context, folder_.path(), state).save(1);
+    state.others["average"] = at::zeros({3});
+    LoopCheckpoints(context, folder_.path(), state).restore();
+    EXPECT_TRUE(at::equal(state.others["average"], at::ones({3})));
+  });
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint
