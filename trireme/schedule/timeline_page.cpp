@@ -51,6 +51,7 @@ bool is_drawn(ActionKind kind) { return look_of(kind) != nullptr || look_beside(
 Layer layer_of(std::string name, TimedRanks ranks) {
   Layer layer{.name = std::move(name), .ranks = std::move(ranks)};
   layer.extent = extent(layer.ranks);
+  layer.bubbles = bubble_shares(layer.ranks);
   const double least_s = kLeastShare * (layer.extent.end - layer.extent.start);
   for (auto& actions : layer.ranks) {
     std::erase_if(actions, [&](const TimedAction& each) {
@@ -58,19 +59,26 @@ Layer layer_of(std::string name, TimedRanks ranks) {
       return !is_drawn(each.action.kind) || !is_seen;
     });
   }
-  layer.bubbles = bubble_shares(layer.ranks);
+  for (const auto& actions : layer.ranks) {
+    for (const TimedAction& each : actions) layer.extent.end = std::max(layer.extent.end, each.end_s);
+  }
   return layer;
 }
 
 std::vector<Layer> layers_of(const TimelinePage& page) {
   const Program& program = page.program;
-  std::vector<Layer> layers;
-  layers.push_back(layer_of("planned", timed(program, simulate(program, page.costs))));
+  const std::size_t of_program = program.ranks.size();
+  const std::size_t ranks = page.steps.empty() ? of_program : page.steps.front().ranks.size();
   for (const MeasuredStep& step : page.steps) {
-    require(step.ranks.size() == program.ranks.size(), step.name, " was measured on ", step.ranks.size(),
-            " ranks, the program '", program.name, "' is for ", program.ranks.size());
-    layers.push_back(layer_of(step.name, step.ranks));
+    require(step.ranks.size() == ranks && ranks > 0 && ranks % of_program == 0, step.name,
+            " was measured on ", step.ranks.size(), " ranks, the program '", program.name, "' is for ",
+            of_program);
   }
+  const TimedRanks once = timed(program, simulate(program, page.costs));
+  TimedRanks planned;
+  for (std::size_t rank = 0; rank < ranks; ++rank) planned.push_back(once[rank / (ranks / of_program)]);
+  std::vector<Layer> layers = {layer_of("planned", std::move(planned))};
+  for (const MeasuredStep& step : page.steps) layers.push_back(layer_of(step.name, step.ranks));
   return layers;
 }
 
@@ -82,16 +90,16 @@ class Chart {
   }
 
   const std::vector<Layer>& layers() const { return layers_; }
+  std::size_t num_ranks() const { return layers_.front().ranks.size(); }
 
   std::string svg() const {
-    const auto num_ranks = static_cast<double>(program_.ranks.size());
     const double of_rank = kRow * static_cast<double>(layers_.size()) + kBetweenRanks;
-    const double bottom = kTop + num_ranks * of_rank - kBetweenRanks + 4;
+    const double bottom = kTop + static_cast<double>(num_ranks()) * of_rank - kBetweenRanks + 4;
     std::string body = text("<text class=\"share\" x=\"", number(kWidth),
                             "\" y=\"14\">bubble</text>\n<g id=\"ticks\" data-top=\"", number(kTop - 4),
                             "\" data-bottom=\"", number(bottom), "\"></g>\n");
     std::string boxes;
-    for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
+    for (std::size_t rank = 0; rank < num_ranks(); ++rank) {
       const double top = kTop + static_cast<double>(rank) * of_rank;
       body += text("<text class=\"rank\" x=\"0\" y=\"", number(top + 13), "\">rank ", rank, "</text>\n");
       for (std::size_t i = 0; i < layers_.size(); ++i)
@@ -169,7 +177,7 @@ std::string legend(const std::vector<Layer>& layers, const Program& program) {
 
 /// How long each row's step takes, and its bubbles.
 std::string table(const std::vector<Layer>& layers) {
-  std::string rows = "<table><tr><th></th><th>first start to last end</th>";
+  std::string rows = "<table><tr><th></th><th>first start to end of the update</th>";
   for (std::size_t rank = 0; rank < layers.front().ranks.size(); ++rank)
     rows += text("<th>bubble, rank ", rank, "</th>");
   rows += "</tr>\n";
@@ -182,6 +190,19 @@ std::string table(const std::vector<Layer>& layers) {
   return rows + "</table>\n";
 }
 
+std::string table_of_stages(const std::vector<std::string>& stages) {
+  if (stages.empty()) return "";
+  std::string rows = "<table><tr><th>stage</th><th>layers</th></tr>\n";
+  for (std::size_t stage = 0; stage < stages.size(); ++stage)
+    rows += text("<tr><td>", stage, "</td><td>", escaped(stages[stage]), "</td></tr>\n");
+  return rows + "</table>\n";
+}
+
+/// "2 ranks"
+std::string counted(std::size_t number, const char* what) {
+  return text(number, " ", what, number == 1 ? "" : "s");
+}
+
 }  // namespace
 
 std::string timeline_page(const TimelinePage& page) {
@@ -189,7 +210,8 @@ std::string timeline_page(const TimelinePage& page) {
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>";
   html += text(escaped(page.title), "</title>\n<style>", kTimelineStyle, "</style></head>\n<body>\n<h1>",
                escaped(page.title), "</h1>\n<p>Schedule ", escaped(page.program.name), ", ",
-               page.program.ranks.size(), " ranks, ", page.program.num_stages, " stages, ",
+               counted(chart.num_ranks(), "rank"), ", ",
+               counted(static_cast<std::size_t>(page.program.num_stages), "stage"), ", ",
                page.program.num_microbatches,
                page.program.num_microbatches == 1 ? " micro-batch" : " micro-batches",
                ". Planned: the program simulated with the mean ",
@@ -199,7 +221,8 @@ std::string timeline_page(const TimelinePage& page) {
       "id=\"all\">all</button> milliseconds; wheel: zoom, drag: move, double click: all; a box under the "
       "mouse "
       "shows its micro-batch everywhere</div>\n";
-  html += chart.svg() + legend(chart.layers(), page.program) + table(chart.layers());
+  html += chart.svg() + legend(chart.layers(), page.program) + table(chart.layers()) +
+          table_of_stages(page.stages);
   return html + text("<script>", kTimelineScript, "</script>\n</body></html>\n");
 }
 

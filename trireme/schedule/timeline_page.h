@@ -22,10 +22,12 @@ struct TimelinePage {
   Program program;
   Costs costs;  ///< in seconds, as mean_costs() makes them
   std::vector<MeasuredStep> steps;
+  std::vector<std::string> stages = {};  ///< what each is made of; none: not told
 };
 
-/// Every row begins at its own step's begin. Throws InvalidArgument when a step has another number of ranks
-/// than the program, or the costs do not fit it.
+/// Every row begins at its own step's begin, and the axis ends behind the last update. A step may be of
+/// several times as many ranks as the program, replicas of a stage beside each other. Throws InvalidArgument
+/// when it is of another number of them, or the costs do not fit the program.
 std::string timeline_page(const TimelinePage& page);
 
 }  // namespace trireme::schedule

@@ -3,11 +3,9 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <deque>
 #include <memory>
-#include <thread>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -36,11 +34,18 @@
 namespace trireme::train {
 namespace {
 
-/// For which file systems that hosts share may not show what another host has written.
-constexpr double kLongestCaching_s = 120;
+constexpr std::int64_t kWarmUpSteps = 2;
 
 using Destination = checkpoint::BackgroundSaver::Destination;
 using Destinations = std::vector<Destination>;
+
+StepTimes operator-(const StepTimes& a, const StepTimes& b) {
+  return {.steps_s = a.steps_s - b.steps_s,
+          .data_wait_s = a.data_wait_s - b.data_wait_s,
+          .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
+          .steps = a.steps - b.steps,
+          .samples = a.samples - b.samples};
+}
 
 /// One run on one rank.
 class Run {
@@ -85,7 +90,7 @@ class Run {
   void tell_failure(const Failure& failure) noexcept {
     if (recorder_) recorder_->failure(failure, trainer_.steps_done());
   }
-  const schedule::Program& program() const { return trainer_.pipeline().program(); }
+  const Trainer& trainer() const { return trainer_; }
 
  private:
   enum class Moment { kOnTheWay, kAtTheEnd };
@@ -95,6 +100,10 @@ class Run {
   void open_folder(RunLock& lock);
   void save_in_background();
   double end_background_saves();
+  double mean_step_s() const {
+    const StepTimes rest = times_ - warm_up_;
+    return warm_up_.steps == 0 || rest.steps == 0 ? 0 : rest.steps_s / static_cast<double>(rest.steps);
+  }
   bool ended() const { return trainer_.finished() || stop_signal_ != 0 || stopped_; }
   void step(int stop_signal);
   void take(const std::optional<StepReport>& report);
@@ -129,6 +138,7 @@ class Run {
   std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
   std::vector<DataWait> waits_before_;                ///< at the last line of metrics
+  StepTimes warm_up_;                                 ///< in which memory and connections are made
   std::deque<StepTimes> ended_;                       ///< behind steps whose reports are still to come
   std::optional<Evaluation> evaluation_;
   std::int64_t evaluated_step_ = -1, saved_step_ = -1;  ///< saved_step_: as the newest checkpoint
@@ -153,14 +163,6 @@ RunResult result_of(const telemetry::Record& summary, const std::filesystem::pat
           .wall_s = summary.number("wall_s", 0),
           .peak_rss_bytes = static_cast<std::uint64_t>(whole("peak_rss_bytes")),
           .weights_xxh3 = summary.words("weights_xxh3")};
-}
-
-StepTimes operator-(const StepTimes& a, const StepTimes& b) {
-  return {.steps_s = a.steps_s - b.steps_s,
-          .data_wait_s = a.data_wait_s - b.data_wait_s,
-          .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
-          .steps = a.steps - b.steps,
-          .samples = a.samples - b.samples};
 }
 
 /// A restart goes on from checkpoints of the start that it belongs to, and from no earlier run's.
@@ -222,6 +224,7 @@ void Run::step(int stop_signal) {
   times_.steps += 1;
   times_.data_wait_s = trainer_.data_wait_s();
   times_.comm_wait_s = trainer_.comm_wait_s();
+  if (times_.steps == kWarmUpSteps) warm_up_ = times_;
   ended_.push_back(times_);
   take(of_older_step);
 }
@@ -303,23 +306,8 @@ void Run::save(const Destinations& destinations) {
 
 void Run::save_now(const std::optional<checkpoint::CheckpointPart>& part, const Destinations& destinations) {
   const double begin_s = now_s();
-  // All parts have been written when ranks have met: what is missing then can only be late to be seen.
-  const Deadline seen = Deadline::after_s(kLongestCaching_s);
-  const auto wait = [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return !seen.expired();
-  };
-  for (const auto& [folder, keep] : destinations) {
-    try {
-      comm::on_every_rank(context_.world(), [&] {
-        if (part) checkpoint::write_part(folder, *part);
-      });
-    } catch (const Error&) {
-      if (context_.is_main()) checkpoint::abandon_checkpoint(folder, *part, [] { return false; });
-      throw;
-    }
-    on_main(context_, [&] { checkpoint::finish_checkpoint(folder, *part, keep, wait); });
-  }
+  for (const auto& [folder, keep] : destinations)
+    checkpoint::save_together(context_.world(), part, folder, keep);
   saving_s_ += now_s() - begin_s;
 }
 
@@ -385,6 +373,7 @@ RunResult Run::finish() {
                    .train_loss = progress_.epoch_loss.mean(),
                    .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
                    .steps_s = times_.steps_s,
+                   .step_s = mean_step_s(),
                    .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
@@ -444,7 +433,7 @@ RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const Ru
   try {
     run.train();
     RunResult result = run.finish();
-    trace.finish(run.program());
+    trace.finish(run.trainer());
     return result;
   } catch (...) {
     run.tell_failure(failure_of(std::current_exception()));

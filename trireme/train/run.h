@@ -45,6 +45,7 @@ struct RunResult {
   double train_loss = 0;                 ///< mean over the last epoch
   double samples_per_s = 0;              ///< all ranks together, time of evaluations and checkpoints left out
   double steps_s = 0;                    ///< seconds in steps, of this process
+  double step_s = 0;                     ///< of one, without the process's first two; 0: there were no others
   double checkpoint_stall_s = 0;         ///< seconds for which saving kept training waiting
   double wall_s = 0;                     ///< of this process, from the start of the run
   std::uint64_t peak_rss_bytes = 0;      ///< of the largest rank

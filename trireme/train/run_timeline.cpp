@@ -1,5 +1,6 @@
 #include "trireme/train/run_timeline.h"
 
+#include <iterator>
 #include <map>
 #include <string_view>
 
@@ -11,38 +12,53 @@ namespace trireme::train {
 namespace {
 
 constexpr std::size_t kMostSteps = 3;
+constexpr int kUnsettledSteps = 2;
 
-/// When this rank did its first steps.
-std::map<std::int64_t, parallel::TimeSpan> spans_of_steps(const telemetry::Trace& trace) {
+/// When this rank did the steps that are drawn. `from_begin`: the trace begins with the process's first step.
+std::map<std::int64_t, parallel::TimeSpan> spans_of_steps(const telemetry::Trace& trace, bool from_begin) {
   std::map<std::int64_t, parallel::TimeSpan> steps;
   trace.buffers().front()->for_each([&](const telemetry::TraceSpan& span) {
-    if (std::string_view(span.category) != "step" || steps.size() == kMostSteps) return;
-    steps[span.arguments[0].value] = {span.begin_ns, span.end_ns};
+    if (std::string_view(span.category) == "step")
+      steps[span.arguments[0].value] = {span.begin_ns, span.end_ns};
   });
+  for (int i = 0; i < kUnsettledSteps && steps.size() > 1; ++i) {
+    if (from_begin || steps.begin()->first <= kUnsettledSteps) steps.erase(steps.begin());
+  }
+  while (steps.size() > kMostSteps) steps.erase(std::prev(steps.end()));
   return steps;
 }
 
-/// Of all ranks one for each stage, the first, in the order of the stages.
-schedule::TimedRanks first_of_stages(const schedule::TimedRanks& all, int stages) {
-  schedule::TimedRanks ranks;
-  for (std::size_t rank = 0; rank < all.size(); rank += all.size() / static_cast<std::size_t>(stages))
-    ranks.push_back(all[rank]);
-  return ranks;
+/// "transformer.wte to transformer.h.1" for each stage; nothing where there is one.
+std::vector<std::string> names_of_stages(const std::vector<int>& cuts,
+                                         const std::vector<model::Layer>& layers) {
+  std::vector<std::string> names;
+  std::size_t from = 0;
+  for (std::size_t stage = 0; !cuts.empty() && stage <= cuts.size(); ++stage) {
+    const std::size_t to = stage < cuts.size() ? static_cast<std::size_t>(cuts[stage]) : layers.size();
+    const std::string &first = layers[from].name, &last = layers[to - 1].name;
+    names.push_back(first == last ? first : text(first, " to ", last));
+    from = to;
+  }
+  return names;
 }
 
 }  // namespace
 
-std::string timeline_of(const ParallelPlan& plan, comm::Context& context, const telemetry::Trace& trace,
-                        const telemetry::AlignedClock& clock, const schedule::Program& program) {
+std::string timeline_of(const Trainer& trainer, comm::Context& context, const telemetry::Trace& trace,
+                        const telemetry::AlignedClock& clock) {
+  const ParallelPlan& plan = trainer.plan();
+  const schedule::Program& program = trainer.pipeline().program();
   schedule::TimelinePage page{.title = plan.config().run.name, .program = program, .costs = {}, .steps = {}};
+  const RunOptions& run = plan.config().run;
+  const bool from_begin = !run.trace.empty() && run.trace_steps.empty();
   std::vector<schedule::TimedRanks> steps;
-  for (const auto& [number, span] : spans_of_steps(trace)) {
-    const auto all = parallel::gather_actions(context.world(), parallel::actions_in(trace, span, clock));
-    steps.push_back(first_of_stages(all, plan.pipeline_ranks()));
+  for (const auto& [number, span] : spans_of_steps(trace, from_begin)) {
+    steps.push_back(parallel::gather_actions(context.world(), parallel::actions_in(trace, span, clock)));
     page.steps.push_back({.name = text("step ", number), .ranks = steps.back()});
   }
   if (steps.empty()) return "";
   page.remark = text(plan.config().model.name, " on ", plan.config().data.name);
+  page.stages = names_of_stages(plan.cuts(), trainer.layers());
   page.costs = schedule::mean_costs(program, steps);
   return schedule::timeline_page(page);
 }

@@ -5,16 +5,16 @@
 #include <string>
 
 #include "trireme/comm/context.h"
-#include "trireme/schedule/program.h"
 #include "trireme/telemetry/aligned_clock.h"
 #include "trireme/telemetry/trace.h"
-#include "trireme/train/parallel_plan.h"
+#include "trireme/train/trainer.h"
 
 namespace trireme::train {
 
-/// The page, on rank 0, of the first steps that the trace has whole, three at most; of the first replica of
-/// the pipeline. Empty when the trace has none. Collective. Throws CommError.
-std::string timeline_of(const ParallelPlan& plan, comm::Context& context, const telemetry::Trace& trace,
-                        const telemetry::AlignedClock& clock, const schedule::Program& program);
+/// The page, on rank 0, of all ranks in the first steps that the trace has, three at most; the process's
+/// first two, in which memory and connections are made, only where there are no others. Empty when the trace
+/// has none. Collective. Throws CommError.
+std::string timeline_of(const Trainer& trainer, comm::Context& context, const telemetry::Trace& trace,
+                        const telemetry::AlignedClock& clock);
 
 }  // namespace trireme::train

@@ -14,6 +14,7 @@
 #include "trireme/comm/clock_offset.h"
 #include "trireme/telemetry/trace_file.h"
 #include "trireme/train/run_timeline.h"
+#include "trireme/train/trainer.h"
 
 namespace trireme::train {
 namespace {
@@ -80,7 +81,7 @@ telemetry::TraceOptions trace_options(const RunOptions& options) {
 }
 
 RunTrace::RunTrace(const ParallelPlan& plan, comm::Context& context)
-    : plan_(plan), config_(plan.config()), context_(context), path_(path_of_trace(config_)) {
+    : config_(plan.config()), context_(context), path_(path_of_trace(config_)) {
   if (config_.run.trace.empty() && config_.run.timeline.empty()) return;
   first_clock_ = last_clock_ = comm::measure_clock_offset(context.world(), now_ns);
   trace_ = std::make_unique<telemetry::Trace>(plan.trace());
@@ -104,9 +105,9 @@ void RunTrace::discard() {
   trace_.reset();
 }
 
-void RunTrace::write_timeline(const schedule::Program& program) {
+void RunTrace::write_timeline(const Trainer& trainer) {
   const std::string page =
-      timeline_of(plan_, context_, *trace_, telemetry::AlignedClock(first_clock_, last_clock_), program);
+      timeline_of(trainer, context_, *trace_, telemetry::AlignedClock(first_clock_, last_clock_));
   if (!context_.is_main()) return;
   const fs::path path = config_.run_folder() / config_.run.timeline;
   try {
@@ -118,7 +119,7 @@ void RunTrace::write_timeline(const schedule::Program& program) {
   }
 }
 
-void RunTrace::finish(const schedule::Program& program) {
+void RunTrace::finish(const Trainer& trainer) {
   if (!trace_) return;
   context_.set_trace(nullptr);
   last_clock_ = comm::measure_clock_offset(context_.world(), now_ns);
@@ -127,7 +128,7 @@ void RunTrace::finish(const schedule::Program& program) {
                            " spans and ", trace_->num_dropped(),
                            " later ones were dropped; run.trace_steps limits it");
   }
-  if (!config_.run.timeline.empty()) write_timeline(program);
+  if (!config_.run.timeline.empty()) write_timeline(trainer);
   if (!config_.run.trace.empty()) {
     if (context_.is_main()) {
       write_whole();

@@ -9,12 +9,13 @@
 #include <memory>
 
 #include "trireme/comm/context.h"
-#include "trireme/schedule/program.h"
 #include "trireme/telemetry/aligned_clock.h"
 #include "trireme/telemetry/trace.h"
 #include "trireme/train/parallel_plan.h"
 
 namespace trireme::train {
+
+class Trainer;
 
 class RunTrace {
  public:
@@ -26,18 +27,17 @@ class RunTrace {
   RunTrace& operator=(const RunTrace&) = delete;
 
   /// The run has ended well: collects all parts. A file that cannot be written is a warning: the run does not
-  /// fail for it. `program` is what the steps have run, for the timeline. Throws CommError.
-  void finish(const schedule::Program& program);
+  /// fail for it. The timeline is of what `trainer` has run. Throws CommError.
+  void finish(const Trainer& trainer);
   /// There was nothing to trace: no file is written or replaced.
   void discard();
 
  private:
   std::string part() const;
-  void write_timeline(const schedule::Program& program);
+  void write_timeline(const Trainer& trainer);
   void write_whole();
   void write_own_part() const;
 
-  const ParallelPlan& plan_;
   const RunConfig& config_;
   comm::Context& context_;
   const std::filesystem::path path_;

@@ -61,6 +61,8 @@ class Trainer {
           std::shared_ptr<model::Model> own = nullptr,
           std::shared_ptr<const objective::Objective> own_objective = nullptr);
 
+  /// What its stages are made of.
+  const std::vector<model::Layer>& layers() const { return layers_; }
   /// What it carries out, cuts included.
   const ParallelPlan& plan() const { return plan_; }
 

@@ -111,6 +111,29 @@ TEST(TimelinePage, LeavesAStepOutThatTakesNoTime) {
   EXPECT_THAT(timeline_page(with_step), HasSubstr("<title>0STEP: 200 ms, from 1000 ms</title>"));
 }
 
+TEST(TimelinePage, AnUpdateBehindTheLastComputationIsOnTheAxisAndInTheTable) {
+  TimelinePage of_update = page();
+  of_update.steps[0].ranks[1].push_back(did("1STEP", 5.8, 9.0));
+  of_update.stages = {"wte to h.1", "h.2 to <head>"};
+  const std::string html = timeline_page(of_update);
+  EXPECT_THAT(html, HasSubstr("data-end=\"4000.0000\""));
+  EXPECT_THAT(html, HasSubstr("<td>step &quot;12&quot;</td><td>4000 ms</td><td>30.0 %</td>"))
+      << "no bubble is longer for it";
+  EXPECT_THAT(html, HasSubstr("<td>1</td><td>h.2 to &lt;head&gt;</td>"));
+}
+
+TEST(TimelinePage, ReplicasStandBesideEachOtherWithThePlanOfTheirStage) {
+  TimelinePage twice = page();
+  const TimedRanks once = measured();
+  twice.steps[0].ranks = {once[0], once[0], once[1], once[1]};
+  const std::string html = timeline_page(twice);
+  EXPECT_THAT(html, HasSubstr("4 ranks, 2 stages, 2 micro-batches"));
+  EXPECT_THAT(html, HasSubstr(">rank 3</text>"));
+  std::size_t planned = 0, at = 0;
+  while ((at = html.find("<title>1F0: 100 ms, from 150 ms", at)) != std::string::npos) ++at, ++planned;
+  EXPECT_EQ(planned, 2u) << "of the second stage, for both of its replicas";
+}
+
 TEST(TimelinePage, NeedsNothingFromOutsideAndEscapesText) {
   const std::string html = timeline_page(page());
   EXPECT_THAT(html, HasSubstr("<h1>two &lt;stages&gt;</h1>"));

@@ -50,8 +50,8 @@ TEST(RunTrace, HoldsEachRankOnceWhenRanksAreThreads) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(trace.of("step", rank).size(), 5u);
 }
 
-/// Four ranks, two pipelines of two: those of the first pipeline are drawn.
-TEST(RunTimeline, DrawsThreeStepsOfEachRankOfThePipeline) {
+/// Four ranks, two pipelines of two.
+TEST(RunTimeline, DrawsThreeStepsOfEveryRankAndNamesTheLayersOfStages) {
   const test::TemporaryFolder folder;
   RunConfig config;
   config.run = {.name = "r", .folder = folder.path().string(), .timeline = "timeline.html"};
@@ -62,10 +62,26 @@ TEST(RunTimeline, DrawsThreeStepsOfEachRankOfThePipeline) {
   config.parallel.microbatches = 2;
   comm::run_ranks_as_threads(4, [&](comm::Context& context) { run_training(config, context); });
   const std::string page = read_file(folder / "r/timeline.html");
-  for (const char* words : {"rank 0", "rank 1", "step 3", "step 4", "step 5", "1f1b"})
+  for (const char* words : {"rank 0", "rank 3", "4 ranks, 2 stages", "step 3", "step 4", "step 5", "1f1b",
+                            "<td>1</td><td>fc2 to fc3</td>"})
     EXPECT_THAT(page, HasSubstr(words));
-  for (const char* words : {"rank 2", "step 2", "step 6"}) EXPECT_THAT(page, testing::Not(HasSubstr(words)));
+  for (const char* words : {"rank 4", "step 2", "step 6"}) EXPECT_THAT(page, testing::Not(HasSubstr(words)));
   EXPECT_FALSE(std::filesystem::exists(folder / "r/trace.json"));
+}
+
+TEST(RunTimeline, OfReplicasHasAllOfThemAndNoStepsOfTheWarmUp) {
+  const test::TemporaryFolder folder;
+  RunConfig config;
+  config.run = {
+      .name = "r", .folder = folder.path().string(), .trace = "trace.json", .timeline = "timeline.html"};
+  config.data.name = "synthetic";
+  config.model.hidden = {8};
+  config.train = {.max_steps = 4, .global_batch = 512};
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) { run_training(config, context); });
+  const std::string page = read_file(folder / "r/timeline.html");
+  for (const char* words : {"2 ranks, 1 stage,", "rank 1", "step 3", "step 4", "0STEP"})
+    EXPECT_THAT(page, HasSubstr(words));
+  for (const char* words : {"step 1", "step 2"}) EXPECT_THAT(page, testing::Not(HasSubstr(words)));
 }
 
 TEST(RunTimeline, ARunThatHasNoSuchStepEndsWithAWarning) {
