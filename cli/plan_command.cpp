@@ -6,6 +6,8 @@
 #include <sstream>
 
 #include "cli/command.h"
+#include "cli/numbers.h"
+#include "cli/plan_steps.h"
 #include "trireme/base/error.h"
 #include "trireme/plan/plan.h"
 
@@ -21,7 +23,17 @@ struct PlanArguments {
   bool straight = false;
   std::string method = plan::partitioners().front().name;
   bool json = false;
+  bool toml = false;
+  StepOptions step;
 };
+
+ordered_json as_json(const StepPlan& step) {
+  return {{"pipeline", step.pipeline},
+          {"data", step.data},
+          {"microbatches", step.microbatches},
+          {"cuts", step.cuts},
+          {"step_s", step.step_s}};
+}
 
 ordered_json as_json(const plan::Stage& stage, const plan::Profile& profile) {
   return {{"first_state", stage.first_state},
@@ -36,14 +48,15 @@ ordered_json as_json(const plan::Stage& stage, const plan::Profile& profile) {
           {"output_bytes", profile.output_bytes(stage.last_state + 1)}};
 }
 
-void print_json(const plan::Plan& plan, const plan::Profile& profile) {
+void print_json(const plan::Plan& plan, const plan::Profile& profile, const std::vector<StepPlan>& steps) {
   ordered_json stages = ordered_json::array();
   for (const plan::Stage& stage : plan.stages) stages.push_back(as_json(stage, profile));
-  const ordered_json report = {{"method", plan.method},
-                               {"pipeline_time_s", plan.pipeline_time_s},
-                               {"transfer_time_s", plan.transfer_time_s},
-                               {"data_parallel_time_s", plan.data_parallel_time_s},
-                               {"stages", std::move(stages)}};
+  ordered_json report = {{"method", plan.method},
+                         {"pipeline_time_s", plan.pipeline_time_s},
+                         {"transfer_time_s", plan.transfer_time_s},
+                         {"data_parallel_time_s", plan.data_parallel_time_s},
+                         {"stages", std::move(stages)}};
+  for (const StepPlan& step : steps) report["steps"].push_back(as_json(step));
   std::cout << report.dump(2) << "\n";
 }
 
@@ -98,6 +111,26 @@ void print_table(const plan::Plan& plan, const plan::Profile& profile) {
         << "the slowest link takes longer than any stage; methods that count links: pipedream-links, time\n";
 }
 
+std::string joined(const std::vector<std::size_t>& cuts) {
+  std::string all;
+  for (const std::size_t cut : cuts) all += text(all.empty() ? "" : " ", cut);
+  return all;
+}
+
+void print_steps(const std::vector<StepPlan>& steps, const StepOptions& options) {
+  if (steps.empty()) return;
+  const StepPlan& best = steps.front();
+  std::cout << "\na step of " << best.microbatches * best.data << " micro-batches, as trireme train runs it ("
+            << options.schedule << ", flushed behind each step):\n";
+  std::vector<Row> rows = {{"pipeline", "data", "micro-batches", "step", "cuts before"}};
+  for (const StepPlan& step : steps)
+    rows.push_back({text(step.pipeline), text(step.data), text(step.microbatches), milliseconds(step.step_s),
+                    step.cuts.empty() ? "-" : joined(step.cuts)});
+  print_rows(rows);
+  std::cout << "fastest: parallel.pipeline = " << best.pipeline << ", parallel.data = " << best.data
+            << "; --toml prints what trireme train --plan FILE takes\n";
+}
+
 /// What stands at the end of the help.
 std::string methods() {
   std::ostringstream out;
@@ -110,8 +143,28 @@ int run_plan(const PlanArguments& given) {
   const plan::Profile profile = plan::read_profile(given.profile);
   const plan::PlanOptions options = {.levels = plan::parse_levels(given.workers, given.bandwidth),
                                      .straight = given.straight};
+  // Steps are simulated over links that are all alike.
+  const bool has_steps = options.levels.size() == 1;
+  require(has_steps || !given.toml, "--toml takes one level of workers, found ", options.levels.size(),
+          "; name all of them, and the bandwidth of the slowest link");
+  std::vector<StepPlan> steps;
+  StepOptions step = given.step;
+  if (has_steps) {
+    step.num_workers = options.levels.front().num_workers;
+    step.bandwidth_bytes_per_s = options.levels.front().bandwidth_bytes_per_s;
+  }
+  if (given.toml) {
+    std::cout << to_toml(step_plans(profile, step).front(), profile, step);
+    return kExitOk;
+  }
   const plan::Plan plan = plan::make_plan(profile, options, given.method);
-  (given.json ? print_json : print_table)(plan, profile);
+  if (has_steps) steps = step_plans(profile, step);
+  if (given.json) {
+    print_json(plan, profile, steps);
+  } else {
+    print_table(plan, profile);
+    print_steps(steps, step);
+  }
   return kExitOk;
 }
 
@@ -132,18 +185,27 @@ Command plan_command() {
     app.add_flag("--straight", given->straight, "One worker per stage, no replicas");
     app.add_option("--method", given->method, "How to cut, see below (" + given->method + ")")
         ->type_name("NAME");
+    app.add_option("--schedule", given->step.schedule, "Of the steps that are compared (1f1b)")
+        ->type_name("NAME");
+    app.add_option("--microbatches", given->step.num_microbatches,
+                   "Of a step, over all workers (four per worker)")
+        ->type_name("M")
+        ->check(above_zero());
+    app.add_flag("--toml", given->toml, "Print the fastest step as keys for trireme train --plan");
     app.add_flag("--json", given->json, "As JSON");
     return [given] { return run_plan(*given); };
   };
-  return {.name = "plan",
-          .summary = "Cut a model into the stages of a pipeline, from a profile of its layers",
-          .usage = "--profile FILE.csv --workers N[,N...] --bandwidth B[,B...] [OPTIONS]",
-          .examples =
-              "  trireme plan --profile vgg16.csv --workers 4 --bandwidth 1e9\n"
-              "  trireme plan --profile vgg16.csv --workers 4,4 --bandwidth 1e10,1.25e9 --json\n"
-              "  trireme plan --profile vgg16.csv --workers 8 --bandwidth 1e9 --method time\n\nMethods:\n" +
-              methods(),
-          .declare = declare};
+  return {
+      .name = "plan",
+      .summary = "Cut a model into the stages of a pipeline, from a profile of its layers",
+      .usage = "--profile FILE.csv --workers N[,N...] --bandwidth B[,B...] [OPTIONS]",
+      .examples =
+          "  trireme plan --profile vgg16.csv --workers 4 --bandwidth 1e9\n"
+          "  trireme plan --profile vgg16.csv --workers 4,4 --bandwidth 1e10,1.25e9 --json\n"
+          "  trireme plan --profile vgg16.csv --workers 8 --bandwidth 1e9 --method time\n"
+          "  trireme plan --profile gpt.csv --workers 4 --bandwidth 1e10 --toml > plan.toml\n\nMethods:\n" +
+          methods(),
+      .declare = declare};
 }
 
 }  // namespace trireme::cli

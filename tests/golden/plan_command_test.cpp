@@ -6,6 +6,7 @@
 
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 
 namespace trireme::test {
@@ -41,6 +42,57 @@ TEST(PlanCommand, JsonHasThePlan) {
   EXPECT_EQ(report.at("stages").front().at("first_state"), 0);
   EXPECT_EQ(report.at("stages").back().at("last_state"), 39);
   EXPECT_EQ(report.at("stages").back().at("ends_behind"), "node41");
+}
+
+/// Two layers of 4 ms each with 1 MB of parameters, of which 1 KB crosses.
+class PlannedSteps : public testing::Test {
+ protected:
+  PlannedSteps() {
+    write_file_atomic(profile_,
+                      "state,antichain,cum_compute_s,cum_activation_bytes,cum_parameter_bytes,"
+                      "output_activation_bytes,predecessor_states\n0,a,0.004,1,1000000,1000,\n"
+                      "1,b,0.008,2,2000000,1000,0\n");
+  }
+  nlohmann::json steps(const std::string& bandwidth, const std::string& microbatches) {
+    const ChildResult result = run_plan({"--profile", profile_.string(), "--workers", "2", "--bandwidth",
+                                         bandwidth, "--microbatches", microbatches, "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out).at("steps");
+  }
+  TemporaryFolder folder_;
+  const std::filesystem::path profile_ = folder_ / "two.csv";
+};
+
+TEST_F(PlannedSteps, CountTheFlushOfAPipelineBesideDataParallelism) {
+  // Four micro-batches: 2 x 8 ms of each replica, against (4 + 2 - 1) x 4 ms through two stages.
+  const nlohmann::json fast = steps("1e15", "4");
+  ASSERT_EQ(fast.size(), 2U);
+  EXPECT_EQ(fast[0].at("pipeline"), 1) << "no flush";
+  EXPECT_NEAR(fast[0].at("step_s").get<double>(), 0.016, 1e-6);
+  EXPECT_EQ(fast[1].at("pipeline"), 2);
+  EXPECT_NEAR(fast[1].at("step_s").get<double>(), 0.020, 1e-6);
+  EXPECT_EQ(fast[1].at("cuts"), nlohmann::json({1}));
+  // 2 MB take 4 (2 - 1) / 2 x 2 MB / (0.2 GB/s) = 20 ms, of which a backward hides little.
+  const nlohmann::json slow = steps("2e8", "4");
+  EXPECT_EQ(slow[0].at("pipeline"), 2);
+  EXPECT_LT(slow[0].at("step_s").get<double>(), 0.021);
+}
+
+TEST_F(PlannedSteps, ArePrintedAsKeysOfAConfiguration) {
+  const ChildResult result = run_plan({"--profile", profile_.string(), "--workers", "2", "--bandwidth", "2e8",
+                                       "--microbatches", "8", "--toml"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out.substr(0, result.out.find("planned_step_s")),
+            "# trireme plan: a step of 8 micro-batches of the profile's size, on 2 "
+            "ranks\n[train]\naccumulation = 1\n\n"
+            "[parallel]\ndata = 1\npipeline = 2\nschedule = \"1f1b\"\nmicrobatches = 8\ncuts = [1]\n");
+  const ChildResult levels =
+      run_plan({"--profile", profile_.string(), "--workers", "2,2", "--bandwidth", "1e9,1e8", "--toml"});
+  EXPECT_EQ(levels.exit_code, 2);
+  const ChildResult endless = run_plan(
+      {"--profile", profile_.string(), "--workers", "2", "--bandwidth", "1e9", "--schedule", "pipedream"});
+  EXPECT_EQ(endless.exit_code, 2);
+  EXPECT_NE(endless.err.find("is never flushed"), std::string::npos) << endless.err;
 }
 
 TEST(PlanCommand, RefusesBadInputInOneLine) {

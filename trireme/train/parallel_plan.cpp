@@ -456,6 +456,7 @@ void ParallelPlan::cut(const ModelShape& model) {
   refuse_unless(num_stages <= num_layers, cures, pipeline_in_words(config_), "schedule '", program_.name,
                 "' has ", num_stages, " stages, the model only ", num_layers,
                 " layers; lower parallel.pipeline or parallel.chunks");
+  if (!config_.parallel.cuts.empty()) return take_named_cuts(num_layers);
   if (partition_ == Partition::kTime) return;
   const std::vector<double> alike(model.parameters.size(), 1);
   const std::vector<std::size_t> ends = min_max_cuts(

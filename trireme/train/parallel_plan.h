@@ -127,6 +127,7 @@ class ParallelPlan {
   friend class PlanMaker;
   ParallelPlan() = default;
   void cut(const ModelShape& model);
+  void take_named_cuts(int num_layers);
   void check_tensor_form(const ModelShape& model) const;
   void check_context_form(const ModelShape& model) const;
 

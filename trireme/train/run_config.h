@@ -78,6 +78,8 @@ struct ParallelOptions {
   std::int64_t chunks = 0;                  ///< stages per rank; 0: the schedule's default
   std::int64_t microbatches = 0;            ///< of a pipeline; 0: four times its ranks
   std::string partition = "auto";           ///< where the layers are cut: a name of partition_names()
+  std::vector<std::int64_t> cuts = {};      ///< first layer of each stage but the first; empty: partition
+  double planned_step_s = 0;                ///< what a plan has predicted; 0: nothing
   bool vertical_sync = false;               ///< pipedream: one version of the weights per micro-batch
   bool recompute = false;                   ///< activations are computed again for the backward
   std::int64_t zero = 0;                    ///< what replicas share out: parallel::ZeroStage

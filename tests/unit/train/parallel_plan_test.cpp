@@ -44,6 +44,25 @@ TEST(ParallelPlan, ArrangesRanksAsStagesOfReplicas) {
   EXPECT_FALSE(plan.asynchronous());
 }
 
+TEST(ParallelPlan, CutsThatAreNamedAreThoseOfTheStagesOrRefused) {
+  RunConfig config = pipeline_config();
+  config.parallel.partition = "auto";
+  const ModelShape shape{.name = "four", .parameters = {9, 1, 1, 1}};
+  config.parallel.cuts = {3};
+  EXPECT_THAT(resolve_plan(config, 2).for_model(shape).cuts(), ElementsAre(3));
+  for (const std::vector<std::int64_t>& wrong :
+       {std::vector<std::int64_t>{1, 2}, std::vector<std::int64_t>{4}, std::vector<std::int64_t>{-1}}) {
+    config.parallel.cuts = wrong;
+    EXPECT_THAT([&] { resolve_plan(config, 2).for_model(shape); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("parallel.cuts")));
+  }
+  config.parallel.pipeline = 3;
+  config.parallel.microbatches = 3;
+  config.parallel.cuts = {2, 2};
+  EXPECT_THAT([&] { resolve_plan(config, 3).for_model(shape); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("they rise")));
+}
+
 TEST(ParallelPlan, ClipsByDefaultWhereThereIsANormOfAllGradients) {
   const auto clip_norm = [](const std::string& content) {
     const std::string all = "[data]\nname = \"synthetic\"\n[parallel]\npipeline = 2\n" + content;
