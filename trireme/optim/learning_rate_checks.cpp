@@ -8,7 +8,7 @@ namespace trireme::optim {
 namespace {
 
 void require_option(bool holds, const char* option, const char* range, double value) {
-  require(holds, "the ", option, " of the learning rate must be ", range, ", not ", value);
+  require(holds, "lr.", option, " must be ", range, ", not ", value);
 }
 
 void require_share(const char* option, double value) {

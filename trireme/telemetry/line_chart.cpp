@@ -55,7 +55,8 @@ struct Range {
 };
 
 Axis step_axis(Range steps) {
-  if (steps.high <= steps.low) return {steps.low - 1, steps.low + 1, false, {steps.low}};
+  if (steps.high <= steps.low) steps.low = 0;  // a single point: the axis is that of the run so far
+  if (steps.high <= steps.low) return {0, 1, false, {0, 1}};
   const double distance = std::max(1.0, tick_distance(steps.high - steps.low, 6));
   return {steps.low, steps.high, false, ticks_between(steps.low, steps.high, distance)};
 }
