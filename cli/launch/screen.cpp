@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 namespace trireme::cli {
 namespace {
@@ -29,9 +30,16 @@ void Screen::write(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return;  // nobody is listening; the ranks' work is worth more than their words
+    if (written < 0) return lost(fd);  // nobody is listening; the ranks' work is worth more than their words
     text.remove_prefix(static_cast<std::size_t>(written));
   }
+}
+
+void Screen::lost(int fd) {
+  if (fd != STDOUT_FILENO || std::exchange(stdout_lost_, true)) return;
+  note(
+      "nobody reads standard output any more; the ranks go on (runs of trireme train: see console.log in "
+      "their folder)");
 }
 
 void Screen::line(int fd, std::string_view prefix, std::string_view text) {
@@ -41,11 +49,17 @@ void Screen::line(int fd, std::string_view prefix, std::string_view text) {
   write(fd, whole);
 }
 
+std::string_view Screen::cut_between_fields(std::string_view text, std::size_t columns) {
+  if (text.size() <= columns) return text;
+  const std::size_t end = text.rfind("  ", columns);
+  return end == std::string_view::npos ? std::string_view() : text.substr(0, end);
+}
+
 void Screen::bar(std::string_view prefix, std::string_view text) {
   if (text.empty()) return;
   // One character stays free: a full line would move to the next.
   const std::size_t columns = columns_of_stdout();
-  if (columns > prefix.size()) text = text.substr(0, columns - prefix.size() - 1);
+  if (columns > prefix.size()) text = cut_between_fields(text, columns - prefix.size() - 1);
   std::string whole = kRedraw;
   whole.append(prefix).append(text);
   bar_shown_ = true;

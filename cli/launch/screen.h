@@ -17,13 +17,18 @@ class Screen {
   void bar(std::string_view prefix, std::string_view text);
   /// A line of the launcher itself, on standard error.
   void note(std::string_view text);
+  /// The beginning of a text that takes at most so many characters and ends before two blanks, as fields do:
+  /// numbers stay whole. Empty where there is none.
+  static std::string_view cut_between_fields(std::string_view text, std::size_t columns);
   bool shows_bars() const { return terminal_; }
   /// Characters that a bar may take behind "[0] "; 0 when that is not known.
   int bar_columns() const;
 
  private:
   void write(int fd, std::string_view text);
+  void lost(int fd);
   bool terminal_;
+  bool stdout_lost_ = false;
   bool bar_shown_ = false;
 };
 

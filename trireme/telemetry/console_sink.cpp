@@ -32,11 +32,13 @@ std::string bar(double done, std::size_t width) {
   return text('[', result, ']');
 }
 
-/// As many of the parts as fit into so many characters, from the front; the first always.
+/// As many of the parts, whole, as fit into so many characters, from the front.
 std::string joined(const std::vector<std::string>& parts, std::size_t columns) {
-  std::string line = parts.front();
-  for (std::size_t i = 1; i < parts.size() && line.size() + 2 + parts[i].size() <= columns; ++i) {
-    line += "  " + parts[i];
+  std::string line;
+  for (const std::string& part : parts) {
+    const std::string more = line.empty() ? part : "  " + part;
+    if (line.size() + more.size() > columns) break;
+    line += more;
   }
   return line;
 }
@@ -115,6 +117,7 @@ std::string ConsoleSink::bar_line(const Record& record) const {
   constexpr std::size_t kFrame = 3;  // "[", "] "
   const std::size_t for_parts = columns - std::min(columns, kNarrowestBar + kFrame);
   const std::string parts = joined(parts_of(record), for_parts);
+  if (parts.empty()) return joined(parts_of(record), columns);  // no room for a bar beside the step
   const std::size_t for_bar = columns - std::min(columns, parts.size() + kFrame);
   const double total = std::max(1.0, static_cast<double>(options_.total_steps));
   std::string line =
