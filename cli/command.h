@@ -61,6 +61,7 @@ struct TrainArguments {
   std::optional<std::string> trace;  ///< file of --trace; empty where none was named
   std::string trace_steps;
   std::string timeline;  ///< file of --timeline; empty: none
+  std::string plan;      ///< file of --plan; empty: none
 };
 Command train_command(std::function<int(const TrainArguments&)> run);
 

@@ -1,5 +1,8 @@
 #include "cli/frame.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <iostream>
@@ -116,7 +119,21 @@ void refuse_word(const CLI::App& command, const std::string& word) {
                              near.empty() ? "" : text(" (did you mean '", near, "'?)"), see_help(command)));
 }
 
+namespace {
+
+/// Files that are opened later do not become standard input, output or error where these are closed.
+void keep_standard_files_taken() {
+  for (int file = ::open("/dev/null", O_RDWR); file >= 0; file = ::open("/dev/null", O_RDWR)) {
+    if (file <= STDERR_FILENO) continue;
+    ::close(file);
+    return;
+  }
+}
+
+}  // namespace
+
 int end_well(const std::string& name, const std::string& bugs, const std::function<int()>& body) {
+  keep_standard_files_taken();
   try {
     return body();
   } catch (...) {

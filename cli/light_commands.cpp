@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "cli/launch/program_path.h"
@@ -22,6 +23,12 @@ int hand_over(const Arguments& arguments) {
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  // Loading libtorch takes a while: a Ctrl-C meanwhile waits for a program that can answer it
+  // (torch_main.cpp).
+  sigset_t both;
+  sigemptyset(&both);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&both, signal);
+  ::sigprocmask(SIG_BLOCK, &both, nullptr);
   ::execv(program.c_str(), argv.data());
   throw InternalError(text("cannot start ", program, ": ", std::strerror(errno)));
 }

@@ -3,9 +3,11 @@
 #include "cli/frame.h"
 #include "cli/launch/program_path.h"
 #include "cli/torch_program.h"
+#include "trireme/base/stop_notice.h"
 
 int main(int argc, char** argv) {
   using namespace trireme::cli;
+  trireme::end_with_notice("trireme: stopped before anything had begun\n");
   return end_well("trireme", "a bug of trireme", [&] {
     // A launcher of many ranks stays small.
     const auto find_launcher = [] { return find_own_program("trireme"); };

@@ -1,11 +1,19 @@
 #include "cli/train.h"
 
+#include <toml++/toml.h>
+
 #include <csignal>
+#include <filesystem>
+#include <sstream>
 
 #include "cli/as_ranks.h"
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/stop_notice.h"
 #include "trireme/base/stop_request.h"
 #include "trireme/comm/context.h"
+#include "trireme/comm/launch_environment.h"
+#include "trireme/train/check_run_folder.h"
 #include "trireme/train/run.h"
 #include "trireme/train/run_config.h"
 
@@ -14,6 +22,9 @@ namespace {
 
 int run_as_rank(const TrainArguments& train, const train::ParallelPlan& plan) {
   const StopRequest stop;
+  if (comm::read_launch_environment().launcher == "none")
+    announce_stops(
+        "trireme: stopping: this step ends, and a checkpoint is saved; Ctrl-C again ends at once\n");
   ::signal(SIGPIPE, SIG_IGN);  // whoever reads what it prints may leave before its end
   const auto context = comm::Context::from_environment(plan.config().comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
@@ -37,16 +48,53 @@ TrainArguments with_trace(TrainArguments train) {
   return train;
 }
 
+/// A run's folder stands for its config.toml, and for itself, wherever it was when the run began.
+TrainArguments with_folder(TrainArguments train) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(train.ranks.file, ignored)) return train;
+  const fs::path folder = fs::absolute(train.ranks.file, ignored).lexically_normal();
+  const fs::path root = folder.has_filename() ? folder : folder.parent_path();
+  train.ranks.file = (root / "config.toml").string();
+  std::vector<std::string>& overrides = train.ranks.overrides;
+  overrides.insert(overrides.begin(), {"run.folder=" + toml_text(root.parent_path().string()),
+                                       "run.name=" + toml_text(root.filename().string())});
+  return train;
+}
+
+/// The tables of the plan's file as keys, before those of --set, which count more.
+TrainArguments with_plan(TrainArguments train) {
+  if (train.plan.empty()) return train;
+  std::vector<std::string> keys;
+  try {
+    const toml::table plan = toml::parse(read_file(train.plan), train.plan);
+    for (const auto& [name, node] : plan) {
+      require(node.is_table(), train.plan, ": expected tables such as [parallel], found the key '",
+              name.str(), "'; trireme plan --toml prints a plan");
+      for (const auto& [key, value] : *node.as_table()) {
+        std::ostringstream written;
+        value.visit([&](const auto& held) { written << toml::toml_formatter(held); });
+        keys.push_back(text(name.str(), ".", key.str(), "=", written.str()));
+      }
+    }
+  } catch (const toml::parse_error& error) {
+    throw InvalidArgument(text(train.plan, ":", error.source().begin.line, ": ", error.description()));
+  }
+  train.ranks.overrides.insert(train.ranks.overrides.begin(), keys.begin(), keys.end());
+  return train;
+}
+
 }  // namespace
 
 int run_train(const Home& home, const TrainArguments& given) {
-  const TrainArguments train = with_trace(given);
+  const TrainArguments train = with_trace(with_folder(with_plan(given)));
   const RankPlan ranks = plan_ranks(train.ranks);
   require(train.max_restarts == 0 || ranks.launches,
           "--max-restarts needs -n N with N > 1: a launcher that outlives the ranks");
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides, home.registry);
   const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
   if (ranks.launches) {
+    train::check_run_folder(config, train.resume ? train::RunStart::kResume : train::RunStart::kFresh, Log());
     RankCommand command{.name = "train",
                         .of_launch = {"--max-restarts", text(train.max_restarts), "--frozen-grace",
                                       text(config.comm.timeout_s)},

@@ -34,6 +34,9 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
         ->expected(0, 1);
     app.add_option("--timeline", train->timeline, "Draw three steps as planned and as measured, by the run")
         ->type_name("FILE.html");
+    app.add_option("--plan", train->plan,
+                   "Run as a plan says: what trireme plan --toml printed, before --set")
+        ->type_name("FILE.toml");
     app.add_option("--trace-steps", train->trace_steps, "Trace only some steps: 100:120")->type_name("STEPS");
     return [train, run] { return run(*train); };
   };
@@ -44,9 +47,11 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
               "  trireme train examples/fashion_mnist.toml -n 2\n"
               "  trireme train examples/fashion_mnist.toml --set train.epochs=1 --set optimizer.lr=0.05\n"
               "  trireme train examples/fashion_mnist.toml -n 2 --resume --max-restarts 3\n"
+              "  trireme train runs/fashion_mnist -n 2 --resume\n"
               "  trireme train examples/ps_fashion_mnist.toml -n 2 --servers 2\n"
               "  trireme train examples/quick.toml -n 2 --trace --trace-steps 20:40\n"
               "  trireme train examples/resnet18_pipeline.toml -n 2 --timeline timeline.html\n"
+              "  trireme train examples/gpt_char.toml -n 4 --plan plan.toml\n"
               "  mpirun -n 2 trireme train examples/fashion_mnist.toml\n",
           .declare = declare};
 }

@@ -201,6 +201,79 @@ TEST_F(TrainCommand, HowItEndedStandsInTheListOfRuns) {
                     HasSubstr("wild: diverged (exit code 5): step ")));
 }
 
+TEST_F(TrainCommand, AFolderOfNoUseIsRefusedBeforeAnyRankStarts) {
+  write_file_atomic(folder_ / "a file", "");
+  const ChildResult file =
+      run(command("x", 2, {"--set", "run.folder=" + (folder_ / "a file").string()}), {}, 60);
+  EXPECT_EQ(file.exit_code, 4);
+  EXPECT_THAT(file.err, AllOf(HasSubstr("cannot create the folder"), Not(HasSubstr("rank 0"))));
+
+  ASSERT_EQ(run(command("small", 2, {"--set", "train.max_steps=4"}), {}, 60).exit_code, 0);
+  const ChildResult other = run(command("small", 2, {"--resume", "--set", "model.hidden=[32]"}), {}, 60);
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("cannot resume run 'small' from step 4: model.hidden was [64]"),
+                               Not(HasSubstr("rank 0"))));
+  EXPECT_EQ(summary("small")["status"], "completed") << "and left as it was";
+  EXPECT_EQ(run(command("none", 2, {"--resume"}), {}, 60).exit_code, 4);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "none"));
+}
+
+TEST_F(TrainCommand, AReaderThatLeavesIsToldOfAndTheRunGoesOn) {
+  for (const int ranks : {1, 2}) {
+    const std::string name = std::to_string(ranks);
+    std::vector<std::string> words = {"bash", "-c", "\"$@\" | true", "bash"};
+    for (const std::string& word : command(name, ranks)) words.push_back(word);
+    const ChildResult result = run(words, {}, 60);
+    EXPECT_THAT(result.err, HasSubstr("nobody reads standard output any more"));
+    EXPECT_EQ(summary(name)["status"], "completed");
+    EXPECT_THAT(read_file(folder_ / name / "console.log"),
+                AllOf(HasSubstr("training mlp on synthetic"), HasSubstr("completed after 128 steps")));
+  }
+}
+
+TEST_F(TrainCommand, ARunsFolderStandsForItsConfiguration) {
+  ASSERT_EQ(run(command("again", 2, {"--set", "train.max_steps=4"}), {}, 60).exit_code, 0);
+  const ChildResult result =
+      run({bin("trireme"), "train", (folder_ / "again/").string(), "--resume", "--set", "train.max_steps=6"},
+          {}, 60);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(summary("again")["steps"], 6);
+}
+
+TEST_F(TrainCommand, APlanIsRunAsItSaysAndToldBesideWhatAStepTook) {
+  write_file_atomic(
+      folder_ / "plan.toml",
+      "[train]\naccumulation = 1\n[parallel]\ndata = 1\npipeline = 2\nmicrobatches = 4\ncuts = [1]\n"
+      "planned_step_s = 0.0125\n");
+  const ChildResult result =
+      run(command("planned", 2, {"--set", "train.max_steps=6", "--plan", (folder_ / "plan.toml").string()}),
+          {}, 60);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::ContainsRegex("a step took [0-9.e-]+ ms; the plan said 12.5 ms"));
+  EXPECT_EQ(summary("planned")["planned_step_s"], 0.0125);
+  EXPECT_GT(summary("planned")["step_s"], 0);
+  EXPECT_THAT(read_file(folder_ / "planned/config.toml"), HasSubstr("cuts = [1]"));
+}
+
+TEST_F(TrainCommand, CtrlCIsAnsweredWhileLibtorchIsBeingLoaded) {
+  ChildProcess early(command("early", 2));
+  const std::string program = text("/proc/", early.pid(), "/comm");
+  while (read_file(program) != "trireme-torch\n") {
+  }
+  early.send_signal(SIGINT);
+  const ChildResult result = early.wait(60);
+  EXPECT_EQ(result.signal, SIGINT);
+  EXPECT_THAT(result.err, HasSubstr("stopped before anything had begun"));
+}
+
+TEST_F(TrainCommand, StartsWithoutStandardFiles) {
+  std::vector<std::string> words = {"bash", "-c", "\"$@\" <&- >&-", "bash"};
+  for (const std::string& word : command("closed", 2, {"--set", "train.max_steps=4"})) words.push_back(word);
+  const ChildResult result = run(words, {}, 60);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(summary("closed")["steps"], 4);
+}
+
 TEST_F(TrainCommand, SigtermInTheMiddleOfASaveLeavesTheStateOfTheLastStep) {
   const auto heavy = [&](const std::string& name, int steps) {
     return command(name, 2,

@@ -74,6 +74,7 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
     if (count > 0) add(name, count);
   }
 }
+std::string milliseconds(double seconds) { return text(std::round(seconds * 1e5) / 1e2, " ms"); }
 
 std::string offloaded_in_words(const MemoryReport& memory) {
   if (memory.offloaded_bytes == 0) return "";
@@ -83,11 +84,16 @@ std::string offloaded_in_words(const MemoryReport& memory) {
 }  // namespace
 
 RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
-    : config_(config), folder_{config.run_folder()}, started_s_(now_s()) {
+    : config_(config),
+      folder_{config.run_folder()},
+      started_s_(now_s()),
+      log_(folder_.console(), std::ios::app) {
   sinks_.push_back(std::make_unique<telemetry::ConsoleSink>(
       std::cout, telemetry::ConsoleOptions{.style = telemetry::style_of_stdout(),
                                            .total_steps = outline.total_steps,
                                            .columns = telemetry::columns_of_stdout()}));
+  sinks_.push_back(std::make_unique<telemetry::ConsoleSink>(
+      log_, telemetry::ConsoleOptions{.total_steps = outline.total_steps}));
   if (!outline.earlier.empty()) note(text("the earlier run of this name is now ", outline.earlier.string()));
   if (outline.first_step > 0) {
     telemetry::drop_lines_after(folder_.metrics(), outline.first_step);
@@ -108,7 +114,21 @@ RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
 
 RunRecorder::~RunRecorder() = default;
 
-void RunRecorder::note(const std::string& line) { sinks_.front()->write({"note", {{"text", line}}}); }
+void RunRecorder::note(const std::string& line) {
+  for (std::size_t console = 0; console < 2; ++console) sinks_[console]->write({"note", {{"text", line}}});
+  notice_lost_output();
+}
+
+/// Whoever read it has gone (`| head`): the run is worth more than its words.
+void RunRecorder::notice_lost_output() {
+  if (std::cout || stdout_lost_) return;
+  stdout_lost_ = true;
+  const std::string words =
+      text("nobody reads standard output any more; the run goes on, and what it says stands in ",
+           folder_.console().string());
+  std::cerr << words << std::endl;
+  note(words);
+}
 
 void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
                        const MostWaiting& most_waiting) {
@@ -158,6 +178,11 @@ void RunRecorder::summary(const RunResult& result) {
       {"weights_xxh3", result.weights_xxh3},
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
+  const double planned_s = config_.parallel.planned_step_s;
+  if (planned_s > 0) {
+    record.fields.emplace_back("planned_step_s", planned_s);
+    record.fields.emplace_back("step_s", result.step_s);
+  }
   add_memory(record, result.memory);
   add_loading(record, result.loading);
   telemetry::write_summary(folder_.summary(), record);
@@ -170,6 +195,8 @@ void RunRecorder::summary(const RunResult& result) {
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
     note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,
               offloaded_in_words(result.memory)));
+  if (planned_s > 0 && result.step_s > 0)
+    note(text("a step took ", milliseconds(result.step_s), "; the plan said ", milliseconds(planned_s)));
   note(text(result.status, " after ", result.steps, " steps in ", human_duration(result.wall_s), ", ",
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",
@@ -196,6 +223,7 @@ void RunRecorder::write(const telemetry::Record& record) {
   telemetry::Record timed = record;
   timed.fields.emplace_back("time_s", now_s() - started_s_);
   for (const auto& sink : sinks_) sink->write(timed);
+  notice_lost_output();
 }
 
 }  // namespace trireme::train

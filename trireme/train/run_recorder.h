@@ -1,8 +1,10 @@
 #pragma once
-// Writes down what a run does: metrics.jsonl, config.toml, summary.json and the console. Only rank 0 makes
+// Writes down what a run does: metrics.jsonl, config.toml, summary.json, end.json, the console
+// and console.log. Only rank 0 makes
 // one. One thread.
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,13 +53,16 @@ class RunRecorder {
 
  private:
   void write(const telemetry::Record& record);
+  void notice_lost_output();
   /// report.html: a run does not fail for it.
   void write_report();
 
   const RunConfig& config_;
   const RunFolder folder_;
   const double started_s_;
+  std::ofstream log_;  ///< console.log: what is said, whoever reads it
   std::vector<std::unique_ptr<telemetry::Sink>> sinks_;
+  bool stdout_lost_ = false;
   bool ended_ = false;  ///< well: its files say so
 };
 

@@ -1,0 +1,39 @@
+#include "trireme/train/check_run_folder.h"
+
+#include <filesystem>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/train/recovery.h"
+#include "trireme/train/run_folder.h"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_newest(const RunConfig& config, const fs::path& checkpoints) {
+  const std::vector<fs::path> all = checkpoint::list_checkpoints(checkpoints);
+  if (all.empty()) throw no_checkpoint_in(checkpoints);
+  const std::string name = all.back().filename().string();  // step-00000120
+  std::string before;
+  try {
+    before = read_file(all.back() / "config.toml");
+  } catch (const DataError&) {
+    return;  // damaged: the ranks look for another one
+  }
+  check_same_run(config, parse_run_config(before, "the checkpoint's configuration", config.registry),
+                 std::stoll(name.substr(name.find('-') + 1)));
+}
+
+}  // namespace
+
+void check_run_folder(const RunConfig& config, RunStart start, const Log& log) {
+  const RunFolder folder{config.run_folder()};
+  if (start == RunStart::kResume && !fs::exists(folder.root)) throw no_checkpoint_in(folder.checkpoints());
+  const RunLock lock(folder, log);
+  if (start == RunStart::kResume) check_newest(config, folder.checkpoints());
+}
+
+}  // namespace trireme::train
