@@ -19,6 +19,10 @@ void check_data(const DataArguments& given) {
     require(!given.json, "trireme data pack has no --json", see);
     require(given.tokens.empty() || given.jsonl.empty(), "a file is of --tokens or of --jsonl, not both",
             see);
+    require(given.tokens.empty() || given.tokens == "u16" || given.tokens == "u32", "--tokens is '",
+            given.tokens, "', expected u16 or u32", see);
+    require(given.shard_mib <= 1 << 20, "--shard-mib is ", given.shard_mib, ", expected at most 1048576",
+            see);
     require(given.vocabulary == 0 || !given.tokens.empty(), "--vocabulary is for --tokens", see);
     return;
   }
@@ -52,8 +56,7 @@ Command data_command(std::function<int(const DataArguments&)> run) {
     app.add_option("--jsonl", given->jsonl, "The file is JSON lines, with texts under FIELD (pack)")
         ->type_name("FIELD");
     app.add_option("--tokens", given->tokens, "The file is token numbers, little-endian: u16 or u32 (pack)")
-        ->type_name("TYPE")
-        ->check(CLI::IsMember({"u16", "u32"}));
+        ->type_name("TYPE");
     app.add_option("--vocabulary", given->vocabulary,
                    "Tokens that there are (pack --tokens; default: up to the largest)")
         ->type_name("N")

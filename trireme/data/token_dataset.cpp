@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/data/internal/record_split.h"
@@ -73,8 +74,11 @@ struct TokenDataset::State {
 
   std::int64_t size() const { return (count - blocks.block - 1) / blocks.stride + 1; }
 
+  /// Shards that a batch has read of.
+  using Touched = std::vector<const ShardFile*>;
+
   /// Tokens from `begin` on, as they lie in the file.
-  void read(std::int64_t begin, std::span<char> into) const {
+  void read(std::int64_t begin, std::span<char> into, Touched& touched) const {
     for (std::int64_t page = begin / tokens.page_tokens; !into.empty(); ++page) {
       const RecordSplit::Place place = pages.find(page);
       const std::size_t first = static_cast<std::size_t>(begin - page * tokens.page_tokens) * width;
@@ -87,15 +91,18 @@ struct TokenDataset::State {
         checked.set(static_cast<std::size_t>(page));
         std::memcpy(into.data(), whole.data() + first, bytes);
       }
+      if (std::find(touched.begin(), touched.end(), place.shard) == touched.end())
+        touched.push_back(place.shard);
       into = into.subspan(bytes);
       begin = (page + 1) * tokens.page_tokens;
     }
   }
 
-  void copy(std::int64_t index, std::span<char> buffer, std::int64_t* input, std::int64_t* target) const {
+  void copy(std::int64_t index, std::span<char> buffer, std::int64_t* input, std::int64_t* target,
+            Touched& touched) const {
     require(index >= 0 && index < size(), "sample ", index, " of a packed text was asked for, it has ",
             size());
-    read(index * blocks.stride, buffer);
+    read(index * blocks.stride, buffer, touched);
     const char* raw = buffer.data();
     if (width == 1) return put_as<std::uint8_t>(raw, blocks.block, input, target);
     if (width == 2) return put_as<std::uint16_t>(raw, blocks.block, input, target);
@@ -103,10 +110,6 @@ struct TokenDataset::State {
   }
 
   std::string buffer() const { return std::string(static_cast<std::size_t>(blocks.block + 1) * width, '\0'); }
-
-  void check_unchanged() const {
-    for (const auto& shard : pages.shards()) shard->check_unchanged();
-  }
 
   const TokenLayout tokens;
   const TokenBlocks blocks;
@@ -135,10 +138,12 @@ Example TokenDataset::get_batch(std::span<const std::int64_t> indices) const {
   auto* input = batch.input->data_ptr<std::int64_t>();
   auto* target = batch.target->data_ptr<std::int64_t>();
   std::string buffer = state_->buffer();
+  State::Touched touched;
   for (std::int64_t row = 0; row < count; ++row) {
-    state_->copy(indices[static_cast<std::size_t>(row)], buffer, input + row * block, target + row * block);
+    state_->copy(indices[static_cast<std::size_t>(row)], buffer, input + row * block, target + row * block,
+                 touched);
   }
-  state_->check_unchanged();
+  for (const ShardFile* shard : touched) shard->check_unchanged();
   return batch;
 }
 
