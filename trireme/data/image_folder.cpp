@@ -5,20 +5,16 @@
 
 #include <algorithm>
 #include <cctype>
-#include <mutex>
-#include <set>
 #include <system_error>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/data/internal/image_file.h"
+#include "trireme/data/internal/stand_ins.h"
 
 namespace trireme::data {
 namespace fs = std::filesystem;
 namespace {
-
-/// More undecodable images than this in a row are no accident.
-constexpr std::int64_t kMostInARow = 50;
 
 constexpr const char* kLayout = "expected FOLDER/CLASS/NAME.jpg (.jpeg, .png), one folder per class";
 
@@ -97,7 +93,7 @@ struct ImagePath {
 }  // namespace
 
 struct ImageFolder::State {
-  State(Undecodable how, const Log& where) : undecodable(how), log(where) {}
+  State(Undecodable how, const Log& where) : undecodable(how), log(where), stand_ins(how, where) {}
 
   void list(const fs::path& root) {
     const Listing listing(undecodable, log);
@@ -122,35 +118,18 @@ struct ImageFolder::State {
     const auto size = static_cast<std::int64_t>(images.size());
     require(index >= 0 && index < size, "image ", index, " of ", size, " was asked for");
     const auto image = [&](std::int64_t i) -> const ImagePath& {
-      return images[static_cast<std::size_t>(i % size)];
+      return images[static_cast<std::size_t>(i)];
     };
-    for (std::int64_t tried = 0;; ++tried) {
-      try {
-        return decode(image(index + tried));
-      } catch (const DataError& reason) {
-        if (undecodable == Undecodable::kError)
-          throw DataError(text(reason.what(), "; remove it, or set data.undecodable = \"skip\""));
-        if (tried + 1 == std::min(kMostInARow, size)) {
-          throw DataError(text(reason.what(), "; it is the last of ", tried + 1,
-                               " undecodable images in a row: is this the right folder?"));
-        }
-        say_once(reason, image(index + tried + 1));
-      }
-    }
-  }
-
-  void say_once(const DataError& reason, const ImagePath& instead) const {
-    const std::lock_guard lock(mutex);
-    if (!said.insert(reason.what()).second) return;
-    log.warning(reason.what(), "; ", instead.path.string(), " stands in for it");
+    return stand_ins.first_readable(
+        index, size, [&](std::int64_t i) { return decode(image(i)); },
+        [&](std::int64_t i) { return image(i).path.string(); });
   }
 
   const Undecodable undecodable;
   const Log log;
   std::vector<ImagePath> images;
   std::vector<std::string> classes;
-  mutable std::mutex mutex;
-  mutable std::set<std::string> said;  ///< under the mutex
+  StandIns stand_ins;
 };
 
 ImageFolder::ImageFolder(const fs::path& root, Undecodable undecodable, const Log& log)

@@ -146,6 +146,12 @@ std::int64_t TarDataset::size() const { return state_->shards.back().end; }
 
 bool TarDataset::sizes_vary() const { return state_->sizes_vary; }
 
+std::vector<std::int64_t> TarDataset::shard_ends() const {
+  std::vector<std::int64_t> ends;
+  for (const TarShard& shard : state_->shards) ends.push_back(shard.end);
+  return ends;
+}
+
 bool TarDataset::holds_images() const {
   return state_->inputs.size() == 1 && is_image_field(state_->shards[0].index.fields()[state_->inputs[0]]);
 }

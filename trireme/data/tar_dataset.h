@@ -35,6 +35,7 @@ class TarDataset : public Dataset {
   /// One field has no name, several have those of the archive. Images: u8 (3, height, width).
   Example get(std::int64_t index) const override;
   bool sizes_vary() const override;
+  std::vector<std::int64_t> shard_ends() const override;
 
   /// The only input is an image.
   bool holds_images() const;
