@@ -54,6 +54,7 @@ TEST_F(WebDataset, AnySampleOfAnyShardIsReachedByItsNumber) {
   const auto data = open({image_sample("a", 0) + image_sample("b", 3), image_sample("a", 5)});
   ASSERT_EQ(data->size(), 3);
   EXPECT_EQ(data->num_classes(), 6);
+  EXPECT_THAT(data->shard_ends(), ElementsAre(2, 3));
   for (const auto& [index, number] : {std::pair{2, 5}, {0, 0}, {1, 3}}) {
     const Example sample = data->get(index);
     EXPECT_EQ(sample.target->item<int>(), number);
