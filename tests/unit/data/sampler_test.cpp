@@ -211,6 +211,11 @@ TEST(BalancedPart, PartsHaveTheirNumberOfPlacesAndCostAlike) {
   }
 }
 
+TEST(BalancedPart, DealsTheDearestFirst) {
+  EXPECT_EQ(balanced_part(std::vector<double>{7, 1, 5, 3}, 0, 2), (Samples{0, 1}));
+  EXPECT_EQ(balanced_part(std::vector<double>{7, 1, 5, 3}, 1, 2), (Samples{2, 3}));
+}
+
 TEST(BalancedPart, OfPlacesThatCostTheSameIsDealtInTurn) {
   EXPECT_EQ(balanced_part(std::vector<double>(7, 1.0), 0, 3), (Samples{0, 3, 6}));
   EXPECT_EQ(balanced_part(std::vector<double>(7, 1.0), 2, 3), (Samples{2, 5}));
