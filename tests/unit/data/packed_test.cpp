@@ -71,6 +71,13 @@ TEST_F(Packed, NoShardIsLargerThanAsked) {
   }
 }
 
+TEST_F(Packed, ShardsAreWhereOrdersByShardsTakeThemToBe) {
+  pack(packable(idx(9, 2)), into(200));
+  const DataSource packed = open_data(opening());
+  EXPECT_THAT(indexed(packed.train)->shard_ends(), testing::ElementsAre(3, 6, 9));
+  EXPECT_THAT(packed.test->shard_ends(), testing::ElementsAre(2));
+}
+
 TEST_F(Packed, AugmentationsAreMadeWhenItIsRead) {
   DataOptions options = idx();
   options.augment = {"crop", "flip"};
