@@ -7,7 +7,7 @@
 
 int main(int argc, char** argv) {
   using namespace trireme::cli;
-  trireme::end_with_notice("trireme: stopped before anything had begun\n");
+  trireme::end_with_notice("trireme: stopped by a signal\n");
   return end_well("trireme", "a bug of trireme", [&] {
     // A launcher of many ranks stays small.
     const auto find_launcher = [] { return find_own_program("trireme"); };

@@ -1,8 +1,9 @@
 #pragma once
 // Progress for people: on a terminal, also the launcher's, one line that is redrawn, elsewhere (files, pipes)
 // a plain line every few seconds. What a step shows stands in the order of its importance; a bar that would
-// not fit into the terminal is first made shorter, then loses what stands last: whole fields, never digits. Understands the trainer's
-// records "step", "eval" and "note". Writes to one stream that it does not own; one thread.
+// not fit into the terminal is first made shorter, then loses what stands last: whole fields, never digits.
+// Understands the trainer's records "step", "eval" and "note". Writes to one stream that it does not own; one
+// thread.
 
 #include <cstdint>
 #include <iosfwd>
