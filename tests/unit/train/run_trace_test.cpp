@@ -59,6 +59,7 @@ TEST(RunTimeline, DrawsThreeStepsOfEveryRankAndNamesTheLayersOfStages) {
   config.model.hidden = {8, 8};
   config.train = {.max_steps = 7, .global_batch = 512};
   config.parallel.pipeline = 2;
+  config.parallel.cuts = {1};
   config.parallel.microbatches = 2;
   comm::run_ranks_as_threads(4, [&](comm::Context& context) { run_training(config, context); });
   const std::string page = read_file(folder / "r/timeline.html");
