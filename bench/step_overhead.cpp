@@ -14,6 +14,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "trireme/data/loader.h"
 #include "trireme/train/trainer.h"
 
 namespace {
