@@ -19,6 +19,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/random.h"
 #include "trireme/data/internal/file_lock.h"
+#include "trireme/data/loading_report.h"
 
 namespace trireme::data {
 namespace {
@@ -192,7 +193,12 @@ DiskCache::~DiskCache() = default;
 std::string DiskCache::block(const ByteSource& source, std::int64_t number) {
   const std::int64_t offset = number * kBlockBytes, size = std::min(kBlockBytes, source.size() - offset);
   const std::string key = block_key(source, number);
-  if (auto found = state_->find(key, size)) return *std::move(found);
+  const StageScope reading(Stage::kRead);
+  if (auto found = state_->find(key, size)) {
+    count_cache(true);
+    return *std::move(found);
+  }
+  count_cache(false);
   if (state_->given_up) return read_text(source, offset, size);
   const auto which = Random::key_of(key) % kFetchLocks;
   const FileLock fetching(state_->folder / text("fetch-", which), state_->wait_s);

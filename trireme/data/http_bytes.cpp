@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/data/loading_report.h"
 #include "trireme/http/http_client.h"
 
 namespace trireme::data {
@@ -84,6 +85,8 @@ class HttpBytes : public ByteSource {
 
   void read(std::int64_t offset, std::span<std::byte> into) const override {
     check_range(*this, offset, into.size());
+    const StageScope reading(Stage::kRead);
+    count_read(into.size());
     while (!into.empty()) {
       const auto size = std::min(static_cast<std::int64_t>(into.size()), kMostPerRequest);
       const std::string body = get({offset, offset + size - 1});

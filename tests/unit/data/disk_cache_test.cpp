@@ -14,6 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/data/internal/file_lock.h"
+#include "trireme/data/loading_report.h"
 
 namespace trireme::data {
 namespace {
@@ -77,6 +78,18 @@ TEST_F(CacheOnDisk, WhatWasReadOnceIsReadHereFromThenOn) {
   EXPECT_EQ(read_text(*again, 3 * kBlock + 5, 2), std::string(2, of(3, *far)));
   EXPECT_EQ(far->num_reads, 3);
   EXPECT_THROW(read_text(*again, 3 * kBlock, 8), DataError);
+}
+
+TEST_F(CacheOnDisk, HitsAndMissesAreCountedForWhoReads) {
+  LoadingCounts counts;
+  {
+    const LoadingMeter meter(counts);
+    for (int again = 0; again < 3; ++again)
+      read_text(*cached(std::make_shared<Far>(2 * kBlock), cache()), 0, kBlock + 1);
+  }
+  EXPECT_EQ(counts.cache_misses, 2);
+  EXPECT_EQ(counts.cache_hits, 4);
+  EXPECT_EQ(slowest_stage(counts), "read");
 }
 
 TEST_F(CacheOnDisk, AnotherVersionIsReadAnew) {
