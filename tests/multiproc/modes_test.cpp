@@ -348,7 +348,10 @@ std::vector<ModeOn> modes_on(const Device& device) {
 constexpr double kSumsBound = 1e-5;
 constexpr double kFp16Bound = 1e-4;
 constexpr double kBf16LossBound = 1e-3;
-constexpr double kBf16WeightBound = 1e-3;
+// Of all weights together: the largest difference of one is an extreme value that varies threefold with the
+// order of the samples (over six seeds 3.6e-4 to 1.2e-3 of a gpt over two pieces), the norm twofold (1.5e-4
+// to 3.1e-4).
+constexpr double kBf16NormBound = 1e-3;
 
 class Modes : public testing::TestWithParam<ModeOn> {
  protected:
@@ -417,6 +420,11 @@ class Modes : public testing::TestWithParam<ModeOn> {
     return finished("one", command);
   }
 
+  TrainedRun in_full_precision(Mode mode) const {
+    mode.precision = "fp32";
+    return train_on_one_rank(mode);
+  }
+
   TrainedRun train_on_ranks(const Mode& mode) const {
     std::vector<std::string> command;
     auto words = train_words("ranks", mode, device().name);
@@ -444,7 +452,7 @@ TEST_P(Modes, GiveTheNumbersOfOneRank) {
   EXPECT_EQ(ranks.world_size, mode.ranks);
   ASSERT_EQ(ranks.losses.size(), 10u);
   EXPECT_LT(ranks.losses.back(), ranks.losses.front()) << "nothing was learnt";
-  const auto [loss, weight] = distance(ranks, one);
+  const auto [loss, weight, norm] = distance(ranks, one);
   switch (mode.equal) {
     case Equal::kBits:
       EXPECT_EQ(ranks.weights_xxh3, one.weights_xxh3);
@@ -460,8 +468,8 @@ TEST_P(Modes, GiveTheNumbersOfOneRank) {
       break;
     case Equal::kUpToBf16:
       EXPECT_LT(loss, kBf16LossBound);
-      EXPECT_LT(weight, kBf16WeightBound);
-      EXPECT_GT(weight, kSumsBound) << "nothing was rounded to bf16";
+      EXPECT_LT(norm, kBf16NormBound);
+      EXPECT_GT(distance(ranks, in_full_precision(mode)).weight, kSumsBound) << "nothing was rounded to bf16";
       break;
   }
 }

@@ -62,9 +62,14 @@ Distance distance(const TrainedRun& found, const TrainedRun& expected) {
   for (std::size_t i = 0; i < found.losses.size(); ++i) {
     result.loss = std::max(result.loss, relative(found.losses[i], expected.losses[i]));
   }
+  double differences = 0, weights = 0;
   for (std::size_t i = 0; i < found.weights.size(); ++i) {
-    result.weight = std::max(result.weight, std::abs(double{found.weights[i]} - expected.weights[i]));
+    const double difference = double{found.weights[i]} - expected.weights[i];
+    result.weight = std::max(result.weight, std::abs(difference));
+    differences += difference * difference;
+    weights += double{expected.weights[i]} * expected.weights[i];
   }
+  result.norm = std::sqrt(differences / weights);
   return result;
 }
 

@@ -25,6 +25,7 @@ TrainedRun read_run(const std::filesystem::path& folder);
 struct Distance {
   double loss = 0;    ///< largest relative difference of a step's loss, or of the last epoch's mean
   double weight = 0;  ///< largest absolute difference of a weight
+  double norm = 0;    ///< 2-norm of the differences of all weights, over that of the weights expected
 };
 
 /// Throws std::runtime_error when the runs do not have the same steps and number of weights.
