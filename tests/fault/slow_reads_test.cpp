@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/files.h"
 
@@ -20,16 +21,27 @@ TEST(SlowReads, OfOneRankAreNamedByProgressMetricsAndReport) {
   const std::string packed = (folder / "packed").string();
   const ChildResult pack = run({bin("trireme"), "data", "pack", "synthetic", packed});
   ASSERT_EQ(pack.exit_code, 0) << pack.err;
-  const ChildResult result = run({bin("trireme"), "train",
-                                  "-n",           "2",
-                                  "--set",        "run.name=slow",
-                                  "--set",        "run.folder=" + folder.path().string(),
-                                  "--set",        "data.name=packed",
-                                  "--set",        "data.path=" + packed,
-                                  "--set",        "data.workers=1",
-                                  "--set",        "train.max_steps=20",
-                                  "--set",        "run.log_every_steps=1",
-                                  "--set",        "model.hidden=[8]"},
+  const ChildResult result = run({bin("trireme"),
+                                  "train",
+                                  checkout("examples/quick.toml"),
+                                  "-n",
+                                  "2",
+                                  "--set",
+                                  "run.name=slow",
+                                  "--set",
+                                  "run.folder=" + folder.path().string(),
+                                  "--set",
+                                  "data.name=packed",
+                                  "--set",
+                                  "data.path=" + packed,
+                                  "--set",
+                                  "data.workers=1",
+                                  "--set",
+                                  "train.max_steps=20",
+                                  "--set",
+                                  "run.log_every_steps=1",
+                                  "--set",
+                                  "model.hidden=[8]"},
                                  {{"LD_PRELOAD", bin("slow_pread.so")},
                                   {"TRIREME_TEST_PREAD_S", "0.002"},
                                   {"TRIREME_TEST_PREAD_RANK", "1"}});
