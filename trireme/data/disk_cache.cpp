@@ -11,8 +11,11 @@
 #include <charconv>
 #include <cstring>
 #include <ctime>
+#include <list>
+#include <mutex>
 #include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -78,11 +81,52 @@ struct KeptBlock {
   }
 };
 
+/// The blocks that were used last, so that small samples of one block read it once. Thread-safe.
+class RecentBlocks {
+ public:
+  explicit RecentBlocks(std::int64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  std::shared_ptr<const std::string> find(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(blocks_, key, &Block::key);
+    if (found == blocks_.end()) return nullptr;
+    blocks_.splice(blocks_.begin(), blocks_, found);
+    return found->content;
+  }
+
+  std::shared_ptr<const std::string> keep(const std::string& key, std::string content) {
+    auto block = std::make_shared<const std::string>(std::move(content));
+    const std::lock_guard lock(mutex_);
+    blocks_.push_front({key, block});
+    bytes_ += std::ssize(*block);
+    while (bytes_ > most_bytes_ && !blocks_.empty()) {
+      bytes_ -= std::ssize(*blocks_.back().content);
+      blocks_.pop_back();
+    }
+    return block;
+  }
+
+ private:
+  struct Block {
+    std::string key;
+    std::shared_ptr<const std::string> content;
+  };
+
+  const std::int64_t most_bytes_;
+  std::mutex mutex_;
+  std::list<Block> blocks_;  ///< this and what follows: under the mutex; the one used last in front
+  std::int64_t bytes_ = 0;
+};
+
 }  // namespace
 
 struct DiskCache::State {
   State(const DiskCacheOptions& with, const Log& where)
-      : folder(with.folder / "blocks"), most_bytes(with.most_bytes), wait_s(with.wait_s), log(where) {}
+      : folder(with.folder / "blocks"),
+        most_bytes(with.most_bytes),
+        wait_s(with.wait_s),
+        log(where),
+        recent(with.memory_bytes) {}
 
   fs::path path_of(const std::string& key) const {
     return folder / text(std::hex, XXH3_64bits(key.data(), key.size()), ".block");
@@ -177,6 +221,7 @@ struct DiskCache::State {
   const double wait_s;
   const Log log;
   std::atomic<bool> given_up = false;
+  RecentBlocks recent;
 };
 
 DiskCache::DiskCache(const DiskCacheOptions& options, const Log& log)
@@ -190,22 +235,24 @@ DiskCache::DiskCache(const DiskCacheOptions& options, const Log& log)
 
 DiskCache::~DiskCache() = default;
 
-std::string DiskCache::block(const ByteSource& source, std::int64_t number) {
+std::shared_ptr<const std::string> DiskCache::block(const ByteSource& source, std::int64_t number) {
   const std::int64_t offset = number * kBlockBytes, size = std::min(kBlockBytes, source.size() - offset);
   const std::string key = block_key(source, number);
   const StageScope reading(Stage::kRead);
-  if (auto found = state_->find(key, size)) {
+  const auto hit = [&](std::shared_ptr<const std::string> block) {
     count_cache(true);
-    return *std::move(found);
-  }
+    return block;
+  };
+  if (auto found = state_->recent.find(key)) return hit(std::move(found));
+  if (auto found = state_->find(key, size)) return hit(state_->recent.keep(key, *std::move(found)));
   count_cache(false);
-  if (state_->given_up) return read_text(source, offset, size);
+  if (state_->given_up) return state_->recent.keep(key, read_text(source, offset, size));
   const auto which = Random::key_of(key) % kFetchLocks;
   const FileLock fetching(state_->folder / text("fetch-", which), state_->wait_s);
-  if (auto found = state_->find(key, size)) return *std::move(found);
+  if (auto found = state_->find(key, size)) return state_->recent.keep(key, *std::move(found));
   std::string content = read_text(source, offset, size);
   state_->keep(key, content);
-  return content;
+  return state_->recent.keep(key, std::move(content));
 }
 
 namespace {
@@ -222,10 +269,10 @@ class CachedBytes : public ByteSource {
   void read(std::int64_t offset, std::span<std::byte> into) const override {
     check_range(*this, offset, into.size());
     while (!into.empty()) {
-      const std::string block = cache_->block(*source_, offset / DiskCache::kBlockBytes);
+      const auto block = cache_->block(*source_, offset / DiskCache::kBlockBytes);
       const auto begin = static_cast<std::size_t>(offset % DiskCache::kBlockBytes);
-      const std::size_t size = std::min(into.size(), block.size() - begin);
-      std::memcpy(into.data(), block.data() + begin, size);
+      const std::size_t size = std::min(into.size(), block->size() - begin);
+      std::memcpy(into.data(), block->data() + begin, size);
       into = into.subspan(size);
       offset += static_cast<std::int64_t>(size);
     }

@@ -1,9 +1,9 @@
 #pragma once
 // Blocks of far sources kept in a folder of this host, by ranks, processes and runs at once. What it promises
 // (ADR 0048): a block that comes out is what went in, by its checksum; the blocks together are no more than
-// the limit, the ones that were not used longest go first; ranks that want the same block ask for it once;
-// and that a folder that is full, read-only or damaged costs one warning and no more than the time it would
-// have saved. Thread-safe.
+// the limit, the ones that were not read from there longest go first; ranks that want the same block ask for
+// it once; and that a folder that is full, read-only or damaged costs one warning and no more than the time
+// it would have saved. Thread-safe.
 
 #include <cstdint>
 #include <filesystem>
@@ -18,6 +18,7 @@ namespace trireme::data {
 struct DiskCacheOptions {
   std::filesystem::path folder;
   std::int64_t most_bytes = std::int64_t{10} << 30;  ///< of the folder; the smallest of all its users counts
+  std::int64_t memory_bytes = std::int64_t{32} << 20;  ///< of the blocks that this process used last
   double wait_s = 60;  ///< longest wait for a rank that fetches the same block; then this one does so, too
 };
 
@@ -31,8 +32,9 @@ class DiskCache {
   DiskCache(const DiskCache&) = delete;
   DiskCache& operator=(const DiskCache&) = delete;
 
-  /// Bytes [number * kBlockBytes, ...) of the source, from the folder, or from the source and then kept.
-  std::string block(const ByteSource& source, std::int64_t number);
+  /// Bytes [number * kBlockBytes, ...) of the source: from memory, from the folder, or from the source and
+  /// then kept in both.
+  std::shared_ptr<const std::string> block(const ByteSource& source, std::int64_t number);
 
  private:
   struct State;

@@ -48,7 +48,8 @@ class CacheOnDisk : public testing::Test {
  protected:
   std::shared_ptr<DiskCache> cache(std::int64_t most_blocks = 100) const {
     return std::make_shared<DiskCache>(
-        DiskCacheOptions{.folder = folder_ / "cache", .most_bytes = most_blocks * kBlock}, Log());
+        DiskCacheOptions{.folder = folder_ / "cache", .most_bytes = most_blocks * kBlock, .memory_bytes = 0},
+        Log());
   }
   std::vector<fs::path> blocks() const {
     std::vector<fs::path> found;
@@ -92,6 +93,25 @@ TEST_F(CacheOnDisk, HitsAndMissesAreCountedForWhoReads) {
   EXPECT_EQ(slowest_stage(counts), "read");
 }
 
+TEST_F(CacheOnDisk, TheBlocksUsedLastAreInMemoryUpToTheirLimit) {
+  const auto kept = std::make_shared<DiskCache>(
+      DiskCacheOptions{.folder = folder_ / "cache", .memory_bytes = 2 * kBlock}, Log());
+  const auto far = std::make_shared<Far>(4 * kBlock);
+  const auto block = [&](std::int64_t number) { return kept->block(*far, number); };
+  const std::weak_ptr<const std::string> first = block(0), second = block(1);
+  fs::remove_all(folder_ / "cache" / "blocks");  // whoever is asked now has them in memory
+  EXPECT_EQ((*block(0))[0], of(0, *far));
+  EXPECT_EQ((*block(1))[0], of(1, *far));
+  block(0);
+  EXPECT_EQ(far->num_reads, 2);
+  fs::create_directories(folder_ / "cache" / "blocks");
+  block(2);
+  EXPECT_FALSE(first.expired());
+  EXPECT_TRUE(second.expired()) << "it was not used longest";
+  block(1);
+  EXPECT_EQ(far->num_reads, 4);
+}
+
 TEST_F(CacheOnDisk, AnotherVersionIsReadAnew) {
   const auto one = std::make_shared<Far>(kBlock, "a"), other = std::make_shared<Far>(kBlock, "b");
   EXPECT_EQ(read_text(*cached(one, cache()), 0, 1), "a");
@@ -101,7 +121,7 @@ TEST_F(CacheOnDisk, AnotherVersionIsReadAnew) {
 
 TEST_F(CacheOnDisk, BlockThatIsNoLongerWhatItWasIsReadAnew) {
   const auto far = std::make_shared<Far>(kBlock);
-  const std::string right = cache()->block(*far, 0);
+  const std::string right = *cache()->block(*far, 0);
   const fs::path path = blocks().at(0);
   const std::string whole = read_file(path);
   int num_reads = far->num_reads;
@@ -109,15 +129,15 @@ TEST_F(CacheOnDisk, BlockThatIsNoLongerWhatItWasIsReadAnew) {
     std::string damaged = whole;
     damaged[place] = static_cast<char>(damaged[place] ^ 1);
     std::ofstream(path, std::ios::binary) << damaged;
-    EXPECT_TRUE(cache()->block(*far, 0) == right) << place;
+    EXPECT_TRUE(*cache()->block(*far, 0) == right) << place;
     EXPECT_EQ(far->num_reads, ++num_reads) << place;
   }
   for (const std::size_t kept : {std::size_t{0}, std::size_t{5}, whole.size() - 1}) {
     fs::resize_file(path, kept);
-    EXPECT_TRUE(cache()->block(*far, 0) == right) << kept;
+    EXPECT_TRUE(*cache()->block(*far, 0) == right) << kept;
     EXPECT_EQ(far->num_reads, ++num_reads) << kept;
   }
-  EXPECT_TRUE(cache()->block(*far, 0) == right);
+  EXPECT_TRUE(*cache()->block(*far, 0) == right);
   EXPECT_EQ(far->num_reads, num_reads);
 }
 
@@ -151,7 +171,7 @@ TEST_F(CacheOnDisk, LimitHoldsForAFolderWithAPast) {
   const auto kept = cache(20);
   kept->block(far, 1);
   fs::remove(blocks().at(0));  // somebody tidies up while it is in use
-  EXPECT_EQ(kept->block(far, 1)[0], of(1, far));
+  EXPECT_EQ((*kept->block(far, 1))[0], of(1, far));
   EXPECT_THROW(cache(15), InvalidArgument);
 }
 
@@ -161,7 +181,7 @@ TEST_F(CacheOnDisk, ManyAskersOfOneBlockReadItOnce) {
     std::vector<std::jthread> threads;
     for (int i = 0; i < 8; ++i) {
       threads.emplace_back([&, kept = cache()] {
-        for (int block = 0; block < 4; ++block) EXPECT_EQ(kept->block(far, block)[5], of(block, far));
+        for (int block = 0; block < 4; ++block) EXPECT_EQ((*kept->block(far, block))[5], of(block, far));
       });
     }
   }
@@ -179,7 +199,7 @@ TEST_F(CacheOnDisk, ProcessesThatShareAFolderKeepItsLimitAndReadWhatIsRight) {
     for (int i = 0; i < 64; ++i) {
       const int block = (i * 7 + child * 13) % 64;
       const std::string wanted(static_cast<std::size_t>(kBlock), of(block, far));
-      right = right && kept->block(far, block) == wanted;
+      right = right && *kept->block(far, block) == wanted;
     }
     ::_exit(right ? 0 : 1);
   }
@@ -199,7 +219,7 @@ TEST_F(CacheOnDisk, FullDiskCostsOneWarning) {
     const auto kept = cache();
     kept->block(far, 0);
     const test::FileSizeLimit full(static_cast<std::uint64_t>(kBlock / 2));
-    for (int i = 0; i < 8; ++i) EXPECT_EQ(kept->block(far, i)[0], of(i, far));
+    for (int i = 0; i < 8; ++i) EXPECT_EQ((*kept->block(far, i))[0], of(i, far));
   }
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr("the run goes on"));
@@ -218,7 +238,7 @@ TEST_F(CacheOnDisk, FolderThatCannotBeWrittenCostsOneWarningAndIsRead) {
   fs::create_directory(folder_ / "cache" / "blocks" / "total");
   testing::internal::CaptureStderr();
   const auto kept = cache();
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(kept->block(far, i)[0], of(i, far));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ((*kept->block(far, i))[0], of(i, far));
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr((folder_ / "cache" / "blocks").string()));
   EXPECT_EQ(said.find("goes on"), said.rfind("goes on"));
@@ -226,7 +246,7 @@ TEST_F(CacheOnDisk, FolderThatCannotBeWrittenCostsOneWarningAndIsRead) {
   std::ofstream(folder_ / "file") << "in the way";
   testing::internal::CaptureStderr();
   DiskCache nowhere({.folder = folder_ / "file"}, Log());
-  EXPECT_EQ(nowhere.block(far, 5)[0], of(5, far));
+  EXPECT_EQ((*nowhere.block(far, 5))[0], of(5, far));
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the run goes on"));
 }
 
@@ -237,7 +257,7 @@ TEST_F(CacheOnDisk, RankThatIsStuckWithABlockHoldsNobodyUp) {
   for (int i = 0; i < 64; ++i)
     held.push_back(
         std::make_unique<FileLock>(folder_ / "cache" / "blocks" / ("fetch-" + std::to_string(i)), 0));
-  EXPECT_EQ(kept.block(far, 0)[0], of(0, far));
+  EXPECT_EQ((*kept.block(far, 0))[0], of(0, far));
   EXPECT_EQ(blocks().size(), 1U);
 }
 
