@@ -123,6 +123,7 @@ class HttpBytes : public ByteSource {
     std::string why;
     for (int tried = 0; tried < options_.tries; ++tried) {
       if (tried > 0) {
+        count_retry();
         std::this_thread::sleep_for(
             std::chrono::duration<double>(options_.backoff_s * (1 << std::min(tried - 1, 10))));
       }

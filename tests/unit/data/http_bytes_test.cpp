@@ -9,6 +9,7 @@
 #include "tests/support/http_server.h"
 #include "tests/support/ports.h"
 #include "trireme/base/error.h"
+#include "trireme/data/loading_report.h"
 
 namespace trireme::data {
 namespace {
@@ -74,10 +75,16 @@ TEST_F(HttpBytes, EmptyFileHasNoBytes) {
 
 TEST_F(HttpBytes, ServerThatRecoversIsAskedAgain) {
   const auto source = open();
-  for (const int status : {500, 503, 429, 408}) {
-    twist(2, [&](const std::string&) { return HttpAnswer{http_status(status, "not now")}; });
-    EXPECT_EQ(read_text(*source, 10, 90), content_.substr(10, 90)) << status;
+  LoadingCounts counts;
+  {
+    const LoadingMeter meter(counts);
+    for (const int status : {500, 503, 429, 408}) {
+      twist(2, [&](const std::string&) { return HttpAnswer{http_status(status, "not now")}; });
+      EXPECT_EQ(read_text(*source, 10, 90), content_.substr(10, 90)) << status;
+    }
   }
+  EXPECT_EQ(counts.retries, 4 * 2);
+  EXPECT_EQ(counts.bytes_read, 4 * 90);
   twist(2, [](const std::string& right) { return HttpAnswer{right.substr(0, right.size() - 7)}; });
   EXPECT_EQ(read_text(*source, 10, 90), content_.substr(10, 90));
   twist(2, [](const std::string&) { return HttpAnswer{""}; });
