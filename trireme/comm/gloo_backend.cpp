@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "trireme/base/clock.h"
@@ -312,28 +313,75 @@ void check_gloo_dtype(const at::Tensor& tensor) {
           " (f32, f64, f16, bf16, i8, u8, bool, i32 and i64 it does)");
 }
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
-  const auto timeout = whole_milliseconds(request.operation_timeout_s);
+namespace {
+
+struct Attempt {
+  c10::intrusive_ptr<TaggedGloo> gloo;
+  std::string failure;  ///< why there is none
+};
+
+Attempt connect(const BackendRequest& request, const c10::intrusive_ptr<c10d::Store>& store) {
   auto options = c10d::ProcessGroupGloo::Options::create(whole_milliseconds(request.timeout_s));
   options->threads = 2;
   options->group_name = request.group_name;
   const NoPipeSignal guard;
   try {
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(request.interface_addr)};
-    auto gloo = c10::make_intrusive<TaggedGloo>(request.store, request.rank, request.size, options);
-    gloo->setTimeout(timeout);
-    return c10::make_intrusive<GlooBackend>(std::move(gloo), timeout);
+    return {c10::make_intrusive<TaggedGloo>(store, request.rank, request.size, options), ""};
   } catch (const c10::Error& error) {
-    throw CommError(text("rank ", request.world_ranks[static_cast<std::size_t>(request.rank)],
-                         " could not connect group '", request.group_name, "' with gloo at ",
-                         request.interface_addr, " within ", human_duration(request.timeout_s), ": ",
-                         error.what_without_backtrace()));
+    return {nullptr, error.what_without_backtrace()};
   } catch (const std::exception& error) {
+    return {nullptr, error.what()};
+  }
+}
+
+enum class Outcome { kAllConnected, kSomeFailed, kNotTold };
+
+/// Of an attempt, from what each rank says of itself. Who has failed at once waits for those who may notice
+/// it only when their time is up.
+Outcome outcome_on_all(const BackendRequest& request, c10d::Store& store, bool mine,
+                       const Deadline& deadline) {
+  const double more_s = request.timeout_s / 2;
+  const auto key_of = [](int rank) { return text("connected/", rank); };
+  const std::string yes = "yes";
+  Outcome outcome = Outcome::kAllConnected;
+  try {
+    store.set(key_of(request.rank), mine ? yes : std::string("no"));
+    for (int rank = 0; rank < request.size; ++rank) {
+      store.wait({key_of(rank)}, whole_milliseconds(deadline.remaining_s() + more_s));
+      if (store.get_to_str(key_of(rank)) != yes) outcome = Outcome::kSomeFailed;
+    }
+  } catch (const std::exception&) {
+    return Outcome::kNotTold;
+  }
+  return outcome;
+}
+
+}  // namespace
+
+// Now and then, on a busy host about once in some thousand groups, gloo loses a connection that it is just
+// making. With sockets made anew it works; all ranks try again then, as each tells the others how it fared.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendRequest& request) {
+  constexpr int kMostAttempts = 3;
+  Attempt attempt;
+  for (int number = 1; number <= kMostAttempts; ++number) {
+    const Deadline deadline = Deadline::after_s(request.timeout_s);
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(text("attempt-", number), request.store);
+    attempt = connect(request, store);
+    const Outcome outcome = outcome_on_all(request, *store, attempt.gloo != nullptr, deadline);
+    if (outcome == Outcome::kNotTold && attempt.gloo) attempt = {nullptr, "not all ranks have connected"};
+    if (outcome != Outcome::kSomeFailed) break;
+    if (attempt.gloo) attempt = {nullptr, "another rank could not connect"};
+  }
+  if (!attempt.gloo) {
     throw CommError(text("rank ", request.world_ranks[static_cast<std::size_t>(request.rank)],
                          " could not connect group '", request.group_name, "' with gloo at ",
                          request.interface_addr, " within ", human_duration(request.timeout_s), ": ",
-                         error.what()));
+                         attempt.failure));
   }
+  const auto timeout = whole_milliseconds(request.operation_timeout_s);
+  attempt.gloo->setTimeout(timeout);
+  return c10::make_intrusive<GlooBackend>(std::move(attempt.gloo), timeout);
 }
 
 }  // namespace trireme::comm
