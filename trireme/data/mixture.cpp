@@ -37,6 +37,17 @@ class Mixture : public Dataset {
   }
 
   Example get(std::int64_t index) const override {
+    const auto [samples, number] = find(index);
+    return samples->get(number);
+  }
+  double cost(std::int64_t index) const override {
+    const auto [samples, number] = find(index);
+    return samples->cost(number);
+  }
+
+ private:
+  /// The part that a sample is of, as it is in its pass, and the sample's number there.
+  std::pair<std::shared_ptr<const Dataset>, std::int64_t> find(std::int64_t index) const {
     require(index >= 0 && index < size(), "sample ", index, " of ", size(), " was asked for");
     const auto part = std::ranges::upper_bound(parts_, index, {}, &MixedPart::end);
     const std::int64_t samples = part->samples->size(), in_part = index - (part->end - part->per_epoch);
@@ -46,11 +57,10 @@ class Mixture : public Dataset {
     const auto pass = static_cast<std::uint64_t>(taken / static_cast<Wide>(samples));
     const auto place = static_cast<std::int64_t>(taken % static_cast<Wide>(samples));
     const Permutation order(samples, Random(seed_, kMixtureKey, part - parts_.begin(), pass));
-    const auto in_pass = part->samples->in_epoch(pass);
-    return (in_pass ? in_pass : part->samples)->get(order[place]);
+    auto in_pass = part->samples->in_epoch(pass);
+    return {in_pass ? std::move(in_pass) : part->samples, order[place]};
   }
 
- private:
   std::vector<MixedPart> parts_;
   std::uint64_t seed_, epoch_ = 0;
 };

@@ -7,6 +7,8 @@
 #include <map>
 
 #include "trireme/base/error.h"
+#include "trireme/data/decorators.h"
+#include "trireme/data/tolerant.h"
 
 namespace trireme::data {
 namespace {
@@ -25,6 +27,7 @@ class Numbers : public Dataset {
     if (index < 0 || index >= size_) throw std::out_of_range("sample");
     return {torch::tensor(first_ + index), torch::tensor(epoch_)};
   }
+  double cost(std::int64_t index) const override { return static_cast<double>(first_ + index); }
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override {
     return std::make_shared<Numbers>(first_, size_, static_cast<std::int64_t>(epoch));
   }
@@ -47,6 +50,18 @@ TEST(Mixture, SharesAreRoundedSoThatTheirSumIsExact) {
   EXPECT_THAT(shares_of(10, {0.96, 0.04}), ElementsAre(10, 0));
   EXPECT_THAT(shares_of(1000, {0.7, 0.3}), ElementsAre(700, 300));
   EXPECT_THAT(shares_of(3, {0.5 + 4e-7, 0.5 + 4e-7}), ElementsAre(2, 1));
+}
+
+TEST(Mixture, ASampleCostsWhatItCostsInWhatItIsMadeOf) {
+  const auto parts = two_parts();
+  const std::vector<std::int64_t> some = {3, 8, 1};
+  const std::shared_ptr<const Dataset> made_of_others[] = {
+      mixture(parts, {0.5, 0.5}, 12, 1)->in_epoch(3), std::make_shared<ConcatDataset>(parts),
+      std::make_shared<SubsetDataset>(parts[0], some), tolerant(parts[1], {})};
+  for (const auto& samples : made_of_others) {
+    for (std::int64_t i = 0; i < samples->size(); ++i)
+      EXPECT_EQ(samples->cost(i), static_cast<double>(number_of(*samples, i)));
+  }
 }
 
 TEST(Mixture, WeightsThatAreNoSharesAreRefusedWithTheirSum) {
