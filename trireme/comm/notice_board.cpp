@@ -53,6 +53,7 @@ NoticeBoard::NoticeBoard(NoticeBoardOptions options, GroupRegistry& registry)
       registry_(registry),
       signs_(options_.status, options_.cpu_s),
       sightings_(static_cast<std::size_t>(options_.world_size)),
+      failures_(static_cast<std::size_t>(options_.world_size)),
       num_heard_(static_cast<std::size_t>(options_.world_size)) {
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "trireme-notices");
@@ -104,6 +105,16 @@ Published NoticeBoard::published(const std::string& group) const {
   const std::lock_guard lock(mutex_);
   const auto found = published_.find(group);
   return found == published_.end() ? Published{} : found->second;
+}
+
+std::string NoticeBoard::failure_told_by(int world_rank) const {
+  const std::lock_guard lock(mutex_);
+  return failures_[static_cast<std::size_t>(world_rank)];
+}
+
+std::string NoticeBoard::first_failure() const {
+  const std::lock_guard lock(mutex_);
+  return first_failure_;
 }
 
 std::optional<double> NoticeBoard::store_lost_s() const {
@@ -209,13 +220,21 @@ void NoticeBoard::listen(const Groups& watched) {
       const std::string message = store_->get_to_str(key);
       const auto end_of_group = message.find('\n');
       const std::string group = message.substr(0, end_of_group);
+      const std::string cause = message.substr(end_of_group + 1);
+      remember_failure(rank, cause);
       for (const auto& each : watched) {
-        if (group == Watcher::kAllGroups || each->parts.name == group)
-          each->fail_told(message.substr(end_of_group + 1));
+        if (group == Watcher::kAllGroups || each->parts.name == group) each->fail_told(cause);
       }
     }
   }
   failures_seen_ = failures;
+}
+
+void NoticeBoard::remember_failure(std::size_t world_rank, const std::string& cause) {
+  if (static_cast<int>(world_rank) == options_.rank) return;
+  const std::lock_guard lock(mutex_);
+  if (first_failure_.empty()) first_failure_ = cause;
+  if (failures_[world_rank].empty()) failures_[world_rank] = cause;
 }
 
 // ---- what this rank says of itself ----

@@ -167,12 +167,19 @@ std::string Watcher::who_is_gone(const Group::State& group, const Operation& ope
       const auto last_words = known.find(member);
       const bool did_its_part =
           last_words != known.end() && has_finished(operation, group.parts.rank, last_words->second);
-      if (!did_its_part) gone.push_back(text(name_of_rank(world_rank), " has left the world"));
+      if (!did_its_part) gone.push_back(text(name_of_rank(world_rank), " ", how_it_left(world_rank)));
     } else if (is_dead(world_rank)) {
       gone.push_back(text(name_of_rank(world_rank), " is dead"));
     }
   }
   return join(gone, "; ");
+}
+
+/// A rank that was told of a failure has nothing of its own to tell, and leaves for that one.
+std::string Watcher::how_it_left(int world_rank) const {
+  std::string cause = board_.failure_told_by(world_rank);
+  if (cause.empty()) cause = board_.first_failure();
+  return cause.empty() ? "has left the world" : text("has left the world because of this: ", cause);
 }
 
 // ---- ranks that do something else ----
@@ -369,7 +376,7 @@ std::string Watcher::describe(const Verdict& verdict, const Wait& wait) const {
 std::string Watcher::state_of(int world_rank, const Wait& wait) const {
   const auto index = static_cast<std::size_t>(world_rank);
   const Sighting sighting = board_.sighting(world_rank);
-  if (sighting.beat.leaves) return "has left the world";
+  if (sighting.beat.leaves) return how_it_left(world_rank);
   if (is_dead(world_rank)) return "is dead";
   if (processes_[index] && processes_[index]->state().starts_with("stopped"))
     return "is stopped (SIGSTOP, a debugger?)";

@@ -83,11 +83,13 @@ class GonePeer : public testing::Test {
   }
 
   /// As a rank that fails a group does, and ends.
-  void post_cause_and_die() {
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(kPrefix, store_);
-    store->c10d::Store::set("failure/1/0", text("world\n", kCause));
-    store->add("failures", 1);
+  void post_cause_and_die(const std::string& group = "world") {
+    post(text("failure/", 1, "/", 0), text(group, "\n", kCause));
+    c10::make_intrusive<c10d::PrefixStore>(kPrefix, store_)->add("failures", 1);
     die();
+  }
+  void post(const std::string& key, const std::string& value) {
+    c10::make_intrusive<c10d::PrefixStore>(kPrefix, store_)->c10d::Store::set(key, value);
   }
   void die() {
     peer_.send_signal(SIGKILL);
@@ -124,6 +126,19 @@ TEST_F(GonePeer, AnOperationThatBrokeIsExplainedByTheCauseThatThePeerPosted) {
   post_cause_and_die();
   group_->note_failure(operation_, std::make_exception_ptr(std::runtime_error("connection closed")));
   EXPECT_EQ(failure(), kCause);
+}
+
+TEST_F(GonePeer, ThatLeftBecauseAnotherOfItsGroupsFailedIsNotTheOneToBlame) {
+  slow_->let_through();
+  Beat last;
+  last.number = 1;
+  last.leaves = true;
+  post("beat/1", encode(last));
+  post_cause_and_die("tp@1");
+  start(/*period_s=*/0.02);
+  const Group::State::WaitScope waits(*group_, operation_);
+  ASSERT_TRUE(comes_to_fail());
+  EXPECT_THAT(failure(), HasSubstr(text("has left the world because of this: ", kCause)));
 }
 
 TEST_F(GonePeer, IsBlamedForABrokenOperationWhenItPostedNothing) {

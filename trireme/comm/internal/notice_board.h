@@ -78,6 +78,10 @@ class NoticeBoard {
   std::vector<Sighting> sightings() const;
   /// What members have published of their operations in a group.
   Published published(const std::string& group) const;
+  /// The first failure, of whichever group, that a rank has told; empty: none was heard of.
+  std::string failure_told_by(int world_rank) const;
+  /// The first failure of any rank's that was heard, this rank's apart; empty: there was none.
+  std::string first_failure() const;
   /// Since when the store has not answered; empty: it does.
   std::optional<double> store_lost_s() const;
   /// Whether any group of this rank has failed, or was told to.
@@ -103,6 +107,7 @@ class NoticeBoard {
   void tell();
   void tell_last_words();
   void listen(const Groups& groups);
+  void remember_failure(std::size_t world_rank, const std::string& cause);
   Groups stalled(const Groups& groups) const;
   void publish_operations(const Groups& groups, bool found_stall);
   void publish(const std::string& group, const std::string& operations);
@@ -124,6 +129,8 @@ class NoticeBoard {
   std::map<std::string, std::string> last_words_;  ///< by group
   std::vector<Sighting> sightings_;                ///< by world rank
   std::map<std::string, Published> published_;     ///< by group
+  std::vector<std::string> failures_;              ///< the first of each world rank
+  std::string first_failure_;
   std::optional<double> store_lost_s_;
   std::uint64_t rounds_ = 0;
   double asked_s_ = 0;  ///< when the last round that has ended began, or found the store out of reach
