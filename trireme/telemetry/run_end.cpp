@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
@@ -47,11 +48,15 @@ std::string status_of(int exit_code) {
 
 }  // namespace
 
-RunEnd end_of(const Failure& failure, std::int64_t steps) {
-  return {.status = status_of(failure.exit_code),
-          .exit_code = failure.exit_code,
-          .message = failure.message,
-          .steps = steps};
+void write_failure(const std::filesystem::path& path, const Failure& failure, std::int64_t steps) {
+  static std::mutex one_rank_of_this_process;
+  const std::lock_guard lock(one_rank_of_this_process);
+  const std::optional<RunEnd> before = read_run_end(path);
+  if (before && (before->exit_code != kExitComm || failure.exit_code == kExitComm)) return;
+  write_run_end(path, {.status = status_of(failure.exit_code),
+                       .exit_code = failure.exit_code,
+                       .message = failure.message,
+                       .steps = steps});
 }
 
 void write_run_end(const std::filesystem::path& path, const RunEnd& end) {

@@ -19,8 +19,10 @@ struct RunEnd {
   std::int64_t steps = 0;
 };
 
-/// Of a run that an error has ended.
-RunEnd end_of(const Failure& failure, std::int64_t steps);
+/// An error has ended the run behind that many steps, on the rank that calls. What is written already stays,
+/// be it another rank's error or a good end; only that other ranks are gone (kExitComm) gives way to why they
+/// went. To be called before the others can notice that this rank ends. Throws DataError.
+void write_failure(const std::filesystem::path& path, const Failure& failure, std::int64_t steps);
 
 /// Atomically. Throws DataError.
 void write_run_end(const std::filesystem::path& path, const RunEnd& end);

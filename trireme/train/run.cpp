@@ -20,6 +20,7 @@
 #include "trireme/comm/on_every_rank.h"
 #include "trireme/comm/text_difference.h"
 #include "trireme/data/dataset.h"
+#include "trireme/telemetry/run_end.h"
 #include "trireme/telemetry/run_summary.h"
 #include "trireme/train/epoch_loss.h"
 #include "trireme/train/internal/check.h"
@@ -87,9 +88,8 @@ class Run {
   }
 
   RunResult finish();
-  void tell_failure(const Failure& failure) noexcept {
-    if (recorder_) recorder_->failure(failure, trainer_.steps_done());
-  }
+  /// Writes down what has ended the run on this rank, if it can.
+  void tell_failure(const Failure& failure) const noexcept;
   const Trainer& trainer() const { return trainer_; }
 
  private:
@@ -386,6 +386,14 @@ RunResult Run::finish() {
   }
   context_.world().barrier();  // no rank reports the end before the files are there
   return result;
+}
+
+void Run::tell_failure(const Failure& failure) const noexcept {
+  if (!sees_folder_[static_cast<std::size_t>(context_.rank())]) return;
+  try {
+    telemetry::write_failure(folder_.end(), failure, trainer_.steps_done());
+  } catch (const std::exception&) {  // what has failed is told by its own error
+  }
 }
 
 /// Every rank has read the same configuration.

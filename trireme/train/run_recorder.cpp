@@ -189,7 +189,6 @@ void RunRecorder::summary(const RunResult& result) {
   telemetry::write_run_end(
       folder_.end(),
       {.status = result.status, .exit_code = result.exit_code, .message = {}, .steps = result.steps});
-  ended_ = true;
   write_report();
   note("data: " + describe(result.loading));
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
@@ -201,14 +200,6 @@ void RunRecorder::summary(const RunResult& result) {
             std::llround(result.samples_per_s), " samples/s",
             result.evaluation ? outcome_of(*result.evaluation, result.held_out) : std::string(), "; see ",
             folder_.summary().string()));
-}
-
-void RunRecorder::failure(const Failure& failure, std::int64_t steps) noexcept {
-  if (ended_) return;
-  try {
-    telemetry::write_run_end(folder_.end(), telemetry::end_of(failure, steps));
-  } catch (const std::exception&) {  // what has failed is told by its own error
-  }
 }
 
 void RunRecorder::write_report() {

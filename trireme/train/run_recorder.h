@@ -1,7 +1,6 @@
 #pragma once
-// Writes down what a run does: metrics.jsonl, config.toml, summary.json, end.json, the console
-// and console.log. Only rank 0 makes
-// one. One thread.
+// Writes down what a run does: metrics.jsonl, config.toml, summary.json, the end.json of a good end, the
+// console and console.log. Only rank 0 makes one. One thread.
 
 #include <filesystem>
 #include <fstream>
@@ -9,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/run_main.h"
 #include "trireme/telemetry/sink.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/loading_summary.h"
@@ -48,8 +46,6 @@ class RunRecorder {
   /// Fields are named after the data: "test_accuracy", "validation_loss".
   void evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out);
   void summary(const RunResult& result);
-  /// An error has ended the run behind that many steps. Where that cannot be written, nothing is.
-  void failure(const Failure& failure, std::int64_t steps) noexcept;
 
  private:
   void write(const telemetry::Record& record);
@@ -63,7 +59,6 @@ class RunRecorder {
   std::ofstream log_;  ///< console.log: what is said, whoever reads it
   std::vector<std::unique_ptr<telemetry::Sink>> sinks_;
   bool stdout_lost_ = false;
-  bool ended_ = false;  ///< well: its files say so
 };
 
 }  // namespace trireme::train

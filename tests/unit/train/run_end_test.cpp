@@ -141,6 +141,22 @@ TEST_F(RunEnd, ByAnErrorStandsInTheFolderUntilTheRunGoesOn) {
   EXPECT_EQ(telemetry::read_run(folder_ / "stubborn").status, "completed");
 }
 
+/// Of the two ranks it is the second that fails, and the first that finds it gone.
+TEST_F(RunEnd, IsWhatTheRankSaysThatFailedNotThoseWhoMissIt) {
+  const RunConfig missed = config("missed");
+  EXPECT_THROW(comm::run_ranks_as_threads(2,
+                                          [&](comm::Context& context) {
+                                            RunCallbacks own;
+                                            if (context.rank() == 1)
+                                              own.on_start = [](Trainer&) { throw DataError("not with me"); };
+                                            run_training(missed, context, {.callbacks = own});
+                                          }),
+               Error);
+  const telemetry::RunData found = telemetry::read_run(folder_ / "missed");
+  EXPECT_EQ(found.message, "not with me");
+  EXPECT_EQ(found.exit_code, kExitData);
+}
+
 TEST_F(RunEnd, WeightsThatAreNoNumbersAreNotSaved) {
   RunConfig bad = config("bad");
   bad.checkpoint = {.every_steps = 3, .keep = 1};
