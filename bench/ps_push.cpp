@@ -20,6 +20,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/compress/codec.h"
 #include "trireme/ps/client.h"
 #include "trireme/ps/coordinator.h"
 #include "trireme/ps/internal/float_bytes.h"
@@ -145,27 +146,31 @@ nlohmann::json rate_of(double gigabytes, const Work& work) {
 }
 
 /// Of a chunk as large as they get, in the cache of one core.
-nlohmann::json cost_of(const std::string& name, const ps::Codec& codec) {
+nlohmann::json cost_of(const std::string& name, const compress::Codec& codec) {
   Random random(1);
   std::vector<float> values(256 << 10), pending(values.size()), sum(values.size());
   for (float& value : values) value = (random.uniform() - 0.5F) * (random.uniform() - 0.5F);
   const double gigabytes = 1e-9 * static_cast<double>(values.size() * sizeof(float));
-  ps::Codec::Options options;
-  wire::Buffer encoded;
+  compress::Codec::Options options;
+  std::vector<std::byte> room(codec.most_bytes(values.size(), options));
+  std::span<const std::byte> encoded;
+  const auto encode_all = [&](std::span<const float> from) {
+    encoded = std::span(room).first(codec.encode(from, options, room));
+  };
   const auto encode = [&] {
     ++options.seed;
     if (!codec.leaves_out()) {
-      encoded = codec.encode(values, options);
+      encode_all(values);
       return;
     }
     std::ranges::transform(pending, values, pending.begin(), std::plus<>());
-    encoded = codec.encode(pending, options);
-    codec.take_out(encoded.bytes(), pending);
+    encode_all(pending);
+    codec.take_out(encoded, pending);
   };
   nlohmann::json cost = {{"codec", name}, {"encode_gb_per_s", rate_of(gigabytes, encode)}};
   cost["share_of_bytes"] = 1e-9 * static_cast<double>(encoded.size()) / gigabytes;
-  cost["decode_gb_per_s"] = rate_of(gigabytes, [&] { codec.decode(encoded.bytes(), sum); });
-  cost["add_gb_per_s"] = rate_of(gigabytes, [&] { codec.add(encoded.bytes(), sum); });
+  cost["decode_gb_per_s"] = rate_of(gigabytes, [&] { codec.decode(encoded, sum); });
+  cost["add_gb_per_s"] = rate_of(gigabytes, [&] { codec.add(encoded, sum); });
   return cost;
 }
 
@@ -184,13 +189,13 @@ int main(int argc, char** argv) try {
   int passes = 5, owner_threads = 1, first_port = 20000 + ::getpid() % 10000;
   bool smoke = false;
   std::string codec = "none";
-  app.add_option("--codec", codec, "Of pushes: " + join(ps::codec_names()));
+  app.add_option("--codec", codec, "Of pushes: " + join(compress::codec_names()));
   app.add_option("--passes", passes)->check(CLI::PositiveNumber);
   app.add_option("--owner-threads", owner_threads)->check(CLI::NonNegativeNumber);
   app.add_option("--port", first_port, "of the first server that listens on TCP");
   app.add_flag("--smoke", smoke);
   CLI11_PARSE(app, argc, argv);
-  if (const ps::Codec* encoding = ps::codec(codec))
+  if (const compress::Codec* encoding = compress::codec(codec))
     std::cout << cost_of(codec, *encoding).dump() << std::endl;
 
   const auto folder =

@@ -11,7 +11,7 @@
 #include "cli/numbers.h"
 #include "cli/ps_chaos.h"
 #include "trireme/base/error.h"
-#include "trireme/ps/codec.h"
+#include "trireme/compress/codec.h"
 #include "trireme/schedule/schedule_table.h"
 
 namespace trireme::cli {
@@ -133,7 +133,7 @@ void check(const PassedOption& option) {
 }
 
 [[noreturn]] void run_ps(const BenchArguments& bench) {
-  ps::codec(bench.codec);  // or throws
+  compress::codec(bench.codec);  // or throws
   std::vector<std::string> words = {find_own_program("bench_ps_push"), "--codec", bench.codec};
   if (bench.smoke) words.push_back("--smoke");
   become(std::move(words));
@@ -174,7 +174,7 @@ std::function<int()> declare(CLI::App& app) {
     if (option.type == std::string_view("N")) declared->check(above_zero());
   }
   app.add_option("--codec", bench->codec,
-                 "ps: how pushes are encoded, " + join(ps::codec_names()) + " (default: none)")
+                 "ps: how pushes are encoded, " + join(compress::codec_names()) + " (default: none)")
       ->type_name("NAME");
   app.add_option("--seeds", bench->chaos.num_seeds, "ps-chaos: clusters, one after the other (default: 1)")
       ->type_name("N");

@@ -233,7 +233,7 @@ OutgoingPull& ClientWork::add_pull(const Place& place, const TableSpec& spec, st
                .after = after == last_pushes_.end() ? 0 : after->second,
                .table = spec.id};
   pull.call = std::move(call);
-  pull.codec = codec(spec.compression.pull);
+  pull.codec = compress::codec(spec.compression.pull);
   return pull;
 }
 

@@ -1,22 +1,24 @@
 #include <algorithm>
 #include <functional>
 
+#include "trireme/compress/codec.h"
 #include "trireme/ps/internal/client_work.h"
 #include "trireme/ps/internal/row_batch.h"
 
 namespace trireme::ps {
 
 wire::Buffer ClientWork::encoded(const TableSpec& spec, std::uint64_t chunk, wire::Buffer values) {
-  const Codec* encoding = codec(spec.compression.push);
+  const compress::Codec* encoding = compress::codec(spec.compression.push);
   if (encoding == nullptr) return values;
-  const Codec::Options options = {.fraction = spec.compression.fraction, .seed = surroundings_->random()};
+  const compress::Codec::Options options = {.fraction = spec.compression.fraction,
+                                            .seed = surroundings_->random()};
   if (spec.kind == TableKind::kSparse) return encoded_rows(*encoding, values.bytes(), options);
   const AlignedFloats given(values.bytes());
-  if (!encoding->leaves_out()) return encoding->encode(given.get(), options);
+  if (!encoding->leaves_out()) return in_buffer(*encoding, given.get(), options);
   std::vector<float>& residual = residuals_[{spec.id, chunk}];
   residual.resize(given.get().size());
   std::ranges::transform(residual, given.get(), residual.begin(), std::plus<>());
-  const wire::Buffer sent = encoding->encode(residual, options);
+  const wire::Buffer sent = in_buffer(*encoding, residual, options);
   encoding->take_out(sent.bytes(), residual);
   return sent;
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "trireme/compress/codec.h"
+#include "trireme/ps/internal/float_bytes.h"
 #include "trireme/ps/internal/hash.h"
 #include "trireme/ps/internal/row_batch.h"
 
@@ -37,7 +39,7 @@ ErrorKind Partition::refusal(const Request& request, wire::Buffer& body) const {
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
   const TableSpec& spec = found->second;
   const bool assigns = request.op == RequestOp::kAssign;
-  const Codec* encoding = assigns ? nullptr : codec(spec.compression.push);
+  const compress::Codec* encoding = assigns ? nullptr : compress::codec(spec.compression.push);
   if (encoding != nullptr && spec.kind == TableKind::kDense) {
     if (request.chunk >= spec.num_chunks()) return ErrorKind::kOutOfRange;
     return encoding->fits(body.bytes(), spec.elements_of(request.chunk)) ? ErrorKind::kNone
@@ -214,10 +216,10 @@ void Partition::look_at_pulls() {
 /// The same version of the same chunk is the same bytes for everybody who pulls it.
 wire::Buffer Partition::encoded(const TableSpec& spec, const Pull& pull,
                                 const PartitionState::Contents& contents) const {
-  const Codec* encoding = pull.with_state ? nullptr : codec(spec.compression.pull);
+  const compress::Codec* encoding = pull.with_state ? nullptr : compress::codec(spec.compression.pull);
   if (encoding == nullptr) return contents.values;
   const std::uint64_t seed = hash_number(contents.changed_at, hash_number(pull.chunk, spec.seed));
-  return encoding->encode(AlignedFloats(contents.values.bytes()).get(), {.seed = seed});
+  return in_buffer(*encoding, AlignedFloats(contents.values.bytes()).get(), {.seed = seed});
 }
 
 /// The values of this moment; they are sent when this moment is stable.

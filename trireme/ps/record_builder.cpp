@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 
+#include "trireme/compress/codec.h"
 #include "trireme/ps/internal/float_bytes.h"
 #include "trireme/ps/internal/row_batch.h"
 
@@ -26,7 +27,8 @@ class Merger {
   void push(const WaitingRequest& waiting, const TableSpec& spec, WorkerClock clock) {
     const Key key = {clock, waiting.request.table, waiting.request.chunk, waiting.request.lr};
     const auto open = open_.find(key);
-    const Codec* encoding = spec.kind == TableKind::kDense ? codec(spec.compression.push) : nullptr;
+    const compress::Codec* encoding =
+        spec.kind == TableKind::kDense ? compress::codec(spec.compression.push) : nullptr;
     if (open == open_.end()) {
       open_[key] = updates_.size();
       if (encoding == nullptr) return add(waiting, waiting.body.size(), false);

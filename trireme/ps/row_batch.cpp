@@ -95,18 +95,18 @@ wire::Buffer merged(std::span<const wire::Buffer> batches) {
   return std::move(writer).buffer();
 }
 
-wire::Buffer encoded_rows(const Codec& codec, std::span<const std::byte> batch,
-                          const Codec::Options& options) {
+wire::Buffer encoded_rows(const compress::Codec& codec, std::span<const std::byte> batch,
+                          const compress::Codec::Options& options) {
   const std::uint32_t num_rows = RowBatchHead::of(batch).num_rows;
   const std::size_t plain = RowBatch::num_bytes(num_rows, 0);
   const AlignedFloats rows(batch.subspan(plain));
-  const wire::Buffer encoded = codec.encode(rows.get(), options);
+  const wire::Buffer encoded = in_buffer(codec, rows.get(), options);
   std::vector<std::byte> bytes(batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(plain));
   bytes.insert(bytes.end(), encoded.bytes().begin(), encoded.bytes().end());
   return wire::Buffer::of(std::move(bytes));
 }
 
-std::optional<wire::Buffer> decoded_rows(const Codec& codec, std::span<const std::byte> bytes,
+std::optional<wire::Buffer> decoded_rows(const compress::Codec& codec, std::span<const std::byte> bytes,
                                          std::uint32_t row_elements) {
   if (bytes.size() < sizeof(RowBatchHead)) return std::nullopt;
   const RowBatchHead head = RowBatchHead::of(bytes);

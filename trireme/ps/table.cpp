@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/compress/codec.h"
 #include "trireme/ps/internal/hash.h"
 #include "trireme/wire/fields.h"
 
@@ -45,8 +46,8 @@ void check_sparse(const TableSpec& spec, const Demand& demand) {
 template <class Demand>
 void check_compression(const TableSpec& spec, const Demand& demand) {
   const CompressionSpec& compression = spec.compression;
-  const Codec* push = codec(compression.push);
-  const Codec* pull = codec(compression.pull);
+  const compress::Codec* push = compress::codec(compression.push);
+  const compress::Codec* pull = compress::codec(compression.pull);
   demand(
       spec.kind == TableKind::kDense || push == nullptr || !push->leaves_out(), "rows cannot be pushed with ",
       compression.push,

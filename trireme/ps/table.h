@@ -7,7 +7,6 @@
 #include <string>
 #include <tuple>
 
-#include "trireme/ps/codec.h"
 #include "trireme/ps/ids.h"
 #include "trireme/ps/optimizer.h"
 
@@ -48,6 +47,19 @@ struct RowSpec {
   static auto fields(Self& self) {
     return std::tie(self.elements, self.admit_after, self.admit_probability, self.evict_after, self.most_rows,
                     self.num_partitions);
+  }
+};
+
+/// How values of a table are made smaller, for both ways (compress/codec.h). Assignments, states of
+/// optimizers and checkpoints are never encoded.
+struct CompressionSpec {
+  std::string push = "none";  ///< what workers push
+  std::string pull = "none";  ///< what they pull
+  double fraction = 0.005;    ///< top-k: of the elements of a chunk, that a push names
+
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.push, self.pull, self.fraction);
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "tests/unit/ps/cluster.h"
 #include "trireme/base/random.h"
+#include "trireme/compress/codec.h"
 
 namespace trireme::ps {
 namespace {
@@ -132,12 +133,13 @@ TEST_F(OwnerTest, RefusesAndCountsABodyThatItsCodecDidNotMake) {
   for (int i = 0; i < 2000; ++i) {
     std::vector<std::byte> body(random.below(24));
     if (random.below(2) == 0) {  // nearly right, or right
-      const wire::Buffer right = codec("top-k")->encode(std::vector<float>(4, 1), {.fraction = 0.5});
+      const wire::Buffer right =
+          in_buffer(*compress::codec("top-k"), std::vector<float>(4, 1), {.fraction = 0.5});
       body.assign(right.bytes().begin(), right.bytes().end());
     }
     for (std::uint64_t changes = random.below(3); changes > 0 && !body.empty(); --changes)
       body[random.below(body.size())] = static_cast<std::byte>(random.below(256));
-    num_refused += codec("top-k")->fits(body, 4) ? 0 : 1;
+    num_refused += compress::codec("top-k")->fits(body, 4) ? 0 : 1;
     request(0, static_cast<Sequence>(2 + i - num_refused), RequestOp::kPush, wire::Buffer::of(body));
     owner.go_on();
   }

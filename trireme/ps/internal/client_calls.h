@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/base/text.h"
+#include "trireme/compress/codec.h"
 #include "trireme/ps/client_node.h"
 
 namespace trireme::ps {
@@ -77,8 +78,8 @@ struct OutgoingPull {
   /// Of a sparse table: which row of the answer belongs where among the rows of `out`.
   std::vector<std::pair<std::uint32_t, std::size_t>> places;
   std::uint32_t row_elements = 0;
-  const Codec* codec = nullptr;  ///< of the answer; none: values as they are
-  std::size_t num_values = 0;    ///< that an encoded one has
+  const compress::Codec* codec = nullptr;  ///< of the answer; none: values as they are
+  std::size_t num_values = 0;              ///< that an encoded one has
   std::int64_t sent_ns = 0;
   std::int64_t again_ns = 0;
 };

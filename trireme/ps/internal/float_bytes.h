@@ -1,6 +1,6 @@
 #pragma once
 // Bytes of a message as f32: in place where they lie so that a float may be read there, else as a copy, which
-// the bytes outlive; and the way back. Values.
+// the bytes outlive; and the way back, as they are or encoded. Values.
 
 #include <cstdint>
 #include <cstring>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/compress/codec.h"
 #include "trireme/wire/buffer.h"
 
 namespace trireme::ps {
@@ -38,6 +39,14 @@ class AlignedFloats {
 inline wire::Buffer in_buffer(std::vector<float> values) {
   const auto kept = std::make_shared<const std::vector<float>>(std::move(values));
   return wire::Buffer(kept, std::as_bytes(std::span(*kept)));
+}
+
+/// The same, encoded.
+inline wire::Buffer in_buffer(const compress::Codec& codec, std::span<const float> values,
+                              const compress::Codec::Options& options) {
+  const std::size_t most = codec.most_bytes(values.size(), options);
+  const std::shared_ptr<std::byte[]> bytes = std::make_shared_for_overwrite<std::byte[]>(most);
+  return wire::Buffer(bytes, {bytes.get(), codec.encode(values, options, {bytes.get(), most})});
 }
 
 }  // namespace trireme::ps

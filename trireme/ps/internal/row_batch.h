@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "trireme/ps/codec.h"
+#include "trireme/compress/codec.h"
 #include "trireme/ps/internal/float_bytes.h"
 #include "trireme/ps/messages.h"
 
@@ -102,11 +102,11 @@ class RowBatchWriter {
 /// The keys of all batches, each once, its rows added up in the order of the batches.
 wire::Buffer merged(std::span<const wire::Buffer> batches);
 /// A batch as it is pushed to a table with a codec: its rows, one behind the other, are encoded.
-wire::Buffer encoded_rows(const Codec& codec, std::span<const std::byte> batch,
-                          const Codec::Options& options);
+wire::Buffer encoded_rows(const compress::Codec& codec, std::span<const std::byte> batch,
+                          const compress::Codec::Options& options);
 /// The batch again; none where `bytes` cannot be one of rows of so many elements. It was not looked at
 /// otherwise.
-std::optional<wire::Buffer> decoded_rows(const Codec& codec, std::span<const std::byte> bytes,
+std::optional<wire::Buffer> decoded_rows(const compress::Codec& codec, std::span<const std::byte> bytes,
                                          std::uint32_t row_elements);
 /// Keys to pull; they rise.
 wire::Buffer key_batch(std::span<const std::uint64_t> keys, std::uint32_t row_elements);

@@ -1,11 +1,11 @@
-#include "trireme/ps/codec.h"
+#include "trireme/compress/codec.h"
 
 #include <array>
 
 #include "trireme/base/error.h"
-#include "trireme/ps/internal/codecs.h"
+#include "trireme/compress/internal/codecs.h"
 
-namespace trireme::ps {
+namespace trireme::compress {
 namespace {
 
 struct NamedCodec {
@@ -15,10 +15,8 @@ struct NamedCodec {
 
 constexpr std::string_view kNone = "none";
 constexpr std::array kCodecs = {
-    NamedCodec{"fp16", fp16_codec},
-    NamedCodec{"bf16", bf16_codec},
-    NamedCodec{"int8", int8_codec},
-    NamedCodec{"top-k", top_k_codec},
+    NamedCodec{"fp16", fp16_codec}, NamedCodec{"bf16", bf16_codec},   NamedCodec{"int8", int8_codec},
+    NamedCodec{"sign", sign_codec}, NamedCodec{"top-k", top_k_codec}, NamedCodec{"random-k", random_k_codec},
 };
 
 }  // namespace
@@ -37,4 +35,4 @@ std::vector<std::string> codec_names() {
   return names;
 }
 
-}  // namespace trireme::ps
+}  // namespace trireme::compress

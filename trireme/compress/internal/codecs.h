@@ -1,22 +1,30 @@
 #pragma once
-// The codecs of the table in codec.cpp, each in a source of its own, and numbers that stand in bytes of
-// messages, where nothing is aligned.
+// The codecs of the table in codec.cpp, each in a source of its own, and numbers that stand in bytes, where
+// nothing is aligned.
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "trireme/base/kernels.h"
-#include "trireme/ps/codec.h"
+#include "trireme/compress/codec.h"
 
-namespace trireme::ps {
+namespace trireme::compress {
 
 const Codec& fp16_codec();
 const Codec& bf16_codec();
 const Codec& int8_codec();
+const Codec& sign_codec();
 const Codec& top_k_codec();
+const Codec& random_k_codec();
+
+/// At least one.
+inline std::size_t most_named(std::size_t num_values, const Codec::Options& options) {
+  const auto share = static_cast<std::size_t>(static_cast<double>(num_values) * options.fraction);
+  return std::max<std::size_t>(share, 1);
+}
 
 /// A number in the order of magnitudes: zero is 0, then what is finite, infinity, NaN.
 TRIREME_INLINE std::uint32_t magnitude(float value) {
@@ -37,14 +45,4 @@ Unaligned<Number>* numbers_at(std::byte* bytes) {
   return reinterpret_cast<Unaligned<Number>*>(bytes);
 }
 
-/// Bytes to be written, all of them, and then handed on.
-struct NewBytes {
-  explicit NewBytes(std::size_t count)
-      : owner(std::make_shared_for_overwrite<std::byte[]>(count)), bytes(owner.get(), count) {}
-  wire::Buffer buffer() const { return wire::Buffer(owner, bytes); }
-
-  std::shared_ptr<std::byte[]> owner;
-  std::span<std::byte> bytes;
-};
-
-}  // namespace trireme::ps
+}  // namespace trireme::compress

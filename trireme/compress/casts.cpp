@@ -1,9 +1,9 @@
 // fp16, bf16: half of the bytes, each value rounded to the nearest even one.
 
 #include "trireme/base/short_floats.h"
-#include "trireme/ps/internal/codecs.h"
+#include "trireme/compress/internal/codecs.h"
 
-namespace trireme::ps {
+namespace trireme::compress {
 namespace {
 
 template <class Short>
@@ -28,12 +28,15 @@ TRIREME_INLINE void widen_all(const Unaligned<std::uint16_t>* from, float* to, s
 template <class Short>
 class CastCodec final : public Codec {
  public:
-  wire::Buffer encode(std::span<const float> values, const Options&) const override {
-    const NewBytes encoded(values.size() * sizeof(Short));
+  std::size_t most_bytes(std::size_t num_values, const Options&) const override {
+    return num_values * sizeof(Short);
+  }
+  std::size_t encode(std::span<const float> values, const Options&,
+                     std::span<std::byte> bytes) const override {
     run_vectorised([&]() TRIREME_INLINE_BODY {
-      narrow_all<Short>(values.data(), numbers_at<std::uint16_t>(encoded.bytes.data()), values.size());
+      narrow_all<Short>(values.data(), numbers_at<std::uint16_t>(bytes.data()), values.size());
     });
-    return encoded.buffer();
+    return values.size() * sizeof(Short);
   }
   bool fits(std::span<const std::byte> bytes, std::size_t num_values) const override {
     return bytes.size() % sizeof(Short) == 0 && bytes.size() / sizeof(Short) == num_values;
@@ -65,4 +68,4 @@ const Codec& bf16_codec() {
   return kCodec;
 }
 
-}  // namespace trireme::ps
+}  // namespace trireme::compress

@@ -10,9 +10,9 @@
 #include <functional>
 
 #include "trireme/base/random.h"
-#include "trireme/ps/internal/codecs.h"
+#include "trireme/compress/internal/codecs.h"
 
-namespace trireme::ps {
+namespace trireme::compress {
 namespace {
 
 constexpr std::size_t kRange = 65536;  // that a place numbers
@@ -119,16 +119,21 @@ void for_each_pair(std::span<const std::byte> bytes, std::size_t num_values, con
   }
 }
 
+std::size_t bytes_for(std::size_t num_values, std::size_t num_named) {
+  return (num_values + kRange - 1) / kRange * sizeof(std::uint32_t) + num_named * kPairBytes;
+}
+
 class TopKCodec final : public Codec {
  public:
   bool leaves_out() const override { return true; }
 
-  wire::Buffer encode(std::span<const float> values, const Options& options) const override {
-    const auto most = static_cast<std::size_t>(static_cast<double>(values.size()) * options.fraction);
-    const Places places = greatest(values, std::max<std::size_t>(most, 1), options.seed);
-    const std::size_t num_ranges = (values.size() + kRange - 1) / kRange;
-    const NewBytes encoded(num_ranges * sizeof(std::uint32_t) + places.size() * kPairBytes);
-    std::byte* to = encoded.bytes.data();
+  std::size_t most_bytes(std::size_t num_values, const Options& options) const override {
+    return bytes_for(num_values, most_named(num_values, options));
+  }
+  std::size_t encode(std::span<const float> values, const Options& options,
+                     std::span<std::byte> bytes) const override {
+    const Places places = greatest(values, most_named(values.size(), options), options.seed);
+    std::byte* to = bytes.data();
     auto begin = places.begin();
     for (std::size_t first = 0; first < values.size(); first += kRange) {
       const auto end = std::lower_bound(begin, places.end(), first + kRange);
@@ -142,7 +147,7 @@ class TopKCodec final : public Codec {
       }
       to += sizeof count + count * kPairBytes;
     }
-    return encoded.buffer();
+    return bytes_for(values.size(), places.size());
   }
 
   bool fits(std::span<const std::byte> bytes, std::size_t num_values) const override {
@@ -176,4 +181,4 @@ const Codec& top_k_codec() {
   return kCodec;
 }
 
-}  // namespace trireme::ps
+}  // namespace trireme::compress

@@ -10,9 +10,9 @@
 #include <cmath>
 
 #include "trireme/base/random.h"
-#include "trireme/ps/internal/codecs.h"
+#include "trireme/compress/internal/codecs.h"
 
-namespace trireme::ps {
+namespace trireme::compress {
 namespace {
 
 constexpr std::size_t kBlock = 512;
@@ -81,10 +81,13 @@ std::size_t scale_bytes(std::size_t num_values) { return (num_values + kBlock - 
 
 class Int8Codec final : public Codec {
  public:
-  wire::Buffer encode(std::span<const float> values, const Options& options) const override {
-    const NewBytes encoded(scale_bytes(values.size()) + values.size());
-    auto* scales = numbers_at<float>(encoded.bytes.data());
-    auto* steps = reinterpret_cast<std::int8_t*>(encoded.bytes.data() + scale_bytes(values.size()));
+  std::size_t most_bytes(std::size_t num_values, const Options&) const override {
+    return scale_bytes(num_values) + num_values;
+  }
+  std::size_t encode(std::span<const float> values, const Options& options,
+                     std::span<std::byte> bytes) const override {
+    auto* scales = numbers_at<float>(bytes.data());
+    auto* steps = reinterpret_cast<std::int8_t*>(bytes.data() + scale_bytes(values.size()));
     run_vectorised([&]() TRIREME_INLINE_BODY {
       Random random(options.seed);
       for (std::size_t first = 0; first < values.size(); first += kBlock, ++scales) {
@@ -95,7 +98,7 @@ class Int8Codec final : public Codec {
                  static_cast<std::uint32_t>(random.bits()));
       }
     });
-    return encoded.buffer();
+    return most_bytes(values.size(), options);
   }
   bool fits(std::span<const std::byte> bytes, std::size_t num_values) const override {
     return bytes.size() >= num_values && bytes.size() - num_values == scale_bytes(num_values);
@@ -127,4 +130,4 @@ const Codec& int8_codec() {
   return kCodec;
 }
 
-}  // namespace trireme::ps
+}  // namespace trireme::compress

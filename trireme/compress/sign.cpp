@@ -1,0 +1,125 @@
+// sign: one bit for each value, and for each block of 4096 the mean of their magnitudes, which is what stands
+// for all of them (Seide et al., Interspeech 2014; scaled as in Karimireddy et al., ICML 2019, eq. 4). A
+// block that holds something that is not finite comes as NaN. Bytes:
+//
+//   f32 scales[ceil(n / 4096)] | bits[n], in bytes from the lowest on; set: negative
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "trireme/compress/internal/codecs.h"
+
+namespace trireme::compress {
+namespace {
+
+constexpr std::size_t kBlock = 4096, kLanes = 16, kByte = 8;
+
+std::size_t num_blocks(std::size_t num_values) { return (num_values + kBlock - 1) / kBlock; }
+std::size_t bit_bytes(std::size_t num_values) { return (num_values + kByte - 1) / kByte; }
+
+/// In an order of its own, that vectors of any width keep.
+TRIREME_INLINE float mean_magnitude(const float* values, std::size_t count) {
+  std::array<float, kLanes> sums{};
+  const std::size_t whole = count / kLanes * kLanes;
+  for (std::size_t i = 0; i < whole; i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane)
+      sums[lane] += std::bit_cast<float>(magnitude(values[i + lane]));
+  }
+  for (std::size_t i = whole; i < count; ++i) sums[i - whole] += std::bit_cast<float>(magnitude(values[i]));
+  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  }
+  return sums[0] / static_cast<float>(count);
+}
+
+TRIREME_INLINE void write_bits(const float* values, std::byte* bits, std::size_t count) {
+  const std::size_t whole = count / kByte;
+  for (std::size_t i = 0; i < whole; ++i) {
+    std::uint32_t byte = 0;
+    for (std::size_t bit = 0; bit < kByte; ++bit)
+      byte |= (std::bit_cast<std::uint32_t>(values[i * kByte + bit]) >> 31) << bit;
+    bits[i] = static_cast<std::byte>(byte);
+  }
+  if (whole * kByte == count) return;
+  std::uint32_t byte = 0;
+  for (std::size_t i = whole * kByte; i < count; ++i)
+    byte |= (std::bit_cast<std::uint32_t>(values[i]) >> 31) << (i - whole * kByte);
+  bits[whole] = static_cast<std::byte>(byte);
+}
+
+enum class Use { kSet, kAdd, kTakeOut };
+
+template <Use use>
+TRIREME_INLINE void read_bits(const std::byte* bits, float* values, std::size_t count, float scale) {
+  const auto scale_bits = std::bit_cast<std::uint32_t>(scale);
+  TRIREME_NO_CARRIED_DEPENDENCE
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto byte = static_cast<std::uint32_t>(bits[i / kByte]);
+    const float value = std::bit_cast<float>(scale_bits | ((byte >> (i % kByte)) & 1U) << 31);
+    values[i] = use == Use::kSet ? value : use == Use::kAdd ? values[i] + value : values[i] - value;
+  }
+}
+
+class SignCodec final : public Codec {
+ public:
+  bool leaves_out() const override { return true; }
+  std::size_t most_bytes(std::size_t num_values, const Options&) const override {
+    return num_blocks(num_values) * sizeof(float) + bit_bytes(num_values);
+  }
+  std::size_t encode(std::span<const float> values, const Options& options,
+                     std::span<std::byte> bytes) const override {
+    auto* scales = numbers_at<float>(bytes.data());
+    std::byte* bits = bytes.data() + num_blocks(values.size()) * sizeof(float);
+    run_vectorised([&]() TRIREME_INLINE_BODY {
+      for (std::size_t first = 0; first < values.size(); first += kBlock, ++scales) {
+        const std::size_t count = std::min(kBlock, values.size() - first);
+        const float scale = mean_magnitude(values.data() + first, count);
+        scales->value = std::isfinite(scale) ? scale : std::bit_cast<float>(kQuietNaN);
+        write_bits(values.data() + first, bits + first / kByte, count);
+      }
+    });
+    return most_bytes(values.size(), options);
+  }
+  bool fits(std::span<const std::byte> bytes, std::size_t num_values) const override {
+    return bytes.size() == most_bytes(num_values, {});
+  }
+  void decode(std::span<const std::byte> bytes, std::span<float> values) const override {
+    read_all<Use::kSet>(bytes, values);
+  }
+  void add(std::span<const std::byte> bytes, std::span<float> values) const override {
+    read_all<Use::kAdd>(bytes, values);
+  }
+  void take_out(std::span<const std::byte> bytes, std::span<float> values) const override {
+    read_all<Use::kTakeOut>(bytes, values);
+  }
+
+ private:
+  static constexpr std::uint32_t kQuietNaN = 0x7fc00000;
+
+  template <Use use>
+  static void read_all(std::span<const std::byte> bytes, std::span<float> values) {
+    const auto* scales = numbers_at<float>(bytes.data());
+    const std::byte* bits = bytes.data() + num_blocks(values.size()) * sizeof(float);
+    run_vectorised([&]() TRIREME_INLINE_BODY {
+      for (std::size_t first = 0; first < values.size(); first += kBlock, ++scales) {
+        const std::size_t count = std::min(kBlock, values.size() - first);
+        if (use == Use::kTakeOut && !std::isfinite(scales->value)) {
+          std::fill_n(values.data() + first, count, 0.0F);  // all of it has been sent
+        } else {
+          read_bits<use>(bits + first / kByte, values.data() + first, count, scales->value);
+        }
+      }
+    });
+  }
+};
+
+}  // namespace
+
+const Codec& sign_codec() {
+  static const SignCodec kCodec;
+  return kCodec;
+}
+
+}  // namespace trireme::compress
