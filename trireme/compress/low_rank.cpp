@@ -1,0 +1,98 @@
+#include "trireme/compress/low_rank.h"
+
+#include <cmath>
+#include <vector>
+
+#include "trireme/base/kernels.h"
+
+namespace trireme::compress {
+namespace {
+
+/// Of a column's length, what rounding may leave of it when the others make it up.
+constexpr double kRounding = 1e-6;
+
+class Columns {
+ public:
+  Columns(std::span<float> matrix, std::size_t rank)
+      : matrix_(matrix), rank_(rank), rows_(matrix.size() / rank) {}
+
+  double length(std::size_t column) const { return std::sqrt(product(column, column)); }
+  void scale(std::size_t column, double by) {
+    for (std::size_t row = 0; row < rows_; ++row)
+      at(row, column) = static_cast<float>(by * static_cast<double>(at(row, column)));
+  }
+  /// Takes out what the columns before it, of length 1, say of it.
+  void take_out_others(std::size_t column) {
+    for (std::size_t other = 0; other < column; ++other) {
+      const double along = product(other, column);
+      for (std::size_t row = 0; row < rows_; ++row)
+        at(row, column) = static_cast<float>(static_cast<double>(at(row, column)) -
+                                             along * static_cast<double>(at(row, other)));
+    }
+  }
+  void make_unit(std::size_t column, std::size_t along) {
+    for (std::size_t row = 0; row < rows_; ++row) at(row, column) = row == along ? 1 : 0;
+  }
+  std::size_t rows() const { return rows_; }
+
+ private:
+  float& at(std::size_t row, std::size_t column) { return matrix_[row * rank_ + column]; }
+  float at(std::size_t row, std::size_t column) const { return matrix_[row * rank_ + column]; }
+  double product(std::size_t one, std::size_t other) const {
+    double sum = 0;
+    for (std::size_t row = 0; row < rows_; ++row)
+      sum += static_cast<double>(at(row, one)) * static_cast<double>(at(row, other));
+    return sum;
+  }
+
+  const std::span<float> matrix_;
+  const std::size_t rank_, rows_;
+};
+
+/// Whether something of the column was left, which has length 1 then.
+bool make_orthonormal(Columns& columns, std::size_t column) {
+  for (int times = 0; times < 2; ++times) {
+    const double before = columns.length(column);
+    columns.take_out_others(column);
+    const double left = columns.length(column);
+    if (!(left > kRounding * before)) return std::isnan(left);  // what is not a number is to be seen
+    columns.scale(column, 1 / left);
+  }
+  return true;
+}
+
+}  // namespace
+
+void orthogonalise(std::span<float> matrix, std::size_t rank) {
+  Columns columns(matrix, rank);
+  for (std::size_t column = 0; column < rank; ++column) {
+    if (make_orthonormal(columns, column)) continue;
+    for (std::size_t along = 0; along < columns.rows(); ++along) {
+      columns.make_unit(column, along);
+      if (make_orthonormal(columns, column)) break;
+    }
+  }
+}
+
+void multiply_transposed(std::span<const float> left, std::span<const float> right, std::size_t rank,
+                         std::span<float> out) {
+  const std::size_t rows = left.size() / rank, columns = right.size() / rank;
+  std::vector<float> turned(right.size());  // one row for each of its columns
+  for (std::size_t column = 0; column < columns; ++column) {
+    for (std::size_t k = 0; k < rank; ++k) turned[k * columns + column] = right[column * rank + k];
+  }
+  run_vectorised([&]() TRIREME_INLINE_BODY {
+    for (std::size_t row = 0; row < rows; ++row) {
+      float* to = out.data() + row * columns;
+      for (std::size_t k = 0; k < rank; ++k) {
+        const float factor = left[row * rank + k];
+        const float* from = turned.data() + k * columns;
+        TRIREME_NO_CARRIED_DEPENDENCE
+        for (std::size_t column = 0; column < columns; ++column)
+          to[column] = k == 0 ? factor * from[column] : to[column] + factor * from[column];
+      }
+    }
+  });
+}
+
+}  // namespace trireme::compress

@@ -1,0 +1,25 @@
+#pragma once
+// The two steps of PowerSGD that every rank carries out for itself, and that must give all of them the same
+// bits (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithm 1). Matrices are row by row. Functions without
+// state; any thread.
+
+#include <cstddef>
+#include <span>
+
+namespace trireme::compress {
+
+/// Makes the columns of a matrix of `rank` columns orthonormal, one after the other (modified Gram-Schmidt,
+/// twice). One that the others before it already make up, or that is zero, becomes a unit vector
+/// orthogonalised in its place: it has a direction again in the next step. Cost: 4 rank^2 per row.
+void orthogonalise(std::span<float> matrix, std::size_t rank);
+
+/// out = left right^T, of `rank` columns each: out has left's rows and, as columns, right's rows.
+void multiply_transposed(std::span<const float> left, std::span<const float> right, std::size_t rank,
+                         std::span<float> out);
+
+/// Whether a matrix is smaller as two factors of that rank.
+constexpr bool is_worth_it(std::size_t rows, std::size_t columns, std::size_t rank) {
+  return rank * (rows + columns) < rows * columns;
+}
+
+}  // namespace trireme::compress
