@@ -187,10 +187,10 @@ TEST(BrokenPass, AfterwardsTheGradientsOfTheModuleAreItsOwn) {
 /// Counts the reductions under way, and fails to start one where it is told to.
 class CountingHook : public CommHook {
  public:
-  std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale) override {
+  std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale) override {
     if (++started == fails_at) throw std::runtime_error("no memory for this bucket");
     ++under_way;
-    return [this, pending = group.all_reduce_async(bucket)]() mutable {
+    return [this, pending = group.all_reduce_async(bucket.flat)]() mutable {
       --under_way;
       pending.wait();
     };

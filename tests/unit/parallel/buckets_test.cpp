@@ -40,8 +40,8 @@ struct Layers : torch::nn::Module {
 /// Reduces as usual and keeps the flat tensors in the order in which their reductions started.
 class RecordingHook : public CommHook {
  public:
-  std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale scale) override {
-    started.push_back(bucket);
+  std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
+    started.push_back(bucket.flat);
     return all_reduce_->start(group, bucket, scale);
   }
   std::vector<at::Tensor> started;

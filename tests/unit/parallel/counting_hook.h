@@ -10,7 +10,8 @@ namespace trireme::test {
 /// All-reduces, and counts.
 class CountingHook : public parallel::CommHook {
  public:
-  std::function<void()> start(comm::Group& group, at::Tensor& bucket, parallel::ReduceScale scale) override {
+  std::function<void()> start(comm::Group& group, parallel::GradientBucket& bucket,
+                              parallel::ReduceScale scale) override {
     ++started;
     return [this, wait = plain_->start(group, bucket, scale)] {
       wait();

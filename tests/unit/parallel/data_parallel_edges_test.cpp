@@ -259,10 +259,10 @@ TEST(DataParallelEdges, DifferentOptionsAreAnErrorWithBothSides) {
 
 class NegatingHook : public CommHook {
  public:
-  std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale) override {
-    return [bucket, pending = group.all_reduce_async(bucket)]() mutable {
+  std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale) override {
+    return [flat = bucket.flat, pending = group.all_reduce_async(bucket.flat)]() mutable {
       pending.wait();
-      bucket.neg_();
+      flat.neg_();
     };
   }
 };

@@ -106,10 +106,12 @@ struct Fault {
 /// Reduces as it should, but for one bucket, which stays as it is on every rank.
 class LeavesOutABucket : public parallel::CommHook {
  public:
-  std::function<void()> start(comm::Group& group, at::Tensor& bucket, parallel::ReduceScale scale) override {
+  std::function<void()> start(comm::Group& group, parallel::GradientBucket& bucket,
+                              parallel::ReduceScale scale) override {
     if (buckets_seen_++ == 0) return [] {};
-    const auto pending = std::make_shared<comm::Pending>(group.all_reduce_async(
-        bucket, scale == parallel::ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum));
+    const auto pending = std::make_shared<comm::Pending>(
+        group.all_reduce_async(bucket.flat, scale == parallel::ReduceScale::kMean ? comm::ReduceOp::kAverage
+                                                                                  : comm::ReduceOp::kSum));
     return [pending] { pending->wait(); };
   }
 

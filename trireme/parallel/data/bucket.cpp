@@ -143,6 +143,7 @@ std::vector<Bucket> BucketMemory::lay_out(std::vector<Parameter>& parameters,
     const at::Tensor& memory = memory_.at(kind_of(first));
     std::int64_t& offset = filled[kind_of(first)];
     const std::int64_t begin = offset;
+    Bucket bucket;
     for (const std::size_t member : members) {
       Parameter& parameter = parameters[member];
       const std::int64_t numel = parameter.tensor.numel(), padded = padded_numel(parameter.tensor);
@@ -154,13 +155,13 @@ std::vector<Bucket> BucketMemory::lay_out(std::vector<Parameter>& parameters,
         gradient = view;
       }
       parameter.view = view;
+      bucket.gradients.emplace_back(parameter.name, view);
       parameter.bucket = buckets.size();
       if (padded > numel) gaps.push_back(part_of(memory, offset + numel, {padded - numel}, {1}));
       offset += padded;
     }
     const std::int64_t unit = unit_of(first);
     gaps.push_back(part_of(memory, offset, {unit}, {1}));
-    Bucket bucket;
     bucket.flag = part_of(memory, offset, {1}, {1});
     offset += unit;
     bucket.flat = part_of(memory, begin, {offset - begin}, {1});

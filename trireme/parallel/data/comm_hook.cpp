@@ -4,15 +4,16 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/parallel/data/internal/compressing_hook.h"
 
 namespace trireme::parallel {
 namespace {
 
 class AllReduceHook : public CommHook {
  public:
-  std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale scale) override {
+  std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
     const auto op = scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
-    return [pending = group.all_reduce_async(bucket, op)]() mutable { pending.wait(); };
+    return [pending = group.all_reduce_async(bucket.flat, op)]() mutable { pending.wait(); };
   }
 };
 
@@ -22,13 +23,13 @@ class HalfHook : public CommHook {
  public:
   explicit HalfHook(at::ScalarType dtype) : dtype_(dtype) {}
 
-  std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale scale) override {
-    at::Tensor half = part_for(group, bucket);
-    if (scale == ReduceScale::kMean) bucket.div_(group.size());
-    half.copy_(bucket);
-    return [bucket, half, pending = group.all_reduce_async(half)]() mutable {
+  std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
+    at::Tensor half = part_for(group, bucket.flat);
+    if (scale == ReduceScale::kMean) bucket.flat.div_(group.size());
+    half.copy_(bucket.flat);
+    return [flat = bucket.flat, half, pending = group.all_reduce_async(half)]() mutable {
       pending.wait();
-      bucket.copy_(half);
+      flat.copy_(half);
     };
   }
 
@@ -59,21 +60,31 @@ class HalfHook : public CommHook {
   std::vector<Buffer> buffers_;
 };
 
+using Made = std::shared_ptr<CommHook>;
+
 struct Row {
   const char* name;
-  std::shared_ptr<CommHook> (*make)();
+  Made (*make)(const CompressionOptions&);
   GradientRounding rounding;
 };
 
+constexpr GradientRounding kLossy = {.is_lossy = true};
+
 // bf16 has 8 significant bits and the range of f32; fp16 has 11, and its smallest number is 2^-24.
 constexpr std::array kHooks = {
-    Row{"none", [] { return std::shared_ptr<CommHook>(std::make_shared<AllReduceHook>()); }, {}},
+    Row{"none", [](const CompressionOptions&) { return Made(std::make_shared<AllReduceHook>()); }, {}},
     Row{"bf16",
-        [] { return std::shared_ptr<CommHook>(std::make_shared<HalfHook>(at::kBFloat16)); },
+        [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kBFloat16)); },
         {.relative = 0x1p-8}},
     Row{"fp16",
-        [] { return std::shared_ptr<CommHook>(std::make_shared<HalfHook>(at::kHalf)); },
+        [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kHalf)); },
         {.relative = 0x1p-11, .absolute = 0x1p-25}},
+    Row{"int8", make_codec_hook, kLossy},
+    Row{"sign", make_codec_hook, kLossy},
+    Row{"top-k", make_codec_hook, kLossy},
+    Row{"random-k", make_codec_hook, kLossy},
+    Row{"dgc", make_codec_hook, kLossy},
+    Row{"power-sgd", make_power_sgd_hook, kLossy},
 };
 
 const Row& find_hook(const std::string& name) {
@@ -94,6 +105,16 @@ std::vector<std::string> comm_hook_names() {
 
 GradientRounding gradient_rounding(const std::string& name) { return find_hook(name).rounding; }
 
-std::shared_ptr<CommHook> make_comm_hook(const std::string& name) { return find_hook(name).make(); }
+bool has_own_momentum(const std::string& name) { return std::string_view("dgc") == find_hook(name).name; }
+
+std::shared_ptr<CommHook> make_comm_hook(const CompressionOptions& options) {
+  return find_hook(options.name).make(options);
+}
+
+std::shared_ptr<CommHook> make_comm_hook(const std::string& name) {
+  CompressionOptions options;
+  options.name = name;
+  return make_comm_hook(options);
+}
 
 }  // namespace trireme::parallel

@@ -1,6 +1,6 @@
 #pragma once
-// The seam for how a bucket of gradients is reduced: as it is, compressed to 16 bits, and later anything that
-// sends less. A hook must do the same on every rank.
+// The seam for how a bucket of gradients is reduced: as it is, in 16 bits, or in as few bytes as one of the
+// compressions makes of it (docs/compression.md). A hook must do the same on every rank.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/optim/optimizer.h"
 
 namespace trireme::parallel {
 
@@ -18,15 +19,49 @@ enum class ReduceScale {
   kSum,   ///< for losses that are already divided by the global batch
 };
 
+/// Gradients of one dtype and device that are reduced as one. The tensors share memory, and live as long as
+/// a reduction of them is under way.
+struct GradientBucket {
+  at::Tensor flat;                ///< all of it: the gradients, gaps of zeros between them, and the flag
+  at::Tensor flag;                ///< the last element, not zero when a rank has something to say
+  optim::NamedTensors gradients;  ///< views with the sizes and strides of the parameters, in order of place
+};
+
+/// What the next reductions of a hook depend on, besides gradients: by name, restored in place.
+struct HookState {
+  optim::NamedTensors own;     ///< of which each rank has its own; their sum over the ranks is what counts
+  optim::NamedTensors common;  ///< the same on all ranks
+};
+
 class CommHook {
  public:
   virtual ~CommHook() = default;
-  /// Starts the reduction of `bucket` (flat, the gradients' dtype, in place). The returned function waits for
-  /// it and leaves the result in `bucket`. Called on every rank in the same order of buckets.
-  virtual std::function<void()> start(comm::Group& group, at::Tensor& bucket, ReduceScale scale) = 0;
+  /// These are the parameters whose gradients come, besides those named before. Throws InvalidArgument where
+  /// it cannot reduce them.
+  virtual void prepare(const optim::NamedTensors& /*parameters*/) {}
+  /// Starts the reduction of `bucket`, in place. The returned function waits for it and leaves the result
+  /// there. Called on every rank in the same order of buckets; whose gradients lie in which one changes now
+  /// and then.
+  virtual std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) = 0;
+  virtual HookState state() { return {}; }
+  /// What has to be the same on all ranks.
+  virtual std::string describe() const { return "given"; }
+  /// So far, to other ranks, as a ring would send them; 0 where nobody counts.
+  virtual std::int64_t sent_bytes() const { return 0; }
 };
 
-/// One row per hook in comm_hook.cpp: "none", "bf16", "fp16". Throws InvalidArgument with the nearest name.
+struct CompressionOptions {
+  std::string name = "none";        ///< one of comm_hook_names()
+  double fraction = 0.001;          ///< top-k, random-k, dgc: of each gradient that is sent
+  std::int64_t rank = 4;            ///< power-sgd
+  double momentum = 0.9;            ///< dgc: of the velocity that each rank keeps for itself
+  std::int64_t least_numel = 1024;  ///< smaller gradients, and vectors, go as they are
+  std::uint64_t seed = 0;           ///< of what is drawn
+};
+
+/// One row per hook in comm_hook.cpp. Throws InvalidArgument with the nearest name, or for options that are
+/// out of their range.
+std::shared_ptr<CommHook> make_comm_hook(const CompressionOptions& options);
 std::shared_ptr<CommHook> make_comm_hook(const std::string& name);
 std::vector<std::string> comm_hook_names();
 
@@ -34,8 +69,12 @@ std::vector<std::string> comm_hook_names();
 struct GradientRounding {
   double relative = 0;  ///< to the number, half of its last bit
   double absolute = 0;  ///< of numbers too small for the format: half of its smallest one
+  /// Not by rounding: what arrives in a step may differ by anything from the mean of that step's gradients.
+  bool is_lossy = false;
 };
 /// Throws as make_comm_hook() does.
 GradientRounding gradient_rounding(const std::string& name);
+/// Whether momentum is the hook's and not the optimizer's.
+bool has_own_momentum(const std::string& name);
 
 }  // namespace trireme::parallel

@@ -25,6 +25,9 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
   collect_parameters();
   if (!options.hook) options.hook = make_comm_hook("none");
   if (group.size() == 1) return;
+  optim::NamedTensors reduced;
+  for (const Parameter& parameter : parameters_) reduced.emplace_back(parameter.name, parameter.tensor);
+  options.hook->prepare(reduced);
   if (telemetry::Trace* trace = group.trace()) trace_ = &trace->add_lanes("buckets");
   memory_ = BucketMemory(group, parameters_);
   // Backward reaches the last layers first: without an observed order, the reverse one is the best guess.
@@ -170,7 +173,7 @@ void DistributedDataParallel::Reducer::start_ready_buckets() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     Bucket& bucket = buckets_[next_bucket_++];
     if (trace_ != nullptr) bucket.started_ns = now_ns();
-    bucket.wait = options.hook->start(group, bucket.flat, options.scale);
+    bucket.wait = options.hook->start(group, bucket, options.scale);
   }
 }
 

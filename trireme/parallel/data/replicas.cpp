@@ -45,7 +45,7 @@ std::vector<Fact> facts_of(const Replica& replica, const DataParallelOptions& op
   facts.push_back({"option unused_parameters", text(static_cast<int>(options.unused_parameters))});
   facts.push_back({"option broadcast_buffers", options.broadcast_buffers ? "on" : "off"});
   facts.push_back({"option scale", options.scale == ReduceScale::kMean ? "mean" : "sum"});
-  facts.push_back({"option hook", options.hook ? "given" : "none"});
+  facts.push_back({"option hook", options.hook ? options.hook->describe() : "none"});
   return facts;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/parallel/data/comm_hook.h"
 
 namespace trireme::parallel {
 
@@ -36,13 +37,11 @@ struct Parameter {
   std::uint32_t reduced_version = 0;  ///< the view's version at that time
 };
 
-struct Bucket {
+struct Bucket : GradientBucket {
   std::vector<std::size_t> parameters;  ///< numbers of its parameters, in order of their place
-  at::Tensor flat;
-  at::Tensor flag;              ///< one spare element: not zero when a rank has something to say
-  std::size_t pending = 0;      ///< gradients still to come in this backward pass
-  std::int64_t started_ns = 0;  ///< of its reduction, where that is traced
-  std::function<void()> wait;   ///< waits for the reduction; empty when none is under way
+  std::size_t pending = 0;              ///< gradients still to come in this backward pass
+  std::int64_t started_ns = 0;          ///< of its reduction, where that is traced
+  std::function<void()> wait;           ///< waits for the reduction; empty when none is under way
 };
 
 /// Numbers of the parameters of each bucket, for parameters that become ready in the given order. A bucket is

@@ -1,0 +1,153 @@
+#include "trireme/parallel/data/internal/compressing_hook.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/parallel/counted_memory.h"
+
+namespace trireme::parallel {
+namespace {
+
+/// Of the dim whose elements lie furthest apart.
+std::int64_t outermost_size(const at::Tensor& tensor) {
+  std::int64_t outermost = 0;
+  for (std::int64_t dim = 1; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) > tensor.stride(outermost)) outermost = dim;
+  }
+  return tensor.size(outermost);
+}
+
+/// Where a gradient lies in its bucket.
+struct Place {
+  std::int64_t offset;
+  std::int64_t numel;
+
+  at::Tensor in(const at::Tensor& flat) const { return flat.narrow(0, offset, numel); }
+};
+
+Place place_of(const at::Tensor& view, const GradientBucket& bucket) {
+  return {view.storage_offset() - bucket.flat.storage_offset(), view.numel()};
+}
+
+/// What goes as it is, one behind the other.
+class Uncompressed {
+ public:
+  void add(const Place& place) {
+    places_.push_back(place);
+    numel_ += place.numel;
+  }
+  std::int64_t numel() const { return numel_; }
+  void pack(const at::Tensor& flat, at::Tensor& packed) const {
+    each(packed, [&](const Place& place, at::Tensor part) { part.copy_(place.in(flat)); });
+  }
+  void unpack(at::Tensor& packed, const at::Tensor& flat) const {
+    each(packed, [&](const Place& place, const at::Tensor& part) { place.in(flat).copy_(part); });
+  }
+
+ private:
+  template <class Use>
+  void each(at::Tensor& packed, const Use& use) const {
+    std::int64_t at = 0;
+    for (const Place& place : places_) {
+      use(place, packed.narrow(0, at, place.numel));
+      at += place.numel;
+    }
+  }
+  std::vector<Place> places_;
+  std::int64_t numel_ = 0;
+};
+
+}  // namespace
+
+bool is_finite(const at::Tensor& values) {
+  // A sum is not finite when an addend is not; large numbers may overflow, and then each is looked at.
+  return std::isfinite(values.sum().item<float>()) || at::isfinite(values).all().item<bool>();
+}
+
+CompressingHook::CompressingHook(const CompressionOptions& options) : options_(options) {
+  require(options.fraction > 0 && options.fraction <= 0.5,
+          "the fraction of a gradient that is sent must be above 0 and at most 0.5; found ",
+          options.fraction);
+  require(options.rank >= 1 && options.rank <= 1024, "the rank of a compression must be 1 to 1024; found ",
+          options.rank);
+}
+
+std::string CompressingHook::describe() const {
+  return text(options_.name, ", fraction ", options_.fraction, ", rank ", options_.rank, ", least size ",
+              options_.least_numel, ", seed ", options_.seed);
+}
+
+bool CompressingHook::is_taken(const at::Tensor& gradient) const {
+  if (gradient.dim() < 2 || gradient.numel() < options_.least_numel) return false;
+  const std::int64_t rows = outermost_size(gradient);
+  return takes(rows, gradient.numel() / rows);
+}
+
+void CompressingHook::prepare(const optim::NamedTensors& parameters) {
+  for (const auto& [name, parameter] : parameters) {
+    require(parameter.scalar_type() == at::kFloat, "gradient compression \"", options_.name,
+            "\" is for gradients of f32; '", name, "' is ", at::toString(parameter.scalar_type()),
+            ": choose \"bf16\" or \"none\", or keep the parameters in f32");
+    if (!is_taken(parameter)) continue;
+    const std::int64_t rows = outermost_size(parameter);
+    add(name, rows, parameter.numel() / rows);
+  }
+}
+
+std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) {
+  const at::Tensor flat = bucket.flat;
+  const at::Tensor host = flat.is_cpu() ? flat : flat.cpu();
+  Uncompressed uncompressed;
+  std::vector<CompressedPart> parts;
+  for (const auto& [name, gradient] : bucket.gradients) {
+    const Place place = place_of(gradient, bucket);
+    if (!is_taken(gradient)) {
+      uncompressed.add(place);
+      continue;
+    }
+    const at::Tensor values = place.in(host);
+    parts.push_back(
+        {.name = name, .values = values, .rows = outermost_size(gradient), .finite = is_finite(values)});
+  }
+  uncompressed.add(place_of(bucket.flag, bucket));
+  at::Tensor packed =
+      room(group, text("uncompressed ", bucket.gradients.front().first), uncompressed.numel(), at::kFloat);
+  uncompressed.pack(host, packed);
+  count_all_reduce(group, packed);
+  comm::Pending plain = group.all_reduce_async(
+      packed, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
+  std::function<void()> rest = parts.empty() ? [] {} : reduce(group, std::move(parts), scale);
+  return [flat, host, uncompressed = std::move(uncompressed), packed, plain = std::move(plain),
+          rest = std::move(rest)]() mutable {
+    plain.wait();
+    uncompressed.unpack(packed, host);
+    rest();
+    if (!flat.is_same(host)) flat.copy_(host);
+  };
+}
+
+at::Tensor CompressingHook::room(const comm::Group& group, const std::string& use, std::int64_t numel,
+                                 at::ScalarType type) {
+  at::Tensor& found = rooms_[use];
+  if (!found.defined() || found.numel() != numel) {
+    found = group.allocate(numel, at::TensorOptions().dtype(type));
+    count_as(MemoryKind::kCommunication, found);
+  }
+  return found;
+}
+
+/// What a ring sends; others send as much or more.
+void CompressingHook::count_all_reduce(const comm::Group& group, const at::Tensor& tensor) {
+  sent_bytes_ += 2 * (group.size() - 1) * static_cast<std::int64_t>(tensor.nbytes()) / group.size();
+}
+
+void CompressingHook::count_all_gather(const comm::Group& group, const at::Tensor& mine) {
+  sent_bytes_ += (group.size() - 1) * static_cast<std::int64_t>(mine.nbytes());
+}
+
+}  // namespace trireme::parallel

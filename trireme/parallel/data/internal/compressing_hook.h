@@ -1,0 +1,67 @@
+#pragma once
+// What all compressions of gradients have in common. Of a bucket, large gradients of several dims are
+// compressed, each by itself, so that neither their order nor the buckets matter; what is small, vectors and
+// the flag go together, as they are. Gradients are f32; those of a device are compressed in the host's
+// memory. A gradient that is not finite is never hidden: it ends as NaN on all ranks, and what was kept of
+// earlier ones stays as it was. One thread.
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/parallel/data/comm_hook.h"
+
+namespace trireme::parallel {
+
+/// A gradient that is compressed.
+struct CompressedPart {
+  std::string name;
+  at::Tensor values;      ///< flat, in the order of the gradient's memory; the result belongs there
+  std::int64_t rows = 1;  ///< size of the dim that is outermost in that memory
+  bool finite = true;     ///< this rank's
+
+  std::span<float> span() const {
+    return {values.data_ptr<float>(), static_cast<std::size_t>(values.numel())};
+  }
+};
+
+class CompressingHook : public CommHook {
+ public:
+  explicit CompressingHook(const CompressionOptions& options);
+
+  void prepare(const optim::NamedTensors& parameters) final;
+  std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) final;
+  std::string describe() const override;
+  std::int64_t sent_bytes() const final { return sent_bytes_; }
+
+ protected:
+  const CompressionOptions& options() const { return options_; }
+  /// Whether a matrix of that size is compressed at all.
+  virtual bool takes(std::int64_t rows, std::int64_t columns) const = 0;
+  /// A parameter that is taken; called once, before any gradient of it comes.
+  virtual void add(const std::string& name, std::int64_t rows, std::int64_t columns) = 0;
+  /// As CommHook::start(), of all compressed gradients of a bucket.
+  virtual std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
+                                       ReduceScale scale) = 0;
+
+  /// Room in the group's memory, the same one for the same `use` as long as the size stays.
+  at::Tensor room(const comm::Group& group, const std::string& use, std::int64_t numel, at::ScalarType type);
+  void count_all_reduce(const comm::Group& group, const at::Tensor& tensor);
+  void count_all_gather(const comm::Group& group, const at::Tensor& mine);
+
+ private:
+  bool is_taken(const at::Tensor& gradient) const;
+
+  const CompressionOptions options_;
+  std::map<std::string, at::Tensor> rooms_;
+  std::int64_t sent_bytes_ = 0;
+};
+
+bool is_finite(const at::Tensor& values);
+
+// One maker per kind.
+std::shared_ptr<CommHook> make_codec_hook(const CompressionOptions& options);
+std::shared_ptr<CommHook> make_power_sgd_hook(const CompressionOptions& options);
+
+}  // namespace trireme::parallel

@@ -1,0 +1,133 @@
+// PowerSGD: a gradient of several dims, as a matrix, goes as two thin factors (Vogels, Karimireddy and Jaggi,
+// NeurIPS 2019, algorithm 1). One step of the power method, that begins where the last one ended (warm
+// start); what the factors do not say is kept and added to the next gradient. The optimizer's momentum acts
+// on what came out (post-compression momentum).
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+
+#include "trireme/base/random.h"
+#include "trireme/compress/low_rank.h"
+#include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/data/internal/compressing_hook.h"
+
+namespace trireme::parallel {
+namespace {
+
+std::span<float> span_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+class PowerSgdHook final : public CompressingHook {
+ public:
+  using CompressingHook::CompressingHook;
+
+  HookState state() override {
+    HookState state;
+    for (auto& [name, kept] : kept_) {
+      state.common.emplace_back("q/" + name, kept.q);
+      state.own.emplace_back("residual/" + name, kept.residual);
+    }
+    return state;
+  }
+
+ private:
+  /// Of a parameter, from step to step.
+  struct Kept {
+    at::Tensor residual;  ///< rows x columns
+    at::Tensor q;         ///< columns x rank; what the last step ended with, the same on all ranks
+  };
+  /// A gradient in its step, and its places in what is reduced.
+  struct Factors {
+    CompressedPart part;
+    at::Tensor p, q;
+  };
+
+  std::int64_t rank_of(std::int64_t rows, std::int64_t columns) const {
+    return std::min({options().rank, rows, columns});
+  }
+  bool takes(std::int64_t rows, std::int64_t columns) const override {
+    return compress::is_worth_it(static_cast<std::size_t>(rows), static_cast<std::size_t>(columns),
+                                 static_cast<std::size_t>(rank_of(rows, columns)));
+  }
+  void add(const std::string& name, std::int64_t rows, std::int64_t columns) override {
+    Kept& kept = kept_[name];
+    kept.residual = at::zeros({rows, columns}, at::kFloat);
+    kept.q = at::zeros({columns, rank_of(rows, columns)}, at::kFloat);
+    Random random(options().seed, Random::key_of(name));
+    for (float& value : span_of(kept.q)) value = 2 * random.uniform() - 1;
+    count_as(MemoryKind::kOptimizer, kept.residual);
+  }
+  std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
+                               ReduceScale scale) override;
+  void finish(const Factors& factors, ReduceScale scale, int num_ranks);
+
+  std::map<std::string, Kept> kept_;
+};
+
+std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<CompressedPart> parts,
+                                           ReduceScale scale) {
+  std::vector<Factors> all;
+  std::int64_t p_numel = 0, q_numel = 0;
+  for (const CompressedPart& part : parts) {
+    const Kept& kept = kept_.at(part.name);
+    p_numel += kept.residual.size(0) * kept.q.size(1);
+    q_numel += kept.q.numel();
+  }
+  const std::string of = parts.front().name;
+  at::Tensor p_of_all = room(group, "p " + of, p_numel, at::kFloat);
+  at::Tensor q_of_all = room(group, "q " + of, q_numel, at::kFloat);
+  p_numel = q_numel = 0;
+  for (CompressedPart& part : parts) {
+    Kept& kept = kept_.at(part.name);
+    const std::int64_t rows = kept.residual.size(0), rank = kept.q.size(1);
+    Factors factors{.part = std::move(part),
+                    .p = p_of_all.narrow(0, p_numel, rows * rank).view({rows, rank}),
+                    .q = q_of_all.narrow(0, q_numel, kept.q.numel()).view(kept.q.sizes())};
+    p_numel += factors.p.numel();
+    q_numel += factors.q.numel();
+    if (factors.part.finite) {
+      kept.residual.add_(factors.part.values.view(kept.residual.sizes()));
+      at::mm_out(factors.p, kept.residual, kept.q);
+    } else {
+      factors.p.fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    all.push_back(std::move(factors));
+  }
+  count_all_reduce(group, p_of_all);
+  return [this, group, all = std::move(all), p_of_all, q_of_all, scale,
+          pending = group.all_reduce_async(p_of_all)]() mutable {
+    pending.wait();
+    for (Factors& factors : all) {
+      compress::orthogonalise(span_of(factors.p), static_cast<std::size_t>(factors.p.size(1)));
+      at::mm_out(factors.q, kept_.at(factors.part.name).residual.t(), factors.p);
+    }
+    count_all_reduce(group, q_of_all);
+    group.all_reduce(q_of_all, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
+    for (const Factors& factors : all) finish(factors, scale, group.size());
+  };
+}
+
+void PowerSgdHook::finish(const Factors& factors, ReduceScale scale, int num_ranks) {
+  Kept& kept = kept_.at(factors.part.name);
+  at::Tensor values = factors.part.values.view(kept.residual.sizes());
+  if (!is_finite(factors.p) || !is_finite(factors.q)) {
+    if (factors.part.finite) kept.residual.sub_(values);
+    values.fill_(std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  compress::multiply_transposed(span_of(factors.p), span_of(factors.q),
+                                static_cast<std::size_t>(factors.q.size(1)), span_of(values));
+  kept.residual.sub_(values, scale == ReduceScale::kMean ? 1.0 : 1.0 / num_ranks);
+  kept.q.copy_(factors.q);
+}
+
+}  // namespace
+
+std::shared_ptr<CommHook> make_power_sgd_hook(const CompressionOptions& options) {
+  return std::make_shared<PowerSgdHook>(options);
+}
+
+}  // namespace trireme::parallel
