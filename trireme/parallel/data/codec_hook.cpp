@@ -6,6 +6,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -47,7 +49,7 @@ class CodecHook final : public CompressingHook {
  private:
   /// Of a parameter, from step to step.
   struct Kept {
-    at::Tensor draws;     ///< how often it was encoded
+    at::Tensor draws;     ///< its steps so far
     at::Tensor residual;  ///< what was left out so far; undefined: the codec leaves nothing out
     at::Tensor velocity;  ///< dgc's
   };
@@ -63,8 +65,10 @@ class CodecHook final : public CompressingHook {
 
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                ReduceScale scale) override;
+  /// Of a gradient in its next step.
+  double fraction_for(const CompressedPart& part) const;
   std::size_t slot_bytes(const CompressedPart& part) const {
-    const std::size_t most = codec_.most_bytes(part.span().size(), {.fraction = options().fraction});
+    const std::size_t most = codec_.most_bytes(part.span().size(), {.fraction = fraction_for(part)});
     return sizeof(Head) + (most + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head);
   }
   void write(const CompressedPart& part, std::span<std::byte> slot, int rank);
@@ -79,13 +83,22 @@ std::span<float> span_of(const at::Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
 
+/// Lin et al., section 3.3: a few steps of growing sparsity, where the network changes fast.
+double CodecHook::fraction_for(const CompressedPart& part) const {
+  constexpr std::int64_t kLevels = 4;
+  const std::int64_t step = *kept_.at(part.name).draws.const_data_ptr<std::int64_t>();
+  if (step >= options().warmup_steps) return options().fraction;
+  const auto level = static_cast<double>(step * kLevels / options().warmup_steps);
+  return std::max(options().fraction, std::pow(0.25, 1 + level));
+}
+
 void CodecHook::write(const CompressedPart& part, std::span<std::byte> slot, int rank) {
   Head head = kNotFinite;
   if (part.finite) {
     Kept& kept = kept_.at(part.name);
-    auto& draws = *kept.draws.data_ptr<std::int64_t>();
-    Random random(options().seed, Random::key_of(part.name), draws++, rank);
-    const compress::Codec::Options how = {.fraction = options().fraction, .seed = random.bits()};
+    Random random(options().seed, Random::key_of(part.name), *kept.draws.const_data_ptr<std::int64_t>(),
+                  rank);
+    const compress::Codec::Options how = {.fraction = fraction_for(part), .seed = random.bits()};
     at::Tensor sent = part.values;
     if (with_velocity_) sent = kept.velocity.mul_(options().momentum).add_(part.values);
     if (kept.residual.defined()) sent = kept.residual.add_(sent);
@@ -125,22 +138,24 @@ std::function<void()> CodecHook::reduce(comm::Group& group, std::vector<Compress
     return std::as_writable_bytes(std::span(tensor.data_ptr<std::uint8_t>(), tensor.nbytes()));
   };
   std::size_t at = 0;
+  std::vector<std::size_t> slots;
   for (const CompressedPart& part : parts) {
-    write(part, bytes_of(message).subspan(at, slot_bytes(part)), group.rank());
-    at += slot_bytes(part);
+    slots.push_back(slot_bytes(part));
+    write(part, bytes_of(message).subspan(at, slots.back()), group.rank());
+    ++*kept_.at(part.name).draws.data_ptr<std::int64_t>();
+    at += slots.back();
   }
-  count_all_gather(group, message);
-  return [this, parts = std::move(parts), message, all, size, scale, num_ranks = group.size(), bytes_of,
-          pending = group.all_gather_async(all, message)]() mutable {
+  count(all_gather_bytes(group, message));
+  return [this, parts = std::move(parts), slots = std::move(slots), message, all, size, scale,
+          num_ranks = group.size(), bytes_of, pending = group.all_gather_async(all, message)]() mutable {
     pending.wait();
     std::size_t place = 0;
-    for (const CompressedPart& part : parts) {
-      at::Tensor(part.values).zero_();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      at::Tensor(parts[i].values).zero_();
       for (int rank = 0; rank < num_ranks; ++rank)
-        add_slot(part,
-                 bytes_of(all).subspan(static_cast<std::size_t>(rank) * size + place, slot_bytes(part)));
-      if (scale == ReduceScale::kMean) at::Tensor(part.values).div_(num_ranks);
-      place += slot_bytes(part);
+        add_slot(parts[i], bytes_of(all).subspan(static_cast<std::size_t>(rank) * size + place, slots[i]));
+      if (scale == ReduceScale::kMean) at::Tensor(parts[i].values).div_(num_ranks);
+      place += slots[i];
     }
   };
 }

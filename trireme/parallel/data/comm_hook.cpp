@@ -12,9 +12,14 @@ namespace {
 class AllReduceHook : public CommHook {
  public:
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
+    sent_bytes_ += all_reduce_bytes(group, bucket.flat);
     const auto op = scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
     return [pending = group.all_reduce_async(bucket.flat, op)]() mutable { pending.wait(); };
   }
+  std::int64_t sent_bytes() const override { return sent_bytes_; }
+
+ private:
+  std::int64_t sent_bytes_ = 0;
 };
 
 /// Sends 16 instead of 32 or 64 bits per value. The mean is taken before the conversion, so that the sum of
@@ -25,6 +30,7 @@ class HalfHook : public CommHook {
 
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
     at::Tensor half = part_for(group, bucket.flat);
+    sent_bytes_ += all_reduce_bytes(group, half);
     if (scale == ReduceScale::kMean) bucket.flat.div_(group.size());
     half.copy_(bucket.flat);
     return [flat = bucket.flat, half, pending = group.all_reduce_async(half)]() mutable {
@@ -32,6 +38,7 @@ class HalfHook : public CommHook {
       flat.copy_(half);
     };
   }
+  std::int64_t sent_bytes() const override { return sent_bytes_; }
 
  private:
   /// As many elements as the memory that buckets lie in, whatever their order in it.
@@ -57,6 +64,7 @@ class HalfHook : public CommHook {
   }
 
   at::ScalarType dtype_;
+  std::int64_t sent_bytes_ = 0;
   std::vector<Buffer> buffers_;
 };
 
@@ -68,7 +76,8 @@ struct Row {
   GradientRounding rounding;
 };
 
-constexpr GradientRounding kLossy = {.is_lossy = true};
+constexpr GradientRounding kByChance = {.is_lossy = true},
+                           kKeeps = {.is_lossy = true, .keeps_residuals = true};
 
 // bf16 has 8 significant bits and the range of f32; fp16 has 11, and its smallest number is 2^-24.
 constexpr std::array kHooks = {
@@ -79,12 +88,12 @@ constexpr std::array kHooks = {
     Row{"fp16",
         [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kHalf)); },
         {.relative = 0x1p-11, .absolute = 0x1p-25}},
-    Row{"int8", make_codec_hook, kLossy},
-    Row{"sign", make_codec_hook, kLossy},
-    Row{"top-k", make_codec_hook, kLossy},
-    Row{"random-k", make_codec_hook, kLossy},
-    Row{"dgc", make_codec_hook, kLossy},
-    Row{"power-sgd", make_power_sgd_hook, kLossy},
+    Row{"int8", make_codec_hook, kByChance},
+    Row{"sign", make_codec_hook, kKeeps},
+    Row{"top-k", make_codec_hook, kKeeps},
+    Row{"random-k", make_codec_hook, kKeeps},
+    Row{"dgc", make_codec_hook, kKeeps},
+    Row{"power-sgd", make_power_sgd_hook, kKeeps},
 };
 
 const Row& find_hook(const std::string& name) {

@@ -46,13 +46,14 @@ class CommHook {
   virtual HookState state() { return {}; }
   /// What has to be the same on all ranks.
   virtual std::string describe() const { return "given"; }
-  /// So far, to other ranks, as a ring would send them; 0 where nobody counts.
+  /// Bytes that this rank has sent so far, as if in a ring; 0 where nobody counts.
   virtual std::int64_t sent_bytes() const { return 0; }
 };
 
 struct CompressionOptions {
   std::string name = "none";        ///< one of comm_hook_names()
   double fraction = 0.001;          ///< top-k, random-k, dgc: of each gradient that is sent
+  std::int64_t warmup_steps = 0;    ///< the same: in so many first steps 1/4, 1/16, 1/64 and 1/256 of it
   std::int64_t rank = 4;            ///< power-sgd
   double momentum = 0.9;            ///< dgc: of the velocity that each rank keeps for itself
   std::int64_t least_numel = 1024;  ///< smaller gradients, and vectors, go as they are
@@ -71,6 +72,7 @@ struct GradientRounding {
   double absolute = 0;  ///< of numbers too small for the format: half of its smallest one
   /// Not by rounding: what arrives in a step may differ by anything from the mean of that step's gradients.
   bool is_lossy = false;
+  bool keeps_residuals = false;  ///< what is left out goes with a later gradient
 };
 /// Throws as make_comm_hook() does.
 GradientRounding gradient_rounding(const std::string& name);

@@ -73,13 +73,15 @@ CompressingHook::CompressingHook(const CompressionOptions& options) : options_(o
   require(options.fraction > 0 && options.fraction <= 0.5,
           "the fraction of a gradient that is sent must be above 0 and at most 0.5; found ",
           options.fraction);
+  require(options.warmup_steps >= 0, "the warm-up of a compression must not be negative; found ",
+          options.warmup_steps, " steps");
   require(options.rank >= 1 && options.rank <= 1024, "the rank of a compression must be 1 to 1024; found ",
           options.rank);
 }
 
 std::string CompressingHook::describe() const {
-  return text(options_.name, ", fraction ", options_.fraction, ", rank ", options_.rank, ", least size ",
-              options_.least_numel, ", seed ", options_.seed);
+  return text(options_.name, ", fraction ", options_.fraction, ", warm-up ", options_.warmup_steps, ", rank ",
+              options_.rank, ", least size ", options_.least_numel, ", seed ", options_.seed);
 }
 
 bool CompressingHook::is_taken(const at::Tensor& gradient) const {
@@ -118,7 +120,7 @@ std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket&
   at::Tensor packed =
       room(group, text("uncompressed ", bucket.gradients.front().first), uncompressed.numel(), at::kFloat);
   uncompressed.pack(host, packed);
-  count_all_reduce(group, packed);
+  count(all_reduce_bytes(group, packed));
   comm::Pending plain = group.all_reduce_async(
       packed, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
   std::function<void()> rest = parts.empty() ? [] {} : reduce(group, std::move(parts), scale);
@@ -141,13 +143,12 @@ at::Tensor CompressingHook::room(const comm::Group& group, const std::string& us
   return found;
 }
 
-/// What a ring sends; others send as much or more.
-void CompressingHook::count_all_reduce(const comm::Group& group, const at::Tensor& tensor) {
-  sent_bytes_ += 2 * (group.size() - 1) * static_cast<std::int64_t>(tensor.nbytes()) / group.size();
+std::int64_t all_reduce_bytes(const comm::Group& group, const at::Tensor& tensor) {
+  return 2 * (group.size() - 1) * static_cast<std::int64_t>(tensor.nbytes()) / group.size();
 }
 
-void CompressingHook::count_all_gather(const comm::Group& group, const at::Tensor& mine) {
-  sent_bytes_ += (group.size() - 1) * static_cast<std::int64_t>(mine.nbytes());
+std::int64_t all_gather_bytes(const comm::Group& group, const at::Tensor& mine) {
+  return (group.size() - 1) * static_cast<std::int64_t>(mine.nbytes());
 }
 
 }  // namespace trireme::parallel

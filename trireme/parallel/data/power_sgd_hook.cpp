@@ -96,7 +96,7 @@ std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<Compr
     }
     all.push_back(std::move(factors));
   }
-  count_all_reduce(group, p_of_all);
+  count(all_reduce_bytes(group, p_of_all));
   return [this, group, all = std::move(all), p_of_all, q_of_all, scale,
           pending = group.all_reduce_async(p_of_all)]() mutable {
     pending.wait();
@@ -104,7 +104,7 @@ std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<Compr
       compress::orthogonalise(span_of(factors.p), static_cast<std::size_t>(factors.p.size(1)));
       at::mm_out(factors.q, kept_.at(factors.part.name).residual.t(), factors.p);
     }
-    count_all_reduce(group, q_of_all);
+    count(all_reduce_bytes(group, q_of_all));
     group.all_reduce(q_of_all, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
     for (const Factors& factors : all) finish(factors, scale, group.size());
   };

@@ -47,8 +47,8 @@ class CompressingHook : public CommHook {
 
   /// Room in the group's memory, the same one for the same `use` as long as the size stays.
   at::Tensor room(const comm::Group& group, const std::string& use, std::int64_t numel, at::ScalarType type);
-  void count_all_reduce(const comm::Group& group, const at::Tensor& tensor);
-  void count_all_gather(const comm::Group& group, const at::Tensor& mine);
+  /// That so many bytes have been sent.
+  void count(std::int64_t bytes) { sent_bytes_ += bytes; }
 
  private:
   bool is_taken(const at::Tensor& gradient) const;
@@ -59,6 +59,10 @@ class CompressingHook : public CommHook {
 };
 
 bool is_finite(const at::Tensor& values);
+
+/// What a rank of a ring sends in an all-reduce, and in an all-gather of which this is its part.
+std::int64_t all_reduce_bytes(const comm::Group& group, const at::Tensor& tensor);
+std::int64_t all_gather_bytes(const comm::Group& group, const at::Tensor& mine);
 
 // One maker per kind.
 std::shared_ptr<CommHook> make_codec_hook(const CompressionOptions& options);
