@@ -9,6 +9,7 @@
 #include "trireme/comm/device.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/schedule/schedule_table.h"
+#include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/internal/exact_run.h"
@@ -144,6 +145,7 @@ class PlanMaker {
     maker.make_exact();
     check_recomputation(config);
     check_offloading(maker.plan_);
+    check_compression(maker.plan_);
     check_serving(maker.plan_);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
@@ -489,7 +491,7 @@ ParallelPlan ParallelPlan::with_cuts(std::vector<int> cuts) const {
 
 parallel::PipelineOptions ParallelPlan::pipeline_options() const {
   parallel::PipelineOptions options = options_;
-  options.data_parallel.hook = parallel::make_comm_hook(config_.parallel.compression);
+  options.data_parallel.hook = parallel::make_comm_hook(compression_options(config_));
   return options;
 }
 

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/train/held_parts.h"
+#include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/on_main.h"
 #include "trireme/train/run_folder.h"
@@ -107,6 +108,7 @@ checkpoint::Shards whole_state(Trainer& trainer) {
 
 checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
   checkpoint::Shards state = whole_state(trainer);
+  for (checkpoint::Shard& shard : compression_shards(trainer)) state.push_back(std::move(shard));
   state.push_back(checkpoint::whole_shard(kProgress, pack(progress)));
   return state;
 }
@@ -128,9 +130,14 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
                    found->head.step);
   });
   run.trainer.make_room_for_convolutions(size_of_convolutions(context, found->folder));
-  const checkpoint::Shards state = state_to_save(run.trainer, run.progress);
+  checkpoint::Shards state = whole_state(run.trainer);
+  const KeptByCompression kept(run.trainer, context, found->folder);
+  state.insert(state.end(), kept.shards().begin(), kept.shards().end());
+  const at::Tensor progress = pack(run.progress);
+  state.push_back(checkpoint::whole_shard(kProgress, progress));
   checkpoint::load_shards(world, found->folder, state, run.sees, "tensor");
-  run.progress = unpack(state.back().tensor);
+  kept.take_up();
+  run.progress = unpack(progress);
   run.trainer.seek(found->head.step);
 }
 

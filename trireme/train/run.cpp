@@ -44,6 +44,7 @@ StepTimes operator-(const StepTimes& a, const StepTimes& b) {
   return {.steps_s = a.steps_s - b.steps_s,
           .data_wait_s = a.data_wait_s - b.data_wait_s,
           .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
+          .sent_bytes = a.sent_bytes - b.sent_bytes,
           .steps = a.steps - b.steps,
           .samples = a.samples - b.samples};
 }
@@ -224,6 +225,7 @@ void Run::step(int stop_signal) {
   times_.steps += 1;
   times_.data_wait_s = trainer_.data_wait_s();
   times_.comm_wait_s = trainer_.comm_wait_s();
+  times_.sent_bytes = trainer_.sent_bytes();
   if (times_.steps == kWarmUpSteps) warm_up_ = times_;
   ended_.push_back(times_);
   take(of_older_step);
@@ -374,6 +376,7 @@ RunResult Run::finish() {
                    .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
                    .steps_s = times_.steps_s,
                    .step_s = mean_step_s(),
+                   .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
                    .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
                    .wall_s = now_s() - started_s_,
                    .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),

@@ -46,6 +46,7 @@ struct RunResult {
   double samples_per_s = 0;              ///< all ranks together, time of evaluations and checkpoints left out
   double steps_s = 0;                    ///< seconds in steps, of this process
   double step_s = 0;                     ///< of one, without the process's first two; 0: there were no others
+  std::int64_t sent_bytes_of_step = 0;   ///< of gradients, by rank 0 to replicas, as if in a ring
   double checkpoint_stall_s = 0;         ///< seconds for which saving kept training waiting
   double wall_s = 0;                     ///< of this process, from the start of the run
   std::uint64_t peak_rss_bytes = 0;      ///< of the largest rank

@@ -68,29 +68,32 @@ struct CheckpointOptions {
 };
 
 struct ParallelOptions {
-  std::string mode = "all-reduce";          ///< who adds gradients up and updates: a name of mode_names()
-  std::int64_t data = 0;                    ///< replicas; 0: as many as there are ranks for
-  std::int64_t pipeline = 1;                ///< ranks that a replica's layers are cut over
-  std::int64_t tensor = 1;                  ///< ranks that each layer is cut over
-  bool sequence = false;                    ///< tensor: sequences are cut between layers, too
-  std::int64_t context = 1;                 ///< ranks that each sequence is cut over
-  std::string schedule = "1f1b";            ///< a name of schedule::schedule_names(), or a file *.csv
-  std::int64_t chunks = 0;                  ///< stages per rank; 0: the schedule's default
-  std::int64_t microbatches = 0;            ///< of a pipeline; 0: four times its ranks
-  std::string partition = "auto";           ///< where the layers are cut: a name of partition_names()
-  std::vector<std::int64_t> cuts = {};      ///< first layer of each stage but the first; empty: partition
-  double planned_step_s = 0;                ///< what a plan has predicted; 0: nothing
-  bool vertical_sync = false;               ///< pipedream: one version of the weights per micro-batch
-  bool recompute = false;                   ///< activations are computed again for the backward
-  std::int64_t zero = 0;                    ///< what replicas share out: parallel::ZeroStage
-  bool working_copy = true;                 ///< zero: weights are gathered rounded to train.precision
-  std::int64_t persistent_below = 0;        ///< zero = 3: smaller parameters stay gathered
-  std::int64_t gathered_layers = 2;         ///< zero = 3: layers whose weights are there at a time; 0: all
-  bool keep_gradients = false;              ///< zero = 2, 3: micro-batches' add up whole, and are reduced once
-  std::int64_t shard_ranks = 0;             ///< zero: replicas in a group that shares out; 0: all
-  double bucket_mib = 25;                   ///< gradients reduced in one piece
-  std::string compression = "none";         ///< a name of parallel::comm_hook_names()
-  std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()
+  std::string mode = "all-reduce";      ///< who adds gradients up and updates: a name of mode_names()
+  std::int64_t data = 0;                ///< replicas; 0: as many as there are ranks for
+  std::int64_t pipeline = 1;            ///< ranks that a replica's layers are cut over
+  std::int64_t tensor = 1;              ///< ranks that each layer is cut over
+  bool sequence = false;                ///< tensor: sequences are cut between layers, too
+  std::int64_t context = 1;             ///< ranks that each sequence is cut over
+  std::string schedule = "1f1b";        ///< a name of schedule::schedule_names(), or a file *.csv
+  std::int64_t chunks = 0;              ///< stages per rank; 0: the schedule's default
+  std::int64_t microbatches = 0;        ///< of a pipeline; 0: four times its ranks
+  std::string partition = "auto";       ///< where the layers are cut: a name of partition_names()
+  std::vector<std::int64_t> cuts = {};  ///< first layer of each stage but the first; empty: partition
+  double planned_step_s = 0;            ///< what a plan has predicted; 0: nothing
+  bool vertical_sync = false;           ///< pipedream: one version of the weights per micro-batch
+  bool recompute = false;               ///< activations are computed again for the backward
+  std::int64_t zero = 0;                ///< what replicas share out: parallel::ZeroStage
+  bool working_copy = true;             ///< zero: weights are gathered rounded to train.precision
+  std::int64_t persistent_below = 0;    ///< zero = 3: smaller parameters stay gathered
+  std::int64_t gathered_layers = 2;     ///< zero = 3: layers whose weights are there at a time; 0: all
+  bool keep_gradients = false;          ///< zero = 2, 3: micro-batches' add up whole, and are reduced once
+  std::int64_t shard_ranks = 0;         ///< zero: replicas in a group that shares out; 0: all
+  double bucket_mib = 25;               ///< gradients reduced in one piece
+  std::string compression = "none";     ///< a name of parallel::comm_hook_names()
+  double compression_fraction = 0.001;  ///< top-k, random-k, dgc: of each gradient that is sent
+  std::int64_t compression_warmup_steps = 0;  ///< the same: first steps, in which more is sent
+  std::int64_t compression_rank = 4;          ///< power-sgd
+  std::string unused_parameters = "error";    ///< a name of parallel::unused_parameters_names()
 };
 
 class Registry;

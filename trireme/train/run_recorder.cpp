@@ -152,8 +152,9 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
   if (!most_waiting.stage.empty())
     record.fields.emplace_back("data_wait_stage", std::string(most_waiting.stage));
   record.fields.emplace_back("comm_wait", since_last.comm_wait_s / steps_s);
-  record.fields.emplace_back("step_s",
-                             steps_s / static_cast<double>(std::max<std::int64_t>(since_last.steps, 1)));
+  const std::int64_t steps = std::max<std::int64_t>(since_last.steps, 1);
+  if (since_last.sent_bytes > 0) record.fields.emplace_back("sent_bytes", since_last.sent_bytes / steps);
+  record.fields.emplace_back("step_s", steps_s / static_cast<double>(steps));
   write(record);
 }
 
@@ -178,6 +179,8 @@ void RunRecorder::summary(const RunResult& result) {
       {"weights_xxh3", result.weights_xxh3},
       {"config", config_.source}};
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
+  if (result.sent_bytes_of_step > 0)
+    record.fields.emplace_back("sent_bytes_of_step", result.sent_bytes_of_step);
   const double planned_s = config_.parallel.planned_step_s;
   if (planned_s > 0) {
     record.fields.emplace_back("planned_step_s", planned_s);

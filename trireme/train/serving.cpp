@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/etcd/find.h"
 #include "trireme/parallel/served/served_optimizer.h"
+#include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/cures.h"
 
 namespace trireme::train {
@@ -73,7 +74,7 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
                                                 const optim::NamedTensors& parameters,
                                                 const std::shared_ptr<optim::Offload>& offload) {
   const RunConfig& config = plan.config();
-  if (!plan.served()) return optim::make_optimizer(config.optimizer, parameters, offload);
+  if (!plan.served()) return optim::make_optimizer(optimizer_options(config), parameters, offload);
   const comm::LaunchEnvironment& environment = context.environment();
   parallel::Service service{
       .options = config.served, .run = config.run.name, .timeout_s = config.comm.timeout_s};

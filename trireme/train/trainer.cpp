@@ -220,6 +220,7 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   const RecomputationTrial trial{.model = plan_.has_form() ? *whole_ : *model_, .data = data_};
   layers_ = with_recomputed(plan_, context_, *model_, std::move(layers_), trial);
   parallel::PipelineOptions options = plan_.pipeline_options();
+  hook_ = options.data_parallel.hook;
   if (exact_) {
     layers_ = exact_->keyed(std::move(layers_));
     exact_->add_to(options);
@@ -453,14 +454,13 @@ Evaluation Trainer::evaluate() {
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
   if (averages) pipeline_.weights_changed();
-  const int replica = groups_.replicas ? groups_.replicas->rank() : 0,
-            num_replicas = groups_.replicas ? groups_.replicas->size() : 1;
+  const int num_replicas = groups_.replicas ? groups_.replicas->size() : 1;
   const parallel::JointPass of_layers(form_options_.group),
       of_sequences(groups_.context.value_or(context_.self()));
   const Evaluation evaluation =
       train::evaluate([this](const Fields& inputs) { return evaluated(inputs); },
                       {.dataset = *data_.test,
-                       .part = data::slice_of(data_.test->size(), replica, num_replicas),
+                       .part = data::slice_of(data_.test->size(), replica(), num_replicas),
                        .batch = plan_.samples_of_microbatch(),
                        .longest_part = (data_.test->size() + num_replicas - 1) / num_replicas,
                        .sit_out = [this] { pipeline_.sit_out_evaluation(); }},

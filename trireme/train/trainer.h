@@ -144,6 +144,12 @@ class Trainer {
   /// Before a state is restored: how long its choice of kernels is. 0: it has none, and seek() takes this
   /// machine's.
   void make_room_for_convolutions(std::int64_t bytes);
+  /// What compressed reductions keep of gradients; see there. Shared, not copied.
+  parallel::HookState compression_state() const { return hook_ ? hook_->state() : parallel::HookState(); }
+  /// Bytes of gradients that this rank has sent to replicas so far, as if in a ring.
+  std::int64_t sent_bytes() const { return hook_ ? hook_->sent_bytes() : 0; }
+  /// Which of the pipelines side by side this rank belongs to.
+  int replica() const { return groups_.replicas ? groups_.replicas->rank() : 0; }
   /// How this rank's data have come so far.
   data::LoadingReport loading() const { return stream_->report(); }
   /// Seconds this rank has waited for data and for other ranks so far.
@@ -214,6 +220,7 @@ class Trainer {
   std::shared_ptr<ExactRun> exact_;                    ///< where run.exact asks for it
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
+  std::shared_ptr<parallel::CommHook> hook_;             ///< of the reductions of gradients
   parallel::Pipeline pipeline_;
   optim::NamedTensors parameters_;
   HeldParts held_;

@@ -204,6 +204,13 @@ void refuse_unverifiable(const ParallelPlan& plan) {
         "2",
         {set(&RunConfig::train, &TrainOptions::accumulation, 2)});
   }
+  if (plan.rounding().is_lossy) {
+    throw Refusal(
+        text("parallel.compression = \"", plan.config().parallel.compression,
+             "\" leaves out of a step's gradients what it sends later, or rounds by chance, by design: "
+             "no serial run has the same steps; verify the run without it"),
+        {set(&RunConfig::parallel, &ParallelOptions::compression, "none")});
+  }
   if (!plan.asynchronous()) return;
   throw Refusal(text("parallel.schedule = \"", plan.config().parallel.schedule,
                      "\" computes with older weights than one rank would, by design: there is no serial run "
@@ -257,10 +264,11 @@ Bounds bounds_of(const ParallelPlan& plan, const Ranks& ranks) {
                 "the parts are added in the same order, the norm to which gradients are clipped in another"};
   }
   if (in_order && plan.served()) {
-    return {.loss = 1e-6,
-            .gradient = 0,
-            .weight = 1e-4,
-            .reason = "the parts are added in the same order; servers round an update after other operations"};
+    return {
+        .loss = 1e-6,
+        .gradient = 0,
+        .weight = 1e-4,
+        .reason = "the parts are added in the same order; servers round an update after other operations"};
   }
   if (in_order) {
     return {.loss = 1e-6, .gradient = 0, .weight = 0, .reason = "the parts are added in the same order"};
@@ -300,9 +308,10 @@ Comparison verify(const RunConfig& config, comm::Context& context, const data::D
 Comparison verify(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
                   std::int64_t steps, const OwnParts& own) {
   check_verifiable(plan);
-  require(data.train->is_repeatable(), "the samples of ", data.name,
-          " are made as they are asked for: there is no serial run on the same ones to compare with. Make each "
-          "sample from its place and say so (ProducedOptions::keyed)");
+  require(
+      data.train->is_repeatable(), "the samples of ", data.name,
+      " are made as they are asked for: there is no serial run on the same ones to compare with. Make each "
+      "sample from its place and say so (ProducedOptions::keyed)");
   Recorder parallel(plan, context, data, own);
   std::shared_ptr<comm::Context> alone;
   std::unique_ptr<Recorder> serial;

@@ -1,0 +1,175 @@
+// Training with compressed gradients: it learns, goes on from a checkpoint with the same bits, and keeps what
+// was left out when the number of ranks changes.
+
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "tests/unit/train/small_runs.h"
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/shard_reader.h"
+#include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/train/parallel_plan.h"
+#include "trireme/train/trainer.h"
+#include "trireme/train/verify.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+class CompressedTraining : public SmallRuns {
+ protected:
+  RunConfig compressed(const std::string& name, const std::string& compression) const {
+    RunConfig result = config(name);
+    result.model.hidden = {32};
+    result.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
+    result.parallel.compression = compression;
+    result.parallel.compression_fraction = 0.02;
+    result.parallel.compression_rank = 2;
+    return result;
+  }
+  std::filesystem::path newest(const std::string& run) const {
+    return checkpoint::list_checkpoints(folder_ / run / "checkpoints").back();
+  }
+  /// Over all replicas, by tensor.
+  std::map<std::string, at::Tensor> sums_of_kept(const std::string& run) const {
+    checkpoint::ShardReader reader(newest(run));
+    std::map<std::string, at::Tensor> sums;
+    for (const auto& [name, stored] : reader.tensors()) {
+      if (name.find("/own/") == std::string::npos) continue;
+      const at::Tensor rows = at::empty(stored.sizes);
+      reader.read(name, checkpoint::whole_box(stored.sizes), rows);
+      sums[name] = rows.sum(0);
+    }
+    return sums;
+  }
+};
+
+class EachCompression : public CompressedTraining, public testing::WithParamInterface<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Table, EachCompression,
+                         testing::Values("int8", "sign", "top-k", "random-k", "dgc", "power-sgd"),
+                         [](const auto& row) {
+                           std::string name = row.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST_P(EachCompression, GoesOnFromACheckpointWithTheSameBits) {
+  RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());
+  const std::string expected = run(2, whole).weights_xxh3;
+  part.train.max_steps = 6;
+  run(2, part);
+  part.train.max_steps = 12;
+  EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected);
+}
+
+TEST_P(EachCompression, LearnsWhatItLearnsUncompressed) {
+  RunConfig plain = compressed("plain", "none"), less = compressed("less", GetParam());
+  for (RunConfig* each : {&plain, &less}) {
+    each->train.epochs = 20;
+    each->train.max_steps = 120;
+  }
+  const double reached = run(2, plain).evaluation->metric("accuracy").value;
+  EXPECT_GT(reached, 0.9);
+  EXPECT_GT(run(2, less).evaluation->metric("accuracy").value, reached - 0.02);
+}
+
+TEST_F(CompressedTraining, TellsTheBytesThatItSends) {
+  const std::int64_t plain = run(2, compressed("plain", "none")).sent_bytes_of_step;
+  EXPECT_NEAR(static_cast<double>(plain), 4 * (784 * 32 + 32 + 32 * 10 + 10), 512)
+      << "of two ranks, all of it";
+  const std::int64_t less = run(2, compressed("less", "top-k")).sent_bytes_of_step;
+  EXPECT_LT(less, plain / 10);
+  EXPECT_THAT(file("less", "summary.json"), HasSubstr(text("\"sent_bytes_of_step\": ", less)));
+  EXPECT_THAT(file("less", "metrics.jsonl"), HasSubstr("\"sent_bytes\":"));
+}
+
+TEST_F(CompressedTraining, WhatWasLeftOutStaysWithFewerAndWithMoreRanks) {
+  RunConfig run_of_three = compressed("ranks", "top-k");
+  run_of_three.train.global_batch = 510;
+  run_of_three.train.max_steps = 6;
+  run(3, run_of_three);
+  const auto before = sums_of_kept("ranks");
+  ASSERT_FALSE(before.empty());
+  for (const int ranks : {2, 3}) {
+    // Another step would add to what is kept: it is looked at where it has been taken up.
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      RunConfig next = run_of_three;
+      next.train.max_steps = 7;
+      RunCallbacks look;
+      look.on_start = [&](Trainer& trainer) {
+        for (const auto& [name, tensor] : trainer.compression_state().own) {
+          at::Tensor sum = tensor.clone();
+          context.world().all_reduce(sum);
+          const at::Tensor& expected = before.at("optimizer/compression/top-k/own/" + name);
+          EXPECT_LE((sum.flatten() - expected).abs().max().item<double>(), 1e-6) << name << ", " << ranks;
+          EXPECT_GT(expected.abs().max().item<double>(), 0);
+        }
+        throw InvalidArgument("seen");
+      };
+      EXPECT_THROW(run_training(next, context, {.start = RunStart::kResume, .callbacks = look}), Error);
+    });
+  }
+}
+
+TEST_F(CompressedTraining, AnotherCompressionBeginsWithNothingKept) {
+  RunConfig changing = compressed("changing", "top-k");
+  changing.train.max_steps = 6;
+  run(2, changing);
+  changing.train.max_steps = 8;
+  changing.parallel.compression = "power-sgd";
+  EXPECT_EQ(run(2, changing, RunStart::kResume).steps, 8);
+  changing.train.max_steps = 10;
+  changing.parallel.compression = "none";
+  EXPECT_EQ(run(2, changing, RunStart::kResume).steps, 10);
+}
+
+TEST_F(CompressedTraining, ARankThatDoesNotFitTheCheckpointIsNamed) {
+  RunConfig changing = compressed("changing", "power-sgd");
+  changing.train.max_steps = 6;
+  run(2, changing);
+  changing.train.max_steps = 8;
+  changing.parallel.compression_rank = 3;
+  EXPECT_THAT([&] { run(2, changing, RunStart::kResume); },
+              ThrowsMessage<DataError>(HasSubstr("compression/power-sgd/q/fc1.weight")));
+}
+
+TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
+  const auto refusal = [&](const std::string& compression, const auto& change) {
+    RunConfig changed = compressed("no", compression);
+    change(changed);
+    try {
+      resolve_plan(changed, 2);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(refusal("top-k", [](RunConfig& c) { c.parallel.tensor = 2; }),
+              HasSubstr("it is whole ones that"));
+  EXPECT_THAT(refusal("top-k", [](RunConfig& c) { c.train.precision = "fp16"; }),
+              AllOf(HasSubstr("by a factor that changes"), HasSubstr("train.precision = \"bf16\"")));
+  EXPECT_EQ(refusal("int8", [](RunConfig& c) { c.train.precision = "fp16"; }), "none");
+  EXPECT_THAT(refusal("dgc", [](RunConfig& c) { c.optimizer.name = "adamw"; }),
+              AllOf(HasSubstr("SGD with momentum"), HasSubstr("optimizer.name = \"sgd\"")));
+  EXPECT_THAT(refusal("sign", [](RunConfig& c) { c.parallel.zero = 1; }),
+              HasSubstr("reduces gradients as they"));
+  EXPECT_THAT(refusal("power-sgd",
+                      [](RunConfig& c) {
+                        c.parallel.pipeline = 2;
+                        c.parallel.schedule = "pipedream";
+                      }),
+              HasSubstr("updates each stage on its own time"));
+}
+
+TEST_F(CompressedTraining, IsNotVerifiedStepByStep) {
+  EXPECT_THAT([&] { check_verifiable(resolve_plan(compressed("verified", "top-k"), 2)); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("no serial run has the same steps")));
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,42 @@
+#pragma once
+// parallel.compression: what it fits, and what of it goes into checkpoints.
+
+#include <filesystem>
+
+#include "trireme/checkpoint/shard.h"
+#include "trireme/comm/context.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/train/parallel_plan.h"
+
+namespace trireme::train {
+
+class Trainer;
+
+/// Throws a Refusal: what cannot be had with a compression.
+void check_compression(const ParallelPlan& plan);
+
+parallel::CompressionOptions compression_options(const RunConfig& config);
+/// Without the momentum that a compression has instead.
+optim::OptimizerOptions optimizer_options(const RunConfig& config);
+
+/// What the compression keeps from step to step. Of what each replica has for itself, the rows of one tensor.
+checkpoint::Shards compression_shards(const Trainer& trainer);
+
+/// The same, to be filled from a checkpoint that another number of replicas may have written.
+class KeptByCompression {
+ public:
+  /// Collective. Of a checkpoint that holds nothing of this compression there is nothing to fill.
+  KeptByCompression(const Trainer& trainer, comm::Context& context, const std::filesystem::path& checkpoint);
+  const checkpoint::Shards& shards() const { return shards_; }
+  /// They have been filled: replicas that are no more leave theirs to the others, so that the sum stays.
+  void take_up() const;
+
+ private:
+  struct Row {
+    at::Tensor of, stored;
+  };
+  checkpoint::Shards shards_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace trireme::train
