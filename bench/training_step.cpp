@@ -80,12 +80,16 @@ Workload workload_of(const std::string& name) {
 struct Loop {
   std::function<void()> step;
   std::function<double()> waited_s;
+  std::function<std::int64_t()> sent_bytes = [] { return 0; };  ///< compressed
 };
 
 using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
-Loop replicas(comm::Context& context, const Workload& work, const Forward& forward) {
-  const auto ddp = std::make_shared<DistributedDataParallel>(context, work.module);
+Loop replicas(comm::Context& context, const Workload& work, const Forward& forward,
+              const parallel::CompressionOptions& compression) {
+  const std::shared_ptr<parallel::CommHook> hook = parallel::make_comm_hook(compression);
+  const auto ddp = std::make_shared<DistributedDataParallel>(context, work.module,
+                                                             parallel::DataParallelOptions{.hook = hook});
   optim::NamedTensors parameters;
   for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
   const std::shared_ptr<optim::Optimizer> optimizer = optim::make_optimizer({.name = "sgd"}, parameters);
@@ -96,6 +100,7 @@ Loop replicas(comm::Context& context, const Workload& work, const Forward& forwa
     optimizer->step(1e-4);
   };
   loop.waited_s = [=] { return ddp->statistics().waited_s; };
+  loop.sent_bytes = [=] { return hook->sent_bytes(); };
   return loop;
 }
 
@@ -144,6 +149,10 @@ int main(int argc, char** argv) try {
   app.add_option("--memory-format", memory_format)->check(CLI::IsMember(train::memory_format_names()));
   app.add_option("--steps", steps)->check(CLI::PositiveNumber);
   app.add_option("--zero", zero)->check(CLI::Range(0, 3));
+  parallel::CompressionOptions compression;
+  app.add_option("--compression", compression.name)->check(CLI::IsMember(parallel::comm_hook_names()));
+  app.add_option("--fraction", compression.fraction);
+  app.add_option("--rank", compression.rank);
   app.add_flag("--smoke", smoke);
   CLI11_PARSE(app, argc, argv);
   if (smoke) steps = 2;
@@ -160,9 +169,11 @@ int main(int argc, char** argv) try {
   const train::Precision& format = train::precision_of(precision);
   const Forward forward = [&](const at::Tensor& input) { return logits_of(work, input, format); };
   const std::uint64_t peak_before = peak_rss_bytes();
-  const Loop loop = zero == 0 ? replicas(*context, work, forward) : shards(*context, work, zero, forward);
+  const Loop loop =
+      zero == 0 ? replicas(*context, work, forward, compression) : shards(*context, work, zero, forward);
   seconds_of(*context, std::min(steps, 5), loop.step);  // buckets are rebuilt, memory is warm
   const double waited_before_s = loop.waited_s();
+  const std::int64_t sent_before = loop.sent_bytes();
   const double seconds = seconds_of(*context, steps, loop.step);
   if (!context->is_main()) return 0;
   const double samples = static_cast<double>(work.input.size(0)) * steps * context->world_size();
@@ -172,6 +183,8 @@ int main(int argc, char** argv) try {
                               {"ranks", context->world_size()},
                               {"backend", context->world().backend_name()},
                               {"zero", zero},
+                              {"compression", compression.name},
+                              {"sent_bytes", (loop.sent_bytes() - sent_before) / steps},
                               {"steps", steps},
                               {"step_ms", 1e3 * seconds / steps},
                               {"grown_mib", (peak_rss_bytes() - peak_before) >> 20},

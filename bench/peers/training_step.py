@@ -5,6 +5,7 @@ Started once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (wo
                      [--zero 1|2|3] [--steps N]
     training_step.py --summary FILE     medians and ratios of the JSON lines of many runs
     training_step.py --shards FILE      milliseconds per step and memory of each way to share out what ranks hold
+    training_step.py --links FILE       milliseconds per step of each compression over each link
     training_step.py --ways FILE        milliseconds per sample of each way in FILE, beside the fastest peer's
 """
 import argparse
@@ -65,7 +66,21 @@ def peak_rss_mib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(name, steps, precision, compiled, channels_last, zero):
+def compress(model, compression):
+    """PyTorch's hook of that name."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if compression in ("fp16", "bf16"):
+        hook = default_hooks.fp16_compress_hook if compression == "fp16" else default_hooks.bf16_compress_hook
+        model.register_comm_hook(None, hook)
+    elif compression == "power-sgd":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif compression != "none":
+        sys.exit(f"PyTorch has no hook {compression}")
+
+
+def measure(name, steps, precision, compiled, channels_last, zero, compression="none"):
     import torch
     import torch.distributed as dist
 
@@ -81,6 +96,7 @@ def measure(name, steps, precision, compiled, channels_last, zero):
         model, optimizer = shared_out(model, zero)
     elif ranks > 1:
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        compress(model, compression)
     if compiled:
         model = torch.compile(model)
     if zero == 0:
@@ -105,7 +121,7 @@ def measure(name, steps, precision, compiled, channels_last, zero):
     if rank == 0:
         system = "python" + " compiled" * compiled + " channels_last" * channels_last
         print(json.dumps({"system": system, "model": label(name, precision), "ranks": ranks, "steps": steps,
-                          "zero": zero, "step_ms": 1e3 * seconds / steps, "grown_mib": peak_rss_mib() - before_mib,
+                          "zero": zero, "compression": compression, "step_ms": 1e3 * seconds / steps, "grown_mib": peak_rss_mib() - before_mib,
                           "samples_per_s": len(x) * steps * ranks / seconds}))
     if ranks > 1:
         dist.destroy_process_group()
@@ -133,6 +149,27 @@ def compare_shards(path):
         print(f"| {model} | {zero} | {cell(of(ours, 'step_ms'))} | {of_plain:.2f} "
               f"| {statistics.median(of(ours, 'grown_mib')):.0f} | {cell(of(theirs, 'step_ms'))} | {ratio:.2f} "
               f"| {statistics.median(of(theirs, 'grown_mib')):.0f} |")
+
+
+def compare_links(path):
+    runs = {}
+    for line in open(path):
+        link, _, rest = line.partition(" ")
+        if rest.startswith("{"):
+            entry = json.loads(rest)
+            runs.setdefault((entry["model"], link, entry["compression"]), {}).setdefault(entry["system"], []).append(entry)
+    cell = lambda entries: "{:.1f} ({:.1f}-{:.1f})".format(
+        statistics.median(e["step_ms"] for e in entries), *(f(e["step_ms"] for e in entries) for f in (min, max)))
+    print("| model | link | compression | Trireme, ms per step | MB on the wire | faster than uncompressed "
+          "| PyTorch, ms per step | ratio |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for (model, link, compression), systems in runs.items():
+        ours, theirs = systems["trireme"], systems.get("python")
+        plain = runs[model, link, "none"]["trireme"]
+        gain = statistics.median(b["step_ms"] / a["step_ms"] for a, b in zip(ours, plain))
+        ratio = theirs and statistics.median(b["step_ms"] / a["step_ms"] for a, b in zip(ours, theirs))
+        print(f"| {model} | {link} | {compression} | {cell(ours)} | {statistics.median(e['wire_mb'] for e in ours):.2f} "
+              f"| {gain:.2f} | {cell(theirs) if theirs else ''} | {f'{ratio:.2f}' if theirs else ''} |")
 
 
 def compare_ways(path):
@@ -175,12 +212,17 @@ if __name__ == "__main__":
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--zero", type=int, default=0, choices=range(4))
+    parser.add_argument("--compression", default="none")
+    parser.add_argument("--links")
     parser.add_argument("--summary")
     parser.add_argument("--shards")
     parser.add_argument("--ways")
     args = parser.parse_args()
+    if args.links:
+        sys.exit(compare_links(args.links))
     if args.shards:
         sys.exit(compare_shards(args.shards))
     if args.summary or args.ways:
         sys.exit(summarise(args.summary) if args.summary else compare_ways(args.ways))
-    measure(args.model, args.steps, args.precision, args.compile, args.channels_last, args.zero)
+    measure(args.model, args.steps, args.precision, args.compile, args.channels_last, args.zero,
+            args.compression)

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# A data-parallel training step of two hosts with compressed gradients, beside PyTorch's hooks: hosts are
+# network namespaces joined by a cable whose rate is held to that of a link (tc, token bucket; no delay is
+# added). Systems alternate pass by pass. MB on the wire are what the cable of the first host has sent per
+# step, with all headers. Needs root and iproute2.
+#   [PEER_PYTHON=python with torch] [PASSES=5] [RATES="10gbit 1gbit 100mbit"] [MODELS=wide]
+#   [COMPRESSIONS="none fp16 int8 ..."] [STEPS=10] bench/compression.sh
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source "$here/peers/needs.sh"
+build=${TRIREME_BUILD:-$here/../build/release}
+needs_programs bench_training_step trireme
+needs_peer_python
+read -ra rates <<<"${RATES:-10gbit 1gbit 100mbit}"
+read -ra models <<<"${MODELS:-wide}"
+read -ra compressions <<<"${COMPRESSIONS:-none fp16 int8 sign top-k dgc power-sgd}"
+
+work=$(mktemp -d)
+host() { echo "trireme-bench-$$-$1"; }
+clean_up() {
+  for each in 0 1; do ip netns del "$(host $each)" 2>/dev/null || true; done
+  rm -rf "$work"
+}
+trap clean_up EXIT
+echo "the secret of two hosts" >"$work/secret" && chmod 600 "$work/secret"
+for each in 0 1; do ip netns add "$(host $each)"; done
+ip link add cable netns "$(host 0)" type veth peer name cable netns "$(host 1)"
+for each in 0 1; do
+  ip -n "$(host $each)" addr add 198.51.100.$((each + 1))/24 dev cable
+  ip -n "$(host $each)" link set cable up
+  ip -n "$(host $each)" link set lo up
+done
+
+sent() { ip netns exec "$(host 0)" cat /sys/class/net/cable/statistics/tx_bytes; }
+shape() {
+  for each in 0 1; do
+    ip netns exec "$(host $each)" tc qdisc replace dev cable root tbf rate "$1" burst 256kb latency 100ms
+  done
+}
+# One JSON line of rank 0. The measurement counts once it is printed: PyTorch's gloo now and then aborts
+# while it is torn down.
+port=23456
+on_both() {
+  port=$((port + 1))
+  for each in 0 1; do
+    GLOO_SOCKET_IFNAME=cable TRIREME_HOST_ID=$(host $each) ip netns exec "$(host $each)" \
+      "$build/bin/trireme" launch -n 1 --nnodes 2 --node-rank $each --master-addr 198.51.100.1 \
+      --master-port $port --secret-file "$work/secret" -- "$@" >"$work/$each" 2>"$work/$each.err" &
+  done
+  wait || true
+  grep -o '{.*}' "$work/0" || { cat "$work/0.err" >&2; return 1; }
+}
+
+lines=$work/lines
+for model in "${models[@]}"; do
+  for rate in "${rates[@]}"; do
+    shape "$rate"
+    for _ in $(seq "${PASSES:-5}"); do
+      for compression in "${compressions[@]}"; do
+        step=(--model "$model" --steps "${STEPS:-10}" --compression "$compression")
+        before=$(sent)
+        line=$(on_both "$build/bin/bench_training_step" "${step[@]}")
+        # The steps before the measured ones are on the wire, too.
+        warm=$((${STEPS:-10} < 5 ? ${STEPS:-10} : 5))
+        megabytes=$(awk "BEGIN { print ($(sent) - $before) / 1e6 / (${STEPS:-10} + $warm) }")
+        echo "$rate ${line%\}},\"wire_mb\":$megabytes}" >>"$lines"
+        case $compression in
+          none | fp16 | power-sgd)
+            line=$(on_both "$PEER_PYTHON" "$here/peers/training_step.py" "${step[@]}") || continue
+            echo "$rate $line" >>"$lines"
+            ;;
+        esac
+      done
+    done
+  done
+done
+cat "$lines"
+"$PEER_PYTHON" "$here/peers/training_step.py" --links "$lines"
