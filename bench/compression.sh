@@ -31,7 +31,6 @@ for each in 0 1; do
   ip -n "$(host $each)" link set lo up
 done
 
-sent() { ip netns exec "$(host 0)" cat /sys/class/net/cable/statistics/tx_bytes; }
 shape() {
   for each in 0 1; do
     ip netns exec "$(host $each)" tc qdisc replace dev cable root tbf rate "$1" burst 256kb latency 100ms
@@ -58,12 +57,8 @@ for model in "${models[@]}"; do
     for _ in $(seq "${PASSES:-5}"); do
       for compression in "${compressions[@]}"; do
         step=(--model "$model" --steps "${STEPS:-10}" --compression "$compression")
-        before=$(sent)
         line=$(on_both "$build/bin/bench_training_step" "${step[@]}")
-        # The steps before the measured ones are on the wire, too.
-        warm=$((${STEPS:-10} < 5 ? ${STEPS:-10} : 5))
-        megabytes=$(awk "BEGIN { print ($(sent) - $before) / 1e6 / (${STEPS:-10} + $warm) }")
-        echo "$rate ${line%\}},\"wire_mb\":$megabytes}" >>"$lines"
+        echo "$rate $line" >>"$lines"
         case $compression in
           none | fp16 | power-sgd)
             line=$(on_both "$PEER_PYTHON" "$here/peers/training_step.py" "${step[@]}") || continue

@@ -17,6 +17,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -133,6 +135,17 @@ at::Tensor logits_of(const Workload& work, const at::Tensor& input, const train:
   return work.forward(input).to(at::kFloat).flatten(0, -2);
 }
 
+/// What has left this host so far, with all headers; not over the loopback.
+std::int64_t wire_bytes() {
+  std::int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/net")) {
+    if (entry.path().filename() == "lo") continue;
+    std::ifstream file(entry.path() / "statistics/tx_bytes");
+    if (std::int64_t sent = 0; file >> sent) bytes += sent;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -173,7 +186,7 @@ int main(int argc, char** argv) try {
       zero == 0 ? replicas(*context, work, forward, compression) : shards(*context, work, zero, forward);
   seconds_of(*context, std::min(steps, 5), loop.step);  // buckets are rebuilt, memory is warm
   const double waited_before_s = loop.waited_s();
-  const std::int64_t sent_before = loop.sent_bytes();
+  const std::int64_t sent_before = loop.sent_bytes(), on_wire_before = wire_bytes();
   const double seconds = seconds_of(*context, steps, loop.step);
   if (!context->is_main()) return 0;
   const double samples = static_cast<double>(work.input.size(0)) * steps * context->world_size();
@@ -184,6 +197,7 @@ int main(int argc, char** argv) try {
                               {"backend", context->world().backend_name()},
                               {"zero", zero},
                               {"compression", compression.name},
+                              {"wire_mb", 1e-6 * static_cast<double>(wire_bytes() - on_wire_before) / steps},
                               {"sent_bytes", (loop.sent_bytes() - sent_before) / steps},
                               {"steps", steps},
                               {"step_ms", 1e3 * seconds / steps},

@@ -1,5 +1,6 @@
 #include "trireme/compress/low_rank.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -61,7 +62,83 @@ bool make_orthonormal(Columns& columns, std::size_t column) {
   return true;
 }
 
+/// One row for each column.
+std::vector<float> turned(std::span<const float> matrix, std::size_t columns) {
+  const std::size_t rows = matrix.size() / columns;
+  std::vector<float> result(matrix.size());
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t column = 0; column < columns; ++column)
+      result[column * rows + row] = matrix[row * columns + column];
+  }
+  return result;
+}
+
+constexpr std::size_t kAtOnce = 4, kLanes = 16;
+
+/// Scalar products of a row with `count` others, which lie one behind the other; the matrix is read once for
+/// several of them.
+template <std::size_t count>
+TRIREME_INLINE void products(const float* row, const float* others, std::size_t length, float* out) {
+  float sums[count][kLanes] = {};
+  const std::size_t whole = length / kLanes * kLanes;
+  for (std::size_t i = 0; i < whole; i += kLanes) {
+    for (std::size_t k = 0; k < count; ++k) {
+      for (std::size_t lane = 0; lane < kLanes; ++lane)
+        sums[k][lane] += row[i + lane] * others[k * length + i + lane];
+    }
+  }
+  for (std::size_t k = 0; k < count; ++k) {
+    for (std::size_t i = whole; i < length; ++i) sums[k][i - whole] += row[i] * others[k * length + i];
+    float sum = 0;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) sum += sums[k][lane];
+    out[k] = sum;
+  }
+}
+
+/// Adds multiples of a row to `count` others.
+template <std::size_t count>
+TRIREME_INLINE void add_multiples(const float* row, const float* factors, std::size_t length, float* others) {
+  TRIREME_NO_CARRIED_DEPENDENCE
+  for (std::size_t i = 0; i < length; ++i) {
+    for (std::size_t k = 0; k < count; ++k) others[k * length + i] += factors[k] * row[i];
+  }
+}
+
 }  // namespace
+
+void multiply(std::span<const float> matrix, std::span<const float> right, std::size_t rank,
+              std::span<float> out) {
+  const std::size_t columns = right.size() / rank, rows = matrix.size() / columns;
+  const std::vector<float> others = turned(right, rank);
+  run_vectorised([&]() TRIREME_INLINE_BODY {
+    for (std::size_t row = 0; row < rows; ++row) {
+      const float* from = matrix.data() + row * columns;
+      float* to = out.data() + row * rank;
+      std::size_t k = 0;
+      for (; k + kAtOnce <= rank; k += kAtOnce)
+        products<kAtOnce>(from, others.data() + k * columns, columns, to + k);
+      for (; k < rank; ++k) products<1>(from, others.data() + k * columns, columns, to + k);
+    }
+  });
+}
+
+void multiply_turned(std::span<const float> matrix, std::span<const float> left, std::size_t rank,
+                     std::span<float> out) {
+  const std::size_t rows = left.size() / rank, columns = matrix.size() / rows;
+  std::vector<float> sums(out.size());
+  run_vectorised([&]() TRIREME_INLINE_BODY {
+    for (std::size_t row = 0; row < rows; ++row) {
+      const float* from = matrix.data() + row * columns;
+      const float* factors = left.data() + row * rank;
+      std::size_t k = 0;
+      for (; k + kAtOnce <= rank; k += kAtOnce)
+        add_multiples<kAtOnce>(from, factors + k, columns, sums.data() + k * columns);
+      for (; k < rank; ++k) add_multiples<1>(from, factors + k, columns, sums.data() + k * columns);
+    }
+  });
+  const std::vector<float> as_columns = turned(sums, columns);
+  std::copy(as_columns.begin(), as_columns.end(), out.begin());
+}
 
 void orthogonalise(std::span<float> matrix, std::size_t rank) {
   Columns columns(matrix, rank);
@@ -77,16 +154,13 @@ void orthogonalise(std::span<float> matrix, std::size_t rank) {
 void multiply_transposed(std::span<const float> left, std::span<const float> right, std::size_t rank,
                          std::span<float> out) {
   const std::size_t rows = left.size() / rank, columns = right.size() / rank;
-  std::vector<float> turned(right.size());  // one row for each of its columns
-  for (std::size_t column = 0; column < columns; ++column) {
-    for (std::size_t k = 0; k < rank; ++k) turned[k * columns + column] = right[column * rank + k];
-  }
+  const std::vector<float> others = turned(right, rank);
   run_vectorised([&]() TRIREME_INLINE_BODY {
     for (std::size_t row = 0; row < rows; ++row) {
       float* to = out.data() + row * columns;
       for (std::size_t k = 0; k < rank; ++k) {
         const float factor = left[row * rank + k];
-        const float* from = turned.data() + k * columns;
+        const float* from = others.data() + k * columns;
         TRIREME_NO_CARRIED_DEPENDENCE
         for (std::size_t column = 0; column < columns; ++column)
           to[column] = k == 0 ? factor * from[column] : to[column] + factor * from[column];

@@ -1,7 +1,8 @@
 #pragma once
-// The two steps of PowerSGD that every rank carries out for itself, and that must give all of them the same
-// bits (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithm 1). Matrices are row by row. Functions without
-// state; any thread.
+// The steps of PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithm 1): products of a matrix with
+// few columns, which are as fast as the matrix is read, and what every rank carries out for itself and must
+// give all of them the same bits. All of it gives the same bits on every machine. Matrices are row by row.
+// Functions without state; any thread.
 
 #include <cstddef>
 #include <span>
@@ -12,6 +13,14 @@ namespace trireme::compress {
 /// twice). One that the others before it already make up, or that is zero, becomes a unit vector
 /// orthogonalised in its place: it has a direction again in the next step. Cost: 4 rank^2 per row.
 void orthogonalise(std::span<float> matrix, std::size_t rank);
+
+/// out = matrix right, of `rank` columns each.
+void multiply(std::span<const float> matrix, std::span<const float> right, std::size_t rank,
+              std::span<float> out);
+
+/// out = matrix^T left, of `rank` columns each.
+void multiply_turned(std::span<const float> matrix, std::span<const float> left, std::size_t rank,
+                     std::span<float> out);
 
 /// out = left right^T, of `rank` columns each: out has left's rows and, as columns, right's rows.
 void multiply_transposed(std::span<const float> left, std::span<const float> right, std::size_t rank,

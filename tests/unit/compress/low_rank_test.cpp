@@ -69,6 +69,36 @@ TEST(LowRank, WhatIsNotANumberStaysToBeSeen) {
   EXPECT_TRUE(std::isnan(matrix[1]));
 }
 
+TEST(LowRank, ProductsWithAMatrixAreThoseOfTheDefinitionForAnySizesAndRanks) {
+  for (const std::size_t rows : {1, 3, 33}) {
+    for (const std::size_t columns : {1, 15, 16, 40}) {
+      for (const std::size_t rank : {1, 2, 4, 7}) {
+        const std::vector<float> matrix = some_matrix(rows, columns, rows),
+                                 right = some_matrix(columns, rank, 5), left = some_matrix(rows, rank, 6);
+        std::vector<float> product(rows * rank, 9), turned(columns * rank, 9);
+        multiply(matrix, right, rank, product);
+        multiply_turned(matrix, left, rank, turned);
+        for (std::size_t k = 0; k < rank; ++k) {
+          for (std::size_t row = 0; row < rows; ++row) {
+            double sum = 0;
+            for (std::size_t i = 0; i < columns; ++i)
+              sum +=
+                  static_cast<double>(matrix[row * columns + i]) * static_cast<double>(right[i * rank + k]);
+            ASSERT_NEAR(product[row * rank + k], sum, 1e-5);
+          }
+          for (std::size_t column = 0; column < columns; ++column) {
+            double sum = 0;
+            for (std::size_t i = 0; i < rows; ++i)
+              sum +=
+                  static_cast<double>(matrix[i * columns + column]) * static_cast<double>(left[i * rank + k]);
+            ASSERT_NEAR(turned[column * rank + k], sum, 1e-5);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(LowRank, ProductIsThatOfTheDefinition) {
   const std::vector<float> left = {1, 2, 3, 4, 5, 6}, right = {1, 0, 2, -1, 0, 1, 3, 3};  // 3 x 2, 4 x 2
   std::vector<float> out(12);

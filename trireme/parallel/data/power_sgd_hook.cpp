@@ -3,7 +3,6 @@
 // start); what the factors do not say is kept and added to the next gradient. The optimizer's momentum acts
 // on what came out (post-compression momentum).
 
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <limits>
@@ -90,7 +89,8 @@ std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<Compr
     q_numel += factors.q.numel();
     if (factors.part.finite) {
       kept.residual.add_(factors.part.values.view(kept.residual.sizes()));
-      at::mm_out(factors.p, kept.residual, kept.q);
+      compress::multiply(span_of(kept.residual), span_of(kept.q), static_cast<std::size_t>(rank),
+                         span_of(factors.p));
     } else {
       factors.p.fill_(std::numeric_limits<float>::quiet_NaN());
     }
@@ -101,8 +101,10 @@ std::function<void()> PowerSgdHook::reduce(comm::Group& group, std::vector<Compr
           pending = group.all_reduce_async(p_of_all)]() mutable {
     pending.wait();
     for (Factors& factors : all) {
-      compress::orthogonalise(span_of(factors.p), static_cast<std::size_t>(factors.p.size(1)));
-      at::mm_out(factors.q, kept_.at(factors.part.name).residual.t(), factors.p);
+      const auto rank = static_cast<std::size_t>(factors.p.size(1));
+      compress::orthogonalise(span_of(factors.p), rank);
+      compress::multiply_turned(span_of(kept_.at(factors.part.name).residual), span_of(factors.p), rank,
+                                span_of(factors.q));
     }
     count(all_reduce_bytes(group, q_of_all));
     group.all_reduce(q_of_all, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
