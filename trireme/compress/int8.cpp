@@ -40,13 +40,6 @@ TRIREME_INLINE float scale_of(std::uint32_t greatest_bits) {
   return scale;
 }
 
-/// Uniform bits of a number (Wellons, "Prospecting for hash functions", lowbias32).
-TRIREME_INLINE std::uint32_t hashed(std::uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x7feb352dU;
-  x = (x ^ (x >> 15)) * 0x846ca68bU;
-  return x ^ (x >> 16);
-}
-
 TRIREME_INLINE void quantise(const float* from, std::int8_t* to, std::size_t count, float scale,
                              std::uint32_t seed) {
   // Between 1 and 255 a float has 16 places behind the point: so many are drawn, and their sum is exact.

@@ -59,7 +59,8 @@ class EachCodec : public testing::TestWithParam<std::string> {
   const Codec& codec_ = *codec(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
-                         testing::Values("fp16", "bf16", "int8", "sign", "top-k", "random-k"),
+                         testing::Values("fp16", "bf16", "int8", "qsgd", "ternary", "sign", "top-k",
+                                         "random-k"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -68,8 +69,9 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
 
 TEST_P(EachCodec, TakesTheBytesThatItPromises) {
   constexpr std::size_t kCount = 256 << 10;
-  const std::map<std::string, double> shares = {{"fp16", 0.5},    {"bf16", 0.5},   {"int8", 0.2525},
-                                                {"sign", 0.0316}, {"top-k", 0.01}, {"random-k", 0.00501}};
+  const std::map<std::string, double> shares = {{"fp16", 0.5},    {"bf16", 0.5},        {"int8", 0.2525},
+                                                {"qsgd", 0.1275}, {"ternary", 0.065},   {"sign", 0.0316},
+                                                {"top-k", 0.01},  {"random-k", 0.00501}};
   const double share = shares.at(GetParam());
   const Bytes bytes = encoded(codec_, some_values(kCount), {.fraction = 0.005});
   EXPECT_LE(static_cast<double>(bytes.size()), share * kCount * sizeof(float));
@@ -130,8 +132,8 @@ TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
 
 TEST(Codecs, AreKnownByTheirNames) {
   EXPECT_EQ(codec("none"), nullptr);
-  EXPECT_EQ(codec_names(),
-            (std::vector<std::string>{"none", "fp16", "bf16", "int8", "sign", "top-k", "random-k"}));
+  EXPECT_EQ(codec_names(), (std::vector<std::string>{"none", "fp16", "bf16", "int8", "qsgd", "ternary",
+                                                     "sign", "top-k", "random-k"}));
   EXPECT_THROW(codec("fp8"), InvalidArgument);
 }
 
@@ -177,26 +179,6 @@ TEST(Casts, RoundToTheNearestEven) {
 }
 
 // ---- int8
-
-TEST(Int8Codec, IsUnbiased) {
-  constexpr int kTimes = 4000;
-  std::vector<float> values = some_values(700);
-  values[1] = 0;
-  values[2] = 1e-30F;
-  std::vector<double> sums(values.size());
-  for (std::uint64_t seed = 0; seed < kTimes; ++seed) {
-    const std::vector<float> told = through("int8", values, seed);
-    for (std::size_t i = 0; i < values.size(); ++i) sums[i] += told[i];
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::size_t begin = i < 512 ? 0 : 512, end = i < 512 ? 512 : values.size();
-    float greatest = 0;
-    for (std::size_t k = begin; k < end; ++k) greatest = std::max(greatest, std::fabs(values[k]));
-    // A draw's deviation is half a step at most; five of the mean's.
-    const double bound = 5 * 0.5 * greatest / 127 / std::sqrt(kTimes);
-    EXPECT_NEAR(sums[i] / kTimes, values[i], bound) << i;
-  }
-}
 
 TEST(Int8Codec, IsAtMostAStepOff) {
   for (const std::size_t count : {1, 2, 511, 512, 513, 1500}) {
@@ -286,6 +268,80 @@ TEST(TopKCodec, NamesAsManyAsItMayAlsoWhereAllAreEqualOrFewAreNot) {
   std::vector<float> few(100'000);
   for (std::size_t i = 0; i < 3; ++i) few[i * 30'001] = 1e-42F;
   EXPECT_EQ(num_named(few), 3) << "a sample does not see them";
+}
+
+// ---- what rounds by chance
+
+struct ByChance {
+  const char* name;
+  double (*greatest_step)(std::span<const float> block);  ///< between two levels
+};
+
+double greatest_in(std::span<const float> block) {
+  double greatest = 0;
+  for (const float value : block) greatest = std::max(greatest, std::fabs(static_cast<double>(value)));
+  return greatest;
+}
+double squares_of(std::span<const float> block) {
+  double sum = 0;
+  for (const float value : block) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+class RoundingByChance : public testing::TestWithParam<ByChance> {};
+INSTANTIATE_TEST_SUITE_P(
+    Codecs, RoundingByChance,
+    testing::Values(ByChance{"int8", [](std::span<const float> b) { return greatest_in(b) / 127; }},
+                    ByChance{"qsgd", [](std::span<const float> b) { return std::sqrt(squares_of(b)) / 7; }},
+                    ByChance{"ternary", [](std::span<const float> b) { return greatest_in(b); }}),
+    [](const auto& row) { return row.param.name; });
+
+TEST_P(RoundingByChance, IsUnbiasedAndAtMostAStepOff) {
+  constexpr int kTimes = 20'000;
+  std::vector<float> values = some_values(700);
+  values[1] = 0;
+  values[2] = 1e-30F;
+  std::vector<double> sums(values.size());
+  double variance = 0;
+  for (std::uint64_t seed = 0; seed < kTimes; ++seed) {
+    const std::vector<float> told = through(GetParam().name, values, seed);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double error = static_cast<double>(told[i]) - static_cast<double>(values[i]);
+      sums[i] += told[i];
+      if (i < 512) variance += error * error / kTimes;
+    }
+  }
+  for (const auto& [begin, end] : {std::pair<std::size_t, std::size_t>{0, 512}, {512, values.size()}}) {
+    const double step = GetParam().greatest_step(std::span(values).subspan(begin, end - begin));
+    const std::vector<float> told = through(GetParam().name, values);
+    for (std::size_t i = begin; i < end; ++i) {
+      // A draw's deviation is half a step at most; five of the mean's.
+      ASSERT_NEAR(sums[i] / kTimes, values[i], 5 * 0.5 * step / std::sqrt(kTimes)) << i;
+      ASSERT_LE(std::fabs(told[i] - values[i]), step * 1.0001) << i;
+    }
+  }
+  if (std::string(GetParam().name) != "qsgd") return;
+  // Alistarh et al., lemma 3.1: of n values and s levels at most min(n / s^2, sqrt(n) / s) times their
+  // squares.
+  EXPECT_LE(variance, std::min(512.0 / 49, std::sqrt(512.0) / 7) * squares_of(std::span(values).first(512)));
+}
+
+TEST(Ternary, KnowsNothingBetweenZeroAndTheGreatest) {
+  const std::vector<float> told = through("ternary", {4, -4, 0, 1, -2, 3});
+  EXPECT_EQ(told[0], 4);
+  EXPECT_EQ(told[1], -4);
+  EXPECT_EQ(told[2], 0);
+  for (const float value : told) EXPECT_TRUE(value == 0 || std::fabs(value) == 4) << value;
+}
+
+TEST(StochasticCodecs, BringABlockThatIsNotFiniteAsNaNAndOthersAsTheyAre) {
+  for (const char* name : {"qsgd", "ternary"}) {
+    std::vector<float> values(600, 2);
+    values[100] = kInf;
+    const std::vector<float> told = through(name, values);
+    EXPECT_TRUE(std::ranges::all_of(told.begin(), told.begin() + 512, [](float v) { return std::isnan(v); }));
+    EXPECT_TRUE(std::ranges::all_of(told.begin() + 512, told.end(), isfinite_value));
+  }
 }
 
 // ---- all that leave out

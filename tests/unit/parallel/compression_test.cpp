@@ -122,7 +122,8 @@ std::string without_hyphens(const testing::TestParamInfo<std::string>& row) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Table, Compression,
-                         testing::Values("int8", "sign", "top-k", "random-k", "dgc", "power-sgd"),
+                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "dgc",
+                                         "power-sgd"),
                          without_hyphens);
 INSTANTIATE_TEST_SUITE_P(Table, ErrorFeedback, testing::Values("sign", "top-k", "random-k", "power-sgd"),
                          without_hyphens);
@@ -188,8 +189,9 @@ TEST_P(Compression, DoesNotDependOnTheBuckets) {
 }
 
 TEST_P(Compression, SendsFewBytes) {
-  const std::map<std::string, double> most = {{"int8", 0.27}, {"sign", 0.07},     {"top-k", 0.12},
-                                              {"dgc", 0.12},  {"random-k", 0.09}, {"power-sgd", 0.15}};
+  const std::map<std::string, double> most = {{"int8", 0.27},     {"qsgd", 0.15},     {"ternary", 0.09},
+                                              {"sign", 0.07},     {"top-k", 0.12},    {"dgc", 0.12},
+                                              {"random-k", 0.09}, {"power-sgd", 0.15}};
   // Of two ranks an all-reduce sends all of it.
   const double whole = 4.0 * (60 + 20 + 24 * 75 + 6000);
   const Outcome outcome = reduce(2, 1, options_for(GetParam()), ReduceScale::kMean);

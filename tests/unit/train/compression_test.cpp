@@ -51,7 +51,8 @@ class CompressedTraining : public SmallRuns {
 
 class EachCompression : public CompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachCompression,
-                         testing::Values("int8", "sign", "top-k", "random-k", "dgc", "power-sgd"),
+                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "dgc",
+                                         "power-sgd"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');

@@ -16,6 +16,8 @@ namespace trireme::compress {
 const Codec& fp16_codec();
 const Codec& bf16_codec();
 const Codec& int8_codec();
+const Codec& qsgd_codec();
+const Codec& ternary_codec();
 const Codec& sign_codec();
 const Codec& top_k_codec();
 const Codec& random_k_codec();
@@ -29,6 +31,13 @@ inline std::size_t most_named(std::size_t num_values, const Codec::Options& opti
 /// A number in the order of magnitudes: zero is 0, then what is finite, infinity, NaN.
 TRIREME_INLINE std::uint32_t magnitude(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7fffffffU;
+}
+
+/// Uniform bits of a number (Wellons, "Prospecting for hash functions", lowbias32).
+TRIREME_INLINE std::uint32_t hashed(std::uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  x = (x ^ (x >> 15)) * 0x846ca68bU;
+  return x ^ (x >> 16);
 }
 
 /// A number where it lies, wherever that is.

@@ -89,6 +89,8 @@ constexpr std::array kHooks = {
         [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kHalf)); },
         {.relative = 0x1p-11, .absolute = 0x1p-25}},
     Row{"int8", make_codec_hook, kByChance},
+    Row{"qsgd", make_codec_hook, kByChance},
+    Row{"ternary", make_codec_hook, kByChance},
     Row{"sign", make_codec_hook, kKeeps},
     Row{"top-k", make_codec_hook, kKeeps},
     Row{"random-k", make_codec_hook, kKeeps},
