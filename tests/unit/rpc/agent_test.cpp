@@ -306,43 +306,6 @@ TEST(Agent, NobodyLeavesBeforeAllHaveCome) {
   first.join();
 }
 
-/// Counts what it is asked for.
-class CountingDirectory final : public Directory {
- public:
-  std::int64_t add(const std::string& key, std::int64_t number) override {
-    ++num_asked;
-    return directory_.add(key, number);
-  }
-  void set(const std::string& key, const std::string& value) override { directory_.set(key, value); }
-  std::optional<std::string> get(const std::string& key) override {
-    ++num_asked;
-    return directory_.get(key);
-  }
-  std::string replace(const std::string& key, const std::string& expected,
-                      const std::string& value) override {
-    return directory_.replace(key, expected, value);
-  }
-  std::atomic<int> num_asked = 0;
-
- private:
-  LocalDirectory directory_;
-};
-
-TEST(Agent, WhoWaitsForTheOthersToLeaveIsToldAndAsksTheDirectoryLittle) {
-  const auto directory = std::make_shared<CountingDirectory>();
-  std::vector<std::shared_ptr<Agent>> agents;
-  for (const std::string name : {"a", "b", "c", "d"}) {
-    agents.push_back(Agent::join({.name = name, .directory = directory, .num_workers = 4}));
-  }
-  std::vector<std::thread> threads;
-  directory->num_asked = 0;
-  for (int i = 0; i < 3; ++i) threads.emplace_back([&, i] { agents[i]->leave(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(800));
-  EXPECT_LE(directory->num_asked, 100);
-  agents[3]->leave();
-  for (auto& each : threads) each.join();
-}
-
 TEST(Agent, LeavingWithACallThatDoesNotEndSaysWhich) {
   Workers workers({"a", "b"});
   answer_to_come = Promise<int>();
