@@ -46,7 +46,7 @@ TEST(Epoch, KilledInItsMiddleAndGoneOnWithByMoreRanksHasEachSampleOnce) {
   };
   std::int64_t killed_at = 0;
   {
-    ChildProcess first(command(2, "0.02"));
+    ChildProcess first(command(2, "0.05"));
     for (int waited = 0; steps_done(out) < kSteps / 3 && waited < 6000; ++waited)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     for (const int rank : first.children()) ::kill(rank, SIGKILL);

@@ -53,14 +53,14 @@ TEST(CommProcesses, AutoIsHierarchicalOverSeveralHosts) {
 }
 
 TEST(CommProcesses, ARankThatNeverArrivesIsNamed) {
-  const World world{.size = 3, .command = probe("auto", "2")};
+  const World world{.size = 3, .command = probe("auto", "6")};  // in which the others do arrive
   auto first = start(world, 0);
   auto second = start(world, 1);
   for (auto* rank : {&first, &second}) {
     const ChildResult result = (*rank)->wait(60);
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_THAT(result.err,
-                AllOf(HasSubstr("rank 2 of 3 did not arrive within 2"), HasSubstr("arrived: 0 (pid ")));
+                AllOf(HasSubstr("rank 2 of 3 did not arrive within 6"), HasSubstr("arrived: 0 (pid ")));
   }
 }
 

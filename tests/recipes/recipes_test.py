@@ -8,6 +8,7 @@ of Kubernetes, too. The Slurm script runs, with stand-ins for srun and scontrol 
 """
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -46,13 +47,14 @@ def options_of(command):
 
 
 def free_ports():
-    """Two, one after the other."""
+    """Two, one after the other, that no outgoing connection gets before somebody listens there."""
     while True:
+        port = random.randrange(10240, 20000)
         with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
             try:
-                two.bind(("127.0.0.1", one.getsockname()[1] + 1))
-                return one.getsockname()[1]
+                one.bind(("127.0.0.1", port))
+                two.bind(("127.0.0.1", port + 1))
+                return port
             except OSError:
                 continue
 

@@ -103,6 +103,8 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command,
   pid_ = ::fork();
   if (pid_ == 0) {
     ::setpgid(0, 0);
+    // A shell that runs the tests in the background has it ignored.
+    for (const int signal : {SIGINT, SIGQUIT}) ::signal(signal, SIG_DFL);
     const int null = ::open("/dev/null", O_RDONLY);
     ::dup2(null, STDIN_FILENO);
     ::dup2(out.write, STDOUT_FILENO);

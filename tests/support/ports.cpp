@@ -4,9 +4,35 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <fstream>
 #include <stdexcept>
 
 namespace trireme::test {
+namespace {
+
+constexpr int kFirst = 10240;  // below, services are at home
+constexpr int kEnd = 20000;    // from here on, the ports that are chosen by the name of a job
+constexpr int kOfAProcess = 64;
+
+/// Where the kernel takes the ports of outgoing connections from.
+int first_of_connections() {
+  int first = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  return first;
+}
+
+/// Another one each time, and far from those of a process that was started just before or after.
+int next_candidate() {
+  static std::atomic<int> asked{0};
+  const int end = std::min(kEnd, first_of_connections());
+  if (end <= kFirst) return 0;  // the kernel's choice, as it has them all
+  return kFirst + static_cast<int>((::getpid() * std::int64_t{kOfAProcess} + asked++) % (end - kFirst));
+}
+
+}  // namespace
 
 TakenPort::TakenPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in address{};
@@ -14,8 +40,13 @@ TakenPort::TakenPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (fd_ < 0 || ::bind(fd_, generic, length) != 0 || ::listen(fd_, 1) != 0 ||
-      ::getsockname(fd_, generic, &length) != 0) {
+  bool bound = false;
+  for (int i = 0; i < kEnd - kFirst && !bound; ++i) {
+    address.sin_port = htons(static_cast<std::uint16_t>(next_candidate()));
+    bound = ::bind(fd_, generic, length) == 0;
+  }
+  if (!bound || ::listen(fd_, 1) != 0 || ::getsockname(fd_, generic, &length) != 0) {
+    ::close(fd_);
     throw std::runtime_error("no free port");
   }
   number_ = ntohs(address.sin_port);

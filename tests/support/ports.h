@@ -1,5 +1,7 @@
 #pragma once
-// TCP ports of 127.0.0.1 for tests: none is written down in a test, so that tests can run side by side.
+// TCP ports of 127.0.0.1 for tests: none is written down in a test, so that tests can run side by side. They
+// are none of those that the kernel gives to outgoing connections, and another one each time and in each
+// process: one that was found free stays so until the test's own program listens there.
 
 namespace trireme::test {
 

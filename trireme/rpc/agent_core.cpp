@@ -284,11 +284,11 @@ void AgentCore::wait_for_calls(double deadline_at_s) {
   throw CommError(text("worker '", self_.name, "' waits in vain to leave: ", what, " are under way"));
 }
 
-/// Of the others that have joined; and tells those that wait already that this worker does, too. Who comes to
-/// wait later finds that where all meet, as either of two workers sees what the other has written before.
-std::map<WorkerId, std::string> AgentCore::look_who_is_missing() {
+/// Of the first `count` that have joined; and tells those that wait already that this worker does, too. Who
+/// comes to wait later finds that where all meet, as either of two workers sees what the other has written
+/// before.
+std::map<WorkerId, std::string> AgentCore::look_who_is_missing(WorkerId count) {
   std::map<WorkerId, std::string> missing;
-  const auto count = static_cast<WorkerId>(options_.directory->add(key("count"), 0));
   for (WorkerId each = 1; each <= count; ++each) {
     {
       const std::lock_guard lock(mutex_);
@@ -314,8 +314,9 @@ std::map<WorkerId, std::string> AgentCore::look_who_is_missing() {
 void AgentCore::wait_for_all(double deadline_at_s) {
   options_.directory->set(key(text("done/", self_.id)), "1");
   while (true) {
-    const auto missing = look_who_is_missing();
-    const auto count = static_cast<std::size_t>(options_.directory->add(key("count"), 0));
+    // Asked once: one that joined between two answers would be neither missing nor still to join.
+    const auto count = static_cast<WorkerId>(options_.directory->add(key("count"), 0));
+    const auto missing = look_who_is_missing(count);
     const std::size_t to_join = options_.num_workers > count ? options_.num_workers - count : 0;
     if (missing.empty() && to_join == 0) return;
     if (now_s() >= deadline_at_s) {

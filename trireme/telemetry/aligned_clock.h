@@ -3,6 +3,7 @@
 // and at the end of a span of time, and a straight line between the two, because the crystals of two hosts
 // drift apart by up to some milliseconds per minute. A value; thread-safe.
 
+#include <algorithm>
 #include <cstdint>
 
 namespace trireme::telemetry {
@@ -30,6 +31,8 @@ class AlignedClock {
   }
 
   const ClockSample& last() const { return last_; }
+  /// Bound of the error of every time between the two samples.
+  std::int64_t error_ns() const { return std::max(first_.error_ns, last_.error_ns); }
 
  private:
   ClockSample first_, last_;

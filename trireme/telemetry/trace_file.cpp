@@ -123,7 +123,7 @@ std::string trace_part(const Trace& trace, const TracePartOptions& options) {
                 {"spans", spans},
                 {"dropped_spans", dropped},
                 {"clock_offset_ns", options.clock.last().offset_ns},
-                {"clock_error_ns", options.clock.last().error_ns}})};
+                {"clock_error_ns", options.clock.error_ns()}})};
   if (dropped > 0) {
     about.push_back(metadata("process_labels", rank, {{"labels", text(dropped, " later spans dropped")}}));
   }

@@ -23,9 +23,7 @@ TEST(LoadingMeter, TheTimeOfAStageInsideAnotherIsThatOfTheInnerOne) {
     sleep_a_little();
   }
   EXPECT_GE(seconds(counts, Stage::kDecode), 0.02);
-  EXPECT_LT(seconds(counts, Stage::kTransform), seconds(counts, Stage::kDecode));
   EXPECT_GE(counts.busy_s, seconds(counts, Stage::kDecode) + seconds(counts, Stage::kTransform));
-  EXPECT_EQ(slowest_stage(counts), "decode");
 }
 
 TEST(LoadingMeter, CountsForItsOwnThreadAndWhileItLives) {
@@ -58,11 +56,17 @@ TEST(LoadingMeter, AStageThatAnExceptionEndsLeavesNothingOpen) {
       throw 1;
     } catch (int) {
     }
+    sleep_a_little();  // in no stage
     const StageScope collating(Stage::kCollate);
     sleep_a_little();
   }
-  EXPECT_LT(seconds(counts, Stage::kRead), 0.02);
   EXPECT_GE(seconds(counts, Stage::kCollate), 0.04);
+  EXPECT_GE(counts.busy_s, seconds(counts, Stage::kRead) + seconds(counts, Stage::kCollate) + 0.04);
+}
+
+TEST(LoadingCounts, TheSlowestStageHasTheMostSeconds) {
+  EXPECT_EQ(slowest_stage({.stage_s = {1, 4, 3, 2}}), "decode");
+  EXPECT_EQ(slowest_stage({}), "");
 }
 
 TEST(LoadingCounts, AddUp) {

@@ -66,14 +66,19 @@ TEST_F(RunListing, RunsThatEndInTheSameSecondAreInTheirOrder) {
 
 TEST_F(RunListing, ARunThatFailedSaysHowAndWhy) {
   write("bad", "metrics.jsonl", "{\"event\":\"step\",\"step\":10,\"loss\":0.5}\n");
-  write_run_end(folder_ / "bad/end.json", end_of({.exit_code = 5, .message = "step 13: no number"}, 13));
+  write_failure(folder_ / "bad/end.json", {.exit_code = 5, .message = "step 13: no number"}, 13);
   const RunData run = look_at_run(folder_ / "bad").run;
   EXPECT_EQ(run.status, "diverged");
   EXPECT_EQ(run.exit_code, 5);
   EXPECT_EQ(run.message, "step 13: no number");
   EXPECT_EQ(run.steps, 13) << "not the last one that was written down";
-  EXPECT_EQ(end_of({.exit_code = 2, .message = {}}, 0).status, "refused");
-  EXPECT_EQ(end_of({.exit_code = 3, .message = {}}, 0).status, "failed");
+  const auto status_of = [&](int exit_code) {
+    const std::filesystem::path path = folder_ / text(exit_code, ".json");
+    write_failure(path, {.exit_code = exit_code, .message = {}}, 0);
+    return read_run_end(path)->status;
+  };
+  EXPECT_EQ(status_of(2), "refused");
+  EXPECT_EQ(status_of(3), "failed");
   write("bad", "end.json", "[[1]]");
   EXPECT_THAT(look_at_run(folder_ / "bad").problem, HasSubstr("end.json: expected"));
 }

@@ -131,5 +131,16 @@ TEST(AlignedClock, IsAStraightLineBetweenTheTwoMeasurements) {
   EXPECT_EQ(span["dur"], 1.6);
 }
 
+TEST(AlignedClock, IsAsFarOffAsTheWorseOfTheTwoMeasurements) {
+  for (const bool worse_first : {true, false}) {
+    const AlignedClock clock({.at_ns = 1, .error_ns = worse_first ? 900 : 20},
+                             {.at_ns = 2, .error_ns = worse_first ? 20 : 900});
+    Trace trace;
+    trace.main().add({.begin_ns = 1, .end_ns = 2, .name = "x", .thread = trace.main().thread()});
+    const json about = parsed(trace, {.rank = 1, .host = "", .clock = clock});
+    EXPECT_EQ(events(about, "M", "trireme_rank").at(0)["args"]["clock_error_ns"], 900) << worse_first;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::telemetry

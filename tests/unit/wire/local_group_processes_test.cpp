@@ -9,7 +9,6 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <set>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/wire/group_of_threads.h"
@@ -21,6 +20,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 /// Ranks as children of the test. Each writes what it threw into a file of its own.
 class Processes {
@@ -105,16 +105,19 @@ void all_reduce_ones(LocalGroup& group, float* values, double timeout_s) {
   require(std::all_of(values, values + kCount, [&](float value) { return value == size; }), "wrong sum");
 }
 
-void all_reduce_forever(LocalGroup& group, double timeout_s) {
-  auto* values = reinterpret_cast<float*>(group.arena()->allocate(kCount * sizeof(float)));
-  while (true) all_reduce_ones(group, values, timeout_s);
-}
-
-std::set<std::string> named_shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
-  return names;
-}
+/// Ranks that reduce until one of them fails, all well under way.
+class ReducingProcesses : public Processes {
+ public:
+  ReducingProcesses(int size, double timeout_s, const SharedFlags& flags = {})
+      : Processes(size, [flags, timeout_s](LocalGroup& group, int rank) {
+          auto* values = reinterpret_cast<float*>(group.arena()->allocate(kCount * sizeof(float)));
+          all_reduce_ones(group, values, 60);
+          flags.set(rank);
+          while (true) all_reduce_ones(group, values, timeout_s);
+        }) {
+    for (int rank = 0; rank < size; ++rank) flags.await(rank);
+  }
+};
 
 TEST(LocalGroupProcesses, ReduceInPlaceAndInPrivateMemoryWithMoreRanksThanCores) {
   Processes ranks(8, [](LocalGroup& group, int) {
@@ -142,25 +145,29 @@ TEST(LocalGroupProcesses, AttachSegmentsThatComeAndGo) {
   for (int r = 0; r < 2; ++r) EXPECT_EQ(ranks.error(r), "") << "rank " << r;
 }
 
-TEST(LocalGroupProcesses, SurvivorsNameTheRankThatWasKilledAndNothingStaysBehind) {
-  const std::set<std::string> before = named_shared_memory();
-  Processes ranks(4, [](LocalGroup& group, int) { all_reduce_forever(group, 30); });
-  ::usleep(100000);
+TEST(LocalGroupProcesses, SurvivorsNameTheRankThatWasKilled) {
+  ReducingProcesses ranks(4, 30);
   ::kill(ranks.pid(2), SIGKILL);
   for (const int r : {0, 1, 3})
     EXPECT_THAT(ranks.error(r),
                 AllOf(HasSubstr("all_reduce #"), HasSubstr("of group world: rank 2 (pid"), HasSubstr("died")))
         << "rank " << r;
-  EXPECT_EQ(named_shared_memory(), before);
+}
+
+TEST(LocalGroupProcesses, ShareNothingThatHasANameAndCouldStayBehind) {
+  ReducingProcesses ranks(2, 30);
+  for (const int r : {0, 1}) {
+    const std::string maps = read_file(text("/proc/", ranks.pid(r), "/maps"));
+    EXPECT_THAT(maps, AllOf(HasSubstr("/memfd:"), Not(HasSubstr("/dev/shm")))) << "rank " << r;
+  }
 }
 
 TEST(LocalGroupProcesses, SurvivorsNameTheRankThatIsStoppedAtTheDeadline) {
-  Processes ranks(3, [](LocalGroup& group, int) { all_reduce_forever(group, 0.4); });
-  ::usleep(100000);
+  ReducingProcesses ranks(3, 2);
   ::kill(ranks.pid(1), SIGSTOP);
   const std::string first = ranks.error(0);
   EXPECT_THAT(first, AllOf(HasSubstr("of group world: rank 1 (pid"), HasSubstr("stopped)"),
-                           HasSubstr("did not arrive within 400 ms")));
+                           HasSubstr("did not arrive within 2.0 s")));
   EXPECT_EQ(ranks.error(2), first);
 }
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/ports.h"
 #include "trireme/base/error.h"
 #include "trireme/wire/internal/store_protocol.h"
 #include "trireme/wire/store_client.h"
@@ -308,7 +309,7 @@ TEST(StoreClient, SaysThatAnotherProgramListensThere) {
 }
 
 TEST(StoreClient, GivesUpWhereNobodyListensOrNobodyAnswers) {
-  const Endpoint nowhere = listen_at(kLoopback).local();  // closed again
+  const Endpoint nowhere{"127.0.0.1", test::free_port()};
   EXPECT_THAT(
       [&] {
         StoreClient({nowhere, Secret(), kShort_s});
@@ -323,7 +324,7 @@ TEST(StoreClient, GivesUpWhereNobodyListensOrNobodyAnswers) {
 }
 
 TEST(StoreClient, WaitsForAServerThatIsStillToCome) {
-  const Endpoint place = listen_at(kLoopback).local();
+  const Endpoint place{"127.0.0.1", test::free_port()};
   std::atomic<bool> over = false;
   std::thread late([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
