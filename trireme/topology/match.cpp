@@ -30,6 +30,9 @@ constexpr int kMostTrips = 15;
 // A message is long enough when it takes this much longer than a small one: a timer's and a scheduler's
 // noise are a small part of that.
 constexpr double kLongEnough_s = 0.002;
+constexpr double kTooLongForTwo_s = 0.3;
+// A long link needs some round trips before TCP sends as fast as it can.
+constexpr double kPatienceInAlphas = 20;
 constexpr std::uint64_t kFirstBytes = 64 << 10;
 constexpr std::uint64_t kMostBytes = 4 << 20;
 
@@ -111,17 +114,18 @@ double measure_alpha_s(const Socket& socket, double patience_s, std::vector<std:
 double measure_bytes_per_s(const Socket& socket, Wish wish, double alpha_s, double patience_s,
                            std::vector<std::byte>& bytes, const Deadline& deadline) {
   const double began_s = now_s();
-  double best = 0;
+  const double enough_s = std::max(patience_s, kPatienceInAlphas * alpha_s);
   for (std::uint64_t size = kFirstBytes;; size *= 4) {
     bytes.resize(size);
     const Order order{.wish = wish, .bytes = size};
-    // The first message of a size makes a connection ready for it, the second is measured.
+    // The first message of a size makes a connection ready for it, and one of the two may have had to wait
+    // for a core.
     double took_s = ask_s(socket, order, bytes, deadline);
-    if (took_s < kLongEnough_s) took_s = std::min(took_s, ask_s(socket, order, bytes, deadline));
+    if (took_s < kTooLongForTwo_s) took_s = std::min(took_s, ask_s(socket, order, bytes, deadline));
     const double on_the_way_s = took_s - 2 * alpha_s;
     // Faster than its latency can be told from: the whole time is an upper limit.
-    best = static_cast<double>(size) / (on_the_way_s > took_s / 10 ? on_the_way_s : took_s);
-    if (on_the_way_s >= kLongEnough_s || size == kMostBytes || now_s() - began_s > patience_s) return best;
+    const double rate = static_cast<double>(size) / (on_the_way_s > took_s / 10 ? on_the_way_s : took_s);
+    if (on_the_way_s >= kLongEnough_s || size == kMostBytes || now_s() - began_s > enough_s) return rate;
   }
 }
 
