@@ -38,9 +38,9 @@ void check(const TopologyArguments& given) {
   if (!given.why.empty()) parse_sizes(given.why);
   require(given.from.empty() || (given.num_ranks == 0 && given.measure.cache.empty()),
           "--from reads what was measured before: leave -n and --cache out");
+  if (given.svg.empty()) return;
   const std::filesystem::path folder = std::filesystem::absolute(given.svg).parent_path();
-  require(given.svg.empty() || std::filesystem::is_directory(folder), "--svg: there is no folder ",
-          folder.string());
+  require(std::filesystem::is_directory(folder), "--svg: there is no folder ", folder.string());
 }
 
 void show(const TopologyReport& report, const TopologyArguments& given) {
