@@ -36,7 +36,8 @@ void become_launcher(const RankArguments& arguments, const RankCommand& command)
   };
   if (arguments.num_servers > 0) add({"--servers", text(arguments.num_servers)});
   add(command.of_launch);
-  add({"--", self, command.name, arguments.file});
+  add({"--", self, command.name});
+  if (!arguments.file.empty()) add({arguments.file});
   for (const auto& assignment : arguments.overrides) add({"--set", assignment});
   add(command.options);
   std::vector<char*> argv;

@@ -48,6 +48,7 @@ Command plan_command();
 Command schedule_command();
 Command simulate_command();
 Command ps_command();
+Command topology_command();
 Command serve_coordinator_command();
 Command serve_params_command();
 

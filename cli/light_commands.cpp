@@ -47,6 +47,7 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
           ps_command(),
           doctor_command(),
           bench_command(),
+          topology_command(),
           schedule_command(),
           simulate_command(),
           backends_command([arguments](const BackendsArguments&) { return hand_over(arguments); }),

@@ -1,0 +1,131 @@
+// The network as a figure: who takes part on a circle, links as lines, the faster the darker and wider.
+
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <numbers>
+#include <sstream>
+
+#include "cli/topology/report.h"
+#include "trireme/base/text.h"
+
+namespace trireme::cli {
+namespace {
+
+using topology::Link;
+
+constexpr double kMargin = 110;
+constexpr double kBoxWidth = 150;
+constexpr double kBoxHeight = 44;
+// With more members words on lines would cover each other; the table has them.
+constexpr int kMostWithWords = 8;
+
+std::string number(double value) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(1) << value;
+  return std::move(out).str();
+}
+
+std::string escaped(const std::string& words) {
+  std::string result;
+  for (const char c : words) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      default:
+        result += static_cast<unsigned char>(c) < ' ' ? '?' : c;
+    }
+  }
+  return result;
+}
+
+class Figure {
+ public:
+  explicit Figure(const TopologyReport& report)
+      : report_(report),
+        by_rank_(report.table.num_hosts() == 1),
+        members_(by_rank_ ? report.table.num_ranks() : report.table.num_hosts()),
+        radius_(members_ == 1 ? 0 : std::max(150.0, 30.0 * members_)),
+        middle_(radius_ + kMargin) {}
+
+  std::string svg() const {
+    std::string lines;
+    for (int a = 0; a < members_; ++a) {
+      for (int b = a + 1; b < members_; ++b) lines += line(a, b);
+    }
+    std::string boxes;
+    for (int i = 0; i < members_; ++i) boxes += box(i);
+    const std::string side = number(2 * middle_);
+    return text("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", side, "\" height=\"", side,
+                "\" viewBox=\"0 0 ", side, " ", side,
+                "\" font-family=\"sans-serif\" font-size=\"12\" text-anchor=\"middle\">\n"
+                "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+                lines, boxes, "</svg>\n");
+  }
+
+ private:
+  struct Point {
+    double x, y;
+  };
+  Point at(int member) const {
+    const double angle = 2 * std::numbers::pi * member / members_ - std::numbers::pi / 2;
+    return {middle_ + radius_ * std::cos(angle), middle_ + radius_ * std::sin(angle)};
+  }
+  /// The slower way.
+  Link link(int a, int b) const {
+    const auto one_way = [&](int from, int to) {
+      return by_rank_ ? report_.table.link(from, to) : between_hosts(report_.table, from, to);
+    };
+    const Link there = one_way(a, b);
+    const Link back = one_way(b, a);
+    return {std::max(there.alpha_s, back.alpha_s), std::min(there.bytes_per_s, back.bytes_per_s)};
+  }
+  std::string line(int a, int b) const {
+    const Link found = link(a, b);
+    // From 1 MB/s to 10 GB/s, each power of ten a step.
+    const double share = std::clamp((std::log10(found.bytes_per_s) - 6) / 4, 0.0, 1.0);
+    const Point from = at(a), to = at(b);
+    const std::string what = text(seconds_text(found.alpha_s), ", ", rate_text(found.bytes_per_s));
+    std::string svg = text("<line x1=\"", number(from.x), "\" y1=\"", number(from.y), "\" x2=\"",
+                           number(to.x), "\" y2=\"", number(to.y), "\" stroke=\"#2b6cb0\" stroke-opacity=\"",
+                           number(0.2 + 0.7 * share), "\" stroke-width=\"", number(1 + 5 * share),
+                           "\"><title>", a, " - ", b, ": ", what, "</title></line>\n");
+    if (members_ > kMostWithWords) return svg;
+    // A third of the way, so that the words of lines that cross do not meet.
+    const double x = from.x + (to.x - from.x) * 0.36, y = from.y + (to.y - from.y) * 0.36;
+    return svg + text("<text x=\"", number(x), "\" y=\"", number(y),
+                      "\" fill=\"#1d2733\" stroke=\"#ffffff\" stroke-width=\"4\" paint-order=\"stroke\">",
+                      what, "</text>\n");
+  }
+  std::string box(int member) const {
+    const Point where = at(member);
+    const HostHardware& host = report_.hosts[by_rank_ ? 0 : static_cast<std::size_t>(member)];
+    const std::string title = by_rank_ ? text("rank ", member) : text(member, ": ", host.name);
+    const auto ranks = std::ranges::count(report_.table.host_of, member);
+    const std::string below = by_rank_ ? host.name : text(ranks, " ranks, ", host.usable, " cores");
+    return text("<rect x=\"", number(where.x - kBoxWidth / 2), "\" y=\"", number(where.y - kBoxHeight / 2),
+                "\" width=\"", number(kBoxWidth), "\" height=\"", number(kBoxHeight),
+                "\" rx=\"6\" fill=\"#edf2f7\" stroke=\"#52606d\"/>\n<text x=\"", number(where.x), "\" y=\"",
+                number(where.y - 4), "\" font-weight=\"600\">", escaped(title), "</text>\n<text x=\"",
+                number(where.x), "\" y=\"", number(where.y + 13), "\" fill=\"#52606d\">", escaped(below),
+                "</text>\n");
+  }
+
+  const TopologyReport& report_;
+  const bool by_rank_;
+  const int members_;
+  const double radius_, middle_;
+};
+
+}  // namespace
+
+std::string to_svg(const TopologyReport& report) { return Figure(report).svg(); }
+
+}  // namespace trireme::cli

@@ -1,0 +1,103 @@
+// What `trireme topology` says of links that were measured before: text, figure, refusals.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/child_process.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/files.h"
+
+namespace trireme::test {
+namespace {
+
+// Six ranks on three hosts: one with a rack of its own, 10 ms away.
+const std::string kLinks = checkout("tests/golden/topology_links.json");
+
+ChildResult topology(std::vector<std::string> words) {
+  words.insert(words.begin(), {bin("trireme"), "topology"});
+  return run(words);
+}
+
+TEST(CliTopology, SaysWhatWasMeasuredAndWhichAllReduceIsTheFastest) {
+  const auto result = topology({"--from", kLinks, "--why", "1KB,64KB,1MB,25MB"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, read_file(checkout("tests/golden/cli_topology.txt")));
+}
+
+TEST(CliTopology, HelpIsTheGoldenText) {
+  EXPECT_EQ(topology({"--help"}).out, read_file(checkout("tests/golden/cli_help_topology.txt")));
+}
+
+TEST(CliTopology, PrintsAsJsonWhatItHasRead) {
+  EXPECT_EQ(nlohmann::json::parse(topology({"--from", kLinks, "--json"}).out),
+            nlohmann::json::parse(read_file(kLinks)));
+  const auto why = nlohmann::json::parse(topology({"--from", kLinks, "--json", "--why", "1KiB"}).out);
+  EXPECT_EQ(why["members"], 3);
+  EXPECT_EQ(why["choices"][0]["bytes"], 1024);
+  EXPECT_EQ(why["choices"][0]["fastest"], "direct");
+  // a + 2 S (b + c) with 10 ms, 100 MB/s, 8 GB/s.
+  EXPECT_NEAR(why["choices"][0]["seconds"]["direct"], 0.01 + 2 * 1024 * (1e-8 + 0.125e-9), 1e-12);
+}
+
+TEST(CliTopology, DrawsEveryHostAndLink) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "links.svg").string();
+  EXPECT_EQ(topology({"--from", kLinks, "--svg", file}).exit_code, 0);
+  const std::string svg = read_file(file);
+  for (const char* part :
+       {"0: oar", "1: hull", "2: mast &lt;far&gt;", "2 ranks, 8 cores", "10.0 ms, 100 MB/s"})
+    EXPECT_NE(svg.find(part), std::string::npos) << part << "\n" << svg;
+  std::size_t lines = 0;
+  for (std::size_t at = svg.find("<line"); at != std::string::npos; at = svg.find("<line", at + 1)) ++lines;
+  EXPECT_EQ(lines, 3u);
+}
+
+TEST(CliTopology, RefusesWhatCannotWorkBeforeAnybodyIsStarted) {
+  const auto refused = [](const std::vector<std::string>& words, const std::string& because) {
+    const auto result = topology(words);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find(because), std::string::npos) << result.err;
+  };
+  refused({"-n", "2", "--why", "1KB,big"}, "'big' is no size");
+  refused({"-n", "2", "--why", "0"}, "'0' is no size");
+  refused({"-n", "2", "--why", "-1KB"}, "'-1KB' is no size");
+  refused({"-n", "2", "--why", "1KB,"}, "'' is no size");
+  refused({"-n", "2", "--svg", "/no/where/a.svg"}, "there is no folder /no/where");
+  refused({"-n", "2", "--from", kLinks}, "leave -n and --cache out");
+  refused({"-n", "2", "--timeout", "0"}, "--timeout");
+}
+
+TEST(CliTopology, AFileThatIsNoneOfItsOwnIsAnErrorOfData) {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& content, const std::string& because) {
+    write_file_atomic(folder / "links.json", content);
+    const auto result = topology({"--from", (folder / "links.json").string()});
+    EXPECT_EQ(result.exit_code, 4);
+    EXPECT_NE(result.err.find(because), std::string::npos) << result.err;
+  };
+  refused("", "is not what 'trireme topology --json' prints");
+  refused("{}", "host_of_rank");
+  refused(std::string(100, '['), "nests too deep");
+  auto json = nlohmann::json::parse(read_file(kLinks));
+  auto changed = json;
+  changed["links"][3]["bytes_per_s"] = 0;
+  refused(changed.dump(), "bytes_per_s is 0");
+  changed = json;
+  changed["links"].erase(5);
+  refused(changed.dump(), "it has 29 links; expected 30");
+  changed = json;
+  changed["links"][1] = changed["links"][0];
+  refused(changed.dump(), "two links from rank 0 to rank 1");
+  changed = json;
+  changed["host_of_rank"] = {0, 0, 2, 2, 1, 1};
+  refused(changed.dump(), "order of their first rank");
+  changed = json;
+  changed["hosts"].erase(1);
+  refused(changed.dump(), "it has 2 hosts, and ranks on 3");
+  EXPECT_EQ(topology({"--from", "/no/where.json"}).exit_code, 4);
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,124 @@
+// The step lists, carried out on numbers: every rank ends with the sum, and they cost what the formulas say.
+
+#include "trireme/topology/all_reduce_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "trireme/base/error.h"
+
+namespace trireme::topology {
+namespace {
+
+using Values = std::vector<std::vector<double>>;  // by rank
+
+/// What all ranks hold afterwards, as the header says that transfers work.
+Values carry_out(const std::vector<Transfer>& steps, Values values) {
+  for (auto first = steps.begin(); first != steps.end();) {
+    const Values before = values;
+    // By receiver and element: what arrives and is added, by sender.
+    std::map<std::pair<int, std::int64_t>, std::map<int, double>> sums;
+    auto each = first;
+    for (; each != steps.end() && each->step == first->step; ++each) {
+      for (std::int64_t i = each->begin; i < each->end; ++i) {
+        const double value = before[static_cast<std::size_t>(each->from)][static_cast<std::size_t>(i)];
+        if (each->adds) {
+          sums[{each->to, i}][each->from] = value;
+        } else {
+          values[static_cast<std::size_t>(each->to)][static_cast<std::size_t>(i)] = value;
+        }
+      }
+    }
+    for (auto& [where, parts] : sums) {
+      const auto rank = static_cast<std::size_t>(where.first);
+      const auto i = static_cast<std::size_t>(where.second);
+      parts[where.first] = before[rank][i];
+      double sum = 0;
+      for (const auto& [from, value] : parts) sum = from == parts.begin()->first ? value : sum + value;
+      values[rank][i] = sum;
+    }
+    first = each;
+  }
+  return values;
+}
+
+class AllReduceSteps : public testing::TestWithParam<Algorithm> {};
+
+TEST_P(AllReduceSteps, LeaveTheSumOnEveryRank) {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    for (const std::int64_t numel : {0, 1, 2, 7, 16, 37}) {
+      Values values;
+      std::vector<double> sum(static_cast<std::size_t>(numel));
+      for (int rank = 0; rank < ranks; ++rank) {
+        auto& mine = values.emplace_back();
+        for (std::int64_t i = 0; i < numel; ++i) {
+          // Whole numbers, of which each rank and place has its own: sums are exact, and no two mistakes
+          // cancel.
+          mine.push_back(static_cast<double>((rank + 1) * (rank + 1) * 1000 + i * (rank + 7)));
+          sum[static_cast<std::size_t>(i)] += mine.back();
+        }
+      }
+      const Values ended = carry_out(all_reduce_steps(GetParam(), ranks, numel), values);
+      for (int rank = 0; rank < ranks; ++rank)
+        ASSERT_EQ(ended[static_cast<std::size_t>(rank)], sum)
+            << "rank " << rank << " of " << ranks << ", " << numel << " elements";
+    }
+  }
+}
+
+TEST_P(AllReduceSteps, LeaveTheSameBitsOnEveryRank) {
+  for (int ranks = 2; ranks <= 17; ++ranks) {
+    Values values;
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto& mine = values.emplace_back();
+      // Sums of these depend on their order in the last bits.
+      for (int i = 0; i < 23; ++i) mine.push_back(1.0 / (3.0 + 7 * rank + i) * (rank % 2 ? 1e10 : -1e-3));
+    }
+    const Values ended = carry_out(all_reduce_steps(GetParam(), ranks, 23), values);
+    for (const auto& each : ended) ASSERT_EQ(each, ended.front()) << ranks << " ranks";
+  }
+}
+
+TEST_P(AllReduceSteps, CostWhatTheFormulaSays) {
+  const MessageCost cost{.alpha_s = 1e-3, .beta_s_per_byte = 1e-6, .gamma_s_per_byte = 0.3e-6};
+  const std::int64_t numel = 16LL * 720720 * 17;  // every number of ranks cuts it evenly
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    const double by_steps = seconds_of(all_reduce_steps(GetParam(), ranks, numel), ranks, 0.001, cost);
+    const double by_formula = all_reduce_s(GetParam(), ranks, 0.001 * static_cast<double>(numel), cost);
+    EXPECT_NEAR(by_steps, by_formula, 1e-9 * by_formula) << ranks << " ranks";
+  }
+}
+
+TEST_P(AllReduceSteps, SendNothingToOneselfAndNothingEmpty) {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    int step = 0;
+    for (const Transfer& each : all_reduce_steps(GetParam(), ranks, 5)) {
+      EXPECT_NE(each.from, each.to);
+      EXPECT_LT(each.begin, each.end);
+      EXPECT_GE(each.step, step) << "in the order of steps";
+      step = each.step;
+    }
+  }
+}
+
+TEST_P(AllReduceSteps, RefuseNoRankAndNegativeSizes) {
+  EXPECT_THROW(all_reduce_steps(GetParam(), 0, 1), InvalidArgument);
+  EXPECT_THROW(all_reduce_steps(GetParam(), 2, -1), InvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AllReduceSteps, testing::ValuesIn(algorithms()),
+                         [](const auto& row) { return name_of(row.param); });
+
+TEST(AllReduceStepList, OfARingOfThreeAreWorkedByHand) {
+  std::string said;
+  for (const Transfer& each : all_reduce_steps(Algorithm::kRing, 3, 3))
+    said += text(each.step, ":", each.from, each.adds ? "+>" : "=>", each.to, "[", each.begin, "] ");
+  EXPECT_EQ(said,
+            "0:0+>1[0] 0:1+>2[1] 0:2+>0[2] 1:0+>1[2] 1:1+>2[0] 1:2+>0[1] "
+            "2:0=>1[1] 2:1=>2[2] 2:2=>0[0] 3:0=>1[0] 3:1=>2[1] 3:2=>0[2] ");
+}
+
+}  // namespace
+}  // namespace trireme::topology

@@ -1,0 +1,157 @@
+#include "trireme/topology/all_reduce_steps.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme::topology {
+namespace {
+
+/// Collects transfers, step by step.
+class StepList {
+ public:
+  StepList(int ranks, std::int64_t numel) : ranks_(ranks), numel_(numel) {}
+
+  void send(int from, int to, std::int64_t begin, std::int64_t end, bool adds) {
+    if (begin < end) transfers_.push_back({step_, from, to, begin, end, adds});
+  }
+  void send_all(int from, int to, bool adds) { send(from, to, 0, numel_, adds); }
+  void next_step() { ++step_; }
+
+  void ring();
+  void halving_doubling();
+  void tree();
+  void direct();
+
+  std::vector<Transfer> take() { return std::move(transfers_); }
+
+ private:
+  std::int64_t begin_of(int part, int parts) const { return numel_ * part / parts; }
+  void send_part(int from, int to, int part, bool adds) {
+    send(from, to, begin_of(part, ranks_), begin_of(part + 1, ranks_), adds);
+  }
+
+  const int ranks_;
+  const std::int64_t numel_;
+  int step_ = 0;
+  std::vector<Transfer> transfers_;
+};
+
+void StepList::ring() {
+  for (const bool adds : {true, false}) {
+    // Rank r ends the first half with the whole sum of part r + 1, which it sends first in the second.
+    const int first = adds ? 0 : 1;
+    for (int step = 0; step < ranks_ - 1; ++step) {
+      for (int rank = 0; rank < ranks_; ++rank)
+        send_part(rank, (rank + 1) % ranks_, (rank + first - step + ranks_) % ranks_, adds);
+      next_step();
+    }
+  }
+}
+
+void StepList::halving_doubling() {
+  const int core = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks_)));
+  const int folded = ranks_ - core;
+  // Of the first 2 * folded ranks the odd ones fold into those before them.
+  const auto rank_at = [&](int place) { return place < folded ? 2 * place : place + folded; };
+  for (int place = 0; place < folded; ++place) send_all(2 * place + 1, 2 * place, true);
+  if (folded > 0) next_step();
+  // Each halving keeps the half that the place's bit says, the highest bit first; doubling goes the same way
+  // back. What goes to the other is what it keeps, or what this one has kept.
+  const auto send_half = [&](int place, int half, bool adds) {
+    const int other = place ^ half;
+    const int kept_by = adds ? other : place;
+    int begin = 0;
+    int parts = core;
+    for (int bit = core / 2; bit >= half; bit /= 2) {
+      parts /= 2;
+      if (kept_by & bit) begin += parts;
+    }
+    send(rank_at(place), rank_at(other), begin_of(begin, core), begin_of(begin + parts, core), adds);
+  };
+  for (int half = core / 2; half > 0; half /= 2) {
+    for (int place = 0; place < core; ++place) send_half(place, half, true);
+    next_step();
+  }
+  for (int half = 1; half < core; half *= 2) {
+    for (int place = 0; place < core; ++place) send_half(place, half, false);
+    next_step();
+  }
+  for (int place = 0; place < folded; ++place) send_all(2 * place, 2 * place + 1, false);
+}
+
+void StepList::tree() {
+  int distance = 1;
+  for (; distance < ranks_; distance *= 2) {
+    for (int rank = 0; rank + distance < ranks_; rank += 2 * distance) send_all(rank + distance, rank, true);
+    next_step();
+  }
+  for (distance /= 2; distance > 0; distance /= 2) {
+    for (int rank = 0; rank + distance < ranks_; rank += 2 * distance) send_all(rank, rank + distance, false);
+    next_step();
+  }
+}
+
+void StepList::direct() {
+  for (int from = 0; from < ranks_; ++from) {
+    for (int to = 0; to < ranks_; ++to) {
+      if (to != from) send_all(from, to, true);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int64_t numel) {
+  require(ranks >= 1 && numel >= 0, "an all-reduce of ", numel, " elements over ", ranks,
+          " ranks: expected at least one rank and no negative size");
+  StepList list(ranks, numel);
+  switch (algorithm) {
+    case Algorithm::kRing:
+      list.ring();
+      break;
+    case Algorithm::kHalvingDoubling:
+      list.halving_doubling();
+      break;
+    case Algorithm::kTree:
+      list.tree();
+      break;
+    case Algorithm::kDirect:
+      list.direct();
+      break;
+  }
+  return list.take();
+}
+
+double seconds_of(const std::vector<Transfer>& steps, int ranks, double bytes_per_element,
+                  const MessageCost& cost) {
+  struct Load {
+    std::int64_t sent = 0, received = 0, added = 0;
+  };
+  double seconds = 0;
+  for (auto first = steps.begin(); first != steps.end();) {
+    std::vector<Load> loads(static_cast<std::size_t>(ranks));
+    auto each = first;
+    for (; each != steps.end() && each->step == first->step; ++each) {
+      const std::int64_t numel = each->end - each->begin;
+      Load& receiver = loads[static_cast<std::size_t>(each->to)];
+      loads[static_cast<std::size_t>(each->from)].sent += numel;
+      receiver.received += numel;
+      if (each->adds) receiver.added += numel;
+    }
+    first = each;
+    Load busiest;
+    for (const Load& load : loads) {
+      busiest.sent = std::max({busiest.sent, load.sent, load.received});
+      busiest.added = std::max(busiest.added, load.added);
+    }
+    seconds +=
+        cost.alpha_s + bytes_per_element * (static_cast<double>(busiest.sent) * cost.beta_s_per_byte +
+                                            static_cast<double>(busiest.added) * cost.gamma_s_per_byte);
+  }
+  return seconds;
+}
+
+}  // namespace trireme::topology

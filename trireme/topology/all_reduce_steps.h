@@ -1,0 +1,33 @@
+#pragma once
+// All-reduce algorithms as data: who sends which elements to whom in which step. What a transfer carries is
+// what its sender holds when the step begins. A rank that receives with `adds` ends the step with the sum of
+// what it held and of all that arrives for the element, added up in rank order, its own included: so every
+// rank ends with the same bits. At the end every rank holds the sum over all.
+// Halving and doubling: Rabenseifner 2004; the tree is binomial; the ring is Patarasuk and Yuan 2009 (with
+// fewer elements than ranks some parts are empty, and nothing is sent for them). Pure; thread-safe.
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/topology/all_reduce_cost.h"
+
+namespace trireme::topology {
+
+struct Transfer {
+  int step = 0;
+  int from = 0;
+  int to = 0;
+  std::int64_t begin = 0;  ///< of the elements
+  std::int64_t end = 0;
+  bool adds = false;  ///< else it replaces what the receiver holds
+};
+
+/// In the order of steps. None for one rank. Throws InvalidArgument for no rank or a negative `numel`.
+std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int64_t numel);
+
+/// What such a list takes where a step lasts as long as its busiest rank: alpha, and the bytes that it sends
+/// or receives (both at once), and those that it adds up.
+double seconds_of(const std::vector<Transfer>& steps, int ranks, double bytes_per_element,
+                  const MessageCost& cost);
+
+}  // namespace trireme::topology

@@ -1,0 +1,21 @@
+#pragma once
+// Who measures with whom, and when: in a round no rank has two partners, and after all rounds every pair has
+// met once. First the hosts meet host by host, each with one other at a time and all its ranks at once, so
+// that a link between two hosts is shared by as many pairs each time as it is in a collective that goes place
+// by place; then the ranks of each host meet. Rounds of a set are those of the circle method. Pure.
+
+#include <vector>
+
+namespace trireme::topology {
+
+struct Pair {
+  int a = 0;  ///< the lower rank
+  int b = 0;
+  bool operator==(const Pair&) const = default;
+};
+using Round = std::vector<Pair>;
+
+/// By rank: its host, numbered from 0 in order of the first rank.
+std::vector<Round> tournament(const std::vector<int>& host_of);
+
+}  // namespace trireme::topology
