@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/toml_nesting.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 
 namespace trireme::cli {
@@ -29,6 +30,7 @@ CheckpointPlace find_checkpoints(const std::string& named) {
 }
 
 RunNames names_in_config(const std::string& config) {
+  if (line_of_deep_key(config)) return {};
   try {
     const toml::table table = toml::parse(config);
     return {.run = table["run"]["name"].value_or(std::string()),

@@ -11,6 +11,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/stop_notice.h"
 #include "trireme/base/stop_request.h"
+#include "trireme/base/toml_nesting.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/launch_environment.h"
 #include "trireme/train/check_run_folder.h"
@@ -67,7 +68,10 @@ TrainArguments with_plan(TrainArguments train) {
   if (train.plan.empty()) return train;
   std::vector<std::string> keys;
   try {
-    const toml::table plan = toml::parse(read_file(train.plan), train.plan);
+    const std::string content = read_file(train.plan);
+    if (const auto line = line_of_deep_key(content))
+      throw InvalidArgument(text(train.plan, ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
+    const toml::table plan = toml::parse(content, train.plan);
     for (const auto& [name, node] : plan) {
       require(node.is_table(), train.plan, ": expected tables such as [parallel], found the key '",
               name.str(), "'; trireme plan --toml prints a plan");

@@ -1,20 +1,52 @@
 #!/usr/bin/env bash
-# Builds a fuzz target (tests/fuzz/) with clang, AddressSanitizer and UndefinedBehaviorSanitizer, and runs it.
+# Fuzzes the readers of bytes that come from outside (tests/fuzz/): builds their targets with clang, libFuzzer,
+# AddressSanitizer and UndefinedBehaviorSanitizer, and runs one after the other.
 #
-#   tools/fuzz.sh [NAME] [SECONDS]      (default: frame_decoder 60)
+#   tools/fuzz.sh [--runs N | --seconds S] [NAME...]      (default: all targets, 5 seconds each)
 #
-# What was found stays in build/fuzz/corpus/NAME, and a later run begins with it.
+# Each begins with tests/fuzz/corpus/NAME and with what earlier runs have left in build/fuzz/corpus/NAME. An input
+# may take 10 s and 512 MiB in one piece, the process 2 GiB. What broke a promise is left in build/fuzz/found/ and
+# named with the command that shows it again; the exit code is then 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:-frame_decoder}
-seconds=${2:-60}
+limit=(-max_total_time=5)
+names=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --runs) limit=("-runs=${2:?fuzz: --runs takes a number}"); shift 2 ;;
+    --seconds) limit=("-max_total_time=${2:?fuzz: --seconds takes a number}"); shift 2 ;;
+    -*) echo "fuzz: unknown option $1; there are --runs N and --seconds S" >&2; exit 2 ;;
+    *) names+=("$1"); shift ;;
+  esac
+done
+for name in "${names[@]}"; do
+  [ -f "tests/fuzz/${name}_fuzz.cpp" ] && continue
+  echo "fuzz: there is no target '$name'; there are: $(cd tests/fuzz && ls ./*_fuzz.cpp | sed 's|^./||; s|_fuzz.cpp||' | xargs)" >&2
+  exit 2
+done
 command -v clang++ >/dev/null || { echo "fuzz: clang++ is not here; install clang and libclang-rt-dev (it has libFuzzer)" >&2; exit 2; }
-mkdir -p build
-# The library tells of its branches, too, or nothing would be learnt from them. Loops that are written for vectors are none
-# under sanitizers, which clang would have us know.
-cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ "-DCMAKE_CXX_FLAGS=-Wno-pass-failed -fsanitize=fuzzer-no-link" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTRIREME_BUILD_FUZZ=ON \
-  -DTRIREME_BUILD_BENCH=OFF -DTRIREME_BUILD_EXAMPLES=OFF -DTRIREME_SANITIZE=address,undefined >build/fuzz-configure.log 2>&1 \
-  || { grep -A3 "CMake Error" build/fuzz-configure.log >&2; exit 2; }
-cmake --build build/fuzz --target "fuzz_$name"
-mkdir -p "build/fuzz/corpus/$name"
-"build/fuzz/bin/fuzz_$name" "build/fuzz/corpus/$name" -max_total_time="$seconds" -max_len=4096 -print_final_stats=1
+[ ${#names[@]} -gt 0 ] || mapfile -t names < <(sed -n 's/^fuzz_target(\([a-z_]*\).*/\1/p' tests/fuzz/CMakeLists.txt)
+
+mkdir -p build/fuzz/found
+cmake --preset fuzz >build/fuzz/configure.log 2>&1 || { grep -A3 "CMake Error" build/fuzz/configure.log >&2; exit 2; }
+cmake --build build/fuzz --target "${names[@]/#/fuzz_}"
+
+# Targets write files, and one that ends in a fault leaves them.
+scratch=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")" trireme-fuzz-XXXXXX)
+trap 'rm -rf "$scratch"' EXIT
+faults=0
+for name in "${names[@]}"; do
+  mkdir -p "build/fuzz/corpus/$name"
+  log=build/fuzz/found/$name.log
+  if TMPDIR=$scratch "build/fuzz/bin/fuzz_$name" "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name" "${limit[@]}" -max_len=8192 -timeout=10 \
+    -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -artifact_prefix="build/fuzz/found/$name-" >"$log" 2>&1; then
+    echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, at most $(sed -n 's/^stat::peak_rss_mb: *//p' "$log") MiB, no fault"
+  else
+    faults=$((faults + 1))
+    input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
+    echo "$name: $(grep -aEm1 'runtime error|terminate called|ERROR: (libFuzzer|AddressSanitizer|LeakSanitizer)' "$log" || echo "it ended early")" >&2
+    echo "  all that was said: $log" >&2
+    [ -z "$input" ] || echo "  again: build/fuzz/bin/fuzz_$name $input" >&2
+  fi
+done
+exit $((faults > 0))

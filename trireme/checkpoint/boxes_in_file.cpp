@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/json_whole.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -11,10 +12,9 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kBoxes = "boxes";
 
 StoredBox parse_box(const HeaderEntry& entry, const Json& json) {
-  StoredBox stored{
-      .name = json.at("tensor").get<std::string>(),
-      .global_sizes = json.at("sizes").get<std::vector<std::int64_t>>(),
-      .box = {.offsets = json.at("offsets").get<std::vector<std::int64_t>>(), .sizes = entry.shape}};
+  StoredBox stored{.name = json.at("tensor").get<std::string>(),
+                   .global_sizes = wholes_in<std::int64_t>(json.at("sizes")),
+                   .box = {.offsets = wholes_in<std::int64_t>(json.at("offsets")), .sizes = entry.shape}};
   if (!lies_in(stored.box, stored.global_sizes))
     throw DataError(text("its entry '", entry.name, "' does not lie in the tensor that it is a part of"));
   return stored;

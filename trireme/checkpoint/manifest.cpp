@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/json_nesting.h"
+#include "trireme/base/json_whole.h"
 #include "trireme/checkpoint/internal/xxh3.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 
@@ -54,10 +55,10 @@ bool looks_like_ours(const fs::path& folder) {
   return found >= 2;
 }
 
-/// The writers that the files of a kind are of, by the name of one of them.
+/// The writers that the files of a kind are of, by the name of one of them; 1 by a name that is none of ours.
 int num_parts_of(const std::string& name) {
   const auto of = name.find(kOf);
-  return of == std::string::npos ? 1 : std::stoi(name.substr(of + kOf.size(), kDigits));
+  return of == std::string::npos || !kind_of(name) ? 1 : std::stoi(name.substr(of + kOf.size(), kDigits));
 }
 
 /// `what` stands where a manifest of ours should.
@@ -97,7 +98,7 @@ FileRecord parse_record(const std::string& name, const Json& json) {
   if (name.empty() || fs::path(name).filename() != fs::path(name) || name.starts_with("."))
     throw DataError(text("'", name, "' is not the name of a file in its folder"));
   return {.name = name,
-          .bytes = json.at("bytes").get<std::uint64_t>(),
+          .bytes = whole_in<std::uint64_t>(json.at("bytes")),
           .xxh3 = json.at("xxh3").get<std::string>()};
 }
 
@@ -120,10 +121,10 @@ void check_complete(const std::vector<FileRecord>& files) {
 
 Manifest parse_manifest(const Json& json) {
   check_format(json);
-  Manifest manifest{.version = json.at("version").get<int>(),
-                    .step = json.at("step").get<std::int64_t>(),
-                    .epoch = json.at("epoch").get<std::uint64_t>(),
-                    .batch = json.at("batch").get<std::int64_t>(),
+  Manifest manifest{.version = whole_in<int>(json.at("version")),
+                    .step = whole_in<std::int64_t>(json.at("step")),
+                    .epoch = whole_in<std::uint64_t>(json.at("epoch")),
+                    .batch = whole_in<std::int64_t>(json.at("batch")),
                     .files = {}};
   for (const auto& [name, record] : json.at("files").items())
     manifest.files.push_back(parse_record(name, record));

@@ -168,26 +168,40 @@ std::string first_host(const std::string& node_list) {
   return node_list.substr(0, bracket) + node_list.substr(bracket + 1, end - bracket - 1);
 }
 
+/// "2(x3)": so many tasks on each of so many nodes.
+struct TaskGroup {
+  int tasks = 0, nodes = 1;
+};
+
+/// All of it, as a count of ranks can be.
+std::optional<int> count_in(std::string_view digits) {
+  int count = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+  const bool sound = error == std::errc() && end == digits.data() + digits.size();
+  return sound && count > 0 && count <= kMostRanks ? std::optional(count) : std::nullopt;
+}
+
+std::optional<TaskGroup> task_group(std::string_view words) {
+  std::string_view nodes = "1";
+  if (const std::size_t repeat = words.find("(x"); repeat != std::string_view::npos) {
+    if (!words.ends_with(')')) return std::nullopt;
+    nodes = words.substr(repeat + 2, words.size() - repeat - 3);
+    words = words.substr(0, repeat);
+  }
+  const auto num_tasks = count_in(words), num_nodes = count_in(nodes);
+  if (!num_tasks || !num_nodes) return std::nullopt;
+  return TaskGroup{*num_tasks, *num_nodes};
+}
+
 /// Tasks on the given node from "2(x3),1": three nodes of two tasks, then one of one.
 int tasks_on_node(const std::string& tasks_per_node, int node) {
   int first = 0;
-  for (const auto& group : split(tasks_per_node, ',')) {
-    int tasks = 0;
-    int nodes = 1;
-    const char* end = group.data() + group.size();
-    auto [at, error] = std::from_chars(group.data(), end, tasks);
-    if (error == std::errc() && end - at > 3 && at[0] == '(' && at[1] == 'x') {
-      std::tie(at, error) = [&] {
-        const auto parsed = std::from_chars(at + 2, end, nodes);
-        return std::pair(parsed.ptr, parsed.ec);
-      }();
-      ++at;
-    }
-    require(error == std::errc() && at == end && tasks > 0,
-            "the environment variable SLURM_STEP_TASKS_PER_NODE is '", tasks_per_node,
+  for (const auto& words : split(tasks_per_node, ',')) {
+    const auto group = task_group(words);
+    require(group.has_value(), "the environment variable SLURM_STEP_TASKS_PER_NODE is '", tasks_per_node,
             "'; expected task counts like '2(x3),1'");
-    if (node < first + nodes) return tasks;
-    first += nodes;
+    if (node < first + group->nodes) return group->tasks;
+    first += group->nodes;
   }
   throw InvalidArgument(text("the environment variable SLURM_STEP_TASKS_PER_NODE is '", tasks_per_node,
                              "', which has no node ", node, " (SLURM_NODEID)"));

@@ -23,12 +23,15 @@ const unsigned char* bytes_of(std::string_view content) {
   return reinterpret_cast<const unsigned char*>(content.data());
 }
 
+void check_size(std::int64_t height, std::int64_t width) {
+  if (height >= 1 && width >= 1 && height <= kMostPixels / width) return;
+  throw DataError(
+      text("it is said to have ", width, "x", height, " pixels, and at most ", kMostPixels, " are taken"));
+}
+
 /// (height, width, channels), for a decoder to write into.
 at::Tensor pixels(std::int64_t height, std::int64_t width, std::int64_t channels = 3) {
-  if (height < 1 || width < 1 || height > kMostPixels / width) {
-    throw DataError(
-        text("it is said to have ", width, "x", height, " pixels, and at most ", kMostPixels, " are taken"));
-  }
+  check_size(height, width);
   return at::empty({height, width, channels}, at::kByte);
 }
 
@@ -56,7 +59,8 @@ at::Tensor decode_jpeg(std::string_view content) {
   const bool has_inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
   const at::Tensor image = pixels(height, width, has_inks ? 4 : 3);
   check(tjDecompress2(decoder.get(), bytes_of(content), size, image.data_ptr<std::uint8_t>(), width,
-                      /*pitch=*/0, height, has_inks ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT));
+                      /*pitch=*/0, height, has_inks ? TJPF_CMYK : TJPF_RGB,
+                      TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING));
   return has_inks ? without_inks(image) : image;
 }
 
@@ -81,6 +85,8 @@ class PngReader {
       ask_for_rgb();
     });
     const std::int64_t height = png_get_image_height(png_, info_), width = png_get_image_width(png_, info_);
+    check_size(height, width);
+    check_rows(height);
     at::Tensor image = pixels(height, width);
     auto* first = image.data_ptr<std::uint8_t>();
     guarded([&] {
@@ -99,6 +105,15 @@ class PngReader {
   void guarded(const Calls& calls) {
     if (setjmp(png_jmpbuf(png_)) != 0) throw DataError(message_);
     calls();
+  }
+
+  /// Deflate packs at most 1032 bytes into one: rows that could never come are not made room for.
+  void check_rows(std::int64_t height) const {
+    constexpr std::size_t kMostInOne = 1032;
+    const std::size_t rows = static_cast<std::size_t>(height) * png_get_rowbytes(png_, info_);
+    if (rows / kMostInOne > content_.size())
+      throw DataError(text("it is cut short: its ", content_.size(), " bytes cannot hold the ", height,
+                           " rows that it announces"));
   }
 
   /// The bytes of the file as they are: nothing is asked for that reads gAMA, sRGB, iCCP or bKGD.

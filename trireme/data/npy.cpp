@@ -103,11 +103,12 @@ constexpr std::array<ItemRow, 10> kItems = {{
 }  // namespace
 
 std::int64_t NpyHeader::items() const {
-  std::int64_t items = 1;
+  std::int64_t items = 1;  // of the sizes that are not 0: they are the strides of an empty array
   for (const std::int64_t size : shape) {
-    if (__builtin_mul_overflow(items, size, &items)) throw DataError("its shape is beyond all sizes");
+    if (size != 0 && __builtin_mul_overflow(items, size, &items))
+      throw DataError("its shape is beyond all sizes");
   }
-  return items;
+  return std::ranges::find(shape, 0) == shape.end() ? items : 0;
 }
 
 at::ScalarType NpyHeader::type() const {

@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/json_nesting.h"
+#include "trireme/base/json_whole.h"
 
 namespace trireme::data {
 namespace {
@@ -46,9 +47,9 @@ Json to_json(const PackedSplit& split) {
 
 ShardSummary shard_from_json(const Json& json) {
   ShardSummary shard{.file = json.at("file").get<std::string>(),
-                     .records = json.at("records").get<std::int64_t>(),
-                     .bytes = json.at("bytes").get<std::uint64_t>(),
-                     .index_crc32c = json.at("index_crc32c").get<std::uint32_t>()};
+                     .records = whole_in<std::int64_t>(json.at("records")),
+                     .bytes = whole_in<std::uint64_t>(json.at("bytes")),
+                     .index_crc32c = whole_in<std::uint32_t>(json.at("index_crc32c"))};
   if (fs::path(shard.file).filename() != fs::path(shard.file) || !shard.file.ends_with(kShardExtension))
     throw DataError(text("'", shard.file, "' is not the name of a shard in its folder"));
   if (shard.records < 1) throw DataError(text(shard.file, " has ", shard.records, " records"));
@@ -56,7 +57,7 @@ ShardSummary shard_from_json(const Json& json) {
 }
 
 PackedSplit split_from_json(const Json& json, const std::optional<TokenLayout>& tokens) {
-  PackedSplit split{.samples = json.at("samples").get<std::int64_t>(), .shards = {}};
+  PackedSplit split{.samples = whole_in<std::int64_t>(json.at("samples")), .shards = {}};
   std::int64_t records = 0;
   for (const Json& shard : json.at("shards")) {
     split.shards.push_back(shard_from_json(shard));
@@ -81,16 +82,17 @@ Json to_json(const TokenLayout& tokens) {
 }
 
 TokenLayout tokens_from_json(const Json& json) {
-  TokenLayout tokens{.bytes_per_token = json.at("bytes_per_token").get<std::int64_t>(),
-                     .page_tokens = json.at("page_tokens").get<std::int64_t>()};
+  TokenLayout tokens{.bytes_per_token = whole_in<std::int64_t>(json.at("bytes_per_token")),
+                     .page_tokens = whole_in<std::int64_t>(json.at("page_tokens"))};
   const std::int64_t bytes = tokens.bytes_per_token, most = std::int64_t{1} << 28;
   if ((bytes != 1 && bytes != 2 && bytes != 4) || tokens.page_tokens < 1 || tokens.page_tokens > most)
     throw DataError(text("pages of ", tokens.page_tokens, " tokens of ", bytes, " bytes are none of ours"));
   if (json.contains("characters")) {
     for (const Json& each : json["characters"])
-      tokens.characters += static_cast<char>(each.get<std::uint8_t>());
+      tokens.characters += static_cast<char>(whole_in<std::uint8_t>(each));
   }
-  if (json.contains("end_of_document")) tokens.end_of_document = json["end_of_document"].get<std::int64_t>();
+  if (json.contains("end_of_document"))
+    tokens.end_of_document = whole_in<std::int64_t>(json["end_of_document"]);
   return tokens;
 }
 
@@ -98,9 +100,9 @@ PackedManifest manifest_from_json(const Json& json) {
   PackedManifest manifest{
       .source = json.at("packed_from").at("name").get<std::string>(),
       .source_path = json.at("packed_from").at("path").get<std::string>(),
-      .input_shape = json.at("input_shape").get<std::vector<std::int64_t>>(),
-      .num_classes = json.at("num_classes").get<std::int64_t>(),
-      .targets_per_sample = json.at("targets_per_sample").get<std::int64_t>(),
+      .input_shape = wholes_in<std::int64_t>(json.at("input_shape")),
+      .num_classes = whole_in<std::int64_t>(json.at("num_classes")),
+      .targets_per_sample = whole_in<std::int64_t>(json.at("targets_per_sample")),
       .held_out = json.at("held_out").get<std::string>(),
       .classes = json.at("classes").get<std::vector<std::string>>(),
       .black = json.at("black").get<double>(),

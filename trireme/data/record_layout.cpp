@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/json_whole.h"
 #include "trireme/data/internal/image_file.h"
 
 namespace trireme::data {
@@ -50,17 +51,20 @@ at::ScalarType dtype_named(const std::string& name) {
   throw DataError(text("'", name, "' is no type of values"));
 }
 
-/// Bytes of so many values, of which at most `most` can be there.
+/// Bytes of so many values, of which at most `most` can be there. Without values, the other dims are strides,
+/// and still none of them is beyond counting.
 std::size_t bytes_of(const std::vector<std::int64_t>& shape, at::ScalarType dtype, std::size_t most) {
+  const bool has_values = std::ranges::find(shape, 0) == shape.end();
+  const std::size_t limit = has_values ? most : std::numeric_limits<std::int64_t>::max();
   std::size_t bytes = c10::elementSize(dtype);
   for (const std::int64_t dim : shape) {
     const auto size = static_cast<std::size_t>(dim);
-    if (dim < 0 || (size != 0 && bytes > most / size))
+    if (dim < 0 || (size != 0 && bytes > limit / size))
       throw DataError(
           text("a field of shape ", at::IntArrayRef(shape), " does not fit into ", most, " bytes"));
-    bytes *= size;
+    bytes *= std::max<std::size_t>(size, 1);
   }
-  return bytes;
+  return has_values ? bytes : 0;
 }
 
 /// What the records of a layout may have at most, as an index of a shard can say it.
@@ -130,7 +134,7 @@ FieldLayout field_from_json(const Json& json) {
       .name = json.at("name").get<std::string>(),
       .form = json.at("form").get<std::string>() == "image" ? FieldForm::kImage : FieldForm::kTensor,
       .dtype = dtype_named(json.at("dtype").get<std::string>()),
-      .shape = json.at("shape").get<std::vector<std::int64_t>>()};
+      .shape = wholes_in<std::int64_t>(json.at("shape"))};
   if (field.shape.size() > kMostDims) throw DataError(text("a field has ", field.shape.size(), " dims"));
   for (const std::int64_t dim : field.shape) {
     if (dim < -1) throw DataError(text("a field has a dim of ", dim));

@@ -18,7 +18,7 @@ namespace trireme::data {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic = "trireme tar index 1\n";
+constexpr std::string_view kMagic = "trireme tar index 2\n";
 constexpr std::string_view kClassField = "cls";
 
 struct MemberName {
@@ -186,8 +186,8 @@ std::string TarIndex::to_bytes(const ByteSource& shard) const {
   IndexWriter writer;
   writer.string(shard.name());
   writer.string(shard.version());
-  writer.string(join(fields_, "\n"));
   writer.values(largest_class_);
+  for (const std::string& field : fields_) writer.string(field);
   writer.string(keys_);
   writer.values(key_ends_);
   writer.values(extents_);
@@ -205,15 +205,13 @@ std::optional<TarIndex> TarIndex::from_bytes(std::string_view bytes, const ByteS
   IndexReader reader(body);
   TarIndex index;
   if (reader.string() != shard.name() || reader.string() != shard.version()) return std::nullopt;
-  index.fields_ = split(reader.string(), '\n');
   index.largest_class_ = reader.values<std::int64_t>();
+  for (std::size_t i = 0; i < index.largest_class_.size(); ++i) index.fields_.push_back(reader.string());
   index.keys_ = reader.string();
   index.key_ends_ = reader.values<std::uint64_t>();
   index.extents_ = reader.values<Extent>();
   const std::size_t fields = index.fields_.size(), samples = index.key_ends_.size();
-  if (!reader.good() || samples == 0 || index.largest_class_.size() != fields ||
-      index.extents_.size() != samples * fields)
-    return std::nullopt;
+  if (!reader.good() || samples == 0 || index.extents_.size() != samples * fields) return std::nullopt;
   return index;
 }
 

@@ -12,6 +12,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/toml_nesting.h"
 #include "trireme/telemetry/run_end.h"
 #include "trireme/telemetry/run_summary.h"
 
@@ -51,8 +52,11 @@ void collect(const std::string& prefix, const toml::table& table, std::vector<Se
 
 void read_config(const std::filesystem::path& path, RunData& run) {
   std::vector<Setting> settings;
+  const std::string content = read_file(path);
+  if (const auto line = line_of_deep_key(content))
+    throw DataError(text(path.string(), ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
   try {
-    collect("", toml::parse(read_file(path), path.string()), settings);
+    collect("", toml::parse(content, path.string()), settings);
   } catch (const toml::parse_error& error) {
     throw DataError(text(path.string(), ":", error.source().begin.line, ": ", error.description()));
   }
@@ -70,12 +74,14 @@ bool is_evaluation(const Json& line) {
   return event != line.end() && *event == kEvaluation;
 }
 
+/// Beyond 2^53 a step is nobody's, and may be no std::int64_t.
+bool is_step(double number) { return number >= 0 && number <= 9007199254740992.0; }
+
 void add_line(const Json& line, RunData& run) {
   const auto step = line.find("step");
   if (step == line.end() || !step->is_number()) return;
   const double number = step->get<double>();
-  constexpr double kMost = 9007199254740992.0;  // 2^53: a step beyond it is nobody's
-  if (!(number >= 0 && number <= kMost)) return;
+  if (!is_step(number)) return;
   run.steps = std::max(run.steps, static_cast<std::int64_t>(number));
   const bool evaluates = is_evaluation(line);
   for (const auto& [name, value] : line.items()) {
@@ -155,8 +161,11 @@ void read_end_of_metrics(const std::filesystem::path& path, RunData& run) {
   if (run.measures.empty()) run.measures = before.measures;
 }
 
-void take_summary(Record summary, RunData& run) {
-  const auto steps = static_cast<std::int64_t>(summary.number("steps", static_cast<double>(run.steps)));
+void take_summary(Record summary, const std::filesystem::path& path, RunData& run) {
+  const double number = summary.number("steps", static_cast<double>(run.steps));
+  if (!is_step(number))
+    throw DataError(text(path.string(), ": expected a number of steps, found 'steps' as ", number));
+  const auto steps = static_cast<std::int64_t>(number);
   if (steps < run.steps) return;  // of the part before the run was resumed
   run.steps = steps;
   run.summary = std::move(summary);
@@ -246,7 +255,8 @@ RunData read_run(const std::filesystem::path& folder, Metrics metrics) {
   if (is_there(folder / "metrics.jsonl"))
     (metrics == Metrics::kAll ? read_metrics : read_end_of_metrics)(folder / "metrics.jsonl", run);
   if (is_there(folder / "summary.json"))
-    take_summary(parse_summary(read_file(folder / "summary.json"), folder / "summary.json"), run);
+    take_summary(parse_summary(read_file(folder / "summary.json"), folder / "summary.json"),
+                 folder / "summary.json", run);
   take_end(folder, run);
   return run;
 }

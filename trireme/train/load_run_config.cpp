@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
+#include "trireme/base/toml_nesting.h"
 #include "trireme/train/internal/config_keys.h"
 
 namespace trireme::train {
@@ -111,6 +112,8 @@ void apply_table(RunConfig& config, const std::string& file, const std::string& 
 }
 
 void apply_document(RunConfig& config, const std::string& content, const std::string& file) {
+  if (const auto line = line_of_deep_key(content))
+    throw InvalidArgument(text(file, ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
   toml::table root;
   try {
     root = toml::parse(content, file);
@@ -147,6 +150,7 @@ bool is_beyond_numbers(std::string_view written) {
 
 /// The same with the TOML value that is written; a bare word is text.
 toml::table value_document(const std::string& written) {
+  if (line_of_deep_key(written)) return text_document(written);
   try {
     toml::table document = toml::parse(text("v = ", written));
     return document.size() == 1 ? document : text_document(written);

@@ -7,6 +7,8 @@
 
 #include <csignal>
 #include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
@@ -14,6 +16,8 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/checkpoint/consolidate.h"
+#include "trireme/checkpoint/internal/manifest.h"
+#include "trireme/checkpoint/internal/xxh3.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -228,6 +232,42 @@ TEST(TrainingCheckpoint, AManifestOfAnotherFormatIsAnError) {
   EXPECT_THROW(load_checkpoint(saved), DataError);
   std::ofstream(saved / "manifest.json") << "[]";
   EXPECT_THROW(load_checkpoint(saved), DataError);
+}
+
+/// Changes the manifest and gives it the checksum that it then has.
+void rewrite_manifest(const fs::path& checkpoint,
+                      const std::function<void(nlohmann::ordered_json&)>& change) {
+  auto json = nlohmann::ordered_json::parse(read_file(checkpoint / "manifest.json"));
+  json.erase("xxh3");
+  change(json);
+  Xxh3 hash;
+  hash.add(json.dump(2));
+  json["xxh3"] = hash.hex();
+  std::ofstream(checkpoint / "manifest.json", std::ios::binary) << json.dump(2);
+}
+
+TEST(TrainingCheckpoint, AManifestMayNameAFileThatIsNoneOfOurs) {
+  const TemporaryFolder folder;
+  const fs::path saved = save_checkpoint(folder.path(), checkpoint_of(1), 0);
+  for (const char* name : {"notes-of-today.txt", "model-of-", "a-of-99999999999"}) {
+    std::ofstream(saved / name) << "x";
+    rewrite_manifest(saved, [&](auto& json) {
+      const FileRecord record = record_of(saved, name);
+      json["files"][name] = {{"bytes", record.bytes}, {"xxh3", record.xxh3}};
+    });
+    EXPECT_EQ(load_checkpoint(saved).step, 1) << name;
+  }
+}
+
+TEST(TrainingCheckpoint, AManifestWhoseNumbersAreNotWholeIsAnError) {
+  for (const char* key : {"step", "epoch", "batch"}) {
+    for (const double number : {1.5, 1e300}) {
+      const TemporaryFolder folder;
+      const fs::path saved = save_checkpoint(folder.path(), checkpoint_of(1), 0);
+      rewrite_manifest(saved, [&](auto& json) { json[key] = number; });
+      EXPECT_THROW(load_checkpoint(saved), DataError) << key << " = " << number;
+    }
+  }
 }
 
 TEST(TrainingCheckpoint, OneOfTheFirstVersionIsRead) {

@@ -2,11 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "tests/support/image_files.h"
+#include "tests/support/memory_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/data/dataset.h"
@@ -110,15 +112,42 @@ TEST_F(ImageFile, FlippedBitOfAPngIsNoticed) {
   EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr(path_.string()), HasSubstr("decode")));
 }
 
-TEST_F(ImageFile, AnnouncedSizeBeyondReasonIsRefusedBeforeMemoryIsTaken) {
-  std::string png = png_bytes(gradient(1, 1));
-  // Width and height stand behind signature, length and "IHDR"; the checksum of the chunk follows.
-  const std::string huge = {0, 0, 0x75, 0x30};
-  png.replace(16, 4, huge).replace(20, 4, huge);
+/// The PNG, said to have such a width and height.
+std::string with_size(std::string png, const std::string& big_endian) {
+  // They stand behind signature, length and "IHDR"; the checksum of the chunk follows.
+  png.replace(16, 4, big_endian).replace(20, 4, big_endian);
   const auto crc =
       static_cast<std::uint32_t>(::crc32(0, reinterpret_cast<const unsigned char*>(png.data()) + 12, 17));
   for (int i = 0; i < 4; ++i) png[29 + static_cast<std::size_t>(i)] = static_cast<char>(crc >> (24 - 8 * i));
+  return png;
+}
+
+TEST_F(ImageFile, AnnouncedSizeBeyondReasonIsRefusedBeforeMemoryIsTaken) {
+  const std::string png = with_size(png_bytes(gradient(1, 1)), {0, 0, 0x75, 0x30});
   EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr("30000x30000"), HasSubstr("268435456")));
+}
+
+/// Peak of the process so far.
+std::int64_t peak_kib() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  return used.ru_maxrss;
+}
+
+TEST_F(ImageFile, APngThatCannotHoldItsRowsIsRefusedBeforeMemoryIsTaken) {
+  const std::string png = with_size(png_bytes(gradient(1, 1)), {0, 0, 0x40, 0});
+  const test::MemoryLimit limit(256 << 20);
+  EXPECT_THAT(error_of_reading(png), AllOf(HasSubstr("cut short"), HasSubstr("16384 rows")));
+}
+
+TEST_F(ImageFile, PixelsThatAJpegOnlyAnnouncesAreNotPaintedOver) {
+  std::string jpeg = jpeg_bytes(gradient(8, 8));
+  const std::size_t frame = jpeg.find("\xff\xc0");  // behind mark, length and precision: height and width
+  ASSERT_NE(frame, std::string::npos);
+  jpeg.replace(frame + 5, 4, "\x40\0\x40\0", 4);
+  const std::int64_t before = peak_kib();
+  EXPECT_THAT(error_of_reading(jpeg), HasSubstr("cannot decode"));
+  EXPECT_LT(peak_kib() - before, 128 << 10) << "of 768 MiB";
 }
 
 class ImageFolderTest : public testing::Test {

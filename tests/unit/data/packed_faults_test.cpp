@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "tests/unit/data/packed_samples.h"
 #include "trireme/base/crc32c.h"
 #include "trireme/base/files.h"
+#include "trireme/data/internal/record_layout.h"
 #include "trireme/data/pack_text.h"
 #include "trireme/data/packed_report.h"
 #include "trireme/data/record_dataset.h"
@@ -198,7 +200,17 @@ TEST_F(DamagedPacked, ManifestsThatAnnounceTheImpossibleAreRefusedWithoutMemory)
   EXPECT_NE(refused([&](Json& json) { json["splits"]["train"]["shards"][0]["file"] = "../x.trr"; }),
             "no error");
   EXPECT_NE(refused([&](Json& json) { json["splits"] = 3; }), "no error");
+  EXPECT_THAT(refused([&](Json& json) { json["num_classes"] = 10.5; }), HasSubstr("found 10.5"));
+  EXPECT_THAT(refused([&](Json& json) { json["splits"]["train"]["samples"] = 1e300; }), HasSubstr("1e+300"));
+  EXPECT_NE(refused([&](Json& json) { json["fields"][0]["shape"] = {0, huge, huge}; }), "no error");
   EXPECT_THAT(refused([&](Json& json) { json["version"] = 2; }), HasSubstr("version 2"));
+}
+
+TEST_F(DamagedPacked, ARecordWithoutValuesHasNoStridesBeyondCounting) {
+  const RecordLayout layout{{{.name = "x", .shape = {-1, -1, -1}}}};
+  const std::array<std::int64_t, 3> dims = {0, std::int64_t{1} << 62, std::int64_t{1} << 62};
+  const std::string record(reinterpret_cast<const char*>(dims.data()), sizeof(dims));
+  EXPECT_THAT(message_of([&] { parse_record(layout, record); }), HasSubstr("does not fit"));
 }
 
 TEST_F(DamagedPacked, AFolderInUseIsRefusedAndReplacedOnlyByForce) {

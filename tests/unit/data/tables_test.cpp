@@ -157,6 +157,8 @@ TEST_F(Tables, NpyThatIsNoneIsRefusedWithTheReasonBeforeMemoryIsTaken) {
   EXPECT_THAT(reason(npy("|O", "(1,)", "12345678")), HasSubstr("|O"));
   EXPECT_THAT(reason(npy("<f4", "(1000000000000,)", "12345678")), HasSubstr("1000000000000 items"));
   EXPECT_THAT(reason(npy("<f4", "(4611686018427387904, 4)", "")), HasSubstr("beyond all sizes"));
+  EXPECT_THAT(reason(npy("<f4", "(0, 4611686018427387904, 4)", "")), HasSubstr("beyond all sizes"))
+      << "empty, but with strides that cannot be";
   EXPECT_THAT(reason(npy("<f4", "(-1,)", "12345678")), HasSubstr("-1"));
 }
 

@@ -145,6 +145,15 @@ TEST_F(WebDataset, DamagedIndexIsNeverTaken) {
   }
 }
 
+TEST_F(WebDataset, AnIndexHoldsFieldsOfAnyName) {
+  const auto shard =
+      open_file(write_tar(folder_ / "a.tar", tar_member("a.x\ny", "1") + tar_member("a.z", "2")));
+  const TarIndex index = TarIndex::scan(*shard);
+  const auto kept = TarIndex::from_bytes(index.to_bytes(*shard), *shard);
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->fields(), index.fields());
+}
+
 TEST_F(WebDataset, FolderThatTakesNoIndexCostsAPassAndAWarning) {
   const auto path = write_tar(folder_ / "a.tar", image_sample("a", 0));
   std::ofstream(folder_ / "file") << "in the way";

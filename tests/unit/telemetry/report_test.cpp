@@ -115,9 +115,17 @@ TEST_F(Report, DamagedFilesAreNamedWithTheLine) {
   write_run();
   write("summary.json", "[1]");
   EXPECT_THAT(error_of_reading(), HasSubstr("summary.json: expected one JSON object"));
+  for (const char* steps : {"1e300", "-1"}) {
+    write("summary.json", text("{\"status\":\"completed\",\"steps\":", steps, "}"));
+    EXPECT_THAT(error_of_reading(), HasSubstr("summary.json: expected a number of steps")) << steps;
+  }
   write_run();
   write("config.toml", "[run\n");
   EXPECT_THAT(error_of_reading(), HasSubstr("config.toml:1"));
+  std::string key = "a";
+  for (int i = 0; i < 300'000; ++i) key += ".a";
+  write("config.toml", "\n" + key + " = 1\n");
+  EXPECT_THAT(error_of_reading(), HasSubstr("config.toml:2: a key of more than"));
 }
 
 TEST_F(Report, IsOnePageThatNeedsNothingElseAndEscapesWhatItWasGiven) {

@@ -126,6 +126,17 @@ TEST(RunConfig, BadOverrideIsQuoted) {
             "--set run.seed=1\nb=2: run.seed: expected whole number, found text '''1\nb=2'''");
 }
 
+TEST(RunConfig, AKeyOfVeryManyPartsIsRefusedBeforeItIsParsed) {
+  std::string key = "a";
+  for (int i = 0; i < 3'000'000; ++i) key += ".a";
+  try {
+    parse_run_config("\n" + key + " = 1\n", "run.toml");
+    ADD_FAILURE() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("run.toml:2: a key of more than 64 parts"));
+  }
+}
+
 TEST(RunConfig, MissingFileIsADataError) { EXPECT_THROW(load_run_config("/nowhere/run.toml"), DataError); }
 
 TEST(RunConfig, EveryKeyHasAMeaningAndADefaultThatIsAllowed) {

@@ -1,0 +1,13 @@
+// An idx file, plain or compressed with gzip; the first byte says for how many dims it is asked.
+#include "tests/fuzz/reading.h"
+#include "trireme/data/internal/idx_file.h"
+
+using namespace trireme;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const fuzz::Folder folder;
+  if (size == 0) return 0;
+  const auto file = folder.put("images-idx", fuzz::text_in(data + 1, size - 1));
+  fuzz::is_read([&] { trireme::data::read_idx(file, data[0] % 8); });
+  return 0;
+}

@@ -1,0 +1,48 @@
+#pragma once
+// What the fuzz targets share. A target is a source NAME_fuzz.cpp with libFuzzer's entry: it hands the bytes
+// to one reader of what comes from outside and returns where that has read or refused them. A refusal is one
+// of the errors for bad input; whatever else comes out of a reader ends the process, and is a fault.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+
+namespace trireme::fuzz {
+
+inline std::string_view text_in(const std::uint8_t* data, std::size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+/// Whether `read` has read what it was given; it may refuse it.
+template <class Read>
+bool is_read(const Read& read) {
+  try {
+    read();
+    return true;
+  } catch (const InvalidArgument&) {
+  } catch (const DataError&) {
+  }
+  return false;
+}
+
+/// Splits the input where one such byte stands, into so many parts at most: for readers of several texts.
+std::vector<std::string_view> parts_of(std::string_view input, std::size_t most, char separator = '\x1f');
+
+/// One folder for the whole process; each input writes its files anew.
+class Folder {
+ public:
+  const std::filesystem::path& path() const { return folder_.path(); }
+  /// The path of the file, which has this content now.
+  std::filesystem::path put(const std::string& name, std::string_view content) const;
+
+ private:
+  test::TemporaryFolder folder_;
+};
+
+}  // namespace trireme::fuzz

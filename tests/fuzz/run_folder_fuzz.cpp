@@ -1,0 +1,31 @@
+// The files of a run's folder: config.toml, metrics.jsonl, summary.json, end.json and run.lock, in this
+// order, parted by the byte 0x1f; a file that is no part of the input is not there.
+#include <array>
+
+#include "tests/fuzz/reading.h"
+#include "trireme/telemetry/run_data.h"
+#include "trireme/telemetry/run_end.h"
+
+using namespace trireme;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const fuzz::Folder folder;
+  static constexpr std::array<const char*, 5> kFiles = {"config.toml", "metrics.jsonl", "summary.json",
+                                                        "end.json", "run.lock"};
+  const auto parts = fuzz::parts_of(fuzz::text_in(data, size), kFiles.size());
+  for (std::size_t i = 0; i < kFiles.size(); ++i) {
+    if (i < parts.size() && !parts[i].empty())
+      folder.put(kFiles[i], parts[i]);
+    else
+      std::filesystem::remove(folder.path() / kFiles[i]);
+  }
+  for (const auto metrics : {telemetry::Metrics::kAll, telemetry::Metrics::kEnd}) {
+    fuzz::is_read([&] {
+      const telemetry::RunData run = telemetry::read_run(folder.path(), metrics);
+      run.setting("run.name");
+      run.result("test_accuracy");
+    });
+  }
+  fuzz::is_read([&] { telemetry::read_run_end(folder.path() / "end.json"); });
+  return 0;
+}

@@ -1,0 +1,28 @@
+// A whole safetensors file: the length of its header, the header, its data; and what its metadata says of
+// boxes.
+#include <cstring>
+
+#include "tests/fuzz/reading.h"
+#include "trireme/checkpoint/internal/boxes_in_file.h"
+#include "trireme/checkpoint/internal/safetensors_header.h"
+#include "trireme/checkpoint/safetensors.h"
+
+using namespace trireme;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const fuzz::Folder folder;
+  const auto file = folder.put("model.safetensors", fuzz::text_in(data, size));
+  const bool laid_out = fuzz::is_read([&] {
+    const auto layout = checkpoint::layout_of_safetensors(file);
+    fuzz::is_read([&] { checkpoint::stored_boxes(layout.header, "input"); });
+  });
+  const bool loaded = fuzz::is_read([&] {
+    const checkpoint::SafetensorsFile read = checkpoint::load_safetensors(file);
+    const auto copy = file.parent_path() / "copy.safetensors";
+    checkpoint::save_safetensors(copy, read.tensors, read.metadata);
+    if (checkpoint::xxh3_of(checkpoint::load_safetensors(copy).tensors) != checkpoint::xxh3_of(read.tensors))
+      __builtin_trap();
+  });
+  if (loaded && !laid_out) __builtin_trap();
+  return 0;
+}

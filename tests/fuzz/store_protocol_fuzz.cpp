@@ -1,0 +1,21 @@
+// What a client of the store and its server say to each other.
+#include "tests/fuzz/reading.h"
+#include "trireme/wire/internal/store_protocol.h"
+
+using namespace trireme;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view input = fuzz::text_in(data, size);
+  wire::store::decode_hello(input);
+  wire::store::decode_answer(input);
+  wire::store::decode_verdict(input);
+  if (const auto request = wire::store::decode_request(input)) {
+    const std::string again = wire::store::encode(*request).substr(wire::store::kLengthBytes);
+    if (again != input) __builtin_trap();
+  }
+  if (const auto reply = wire::store::decode_reply(input)) {
+    const std::string again = wire::store::encode(*reply).substr(wire::store::kLengthBytes);
+    if (again != input) __builtin_trap();
+  }
+  return 0;
+}
