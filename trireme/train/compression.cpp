@@ -89,9 +89,10 @@ parallel::CompressionOptions compression_options(const RunConfig& config) {
   return options;
 }
 
-optim::OptimizerOptions optimizer_options(const RunConfig& config) {
-  optim::OptimizerOptions options = config.optimizer;
-  if (parallel::has_own_momentum(config.parallel.compression)) options.momentum = 0;
+optim::OptimizerOptions optimizer_options(const ParallelPlan& plan) {
+  optim::OptimizerOptions options = plan.config().optimizer;
+  if (plan.weight_copies() > 1 && parallel::has_own_momentum(plan.config().parallel.compression))
+    options.momentum = 0;
   return options;
 }
 

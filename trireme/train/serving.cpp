@@ -74,7 +74,7 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
                                                 const optim::NamedTensors& parameters,
                                                 const std::shared_ptr<optim::Offload>& offload) {
   const RunConfig& config = plan.config();
-  if (!plan.served()) return optim::make_optimizer(optimizer_options(config), parameters, offload);
+  if (!plan.served()) return optim::make_optimizer(optimizer_options(plan), parameters, offload);
   const comm::LaunchEnvironment& environment = context.environment();
   parallel::Service service{
       .options = config.served, .run = config.run.name, .timeout_s = config.comm.timeout_s};

@@ -79,6 +79,10 @@ TEST_P(EachCompression, LearnsWhatItLearnsUncompressed) {
   EXPECT_GT(run(2, less).evaluation->metric("accuracy").value, reached - 0.02);
 }
 
+TEST_F(CompressedTraining, OneRankHasTheMomentumOfItsOptimizerWhateverTheCompression) {
+  EXPECT_EQ(run(1, compressed("dgc", "dgc")).weights_xxh3, run(1, compressed("none", "none")).weights_xxh3);
+}
+
 TEST_F(CompressedTraining, TellsTheBytesThatItSends) {
   const std::int64_t plain = run(2, compressed("plain", "none")).sent_bytes_of_step;
   EXPECT_NEAR(static_cast<double>(plain), 4 * (784 * 32 + 32 + 32 * 10 + 10), 512)

@@ -39,6 +39,7 @@ class CodecHook final : public CompressingHook {
       if (kept.residual.defined()) state.own.emplace_back("residual/" + name, kept.residual);
       if (kept.velocity.defined()) state.own.emplace_back("velocity/" + name, kept.velocity);
     }
+    for (auto& [name, velocity] : velocities_) state.common.emplace_back("velocity/" + name, velocity);
     return state;
   }
   std::string describe() const override {
@@ -63,6 +64,13 @@ class CodecHook final : public CompressingHook {
     for (const at::Tensor& each : {kept.residual, kept.velocity}) count_as(MemoryKind::kOptimizer, each);
   }
 
+  void add_uncompressed(const std::string& name, std::int64_t numel) override {
+    if (with_velocity_) velocities_[name] = at::zeros({numel}, at::kFloat);
+  }
+  void finish_uncompressed(const std::string& name, const at::Tensor& values) override {
+    if (!with_velocity_ || !is_finite(values)) return;
+    at::Tensor(values).copy_(velocities_.at(name).mul_(options().momentum).add_(values));
+  }
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                ReduceScale scale) override;
   /// Of a gradient in its next step.
@@ -77,6 +85,7 @@ class CodecHook final : public CompressingHook {
   const compress::Codec& codec_;
   const bool with_velocity_;
   std::map<std::string, Kept> kept_;
+  std::map<std::string, at::Tensor> velocities_;  ///< dgc's, of what goes uncompressed: the same on all ranks
 };
 
 std::span<float> span_of(const at::Tensor& tensor) {

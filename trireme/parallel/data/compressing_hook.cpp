@@ -42,6 +42,7 @@ class Uncompressed {
     numel_ += place.numel;
   }
   std::int64_t numel() const { return numel_; }
+  const std::vector<Place>& places() const { return places_; }
   void pack(const at::Tensor& flat, at::Tensor& packed) const {
     each(packed, [&](const Place& place, at::Tensor part) { part.copy_(place.in(flat)); });
   }
@@ -95,7 +96,10 @@ void CompressingHook::prepare(const optim::NamedTensors& parameters) {
     require(parameter.scalar_type() == at::kFloat, "gradient compression \"", options_.name,
             "\" is for gradients of f32; '", name, "' is ", at::toString(parameter.scalar_type()),
             ": choose \"bf16\" or \"none\", or keep the parameters in f32");
-    if (!is_taken(parameter)) continue;
+    if (!is_taken(parameter)) {
+      add_uncompressed(name, parameter.numel());
+      continue;
+    }
     const std::int64_t rows = outermost_size(parameter);
     add(name, rows, parameter.numel() / rows);
   }
@@ -105,11 +109,13 @@ std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket&
   const at::Tensor flat = bucket.flat;
   const at::Tensor host = flat.is_cpu() ? flat : flat.cpu();
   Uncompressed uncompressed;
+  std::vector<std::string> names;  // of these, without the flag
   std::vector<CompressedPart> parts;
   for (const auto& [name, gradient] : bucket.gradients) {
     const Place place = place_of(gradient, bucket);
     if (!is_taken(gradient)) {
       uncompressed.add(place);
+      names.push_back(name);
       continue;
     }
     const at::Tensor values = place.in(host);
@@ -124,10 +130,12 @@ std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket&
   comm::Pending plain = group.all_reduce_async(
       packed, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
   std::function<void()> rest = parts.empty() ? [] {} : reduce(group, std::move(parts), scale);
-  return [flat, host, uncompressed = std::move(uncompressed), packed, plain = std::move(plain),
-          rest = std::move(rest)]() mutable {
+  return [this, flat, host, uncompressed = std::move(uncompressed), names = std::move(names), packed,
+          plain = std::move(plain), rest = std::move(rest)]() mutable {
     plain.wait();
     uncompressed.unpack(packed, host);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      finish_uncompressed(names[i], uncompressed.places()[i].in(host));
     rest();
     if (!flat.is_same(host)) flat.copy_(host);
   };

@@ -16,8 +16,8 @@ class Trainer;
 void check_compression(const ParallelPlan& plan);
 
 parallel::CompressionOptions compression_options(const RunConfig& config);
-/// Without the momentum that a compression has instead.
-optim::OptimizerOptions optimizer_options(const RunConfig& config);
+/// Without the momentum that a compression has instead, where there are replicas.
+optim::OptimizerOptions optimizer_options(const ParallelPlan& plan);
 
 /// What the compression keeps from step to step. Of what each replica has for itself, the rows of one tensor.
 checkpoint::Shards compression_shards(const Trainer& trainer);

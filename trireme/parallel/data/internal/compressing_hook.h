@@ -41,6 +41,9 @@ class CompressingHook : public CommHook {
   virtual bool takes(std::int64_t rows, std::int64_t columns) const = 0;
   /// A parameter that is taken; called once, before any gradient of it comes.
   virtual void add(const std::string& name, std::int64_t rows, std::int64_t columns) = 0;
+  /// The same of one that goes as it is; and what becomes of its reduced gradient, on all ranks alike.
+  virtual void add_uncompressed(const std::string& /*name*/, std::int64_t /*numel*/) {}
+  virtual void finish_uncompressed(const std::string& /*name*/, const at::Tensor& /*values*/) {}
   /// As CommHook::start(), of all compressed gradients of a bucket.
   virtual std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                        ReduceScale scale) = 0;
