@@ -36,7 +36,8 @@ std::vector<std::string> Meeting::gather(const std::string& mine, const std::str
 
 void Meeting::end_round(const std::string& problem, const std::string& what) {
   ++turn_;
-  const std::string problems = options_.prefix + "/problems";
+  // Of this round: who is faster has problems of the next one before the slowest has looked.
+  const std::string problems = text(options_.prefix, "/", turn_, "/problems");
   if (!problem.empty()) store_.add(problems, 1, options_.timeout_s);
   store_.set(key(rank()), problem, options_.timeout_s);
   wait_for_all(what);
