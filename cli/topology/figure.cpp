@@ -8,6 +8,7 @@
 
 #include "cli/topology/report.h"
 #include "trireme/base/text.h"
+#include "trireme/telemetry/page_text.h"
 
 namespace trireme::cli {
 namespace {
@@ -24,26 +25,6 @@ std::string number(double value) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(1) << value;
   return std::move(out).str();
-}
-
-std::string escaped(const std::string& words) {
-  std::string result;
-  for (const char c : words) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      default:
-        result += static_cast<unsigned char>(c) < ' ' ? '?' : c;
-    }
-  }
-  return result;
 }
 
 class Figure {
@@ -113,9 +94,9 @@ class Figure {
     return text("<rect x=\"", number(where.x - kBoxWidth / 2), "\" y=\"", number(where.y - kBoxHeight / 2),
                 "\" width=\"", number(kBoxWidth), "\" height=\"", number(kBoxHeight),
                 "\" rx=\"6\" fill=\"#edf2f7\" stroke=\"#52606d\"/>\n<text x=\"", number(where.x), "\" y=\"",
-                number(where.y - 4), "\" font-weight=\"600\">", escaped(title), "</text>\n<text x=\"",
-                number(where.x), "\" y=\"", number(where.y + 13), "\" fill=\"#52606d\">", escaped(below),
-                "</text>\n");
+                number(where.y - 4), "\" font-weight=\"600\">", telemetry::escape_html(title),
+                "</text>\n<text x=\"", number(where.x), "\" y=\"", number(where.y + 13),
+                "\" fill=\"#52606d\">", telemetry::escape_html(below), "</text>\n");
   }
 
   const TopologyReport& report_;

@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/base/random.h"
 #include "trireme/comm/launch_environment.h"
 #include "trireme/topology/probe.h"
 #include "trireme/wire/store_server.h"
@@ -74,10 +75,9 @@ double measure_sums() {
 /// What a rank tells of its host, so that equal worlds have equal texts.
 std::string presence_of_host() { return text(host_name(), "\n", host_id()); }
 
-/// Of the hosts and ranks in this order (FNV-1a).
+/// Of the hosts and ranks in this order.
 std::filesystem::path cached_file(const std::string& folder, const std::vector<std::string>& presences) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (const unsigned char c : join(presences, "\n\n")) hash = (hash ^ c) * 1099511628211u;
+  const std::uint64_t hash = Random::key_of(join(presences, "\n\n"));
   std::ostringstream name;
   name << "topology-" << std::hex << std::setw(16) << std::setfill('0') << hash << ".json";
   return std::filesystem::path(folder) / name.str();
