@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <span>
 
 #include "trireme/base/error.h"
@@ -301,6 +302,21 @@ TEST(CompressionOptions, GradientsOfAnotherTypeThanF32AreRefusedByName) {
                                   {.hook = make_comm_hook(options_for("top-k"))});
         },
         ThrowsMessage<InvalidArgument>(HasSubstr("'half' is BFloat16")));
+  });
+}
+
+TEST(CompressionOptions, AHookOfOneModelIsRefusedByASecondOne) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const Parameters one, other;
+    const auto hook = make_comm_hook(options_for("top-k"));
+    const auto wrap = [&](const Parameters& parameters) {
+      return std::make_unique<DistributedDataParallel>(
+          context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
+          DataParallelOptions{.hook = hook});
+    };
+    const auto first = wrap(one);
+    EXPECT_THAT([&] { wrap(other); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("a hook belongs to one model")));
   });
 }
 

@@ -88,10 +88,6 @@ class CodecHook final : public CompressingHook {
   std::map<std::string, at::Tensor> velocities_;  ///< dgc's, of what goes uncompressed: the same on all ranks
 };
 
-std::span<float> span_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
-}
-
 /// Lin et al., section 3.3: a few steps of growing sparsity, where the network changes fast.
 double CodecHook::fraction_for(const CompressedPart& part) const {
   constexpr std::int64_t kLevels = 4;

@@ -37,7 +37,7 @@ class CommHook {
  public:
   virtual ~CommHook() = default;
   /// These are the parameters whose gradients come, besides those named before. Throws InvalidArgument where
-  /// it cannot reduce them.
+  /// it cannot reduce them, or knows one of the name: what is kept from step to step is one model's.
   virtual void prepare(const optim::NamedTensors& /*parameters*/) {}
   /// Starts the reduction of `bucket`, in place. The returned function waits for it and leaves the result
   /// there. Called on every rank in the same order of buckets; whose gradients lie in which one changes now

@@ -96,6 +96,10 @@ void CompressingHook::prepare(const optim::NamedTensors& parameters) {
     require(parameter.scalar_type() == at::kFloat, "gradient compression \"", options_.name,
             "\" is for gradients of f32; '", name, "' is ", at::toString(parameter.scalar_type()),
             ": choose \"bf16\" or \"none\", or keep the parameters in f32");
+    require(prepared_.insert(name).second, "gradient compression \"", options_.name,
+            "\" keeps something of '", name,
+            "' already: a hook belongs to one model; make another one with "
+            "make_comm_hook()");
     if (!is_taken(parameter)) {
       add_uncompressed(name, parameter.numel());
       continue;

@@ -15,10 +15,6 @@
 namespace trireme::parallel {
 namespace {
 
-std::span<float> span_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
-}
-
 class PowerSgdHook final : public CompressingHook {
  public:
   using CompressingHook::CompressingHook;

@@ -6,6 +6,7 @@
 // earlier ones stays as it was. One thread.
 
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,11 @@
 
 namespace trireme::parallel {
 
+/// Of a contiguous tensor of f32 on the CPU.
+inline std::span<float> span_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
 /// A gradient that is compressed.
 struct CompressedPart {
   std::string name;
@@ -21,9 +27,7 @@ struct CompressedPart {
   std::int64_t rows = 1;  ///< size of the dim that is outermost in that memory
   bool finite = true;     ///< this rank's
 
-  std::span<float> span() const {
-    return {values.data_ptr<float>(), static_cast<std::size_t>(values.numel())};
-  }
+  std::span<float> span() const { return span_of(values); }
 };
 
 class CompressingHook : public CommHook {
@@ -57,6 +61,7 @@ class CompressingHook : public CommHook {
   bool is_taken(const at::Tensor& gradient) const;
 
   const CompressionOptions options_;
+  std::set<std::string> prepared_;  ///< parameters
   std::map<std::string, at::Tensor> rooms_;
   std::int64_t sent_bytes_ = 0;
 };
