@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <set>
 #include <thread>
 
 #include "trireme/base/error.h"
@@ -130,9 +129,6 @@ void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) 
   }
 }
 
-/// A batch of one sample.
-data::Example first_sample(const data::DataSource& data) { return data.train->trial_batch(1); }
-
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
 StepReports make_reports(const ParallelPlan& plan, comm::Context& context) {
   if (!plan.asynchronous() && !plan.ranks_drift()) return StepReports(context.world());
@@ -177,13 +173,13 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       form_(form_of(plan, form_options_, whole_)),
       model_(form_.model),
       objective_(objective_for(plan.config(), own_objective, {.data = data, .model = model_.get()})),
-      count_of_sample_(objective_->count_all(first_sample(data))),
+      count_of_sample_(objective_->count_all(data.train->trial_batch(1))),
       plan_(fit(plan, *whole_)),
       device_(device_for(plan_, context)),
       config_(plan_.config()),
       offload_(offload_for(plan_, context, device_)),
       convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *whole_,
-                                           first_sample(data).input, plan_.samples_of_microbatch())),
+                                           data.train->trial_batch(1).input, plan_.samples_of_microbatch())),
       convolutions_(state_of(convolutions_found_)),
       exact_(plan_.exact() ? std::make_shared<ExactRun>(plan_, groups_.replicas) : nullptr),
       layers_(layers_for(plan_, *model_)),
@@ -317,75 +313,10 @@ void Trainer::start_stream() {
   pipeline_.start(std::move(stream));
 }
 
-/// The last batch of an epoch may be a smaller one.
-std::vector<Fields> Trainer::shapes_before(std::int64_t end) const {
-  const Fields sample = first_sample(data_).input;
-  std::set<std::int64_t> sizes;
-  for (const std::int64_t step : {step_, end - 1}) {
-    for (int m = 0; m < plan_.num_microbatches(); ++m)
-      sizes.insert(data::slice_of(samples_of_step(step), m, plan_.num_microbatches()).size());
-  }
-  sizes.erase(0);
-  std::vector<Fields> shapes;
-  for (const std::int64_t size : sizes) {
-    shapes.push_back(sample.map([&](const at::Tensor& one) {
-      std::vector<std::int64_t> shape = one.sizes().vec();
-      shape[0] = size;
-      return at::zeros(shape, one.options().device(device_));
-    }));
-  }
-  return shapes;
-}
-
 void Trainer::note_staleness() {
   const parallel::Pipeline::Staleness staleness = pipeline_.staleness();
   report_.staleness = staleness.updates;
   report_.weight_versions = staleness.versions;
-}
-
-std::int64_t Trainer::samples_of_step(std::int64_t step) const {
-  const std::int64_t begin = step % steps_per_epoch() * config_.train.global_batch;
-  return std::min(config_.train.global_batch, data_.train->size() - begin);
-}
-
-void Trainer::take_batch() {
-  {
-    const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
-    context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
-    const telemetry::OwnWork work(context_.status(), "waiting for data");
-    batch_ = stream_->next();
-  }
-  count_of_batch_ = objective_->counts_by_value()
-                        ? sum_of_counts()
-                        : count_of_sample_ * static_cast<double>(batch_.global_size);
-  if (objective_->counts_by_value()) report_.count = count_of_batch_;
-}
-
-/// Targets are on the host: nothing waits for a device.
-double Trainer::sum_of_counts() const {
-  at::Tensor sum = at::zeros({1}, at::kDouble);
-  for (const data::Example& samples : batch_.microbatches)
-    *sum.data_ptr<double>() += objective_->count_all(samples);
-  if (groups_.replicas) comm::Group(*groups_.replicas).all_reduce(sum);
-  return sum.item<double>();
-}
-
-parallel::MicroBatch Trainer::microbatch(int m) {
-  const auto of_step = static_cast<std::size_t>(m % plan_.num_microbatches());
-  if (of_step == 0) take_batch();
-  const data::Example& samples = batch_.microbatches[of_step];
-  parallel::MicroBatch part = to_device(samples);
-  // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
-  part.weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
-  return part;
-}
-
-/// Loss and layers read it there; how many samples it has is asked of the others, too.
-parallel::MicroBatch Trainer::to_device(const data::Example& samples) const {
-  parallel::MicroBatch part{.input = samples.input, .target = samples.target};
-  if (pipeline_.has_first_stage()) part.input = part.input.on(device_);
-  if (pipeline_.has_last_stage()) part.target = part.target.on(device_);
-  return part;
 }
 
 bool Trainer::on_all_holders(bool here) {
@@ -429,52 +360,6 @@ void Trainer::note_skip() {
                            "(train.max_skipped_steps; learning rate ",
                            report_.lr,
                            "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
-}
-
-void Trainer::meet() {
-  if (!plan_.served()) return;
-  context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));
-  optimizer_->meet();
-  share_buffers(context_.world(), pipeline_.buffers());
-}
-
-void Trainer::bring_state() {
-  meet();
-  optimizer_->bring_state();
-}
-
-Evaluation Trainer::evaluate() {
-  meet();
-  const model::ConvolutionScope convolutions_of_it(convolutions());
-  context_.status().set_action(text("step ", step_, ": evaluation"));
-  const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "evaluation", "evaluation",
-                                   {"step", step_});
-  require(data_.test != nullptr, "data set ", data_.name, " has no second split to evaluate on");
-  key_generators("evaluation");
-  for (const auto& prepare : before_changes_) prepare();
-  const auto averages = use_averages();
-  if (averages) pipeline_.weights_changed();
-  const int num_replicas = groups_.replicas ? groups_.replicas->size() : 1;
-  const parallel::JointPass of_layers(form_options_.group),
-      of_sequences(groups_.context.value_or(context_.self()));
-  const Evaluation evaluation =
-      train::evaluate([this](const Fields& inputs) { return evaluated(inputs); },
-                      {.dataset = *data_.test,
-                       .part = data::slice_of(data_.test->size(), replica(), num_replicas),
-                       .batch = plan_.samples_of_microbatch(),
-                       .longest_part = (data_.test->size() + num_replicas - 1) / num_replicas,
-                       .sit_out = [this] { pipeline_.sit_out_evaluation(); }},
-                      *objective_, context_);
-  if (averages) pipeline_.weights_changed();
-  learning_rate_->observe(evaluation.loss);
-  return evaluation;
-}
-
-Fields Trainer::evaluated(const Fields& inputs) {
-  Fields outputs = pipeline_.evaluate(inputs.on(device_));
-  if (!plan_.has_form() || !outputs.at(0).defined()) return outputs;
-  outputs = parallel::whole_outputs(form_, outputs, form_options_);
-  return speaks() ? outputs : Fields(at::Tensor());
 }
 
 void Trainer::seek(std::int64_t step) {

@@ -1,0 +1,77 @@
+// What a trainer computes on: batches, and what their losses are divided by.
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <set>
+
+#include "trireme/train/internal/check.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::train {
+
+/// The last batch of an epoch may be a smaller one.
+std::vector<Fields> Trainer::shapes_before(std::int64_t end) const {
+  const Fields sample = data_.train->trial_batch(1).input;
+  std::set<std::int64_t> sizes;
+  for (const std::int64_t step : {step_, end - 1}) {
+    for (int m = 0; m < plan_.num_microbatches(); ++m)
+      sizes.insert(data::slice_of(samples_of_step(step), m, plan_.num_microbatches()).size());
+  }
+  sizes.erase(0);
+  std::vector<Fields> shapes;
+  for (const std::int64_t size : sizes) {
+    shapes.push_back(sample.map([&](const at::Tensor& one) {
+      std::vector<std::int64_t> shape = one.sizes().vec();
+      shape[0] = size;
+      return at::zeros(shape, one.options().device(device_));
+    }));
+  }
+  return shapes;
+}
+
+std::int64_t Trainer::samples_of_step(std::int64_t step) const {
+  const std::int64_t begin = step % steps_per_epoch() * config_.train.global_batch;
+  return std::min(config_.train.global_batch, data_.train->size() - begin);
+}
+
+void Trainer::take_batch() {
+  {
+    const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
+    context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
+    const telemetry::OwnWork work(context_.status(), "waiting for data");
+    batch_ = stream_->next();
+  }
+  count_of_batch_ = objective_->counts_by_value()
+                        ? sum_of_counts()
+                        : count_of_sample_ * static_cast<double>(batch_.global_size);
+  if (objective_->counts_by_value()) report_.count = count_of_batch_;
+}
+
+/// Targets are on the host: nothing waits for a device.
+double Trainer::sum_of_counts() const {
+  at::Tensor sum = at::zeros({1}, at::kDouble);
+  for (const data::Example& samples : batch_.microbatches)
+    *sum.data_ptr<double>() += objective_->count_all(samples);
+  if (groups_.replicas) comm::Group(*groups_.replicas).all_reduce(sum);
+  return sum.item<double>();
+}
+
+parallel::MicroBatch Trainer::microbatch(int m) {
+  const auto of_step = static_cast<std::size_t>(m % plan_.num_microbatches());
+  if (of_step == 0) take_batch();
+  const data::Example& samples = batch_.microbatches[of_step];
+  parallel::MicroBatch part = to_device(samples);
+  // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
+  part.weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
+  return part;
+}
+
+/// Loss and layers read it there; how many samples it has is asked of the others, too.
+parallel::MicroBatch Trainer::to_device(const data::Example& samples) const {
+  parallel::MicroBatch part{.input = samples.input, .target = samples.target};
+  if (pipeline_.has_first_stage()) part.input = part.input.on(device_);
+  if (pipeline_.has_last_stage()) part.target = part.target.on(device_);
+  return part;
+}
+
+}  // namespace trireme::train
