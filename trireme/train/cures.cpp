@@ -10,6 +10,10 @@ bool is_program_file(const std::string& schedule) { return schedule.ends_with(".
 
 Cure replicas_as_there_are_ranks() { return set(&RunConfig::parallel, &ParallelOptions::data, 0); }
 
+std::string pipeline_in_words(const RunConfig& config) {
+  return text("parallel.pipeline = ", config.parallel.pipeline, ": ");
+}
+
 Cure synchronous_schedule() {
   return [](RunConfig& config) {
     config.parallel.schedule = "1f1b";

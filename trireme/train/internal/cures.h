@@ -20,6 +20,9 @@ Cure replicas_as_there_are_ranks();
 
 Cure synchronous_schedule();
 
+/// "parallel.pipeline = 2: ", before what is wrong with it.
+std::string pipeline_in_words(const RunConfig& config);
+
 /// Pipelines of other lengths that the ranks can make up, from the nearest on; shorter ones come first, as a
 /// model that can be cut so often can be cut less often. None is shorter than `least`.
 Cures other_pipelines(const RunConfig& config, int world_size, std::int64_t least = 1);

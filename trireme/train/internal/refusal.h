@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/text.h"
 #include "trireme/train/run_config.h"
 
 namespace trireme::train {
@@ -25,6 +26,12 @@ class Refusal : public InvalidArgument {
  private:
   Cures cures_;
 };
+
+/// Throws a Refusal with the reason and those cures unless `sound`.
+template <class... Parts>
+void refuse_unless(bool sound, const Cures& cures, const Parts&... reason) {
+  if (!sound) throw Refusal(text(reason...), cures);
+}
 
 /// Keys and values in which `changed` is not `config`: "parallel.data = 0, train.clip_norm = 0.0".
 std::string differences(const RunConfig& config, const RunConfig& changed);

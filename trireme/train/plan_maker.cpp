@@ -1,0 +1,399 @@
+#include "trireme/train/internal/plan_maker.h"
+
+#include <algorithm>
+#include <array>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+#include "trireme/base/min_max_cuts.h"
+#include "trireme/comm/device.h"
+#include "trireme/parallel/data/comm_hook.h"
+#include "trireme/schedule/schedule_table.h"
+#include "trireme/train/internal/compression.h"
+#include "trireme/train/internal/config_keys.h"
+#include "trireme/train/internal/cures.h"
+#include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/offloading.h"
+#include "trireme/train/internal/serving.h"
+#include "trireme/train/internal/sharding.h"
+#include "trireme/train/recomputed_layers.h"
+#include "trireme/train/run_trace.h"
+
+namespace trireme::train {
+namespace {
+
+/// Runs `check`; what it refuses gets `place` in front, and `cures` where it has none of its own.
+template <class Check>
+void at_place(const std::string& place, const Cures& cures, const Check& check) {
+  try {
+    check();
+  } catch (const Refusal& refusal) {
+    throw Refusal(place + refusal.what(), refusal.cures());
+  } catch (const InvalidArgument& reason) {
+    throw Refusal(place + reason.what(), cures);
+  }
+}
+
+struct PartitionRow {
+  const char* name;
+  Partition partition;
+};
+
+constexpr std::array kPartitions = {
+    PartitionRow{"auto", Partition::kTime}, PartitionRow{"time", Partition::kTime},
+    PartitionRow{"parameters", Partition::kParameters}, PartitionRow{"uniform", Partition::kLayers}};
+
+Partition partition_of(const std::string& name) {
+  const auto row = std::find_if(kPartitions.begin(), kPartitions.end(),
+                                [&](const PartitionRow& each) { return name == each.name; });
+  require(row != kPartitions.end(), "unknown partition '", name, "'", suggest(name, partition_names()));
+  return row->partition;
+}
+
+/// 4 micro-batches per rank: bubbles of a fifth at most (Huang et al., arXiv 1811.06965, section 2.3).
+/// Without bubbles: as many as two versions of the weights need, or a micro-batch per update.
+int microbatches_of_a_round(const RunConfig& config) {
+  const std::int64_t asked = config.parallel.microbatches, ranks = config.parallel.pipeline;
+  if (asked > 0) return static_cast<int>(asked);
+  if (!updates_under_way(config)) return static_cast<int>(4 * ranks);
+  return config.parallel.schedule == "pipedream-2bw" ? static_cast<int>(ranks) : 1;
+}
+
+schedule::Program program_in_file(const RunConfig& config) {
+  const std::string& file = config.parallel.schedule;
+  schedule::Program program;
+  at_place(text("parallel.schedule = \"", file, "\": "), {}, [&] {
+    program = schedule::parse_csv(read_file(file));
+    program.name = file;
+    const std::int64_t asked = config.parallel.microbatches;
+    refuse_unless(asked == 0 || asked == program.num_microbatches,
+                  {set(&RunConfig::parallel, &ParallelOptions::microbatches, 0)}, "it has ",
+                  program.num_microbatches, " micro-batches, parallel.microbatches = ", asked,
+                  "; leave that key out");
+  });
+  return program;
+}
+
+/// What needs all stages to be at the same update.
+void check_asynchronous(const RunConfig& config, const Precision& precision) {
+  const auto refuse_if = [&](bool found, const Cure& cure, const std::string& what,
+                             const std::string& reason) {
+    refuse_unless(!found, {cure, synchronous_schedule()}, what, " with parallel.schedule = \"",
+                  config.parallel.schedule, "\": ", reason,
+                  "; leave it out, or take a schedule that updates at the end");
+  };
+  using Train = TrainOptions;
+  refuse_if(config.train.clip_norm > 0, set(&RunConfig::train, &Train::clip_norm, 0),
+            text("train.clip_norm = ", config.train.clip_norm),
+            "its stages update at different times, and the norm of all gradients together is never known");
+  refuse_if(precision.scales_loss, set(&RunConfig::train, &Train::precision, "bf16"),
+            text("train.precision = \"", config.train.precision, "\""),
+            "its stages update at different times, and cannot decide together on the loss scale");
+  refuse_if(config.train.non_finite != "stop", set(&RunConfig::train, &Train::non_finite, "stop"),
+            text("train.non_finite = \"", config.train.non_finite, "\""),
+            "its stages update at different times, and cannot leave a step out together");
+  refuse_unless(config.parallel.schedule != "1f1b-rr",
+                {set(&RunConfig::parallel, &ParallelOptions::schedule, "pipedream")},
+                "the stages of 1f1b-rr update at different rates, and a run ",
+                "counts steps of the whole model: parallel::Pipeline runs it, the trainer does not");
+}
+
+/// Where the micro-batches of a replica come from.
+std::string parts_in_words(const RunConfig& config, int num_microbatches) {
+  const std::string rounds = text("train.accumulation = ", config.train.accumulation);
+  if (config.parallel.pipeline == 1) return rounds;
+  return text("parallel.microbatches = ", num_microbatches / config.train.accumulation, " x ", rounds);
+}
+
+}  // namespace
+
+std::vector<std::string> partition_names() {
+  std::vector<std::string> names;
+  for (const PartitionRow& row : kPartitions) names.emplace_back(row.name);
+  return names;
+}
+
+/// Makes a plan in the order in which its parts depend on each other. What it refuses is a Refusal where
+/// something is known that may help.
+class PlanMaker {
+ public:
+  static ParallelPlan make(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+    PlanMaker maker(config, world_size);
+    maker.read_names();
+    maker.lay_out_ranks();
+    maker.choose_order(model);
+    maker.choose_clipping();
+    maker.check_batch();
+    maker.make_program();
+    maker.check_records();
+    maker.check_update();
+    maker.check_shards();
+    maker.make_exact();
+    check_recomputation(config);
+    check_offloading(maker.plan_);
+    check_compression(maker.plan_);
+    check_serving(maker.plan_);
+    if (model) maker.plan_.cut(*model);
+    return std::move(maker.plan_);
+  }
+
+ private:
+  PlanMaker(const RunConfig& config, int world_size) {
+    plan_.config_ = config;
+    plan_.world_size_ = world_size;
+  }
+  const RunConfig& config() const { return plan_.config_; }
+  bool is_pipeline() const { return config().parallel.pipeline > 1; }
+
+  /// From C++ a configuration can hold any value.
+  void read_names() {
+    for (const auto& [name, value] : config().own)
+      check_type(find_key(config_key_table(config()), name), value);
+    for (const ConfigKey& key : config_key_table(config())) check_allowed(key, key.get(config()));
+    plan_.partition_ = partition_of(config().parallel.partition);
+    // Stages of one rank have nobody who waits for the slowest: what counts is what each of them holds.
+    if (!is_pipeline() && plan_.partition_ == Partition::kTime) plan_.partition_ = Partition::kParameters;
+    at_place("train.", {set(&RunConfig::comm, &comm::ContextOptions::device, "auto")},
+             [&] { plan_.device_ = comm::device_type_of(config().comm.device); });
+    plan_.precision_ = precision_of(config().train.precision);
+    plan_.convolutions_ = convolution_rule(config().train.convolution, config().train.memory_format);
+    // They are the CPU's.
+    if (plan_.device_ != c10::kCPU)
+      plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten, .channels_last = false};
+    plan_.rounding_ = parallel::gradient_rounding(config().parallel.compression);
+    plan_.skips_non_finite_ = plan_.precision_.scales_loss || config().train.non_finite == "skip";
+  }
+
+  void lay_out_ranks() {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.data, ranks = plan_.world_size_;
+    if (!is_pipeline() && !plan_.has_form()) {
+      refuse_unless(asked == 0 || asked == ranks, {replicas_as_there_are_ranks()}, "parallel.data = ", asked,
+                    " needs as many ranks, found ", ranks, "; start it with -n ", asked,
+                    ", or leave the key out to use the ranks that there are");
+      plan_.num_replicas_ = plan_.world_size_;
+      return;
+    }
+    check_mesh();
+    check_tensor();
+    check_objective();
+    if (is_pipeline()) check_schedule();
+    plan_.num_replicas_ = static_cast<int>(ranks / (parallel.pipeline * parallel.tensor * parallel.context));
+  }
+
+  void check_mesh() const {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.data, ranks = plan_.world_size_,
+                       per_replica = parallel.pipeline * parallel.tensor * parallel.context;
+    Cures cures;
+    if (ranks % per_replica == 0) cures.push_back(replicas_as_there_are_ranks());
+    for (Cure& cure : other_contexts(config(), plan_.world_size_)) cures.push_back(std::move(cure));
+    for (Cure& cure : other_tensors(config(), plan_.world_size_)) cures.push_back(std::move(cure));
+    for (Cure& cure : other_pipelines(config(), plan_.world_size_)) cures.push_back(std::move(cure));
+    std::vector<std::string> factors;
+    if (is_pipeline()) factors.push_back(text("parallel.pipeline = ", parallel.pipeline));
+    if (parallel.tensor > 1) factors.push_back(text("parallel.tensor = ", parallel.tensor));
+    if (parallel.context > 1) factors.push_back(text("parallel.context = ", parallel.context));
+    if (asked > 0) factors.push_back(text("parallel.data = ", asked));
+    refuse_unless(ranks % per_replica == 0 && (asked == 0 || asked * per_replica == ranks), cures,
+                  join(factors, " x "), " does not fit ", ranks, ranks == 1 ? " rank" : " ranks",
+                  "; start it with -n ", per_replica * std::max<std::int64_t>(asked, 1),
+                  asked == 0 ? " or a multiple of it" : "", "; ", ranks, ranks == 1 ? " rank" : " ranks",
+                  " can be cut by ", divisors_in_words(ranks));
+  }
+
+  void check_tensor() const {
+    const ParallelOptions& parallel = config().parallel;
+    if (parallel.tensor == 1) return;
+    const std::string what = text("parallel.tensor = ", parallel.tensor);
+    Cures cures = other_tensors(config(), plan_.world_size_);
+    cures.insert(cures.begin(), synchronous_schedule());
+    bool asynchronous = false;
+    at_place(pipeline_in_words(config()), {}, [&] { asynchronous = updates_under_way(config()); });
+    refuse_unless(!asynchronous, cures, what, " with parallel.schedule = \"", parallel.schedule,
+                  "\": it computes with older weights, so that no run on one rank tells whether parts of "
+                  "a layer are put together right; take a schedule that updates at the end");
+    const std::string& optimizer = config().optimizer.name;
+    cures[0] = set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw");
+    refuse_unless(!optim::needs_whole_tensors(optimizer), cures, what, " with optimizer.name = \"", optimizer,
+                  "\": it goes by whole parameters, of which each rank has a part; take one that looks at "
+                  "single numbers");
+  }
+
+  void check_objective() const {
+    const std::int64_t ranks = config().parallel.context;
+    refuse_unless(
+        ranks == 1 || config().objective.name != "model", other_contexts(config(), plan_.world_size_),
+        "parallel.context = ", ranks,
+        " with objective.name = \"model\": each rank of a sequence computes such a loss as a whole, and "
+        "gradients of parameters in it would be counted ",
+        ranks, " times; take an objective without parameters");
+  }
+
+  void check_schedule() const {
+    const std::string& name = config().parallel.schedule;
+    const std::string near = nearest(name, schedule::schedule_names());
+    const auto ranks = static_cast<std::int64_t>(plan_.world_size_);
+    bool asynchronous = false;
+    at_place(pipeline_in_words(config()),
+             {set(&RunConfig::parallel, &ParallelOptions::schedule, near.empty() ? "1f1b" : near)},
+             [&] { asynchronous = updates_under_way(config()); });
+    const Cure one_pipeline = [ranks](RunConfig& changed) {
+      changed.parallel.pipeline = ranks;
+      changed.parallel.data = 0;
+    };
+    refuse_unless(ranks == config().parallel.pipeline || !asynchronous,
+                  {synchronous_schedule(), one_pipeline}, "parallel.schedule = \"", name,
+                  "\" updates each stage on its own time: ", ranks / config().parallel.pipeline,
+                  " pipelines side by side cannot share gradients; start it with -n ",
+                  config().parallel.pipeline);
+  }
+
+  /// Stages of a model that is not cut over ranks.
+  int stages_of_a_rank(const std::optional<ModelShape>& model) const {
+    const std::int64_t asked = std::max<std::int64_t>(1, config().parallel.chunks);
+    if (!plan_.stages_are_layers() || !model) return static_cast<int>(asked);
+    return std::max(1, static_cast<int>(model->parameters.size()));
+  }
+
+  void choose_order(const std::optional<ModelShape>& model) {
+    const ParallelOptions& parallel = config().parallel;
+    const parallel::ZeroOptions zero = zero_options(config(), plan_.precision_.autocast_to);
+    plan_.options_ = {
+        .schedule = parallel.schedule,
+        .num_microbatches = microbatches_of_a_round(config()),
+        .num_chunks = static_cast<int>(parallel.chunks),
+        .num_rounds = static_cast<int>(config().train.accumulation),
+        .vertical_sync = parallel.vertical_sync,
+        .recompute = parallel.recompute,
+        .data_parallel = {.bucket_mib = parallel.bucket_mib,
+                          .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
+                          .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
+                          .scale = parallel::ReduceScale::kSum},
+        .zero = zero};
+    parallel::PipelineOptions& options = plan_.options_;
+    if (!is_pipeline()) {
+      options.program = schedule::data_parallel(options.num_rounds, stages_of_a_rank(model));
+      options.num_microbatches = options.num_rounds = 1;
+    } else if (is_program_file(parallel.schedule)) {
+      options.program = program_in_file(config());
+      options.num_microbatches = options.program->num_microbatches;
+    }
+    plan_.num_microbatches_ =
+        (options.program ? options.program->num_microbatches : options.num_microbatches) * options.num_rounds;
+  }
+
+  /// Clipping by default is for where there is a norm of all gradients.
+  void choose_clipping() {
+    double& clip_norm = plan_.config_.train.clip_norm;
+    const bool no_norm = (is_pipeline() && updates_under_way(config())) || plan_.served();
+    if (no_norm && clip_norm == TrainOptions().clip_norm &&
+        !is_named(config(), find_key(config_key_table(config()), "train.clip_norm")))
+      clip_norm = 0;
+  }
+
+  void check_batch() const {
+    const std::int64_t batch = config().train.global_batch, replicas = plan_.num_replicas_,
+                       of_each = plan_.num_microbatches_, rounds = config().train.accumulation;
+    const auto at_most = [&](std::int64_t others) { return std::max<std::int64_t>(1, batch / others); };
+    Cures cures = {
+        set(&RunConfig::train, &TrainOptions::accumulation, at_most(replicas * (of_each / rounds)))};
+    if (is_pipeline() && !plan_.options_.program)
+      cures.push_back(set(&RunConfig::parallel, &ParallelOptions::microbatches, at_most(replicas * rounds)));
+    cures.push_back(set(&RunConfig::train, &TrainOptions::global_batch, replicas * of_each));
+    refuse_unless(batch >= replicas * of_each, cures, "train.global_batch = ", batch,
+                  " cannot be split over ", replicas, is_pipeline() ? " pipelines x " : " ranks x ",
+                  parts_in_words(config(), plan_.num_microbatches_), ": it needs at least ",
+                  replicas * of_each, " samples");
+  }
+
+  void make_program() {
+    if (is_pipeline() && updates_under_way(config()))
+      at_place(pipeline_in_words(config()), {}, [&] { check_asynchronous(config(), plan_.precision_); });
+    at_place(pipeline_in_words(config()), cures_of_a_program(config(), plan_.world_size_), [&] {
+      plan_.program_ =
+          parallel::pipeline_program(plan_.options_, plan_.pipeline_ranks(), schedule::Transport::kBuffered);
+    });
+  }
+
+  /// Traces and timelines.
+  void check_records() {
+    const RunOptions& run = config().run;
+    at_place("",
+             {set(&RunConfig::run, &RunOptions::trace, "trace.json"),
+              set(&RunConfig::run, &RunOptions::trace_steps, "")},
+             [&] { plan_.trace_ = trace_options(run); });
+    const Cure trace_instead = [](RunConfig& changed) {
+      if (changed.run.trace.empty()) changed.run.trace = "trace.json";
+      changed.run.timeline = "";
+    };
+    refuse_unless(run.timeline.empty() || !plan_.asynchronous(), {trace_instead, synchronous_schedule()},
+                  "run.timeline = \"", run.timeline, "\" draws steps, and parallel.schedule = \"",
+                  config().parallel.schedule, "\" has none that ranks begin and end together; use run.trace");
+  }
+
+  void check_shard_groups() const {
+    const ParallelOptions& parallel = config().parallel;
+    const std::int64_t asked = parallel.shard_ranks, replicas = plan_.weight_copies();
+    if (asked == 0) return;
+    const std::string what = text("parallel.shard_ranks = ", asked);
+    refuse_unless(parallel.zero > 0,
+                  {set(&RunConfig::parallel, &ParallelOptions::zero, 1),
+                   set(&RunConfig::parallel, &ParallelOptions::shard_ranks, 0)},
+                  what,
+                  " with parallel.zero = 0: replicas share nothing out; set parallel.zero, or leave it out");
+    refuse_unless(asked > 1, other_shard_ranks(plan_.weight_copies()), what,
+                  ": a group of one rank has nobody to share out to; take 2 or more, or parallel.zero = 0");
+    refuse_unless(replicas % asked == 0, other_shard_ranks(plan_.weight_copies()), what, " does not cut ",
+                  replicas, " replicas into groups: they can be cut into groups of ",
+                  divisors_in_words(replicas));
+  }
+
+  void check_shards() const {
+    check_shard_groups();
+    const ParallelOptions& parallel = config().parallel;
+    refuse_unless(parallel.zero == 0 || parallel.compression == "none",
+                  {set(&RunConfig::parallel, &ParallelOptions::compression, "none"),
+                   set(&RunConfig::parallel, &ParallelOptions::zero, 0)},
+                  "parallel.zero = ", parallel.zero,
+                  " reduces gradients as they are, and parallel.compression = \"", parallel.compression,
+                  "\" would round them; leave one of the two out");
+  }
+
+  /// What the machine would decide is decided, so that it is the same everywhere.
+  void make_exact() {
+    if (!config().run.exact) return;
+    check_exact(plan_);
+    plan_.config_.comm.torch_threads = std::max(1, config().comm.torch_threads);
+    if (plan_.convolutions_.kernels == ConvolutionKernels::kMeasured)
+      plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten,
+                             .channels_last = plan_.convolutions_.channels_last.value_or(false)};
+  }
+
+  void check_update() const {
+    optim::make_optimizer(config().optimizer, {});
+    if (!plan_.precision_.scales_loss) return;
+    const Cure within_bounds = [](RunConfig& changed) {
+      optim::LossScalerOptions& scaler = changed.scaler;
+      scaler.initial = std::max(scaler.least, std::min(scaler.most, scaler.initial));
+    };
+    at_place("", {within_bounds}, [&] { const optim::LossScaler sound(config().scaler); });
+  }
+
+  ParallelPlan plan_;
+};
+
+ParallelPlan make_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+  return PlanMaker::make(config, world_size, model);
+}
+
+ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::optional<ModelShape>& model) {
+  try {
+    return make_plan(config, world_size, model);
+  } catch (const Refusal& refusal) {
+    throw with_nearest(config, refusal, world_size,
+                       [&](const RunConfig& changed) { make_plan(changed, world_size, model); });
+  }
+}
+
+}  // namespace trireme::train
