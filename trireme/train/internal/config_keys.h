@@ -36,6 +36,8 @@ struct OwnNames {
   std::vector<std::string> models, datasets, objectives, metrics;
 };
 std::vector<ConfigKey> make_config_key_table(const OwnNames& own = {});
+/// Of it the rows of the tables parallel, ps, offload and comm.
+std::vector<ConfigKey> parallel_key_table();
 
 /// The keys of that configuration: ours, and those of its registry.
 const std::vector<ConfigKey>& config_key_table(const RunConfig& config = {});

@@ -1,0 +1,138 @@
+// Keys that say where and over what ranks a run computes: parallel, ps, offload and comm.
+#include "trireme/parallel/data/comm_hook.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/train/internal/config_rows.h"
+
+namespace trireme::train {
+namespace {
+
+std::vector<std::string> backend_choices() {
+  std::vector<std::string> names = {"auto"};
+  for (const comm::BackendInfo& info : comm::backend_infos()) names.push_back(info.name);
+  return names;
+}
+
+}  // namespace
+
+std::vector<ConfigKey> parallel_key_table() {
+  using C = RunConfig;
+  using Comm = comm::ContextOptions;
+  using Offload = optim::OffloadOptions;
+  using Served = parallel::ServedOptions;
+  const Allowed one_up{.least = 1}, zero_up{.least = 0};
+  const Allowed count{.least = 1, .most = kMaxInt};
+  return {
+      key("parallel.mode", &C::parallel, &ParallelOptions::mode,
+          "who adds gradients up and updates: each rank, or servers", {.names = mode_names}),
+      key("parallel.data", &C::parallel, &ParallelOptions::data,
+          "replicas of the model; 0: as many as there are ranks for", {.least = 0, .most = kMaxInt}),
+      updates_stay(key("parallel.pipeline", &C::parallel, &ParallelOptions::pipeline,
+                       "ranks over which the layers of each replica are cut", count)),
+      key("parallel.tensor", &C::parallel, &ParallelOptions::tensor,
+          "ranks over which each layer is cut: heads, features and vocabulary; for gpt, mlp, and models that "
+          "have a tensor-parallel form",
+          count),
+      key("parallel.sequence", &C::parallel, &ParallelOptions::sequence,
+          "parallel.tensor: between layers each rank has a part of each sequence; gpt"),
+      key("parallel.context", &C::parallel, &ParallelOptions::context,
+          "ranks over which each sequence is cut, with attention in a ring; for gpt, and models whose form "
+          "can",
+          count),
+      updates_stay(
+          key("parallel.schedule", &C::parallel, &ParallelOptions::schedule,
+              "order of work in a pipeline: a name that `trireme schedule` knows, or a file NAME.csv")),
+      key("parallel.chunks", &C::parallel, &ParallelOptions::chunks,
+          "stages per rank, for schedules that can have several; 0: the schedule's own number; without a "
+          "pipeline, stages into which each rank's model is cut",
+          {.least = 0, .most = kMaxInt}),
+      key("parallel.microbatches", &C::parallel, &ParallelOptions::microbatches,
+          "micro-batches of a pipeline, train.accumulation times per step; 0: four times its ranks, or what "
+          "an "
+          "asynchronous schedule needs",
+          {.least = 0, .most = kMaxInt}),
+      key("parallel.partition", &C::parallel, &ParallelOptions::partition,
+          "where layers are cut: stages alike in time, in parameters, or in layers",
+          {.names = partition_names}),
+      key("parallel.cuts", &C::parallel, &ParallelOptions::cuts,
+          "first layer of each stage of a pipeline but the first, in the place of parallel.partition: [5, 9]",
+          one_up),
+      key("parallel.planned_step_s", &C::parallel, &ParallelOptions::planned_step_s,
+          "seconds that a step takes by trireme plan, told beside what it took; 0: there is no plan",
+          {.least = 0}),
+      key("parallel.vertical_sync", &C::parallel, &ParallelOptions::vertical_sync,
+          "pipedream: a micro-batch sees the same version of the weights on all stages"),
+      key("parallel.recompute", &C::parallel, &ParallelOptions::recompute,
+          "a pipeline keeps the inputs of its stages and computes the rest again: less memory, more time"),
+      key("parallel.zero", &C::parallel, &ParallelOptions::zero,
+          "what replicas share out instead of each holding all: 1 the optimizer's state, 2 and gradients, 3 "
+          "and parameters; 0: nothing",
+          {.least = 0, .most = 3}),
+      key("parallel.working_copy", &C::parallel, &ParallelOptions::working_copy,
+          "parallel.zero with bf16 or fp16: ranks compute with a copy of the weights in that format, and the "
+          "f32 "
+          "values lie in shards alone"),
+      key("parallel.persistent_below", &C::parallel, &ParallelOptions::persistent_below,
+          "parallel.zero = 3: parameters with fewer elements stay gathered between uses", zero_up),
+      key("parallel.gathered_layers", &C::parallel, &ParallelOptions::gathered_layers,
+          "parallel.zero = 3: layers, or stages, whose weights are gathered at a time, ahead of their use; "
+          "0: each "
+          "once per step, and there until its last use",
+          {.least = 0, .most = kMaxInt}),
+      key("parallel.keep_gradients", &C::parallel, &ParallelOptions::keep_gradients,
+          "parallel.zero = 2, 3 with several micro-batches: their gradients add up whole on each rank and "
+          "are "
+          "reduced once per step"),
+      key("parallel.shard_ranks", &C::parallel, &ParallelOptions::shard_ranks,
+          "parallel.zero: replicas next to each other in groups of so many, each of which has all of the "
+          "state; "
+          "0: one group",
+          {.least = 0, .most = kMaxInt}),
+      key("parallel.bucket_mib", &C::parallel, &ParallelOptions::bucket_mib,
+          "MiB of gradients that are reduced in one piece", {.most = 4096, .above = 0}),
+      key("parallel.compression", &C::parallel, &ParallelOptions::compression,
+          "how gradients travel: in a number format, or compressed", {.names = parallel::comm_hook_names}),
+      key("parallel.compression_fraction", &C::parallel, &ParallelOptions::compression_fraction,
+          "parallel.compression = \"top-k\", \"random-k\", \"dgc\": the share of each gradient that is sent",
+          {.most = 0.5, .above = 0}),
+      key("parallel.compression_warmup_steps", &C::parallel, &ParallelOptions::compression_warmup_steps,
+          "the same: first steps, in which 1/4, 1/16, 1/64 and 1/256 of each gradient are sent",
+          {.least = 0, .most = kMaxInt}),
+      key("parallel.compression_rank", &C::parallel, &ParallelOptions::compression_rank,
+          "parallel.compression = \"power-sgd\": columns of the factors", {.least = 1, .most = 1024}),
+      key("parallel.unused_parameters", &C::parallel, &ParallelOptions::unused_parameters,
+          "parameters that a step does not reach: an error, found in every step, or in the first one",
+          {.names = parallel::unused_parameters_names}),
+      key("ps.coordinator", &C::served, &Served::coordinator,
+          "parallel.mode = \"ps\": address of the coordinator; empty: the one of --servers"),
+      key("ps.staleness", &C::served, &Served::staleness,
+          "parallel.mode = \"ps\": steps that ranks may be apart; 0: they go together, as with all-reduce; "
+          "-1: "
+          "no bound",
+          {.least = -1, .most = 1000}),
+      key("offload.optimizer", &C::offload, &Offload::optimizer,
+          "where the optimizer's state lives: in memory, or in files that are read and written part by part",
+          {.names = optim::offload_place_names}),
+      key("offload.parameters", &C::offload, &Offload::parameters,
+          "parallel.zero = 3: where each rank's shards of the parameters live",
+          {.names = optim::offload_place_names}),
+      key("offload.folder", &C::offload, &Offload::folder,
+          "folder of these files, best on a fast local disk; empty: the run's"),
+      key("offload.part_mib", &C::offload, &Offload::part_mib,
+          "MiB that are brought to memory at once, of which there are three; a larger tensor where it has to "
+          "be "
+          "brought whole",
+          {.most = 65536, .above = 0}),
+      key("comm.backend", &C::comm, &Comm::backend, "how ranks talk; auto: the fastest that works here",
+          {.names = backend_choices}),
+      key("comm.timeout_s", &C::comm, &Comm::timeout_s,
+          "seconds after which a rank that others wait for and that is gone, stuck or elsewhere ends the run",
+          {.most = 86400, .above = 0}),
+      key("comm.slow_timeout_s", &C::comm, &Comm::slow_timeout_s,
+          "the same for a rank that is alive and gets on; comm.timeout_s where that is more",
+          {.most = 604800, .above = 0}),
+      key("comm.torch_threads", &C::comm, &Comm::torch_threads,
+          "threads of one rank; 0: cores / ranks of the host", {.least = 0, .most = 4096}),
+  };
+}
+
+}  // namespace trireme::train
