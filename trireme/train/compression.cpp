@@ -1,13 +1,8 @@
 #include "trireme/train/internal/compression.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-
 #include "trireme/base/error.h"
-#include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/internal/cures.h"
-#include "trireme/train/internal/on_main.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -21,28 +16,8 @@ std::string prefix_of(const Trainer& trainer) {
               "/");
 }
 
-checkpoint::Shard row_shard(const std::string& name, const at::Tensor& tensor, std::int64_t row,
-                            std::int64_t num_rows) {
-  return {.name = name,
-          .global_sizes = {num_rows, tensor.numel()},
-          .offsets = {row, 0},
-          .tensor = tensor.view({1, tensor.numel()})};
-}
-
-/// How many replicas have written what the checkpoint holds; 0: it holds nothing.
-std::int64_t stored_rows(const std::string& prefix, comm::Context& context,
-                         const std::filesystem::path& checkpoint) {
-  std::int64_t rows = 0;
-  on_main(context, [&] {
-    const checkpoint::ShardReader reader(checkpoint);
-    for (const auto& [name, stored] : reader.tensors()) {
-      if (!name.starts_with(prefix)) continue;
-      const bool is_own = stored.sizes.size() == 2 && name.starts_with(prefix + "own/");
-      rows = std::max<std::int64_t>(rows, is_own ? stored.sizes[0] : 1);
-    }
-  });
-  return std::stoll(context.world().all_gather_text(text(rows)).front());
-}
+/// Of any shape, as one row.
+at::Tensor flat_row(const at::Tensor& tensor) { return tensor.view({1, tensor.numel()}); }
 
 }  // namespace
 
@@ -102,7 +77,7 @@ checkpoint::Shards compression_shards(const Trainer& trainer) {
   for (const auto& [name, tensor] : state.common)
     shards.push_back(checkpoint::whole_shard(prefix_of(trainer) + name, tensor));
   for (const auto& [name, tensor] : state.own)
-    shards.push_back(row_shard(prefix_of(trainer) + "own/" + name, tensor, trainer.replica(),
+    shards.push_back(row_shard(prefix_of(trainer) + "own/" + name, flat_row(tensor), trainer.replica(),
                                trainer.plan().weight_copies()));
   return shards;
 }
@@ -115,18 +90,12 @@ KeptByCompression::KeptByCompression(const Trainer& trainer, comm::Context& cont
   const parallel::HookState state = trainer.compression_state();
   for (const auto& [name, tensor] : state.common)
     shards_.push_back(checkpoint::whole_shard(prefix + name, tensor));
-  for (const auto& [name, tensor] : state.own) {
-    for (std::int64_t row = trainer.replica(); row < num_rows; row += trainer.plan().weight_copies()) {
-      rows_.push_back({.of = tensor, .stored = at::empty({tensor.numel()}, tensor.options())});
-      shards_.push_back(row_shard(prefix + "own/" + name, rows_.back().stored, row, num_rows));
-    }
-  }
+  for (const auto& [name, tensor] : state.own)
+    rows_.add(prefix + "own/" + name, flat_row(tensor), trainer.replica(), trainer.plan().weight_copies(),
+              num_rows);
+  shards_.insert(shards_.end(), rows_.shards().begin(), rows_.shards().end());
 }
 
-void KeptByCompression::take_up() const {
-  const at::NoGradGuard no_grad;
-  for (const Row& row : rows_) at::Tensor(row.of).zero_();
-  for (const Row& row : rows_) at::Tensor(row.of).view(row.stored.sizes()).add_(row.stored);
-}
+void KeptByCompression::take_up() const { rows_.take_sums(); }
 
 }  // namespace trireme::train

@@ -96,6 +96,15 @@ parallel::ShardGroups shard_groups_of(const ParallelPlan& plan, comm::Context& c
   return {.shards = mesh.group("dp-shards"), .copies = mesh.group("dp-copies")};
 }
 
+/// Neighbours are a site.
+parallel::SiteGroups site_groups_of(const ParallelPlan& plan, comm::Context& context) {
+  const int ranks = plan.site_ranks();
+  comm::Mesh mesh(context, {{"pp", plan.pipeline_ranks()}, {"sites", plan.num_sites()}, {"dp-site", ranks}});
+  parallel::SiteGroups groups{.sites = mesh.group("sites"), .site = {}};
+  if (ranks > 1) groups.site = mesh.group("dp-site");
+  return groups;
+}
+
 }  // namespace
 
 PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
@@ -104,6 +113,7 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
           "; make one with resolve_plan(config, context.world_size())");
   PlanGroups groups = groups_along_axes(plan, context);
   if (plan.has_shard_groups()) groups.shard_groups = shard_groups_of(plan, context);
+  if (plan.trains_apart()) groups.sites = site_groups_of(plan, context);
   return groups;
 }
 

@@ -7,6 +7,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
+#include "trireme/parallel/local/outer_steps.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/train/parallel_plan.h"
 
@@ -27,9 +28,11 @@ struct PlanGroups {
   std::optional<comm::Group> context = {};   ///< of them, those that have pieces of the same sequences
   std::optional<comm::Group> tensor = {};    ///< ranks that hold parts of the same layers
   std::optional<parallel::ShardGroups> shard_groups = {};  ///< of `copies`
+  std::optional<parallel::SiteGroups> sites = {};          ///< of `replicas`, where they train apart
 
+  /// Gradients are summed over those of a site, or over all copies.
   parallel::PipelineGroups of_pipeline() const {
-    return {.pipeline = pipeline, .data = copies, .shard_groups = shard_groups};
+    return {.pipeline = pipeline, .data = sites ? sites->site : copies, .shard_groups = shard_groups};
   }
   /// Ranks that share out what each of them would hold.
   const comm::Group& shards() const { return shard_groups ? shard_groups->shards : *copies; }

@@ -13,6 +13,7 @@
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/offloading.h"
 #include "trireme/train/internal/serving.h"
 #include "trireme/train/internal/sharding.h"
@@ -133,6 +134,7 @@ class PlanMaker {
     check_offloading(maker.plan_);
     check_compression(maker.plan_);
     check_serving(maker.plan_);
+    check_local_steps(maker.plan_);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }

@@ -9,6 +9,7 @@
 #include "trireme/train/held_parts.h"
 #include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/config_keys.h"
+#include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/on_main.h"
 #include "trireme/train/run_folder.h"
 
@@ -100,6 +101,7 @@ checkpoint::Shards whole_state(Trainer& trainer) {
   const std::shared_ptr<const checkpoint::Elsewhere> elsewhere = trainer.elsewhere();
   for (checkpoint::Shard& shard : shards_of(trainer.state(), trainer.held())) {
     shard.name = of_optimizer(shard.name);
+    if (trainer.outer_steps() != nullptr) shard.replicas = checkpoint::Replicas::kFirstCounts;
     if (shard.tensor.is_meta()) shard.elsewhere = elsewhere;
     state.push_back(std::move(shard));
   }
@@ -109,6 +111,7 @@ checkpoint::Shards whole_state(Trainer& trainer) {
 checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
   checkpoint::Shards state = whole_state(trainer);
   for (checkpoint::Shard& shard : compression_shards(trainer)) state.push_back(std::move(shard));
+  for (checkpoint::Shard& shard : site_shards(trainer)) state.push_back(std::move(shard));
   state.push_back(checkpoint::whole_shard(kProgress, pack(progress)));
   return state;
 }
@@ -133,10 +136,13 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
   checkpoint::Shards state = whole_state(run.trainer);
   const KeptByCompression kept(run.trainer, context, found->folder);
   state.insert(state.end(), kept.shards().begin(), kept.shards().end());
+  const KeptBySites by_sites(run.trainer, context, found->folder);
+  state.insert(state.end(), by_sites.shards().begin(), by_sites.shards().end());
   const at::Tensor progress = pack(run.progress);
   state.push_back(checkpoint::whole_shard(kProgress, progress));
   checkpoint::load_shards(world, found->folder, state, run.sees, "tensor");
   kept.take_up();
+  by_sites.take_up();
   run.progress = unpack(progress);
   run.trainer.seek(found->head.step);
 }

@@ -93,7 +93,16 @@ struct ParallelOptions {
   double compression_fraction = 0.001;  ///< top-k, random-k, dgc: of each gradient that is sent
   std::int64_t compression_warmup_steps = 0;  ///< the same: first steps, in which more is sent
   std::int64_t compression_rank = 4;          ///< power-sgd
-  std::string unused_parameters = "error";    ///< a name of parallel::unused_parameters_names()
+  std::int64_t local_steps = 1;  ///< of a site between outer steps; 1: gradients of all replicas in each step
+  std::int64_t local_ranks = 1;  ///< replicas of a site, which average their gradients in each step
+  std::int64_t local_from_step = 0;         ///< first steps, in which all replicas do
+  std::int64_t local_fragments = 1;         ///< parts of the model that go to the other sites one by one
+  std::int64_t local_delay = 0;             ///< steps that go on while a part travels
+  double local_mixing = 0.5;                ///< local_delay: what a site keeps of its own values then
+  std::string outer_optimizer = "average";  ///< a name of outer_optimizer_names()
+  double outer_lr = 0.7;                    ///< momentum, nesterov
+  double outer_momentum = 0.9;              ///< the same
+  std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()
 };
 
 class Registry;
@@ -154,6 +163,9 @@ std::vector<std::string> precision_names();
 
 /// Values of parallel.mode.
 std::vector<std::string> mode_names();
+
+/// Values of parallel.outer_optimizer.
+std::vector<std::string> outer_optimizer_names();
 
 /// Values of parallel.partition.
 std::vector<std::string> partition_names();

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
+#include <utility>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/data/loading_report.h"
@@ -12,7 +14,7 @@
 namespace trireme::train {
 namespace {
 
-enum Slot { kLoss, kHoles, kInterrupts, kTerminations, kFirstRank };
+enum Slot { kLoss, kCount, kSeconds, kHoles, kInterrupts, kTerminations, kFirstRank };
 
 /// What a rank says of itself. The norm is one of gradients that all ranks have reduced: where a loss tells
 /// whose numbers began it, the norm says nothing more.
@@ -20,6 +22,10 @@ constexpr double kFine = 0, kNormIsNotFinite = 1, kLossIsNotFinite = 2;
 
 /// What a rank says, by kind: of each the values of all ranks, one behind the other.
 enum PerRank { kNotFinite, kDataWait, kDataStage, kNumPerRank };
+
+/// Of a bundle: an exchange over a link of 50 ms takes about as long.
+constexpr double kBundleSeconds = 0.25;
+constexpr std::size_t kMostInBundle = 64;
 
 /// 0: not told.
 double code_of(std::string_view stage) {
@@ -44,22 +50,22 @@ std::string ranks_to_blame(const double* votes, int num_ranks) {
 
 }  // namespace
 
-StepReports::StepReports(comm::Group group, int depth)
-    : group_(std::move(group)), depth_(static_cast<std::size_t>(depth)) {
-  for (int i = 0; i < depth; ++i)
-    spare_.push_back(group_.allocate(kFirstRank + kNumPerRank * group_.size(), at::kDouble));
+StepReports::StepReports(comm::Group group, int depth, Bundling bundling)
+    : group_(std::move(group)), depth_(static_cast<std::size_t>(depth)), bundling_(bundling) {
+  const std::size_t most = bundling == Bundling::kNone ? 1 : kMostInBundle;
+  for (int i = 0; i <= depth; ++i)
+    spare_.push_back(group_.allocate(static_cast<std::int64_t>(most) * num_votes(), at::kDouble));
 }
 
-std::optional<StepReport> StepReports::start(const StepReport& mine) {
-  std::optional<StepReport> oldest;
-  if (under_way_.size() == depth_) oldest = finish();
-  Exchange exchange{.report = mine, .votes = std::move(spare_.back()), .pending = {}};
-  spare_.pop_back();
-  double* votes = exchange.votes.data_ptr<double>();
+std::int64_t StepReports::num_votes() const { return kFirstRank + kNumPerRank * group_.size(); }
+
+void StepReports::write(const StepReport& mine, double* votes) const {
   const auto own = [&](PerRank kind) -> double& {
     return votes[kFirstRank + kind * group_.size() + group_.rank()];
   };
-  std::fill_n(votes, exchange.votes.numel(), 0.0);
+  std::fill_n(votes, num_votes(), 0.0);
+  votes[kCount] = mine.own_count.value_or(0);
+  votes[kSeconds] = began_s_ > 0 ? now_s() - began_s_ : 0;
   if (std::isfinite(mine.loss) && std::isfinite(mine.grad_norm.value_or(0))) {
     votes[kLoss] = mine.loss;
   } else if (mine.skipped) {
@@ -73,19 +79,62 @@ std::optional<StepReport> StepReports::start(const StepReport& mine) {
     own(kDataWait) = mine.data_waits.front().seconds;
     own(kDataStage) = code_of(mine.data_waits.front().stage);
   }
-  exchange.pending = group_.all_reduce_async(exchange.votes);
-  under_way_.push_back(std::move(exchange));
-  return oldest;
 }
 
-std::optional<StepReport> StepReports::finish() {
-  if (under_way_.empty()) return std::nullopt;
+std::optional<StepReport> StepReports::start(const StepReport& mine) {
+  if (is_due(filling_.reports.size() + 1) && under_way_.size() == depth_) land();
+  if (filling_.reports.empty()) {
+    filling_.votes = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  write(mine,
+        filling_.votes.data_ptr<double>() + static_cast<std::int64_t>(filling_.reports.size()) * num_votes());
+  began_s_ = now_s();
+  filling_.reports.push_back(mine);
+  if (is_due(filling_.reports.size())) send();
+  if (told_.empty()) return std::nullopt;
+  return told();
+}
+
+void StepReports::send() {
+  at::Tensor votes =
+      filling_.votes.narrow(0, 0, static_cast<std::int64_t>(filling_.reports.size()) * num_votes());
+  filling_.pending = group_.all_reduce_async(votes);
+  under_way_.push_back(std::exchange(filling_, {}));
+}
+
+/// The oldest exchange. What its steps took is the same number on all ranks, and so is what follows from it.
+void StepReports::land() {
   Exchange exchange = std::move(under_way_.front());
   under_way_.pop_front();
   exchange.pending.wait();
-  StepReport report = exchange.report;
   spare_.push_back(exchange.votes);
   const double* votes = exchange.votes.const_data_ptr<double>();
+  double seconds = 0;
+  for (StepReport& report : exchange.reports) {
+    told_.push_back({.report = std::move(report), .votes = {votes, votes + num_votes()}});
+    seconds += votes[kSeconds] / group_.size();
+    votes += num_votes();
+  }
+  if (bundling_ == Bundling::kNone || seconds <= 0) return;
+  const double steps = kBundleSeconds / seconds * static_cast<double>(exchange.reports.size());
+  most_in_bundle_ = std::clamp<std::size_t>(static_cast<std::size_t>(std::min(steps, 1e3)), 1, kMostInBundle);
+}
+
+std::optional<StepReport> StepReports::finish() {
+  if (told_.empty()) {
+    if (under_way_.empty() && !filling_.reports.empty()) send();
+    if (under_way_.empty()) return std::nullopt;
+    land();
+  }
+  return told();
+}
+
+StepReport StepReports::told() {
+  const Told oldest = std::move(told_.front());
+  told_.pop_front();
+  StepReport report = oldest.report;
+  const double* votes = oldest.votes.data();
   const std::string diverged = ranks_to_blame(votes + kFirstRank, group_.size());
   if (!diverged.empty()) {
     throw DivergedError(text("step ", report.step,
@@ -99,6 +148,10 @@ std::optional<StepReport> StepReports::finish() {
     report.data_waits.push_back({.seconds = of_rank(kDataWait), .stage = stage_of(of_rank(kDataStage))});
   }
   report.loss = votes[kHoles] > 0 ? std::numeric_limits<double>::quiet_NaN() : votes[kLoss];
+  if (votes[kCount] > 0) {
+    report.loss /= votes[kCount];
+    report.count = votes[kCount];
+  }
   report.stop_signal = votes[kTerminations] > 0 ? SIGTERM : votes[kInterrupts] > 0 ? SIGINT : 0;
   return report;
 }

@@ -25,8 +25,11 @@ struct StepReport {
   std::int64_t step = 0;  ///< 1 for the first step of a run
   double loss = 0;        ///< in: this rank's part of the mean; out: mean over the global batch
   double lr = 0;
-  std::int64_t samples = 0;                         ///< of the global batch
-  double count = 0;                                 ///< of it, what the sum of losses was divided by
+  std::int64_t samples = 0;  ///< of the global batch
+  double count = 0;          ///< of it, what the sum of losses was divided by
+  /// In, where ranks do not know the whole batch: what this rank's sum of losses, which `loss` is then, is
+  /// divided by. Their sums make loss and count.
+  std::optional<double> own_count = std::nullopt;
   std::optional<double> grad_norm = std::nullopt;   ///< where it was computed; before clipping
   std::optional<double> loss_scale = std::nullopt;  ///< with which the step was done; only in fp16
   /// Asynchronous pipelines, of this rank's stage: most updates between a forward and its backward, and most
@@ -37,31 +40,53 @@ struct StepReport {
   std::vector<DataWait> data_waits = {};  ///< in: of this rank; out: of each
 };
 
+enum class Bundling {
+  kNone,    ///< each report goes by itself
+  kByTime,  ///< those of a quarter of a second go together, as long as a step took by the last ones
+};
+
 class StepReports {
  public:
   /// `depth`: exchanges under way at most. Above 1 it is for ranks that come to a step at different times (an
-  /// asynchronous pipeline): decisions are as many steps late.
-  explicit StepReports(comm::Group group, int depth = 1);
+  /// asynchronous pipeline, sites): decisions are as many exchanges late.
+  explicit StepReports(comm::Group group, int depth = 1, Bundling bundling = Bundling::kNone);
 
-  /// Starts the exchange of this rank's part; returns finish() of the oldest one where `depth` are under way.
+  /// Hands in this rank's part. Returns what finish() does for the oldest step whose exchange is over; one is
+  /// waited for where `depth` are under way and the next is due.
   std::optional<StepReport> start(const StepReport& mine);
-  /// Waits for the oldest exchange under way; nothing when there is none. The loss of a step that was skipped
-  /// may be no number. Throws DivergedError when that of another step, or its gradient norm, is not finite:
-  /// it names the step and the ranks whose loss it is, or where all are numbers those with the norm;
-  /// CommError.
+  /// The oldest report that is to come, waiting for it; nothing when there is none. The loss of a step that
+  /// was skipped may be no number. Throws DivergedError when that of another step, or its gradient norm, is
+  /// not finite: it names the step and the ranks whose loss it is, or where all are numbers those with the
+  /// norm; CommError.
   std::optional<StepReport> finish();
 
  private:
   struct Exchange {
-    StepReport report;
-    at::Tensor votes;  ///< loss, ranks with SIGINT, ranks with SIGTERM, then of each rank what it says
-    comm::Pending pending;
+    std::vector<StepReport> reports = {};
+    at::Tensor votes;  ///< of each: loss and count, ranks with SIGINT and SIGTERM, then what each rank says
+    comm::Pending pending = {};
   };
+  struct Told {
+    StepReport report;
+    std::vector<double> votes;
+  };
+
+  std::int64_t num_votes() const;
+  bool is_due(std::size_t num_reports) const { return num_reports >= most_in_bundle_; }
+  void write(const StepReport& mine, double* votes) const;
+  void send();
+  void land();
+  StepReport told();
 
   comm::Group group_;
   const std::size_t depth_;
+  const Bundling bundling_;
+  std::size_t most_in_bundle_ = 1;
+  double began_s_ = 0;             ///< the last start()
   std::vector<at::Tensor> spare_;  ///< votes of no exchange
+  Exchange filling_;
   std::deque<Exchange> under_way_;
+  std::deque<Told> told_;  ///< their exchanges are over
 };
 
 }  // namespace trireme::train

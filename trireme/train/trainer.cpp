@@ -24,6 +24,7 @@
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/offloading.h"
 #include "trireme/train/internal/serving.h"
 #include "trireme/train/model_state.h"
@@ -108,8 +109,9 @@ std::shared_ptr<model::Model> prepared(const ParallelPlan& plan, comm::Context& 
     materialise({model::whole(*model)}, *model, plan.config(), c10::kCPU);
   }
   take_weights(plan.config(), context, *model);
-  // Replicas of a stage get the values of the first one; stages have to come from one rank, too.
-  if (plan.is_cut() || plan.has_form()) parallel::broadcast_module(context.world(), *model);
+  // Replicas of a stage get the values of the first one; stages, and sites, have to come from one rank, too.
+  if (plan.is_cut() || plan.has_form() || plan.trains_apart())
+    parallel::broadcast_module(context.world(), *model);
   return model;
 }
 
@@ -131,13 +133,19 @@ void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) 
 
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
 StepReports make_reports(const ParallelPlan& plan, comm::Context& context) {
-  if (!plan.asynchronous() && !plan.ranks_drift()) return StepReports(context.world());
+  if (!plan.asynchronous() && !plan.ranks_drift() && !plan.trains_apart())
+    return StepReports(context.world());
   constexpr int kMostDrift = 64;  // steps of ranks without a bound: a report is a small tensor
+  constexpr int kBundles = 4;     // under way between sites: each takes as long as their link does
   const auto staleness = static_cast<int>(plan.config().served.staleness);
-  const int depth = plan.asynchronous() ? context.world_size() : staleness < 0 ? kMostDrift : staleness + 1;
+  const int depth = plan.asynchronous()   ? context.world_size()
+                    : plan.trains_apart() ? kBundles
+                    : staleness < 0       ? kMostDrift
+                                          : staleness + 1;
   std::vector<int> everybody(static_cast<std::size_t>(context.world_size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  return StepReports(*context.new_group(everybody, context.free_group_name("reports")), depth);
+  return StepReports(*context.new_group(everybody, context.free_group_name("reports")), depth,
+                     plan.trains_apart() ? Bundling::kByTime : Bundling::kNone);
 }
 
 /// Its text, which has the same length for every choice about a model.
@@ -194,6 +202,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       calendar_(config_, stream_->batches_per_epoch()),
       optimizer_(optimizer_for(plan_, context, parameters_, offload_)),
       learning_rate_(make_learning_rate(config_, total_steps())),
+      outer_steps_(outer_steps_for(plan_, groups_, parameters_, pipeline_.buffers())),
       reports_(make_reports(plan_, context)) {
   whole_.reset();
   release_others(*model_, pipeline_.weights());
@@ -269,6 +278,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
     report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
   }
   if (exact_) report_.loss = exact_->sum_of_losses(report_.loss);
+  if (outer_steps_) report_.loss *= count_of_batch_;
   if (!speaks_of_loss()) report_.loss = 0;
   // Behind everything that the step gave the device to do.
   if (grad_norm_.defined()) report_.grad_norm = grad_norm_.item<double>();
@@ -339,6 +349,7 @@ bool Trainer::gradients_are_usable() {
 void Trainer::update() {
   for (const auto& prepare : before_changes_) prepare();
   memory_at_update_ = MemoryLedger::of_process().now();
+  if (outer_steps_ && steps_together()) outer_steps_->add_gradients();
   report_.skipped = !gradients_are_usable();
   if (report_.skipped) return note_skip();
   skipped_in_a_row_ = 0;
@@ -351,6 +362,7 @@ void Trainer::update() {
   if (clips) optim::clip_to_norm(parameters_, grad_norm_, config_.train.clip_norm);
   optimizer_->step(report_.lr);
   if (average_) average_->update();
+  if (outer_steps_) outer_steps_->after_step(report_.step);
 }
 
 void Trainer::note_skip() {

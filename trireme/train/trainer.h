@@ -31,6 +31,7 @@
 #include "trireme/optim/moving_average.h"
 #include "trireme/optim/offload.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/local/outer_steps.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/train/calendar.h"
 #include "trireme/train/evaluate.h"
@@ -86,7 +87,8 @@ class Trainer {
   bool drained() const { return pipeline_.drained(); }
 
   /// Where servers update: this rank's parameters are what all ranks' steps have made of them when it
-  /// returns, and buffers are rank 0's. Else nothing is to be done.
+  /// returns, and buffers are rank 0's. Where sites train apart: model_state() is their mean. Else nothing is
+  /// to be done.
   void meet();
   /// meet(), and state() has its values, too: before a save.
   void bring_state();
@@ -129,7 +131,8 @@ class Trainer {
   /// parts of a whole.
   const HeldParts& held() const { return held_; }
   optim::NamedTensors buffers() const { return pipeline_.buffers(); }
-  /// Parameters and buffers of this rank by name. Shared, not copied.
+  /// Parameters and buffers of this rank by name; where sites train apart, what they were on the mean at
+  /// meet(). Shared, not copied.
   checkpoint::TensorMap model_state() const;
   const parallel::Pipeline& pipeline() const { return pipeline_; }
   /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/",
@@ -137,6 +140,11 @@ class Trainer {
   /// and the choice of kernels. Shared, not copied: restore it in place. What lives elsewhere is of the meta
   /// device, and elsewhere() has its values.
   std::map<std::string, at::Tensor> state();
+  /// What sites that train apart have each for itself: their model, and the optimizer's state under
+  /// "optimizer/". Shared, not copied.
+  optim::NamedTensors own_state();
+  /// Of such sites; null where there are none.
+  parallel::OuterSteps* outer_steps() const { return outer_steps_.get(); }
   /// Null where all is in memory.
   std::shared_ptr<const checkpoint::Elsewhere> elsewhere() const;
   /// The name of the choice of kernels in state().
@@ -148,13 +156,17 @@ class Trainer {
   parallel::HookState compression_state() const { return hook_ ? hook_->state() : parallel::HookState(); }
   /// Bytes of gradients that this rank has sent to replicas so far, as if in a ring.
   std::int64_t sent_bytes() const { return hook_ ? hook_->sent_bytes() : 0; }
+  /// Bytes of weights and gradients that it has sent to other sites.
+  std::int64_t sent_to_sites_bytes() const { return outer_steps_ ? outer_steps_->sent_bytes() : 0; }
   /// Which of the pipelines side by side this rank belongs to.
   int replica() const { return groups_.replicas ? groups_.replicas->rank() : 0; }
   /// How this rank's data have come so far.
   data::LoadingReport loading() const { return stream_->report(); }
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loading().waited_s; }
-  double comm_wait_s() const { return pipeline_.waited_s() + optimizer_->waited_s(); }
+  double comm_wait_s() const {
+    return pipeline_.waited_s() + optimizer_->waited_s() + (outer_steps_ ? outer_steps_->waited_s() : 0);
+  }
   /// What this rank's memory holds. Of the process: ranks that are its threads have one between them.
   MemoryReport memory() const;
 
@@ -187,8 +199,11 @@ class Trainer {
   std::vector<ParameterBytes> bytes_of_parameters() const;
   std::int64_t samples_of_step(std::int64_t step) const;
   void take_batch();
-  /// Of the targets of the batch at hand, on all ranks.
-  double sum_of_counts() const;
+  /// Of the targets of the batch at hand, on this rank, and on all of a group.
+  double own_count() const;
+  double sum_of_counts(std::optional<comm::Group> group) const;
+  /// Whether sites average their gradients in the step under way, or there are none.
+  bool steps_together() const { return !outer_steps_ || outer_steps_->averages_gradients(step_ + 1); }
   /// Micro-batch `m` of the stream; takes the next batch where that is its first. Losses are weighed so that
   /// they add up to the mean over the global batch.
   parallel::MicroBatch microbatch(int m);
@@ -230,8 +245,9 @@ class Trainer {
   const Calendar calendar_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LearningRate> learning_rate_;
-  std::optional<optim::LossScaler> scaler_;                 ///< where the precision needs one
-  std::optional<optim::ExponentialMovingAverage> average_;  ///< where train.ema_decay asks for one
+  std::optional<optim::LossScaler> scaler_;                  ///< where the precision needs one
+  std::optional<optim::ExponentialMovingAverage> average_;   ///< where train.ema_decay asks for one
+  const std::unique_ptr<parallel::OuterSteps> outer_steps_;  ///< where sites train apart
   StepReports reports_;
 
   std::function<void(const optim::NamedTensors&)> observer_;

@@ -1,4 +1,5 @@
 // What a trainer computes on: batches, and what their losses are divided by.
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -41,18 +42,27 @@ void Trainer::take_batch() {
     const telemetry::OwnWork work(context_.status(), "waiting for data");
     batch_ = stream_->next();
   }
+  if (outer_steps_ && pipeline_.has_last_stage()) report_.own_count = own_count();
+  if (!steps_together()) {
+    count_of_batch_ = sum_of_counts(groups_.sites->site);
+    return;
+  }
   count_of_batch_ = objective_->counts_by_value()
-                        ? sum_of_counts()
+                        ? sum_of_counts(groups_.replicas)
                         : count_of_sample_ * static_cast<double>(batch_.global_size);
   if (objective_->counts_by_value()) report_.count = count_of_batch_;
 }
 
+double Trainer::own_count() const {
+  double count = 0;
+  for (const data::Example& samples : batch_.microbatches) count += objective_->count_all(samples);
+  return count;
+}
+
 /// Targets are on the host: nothing waits for a device.
-double Trainer::sum_of_counts() const {
-  at::Tensor sum = at::zeros({1}, at::kDouble);
-  for (const data::Example& samples : batch_.microbatches)
-    *sum.data_ptr<double>() += objective_->count_all(samples);
-  if (groups_.replicas) comm::Group(*groups_.replicas).all_reduce(sum);
+double Trainer::sum_of_counts(std::optional<comm::Group> group) const {
+  at::Tensor sum = at::full({1}, own_count(), at::kDouble);
+  if (group) group->all_reduce(sum);
   return sum.item<double>();
 }
 

@@ -1,4 +1,5 @@
 // How good the model of a trainer is, and what all ranks have to have done for that.
+#include "trireme/base/error.h"
 #include "trireme/model/convolution_scope.h"
 #include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/train/internal/check.h"
@@ -8,6 +9,10 @@
 namespace trireme::train {
 
 void Trainer::meet() {
+  if (outer_steps_) {
+    const telemetry::OwnWork work(context_.status(), "waiting for the models of all sites");
+    outer_steps_->meet();
+  }
   if (!plan_.served()) return;
   context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));
   optimizer_->meet();
@@ -16,6 +21,7 @@ void Trainer::meet() {
 
 void Trainer::bring_state() {
   meet();
+  if (outer_steps_) outer_steps_->settle();
   optimizer_->bring_state();
 }
 
@@ -29,6 +35,8 @@ Evaluation Trainer::evaluate() {
   key_generators("evaluation");
   for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
+  const auto of_all_sites =
+      outer_steps_ ? std::make_unique<parallel::OuterSteps::Shown>(*outer_steps_) : nullptr;
   if (averages) pipeline_.weights_changed();
   const int num_replicas = groups_.replicas ? groups_.replicas->size() : 1;
   const parallel::JointPass of_layers(form_options_.group),

@@ -10,6 +10,10 @@ void Trainer::name_memory() {
     parallel::count_as(MemoryKind::kWeights, parameter);
   for (const at::Tensor& buffer : model_->buffers()) parallel::count_as(MemoryKind::kWeights, buffer);
   for (const auto& [name, tensor] : optimizer_->state()) parallel::count_as(MemoryKind::kOptimizer, tensor);
+  if (outer_steps_) {
+    for (const auto& [name, tensor] : outer_steps_->common_state())
+      parallel::count_as(MemoryKind::kOptimizer, tensor);
+  }
   if (!average_) return;
   for (const auto& [name, tensor] : average_->state()) parallel::count_as(MemoryKind::kOptimizer, tensor);
 }

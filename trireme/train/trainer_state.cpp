@@ -49,6 +49,14 @@ checkpoint::TensorMap Trainer::model_state() const {
   checkpoint::TensorMap state;
   for (const auto& [name, parameter] : parameters_) state.emplace(name, parameter.detach());
   for (const auto& [name, buffer] : pipeline_.buffers()) state.emplace(name, buffer.detach());
+  if (!outer_steps_) return state;
+  for (const auto& [name, mean] : outer_steps_->model()) state.insert_or_assign(name, mean);
+  return state;
+}
+
+optim::NamedTensors Trainer::own_state() {
+  optim::NamedTensors state = outer_steps_ ? outer_steps_->own_state() : optim::NamedTensors();
+  for (const auto& [name, tensor] : optimizer_->state()) state.emplace_back("optimizer/" + name, tensor);
   return state;
 }
 

@@ -6,6 +6,7 @@
 #include "trireme/checkpoint/shard.h"
 #include "trireme/comm/context.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/train/internal/replica_rows.h"
 #include "trireme/train/parallel_plan.h"
 
 namespace trireme::train {
@@ -32,11 +33,8 @@ class KeptByCompression {
   void take_up() const;
 
  private:
-  struct Row {
-    at::Tensor of, stored;
-  };
   checkpoint::Shards shards_;
-  std::vector<Row> rows_;
+  StoredRows rows_;
 };
 
 }  // namespace trireme::train
