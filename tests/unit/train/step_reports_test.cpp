@@ -42,6 +42,48 @@ TEST(StepReports, KeepAsManyExchangesUnderWayAsTheyAreDeep) {
   });
 }
 
+TEST(StepReports, ThatGoInBundlesComeAllAndInOrder) {
+  comm::run_ranks_as_threads(3, [](comm::Context& context) {
+    StepReports reports(context.world(), 2, Bundling::kByTime);
+    std::int64_t next = 1;
+    const auto take = [&](const std::optional<StepReport>& report) {
+      if (!report) return false;
+      EXPECT_EQ(report->step, next++);
+      EXPECT_EQ(report->loss, 2) << "(0 + 1 + 2) * 2 of a count of 3";
+      EXPECT_EQ(report->count, 3);
+      return true;
+    };
+    for (std::int64_t step = 1; step <= 500; ++step) {
+      take(reports.start({.step = step, .loss = 2.0 * context.rank(), .own_count = 1}));
+      // What is looked at in between is there to the last step.
+      if (step % 150 != 0) continue;
+      while (take(reports.finish())) {
+      }
+      EXPECT_EQ(next, step + 1);
+    }
+    while (take(reports.finish())) {
+    }
+    EXPECT_EQ(next, 501);
+  });
+}
+
+TEST(StepReports, OfABundleTheStepIsNamedWhoseLossIsNoNumber) {
+  comm::run_ranks_as_threads(2, [](comm::Context& context) {
+    StepReports reports(context.world(), 2, Bundling::kByTime);
+    std::int64_t last = 0;
+    const auto train = [&] {
+      for (std::int64_t step = 1; step <= 200; ++step) {
+        const bool fails = step == 123 && context.rank() == 1;
+        const auto report = reports.start({.step = step, .loss = fails ? kNan : 1});
+        if (report) last = report->step;
+      }
+      while (const auto report = reports.finish()) last = report->step;
+    };
+    EXPECT_THAT(train, ThrowsMessage<DivergedError>(AllOf(HasSubstr("step 123:"), HasSubstr("on rank 1"))));
+    EXPECT_EQ(last, 122) << "those before it are told";
+  });
+}
+
 TEST(StepReports, TellEveryRankThatAnyWasAskedToStop) {
   comm::run_ranks_as_threads(3, [](comm::Context& context) {
     StepReports reports(context.world());
