@@ -1,0 +1,90 @@
+#include "tests/support/namespace_hosts.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <exception>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include "trireme/base/text.h"
+
+namespace trireme::test {
+namespace {
+
+// Namespaces have addresses and ports to themselves.
+constexpr const char* kPort = "29500";
+
+/// Another one for every object of the process: ranks of one may still be there when the next begins.
+std::string next_prefix() {
+  static std::atomic<int> count{0};
+  return text("trireme-test-", ::getpid(), "-", count++);
+}
+
+}  // namespace
+
+NamespaceHosts::NamespaceHosts(int num_hosts, std::string network)
+    : num_hosts_(num_hosts), network_(std::move(network)), prefix_(next_prefix()) {
+  std::ofstream(folder_ / "secret") << "the secret of these hosts\n";
+  std::filesystem::permissions(folder_ / "secret", std::filesystem::perms(0600));
+}
+
+std::string NamespaceHosts::name(int host) const { return text(prefix_, "-", host); }
+
+std::vector<std::unique_ptr<ChildProcess>> NamespaceHosts::launch(
+    int ranks, const std::vector<std::string>& command) const {
+  std::vector<std::unique_ptr<ChildProcess>> launchers;
+  for (int host = 0; host < num_hosts_; ++host) {
+    std::vector<std::string> words = {"ip",
+                                      "netns",
+                                      "exec",
+                                      name(host),
+                                      bin("trireme"),
+                                      "launch",
+                                      "-n",
+                                      text(ranks),
+                                      "--nnodes",
+                                      text(num_hosts_),
+                                      "--node-rank",
+                                      text(host),
+                                      "--master-addr",
+                                      address(0),
+                                      "--master-port",
+                                      kPort,
+                                      "--secret-file",
+                                      (folder_ / "secret").string(),
+                                      "--"};
+    words.insert(words.end(), command.begin(), command.end());
+    // The namespaces share kernel and processes: only this tells the ranks that memory is not shared.
+    launchers.push_back(std::make_unique<ChildProcess>(
+        words, std::map<std::string, std::string>{{"TRIREME_HOST_ID", name(host)}}));
+  }
+  return launchers;
+}
+
+void NamespaceHosts::on_host(int host, const std::function<void()>& body) const {
+  std::exception_ptr failure;
+  std::thread([&] {
+    try {
+      const int there = ::open(("/run/netns/" + name(host)).c_str(), O_RDONLY | O_CLOEXEC);
+      const int entered = there < 0 ? -1 : ::setns(there, CLONE_NEWNET);
+      if (there >= 0) ::close(there);
+      if (entered != 0) throw std::runtime_error(text("cannot enter ", name(host)));
+      body();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }).join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::int64_t NamespaceHosts::bytes_sent(int host) const {
+  const auto result =
+      run({"ip", "netns", "exec", name(host), "cat", "/sys/class/net/cable/statistics/tx_bytes"}, {}, 20);
+  return std::stoll(result.out);
+}
+
+}  // namespace trireme::test

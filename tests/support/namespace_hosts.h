@@ -1,0 +1,49 @@
+#pragma once
+// Hosts on one machine that are network namespaces: what two_hosts.h and switched_hosts.h have in common.
+// They share kernel, processes and files, and nothing else of the network. What runs there has to end before
+// the object does. Not thread-safe.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
+
+namespace trireme::test {
+
+class NamespaceHosts {
+ public:
+  NamespaceHosts(const NamespaceHosts&) = delete;
+  NamespaceHosts& operator=(const NamespaceHosts&) = delete;
+
+  int num_hosts() const { return num_hosts_; }
+  std::string address(int host) const { return network_ + std::to_string(host + 1); }
+  /// Empty when the hosts are there.
+  const std::string& unavailable_because() const { return unavailable_because_; }
+  /// Starts `trireme launch -n ranks -- command` on each host, as one world.
+  std::vector<std::unique_ptr<ChildProcess>> launch(int ranks, const std::vector<std::string>& command) const;
+  /// Calls it on a thread whose new sockets are that host's, and waits for its end.
+  void on_host(int host, const std::function<void()>& body) const;
+  /// What has gone into the cable at that end so far, with all headers.
+  std::int64_t bytes_sent(int host) const;
+
+ protected:
+  /// `network`: its first three numbers, "10.77.0.".
+  NamespaceHosts(int num_hosts, std::string network);
+  ~NamespaceHosts() = default;
+
+  std::string name(int host) const;
+
+  const int num_hosts_;
+  const std::string network_;
+  const std::string prefix_;  ///< of the namespaces
+  std::string unavailable_because_;
+
+ private:
+  TemporaryFolder folder_;  ///< with the secret of the job
+};
+
+}  // namespace trireme::test
