@@ -10,6 +10,19 @@ bool is_program_file(const std::string& schedule) { return schedule.ends_with(".
 
 Cure replicas_as_there_are_ranks() { return set(&RunConfig::parallel, &ParallelOptions::data, 0); }
 
+Cure replicas_together() {
+  return [](RunConfig& changed) {
+    const ParallelOptions none;
+    ParallelOptions& parallel = changed.parallel;
+    parallel.local_steps = none.local_steps;
+    parallel.local_ranks = none.local_ranks;
+    parallel.local_from_step = none.local_from_step;
+    parallel.local_fragments = none.local_fragments;
+    parallel.local_delay = none.local_delay;
+    parallel.outer_optimizer = none.outer_optimizer;
+  };
+}
+
 std::string pipeline_in_words(const RunConfig& config) {
   return text("parallel.pipeline = ", config.parallel.pipeline, ": ");
 }

@@ -64,18 +64,9 @@ std::vector<std::string> outer_optimizer_names() {
 void check_local_steps(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
   const Parallel& parallel = config.parallel;
-  const Cure together = [](RunConfig& changed) {
-    const Parallel none;
-    changed.parallel.local_steps = none.local_steps;
-    changed.parallel.local_ranks = none.local_ranks;
-    changed.parallel.local_from_step = none.local_from_step;
-    changed.parallel.local_fragments = none.local_fragments;
-    changed.parallel.local_delay = none.local_delay;
-    changed.parallel.outer_optimizer = none.outer_optimizer;
-  };
   if (!plan.trains_apart()) {
     const auto needs_sites = [&](bool found, const auto&... what) {
-      refuse_unless(!found, {together}, what...,
+      refuse_unless(!found, {replicas_together()}, what...,
                     " is for sites that take steps of their own: set parallel.local_steps, or leave it out");
     };
     needs_sites(parallel.local_ranks > 1, "parallel.local_ranks = ", parallel.local_ranks);
@@ -87,7 +78,8 @@ void check_local_steps(const ParallelPlan& plan) {
     return;
   }
   const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
-    refuse_unless(!found, {cure, together}, "parallel.local_steps = ", parallel.local_steps, ": ", reason...);
+    refuse_unless(!found, {cure, replicas_together()}, "parallel.local_steps = ", parallel.local_steps, ": ",
+                  reason...);
   };
   check_sites(plan);
   refuse_if(parallel.local_delay >= parallel.local_steps,

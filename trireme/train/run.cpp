@@ -45,6 +45,7 @@ StepTimes operator-(const StepTimes& a, const StepTimes& b) {
           .data_wait_s = a.data_wait_s - b.data_wait_s,
           .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
           .sent_bytes = a.sent_bytes - b.sent_bytes,
+          .sent_to_sites_bytes = a.sent_to_sites_bytes - b.sent_to_sites_bytes,
           .steps = a.steps - b.steps,
           .samples = a.samples - b.samples};
 }
@@ -226,6 +227,7 @@ void Run::step(int stop_signal) {
   times_.data_wait_s = trainer_.data_wait_s();
   times_.comm_wait_s = trainer_.comm_wait_s();
   times_.sent_bytes = trainer_.sent_bytes();
+  times_.sent_to_sites_bytes = trainer_.sent_to_sites_bytes();
   if (times_.steps == kWarmUpSteps) warm_up_ = times_;
   ended_.push_back(times_);
   take(of_older_step);
@@ -363,26 +365,28 @@ RunResult Run::finish() {
   const MemoryReport memory = largest(context_, trainer_.memory());
   const LoadingSummary loading = gather(context_, trainer_.loading(), times_.steps_s);
   const std::string digest = save_weights();
-  RunResult result{.status = interrupted ? "interrupted"
-                             : stopped_  ? "stopped"
-                                         : "completed",
-                   .exit_code = interrupted ? 128 + stop_signal_ : 0,
-                   .folder = folder_.root,
-                   .world_size = context_.world_size(),
-                   .steps = trainer_.steps_done(),
-                   .evaluation = evaluation_,
-                   .held_out = held_out_,
-                   .train_loss = progress_.epoch_loss.mean(),
-                   .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
-                   .steps_s = times_.steps_s,
-                   .step_s = mean_step_s(),
-                   .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
-                   .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
-                   .wall_s = now_s() - started_s_,
-                   .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
-                   .memory = memory,
-                   .loading = loading,
-                   .weights_xxh3 = context_.world().all_gather_text(digest).front()};
+  RunResult result{
+      .status = interrupted ? "interrupted"
+                : stopped_  ? "stopped"
+                            : "completed",
+      .exit_code = interrupted ? 128 + stop_signal_ : 0,
+      .folder = folder_.root,
+      .world_size = context_.world_size(),
+      .steps = trainer_.steps_done(),
+      .evaluation = evaluation_,
+      .held_out = held_out_,
+      .train_loss = progress_.epoch_loss.mean(),
+      .samples_per_s = static_cast<double>(times_.samples) / std::max(times_.steps_s, 1e-9),
+      .steps_s = times_.steps_s,
+      .step_s = mean_step_s(),
+      .sent_to_sites_bytes_of_step = times_.sent_to_sites_bytes / std::max<std::int64_t>(times_.steps, 1),
+      .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
+      .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
+      .wall_s = now_s() - started_s_,
+      .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
+      .memory = memory,
+      .loading = loading,
+      .weights_xxh3 = context_.world().all_gather_text(digest).front()};
   if (recorder_) {
     const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());
     recorder_->summary(result);

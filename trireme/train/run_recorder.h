@@ -22,7 +22,8 @@ struct StepTimes {
   double steps_s = 0;
   double data_wait_s = 0;
   double comm_wait_s = 0;
-  std::int64_t sent_bytes = 0;  ///< of gradients, by this rank
+  std::int64_t sent_bytes = 0;           ///< of gradients, by this rank
+  std::int64_t sent_to_sites_bytes = 0;  ///< by this rank
   std::int64_t steps = 0;
   std::int64_t samples = 0;
 };

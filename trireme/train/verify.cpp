@@ -211,6 +211,13 @@ void refuse_unverifiable(const ParallelPlan& plan) {
              "no serial run has the same steps; verify the run without it"),
         {set(&RunConfig::parallel, &ParallelOptions::compression, "none")});
   }
+  if (plan.trains_apart()) {
+    throw Refusal(
+        text("parallel.local_steps = ", plan.config().parallel.local_steps,
+             ": sites take steps of their own, by design, and no serial run of the whole batch has the "
+             "same; verify the run without it"),
+        {replicas_together()});
+  }
   if (!plan.asynchronous()) return;
   throw Refusal(text("parallel.schedule = \"", plan.config().parallel.schedule,
                      "\" computes with older weights than one rank would, by design: there is no serial run "

@@ -402,7 +402,13 @@ TEST_F(LocalRuns, TellTheBytesThatGoToOtherSites) {
     const std::int64_t model_bytes = 4 * (784 * 8 + 8 + 8 * 10 + 10);
     EXPECT_EQ(trainer.sent_to_sites_bytes(), 3 * model_bytes / 2)
         << "of two sites, a model in each of 3 rounds, half by each rank";
+    trainer.meet();
+    EXPECT_EQ(trainer.sent_to_sites_bytes(), 3 * model_bytes / 2) << "they agree: nothing goes";
   });
+  const RunResult told = run(4, config);
+  EXPECT_GT(told.sent_to_sites_bytes_of_step, 0);
+  EXPECT_THAT(file("bytes", "summary.json"),
+              HasSubstr(text("\"sent_to_sites_bytes_of_step\": ", told.sent_to_sites_bytes_of_step)));
 }
 
 TEST_F(LocalRuns, WhatDoesNotFitIsRefusedWithTheNearestThatDoes) {
@@ -431,6 +437,13 @@ TEST_F(LocalRuns, WhatDoesNotFitIsRefusedWithTheNearestThatDoes) {
         c.parallel.local_fragments = 2;
       },
       "all of their weights at once", "parallel.local_fragments = 1");
+}
+
+TEST_F(LocalRuns, AreNotVerifiedAndTheRefusalSaysWhatCanBe) {
+  const RunConfig config = local("verify", {.name = "", .outer = "nesterov"});
+  EXPECT_THAT(
+      [&] { check_verifiable(resolve_plan(config, 2)); },
+      ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("steps of their own"), HasSubstr("local_steps = 1"))));
 }
 
 TEST_F(LocalRuns, MoreFragmentsThanParametersAreRefusedBeforeTheFirstStep) {

@@ -152,7 +152,7 @@ bool OuterSteps::sends(int fragment, std::int64_t step) const {
 }
 
 void OuterSteps::after_step(std::int64_t step) {
-  agree_ = false;
+  is_mean_known_ = agree_ = false;
   int num_whole = 0;
   for (std::size_t f = 0; f < fragments_.size(); ++f) {
     Fragment& fragment = *fragments_[f];
@@ -212,6 +212,8 @@ void OuterSteps::step(Fragment& fragment) {
 }
 
 void OuterSteps::meet() {
+  if (is_mean_known_) return;
+  is_mean_known_ = true;
   const at::NoGradGuard no_grad;
   std::size_t next = 0;
   for (const auto& fragment : fragments_) {
@@ -260,7 +262,7 @@ optim::NamedTensors OuterSteps::common_state() const {
 }
 
 void OuterSteps::restored() {
-  agree_ = false;
+  is_mean_known_ = agree_ = false;
   for (const auto& fragment : fragments_) fragment->is_settled = true;
 }
 

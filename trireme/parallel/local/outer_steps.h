@@ -115,6 +115,7 @@ class OuterSteps {
   std::vector<std::unique_ptr<Fragment>> fragments_;
   std::unique_ptr<optim::Optimizer> optimizer_;  ///< of the parameters' outer values
   bool agree_ = false;                           ///< all sites have the same values
+  bool is_mean_known_ = false;                   ///< mean_ is that of the values as they are
   std::int64_t sent_bytes_ = 0;
   double waited_s_ = 0;
 };

@@ -20,6 +20,9 @@ Cure replicas_as_there_are_ranks();
 
 Cure synchronous_schedule();
 
+/// No sites that train apart.
+Cure replicas_together();
+
 /// "parallel.pipeline = 2: ", before what is wrong with it.
 std::string pipeline_in_words(const RunConfig& config);
 
