@@ -27,6 +27,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIPEDREAM = ["parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"]
+DILOCO = ["parallel.local_steps=12", "parallel.local_ranks=2", "parallel.local_fragments=2", "parallel.local_delay=5",
+          "parallel.outer_optimizer=nesterov"]
 MODES = {  # launchers, ranks of each, settings
     "dp2": (1, 2, []),
     "dp4": (1, 4, []),
@@ -38,6 +40,9 @@ MODES = {  # launchers, ranks of each, settings
     "pp2": (1, 2, ["parallel.pipeline=2"]),
     "dp2pp2": (1, 4, ["parallel.pipeline=2"]),
     "tp2": (1, 2, ["parallel.tensor=2"]),
+    "local2": (1, 2, ["parallel.local_steps=7"]),
+    "diloco4": (1, 4, DILOCO),
+    "diloco-hosts4": (2, 2, DILOCO),
     "pipedream": (1, 2, PIPEDREAM),
     "pipedream-gloo": (1, 2, PIPEDREAM + ["comm.backend=gloo"]),
     "hosts2": (2, 1, []),
