@@ -199,7 +199,8 @@ class Round:
         if "too late" in self.story or set(codes) == {0}:
             self.story += "" if "too late" in self.story else ", too late"
             return
-        promise(set(codes) <= {0, code}, f"ends with {codes}, not with {code}")
+        of_others = 3 if len(codes) > 1 else code  # a launcher whose ranks have lost those of another
+        promise(code in codes and set(codes) <= {0, code, of_others}, f"ends with {codes}, not with {code}")
         for each in words:
             promise(each in said, f"does not say '{each}'")
 
