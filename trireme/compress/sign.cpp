@@ -34,30 +34,35 @@ TRIREME_INLINE float mean_magnitude(const float* values, std::size_t count) {
   return sums[0] / static_cast<float>(count);
 }
 
+/// Of at most a block. First a byte for each sign, then eight of these in one: each product of the factor's
+/// bits puts one of them where it belongs.
 TRIREME_INLINE void write_bits(const float* values, std::byte* bits, std::size_t count) {
-  const std::size_t whole = count / kByte;
-  for (std::size_t i = 0; i < whole; ++i) {
-    std::uint32_t byte = 0;
-    for (std::size_t bit = 0; bit < kByte; ++bit)
-      byte |= (std::bit_cast<std::uint32_t>(values[i * kByte + bit]) >> 31) << bit;
-    bits[i] = static_cast<std::byte>(byte);
-  }
-  if (whole * kByte == count) return;
-  std::uint32_t byte = 0;
-  for (std::size_t i = whole * kByte; i < count; ++i)
-    byte |= (std::bit_cast<std::uint32_t>(values[i]) >> 31) << (i - whole * kByte);
-  bits[whole] = static_cast<std::byte>(byte);
+  constexpr std::uint64_t kGather = 0x0102040810204080;
+  std::array<std::uint8_t, kBlock> signs;
+  TRIREME_NO_CARRIED_DEPENDENCE
+  for (std::size_t i = 0; i < count; ++i)
+    signs[i] = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(values[i]) >> 31);
+  for (std::size_t i = count; i % kByte != 0; ++i) signs[i] = 0;
+  const auto* eight = numbers_at<std::uint64_t>(reinterpret_cast<const std::byte*>(signs.data()));
+  for (std::size_t i = 0; i < bit_bytes(count); ++i)
+    bits[i] = static_cast<std::byte>((eight[i].value * kGather) >> 56);
 }
 
 enum class Use { kSet, kAdd, kTakeOut };
 
+/// Of at most a block. First a byte for each sign, 0x80 or 0, so that values are computed in vectors.
 template <Use use>
 TRIREME_INLINE void read_bits(const std::byte* bits, float* values, std::size_t count, float scale) {
+  constexpr std::uint64_t kSpread = 0x0101010101010101, kEach = 0x8040201008040201,
+                          kCarry = 0x7f7f7f7f7f7f7f7f, kTop = 0x8080808080808080;
+  std::array<std::uint8_t, kBlock> signs;
+  auto* eight = numbers_at<std::uint64_t>(reinterpret_cast<std::byte*>(signs.data()));
+  for (std::size_t i = 0; i < bit_bytes(count); ++i)
+    eight[i].value = (((static_cast<std::uint64_t>(bits[i]) * kSpread) & kEach) + kCarry) & kTop;
   const auto scale_bits = std::bit_cast<std::uint32_t>(scale);
   TRIREME_NO_CARRIED_DEPENDENCE
   for (std::size_t i = 0; i < count; ++i) {
-    const auto byte = static_cast<std::uint32_t>(bits[i / kByte]);
-    const float value = std::bit_cast<float>(scale_bits | ((byte >> (i % kByte)) & 1U) << 31);
+    const float value = std::bit_cast<float>(scale_bits | static_cast<std::uint32_t>(signs[i]) << 24);
     values[i] = use == Use::kSet ? value : use == Use::kAdd ? values[i] + value : values[i] - value;
   }
 }

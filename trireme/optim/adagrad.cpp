@@ -10,7 +10,7 @@ Adagrad::Adagrad(const OptimizerOptions& options) : eps_(options.eps) {
 }
 
 std::vector<StateTensor> Adagrad::states() const {
-  return {{.name = "sum"}, {.name = "step", .form = StateTensor::Form::kCount}};
+  return {{.name = "sum"}, {.name = "step", .form = StateTensor::Form::kNumber}};
 }
 
 void Adagrad::update(UpdateLists& lists, const GroupSettings& group, double lr) const {

@@ -1,28 +1,42 @@
 #include "trireme/optim/adam.h"
 
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
+
+#include "trireme/optim/internal/weight_decay.h"
 
 namespace trireme::optim {
 
 Adam::Adam(const OptimizerOptions& options, WeightDecay decay)
-    : decay_(decay), beta1_(options.beta1), beta2_(options.beta2), eps_(options.eps) {
-  require_fraction(options, "beta1", beta1_);
-  require_fraction(options, "beta2", beta2_);
-  require_positive(options, "eps", eps_);
-}
+    : decay_(decay), factors_(adam_factors(options)) {}
 
 std::vector<StateTensor> Adam::states() const {
-  return {{.name = "exp_avg"}, {.name = "exp_avg_sq"}, {.name = "step", .form = StateTensor::Form::kCount}};
+  return {{.name = "exp_avg"}, {.name = "exp_avg_sq"}, {.name = "step", .form = StateTensor::Form::kNumber}};
+}
+
+void Adam::update_frozen(UpdateLists& lists, double weight_decay, double lr) const {
+  if (lists.values.empty()) return;
+  if (decay_ == WeightDecay::kL2) lists.gradients = with_l2(lists, weight_decay);
+  const TensorVector updates = frozen_adam_updates(lists, factors_);
+  if (decay_ == WeightDecay::kDecoupled && weight_decay != 0)
+    at::_foreach_mul_(lists.values, 1 - lr * weight_decay);
+  at::_foreach_add_(lists.values, updates, -lr);
 }
 
 void Adam::update(UpdateLists& lists, const GroupSettings& group, double lr) const {
+  if (factors_.variance_steps > 0) {
+    UpdateLists frozen = take_frozen(lists, 2, factors_.variance_steps);
+    update_frozen(frozen, group.weight_decay, lr);
+    if (lists.values.empty()) return;
+  }
   const TensorVector &exp_avg = lists.states[0], &exp_avg_sq = lists.states[1], &steps = lists.states[2];
   at::_foreach_add_(steps, 1);
   const auto apply = [&](const auto& kernel) {
     kernel(lists.values, lists.gradients, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/at::TensorList(), steps,
-           lr, beta1_, beta2_, group.weight_decay, eps_, /*amsgrad=*/false, /*maximize=*/false);
+           lr, factors_.beta1, factors_.beta2, group.weight_decay, factors_.eps, /*amsgrad=*/false,
+           /*maximize=*/false);
   };
   if (decay_ == WeightDecay::kDecoupled) {
     apply([](const auto&... arguments) { at::_fused_adamw_(arguments...); });

@@ -2,8 +2,10 @@
 // Adam (Kingma and Ba, arXiv 1412.6980) with L2, and AdamW with decoupled weight decay (Loshchilov and
 // Hutter, arXiv 1711.05101), as PyTorch defines them: adam does g += weight_decay * p, adamw p -= lr *
 // weight_decay * p first; then both m = lerp(g, m, beta1), v = lerp(g^2, v, beta2) and p -= lr * m / (1 -
-// beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). State: exp_avg m, exp_avg_sq v, step t.
+// beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). State: exp_avg m, exp_avg_sq v, step t. After variance_steps
+// updates v stays as it is (frozen_variance.h).
 
+#include "trireme/optim/frozen_variance.h"
 #include "trireme/optim/update_rule.h"
 
 namespace trireme::optim {
@@ -19,8 +21,10 @@ class Adam : public UpdateRule {
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:
+  void update_frozen(UpdateLists& lists, double weight_decay, double lr) const;
+
   WeightDecay decay_;
-  double beta1_, beta2_, eps_;
+  AdamFactors factors_;
 };
 
 }  // namespace trireme::optim

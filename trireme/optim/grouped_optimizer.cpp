@@ -18,7 +18,7 @@ constexpr std::int64_t kRunElements = 64;
 at::Tensor make_state(StateTensor::Form form, const at::Tensor& parameter,
                       const std::shared_ptr<Offload>& offload) {
   const at::Device device = offload && offload->has(parameter) ? offload->device() : parameter.device();
-  if (form == StateTensor::Form::kCount) return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
+  if (form == StateTensor::Form::kNumber) return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
   return at::zeros_like(parameter, parameter.options().device(device).requires_grad(false));
 }
 

@@ -3,7 +3,13 @@
 // their bias; u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * p;
 // p -= lr * |p| / |u| * u. The ratio is 1 where a norm is 0, and for tensors of at most one dim when decay_1d
 // is false. State: exp_avg m, exp_avg_sq v, step t.
+//
+// After variance_steps updates, 1-bit LAMB (Li et al., arXiv 2104.06069, algorithm 1): v stays in the update,
+// and in the place of |p| / |u|, which would follow every rounding of m, is the mean that it had until then
+// times how much smaller a v that goes on has become. State besides: exp_avg_sq_fresh, trust_avg,
+// trust_factor.
 
+#include "trireme/optim/frozen_variance.h"
 #include "trireme/optim/update_rule.h"
 
 namespace trireme::optim {
@@ -16,7 +22,13 @@ class Lamb : public UpdateRule {
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:
-  double beta1_, beta2_, eps_;
+  void update_learning(UpdateLists& lists, const GroupSettings& group, double lr) const;
+  void update_frozen(UpdateLists& lists, const GroupSettings& group, double lr) const;
+
+  void note_trust(const UpdateLists& lists, const TensorVector& ratios) const;
+  at::Tensor trust_of(const UpdateLists& lists, std::size_t i, const at::Tensor& share) const;
+
+  AdamFactors factors_;
 };
 
 }  // namespace trireme::optim

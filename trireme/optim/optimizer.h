@@ -35,7 +35,10 @@ struct OptimizerOptions {
   double beta2 = 0.999;   ///< the same (the paper of lion: 0.99), in [0, 1)
   double alpha = 0.99;    ///< rmsprop: decay of the mean square, in [0, 1)
   bool centered = false;  ///< rmsprop: divides by the deviation, not the root of the mean square
-  double eps = 1e-8;      ///< all with beta2 but lion, adagrad (PyTorch: 1e-10), rmsprop; lamb's: 1e-6; > 0
+  /// adam, adamw, lamb: updates after which the mean square stays as it is; 0: it never does. Of gradients
+  /// that a compression of the momentum brings: 1-bit Adam, 1-bit LAMB (docs/compression.md).
+  std::int64_t variance_steps = 0;
+  double eps = 1e-8;  ///< all with beta2 but lion, adagrad (PyTorch: 1e-10), rmsprop; lamb's: 1e-6; > 0
   double trust_coefficient = 0.001;  ///< lars: share of its own norm by which a tensor moves at lr 1, > 0
   /// muon: "match_rms_adamw", by which rate and decay of adamw fit its matrices too, or "original" (PyTorch).
   std::string muon_scale = "match_rms_adamw";

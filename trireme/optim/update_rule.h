@@ -19,7 +19,7 @@ using TensorVector = std::vector<at::Tensor>;
 struct StateTensor {
   enum class Form {
     kLikeParameter,
-    kCount,  ///< f32, no dims, on the parameter's device: updates so far, as the fused kernels want it
+    kNumber,  ///< f32, no dims, on the parameter's device: of all of it, such as its updates so far
   };
   std::string name;  ///< "exp_avg"
   Form form = Form::kLikeParameter;

@@ -1,8 +1,15 @@
 #include "trireme/train/internal/compression.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <set>
+
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/internal/cures.h"
+#include "trireme/train/internal/on_main.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -18,6 +25,54 @@ std::string prefix_of(const Trainer& trainer) {
 
 /// Of any shape, as one row.
 at::Tensor flat_row(const at::Tensor& tensor) { return tensor.view({1, tensor.numel()}); }
+
+constexpr const char* kPieces = "pieces/";
+
+/// Whoever has it later, the whole is the same.
+checkpoint::Shard piece_shard(const std::string& prefix, const parallel::HookState::Piece& piece) {
+  return {.name = prefix + kPieces + piece.name,
+          .global_sizes = {piece.numel},
+          .offsets = {piece.begin},
+          .tensor = piece.tensor};
+}
+
+/// Names of vectors that lie there in pieces. Collective.
+std::set<std::string> stored_pieces(const std::string& prefix, comm::Context& context,
+                                    const std::filesystem::path& checkpoint) {
+  std::vector<std::string> found;
+  on_main(context, [&] {
+    const checkpoint::ShardReader reader(checkpoint);
+    for (const auto& [name, stored] : reader.tensors()) {
+      if (name.starts_with(prefix + kPieces)) found.push_back(name.substr(prefix.size()));
+    }
+  });
+  std::set<std::string> names;
+  for (const std::string& name : split(context.world().all_gather_text(join(found, "\n")).front(), '\n'))
+    names.insert(name);
+  return names;
+}
+
+template <class RefuseIf>
+void check_one_bit(const ParallelPlan& plan, const RefuseIf& refuse_if) {
+  const RunConfig& config = plan.config();
+  if (!parallel::compresses_momentum(config.parallel.compression)) return;
+  const std::string& optimizer = config.optimizer.name;
+  refuse_if(optimizer != "adam" && optimizer != "adamw" && optimizer != "lamb",
+            set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw"),
+            "it is the momentum of adam, adamw or lamb that travels; found optimizer.name = \"", optimizer,
+            "\"");
+  refuse_if(config.parallel.compression_warmup_steps == 0,
+            set(&RunConfig::parallel, &Parallel::compression_warmup_steps, 1000),
+            "the mean square of gradients is learnt in parallel.compression_warmup_steps, and kept from then "
+            "on: 15 to 25 % of all steps; found 0");
+  refuse_if(
+      config.train.clip_norm > 0, set(&RunConfig::train, &TrainOptions::clip_norm, 0),
+      "train.clip_norm = ", config.train.clip_norm,
+      " clips what arrives, and that is the change of a rounded momentum: its norm is not the gradients'");
+  refuse_if(config.offload.optimizer != "none",
+            set(&RunConfig::offload, &optim::OffloadOptions::optimizer, "none"), "offload.optimizer = \"",
+            config.offload.optimizer, "\" has the momentum elsewhere than in memory");
+}
 
 }  // namespace
 
@@ -42,6 +97,7 @@ void check_compression(const ParallelPlan& plan) {
             set(&RunConfig::train, &TrainOptions::precision, "bf16"), "train.precision = \"",
             config.train.precision,
             "\" scales gradients by a factor that changes, and what is left out of one goes with the next");
+  check_one_bit(plan, refuse_if);
   if (!parallel::has_own_momentum(config.parallel.compression)) return;
   const Cure plain_sgd = [](RunConfig& changed) {
     changed.optimizer.name = "sgd";
@@ -59,15 +115,19 @@ parallel::CompressionOptions compression_options(const RunConfig& config) {
   options.fraction = config.parallel.compression_fraction;
   options.warmup_steps = config.parallel.compression_warmup_steps;
   options.rank = config.parallel.compression_rank;
-  options.momentum = config.optimizer.momentum;
+  options.momentum =
+      parallel::compresses_momentum(options.name) ? config.optimizer.beta1 : config.optimizer.momentum;
   options.seed = static_cast<std::uint64_t>(config.run.seed);
   return options;
 }
 
 optim::OptimizerOptions optimizer_options(const ParallelPlan& plan) {
   optim::OptimizerOptions options = plan.config().optimizer;
-  if (plan.weight_copies() > 1 && parallel::has_own_momentum(plan.config().parallel.compression))
-    options.momentum = 0;
+  const ParallelOptions& parallel = plan.config().parallel;
+  if (plan.weight_copies() == 1) return options;
+  if (parallel::has_own_momentum(parallel.compression)) options.momentum = 0;
+  if (parallel::compresses_momentum(parallel.compression))
+    options.variance_steps = parallel.compression_warmup_steps;
   return options;
 }
 
@@ -79,6 +139,9 @@ checkpoint::Shards compression_shards(const Trainer& trainer) {
   for (const auto& [name, tensor] : state.own)
     shards.push_back(row_shard(prefix_of(trainer) + "own/" + name, flat_row(tensor), trainer.replica(),
                                trainer.plan().weight_copies()));
+  for (const auto& piece : state.pieces) {
+    if (piece.tensor.numel() > 0) shards.push_back(piece_shard(prefix_of(trainer), piece));
+  }
   return shards;
 }
 
@@ -87,15 +150,38 @@ KeptByCompression::KeptByCompression(const Trainer& trainer, comm::Context& cont
   const std::string prefix = prefix_of(trainer);
   const std::int64_t num_rows = stored_rows(prefix, context, checkpoint);
   if (num_rows == 0) return;
+  if (trainer.plan().weight_copies() == 1) {
+    if (context.is_main())
+      context.log().warning("parallel.compression = \"", trainer.plan().config().parallel.compression,
+                            "\" compresses nothing on one rank: what ", num_rows,
+                            " ranks have left out of gradients so far is dropped; to keep it, resume with 2 "
+                            "ranks or more");
+    return;
+  }
+  std::set<std::string> pieces = stored_pieces(prefix, context, checkpoint);
   const parallel::HookState state = trainer.compression_state();
+  for (const auto& piece : state.pieces) {
+    const bool is_there = pieces.erase(kPieces + piece.name) > 0;
+    if (is_there && piece.tensor.numel() > 0) shards_.push_back(piece_shard(prefix, piece));
+  }
   for (const auto& [name, tensor] : state.common)
     shards_.push_back(checkpoint::whole_shard(prefix + name, tensor));
-  for (const auto& [name, tensor] : state.own)
+  for (const auto& [name, tensor] : state.own) {
     rows_.add(prefix + "own/" + name, flat_row(tensor), trainer.replica(), trainer.plan().weight_copies(),
               num_rows);
+    const std::string in_pieces = kPieces + ("sums_" + name);
+    if (trainer.replica() > 0 || !pieces.contains(in_pieces)) continue;
+    left_over_.push_back(
+        {.of = flat_row(tensor)[0], .stored = at::empty({tensor.numel()}, tensor.options())});
+    shards_.push_back(checkpoint::whole_shard(prefix + in_pieces, left_over_.back().stored));
+  }
   shards_.insert(shards_.end(), rows_.shards().begin(), rows_.shards().end());
 }
 
-void KeptByCompression::take_up() const { rows_.take_sums(); }
+void KeptByCompression::take_up() const {
+  const at::NoGradGuard no_grad;
+  rows_.take_sums();
+  for (const LeftOver& each : left_over_) at::Tensor(each.of).add_(each.stored);
+}
 
 }  // namespace trireme::train

@@ -95,7 +95,9 @@ std::vector<ConfigKey> parallel_key_table() {
           "parallel.compression = \"top-k\", \"random-k\", \"dgc\": the share of each gradient that is sent",
           {.most = 0.5, .above = 0}),
       key("parallel.compression_warmup_steps", &C::parallel, &ParallelOptions::compression_warmup_steps,
-          "the same: first steps, in which 1/4, 1/16, 1/64 and 1/256 of each gradient are sent",
+          "the same: first steps, in which 1/4, 1/16, 1/64 and 1/256 of each gradient are sent; \"one-bit\": "
+          "steps "
+          "before it begins, 15 to 25 % of all",
           {.least = 0, .most = kMaxInt}),
       key("parallel.compression_rank", &C::parallel, &ParallelOptions::compression_rank,
           "parallel.compression = \"power-sgd\": columns of the factors", {.least = 1, .most = 1024}),

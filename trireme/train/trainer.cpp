@@ -208,6 +208,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
   release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
+  if (hook_) hook_->attach_optimizer(optimizer_->state());
   name_memory();
 }
 

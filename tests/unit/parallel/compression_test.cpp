@@ -1,7 +1,6 @@
 // What compressed reductions promise: the same bits on all ranks, nothing lost, and a step that equals a
 // serial program of the published rule.
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
@@ -12,10 +11,9 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <span>
 
+#include "tests/unit/parallel/known_gradients.h"
 #include "trireme/base/error.h"
-#include "trireme/base/random.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 
@@ -24,6 +22,7 @@ namespace {
 
 using comm::Context;
 using comm::run_ranks_as_threads;
+using test::Parameters;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -35,31 +34,6 @@ CompressionOptions options_for(const std::string& name) {
   options.seed = 3;
   return options;
 }
-
-/// Parameters without a module: what the backward of a sum of products makes of them is known.
-struct Parameters {
-  Parameters() {
-    for (const auto& [name, sizes] : std::vector<std::pair<std::string, std::vector<std::int64_t>>>{
-             {"bias", {60}}, {"small", {4, 5}}, {"conv", {24, 3, 5, 5}}, {"linear", {60, 100}}}) {
-      tensors.emplace_back(name, at::zeros(sizes).requires_grad_());
-    }
-  }
-  /// Gradients of a rank in a step: any numbers.
-  static at::Tensor gradient(const std::string& name, at::IntArrayRef sizes, int rank, int step) {
-    Random random(7, rank, step, Random::key_of(name));
-    at::Tensor values = at::empty(sizes);
-    for (float& value : std::span(values.data_ptr<float>(), static_cast<std::size_t>(values.numel())))
-      value = (random.uniform() - 0.5F) * 8 * random.uniform();
-    return values;
-  }
-  void backward(int rank, int step) const {
-    at::Tensor loss = at::zeros({});
-    for (const auto& [name, tensor] : tensors)
-      loss = loss + (tensor * gradient(name, tensor.sizes(), rank, step)).sum();
-    loss.backward();
-  }
-  optim::NamedTensors tensors;
-};
 
 using Gradients = std::map<std::string, at::Tensor>;
 
@@ -94,6 +68,7 @@ Outcome reduce(int ranks, int steps, const CompressionOptions& options, ReduceSc
     }
     for (auto* list : {&outcome.kept[rank].own, &outcome.kept[rank].common}) {
       const HookState state = hook->state();
+      outcome.kept[rank].pieces = state.pieces;
       for (const auto& [name, tensor] : list == &outcome.kept[rank].own ? state.own : state.common)
         list->emplace_back(name, tensor.clone());
     }
@@ -176,8 +151,13 @@ TEST_P(ErrorFeedback, LosesNothing) {
           handed_in += Parameters::gradient(name, like.sizes(), rank, step);
       }
       if (scale == ReduceScale::kMean) arrived *= kRanks;
-      for (const HookState& state : outcome.kept)
+      for (const HookState& state : outcome.kept) {
         arrived += kept(state, text("residual/", name)).view(like.sizes());
+        for (const HookState::Piece& piece : state.pieces) {
+          if (piece.name == text("sums_residual/", name))
+            arrived.flatten().narrow(0, piece.begin, piece.tensor.numel()) += piece.tensor;
+        }
+      }
       EXPECT_LE(distance(arrived, handed_in), 5e-5) << name;
     }
   }
@@ -204,11 +184,11 @@ TEST_P(Compression, SendsFewBytes) {
   EXPECT_GT(outcome.sent_bytes, 0);
 }
 
-TEST_P(Compression, ShowsWhatIsNotFiniteToAllAndGoesOnFromWhatWasKeptBefore) {
-  std::vector<Gradients> after(2);
-  run_ranks_as_threads(2, [&](Context& context) {
+void expect_what_is_not_finite_on_all(int ranks, const CompressionOptions& options) {
+  std::vector<Gradients> after(static_cast<std::size_t>(ranks));
+  run_ranks_as_threads(ranks, [&](Context& context) {
     const Parameters parameters;
-    const auto hook = make_comm_hook(options_for(GetParam()));
+    const auto hook = make_comm_hook(options);
     DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
                                 {.hook = hook});
     for (const float bad :
@@ -227,7 +207,7 @@ TEST_P(Compression, ShowsWhatIsNotFiniteToAllAndGoesOnFromWhatWasKeptBefore) {
       EXPECT_FALSE(std::isfinite(gradients_of(parameters).at("linear").sum().item<float>()));
       EXPECT_TRUE(std::isfinite(gradients_of(parameters).at("conv").sum().item<float>()));
       // Of power-sgd nothing has left the other rank either.
-      if (before.defined() && (context.rank() == 1 || GetParam() == "power-sgd")) {
+      if (before.defined() && (context.rank() == 1 || options.name == "power-sgd")) {
         EXPECT_LE(distance(before, kept_before), 1e-5);
       }
       ddp.zero_grad();
@@ -239,6 +219,36 @@ TEST_P(Compression, ShowsWhatIsNotFiniteToAllAndGoesOnFromWhatWasKeptBefore) {
     EXPECT_TRUE(std::isfinite(gradient.sum().item<float>())) << name;
     EXPECT_TRUE(at::equal(gradient, after[1].at(name))) << name;
   }
+}
+
+TEST_P(Compression, ShowsWhatIsNotFiniteToAllAndGoesOnFromWhatWasKeptBefore) {
+  for (const int ranks : {2, 3}) expect_what_is_not_finite_on_all(ranks, options_for(GetParam()));
+}
+
+/// (n - 1) times what it encodes, or 2 (n - 1) / n times, each with some bytes for each message.
+TEST(CompressionByPieces, SendsLessWithManyRanks) {
+  for (const auto& [name, bytes] :
+       std::map<std::string, double>{{"int8", 7800 + 4.0 * (4 + 12)}, {"sign", 7800 / 8.0 + 4.0 * 3}}) {
+    const double plain = 4 * (60 + 20 + 1);
+    for (const int ranks : {2, 3, 6}) {
+      const double share = ranks == 2 ? 1 : 2.0 / ranks, messages = ranks == 2 ? 2 : 4;
+      const double expected = (ranks - 1) * (share * bytes + 2 * plain / ranks),
+                   per_message = (ranks - 1) * messages * 24;
+      const auto sent =
+          static_cast<double>(reduce(ranks, 1, options_for(name), ReduceScale::kMean).sent_bytes);
+      EXPECT_NEAR(sent, expected + per_message / 2, per_message) << name << ", " << ranks << " ranks";
+    }
+  }
+}
+
+/// What a piece's rank adds by rounding the sum is no more than what each rank adds.
+TEST(CompressionByPieces, IsWithinTheRoundingOfInt8) {
+  const Outcome outcome = reduce(4, 1, options_for("int8"), ReduceScale::kMean);
+  at::Tensor mean = at::zeros({60, 100});
+  for (int rank = 0; rank < 4; ++rank) mean += Parameters::gradient("linear", {60, 100}, rank, 0) / 4;
+  const double error = distance(outcome.reduced[0][0].at("linear"), mean);
+  EXPECT_LE(error, 2 * 4.0 / 127) << "4 is the greatest of a gradient, and of their mean";
+  EXPECT_GT(error, 0);
 }
 
 TEST_P(Compression, GoesOnWithTheSameBitsFromItsState) {

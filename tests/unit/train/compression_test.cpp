@@ -2,6 +2,8 @@
 // was left out when the number of ranks changes.
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 
 #include <map>
@@ -30,6 +32,10 @@ class CompressedTraining : public SmallRuns {
     result.parallel.compression = compression;
     result.parallel.compression_fraction = 0.02;
     result.parallel.compression_rank = 2;
+    if (compression != "one-bit") return result;
+    result.optimizer = {.name = "adamw", .lr = 0.01};
+    result.train.clip_norm = 0;
+    result.parallel.compression_warmup_steps = 4;
     return result;
   }
   std::filesystem::path newest(const std::string& run) const {
@@ -52,7 +58,7 @@ class CompressedTraining : public SmallRuns {
 class EachCompression : public CompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachCompression,
                          testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "dgc",
-                                         "power-sgd"),
+                                         "power-sgd", "one-bit"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -70,6 +76,8 @@ TEST_P(EachCompression, GoesOnFromACheckpointWithTheSameBits) {
 
 TEST_P(EachCompression, LearnsWhatItLearnsUncompressed) {
   RunConfig plain = compressed("plain", "none"), less = compressed("less", GetParam());
+  plain.optimizer = less.optimizer;
+  if (GetParam() == "one-bit") less.parallel.compression_warmup_steps = 30;
   for (RunConfig* each : {&plain, &less}) {
     each->train.epochs = 20;
     each->train.max_steps = 120;
@@ -79,8 +87,27 @@ TEST_P(EachCompression, LearnsWhatItLearnsUncompressed) {
   EXPECT_GT(run(2, less).evaluation->metric("accuracy").value, reached - 0.02);
 }
 
+TEST_F(CompressedTraining, OneBitLambGoesOnFromACheckpointBeforeAndBehindItsWarmUp) {
+  for (const std::int64_t warmup : {4, 8}) {
+    RunConfig whole = compressed(text("whole", warmup), "one-bit"), part = whole;
+    for (RunConfig* each : {&whole, &part}) {
+      each->optimizer.name = "lamb";
+      each->parallel.compression_warmup_steps = warmup;
+    }
+    part.run.name = text("part", warmup);
+    part.train.max_steps = 6;
+    const std::string expected = run(2, whole).weights_xxh3;
+    run(2, part);
+    part.train.max_steps = 12;
+    EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected) << warmup;
+  }
+}
+
 TEST_F(CompressedTraining, OneRankHasTheMomentumOfItsOptimizerWhateverTheCompression) {
   EXPECT_EQ(run(1, compressed("dgc", "dgc")).weights_xxh3, run(1, compressed("none", "none")).weights_xxh3);
+  RunConfig uncompressed = compressed("adamw", "one-bit");
+  uncompressed.parallel.compression = "none";
+  EXPECT_EQ(run(1, compressed("one-bit", "one-bit")).weights_xxh3, run(1, uncompressed).weights_xxh3);
 }
 
 TEST_F(CompressedTraining, TellsTheBytesThatItSends) {
@@ -119,6 +146,79 @@ TEST_F(CompressedTraining, WhatWasLeftOutStaysWithFewerAndWithMoreRanks) {
       EXPECT_THROW(run_training(next, context, {.start = RunStart::kResume, .callbacks = look}), Error);
     });
   }
+}
+
+/// Sums that ranks have encoded, and what of them was left out, in pieces: the whole is the same for any
+/// number of ranks.
+TEST_F(CompressedTraining, WhatWasLeftOutOfSumsStaysWithFewerAndWithMoreRanks) {
+  RunConfig run_of_three = compressed("ranks", "one-bit");
+  run_of_three.train.global_batch = 510;
+  run_of_three.train.max_steps = 6;
+  run(3, run_of_three);
+  std::map<std::string, at::Tensor> before;
+  checkpoint::ShardReader reader(newest("ranks"));
+  for (const auto& [name, stored] : reader.tensors()) {
+    if (name.find("/pieces/") == std::string::npos) continue;
+    before[name] = at::empty(stored.sizes);
+    reader.read(name, checkpoint::whole_box(stored.sizes), before[name]);
+    EXPECT_GT(before[name].abs().max().item<double>(), 0) << name;
+  }
+  ASSERT_EQ(before.size(), 1U) << "of fc2.weight there are too few elements";
+  for (const int ranks : {2, 3, 4}) {
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      RunConfig next = run_of_three;
+      next.train.max_steps = 7;
+      RunCallbacks look;
+      look.on_start = [&](Trainer& trainer) {
+        for (const auto& [name, tensor, begin, numel] : trainer.compression_state().pieces) {
+          const at::Tensor& expected = before.at("optimizer/compression/one-bit/pieces/" + name);
+          EXPECT_TRUE(at::equal(tensor, expected.narrow(0, begin, tensor.numel()))) << name << ", " << ranks;
+        }
+        throw InvalidArgument("seen");
+      };
+      EXPECT_THROW(run_training(next, context, {.start = RunStart::kResume, .callbacks = look}), Error);
+    });
+  }
+}
+
+/// With two ranks nobody keeps anything of sums: it goes with what rank 0 keeps.
+TEST_F(CompressedTraining, WhatWasLeftOutOfSumsIsTakenOverByRanksThatSendNoPieces) {
+  RunConfig changing = compressed("ranks", "sign");
+  changing.train.max_steps = 6;
+  run(4, changing);
+  const at::Tensor rows = sums_of_kept("ranks").at("optimizer/compression/sign/own/residual/fc1.weight");
+  at::Tensor pieces = at::empty_like(rows);
+  checkpoint::ShardReader reader(newest("ranks"));
+  reader.read("optimizer/compression/sign/pieces/sums_residual/fc1.weight",
+              checkpoint::whole_box(pieces.sizes()), pieces);
+  EXPECT_GT(pieces.abs().max().item<double>(), 0);
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    RunConfig next = changing;
+    next.train.max_steps = 7;
+    RunCallbacks look;
+    look.on_start = [&](Trainer& trainer) {
+      EXPECT_TRUE(trainer.compression_state().pieces.empty());
+      at::Tensor sum = trainer.compression_state().own.front().second.clone();
+      context.world().all_reduce(sum);
+      EXPECT_LE((sum.flatten() - rows - pieces).abs().max().item<double>(), 1e-6);
+      throw InvalidArgument("seen");
+    };
+    EXPECT_THROW(run_training(next, context, {.start = RunStart::kResume, .callbacks = look}), Error);
+  });
+  changing.train.max_steps = 8;
+  EXPECT_EQ(run(2, changing, RunStart::kResume).steps, 8);
+  changing.train.max_steps = 10;
+  EXPECT_EQ(run(4, changing, RunStart::kResume).steps, 10) << "with pieces that nobody has written";
+}
+
+TEST_F(CompressedTraining, OneRankSaysThatItDropsWhatWasLeftOut) {
+  RunConfig changing = compressed("fewer", "top-k");
+  changing.train.max_steps = 6;
+  run(2, changing);
+  changing.train.max_steps = 8;
+  EXPECT_EQ(run(1, changing, RunStart::kResume).steps, 8);
+  EXPECT_THAT(file("fewer", "console.log"),
+              HasSubstr("what 2 ranks have left out of gradients so far is dropped"));
 }
 
 TEST_F(CompressedTraining, AnotherCompressionBeginsWithNothingKept) {
@@ -161,6 +261,15 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
   EXPECT_EQ(refusal("int8", [](RunConfig& c) { c.train.precision = "fp16"; }), "none");
   EXPECT_THAT(refusal("dgc", [](RunConfig& c) { c.optimizer.name = "adamw"; }),
               AllOf(HasSubstr("SGD with momentum"), HasSubstr("optimizer.name = \"sgd\"")));
+  EXPECT_EQ(refusal("one-bit", [](RunConfig&) {}), "none");
+  EXPECT_THAT(refusal("one-bit", [](RunConfig& c) { c.optimizer.name = "sgd"; }),
+              AllOf(HasSubstr("momentum of adam, adamw or lamb"), HasSubstr("optimizer.name = \"adamw\"")));
+  EXPECT_THAT(refusal("one-bit", [](RunConfig& c) { c.parallel.compression_warmup_steps = 0; }),
+              HasSubstr("15 to 25 % of all steps; found 0"));
+  EXPECT_THAT(refusal("one-bit", [](RunConfig& c) { c.train.clip_norm = 1; }),
+              AllOf(HasSubstr("its norm is not the gradients'"), HasSubstr("train.clip_norm = 0")));
+  EXPECT_THAT(refusal("one-bit", [](RunConfig& c) { c.offload.optimizer = "files"; }),
+              HasSubstr("has the momentum elsewhere"));
   EXPECT_THAT(refusal("sign", [](RunConfig& c) { c.parallel.zero = 1; }),
               HasSubstr("reduces gradients as they"));
   EXPECT_THAT(refusal("power-sgd",

@@ -1,14 +1,14 @@
 // Gradients in the bytes of a codec (compress/codec.h): every rank sends its own to all, and all add them up
-// in the order of the ranks, so that replicas keep the same bits. What a codec leaves out is kept and added
-// to the next gradient (error feedback: Karimireddy et al., ICML 2019, algorithm 2). Deep gradient
-// compression (Lin et al., ICLR 2018) sends the greatest of what velocities have added up to, and stops the
-// velocity of what was sent (momentum correction and factor masking, section 3).
+// in the order of the ranks, so that replicas keep the same bits; where a codec says something of all
+// elements, and that is fewer bytes, each rank adds up a piece and encodes the sum (encoded_sum.h). What a
+// codec leaves out is kept and added to the next gradient (error feedback: Karimireddy et al., ICML 2019,
+// algorithm 2). Deep gradient compression (Lin et al., ICLR 2018) sends the greatest of what velocities have
+// added up to, and stops the velocity of what was sent (momentum correction and factor masking, section 3).
 
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "trireme/base/error.h"
@@ -16,18 +16,19 @@
 #include "trireme/compress/codec.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
+#include "trireme/parallel/data/internal/encoded_slot.h"
+#include "trireme/parallel/data/internal/encoded_sum.h"
 
 namespace trireme::parallel {
 namespace {
 
-/// In front of what a codec made of a gradient, in its slot of a message.
-using Head = std::uint64_t;
-constexpr Head kNotFinite = ~Head{0};
-
 class CodecHook final : public CompressingHook {
  public:
   CodecHook(const CompressionOptions& options, const compress::Codec& codec, bool with_velocity)
-      : CompressingHook(options), codec_(codec), with_velocity_(with_velocity) {
+      : CompressingHook(options),
+        codec_(codec),
+        with_velocity_(with_velocity),
+        says_all_(options.name == "int8" || options.name == "sign") {
     require(!with_velocity || (options.momentum >= 0 && options.momentum < 1),
             "the momentum of \"dgc\" must be at least 0 and below 1; found ", options.momentum);
   }
@@ -38,6 +39,11 @@ class CodecHook final : public CompressingHook {
       state.common.emplace_back("draws/" + name, kept.draws);
       if (kept.residual.defined()) state.own.emplace_back("residual/" + name, kept.residual);
       if (kept.velocity.defined()) state.own.emplace_back("velocity/" + name, kept.velocity);
+      if (kept.sums_residual.defined())
+        state.pieces.push_back({.name = "sums_residual/" + name,
+                                .tensor = kept.sums_residual,
+                                .begin = kept.piece.begin,
+                                .numel = kept.residual.numel()});
     }
     for (auto& [name, velocity] : velocities_) state.common.emplace_back("velocity/" + name, velocity);
     return state;
@@ -53,15 +59,23 @@ class CodecHook final : public CompressingHook {
     at::Tensor draws;     ///< its steps so far
     at::Tensor residual;  ///< what was left out so far; undefined: the codec leaves nothing out
     at::Tensor velocity;  ///< dgc's
+    bool by_pieces = false;
+    PieceOfRank piece = {};    ///< of the sum, that this rank encodes
+    at::Tensor sums_residual;  ///< what was left out of that
   };
 
   bool takes(std::int64_t /*rows*/, std::int64_t /*columns*/) const override { return true; }
-  void add(const std::string& name, std::int64_t rows, std::int64_t columns) override {
+  void add(const comm::Group& group, const std::string& name, std::int64_t rows,
+           std::int64_t columns) override {
     Kept& kept = kept_[name];
     kept.draws = at::zeros({1}, at::kLong);
     if (codec_.leaves_out()) kept.residual = at::zeros({rows * columns}, at::kFloat);
     if (with_velocity_) kept.velocity = at::zeros({rows * columns}, at::kFloat);
-    for (const at::Tensor& each : {kept.residual, kept.velocity}) count_as(MemoryKind::kOptimizer, each);
+    kept.by_pieces = says_all_ && is_less_by_pieces(codec_, rows * columns, group.size());
+    if (kept.by_pieces) kept.piece = piece_of_rank(rows * columns, group.rank(), group.size());
+    if (kept.by_pieces && codec_.leaves_out()) kept.sums_residual = at::zeros({kept.piece.numel}, at::kFloat);
+    for (const at::Tensor& each : {kept.residual, kept.velocity, kept.sums_residual})
+      count_as(MemoryKind::kOptimizer, each);
   }
 
   void add_uncompressed(const std::string& name, std::int64_t numel) override {
@@ -73,17 +87,20 @@ class CodecHook final : public CompressingHook {
   }
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                ReduceScale scale) override;
+  std::function<void()> gather(comm::Group& group, std::vector<CompressedPart> parts, ReduceScale scale);
+  std::function<void()> sum(comm::Group& group, const std::vector<CompressedPart>& parts, ReduceScale scale);
+  Random random_for(const CompressedPart& part, int rank) const;
   /// Of a gradient in its next step.
   double fraction_for(const CompressedPart& part) const;
   std::size_t slot_bytes(const CompressedPart& part) const {
-    const std::size_t most = codec_.most_bytes(part.span().size(), {.fraction = fraction_for(part)});
-    return sizeof(Head) + (most + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head);
+    return parallel::slot_bytes(codec_, part.span().size(), {.fraction = fraction_for(part)});
   }
   void write(const CompressedPart& part, std::span<std::byte> slot, int rank);
   void add_slot(const CompressedPart& part, std::span<const std::byte> slot) const;
 
   const compress::Codec& codec_;
   const bool with_velocity_;
+  const bool says_all_;  ///< of all elements something, so that the sum of several ranks has no more bytes
   std::map<std::string, Kept> kept_;
   std::map<std::string, at::Tensor> velocities_;  ///< dgc's, of what goes uncompressed: the same on all ranks
 };
@@ -97,41 +114,65 @@ double CodecHook::fraction_for(const CompressedPart& part) const {
   return std::max(options().fraction, std::pow(0.25, 1 + level));
 }
 
+Random CodecHook::random_for(const CompressedPart& part, int rank) const {
+  const std::int64_t step = *kept_.at(part.name).draws.const_data_ptr<std::int64_t>();
+  return Random(options().seed, Random::key_of(part.name), step, rank);
+}
+
 void CodecHook::write(const CompressedPart& part, std::span<std::byte> slot, int rank) {
-  Head head = kNotFinite;
-  if (part.finite) {
-    Kept& kept = kept_.at(part.name);
-    Random random(options().seed, Random::key_of(part.name), *kept.draws.const_data_ptr<std::int64_t>(),
-                  rank);
-    const compress::Codec::Options how = {.fraction = fraction_for(part), .seed = random.bits()};
-    at::Tensor sent = part.values;
-    if (with_velocity_) sent = kept.velocity.mul_(options().momentum).add_(part.values);
-    if (kept.residual.defined()) sent = kept.residual.add_(sent);
-    const std::span<std::byte> room = slot.subspan(sizeof head);
-    head = codec_.encode(span_of(sent), how, room);
-    const std::span<const std::byte> said = room.first(head);
-    if (kept.residual.defined()) codec_.take_out(said, span_of(kept.residual));
-    if (with_velocity_) codec_.take_out(said, span_of(kept.velocity));
-  }
-  std::memcpy(slot.data(), &head, sizeof head);
+  if (!part.finite) return write_not_finite(slot);
+  Kept& kept = kept_.at(part.name);
+  Random random = random_for(part, rank);
+  const compress::Codec::Options how = {.fraction = fraction_for(part), .seed = random.bits()};
+  at::Tensor sent = part.values;
+  if (with_velocity_) sent = kept.velocity.mul_(options().momentum).add_(part.values);
+  if (kept.residual.defined()) sent = kept.residual.add_(sent);
+  const std::span<const std::byte> said = write_slot(codec_, span_of(sent), how, slot);
+  if (kept.residual.defined()) codec_.take_out(said, span_of(kept.residual));
+  if (with_velocity_) codec_.take_out(said, span_of(kept.velocity));
 }
 
 void CodecHook::add_slot(const CompressedPart& part, std::span<const std::byte> slot) const {
-  Head head = 0;
-  std::memcpy(&head, slot.data(), sizeof head);
-  if (head == kNotFinite) {
+  if (!parallel::add_slot(codec_, slot, part.span(), part.name))
     at::Tensor(part.values).fill_(std::numeric_limits<float>::quiet_NaN());
-    return;
-  }
-  const bool is_inside = head <= slot.size() - sizeof head;
-  if (!is_inside || !codec_.fits(slot.subspan(sizeof head, head), part.span().size()))
-    throw CommError(text("a rank sent ", head, " bytes for the gradient of '", part.name,
-                         "' that no compression \"", options().name,
-                         "\" made: all ranks need the same version of the program"));
-  codec_.add(slot.subspan(sizeof head, head), part.span());
 }
 
 std::function<void()> CodecHook::reduce(comm::Group& group, std::vector<CompressedPart> parts,
+                                        ReduceScale scale) {
+  const auto first_by_pieces = std::stable_partition(
+      parts.begin(), parts.end(), [&](const auto& part) { return !kept_.at(part.name).by_pieces; });
+  const std::vector<CompressedPart> by_pieces(first_by_pieces, parts.end());
+  parts.erase(first_by_pieces, parts.end());
+  const std::function<void()> nothing = [] {};
+  const auto gathered = parts.empty() ? nothing : gather(group, std::move(parts), scale);
+  const auto summed = by_pieces.empty() ? nothing : sum(group, by_pieces, scale);
+  return [gathered, summed] {
+    gathered();
+    summed();
+  };
+}
+
+std::function<void()> CodecHook::sum(comm::Group& group, const std::vector<CompressedPart>& parts,
+                                     ReduceScale scale) {
+  std::vector<Summand> summands;
+  for (const CompressedPart& part : parts) {
+    Kept& kept = kept_.at(part.name);
+    summands.push_back({.name = part.name,
+                        .values = part.values,
+                        .finite = part.finite,
+                        .how = {.seed = random_for(part, group.rank()).bits()},
+                        .residual = kept.residual,
+                        .sums_residual = kept.sums_residual});
+    ++*kept.draws.data_ptr<std::int64_t>();
+  }
+  return [wait = start_sums(group, codec_, std::move(summands)), scale, num_ranks = group.size()] {
+    for (const Summand& summand : wait()) {
+      if (scale == ReduceScale::kMean) at::Tensor(summand.values).div_(num_ranks);
+    }
+  };
+}
+
+std::function<void()> CodecHook::gather(comm::Group& group, std::vector<CompressedPart> parts,
                                         ReduceScale scale) {
   std::size_t size = 0;
   for (const CompressedPart& part : parts) size += slot_bytes(part);
@@ -139,9 +180,6 @@ std::function<void()> CodecHook::reduce(comm::Group& group, std::vector<Compress
   const std::string& of = parts.front().name;
   const at::Tensor message = room(group, "message " + of, numel, at::kByte);
   at::Tensor all = room(group, "messages " + of, numel * group.size(), at::kByte);
-  const auto bytes_of = [](const at::Tensor& tensor) {
-    return std::as_writable_bytes(std::span(tensor.data_ptr<std::uint8_t>(), tensor.nbytes()));
-  };
   std::size_t at = 0;
   std::vector<std::size_t> slots;
   for (const CompressedPart& part : parts) {
@@ -152,7 +190,7 @@ std::function<void()> CodecHook::reduce(comm::Group& group, std::vector<Compress
   }
   count(all_gather_bytes(group, message));
   return [this, parts = std::move(parts), slots = std::move(slots), message, all, size, scale,
-          num_ranks = group.size(), bytes_of, pending = group.all_gather_async(all, message)]() mutable {
+          num_ranks = group.size(), pending = group.all_gather_async(all, message)]() mutable {
     pending.wait();
     std::size_t place = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -96,6 +96,7 @@ constexpr std::array kHooks = {
     Row{"random-k", make_codec_hook, kKeeps},
     Row{"dgc", make_codec_hook, kKeeps},
     Row{"power-sgd", make_power_sgd_hook, kKeeps},
+    Row{"one-bit", make_one_bit_hook, kKeeps},
 };
 
 const Row& find_hook(const std::string& name) {
@@ -117,6 +118,10 @@ std::vector<std::string> comm_hook_names() {
 GradientRounding gradient_rounding(const std::string& name) { return find_hook(name).rounding; }
 
 bool has_own_momentum(const std::string& name) { return std::string_view("dgc") == find_hook(name).name; }
+
+bool compresses_momentum(const std::string& name) {
+  return std::string_view("one-bit") == find_hook(name).name;
+}
 
 std::shared_ptr<CommHook> make_comm_hook(const CompressionOptions& options) {
   return find_hook(options.name).make(options);

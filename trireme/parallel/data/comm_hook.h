@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,13 @@ struct GradientBucket {
 struct HookState {
   optim::NamedTensors own;     ///< of which each rank has its own; their sum over the ranks is what counts
   optim::NamedTensors common;  ///< the same on all ranks
+  /// Of a vector of `numel` elements, those that this rank has, from `begin` on.
+  struct Piece {
+    std::string name;
+    at::Tensor tensor;
+    std::int64_t begin, numel;
+  };
+  std::vector<Piece> pieces;
 };
 
 class CommHook {
@@ -38,7 +46,10 @@ class CommHook {
   virtual ~CommHook() = default;
   /// These are the parameters whose gradients come, besides those named before. Throws InvalidArgument where
   /// it cannot reduce them, or knows one of the name: what is kept from step to step is one model's.
-  virtual void prepare(const optim::NamedTensors& /*parameters*/) {}
+  virtual void prepare(const comm::Group& /*group*/, const optim::NamedTensors& /*parameters*/) {}
+  /// The state of the optimizer that takes these gradients (Optimizer::state()), shared; once, before the
+  /// first step. Throws InvalidArgument where it lacks what the hook needs.
+  virtual void attach_optimizer(const std::map<std::string, at::Tensor>& /*state*/) {}
   /// Starts the reduction of `bucket`, in place. The returned function waits for it and leaves the result
   /// there. Called on every rank in the same order of buckets; whose gradients lie in which one changes now
   /// and then.
@@ -51,11 +62,12 @@ class CommHook {
 };
 
 struct CompressionOptions {
-  std::string name = "none";        ///< one of comm_hook_names()
-  double fraction = 0.001;          ///< top-k, random-k, dgc: of each gradient that is sent
-  std::int64_t warmup_steps = 0;    ///< the same: in so many first steps 1/4, 1/16, 1/64 and 1/256 of it
+  std::string name = "none";  ///< one of comm_hook_names()
+  double fraction = 0.001;    ///< top-k, random-k, dgc: of each gradient that is sent
+  /// The same: in so many first steps 1/4, 1/16, 1/64 and 1/256 of it. one-bit: updates before it begins.
+  std::int64_t warmup_steps = 0;
   std::int64_t rank = 4;            ///< power-sgd
-  double momentum = 0.9;            ///< dgc: of the velocity that each rank keeps for itself
+  double momentum = 0.9;            ///< dgc: of the velocity that each rank keeps for itself; one-bit: beta1
   std::int64_t least_numel = 1024;  ///< smaller gradients, and vectors, go as they are
   std::uint64_t seed = 0;           ///< of what is drawn
 };
@@ -78,5 +90,8 @@ struct GradientRounding {
 GradientRounding gradient_rounding(const std::string& name);
 /// Whether momentum is the hook's and not the optimizer's.
 bool has_own_momentum(const std::string& name);
+/// Whether it compresses the momentum of an optimizer whose mean square stays as it is after a warm-up
+/// (OptimizerOptions::variance_steps).
+bool compresses_momentum(const std::string& name);
 
 }  // namespace trireme::parallel

@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/data/internal/encoded_sum.h"
 
 namespace trireme::parallel {
 namespace {
@@ -91,7 +92,7 @@ bool CompressingHook::is_taken(const at::Tensor& gradient) const {
   return takes(rows, gradient.numel() / rows);
 }
 
-void CompressingHook::prepare(const optim::NamedTensors& parameters) {
+void CompressingHook::prepare(const comm::Group& group, const optim::NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters) {
     require(parameter.scalar_type() == at::kFloat, "gradient compression \"", options_.name,
             "\" is for gradients of f32; '", name, "' is ", at::toString(parameter.scalar_type()),
@@ -105,7 +106,7 @@ void CompressingHook::prepare(const optim::NamedTensors& parameters) {
       continue;
     }
     const std::int64_t rows = outermost_size(parameter);
-    add(name, rows, parameter.numel() / rows);
+    add(group, name, rows, parameter.numel() / rows);
   }
 }
 
@@ -117,7 +118,7 @@ std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket&
   std::vector<CompressedPart> parts;
   for (const auto& [name, gradient] : bucket.gradients) {
     const Place place = place_of(gradient, bucket);
-    if (!is_taken(gradient)) {
+    if (!is_taken(gradient) || !is_due(name)) {
       uncompressed.add(place);
       names.push_back(name);
       continue;
@@ -153,6 +154,21 @@ at::Tensor CompressingHook::room(const comm::Group& group, const std::string& us
     count_as(MemoryKind::kCommunication, found);
   }
   return found;
+}
+
+std::function<std::vector<Summand>()> CompressingHook::start_sums(comm::Group& group,
+                                                                  const compress::Codec& codec,
+                                                                  std::vector<Summand> summands) {
+  const std::int64_t per_piece = bytes_per_piece(summands, codec, group.size());
+  const auto room_for = [&](const char* use, std::int64_t pieces) {
+    return room(group, text(use, " ", summands.front().name), pieces * per_piece, at::kByte);
+  };
+  const SumRooms rooms{.to_pieces = room_for("to pieces", group.size()),
+                       .from_ranks = room_for("from ranks", group.size()),
+                       .of_piece = room_for("of piece", 1),
+                       .of_pieces = room_for("of pieces", group.size())};
+  count(2 * (group.size() - 1) * per_piece);
+  return start_encoded_sum(group, codec, std::move(summands), rooms);
 }
 
 std::int64_t all_reduce_bytes(const comm::Group& group, const at::Tensor& tensor) {

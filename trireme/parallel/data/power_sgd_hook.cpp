@@ -47,7 +47,8 @@ class PowerSgdHook final : public CompressingHook {
     return compress::is_worth_it(static_cast<std::size_t>(rows), static_cast<std::size_t>(columns),
                                  static_cast<std::size_t>(rank_of(rows, columns)));
   }
-  void add(const std::string& name, std::int64_t rows, std::int64_t columns) override {
+  void add(const comm::Group& /*group*/, const std::string& name, std::int64_t rows,
+           std::int64_t columns) override {
     Kept& kept = kept_[name];
     kept.residual = at::zeros({rows, columns}, at::kFloat);
     kept.q = at::zeros({columns, rank_of(rows, columns)}, at::kFloat);

@@ -27,7 +27,7 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
   if (group.size() == 1) return;
   optim::NamedTensors reduced;
   for (const Parameter& parameter : parameters_) reduced.emplace_back(parameter.name, parameter.tensor);
-  options.hook->prepare(reduced);
+  options.hook->prepare(group, reduced);
   if (telemetry::Trace* trace = group.trace()) trace_ = &trace->add_lanes("buckets");
   memory_ = BucketMemory(group, parameters_);
   // Backward reaches the last layers first: without an observed order, the reverse one is the best guess.

@@ -35,6 +35,11 @@ class KeptByCompression {
  private:
   checkpoint::Shards shards_;
   StoredRows rows_;
+  /// What was left out of sums, where ranks no longer keep that in pieces: it goes with the first one's own.
+  struct LeftOver {
+    at::Tensor of, stored;
+  };
+  std::vector<LeftOver> left_over_;
 };
 
 }  // namespace trireme::train

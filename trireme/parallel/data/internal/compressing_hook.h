@@ -13,7 +13,13 @@
 
 #include "trireme/parallel/data/comm_hook.h"
 
+namespace trireme::compress {
+class Codec;
+}
+
 namespace trireme::parallel {
+
+struct Summand;
 
 /// Of a contiguous tensor of f32 on the CPU.
 inline std::span<float> span_of(const at::Tensor& tensor) {
@@ -34,7 +40,7 @@ class CompressingHook : public CommHook {
  public:
   explicit CompressingHook(const CompressionOptions& options);
 
-  void prepare(const optim::NamedTensors& parameters) final;
+  void prepare(const comm::Group& group, const optim::NamedTensors& parameters) final;
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) final;
   std::string describe() const override;
   std::int64_t sent_bytes() const final { return sent_bytes_; }
@@ -44,7 +50,10 @@ class CompressingHook : public CommHook {
   /// Whether a matrix of that size is compressed at all.
   virtual bool takes(std::int64_t rows, std::int64_t columns) const = 0;
   /// A parameter that is taken; called once, before any gradient of it comes.
-  virtual void add(const std::string& name, std::int64_t rows, std::int64_t columns) = 0;
+  virtual void add(const comm::Group& group, const std::string& name, std::int64_t rows,
+                   std::int64_t columns) = 0;
+  /// Whether its next gradient is compressed, and does not go as it is for once; on all ranks alike.
+  virtual bool is_due(const std::string& /*name*/) const { return true; }
   /// The same of one that goes as it is; and what becomes of its reduced gradient, on all ranks alike.
   virtual void add_uncompressed(const std::string& /*name*/, std::int64_t /*numel*/) {}
   virtual void finish_uncompressed(const std::string& /*name*/, const at::Tensor& /*values*/) {}
@@ -54,6 +63,9 @@ class CompressingHook : public CommHook {
 
   /// Room in the group's memory, the same one for the same `use` as long as the size stays.
   at::Tensor room(const comm::Group& group, const std::string& use, std::int64_t numel, at::ScalarType type);
+  /// Starts encoded sums (encoded_sum.h) in rooms of this hook, and counts them.
+  std::function<std::vector<Summand>()> start_sums(comm::Group& group, const compress::Codec& codec,
+                                                   std::vector<Summand> summands);
   /// That so many bytes have been sent.
   void count(std::int64_t bytes) { sent_bytes_ += bytes; }
 
@@ -75,5 +87,6 @@ std::int64_t all_gather_bytes(const comm::Group& group, const at::Tensor& mine);
 // One maker per kind.
 std::shared_ptr<CommHook> make_codec_hook(const CompressionOptions& options);
 std::shared_ptr<CommHook> make_power_sgd_hook(const CompressionOptions& options);
+std::shared_ptr<CommHook> make_one_bit_hook(const CompressionOptions& options);
 
 }  // namespace trireme::parallel

@@ -1,0 +1,355 @@
+// Compression "one-bit" promises: the published update of 1-bit Adam and 1-bit LAMB, the same bits on all
+// ranks, and that nothing is lost on either side.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "tests/unit/parallel/known_gradients.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/parallel/data/distributed_data_parallel.h"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Context;
+using comm::run_ranks_as_threads;
+using test::Parameters;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr int kWarmup = 4, kSteps = 10;
+constexpr double kRate = 0.01, kDecay = 0.05;
+
+CompressionOptions one_bit() {
+  CompressionOptions options;
+  options.name = "one-bit";
+  options.warmup_steps = kWarmup;
+  return options;
+}
+
+optim::OptimizerOptions optimizer_options(const std::string& name) {
+  return {.name = name, .weight_decay = kDecay, .variance_steps = kWarmup, .eps = 1e-6};
+}
+
+using Values = std::map<std::string, at::Tensor>;
+
+/// The first inputs of "linear" never have a gradient in the warm-up.
+at::Tensor gradient_of(const std::string& name, at::IntArrayRef sizes, int rank, int step) {
+  at::Tensor gradient = Parameters::gradient(name, sizes, rank, step);
+  if (name == "linear" && step < kWarmup) gradient.narrow(1, 0, 10).zero_();
+  return gradient;
+}
+
+struct Outcome {
+  std::vector<std::vector<Values>> weights, momenta;  ///< by rank and step
+  std::vector<HookState> kept;                        ///< by rank
+  std::int64_t sent_in_warmup = 0, sent = 0;          ///< of rank 0
+};
+
+struct Setting {
+  int ranks = 2;
+  std::string optimizer = "adamw";
+  ReduceScale scale = ReduceScale::kMean;
+  double bucket_mib = 25;
+};
+
+Outcome train(const Setting& setting) {
+  const auto ranks = static_cast<std::size_t>(setting.ranks);
+  Outcome outcome{.weights = std::vector<std::vector<Values>>(ranks),
+                  .momenta = std::vector<std::vector<Values>>(ranks),
+                  .kept = std::vector<HookState>(ranks)};
+  run_ranks_as_threads(setting.ranks, [&](Context& context) {
+    const Parameters parameters;
+    {
+      const at::NoGradGuard no_grad;
+      for (const auto& [name, tensor] : parameters.tensors)
+        at::Tensor(tensor).copy_(Parameters::gradient(name, tensor.sizes(), 99, 0));
+    }
+    const auto hook = make_comm_hook(one_bit());
+    DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
+                                {.bucket_mib = setting.bucket_mib,
+                                 .first_bucket_mib = setting.bucket_mib,
+                                 .scale = setting.scale,
+                                 .hook = hook});
+    const auto optimizer = optim::make_optimizer(optimizer_options(setting.optimizer), parameters.tensors);
+    hook->attach_optimizer(optimizer->state());
+    const auto rank = static_cast<std::size_t>(context.rank());
+    for (int step = 0; step < kSteps; ++step) {
+      ddp.zero_grad();
+      at::Tensor loss = at::zeros({});
+      for (const auto& [name, tensor] : parameters.tensors)
+        loss = loss + (tensor * gradient_of(name, tensor.sizes(), context.rank(), step)).sum();
+      loss.backward();
+      optimizer->step(kRate);
+      if (rank == 0 && step + 1 == kWarmup) outcome.sent_in_warmup = hook->sent_bytes();
+      Values weights, momenta;
+      for (const auto& [name, tensor] : parameters.tensors) {
+        weights[name] = tensor.detach().clone();
+        momenta[name] = optimizer->state().at("exp_avg/" + name).clone();
+      }
+      outcome.weights[rank].push_back(weights);
+      outcome.momenta[rank].push_back(momenta);
+    }
+    outcome.kept[rank] = hook->state();
+    if (rank == 0) outcome.sent = hook->sent_bytes();
+  });
+  return outcome;
+}
+
+double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+// ---- a serial program of the published rules
+
+/// Of each piece, the sign of each element times their mean magnitude.
+at::Tensor signs_of(const at::Tensor& flat, int pieces) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& piece : flat.chunk(pieces))
+    parts.push_back(at::where(piece >= 0, piece.abs().mean(), -piece.abs().mean()));
+  return at::cat(parts);
+}
+
+/// One tensor of a model, trained on all ranks' gradients by one program.
+class Serial {
+ public:
+  Serial(std::string name, at::IntArrayRef sizes, const Setting& setting)
+      : name_(std::move(name)),
+        sizes_(sizes.vec()),
+        setting_(setting),
+        x_(Parameters::gradient(name_, sizes, 99, 0).flatten()),
+        m_(at::zeros_like(x_)),
+        v_(at::zeros_like(x_)),
+        worker_errors_(static_cast<std::size_t>(setting.ranks), at::zeros_like(x_)),
+        server_error_(at::zeros_like(x_)) {}
+
+  at::Tensor step(int t) {
+    const at::Tensor before = m_;
+    if (t < kWarmup || x_.numel() < 1024) {
+      m_ = 0.9 * m_ + 0.1 * mean_gradient(t);
+    } else {
+      m_ = compressed_momentum(t);
+    }
+    const at::Tensor gradient = (m_ - 0.9 * before) / 0.1;
+    if (t < kWarmup) v_ = 0.999 * v_ + 0.001 * gradient * gradient;
+    const double of_v = 1 - std::pow(0.999, std::min(t + 1, kWarmup));
+    const at::Tensor divisor = (v_ / of_v).sqrt() + 1e-6;
+    at::Tensor update = m_ / (1 - std::pow(0.9, t + 1)) / divisor;
+    if (t >= kWarmup) update = at::where(v_ > 0, update, at::zeros_like(update));
+    if (setting_.optimizer == "adamw") {
+      x_ = x_ * (1 - kRate * kDecay) - kRate * update;
+    } else {
+      x_ = x_ - kRate * lamb(t, update, divisor, gradient);
+    }
+    return x_.view(sizes_);
+  }
+
+ private:
+  at::Tensor of_rank(int rank, int t) const { return gradient_of(name_, sizes_, rank, t).flatten(); }
+  at::Tensor mean_gradient(int t) const {
+    at::Tensor sum = of_rank(0, t);
+    for (int rank = 1; rank < setting_.ranks; ++rank) sum = sum + of_rank(rank, t);
+    return sum / setting_.ranks;
+  }
+  at::Tensor compressed_momentum(int t) {
+    const at::Tensor learnt = v_.ne(0).to(at::kFloat);
+    at::Tensor sum = server_error_;
+    for (int rank = 0; rank < setting_.ranks; ++rank) {
+      at::Tensor& error = worker_errors_[static_cast<std::size_t>(rank)];
+      const at::Tensor own = (0.9 * m_ + 0.1 * of_rank(rank, t) + error) * learnt;
+      const at::Tensor sent = signs_of(own, setting_.ranks) * learnt;
+      error = own - sent;
+      sum = sum + sent;
+    }
+    const at::Tensor sent = signs_of(sum, setting_.ranks) * learnt;
+    server_error_ = sum - sent;
+    return sent / setting_.ranks;
+  }
+  /// The trust ratio and, after the warm-up, its mean times a factor.
+  at::Tensor lamb(int t, at::Tensor update, const at::Tensor& divisor, const at::Tensor& gradient) {
+    const at::Tensor of_momentum = update;
+    update = update + kDecay * x_;
+    if (t < kWarmup) {
+      const double ratio = (x_.norm() / update.norm()).item<double>();
+      mean_ratio_ = 0.9 * mean_ratio_ + 0.1 * std::clamp(ratio, 0.01, 10.0);
+      fresh_ = v_;
+      return ratio * update;
+    }
+    fresh_ = 0.999 * fresh_ + 0.001 * gradient * gradient;
+    const at::Tensor now = (fresh_ / (1 - std::pow(0.999, t + 1))).sqrt() + 1e-6;
+    const double share = std::min(1.0, (of_momentum.norm() / update.norm()).item<double>());
+    double factor = (divisor / now).max().item<double>() * share + 1 - share;
+    factor = std::clamp(std::clamp(factor, 0.5, 4.0), 0.9 * factor_, 1.1 * factor_);
+    factor_ = factor;
+    return mean_ratio_ / (1 - std::pow(0.9, kWarmup)) * factor * update;
+  }
+
+  std::string name_;
+  std::vector<std::int64_t> sizes_;
+  Setting setting_;
+  at::Tensor x_, m_, v_, fresh_;
+  std::vector<at::Tensor> worker_errors_;
+  at::Tensor server_error_;
+  double mean_ratio_ = 0, factor_ = 1;
+};
+
+class OneBit : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Optimizers, OneBit, testing::Values("adamw", "lamb"));
+
+TEST_P(OneBit, IsThePublishedUpdateOnTwoAndOnFourRanks) {
+  for (const int ranks : {2, 4}) {
+    const Setting setting{.ranks = ranks, .optimizer = GetParam()};
+    const Outcome outcome = train(setting);
+    for (const auto& [name, last] : outcome.weights[0].back()) {
+      Serial serial(name, last.sizes(), setting);
+      for (int step = 0; step < kSteps; ++step) {
+        const at::Tensor expected = serial.step(step);
+        ASSERT_LE(distance(outcome.weights[0][static_cast<std::size_t>(step)].at(name), expected), 2e-4)
+            << name << ", step " << step << ", " << ranks << " ranks";
+      }
+    }
+  }
+}
+
+TEST_P(OneBit, GivesAllRanksTheSameBits) {
+  for (const int ranks : {2, 3, 4}) {
+    const Outcome outcome = train({.ranks = ranks, .optimizer = GetParam()});
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      for (const auto& by_step : outcome.weights) {
+        for (const auto& [name, values] : by_step[step])
+          EXPECT_TRUE(at::equal(values, outcome.weights[0][step].at(name))) << name << ", " << ranks;
+      }
+    }
+  }
+}
+
+TEST_P(OneBit, DoesNotDependOnTheBuckets) {
+  const Outcome one = train({.optimizer = GetParam()});
+  const Outcome many = train({.optimizer = GetParam(), .bucket_mib = 1e-4});
+  for (const auto& [name, values] : one.weights[0].back())
+    EXPECT_TRUE(at::equal(values, many.weights[0].back().at(name))) << name;
+}
+
+/// Over all steps of compression, what has arrived and what is kept are the ranks' momenta.
+TEST(OneBitMomentum, IsLostOnNeitherSide) {
+  for (const ReduceScale scale : {ReduceScale::kMean, ReduceScale::kSum}) {
+    constexpr int kRanks = 3;
+    const Outcome outcome = train({.ranks = kRanks, .scale = scale});
+    const double shares = scale == ReduceScale::kMean ? kRanks : 1;  // momenta in what is handed in
+    for (const char* name : {"conv", "linear"}) {
+      const auto& momenta = outcome.momenta[0];
+      at::Tensor arrived = at::zeros_like(momenta[0].at(name)), handed_in = arrived.clone();
+      for (std::size_t step = kWarmup; step < kSteps; ++step) {
+        arrived += shares * momenta[step].at(name);
+        handed_in += 0.9 * shares * momenta[step - 1].at(name);
+        for (int rank = 0; rank < kRanks; ++rank)
+          handed_in += 0.1 * gradient_of(name, arrived.sizes(), rank, static_cast<int>(step));
+      }
+      at::Tensor kept = at::zeros({arrived.numel()});
+      for (const HookState& state : outcome.kept) {
+        for (const auto& [known, tensor] : state.own) {
+          if (known == text("residual/", name)) kept += tensor;
+        }
+        for (const HookState::Piece& piece : state.pieces) {
+          if (piece.name == text("sums_residual/", name))
+            kept.narrow(0, piece.begin, piece.tensor.numel()) += piece.tensor;
+        }
+      }
+      EXPECT_GT(kept.abs().max().item<double>(), 0.01);
+      at::Tensor difference = arrived + kept.view(arrived.sizes()) - handed_in;
+      if (std::string_view("linear") == name) difference = difference.narrow(1, 10, 90);
+      EXPECT_LE(difference.abs().max().item<double>(), 2e-5) << name;
+    }
+  }
+}
+
+TEST(OneBitMomentum, LeavesWhereTheyAreWhatHadNoGradientInTheWarmUp) {
+  const Outcome outcome = train({});
+  const auto linear = [&](std::size_t step) {
+    return outcome.weights[0][step].at("linear").narrow(1, 0, 10);
+  };
+  for (std::size_t step = kWarmup; step < kSteps; ++step) {
+    EXPECT_EQ(outcome.momenta[0][step].at("linear").narrow(1, 0, 10).abs().max().item<float>(), 0);
+    EXPECT_LE(distance(linear(step), linear(step - 1) * (1 - kRate * kDecay)), 1e-6) << "not by m / eps";
+  }
+}
+
+TEST(OneBitMomentum, IsPlainAdamInTheWarmUp) {
+  std::vector<Values> plain(2);
+  run_ranks_as_threads(2, [&](Context& context) {
+    const Parameters parameters;
+    {
+      const at::NoGradGuard no_grad;
+      for (const auto& [name, tensor] : parameters.tensors)
+        at::Tensor(tensor).copy_(Parameters::gradient(name, tensor.sizes(), 99, 0));
+    }
+    DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
+                                {});
+    auto options = optimizer_options("adamw");
+    options.variance_steps = 0;
+    const auto optimizer = optim::make_optimizer(options, parameters.tensors);
+    for (int step = 0; step < kWarmup; ++step) {
+      ddp.zero_grad();
+      at::Tensor loss = at::zeros({});
+      for (const auto& [name, tensor] : parameters.tensors)
+        loss = loss + (tensor * gradient_of(name, tensor.sizes(), context.rank(), step)).sum();
+      loss.backward();
+      optimizer->step(kRate);
+    }
+    for (const auto& [name, tensor] : parameters.tensors)
+      plain[static_cast<std::size_t>(context.rank())][name] = tensor.detach().clone();
+  });
+  const Outcome outcome = train({});
+  for (const auto& [name, values] : plain[0])
+    EXPECT_TRUE(at::equal(values, outcome.weights[0][kWarmup - 1].at(name))) << name;
+}
+
+/// 2 (n - 1) / n of a bit for each element, a scale for each piece, and what goes as it is.
+TEST(OneBitMomentum, SendsABitOfEachElementEachWay) {
+  for (const int ranks : {2, 4}) {
+    const Outcome outcome = train({.ranks = ranks});
+    const double of_step = static_cast<double>(outcome.sent - outcome.sent_in_warmup) / (kSteps - kWarmup);
+    const double pieces = 2.0 * (ranks - 1) * (7800.0 / 8 / ranks + 2 * (4 + 8));
+    const double plain = 2.0 * (ranks - 1) / ranks * 4 * (60 + 20 + 1);
+    EXPECT_NEAR(of_step, pieces + plain, 2.0 * (ranks - 1) * 2 * 8) << ranks;
+    EXPECT_NEAR(static_cast<double>(outcome.sent_in_warmup) / kWarmup,
+                2.0 * (ranks - 1) / ranks * 4 * (7800 + 81), 64);
+  }
+}
+
+TEST(OneBitMomentum, WantsAnOptimizerThatHasOne) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const Parameters parameters;
+    const auto hook = make_comm_hook(one_bit());
+    DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
+                                {.hook = hook});
+    const auto sgd = optim::make_optimizer({.name = "sgd"}, parameters.tensors);
+    EXPECT_THAT([&] { hook->attach_optimizer(sgd->state()); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("needs exp_avg of 'conv'")));
+    EXPECT_THAT([&] { parameters.backward(context.rank(), 0); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("call attach_optimizer()")));
+  });
+}
+
+TEST(OneBitMomentum, WantsAWarmUp) {
+  CompressionOptions options = one_bit();
+  options.warmup_steps = 0;
+  EXPECT_THAT([&] { make_comm_hook(options); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("15 to 25 % of all steps; found 0")));
+  options = one_bit();
+  options.momentum = 1;
+  EXPECT_THAT([&] { make_comm_hook(options); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("below 1; found 1")));
+}
+
+}  // namespace
+}  // namespace trireme::parallel

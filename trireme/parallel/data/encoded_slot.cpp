@@ -1,0 +1,49 @@
+#include "trireme/parallel/data/internal/encoded_slot.h"
+
+#include <cstring>
+
+#include "trireme/base/error.h"
+
+namespace trireme::parallel {
+namespace {
+
+using Head = std::uint64_t;
+constexpr Head kNotFinite = ~Head{0};
+
+}  // namespace
+
+std::span<std::byte> bytes_of(const at::Tensor& message) {
+  return std::as_writable_bytes(std::span(message.data_ptr<std::uint8_t>(), message.nbytes()));
+}
+
+std::size_t slot_bytes(const compress::Codec& codec, std::size_t num_values,
+                       const compress::Codec::Options& how) {
+  const std::size_t most = codec.most_bytes(num_values, how);
+  return sizeof(Head) + (most + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head);
+}
+
+std::span<const std::byte> write_slot(const compress::Codec& codec, std::span<const float> values,
+                                      const compress::Codec::Options& how, std::span<std::byte> slot) {
+  const std::span<std::byte> room = slot.subspan(sizeof(Head));
+  const Head head = codec.encode(values, how, room);
+  std::memcpy(slot.data(), &head, sizeof head);
+  return room.first(head);
+}
+
+void write_not_finite(std::span<std::byte> slot) { std::memcpy(slot.data(), &kNotFinite, sizeof kNotFinite); }
+
+bool add_slot(const compress::Codec& codec, std::span<const std::byte> slot, std::span<float> values,
+              const std::string& what) {
+  Head head = 0;
+  std::memcpy(&head, slot.data(), sizeof head);
+  if (head == kNotFinite) return false;
+  const bool is_inside = head <= slot.size() - sizeof head;
+  if (!is_inside || !codec.fits(slot.subspan(sizeof head, head), values.size()))
+    throw CommError(text("a rank sent ", head, " bytes for the gradient of '", what,
+                         "' that this compression did not make: all ranks need the same version of the "
+                         "program"));
+  codec.add(slot.subspan(sizeof head, head), values);
+  return true;
+}
+
+}  // namespace trireme::parallel

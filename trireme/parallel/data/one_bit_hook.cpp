@@ -1,0 +1,130 @@
+// One bit of each element's momentum, for optimizers whose mean square stays as it is after a warm-up (1-bit
+// Adam: Tang et al., arXiv 2102.02888, algorithm 1; 1-bit LAMB: Li et al., arXiv 2104.06069). Until then
+// gradients are reduced as they are. Then each rank adds its gradient to the momentum that all have, and the
+// mean of these comes back, each way as signs (codec "sign"), with error feedback on both: what a rank's
+// signs do not say, and what those of the mean do not. The optimizer gets the gradient that makes this of
+// its momentum.
+
+#include <ATen/ops/zeros.h>
+
+#include "trireme/base/error.h"
+#include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/data/internal/encoded_sum.h"
+
+namespace trireme::parallel {
+namespace {
+
+class OneBitHook final : public CompressingHook {
+ public:
+  explicit OneBitHook(const CompressionOptions& options)
+      : CompressingHook(options), codec_(*compress::codec("sign")) {
+    require(options.momentum >= 0 && options.momentum < 1,
+            "the momentum of \"one-bit\" must be at least 0 and below 1; found ", options.momentum);
+    require(options.warmup_steps >= 1,
+            "\"one-bit\" needs warm-up steps, in which the mean square of gradients is learnt: 15 to 25 % of "
+            "all steps; found ",
+            options.warmup_steps);
+  }
+
+  void attach_optimizer(const std::map<std::string, at::Tensor>& state) override {
+    for (auto& [name, kept] : kept_) {
+      const auto find = [&](const char* kind) {
+        const auto found = state.find(text(kind, "/", name));
+        require(found != state.end() && !found->second.is_meta(), "compression \"one-bit\" needs ", kind,
+                " of '", name,
+                "' from the optimizer, in memory: choose adam, adamw or lamb, and leave offload.optimizer "
+                "out");
+        return found->second;
+      };
+      kept.momentum = find("exp_avg");
+      kept.mean_square = find("exp_avg_sq");
+      kept.updates = find("step");
+    }
+  }
+
+  HookState state() override {
+    HookState state;
+    for (auto& [name, kept] : kept_) {
+      state.own.emplace_back("residual/" + name, kept.residual);
+      state.pieces.push_back({.name = "sums_residual/" + name,
+                              .tensor = kept.sums_residual,
+                              .begin = kept.piece.begin,
+                              .numel = kept.residual.numel()});
+    }
+    return state;
+  }
+  std::string describe() const override {
+    return text(CompressingHook::describe(), ", momentum ", options().momentum);
+  }
+
+ private:
+  /// Of a parameter, from step to step.
+  struct Kept {
+    at::Tensor residual, sums_residual;
+    PieceOfRank piece = {};                     ///< of the sum, that this rank encodes
+    at::Tensor momentum, mean_square, updates;  ///< the optimizer's
+  };
+
+  bool takes(std::int64_t /*rows*/, std::int64_t /*columns*/) const override { return true; }
+  void add(const comm::Group& group, const std::string& name, std::int64_t rows,
+           std::int64_t columns) override {
+    Kept& kept = kept_[name];
+    kept.piece = piece_of_rank(rows * columns, group.rank(), group.size());
+    kept.residual = at::zeros({rows * columns}, at::kFloat);
+    kept.sums_residual = at::zeros({kept.piece.numel}, at::kFloat);
+    for (const at::Tensor& each : {kept.residual, kept.sums_residual}) count_as(MemoryKind::kOptimizer, each);
+  }
+  bool is_due(const std::string& name) const override {
+    const Kept& kept = kept_.at(name);
+    require(kept.updates.defined(),
+            "compression \"one-bit\" compresses the optimizer's momentum: call "
+            "attach_optimizer() with its state before the first step");
+    return kept.updates.item<float>() >= static_cast<float>(options().warmup_steps);
+  }
+  std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
+                               ReduceScale scale) override;
+
+  const compress::Codec& codec_;
+  std::map<std::string, Kept> kept_;
+};
+
+/// In the order of its memory, which is that of the gradient's.
+at::Tensor flat_on_host(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}).cpu(); }
+
+std::function<void()> OneBitHook::reduce(comm::Group& group, std::vector<CompressedPart> parts,
+                                         ReduceScale scale) {
+  const double beta = options().momentum;
+  const bool in_mean = scale == ReduceScale::kMean;
+  std::vector<Summand> summands;
+  std::vector<at::Tensor> momenta;
+  for (CompressedPart& part : parts) {
+    Kept& kept = kept_.at(part.name);
+    momenta.push_back(flat_on_host(kept.momentum));
+    // Of a sum, each rank has its share of the momentum.
+    part.values.mul_(1 - beta).add_(momenta.back(), in_mean ? beta : beta / group.size());
+    summands.push_back({.name = part.name,
+                        .values = part.values,
+                        .finite = part.finite,
+                        .how = {},
+                        .residual = kept.residual,
+                        .sums_residual = kept.sums_residual,
+                        .mask = flat_on_host(kept.mean_square).ne(0).to(at::kFloat)});
+  }
+  return [wait = start_sums(group, codec_, std::move(summands)), momenta = std::move(momenta), beta, in_mean,
+          num_ranks = group.size()] {
+    const std::vector<Summand> sums = wait();
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      at::Tensor values = sums[i].values;
+      if (in_mean) values.div_(num_ranks);
+      values.sub_(momenta[i], beta).div_(1 - beta);
+    }
+  };
+}
+
+}  // namespace
+
+std::shared_ptr<CommHook> make_one_bit_hook(const CompressionOptions& options) {
+  return std::make_shared<OneBitHook>(options);
+}
+
+}  // namespace trireme::parallel
