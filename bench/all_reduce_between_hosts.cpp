@@ -62,6 +62,7 @@ struct Way {
   std::string name;
   Backend backend;
   double made_s = 0;  ///< to connect and to measure
+  int times = 1;      ///< operations of a round
   std::vector<double> times_us{};
 };
 
@@ -84,14 +85,13 @@ double operation_us(Way& way, at::Tensor& tensor, int times) {
 
 void measure(std::vector<Way>& ways, std::int64_t bytes, const Arguments& arguments) {
   at::Tensor tensor = at::ones({bytes / 4});
-  int times = 1;
   for (Way& way : ways) {
     way.times_us.clear();
     operation_us(way, tensor, 1);
-    times = std::clamp(static_cast<int>(20e3 / operation_us(way, tensor, 1)), 1, 50);
+    way.times = std::clamp(static_cast<int>(100e3 / operation_us(way, tensor, 1)), 1, 50);
   }
   for (int round = 0; round < arguments.rounds; ++round) {
-    for (Way& way : ways) way.times_us.push_back(operation_us(way, tensor, times));
+    for (Way& way : ways) way.times_us.push_back(operation_us(way, tensor, way.times));
   }
   require(tensor.min().item<float>() == 1 && tensor.max().item<float>() == 1, "a wrong average");
 }

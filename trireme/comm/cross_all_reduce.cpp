@@ -55,17 +55,23 @@ std::vector<wire::Endpoint> endpoints_of_all(const BackendRequest& request,
   const auto key = [](int rank) { return text("all_reduce/", rank); };
   const std::string told = mine.text();
   request.store->set(key(request.rank), std::vector<std::uint8_t>(told.begin(), told.end()));
-  std::vector<wire::Endpoint> endpoints;
-  for (int rank = 0; rank < request.size; ++rank) {
-    try {
-      request.store->wait({key(rank)}, whole_milliseconds(deadline.remaining_s()));
-    } catch (const std::exception&) {
-      throw CommError(text("group ", request.group_name, ": ", names[static_cast<std::size_t>(rank)],
-                           " did not come to connect for all-reduces between hosts within ",
-                           human_duration(request.timeout_s)));
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < request.size; ++rank) keys.push_back(key(rank));
+  try {
+    request.store->wait(keys, whole_milliseconds(deadline.remaining_s()));
+  } catch (const std::exception&) {
+    std::vector<std::string> missing;
+    for (std::size_t rank = 0; rank < keys.size(); ++rank) {
+      if (!request.store->check({keys[rank]})) missing.push_back(names[rank]);
     }
+    throw CommError(text("group ", request.group_name, ": ", join(missing),
+                         " did not come to connect for all-reduces between hosts within ",
+                         human_duration(request.timeout_s)));
+  }
+  std::vector<wire::Endpoint> endpoints;
+  for (const std::string& each : keys) {
     endpoints.push_back(
-        wire::Endpoint::parse(request.store->get_to_str(key(rank)), "the address of a rank for all-reduces"));
+        wire::Endpoint::parse(request.store->get_to_str(each), "the address of a rank for all-reduces"));
   }
   return endpoints;
 }

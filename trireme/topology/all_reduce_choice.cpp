@@ -16,9 +16,11 @@ constexpr double kPatienceInAlphas = 10;
 constexpr std::size_t kFirstBytes = 64 << 10;
 constexpr std::size_t kMostBytes = 4 << 20;
 constexpr double kSmallBytes = 1024;
-// A median needs three; who is in a hurry makes do with one.
+// What takes longer is done once.
 constexpr double kRepeats_s = 0.02;
 constexpr int kMostRepeats = 15;
+// Every list is tried that should take no longer than this, and the best two in any case.
+constexpr double kCheap_s = 0.005;
 
 class Measurement {
  public:
@@ -32,6 +34,7 @@ class Measurement {
   void compare(double bytes);
   double reduce_s(std::optional<Algorithm> algorithm, double bytes);
   double agreed(double mine);
+  std::vector<double> agreed(std::vector<double> mine);
   int repeats(double once_s) const {
     return static_cast<int>(std::clamp(kRepeats_s / std::max(once_s, 1e-6), 1.0, double{kMostRepeats}));
   }
@@ -45,14 +48,15 @@ class Measurement {
 };
 
 /// The largest of all ranks: an all-reduce is over when it is over everywhere.
-double Measurement::agreed(double mine) {
+std::vector<double> Measurement::agreed(std::vector<double> mine) {
   exchange_.all_reduce({.algorithm = Algorithm::kDirect,
                         .element = wire::Element::kF64,
                         .reduction = wire::Reduction::kMax,
-                        .data = std::as_writable_bytes(std::span(&mine, 1))},
+                        .data = std::as_writable_bytes(std::span(mine))},
                        deadline_);
   return mine;
 }
+double Measurement::agreed(double mine) { return agreed(std::vector{mine}).front(); }
 
 double Measurement::reduce_s(std::optional<Algorithm> algorithm, double bytes) {
   values_.assign(static_cast<std::size_t>(bytes) / sizeof(float), 0.0f);
@@ -105,22 +109,33 @@ void Measurement::measure_beta() {
 }
 
 void Measurement::compare(double bytes) {
-  const auto list = estimate_all_reduce(choice_.ranks, bytes, choice_.cost).front().algorithm;
-  std::vector<double> list_s, other_s;
-  const int times = repeats(agreed(reduce_s({}, bytes)));  // and both are warm
-  for (int i = 0; i < times; ++i) {
-    list_s.push_back(reduce_s(list, bytes));
-    other_s.push_back(reduce_s({}, bytes));
+  std::vector<std::optional<Algorithm>> ways;
+  for (const Estimate& each : estimate_all_reduce(choice_.ranks, bytes, choice_.cost)) {
+    if (ways.size() < 2 || each.seconds < kCheap_s) ways.push_back(each.algorithm);
   }
-  const double agreed_list_s = agreed(median(list_s));
-  choice_.comparisons.push_back({bytes, agreed_list_s, agreed(median(other_s))});
+  if (other_) ways.push_back({});
+  std::vector<double> times_s;
+  for (const auto& way : ways) times_s.push_back(reduce_s(way, bytes));
+  times_s = agreed(times_s);
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    // The first one has made connections and memory ready, where it was short enough for that to count.
+    std::vector<double> more_s;
+    for (int left = repeats(times_s[i]); left > 1; --left) more_s.push_back(reduce_s(ways[i], bytes));
+    if (!more_s.empty()) times_s[i] = median(more_s);
+  }
+  times_s = agreed(times_s);
+  AllReduceChoice::Comparison comparison{.bytes = bytes, .lists = {}};
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    if (ways[i]) comparison.lists.push_back({*ways[i], times_s[i]});
+  }
+  if (other_) comparison.other_s = times_s.back();
+  choice_.comparisons.push_back(comparison);
 }
 
 AllReduceChoice Measurement::measure() {
   choice_.ranks = exchange_.size();
   choice_.cost.alpha_s = alpha_s();
   measure_beta();
-  if (!other_) return choice_;
   for (double bytes = kSmallBytes; bytes < largest_bytes_; bytes *= 64) compare(bytes);
   compare(largest_bytes_);
   return choice_;
@@ -130,12 +145,18 @@ AllReduceChoice Measurement::measure() {
 
 std::optional<Algorithm> AllReduceChoice::of(double bytes) const {
   if (forced) return forced;
-  const auto distance = [&](const Comparison& each) {
+  if (comparisons.empty()) return estimate_all_reduce(ranks, bytes, cost).front().algorithm;
+  const auto nearest = std::ranges::min_element(comparisons, {}, [&](const Comparison& each) {
     return std::abs(std::log(each.bytes) - std::log(std::max(bytes, 1.0)));
+  });
+  const auto& lists = nearest->lists;
+  const double fastest_s = std::ranges::min_element(lists, {}, &Estimate::seconds)->seconds;
+  if (nearest->other_s && *nearest->other_s < fastest_s) return {};
+  const auto corrected_s = [&](const Estimate& each) {
+    const double by_formula_s = all_reduce_s(each.algorithm, ranks, nearest->bytes, cost);
+    return all_reduce_s(each.algorithm, ranks, bytes, cost) * each.seconds / by_formula_s;
   };
-  const auto nearest = std::ranges::min_element(comparisons, {}, distance);
-  if (nearest != comparisons.end() && nearest->other_s < nearest->list_s) return {};
-  return estimate_all_reduce(ranks, bytes, cost).front().algorithm;
+  return std::ranges::min_element(lists, {}, corrected_s)->algorithm;
 }
 
 AllReduceChoice measure_choice(Exchange& exchange, const OtherAllReduce& other, const Deadline& deadline) {

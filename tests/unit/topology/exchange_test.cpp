@@ -10,8 +10,8 @@
 #include <random>
 #include <thread>
 
+#include "tests/unit/topology/exchange_ranks.h"
 #include "trireme/base/error.h"
-#include "trireme/topology/all_reduce_choice.h"
 #include "trireme/wire/group_error.h"
 #include "trireme/wire/reduce.h"
 
@@ -22,43 +22,8 @@ using testing::HasSubstr;
 using wire::Element;
 using wire::Reduction;
 
-const wire::Secret kSecret = wire::Secret::from_text("the secret of this exchange", "a test");
-
-struct Rank {
-  Exchange& exchange;
-  int rank;
-};
-
-/// What each rank ends with: an error's text, or nothing.
-std::vector<std::string> on_ranks(
-    int size, const std::function<void(Rank)>& body,
-    const std::function<wire::Secret(int)>& secret_of = [](int) { return kSecret; }) {
-  Membership common;
-  common.purpose = "a test";
-  std::vector<wire::Socket> listening;
-  for (int rank = 0; rank < size; ++rank) {
-    listening.push_back(wire::listen_at({"127.0.0.1", 0}));
-    common.endpoints.push_back(listening.back().local());
-    common.names.push_back(text("rank ", rank));
-  }
-  std::vector<std::string> errors(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      Membership mine = common;
-      mine.rank = rank;
-      mine.secret = secret_of(rank);
-      try {
-        Exchange exchange(listening[static_cast<std::size_t>(rank)], mine, Deadline::after_s(2));
-        body({exchange, rank});
-      } catch (const Error& error) {
-        errors[static_cast<std::size_t>(rank)] = error.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return errors;
-}
+using Rank = test::ExchangeRank;
+using test::on_exchange_ranks;
 
 template <class T>
 void all_reduce(Exchange& exchange, Algorithm algorithm, Element element, std::vector<T>& values,
@@ -90,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(EveryAlgorithm, ExchangeOfRanks,
 TEST_P(ExchangeOfRanks, EndsWithTheSerialSumAndTheSameBitsForEverySize) {
   for (const std::size_t numel : {0ul, 1ul, 2ul, 3ul, 7ul, 1000ul, 65537ul, 300001ul}) {
     std::vector<std::vector<float>> results(static_cast<std::size_t>(size()));
-    const auto errors = on_ranks(size(), [&](Rank me) {
+    const auto errors = on_exchange_ranks(size(), [&](Rank me) {
       auto& mine = results[static_cast<std::size_t>(me.rank)] = values_of(me.rank, numel);
       all_reduce(me.exchange, algorithm(), Element::kF32, mine);
     });
@@ -108,7 +73,7 @@ TEST_P(ExchangeOfRanks, EndsWithTheSerialSumAndTheSameBitsForEverySize) {
 
 TEST_P(ExchangeOfRanks, ReducesEveryTypeInEveryWay) {
   const auto check = [&]<class T>(Element element, T one, T two, Reduction reduction, T expected) {
-    const auto errors = on_ranks(size(), [&](Rank me) {
+    const auto errors = on_exchange_ranks(size(), [&](Rank me) {
       std::vector<T> values(1001, me.rank == 1 ? two : one);
       all_reduce(me.exchange, algorithm(), element, values, reduction);
       EXPECT_THAT(values, testing::Each(expected)) << wire::name(element) << " " << wire::name(reduction);
@@ -126,7 +91,7 @@ TEST_P(ExchangeOfRanks, ReducesEveryTypeInEveryWay) {
 }
 
 TEST_P(ExchangeOfRanks, GoesOnAfterEachOperationWithTheNext) {
-  const auto errors = on_ranks(size(), [&](Rank me) {
+  const auto errors = on_exchange_ranks(size(), [&](Rank me) {
     for (int round = 1; round <= 20; ++round) {
       std::vector<std::int32_t> values(static_cast<std::size_t>(round * 37), me.rank + round);
       all_reduce(me.exchange, algorithm(), Element::kI32, values);
@@ -138,7 +103,7 @@ TEST_P(ExchangeOfRanks, GoesOnAfterEachOperationWithTheNext) {
 
 TEST_P(ExchangeOfRanks, ARankThatLeavesEndsTheOperationOfTheOthers) {
   std::atomic<int> failed = 0;
-  on_ranks(size(), [&](Rank me) {
+  on_exchange_ranks(size(), [&](Rank me) {
     if (me.rank == 1) return;
     std::vector<float> values(100000);
     try {
@@ -152,7 +117,7 @@ TEST_P(ExchangeOfRanks, ARankThatLeavesEndsTheOperationOfTheOthers) {
 }
 
 TEST(Exchange, RanksWithDifferentSizesStandStillUntilOneGivesUp) {
-  const auto errors = on_ranks(2, [](Rank me) {
+  const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(me.rank == 0 ? 100 : 200);
     all_reduce(me.exchange, Algorithm::kDirect, Element::kF32, values, Reduction::kSum,
                me.rank == 0 ? 0.2 : 30);
@@ -162,7 +127,7 @@ TEST(Exchange, RanksWithDifferentSizesStandStillUntilOneGivesUp) {
 }
 
 TEST(Exchange, ADifferentAlgorithmIsFoundEvenWhereTheBytesAreAsMany) {
-  const auto errors = on_ranks(2, [](Rank me) {
+  const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(2);
     all_reduce(me.exchange, me.rank == 0 ? Algorithm::kRing : Algorithm::kHalvingDoubling, Element::kF32,
                values, Reduction::kSum, 0.2);
@@ -173,7 +138,7 @@ TEST(Exchange, ADifferentAlgorithmIsFoundEvenWhereTheBytesAreAsMany) {
 TEST(Exchange, AbortEndsAWaitAndEverythingAfterIt) {
   std::promise<void> over;
   auto waits = over.get_future().share();
-  const auto errors = on_ranks(2, [&](Rank me) {
+  const auto errors = on_exchange_ranks(2, [&](Rank me) {
     if (me.rank == 1) {
       waits.wait();
       return;
@@ -189,7 +154,7 @@ TEST(Exchange, AbortEndsAWaitAndEverythingAfterIt) {
 }
 
 TEST(Exchange, ARankThatDoesNotComeIsNamedAtTheDeadline) {
-  const auto errors = on_ranks(3, [](Rank me) {
+  const auto errors = on_exchange_ranks(3, [](Rank me) {
     std::vector<float> values(10);
     if (me.rank != 2) all_reduce(me.exchange, Algorithm::kTree, Element::kF32, values, Reduction::kSum, 0.2);
     if (me.rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(400));
@@ -198,17 +163,20 @@ TEST(Exchange, ARankThatDoesNotComeIsNamedAtTheDeadline) {
 }
 
 TEST(Exchange, WhoHasAnotherSecretIsRefusedAndNamed) {
-  const auto errors = on_ranks(
-      3, [](Rank) {},
-      [](int rank) {
-        return rank == 1 ? wire::Secret::from_text("the secret of another job", "a test") : kSecret;
-      });
+  const auto errors = on_exchange_ranks(3, [](Rank) {},
+                                        {.secret_of =
+                                             [](int rank) {
+                                               return rank == 1 ? wire::Secret::from_text(
+                                                                      "the secret of another job", "a test")
+                                                                : test::kExchangeSecret;
+                                             },
+                                         .timeout_s = 2});
   EXPECT_THAT(errors[0], HasSubstr("rank 1"));
   EXPECT_THAT(errors[1], HasSubstr("rank 0"));
 }
 
 TEST(Exchange, RefusesWhatItCannotReduceBeforeAnythingIsSent) {
-  const auto errors = on_ranks(2, [](Rank me) {
+  const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(10, 1);
     EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kU8, values), InvalidArgument);
     EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values, Reduction::kAverage),
