@@ -15,12 +15,12 @@ constexpr double kTimeout_s = 3;
 // Two deadlines and the launcher's patience, and room for a loaded machine.
 constexpr double kBound_s = 2 * kTimeout_s + 20;
 
-/// Two ranks on each host that reduce in a loop.
-class HostsFault : public testing::Test {
+/// Two ranks on each host that reduce in a loop, by each way between hosts.
+class HostsFault : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
-    launchers_ = hosts_.launch(2, {bin("rank_fault_loop"), text(kTimeout_s), "60"});
+    launchers_ = hosts_.launch(2, {bin("rank_fault_loop"), text(kTimeout_s), "60", GetParam()});
     for (int rank = 0; rank < 4; ++rank) {
       ASSERT_TRUE(launcher(rank / 2).wait_for_output(text("[", rank, "] step 20"), 60));
     }
@@ -40,13 +40,16 @@ class HostsFault : public testing::Test {
   std::vector<std::unique_ptr<ChildProcess>> launchers_;
 };
 
-TEST_F(HostsFault, BothHostsNameTheRankThatWasKilledOnOne) {
+INSTANTIATE_TEST_SUITE_P(EveryWay, HostsFault, testing::Values("auto", "gloo", "ring", "direct"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(HostsFault, BothHostsNameTheRankThatWasKilledOnOne) {
   ::kill(launcher(1).children().at(1), SIGKILL);
   EXPECT_THAT(complaint(0), ContainsRegex("\\[[01]\\] error: [^\n]*all_reduce[^\n]*rank 3"));
   EXPECT_THAT(complaint(1), ContainsRegex("rank 3 [^\n]*was killed by SIGKILL"));
 }
 
-TEST_F(HostsFault, ACutCableIsAnErrorOnBothByTheDeadline) {
+TEST_P(HostsFault, ACutCableIsAnErrorOnBothByTheDeadline) {
   hosts_.cut_cable();
   EXPECT_THAT(complaint(0),
               ContainsRegex("\\[[01]\\] error: [^\n]*all_reduce[^\n]*rank [23] [^\n]*was last heard of"));
@@ -54,6 +57,20 @@ TEST_F(HostsFault, ACutCableIsAnErrorOnBothByTheDeadline) {
       complaint(1),
       ContainsRegex(
           "\\[[23]\\] error: [^\n]*all_reduce[^\n]*the store that the launcher of the first host serves"));
+}
+
+TEST(HostsAllReduce, HostsWithDifferentWaysAreRefusedByName) {
+  const TwoHosts hosts;
+  if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
+  // A shell on each host, which knows by its name which one it is.
+  const std::string differ = text("case $TRIREME_HOST_ID in *-0) way=ring;; *) way=direct;; esac; exec ",
+                                  bin("rank_fault_loop"), " 20 1 $way");
+  for (auto& launcher : hosts.launch(1, {"sh", "-c", differ})) {
+    const ChildResult result = launcher->wait(60);
+    EXPECT_EQ(result.exit_code, 3) << result.out;
+    EXPECT_THAT(result.err, ContainsRegex("ranks disagree about the world: rank [01] [^\n]*comm.all_reduce"
+                                          "[^\n]*(ring|direct)[^\n]*rank [01]"));
+  }
 }
 
 }  // namespace

@@ -36,6 +36,12 @@ TEST(BenchSmoke, AllReduceNamesEveryWay) {
   }
 }
 
+TEST(BenchSmoke, AllReducesBetweenHostsGiveALinePerWay) {
+  const auto values = values_of({bin("bench_all_reduce_between_hosts"), "--smoke"});
+  ASSERT_EQ(values.size(), 6u);
+  for (const auto& value : values) EXPECT_GT(value.at("median_us").get<double>(), 0);
+}
+
 TEST(BenchSmoke, WireChannelsGivesALinePerWayAndSize) {
   const auto values = values_of({bin("bench_wire_channels"), "--smoke"});
   ASSERT_EQ(values.size(), 8u);

@@ -1,11 +1,13 @@
 // A rank that reduces in a loop, for tests that disturb it:
-//   rank_fault_loop TIMEOUT_S SECONDS [throw]
-// prints "step 20" once it is well under way; with "throw", rank 1 then throws a DataError.
+//   rank_fault_loop TIMEOUT_S SECONDS [throw | ALL_REDUCE]
+// prints "step 20" once it is well under way; with "throw", rank 1 then throws a DataError. ALL_REDUCE is the
+// way between hosts.
 
 #include <ATen/ops/empty.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -40,8 +42,11 @@ void work(trireme::comm::Context& context, double seconds, bool throws) {
 int main(int argc, char** argv) {
   try {
     const double timeout_s = std::atof(argv[1]);
-    const auto context = trireme::comm::Context::from_environment({.timeout_s = timeout_s});
-    work(*context, std::atof(argv[2]), argc > 3 && std::string_view(argv[3]) == "throw");
+    const std::string_view word = argc > 3 ? argv[3] : "auto";
+    const bool throws = word == "throw";
+    const auto context = trireme::comm::Context::from_environment(
+        {.all_reduce = throws ? "auto" : std::string(word), .timeout_s = timeout_s});
+    work(*context, std::atof(argv[2]), throws);
     return 0;
   } catch (const trireme::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -34,7 +34,7 @@ const std::vector<BackendRow>& backend_table() {
        .unavailable_because = always,
        .make = make_threads_backend},
       {.name = "hierarchical",
-       .summary = "shm inside each host, gloo between hosts",
+       .summary = "shm inside each host, lists of transfers and gloo between hosts",
        .unavailable_because = shm_unavailable_because,
        .make = make_hierarchical_backend},
       {.name = "gloo",

@@ -14,6 +14,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
+#include "trireme/comm/all_reduce_setting.h"
 #include "trireme/comm/device.h"
 #include "trireme/comm/internal/context_state.h"
 #include "trireme/comm/internal/device_backend.h"
@@ -24,7 +25,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr const char* kVersion = "2";
+constexpr const char* kVersion = "3";
 
 // A rank of a world that failed waits only this long for the others.
 constexpr double kShortGoodbyeS = 1;
@@ -35,6 +36,7 @@ void check_options(const ContextOptions& options) {
   require(options.slow_timeout_s > 0, "the communication timeout for slow ranks is ", options.slow_timeout_s,
           " s; expected more than 0");
   if (options.backend != "auto") find_backend(options.backend);
+  check_all_reduce(options.all_reduce);
 }
 
 bool is_available(const std::string& backend) {
@@ -137,6 +139,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
                      .version = kVersion,
                      .backend = options.backend,
                      .device = name_of(state->device.type()),
+                     .all_reduce = options.all_reduce,
                      .host_id = host_id(),
                      .pid = ::getpid()};
   state->arrivals = arrive(*state->store, environment, mine, options.timeout_s);
@@ -222,6 +225,8 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                            .world_ranks = world_ranks,
                            .host_ids = {},
                            .interface_addr = interface_addr,
+                           .secret = environment.secret,
+                           .all_reduce = options.all_reduce,
                            .timeout_s = options.timeout_s,
                            .operation_timeout_s = slow_timeout_s + kBackendMargin_s};
     for (const int rank : world_ranks)

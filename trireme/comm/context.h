@@ -28,6 +28,9 @@ struct ContextOptions {
   /// lets ranks of a host share devices.
   std::string backend = "auto";
   std::string device = "auto";  ///< where this rank computes: a name of device_names()
+  /// All-reduces between hosts: "auto" measures when a group is made and takes the fastest for each size;
+  /// else a name of all_reduce_names() (all_reduce_setting.h). The same on all ranks.
+  std::string all_reduce = "auto";
   double timeout_s = 60;  ///< deadline of the rendezvous, and for ranks that are gone, stuck or elsewhere
   double slow_timeout_s = 1800;   ///< for ranks that are alive and get on; at least timeout_s counts
   int torch_threads = 0;          ///< threads of torch in this rank; 0: cores of the host / ranks on the host

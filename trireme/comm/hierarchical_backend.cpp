@@ -1,10 +1,11 @@
-// Shared memory inside each host, gloo between hosts. What gains by going host by host is done so, in order,
-// on a thread of the backend (HostCollectives); messages take the way to their peer; the rest runs over one
-// gloo group of all ranks.
+// Shared memory inside each host; between hosts lists of transfers for all-reduces, gloo for the rest. What
+// gains by going host by host is done so, in order, on a thread of the backend (HostCollectives); messages
+// take the way to their peer; the rest runs over one gloo group of all ranks.
 
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -85,6 +86,7 @@ class HierarchicalBackend : public c10d::Backend {
     for (const auto& level : {levels_.inner, levels_.messages, levels_.cross, levels_.flat}) {
       if (level) level->abort();
     }
+    if (levels_.cross_all_reduce) levels_.cross_all_reduce->abort();
   }
 
   bool supportsTensorAlloc(c10::DeviceIndex index) override {
@@ -180,9 +182,10 @@ class HierarchicalBackend : public c10d::Backend {
   Worker worker_;               // last: its thread ends before what it uses goes
 };
 
-/// The same request for some of its ranks, which may be fewer than two: then there is nothing to connect.
-BackendHandle connect(const BackendRequest& request, const char* backend, const std::string& name,
-                      const std::vector<int>& members) {
+/// The same request for some of its ranks; none where they are fewer than two: then there is nothing to
+/// connect.
+std::optional<BackendRequest> part_of(const BackendRequest& request, const std::string& name,
+                                      const std::vector<int>& members) {
   const auto me = std::find(members.begin(), members.end(), request.rank);
   if (me == members.end() || members.size() < 2) return {};
   BackendRequest part = request;
@@ -196,7 +199,11 @@ BackendHandle connect(const BackendRequest& request, const char* backend, const 
     part.world_ranks.push_back(request.world_ranks[static_cast<std::size_t>(member)]);
     part.host_ids.push_back(request.host_ids[static_cast<std::size_t>(member)]);
   }
-  return find_backend(backend).make(part);
+  return part;
+}
+
+BackendHandle connect(const char* backend, const std::optional<BackendRequest>& part) {
+  return part ? find_backend(backend).make(*part) : BackendHandle();
 }
 
 }  // namespace
@@ -204,10 +211,12 @@ BackendHandle connect(const BackendRequest& request, const char* backend, const 
 c10::intrusive_ptr<c10d::Backend> make_hierarchical_backend(const BackendRequest& request) {
   HostLayout layout = layout_of(request.host_ids, request.rank);
   const std::string host = std::to_string(layout.host);
-  HostLevels levels{.inner = connect(request, kInner, "host" + host, layout.members),
-                    .messages = connect(request, kInner, "messages" + host, layout.members),
-                    .cross = connect(request, kCross, text("across", layout.place), layout.counterparts),
-                    .flat = connect(request, kCross, "flat", layout.everybody)};
+  const auto counterparts = part_of(request, text("across", layout.place), layout.counterparts);
+  HostLevels levels{.inner = connect(kInner, part_of(request, "host" + host, layout.members)),
+                    .messages = connect(kInner, part_of(request, "messages" + host, layout.members)),
+                    .cross = connect(kCross, counterparts),
+                    .flat = connect(kCross, part_of(request, "flat", layout.everybody))};
+  if (counterparts) levels.cross_all_reduce = CrossAllReduce::make(*counterparts, *levels.cross);
   return c10::make_intrusive<HierarchicalBackend>(request.rank, request.size, std::move(layout),
                                                   std::move(levels), request.operation_timeout_s);
 }

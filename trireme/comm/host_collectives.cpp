@@ -83,6 +83,7 @@ void HostCollectives::reduce_by_leaders(at::Tensor tensor, const c10d::ReduceOp&
 
 void HostCollectives::reduce_across(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
   if (!levels_.cross) return;
+  if (levels_.cross_all_reduce && levels_.cross_all_reduce->all_reduce(tensor, op, timeout_)) return;
   Tensors tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = op;

@@ -67,7 +67,7 @@ wire::Endpoint any_port(const LaunchEnvironment& environment) {
 
 std::string encode(const Arrival& arrival) {
   return text(arrival.world_size, "\n", arrival.version, "\n", arrival.backend, "\n", arrival.device, "\n",
-              arrival.host_id, "\n", arrival.pid);
+              arrival.all_reduce, "\n", arrival.host_id, "\n", arrival.pid);
 }
 
 Arrival decode(const std::string& encoded) {
@@ -76,8 +76,9 @@ Arrival decode(const std::string& encoded) {
           .version = fields.at(1),
           .backend = fields.at(2),
           .device = fields.at(3),
-          .host_id = fields.at(4),
-          .pid = std::stoi(fields.at(5))};
+          .all_reduce = fields.at(4),
+          .host_id = fields.at(5),
+          .pid = std::stoi(fields.at(6))};
 }
 
 std::string arrival_key(int rank) { return text("arrival/", rank); }
@@ -98,6 +99,8 @@ std::string disagreement(int rank, const Arrival& mine, int other, const Arrival
   if (mine.world_size != theirs.world_size) return differ("WORLD_SIZE", mine.world_size, theirs.world_size);
   if (mine.backend != theirs.backend) return differ("backend", mine.backend, theirs.backend);
   if (mine.device != theirs.device) return differ("device", mine.device, theirs.device);
+  if (mine.all_reduce != theirs.all_reduce)
+    return differ("comm.all_reduce", mine.all_reduce, theirs.all_reduce);
   return {};
 }
 

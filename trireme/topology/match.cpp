@@ -1,28 +1,16 @@
 #include "trireme/topology/internal/match.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/topology/internal/introduction.h"
 
 namespace trireme::topology {
 namespace {
 
-using wire::Digest;
-using wire::Nonce;
 using wire::Secret;
 using wire::Socket;
-
-// A stranger who says nothing holds up the one who is expected no longer than that.
-constexpr double kMostForProof_s = 1;
 
 // Enough for a median; a slow link makes do with fewer.
 constexpr int kLeastTrips = 3;
@@ -36,46 +24,8 @@ constexpr double kPatienceInAlphas = 20;
 constexpr std::uint64_t kFirstBytes = 64 << 10;
 constexpr std::uint64_t kMostBytes = 4 << 20;
 
-template <class T>
-void send_value(const Socket& socket, const T& value, const Deadline& deadline) {
-  wire::send_all(socket, std::as_bytes(std::span(&value, 1)), deadline);
-}
-template <class T>
-T receive_value(const Socket& socket, const Deadline& deadline) {
-  T value{};
-  wire::receive_all(socket, std::as_writable_bytes(std::span(&value, 1)), deadline);
-  return value;
-}
-
-std::string_view bytes_of(const Nonce& nonce) {
-  return {reinterpret_cast<const char*>(nonce.data()), nonce.size()};
-}
-
-/// Of no use in another match, or to the other side.
-Digest proof(const Secret& secret, const char* speaker, const MatchTerms& terms, const Nonce& of_from,
-             const Nonce& of_to) {
-  return wire::hmac_sha256(secret, text("trireme topology ", speaker, " ", terms.from, " ", terms.to, " ",
-                                        terms.round, " ", bytes_of(of_from), bytes_of(of_to)));
-}
-
-struct Introduction {
-  Nonce nonce;
-  Digest proof;
-};
-
-/// Whether it is the expected one, who has been told so then.
-bool is_expected(const Socket& socket, const Secret& secret, const MatchTerms& terms,
-                 const Deadline& deadline) {
-  try {
-    const Nonce mine = wire::random_nonce();
-    send_value(socket, mine, deadline);
-    const auto theirs = receive_value<Introduction>(socket, deadline);
-    if (!wire::equal(theirs.proof, proof(secret, "from", terms, theirs.nonce, mine))) return false;
-    send_value(socket, proof(secret, "to", terms, theirs.nonce, mine), deadline);
-    return true;
-  } catch (const CommError&) {
-    return false;
-  }
+Terms introduction_of(const MatchTerms& terms) {
+  return {.from = terms.from, .to = terms.to, .purpose = text("round ", terms.round)};
 }
 
 enum class Wish : std::uint64_t { kEcho = 1, kTake, kGive, kEnd };
@@ -133,33 +83,15 @@ double measure_bytes_per_s(const Socket& socket, Wish wish, double alpha_s, doub
 
 Socket connect_match(const wire::Endpoint& endpoint, const Secret& secret, const MatchTerms& terms,
                      const Deadline& deadline) {
-  auto socket = wire::try_connect(endpoint, deadline);
-  if (!socket) {
-    throw CommError(text(deadline.expired() ? "nothing comes back from " : "refused at ", endpoint.text()));
-  }
-  const Nonce theirs = receive_value<Nonce>(*socket, deadline);
-  const Nonce mine = wire::random_nonce();
-  send_value(*socket, Introduction{mine, proof(secret, "from", terms, mine, theirs)}, deadline);
-  if (!wire::equal(receive_value<Digest>(*socket, deadline), proof(secret, "to", terms, mine, theirs)))
-    throw CommError(text(endpoint.text(), " does not know the job's secret"));
-  return std::move(*socket);
+  return connect_introduced(endpoint, secret, introduction_of(terms), deadline);
 }
 
 Socket accept_match(const Socket& listening, const Secret& secret, const MatchTerms& terms,
                     const Deadline& deadline) {
-  while (true) {
-    pollfd polled{.fd = listening.fd(), .events = POLLIN, .revents = 0};
-    const int ready = ::poll(&polled, 1, static_cast<int>(std::ceil(deadline.remaining_s() * 1000)));
-    if (ready < 0 && errno != EINTR)
-      throw CommError(text("cannot wait for a connection: ", std::strerror(errno)));
-    if (ready <= 0 && deadline.expired()) throw CommError("no connection came");
-    Socket socket(::accept4(listening.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.fd() < 0) continue;
-    const int on = 1;
-    ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    const Deadline for_proof = Deadline::after_s(std::min(kMostForProof_s, deadline.remaining_s()));
-    if (is_expected(socket, secret, terms, for_proof)) return socket;
-  }
+  return accept_introduced(
+             listening, secret, introduction_of(terms), [&](int from) { return from == terms.from; },
+             deadline)
+      .socket;
 }
 
 std::pair<Link, Link> drive_match(const Socket& socket, double patience_s, const Deadline& deadline) {

@@ -1,4 +1,5 @@
 // Keys that say where and over what ranks a run computes: parallel, ps, offload and comm.
+#include "trireme/comm/all_reduce_setting.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/train/internal/config_rows.h"
@@ -154,6 +155,9 @@ std::vector<ConfigKey> parallel_key_table() {
           {.most = 65536, .above = 0}),
       key("comm.backend", &C::comm, &Comm::backend, "how ranks talk; auto: the fastest that works here",
           {.names = backend_choices}),
+      key("comm.all_reduce", &C::comm, &Comm::all_reduce,
+          "all-reduces between hosts; auto: the fastest for each size, as measured when a group is made",
+          {.names = comm::all_reduce_names}),
       key("comm.timeout_s", &C::comm, &Comm::timeout_s,
           "seconds after which a rank that others wait for and that is gone, stuck or elsewhere ends the run",
           {.most = 86400, .above = 0}),

@@ -3,6 +3,8 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
+
 namespace trireme::comm {
 namespace {
 
@@ -13,6 +15,16 @@ TEST(Context, AloneIsAWorldOfOne) {
   context->world().all_reduce(tensor);
   EXPECT_EQ(tensor.sum().item<double>(), 8.0);
   EXPECT_EQ(context->world().all_gather_text("me"), std::vector<std::string>{"me"});
+}
+
+TEST(Context, AMisspeltAllReduceGetsTheNearestName) {
+  try {
+    Context::join({}, {.all_reduce = "halving_dubling"});
+    FAIL() << "was taken";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean 'halving_doubling'"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(RanksAsThreads, SumOverAllRanks) {

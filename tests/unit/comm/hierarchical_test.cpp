@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/all_reduce_setting.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/host_layout.h"
 
@@ -40,6 +41,7 @@ class Hierarchical : public testing::TestWithParam<Hosts> {
                                .world_ranks = {},
                                .host_ids = GetParam(),
                                .interface_addr = "127.0.0.1",
+                               .all_reduce = all_reduce_,
                                .timeout_s = 20};
         for (int i = 0; i < request.size; ++i) request.world_ranks.push_back(i);
         const auto backend = make_hierarchical_backend(request);
@@ -48,6 +50,8 @@ class Hierarchical : public testing::TestWithParam<Hosts> {
     }
     for (auto& rank : ranks) rank.join();
   }
+
+  std::string all_reduce_ = "auto";
 };
 
 INSTANTIATE_TEST_SUITE_P(Hosts, Hierarchical,
@@ -184,6 +188,49 @@ TEST_P(Hierarchical, AllReduceSumsOverAllHostsForEverySize) {
       EXPECT_TRUE(tensors[0].equal(expected)) << numel;
     }
   });
+}
+
+TEST_P(Hierarchical, EveryWayBetweenHostsReducesEveryTypeInEveryWay) {
+  for (const std::string& way : all_reduce_names()) {
+    all_reduce_ = way;
+    run([&](c10d::Backend& backend) {
+      const int me = backend.getRank(), size = backend.getSize();
+      const auto check = [&](const c10d::ReduceOp& op, std::int64_t numel, at::ScalarType dtype) {
+        std::vector<at::Tensor> tensors{parts_for_all(me, size, numel, dtype)};
+        c10d::AllreduceOptions options;
+        options.reduceOp = op;
+        backend.allreduce(tensors, options)->wait();
+        EXPECT_TRUE(tensors[0].equal(reduced(op, size, numel, dtype))) << way << " " << numel << " " << dtype;
+      };
+      for (const std::int64_t numel : {0, 1, 3, 5001}) check(c10d::ReduceOp::SUM, numel, at::kFloat);
+      for (const at::ScalarType dtype : kReducible) check(c10d::ReduceOp::SUM, 100, dtype);
+      for (const auto op :
+           {c10d::ReduceOp::AVG, c10d::ReduceOp::MIN, c10d::ReduceOp::MAX, c10d::ReduceOp::PRODUCT})
+        check(op, 10, at::kFloat);
+    });
+  }
+}
+
+TEST_P(Hierarchical, AbortEndsAnAllReduceThatARankDoesNotComeTo) {
+  for (const std::string way : {"gloo", "ring", "direct"}) {
+    all_reduce_ = way;
+    std::promise<void> all_gave_up;
+    std::atomic<int> num_waiting = static_cast<int>(GetParam().size()) - 1;
+    on_each_rank([&](c10d::Backend& backend) {
+      if (backend.getRank() == backend.getSize() - 1) {
+        ASSERT_EQ(all_gave_up.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+        backend.abort();
+        return;
+      }
+      std::vector<at::Tensor> tensors{at::zeros({5000})};
+      auto reduces = backend.allreduce(tensors);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it is under way
+      backend.abort();
+      EXPECT_ANY_THROW(reduces->wait());
+      EXPECT_ANY_THROW(backend.allreduce(tensors)->wait());
+      if (--num_waiting == 0) all_gave_up.set_value();
+    });
+  }
 }
 
 TEST_P(Hierarchical, BroadcastReachesEveryHostFromEveryRoot) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/wire/secret.h"
 
 namespace trireme::comm {
 
@@ -25,6 +26,8 @@ struct BackendRequest {
   std::vector<int> world_ranks;       ///< for messages: members in group order
   std::vector<std::string> host_ids;  ///< of the members, in group order
   std::string interface_addr;         ///< address that this rank is reached at by others
+  wire::Secret secret = {};           ///< of the job
+  std::string all_reduce = "auto";    ///< between hosts: a name of all_reduce_names()
   double timeout_s = 60;              ///< of connecting
   double operation_timeout_s = 60;    ///< of an operation that nobody has given up before
 };

@@ -1,14 +1,16 @@
 #pragma once
-// The collectives of a group over several hosts: shared memory inside each host, gloo between hosts, so that
-// between two hosts every byte travels once each way instead of once per rank. Where every host has the same
-// number of ranks each rank talks to those at its place on the other hosts; elsewhere the first rank of each
-// host stands for it. Every call waits for its end; one at a time, in the same order on all ranks.
+// The collectives of a group over several hosts: shared memory inside each host, and between hosts lists of
+// transfers (all-reduces) and gloo (the rest), so that between two hosts every byte travels once each way
+// instead of once per rank. Where every host has the same number of ranks each rank talks to those at its
+// place on the other hosts; elsewhere the first rank of each host stands for it. Every call waits for its
+// end; one at a time, in the same order on all ranks.
 
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "trireme/comm/internal/cross_all_reduce.h"
 #include "trireme/comm/internal/host_layout.h"
 
 namespace trireme::comm {
@@ -21,6 +23,7 @@ struct HostLevels {
   BackendHandle messages;  ///< the same ranks, for send and recv, which come from another thread
   BackendHandle cross;     ///< this rank's counterparts on the other hosts; empty when it has none
   BackendHandle flat;      ///< all ranks
+  std::shared_ptr<CrossAllReduce> cross_all_reduce = {};  ///< of `cross`; null: gloo's
 };
 
 class HostCollectives {

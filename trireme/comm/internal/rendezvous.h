@@ -19,7 +19,8 @@ struct Arrival {
   int world_size = 1;
   std::string version;
   std::string backend;
-  std::string device;  ///< its kind
+  std::string device;           ///< its kind
+  std::string all_reduce = {};  ///< between hosts
   std::string host_id;
   int pid = 0;
 };

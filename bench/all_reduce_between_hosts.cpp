@@ -1,0 +1,184 @@
+// Question: how long does an all-reduce between hosts take, by size and way: gloo's, each list of transfers,
+// and what comm.all_reduce = "auto" takes?
+//   trireme launch ... -- bench_all_reduce_between_hosts [--rounds R] [--sizes BYTES,...]
+//   bench_all_reduce_between_hosts --smoke
+// One rank on each host; bench/all_reduce_between_hosts.sh makes hosts and links. The ways take turns, round
+// by round. An operation is over when it is over everywhere: one number is the mean of a round's operations,
+// the largest of all ranks. JSON on standard output of rank 0, microseconds. With --smoke ranks are threads.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/all_reduce_setting.h"
+#include "trireme/comm/context.h"
+#include "trireme/comm/internal/backend_table.h"
+#include "trireme/comm/internal/rendezvous.h"
+
+namespace {
+
+using namespace trireme;
+
+struct Arguments {
+  int rounds = 9;
+  std::vector<std::int64_t> sizes = {1 << 10, 64 << 10, 1 << 20, 25 << 20};
+  bool smoke = false;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto value = [&] {
+      require(i + 1 < argc, "option ", word, " needs a value");
+      return std::string(argv[++i]);
+    };
+    if (word == "--smoke") {
+      arguments = {.rounds = 2, .sizes = {1 << 10}, .smoke = true};
+    } else if (word == "--rounds") {
+      arguments.rounds = std::stoi(value());
+    } else if (word == "--sizes") {
+      arguments.sizes.clear();
+      for (const auto& size : split(value(), ',')) arguments.sizes.push_back(std::stoll(size));
+    } else {
+      throw InvalidArgument(text("unknown option '", word, "'; known: --smoke, --rounds, --sizes"));
+    }
+  }
+  return arguments;
+}
+
+using Backend = c10::intrusive_ptr<c10d::Backend>;
+
+struct Way {
+  std::string name;
+  Backend backend;
+  double made_s = 0;  ///< to connect and to measure
+  int times = 1;      ///< operations of a round
+  std::vector<double> times_us{};
+};
+
+void all_reduce(c10d::Backend& backend, at::Tensor tensor, c10d::ReduceOp op) {
+  std::vector<at::Tensor> tensors{std::move(tensor)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  backend.allreduce(tensors, options)->wait();
+}
+
+/// Of each of some operations, the same number of them on all ranks.
+double operation_us(Way& way, at::Tensor& tensor, int times) {
+  way.backend->barrier()->wait();
+  const double began_s = now_s();
+  for (int i = 0; i < times; ++i) all_reduce(*way.backend, tensor, c10d::ReduceOp::AVG);  // values stay 1
+  at::Tensor took = at::tensor({(now_s() - began_s) * 1e6 / times}, at::kDouble);
+  all_reduce(*way.backend, took, c10d::ReduceOp::MAX);
+  return took.item<double>();
+}
+
+void measure(std::vector<Way>& ways, std::int64_t bytes, const Arguments& arguments) {
+  at::Tensor tensor = at::ones({bytes / 4});
+  for (Way& way : ways) {
+    way.times_us.clear();
+    operation_us(way, tensor, 1);
+    way.times = std::clamp(static_cast<int>(100e3 / operation_us(way, tensor, 1)), 1, 50);
+  }
+  for (int round = 0; round < arguments.rounds; ++round) {
+    for (Way& way : ways) way.times_us.push_back(operation_us(way, tensor, way.times));
+  }
+  require(tensor.min().item<float>() == 1 && tensor.max().item<float>() == 1, "a wrong average");
+}
+
+void report(std::vector<Way>& ways, std::int64_t bytes) {
+  for (Way& way : ways) {
+    std::ranges::sort(way.times_us);
+    const std::size_t n = way.times_us.size();
+    std::cout << "{\"bytes\": " << bytes << ", \"way\": \"" << way.name
+              << "\", \"median_us\": " << way.times_us[n / 2]
+              << ", \"first_quartile_us\": " << way.times_us[n / 4]
+              << ", \"third_quartile_us\": " << way.times_us[3 * n / 4] << ", \"samples\": " << n
+              << ", \"made_s\": " << way.made_s << "}" << std::endl;
+  }
+}
+
+void run_rank(const comm::BackendRequest& request, const Arguments& arguments) {
+  at::set_num_threads(1);
+  std::vector<Way> ways;
+  for (const std::string& name : comm::all_reduce_names()) {
+    comm::BackendRequest of_way = request;
+    of_way.store = c10::make_intrusive<c10d::PrefixStore>("bench " + name, request.store);
+    of_way.all_reduce = name;
+    const double began_s = now_s();
+    ways.push_back({.name = name, .backend = comm::make_hierarchical_backend(of_way)});
+    ways.back().made_s = now_s() - began_s;
+  }
+  for (const std::int64_t bytes : arguments.sizes) {
+    measure(ways, bytes, arguments);
+    if (request.rank == 0) report(ways, bytes);
+  }
+  ways.front().backend->barrier()->wait();
+}
+
+void run_threads(int size, const Arguments& arguments) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      comm::BackendRequest request{.store = store,
+                                   .rank = rank,
+                                   .size = size,
+                                   .group_name = "bench",
+                                   .world_ranks = {},
+                                   .host_ids = {},
+                                   .interface_addr = "127.0.0.1"};
+      for (int i = 0; i < size; ++i) {
+        request.world_ranks.push_back(i);
+        request.host_ids.push_back(text("host ", i));
+      }
+      run_rank(request, arguments);
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+}
+
+void run_processes(const Arguments& arguments) {
+  const auto context = comm::Context::from_environment({.backend = "gloo"});
+  const auto& environment = context->environment();
+  comm::BackendRequest request{.store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&context->store()),
+                               .rank = context->rank(),
+                               .size = context->world_size(),
+                               .group_name = "bench",
+                               .world_ranks = {},
+                               .host_ids = {},
+                               .interface_addr = comm::interface_towards(environment),
+                               .secret = environment.secret};
+  for (int rank = 0; rank < context->world_size(); ++rank) {
+    request.world_ranks.push_back(rank);
+    request.host_ids.push_back(text("host ", rank));
+  }
+  run_rank(request, arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Arguments arguments = parse(argc, argv);
+    if (arguments.smoke) {
+      run_threads(2, arguments);
+    } else {
+      run_processes(arguments);
+    }
+    return 0;
+  } catch (const Error& error) {
+    std::cerr << "error: " << error.what() << '\n';
+    return error.exit_code();
+  }
+}

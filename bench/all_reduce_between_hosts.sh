@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# All-reduces between four hosts: gloo's, each list of transfers, and what comm.all_reduce = "auto" takes.
+# Hosts are network namespaces: at a bridge with cables whose rate is held (tc, token bucket; no delay is
+# added), and at a switch that delays every frame (tests/support/delayed_switch.h). Needs root and iproute2.
+#   [HOSTS=4] [ROUNDS=9] [RATE=10gbit] [DELAY_MS=10] [DELAYED_MBIT=1000] [SIZES=1024,...] bench/all_reduce_between_hosts.sh
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source "$here/peers/needs.sh"
+build=${TRIREME_BUILD:-$here/../build/release}
+needs_programs bench_all_reduce_between_hosts trireme delayed_switch
+hosts=${HOSTS:-4}
+
+work=$(mktemp -d)
+name=trireme-bench-$$
+switch=
+clean_up() {
+  [ -z "$switch" ] || { kill "$switch" && wait "$switch"; } || true
+  switch=
+  for each in $(seq 0 "$hosts"); do ip netns del "$name-$each" 2>/dev/null || true; done
+}
+trap 'clean_up; rm -rf "$work"' EXIT
+echo "the secret of these hosts" >"$work/secret" && chmod 600 "$work/secret"
+
+# The last namespace is the bridge's.
+at_bridge() {
+  local bridge=$name-$hosts
+  for each in $(seq 0 "$hosts"); do ip netns add "$name-$each"; done
+  ip -n "$bridge" link add bridge type bridge
+  ip -n "$bridge" link set bridge up
+  for each in $(seq 0 $((hosts - 1))); do
+    ip link add cable netns "$name-$each" type veth peer name "port$each" netns "$bridge"
+    ip -n "$bridge" link set "port$each" master bridge up
+    ip -n "$name-$each" addr add 10.79.0.$((each + 1))/24 dev cable
+    ip -n "$name-$each" link set cable up
+    ip -n "$name-$each" link set lo up
+    ip netns exec "$name-$each" tc qdisc replace dev cable root tbf rate "$1" burst 256kb latency 100ms
+    ip netns exec "$bridge" tc qdisc replace dev "port$each" root tbf rate "$1" burst 256kb latency 100ms
+  done
+}
+at_delayed_switch() {
+  "$build/bin/delayed_switch" "$name" "$hosts" "$1" "$2" >"$work/switch" &
+  switch=$!
+  until grep -q ready "$work/switch"; do sleep 0.1; done
+}
+measure() {
+  for each in $(seq 0 $((hosts - 1))); do
+    TRIREME_HOST_ID=$each ip netns exec "$name-$each" "$build/bin/trireme" launch -n 1 --nnodes "$hosts" \
+      --node-rank "$each" --master-addr 10.79.0.1 --master-port 23456 --secret-file "$work/secret" --no-prefix \
+      -- "$build/bin/bench_all_reduce_between_hosts" --rounds "${ROUNDS:-9}" \
+      --sizes "${SIZES:-1024,65536,1048576,26214400}" >"$work/$each" 2>"$work/$each.err" &
+    pids[each]=$!
+  done
+  wait "${pids[@]}" || { cat "$work"/*.err >&2; return 1; }
+  sed "s|^{|{\"link\": \"$1\", |" "$work/0"
+}
+
+at_bridge "${RATE:-10gbit}"
+measure "${RATE:-10gbit}"
+clean_up
+at_delayed_switch "${DELAY_MS:-10}" "${DELAYED_MBIT:-1000}"
+measure "${DELAYED_MBIT:-1000}mbit ${DELAY_MS:-10}ms"

@@ -1,0 +1,99 @@
+// Which all-reduce is taken: by what was measured, whatever that was.
+
+#include "trireme/topology/all_reduce_choice.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/topology/exchange_ranks.h"
+
+namespace trireme::topology {
+namespace {
+
+using Comparison = AllReduceChoice::Comparison;
+
+// 10 ms, 1 Gbit/s.
+constexpr MessageCost kLong{.alpha_s = 0.01, .beta_s_per_byte = 8e-9};
+
+TEST(AllReduceChoice, FollowsTheFormulasWhereNothingElseWasMeasured) {
+  const AllReduceChoice choice{.ranks = 4, .cost = kLong};
+  EXPECT_EQ(choice.of(1000), Algorithm::kDirect);
+  EXPECT_EQ(choice.of(25e6), Algorithm::kHalvingDoubling);
+  EXPECT_EQ((AllReduceChoice{.ranks = 5, .cost = kLong}.of(1e9)), Algorithm::kRing);
+}
+
+TEST(AllReduceChoice, TakesTheOtherLibraryNearSizesWhereItWasFaster) {
+  const AllReduceChoice choice{
+      .ranks = 4,
+      .cost = kLong,
+      .comparisons = {{1e3, {{Algorithm::kDirect, 0.01}}, 0.02}, {1e6, {{Algorithm::kRing, 0.1}}, 0.09}}};
+  EXPECT_EQ(choice.of(0), Algorithm::kDirect);
+  EXPECT_EQ(choice.of(30e3), Algorithm::kDirect);
+  EXPECT_EQ(choice.of(33e3), std::nullopt);
+  EXPECT_EQ(choice.of(1e9), std::nullopt);
+}
+
+TEST(AllReduceChoice, AListThatTookLongerThanItsFormulaLosesToOneThatKeptIt) {
+  AllReduceChoice choice{.ranks = 4, .cost = kLong};
+  const auto measured = [&](Algorithm algorithm, double factor) {
+    return Estimate{algorithm, factor * all_reduce_s(algorithm, 4, 1e6, kLong)};
+  };
+  ASSERT_EQ(choice.of(1e6), Algorithm::kDirect);
+  choice.comparisons = {{1e6, {measured(Algorithm::kDirect, 3), measured(Algorithm::kRing, 1)}}};
+  EXPECT_EQ(choice.of(1e6), Algorithm::kRing);
+  // Far below, three latencies of the one are still less than six of the other.
+  EXPECT_EQ(choice.of(1), Algorithm::kDirect);
+}
+
+TEST(AllReduceChoice, IsWhatWasForcedWhateverWasMeasured) {
+  const AllReduceChoice choice{.ranks = 4,
+                               .cost = kLong,
+                               .comparisons = {{1e3, {{Algorithm::kDirect, 0.01}}, 0.001}},
+                               .forced = Algorithm::kTree};
+  EXPECT_EQ(choice.of(1000), Algorithm::kTree);
+}
+
+TEST(AllReduceChoice, IsMeasuredAlikeOnAllRanksAndALibraryThatTakesNoTimeIsTaken) {
+  std::vector<AllReduceChoice> choices(3);
+  const auto errors = test::on_exchange_ranks(3, [&](test::ExchangeRank me) {
+    choices[static_cast<std::size_t>(me.rank)] = measure_choice(
+        me.exchange, [](std::span<float>) {}, Deadline::after_s(60));
+  });
+  EXPECT_THAT(errors, testing::Each(""));
+  for (const auto& choice : choices) {
+    EXPECT_EQ(choice.ranks, 3);
+    EXPECT_EQ(choice.cost.alpha_s, choices[0].cost.alpha_s);
+    EXPECT_EQ(choice.cost.beta_s_per_byte, choices[0].cost.beta_s_per_byte);
+    EXPECT_GT(choice.cost.alpha_s, 0);
+    EXPECT_GT(choice.cost.beta_s_per_byte, 0);
+    ASSERT_EQ(choice.comparisons.size(), choices[0].comparisons.size());
+    for (std::size_t i = 0; i < choice.comparisons.size(); ++i) {
+      EXPECT_EQ(choice.comparisons[i].other_s, choices[0].comparisons[i].other_s);
+      EXPECT_EQ(choice.comparisons[i].lists[0].seconds, choices[0].comparisons[i].lists[0].seconds);
+    }
+    for (const double bytes : {4.0, 1e4, 1e8}) EXPECT_EQ(choice.of(bytes), std::nullopt);
+  }
+}
+
+TEST(AllReduceChoice, WithoutAnotherLibraryAListIsTakenForEverySize) {
+  const auto errors = test::on_exchange_ranks(2, [&](test::ExchangeRank me) {
+    const auto choice = measure_choice(me.exchange, {}, Deadline::after_s(60));
+    for (const double bytes : {0.0, 4.0, 1e4, 1e8}) EXPECT_TRUE(choice.of(bytes));
+  });
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
+TEST(AllReduceChoice, AlphaIsNoLessThanTheDelayOfALink) {
+  const test::SwitchedHosts hosts(3, 0.01);
+  if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
+  const auto errors = test::on_exchange_ranks(3,
+                                              [&](test::ExchangeRank me) {
+                                                const auto choice =
+                                                    measure_choice(me.exchange, {}, Deadline::after_s(60));
+                                                EXPECT_GE(choice.cost.alpha_s, 0.01);
+                                              },
+                                              {.hosts = &hosts});
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
+}  // namespace
+}  // namespace trireme::topology

@@ -1,0 +1,68 @@
+#pragma once
+// Ranks that are threads, each with an exchange, over loopback or between hosts that are namespaces.
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/switched_hosts.h"
+#include "trireme/base/error.h"
+#include "trireme/topology/exchange.h"
+
+namespace trireme::test {
+
+struct ExchangeRank {
+  topology::Exchange& exchange;
+  int rank;
+};
+
+inline const wire::Secret kExchangeSecret = wire::Secret::from_text("the secret of this exchange", "a test");
+
+struct ExchangeOptions {
+  const SwitchedHosts* hosts = nullptr;  ///< one rank on each; null: loopback
+  std::function<wire::Secret(int)> secret_of = [](int) { return kExchangeSecret; };
+  double timeout_s = 20;  ///< of connecting
+};
+
+/// What each rank ends with: an error's text, or nothing.
+inline std::vector<std::string> on_exchange_ranks(int size, const std::function<void(ExchangeRank)>& body,
+                                                  const ExchangeOptions& options = {}) {
+  const auto on_host = [&](int rank, const std::function<void()>& what) {
+    options.hosts != nullptr ? options.hosts->on_host(rank, what) : what();
+  };
+  topology::Membership common;
+  common.purpose = "a test";
+  std::vector<wire::Socket> listening(static_cast<std::size_t>(size));
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string address = options.hosts != nullptr ? options.hosts->address(rank) : "127.0.0.1";
+    auto& mine = listening[static_cast<std::size_t>(rank)];
+    on_host(rank, [&] { mine = wire::listen_at({address, 0}); });
+    common.endpoints.push_back(mine.local());
+    common.names.push_back(text("rank ", rank));
+  }
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      topology::Membership mine = common;
+      mine.rank = rank;
+      mine.secret = options.secret_of(rank);
+      const auto run = [&] {
+        topology::Exchange exchange(listening[static_cast<std::size_t>(rank)], mine,
+                                    Deadline::after_s(options.timeout_s));
+        body({exchange, rank});
+      };
+      try {
+        on_host(rank, run);
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return errors;
+}
+
+}  // namespace trireme::test

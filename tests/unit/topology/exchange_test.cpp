@@ -1,0 +1,191 @@
+// Lists of transfers carried out between ranks that are threads, over connections of loopback.
+
+#include "trireme/topology/exchange.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <functional>
+#include <future>
+#include <random>
+#include <thread>
+
+#include "tests/unit/topology/exchange_ranks.h"
+#include "trireme/base/error.h"
+#include "trireme/wire/group_error.h"
+#include "trireme/wire/reduce.h"
+
+namespace trireme::topology {
+namespace {
+
+using testing::HasSubstr;
+using wire::Element;
+using wire::Reduction;
+
+using Rank = test::ExchangeRank;
+using test::on_exchange_ranks;
+
+template <class T>
+void all_reduce(Exchange& exchange, Algorithm algorithm, Element element, std::vector<T>& values,
+                Reduction reduction = Reduction::kSum, double timeout_s = 30) {
+  exchange.all_reduce({algorithm, element, reduction, std::as_writable_bytes(std::span(values))},
+                      Deadline::after_s(timeout_s));
+}
+
+std::vector<float> values_of(int rank, std::size_t numel) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 7919u + static_cast<unsigned>(numel));
+  std::normal_distribution<float> normal;
+  std::vector<float> values(numel);
+  for (float& each : values) each = normal(random);
+  return values;
+}
+
+class ExchangeOfRanks : public testing::TestWithParam<std::tuple<int, Algorithm>> {
+ protected:
+  int size() const { return std::get<0>(GetParam()); }
+  Algorithm algorithm() const { return std::get<1>(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(EveryAlgorithm, ExchangeOfRanks,
+                         testing::Combine(testing::Range(2, 7), testing::ValuesIn(algorithms())),
+                         [](const auto& test) {
+                           return text(name_of(std::get<1>(test.param)), std::get<0>(test.param));
+                         });
+
+TEST_P(ExchangeOfRanks, EndsWithTheSerialSumAndTheSameBitsForEverySize) {
+  for (const std::size_t numel : {0ul, 1ul, 2ul, 3ul, 7ul, 1000ul, 65537ul, 300001ul}) {
+    std::vector<std::vector<float>> results(static_cast<std::size_t>(size()));
+    const auto errors = on_exchange_ranks(size(), [&](Rank me) {
+      auto& mine = results[static_cast<std::size_t>(me.rank)] = values_of(me.rank, numel);
+      all_reduce(me.exchange, algorithm(), Element::kF32, mine);
+    });
+    EXPECT_THAT(errors, testing::Each(""));
+    std::vector<double> expected(numel);
+    for (int rank = 0; rank < size(); ++rank) {
+      const auto theirs = values_of(rank, numel);
+      for (std::size_t i = 0; i < numel; ++i) expected[i] += theirs[i];
+    }
+    for (std::size_t i = 0; i < numel; ++i) ASSERT_NEAR(results[0][i], expected[i], 1e-4) << i;
+    for (const auto& each : results)
+      EXPECT_EQ(std::memcmp(each.data(), results[0].data(), numel * sizeof(float)), 0) << numel;
+  }
+}
+
+TEST_P(ExchangeOfRanks, ReducesEveryTypeInEveryWay) {
+  const auto check = [&]<class T>(Element element, T one, T two, Reduction reduction, T expected) {
+    const auto errors = on_exchange_ranks(size(), [&](Rank me) {
+      std::vector<T> values(1001, me.rank == 1 ? two : one);
+      all_reduce(me.exchange, algorithm(), element, values, reduction);
+      EXPECT_THAT(values, testing::Each(expected)) << wire::name(element) << " " << wire::name(reduction);
+    });
+    EXPECT_THAT(errors, testing::Each(""));
+  };
+  const int n = size();
+  check(Element::kF64, 1.0, 4.0, Reduction::kSum, n + 3.0);
+  check(Element::kI32, 1, 4, Reduction::kSum, n + 3);
+  check(Element::kI64, std::int64_t{1}, std::int64_t{4}, Reduction::kSum, std::int64_t{n + 3});
+  // 1 and 4 as bf16 and f16; their minimum and maximum.
+  check(Element::kBf16, std::uint16_t{0x3f80}, std::uint16_t{0x4080}, Reduction::kMax, std::uint16_t{0x4080});
+  check(Element::kF16, std::uint16_t{0x3c00}, std::uint16_t{0x4400}, Reduction::kMin, std::uint16_t{0x3c00});
+  check(Element::kF32, 1.0f, 4.0f, Reduction::kProduct, 4.0f);
+}
+
+TEST_P(ExchangeOfRanks, GoesOnAfterEachOperationWithTheNext) {
+  const auto errors = on_exchange_ranks(size(), [&](Rank me) {
+    for (int round = 1; round <= 20; ++round) {
+      std::vector<std::int32_t> values(static_cast<std::size_t>(round * 37), me.rank + round);
+      all_reduce(me.exchange, algorithm(), Element::kI32, values);
+      EXPECT_THAT(values, testing::Each(size() * (size() - 1) / 2 + size() * round));
+    }
+  });
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
+TEST_P(ExchangeOfRanks, ARankThatLeavesEndsTheOperationOfTheOthers) {
+  std::atomic<int> failed = 0;
+  on_exchange_ranks(size(), [&](Rank me) {
+    if (me.rank == 1) return;
+    std::vector<float> values(100000);
+    try {
+      all_reduce(me.exchange, algorithm(), Element::kF32, values);
+    } catch (const wire::GroupError&) {
+      ++failed;
+      me.exchange.abort();  // as everybody does who hears of it
+    }
+  });
+  EXPECT_EQ(failed, size() - 1);
+}
+
+TEST(Exchange, RanksWithDifferentSizesStandStillUntilOneGivesUp) {
+  const auto errors = on_exchange_ranks(2, [](Rank me) {
+    std::vector<float> values(me.rank == 0 ? 100 : 200);
+    all_reduce(me.exchange, Algorithm::kDirect, Element::kF32, values, Reduction::kSum,
+               me.rank == 0 ? 0.2 : 30);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 is in another operation"));
+  EXPECT_THAT(errors[1], HasSubstr("rank 0"));
+}
+
+TEST(Exchange, ADifferentAlgorithmIsFoundEvenWhereTheBytesAreAsMany) {
+  const auto errors = on_exchange_ranks(2, [](Rank me) {
+    std::vector<float> values(2);
+    all_reduce(me.exchange, me.rank == 0 ? Algorithm::kRing : Algorithm::kHalvingDoubling, Element::kF32,
+               values, Reduction::kSum, 0.2);
+  });
+  EXPECT_THAT(errors, testing::Each(HasSubstr("is in another operation")));
+}
+
+TEST(Exchange, AbortEndsAWaitAndEverythingAfterIt) {
+  std::promise<void> over;
+  auto waits = over.get_future().share();
+  const auto errors = on_exchange_ranks(2, [&](Rank me) {
+    if (me.rank == 1) {
+      waits.wait();
+      return;
+    }
+    std::thread aborts([&] { me.exchange.abort(); });
+    std::vector<float> values(10);
+    EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values), wire::GroupError);
+    aborts.join();
+    over.set_value();
+    all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("aborted"));
+}
+
+TEST(Exchange, ARankThatDoesNotComeIsNamedAtTheDeadline) {
+  const auto errors = on_exchange_ranks(3, [](Rank me) {
+    std::vector<float> values(10);
+    if (me.rank != 2) all_reduce(me.exchange, Algorithm::kTree, Element::kF32, values, Reduction::kSum, 0.2);
+    if (me.rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 2"));
+}
+
+TEST(Exchange, WhoHasAnotherSecretIsRefusedAndNamed) {
+  const auto errors = on_exchange_ranks(3, [](Rank) {},
+                                        {.secret_of =
+                                             [](int rank) {
+                                               return rank == 1 ? wire::Secret::from_text(
+                                                                      "the secret of another job", "a test")
+                                                                : test::kExchangeSecret;
+                                             },
+                                         .timeout_s = 2});
+  EXPECT_THAT(errors[0], HasSubstr("rank 1"));
+  EXPECT_THAT(errors[1], HasSubstr("rank 0"));
+}
+
+TEST(Exchange, RefusesWhatItCannotReduceBeforeAnythingIsSent) {
+  const auto errors = on_exchange_ranks(2, [](Rank me) {
+    std::vector<float> values(10, 1);
+    EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kU8, values), InvalidArgument);
+    EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values, Reduction::kAverage),
+                 InvalidArgument);
+    all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values);
+    EXPECT_THAT(values, testing::Each(2));
+  });
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
+}  // namespace
+}  // namespace trireme::topology

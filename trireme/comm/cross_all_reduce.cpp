@@ -1,0 +1,133 @@
+#include "trireme/comm/internal/cross_all_reduce.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <optional>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/all_reduce_setting.h"
+
+namespace trireme::comm {
+namespace {
+
+using wire::Element;
+using wire::Reduction;
+
+std::optional<Element> carried_element(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return Element::kF32;
+    case at::kDouble:
+      return Element::kF64;
+    case at::kBFloat16:
+      return Element::kBf16;
+    case at::kHalf:
+      return Element::kF16;
+    case at::kInt:
+      return Element::kI32;
+    case at::kLong:
+      return Element::kI64;
+    default:
+      return {};
+  }
+}
+
+std::optional<Reduction> carried_reduction(const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+      return Reduction::kSum;
+    case c10d::ReduceOp::MIN:
+      return Reduction::kMin;
+    case c10d::ReduceOp::MAX:
+      return Reduction::kMax;
+    case c10d::ReduceOp::PRODUCT:
+      return Reduction::kProduct;
+    default:
+      return {};
+  }
+}
+
+/// What every rank says under its key, by rank.
+std::vector<wire::Endpoint> endpoints_of_all(const BackendRequest& request,
+                                             const std::vector<std::string>& names,
+                                             const wire::Endpoint& mine, const Deadline& deadline) {
+  const auto key = [](int rank) { return text("all_reduce/", rank); };
+  const std::string told = mine.text();
+  request.store->set(key(request.rank), std::vector<std::uint8_t>(told.begin(), told.end()));
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < request.size; ++rank) keys.push_back(key(rank));
+  try {
+    request.store->wait(keys, whole_milliseconds(deadline.remaining_s()));
+  } catch (const std::exception&) {
+    std::vector<std::string> missing;
+    for (std::size_t rank = 0; rank < keys.size(); ++rank) {
+      if (!request.store->check({keys[rank]})) missing.push_back(names[rank]);
+    }
+    throw CommError(text("group ", request.group_name, ": ", join(missing),
+                         " did not come to connect for all-reduces between hosts within ",
+                         human_duration(request.timeout_s)));
+  }
+  std::vector<wire::Endpoint> endpoints;
+  for (const std::string& each : keys) {
+    endpoints.push_back(
+        wire::Endpoint::parse(request.store->get_to_str(each), "the address of a rank for all-reduces"));
+  }
+  return endpoints;
+}
+
+}  // namespace
+
+CrossAllReduce::CrossAllReduce(const BackendRequest& request, const wire::Socket& listening,
+                               const topology::Membership& membership, const Deadline& deadline)
+    : exchange_(listening, membership, deadline) {
+  choice_.ranks = request.size;
+}
+
+std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& request, c10d::Backend& gloo) {
+  if (request.all_reduce == kAllReduceByGloo) return {};
+  const Deadline deadline = Deadline::after_s(request.timeout_s);
+  const wire::Socket listening = wire::listen_at({request.interface_addr, 0});
+  wire::require_secret(listening.local(), request.secret);
+  topology::Membership membership{.rank = request.rank,
+                                  .endpoints = {},
+                                  .names = {},
+                                  .secret = request.secret,
+                                  .purpose = text("all-reduces of ", request.group_name)};
+  for (const int rank : request.world_ranks) membership.names.push_back(text("rank ", rank));
+  membership.endpoints = endpoints_of_all(request, membership.names, listening.local(), deadline);
+  try {
+    std::unique_ptr<CrossAllReduce> made(new CrossAllReduce(request, listening, membership, deadline));
+    if (request.all_reduce != kAllReduceAuto) {
+      made->choice_.forced = topology::parse_algorithm(request.all_reduce);
+      return made;
+    }
+    const auto by_gloo = [&](std::span<float> values) {
+      std::vector<at::Tensor> tensors{
+          at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat)};
+      gloo.allreduce(tensors)->wait(whole_milliseconds(deadline.remaining_s()));
+    };
+    made->choice_ = topology::measure_choice(made->exchange_, by_gloo, deadline);
+    return made;
+  } catch (const CommError& error) {
+    throw CommError(text("group ", request.group_name, ": all-reduces between hosts: ", error.what()));
+  }
+}
+
+bool CrossAllReduce::all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op,
+                                std::chrono::milliseconds timeout) {
+  const auto element = carried_element(tensor.scalar_type());
+  const auto reduction = carried_reduction(op);
+  if (!element || !reduction || !tensor.device().is_cpu() || !tensor.is_contiguous()) return false;
+  const std::size_t bytes = tensor.nbytes();
+  const auto algorithm = choice_.of(static_cast<double>(bytes));
+  if (!algorithm) return false;
+  exchange_.all_reduce({.algorithm = *algorithm,
+                        .element = *element,
+                        .reduction = *reduction,
+                        .data = {static_cast<std::byte*>(tensor.mutable_data_ptr()), bytes}},
+                       Deadline::after_s(static_cast<double>(timeout.count()) / 1000));
+  return true;
+}
+
+}  // namespace trireme::comm

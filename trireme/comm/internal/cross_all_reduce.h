@@ -1,0 +1,38 @@
+#pragma once
+// The all-reduce between the ranks of a group that are on different hosts: by the list of transfers that is
+// the fastest for its size (topology/all_reduce_choice.h), over connections of its own. Sums, minima, maxima
+// and products of contiguous CPU tensors of f32, f64, bf16, f16, i32 and i64; what is left, gloo does. One
+// operation at a time, in the same order on all ranks; abort() from any thread.
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "trireme/comm/internal/backend_table.h"
+#include "trireme/topology/all_reduce_choice.h"
+
+namespace trireme::comm {
+
+class CrossAllReduce {
+ public:
+  /// Collective over the ranks of the request, whom `gloo` connects, too. Measures, where
+  /// `request.all_reduce` is "auto". Null where it is "gloo". Throws CommError.
+  static std::unique_ptr<CrossAllReduce> make(const BackendRequest& request, c10d::Backend& gloo);
+
+  /// False where gloo has to do it: the same on all ranks. An average is not carried.
+  bool all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op, std::chrono::milliseconds timeout);
+  void abort() { exchange_.abort(); }
+  const topology::AllReduceChoice& choice() const { return choice_; }
+
+ private:
+  CrossAllReduce(const BackendRequest& request, const wire::Socket& listening,
+                 const topology::Membership& membership, const Deadline& deadline);
+
+  topology::Exchange exchange_;
+  topology::AllReduceChoice choice_;
+};
+
+}  // namespace trireme::comm

@@ -1,0 +1,44 @@
+#pragma once
+// Which all-reduce a group takes for which size: the list of transfers that is the fastest by formula
+// (all_reduce_cost.h) with the group's own alpha and beta, or another library's, where that was measured as
+// faster. For a few sizes the best lists are carried out, too, and what they really take corrects the
+// formulas near that size. All ranks measure together and hold the same numbers, so all choose the same.
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/topology/exchange.h"
+
+namespace trireme::topology {
+
+struct AllReduceChoice {
+  /// The same all-reduce by several lists of transfers, and by the other library.
+  struct Comparison {
+    double bytes = 0;
+    std::vector<Estimate> lists;  ///< those that were measured; at least one
+    std::optional<double> other_s = {};
+  };
+
+  int ranks = 1;
+  MessageCost cost = {};                     ///< measured; gamma is in beta
+  std::vector<Comparison> comparisons = {};  ///< none: the formulas count as they are
+  std::optional<Algorithm> forced = {};      ///< whatever was measured
+
+  /// None: the other library's. The comparison of the nearest size counts, by ratio: where the other library
+  /// won it is taken, else the best of the lists that were measured there, each by its formula times what it
+  /// took above that.
+  std::optional<Algorithm> of(double bytes) const;
+};
+
+/// An all-reduce, a sum in place, of another library between the same ranks.
+using OtherAllReduce = std::function<void(std::span<float>)>;
+
+/// Collective; the same on every rank. `other` may be empty. Takes some ten milliseconds or, over long links,
+/// some tens of latencies. Throws what
+/// the exchange throws, and what `other` does.
+AllReduceChoice measure_choice(Exchange& exchange, const OtherAllReduce& other, const Deadline& deadline);
+
+}  // namespace trireme::topology

@@ -1,0 +1,69 @@
+#pragma once
+// The members of a group, each connected with each other over TCP, and the executor of lists of transfers
+// (all_reduce_steps.h) between them. Every rank calls the same operations in the same order with the same
+// sizes; each ends with the same bits. bf16 and f16 travel as they are; what arrives in a step is added up in
+// f32 and rounded once.
+// Every operation has a number and a hash of what it is, which go ahead of its bytes on each connection:
+// ranks that do different things do not mix them up, but stand still until somebody gives up or the deadline.
+// An operation belongs to one thread at a time; abort() to any. After a failure all later ones fail.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/topology/all_reduce_steps.h"
+#include "trireme/wire/element.h"
+#include "trireme/wire/secret.h"
+#include "trireme/wire/socket.h"
+
+namespace trireme::topology {
+
+struct Membership {
+  int rank = 0;                           ///< of this process among the members
+  std::vector<wire::Endpoint> endpoints;  ///< where each of them listens
+  std::vector<std::string> names;         ///< of each, for messages: "rank 5"
+  wire::Secret secret;
+  std::string purpose;  ///< the same on all members, and on nobody else's connections
+};
+
+class Exchange {
+ public:
+  /// Collective. `listening` is that of this member's endpoint. Throws CommError that names the member that
+  /// cannot be reached or does not come by the deadline.
+  Exchange(const wire::Socket& listening, const Membership& membership, const Deadline& deadline);
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(sockets_.size()); }
+
+  struct AllReduce {
+    Algorithm algorithm = Algorithm::kRing;
+    wire::Element element = wire::Element::kF32;
+    wire::Reduction reduction = wire::Reduction::kSum;  ///< kAverage is not among them: divide at the end
+    std::span<std::byte> data;                          ///< aligned for the element; in place
+  };
+  /// Throws wire::GroupError (given up: who is to blame, somebody else has to find out) when a connection is
+  /// lost, at the deadline, and after abort(); InvalidArgument for what cannot be reduced.
+  void all_reduce(const AllReduce& what, const Deadline& deadline);
+
+  /// Ends what is under way, here, and with it the connections.
+  void abort();
+
+ private:
+  void carry_out(const AllReduce& what, const Deadline& deadline);
+  [[noreturn]] void give_up(const std::string& why) const;
+
+  const int rank_;
+  const std::vector<std::string> names_;
+  const std::vector<wire::Socket> sockets_;  ///< by member; none for this one
+  std::uint32_t number_ = 0;                 ///< of the operation
+  std::vector<std::byte> scratch_;           ///< for what arrives and is added
+  std::string failure_;                      ///< of the first operation that failed
+  std::atomic<bool> aborted_ = false;
+};
+
+}  // namespace trireme::topology

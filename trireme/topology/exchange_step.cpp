@@ -1,0 +1,167 @@
+#include "trireme/topology/internal/exchange_step.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/wire/reduce.h"
+
+namespace trireme::topology {
+namespace {
+
+// Stays in the second cache between its arrival and its addition.
+constexpr std::size_t kBlockBytes = 256 << 10;
+constexpr std::size_t kAlignment = 64;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+bool overlap(std::span<const std::byte> one, std::span<const std::byte> other) {
+  return one.data() < other.data() + other.size() && other.data() < one.data() + one.size();
+}
+
+}  // namespace
+
+ExchangeStep::ExchangeStep(std::span<const Transfer> transfers, const StepData& on, Connections& connections,
+                           std::vector<std::byte>& scratch)
+    : on_(on), connections_(connections), scratch_(scratch) {
+  for (const Transfer& each : transfers) {
+    if (each.from == on.rank) sends_.push_back({.peer = each.to, .left = bytes_of(each)});
+  }
+  for (const Transfer& each : transfers) {
+    if (each.to != on.rank) continue;
+    Receive receive{.peer = each.from, .target = bytes_of(each)};
+    // A step sends what was there when it began.
+    const bool waits =
+        std::ranges::any_of(sends_, [&](const Send& send) { return overlap(send.left, receive.target); }) ||
+        std::ranges::any_of(transfers, [&](const Transfer& other) {
+          return &other != &each && other.to == on.rank && overlap(bytes_of(other), receive.target);
+        });
+    if (waits && !each.adds) throw InternalError("a step replaces what it sends");
+    receive.adds_at_end = each.adds && waits;
+    if (each.adds) receive.buffer = receive.target;  // its size; give_buffers() says where
+    receives_.push_back(receive);
+  }
+  give_buffers();
+}
+
+std::span<std::byte> ExchangeStep::bytes_of(const Transfer& transfer) const {
+  const std::size_t size = wire::bytes_of(on_.element);
+  return on_.data.subspan(static_cast<std::size_t>(transfer.begin) * size,
+                          static_cast<std::size_t>(transfer.end - transfer.begin) * size);
+}
+
+void ExchangeStep::give_buffers() {
+  const auto needed = [](const Receive& receive) {
+    return receive.adds_at_end ? receive.buffer.size() : std::min(receive.buffer.size(), kBlockBytes);
+  };
+  std::size_t total = kAlignment;
+  for (const Receive& each : receives_) total += aligned(needed(each));
+  if (scratch_.size() < total) scratch_ = std::vector<std::byte>(total);
+  std::size_t at = kAlignment - reinterpret_cast<std::uintptr_t>(scratch_.data()) % kAlignment;
+  for (Receive& each : receives_) {
+    if (each.buffer.empty()) continue;
+    each.buffer = std::span(scratch_).subspan(at, needed(each));
+    at += aligned(each.buffer.size());
+  }
+}
+
+bool ExchangeStep::push(Send& send) {
+  const std::size_t bytes = connections_.send(send.peer, send.left);
+  send.left = send.left.subspan(bytes);
+  return bytes > 0;
+}
+
+bool ExchangeStep::pull(Receive& receive) {
+  std::span<std::byte> room = receive.target.subspan(receive.arrived);
+  if (receive.adds_at_end) room = receive.buffer.subspan(receive.arrived);
+  if (!receive.adds_at_end && !receive.buffer.empty()) {
+    const std::size_t in_block = receive.arrived - receive.added;
+    room = receive.buffer.subspan(in_block, std::min(receive.buffer.size() - in_block, room.size()));
+  }
+  const std::size_t bytes = connections_.receive(receive.peer, room);
+  receive.arrived += bytes;
+  if (bytes == room.size() && !receive.buffer.empty() && !receive.adds_at_end) add_block(receive);
+  return bytes > 0;
+}
+
+void ExchangeStep::add_block(Receive& receive) {
+  const std::size_t bytes = receive.arrived - receive.added;
+  std::byte* target = receive.target.data() + receive.added;
+  std::array<const std::byte*, 2> sources{target, receive.buffer.data()};
+  if (receive.peer < on_.rank) std::swap(sources[0], sources[1]);
+  std::array<std::byte*, 1> targets{target};
+  wire::reduce(on_.element, on_.reduction, sources, targets, bytes / wire::bytes_of(on_.element));
+  receive.added += bytes;
+}
+
+/// In rank order, this rank's own among them.
+void ExchangeStep::add_at_end() {
+  std::vector<const Receive*> all;
+  for (const Receive& each : receives_) {
+    if (each.adds_at_end) all.push_back(&each);
+  }
+  if (all.empty()) return;
+  std::ranges::sort(all, {}, &Receive::peer);
+  const std::span<std::byte> target = all[0]->target;
+  std::vector<const std::byte*> sources;
+  for (const Receive* each : all) {
+    if (each->target.data() != target.data() || each->target.size() != target.size())
+      throw InternalError("a step adds several parts that overlap and differ");
+    sources.push_back(each->buffer.data());
+  }
+  const auto before = std::ranges::count_if(all, [&](const Receive* each) { return each->peer < on_.rank; });
+  sources.insert(sources.begin() + before, target.data());
+  std::array<std::byte*, 1> targets{target.data()};
+  wire::reduce(on_.element, on_.reduction, sources, targets, target.size() / wire::bytes_of(on_.element));
+}
+
+/// Whether anything has moved.
+bool ExchangeStep::move() {
+  bool moved = false;
+  for (Send& each : sends_) {
+    if (!each.left.empty()) moved = push(each) || moved;
+  }
+  for (Receive& each : receives_) {
+    if (!each.done() && !connections_.differs(each.peer)) moved = pull(each) || moved;
+  }
+  return moved;
+}
+
+void ExchangeStep::wait(const Deadline& deadline) {
+  std::vector<pollfd> polled;
+  std::vector<int> from;
+  const auto add = [&](int peer, short event) {
+    polled.push_back({.fd = connections_.fd(peer), .events = event, .revents = 0});
+    if (from.empty() || from.back() != peer) from.push_back(peer);
+  };
+  for (const Receive& each : receives_) {
+    if (connections_.differs(each.peer)) connections_.stand_still(each.peer, deadline);
+    if (!each.done()) add(each.peer, POLLIN);
+  }
+  for (const Send& each : sends_) {
+    if (!each.left.empty()) add(each.peer, POLLOUT);
+  }
+  const double left_ms = std::min(std::ceil(deadline.remaining_s() * 1000), 1e9);
+  const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(left_ms));
+  if (ready < 0 && errno != EINTR) throw CommError(text("cannot wait for sockets: ", std::strerror(errno)));
+  if (ready <= 0 && deadline.expired()) connections_.throw_late(from);
+}
+
+void ExchangeStep::carry_out(const Deadline& deadline) {
+  const auto is_over = [&] {
+    return std::ranges::all_of(sends_, [](const Send& each) { return each.left.empty(); }) &&
+           std::ranges::all_of(receives_, [&](const Receive& each) {
+             return each.done() && !connections_.differs(each.peer);
+           });
+  };
+  while (!is_over()) {
+    if (!move() && !is_over()) wait(deadline);
+  }
+  add_at_end();
+}
+
+}  // namespace trireme::topology

@@ -1,0 +1,98 @@
+#pragma once
+// One step of a list of transfers, as one rank carries it out: everything that it sends and receives in the
+// step is under way at once. Belongs to one thread.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/topology/all_reduce_steps.h"
+#include "trireme/wire/element.h"
+#include "trireme/wire/socket.h"
+
+namespace trireme::topology {
+
+/// The connections to the other members, during one operation: the first bytes each way are its tag.
+class Connections {
+ public:
+  Connections(const std::vector<wire::Socket>& sockets, const std::vector<std::string>& names,
+              std::uint64_t tag);
+
+  int fd(int peer) const { return sockets_[static_cast<std::size_t>(peer)].fd(); }
+  /// As much as goes at once; how many of the bytes. Throw CommError where the connection is lost.
+  std::size_t send(int peer, std::span<const std::byte> bytes);
+  std::size_t receive(int peer, std::span<std::byte> bytes);
+  /// What arrives from the peer is of another operation.
+  bool differs(int peer) const { return ways_[static_cast<std::size_t>(peer)].differs; }
+  /// Whoever is waited for at the deadline.
+  [[noreturn]] void throw_late(const std::vector<int>& peers) const;
+  /// Until somebody gives up or the deadline.
+  [[noreturn]] void stand_still(int peer, const Deadline& deadline) const;
+
+ private:
+  using Tag = std::array<std::byte, sizeof(std::uint64_t)>;
+  struct Ways {
+    std::size_t tag_sent = 0, tag_received = 0;
+    Tag theirs{};
+    bool differs = false;
+  };
+  std::size_t moved(int peer, long result, std::size_t& tag_done) const;
+
+  const std::vector<wire::Socket>& sockets_;
+  const std::vector<std::string>& names_;
+  Tag tag_;
+  std::vector<Ways> ways_;
+};
+
+/// What the transfers of a step work on.
+struct StepData {
+  int rank = 0;
+  std::span<std::byte> data;
+  wire::Element element = wire::Element::kF32;
+  wire::Reduction reduction = wire::Reduction::kSum;
+};
+
+class ExchangeStep {
+ public:
+  /// `transfers`: those that this rank sends or receives, at most one each way with any other.
+  ExchangeStep(std::span<const Transfer> transfers, const StepData& on, Connections& connections,
+               std::vector<std::byte>& scratch);
+  void carry_out(const Deadline& deadline);
+
+ private:
+  struct Send {
+    int peer = 0;
+    std::span<const std::byte> left;
+  };
+  /// What arrives replaces the target, or is added to it: block by block as it comes, or at the end of the
+  /// step where this rank sends the same elements, or several send them.
+  struct Receive {
+    int peer = 0;
+    std::span<std::byte> target;
+    std::span<std::byte> buffer = {};  ///< where it goes until it is added; empty where it replaces
+    bool adds_at_end = false;
+    std::size_t arrived = 0;  ///< bytes
+    std::size_t added = 0;
+    bool done() const { return arrived == target.size(); }
+  };
+
+  std::span<std::byte> bytes_of(const Transfer& transfer) const;
+  void give_buffers();
+  bool push(Send& send);
+  bool pull(Receive& receive);
+  void add_block(Receive& receive);
+  void add_at_end();
+  bool move();
+  void wait(const Deadline& deadline);
+
+  const StepData on_;
+  Connections& connections_;
+  std::vector<std::byte>& scratch_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+}  // namespace trireme::topology
