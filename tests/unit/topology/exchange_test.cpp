@@ -145,7 +145,9 @@ TEST(Exchange, AbortEndsAWaitAndEverythingAfterIt) {
     }
     std::thread aborts([&] { me.exchange.abort(); });
     std::vector<float> values(10);
-    EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values), wire::GroupError);
+    // Long before its deadline.
+    EXPECT_THROW(all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values, Reduction::kSum, 3600),
+                 wire::GroupError);
     aborts.join();
     over.set_value();
     all_reduce(me.exchange, Algorithm::kRing, Element::kF32, values);
