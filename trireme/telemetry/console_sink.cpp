@@ -158,6 +158,7 @@ std::vector<std::string> ConsoleSink::parts_of(const Record& record) const {
                          format("%.0f", 100 * record.number("comm_wait", 0)), "%"));
   }
   if (record.has("grad_norm")) parts.push_back("norm " + format("%.3g", record.number("grad_norm", 0)));
+  if (record.has("noise_scale")) parts.push_back("noise " + format("%.3g", record.number("noise_scale", 0)));
   if (record.has("loss_scale")) parts.push_back("scale " + format("%.0f", record.number("loss_scale", 0)));
   return parts;
 }

@@ -10,6 +10,7 @@
 #include "trireme/model/untouched.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/train/internal/check.h"
+#include "trireme/train/noise_scale.h"
 #include "trireme/train/placement.h"
 #include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
@@ -25,10 +26,12 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
           " training samples, fewer than the ", world_size, " ranks");
   const std::int64_t batches = data::Sampler(samples, config.train.global_batch, {}).batches_per_epoch();
   const std::int64_t steps = Calendar(config, batches).total_steps();
-  require(config.learning_rate.warmup_steps <= steps, "lr.warmup_steps = ", config.learning_rate.warmup_steps,
-          " is longer than the run of ", steps, " steps (train.epochs = ", config.train.epochs,
-          ", train.max_steps = ", config.train.max_steps, ")");
-  make_learning_rate(config, steps);
+  const std::int64_t of_schedule = schedule_steps(config, steps);
+  require(uses_ada_scale(config) || config.learning_rate.warmup_steps <= steps,
+          "lr.warmup_steps = ", config.learning_rate.warmup_steps, " is longer than the run of ", steps,
+          " steps (train.epochs = ", config.train.epochs, ", train.max_steps = ", config.train.max_steps,
+          ")");
+  make_learning_rate(config, of_schedule);
 }
 
 /// Ranks that hold parts of one replica compute on the same samples.

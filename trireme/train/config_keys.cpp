@@ -183,6 +183,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       key("train.activation_budget", &C::train, &Train::activation_budget,
           "most bytes of activations on a rank, such as \"512MiB\": layers are recomputed so that least time "
           "is added; empty: no such bound"),
+      key("train.noise_scale_every_steps", &C::train, &Train::noise_scale_every_steps,
+          "steps between measurements of the gradient noise scale, which tells the largest useful batch; 0: "
+          "none",
+          zero_up),
       key("train.ema_decay", &C::train, &Train::ema_decay,
           "evaluations use a moving average of the parameters that remembers 1 / (1 - decay) steps; 0: none",
           fraction),
@@ -261,6 +265,11 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           {.names = optim::batch_scaling_names}),
       key("lr.reference_batch", &C::learning_rate, &Lr::reference_batch,
           "samples per step for which optimizer.lr was chosen", zero_up),
+      key("lr.progress_steps", &C::learning_rate, &Lr::progress_steps,
+          "adascale: steps of lr.reference_batch samples that the schedule is made for, behind whose gains "
+          "the "
+          "run ends; 0: as many as its samples make",
+          zero_up),
       key("eval.every_steps", &C::eval, &EvalOptions::every_steps,
           "steps between evaluations; 0: after every epoch. The end of the run is always evaluated", zero_up),
       key("checkpoint.every_steps", &C::checkpoint, &CheckpointOptions::every_steps,

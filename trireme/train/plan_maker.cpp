@@ -17,6 +17,7 @@
 #include "trireme/train/internal/offloading.h"
 #include "trireme/train/internal/serving.h"
 #include "trireme/train/internal/sharding.h"
+#include "trireme/train/noise_scale.h"
 #include "trireme/train/recomputed_layers.h"
 #include "trireme/train/run_trace.h"
 
@@ -135,6 +136,7 @@ class PlanMaker {
     check_compression(maker.plan_);
     check_serving(maker.plan_);
     check_local_steps(maker.plan_);
+    check_noise_scale(maker.plan_);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }

@@ -11,6 +11,7 @@
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/on_main.h"
+#include "trireme/train/noise_scale.h"
 #include "trireme/train/run_folder.h"
 
 namespace trireme::train {
@@ -30,17 +31,34 @@ ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
 
 std::string of_optimizer(const std::string& name) { return checkpoint::kOptimizerPrefix + name; }
 const std::string kProgress = of_optimizer("run/progress");
+const std::string kNoise = of_optimizer(Trainer::kNoise);
 const std::string kConvolutions = of_optimizer(Trainer::kConvolutions);
 
-/// Bytes of the choice of kernels in a checkpoint; 0: it holds none.
-std::int64_t size_of_convolutions(comm::Context& context, const std::filesystem::path& folder) {
-  std::int64_t size = 0;
+/// What not every checkpoint holds.
+struct Stored {
+  std::int64_t bytes_of_convolutions = 0;  ///< of the choice of kernels; 0: none
+  bool noise = false;                      ///< averages of the noise of gradients
+};
+
+Stored stored_in(comm::Context& context, const std::filesystem::path& folder) {
+  Stored found;
   on_main(context, [&] {
     const checkpoint::ShardReader reader(folder);
     const auto stored = reader.tensors().find(kConvolutions);
-    if (stored != reader.tensors().end()) size = stored->second.sizes.at(0);
+    if (stored != reader.tensors().end()) found.bytes_of_convolutions = stored->second.sizes.at(0);
+    found.noise = reader.tensors().contains(kNoise + "average");
   });
-  return std::stoll(context.world().all_gather_text(text(size)).front());
+  const std::string all = text(found.bytes_of_convolutions, ' ', found.noise ? 1 : 0);
+  const std::vector<std::string> words = split(context.world().all_gather_text(all).front(), ' ');
+  return {.bytes_of_convolutions = std::stoll(words.at(0)), .noise = words.at(1) == "1"};
+}
+
+/// Gains add up from the first step on.
+void check_same_progress(const RunConfig& config, const RunConfig& before, std::int64_t step) {
+  require(uses_ada_scale(config) == uses_ada_scale(before), "cannot resume run '", config.run.name,
+          "' from step ", step, ": lr.scale_with_batch was \"", before.learning_rate.scale_with_batch,
+          "\" and is now \"", config.learning_rate.scale_with_batch,
+          "\", and progress is the sum of the gains of all steps; set it back, or start a fresh run");
 }
 
 at::Tensor pack(const Progress& progress) {
@@ -75,6 +93,7 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
                   updates_in_words(config)));
     }
   });
+  check_same_progress(config, before, step);
   of_kind(OnResume::kMayChangeByName, [&](const ConfigKey& key, const std::string& change) {
     if (!is_named(config, key)) refuse(text(change, ", by default; name the value that you want"));
   });
@@ -132,8 +151,11 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
                    parse_run_config(found->head.config, "the checkpoint's configuration", config.registry),
                    found->head.step);
   });
-  run.trainer.make_room_for_convolutions(size_of_convolutions(context, found->folder));
+  const Stored stored = stored_in(context, found->folder);
+  run.trainer.make_room_for_convolutions(stored.bytes_of_convolutions);
   checkpoint::Shards state = whole_state(run.trainer);
+  if (!stored.noise)
+    std::erase_if(state, [](const checkpoint::Shard& shard) { return shard.name.starts_with(kNoise); });
   const KeptByCompression kept(run.trainer, context, found->folder);
   state.insert(state.end(), kept.shards().begin(), kept.shards().end());
   const KeptBySites by_sites(run.trainer, context, found->folder);

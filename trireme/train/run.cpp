@@ -381,6 +381,7 @@ RunResult Run::finish() {
       .step_s = mean_step_s(),
       .sent_to_sites_bytes_of_step = times_.sent_to_sites_bytes / std::max<std::int64_t>(times_.steps, 1),
       .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
+      .noise = trainer_.noise(),
       .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
       .wall_s = now_s() - started_s_,
       .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),

@@ -48,12 +48,13 @@ struct RunResult {
   double step_s = 0;                     ///< of one, without the process's first two; 0: there were no others
   std::int64_t sent_to_sites_bytes_of_step = 0;  ///< by rank 0 to other sites, as if in a ring
   std::int64_t sent_bytes_of_step = 0;           ///< of gradients, by rank 0 to replicas, as if in a ring
-  double checkpoint_stall_s = 0;                 ///< seconds for which saving kept training waiting
-  double wall_s = 0;                             ///< of this process, from the start of the run
-  std::uint64_t peak_rss_bytes = 0;              ///< of the largest rank
-  MemoryReport memory = {};                      ///< of the rank with the highest peak of tensors
-  LoadingSummary loading = {};                   ///< of all ranks
-  std::string weights_xxh3;                      ///< of parameters and buffers
+  std::optional<optim::GradientNoise> noise = std::nullopt;  ///< over its last part, where it was measured
+  double checkpoint_stall_s = 0;     ///< seconds for which saving kept training waiting
+  double wall_s = 0;                 ///< of this process, from the start of the run
+  std::uint64_t peak_rss_bytes = 0;  ///< of the largest rank
+  MemoryReport memory = {};          ///< of the rank with the highest peak of tensors
+  LoadingSummary loading = {};       ///< of all ranks
+  std::string weights_xxh3;          ///< of parameters and buffers
 };
 
 /// What a program of its own hangs into a run. Called on every rank, at the same steps; what is empty is left

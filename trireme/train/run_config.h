@@ -53,7 +53,8 @@ struct TrainOptions {
   std::int64_t max_skipped_steps = 25;  ///< so many skipped in a row are a divergence
   std::vector<std::string> recompute_layers = {};  ///< keep their inputs alone; a * stands for any text
   std::string activation_budget = "";  ///< bytes of activations, for which layers are chosen; empty: none
-  double ema_decay = 0;                ///< evaluate a moving average of the parameters; 0: the parameters
+  std::int64_t noise_scale_every_steps = 0;  ///< the gradient noise scale is measured; 0: it is not
+  double ema_decay = 0;  ///< evaluate a moving average of the parameters; 0: the parameters
 };
 
 struct EvalOptions {

@@ -11,6 +11,7 @@
 #include "trireme/telemetry/run_end.h"
 #include "trireme/telemetry/run_summary.h"
 #include "trireme/telemetry/tensorboard_sink.h"
+#include "trireme/train/noise_scale.h"
 
 namespace trireme::train {
 namespace {
@@ -140,6 +141,10 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
                                       {"samples_per_s", static_cast<double>(since_last.samples) / steps_s}}};
   if (report.grad_norm) record.fields.emplace_back("grad_norm", *report.grad_norm);
   if (report.loss_scale) record.fields.emplace_back("loss_scale", *report.loss_scale);
+  if (report.noise_scale && std::isfinite(*report.noise_scale))
+    record.fields.emplace_back("noise_scale", *report.noise_scale);
+  if (report.gain) record.fields.emplace_back("gain", *report.gain);
+  if (report.progress) record.fields.emplace_back("progress", *report.progress);
   if (report.staleness) record.fields.emplace_back("staleness", std::int64_t{*report.staleness});
   if (report.weight_versions)
     record.fields.emplace_back("weight_versions", std::int64_t{*report.weight_versions});
@@ -190,6 +195,8 @@ void RunRecorder::summary(const RunResult& result) {
     record.fields.emplace_back("planned_step_s", planned_s);
     record.fields.emplace_back("step_s", result.step_s);
   }
+  if (result.noise && std::isfinite(result.noise->scale()))
+    record.fields.emplace_back("largest_useful_batch", result.noise->scale());
   add_memory(record, result.memory);
   add_loading(record, result.loading);
   telemetry::write_summary(folder_.summary(), record);
@@ -197,6 +204,7 @@ void RunRecorder::summary(const RunResult& result) {
       folder_.end(),
       {.status = result.status, .exit_code = result.exit_code, .message = {}, .steps = result.steps});
   write_report();
+  if (result.noise) note(describe_noise(*result.noise, config_.train.global_batch));
   note("data: " + describe(result.loading));
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
     note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,

@@ -14,7 +14,18 @@
 namespace trireme::train {
 namespace {
 
-enum Slot { kLoss, kCount, kSeconds, kHoles, kInterrupts, kTerminations, kFirstRank };
+enum Slot {
+  kLoss,
+  kCount,
+  kSeconds,
+  kHoles,
+  kInterrupts,
+  kTerminations,
+  kSquaresOfParts,
+  kSquaresOfShares,
+  kSquareOfMean,
+  kFirstRank
+};
 
 /// What a rank says of itself. The norm is one of gradients that all ranks have reduced: where a loss tells
 /// whose numbers began it, the norm says nothing more.
@@ -75,6 +86,11 @@ void StepReports::write(const StepReport& mine, double* votes) const {
   }
   votes[kInterrupts] = mine.stop_signal == SIGINT;
   votes[kTerminations] = mine.stop_signal == SIGTERM;
+  if (mine.squares) {
+    votes[kSquaresOfParts] = mine.squares->of_parts;
+    votes[kSquaresOfShares] = mine.squares->shares;
+    if (group_.rank() == 0) votes[kSquareOfMean] = mine.squares->of_mean;  // all have it
+  }
   if (!mine.data_waits.empty()) {
     own(kDataWait) = mine.data_waits.front().seconds;
     own(kDataStage) = code_of(mine.data_waits.front().stage);
@@ -141,6 +157,11 @@ StepReport StepReports::told() {
                              ": the loss or the gradient is not a finite number on rank ", diverged,
                              " (learning rate ", report.lr,
                              "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
+  }
+  if (report.squares) {
+    report.squares->of_parts = votes[kSquaresOfParts];
+    report.squares->shares = votes[kSquaresOfShares];
+    report.squares->of_mean = votes[kSquareOfMean];
   }
   report.data_waits.clear();
   for (int rank = 0; rank < group_.size(); ++rank) {

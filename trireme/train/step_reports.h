@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/optim/gradient_noise.h"
 
 namespace trireme::train {
 
@@ -35,6 +36,10 @@ struct StepReport {
   /// Asynchronous pipelines, of this rank's stage: most updates between a forward and its backward, and most
   /// versions of the weights in memory, so far.
   std::optional<int> staleness = std::nullopt, weight_versions = std::nullopt;
+  /// Where the noise of gradients is measured. In: this rank's sums; out: of all ranks.
+  std::optional<optim::GradientSquares> squares = std::nullopt;
+  std::optional<double> noise_scale = std::nullopt;  ///< in samples, over the last part of the run
+  std::optional<double> gain = std::nullopt, progress = std::nullopt;  ///< adascale: of the step; before it
   bool skipped = false;  ///< gradients were not finite, and nothing was updated; the same on all ranks
   int stop_signal = 0;   ///< 0, SIGINT or SIGTERM
   std::vector<DataWait> data_waits = {};  ///< in: of this rank; out: of each

@@ -201,9 +201,10 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       stream_(data.train->open(stream_options(plan_, context, groups_, objective_, count_of_sample_))),
       calendar_(config_, stream_->batches_per_epoch()),
       optimizer_(optimizer_for(plan_, context, parameters_, offload_)),
-      learning_rate_(make_learning_rate(config_, total_steps())),
+      learning_rate_(make_learning_rate(config_, schedule_steps(config_, total_steps()))),
       outer_steps_(outer_steps_for(plan_, groups_, parameters_, pipeline_.buffers())),
-      reports_(make_reports(plan_, context)) {
+      reports_(make_reports(plan_, context)),
+      noise_(NoiseScale::make(plan_, pipeline_, layers_, groups_.pipeline.rank() == 0)) {
   whole_.reset();
   release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
@@ -266,6 +267,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
   key_generators("step");
   report_ = report_of_step(stop_signal);
+  if (noise_) noise_->begin_step(report_, *learning_rate_);
   if (plan_.served()) {
     context_.status().set_action(text("step ", step_ + 1, ": waiting for the parameter server"));
     optimizer_->arrive();
@@ -283,16 +285,22 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (!speaks_of_loss()) report_.loss = 0;
   // Behind everything that the step gave the device to do.
   if (grad_norm_.defined()) report_.grad_norm = grad_norm_.item<double>();
+  if (noise_) noise_->end_step(report_);
   if (plan_.asynchronous()) note_staleness();
   step_ = report_.step;
   if (!has_stepped_) MemoryLedger::of_process().reset_peak();  // what set-up took is no part of a step
   has_stepped_ = true;
   const data::LoadingReport loaded = loading();
   report_.data_waits = {{.seconds = loaded.waited_s, .stage = data::slowest_stage(loaded.counts)}};
-  const std::optional<StepReport> older = reports_.start(report_);
+  const std::optional<StepReport> older = known(reports_.start(report_));
   if (older && older->stop_signal != 0)
     pipeline_.finish_after(static_cast<int>(step_ - stream_begin_) + pipeline_.asynchronous_margin());
   return older;
+}
+
+std::optional<StepReport> Trainer::known(std::optional<StepReport> report) {
+  if (report && noise_) noise_->observe(*report);
+  return report;
 }
 
 StepReport Trainer::report_of_step(int stop_signal) const {
@@ -359,7 +367,8 @@ void Trainer::update() {
   const bool clips = config_.train.clip_norm > 0;
   const bool logs = calendar_.logs(report_.step);
   // Stages that update on their own time have no gradients at the same time.
-  if (clips || (logs && !plan_.asynchronous() && !plan_.served())) grad_norm_ = gradient_norm_.measure();
+  const bool asks = clips || (noise_ && noise_->measures());
+  if (asks || (logs && !plan_.asynchronous() && !plan_.served())) grad_norm_ = gradient_norm_.measure();
   if (clips) optim::clip_to_norm(parameters_, grad_norm_, config_.train.clip_norm);
   optimizer_->step(report_.lr);
   if (average_) average_->update();
@@ -386,6 +395,7 @@ void Trainer::seek(std::int64_t step) {
                         describe(convolutions_found_));
   }
   if (convolutions_.numel() == 0) convolutions_ = state_of(convolutions_found_);
+  if (noise_) noise_->restored();
   step_ = step;
   stream_->seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());
 }

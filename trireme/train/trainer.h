@@ -38,6 +38,7 @@
 #include "trireme/train/gradient_norm.h"
 #include "trireme/train/held_parts.h"
 #include "trireme/train/memory_report.h"
+#include "trireme/train/noise_scale.h"
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/placement.h"
 #include "trireme/train/step_reports.h"
@@ -71,7 +72,8 @@ class Trainer {
   std::int64_t total_steps() const { return calendar_.total_steps(); }
   std::int64_t steps_done() const { return step_; }
   std::int64_t steps_per_epoch() const { return calendar_.steps_per_epoch(); }
-  bool finished() const { return step_ >= total_steps(); }
+  /// After those, or when a schedule that is read at the progress is over.
+  bool finished() const { return step_ >= total_steps() || (noise_ && noise_->schedule_is_over()); }
   const Calendar& calendar() const { return calendar_; }
 
   /// One step. `stop_signal` is what this rank was asked (0: nothing). Returns the report of the step before,
@@ -79,7 +81,7 @@ class Trainer {
   /// some steps older. Throws DivergedError, CommError, DataError.
   std::optional<StepReport> step(int stop_signal = 0);
   /// The oldest report that is still to come; none when all have come.
-  std::optional<StepReport> last_report() { return reports_.finish(); }
+  std::optional<StepReport> last_report() { return known(reports_.finish()); }
 
   /// Whether all ranks have done the same steps, as evaluation and checkpoints need it. An asynchronous
   /// pipeline is drained at the end of an epoch, where the configuration evaluates or saves, and soon after a
@@ -136,9 +138,9 @@ class Trainer {
   checkpoint::TensorMap model_state() const;
   const parallel::Pipeline& pipeline() const { return pipeline_; }
   /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/",
-  /// "scaler/", "ema/" and "convolutions/" that of the learning rate, the loss scaler and the moving average,
-  /// and the choice of kernels. Shared, not copied: restore it in place. What lives elsewhere is of the meta
-  /// device, and elsewhere() has its values.
+  /// "scaler/", "ema/", "noise/" and "convolutions/" that of the learning rate, the loss scaler and the
+  /// moving average, and the choice of kernels. Shared, not copied: restore it in place. What lives elsewhere
+  /// is of the meta device, and elsewhere() has its values.
   std::map<std::string, at::Tensor> state();
   /// What sites that train apart have each for itself: their model, and the optimizer's state under
   /// "optimizer/". Shared, not copied.
@@ -149,11 +151,15 @@ class Trainer {
   std::shared_ptr<const checkpoint::Elsewhere> elsewhere() const;
   /// The name of the choice of kernels in state().
   static constexpr const char* kConvolutions = "convolutions/kernels";
+  /// What the names of the noise of gradients in state() begin with.
+  static constexpr const char* kNoise = "noise/";
   /// Before a state is restored: how long its choice of kernels is. 0: it has none, and seek() takes this
   /// machine's.
   void make_room_for_convolutions(std::int64_t bytes);
   /// What compressed reductions keep of gradients; see there. Shared, not copied.
   parallel::HookState compression_state() const { return hook_ ? hook_->state() : parallel::HookState(); }
+  /// The gradient noise scale over the last part of the run, in samples; none where it was not measured.
+  std::optional<optim::GradientNoise> noise() const { return noise_ ? noise_->noise() : std::nullopt; }
   /// Bytes of gradients that this rank has sent to replicas so far, as if in a ring.
   std::int64_t sent_bytes() const { return hook_ ? hook_->sent_bytes() : 0; }
   /// Bytes of weights and gradients that it has sent to other sites.
@@ -176,6 +182,8 @@ class Trainer {
   model::ConvolutionChoice convolutions() const;
   void key_generators(std::string_view purpose) const;
   StepReport report_of_step(int stop_signal) const;
+  /// A report that all ranks have, and what this one makes of it.
+  std::optional<StepReport> known(std::optional<StepReport> report);
   /// Of the ranks that hold parts of the same layers, or pieces of the same sequences, and know the same of
   /// the whole, one speaks for all.
   bool speaks() const {
@@ -249,6 +257,7 @@ class Trainer {
   std::optional<optim::ExponentialMovingAverage> average_;   ///< where train.ema_decay asks for one
   const std::unique_ptr<parallel::OuterSteps> outer_steps_;  ///< where sites train apart
   StepReports reports_;
+  std::unique_ptr<NoiseScale> noise_;  ///< null: nobody asks
 
   std::function<void(const optim::NamedTensors&)> observer_;
   std::vector<std::function<void()>> before_changes_;

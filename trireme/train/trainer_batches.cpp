@@ -73,6 +73,7 @@ parallel::MicroBatch Trainer::microbatch(int m) {
   parallel::MicroBatch part = to_device(samples);
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
   part.weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
+  if (noise_) noise_->add_part(objective_->count_all(samples) * part.weight);
   return part;
 }
 

@@ -67,6 +67,7 @@ std::map<std::string, at::Tensor> Trainer::state() {
   };
   add("lr/", learning_rate_->state());
   if (convolutions_.numel() > 0) state.emplace(kConvolutions, convolutions_);
+  if (noise_) add(kNoise, noise_->state());
   if (scaler_) add("scaler/", scaler_->state());
   if (average_) add("ema/", average_->state());
   return state;

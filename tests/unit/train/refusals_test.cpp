@@ -60,6 +60,55 @@ const Refusal kRefusals[] = {
        c.parallel.chunks = 9;
      },
      "18 stages, the model only 2 layers", "parallel.chunks = 1"},
+    {"NoiseOfOneMicrobatch", 1, [](RunConfig& c) { c.train.noise_scale_every_steps = 1; },
+     "train.noise_scale_every_steps = 1: the noise is told by the differences between micro-batches",
+     "train.accumulation = 2"},
+    {"NoiseOfPipedream", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.train.noise_scale_every_steps = 1;
+     },
+     "there is no gradient of all stages", "parallel.schedule = \"1f1b\""},
+    {"NoiseOverServers", 2,
+     [](RunConfig& c) {
+       c.parallel.mode = "ps";
+       c.train.clip_norm = 0;
+       c.train.noise_scale_every_steps = 1;
+     },
+     "no rank has their mean", "parallel.mode = \"all-reduce\""},
+    {"NoiseOfCompressedGradients", 2,
+     [](RunConfig& c) {
+       c.parallel.compression = "top-k";
+       c.train.noise_scale_every_steps = 1;
+     },
+     "is not the mean of the gradients that were sent in it", "parallel.compression = \"none\""},
+    {"NoiseOfCutLayers", 4,
+     [](RunConfig& c) {
+       c.parallel.tensor = 2;
+       c.train.noise_scale_every_steps = 1;
+     },
+     "parallel.tensor = 2 cuts layers", "parallel.tensor = 1"},
+    {"NoiseOfAnExactRun", 2,
+     [](RunConfig& c) {
+       c.run.exact = true;
+       c.train.noise_scale_every_steps = 1;
+     },
+     "squares are added up rank by rank", "run.exact = false"},
+    {"AdaScaleOfUpdatesOfOneSize", 2,
+     [](RunConfig& c) {
+       c.optimizer.name = "lamb";
+       c.learning_rate.scale_with_batch = "adascale";
+       c.learning_rate.reference_batch = 16;
+     },
+     "optimizer.name = \"lamb\" makes updates of the same size", "optimizer.name = \"sgd\""},
+    {"AdaScaleBelowTheReference", 2,
+     [](RunConfig& c) {
+       c.learning_rate.scale_with_batch = "adascale";
+       c.learning_rate.reference_batch = 65;
+     },
+     "train.global_batch = 64 is below lr.reference_batch = 65", "lr.reference_batch = 64"},
+    {"AdaScaleWithoutAReference", 2, [](RunConfig& c) { c.learning_rate.scale_with_batch = "adascale"; },
+     "scale_with_batch = adascale needs a reference_batch", nullptr},
     {"PipedreamWithClipping", 2,
      [](RunConfig& c) {
        pipedream(c);

@@ -1,0 +1,48 @@
+#pragma once
+// How much of a gradient is chance. A step's gradient is the mean over its samples; of one sample it has the
+// covariance Sigma around the true gradient G. What a sum of parts (micro-batches, on any ranks) tells beside
+// the norms of the parts gives unbiased estimates of |G|^2 and tr(Sigma), and their ratio is the gradient
+// noise scale: the batch at which noise and signal are alike. (McCandlish et al., arXiv 1812.06162, appendix
+// A.1, here for parts of any sizes.) Values; pure.
+
+#include <optional>
+
+namespace trireme::optim {
+
+/// What is known of the gradient of a step: the mean over its samples, a sum of parts.
+struct GradientSquares {
+  double of_parts = 0;  ///< sum over the parts: |what it adds to the mean|^2
+  double of_mean = 0;   ///< |the mean|^2
+  double shares = 1;    ///< sum over the parts: (its share of the samples)^2; 1: there is one part
+  double samples = 0;   ///< of the step
+};
+
+struct GradientNoise {
+  double of_sample = 0;  ///< tr(Sigma): the variance of one sample's gradient
+  double signal = 0;     ///< |G|^2
+  /// tr(Sigma) / |G|^2. Infinite where noise hides all signal; single estimates of either may be negative.
+  double scale() const;
+};
+
+/// Unbiased. None where one part has all samples, or a number is not finite.
+std::optional<GradientNoise> estimate_noise(const GradientSquares& squares);
+
+/// The mean of estimates in which the k-th weighs about as k^3: most of it is the last quarter of what came,
+/// however much that was. (Polynomial-decay averaging, Shamir and Zhang, arXiv 1212.1824.)
+class NoiseAverage {
+ public:
+  struct State {
+    double count = 0, of_sample = 0, signal = 0;
+  };
+
+  void add(const GradientNoise& estimate);
+  double count() const { return state_.count; }
+  GradientNoise mean() const { return {.of_sample = state_.of_sample, .signal = state_.signal}; }
+  const State& state() const { return state_; }
+  void restore(const State& state) { state_ = state; }
+
+ private:
+  State state_;
+};
+
+}  // namespace trireme::optim
