@@ -140,6 +140,10 @@ std::string charts(const RunData& run) {
                     .unit = "before clipping",
                     .series = with_mean("2-norm", run.curve("grad_norm")),
                     .scale = ChartScale::kAuto});
+  out += figure_of({.title = "Gradient noise scale",
+                    .unit = "samples",
+                    .series = {{"noise scale", run.curve("noise_scale"), 0, LineStyle::kLine}},
+                    .scale = ChartScale::kFromZero});
   out += figure_of({.title = "Loss scale",
                     .unit = "",
                     .series = {{"loss scale", run.curve("loss_scale"), 0, LineStyle::kLine}},

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <type_traits>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
@@ -24,7 +25,8 @@ at::Tensor room_for(const State& state) {
 
 template <class State>
 void read(const at::Tensor& tensor, State& state) {
-  std::memcpy(&state, tensor.const_data_ptr<double>(), sizeof(State));
+  static_assert(std::is_trivially_copyable_v<State>);
+  std::memcpy(static_cast<void*>(&state), tensor.const_data_ptr<double>(), sizeof(State));
 }
 
 template <class State>

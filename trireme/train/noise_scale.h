@@ -10,8 +10,6 @@
 #include <optional>
 #include <string>
 
-#include "trireme/data/dataset.h"
-#include "trireme/objective/objective.h"
 #include "trireme/optim/ada_scale.h"
 #include "trireme/optim/gradient_noise.h"
 #include "trireme/optim/learning_rate.h"

@@ -212,6 +212,8 @@ class Trainer {
   double sum_of_counts(std::optional<comm::Group> group) const;
   /// Whether sites average their gradients in the step under way, or there are none.
   bool steps_together() const { return !outer_steps_ || outer_steps_->averages_gradients(step_ + 1); }
+  /// Of a micro-batch's targets.
+  double count_of(const data::Example& samples) const;
   /// Micro-batch `m` of the stream; takes the next batch where that is its first. Losses are weighed so that
   /// they add up to the mean over the global batch.
   parallel::MicroBatch microbatch(int m);

@@ -66,6 +66,11 @@ double Trainer::sum_of_counts(std::optional<comm::Group> group) const {
   return sum.item<double>();
 }
 
+double Trainer::count_of(const data::Example& samples) const {
+  return objective_->counts_by_value() ? objective_->count_all(samples)
+                                       : count_of_sample_ * static_cast<double>(samples.rows());
+}
+
 parallel::MicroBatch Trainer::microbatch(int m) {
   const auto of_step = static_cast<std::size_t>(m % plan_.num_microbatches());
   if (of_step == 0) take_batch();
@@ -73,7 +78,7 @@ parallel::MicroBatch Trainer::microbatch(int m) {
   parallel::MicroBatch part = to_device(samples);
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
   part.weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
-  if (noise_) noise_->add_part(objective_->count_all(samples) * part.weight);
+  if (noise_) noise_->add_part(count_of(samples) * part.weight);
   return part;
 }
 

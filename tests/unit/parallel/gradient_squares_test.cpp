@@ -6,6 +6,7 @@
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/utils.h>
 
 namespace trireme::parallel {
@@ -90,7 +91,7 @@ TEST(SumOfSquares, IsFoundWhereSquaresAreBeyondTheRangeOfF32) {
 
 TEST(SumOfSquares, OfASparseGradientAddsUpWhatIsNamedTwice) {
   const at::Tensor sparse =
-      at::sparse_coo_tensor(at::tensor({{0, 2, 2}}, at::kLong), at::tensor({1.0, 2.0, 3.0}, at::kFloat), {4});
+      at::sparse_coo_tensor(at::tensor({0, 2, 2}, at::kLong).unsqueeze(0), at::tensor({1.0, 2.0, 3.0}, at::kFloat), {4});
   EXPECT_DOUBLE_EQ(sum_of_squares(sparse), 1 + 25);
 }
 

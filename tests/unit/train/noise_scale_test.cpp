@@ -7,6 +7,7 @@
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/telemetry/run_summary.h"
+#include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
