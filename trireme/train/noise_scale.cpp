@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <type_traits>
 
@@ -77,6 +78,9 @@ NoiseScale::NoiseScale(const ParallelPlan& plan, const optim::NamedTensors& weig
   if (!uses_ada_scale(config)) return;
   ada_.emplace(config.learning_rate.reference_batch);
   ada_state_ = room_for(ada_->state());
+  // As long as the samples of the run allow, it cannot end before them.
+  const std::int64_t asked = config.learning_rate.progress_steps;
+  schedule_steps_ = asked > 0 ? static_cast<double>(asked) : std::numeric_limits<double>::infinity();
   exponent_ = optim::gain_exponent(config.optimizer.name).value_or(1);
 }
 

@@ -64,7 +64,9 @@ TEST_F(AdaScaleTraining, TakesTheRateOfTheProgressTimesTheGain) {
 TEST_F(AdaScaleTraining, TakesTheRootOfTheGainWhereGradientsAreDividedByTheirSize) {
   RunConfig config = adaptive("root");
   config.optimizer = {.name = "adamw", .lr = 0.01};
-  for (const StepReport& step : reports(2, config))
+  const std::vector<StepReport> steps = reports(2, config);
+  ASSERT_EQ(steps.size(), 12U);
+  for (const StepReport& step : steps)
     EXPECT_DOUBLE_EQ(step.lr, 0.01 * std::sqrt(step.gain.value()));
 }
 
@@ -145,6 +147,7 @@ TEST_F(AdaScaleTraining, CountsNoProgressInAStepThatIsLeftOut) {
   config.train.precision = "fp16";
   config.scaler = {.initial = 1e10, .factor = 1e6, .most = 1e12};
   const std::vector<StepReport> steps = reports(2, config);
+  ASSERT_EQ(steps.size(), 12U);
   ASSERT_TRUE(steps.front().skipped) << "or the test shows nothing";
   for (std::size_t i = 1; i < steps.size(); ++i) {
     const double gained = steps[i - 1].skipped ? 0 : steps[i - 1].gain.value();
