@@ -7,6 +7,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/utils.h>
 
 namespace trireme::parallel {
@@ -55,6 +56,8 @@ TEST(GradientSquares, LookAtNothingBeforeTheyBeginAndBehindTheSum) {
 TEST(GradientSquares, LeaveNoHookBehind) {
   const at::Tensor w = weight({1});
   { const GradientSquares squares({{"w", w}}); }
+  for (const auto& hook : *torch::autograd::impl::get_autograd_meta(w)->cpp_hooks_list_)
+    EXPECT_FALSE(hook != nullptr);
   GradientSquares squares({{"w", w}});
   squares.begin();
   backward(w, {3});
@@ -90,8 +93,8 @@ TEST(SumOfSquares, IsFoundWhereSquaresAreBeyondTheRangeOfF32) {
 }
 
 TEST(SumOfSquares, OfASparseGradientAddsUpWhatIsNamedTwice) {
-  const at::Tensor sparse =
-      at::sparse_coo_tensor(at::tensor({0, 2, 2}, at::kLong).unsqueeze(0), at::tensor({1.0, 2.0, 3.0}, at::kFloat), {4});
+  const at::Tensor sparse = at::sparse_coo_tensor(at::tensor({0, 2, 2}, at::kLong).unsqueeze(0),
+                                                  at::tensor({1.0, 2.0, 3.0}, at::kFloat), {4});
   EXPECT_DOUBLE_EQ(sum_of_squares(sparse), 1 + 25);
 }
 
