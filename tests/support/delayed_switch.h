@@ -5,16 +5,20 @@
 // its namespace is called NAME-i. Frames that would wait for more than `queue_s` are dropped, as at a switch.
 // Needs root, iproute2 and /dev/net/tun; create() throws std::runtime_error that says what is missing.
 //
-// In C++ tests it is a thread of the object: see switched_hosts.h. From a shell it is a program:
+// In C++ tests it is a thread of the object: see switched_hosts.h. From a shell it is a program, which
+// removes the namespaces when it is ended (MBIT_PER_S 0: no limit):
 //
-//   build/release/bin/delayed_switch NAME HOSTS DELAY_MS MBIT_PER_S >"$work/switch" &   # MBIT_PER_S 0: no
-//   limit switch=$! trap 'kill $switch; wait $switch' EXIT                    # removes the namespaces until
-//   grep -q ready "$work/switch"; do sleep 0.1; done ip netns exec NAME-0 ping -c 1 10.79.0.2 # takes 2 *
-//   DELAY_MS
+// clang-format off
+//   build/release/bin/delayed_switch NAME HOSTS DELAY_MS MBIT_PER_S >"$work/switch" &
+//   switch=$!
+//   trap 'kill $switch; wait $switch' EXIT
+//   until grep -q ready "$work/switch"; do sleep 0.1; done
+//   ip netns exec NAME-0 ping -c 1 10.79.0.2
+// clang-format on
 //
-// A frame is late by half a millisecond at most while the machine has a core for the switch. 100 Mbit/s cost
-// a sixth of a core, most of it the kernel's TCP, and it carries about 1.5 Gbit/s: for faster links use veth
-// pairs and tc.
+// A ping takes 2 * DELAY_MS. A frame is late by half a millisecond at most while the machine has a core for
+// the switch. 100 Mbit/s cost a sixth of a core, most of it the kernel's TCP, and it carries about
+// 1.5 Gbit/s: for faster links use veth pairs and tc.
 
 #include <atomic>
 #include <string>

@@ -177,8 +177,7 @@ void check_noise_scale(const ParallelPlan& plan) {
   };
   refuse_if(plan.served(), set(&RunConfig::parallel, &Parallel::mode, "all-reduce"),
             "parallel.mode = \"ps\": servers add gradients up, and no rank has their mean");
-  refuse_if(plan.trains_apart(), set(&RunConfig::parallel, &Parallel::local_steps, 1),
-            "parallel.local_steps = ", config.parallel.local_steps,
+  refuse_if(plan.trains_apart(), replicas_together(), "parallel.local_steps = ", config.parallel.local_steps,
             ": sites take steps of their own, and there is no mean of their gradients");
   refuse_if(plan.asynchronous(), synchronous_schedule(), "parallel.schedule = \"", config.parallel.schedule,
             "\" updates each stage on its own time, and there is no gradient of all stages");
