@@ -24,8 +24,8 @@ TEST(PowerSgdParity, TakesTheStepsOfPyTorchsHook) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     optim::NamedTensors parameters;
     for (const char* name : {"linear", "conv"}) {
-      const auto sizes = file.tensors.at(text("reduced/", name))[0].sizes();
-      parameters.emplace_back(name, at::zeros(sizes).requires_grad_());
+      const at::Tensor like = file.tensors.at(text("reduced/", name))[0];
+      parameters.emplace_back(name, at::zeros(like.sizes()).requires_grad_());
     }
     CompressionOptions options;
     options.name = "power-sgd";
