@@ -5,12 +5,14 @@
 #include <gmock/gmock.h>
 #include <torch/nn/functional/loss.h>
 
+#include <cmath>
 #include <map>
 #include <mutex>
 
 #include "tests/unit/train/frozen_model.h"
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/safetensors.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/registry.h"
@@ -319,6 +321,29 @@ TEST_F(LocalRuns, TheModelOfARunIsTheMeanOfItsSites) {
     EXPECT_LE((at::stack(sites).mean(0) - mean).abs().max().item<double>(), 1e-6) << name;
     EXPECT_GT((sites[0] - sites[1]).abs().max().item<double>(), 0) << "step 12 is inside of a round";
   }
+}
+
+TEST_F(LocalRuns, AreEvaluatedAndSavedAsTheMeanOfTheirSites) {
+  const Rule rule{.name = "", .sites = 3, .steps = 5};
+  const RunConfig config = local("saved", rule);
+  const Trained found = trained(config, rule);
+  const RunResult result = run(3, config);
+  const checkpoint::TensorMap saved =
+      checkpoint::load_safetensors(folder_ / "saved/model.safetensors").tensors;
+  for (const auto& [name, mean] : found.mean) EXPECT_TRUE(saved.at(name).equal(mean)) << name;
+
+  RunConfig alone = config;
+  alone.parallel = {};
+  const data::DataSource data = open_data(alone, Log());
+  const auto context = comm::Context::join({}, alone.comm);
+  Trainer trainer(alone, *context, data);
+  const auto loss_of = [&](const Values& values) {
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, parameter] : trainer.parameters()) parameter.detach().copy_(values.at(name));
+    return trainer.evaluate().loss;
+  };
+  EXPECT_NEAR(result.evaluation->loss, loss_of(found.mean), 1e-5);
+  EXPECT_GT(std::abs(result.evaluation->loss - loss_of(found.sites.back()[0])), 1e-4) << "of one site";
 }
 
 TEST_F(LocalRuns, BuffersAreAveragedToo) {
