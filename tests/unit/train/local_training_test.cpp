@@ -324,7 +324,7 @@ TEST_F(LocalRuns, TheModelOfARunIsTheMeanOfItsSites) {
 }
 
 TEST_F(LocalRuns, AreEvaluatedAndSavedAsTheMeanOfTheirSites) {
-  const Rule rule{.name = "", .sites = 3, .steps = 5};
+  const Rule rule{.name = "", .sites = 3, .steps = 100};  // they never meet
   const RunConfig config = local("saved", rule);
   const Trained found = trained(config, rule);
   const RunResult result = run(3, config);
