@@ -63,11 +63,13 @@ class Staging {
     return here;
   }
   /// What it writes.
-  at::Tensor output(const at::Tensor& tensor) { return results_.emplace_back(tensor, room_for(tensor)).here; }
+  at::Tensor output(const at::Tensor& tensor) {
+    return results_.emplace_back(Copy{tensor, room_for(tensor)}).here;
+  }
   /// Both.
   at::Tensor in_place(const at::Tensor& tensor) {
     const at::Tensor here = input(tensor);
-    results_.emplace_back(tensor, here);
+    results_.push_back({tensor, here});
     return here;
   }
 

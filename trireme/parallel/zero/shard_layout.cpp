@@ -1,7 +1,6 @@
 #include "trireme/parallel/zero/internal/shard_layout.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "trireme/base/rounding.h"
@@ -93,9 +92,8 @@ std::vector<ShardBucket> lay_out_shards(const std::vector<Parameter>& parameters
   std::vector<std::size_t> place(parameters.size());
   for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
   std::ranges::stable_sort(buckets, {}, [&](const ShardBucket& bucket) {
-    const auto places =
-        std::views::transform(bucket.slots, [&](const ShardSlot& slot) { return place[slot.parameter]; });
-    return std::ranges::max(places);
+    const auto place_of = [&](const ShardSlot& slot) { return place[slot.parameter]; };
+    return place_of(*std::ranges::max_element(bucket.slots, {}, place_of));
   });
   return buckets;
 }
