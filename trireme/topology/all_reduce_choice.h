@@ -33,12 +33,19 @@ struct AllReduceChoice {
   std::optional<Algorithm> of(double bytes) const;
 };
 
+/// One line, and back: the same choice for every size, on any machine. Throws InvalidArgument for what is
+/// none.
+std::string to_text(const AllReduceChoice& choice);
+AllReduceChoice all_reduce_choice_from(const std::string& text);
+
+/// For people: "direct below 8.0 KiB, ring above"; `other` names the other library.
+std::string describe(const AllReduceChoice& choice, const std::string& other);
+
 /// An all-reduce, a sum in place, of another library between the same ranks.
 using OtherAllReduce = std::function<void(std::span<float>)>;
 
 /// Collective; the same on every rank. `other` may be empty. Takes some ten milliseconds or, over long links,
-/// some tens of latencies. Throws what
-/// the exchange throws, and what `other` does.
+/// some tens of latencies. Throws what the exchange throws, and what `other` does.
 AllReduceChoice measure_choice(Exchange& exchange, const OtherAllReduce& other, const Deadline& deadline);
 
 }  // namespace trireme::topology

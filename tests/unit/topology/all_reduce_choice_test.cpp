@@ -52,6 +52,43 @@ TEST(AllReduceChoice, IsWhatWasForcedWhateverWasMeasured) {
   EXPECT_EQ(choice.of(1000), Algorithm::kTree);
 }
 
+TEST(AllReduceChoice, ComesBackFromItsTextAsTheSameChoiceForEverySize) {
+  const AllReduceChoice measured{
+      .ranks = 3,
+      .cost = {1.0 / 3, 1e-9 / 7, 0},
+      .comparisons = {{1024, {{Algorithm::kDirect, 0.1}, {Algorithm::kTree, 1e-17 / 3}}, {}},
+                      {4e6, {{Algorithm::kRing, 0.5}}, 0.25}}};
+  const AllReduceChoice forced{.ranks = 5, .forced = Algorithm::kHalvingDoubling};
+  for (const AllReduceChoice& each : {measured, forced, AllReduceChoice{.ranks = 2, .cost = kLong}}) {
+    const AllReduceChoice back = all_reduce_choice_from(to_text(each));
+    EXPECT_EQ(to_text(back), to_text(each));
+    for (double bytes = 1; bytes < 1e10; bytes *= 1.5) EXPECT_EQ(back.of(bytes), each.of(bytes)) << bytes;
+  }
+  EXPECT_EQ(to_text(forced), "5 forced halving_doubling");
+}
+
+TEST(AllReduceChoice, TextThatIsNoChoiceIsRefusedAndSaysWhatWasExpected) {
+  for (const char* wrong :
+       {"", "3", "3 measured", "0 measured 1 1 1", "3 measured 1 1 -1", "3 measured 1 1 nan", "3 forced rung",
+        "3 measured 1 1 0;", "3 measured 1 1 0; 1024", "3 measured 1 1 0; 0 ring:1",
+        "3 measured 1 1 0; 1 ring", "3 measured 1 1 0; 1 ring:x", "3 measured 1 1 0; 1 rung:1",
+        "3 measured 1 1 0 more", "3  measured 1 1 0", "three measured 1 1 0"}) {
+    EXPECT_THROW(all_reduce_choice_from(wrong), InvalidArgument) << wrong;
+  }
+  std::string long_one = "3 measured 1 1 0";
+  for (int i = 0; i < 100000; ++i) long_one += "; 1 ring:1";
+  EXPECT_THROW(all_reduce_choice_from(long_one), InvalidArgument);
+}
+
+TEST(AllReduceChoice, IsDescribedByTheSizesWhereItChanges) {
+  const AllReduceChoice choice{
+      .ranks = 4,
+      .cost = kLong,
+      .comparisons = {{1e3, {{Algorithm::kDirect, 0.01}}, 0.02}, {1e6, {{Algorithm::kRing, 0.1}}, 0.09}}};
+  EXPECT_EQ(describe(choice, "gloo"), "direct below 32.0 KiB, gloo above");
+  EXPECT_EQ(describe({.ranks = 4, .forced = Algorithm::kTree}, "gloo"), "tree");
+}
+
 TEST(AllReduceChoice, IsMeasuredAlikeOnAllRanksAndALibraryThatTakesNoTimeIsTaken) {
   std::vector<AllReduceChoice> choices(3);
   const auto errors = test::on_exchange_ranks(3, [&](test::ExchangeRank me) {
