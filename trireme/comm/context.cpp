@@ -46,11 +46,14 @@ bool is_available(const std::string& backend) {
   });
 }
 
+bool is_one_host(const std::vector<std::string>& host_ids) {
+  return std::all_of(host_ids.begin(), host_ids.end(),
+                     [&](const std::string& each) { return each == host_ids[0]; });
+}
+
 /// For tensors of the CPU.
 std::string choose_host_backend(const std::vector<std::string>& host_ids) {
-  const bool one_host = std::all_of(host_ids.begin(), host_ids.end(),
-                                    [&](const std::string& each) { return each == host_ids[0]; });
-  const std::string best = one_host ? "shm" : "hierarchical";
+  const std::string best = is_one_host(host_ids) ? "shm" : "hierarchical";
   return is_available(best) ? best : "gloo";
 }
 
@@ -156,6 +159,10 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   std::vector<int> everybody(static_cast<std::size_t>(environment.world_size));
   std::iota(everybody.begin(), everybody.end(), 0);
   state->world = state->make_group(everybody, "world");
+  const std::string ranks = ranks_by_host(everybody, state->hosts_of(everybody));
+  if (const std::string chosen = state->all_reduces->describe(ranks);
+      environment.rank == 0 && !chosen.empty())
+    state->log.info("all-reduces between hosts: ", chosen, ", as measured");
   state->self = state->make_group({environment.rank}, "self");
   return state;
 }
@@ -202,6 +209,12 @@ c10::intrusive_ptr<c10d::Backend> Context::State::connect(const BackendRequest& 
                              row.make(request));
 }
 
+std::vector<std::string> Context::State::hosts_of(const std::vector<int>& world_ranks) const {
+  std::vector<std::string> host_ids;
+  for (const int rank : world_ranks) host_ids.push_back(arrivals[static_cast<std::size_t>(rank)].host_id);
+  return host_ids;
+}
+
 std::optional<Group> Context::State::make_group(const std::vector<int>& world_ranks,
                                                 const std::string& name) {
   const auto me = std::find(world_ranks.begin(), world_ranks.end(), environment.rank);
@@ -218,19 +231,18 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                    .status = status_line,
                    .watcher = watcher.get()};
   if (world_ranks.size() > 1) {
-    BackendRequest request{.store = prefixed(text("group/", name), store),
-                           .rank = parts.rank,
-                           .size = static_cast<int>(world_ranks.size()),
-                           .group_name = name,
-                           .world_ranks = world_ranks,
-                           .host_ids = {},
-                           .interface_addr = interface_addr,
-                           .secret = environment.secret,
-                           .all_reduce = options.all_reduce,
-                           .timeout_s = options.timeout_s,
-                           .operation_timeout_s = slow_timeout_s + kBackendMargin_s};
-    for (const int rank : world_ranks)
-      request.host_ids.push_back(arrivals[static_cast<std::size_t>(rank)].host_id);
+    const BackendRequest request{.store = prefixed(text("group/", name), store),
+                                 .rank = parts.rank,
+                                 .size = static_cast<int>(world_ranks.size()),
+                                 .group_name = name,
+                                 .world_ranks = world_ranks,
+                                 .host_ids = hosts_of(world_ranks),
+                                 .interface_addr = interface_addr,
+                                 .secret = environment.secret,
+                                 .all_reduce = options.all_reduce,
+                                 .all_reduce_book = all_reduces,
+                                 .timeout_s = options.timeout_s,
+                                 .operation_timeout_s = slow_timeout_s + kBackendMargin_s};
     parts.backend = connect(request);
   }
   auto group = std::make_shared<Group::State>(std::move(parts));
@@ -256,6 +268,19 @@ std::string Context::free_group_name(const std::string& wish) const {
   for (int number = 2; state_->group_names.contains(name); ++number) name = text(wish, "#", number);
   return name;
 }
+
+std::string Context::all_reduce_choices() {
+  if (state_->options.all_reduce != kAllReduceAuto || is_one_host(state_->hosts_of(world().world_ranks())))
+    return "";
+  std::set<std::string> lines;
+  for (const std::string& of_rank : world().all_gather_text(state_->all_reduces->to_text())) {
+    for (const std::string& line : split(of_rank, '\n'))
+      if (!line.empty()) lines.insert(line + '\n');
+  }
+  return trireme::join(std::vector<std::string>(lines.begin(), lines.end()), "");
+}
+
+void Context::take_all_reduce_choices(const std::string& text) { state_->all_reduces->take_over(text); }
 
 void Context::set_trace(telemetry::Trace* trace) {
   state_->trace = trace;

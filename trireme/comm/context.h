@@ -70,6 +70,15 @@ class Context {
   /// they make groups in one order.
   std::string free_group_name(const std::string& wish) const;
 
+  /// Which all-reduces between hosts the groups of all ranks take that were made so far: a text, the same on
+  /// all ranks, for take_all_reduce_choices(); empty where all are on one host, and unless
+  /// options.all_reduce is "auto". Collective over the world.
+  std::string all_reduce_choices();
+  /// From now on groups of the same ranks on the same hosts take what `text` says, so that their sums have
+  /// its order; of other groups it says nothing. The same text on all ranks, while nothing is under way.
+  /// Throws InvalidArgument for a text that is none.
+  void take_all_reduce_choices(const std::string& text);
+
   const Log& log() const;
   telemetry::StatusPage& status();
   /// From now on the operations of the world, and of groups that are made later, are spans there; null:

@@ -78,13 +78,8 @@ std::vector<wire::Endpoint> endpoints_of_all(const BackendRequest& request,
 
 }  // namespace
 
-CrossAllReduce::CrossAllReduce(const BackendRequest& request, const wire::Socket& listening,
-                               const topology::Membership& membership, const Deadline& deadline)
-    : exchange_(listening, membership, deadline) {
-  choice_.ranks = request.size;
-}
-
-std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& request, c10d::Backend& gloo) {
+std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& group,
+                                                     const BackendRequest& request, c10d::Backend& gloo) {
   if (request.all_reduce == kAllReduceByGloo) return {};
   const Deadline deadline = Deadline::after_s(request.timeout_s);
   const wire::Socket listening = wire::listen_at({request.interface_addr, 0});
@@ -97,9 +92,9 @@ std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& reque
   for (const int rank : request.world_ranks) membership.names.push_back(text("rank ", rank));
   membership.endpoints = endpoints_of_all(request, membership.names, listening.local(), deadline);
   try {
-    std::unique_ptr<CrossAllReduce> made(new CrossAllReduce(request, listening, membership, deadline));
+    std::unique_ptr<CrossAllReduce> made(new CrossAllReduce(listening, membership, deadline));
     if (request.all_reduce != kAllReduceAuto) {
-      made->choice_.forced = topology::parse_algorithm(request.all_reduce);
+      made->choice_ = AllReduceBook::forced(request.all_reduce, request.size);
       return made;
     }
     const auto by_gloo = [&](std::span<float> values) {
@@ -107,7 +102,8 @@ std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& reque
           at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat)};
       gloo.allreduce(tensors)->wait(whole_milliseconds(deadline.remaining_s()));
     };
-    made->choice_ = topology::measure_choice(made->exchange_, by_gloo, deadline);
+    const auto measure = [&] { return topology::measure_choice(made->exchange_, by_gloo, deadline); };
+    made->choice_ = group.all_reduce_book->agree(group, measure, deadline);
     return made;
   } catch (const CommError& error) {
     throw CommError(text("group ", request.group_name, ": all-reduces between hosts: ", error.what()));
@@ -120,7 +116,7 @@ bool CrossAllReduce::all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& 
   const auto reduction = carried_reduction(op);
   if (!element || !reduction || !tensor.device().is_cpu() || !tensor.is_contiguous()) return false;
   const std::size_t bytes = tensor.nbytes();
-  const auto algorithm = choice_.of(static_cast<double>(bytes));
+  const auto algorithm = choice_->of(static_cast<double>(bytes));
   if (!algorithm) return false;
   exchange_.all_reduce({.algorithm = *algorithm,
                         .element = *element,

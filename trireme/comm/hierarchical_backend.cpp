@@ -216,7 +216,7 @@ c10::intrusive_ptr<c10d::Backend> make_hierarchical_backend(const BackendRequest
                     .messages = connect(kInner, part_of(request, "messages" + host, layout.members)),
                     .cross = connect(kCross, counterparts),
                     .flat = connect(kCross, part_of(request, "flat", layout.everybody))};
-  if (counterparts) levels.cross_all_reduce = CrossAllReduce::make(*counterparts, *levels.cross);
+  if (counterparts) levels.cross_all_reduce = CrossAllReduce::make(request, *counterparts, *levels.cross);
   return c10::make_intrusive<HierarchicalBackend>(request.rank, request.size, std::move(layout),
                                                   std::move(levels), request.operation_timeout_s);
 }

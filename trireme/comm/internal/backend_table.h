@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/comm/internal/all_reduce_book.h"
 #include "trireme/wire/secret.h"
 
 namespace trireme::comm {
@@ -28,8 +29,10 @@ struct BackendRequest {
   std::string interface_addr;         ///< address that this rank is reached at by others
   wire::Secret secret = {};           ///< of the job
   std::string all_reduce = "auto";    ///< between hosts: a name of all_reduce_names()
-  double timeout_s = 60;              ///< of connecting
-  double operation_timeout_s = 60;    ///< of an operation that nobody has given up before
+  /// Of this rank: what "auto" has chosen before, and chooses now.
+  std::shared_ptr<AllReduceBook> all_reduce_book = std::make_shared<AllReduceBook>();
+  double timeout_s = 60;            ///< of connecting
+  double operation_timeout_s = 60;  ///< of an operation that nobody has given up before
 };
 
 struct BackendRow {

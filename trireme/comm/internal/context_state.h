@@ -29,6 +29,7 @@ struct Context::State {
   /// Empty when this rank is no member.
   std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name);
   int torch_threads() const;
+  std::vector<std::string> hosts_of(const std::vector<int>& world_ranks) const;
   /// What moves the tensors of that group: the CPU's, and the device's.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendRequest& request) const;
 
@@ -43,6 +44,7 @@ struct Context::State {
   std::string backend;  ///< never "auto"
   c10::Device device = c10::kCPU;
   std::vector<Arrival> arrivals;  ///< by world rank
+  const std::shared_ptr<AllReduceBook> all_reduces = std::make_shared<AllReduceBook>();
   std::shared_ptr<StatusLine> status_line;
   std::unique_ptr<Watcher> watcher;  ///< empty in a world of one
   bool failed = false;

@@ -12,27 +12,28 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "trireme/comm/internal/backend_table.h"
-#include "trireme/topology/all_reduce_choice.h"
+#include "trireme/topology/exchange.h"
 
 namespace trireme::comm {
 
 class CrossAllReduce {
  public:
-  /// Collective over the ranks of the request, whom `gloo` connects, too. Measures, where
-  /// `request.all_reduce` is "auto". Null where it is "gloo". Throws CommError.
-  static std::unique_ptr<CrossAllReduce> make(const BackendRequest& request, c10d::Backend& gloo);
+  /// Collective over the ranks of `request`, whom `gloo` connects, too, and all others of `group` that have
+  /// counterparts on its other hosts. Null where `request.all_reduce` is "gloo". Throws CommError.
+  static std::unique_ptr<CrossAllReduce> make(const BackendRequest& group, const BackendRequest& request,
+                                              c10d::Backend& gloo);
 
   /// False where gloo has to do it: the same on all ranks. An average is not carried.
   bool all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op, std::chrono::milliseconds timeout);
   void abort() { exchange_.abort(); }
-  const topology::AllReduceChoice& choice() const { return choice_; }
 
  private:
-  CrossAllReduce(const BackendRequest& request, const wire::Socket& listening,
-                 const topology::Membership& membership, const Deadline& deadline);
+  CrossAllReduce(const wire::Socket& listening, const topology::Membership& membership,
+                 const Deadline& deadline)
+      : exchange_(listening, membership, deadline) {}
 
   topology::Exchange exchange_;
-  topology::AllReduceChoice choice_;
+  AllReduceBook::Choice choice_;
 };
 
 }  // namespace trireme::comm
