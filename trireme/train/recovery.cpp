@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <set>
+#include <sstream>
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
@@ -32,25 +33,29 @@ ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
 std::string of_optimizer(const std::string& name) { return checkpoint::kOptimizerPrefix + name; }
 const std::string kProgress = of_optimizer("run/progress");
 const std::string kNoise = of_optimizer(Trainer::kNoise);
-const std::string kConvolutions = of_optimizer(Trainer::kConvolutions);
 
 /// What not every checkpoint holds.
 struct Stored {
-  std::int64_t bytes_of_convolutions = 0;  ///< of the choice of kernels; 0: none
-  bool noise = false;                      ///< averages of the noise of gradients
+  std::vector<std::int64_t> bytes_of_choices;  ///< as Trainer::kChoices; 0: none
+  bool noise = false;                          ///< averages of the noise of gradients
 };
 
 Stored stored_in(comm::Context& context, const std::filesystem::path& folder) {
-  Stored found;
+  std::string found;
   on_main(context, [&] {
     const checkpoint::ShardReader reader(folder);
-    const auto stored = reader.tensors().find(kConvolutions);
-    if (stored != reader.tensors().end()) found.bytes_of_convolutions = stored->second.sizes.at(0);
-    found.noise = reader.tensors().contains(kNoise + "average");
+    const auto& tensors = reader.tensors();
+    for (const char* name : Trainer::kChoices) {
+      const auto stored = tensors.find(of_optimizer(name));
+      found += text(stored == tensors.end() ? 0 : stored->second.sizes.at(0), ' ');
+    }
+    found += tensors.contains(kNoise + "average") ? '1' : '0';
   });
-  const std::string all = text(found.bytes_of_convolutions, ' ', found.noise ? 1 : 0);
-  const std::vector<std::string> words = split(context.world().all_gather_text(all).front(), ' ');
-  return {.bytes_of_convolutions = std::stoll(words.at(0)), .noise = words.at(1) == "1"};
+  std::istringstream in(context.world().all_gather_text(found).front());
+  Stored stored{.bytes_of_choices = std::vector<std::int64_t>(Trainer::kChoices.size())};
+  for (std::int64_t& bytes : stored.bytes_of_choices) in >> bytes;
+  in >> stored.noise;
+  return stored;
 }
 
 /// Gains add up from the first step on.
@@ -152,7 +157,8 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
                    found->head.step);
   });
   const Stored stored = stored_in(context, found->folder);
-  run.trainer.make_room_for_convolutions(stored.bytes_of_convolutions);
+  for (std::size_t i = 0; i < Trainer::kChoices.size(); ++i)
+    run.trainer.make_room_for_choice(Trainer::kChoices[i], stored.bytes_of_choices[i]);
   checkpoint::Shards state = whole_state(run.trainer);
   if (!stored.noise)
     std::erase_if(state, [](const checkpoint::Shard& shard) { return shard.name.starts_with(kNoise); });

@@ -148,12 +148,15 @@ StepReports make_reports(const ParallelPlan& plan, comm::Context& context) {
                      plan.trains_apart() ? Bundling::kByTime : Bundling::kNone);
 }
 
-/// Its text, which has the same length for every choice about a model.
-at::Tensor state_of(const model::ConvolutionChoice& choice) {
-  const std::string text = to_text(choice);
+at::Tensor state_of(const std::string& text) {
   at::Tensor state = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
   std::copy(text.begin(), text.end(), state.data_ptr<std::uint8_t>());
   return state;
+}
+
+std::string text_of(const at::Tensor& state) {
+  const auto* text = state.const_data_ptr<std::uint8_t>();
+  return {text, text + state.numel()};
 }
 
 optim::NamedTensors gradients_of(const optim::NamedTensors& parameters) {
@@ -188,7 +191,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       offload_(offload_for(plan_, context, device_)),
       convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *whole_,
                                            data.train->trial_batch(1).input, plan_.samples_of_microbatch())),
-      convolutions_(state_of(convolutions_found_)),
+      choices_{{kConvolutions, state_of(to_text(convolutions_found_))}},
       exact_(plan_.exact() ? std::make_shared<ExactRun>(plan_, groups_.replicas) : nullptr),
       layers_(layers_for(plan_, *model_)),
       pipeline_(context, pipeline_groups(plan_, groups_), layers_, options_of_pipeline()),
@@ -210,14 +213,14 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
   if (hook_) hook_->attach_optimizer(optimizer_->state());
+  choices_[kAllReduces] = state_of(context.all_reduce_choices());
   name_memory();
 }
 
 /// Read at every use: whoever restores the state restores the choice.
 model::ConvolutionChoice Trainer::convolutions() const {
-  if (convolutions_.numel() == 0) return convolutions_found_;
-  const auto* text = convolutions_.const_data_ptr<std::uint8_t>();
-  return model::convolution_choice_from({text, text + convolutions_.numel()});
+  const at::Tensor& chosen = choices_.at(kConvolutions);
+  return chosen.numel() == 0 ? convolutions_found_ : model::convolution_choice_from(text_of(chosen));
 }
 
 parallel::PipelineOptions Trainer::options_of_pipeline() {
@@ -384,17 +387,26 @@ void Trainer::note_skip() {
                            "); lower optimizer.lr, warm up (lr.warmup_steps) or clip (train.clip_norm)"));
 }
 
+/// Those that were restored, and those of this run where there are none.
+void Trainer::take_choices() {
+  const model::ConvolutionChoice restored = convolutions();
+  choices_[kConvolutions] = state_of(to_text(restored));
+  const std::string all_reduces = context_.all_reduce_choices();
+  context_.take_all_reduce_choices(text_of(choices_.at(kAllReduces)));
+  const std::string taken = context_.all_reduce_choices();
+  choices_[kAllReduces] = state_of(taken);
+  if (!context_.is_main()) return;
+  constexpr const char* kWhy = ", as the run began, so that its numbers stay";
+  if (restored != convolutions_found_)
+    context_.log().info("convolutions: ", describe(restored), kWhy, "; this machine would take ",
+                        describe(convolutions_found_));
+  if (taken != all_reduces) context_.log().info("all-reduces between hosts", kWhy);
+}
+
 void Trainer::seek(std::int64_t step) {
   optimizer_->restored();
   pipeline_.weights_changed();
-  if (const model::ConvolutionChoice restored = convolutions();
-      context_.is_main() && restored != convolutions_found_) {
-    context_.log().info("convolutions: ", describe(restored),
-                        ", as the run began, so that its numbers "
-                        "stay; this machine would take ",
-                        describe(convolutions_found_));
-  }
-  if (convolutions_.numel() == 0) convolutions_ = state_of(convolutions_found_);
+  take_choices();
   if (noise_) noise_->restored();
   step_ = step;
   stream_->seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());

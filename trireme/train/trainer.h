@@ -10,6 +10,7 @@
 // What a model draws from torch's generators in a step or an evaluation is a function of run.seed, the step
 // and the rank (ADR 0012): they are seeded anew at each. Ranks that are threads of one process share them.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -138,9 +139,9 @@ class Trainer {
   checkpoint::TensorMap model_state() const;
   const parallel::Pipeline& pipeline() const { return pipeline_; }
   /// What steps and evaluations change besides the model, by name: the optimizer's state, and under "lr/",
-  /// "scaler/", "ema/", "noise/" and "convolutions/" that of the learning rate, the loss scaler and the
-  /// moving average, and the choice of kernels. Shared, not copied: restore it in place. What lives elsewhere
-  /// is of the meta device, and elsewhere() has its values.
+  /// "scaler/", "ema/" and "noise/" that of the learning rate, the loss scaler, the moving average and the
+  /// noise of gradients; and kChoices. Shared, not copied: restore it in place. What lives elsewhere is of
+  /// the meta device, and elsewhere() has its values.
   std::map<std::string, at::Tensor> state();
   /// What sites that train apart have each for itself: their model, and the optimizer's state under
   /// "optimizer/". Shared, not copied.
@@ -149,13 +150,16 @@ class Trainer {
   parallel::OuterSteps* outer_steps() const { return outer_steps_.get(); }
   /// Null where all is in memory.
   std::shared_ptr<const checkpoint::Elsewhere> elsewhere() const;
-  /// The name of the choice of kernels in state().
+  /// The names in state() of what the run has measured and goes on with, so that its numbers stay: kernels of
+  /// convolutions, and all-reduces between hosts. Texts.
   static constexpr const char* kConvolutions = "convolutions/kernels";
+  static constexpr const char* kAllReduces = "all_reduces/between_hosts";
+  static constexpr std::array kChoices{kConvolutions, kAllReduces};
   /// What the names of the noise of gradients in state() begin with.
   static constexpr const char* kNoise = "noise/";
-  /// Before a state is restored: how long its choice of kernels is. 0: it has none, and seek() takes this
-  /// machine's.
-  void make_room_for_convolutions(std::int64_t bytes);
+  /// Before a state is restored: how long its text is. 0: it has none, and seek() takes what was measured
+  /// here.
+  void make_room_for_choice(const std::string& name, std::int64_t bytes);
   /// What compressed reductions keep of gradients; see there. Shared, not copied.
   parallel::HookState compression_state() const { return hook_ ? hook_->state() : parallel::HookState(); }
   /// The gradient noise scale over the last part of the run, in samples; none where it was not measured.
@@ -180,6 +184,7 @@ class Trainer {
   parallel::PipelineOptions options_of_pipeline();
   void name_memory();
   model::ConvolutionChoice convolutions() const;
+  void take_choices();
   void key_generators(std::string_view purpose) const;
   StepReport report_of_step(int stop_signal) const;
   /// A report that all ranks have, and what this one makes of it.
@@ -241,7 +246,7 @@ class Trainer {
   const RunConfig& config_;                            ///< the plan's
   const std::shared_ptr<optim::Offload> offload_;      ///< null: all is in memory
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
-  at::Tensor convolutions_;                            ///< the choice in use, as text
+  std::map<std::string, at::Tensor> choices_;          ///< in use, as text; empty ones are none
   std::shared_ptr<ExactRun> exact_;                    ///< where run.exact asks for it
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole

@@ -66,15 +66,16 @@ std::map<std::string, at::Tensor> Trainer::state() {
     for (const auto& [name, tensor] : part) state.emplace(prefix + name, tensor);
   };
   add("lr/", learning_rate_->state());
-  if (convolutions_.numel() > 0) state.emplace(kConvolutions, convolutions_);
+  for (const auto& [name, chosen] : choices_)
+    if (chosen.numel() > 0) state.emplace(name, chosen);
   if (noise_) add(kNoise, noise_->state());
   if (scaler_) add("scaler/", scaler_->state());
   if (average_) add("ema/", average_->state());
   return state;
 }
 
-void Trainer::make_room_for_convolutions(std::int64_t bytes) {
-  convolutions_ = at::zeros({bytes}, at::kByte);
+void Trainer::make_room_for_choice(const std::string& name, std::int64_t bytes) {
+  choices_.at(name) = at::zeros({bytes}, at::kByte);
 }
 
 std::shared_ptr<const checkpoint::Elsewhere> Trainer::elsewhere() const { return elsewhere_of(offload_); }

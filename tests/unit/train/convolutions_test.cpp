@@ -175,7 +175,7 @@ TEST_F(ConvolutionsOfARun, OfACheckpointWithoutThemAreThoseOfThisMachine) {
     const data::DataSource data = data::open_data(of_run.data, 5, context.log());
     Trainer trainer(of_run, context, data, std::make_shared<SmallPlanes>());
     const at::Tensor before = trainer.state().at(Trainer::kConvolutions);
-    trainer.make_room_for_convolutions(0);
+    trainer.make_room_for_choice(Trainer::kConvolutions, 0);
     EXPECT_FALSE(trainer.state().contains(Trainer::kConvolutions)) << "it would be asked for";
     trainer.seek(0);
     EXPECT_TRUE(trainer.state().at(Trainer::kConvolutions).equal(before));
@@ -188,7 +188,7 @@ TEST_F(ConvolutionsOfARun, MayBeAboutOtherShapesInACheckpoint) {
     const data::DataSource data = data::open_data(of_run.data, 5, context.log());
     Trainer trainer(of_run, context, data, std::make_shared<SmallPlanes>());
     const std::string text = to_text(ConvolutionChoice::onednn());
-    trainer.make_room_for_convolutions(static_cast<std::int64_t>(text.size()));
+    trainer.make_room_for_choice(Trainer::kConvolutions, static_cast<std::int64_t>(text.size()));
     const at::Tensor restored = trainer.state().at(Trainer::kConvolutions);
     std::copy(text.begin(), text.end(), restored.data_ptr<std::uint8_t>());
     testing::internal::CaptureStderr();

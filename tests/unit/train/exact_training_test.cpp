@@ -177,7 +177,7 @@ TEST(ExactTraining, ACheckpointOfFourRanksGoesOnWithTwoBitForBit) {
     const auto found =
         checkpoint::find_latest_checkpoint(context.world(), folder.path(), all_see, Log("test"));
     ASSERT_TRUE(found.has_value());
-    trainer.make_room_for_convolutions(trainer.state().at(Trainer::kConvolutions).numel());
+    trainer.make_room_for_choice(Trainer::kConvolutions, trainer.state().at(Trainer::kConvolutions).numel());
     checkpoint::load_shards(context.world(), found->folder, state_to_save(trainer, {}), all_see, "it");
     trainer.seek(found->head.step);
     Bits mine;

@@ -262,7 +262,7 @@ void load(Context& context, Trainer& trainer, const std::filesystem::path& folde
   const auto found =
       checkpoint::find_latest_checkpoint(context.world(), folder, all_see(context), Log("test"));
   ASSERT_TRUE(found.has_value());
-  trainer.make_room_for_convolutions(trainer.state().at(Trainer::kConvolutions).numel());
+  trainer.make_room_for_choice(Trainer::kConvolutions, trainer.state().at(Trainer::kConvolutions).numel());
   checkpoint::load_shards(context.world(), found->folder, state_to_save(trainer, {}), all_see(context), "it");
   trainer.seek(found->head.step);
 }
