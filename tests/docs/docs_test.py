@@ -5,6 +5,7 @@
     docs_test.py --site FOLDER     `make docs` on the whole tree, into FOLDER
 """
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -93,6 +94,41 @@ class Pages(unittest.TestCase):
         self.assertIn("    [](const Tensor& x) { return x; }\n", out)
         self.assertIn("# a <b> [x](y)\n", out)
         self.assertEqual(problems, [])
+
+
+class FirstPages(unittest.TestCase):
+    """docs/start-*.md"""
+
+    def each(self):
+        found = sorted((ROOT / "docs").glob("start-*.md"))
+        self.assertGreater(len(found), 3)
+        for path in found:
+            yield path.name, path.read_text()
+
+    def test_their_code_is_that_of_the_examples_which_the_tests_run(self):
+        for name, text in self.each():
+            programs = re.findall(r"\]\(\.\./(examples/\w+\.(?:cpp|toml))\)|\n```(?:cpp|toml)\n(.*?)\n```\n", text, re.S)
+            shown, example = 0, None
+            for link, code in programs:
+                example = link or example
+                if code:
+                    self.assertIn(f"\n{code}\n", (ROOT / example).read_text(), f"{name} shows what {example} has not")
+                    shown += 1
+            self.assertGreater(shown, 0, f"{name} shows no program")
+
+    def test_they_begin_with_a_program_and_give_reasons_in_short_paragraphs(self):
+        for name, text in self.each():
+            self.assertLess(text.index("\n```"), text.index("\n|"), f"{name}: a program comes before its table")
+            self.assertLess(text.index("\n|"), text.index("\n## Why"), f"{name}: a table comes before the reasons")
+            for paragraph in re.sub(r"```.*?```", "", text, flags=re.S).split("\n\n"):
+                if not paragraph.startswith(("|", "- ", "    ")):
+                    lines = [line for line in paragraph.strip().split("\n") if not line.startswith("#")]
+                    self.assertLessEqual(len(lines), 5, f"{name}: a long paragraph: {paragraph}")
+
+    def test_readers_find_them_in_the_readme(self):
+        table = (ROOT / "README.md").read_text().split("## Where to begin")[1].split("\n## ")[0]
+        for name, _ in self.each():
+            self.assertIn(f"(docs/{name})", table)
 
 
 @unittest.skipUnless(shutil.which("doxygen"), "doxygen is not installed; tools/setup.sh docs installs it")
