@@ -60,7 +60,7 @@ struct Answer {
 
 class AgentCore final : public EndpointEvents, public std::enable_shared_from_this<AgentCore> {
  public:
-  /// Called once with what came back, on the thread that serves the endpoint.
+  /// Called once, with what came back.
   using OnAnswer = std::function<void(Answer&&)>;
 
   /// Joins the group; throws as Agent does.

@@ -32,7 +32,7 @@ enum class ChartScale {
   kShares,    ///< 0 to 100 %, the series piled on each other; all have the same steps
 };
 
-/// What is drawn: curves over the same steps, in one unit.
+/// What is drawn: curves over the steps of a run, in one unit.
 struct Chart {
   std::string title;
   std::string unit;  ///< of the values; may be empty
