@@ -2,7 +2,7 @@
 """What the scripts of `make docs` make of small headers and pages.
 
     docs_test.py                   the scripts
-    docs_test.py --site FOLDER     `make docs` on the whole tree, into FOLDER
+    docs_test.py --tree FOLDER     all that `make docs` looks at in this tree, working in FOLDER
 """
 import pathlib
 import re
@@ -158,9 +158,9 @@ class Undocumented(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["--site"]:
+    if sys.argv[1:2] != ["--tree"]:
         unittest.main()
     if not shutil.which("doxygen"):
         print("skipped: doxygen is not installed; tools/setup.sh docs installs it")
         sys.exit(77)
-    sys.exit(subprocess.run([ROOT / "tools/docs.sh", sys.argv[2]]).returncode)
+    sys.exit(subprocess.run([ROOT / "tools/docs.sh", "--check", sys.argv[2]]).returncode)
