@@ -1,5 +1,5 @@
 # Thin targets over tools/; each tool also runs by itself where make is not installed yet.
-.PHONY: demo test build setup setup-cuda check install bench clean
+.PHONY: demo test build setup setup-cuda check docs install bench clean
 demo:
 	@tools/demo.sh
 test:
@@ -12,6 +12,8 @@ setup-cuda:
 	@tools/setup.sh build cuda
 check:
 	@tools/check.sh
+docs:
+	@tools/docs.sh
 install:
 	@tools/install.sh "$(PREFIX)" $(if $(BUNDLE),--bundle)
 bench:

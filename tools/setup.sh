@@ -2,7 +2,7 @@
 # Installs what the project needs: Debian packages, and libtorch from the Python package index into .deps/.
 # Idempotent: a second call finds everything in place and does nothing.
 #
-#   tools/setup.sh [build] [test] [bench] [check] [cuda]      (default: build)
+#   tools/setup.sh [build] [test] [bench] [check] [docs] [cuda]      (default: build)
 #
 # Without root it prints the apt line to run and stops. TRIREME_TORCH_DIR=DIR (the folder of a torch
 # package, with include/ and lib/) is used instead of the download; so is the torch that the Python
@@ -15,9 +15,10 @@ build_packages=(g++ make cmake ninja-build ccache python3 git
   zlib1g-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev
   libturbojpeg0-dev libpng-dev libssl-dev libcurl4-openssl-dev libhwloc-dev
   dataset-fashion-mnist)
-test_packages=(libgtest-dev libgmock-dev openmpi-bin iproute2 procps etcd-server python3-yaml)
+test_packages=(libgtest-dev libgmock-dev openmpi-bin iproute2 procps etcd-server python3-yaml doxygen)
 bench_packages=(libopenmpi-dev openmpi-bin python3-venv)
 check_packages=(clang-format-14 clang-tidy-14)
+docs_packages=(doxygen python3)
 fetch_packages=(python3 python3-pip ca-certificates)
 torch_folder=.deps/torch-$TORCH_VERSION
 
@@ -135,8 +136,9 @@ for part in "${@:-build}"; do
     test)  packages+=("${test_packages[@]}") ;;
     bench) packages+=("${bench_packages[@]}") ;;
     check) packages+=("${check_packages[@]}") ;;
+    docs)  packages+=("${docs_packages[@]}") ;;
     cuda)  torch=yes cuda=yes ;;
-    *) die "unknown part '$part'; known: build test bench check cuda" ;;
+    *) die "unknown part '$part'; known: build test bench check docs cuda" ;;
   esac
 done
 found_torch=$(selected_torch)

@@ -9,6 +9,7 @@
 namespace trireme {
 
 using Clock = std::chrono::steady_clock;
+/// A duration of std::chrono in seconds, for conversions to and from double.
 using Seconds = std::chrono::duration<double>;
 
 /// Seconds on the monotonic clock; only differences mean something. On Linux all processes of a host share

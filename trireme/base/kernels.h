@@ -17,6 +17,7 @@ namespace trireme {
 
 enum class InstructionSet { kPlain, kAvx2, kAvx512 };
 
+/// What this processor has, asked once per process. kAvx512 means AVX-512 F, BW, VL and DQ.
 inline InstructionSet instruction_set() {
   static const InstructionSet kFound = [] {
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -29,6 +30,8 @@ inline InstructionSet instruction_set() {
 
 namespace kernels {
 
+/// Runs `body` compiled for one instruction set each. One that the processor does not have ends the process
+/// with SIGILL: run_vectorised() chooses.
 template <class Body>
 void plain(const Body& body) {
   body();

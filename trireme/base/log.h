@@ -9,6 +9,7 @@
 
 namespace trireme {
 
+/// From the least to the most important; a Log drops lines below its own level.
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 class Log {
@@ -16,6 +17,8 @@ class Log {
   explicit Log(std::string who = "trireme", LogLevel least = LogLevel::kInfo)
       : who_(std::move(who)), least_(least) {}
 
+  /// One line of that level, made of the parts joined as text; nothing is formatted when the level is
+  /// dropped.
   template <class... Parts>
   void debug(const Parts&... parts) const {
     write(LogLevel::kDebug, parts...);

@@ -12,6 +12,7 @@
 
 namespace trireme {
 
+/// What a block of memory is for.
 enum class MemoryKind {
   kActivations,  ///< what nobody has named: activations, batches, temporary results
   kWeights,      ///< parameters and buffers
@@ -19,6 +20,7 @@ enum class MemoryKind {
   kOptimizer,    ///< moments, moving averages of the weights
   kCommunication,
 };
+/// How many kinds there are: the length of arrays that a MemoryKind indexes.
 inline constexpr std::size_t kNumMemoryKinds = 5;
 /// "activations", "weights", "gradients", "optimizer", "communication"
 const char* name_of(MemoryKind kind);
@@ -37,6 +39,8 @@ class MemoryLedger {
   /// Of the smallest block that is told of.
   static constexpr std::size_t kLeastBytes = 4096;
 
+  /// The one ledger of this process. It is never destroyed, so that blocks may be freed while the process
+  /// ends.
   static MemoryLedger& of_process();
 
   /// A block that begins at `address` is there, and is gone. `bytes` are what it costs this process: its

@@ -17,6 +17,7 @@ namespace trireme {
 
 class ScratchFile {
  public:
+  /// Where the file lies, how long it is, and what messages call it.
   struct Options {
     std::filesystem::path folder;  ///< made where it is missing; what was made goes again
     std::string owner;             ///< for messages: "rank 2"

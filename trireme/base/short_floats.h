@@ -12,6 +12,7 @@ namespace trireme {
 struct Bf16 {
   std::uint16_t bits;
 };
+/// The bits of an IEEE 754 binary16: 1 of sign, 5 of exponent, 10 of mantissa.
 struct F16 {
   std::uint16_t bits;
 };

@@ -16,8 +16,10 @@
 
 namespace trireme::batch {
 
+/// Tensors without names, by their place.
 using Tensors = std::vector<at::Tensor>;
 
+/// One tensor of Fields, and its name.
 struct Field {
   std::string name;  ///< empty: it has none, and is known by its place
   at::Tensor tensor;
@@ -77,6 +79,7 @@ class Fields {
   std::vector<Field> fields_;
 };
 
+/// Whether both have as many fields, with the same names in the same order; tensors are not looked at.
 bool same_names(const Fields& one, const Fields& other);
 /// "Float of shape [8, 64]", "2 fields: 'tokens', Long of shape [8, 64]; 'mask', Bool of shape [8, 64]"
 std::string to_text(const Fields& fields);

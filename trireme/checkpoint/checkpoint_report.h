@@ -23,6 +23,7 @@ struct CheckpointContents {
 /// Throws DataError.
 CheckpointContents inspect_checkpoint(const std::filesystem::path& checkpoint_folder);
 
+/// What verify_checkpoint found of one file.
 struct FileVerdict {
   std::string name;
   std::uint64_t bytes = 0;

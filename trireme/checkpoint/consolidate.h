@@ -25,6 +25,7 @@ struct ExportOptions {
       0;  ///< of tensors in a file; 0: all in one. A larger tensor has one of its own
 };
 
+/// What export_weights is going to write, or has written.
 struct ExportedFiles {
   std::size_t num_tensors = 0;
   std::vector<std::filesystem::path> files;  ///< with the index, where there are several

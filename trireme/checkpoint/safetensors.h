@@ -25,6 +25,7 @@ struct FileDigest {
   std::string xxh3;  ///< 64 bits as 16 hex digits
 };
 
+/// All of a file in memory: its tensors, the pairs of text in its header, and the digest of its bytes.
 struct SafetensorsFile {
   TensorMap tensors;
   std::map<std::string, std::string> metadata;
@@ -36,6 +37,7 @@ struct SafetensorsFile {
 FileDigest save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                             const std::map<std::string, std::string>& metadata = {});
 
+/// Name, type and shape of a tensor that is to be written, without its values.
 struct TensorLayout {
   std::string name;
   at::ScalarType type = at::kFloat;
@@ -51,6 +53,7 @@ FileDigest write_safetensors(const std::filesystem::path& path, const std::vecto
 /// unknown dtype, header longer than the file.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);
 
+/// What the header says of one tensor.
 struct TensorInfo {
   std::string name;
   std::string dtype;  ///< "F32"
@@ -58,6 +61,7 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
 };
 
+/// What the header of a file says.
 struct SafetensorsContents {
   std::string file;                 ///< its name, without the folder
   std::uint64_t file_bytes = 0;     ///< header and data

@@ -30,6 +30,7 @@ struct Box {
   friend auto operator<=>(const Box&, const Box&) = default;
 };
 
+/// The box of a whole tensor of those sizes.
 Box whole_box(at::IntArrayRef sizes);
 /// Empty where they have no element in common.
 std::optional<Box> overlap(const Box& a, const Box& b);
@@ -83,6 +84,7 @@ struct Shard {
 };
 using Shards = std::vector<Shard>;
 
+/// A shard that is all of the tensor, which it shares.
 Shard whole_shard(std::string name, at::Tensor tensor);
 Shards whole_shards(const TensorMap& tensors);
 

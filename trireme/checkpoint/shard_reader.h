@@ -13,6 +13,7 @@
 
 namespace trireme::checkpoint {
 
+/// Bytes that are read from a file at a time, and so the reader's memory: 8 MiB.
 inline constexpr std::size_t kReadBytes = std::size_t{8} << 20;
 
 class ShardReader {
@@ -21,6 +22,7 @@ class ShardReader {
   struct Stored {
     std::vector<std::int64_t> sizes;
     at::ScalarType type = at::kFloat;
+    /// A box of the tensor, and in which of the files its values lie, row-major.
     struct Part {
       std::size_t file = 0;
       Box box;

@@ -80,6 +80,8 @@ class Context {
   void take_all_reduce_choices(const std::string& text);
 
   const Log& log() const;
+  /// What this rank is doing, where the launcher and messages of others read it. Lives as long as the
+  /// context.
   telemetry::StatusPage& status();
   /// From now on the operations of the world, and of groups that are made later, are spans there; null:
   /// nowhere. The trace outlives what is made from this context meanwhile. Not while another thread
@@ -108,6 +110,7 @@ struct BackendInfo {
   std::string summary;
   std::string unavailable_because;
 };
+/// One row for each backend, whether it can be used here or not, in the order of the table.
 std::vector<BackendInfo> backend_infos();
 
 }  // namespace trireme::comm

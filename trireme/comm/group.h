@@ -32,6 +32,7 @@ namespace trireme::comm {
 /// Whether a send ends by itself, or waits for its receive.
 enum class Transport { kBuffered, kRendezvous };
 
+/// How elements of the ranks become one. kAverage is the sum divided by the number of ranks.
 enum class ReduceOp { kSum, kAverage, kMin, kMax, kProduct };
 
 /// One entry of the ring of last operations.
@@ -113,11 +114,16 @@ class Group {
   Pending all_to_all_async(at::Tensor& output, const at::Tensor& input);
   void all_to_all(at::Tensor& output, const at::Tensor& input);
 
+  /// Rank `destination` of the group gets the tensor, in a recv of the same type and size; messages of a pair
+  /// of ranks arrive in the order of sending. Whether a send ends before its receive has come, transport()
+  /// says. `source` is a rank of the group, never "any". Throws CommError.
   Pending send_async(const at::Tensor& tensor, int destination);
   void send(const at::Tensor& tensor, int destination);
   Pending recv_async(at::Tensor& tensor, int source);
   void recv(at::Tensor& tensor, int source);
 
+  /// Returns when every rank has called it. Throws CommError at the deadline, with the ranks that have not
+  /// come.
   void barrier();
 
   /// Text of every rank, in rank order. Any lengths. For set-up and reports, not for the inner loop.

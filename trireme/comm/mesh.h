@@ -11,6 +11,7 @@
 
 namespace trireme::comm {
 
+/// A named direction in the grid, and how many ranks lie along it.
 struct MeshAxis {
   std::string name;  ///< "dp", "pp", "tp"
   int size = 1;
@@ -22,6 +23,7 @@ class Mesh {
   Mesh(Context& context, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
+  /// Whether the mesh was made with an axis of that name, of whatever size.
   bool has(const std::string& axis) const;
   /// Size of the axis; 1 for an axis that the mesh does not have.
   int size(const std::string& axis) const;

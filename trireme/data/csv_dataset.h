@@ -32,6 +32,7 @@ CsvTable read_csv(const ByteSource& file, const CsvColumns& columns);
 
 class CsvDataset : public Dataset {
  public:
+  /// Whether a sample's target is one class, as i64, or a row of f32 numbers.
   enum class Targets { kNumbers, kClasses };
   CsvDataset(CsvTable table, Targets targets) : table_(std::move(table)), targets_(targets) {}
 

@@ -51,6 +51,8 @@ struct DataSource {
   std::string held_out = "test";        ///< what metrics call the second split: "test_accuracy"
 };
 
+/// The table [data] of a configuration: which data, where they lie, and how they are read. open_data() takes
+/// it.
 struct DataOptions {
   std::string name = "fashion_mnist";
   std::string path = {};                  ///< folder of the files; empty: where Debian's package puts them

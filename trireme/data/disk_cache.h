@@ -15,6 +15,7 @@
 
 namespace trireme::data {
 
+/// Where the cache lies, and what bounds it.
 struct DiskCacheOptions {
   std::filesystem::path folder;
   std::int64_t most_bytes = std::int64_t{10} << 30;  ///< of the folder; the smallest of all its users counts

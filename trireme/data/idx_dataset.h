@@ -10,6 +10,7 @@
 
 namespace trireme::data {
 
+/// The two files, and how bytes become numbers.
 struct IdxDatasetOptions {
   std::filesystem::path images = {};
   std::filesystem::path labels = {};
@@ -28,6 +29,8 @@ class IdxDataset : public Dataset {
   Example get_batch(std::span<const std::int64_t> indices) const override;
   std::int64_t height() const { return height_; }
   std::int64_t width() const { return width_; }
+  /// The bytes of an image as the file has them, row by row, which live as long as the data set; and its
+  /// class.
   std::span<const std::uint8_t> pixels(std::int64_t index) const;
   std::int64_t label(std::int64_t index) const { return labels_[static_cast<std::size_t>(index)]; }
 

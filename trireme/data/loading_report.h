@@ -14,6 +14,7 @@
 namespace trireme::data {
 
 enum class Stage { kRead, kDecode, kTransform, kCollate };
+/// How many stages there are: the length of arrays that a Stage indexes.
 inline constexpr std::size_t kNumStages = 4;
 /// "read", "decode", "transform", "collate".
 std::string_view name_of(Stage stage);
@@ -70,6 +71,8 @@ class StageScope {
   double began_s_ = 0, inner_s_ = 0;
 };
 
+/// Adds to what the meter of the calling thread has counted: bytes read, a look into a cache, a read that is
+/// tried again, a sample that is left out. Does nothing on a thread without a meter.
 void count_read(std::size_t bytes);
 void count_cache(bool hit);
 void count_retry();

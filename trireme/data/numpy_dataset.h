@@ -12,6 +12,7 @@
 
 namespace trireme::data {
 
+/// Names of the arrays that are a sample's input and its target, in this order.
 struct NumpyDatasetOptions {
   std::vector<std::string> inputs = {"x"};
   std::vector<std::string> targets = {"y"};

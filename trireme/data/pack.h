@@ -38,6 +38,7 @@ struct Packable {
 /// for what is read.
 Packable packable(const DataOptions& options, const Log& log = Log());
 
+/// What packing has written.
 struct PackedSize {
   std::int64_t samples = 0;  ///< of text: tokens
   std::size_t shards = 0;

@@ -17,6 +17,7 @@ enum class TextForm {
   kU32,
 };
 
+/// Which text is packed, and what a token of it is.
 struct TextSource {
   std::filesystem::path path;
   TextForm form = TextForm::kCharacters;

@@ -11,16 +11,19 @@
 namespace trireme::data {
 
 struct PackedContents {
+  /// A tensor of each sample.
   struct Field {
     std::string part;  ///< "input" or "target"
     std::string name;
     std::string kind;  ///< "u8 (1, 28, 28) -> f32", "JPEG or PNG"
   };
+  /// A file of records.
   struct Shard {
     std::string file;
     std::int64_t records = 0;
     std::uint64_t bytes = 0;
   };
+  /// The samples of one part of the data, such as those for training.
   struct Split {
     std::string name;          ///< "train", "test"
     std::int64_t samples = 0;  ///< of text: tokens
@@ -43,6 +46,7 @@ struct PackedContents {
 /// Opens every shard. Throws DataError as RecordDataset does.
 PackedContents inspect_packed(const std::filesystem::path& folder);
 
+/// A record, or a whole shard, that is not what was written.
 struct PackedDamage {
   std::string file;
   std::string problem;  ///< with file, offset and sample, as far as they are known
@@ -51,6 +55,7 @@ struct PackedDamage {
   std::optional<std::uint64_t> offset = {};
 };
 
+/// What verify_packed found.
 struct PackedVerdict {
   std::int64_t records = 0;  ///< that were found whole
   std::uint64_t bytes = 0;

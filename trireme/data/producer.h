@@ -73,6 +73,8 @@ struct ProducedOptions {
   std::function<void(Producer&)> produce = nullptr;
 };
 
+/// The training data that a run takes: rows come from `produce` on threads of its own, or from an engine
+/// through producer(). Ends its threads when it is destroyed. Thread-safe.
 class ProducedSamples : public TrainingData {
  public:
   /// Throws InvalidArgument: no fields, no samples, threads without a function or the other way round.

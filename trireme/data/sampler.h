@@ -18,6 +18,8 @@ struct Slice {
   std::int64_t end = 0;
   std::int64_t size() const { return end - begin; }
 };
+/// Part `index` of `count` parts of `size` things, in one piece; parts differ by one at most, the larger ones
+/// first.
 Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count);
 
 /// The places of part `index` of `count`, when places that cost differently are dealt so that parts cost
@@ -27,6 +29,7 @@ Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count);
 std::vector<std::int64_t> balanced_part(std::span<const double> costs, std::int64_t index,
                                         std::int64_t count);
 
+/// In which order an epoch goes through the samples.
 enum class Order {
   kShuffled,    ///< any sample may be at any place
   kSequential,  ///< as they are numbered

@@ -18,6 +18,7 @@ enum class Packing {
                  ///< out
 };
 
+/// How long blocks are, how documents are put into them, and what fills the rest.
 struct PackingOptions {
   std::int64_t length = 1024;  ///< tokens per block
   Packing packing = Packing::kFirstFit;

@@ -7,6 +7,7 @@
 
 namespace trireme::data {
 
+/// How many samples of which size; the same options give the same samples.
 struct SyntheticOptions {
   std::int64_t num_samples = 4096;
   std::int64_t num_classes = 10;

@@ -25,6 +25,7 @@ class EncodedText {
   std::string vocabulary_;
 };
 
+/// Which characters of the text a data set is made of, and where its samples begin.
 struct TextRange {
   std::int64_t begin = 0, end = 0;  ///< characters of the text
   std::int64_t block = 64;          ///< characters per sample

@@ -35,6 +35,7 @@ enum class Balance {
   kCost,   ///< so that parts cost alike, where samples differ (Dataset::cost)
 };
 
+/// Which part of which batches a rank takes, and how much is read ahead.
 struct StreamOptions {
   std::int64_t global_batch = 64;
   int num_microbatches = 1;

@@ -24,8 +24,10 @@ class Transform {
   virtual at::Tensor apply(const at::Tensor& image, Random& random) const = 0;
 };
 
+/// Applied one after the other, the first first.
 using Transforms = std::vector<std::shared_ptr<const Transform>>;
 
+/// Of an image, in pixels.
 struct ImageSize {
   std::int64_t height = 0, width = 0;
 };

@@ -15,6 +15,7 @@ enum class Way {
   kAsEnvironmentSays,  ///< proxies of the environment, and redirections to HTTP and HTTPS
 };
 
+/// What is asked for: a GET, or a POST of JSON.
 struct Request {
   std::string url;
   const std::string* json = nullptr;               ///< is posted; null: the request is a GET
@@ -24,6 +25,7 @@ struct Request {
   Way way = Way::kDirect;
 };
 
+/// What came back, or why nothing did.
 struct Reply {
   int status = 0;       ///< 0: there was no whole answer,
   std::string failure;  ///< because of this
@@ -32,6 +34,7 @@ struct Reply {
   std::map<std::string, std::string> headers = {};  ///< names in small letters
 };
 
+/// A connection for one request after the other; it stays open between requests to the same host.
 class Client {
  public:
   /// Throws InvalidArgument where there is no libcurl.
@@ -40,6 +43,8 @@ class Client {
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
 
+  /// Returns when the answer is whole, or at the latest after timeout_s. Failures of the network and of the
+  /// other end are in the reply, not exceptions.
   Reply send(const Request& request);
 
  private:

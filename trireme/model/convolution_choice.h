@@ -21,6 +21,7 @@ struct ConvolutionShape {
   auto operator<=>(const ConvolutionShape&) const = default;
 };
 
+/// The kernels there are to choose from.
 enum class ConvolutionKernel {
   kAten,     ///< what ATen takes
   kOnednn,   ///< oneDNN, also where ATen multiplies sample by sample
@@ -34,6 +35,7 @@ struct PassKernels {
   ConvolutionKernel of_weight = ConvolutionKernel::kAten;  ///< gradient, and that of the bias
   bool operator==(const PassKernels&) const = default;
 
+  /// The same kernel for all three passes.
   static PassKernels all(ConvolutionKernel kernel) { return {kernel, kernel, kernel}; }
 };
 
@@ -43,11 +45,14 @@ struct ConvolutionChoice {
   PassKernels otherwise = {};  ///< of shapes that have no row
   std::map<ConvolutionShape, PassKernels> kernels = {};
 
+  /// The kernels of a shape: its row, or `otherwise`.
   const PassKernels& of(const ConvolutionShape& shape) const;
   /// Whether it leaves everything to ATen.
   bool is_atens() const;
   bool operator==(const ConvolutionChoice&) const = default;
 
+  /// Choices that need no measurement: everything by oneDNN, and everything as products over the batch in
+  /// channels_last.
   static ConvolutionChoice onednn();
   static ConvolutionChoice product();
 };

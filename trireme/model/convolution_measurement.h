@@ -30,6 +30,7 @@ struct PassTimes {
   bool operator==(const PassTimes&) const = default;
 };
 
+/// What was measured so far, by shape and way.
 using ConvolutionTimes = std::map<ConvolutionWay, PassTimes>;
 
 /// What there is to choose for: the convolutions of a model, repeated ones repeated, and the samples that it

@@ -16,6 +16,7 @@
 
 namespace trireme::model {
 
+/// Sizes of the model. Its number of parameters is about 12 layers width^2 and the embeddings.
 struct GptOptions {
   std::int64_t layers = 4;
   std::int64_t heads = 4;

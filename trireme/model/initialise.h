@@ -25,6 +25,7 @@ class FirstValuesOf {
   ~FirstValuesOf();
   FirstValuesOf(const FirstValuesOf&) = delete;
   FirstValuesOf& operator=(const FirstValuesOf&) = delete;
+  /// Whether it is a parameter of those layers.
   bool contains(const at::Tensor& parameter) const;
 
  private:

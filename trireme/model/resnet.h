@@ -22,6 +22,7 @@ struct ResNetOptions {
   std::int64_t num_classes = 1000;
 };
 
+/// The network of a ResNetOptions; resnet18 and resnet50 are rows of the model table.
 class ResNet : public Model {
  public:
   explicit ResNet(const ResNetOptions& options);

@@ -18,6 +18,7 @@ struct Sum {
   double count = 0;  ///< what the value is divided by
 };
 
+/// Which end of a metric is the good one, for "best" checkpoints and for learning rates that follow it.
 enum class Better { kHigher, kLower };
 
 struct Metric {

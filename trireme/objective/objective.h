@@ -62,6 +62,7 @@ class Objective {
   virtual std::int64_t num_outputs(const data::DataSource& data) const;
 };
 
+/// The table [objective] of a configuration; make_objective() takes it.
 struct ObjectiveOptions {
   std::string name = "cross_entropy";
   std::vector<std::string> metrics = {};           ///< names of metric_names(); empty: the objective's own

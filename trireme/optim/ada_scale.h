@@ -37,6 +37,7 @@ class AdaScale {
 
   double progress() const { return state_.progress; }
   const State& state() const { return state_; }
+  /// Goes on from the state() of another one, as after a resume.
   void restore(const State& state) { state_ = state; }
 
  private:

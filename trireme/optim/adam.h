@@ -12,6 +12,7 @@ namespace trireme::optim {
 
 class Adam : public UpdateRule {
  public:
+  /// Whether weight decay is added to the gradient, as in adam, or taken from the parameter, as in adamw.
   enum class WeightDecay { kL2, kDecoupled };
 
   /// Throws InvalidArgument: a beta outside [0, 1), eps not positive.

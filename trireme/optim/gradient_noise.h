@@ -31,14 +31,17 @@ std::optional<GradientNoise> estimate_noise(const GradientSquares& squares);
 /// however much that was. (Polynomial-decay averaging, Shamir and Zhang, arXiv 1212.1824.)
 class NoiseAverage {
  public:
+  /// All that it has summed up: as three numbers in a checkpoint.
   struct State {
     double count = 0, of_sample = 0, signal = 0;
   };
 
+  /// Takes one more estimate into the mean.
   void add(const GradientNoise& estimate);
   double count() const { return state_.count; }
   GradientNoise mean() const { return {.of_sample = state_.of_sample, .signal = state_.signal}; }
   const State& state() const { return state_; }
+  /// Goes on from the state() of another one.
   void restore(const State& state) { state_ = state; }
 
  private:

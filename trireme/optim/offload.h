@@ -31,6 +31,7 @@ class Offload {
   /// memory.
   using Part = std::vector<at::Tensor>;
 
+  /// Where the files lie, how much of them is in memory at a time, and what is kept there.
   struct Options {
     std::filesystem::path folder;
     std::string owner;                                 ///< for messages: "rank 2"

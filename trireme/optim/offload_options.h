@@ -6,6 +6,7 @@
 
 namespace trireme::optim {
 
+/// Where tensors live: in memory, or in files of the rank's host.
 enum class OffloadPlace { kNone, kFiles };
 
 struct OffloadOptions {

@@ -13,6 +13,7 @@
 
 namespace trireme::optim {
 
+/// Tensors in the order of a group's parameters, as fused kernels take them.
 using TensorVector = std::vector<at::Tensor>;
 
 /// One state tensor of each parameter; it begins as zeros.

@@ -64,6 +64,7 @@ std::vector<std::string> partitioner_names();
 /// in all and S states it costs S^2 W^2 operations, and S^3 W^2 for the workers of an inner level.
 Plan make_plan(const Profile& profile, const PlanOptions& options, const std::string& method);
 
+/// The largest number of workers that make_plan takes.
 constexpr std::size_t kMaxWorkers = 4096;
 
 /// Levels from two lists as a person writes them, innermost first: "4,2" and "1e10,1.25e9". Throws

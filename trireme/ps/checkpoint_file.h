@@ -33,6 +33,7 @@ struct SavedChunk {
   }
 };
 
+/// The header of a *.part file: which state of which partition it holds, and what its chunks are.
 struct PartHeader {
   PartitionId partition = 0;
   Epoch epoch = 0;
@@ -60,6 +61,7 @@ struct SavedPart {
   }
 };
 
+/// What the manifest says: it makes a folder with files a checkpoint.
 struct CheckpointManifest {
   std::uint64_t number = 0;
   std::uint32_t num_partitions = 0;  ///< of the cluster that saved it
@@ -76,6 +78,7 @@ struct CheckpointManifest {
 struct PartContents {
   std::string folder;
   PartHeader header;
+  /// Values of a chunk, and the optimizer's state that belongs to them.
   struct Chunk {
     wire::Buffer values, state;
   };
@@ -96,6 +99,8 @@ struct LoadedPart {
   PartHeader header;
   std::vector<wire::Buffer> chunks;  ///< values and state, one behind the other
 };
+/// Reads and checks all of a part. Throws DataError that names the file, where it is missing, short or
+/// changed.
 LoadedPart read_part(const std::filesystem::path& folder, const SavedPart& part);
 
 /// Makes the next folder "checkpoint-N" in `folder`; nobody else has it.

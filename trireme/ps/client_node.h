@@ -18,6 +18,7 @@
 
 namespace trireme::ps {
 
+/// Who the worker is, where its cluster is, and how long it waits for what.
 struct ClientOptions {
   WorkerId worker = 0;  ///< its rank: sums in worker order follow it
   std::string host;
@@ -39,7 +40,9 @@ struct Result {
   wire::Buffer values;            ///< of a pull of one chunk
   std::uint64_t num_updates = 0;  ///< that these values have had
 };
+/// Told once what has become of a call, on the thread of the node's surroundings.
 using Done = std::function<void(const Result&)>;
+/// The same of a save, with the files that it has written.
 using Saved = std::function<void(const Result&, const std::vector<SavedPart>&)>;
 
 struct PushOptions {

@@ -14,6 +14,7 @@
 
 namespace trireme::ps {
 
+/// A server, as the map knows it.
 struct ServerEntry {
   enum class State : std::uint8_t {
     kUp,
@@ -59,6 +60,7 @@ struct PartitionEntry {
   }
 };
 
+/// A worker that lives, and the version of the map in which it was taken up.
 struct WorkerEntry {
   WorkerLife life;
   MapVersion registered_at = 0;
@@ -68,6 +70,7 @@ struct WorkerEntry {
   }
 };
 
+/// What makes map version `to` of version `from`.
 struct MapChange {
   MapVersion from = 0, to = 0;
   std::uint32_t num_partitions = 0, num_replicas = 0;
@@ -97,7 +100,9 @@ struct ClusterMap {
   /// All of it, as a change from nothing.
   MapChange whole() const;
 
+  /// Whether this life of the worker, and not an earlier one, is in the map.
   bool lives(const WorkerLife& life) const;
+  /// The entry of that name or number; null where there is none. It lives until the map changes.
   const TableSpec* table(const std::string& name) const;
   const ServerEntry* server(ServerId id) const;
   /// Where a chunk of a table belongs.

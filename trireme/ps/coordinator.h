@@ -15,6 +15,7 @@
 
 namespace trireme::ps {
 
+/// Of a cluster: how it is divided, and when its members count as lost.
 struct CoordinatorOptions {
   std::uint32_t num_partitions = 4096;  ///< a power of two; of a new cluster
   std::uint32_t num_replicas = 2;

@@ -9,6 +9,7 @@
 namespace trireme::ps {
 
 using TableId = std::uint32_t;
+/// A number below the cluster's number of partitions.
 using PartitionId = std::uint32_t;
 using ServerId = std::uint32_t;     ///< of one process that serves: a restarted one has another
 using WorkerId = std::uint32_t;     ///< a worker's rank: sums in worker order follow it
@@ -20,6 +21,7 @@ using Sequence = std::uint64_t;     ///< counts what one worker asks of one part
 using WorkerClock = std::uint64_t;  ///< how many steps a worker has ended
 using RequestId = std::uint64_t;    ///< of one client
 
+/// The number of no server: not given yet, or nobody.
 inline constexpr ServerId kNoServer = 0;
 
 /// One life of a worker.

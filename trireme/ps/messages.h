@@ -42,6 +42,7 @@ enum class MessageKind : std::uint16_t {
   kReplies,      ///< to requests of several partitions
   kLast = kReplies,
 };
+/// As counters and messages name them.
 std::string_view name_of(MessageKind kind);
 
 /// Why something was not done. All but kNone leave the asker's next move open: the client decides.
@@ -62,8 +63,10 @@ enum class ErrorKind : std::uint8_t {
 };
 std::string_view name_of(ErrorKind kind);
 
+/// What a member of the cluster is.
 enum class Role : std::uint8_t { kServer, kWorker, kLast = kWorker };
 
+/// How far a partition is, by the records of its log.
 struct PartitionVersion {
   PartitionId partition = 0;
   Version version = 0;
@@ -101,6 +104,7 @@ struct Heartbeat {
 /// Whether a member can be what it says: the cluster is told of it, places by it, and connects to it.
 bool is_sound(const Heartbeat& heartbeat);
 
+/// To a Heartbeat: the lease goes on, and what the sender has to know at once.
 struct HeartbeatReply {
   static constexpr MessageKind kKind = MessageKind::kHeartbeatReply;
   std::int64_t sent_ns = 0;
@@ -114,6 +118,7 @@ struct HeartbeatReply {
   }
 };
 
+/// A worker asks for a table, which may be there already.
 struct CreateTable {
   static constexpr MessageKind kKind = MessageKind::kCreateTable;
   RequestId request = 0;
@@ -124,6 +129,7 @@ struct CreateTable {
   }
 };
 
+/// To a CreateTable.
 struct TableCreated {
   static constexpr MessageKind kKind = MessageKind::kTableCreated;
   RequestId request = 0;
@@ -135,6 +141,7 @@ struct TableCreated {
   }
 };
 
+/// A worker that restores a checkpoint asks that lost partitions be there again, empty.
 struct BeginAnew {
   static constexpr MessageKind kKind = MessageKind::kBeginAnew;
   WorkerLife life;
@@ -144,6 +151,7 @@ struct BeginAnew {
   }
 };
 
+/// The coordinator asks whether a server's process is there, and still the same one.
 struct Ping {
   static constexpr MessageKind kKind = MessageKind::kPing;
   Incarnation incarnation = 0;
@@ -152,6 +160,7 @@ struct Ping {
     return std::tie(self.incarnation);
   }
 };
+/// To a Ping, with the incarnation of the one who answers.
 struct Pong : Ping {
   static constexpr MessageKind kKind = MessageKind::kPong;
 };
@@ -166,12 +175,15 @@ struct PartitionNews {
     return std::tie(self.partition, self.epoch, self.server);
   }
 };
+/// The learner of the partition has everything, and can be in the chain.
 struct CaughtUp : PartitionNews {
   static constexpr MessageKind kKind = MessageKind::kCaughtUp;
 };
+/// All replicas of the partition are at one version, and nothing is under way: roles may change.
 struct Drained : PartitionNews {
   static constexpr MessageKind kKind = MessageKind::kDrained;
 };
+/// The next of the partition's chain does not answer.
 struct Suspect : PartitionNews {
   static constexpr MessageKind kKind = MessageKind::kSuspect;
 };
@@ -186,6 +198,8 @@ enum class RequestOp : std::uint8_t {
   kLast = kLeave,
 };
 
+/// A worker's request that changes a partition, to its primary. Body: values. It is sent again under the same
+/// number until it is answered, and counts once.
 struct Request {
   static constexpr MessageKind kKind = MessageKind::kRequest;
   PartitionId partition = 0;
@@ -206,6 +220,7 @@ struct Request {
   }
 };
 
+/// To a Request: done, or why not, and how far the partition is.
 struct Reply {
   static constexpr MessageKind kKind = MessageKind::kReply;
   PartitionId partition = 0;
@@ -236,6 +251,7 @@ struct Replies {
 /// this message may overtake what was pushed before, or come behind what was pushed after.
 struct Ticks {
   static constexpr MessageKind kKind = MessageKind::kTicks;
+  /// The end of a worker's step at one partition.
   struct Tick {
     PartitionId partition = 0;
     Epoch epoch = 0;
@@ -250,6 +266,7 @@ struct Ticks {
   MapVersion registered_at = 0;
   std::vector<Tick> ticks;
 
+  /// The Request that the tick stands for.
   Request request(const Tick& tick) const {
     Request request;
     request.partition = tick.partition;
@@ -267,6 +284,8 @@ struct Ticks {
   }
 };
 
+/// A worker asks a primary for values as they are after its own requests, and after everybody's steps as far
+/// as the table's staleness says.
 struct Pull {
   static constexpr MessageKind kKind = MessageKind::kPull;
   RequestId request = 0;
@@ -343,6 +362,8 @@ struct LogRecord {
   }
 };
 
+/// A record of a partition's log, on its way down the chain and to the learner. Body: LogRecord, padding,
+/// values.
 struct Replicate {
   static constexpr MessageKind kKind = MessageKind::kReplicate;
   PartitionId partition = 0;
@@ -358,6 +379,7 @@ struct Replicate {
   }
 };
 
+/// To a Replicate: how far the answerer, and all behind it, are.
 struct ReplicateAck {
   static constexpr MessageKind kKind = MessageKind::kReplicateAck;
   PartitionId partition = 0;
@@ -372,6 +394,7 @@ struct ReplicateAck {
   }
 };
 
+/// A part of a partition's state, for its learner. Body: values and optimizer state of some chunks.
 struct SnapshotPart {
   static constexpr MessageKind kKind = MessageKind::kSnapshotPart;
   PartitionId partition = 0;
@@ -389,6 +412,7 @@ struct SnapshotPart {
   }
 };
 
+/// To SnapshotPart: how many parts have come.
 struct SnapshotAck {
   static constexpr MessageKind kKind = MessageKind::kSnapshotAck;
   PartitionId partition = 0;
@@ -401,6 +425,7 @@ struct SnapshotAck {
   }
 };
 
+/// Anybody asks a coordinator or a server what it says of itself.
 struct Status {
   static constexpr MessageKind kKind = MessageKind::kStatus;
   RequestId request = 0;
@@ -409,6 +434,7 @@ struct Status {
     return std::tie(self.request);
   }
 };
+/// To a Status. Body: ClusterStatus of a coordinator, ServerStatus of a server.
 struct StatusReply : Status {
   static constexpr MessageKind kKind = MessageKind::kStatusReply;
 };
@@ -417,6 +443,7 @@ inline constexpr wire::Priority kUrgent = 0;  ///< what keeps members alive
 inline constexpr wire::Priority kBackground =
     7;  ///< copies for learners: behind everything that somebody waits for
 
+/// The message of that head, whose kind is the head's.
 template <class Head>
 wire::Message message_of(const Head& head, wire::Buffer body = {}, wire::Priority priority = 4) {
   return {static_cast<std::uint16_t>(Head::kKind), priority, wire::encode(head), std::move(body)};

@@ -17,7 +17,9 @@ struct ObserverOptions {
   double timeout_s = 5;  ///< for all of it
 };
 
+/// What the coordinator and its servers have said, or why they have not.
 struct ClusterReport {
+  /// One server's answer.
   struct Server {
     std::optional<ServerStatus> status;
     std::string trouble;  ///< why there is none

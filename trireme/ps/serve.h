@@ -23,6 +23,7 @@ struct ServeOptions {
   std::function<void(const wire::Endpoint& endpoint)> on_metrics = {};  ///< called once, where there are any
 };
 
+/// Whether its StopRequest, where there is one, has been made.
 bool is_asked_to_stop(const ServeOptions& serve);
 
 /// Whether it is every address of this host, which says nothing to others.

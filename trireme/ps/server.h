@@ -16,6 +16,7 @@
 
 namespace trireme::ps {
 
+/// Who the server is, where its cluster is, and on what it runs.
 struct ServerOptions {
   std::string name;       ///< of the place: unique in the cluster
   std::string host;       ///< replicas of a partition are put on different ones

@@ -26,6 +26,7 @@ struct Histogram {
   std::vector<std::uint64_t> buckets = std::vector<std::uint64_t>(kBounds.size() + 1);  ///< the last: above
   std::uint64_t sum = 0;
 
+  /// Counts one more number, in the bucket of the least bound that is not below it.
   void add(std::uint64_t value);
   std::uint64_t count() const;
   Histogram& operator+=(const Histogram& other);
@@ -59,6 +60,7 @@ struct RoleStatus {
   Version highest_version = 0;
   Version most_lag = 0;  ///< records that are not known to be with everybody, of the partition with the most
 
+  /// Counts one more partition in that role.
   void add(Version version, Version lag);
   RoleStatus& operator+=(const RoleStatus& other);
   template <class Self>
@@ -88,6 +90,7 @@ struct HeldStatus {
   }
 };
 
+/// What a server says of itself.
 struct ServerStatus {
   std::string name;
   MapVersion map_version = 0;
@@ -113,6 +116,7 @@ struct PlacedServer {
   }
 };
 
+/// What a coordinator says of the cluster.
 struct ClusterStatus {
   MapVersion map_version = 0;
   std::uint32_t num_partitions = 0, num_replicas = 0;

@@ -21,6 +21,7 @@ enum class ApplyAt : std::uint8_t {
   kLast = kClock,
 };
 
+/// How elements of a table are named: by their place, or by keys.
 enum class TableKind : std::uint8_t {
   kDense,   ///< num_elements, in chunks
   kSparse,  ///< a row for any 64-bit key (ADR 0040)
@@ -63,6 +64,7 @@ struct CompressionSpec {
   }
 };
 
+/// All that makes a table: who opens it says the same as who opened it first.
 struct TableSpec {
   TableId id = 0;  ///< given by the coordinator
   std::string name;
@@ -78,6 +80,7 @@ struct TableSpec {
   CompressionSpec compression = {};  ///< of what goes to and fro
 
   std::uint64_t num_chunks() const { return (num_elements + chunk_elements - 1) / chunk_elements; }
+  /// How many elements that chunk has: the last one of a dense table may be shorter.
   std::uint32_t elements_of(std::uint64_t chunk) const {
     const std::uint64_t left = num_elements - chunk * chunk_elements;
     return left < chunk_elements ? static_cast<std::uint32_t>(left) : chunk_elements;

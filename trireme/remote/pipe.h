@@ -25,6 +25,7 @@ namespace trireme::remote {
 /// Of which micro-batches activations are computed again in the backward instead of kept.
 enum class PipeCheckpoint : std::uint8_t { kNever, kExceptLast, kAlways };
 
+/// How a batch is cut, and what is computed again in the backward pass.
 struct PipeOptions {
   std::int64_t chunks = 1;  ///< micro-batches of a batch; fewer where it has fewer samples
   PipeCheckpoint checkpoint = PipeCheckpoint::kExceptLast;

@@ -34,6 +34,8 @@ class Callee {
   Callee(std::string name) : name_(std::move(name)) {}  // NOLINT
   Callee(WorkerId worker) : worker_(worker) {}          // NOLINT
   bool is_name() const { return worker_ == kNobody; }
+  /// The worker's number; a name is looked up in the group, which waits for at most so long until a worker
+  /// has it.
   WorkerId in(AgentCore& core, double timeout_s) const {
     return worker_ == kNobody ? core.find(name_, timeout_s) : worker_;
   }

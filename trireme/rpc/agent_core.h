@@ -47,6 +47,7 @@ class RefHandle {
   const RefId id_;
   const WorkerId introducer_;
 };
+/// References that travel in one parcel, in their order.
 using Handles = std::vector<std::shared_ptr<RefHandle>>;
 
 /// What came back.
@@ -59,6 +60,7 @@ struct Answer {
 
 class AgentCore final : public EndpointEvents, public std::enable_shared_from_this<AgentCore> {
  public:
+  /// Called once, with what came back.
   using OnAnswer = std::function<void(Answer&&)>;
 
   /// Joins the group; throws as Agent does.

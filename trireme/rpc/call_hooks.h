@@ -10,6 +10,7 @@
 
 namespace trireme::rpc {
 
+/// Bytes that a layer above adds to a call or an answer; nobody else reads them.
 using Annex = std::vector<std::byte>;
 
 class CallHooks {

@@ -21,6 +21,7 @@
 
 namespace trireme::rpc {
 
+/// Who this worker is, where others are found, and when they count as lost.
 struct EndpointOptions {
   WorkerInfo self = {};
   /// Where to connect to for a worker.
@@ -34,6 +35,7 @@ struct EndpointOptions {
 class EndpointEvents {
  public:
   virtual ~EndpointEvents() = default;
+  /// A message of another worker: each once, in the order in which it was sent.
   virtual void on_message(WorkerId from, wire::Message message) = 0;
   /// Once for a worker. `left`: it has said good-bye, after everything that it had to say.
   virtual void on_gone(WorkerId worker, bool left, const std::string& reason) = 0;

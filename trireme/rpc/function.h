@@ -32,6 +32,7 @@ struct FunctionName {
   consteval FunctionName(const char (&name)[N]) { std::copy_n(name, N, text); }  // NOLINT: from a literal
 };
 
+/// What `function<"name", &f>` is, by the signature that callers see.
 template <class Signature>
 class Function;
 
@@ -161,6 +162,8 @@ const FunctionRow& add(const std::string& name) {
 
 }  // namespace internal
 
+/// The name under which others call `body`, a function or a member function. Naming it registers it in this
+/// process while the program starts; both ends must name it alike.
 template <FunctionName name, auto body>
 inline const Function<typename internal::BodyTraits<std::decay_t<decltype(body)>>::Signature> function{
     internal::add<body>(name.text)};

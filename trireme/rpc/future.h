@@ -98,11 +98,15 @@ void complete_unless_done(FutureState<T>& state) {
 template <class T>
 class Promise;
 
+/// A T, or void, that is still to come.
 template <class T>
 class Future {
  public:
+  /// What it is a future of.
   using Value = T;
+  /// What is kept of it: of void, an empty value.
   using Stored = internal::Stored<T>;
+  /// What copies of a future share with the one that completes it.
   using State = internal::FutureState<T>;
 
   explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -41,6 +41,7 @@ struct Unpacked {
   std::span<const std::byte> head;  ///< within the message
   Parcel parcel = {};
 };
+/// What pack() made; empty for bytes that it does not make.
 std::optional<Unpacked> unpack(const wire::Message& message);
 
 }  // namespace trireme::rpc

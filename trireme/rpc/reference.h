@@ -42,6 +42,7 @@ std::shared_ptr<void> checked(const AnyValue& value, const std::type_info& type)
 template <class T>
 class RRef {
  public:
+  /// What it refers to.
   using Value = T;
 
   /// Refers to nothing.

@@ -50,6 +50,7 @@ struct CarriedError {
   }
 };
 
+/// The exception as fields, by which arrive() makes it again at the other end.
 CarriedError carry(const std::exception_ptr& error);
 /// `where` is added to the message.
 std::exception_ptr arrive(const CarriedError& error, const std::string& where);

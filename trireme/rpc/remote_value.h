@@ -13,6 +13,7 @@ struct AnyValue {
   const std::type_info* type = &typeid(void);
 };
 
+/// What an owner keeps for a reference until nobody refers to it.
 using RemoteValue = Promise<AnyValue>;
 
 }  // namespace trireme::rpc

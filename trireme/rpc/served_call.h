@@ -27,6 +27,7 @@ class ServedCall {
     return read_parcel<Arguments>(*core_, from_, arguments, references,
                                   [this] { return text("the arguments of '", function_.name, "'"); });
   }
+  /// Sends the result back. Of answer(), keep() and fail() one is called, once.
   template <class T>
   void answer(const T& value) const {
     core_->answer(*this, write_parcel(*core_, from_, &arguments.annex, value));
@@ -37,6 +38,7 @@ class ServedCall {
     core_->value_of(result->id())->set(std::move(value));
     core_->answer(*this, {});
   }
+  /// Sends the error back; where the result stays, whoever uses it gets that error.
   void fail(const std::exception_ptr& error) const {
     if (stays()) core_->value_of(result->id())->fail(error);
     core_->answer_error(*this, error);

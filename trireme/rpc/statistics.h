@@ -8,12 +8,14 @@
 
 namespace trireme::rpc {
 
+/// Of the calls of one function.
 struct FunctionStatistics {
   std::uint64_t num_calls = 0, num_errors = 0;
   std::uint64_t bytes_sent = 0, bytes_received = 0;
   /// Calls that took less than 2^i microseconds, and not less than half of it.
   std::array<std::uint64_t, 40> latencies = {};
 
+  /// Counts one call that took so long.
   void add_latency(double seconds);
   /// An upper bound, in seconds, of what this part of the calls took; 0 without calls.
   double latency_s(double quantile) const;

@@ -13,6 +13,7 @@
 
 namespace trireme::schedule {
 
+/// What can be done, with its letters in the text form.
 enum class ActionKind {
   kForward,          ///< F
   kBackward,         ///< B: gradient of input and weights

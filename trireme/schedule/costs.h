@@ -6,6 +6,7 @@
 
 namespace trireme::schedule {
 
+/// What the actions of one stage cost.
 struct StageCost {
   double forward = 1;
   double backward_input = 1;
@@ -24,6 +25,7 @@ struct Costs {
   double kept_for_weight = 1;          ///< share of an activation that lives on between I and W
   int buckets = 1;                     ///< equal parts in which a stage's gradients are reduced
 
+  /// The costs of that stage: one entry holds for all of them, none means 1 for each pass.
   StageCost of(int stage) const {
     if (stages.empty()) return {};
     return stages.size() == 1 ? stages.front() : stages[static_cast<std::size_t>(stage)];

@@ -34,6 +34,7 @@ enum class Placement {
   kReplicated,  ///< one stage after the other, on as many ranks as it has replicas
 };
 
+/// A schedule: its name, and how its program is made.
 struct ScheduleRow {
   std::string_view name;
   std::string_view summary;
@@ -44,6 +45,7 @@ struct ScheduleRow {
   bool asynchronous = false;  ///< never flushes: stages update while micro-batches are under way
 };
 
+/// All rows, in the order of the table, and their names.
 std::span<const ScheduleRow> schedules();
 std::vector<std::string> schedule_names();
 

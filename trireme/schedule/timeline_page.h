@@ -11,6 +11,7 @@
 
 namespace trireme::schedule {
 
+/// When each rank of a step did what, as it was measured.
 struct MeasuredStep {
   std::string name;  ///< "step 12"
   TimedRanks ranks;

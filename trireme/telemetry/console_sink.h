@@ -15,6 +15,7 @@
 
 namespace trireme::telemetry {
 
+/// How progress is shown.
 enum class ConsoleStyle {
   kTerminal,  ///< a bar that is redrawn in place
   kPlain,     ///< lines
@@ -28,6 +29,7 @@ ConsoleStyle style_of_stdout();
 /// (TRIREME_TERMINAL); 0 when neither is known.
 int columns_of_stdout();
 
+/// How wide a console is, and how often it is written to.
 struct ConsoleOptions {
   ConsoleStyle style = ConsoleStyle::kPlain;
   std::int64_t total_steps = 0;

@@ -16,6 +16,7 @@ enum class LineStyle {
   kDots,   ///< a line with a dot at each point, which says its value
 };
 
+/// One curve, with its name in the legend and its colour.
 struct Series {
   std::string name;
   Curve points;
@@ -23,6 +24,7 @@ struct Series {
   LineStyle style = LineStyle::kLine;
 };
 
+/// How values become heights.
 enum class ChartScale {
   kFitted,    ///< linear around the values
   kFromZero,  ///< linear from 0 on
@@ -30,6 +32,7 @@ enum class ChartScale {
   kShares,    ///< 0 to 100 %, the series piled on each other; all have the same steps
 };
 
+/// What is drawn: curves over the steps of a run, in one unit.
 struct Chart {
   std::string title;
   std::string unit;  ///< of the values; may be empty

@@ -36,6 +36,7 @@ struct Outcome {
   std::optional<double> difference(std::size_t run) const;
 };
 
+/// How runs differ: in their configurations, and in what came out.
 struct RunComparison {
   /// Keys of config.toml that are not the same in all runs, with the value of each; "-" where a run has none.
   /// run.name, which always differs, is left out.
@@ -43,6 +44,7 @@ struct RunComparison {
   std::vector<Outcome> outcomes;
 };
 
+/// Runs keep their order; a run without a value has "-".
 RunComparison compare_runs(std::span<const RunData> runs);
 
 }  // namespace trireme::telemetry

@@ -12,8 +12,10 @@
 
 namespace trireme::telemetry {
 
+/// A value of a record; text is escaped by whoever writes it.
 using FieldValue = std::variant<std::int64_t, double, std::string>;
 
+/// One event of a run, with its values.
 struct Record {
   std::string event;
   std::vector<std::pair<std::string, FieldValue>> fields;  ///< in the order in which they are written
@@ -28,6 +30,7 @@ struct Record {
 class Sink {
  public:
   virtual ~Sink() = default;
+  /// One event, in the order in which they happen, on the thread that reports.
   virtual void write(const Record& record) = 0;
 };
 

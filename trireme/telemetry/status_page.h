@@ -39,6 +39,7 @@ class StatusPage {
   StatusPage(const StatusPage&) = delete;
   StatusPage& operator=(const StatusPage&) = delete;
 
+  /// Which rank writes the page, and which step it is in.
   void set_rank(int rank);
   void set_step(std::uint64_t step);
   /// Truncated to the space of the page (about 200 bytes).

@@ -46,6 +46,7 @@ struct TraceOptions {
 
 class Trace;
 
+/// Where one thread, or one group of ranks, puts its spans; lives as long as the trace.
 class TraceBuffer {
  public:
   TraceBuffer(Trace& trace, std::string name, int thread)
@@ -86,6 +87,7 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
+  /// The buffer of the thread that made the trace.
   TraceBuffer& main() { return *main_; }
   /// For the calling thread. Lives as long as the trace.
   TraceBuffer& add_thread(const std::string& name);

@@ -13,9 +13,12 @@
 namespace trireme::telemetry {
 
 constexpr const char* kTraceBegin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+/// What stands between the parts of two ranks.
 constexpr const char* kTraceSeparator = ",\n";
+/// What ends the file.
 constexpr const char* kTraceEnd = "\n]}\n";
 
+/// Whose spans a part holds, and how their times become rank 0's.
 struct TracePartOptions {
   int rank = 0;
   std::string host;

@@ -32,6 +32,7 @@ struct MessageCost {
 /// 0 for one rank. Throws InvalidArgument for none.
 double all_reduce_s(Algorithm algorithm, int ranks, double bytes, const MessageCost& cost);
 
+/// What an all-reduce is expected to take by one algorithm.
 struct Estimate {
   Algorithm algorithm = Algorithm::kRing;
   double seconds = 0;

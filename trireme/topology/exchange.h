@@ -21,6 +21,7 @@
 
 namespace trireme::topology {
 
+/// Who the members are, and how each proves that it is one.
 struct Membership {
   int rank = 0;                           ///< of this process among the members
   std::vector<wire::Endpoint> endpoints;  ///< where each of them listens
@@ -40,6 +41,7 @@ class Exchange {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(sockets_.size()); }
 
+  /// What is reduced, and by which algorithm; the same on all members but for the data.
   struct AllReduce {
     Algorithm algorithm = Algorithm::kRing;
     wire::Element element = wire::Element::kF32;

@@ -19,6 +19,7 @@ struct LinkTable {
 
   int num_ranks() const { return static_cast<int>(host_of.size()); }
   int num_hosts() const;
+  /// From rank to rank; what a rank has with itself is empty.
   const Link& link(int from, int to) const {
     return links[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
   }
@@ -37,6 +38,7 @@ struct Network {
   int members = 1;
   MessageCost cost = {};
 };
+/// Of one host: its ranks and the links between them. Of several: hosts and what between_hosts() says.
 Network network_of(const LinkTable& table);
 
 }  // namespace trireme::topology

@@ -10,6 +10,7 @@
 
 namespace trireme::topology {
 
+/// Who this rank is among how many, and how long it waits for the others.
 struct MeetingOptions {
   int rank = 0;
   int size = 1;

@@ -13,6 +13,7 @@ struct Pair {
   int b = 0;
   bool operator==(const Pair&) const = default;
 };
+/// Pairs that measure at the same time; no rank is in two of them.
 using Round = std::vector<Pair>;
 
 /// By rank: its host, numbered from 0 in order of the first rank.

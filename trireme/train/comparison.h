@@ -21,6 +21,7 @@
 
 namespace trireme::train {
 
+/// How far apart both sides may be, by the measure above.
 struct Bounds {
   double loss = 1e-5;
   double gradient = 1e-5;
@@ -31,6 +32,7 @@ struct Bounds {
   std::string reason;  ///< why they are not 0
 };
 
+/// One tensor, or loss, that both sides have, and how far they are apart.
 struct TensorDifference {
   std::int64_t step = 0;
   std::string what;    ///< "loss", "gradient", "weight", "replica", "skipped"
@@ -47,6 +49,7 @@ class Comparison {
 
   explicit Comparison(Bounds bounds) : bounds_(std::move(bounds)) {}
 
+  /// Compares the losses of a step.
   void loss(std::int64_t step, double found, double expected);
   /// Undefined tensors count as zeros. Throws InvalidArgument: other names or shapes.
   void gradients(std::int64_t step, const optim::NamedTensors& found, const optim::NamedTensors& expected);

@@ -20,6 +20,7 @@ enum class ConvolutionKernels {
   kProduct,  ///< one matrix product over the batch
 };
 
+/// What a configuration asks for; the choice is made of it when the model is there.
 struct ConvolutionRule {
   ConvolutionKernels kernels = ConvolutionKernels::kMeasured;
   std::optional<bool> channels_last = {};  ///< empty, "auto": as the kernels like it

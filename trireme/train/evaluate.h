@@ -24,6 +24,7 @@ struct MetricValue {
   bool operator==(const MetricValue&) const = default;
 };
 
+/// What came out of one evaluation, the same on all ranks.
 struct Evaluation {
   std::int64_t samples = 0;
   double loss = 0;                   ///< mean of the objective

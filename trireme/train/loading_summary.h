@@ -40,6 +40,7 @@ struct MostWaiting {
   double share = 0;
   std::string_view stage = {};
 };
+/// From what all ranks had waited at the two reports, in the order of ranks. Share 0 where nobody waited.
 MostWaiting most_waiting(const std::vector<DataWait>& now, const std::vector<DataWait>& before,
                          double steps_s);
 

@@ -53,6 +53,7 @@ struct Key {
   std::function<void(Options&, const ConfigValue&)> set;
 };
 
+/// The keys of a table of one's own, each a member of Options with bounds and a line of help.
 template <class Options>
 using Keys = std::vector<Key<Options>>;
 
@@ -81,6 +82,7 @@ class Part {
 
   const std::string& name() const { return name_; }
   const std::vector<OwnKey>& keys() const { return keys_; }
+  /// What the maker makes for the task; throws what it throws.
   Made make(const Task& task) const { return make_(task); }
 
  private:
@@ -89,17 +91,20 @@ class Part {
   std::function<Made(const Task&)> make_;
 };
 
+/// What a maker of models is given: the run's configuration and its data.
 struct ModelTask {
   const RunConfig& config;
   const data::DataSource& data;
   std::int64_t num_outputs;  ///< that the objective asks for, of a sample or token
 };
 
+/// What a maker of data is given.
 struct DataTask {
   const RunConfig& config;
   const Log& log;  ///< gets what is worth a warning while samples are read
 };
 
+/// What a maker of objectives is given.
 struct ObjectiveTask {
   const RunConfig& config;
   const data::DataSource& data;
@@ -112,6 +117,7 @@ using OwnModel = Part<std::shared_ptr<model::Model>, ModelTask>;
 using OwnData = Part<data::DataSource, DataTask>;
 using OwnObjective = Part<std::shared_ptr<const objective::Objective>, ObjectiveTask>;
 
+/// All that a program brings of its own; run_app() takes it.
 struct OwnTypes {
   std::vector<OwnModel> models = {};
   std::vector<OwnData> datasets = {};

@@ -32,8 +32,10 @@ enum class RunStart {
 
 class Trainer;
 
+/// What a callback decides: to go on, or to end the run behind this step.
 enum class RunControl { kContinue, kStop };
 
+/// What a run came to, as summary.json has it.
 struct RunResult {
   std::string status;  ///< "completed", "stopped" (by a callback), "interrupted" (by a signal)
   int exit_code = 0;   ///< 0, or 128 + the signal that interrupted the run
@@ -70,6 +72,7 @@ struct RunCallbacks {
   std::function<RunControl(std::int64_t step, const Evaluation&)> on_evaluation = nullptr;
 };
 
+/// What a run is given besides its configuration.
 struct RunPlan {
   RunStart start = RunStart::kFresh;
   const StopRequest* stop = nullptr;  ///< asked before every step

@@ -39,6 +39,7 @@ struct RunOptions {
   std::string trace_steps = "";       ///< "100:120": only those are traced; empty: all
 };
 
+/// The table [train] of a configuration.
 struct TrainOptions {
   std::int64_t epochs = 1;
   std::int64_t max_steps = 0;      ///< stop after so many steps even if epochs are left; 0: no such limit
@@ -157,6 +158,7 @@ struct ConfigKeyInfo {
   std::string meaning;
   OnResume on_resume;
 };
+/// All keys, with the registry's: what --help, docs/configuration.md and completion are checked against.
 std::vector<ConfigKeyInfo> config_keys(const std::shared_ptr<const Registry>& registry = nullptr);
 
 /// Values of train.precision.

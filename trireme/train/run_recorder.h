@@ -43,7 +43,9 @@ class RunRecorder {
   RunRecorder(const RunConfig& config, const RunOutline& outline);
   ~RunRecorder();
 
+  /// A line for people, on the console and in console.log.
   void note(const std::string& line);
+  /// A step's report, with what the steps since the last one took and who waited for data.
   void step(const StepReport& report, const StepTimes& since_last, const MostWaiting& most_waiting);
   /// Fields are named after the data: "test_accuracy", "validation_loss".
   void evaluation(std::int64_t step, const Evaluation& evaluation, const std::string& held_out);

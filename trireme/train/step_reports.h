@@ -45,6 +45,7 @@ struct StepReport {
   std::vector<DataWait> data_waits = {};  ///< in: of this rank; out: of each
 };
 
+/// Whether reports of several steps share an exchange.
 enum class Bundling {
   kNone,    ///< each report goes by itself
   kByTime,  ///< those of a quarter of a second go together, as long as a step took by the last ones

@@ -16,6 +16,7 @@
 
 namespace trireme::wire {
 
+/// The collective operations, by MPI's names.
 enum class CallKind : std::uint8_t {
   kAllReduce,
   kReduceScatter,
@@ -57,6 +58,7 @@ struct CallShape {
   std::size_t part_taken = 0;  ///< number of the part that this rank takes of each source
   int only_source = -1;        ///< the one rank that exposes; -1 when all do
 };
+/// What rank `rank` of `size` exposes and takes in that call.
 CallShape shape_of(const Call& call, int rank, int size);
 
 }  // namespace trireme::wire

@@ -25,6 +25,7 @@
 
 namespace trireme::wire {
 
+/// What ranks write apart lies apart by so much, so that no two share a line of the cache.
 inline constexpr std::size_t kCacheLineBytes = 64;
 
 /// As long as it lives, `rank` may touch others' tensors in the operation: who gives it up looks for that.

@@ -46,6 +46,7 @@ struct Descriptor {
   bool unequal_takes;    ///< the same for the output
 };
 
+/// One rank's part in an operation: what it has, and how far its share is.
 struct alignas(64) Slot {
   Descriptor descriptor;
   // In-place all_reduce: blocks of this rank's share that somebody has begun, and finished.
@@ -62,15 +63,19 @@ enum class Counter : std::uint8_t {
   kTaken,    ///< staging pieces that this rank has read
   kWorking,  ///< not growing: the operation in which this rank touches others' tensors, else 0
 };
+/// How many counters there are: the length of arrays that a Counter indexes.
 constexpr std::size_t kNumCounters = 6;
 
+/// A segment of a rank's shared memory, for peers that want to map it.
 struct SegmentEntry {
   std::atomic<std::uint32_t> generation;  ///< odd while the entry is in use
   std::int32_t descriptor;
   std::uint64_t bytes;
 };
+/// Segments that a rank can show to its peers at a time.
 constexpr std::size_t kMaxSegments = 256;
 
+/// What a rank says of itself; only it writes, but for the doorbell, which others ring.
 struct alignas(64) RankArea {
   std::array<std::atomic<std::uint64_t>, kNumCounters> counters;
   alignas(64) std::atomic<std::uint32_t> doorbell;
@@ -92,8 +97,10 @@ struct BlockLayout {
   std::size_t inline_bytes = 16 << 10;
   std::size_t piece_bytes = 256 << 10;  ///< one of the kPieces pieces of a rank's staging area
   std::size_t mailbox_bytes = 64 << 10;
+  /// Of a group of so many ranks: mailboxes are smaller where there are many pairs.
   static BlockLayout for_size(int size);
 };
+/// Pieces of a rank's staging area: one is filled while others are read.
 constexpr std::size_t kPieces = 4;
 
 class ControlBlock {
@@ -104,6 +111,8 @@ class ControlBlock {
 
   int size() const { return layout_.size; }
   const BlockLayout& layout() const { return layout_; }
+  /// The parts of the block that belong to a rank, and to operation `number` of it. They live as long as the
+  /// block.
   RankArea& rank(int rank) const;
   std::atomic<std::uint64_t>& counter(int rank, Counter which) const {
     return this->rank(rank).counters[static_cast<std::size_t>(which)];

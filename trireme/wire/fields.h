@@ -42,6 +42,7 @@ concept HasField = requires(FieldWriter& writer, FieldReader& reader, const T& w
 template <class Element>
 inline constexpr bool kIsPlain = std::is_arithmetic_v<Element> || std::is_same_v<Element, std::byte>;
 
+/// Appends values to bytes. Nothing can fail but memory.
 class FieldWriter {
  public:
   explicit FieldWriter(std::vector<std::byte>& out) : out_(out) {}
@@ -50,6 +51,8 @@ class FieldWriter {
   void attach(Buffer bytes) { attachments_.push_back(std::move(bytes)); }
   const std::vector<Buffer>& attachments() const { return attachments_; }
 
+  /// Appends the value: numbers as they lie, a length (u32) before text and lists, a byte before what may be
+  /// absent, structs field by field.
   template <class Number>
   requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
   void write(const Number& value) { append(&value, sizeof value); }
@@ -129,6 +132,8 @@ class FieldReader {
   }
   std::span<const std::byte> left() const { return left_; }
 
+  /// Takes what write() has appended. After the first value that is cut short, too long or unknown nothing
+  /// more is read, and valid() is false.
   template <class Number>
   requires std::is_arithmetic_v<Number>
   void read(Number& value) {
@@ -223,6 +228,7 @@ class FieldReader {
   bool valid_ = true;
 };
 
+/// The fields of one value, one after the other.
 template <class Struct>
 std::vector<std::byte> encode(const Struct& value) {
   std::vector<std::byte> bytes;

@@ -16,6 +16,7 @@ namespace trireme::wire {
 
 inline constexpr std::size_t kFrameHeaderBytes = 64;
 inline constexpr std::uint32_t kFrameMagic = 0x46575254;  ///< "TRWF"
+/// The version that this code writes, and the only one that it reads.
 inline constexpr std::uint8_t kFrameVersion = 1;
 
 /// What a receiver takes; both sides tell each other when they meet, and a sender keeps to it.
@@ -25,6 +26,7 @@ struct FrameLimits {
   std::int64_t most_unfinished_bytes = std::int64_t{2} << 30;
 };
 
+/// The header of a frame; what it cannot hold by mistake, decode() finds.
 struct FrameHeader {
   std::uint16_t kind = 0;  ///< of the message; so all but the last two
   Priority priority = 4;
@@ -51,11 +53,14 @@ enum class FrameFault : std::uint8_t {
   kPayloadChecksum,  ///< the payload is damaged
   kNoMemory,         ///< there is none for a message within the limits
 };
+/// How many faults there are, for counters of each.
 inline constexpr int kNumFrameFaults = 12;
 /// "header checksum", as counters and messages name it.
 const char* name_of(FrameFault fault);
 
+/// A header as it travels.
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
+/// The header with its checksum, little-endian.
 FrameHeaderBytes encode(const FrameHeader& header);
 /// Everything that a header alone can be wrong in; `header` means something only with kNone.
 FrameFault decode(std::span<const std::byte, kFrameHeaderBytes> bytes, const FrameLimits& limits,

@@ -12,6 +12,7 @@
 
 namespace trireme::wire {
 
+/// One message to or from a peer.
 struct Transfer {
   enum class Direction : std::uint8_t { kSend, kReceive } direction = Direction::kSend;
   int peer = 0;
@@ -28,6 +29,7 @@ class Mailboxes {
  public:
   Mailboxes(std::shared_ptr<const ControlBlock> block, Waiter& waiter);
 
+  /// How much of a message has gone through the ring so far; one for each message, from its begin.
   struct Progress {
     bool header_done = false;
     std::uint64_t bytes_done = 0;

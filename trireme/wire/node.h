@@ -41,6 +41,7 @@ enum class CloseCause : std::uint8_t {
   kTooSlow,      ///< the peer has taken nothing for too long
 };
 
+/// Connections of a node to others, and messages on them.
 class Network {
  public:
   virtual ~Network() = default;
@@ -74,6 +75,7 @@ class Disk {
   virtual void remove(const std::string& name) = 0;
 };
 
+/// All that a node has of the world: clock, random numbers, timers, disk and network.
 class Surroundings {
  public:
   virtual ~Surroundings() = default;

@@ -19,8 +19,10 @@
 
 namespace trireme::wire {
 
+/// Whether channels between processes of one host go through shared memory.
 enum class SharedMemoryUse { kWherePossible, kNever };
 
+/// Where a loop listens, who it says it is, and what it takes from peers.
 struct NodeLoopOptions {
   std::vector<Address> listen = {};  ///< port 0 takes a free one; a Unix socket's folder is this user's alone
   Security security = {};

@@ -38,7 +38,9 @@ class Secret {
   std::string text_;
 };
 
+/// What HMAC-SHA256 makes.
 using Digest = std::array<std::uint8_t, 32>;
+/// A random number that is used once, against proofs that somebody has recorded.
 using Nonce = std::array<std::uint8_t, 32>;
 
 /// A number that nobody can guess and that is never used twice.

@@ -27,6 +27,7 @@ struct Security {
   Secret secret = {};
   TlsFiles tls = {};
 
+  /// One of each kind but kLocal, which is the default.
   static Security none() { return {.kind = Kind::kNone}; }
   static Security with_secret(Secret secret) { return {.kind = Kind::kSecret, .secret = std::move(secret)}; }
   static Security with_tls(TlsFiles files) { return {.kind = Kind::kTls, .tls = std::move(files)}; }

@@ -31,6 +31,8 @@ class SharedArena {
   /// Gives a block of allocate() back; a segment without blocks is freed.
   void free(std::byte* block);
 
+  /// A place in one of the arena's segments, as peers are told of it; `generation` is that of the segment's
+  /// entry.
   struct Location {
     std::uint32_t segment;
     std::uint32_t generation;

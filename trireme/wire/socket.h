@@ -54,6 +54,7 @@ Socket listen_at(const Endpoint& endpoint);
 std::optional<Socket> try_connect(const Endpoint& endpoint, const Deadline& deadline);
 
 void send_all(const Socket& socket, std::span<const std::byte> bytes, const Deadline& deadline);
+/// Fills `bytes`. Throws CommError that names the peer: at the deadline, and when it has closed before.
 void receive_all(const Socket& socket, std::span<std::byte> bytes, const Deadline& deadline);
 
 /// The address of this host that faces the other one; empty when there is no way.

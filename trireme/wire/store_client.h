@@ -30,6 +30,7 @@ class NobodyServes : public CommError {
   using CommError::CommError;
 };
 
+/// Which server, the secret that it asks for, and how long a call may take.
 struct StoreClientOptions {
   Endpoint endpoint;
   Secret secret;
@@ -46,7 +47,9 @@ class StoreClient {
 
   const StoreClientOptions& options() const { return options_; }
 
+  /// Sets the value of a key, whatever it was.
   void set(const std::string& key, const std::string& value, double timeout_s);
+  /// The value; empty where nobody has set the key. Does not wait for one: wait() does.
   std::optional<std::string> get(const std::string& key, double timeout_s);
   /// The sum. A key that is not there counts as 0; values are decimal text.
   std::int64_t add(const std::string& key, std::int64_t number, double timeout_s);

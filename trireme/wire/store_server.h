@@ -16,6 +16,7 @@
 
 namespace trireme::wire {
 
+/// Who may come, and for how long the server waits for him.
 struct StoreServerOptions {
   Secret secret;
   /// Told on the server's thread whom it has refused, and why; the first of them only.

@@ -28,14 +28,17 @@ struct Membership {
   int ranks_on_host = 1;        ///< of the whole job: more than cores means no spinning
   bool threads_of_one_process = false;
 
+  /// The number of that group rank in messages.
   int rank_name(int r) const;
 };
 
+/// How a wait treats the core that it runs on.
 enum class Patience {
   kForeground,  ///< somebody waits for the result now
   kBackground,  ///< never spins: the core belongs to whoever computes
 };
 
+/// What is waited for, until when.
 struct Wait {
   Deadline deadline;
   double timeout_s;  ///< for messages

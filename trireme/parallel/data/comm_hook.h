@@ -15,6 +15,7 @@
 
 namespace trireme::parallel {
 
+/// What a reduced gradient is of those of the ranks.
 enum class ReduceScale {
   kMean,  ///< sum over the ranks / number of ranks
   kSum,   ///< for losses that are already divided by the global batch

@@ -50,6 +50,7 @@ struct Replica {
   optim::NamedTensors parameters, buffers;
 };
 
+/// How gradients are reduced; the same on all ranks.
 struct DataParallelOptions {
   double bucket_mib = 25;
   double first_bucket_mib = 1;
@@ -90,6 +91,7 @@ class DistributedDataParallel {
     DistributedDataParallel& ddp_;
     bool before_;
   };
+  /// A NoSync of this object: `const auto apart = ddp.no_sync();`.
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
   /// Uneven inputs: `for (Join join(ddp); join.next(have_batch);) { ... }`. A rank without a batch takes part
@@ -133,6 +135,7 @@ class DistributedDataParallel {
   /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.
   void zero_grad();
 
+  /// What the reducer has done so far on this rank.
   struct Statistics {
     std::uint64_t reductions = 0;  ///< synchronised backward passes
     double waited_s = 0;           ///< time that backward waited for buckets at its end

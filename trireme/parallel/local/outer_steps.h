@@ -23,6 +23,7 @@
 
 namespace trireme::parallel {
 
+/// When sites meet, and what of the model they exchange then.
 struct OuterOptions {
   std::int64_t every = 1;  ///< steps of a round, >= 1
   std::int64_t from = 0;   ///< steps before the first round, in which sites average their gradients

@@ -26,6 +26,7 @@
 
 namespace trireme::parallel {
 
+/// Over which ranks layers and sequences are cut.
 struct TensorFormOptions {
   comm::Group group;
   bool cut_sequences = false;  ///< between layers ranks hold parts of each sequence (collectives.h)
@@ -44,6 +45,7 @@ struct TensorForm {
   std::int64_t cut_tokens = 0;
 };
 
+/// Over how many ranks a model can be cut, and what bounds it.
 struct TensorLimits {
   std::int64_t most_ranks = std::numeric_limits<std::int64_t>::max();
   std::string of_what = {};  ///< what there is no more of, for messages: "4 heads"

@@ -75,6 +75,7 @@ class FullyShardedDataParallel {
     FullyShardedDataParallel& sharded_;
     const bool before_;
   };
+  /// A NoSync of this object: `const auto apart = sharded.no_sync();`.
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
   /// Drops the gradients of the pieces, and what passes under no_sync have added up.

@@ -9,6 +9,7 @@
 
 namespace trireme::parallel {
 
+/// What is sharded, each stage more than the one before: the numbers of the paper.
 enum class ZeroStage {
   kNone,        ///< every rank holds all
   kOptimizer,   ///< 1: the optimizer's state; gradients are whole until a step's reduction

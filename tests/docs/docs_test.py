@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""What the scripts of `make docs` make of small headers and pages.
+
+    docs_test.py                   the scripts
+    docs_test.py --tree FOLDER     all that `make docs` looks at in this tree, working in FOLDER
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/docs"))
+import headers
+import pages
+import undocumented
+
+OPENING = "#pragma once\n// What the header is.\n\nnamespace trireme::a {\n\n"
+END = "\n}  // namespace trireme::a\n"
+
+
+def read(body, path="trireme/a/own_name.h"):
+    return headers.as_doxygen_reads_it(pathlib.PurePath(path), OPENING + body + END)
+
+
+class Headers(unittest.TestCase):
+    def test_plain_comments_before_and_behind_declarations_are_said(self):
+        out = read("// Of this one.\nstruct OwnName {\n  int a = 0;  // of a\n              // and more\n};\n")
+        self.assertIn("/// Of this one.\nstruct OwnName {\n  int a = 0;  ///< of a\n              ///< and more\n", out)
+
+    def test_a_comment_holds_up_to_the_next_blank_line(self):
+        out = read("struct OwnName {\n  /// Both.\n  void one();\n  void two(int x);\n\n  void three(int x);\n};\n")
+        self.assertIn("  /** Both. */ void two(int x);", out)
+        self.assertIn("\n  void three(int x);", out)
+
+    def test_a_comment_holds_for_no_field_and_nothing_that_is_evident(self):
+        out = read("class OwnName {\n public:\n  /// One.\n  int one();\n  int field = 0;\n  OwnName(const OwnName&) = delete;\n"
+                   "  bool operator==(const OwnName&) const;\n  int size() const;\n};\n")
+        self.assertEqual(out.count("One."), 1)
+
+    def test_a_comment_of_a_type_does_not_hold_inside_of_it(self):
+        self.assertEqual(read("/// The type.\nclass OwnName {\n  void one(int x);\n};\n").count("The type."), 1)
+
+    def test_the_opening_comment_is_the_headers_and_its_name_sakes(self):
+        out = read("struct Options {};\n\nclass OwnName {};\n")
+        self.assertTrue(out.startswith("/// @file\n/// What the header is.\n"), out)
+        self.assertIn("\nstruct Options {};", out)
+        self.assertIn("/** @copydoc trireme/a/own_name.h */ class OwnName {};", out)
+
+    def test_a_forward_declaration_takes_no_comment(self):
+        out = read("class Other;\n\nvoid make(int x);\n")
+        self.assertIn("\nclass Other;", out)
+        self.assertIn("/** @copydoc trireme/a/own_name.h */ void make", out)
+
+    def test_remarks_and_code_stay_what_they_are(self):
+        body = "// A remark.\n\n/// Runs.\ninline void OwnName() {\n  // Inside.\n  int x = 0;  // behind\n}\n"
+        out = read(body)
+        self.assertIn("\n// A remark.\n", out)
+        self.assertIn("  // Inside.\n  int x = 0;  // behind\n", out)
+
+    def test_text_is_no_command_and_lines_stay(self):
+        body = '/// a@b, <pid>, 5% of #3, `x<y>` and Group::rank().\nvoid OwnName(const char* text = "tcp://x");\n'
+        out = read(body)
+        self.assertIn(r"/// a\@b, \<pid\>, 5\% of \#3, `x<y>` and Group::rank().", out)
+        self.assertIn('"tcp://x");\n', out)
+        self.assertEqual(out.count("\n"), (OPENING + body + END).count("\n"))
+
+    def test_indented_examples_are_code(self):
+        self.assertIn("///\n///       f(a<b>);\n", read("/// So:\n///\n///   f(a<b>);\nvoid OwnName(int x);\n"))
+
+
+class Pages(unittest.TestCase):
+    def page(self, text):
+        site = pages.Site(ROOT, {"docs/one.md": text, "docs/wire.md": "# W\n\n## A channel's end\n"}, ["trireme/wire/node.h"])
+        return site.page("docs/one.md"), site.problems
+
+    def test_links_lead_to_pages_headings_and_headers(self):
+        out, problems = self.page("# One\n\n[a](wire.md) [b](wire.md#a-channels-end) [c](../trireme/wire/node.h)\n")
+        self.assertIn("# One {#page_docs_one}", out)
+        self.assertIn("[a](@ref page_docs_wire) [b](@ref page_docs_wire--a-channels-end) [c](@ref trireme/wire/node.h)", out)
+        self.assertEqual(problems, [])
+
+    def test_dead_links_are_named(self):
+        problems = self.page("# One\n\n[a](nowhere.md) [b](wire.md#nothing)\n")[1]
+        self.assertEqual(problems, ["docs/one.md: a link to nowhere.md, which is not there",
+                                    "docs/one.md: a link to wire.md#nothing: docs/wire.md has no such heading"])
+
+    def test_code_is_left_alone(self):
+        code = "    [](const Tensor& x) { return x; }\n\n```cpp\n# a <b> [x](y)\n```\n"
+        out, problems = self.page(f"# One\n\n{code}\n`[x](y)`\n")
+        self.assertIn("    [](const Tensor& x) { return x; }\n", out)
+        self.assertIn("# a <b> [x](y)\n", out)
+        self.assertEqual(problems, [])
+
+
+class FirstPages(unittest.TestCase):
+    """docs/start-*.md"""
+
+    def each(self):
+        found = sorted((ROOT / "docs").glob("start-*.md"))
+        self.assertGreater(len(found), 3)
+        for path in found:
+            yield path.name, path.read_text()
+
+    def test_their_code_is_that_of_the_examples_which_the_tests_run(self):
+        for name, text in self.each():
+            programs = re.findall(r"\]\(\.\./(examples/\w+\.(?:cpp|toml))\)|\n```(?:cpp|toml)\n(.*?)\n```\n", text, re.S)
+            shown, example = 0, None
+            for link, code in programs:
+                example = link or example
+                if code:
+                    self.assertIn(f"\n{code}\n", (ROOT / example).read_text(), f"{name} shows what {example} has not")
+                    shown += 1
+            self.assertGreater(shown, 0, f"{name} shows no program")
+
+    def test_they_begin_with_a_program_and_give_reasons_in_short_paragraphs(self):
+        for name, text in self.each():
+            self.assertLess(text.index("\n```"), text.index("\n|"), f"{name}: a program comes before its table")
+            self.assertLess(text.index("\n|"), text.index("\n## Why"), f"{name}: a table comes before the reasons")
+            for paragraph in re.sub(r"```.*?```", "", text, flags=re.S).split("\n\n"):
+                if not paragraph.startswith(("|", "- ", "    ")):
+                    lines = [line for line in paragraph.strip().split("\n") if not line.startswith("#")]
+                    self.assertLessEqual(len(lines), 5, f"{name}: a long paragraph: {paragraph}")
+
+    def test_readers_find_them_in_the_readme(self):
+        table = (ROOT / "README.md").read_text().split("## Where to begin")[1].split("\n## ")[0]
+        for name, _ in self.each():
+            self.assertIn(f"(docs/{name})", table)
+
+
+@unittest.skipUnless(shutil.which("doxygen"), "doxygen is not installed; tools/setup.sh docs installs it")
+class Undocumented(unittest.TestCase):
+    def found(self, body):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "own_name.h").write_text(read(body, "own_name.h"))
+            settings = f"@INCLUDE = {ROOT}/tools/docs/Doxyfile\nINPUT = own_name.h\nUSE_MDFILE_AS_MAINPAGE =\nGENERATE_HTML = NO\n"
+            subprocess.run(["doxygen", "-"], input=settings, cwd=folder, text=True, check=True, timeout=60)
+            return [what for _, _, what in undocumented.undocumented(folder / "xml")]
+
+    def test_types_functions_enumerations_and_aliases_are_named(self):
+        self.assertEqual(self.found("class OwnName {};\n\nstruct S {\n  int x;\n};\n\nvoid f(int x);\n\nenum class E { kOne };\n\n"
+                                    "using A = int;\n\ninline constexpr int kN = 1;\n"),
+                         ["struct trireme::a::S", "function trireme::a::f", "enum trireme::a::E", "typedef trireme::a::A",
+                          "variable trireme::a::kN"])
+
+    def test_member_functions_that_do_not_explain_themselves_are_named(self):
+        self.assertEqual(self.found("class OwnName {\n public:\n  OwnName(int x);\n  ~OwnName();\n  int size() const;\n"
+                                    "  bool operator==(const OwnName&) const;\n  void run(int x);\n\n private:\n  void own(int x);\n};\n"),
+                         ["function trireme::a::OwnName::run"])
+
+    def test_one_comment_is_enough_for_overloads_and_overriders(self):
+        self.assertEqual(self.found("class OwnName {\n public:\n  /// Takes.\n  virtual void take(int x);\n\n  void take(double x);\n};\n\n"
+                                    "/// Another.\nclass B : public elsewhere::Base {\n public:\n  void take(int x) override;\n};\n"), [])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["--tree"]:
+        unittest.main()
+    if not shutil.which("doxygen"):
+        print("skipped: doxygen is not installed; tools/setup.sh docs installs it")
+        sys.exit(77)
+    sys.exit(subprocess.run([ROOT / "tools/docs.sh", "--check", sys.argv[2]]).returncode)
