@@ -36,7 +36,8 @@ std::function<int()> declare(CLI::App& app, const Arguments& arguments) {
       ->type_name("R");
   app.add_option("--stop-grace", options->stop_grace_s, "Seconds between SIGTERM and SIGKILL")
       ->type_name("S");
-  app.add_option("--frozen-grace", options->frozen_grace_s, "Seconds that the last ranks may be frozen")
+  app.add_option("--frozen-grace", options->frozen_grace_s,
+                 "Seconds that all ranks may be frozen (0: for ever)")
       ->type_name("S");
   auto no_prefix = std::make_shared<bool>(false);
   app.add_flag("--no-prefix", *no_prefix, "No \"[rank] \" before each line");

@@ -114,7 +114,7 @@ class Job:
             if self.launchers_ > 1:
                 environment["TRIREME_HOST_ID"] = f"soak-{host}"
                 command = [str(build / "bin/trireme"), "launch", "-n", str(self.per_launcher), "--nnodes", str(self.launchers_),
-                           "--node-rank", str(host), "--frozen-grace", str(DEADLINE_S), "--master-addr", "127.0.0.1", "--master-port", str(port), "--secret-file",
+                           "--node-rank", str(host), "--frozen-grace", str(2 * DEADLINE_S), "--master-addr", "127.0.0.1", "--master-port", str(port), "--secret-file",
                            str(secret), "--", str(build / "bin/trireme-torch"), *train]
             said = folder / f"said.{host}{'.resumed' if resume else ''}"
             with open(said, "w") as to:
@@ -311,8 +311,6 @@ def what_is_missing(fault, mode, build):
     """Why this machine cannot do that; None when it can."""
     if fault == "slow-disk" and not (build / "bin/slow_fsync.so").exists():
         return "slow_fsync.so is not built"
-    if fault == "freeze" and MODES[mode][0] > 1 and MODES[mode][1] == 1:
-        return "a launcher that has frozen ranks alone takes them for a run that somebody has paused"
     if fault == "full-disk":
         if MODES[mode][0] > 1:
             return "two launchers share no file system that is mounted for one"

@@ -51,6 +51,8 @@ void check(const LaunchOptions& options) {
       options.num_servers == 0 || options.num_nodes == 1,
       "--servers starts servers that only this host reaches; for several hosts start them yourself (trireme "
       "serve-coordinator, trireme serve-params) and set ps.coordinator");
+  require(options.frozen_grace_s >= 0, "--frozen-grace is ", options.frozen_grace_s,
+          "; expected seconds, or 0 to wait without end");
   require(options.max_restarts >= 0, "--max-restarts is ", options.max_restarts, "; 0 means none");
   require(options.num_nodes == 1 || (!options.master_addr.empty() && options.master_port != 0),
           "with --nnodes ", options.num_nodes,

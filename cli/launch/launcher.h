@@ -20,9 +20,9 @@ struct LaunchOptions {
   std::string secret_file;  ///< with the job's secret; empty: the environment's, or, on one host, a new one
   int num_servers = 0;      ///< of a parameter server beside the ranks, on this host; they are started again
   int max_restarts = 0;
-  double frozen_grace_s = 60;  ///< how long the last ranks may be frozen when no other is left to miss them
-  double settle_s = 1;         ///< after a first rank failed: time for the others to say why they fail too
-  double stop_grace_s = 5;     ///< between SIGTERM and SIGKILL when the others are stopped
+  double frozen_grace_s = 60;     ///< how long all ranks that are left may be frozen; 0: without end
+  double settle_s = 1;            ///< after a first rank failed: time for the others to say why they fail too
+  double stop_grace_s = 5;        ///< between SIGTERM and SIGKILL when the others are stopped
   double interrupt_grace_s = 30;  ///< the same after Ctrl-C: time for a checkpoint
   bool prefix_output = true;      ///< "[rank] " before each line
 };

@@ -57,11 +57,16 @@ std::string end_of(const RankStory& rank) {
 std::string cause_of(const RankStory& rank, const WorldStory& world) {
   const std::string who = text("rank ", rank.rank, " (pid ", rank.pid, ") ");
   if (rank.frozen_by != 0) {
-    const bool was_missed = std::any_of(world.ranks.begin(), world.ranks.end(), [&](const RankStory& other) {
-      return other.rank != rank.rank && (other.stopped || failed(other));
-    });
+    bool was_missed = false, others_ended = world.ranks.size() > 1;
+    for (const auto& other : world.ranks) {
+      if (other.rank == rank.rank) continue;
+      was_missed = was_missed || (other.frozen_by == 0 && (other.stopped || failed(other)));
+      others_ended = others_ended && other.frozen_by == 0;
+    }
     return text(who, "was frozen by ", signal_name(rank.frozen_by),
-                was_missed ? "; the others gave up waiting for it" : " when all others had ended");
+                was_missed     ? "; the others gave up waiting for it"
+                : others_ended ? " when all others had ended"
+                               : ", and no rank of this launcher was running");
   }
   std::string why;
   if (WIFSIGNALED(rank.wait_status)) {

@@ -20,13 +20,14 @@ namespace {
 constexpr double kDrain_s = 0.2;
 constexpr double kLookAgain_s = 0.5;
 constexpr int kMostServerRestarts = 20;
+constexpr std::size_t kMostNamed = 16;
 
 }  // namespace
 
 SignalQueue::SignalQueue() {
   sigset_t mask;
   sigemptyset(&mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&mask, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGCHLD}) sigaddset(&mask, signal);
   ::sigprocmask(SIG_BLOCK, &mask, &before_);
   fd_ = ::signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
   if (fd_ < 0) throw InternalError(text("no signal descriptor: ", std::strerror(errno)));
@@ -112,10 +113,25 @@ void Supervisor::handle_signals() {
     if (signal == SIGCHLD) continue;
     if (signal == SIGUSR1) {
       for (auto& member : members_) member.process->send_signal(signal);
+    } else if (signal == SIGTSTP) {
+      pause();
     } else {
       interrupt(signal);
     }
   }
+}
+
+/// Ctrl-Z reaches the launcher alone: ranks have process groups of their own. Left running they would block
+/// as soon as nobody reads what they print, and miss each other.
+void Supervisor::pause() {
+  std::vector<const RankProcess*> paused;
+  for (const auto& member : members_) {
+    if (member.process->frozen()) continue;
+    member.process->send_signal(SIGSTOP);
+    paused.push_back(member.process.get());
+  }
+  ::raise(SIGSTOP);
+  for (const auto* rank : paused) rank->send_signal(SIGCONT);
 }
 
 void Supervisor::interrupt(int signal) {
@@ -171,30 +187,52 @@ void Supervisor::look_after_servers() {
   }
 }
 
-/// Ranks that wait for a frozen one find it themselves; where none is left that could, nobody ever would.
-/// When all are frozen, somebody has paused the run.
+/// Ranks that wait for a frozen one find it themselves; where none of ours runs, nobody here ever would.
+/// Somebody who pauses a run stops the launcher, too: such time does not count.
 void Supervisor::look_after_the_frozen() {
   const double passed_s = std::min(now_s() - looked_s_, 2 * kLookAgain_s);
   looked_s_ = now_s();
-  bool some_ended = false, all_for_long = true;
+  bool none_runs = !all_ended(), all_for_long = options_.frozen_grace_s > 0;
   for (auto& member : members_) {
-    if (member.process->ended()) {
-      some_ended = true;
-      continue;
-    }
+    if (member.process->ended()) continue;
     member.frozen_for_s = member.process->frozen() ? member.frozen_for_s + passed_s : 0;
-    all_for_long = all_for_long && member.process->frozen() && member.frozen_for_s >= options_.frozen_grace_s;
+    none_runs = none_runs && member.process->frozen();
+    all_for_long = all_for_long && member.frozen_for_s >= options_.frozen_grace_s;
   }
-  if (phase_ != Phase::kRunning || !some_ended || !all_for_long || all_ended()) return;
+  if (phase_ != Phase::kRunning || !none_runs) {
+    said_none_runs_ = false;
+    return;
+  }
+  if (!said_none_runs_) say_none_runs();
+  said_none_runs_ = true;
+  if (!all_for_long) return;
   for (const auto& member : members_) {
     const auto& rank = *member.process;
     if (rank.ended()) continue;
     screen_.note(text("rank ", rank.rank(), " (pid ", rank.pid(), ") has been frozen for ",
-                      human_duration(member.frozen_for_s),
-                      " and no other rank is left to wait for it: ending it"));
+                      human_duration(member.frozen_for_s), " and no rank of this launcher runs: ending it"));
   }
   stop_all(SIGTERM);
   enter(Phase::kStopping, options_.stop_grace_s);
+}
+
+void Supervisor::say_none_runs() const {
+  std::vector<std::string> who, pids;
+  for (const auto& member : members_) {
+    if (member.process->ended()) continue;
+    if (who.size() < kMostNamed) {
+      who.push_back(text("rank ", member.process->rank(), " (pid ", member.process->pid(), ")"));
+    }
+    pids.push_back(text(member.process->pid()));
+  }
+  if (pids.size() > kMostNamed) who.push_back(text("and ", pids.size() - kMostNamed, " more"));
+  const bool all = pids.size() == members_.size();
+  screen_.note(text(all ? "all ranks" : "all that are left of the ranks", " of this launcher are frozen: ",
+                    join(who), "; kill -CONT ", join(pids, " "), " lets them go on. ",
+                    options_.frozen_grace_s > 0
+                        ? text("Otherwise they are ended after ", human_duration(options_.frozen_grace_s),
+                               " (--frozen-grace), in which a launcher that is stopped itself does not count")
+                        : "They are waited for without end (--frozen-grace 0)"));
 }
 
 void Supervisor::enter(Phase phase, double lasts_s) {

@@ -76,8 +76,10 @@ class Supervisor {
   void note_change(Member& member, RankProcess::Change change);
   void look_after_servers();
   void look_after_the_frozen();
+  void say_none_runs() const;
   void advance();
   void enter(Phase phase, double lasts_s);
+  void pause();
   void interrupt(int signal);
   void stop_all(int signal);
   void drain();
@@ -94,6 +96,7 @@ class Supervisor {
   double phase_ends_s_ = 0;
   double started_s_ = 0;
   double looked_s_ = 0;  ///< after the frozen
+  bool said_none_runs_ = false;
   int told_to_stop_ = 0;
   long oom_kills_before_ = 0;
 };

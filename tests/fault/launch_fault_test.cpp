@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <thread>
 
 #include "tests/support/child_process.h"
 #include "tests/support/ports.h"
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/text.h"
 
@@ -123,6 +126,97 @@ TEST(FrozenRank, IsEndedByTheLauncherWhenAllOthersHaveEnded) {
   EXPECT_GE(result.wall_s, 1) << "it may be let go on until then";
   EXPECT_THAT(result.err, AllOf(HasSubstr("rank 1 (pid "), HasSubstr("has been frozen for "),
                                 HasSubstr("was frozen by SIGSTOP when all others had ended")));
+}
+
+TEST(FrozenRank, IsEndedByTheLauncherWhenNoneOfItsRanksRuns) {
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    const auto result = run({bin("trireme"), "launch", "-n", text(ranks), "--frozen-grace", "1", "--",
+                             "/bin/sh", "-c", "kill -STOP $$; exec sleep 60"},
+                            {}, kBound_s);
+    EXPECT_FALSE(result.timed_out) << result.err;
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    EXPECT_THAT(
+        result.err,
+        AllOf(HasSubstr("all ranks of this launcher are frozen: rank 0 (pid "), HasSubstr("kill -CONT "),
+              HasSubstr("--frozen-grace"), HasSubstr(text("rank ", ranks - 1, " (pid ")),
+              HasSubstr("was frozen by SIGSTOP, and no rank of this launcher was running")));
+  }
+}
+
+/// Two ranks that freeze themselves, and say one word when they are let go on.
+class FrozenWorld {
+ public:
+  explicit FrozenWorld(const std::string& grace_s)
+      : launcher_({bin("trireme"), "launch", "-n", "2", "--frozen-grace", grace_s, "--", "/bin/sh", "-c",
+                   "kill -STOP $$; echo awake"}) {}
+
+  ChildProcess& launcher() { return launcher_; }
+  bool froze() { return launcher_.wait_for_output("all ranks of this launcher are frozen", 60); }
+  void let_go_on() {
+    for (const int pid : launcher_.children()) ::kill(pid, SIGCONT);
+  }
+
+ private:
+  ChildProcess launcher_;
+};
+
+TEST(FrozenRank, IsWaitedForWithoutEndWhereThatIsAskedFor) {
+  FrozenWorld world("0");
+  ASSERT_TRUE(world.froze());
+  EXPECT_FALSE(world.launcher().wait_for_output("awake", 3));
+  world.let_go_on();
+  const auto result = world.launcher().wait(kBound_s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[0] awake"), HasSubstr("[1] awake")));
+}
+
+TEST(FrozenRank, IsNotEndedForTheTimeInWhichItsLauncherWasFrozenToo) {
+  FrozenWorld world("8");
+  ASSERT_TRUE(world.froze());
+  world.launcher().send_signal(SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(9));
+  world.launcher().send_signal(SIGCONT);
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // in which it looks after them
+  world.let_go_on();
+  const auto result = world.launcher().wait(kBound_s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+char state_of(int pid) {
+  std::ifstream file(text("/proc/", pid, "/stat"));
+  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  return line.substr(line.find(')') + 1, 2).back();
+}
+
+bool comes_to_stand_still(int pid) {
+  const auto deadline = Deadline::after_s(30);
+  while (state_of(pid) != 'T') {
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+// The ranks start nothing: a shell that is stopped between vfork and exec is not shown as stopped.
+TEST(CtrlZ, StopsRanksWithTheirLauncherAndLetsAllGoOn) {
+  const TemporaryFolder folder;
+  const std::string open = (folder / "open").string();
+  ChildProcess launcher({bin("trireme"), "launch", "-n", "2", "--frozen-grace", "1", "--", "/bin/sh", "-c",
+                         "echo here; until [ -e \"$0\" ]; do :; done; echo through", open});
+  for (const char* line : {"[0] here", "[1] here"}) ASSERT_TRUE(launcher.wait_for_output(line, 60));
+  for (int time = 0; time < 2; ++time) {
+    const auto ranks = launcher.children();
+    ASSERT_EQ(ranks.size(), 2u);
+    launcher.send_signal(SIGTSTP);
+    for (const int pid : {ranks[0], ranks[1], launcher.pid()}) ASSERT_TRUE(comes_to_stand_still(pid)) << pid;
+    launcher.send_signal(SIGCONT);
+    ASSERT_TRUE(launcher.wait_for_output("rank 1 goes on", 30));
+  }
+  std::ofstream(open) << "yes";
+  const auto result = launcher.wait(kBound_s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[0] through"), HasSubstr("[1] through")));
 }
 
 TEST(ThrowingRank, DecidesTheExitCode) {

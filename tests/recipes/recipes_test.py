@@ -23,6 +23,7 @@ import yaml
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "docs/recipes"
 MANIFEST = RECIPES / "parameter-server.yaml"
 SCRIPT = RECIPES / "parameter-server.slurm"
+TRAIN = RECIPES / "train.slurm"
 TRIREME = ""
 VERSIONS = {"Service": "v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1", "Job": "batch/v1"}
 
@@ -178,6 +179,40 @@ class SlurmScript(unittest.TestCase):
         ran = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=60)
         self.assertEqual(ran.returncode, 2)
         self.assertIn("say what a worker is", ran.stderr)
+
+
+class TrainScript(unittest.TestCase):
+    """On a real Slurm: tests/multiproc/slurm_test.cpp."""
+
+    def ran(self, code):
+        """What the job says, and what it asks of Slurm, when its step ends with the code."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for program, text in {"srun": f'echo "$@"; test -s "$TRIREME_SECRET_FILE"; exit {code}', "scontrol": 'echo "scontrol $@"'}.items():
+                (folder / program).write_text(f"#!/bin/sh -e\n{text}\n")
+                (folder / program).chmod(0o755)
+            job = subprocess.run([TRAIN, "a.toml", "--set", "train.epochs=3"], capture_output=True, text=True, timeout=60, cwd=name,
+                                 env={"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": name,
+                                      "SLURM_CPUS_PER_TASK": "8"})
+            self.assertEqual(job.returncode, code, job.stderr)
+            self.assertEqual(sorted(each.name for each in folder.iterdir()), ["scontrol", "srun"])
+            return job.stdout.splitlines()
+
+    def test_its_options_are_those_of_train(self):
+        words = self.ran(0)[0].split()
+        self.assertEqual(words[words.index("trireme"):],
+                         ["trireme", "train", "a.toml", "--set", "train.epochs=3", "--set", "comm.torch_threads=8"])
+        self.assertIn("--set", options_of("train"))
+
+    def test_only_a_job_that_was_interrupted_goes_back_into_the_queue(self):
+        self.assertEqual(self.ran(143)[1:], ["scontrol requeue 7"])
+        for code in (0, 3, 137):
+            self.assertEqual(len(self.ran(code)), 1)
+
+    def test_without_a_configuration_it_says_what_is_missing(self):
+        ran = subprocess.run([TRAIN], capture_output=True, text=True, timeout=60)
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("say what to train", ran.stderr)
 
 
 if __name__ == "__main__":
