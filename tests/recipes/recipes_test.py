@@ -201,7 +201,7 @@ class TrainScript(unittest.TestCase):
     def test_its_options_are_those_of_train(self):
         words = self.ran(0)[0].split()
         self.assertEqual(words[words.index("trireme"):],
-                         ["trireme", "train", "a.toml", "--set", "train.epochs=3", "--set", "comm.torch_threads=8"])
+                         ["trireme", "train", "a.toml", "--set", "train.epochs=3"])
         self.assertIn("--set", options_of("train"))
 
     def test_only_a_job_that_was_interrupted_goes_back_into_the_queue(self):

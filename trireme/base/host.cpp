@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "trireme/base/text.h"
@@ -41,6 +42,32 @@ int available_cores() {
   if (::sched_getaffinity(0, sizeof mask, &mask) == 0) cores = std::max(1, CPU_COUNT(&mask));
   const int quota = cgroup_cores();
   return quota > 0 ? std::min(cores, quota) : cores;
+}
+
+std::vector<int> allowed_cores() {
+  cpu_set_t mask;
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &mask)) cores.push_back(core);
+  return cores;
+}
+
+CoreShare share_of_cores(std::span<const std::vector<int>> allowed, std::size_t mine) {
+  CoreShare share{.num_processes = 0};
+  std::set<int> own(allowed[mine].begin(), allowed[mine].end());
+  std::map<int, int> processes_of;
+  for (const std::vector<int>& each : allowed) {
+    bool meets = false;
+    for (const int core : each) {
+      if (!own.contains(core)) continue;
+      ++processes_of[core];
+      meets = true;
+    }
+    share.num_processes += meets;
+  }
+  for (const auto& [core, processes] : processes_of) share.cores += 1.0 / processes;
+  return share;
 }
 
 std::uint64_t peak_rss_bytes() {
@@ -81,13 +108,14 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : "?";
 }
 
+std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
+
 std::string host_id() {
   if (const char* chosen = std::getenv("TRIREME_HOST_ID"); chosen != nullptr && *chosen != '\0')
     return chosen;
   std::array<char, 64> space{};
   const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1);
-  return first_line("/proc/sys/kernel/random/boot_id") + "/" +
-         std::string(space.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  return boot_id() + "/" + std::string(space.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
 }
 
 }  // namespace trireme

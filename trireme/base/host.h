@@ -2,12 +2,24 @@
 // What this process may use of its host. All functions read the kernel's current answer and are thread-safe.
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace trireme {
 
 /// Cores this process may run on: its affinity mask, further limited by the cgroup's CPU quota (rounded up).
 int available_cores();
+/// The numbers of the cores in its affinity mask, ascending.
+std::vector<int> allowed_cores();
+
+/// What one of several processes has of its host when each core is shared by all that may run on it.
+struct CoreShare {
+  double cores = 0;       ///< of those it may run on, each divided by the number of its processes
+  int num_processes = 1;  ///< that may run on any of them, itself included
+};
+/// Of process `mine`, by the allowed_cores() of each. Pure.
+CoreShare share_of_cores(std::span<const std::vector<int>> allowed, std::size_t mine);
 
 /// Largest resident memory this process ever had, in bytes.
 std::uint64_t peak_rss_bytes();
@@ -28,6 +40,9 @@ bool keep_freed_memory();
 
 /// What the host calls itself; "?" where the kernel does not say.
 std::string host_name();
+
+/// Text that all processes of a machine share, those in containers too, until it starts again.
+std::string boot_id();
 
 /// Text that two processes share exactly when they can share memory and signals: boot id and PID namespace.
 /// The environment variable TRIREME_HOST_ID overrides it, to play several hosts on one.

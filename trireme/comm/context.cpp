@@ -25,7 +25,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr const char* kVersion = "3";
+constexpr const char* kVersion = "4";
 
 // A rank of a world that failed waits only this long for the others.
 constexpr double kShortGoodbyeS = 1;
@@ -144,7 +144,9 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
                      .device = name_of(state->device.type()),
                      .all_reduce = options.all_reduce,
                      .host_id = host_id(),
-                     .pid = ::getpid()};
+                     .pid = ::getpid(),
+                     .boot_id = boot_id(),
+                     .cores = allowed_cores()};
   state->arrivals = arrive(*state->store, environment, mine, options.timeout_s);
   state->backend = choose_backend(options.backend, state->device.type(), state->arrivals);
   state->interface_addr = interface_towards(environment);
@@ -196,7 +198,24 @@ void Context::State::leave() {
 
 int Context::State::torch_threads() const {
   if (options.torch_threads > 0) return options.torch_threads;
-  return std::max(1, available_cores() / environment.local_world_size);
+  const int available = available_cores();
+  const bool has_quota = available < static_cast<int>(allowed_cores().size());
+  // A sum of fractions may be a little less than the whole number that it is.
+  const int share =
+      has_quota ? available / environment.local_world_size : static_cast<int>(share_of_cores().cores + 1e-6);
+  return std::max(1, share);
+}
+
+CoreShare Context::State::share_of_cores() const {
+  const std::string& here = arrivals[static_cast<std::size_t>(environment.rank)].boot_id;
+  std::vector<std::vector<int>> allowed;
+  std::size_t mine = 0;
+  for (std::size_t rank = 0; rank < arrivals.size(); ++rank) {
+    if (arrivals[rank].boot_id != here) continue;
+    if (static_cast<int>(rank) == environment.rank) mine = allowed.size();
+    allowed.push_back(arrivals[rank].cores);
+  }
+  return trireme::share_of_cores(allowed, mine);
 }
 
 c10::intrusive_ptr<c10d::Backend> Context::State::connect(const BackendRequest& request) const {
@@ -238,6 +257,7 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                                  .world_ranks = world_ranks,
                                  .host_ids = hosts_of(world_ranks),
                                  .interface_addr = interface_addr,
+                                 .ranks_on_cores = share_of_cores().num_processes,
                                  .secret = environment.secret,
                                  .all_reduce = options.all_reduce,
                                  .all_reduce_book = all_reduces,

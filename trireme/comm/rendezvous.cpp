@@ -1,6 +1,8 @@
 #include "trireme/comm/internal/rendezvous.h"
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 #include <thread>
 
 #include "trireme/base/clock.h"
@@ -65,9 +67,22 @@ wire::Endpoint any_port(const LaunchEnvironment& environment) {
   return {environment.one_host ? kLoopback : interface_towards(environment), 0};
 }
 
+/// "0 1 2".
+std::string in_words(const std::vector<int>& cores) {
+  std::string words;
+  for (const int core : cores) words += text(words.empty() ? "" : " ", core);
+  return words;
+}
+
+std::vector<int> cores_from(const std::string& words) {
+  std::istringstream in(words);
+  return {std::istream_iterator<int>(in), {}};
+}
+
 std::string encode(const Arrival& arrival) {
   return text(arrival.world_size, "\n", arrival.version, "\n", arrival.backend, "\n", arrival.device, "\n",
-              arrival.all_reduce, "\n", arrival.host_id, "\n", arrival.pid);
+              arrival.all_reduce, "\n", arrival.host_id, "\n", arrival.pid, "\n", arrival.boot_id, "\n",
+              in_words(arrival.cores));
 }
 
 Arrival decode(const std::string& encoded) {
@@ -78,7 +93,9 @@ Arrival decode(const std::string& encoded) {
           .device = fields.at(3),
           .all_reduce = fields.at(4),
           .host_id = fields.at(5),
-          .pid = std::stoi(fields.at(6))};
+          .pid = std::stoi(fields.at(6)),
+          .boot_id = fields.at(7),
+          .cores = cores_from(fields.at(8))};
 }
 
 std::string arrival_key(int rank) { return text("arrival/", rank); }

@@ -165,7 +165,7 @@ std::vector<ConfigKey> parallel_key_table() {
           "the same for a rank that is alive and gets on; comm.timeout_s where that is more",
           {.most = 604800, .above = 0}),
       key("comm.torch_threads", &C::comm, &Comm::torch_threads,
-          "threads of one rank; 0: cores / ranks of the host", {.least = 0, .most = 4096}),
+          "threads of one rank; 0: its share of the cores that it may run on", {.least = 0, .most = 4096}),
   };
 }
 

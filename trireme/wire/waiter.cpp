@@ -22,7 +22,7 @@ int Membership::rank_name(int r) const {
 Waiter::Waiter(std::shared_ptr<const ControlBlock> block, Membership membership)
     : block_(std::move(block)),
       membership_(std::move(membership)),
-      core_for_each_(membership_.ranks_on_host <= available_cores()) {
+      core_for_each_(membership_.ranks_on_cores <= available_cores()) {
   for (int r = 0; r < membership_.size; ++r)
     peers_.push_back(std::make_unique<PeerProcess>(block_->rank(r).pid.load()));
 }

@@ -25,7 +25,7 @@ struct Membership {
   int size = 1;
   std::string group_name = "world";
   std::vector<int> rank_names;  ///< numbers used in messages, by group rank; empty: the group ranks
-  int ranks_on_host = 1;        ///< of the whole job: more than cores means no spinning
+  int ranks_on_cores = 1;       ///< of the whole job, that may run on its cores: more than those: no spinning
   bool threads_of_one_process = false;
 
   /// The number of that group rank in messages.

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -54,6 +55,28 @@ TEST(Host, TheEnvironmentsChoiceForTheAllocatorStands) {
   ::setenv("MALLOC_TRIM_THRESHOLD_", "131072", 1);
   EXPECT_FALSE(keep_freed_memory());
   ::unsetenv("MALLOC_TRIM_THRESHOLD_");
+}
+
+TEST(Host, TheAllowedCoresAreThoseThatAreAvailableWithoutAQuota) {
+  const std::vector<int> cores = allowed_cores();
+  EXPECT_TRUE(std::is_sorted(cores.begin(), cores.end()));
+  EXPECT_GE(static_cast<int>(cores.size()), available_cores());
+}
+
+// As launchers bind ranks: not at all, each to cores of its own, two by two to a socket.
+TEST(Host, EachCoreIsSharedByTheProcessesThatMayRunOnIt) {
+  const auto share = [](const std::vector<std::vector<int>>& allowed, std::size_t mine) {
+    const CoreShare found = share_of_cores(allowed, mine);
+    return std::pair(found.cores, found.num_processes);
+  };
+  const std::vector<int> all{0, 1, 2, 3}, low{0, 1}, high{2, 3};
+  EXPECT_EQ(share({all}, 0), std::pair(4.0, 1));
+  EXPECT_EQ(share({all, all}, 1), std::pair(2.0, 2));
+  EXPECT_EQ(share({low, high}, 0), std::pair(2.0, 1));
+  EXPECT_EQ(share({low, high, low, high}, 3), std::pair(1.0, 2));
+  EXPECT_EQ(share({all, low}, 0), std::pair(3.0, 2));
+  EXPECT_EQ(share({all, low}, 1), std::pair(1.0, 2));
+  EXPECT_EQ(share({{}, low}, 0), std::pair(0.0, 0)) << "where the kernel does not say";
 }
 
 TEST(Host, TheIdentityCanBeChosen) {

@@ -41,6 +41,7 @@ class Hierarchical : public testing::TestWithParam<Hosts> {
                                .world_ranks = {},
                                .host_ids = GetParam(),
                                .interface_addr = "127.0.0.1",
+                               .ranks_on_cores = static_cast<int>(GetParam().size()),
                                .all_reduce = all_reduce_,
                                .timeout_s = 20};
         for (int i = 0; i < request.size; ++i) request.world_ranks.push_back(i);

@@ -41,6 +41,7 @@ std::vector<std::string> run_ranks(Maker make, int size, const std::function<voi
                                                  .world_ranks = world_ranks,
                                                  .host_ids = host_ids,
                                                  .interface_addr = "127.0.0.1",
+                                                 .ranks_on_cores = size,
                                                  .timeout_s = missing < 0 ? 20 : 0.2,
                                                  .operation_timeout_s = 20});
         body(*backend, r);

@@ -72,7 +72,7 @@ class PlayedRank {
     return {.rank = rank,
             .size = 2,
             .rank_names = {},
-            .ranks_on_host = 2,
+            .ranks_on_cores = 2,
             .threads_of_one_process = tensors_ == Tensors::kAddressed};
   }
 

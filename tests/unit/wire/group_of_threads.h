@@ -26,7 +26,7 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(Loc
       LocalGroup group(memory, Membership{.rank = r,
                                           .size = size,
                                           .rank_names = {},
-                                          .ranks_on_host = size,
+                                          .ranks_on_cores = size,
 
                                           .threads_of_one_process = tensors == Tensors::kAddressed});
       try {

@@ -56,7 +56,7 @@ class Processes {
       LocalGroup::enter(*memory, rank, size);
       meet(*memory, size);
       LocalGroup group(memory,
-                       Membership{.rank = rank, .size = size, .rank_names = {}, .ranks_on_host = size});
+                       Membership{.rank = rank, .size = size, .rank_names = {}, .ranks_on_cores = size});
       body(group, rank);
     } catch (const std::exception& error) {
       write_file_atomic(folder_ / text("error", rank), error.what());

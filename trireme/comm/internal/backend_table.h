@@ -27,6 +27,7 @@ struct BackendRequest {
   std::vector<int> world_ranks;       ///< for messages: members in group order
   std::vector<std::string> host_ids;  ///< of the members, in group order
   std::string interface_addr;         ///< address that this rank is reached at by others
+  int ranks_on_cores = 1;             ///< of the world, that may run on this rank's cores, itself included
   wire::Secret secret = {};           ///< of the job
   std::string all_reduce = "auto";    ///< between hosts: a name of all_reduce_names()
   /// Of this rank: what "auto" has chosen before, and chooses now.

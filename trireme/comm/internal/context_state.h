@@ -29,6 +29,8 @@ struct Context::State {
   /// Empty when this rank is no member.
   std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name);
   int torch_threads() const;
+  /// Of this machine's cores, shared with the ranks that may run on the same ones.
+  CoreShare share_of_cores() const;
   std::vector<std::string> hosts_of(const std::vector<int>& world_ranks) const;
   /// What moves the tensors of that group: the CPU's, and the device's.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendRequest& request) const;

@@ -23,6 +23,8 @@ struct Arrival {
   std::string all_reduce = {};  ///< between hosts
   std::string host_id;
   int pid = 0;
+  std::string boot_id = {};     ///< of its machine, whichever host it takes itself for
+  std::vector<int> cores = {};  ///< of the machine, that it may run on
 };
 
 /// Connects to the store of the world, within a timeout in seconds that every later wait of the connection

@@ -1,24 +1,11 @@
 // The makers of "shm" and "threads": one engine, memory of the host or of this process.
 
-#include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
-
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/shm/internal/meeting.h"
 #include "trireme/comm/shm/internal/shm_backend.h"
 
 namespace trireme::comm {
 namespace {
-
-/// Ranks of the whole job on this host, of which this group may be a part: launchers tell.
-int ranks_on_host(const BackendRequest& request) {
-  int told = 0;
-  if (const char* value = std::getenv("LOCAL_WORLD_SIZE"))
-    std::from_chars(value, value + std::strlen(value), told);
-  return std::max(told, request.size);
-}
 
 c10::intrusive_ptr<c10d::Backend> make(const BackendRequest& request, MemoryScope scope, const char* name) {
   const std::shared_ptr<wire::SharedMemory> memory = meet(request, scope);
@@ -27,7 +14,7 @@ c10::intrusive_ptr<c10d::Backend> make(const BackendRequest& request, MemoryScop
                                .size = request.size,
                                .group_name = request.group_name,
                                .rank_names = request.world_ranks,
-                               .ranks_on_host = ranks_on_host(request),
+                               .ranks_on_cores = request.ranks_on_cores,
                                .threads_of_one_process = scope == MemoryScope::kProcess});
   return c10::make_intrusive<ShmBackend>(std::move(group), name, request.operation_timeout_s);
 }
