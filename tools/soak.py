@@ -99,7 +99,7 @@ def processes_with(mark):
 class Job:
     """A training with one launcher or two, in a folder of its own."""
 
-    def __init__(self, build, mode, folder, variables=None, settings=(), resume=False, before=(), cable=None):
+    def __init__(self, build, mode, folder, variables=None, settings=(), resume=False, before=(), cable=None, program=None):
         self.launchers_, self.per_launcher, of_mode = MODES[mode]
         self.mark = f"TRIREME_SOAK={folder}.{time.monotonic_ns()}"
         self.scratch = folder / "tmp"
@@ -116,12 +116,15 @@ class Job:
         for host in range(self.launchers_):
             environment = dict(os.environ, TMPDIR=str(self.scratch), **dict([self.mark.split("=", 1)]), **(variables or {}))
             command = [str(build / "bin/trireme"), *train, "-n", str(self.per_launcher)]
+            if program:
+                command = [str(build / "bin/trireme"), "launch", "-n", str(self.per_launcher), "--frozen-grace", str(DEADLINE_S),
+                           "--", program, *train[1:]]
             if self.launchers_ > 1:
                 environment["TRIREME_HOST_ID"] = f"soak-{host}"
                 inside, address = (cable.inside(host), cable.address(0)) if cable else ([], "127.0.0.1")
                 command = [*inside, str(build / "bin/trireme"), "launch", "-n", str(self.per_launcher), "--nnodes", str(self.launchers_),
                            "--node-rank", str(host), "--frozen-grace", str(2 * DEADLINE_S), "--master-addr", address, "--master-port", str(port), "--secret-file",
-                           str(secret), "--", str(build / "bin/trireme-torch"), *train]
+                           str(secret), "--", *([program, *train[1:]] if program else [str(build / "bin/trireme-torch"), *train])]
             said = folder / f"said.{host}{'.resumed' if resume else ''}"
             with open(said, "w") as to:
                 self.processes.append(subprocess.Popen([*before, *command], stdout=to, stderr=to, env=environment))
@@ -289,6 +292,21 @@ class Round:
                 lost += ["error: .*(the store that the launcher of the first host serves|the store at )"]
             promise(any(re.search(each, said) for each in lost), f"host {host} does not name whom it has lost")
 
+    def throw_in_a_hook(self):
+        place = self.draw.choice(["data", "objective", "gradients", "step", "evaluation"])
+        rank = self.draw.randrange(self.job_ranks())
+        call = self.draw.randrange(1, {"data": 8000, "evaluation": 4}.get(place, 240))
+        kind = self.draw.choice(["data", "other"])
+        self.story += f" ({place}, call {call} on rank {rank}, {kind})"
+        self.start(program=str(self.build / "bin/rank_hooks"), variables={"TRIREME_TEST_THROW": f"{place} {rank} {call} {kind}"})
+        wait_until(lambda: self.job.ended() or "has had enough" in self.job.output(), HANG_S)
+        # What reads a sample and is thrown by who knows nothing of samples is an error of that sample.
+        self.ends_with(4 if kind == "data" or place == "data" else 70,
+                       [f"[{rank}] rank_hooks: error: ", f"the hook of rank {rank} ({place}) has had enough"])
+
+    def job_ranks(self):
+        return MODES[self.mode][0] * MODES[self.mode][1]
+
     def slow_disk(self):
         seconds = self.draw.choice(["0.05", "0.2"])
         self.story += f" ({seconds} s for each fsync)"
@@ -353,6 +371,7 @@ FAULTS = {
     "launcher": "kill_a_launcher",
     "cut": "cut_cable",
     "short-cut": "cut_cable_shortly",
+    "hook": "throw_in_a_hook",
     "slow-disk": "slow_disk",
     "full-disk": "full_disk",
     "damaged-data": "damage_data",
@@ -373,6 +392,8 @@ def what_is_missing(fault, mode, build):
     """Why this machine cannot do that; None when it can."""
     if fault == "slow-disk" and not (build / "bin/slow_fsync.so").exists():
         return "slow_fsync.so is not built"
+    if fault == "hook" and not (build / "bin/rank_hooks").exists():
+        return "rank_hooks is not built"
     if fault in ("cut", "short-cut"):
         return why_no_hosts() if MODES[mode][0] > 1 else "one host has no cable"
     if fault == "full-disk":
