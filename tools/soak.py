@@ -9,14 +9,17 @@ deadlines, with its exit code and with the right rank by name; one that can be w
 and no file of it stays; and the weights at the end have the bits of a run that nothing was done to. The last lines
 count the faults and name each round that broke a promise: its folder is kept, and --seed S --only ROUND does the same
 again (the same fault; the instant as far as the machine allows). What cannot be done on this machine is skipped by
-name.
+name. Two launchers are two hosts where that can be had: network namespaces with a cable between them (soak_cable.py).
+A cable that is cut for less than a third of the deadline is waited for; one that is cut for longer may end the run.
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import soak_cable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIPEDREAM = ["parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"]
@@ -94,7 +99,7 @@ def processes_with(mark):
 class Job:
     """A training with one launcher or two, in a folder of its own."""
 
-    def __init__(self, build, mode, folder, variables=None, settings=(), resume=False, before=()):
+    def __init__(self, build, mode, folder, variables=None, settings=(), resume=False, before=(), cable=None, program=None):
         self.launchers_, self.per_launcher, of_mode = MODES[mode]
         self.mark = f"TRIREME_SOAK={folder}.{time.monotonic_ns()}"
         self.scratch = folder / "tmp"
@@ -111,11 +116,15 @@ class Job:
         for host in range(self.launchers_):
             environment = dict(os.environ, TMPDIR=str(self.scratch), **dict([self.mark.split("=", 1)]), **(variables or {}))
             command = [str(build / "bin/trireme"), *train, "-n", str(self.per_launcher)]
+            if program:
+                command = [str(build / "bin/trireme"), "launch", "-n", str(self.per_launcher), "--frozen-grace", str(DEADLINE_S),
+                           "--", program, *train[1:]]
             if self.launchers_ > 1:
                 environment["TRIREME_HOST_ID"] = f"soak-{host}"
-                command = [str(build / "bin/trireme"), "launch", "-n", str(self.per_launcher), "--nnodes", str(self.launchers_),
-                           "--node-rank", str(host), "--frozen-grace", str(2 * DEADLINE_S), "--master-addr", "127.0.0.1", "--master-port", str(port), "--secret-file",
-                           str(secret), "--", str(build / "bin/trireme-torch"), *train]
+                inside, address = (cable.inside(host), cable.address(0)) if cable else ([], "127.0.0.1")
+                command = [*inside, str(build / "bin/trireme"), "launch", "-n", str(self.per_launcher), "--nnodes", str(self.launchers_),
+                           "--node-rank", str(host), "--frozen-grace", str(2 * DEADLINE_S), "--master-addr", address, "--master-port", str(port), "--secret-file",
+                           str(secret), "--", *([program, *train[1:]] if program else [str(build / "bin/trireme-torch"), *train])]
             said = folder / f"said.{host}{'.resumed' if resume else ''}"
             with open(said, "w") as to:
                 self.processes.append(subprocess.Popen([*before, *command], stdout=to, stderr=to, env=environment))
@@ -171,17 +180,23 @@ class Round:
         self.quiet_weights, self.quiet_s = quiet
         self.story = fault
         self.job = None
+        self.cable = cable_of(mode)
         try:
             getattr(self, FAULTS[fault])()
             self.go_on()
         finally:
             if self.job:
                 self.job.kill()
+            if self.cable:
+                self.cable.remove()
 
     def start(self, **options):
-        self.job = Job(self.build, self.mode, self.folder, **options)
+        self.job = self.new_job(**options)
         promise(wait_until(self.job.has_started, HANG_S), "does not start")
         time.sleep(self.draw.random() * self.quiet_s)
+
+    def new_job(self, **options):
+        return Job(self.build, self.mode, self.folder, cable=self.cable, **options)
 
     def victim(self):
         """A rank's number and process; None when the run was over before."""
@@ -239,6 +254,59 @@ class Round:
         codes = self.job.end_within(2 * DEADLINE_S + ROOM_S)
         promise(set(codes) <= {0, 3, -signal.SIGKILL}, f"ends with {codes}")
 
+    def cut(self, until):
+        how = self.draw.choice(sorted(soak_cable.Cable.CUTS))
+        self.story += f" ({how})"
+        self.start()
+        self.cable.cut(how)
+        try:
+            return until()
+        finally:
+            self.cable.put_back(how)
+
+    def cut_cable(self):
+        self.cut(lambda: self.ends_as_cut(self.job.end_within(2 * DEADLINE_S + ROOM_S)))
+
+    def cut_cable_shortly(self):
+        seconds = self.draw.uniform(0.1, DEADLINE_S)
+        self.story += f" for {seconds:.1f} s"
+        self.cut(lambda: time.sleep(seconds))
+        codes = self.job.end_within(HANG_S)
+        promise(seconds > DEADLINE_S / 3 or set(codes) == {0}, f"does not wait for a cable: ends with {codes}")
+        self.ends_as_cut(codes)
+
+    def ends_as_cut(self, codes):
+        """Each host by itself: the run was over, or it names who is out of reach."""
+        if set(codes) == {0}:
+            self.story += ", too late" if self.story.startswith("cut ") else ""
+            return
+        for host, code in enumerate(codes):
+            said = self.job.said[host].read_text(errors="replace")
+            if code == 0:
+                promise((self.folder / "runs/quick/summary.json").exists(), f"host {host} ends with 0 before the run is over")
+                continue
+            promise(code == 3, f"host {host} ends with {code}, not with 3")
+            others = [rank for rank in range(2 * self.job.per_launcher) if rank // self.job.per_launcher != host]
+            lost = [f"error: .*rank(s)? ([0-9]+, )*{each}\\b" for each in others]
+            if host == 1:
+                lost += ["error: .*(the store that the launcher of the first host serves|the store at )"]
+            promise(any(re.search(each, said) for each in lost), f"host {host} does not name whom it has lost")
+
+    def throw_in_a_hook(self):
+        place = self.draw.choice(["data", "objective", "gradients", "step", "evaluation"])
+        rank = self.draw.randrange(self.job_ranks())
+        call = self.draw.randrange(1, {"data": 8000, "evaluation": 4}.get(place, 240))
+        kind = self.draw.choice(["data", "other"])
+        self.story += f" ({place}, call {call} on rank {rank}, {kind})"
+        self.start(program=str(self.build / "bin/rank_hooks"), variables={"TRIREME_TEST_THROW": f"{place} {rank} {call} {kind}"})
+        wait_until(lambda: self.job.ended() or "has had enough" in self.job.output(), HANG_S)
+        # What reads a sample and is thrown by who knows nothing of samples is an error of that sample.
+        self.ends_with(4 if kind == "data" or place == "data" else 70,
+                       [f"[{rank}] rank_hooks: error: ", f"the hook of rank {rank} ({place}) has had enough"])
+
+    def job_ranks(self):
+        return MODES[self.mode][0] * MODES[self.mode][1]
+
     def slow_disk(self):
         seconds = self.draw.choice(["0.05", "0.2"])
         self.story += f" ({seconds} s for each fsync)"
@@ -267,7 +335,7 @@ class Round:
         at = self.draw.randrange(5000, len(whole) // 2)
         self.data = ["data.name=packed", f"data.path={packed}"]
         self.story += f" at {at} of {shard.name}"
-        self.job = Job(self.build, self.mode, self.folder, settings=self.data)
+        self.job = self.new_job(settings=self.data)
         time.sleep(self.draw.random() * self.quiet_s)
         with open(shard, "r+b") as file:
             file.seek(at)
@@ -282,7 +350,7 @@ class Round:
         if (self.folder / "runs/quick/summary.json").exists():
             return self.compare()
         for resume in (True, False):  # before the first checkpoint there is nothing to go on from
-            self.job = Job(self.build, self.mode, self.folder, settings=self.data, resume=resume)
+            self.job = self.new_job(settings=self.data, resume=resume)
             codes = self.job.end_within(HANG_S)
             if not resume or "no valid checkpoint" not in self.job.output():
                 break
@@ -301,16 +369,33 @@ FAULTS = {
     "freeze": "freeze_a_rank",
     "pause": "pause_a_rank",
     "launcher": "kill_a_launcher",
+    "cut": "cut_cable",
+    "short-cut": "cut_cable_shortly",
+    "hook": "throw_in_a_hook",
     "slow-disk": "slow_disk",
     "full-disk": "full_disk",
     "damaged-data": "damage_data",
 }
 
 
+@functools.cache
+def why_no_hosts():
+    return soak_cable.unavailable_because()
+
+
+def cable_of(mode):
+    """A new one between the two hosts of the mode; None: it has one host, or hosts cannot be had."""
+    return soak_cable.Cable() if MODES[mode][0] > 1 and not why_no_hosts() else None
+
+
 def what_is_missing(fault, mode, build):
     """Why this machine cannot do that; None when it can."""
     if fault == "slow-disk" and not (build / "bin/slow_fsync.so").exists():
         return "slow_fsync.so is not built"
+    if fault == "hook" and not (build / "bin/rank_hooks").exists():
+        return "rank_hooks is not built"
+    if fault in ("cut", "short-cut"):
+        return why_no_hosts() if MODES[mode][0] > 1 else "one host has no cable"
     if fault == "full-disk":
         if MODES[mode][0] > 1:
             return "two launchers share no file system that is mounted for one"
@@ -324,7 +409,8 @@ def what_is_missing(fault, mode, build):
 def quiet_run(build, mode, known):
     if mode not in known:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="trireme-soak-quiet-"))
-        job = Job(build, mode, folder)
+        cable = cable_of(mode)
+        job = Job(build, mode, folder, cable=cable)
         began = time.monotonic()
         try:
             codes = job.end_within(HANG_S)
@@ -333,6 +419,8 @@ def quiet_run(build, mode, known):
             known[mode] = (weights, time.monotonic() - began)
         finally:
             job.kill()
+            if cable:
+                cable.remove()
             shutil.rmtree(folder)
     return known[mode]
 
@@ -360,6 +448,7 @@ def main():
     build = options.build.resolve()
     if not (build / "bin/trireme").exists():
         sys.exit(f"{build}/bin/trireme is not there; build it with: make build")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     end = time.monotonic() + 60 * options.minutes
     quiet, injected, broken, skipped = {}, 0, [], set()
     number = -1
@@ -380,6 +469,10 @@ def main():
                 injected += "too late" not in done.story
                 print(f"{number}: {mode}: {done.story}: survived, {time.monotonic() - began:.1f} s", flush=True)
                 shutil.rmtree(folder)
+            except KeyboardInterrupt:
+                shutil.rmtree(folder)
+                print(f"{number}: {mode}: {fault}: interrupted", flush=True)
+                return 130
             except Broken as error:
                 injected += 1
                 broken.append(number)
