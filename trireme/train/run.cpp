@@ -63,9 +63,10 @@ class Run {
         held_out_(data.held_out),
         data_name_(data.name),
         trainer_(layout, context, data, plan.model, plan.objective),
-        sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())),
-        shares_(context.world(), state_to_save(trainer_, progress_), sees_folder_) {
+        sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())) {
     resume({trainer_, progress_, sees_folder_}, context, what_to_take_up(lock));
+    // What was restored may have other sizes than what was measured here: choices are texts.
+    shares_.emplace(context.world(), state_to_save(trainer_, progress_), sees_folder_);
     saved_step_ = trainer_.steps_done();
     find_earlier_end();
     if (earlier_end_) return;
@@ -134,8 +135,8 @@ class Run {
   const std::string held_out_, data_name_;
   Trainer trainer_;
   Progress progress_;
-  const std::vector<bool> sees_folder_;  ///< by rank
-  checkpoint::SaveShares shares_;
+  const std::vector<bool> sees_folder_;               ///< by rank
+  std::optional<checkpoint::SaveShares> shares_;      ///< of what a save writes
   std::optional<RunRecorder> recorder_;               ///< on rank 0
   std::optional<checkpoint::BackgroundSaver> saver_;  ///< of a run that saves asynchronously, until it ends
   StepTimes times_, times_before_;                    ///< of the whole run, and at the last line of metrics
@@ -302,7 +303,7 @@ void Run::save(const Destinations& destinations) {
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
                                    {"step", trainer_.steps_done()});
-  std::optional<checkpoint::CheckpointPart> part = snapshot_of(trainer_, shares_, progress_, config_);
+  std::optional<checkpoint::CheckpointPart> part = snapshot_of(trainer_, *shares_, progress_, config_);
   const telemetry::OwnWork work(context_.status(), saving());
   if (!saver_) return save_now(part, destinations);
   if (part) saver_->save(std::move(*part), destinations);
