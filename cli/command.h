@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/as_ranks.h"
+#include "cli/setting_words.h"
 
 namespace trireme::cli {
 
@@ -40,8 +41,8 @@ struct Program {
 // One per file. Where the options stand apart, so that both programs know them, `run` gets them.
 Command launch_command(const Arguments& arguments);
 Command doctor_command();
-/// `program` outlives what runs.
-Command completion_command(const Program& program);
+/// `program` outlives what runs. `settings` are what --set takes.
+Command completion_command(const Program& program, std::function<std::vector<Setting>()> settings);
 Command bench_command();
 Command runs_command();
 Command plan_command();

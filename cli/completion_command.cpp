@@ -16,6 +16,8 @@ struct OptionWord {
   std::string meaning;
   bool takes_value = false;
   std::string values = {};  ///< those that a table knows: "naive gpipe"
+
+  bool is_setting() const { return name == "--set"; }
 };
 
 struct CommandWords {
@@ -88,19 +90,27 @@ std::string bash_values(const CommandWords& command) {
   return out.str();
 }
 
-std::string for_bash(const std::vector<CommandWords>& commands) {
+std::string for_bash(const std::vector<CommandWords>& commands, const std::vector<Setting>& settings) {
   std::ostringstream out;
   std::string all;
   for (const auto& command : commands) all += command.name + " ";
+  // A word behind --set is up to three of COMP_WORDS: KEY, = and VALUE.
   out << "# Completion of trireme for bash: source <(trireme completion bash)\n"
-      << "_trireme() {\n"
+      << settings_for_bash(settings) << "_trireme() {\n"
       << "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"
       << "  COMPREPLY=()\n"
       << "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
       << "    COMPREPLY=($(compgen -W \"" << all << "--help --version\" -- \"$word\"))\n"
       << "    return\n"
       << "  fi\n"
-      << "  case \"${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}\" in\n";
+      << "  local last=${COMP_WORDS[COMP_CWORD-1]} key=${COMP_WORDS[COMP_CWORD-2]}\n"
+      << "  if [ \"$last\" = --set ]; then _trireme_settings \"$word\"; return; fi\n"
+      << "  if [ \"$key $word\" = '--set =' ]; then _trireme_settings \"$last=\"; return; fi\n"
+      << "  if [ \"$COMP_CWORD\" -gt 3 ] && [ \"${COMP_WORDS[COMP_CWORD-3]} $last\" = '--set =' ]; then\n"
+      << "    _trireme_settings \"$key=$word\"\n"
+      << "    return\n"
+      << "  fi\n"
+      << "  case \"${COMP_WORDS[1]} $last\" in\n";
   for (const auto& command : commands) out << bash_values(command);
   out << "  esac\n"
       << "  case ${COMP_WORDS[1]} in\n";
@@ -130,10 +140,10 @@ std::string quoted(const std::string& text, const std::string& special) {
   return result;
 }
 
-std::string for_zsh(const std::vector<CommandWords>& commands) {
+std::string for_zsh(const std::vector<CommandWords>& commands, const std::vector<Setting>& settings) {
   std::ostringstream out;
   out << "#compdef trireme\n# Completion of trireme for zsh: source <(trireme completion zsh)\n"
-      << "_trireme() {\n"
+      << settings_for_zsh(settings) << "_trireme() {\n"
       << "  local -a commands\n"
       << "  commands=(\n";
   for (const auto& command : commands) {
@@ -146,8 +156,10 @@ std::string for_zsh(const std::vector<CommandWords>& commands) {
   for (const auto& command : commands) {
     out << "    " << command.name << ") _arguments";
     for (const auto& option : command.options) {
-      out << " \\\n      '" << option.name << "[" << quoted(option.meaning, "[]\\") << "]"
+      out << " \\\n      '" << (option.is_setting() ? "*" : "") << option.name << "["
+          << quoted(option.meaning, "[]\\") << "]"
           << (!option.takes_value     ? ""
+              : option.is_setting()   ? ":setting:_trireme_settings"
               : option.values.empty() ? ":value:_files"
                                       : ":value:(" + option.values + ")")
           << "'";
@@ -162,9 +174,10 @@ std::string for_zsh(const std::vector<CommandWords>& commands) {
   return out.str();
 }
 
-std::string for_fish(const std::vector<CommandWords>& commands) {
+std::string for_fish(const std::vector<CommandWords>& commands, const std::vector<Setting>& settings) {
   std::ostringstream out;
-  out << "# Completion of trireme for fish: trireme completion fish | source\n";
+  out << "# Completion of trireme for fish: trireme completion fish | source\n"
+      << settings_for_fish(settings);
   for (const auto& command : commands) {
     out << "complete -c trireme -n __fish_use_subcommand -f -a " << command.name << " -d '"
         << quoted(command.meaning, "\\") << "'\n";
@@ -173,6 +186,7 @@ std::string for_fish(const std::vector<CommandWords>& commands) {
       const bool is_long = option.name.starts_with("--");
       out << seen << (is_long ? " -l " : " -s ") << option.name.substr(is_long ? 2 : 1)
           << (!option.takes_value     ? ""
+              : option.is_setting()   ? " -x -a '(__trireme_settings)'"
               : option.values.empty() ? " -r"
                                       : " -x -a '" + option.values + "'")
           << " -d '" << quoted(option.meaning, "\\") << "'\n";
@@ -183,32 +197,33 @@ std::string for_fish(const std::vector<CommandWords>& commands) {
   return out.str();
 }
 
-std::string completion_for(const std::string& shell, const std::vector<CommandWords>& words) {
-  if (shell == "bash") return for_bash(words);
-  if (shell == "zsh") return for_zsh(words);
-  if (shell == "fish") return for_fish(words);
+std::string completion_for(const std::string& shell, const std::vector<CommandWords>& words,
+                           const std::vector<Setting>& settings) {
+  if (shell == "bash") return for_bash(words, settings);
+  if (shell == "zsh") return for_zsh(words, settings);
+  if (shell == "fish") return for_fish(words, settings);
   throw InvalidArgument(text("there is no completion for '", shell, "' (known: bash, zsh, fish)"));
 }
 
-int print_completion(const std::string& shell, const Program& program) {
-  const std::string script = completion_for(shell, words_of(program.commands(program, {})));
+int print_completion(const std::string& shell, const Program& program, const std::vector<Setting>& settings) {
+  const std::string script = completion_for(shell, words_of(program.commands(program, {})), settings);
   std::cout << as_spoken_by(program.name, script);
   return kExitOk;
 }
 
 }  // namespace
 
-Command completion_command(const Program& program) {
+Command completion_command(const Program& program, std::function<std::vector<Setting>()> settings) {
   return {.name = "completion",
           .summary = "Print what a shell needs to complete the commands and options",
           .usage = "SHELL",
           .examples =
               "  source <(trireme completion bash)\n"
               "  trireme completion fish | source\n",
-          .declare = [&program](CLI::App& app) -> std::function<int()> {
+          .declare = [&program, settings](CLI::App& app) -> std::function<int()> {
             auto shell = std::make_shared<std::string>();
             app.add_option("shell", *shell, "bash, zsh or fish")->type_name("SHELL")->required();
-            return [shell, &program] { return print_completion(*shell, program); };
+            return [shell, settings, &program] { return print_completion(*shell, program, settings()); };
           }};
 }
 

@@ -51,7 +51,7 @@ std::vector<Command> commands(const Program& program, const Arguments& arguments
           schedule_command(),
           simulate_command(),
           backends_command([arguments](const BackendsArguments&) { return hand_over(arguments); }),
-          completion_command(program)};
+          completion_command(program, shipped_settings)};
 }
 
 }  // namespace

@@ -9,9 +9,18 @@
 #include "cli/train.h"
 #include "cli/verify.h"
 #include "trireme/base/text.h"
+#include "trireme/train/run_config.h"
 
 namespace trireme::cli {
 namespace {
+
+/// The keys of our table, and those of the program's own types.
+std::vector<Setting> settings_of(const Home& home) {
+  std::vector<Setting> settings;
+  for (const auto& key : train::config_keys(home.registry))
+    settings.push_back({key.name, key.type, key.allowed});
+  return settings;
+}
 
 std::vector<Command> commands(const Home& home, const Program& program, const Arguments& arguments) {
   return {train_command([home](const TrainArguments& train) { return run_train(home, train); }),
@@ -25,7 +34,7 @@ std::vector<Command> commands(const Home& home, const Program& program, const Ar
           schedule_command(),
           simulate_command(),
           backends_command(list_backends),
-          completion_command(program)};
+          completion_command(program, [home] { return settings_of(home); })};
 }
 
 }  // namespace

@@ -187,6 +187,50 @@ TEST(CliCompletion, OffersTheNamesThatAnOptionTakes) {
   }
 }
 
+/// What bash offers for the last of COMP_WORDS, which = parts as bash does.
+std::string completed_setting(const std::string& words) {
+  return run({"bash", "-c",
+              "source <(" + bin("trireme") + " completion bash); COMP_WORDS=(trireme train run.toml --set " +
+                  words + "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _trireme; echo ${COMPREPLY[@]}"})
+      .out;
+}
+
+TEST(CliCompletion, OffersTheKeysThatSetTakesEachWithItsEqualsSign) {
+  EXPECT_EQ(completed_setting("optimizer.mom"), "optimizer.momentum=\n");
+  EXPECT_EQ(completed_setting("ps."), "ps.coordinator= ps.staleness=\n");
+  EXPECT_EQ(completed_setting("optimiser."), "\n");
+  EXPECT_EQ(completed_setting("run.seed = 3 --set lr.pow"), "lr.power=\n") << "after another setting";
+}
+
+TEST(CliCompletion, OffersTheValuesOfAKeyThatHasNames) {
+  EXPECT_EQ(completed_setting("parallel.mode ="), "all-reduce ps\n");
+  EXPECT_EQ(completed_setting("parallel.mode = p"), "ps\n");
+  EXPECT_EQ(completed_setting("run.exact = t"), "true\n");
+  EXPECT_EQ(completed_setting("parallel.schedule = zb-v"), "zb-v\n");
+  EXPECT_EQ(completed_setting("parallel.mode=p"), "parallel.mode=ps\n") << "where = ends no word";
+  for (const std::string words : {"optimizer.lr =", "run.name = n", "data.augment =", "paralel.mode ="})
+    EXPECT_EQ(completed_setting(words), "\n") << words;
+  for (const std::string shell : {"zsh", "fish"}) {
+    const auto script = run({bin("trireme"), "completion", shell}).out;
+    EXPECT_NE(script.find("all-reduce ps"), std::string::npos) << shell;
+    EXPECT_NE(script.find("optimizer.momentum"), std::string::npos) << shell;
+  }
+}
+
+TEST(CliCompletion, OfTheLightProgramKnowsTheKeysAndValuesOfTheTable) {
+  const auto all = [](const std::string& program) {
+    return run({"bash", "-c",
+                "source <(" + bin(program) +
+                    " completion bash); COMP_WORDS=(x); COMP_CWORD=0; _trireme_settings ''; "
+                    "for key in ${COMPREPLY[@]}; do _trireme_settings $key; echo $key ${COMPREPLY[@]}; done "
+                    "| "
+                    "sort"})
+        .out;
+  };
+  EXPECT_NE(all("trireme").find("optimizer.lr=\n"), std::string::npos);
+  EXPECT_EQ(all("trireme"), all("trireme-torch")) << "docs/configuration.md, of which the light one is made";
+}
+
 TEST(CliNumbers, WhatIsNoneIsQuotedWithWhatIsTaken) {
   const auto said = [](std::vector<std::string> words) {
     words.insert(words.begin(), bin("trireme"));
