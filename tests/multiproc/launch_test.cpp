@@ -11,6 +11,7 @@
 #include "tests/support/paths.h"
 #include "tests/support/ports.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/trained_run.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -230,13 +231,56 @@ TEST(Launchers, MpirunStartsARankProgram) {
   expect_sums(run({mpirun, "-n", "2", "--allow-run-as-root", "--oversubscribe", bin("rank_launch_sum")}));
 }
 
-TEST(Launchers, TorchrunStartsARankProgram) {
-  const char* chosen = std::getenv("TRIREME_TORCHRUN");
-  const auto torchrun = chosen != nullptr ? std::string(chosen) : find_in_path("torchrun");
-  if (torchrun.empty()) GTEST_SKIP() << "no torchrun in PATH nor in TRIREME_TORCHRUN";
-  if (run({torchrun, "--help"}).exit_code != 0) GTEST_SKIP() << torchrun << " does not run";
-  expect_sums(
-      run({torchrun, "--standalone", "--no-python", "--nproc-per-node", "2", bin("rank_launch_sum")}));
+/// Ranks under torchrun: TRIREME_TORCHRUN, the one beside TRIREME_PYTHON, or the one in PATH.
+class Torchrun : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* chosen = std::getenv("TRIREME_TORCHRUN");
+    const char* python = std::getenv("TRIREME_PYTHON");
+    torchrun_ = chosen != nullptr   ? std::string(chosen)
+                : python != nullptr ? std::filesystem::path(python).replace_filename("torchrun").string()
+                                    : find_in_path("torchrun");
+    if (torchrun_.empty())
+      GTEST_SKIP() << "no torchrun in PATH, beside TRIREME_PYTHON nor in TRIREME_TORCHRUN";
+    if (run({torchrun_, "--help"}).exit_code != 0) GTEST_SKIP() << torchrun_ << " does not run";
+  }
+
+  std::vector<std::string> two_ranks(std::vector<std::string> program) const {
+    program.insert(program.begin(), {torchrun_, "--standalone", "--no-python", "--nproc-per-node", "2"});
+    return program;
+  }
+
+  std::vector<std::string> training(const std::string& epochs) const {
+    return two_ranks({bin("trireme"), "train", checkout("examples/quick.toml"), "--set",
+                      text("run.folder=", folder_.path().string()), "--set", "comm.torch_threads=1", "--set",
+                      text("train.epochs=", epochs)});
+  }
+
+  TemporaryFolder folder_;
+  std::string torchrun_;
+};
+
+TEST_F(Torchrun, StartsARankProgram) { expect_sums(run(two_ranks({bin("rank_launch_sum")}))); }
+
+TEST_F(Torchrun, StartsRanksThatTrainToTheEnd) {
+  const auto result = run(training("2"));
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto trained = read_run(folder_ / "quick");
+  EXPECT_EQ(trained.status, "completed");
+  EXPECT_EQ(trained.world_size, 2);
+  EXPECT_EQ(trained.steps, 128);
+}
+
+TEST_F(Torchrun, EndsATrainingOneOfWhoseRanksIsKilledAndNamesIt) {
+  ChildProcess agent(training("100000"));
+  ASSERT_TRUE(agent.wait_for_output("step 100  test accuracy", 120));
+  const auto ranks = agent.children();  // in the order in which they were started
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGKILL);
+  const auto result = agent.wait(60);
+  EXPECT_FALSE(result.timed_out) << result.out;
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, ContainsRegex(text("exitcode: -9\\) local_rank: 1 \\(pid: ", ranks[1])));
 }
 
 }  // namespace
