@@ -3,14 +3,20 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace trireme::parallel {
 
 class AllocatedBytes::Listener : public c10::MemoryReportingInfoBase {
  public:
   explicit Listener(c10::DeviceType device) : counted(device) {}
-  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device device) override {
+  void reportMemoryUsage(void* memory, std::int64_t bytes, std::size_t, std::size_t,
+                         c10::Device device) override {
     if (device.type() != counted) return;
+    // libtorch remembers what an earlier counter saw and who gave it back unseen: an address may be another's
+    // by now.
+    if (bytes < 0 && living.erase(memory) == 0) return;
+    if (bytes > 0) living.insert(memory);
     current += bytes;
     peak = std::max(peak, current);
   }
@@ -18,6 +24,9 @@ class AllocatedBytes::Listener : public c10::MemoryReportingInfoBase {
 
   const c10::DeviceType counted;
   std::int64_t current = 0, peak = 0;
+
+ private:
+  std::unordered_set<const void*> living;  ///< what was allocated under it, by address
 };
 
 AllocatedBytes::AllocatedBytes(c10::DeviceType device)

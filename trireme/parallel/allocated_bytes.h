@@ -19,7 +19,7 @@ class AllocatedBytes {
   AllocatedBytes(const AllocatedBytes&) = delete;
   AllocatedBytes& operator=(const AllocatedBytes&) = delete;
 
-  /// Allocated minus given back, since it was made.
+  /// Allocated minus given back, since it was made; what was there before counts as little when it goes.
   std::int64_t current() const;
   /// The most that current() has been since it was made or the peak was reset.
   std::int64_t peak() const;
