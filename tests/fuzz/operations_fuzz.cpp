@@ -9,12 +9,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string input(fuzz::text_in(data, size));
   std::vector<comm::Operation> operations;
   try {
-    operations = comm::decode_operations(input);
+    operations = comm::decode_operations(input, 3);
   } catch (const InternalError&) {
     return 0;
   }
   const std::string written = comm::encode_operations(operations);
-  if (comm::encode_operations(comm::decode_operations(written)) != written) __builtin_trap();
+  if (comm::encode_operations(comm::decode_operations(written, 3)) != written) __builtin_trap();
   const comm::Operation mine;  // of rank 0, in a group of the world ranks 4, 5 and 6
   const comm::Published published = {{1, operations}, {2, {}}};
   comm::find_disagreement(mine, 0, {4, 5, 6}, published);

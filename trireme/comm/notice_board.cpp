@@ -384,7 +384,7 @@ void NoticeBoard::read_operations(const GroupParts& parts, int member) {
   if (newest == read) return;
   const std::string key = operations_key(parts.name, world_rank);
   if (store_->check({key})) {
-    auto operations = decode_operations(store_->get_to_str(key));
+    auto operations = decode_operations(store_->get_to_str(key), static_cast<int>(parts.world_ranks.size()));
     const std::lock_guard lock(mutex_);
     published_[parts.name][member] = std::move(operations);
   }

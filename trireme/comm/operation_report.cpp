@@ -58,7 +58,7 @@ std::string encode_operations(const std::vector<Operation>& operations) {
   return std::move(out).str();
 }
 
-std::vector<Operation> decode_operations(const std::string& encoded) {
+std::vector<Operation> decode_operations(const std::string& encoded, int size) {
   std::vector<Operation> result;
   std::istringstream in(encoded);
   Operation o;
@@ -68,7 +68,7 @@ std::vector<Operation> decode_operations(const std::string& encoded) {
   int state = 0;
   bool readable = encoded.empty() || encoded.back() == '\n';
   while (in >> o.number >> o.order >> kind >> dtype >> o.numel >> o.peer >> reduce >> state) {
-    readable = readable && read_as(kind, OperationKind::kBarrier, o.kind) &&
+    readable = readable && o.peer >= -1 && o.peer < size && read_as(kind, OperationKind::kBarrier, o.kind) &&
                read_as(dtype, at::ScalarType::Undefined, o.dtype) &&
                read_as(reduce, ReduceOp::kProduct, o.reduce) &&
                read_as(state, OperationRecord::State::kFailed, o.state);

@@ -71,7 +71,7 @@ TEST(OperationText, ComesBackWithEveryField) {
   product.reduce = ReduceOp::kProduct;
   product.state = State::kDone;
   const std::vector<Operation> operations = {large, product, barrier()};
-  const auto decoded = decode_operations(encode_operations(operations));
+  const auto decoded = decode_operations(encode_operations(operations), 1024);
   ASSERT_EQ(decoded.size(), operations.size());
   for (std::size_t i = 0; i < operations.size(); ++i) {
     SCOPED_TRACE(i);
@@ -81,7 +81,7 @@ TEST(OperationText, ComesBackWithEveryField) {
 
 TEST(OperationText, OfNothingIsNothing) {
   EXPECT_EQ(encode_operations({}), "");
-  EXPECT_THAT(decode_operations(""), IsEmpty());
+  EXPECT_THAT(decode_operations("", 4), IsEmpty());
 }
 
 TEST(OperationText, WhatNobodyWroteIsRefused) {
@@ -90,16 +90,17 @@ TEST(OperationText, WhatNobodyWroteIsRefused) {
        {std::string("rank 3"), std::string("\n"), std::string("1 2 3\n"), whole + "x", whole + "1 2\n",
         text("1 2 99 6 4 -1 0 0\n"), text("1 2 0 999 4 -1 0 0\n"), text("1 2 0 6 4 -1 9 0\n"),
         text("1 2 0 6 4 -1 0 9\n"), text("1 2 0 6 1e9 -1 0 0\n"),
-        text("1 2 0 6 99999999999999999999 -1 0 0\n")}) {
-    EXPECT_THROW(decode_operations(foreign), InternalError) << "'" << foreign << "'";
+        text("1 2 0 6 99999999999999999999 -1 0 0\n"), text("1 2 0 6 4 4 0 0\n"),
+        text("1 2 0 6 4 -2 0 0\n")}) {
+    EXPECT_THROW(decode_operations(foreign, 4), InternalError) << "'" << foreign << "'";
   }
 }
 
 TEST(OperationText, EveryTruncationOfALineIsRefused) {
   const std::string line = encode_operations({all_reduce_of(100)});
   for (std::size_t length = 1; length < line.size(); ++length) {
-    EXPECT_THROW(decode_operations(line.substr(0, length)), InternalError) << length;
-    EXPECT_THROW(decode_operations(line + line.substr(0, length)), InternalError) << length;
+    EXPECT_THROW(decode_operations(line.substr(0, length), 4), InternalError) << length;
+    EXPECT_THROW(decode_operations(line + line.substr(0, length), 4), InternalError) << length;
   }
 }
 

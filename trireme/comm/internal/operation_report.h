@@ -14,8 +14,9 @@ namespace trireme::comm {
 using Published = std::map<int, std::vector<Operation>>;
 
 std::string encode_operations(const std::vector<Operation>& operations);
-/// Throws InternalError on text that encode_operations did not write.
-std::vector<Operation> decode_operations(const std::string& encoded);
+/// Of a member of a group of `size` ranks. Throws InternalError on text that encode_operations did not write,
+/// and on a peer that is no rank of the group.
+std::vector<Operation> decode_operations(const std::string& encoded, int size);
 
 /// Group ranks that `operation` of `rank` needs, without `rank` itself.
 std::vector<int> ranks_needed(const Operation& operation, int rank, int size);
