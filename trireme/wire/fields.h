@@ -181,7 +181,9 @@ class FieldReader {
     for (std::uint32_t i = 0; i < count && valid_; ++i) {
       Key key{};
       read(key);
-      read(values[key]);
+      // As they are written: in order, each once.
+      if (!values.empty() && !(values.rbegin()->first < key)) valid_ = false;
+      if (valid_) read(values[key]);
     }
   }
   template <class Value>

@@ -37,6 +37,16 @@ TEST(Messages, AreRefusedWhenCutOrTooLong) {
   EXPECT_FALSE(wire::decode<Heartbeat>(longer).has_value());
 }
 
+TEST(Messages, RefuseKeysThatComeTwiceOrOutOfOrder) {
+  const auto written = [](std::vector<std::pair<PartitionId, std::uint32_t>> rows) {
+    return wire::encode(std::tuple(std::move(rows)));
+  };
+  using Map = std::tuple<std::map<PartitionId, std::uint32_t>>;
+  ASSERT_TRUE(wire::decode<Map>(written({{1, 7}, {2, 8}})).has_value());
+  EXPECT_FALSE(wire::decode<Map>(written({{1, 7}, {1, 8}})).has_value());
+  EXPECT_FALSE(wire::decode<Map>(written({{2, 7}, {1, 8}})).has_value());
+}
+
 TEST(Messages, RefuseCountsThatNoBytesStandBehind) {
   MapChange change;
   change.servers.resize(1);
