@@ -1,8 +1,7 @@
 #include "cli/checkpoint_place.h"
 
-#include <toml++/toml.h>
-
 #include "trireme/base/error.h"
+#include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 

@@ -1,7 +1,5 @@
 #include "cli/train.h"
 
-#include <toml++/toml.h>
-
 #include <csignal>
 #include <filesystem>
 #include <sstream>
@@ -11,6 +9,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/stop_notice.h"
 #include "trireme/base/stop_request.h"
+#include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/launch_environment.h"

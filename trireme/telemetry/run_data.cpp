@@ -1,7 +1,6 @@
 #include "trireme/telemetry/run_data.h"
 
 #include <sys/stat.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/telemetry/run_end.h"
 #include "trireme/telemetry/run_summary.h"

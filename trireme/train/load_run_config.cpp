@@ -1,11 +1,10 @@
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
+#include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/train/internal/config_keys.h"
 
