@@ -97,7 +97,7 @@ int run_train(const Home& home, const TrainArguments& given) {
   const auto config = train::load_run_config(train.ranks.file, train.ranks.overrides, home.registry);
   const train::ParallelPlan plan = train::check_run_config(config, ranks.world_size);
   if (ranks.launches) {
-    train::check_run_folder(config, train.resume ? train::RunStart::kResume : train::RunStart::kFresh, Log());
+    train::check_run_folder(plan, train.resume ? train::RunStart::kResume : train::RunStart::kFresh, Log());
     RankCommand command{.name = "train",
                         .of_launch = {"--max-restarts", text(train.max_restarts), "--frozen-grace",
                                       text(config.comm.timeout_s)},

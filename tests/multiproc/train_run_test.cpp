@@ -218,6 +218,34 @@ TEST_F(TrainCommand, AFolderOfNoUseIsRefusedBeforeAnyRankStarts) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "none"));
 }
 
+TEST_F(TrainCommand, ARunIsGoneOnWithByTheCommandThatBeganIt) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> modes = {
+      {"zero", {"parallel.zero=3"}},
+      {"tensor", {"parallel.tensor=2"}},
+      {"sites", {"parallel.local_steps=3"}},
+      {"compressed",
+       {"parallel.compression=\"one-bit\"", "parallel.compression_warmup_steps=2", "optimizer.name=adam",
+        "train.clip_norm=0"}},
+      {"1f1b", {"parallel.pipeline=2"}},
+      {"pipedream", {"parallel.pipeline=2", "parallel.schedule=pipedream", "train.accumulation=1"}},
+      {"2bw", {"parallel.pipeline=2", "parallel.schedule=pipedream-2bw", "train.accumulation=1"}}};
+  for (const auto& [name, settings] : modes) {
+    SCOPED_TRACE(name);
+    std::vector<std::string> more;
+    for (const std::string& setting : settings) more.insert(more.end(), {"--set", setting});
+    const auto with_steps = [&](int steps, std::vector<std::string> words) {
+      words.insert(words.end(), more.begin(), more.end());
+      words.insert(words.end(), {"--set", text("train.max_steps=", steps)});
+      return command(name, 2, words);
+    };
+    const ChildResult begun = run(with_steps(4, {}), {}, 60);
+    EXPECT_EQ(begun.exit_code, 0) << begun.err;
+    const ChildResult resumed = run(with_steps(6, {"--resume"}), {}, 60);
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(summary(name)["steps"], 6);
+  }
+}
+
 TEST_F(TrainCommand, AReaderThatLeavesIsToldOfAndTheRunGoesOn) {
   for (const int ranks : {1, 2}) {
     const std::string name = std::to_string(ranks);

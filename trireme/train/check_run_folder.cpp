@@ -29,7 +29,8 @@ void check_newest(const RunConfig& config, const fs::path& checkpoints) {
 
 }  // namespace
 
-void check_run_folder(const RunConfig& config, RunStart start, const Log& log) {
+void check_run_folder(const ParallelPlan& plan, RunStart start, const Log& log) {
+  const RunConfig& config = plan.config();  // with what follows from the plan, as in the checkpoint
   const RunFolder folder{config.run_folder()};
   if (start == RunStart::kResume && !fs::exists(folder.root)) throw no_checkpoint_in(folder.checkpoints());
   const RunLock lock(folder, log);

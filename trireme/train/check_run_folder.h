@@ -2,14 +2,14 @@
 // What can be told of a run's folder before any rank is started.
 
 #include "trireme/base/log.h"
+#include "trireme/train/parallel_plan.h"
 #include "trireme/train/run.h"
-#include "trireme/train/run_config.h"
 
 namespace trireme::train {
 
 /// Throws DataError: the folder cannot be written, or there is no checkpoint to resume from; InvalidArgument:
-/// another run is writing there, or the newest checkpoint is of a run that this configuration cannot go on
-/// with. Leaves the folder as it was. Whether that checkpoint is whole, the ranks find out.
-void check_run_folder(const RunConfig& config, RunStart start, const Log& log);
+/// another run is writing there, or the newest checkpoint is of a run that this plan cannot go on with.
+/// Leaves the folder as it was. Whether that checkpoint is whole, the ranks find out.
+void check_run_folder(const ParallelPlan& plan, RunStart start, const Log& log);
 
 }  // namespace trireme::train

@@ -28,7 +28,7 @@ class OneBitHook final : public CompressingHook {
 
   void attach_optimizer(const std::map<std::string, at::Tensor>& state) override {
     for (auto& [name, kept] : kept_) {
-      const auto find = [&](const char* kind) {
+      const auto find = [&, &name = name](const char* kind) {
         const auto found = state.find(text(kind, "/", name));
         require(found != state.end() && !found->second.is_meta(), "compression \"one-bit\" needs ", kind,
                 " of '", name,

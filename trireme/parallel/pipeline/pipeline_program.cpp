@@ -28,7 +28,8 @@ void check_asynchronous(const PipelineOptions& options, const schedule::Program&
   const bool groups = order.versions == schedule::WeightVersions::kOneBehind || !order.replicas.empty();
   require(options.num_rounds == 1, "schedule '", order.name,
           "' updates without a flush: ", options.num_rounds,
-          " rounds before an update would need one; take pipedream-2bw with more micro-batches");
+          " rounds before an update would need one; take one round of more micro-batches",
+          groups ? "" : " by pipedream-2bw");
   require(groups || options.num_microbatches == 1, "schedule '", order.name,
           "' updates behind every backward: it has 1 micro-batch per update, not ", options.num_microbatches,
           "; pipedream-2bw takes several");
