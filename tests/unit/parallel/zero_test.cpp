@@ -381,6 +381,23 @@ TEST(ZeroGradients, LeaveATensorAloneThatSomebodyHasKeptInTheirPlace) {
   });
 }
 
+TEST(ZeroGradients, LeaveTensorsAloneThatAreMadeAfterABackwardHasThrown) {
+  run_ranks_as_threads(2, [](Context& context) {
+    LargeLayer shards(context, ZeroStage::kOptimizer);
+    for (int step = 0; step < 2; ++step) shards.step(context.rank());
+    const auto of_ordinary_memory = at::empty({128, 96}).storage().data_ptr().get_deleter();
+    const auto breaks = [](const at::Tensor& output, const at::Tensor& target) {
+      output.register_hook([](const at::Tensor&) -> at::Tensor { throw InvalidArgument("out of luck"); });
+      return mean_square(output, target);
+    };
+    shards.pipe.zero_grad();
+    EXPECT_THROW(shards.pipe.step(test::numbers({4, 96}, 1), test::numbers({4, 128}, 2), breaks),
+                 InvalidArgument);
+    const at::Tensor mine = at::empty({128, 96});
+    EXPECT_EQ(mine.storage().data_ptr().get_deleter(), of_ordinary_memory);
+  });
+}
+
 /// A matrix whose gradient is a product, and memory for that gradient.
 struct Placed {
   at::Tensor weight = test::numbers({96, 128}, 1).requires_grad_();

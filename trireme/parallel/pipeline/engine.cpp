@@ -159,9 +159,12 @@ ActionHandlers Engine::handlers() {
 void Engine::with_weights(const Action& action, void (Engine::*work)(const Action&)) {
   StageWeights& weights = weights_of(action);
   weights.before(action);
-  if (!is_empty(action)) {
-    if (before_compute_) before_compute_(action.microbatch);
-    (this->*work)(action);
+  try {
+    if (!is_empty(action) && before_compute_) before_compute_(action.microbatch);
+    if (!is_empty(action)) (this->*work)(action);
+  } catch (...) {
+    weights.broken_off();
+    throw;
   }
   weights.after(action);
   if (!schedule::makes_weight_gradient(action.kind)) return;

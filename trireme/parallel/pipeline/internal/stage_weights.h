@@ -40,6 +40,8 @@ class StageWeights {
   /// Around every F, B, I, W and RECOMPUTE of the stage, with or without samples.
   virtual void before(const schedule::Action& /*action*/) {}
   virtual void after(const schedule::Action& /*action*/) {}
+  /// In place of after(), where what is between them has thrown.
+  virtual void broken_off() {}
 
   /// Starts what the last backward has not. Nothing is added to the gradients from here on.
   virtual void reduce() {}

@@ -30,6 +30,7 @@ class ShardedWeights final : public StageWeights {
   void reshard() override { weights_->release(); }
   void before(const schedule::Action& action) override;
   void after(const schedule::Action& action) override;
+  void broken_off() override { end_backward(); }
   void reduce() override;
   void finish() override;
   void end_update() override { weights_->changed(); }
