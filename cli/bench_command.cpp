@@ -78,9 +78,9 @@ void check_splits(const std::string& splits) {
 
 /// Minutes of measuring are not to end with a name that is wrong.
 void check_folder_of(const PassedOption& option) {
+  require(!option.value.empty(), option.name, " is empty; expected the name of a file to write");
   const std::filesystem::path folder = std::filesystem::absolute(option.value).parent_path();
-  require(option.value.empty() || std::filesystem::is_directory(folder), option.name, ": there is no folder ",
-          folder.string());
+  require(std::filesystem::is_directory(folder), option.name, ": there is no folder ", folder.string());
 }
 
 void check(const PassedOption& option) {

@@ -133,6 +133,7 @@ TEST(CliErrors, AreTheGoldenTexts) {
                                              {"bench", "pipeline-resnet50", "--splits", "5,x"},
                                              {"bench", "pipeline-resnet50", "--schedule", "1f1c"},
                                              {"bench", "pipeline-resnet50", "--report", "/no/where/r.html"},
+                                             {"bench", "pipeline-resnet50", "--report", ""},
                                              {"completion", "tcsh"}}) {
     std::vector<std::string> command = {bin("trireme")};
     command.insert(command.end(), words.begin(), words.end());
