@@ -54,6 +54,7 @@ MODES = {  # launchers, ranks of each, settings
     "hosts4": (2, 2, []),
 }
 DEADLINE_S = 6  # comm.timeout_s
+GOODBYE_S = 60  # of a launcher whose ranks are done, for those of other hosts
 ROOM_S = 15  # for a busy machine to start and end processes
 HANG_S = 120
 
@@ -265,7 +266,14 @@ class Round:
             self.cable.put_back(how)
 
     def cut_cable(self):
-        self.cut(lambda: self.ends_as_cut(self.job.end_within(2 * DEADLINE_S + ROOM_S)))
+        def is_over():  # but for the launcher of the first host, which keeps the store for those that it cannot see
+            return self.job.ended() or "in good order" in self.job.said[0].read_text(errors="replace")
+
+        def ends():
+            wait_until(is_over, 2 * DEADLINE_S + ROOM_S)
+            return self.ends_as_cut(self.job.end_within(GOODBYE_S + ROOM_S if is_over() else 0))
+
+        self.cut(ends)
 
     def cut_cable_shortly(self):
         seconds = self.draw.uniform(0.1, DEADLINE_S)

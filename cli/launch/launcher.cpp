@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
 // How long ranks of other hosts may take to leave after those of this one have.
-constexpr double kGoodbye_s = 60;
+constexpr double kGoodbye_s = 60, kSilent_s = 5;
 constexpr double kLookForSignals_s = 0.2;
 
 /// Of one kind on one host: more than any has cores or GPUs.
@@ -197,9 +197,16 @@ WorldStory run_world(Launcher& launcher, int restart) {
 /// The ranks of other hosts still need the store to leave in good order.
 void wait_for_other_hosts(Launcher& launcher) {
   if (!launcher.job.served || launcher.options.num_nodes == 1) return;
-  const auto deadline = Deadline::after_s(kGoodbye_s);
-  while (!launcher.job.served->wait_until_left(kLookForSignals_s)) {
+  const auto deadline = Deadline::after_s(kGoodbye_s), patience = Deadline::after_s(kSilent_s);
+  for (bool said = false; !launcher.job.served->wait_until_left(kLookForSignals_s);) {
     if (launcher.signals.next() != 0) return;
+    if (!said && patience.expired()) {
+      said = true;
+      launcher.screen.note(
+          text("all ranks of this host have ended well; the store of the job stays for up to ",
+               human_duration(kGoodbye_s), ", so that ", launcher.job.served->num_clients(),
+               " connection(s) of other hosts' ranks can end in good order (Ctrl-C: it ends now)"));
+    }
     if (!deadline.expired()) continue;
     launcher.screen.note(text(launcher.job.served->num_clients(),
                               " connection(s) of other hosts' ranks have not "
