@@ -23,12 +23,12 @@ namespace {
 using namespace trireme;
 
 double median_step_s(const std::string& name, const optim::NamedTensors& parameters, int steps) {
-  const auto optimizer = optim::make_optimizer({.name = name}, parameters);
-  for (int i = 0; i < 2; ++i) optimizer->step(1e-6);
+  const auto optimizer = optim::make_optimizer({.name = name, .lr = 1e-6}, parameters);
+  for (int i = 0; i < 2; ++i) optimizer->step();
   std::vector<double> times;
   for (int i = 0; i < steps; ++i) {
     const double begin_s = now_s();
-    optimizer->step(1e-6);
+    optimizer->step();
     times.push_back(now_s() - begin_s);
   }
   std::sort(times.begin(), times.end());

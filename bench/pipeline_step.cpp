@@ -117,11 +117,11 @@ int main(int argc, char** argv) try {
                            .num_microbatches = kMicrobatches,
                            .num_chunks = interleaved && !alone ? 2 : 0,
                            .cuts = alone ? std::vector<int>{} : cuts});
-  const auto optimizer = optim::make_optimizer({.name = "sgd"}, pipe.parameters());
+  const auto optimizer = optim::make_optimizer({.name = "sgd", .lr = 1e-4}, pipe.parameters());
   const auto step = [&] {
     pipe.zero_grad();
     pipe.step(work.input, work.target, loss);
-    optimizer->step(1e-4);
+    optimizer->step();
   };
   seconds_of(*context, std::min(steps, 3), step);
   const double waited_before_s = pipe.waited_s();

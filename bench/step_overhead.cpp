@@ -56,7 +56,7 @@ class BareLoop {
     model_->zero_grad();
     const at::Tensor loss = at::cross_entropy_loss(model_->forward(samples.input), samples.target);
     loss.backward();
-    optimizer_->step(0.1);
+    optimizer_->step();
     loss_ += loss.item<double>();
   }
 

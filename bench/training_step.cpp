@@ -94,12 +94,13 @@ Loop replicas(comm::Context& context, const Workload& work, const Forward& forwa
                                                              parallel::DataParallelOptions{.hook = hook});
   optim::NamedTensors parameters;
   for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
-  const std::shared_ptr<optim::Optimizer> optimizer = optim::make_optimizer({.name = "sgd"}, parameters);
+  const std::shared_ptr<optim::Optimizer> optimizer =
+      optim::make_optimizer({.name = "sgd", .lr = 1e-4}, parameters);
   Loop loop;
   loop.step = [=] {
     ddp->zero_grad();
     at::cross_entropy_loss(forward(work.input), work.target).backward();
-    optimizer->step(1e-4);
+    optimizer->step();
   };
   loop.waited_s = [=] { return ddp->statistics().waited_s; };
   loop.sent_bytes = [=] { return hook->sent_bytes(); };
@@ -114,7 +115,7 @@ Loop shards(comm::Context& context, const Workload& work, int zero, const Forwar
       parallel::PipelineOptions{.program = schedule::data_parallel(1),
                                 .zero = {.stage = static_cast<parallel::ZeroStage>(zero)}});
   const std::shared_ptr<optim::Optimizer> optimizer =
-      optim::make_optimizer({.name = "sgd"}, pipe->parameters());
+      optim::make_optimizer({.name = "sgd", .lr = 1e-4}, pipe->parameters());
   const auto loss = [](const at::Tensor& logits, const at::Tensor& target) {
     return at::cross_entropy_loss(logits, target.flatten());
   };
@@ -123,7 +124,7 @@ Loop shards(comm::Context& context, const Workload& work, int zero, const Forwar
   loop.step = [=] {
     pipe->zero_grad();
     pipe->step(work.input, target, loss);
-    optimizer->step(1e-4);
+    optimizer->step();
   };
   loop.waited_s = [=] { return pipe->waited_s(); };
   return loop;

@@ -32,7 +32,8 @@ int main(int argc, char** argv) {
       chain->push_back(nn::Tanh());
     }
     trireme::parallel::FullyShardedDataParallel sharded(*context, trireme::model::layers_of(chain));
-    const auto optimizer = trireme::optim::make_optimizer({.name = "adamw"}, sharded.parameters());
+    const auto optimizer =
+        trireme::optim::make_optimizer({.name = "adamw", .lr = 0.003}, sharded.parameters());
 
     for (int step = 1; step <= num_steps; ++step) {
       const auto mine = [&](const at::Tensor& all) {
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
       const at::Tensor loss = at::mse_loss(output, x.roll({1}, {1}).sin()) + at::mse_loss(of_noisy, output);
       loss.backward();  // gradients are reduced meanwhile; behind it, each rank has those of its pieces
       const double norm = sharded.clip_grad_norm(1.0);
-      optimizer->step(0.003);
+      optimizer->step();
       if (step % 10 != 0) continue;
       at::Tensor mean = loss.detach().clone();
       context->world().all_reduce(mean, trireme::comm::ReduceOp::kAverage);

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
     trireme::parallel::Pipeline pipe(*context, trireme::model::layers_of(chain),
                                      {.schedule = argc > 1 ? argv[1] : "1f1b", .num_microbatches = 8});
     const auto optimizer =
-        trireme::optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters());
+        trireme::optim::make_optimizer({.name = "sgd", .lr = 0.05, .momentum = 0.9}, pipe.parameters());
     const auto loss = [](const at::Tensor& output, const at::Tensor& target) {
       return at::mse_loss(output, target);
     };
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
       pipe.zero_grad();
       const double mean =
           pipe.step(x, y, loss);  // forward and backward of 8 micro-batches through all stages
-      optimizer->step(0.05);
+      optimizer->step();
       if (step % 10 == 0 && context->is_main()) {
         std::printf("step %d: loss %.5f\n", step, mean);
         std::fflush(stdout);

@@ -38,7 +38,8 @@ double seconds_of(comm::Context& context, model::Model& model, const Batch& batc
   parallel::Pipeline pipe(
       context, model.layers(),
       {.schedule = schedule, .num_microbatches = num_microbatches, .cuts = {kFirstLayerBehindLayer2}});
-  const auto optimizer = optim::make_optimizer({.name = "sgd", .momentum = 0}, pipe.parameters());
+  const auto optimizer =
+      optim::make_optimizer({.name = "sgd", .lr = 0.001, .momentum = 0}, pipe.parameters());
   const auto loss = [](const at::Tensor& output, const at::Tensor& target) {
     return at::mse_loss(output, target);
   };
@@ -48,7 +49,7 @@ double seconds_of(comm::Context& context, model::Model& model, const Batch& batc
     begin_s = now_s();
     pipe.zero_grad();
     pipe.step(batch.images, batch.labels, loss);
-    optimizer->step(0.001);
+    optimizer->step();
     context.world().barrier();
   }
   return now_s() - begin_s;

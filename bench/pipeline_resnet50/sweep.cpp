@@ -137,7 +137,7 @@ class Sweep {
     }
     const std::int64_t end_ns = now_ns();
     if (entry.pipe || context_.is_main()) {
-      entry.optimizer->step(kRate);
+      entry.optimizer->step();
       for (const auto& item : model_->parameters()) item.mutable_grad().reset();
     }
     entry.updates_s.push_back(1e-9 * static_cast<double>(now_ns() - end_ns));

@@ -85,7 +85,7 @@ TEST_P(OptimizerParity, TakesTheStepsOfTheReference) {
       parameter.mutable_grad() =
           is_missing(name, step) ? at::Tensor() : file.tensors.at("gradient/" + name)[step].clone();
     }
-    optimizer->step(options.lr);
+    optimizer->step();
     for (const auto& [name, parameter] : parameters) {
       EXPECT_LE(largest_difference(parameter, file.tensors.at("after/" + name)[step]), bound)
           << name << " after step " << step;

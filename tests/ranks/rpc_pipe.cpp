@@ -84,6 +84,7 @@ void train(const rpc::Agent& agent, const Options& options) {
     remote::Context context(agent);
     const at::Tensor loss = torch::mse_loss(*pipe.forward(input).local_value(), target);
     context.backward({loss});
+    if (step > 0) optimizer.set_lr(kRate / static_cast<double>(step));
     optimizer.step(context);
 
     std::vector<at::Tensor> outputs;
@@ -91,7 +92,8 @@ void train(const rpc::Agent& agent, const Options& options) {
     const at::Tensor expected = torch::mse_loss(torch::cat(outputs), target);
     serial->zero_grad();
     expected.backward();
-    serial_optimizer->step(kRate);
+    if (step > 0) serial_optimizer->set_lr(kRate / static_cast<double>(step));
+    serial_optimizer->step();
     double step_worst = difference(loss.detach(), expected.detach());
     for (std::size_t i = 0; i < names.size(); ++i) {
       const at::Tensor there = parameters[i].to_here();

@@ -30,7 +30,7 @@ at::Tensor run_of(const at::Tensor& tensor, std::int64_t begin, std::int64_t num
 
 GroupedOptimizer::GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options,
                                    NamedTensors parameters, std::shared_ptr<Offload> offload)
-    : rule_(std::move(rule)), kinds_(rule_->states()), offload_(std::move(offload)) {
+    : Optimizer(options.lr), rule_(std::move(rule)), kinds_(rule_->states()), offload_(std::move(offload)) {
   const GroupSettings common{.weight_decay = options.weight_decay, .adaptive = true};
   if (options.decay_1d) {
     add_group(common, std::move(parameters));
@@ -185,7 +185,7 @@ bool GroupedOptimizer::passes_in_parts() const {
          });
 }
 
-void GroupedOptimizer::step(double lr) {
+void GroupedOptimizer::update(double lr) {
   const at::NoGradGuard no_grad;
   if (passes_in_parts()) {
     const std::vector<Part> parts = parts_to_update();

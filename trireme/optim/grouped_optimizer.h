@@ -15,11 +15,13 @@ namespace trireme::optim {
 
 class GroupedOptimizer : public Optimizer {
  public:
-  /// Of `options` only weight_decay and decay_1d are read; the rule has read its own.
+  /// Of `options` only lr, weight_decay and decay_1d are read; the rule has read its own.
   GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options, NamedTensors parameters,
                    std::shared_ptr<Offload> offload = nullptr);
-  void step(double lr) override;
   std::map<std::string, at::Tensor> state() override;
+
+ protected:
+  void update(double lr) override;
 
  private:
   struct Group {

@@ -37,15 +37,22 @@ at::Tensor orthogonalised(const at::Tensor& matrix) {
 class Split : public Optimizer {
  public:
   Split(GroupedOptimizer first, GroupedOptimizer second, double rate_of_second)
-      : first_(std::move(first)), second_(std::move(second)), rate_of_second_(rate_of_second) {}
-  void step(double lr) override {
-    first_.step(lr);
-    second_.step(lr * rate_of_second_);
-  }
+      : Optimizer(first.lr()),
+        first_(std::move(first)),
+        second_(std::move(second)),
+        rate_of_second_(rate_of_second) {}
   std::map<std::string, at::Tensor> state() override {
     std::map<std::string, at::Tensor> result = first_.state();
     result.merge(second_.state());
     return result;
+  }
+
+ protected:
+  void update(double lr) override {
+    first_.set_lr(lr);
+    second_.set_lr(lr * rate_of_second_);  // both are taken before either changes anything
+    first_.step();
+    second_.step();
   }
 
  private:

@@ -21,7 +21,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// All options of all optimizers; each reads those that name it. Values without a unit are plain numbers.
 struct OptimizerOptions {
   std::string name = "sgd";
-  double lr = 0.1;  ///< all: the rate before the schedule, >= 0
+  double lr = 0.1;  ///< all: the rate of steps until set_lr() says another, >= 0
   /// All, >= 0. sgd, adam, adagrad, rmsprop: L2, `weight_decay * p` is added to the gradient. lars: L2, and
   /// part of the trust ratio. adamw, lion, muon: decoupled, p shrinks by `lr * weight_decay`. lamb: added to
   /// the update before its trust ratio.
@@ -47,13 +47,23 @@ struct OptimizerOptions {
   double muon_adamw_rate = 1;  ///< muon: rate of what goes to adamw, as a multiple of lr, >= 0
 };
 
+/// Throws InvalidArgument below 0, and where it is no finite number.
+void require_learning_rate(double lr);
+
 class Offload;
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// One update with learning rate `lr`. Gradients are read, not changed.
-  virtual void step(double lr) = 0;
+  /// One update with the learning rate lr(). Gradients are read, not changed.
+  void step() { update(lr_); }
+  /// The rate of the steps from here on; a schedule sets it before each. No part of state():
+  /// after a resume it is set again. Throws as require_learning_rate() does.
+  void set_lr(double lr) {
+    require_learning_rate(lr);
+    lr_ = lr;
+  }
+  double lr() const { return lr_; }
   /// State tensors by name ("momentum/fc1.weight"); shared, not copied. The same set for the same parameters
   /// from the start on. Those that live elsewhere are of the meta device, and Offload has their values.
   virtual std::map<std::string, at::Tensor> state() = 0;
@@ -69,6 +79,14 @@ class Optimizer {
   virtual void restored() {}
   /// Seconds for which this rank has waited in these calls so far.
   virtual double waited_s() const { return 0; }
+
+ protected:
+  /// The rate of the options.
+  explicit Optimizer(double lr) { set_lr(lr); }
+  virtual void update(double lr) = 0;
+
+ private:
+  double lr_ = 0;
 };
 
 /// One row per optimizer in optimizer_table.cpp. Throws InvalidArgument that names the optimizer, the value

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "trireme/base/error.h"
 #include "trireme/optim/adagrad.h"
@@ -50,6 +51,10 @@ const OptimizerRow& find_optimizer(const std::string& name) {
 }
 
 }  // namespace
+
+void require_learning_rate(double lr) {
+  require(std::isfinite(lr) && lr >= 0, "the learning rate is ", lr, "; expected a number of at least 0");
+}
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters,
                                           std::shared_ptr<Offload> offload) {

@@ -28,8 +28,8 @@ namespace trireme::remote {
 
 class OwnerOptimizer {
  public:
-  OwnerOptimizer(const optim::OptimizerOptions& options, const std::vector<rpc::RRef<at::Tensor>>& references)
-      : lr_(options.lr) {
+  OwnerOptimizer(const optim::OptimizerOptions& options,
+                 const std::vector<rpc::RRef<at::Tensor>>& references) {
     for (const auto& each : references) {
       const at::Tensor parameter = *each.local_value();
       require(parameter.is_leaf() && parameter.requires_grad(), "parameter ", parameters_.size(),
@@ -61,7 +61,10 @@ class OwnerOptimizer {
       for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].second.mutable_grad() = before[i];
     };
     try {
-      for (const auto& each : optimizers_) each->step(lr >= 0 ? lr : lr_);
+      for (const auto& each : optimizers_) {
+        each->set_lr(lr);
+        each->step();
+      }
     } catch (...) {
       restore();
       throw;
@@ -71,7 +74,6 @@ class OwnerOptimizer {
 
  private:
   std::mutex mutex_;
-  const double lr_;
   optim::NamedTensors parameters_;
   std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;
 };
@@ -92,7 +94,7 @@ constexpr auto& kIsReady = rpc::function<"trireme.optimizer_is_ready", &is_ready
 
 DistributedOptimizer::DistributedOptimizer(const rpc::Agent& agent, const optim::OptimizerOptions& options,
                                            const std::vector<rpc::RRef<at::Tensor>>& parameters)
-    : core_(agent.core()) {
+    : core_(agent.core()), lr_(options.lr) {
   require(!parameters.empty(), "an optimizer needs parameters, and got none");
   std::map<rpc::WorkerId, std::vector<rpc::RRef<at::Tensor>>> by_owner;
   for (const auto& each : parameters) by_owner[each.owner()].push_back(each);
@@ -101,11 +103,16 @@ DistributedOptimizer::DistributedOptimizer(const rpc::Agent& agent, const optim:
 }
 DistributedOptimizer::~DistributedOptimizer() = default;
 
-void DistributedOptimizer::step(const Context& context, double lr) {
+void DistributedOptimizer::set_lr(double lr) {
+  optim::require_learning_rate(lr);
+  lr_ = lr;
+}
+
+void DistributedOptimizer::step(const Context& context) {
   const rpc::Agent agent(core_, rpc::Agent::Borrowed{});
   std::vector<rpc::Future<void>> steps;
   for (const auto& each : owners_)
-    steps.push_back(agent.rpc_async(each.owner(), kStep, each, context.id(), lr));
+    steps.push_back(agent.rpc_async(each.owner(), kStep, each, context.id(), lr_));
   rpc::when_all(steps).get();
 }
 

@@ -26,12 +26,16 @@ class DistributedOptimizer {
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
   /// One update on every owner from the gradients of the context; waits for all. Parameters without a
-  /// gradient there are left alone. `lr`: instead of the options', where it is not negative.
-  void step(const Context& context, double lr = -1);
+  /// gradient there are left alone.
+  void step(const Context& context);
+  /// The rate of the steps from here on, in place of the options'. Throws as
+  /// optim::require_learning_rate() does. Not thread-safe: one thread steps and sets rates.
+  void set_lr(double lr);
 
  private:
   std::shared_ptr<rpc::AgentCore> core_;
   std::vector<rpc::RRef<OwnerOptimizer>> owners_;
+  double lr_;
 };
 
 /// References to all parameters of a module that lives on this worker, in the module's order: what a function

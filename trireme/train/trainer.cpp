@@ -373,7 +373,8 @@ void Trainer::update() {
   const bool asks = clips || (noise_ && noise_->measures());
   if (asks || (logs && !plan_.asynchronous() && !plan_.served())) grad_norm_ = gradient_norm_.measure();
   if (clips) optim::clip_to_norm(parameters_, grad_norm_, config_.train.clip_norm);
-  optimizer_->step(report_.lr);
+  optimizer_->set_lr(report_.lr);
+  optimizer_->step();
   if (average_) average_->update();
   if (outer_steps_) outer_steps_->after_step(report_.step);
 }

@@ -95,8 +95,8 @@ TEST_P(OffloadedState, GivesTheSameBits) {
     for (int step = 0; step < 3; ++step) {
       set_gradients(expected, step);
       set_gradients(found, step);
-      in_memory->step(0.01);
-      elsewhere->step(0.01);
+      in_memory->step();
+      elsewhere->step();
     }
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_TRUE(expected[i].second.equal(found[i].second))
@@ -129,7 +129,7 @@ TEST(Offload, HoldsNoMoreThanThreeParts) {
   const NamedTensors trained = {{"large", at::randn({1000, 100}).set_requires_grad(true)}};
   const auto optimizer = make_optimizer({.name = "adamw"}, trained, offload);
   set_gradients(trained, 0);
-  optimizer->step(0.1);
+  optimizer->step();
   EXPECT_EQ(offload->offloaded_bytes(), 2 * 400000);
   EXPECT_LE(offload->buffer_bytes(), 3 * kPartBytes);
   EXPECT_GT(offload->buffer_bytes(), 0);
@@ -156,22 +156,22 @@ TEST(Offload, AfterAWriteThatFailedNothingHalfDoneIsUsed) {
   const NamedTensors trained = parameters(at::kFloat);
   const auto optimizer = make_optimizer({.name = "adamw"}, trained, offload);
   set_gradients(trained, 0);
-  optimizer->step(0.1);
+  optimizer->step();
   {
     const test::FileSizeLimit limit(20000);
     set_gradients(trained, 1);
     EXPECT_THAT(
-        [&] { optimizer->step(0.1); },
+        [&] { optimizer->step(); },
         ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot write"), HasSubstr("optimizer's state"),
                                        HasSubstr(folder.path().string()))));
   }
-  EXPECT_THAT([&] { optimizer->step(0.1); }, ThrowsMessage<DataError>(HasSubstr("go on from a checkpoint")));
+  EXPECT_THAT([&] { optimizer->step(); }, ThrowsMessage<DataError>(HasSubstr("go on from a checkpoint")));
   EXPECT_THAT([&] { offload->fetch(optimizer->state().at("exp_avg/large")); },
               ThrowsMessage<DataError>(HasSubstr("go on from a checkpoint")));
   for (const auto& [name, tensor] : optimizer->state()) {
     if (offload->has(tensor)) offload->put(tensor, at::zeros(tensor.sizes()));
   }
-  optimizer->step(0.1);
+  optimizer->step();
   EXPECT_GT(offload->fetch(optimizer->state().at("exp_avg/large")).abs().max().item<float>(), 0);
 }
 
@@ -182,8 +182,8 @@ TEST(Offload, AReadThatFailsEndsTheStepAndTheObjectEndsCleanly) {
   const auto optimizer = make_optimizer({.name = "adamw"}, trained, offload);
   ASSERT_EQ(::truncate(test::scratch_files_of(::getpid()).at(0).c_str(), 20000), 0);
   set_gradients(trained, 0);
-  EXPECT_THAT([&] { optimizer->step(0.1); }, ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot read"),
-                                                                            HasSubstr("optimizer's state"))));
+  EXPECT_THAT([&] { optimizer->step(); }, ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot read"),
+                                                                         HasSubstr("optimizer's state"))));
 }
 
 TEST(Offload, AnUpdateThatThrowsIsHandedOn) {

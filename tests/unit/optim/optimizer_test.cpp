@@ -35,9 +35,9 @@ TEST(Sgd, FollowsItsEquation) {
   const auto optimizer =
       make_optimizer({.name = "sgd", .weight_decay = 0.1, .momentum = 0.9}, {{"w", weight}});
   // g = 0.5 + 0.1 * 1 = 0.6; v = 0.6; p = 1 - 0.1 * 0.6. Then g = 0.594, v = 0.54 + 0.594 = 1.134.
-  optimizer->step(0.1);
+  optimizer->step();
   EXPECT_FLOAT_EQ(value_of(weight), 0.94F);
-  optimizer->step(0.1);
+  optimizer->step();
   EXPECT_FLOAT_EQ(value_of(weight), 0.94F - 0.1134F);
   EXPECT_FLOAT_EQ(value_of(optimizer->state().at("momentum/w")), 1.134F);
 }
@@ -45,8 +45,8 @@ TEST(Sgd, FollowsItsEquation) {
 TEST(Optimizer, WithoutMomentumHoldsNone) {
   for (const char* name : {"sgd", "lars"}) {
     const at::Tensor weight = parameter(1, 0.5);
-    const auto optimizer = make_optimizer({.name = name, .momentum = 0}, {{"w", weight}});
-    optimizer->step(1);
+    const auto optimizer = make_optimizer({.name = name, .lr = 1, .momentum = 0}, {{"w", weight}});
+    optimizer->step();
     EXPECT_LT(value_of(weight), 1) << name;
     EXPECT_TRUE(optimizer->state().empty()) << name;
   }
@@ -57,8 +57,8 @@ TEST(Optimizer, WithoutMomentumHoldsNone) {
 
 TEST(AdamW, ItsFirstStepMovesByTheRateAndTheDecay) {
   const at::Tensor weight = parameter(1, 0.5);
-  const auto optimizer = make_optimizer({.name = "adamw", .weight_decay = 0.1}, {{"w", weight}});
-  optimizer->step(0.01);
+  const auto optimizer = make_optimizer({.name = "adamw", .lr = 0.01, .weight_decay = 0.1}, {{"w", weight}});
+  optimizer->step();
   EXPECT_NEAR(value_of(weight), 1 - 0.01 * 0.1 - 0.01, 1e-6);
   EXPECT_EQ(optimizer->state().at("step/w").item<float>(), 1);
 }
@@ -70,10 +70,10 @@ TEST(RmsProp, CenteredStaysANumberOnAConstantGradient) {
     const at::Tensor weight = at::full({100}, 1, type).set_requires_grad(true);
     weight.mutable_grad() = (at::arange(1, 101, at::kDouble) * 0.037).to(type);
     const auto optimizer =
-        make_optimizer({.name = "rmsprop", .momentum = 0, .centered = true}, {{"w", weight}});
+        make_optimizer({.name = "rmsprop", .lr = kRate, .momentum = 0, .centered = true}, {{"w", weight}});
     at::Tensor before = weight.detach().clone();
     for (int i = 0; i < 2500; ++i) {
-      optimizer->step(kRate);
+      optimizer->step();
       const double largest = (weight.detach() - before).abs().max().item<double>();
       ASSERT_TRUE(std::isfinite(largest)) << type << ", step " << i;
       // A deviation below what rounding leaves of it is taken for that.
@@ -88,8 +88,9 @@ TEST(RmsProp, CenteredStaysANumberOnAConstantGradient) {
 TEST(LarsAndLamb, TakeNormsBeyondTheRangeOfTheirSquares) {
   const auto moved = [](const char* name, double value, double gradient) {
     const at::Tensor weight = parameter(value, gradient);
-    make_optimizer({.name = name, .momentum = 0, .eps = 1e-6, .trust_coefficient = 0.1}, {{"w", weight}})
-        ->step(0.5);
+    make_optimizer({.name = name, .lr = 0.5, .momentum = 0, .eps = 1e-6, .trust_coefficient = 0.1},
+                   {{"w", weight}})
+        ->step();
     return value_of(weight) / value;
   };
   EXPECT_NEAR(moved("lars", 1e25, 1e24), 1 - 0.5 * 0.1, 1e-4);
@@ -98,7 +99,7 @@ TEST(LarsAndLamb, TakeNormsBeyondTheRangeOfTheirSquares) {
 
 TEST(Lion, MovesEveryElementByTheRateWhateverTheGradient) {
   const at::Tensor small = parameter(1, 1e-6), large = parameter(1, -1e6), none = parameter(1, 0);
-  make_optimizer({.name = "lion"}, {{"small", small}, {"large", large}, {"none", none}})->step(0.125);
+  make_optimizer({.name = "lion", .lr = 0.125}, {{"small", small}, {"large", large}, {"none", none}})->step();
   EXPECT_EQ(value_of(small), 0.875);
   EXPECT_EQ(value_of(large), 1.125);
   EXPECT_EQ(value_of(none), 1);
@@ -108,7 +109,8 @@ TEST(Muon, MovesAMatrixByAnOrthogonalOneWhateverTheSizeOfTheGradient) {
   for (const double size : {1e-3, 1e3}) {
     const at::Tensor weight = at::zeros({6, 3}).set_requires_grad(true);
     weight.mutable_grad() = at::arange(18, at::kFloat).square().view({6, 3}).cos() * size;
-    make_optimizer({.name = "muon", .momentum = 0, .muon_scale = "original"}, {{"w", weight}})->step(0.5);
+    make_optimizer({.name = "muon", .lr = 0.5, .momentum = 0, .muon_scale = "original"}, {{"w", weight}})
+        ->step();
     // Five steps bring singular values from 0.01 to 1 into about [0.68, 1.14]; the scale is sqrt(6 / 3).
     const at::Tensor moved = weight.detach() / (0.5 * std::sqrt(2.0));
     const at::Tensor values = at::linalg_svdvals(moved);
@@ -124,7 +126,7 @@ TEST(Muon, LeavesVectorsAndWhatItSparesToAdamWAtItsRate) {
   const NamedTensors parameters = {{"fc.weight", matrix}, {"fc.bias", bias}, {"model.wte.weight", table}};
   const auto optimizer = make_optimizer(
       {.name = "muon", .weight_decay = 0.5, .muon_scale = "original", .muon_adamw_rate = 0.1}, parameters);
-  optimizer->step(0.1);
+  optimizer->step();
   for (const at::Tensor& rest : {bias, table}) EXPECT_NEAR(value_of(rest), 1 - 0.01 * 0.5 - 0.01, 1e-6);
   EXPECT_LT(value_of(matrix), 1 - 0.1 * 0.5 - 0.1 * 0.5 * 0.65);
   std::vector<std::string> names;
@@ -140,7 +142,7 @@ TEST(Muon, TakesAConvolutionOfAnyMemoryFormatAsTheMatrixOfItsFirstDim) {
     const at::Tensor weight = at::ones(sizes).contiguous(format).set_requires_grad(true);
     weight.mutable_grad() = gradient.view(sizes).contiguous(format);
     const auto optimizer = make_optimizer({.name = "muon", .nesterov = true}, {{"w", weight}});
-    for (int i = 0; i < 3; ++i) optimizer->step(0.1);
+    for (int i = 0; i < 3; ++i) optimizer->step();
     return weight.detach().flatten(1);
   };
   const at::Tensor matrix = stepped({4, 18}, at::MemoryFormat::Contiguous);
@@ -151,14 +153,14 @@ TEST(Muon, TakesAConvolutionOfAnyMemoryFormatAsTheMatrixOfItsFirstDim) {
 TEST(Muon, StandsStillWithoutAGradientOfAnySize) {
   const at::Tensor still = parameter(1, 0, {3, 3});
   const at::Tensor empty = parameter(1, 0, {0, 3});
-  make_optimizer({.name = "muon"}, {{"still", still}, {"empty", empty}})->step(0.1);
+  make_optimizer({.name = "muon"}, {{"still", still}, {"empty", empty}})->step();
   EXPECT_EQ(value_of(still), 1);
 }
 
 TEST(TrustRatio, IsOneWhereANormIsZero) {
   for (const char* name : {"lars", "lamb"}) {
     const at::Tensor fresh = parameter(0, 0.5), still = parameter(1, 0);
-    make_optimizer({.name = name}, {{"fresh", fresh}, {"still", still}})->step(0.1);
+    make_optimizer({.name = name}, {{"fresh", fresh}, {"still", still}})->step();
     EXPECT_LT(value_of(fresh), -0.04) << name << " starts to move from zeros";
     EXPECT_EQ(value_of(still), 1) << name;
   }
@@ -167,7 +169,7 @@ TEST(TrustRatio, IsOneWhereANormIsZero) {
 TEST(TrustRatio, MakesAStepOfLarsAShareOfTheTensorsOwnNorm) {
   for (const double gradient : {1e-3, 1e3}) {
     const at::Tensor weight = parameter(2, gradient);
-    make_optimizer({.name = "lars", .trust_coefficient = 0.1}, {{"w", weight}})->step(0.5);
+    make_optimizer({.name = "lars", .lr = 0.5, .trust_coefficient = 0.1}, {{"w", weight}})->step();
     EXPECT_NEAR(value_of(weight), 2 - 0.5 * 0.1 * 2, 1e-6);
   }
 }
@@ -176,7 +178,7 @@ TEST(TrustRatio, CountsHalfPrecisionInF32) {
   // The norms are 131072: infinite as f16.
   const at::Tensor weight = at::full({4096}, 2048, at::kHalf).set_requires_grad(true);
   weight.mutable_grad() = at::full({4096}, 2048, at::kHalf);
-  make_optimizer({.name = "lars", .momentum = 0, .trust_coefficient = 0.5}, {{"w", weight}})->step(1);
+  make_optimizer({.name = "lars", .lr = 1, .momentum = 0, .trust_coefficient = 0.5}, {{"w", weight}})->step();
   EXPECT_EQ(value_of(weight), 1024);
 }
 
@@ -202,15 +204,49 @@ TEST_P(EveryOptimizer, LeavesAParameterWithoutAGradientAndAllGradientsAlone) {
   const at::Tensor unused = at::full({2}, 1.0).set_requires_grad(true);
   const auto optimizer =
       make_optimizer({.name = GetParam(), .weight_decay = 0.1}, {{"unused", unused}, {"used", used}});
-  optimizer->step(0.1);
+  optimizer->step();
   EXPECT_EQ(value_of(unused), 1);
   EXPECT_NE(value_of(used), 1);
   EXPECT_EQ(value_of(used.grad()), 0.5);
   for (const auto& [name, tensor] : optimizer->state()) {
     EXPECT_EQ(tensor.count_nonzero().item<std::int64_t>() == 0, name.ends_with("/unused")) << name;
   }
-  make_optimizer({.name = GetParam()}, {{"unused", unused}})->step(0.1);
-  make_optimizer({.name = GetParam()}, {})->step(0.1);
+  make_optimizer({.name = GetParam()}, {{"unused", unused}})->step();
+  make_optimizer({.name = GetParam()}, {})->step();
+}
+
+TEST_P(EveryOptimizer, StepsWithTheRateOfItsOptionsUntilAnotherIsSet) {
+  const auto stepped = [&](double of_options, const std::vector<double>& set) {
+    const at::Tensor weight = at::ones({4, 2}).set_requires_grad(true);
+    OptimizerOptions with_rate = options();
+    with_rate.lr = of_options;
+    const auto optimizer = make_optimizer(with_rate, {{"w", weight}});
+    for (const double rate : set) {
+      weight.mutable_grad() = at::full({4, 2}, 0.5);
+      if (rate >= 0) optimizer->set_lr(rate);
+      EXPECT_EQ(optimizer->lr(), rate >= 0 ? rate : of_options);
+      optimizer->step();
+    }
+    return weight.detach();
+  };
+  constexpr double kAsItIs = -1;
+  EXPECT_TRUE(stepped(0.25, {kAsItIs, kAsItIs}).equal(stepped(0.5, {0.25, 0.25})));
+  EXPECT_TRUE(stepped(0.25, {0.125, 0.25}).equal(stepped(0.125, {kAsItIs, 0.25})));
+  EXPECT_FALSE(stepped(0.25, {kAsItIs, kAsItIs}).equal(stepped(0.25, {kAsItIs, 0.5})));
+}
+
+template <class Any>
+concept TakesARateInAStep = requires(Any& optimizer) {
+  optimizer.step(0.1);
+};
+static_assert(!TakesARateInAStep<Optimizer>, "the rate is in one place");
+
+TEST_P(EveryOptimizer, KeepsItsRateWhereAnotherIsRefused) {
+  const auto optimizer = make_optimizer({.name = GetParam(), .lr = 0.25}, {{"w", parameter(1, 1)}});
+  for (const double wrong : {-0.1, std::nan(""), HUGE_VAL})
+    EXPECT_THAT([&] { optimizer->set_lr(wrong); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("expected a number of at least 0")));
+  EXPECT_EQ(optimizer->lr(), 0.25);
 }
 
 TEST_P(EveryOptimizer, TrainsInTheTypeOfItsParameters) {
@@ -220,7 +256,8 @@ TEST_P(EveryOptimizer, TrainsInTheTypeOfItsParameters) {
     OptimizerOptions strong = options();
     strong.trust_coefficient = 1;
     const auto optimizer = make_optimizer(strong, {{"w", weight}});
-    optimizer->step(0.0625);
+    optimizer->set_lr(0.0625);
+    optimizer->step();
     EXPECT_LT(value_of(weight), 1);
     EXPECT_GT(value_of(weight), -1);
     EXPECT_EQ(weight.scalar_type(), type);
@@ -236,7 +273,8 @@ TEST_P(EveryOptimizer, GoesDownhill) {
   const auto optimizer = make_optimizer(mild, {{"w", weight}});
   for (int i = 0; i < 100; ++i) {
     weight.mutable_grad() = 2 * weight.detach();  // of w^2
-    optimizer->step(0.02);
+    optimizer->set_lr(0.02);
+    optimizer->step();
   }
   EXPECT_LT(std::abs(value_of(weight)), 0.75);
 }
@@ -253,7 +291,8 @@ struct Training {
         const bool missing = parameters[i].first == "late" && step < 3;
         value.mutable_grad() = missing ? at::Tensor() : (value.detach() * 3 + shift).sin();
       }
-      optimizer->step(0.01);
+      optimizer->set_lr(0.01);
+      optimizer->step();
     }
   }
 
@@ -311,7 +350,7 @@ TEST_P(EveryOptimizer, StateHasTheSameNamesWithAndWithoutDecayOf1d) {
 TEST(TrustRatio, IsOneFor1dWithoutTheirDecay) {
   const auto moved = [](const char* name, bool decay_1d) {
     const at::Tensor bias = parameter(1e-3, 0.5);
-    make_optimizer({.name = name, .decay_1d = decay_1d, .momentum = 0}, {{"b", bias}})->step(0.1);
+    make_optimizer({.name = name, .decay_1d = decay_1d, .momentum = 0}, {{"b", bias}})->step();
     return 1e-3 - value_of(bias);
   };
   EXPECT_NEAR(moved("lars", false), 0.1 * 0.5, 1e-6) << "a step of sgd";
@@ -340,7 +379,7 @@ TEST(GroupedOptimizer, CallsARuleOfOnesOwnOncePerGroupWithParameters) {
     std::vector<GroupSettings> calls;
     GroupedOptimizer optimizer(std::make_unique<CountingRule>(calls),
                                {.weight_decay = 0.5, .decay_1d = decay_1d}, with);
-    optimizer.step(0.1);
+    optimizer.step();
     for (const auto& [name, seen] : optimizer.state()) EXPECT_EQ(value_of(seen), 1) << name;
     return calls;
   };

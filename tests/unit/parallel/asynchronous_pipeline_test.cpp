@@ -72,7 +72,7 @@ class SerialProgram {
         now(stage)[item.key()] = item.value().detach().clone();
         mine.emplace_back(item.key(), item.value().detach().clone());
       }
-      optimizers_.push_back(optim::make_optimizer({.name = "sgd", .momentum = 0.9}, mine));
+      optimizers_.push_back(optim::make_optimizer({.name = "sgd", .lr = kLr, .momentum = 0.9}, mine));
     }
     for (int m = 0; m < num_microbatches; ++m) run(m);
   }
@@ -129,7 +129,7 @@ class SerialProgram {
       if (rule_.divides) gradient *= 1 / static_cast<double>(group.size());
       weight.mutable_grad() = gradient;
     }
-    optimizers_[static_cast<std::size_t>(stage)]->step(kLr);
+    optimizers_[static_cast<std::size_t>(stage)]->step();
     Weights next;
     for (const auto& [name, weight] : newest_[static_cast<std::size_t>(stage)]) next[name] = weight.clone();
     versions.push_back(next);
@@ -150,9 +150,9 @@ class SerialProgram {
 struct Learner {
   Learner(comm::Context& context, PipelineOptions options)
       : pipe(context, model::layers_of(layers), updating(std::move(options))),
-        optimizer(optim::make_optimizer({.name = "sgd", .momentum = 0.9}, pipe.parameters())) {}
+        optimizer(optim::make_optimizer({.name = "sgd", .lr = kLr, .momentum = 0.9}, pipe.parameters())) {}
   PipelineOptions updating(PipelineOptions options) {
-    options.update = [this] { optimizer->step(kLr); };
+    options.update = [this] { optimizer->step(); };
     return options;
   }
   const torch::nn::Sequential layers = chain();

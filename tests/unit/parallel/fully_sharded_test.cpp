@@ -93,7 +93,7 @@ struct Loop {
   std::unique_ptr<optim::Optimizer> optimizer;
 
   void make_optimizer(const std::string& name, const optim::NamedTensors& parameters) {
-    optimizer = optim::make_optimizer({.name = name, .weight_decay = 0.01}, parameters);
+    optimizer = optim::make_optimizer({.name = name, .lr = 0.05, .weight_decay = 0.01}, parameters);
   }
   at::Tensor evaluate(const Context& context) {
     const at::NoGradGuard no_grad;
@@ -188,7 +188,7 @@ void plain_steps(Context& context, Loop& loop) {
   for (int step = 0; step < 3; ++step) {
     loop.zero_grad();
     mean_square(loop.forward(input_of(context, step)), target_of(context, step)).backward();
-    loop.optimizer->step(0.05);
+    loop.optimizer->step();
   }
 }
 
@@ -217,7 +217,7 @@ TEST_P(FullyShardedLoop, TakesSeveralForwardsBeforeOneBackward) {
       const at::Tensor one = loop.forward(input_of(context, step)),
                        other = loop.forward(input_of(context, 7));
       (mean_square(one, target_of(context, step)) + (one * other).mean()).backward();
-      loop.optimizer->step(0.05);
+      loop.optimizer->step();
     }
   });
 }
@@ -231,7 +231,7 @@ TEST_P(FullyShardedLoop, TakesBackwardPassesInAnyGrouping) {
     loop.zero_grad();
     losses[0].backward();
     (losses[1] + losses[2]).backward();
-    loop.optimizer->step(0.05);
+    loop.optimizer->step();
   });
 }
 
@@ -245,7 +245,7 @@ TEST_P(FullyShardedLoop, AddsUpWithoutReducingUnderNoSync) {
           mean_square(loop.forward(input_of(context, part)), target_of(context, part)).backward();
       }
       mean_square(loop.forward(input_of(context, 3)), target_of(context, 3)).backward();
-      loop.optimizer->step(0.05);
+      loop.optimizer->step();
       // What is added up and dropped leaves nothing.
       const auto guard = loop.no_sync();
       mean_square(loop.forward(input_of(context, 5)), target_of(context, 5)).backward();
@@ -257,7 +257,7 @@ TEST_P(FullyShardedLoop, AddsToGradientsThatAreThere) {
   expect_as_replicas(tied_with_a_skip, [](Context& context, Loop& loop) {
     for (int part = 0; part < 2; ++part)
       mean_square(loop.forward(input_of(context, part)), target_of(context, part)).backward();
-    loop.optimizer->step(0.05);
+    loop.optimizer->step();
   });
 }
 
@@ -267,7 +267,7 @@ TEST_P(FullyShardedLoop, ClipsByTheNormOfAllRanks) {
     (100 * mean_square(loop.forward(input_of(context, 1)), target_of(context, 1))).backward();
     EXPECT_GT(loop.clip(0.5), 1);
     EXPECT_NEAR(loop.clip(0.5), 0.5, 1e-4);
-    loop.optimizer->step(0.05);
+    loop.optimizer->step();
   });
 }
 
@@ -277,7 +277,7 @@ TEST_P(FullyShardedLoop, EvaluatesBetweenAForwardAndItsBackward) {
     const at::Tensor loss = mean_square(loop.forward(input_of(context, 1)), target_of(context, 1));
     loop.evaluate(context);
     loss.backward();
-    loop.optimizer->step(0.05);
+    loop.optimizer->step();
   });
 }
 
@@ -287,7 +287,7 @@ TEST_P(FullyShardedLoop, RunsAGraphThroughTwiceThatIsKept) {
     const at::Tensor loss = mean_square(loop.forward(input_of(context, 1)), target_of(context, 1));
     loss.backward({}, /*retain_graph=*/true);
     loss.backward();
-    loop.optimizer->step(0.05);
+    loop.optimizer->step();
   });
 }
 
@@ -329,7 +329,7 @@ TEST_P(FullyShardedLoop, FindsParametersThatAPassDoesNotReach) {
           const at::Tensor rows = context.is_main() ? x : x.narrow(0, 0, 5);
           const at::Tensor target = target_of(context, step).narrow(0, 0, rows.size(0));
           mean_square(loop.forward(rows), target).backward();
-          loop.optimizer->step(0.05);
+          loop.optimizer->step();
         }
       },
       "sgd", UnusedParameters::kFind);

@@ -39,7 +39,7 @@ CompressionOptions one_bit() {
 }
 
 optim::OptimizerOptions optimizer_options(const std::string& name) {
-  return {.name = name, .weight_decay = kDecay, .variance_steps = kWarmup, .eps = 1e-6};
+  return {.name = name, .lr = kRate, .weight_decay = kDecay, .variance_steps = kWarmup, .eps = 1e-6};
 }
 
 using Values = std::map<std::string, at::Tensor>;
@@ -91,7 +91,7 @@ Outcome train(const Setting& setting) {
       for (const auto& [name, tensor] : parameters.tensors)
         loss = loss + (tensor * gradient_of(name, tensor.sizes(), context.rank(), step)).sum();
       loss.backward();
-      optimizer->step(kRate);
+      optimizer->step();
       if (rank == 0 && step + 1 == kWarmup) outcome.sent_in_warmup = hook->sent_bytes();
       Values weights, momenta;
       for (const auto& [name, tensor] : parameters.tensors) {
@@ -303,7 +303,7 @@ TEST(OneBitMomentum, IsPlainAdamInTheWarmUp) {
       for (const auto& [name, tensor] : parameters.tensors)
         loss = loss + (tensor * gradient_of(name, tensor.sizes(), context.rank(), step)).sum();
       loss.backward();
-      optimizer->step(kRate);
+      optimizer->step();
     }
     for (const auto& [name, tensor] : parameters.tensors)
       plain[static_cast<std::size_t>(context.rank())][name] = tensor.detach().clone();

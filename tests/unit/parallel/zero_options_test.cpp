@@ -75,7 +75,7 @@ struct Training {
               .program = schedule::data_parallel(options.num_microbatches, 4),
               .data_parallel = {.bucket_mib = 2e-4, .first_bucket_mib = 1e-4},
               .zero = options.zero}),
-        optimizer(optim::make_optimizer({.name = "adamw"}, pipe.parameters())) {}
+        optimizer(optim::make_optimizer({.name = "adamw", .lr = 0.02}, pipe.parameters())) {}
   static PipelineGroups groups(Context& context, const TrainingOptions& options) {
     PipelineGroups result{.pipeline = context.self(), .data = context.world()};
     if (options.shard_ranks == 0) return result;
@@ -88,7 +88,7 @@ struct Training {
     pipe.zero_grad();
     const double loss = pipe.step(test::numbers({6, 7}, 10 * number + world.rank()),
                                   test::numbers({6, 3}, 10 * number + world.rank() + 5), mean_square);
-    optimizer->step(0.02);
+    optimizer->step();
     return loss;
   }
   at::Tensor outputs() { return pipe.evaluate(test::numbers({6, 7}, 99)).at(0); }

@@ -79,12 +79,13 @@ struct Training {
               .program = schedule::data_parallel(num_microbatches, num_stages),
               .data_parallel = {.bucket_mib = 2e-4, .first_bucket_mib = 1e-4},
               .zero = {.stage = stage, .whole_tensors = optim::needs_whole_tensors(optimizer_name)}}),
-        optimizer(optim::make_optimizer({.name = optimizer_name, .weight_decay = 0.01, .decay_1d = false},
-                                        pipe.parameters())) {}
+        optimizer(optim::make_optimizer(
+            {.name = optimizer_name, .lr = 0.05, .weight_decay = 0.01, .decay_1d = false},
+            pipe.parameters())) {}
   double step(int number) {
     pipe.zero_grad();
     const double loss = pipe.step(input_of(world, number), target_of(world, number), mean_square);
-    optimizer->step(0.05);
+    optimizer->step();
     return loss;
   }
   at::Tensor outputs() { return pipe.evaluate(input_of(world, 99)).at(0); }
@@ -178,11 +179,11 @@ TEST_P(Zero, AParameterOfSeveralStagesLearnsAsInOne) {
                     {.num_microbatches = 1,
                      .program = schedule::data_parallel(2, num_stages),
                      .zero = {.stage = stage}});
-      const auto optimizer = optim::make_optimizer({.name = "sgd"}, pipe.parameters());
+      const auto optimizer = optim::make_optimizer({.name = "sgd", .lr = 0.05}, pipe.parameters());
       for (int step = 0; step < 3; ++step) {
         pipe.zero_grad();
         pipe.step(input_of(context, step), target_of(context, step), mean_square);
-        optimizer->step(0.05);
+        optimizer->step();
       }
       return pipe.evaluate(input_of(context, 99)).at(0);
     };
@@ -352,7 +353,7 @@ struct LargeLayer {
   at::Tensor step(int rank) {
     pipe.zero_grad();
     pipe.step(test::numbers({4, 96}, rank), test::numbers({4, 128}, rank + 7), mean_square);
-    optimizer->step(0.1);
+    optimizer->step();
     return pipe.evaluate(test::numbers({4, 96}, 3)).at(0).clone();
   }
   Pipeline pipe;

@@ -141,7 +141,7 @@ class SerialSites {
     std::int64_t global = 0;
     for (std::size_t s = 0; s < sites_.size(); ++s) global = std::max(global, backward(s, together));
     if (together) add_gradients();
-    for (Site& site : sites_) site.optimizer->step(config_.optimizer.lr);
+    for (Site& site : sites_) site.optimizer->step();
     const at::NoGradGuard no_grad;
     for (int f = 0; f < rule_.fragments; ++f) {
       std::int64_t& sent = sent_[static_cast<std::size_t>(f)];

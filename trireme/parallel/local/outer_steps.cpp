@@ -200,7 +200,7 @@ void OuterSteps::step(Fragment& fragment) {
     else
       fragment.outer[i].sub_(fragment.parts[i]);
   }
-  optimizer_->step(options_.optimizer.lr);
+  optimizer_->step();
   for (const at::Tensor& outer : fragment.outer) outer.mutable_grad().reset();
   for (std::size_t i = 0; i < fragment.own.size(); ++i) {
     if (options_.delay == 0)

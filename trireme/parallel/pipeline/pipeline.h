@@ -6,11 +6,11 @@
 // their use, sends do not wait.
 //
 //   parallel::Pipeline pipe(context, model::layers_of(chain), {.schedule = "1f1b"});
-//   auto optimizer = optim::make_optimizer({.name = "sgd"}, pipe.parameters());
+//   auto optimizer = optim::make_optimizer({.name = "sgd", .lr = 0.1}, pipe.parameters());
 //   for (...) {
 //     pipe.zero_grad();
 //     const double loss = pipe.step(input, target, cross_entropy);
-//     optimizer->step(lr);
+//     optimizer->step();
 //   }
 //
 // Collective: every rank makes it from the same layers and options and calls the same methods with batches of

@@ -139,7 +139,9 @@ struct ServedOptimizer::Part {
 
 ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerOptions& optimizer,
                                  optim::NamedTensors parameters, comm::Group ranks)
-    : ranks_(std::move(ranks)), mirror_(optim::make_optimizer(optimizer, parameters)) {
+    : Optimizer(optimizer.lr),
+      ranks_(std::move(ranks)),
+      mirror_(optim::make_optimizer(optimizer, parameters)) {
   ps::ClientOptions client;
   client.worker = static_cast<ps::WorkerId>(ranks_.rank());
   client.host = text("rank ", ranks_.rank());
@@ -193,7 +195,7 @@ void ServedOptimizer::timed(const Work& work) {
   waited_s_ += now_s() - begin_s;
 }
 
-void ServedOptimizer::step(double lr) {
+void ServedOptimizer::update(double lr) {
   const at::NoGradGuard no_grad;
   for (const auto& part : parts_) {
     const auto buffer = part->free_buffer();

@@ -40,14 +40,16 @@ class ServedOptimizer final : public optim::Optimizer {
                   optim::NamedTensors parameters, comm::Group ranks);
   ~ServedOptimizer() override;
 
-  /// Pushes, ends the step, begins to pull. Throws InvalidArgument: a parameter without a gradient.
-  void step(double lr) override;
   void arrive() override;
   void meet() override;
   void bring_state() override;
   void restored() override;
   std::map<std::string, at::Tensor> state() override { return mirror_->state(); }
   double waited_s() const override { return waited_s_; }
+
+ protected:
+  /// Pushes, ends the step, begins to pull. Throws InvalidArgument: a parameter without a gradient.
+  void update(double lr) override;
 
  private:
   struct Part;

@@ -6,11 +6,11 @@
 // pieces.
 //
 //   parallel::FullyShardedDataParallel sharded(context, model::layers_of(chain));
-//   auto optimizer = optim::make_optimizer({.name = "adamw"}, sharded.parameters());  // pieces
+//   auto optimizer = optim::make_optimizer({.name = "adamw", .lr = 0.001}, sharded.parameters());  // pieces
 //   for (...) {
 //     sharded.zero_grad();
 //     loss(sharded.forward(x), y).backward();
-//     optimizer->step(lr);
+//     optimizer->step();
 //   }
 //
 // Forward is asked for here, since modules in C++ have no hooks; backward is autograd's own, with any loss,
