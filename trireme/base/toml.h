@@ -1,7 +1,8 @@
 #pragma once
 // toml++ without what version 3.3 holds for impossible and a file can do. Without NDEBUG it asserts that a
 // table's name begins like one ("[:" does not) before it says that it does not. Letters beyond ASCII where no
-// text is (key = é) come to an "unreachable" end of functions that ask what kind of character it is: of none.
+// text is (key = e with an accent) come to an "unreachable" end of functions that ask what kind of character
+// it is: of none.
 
 #include <cstdint>
 
