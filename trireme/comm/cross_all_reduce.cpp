@@ -100,7 +100,13 @@ std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& group
     const auto by_gloo = [&](std::span<float> values) {
       std::vector<at::Tensor> tensors{
           at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat)};
-      gloo.allreduce(tensors)->wait(whole_milliseconds(deadline.remaining_s()));
+      try {
+        gloo.allreduce(tensors)->wait(whole_milliseconds(deadline.remaining_s()));
+      } catch (const c10::Error& error) {
+        throw CommError(text("gloo: ", error.what_without_backtrace()));
+      } catch (const std::exception& error) {
+        throw CommError(text("gloo: ", error.what()));
+      }
     };
     const auto measure = [&] { return topology::measure_choice(made->exchange_, by_gloo, deadline); };
     made->choice_ = group.all_reduce_book->agree(group, measure, deadline);
