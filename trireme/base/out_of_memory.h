@@ -6,8 +6,8 @@
 
 namespace trireme {
 
-/// "out of memory: you tried to allocate 67108864 bytes, ..." for a message of libtorch's allocator; empty for
-/// any other.
+/// "out of memory: you tried to allocate 67108864 bytes, ..." for a message of libtorch's allocator; empty
+/// for any other.
 inline std::string out_of_memory_in(std::string_view message) {
   constexpr std::string_view kMark = "can't allocate memory: ";
   const std::size_t at = message.find(kMark);

@@ -46,8 +46,8 @@ class Client {
   /// Throws CommError when that takes longer than options.timeout_s, with what was tried.
   explicit Client(ClientOptions options, wire::NodeLoopOptions loop = {});
   /// Of a program that `trireme launch -n N --servers M` has started: worker RANK, of the coordinator at
-  /// TRIREME_PS_COORDINATOR, with the secret of TRIREME_SECRET where there is one. Throws InvalidArgument that
-  /// names what is not set.
+  /// TRIREME_PS_COORDINATOR, with the secret of TRIREME_SECRET where there is one. Throws InvalidArgument
+  /// that names what is not set.
   static std::unique_ptr<Client> from_environment();
   /// Leaves as one that has died would, unless leave() was called: the others wait for the lease. Calls that
   /// are under way fail.

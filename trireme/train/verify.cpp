@@ -175,7 +175,8 @@ void compare_replicas(Comparison& comparison, std::int64_t step, comm::Group gro
     for (const std::string& line : split(all[static_cast<std::size_t>(rank)], '\n')) {
       const auto digest = line.rfind('\t');
       if (digest == std::string::npos) continue;
-      const auto [first, is_new] = known.try_emplace(line.substr(0, digest), First{rank, line.substr(digest)});
+      const auto [first, is_new] =
+          known.try_emplace(line.substr(0, digest), First{rank, line.substr(digest)});
       if (is_new || first->second.digest == line.substr(digest)) continue;
       comparison.replica_differs(step, rank, first->second.rank, line.substr(0, line.find('\t')));
       break;

@@ -66,8 +66,7 @@ TEST_F(AdaScaleTraining, TakesTheRootOfTheGainWhereGradientsAreDividedByTheirSiz
   config.optimizer = {.name = "adamw", .lr = 0.01};
   const std::vector<StepReport> steps = reports(2, config);
   ASSERT_EQ(steps.size(), 12U);
-  for (const StepReport& step : steps)
-    EXPECT_DOUBLE_EQ(step.lr, 0.01 * std::sqrt(step.gain.value()));
+  for (const StepReport& step : steps) EXPECT_DOUBLE_EQ(step.lr, 0.01 * std::sqrt(step.gain.value()));
 }
 
 TEST_F(AdaScaleTraining, EndsWhenTheScheduleIsOverAndHasNothingLeftToDoThen) {
