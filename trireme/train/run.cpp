@@ -441,7 +441,7 @@ RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const Ru
   check_data_of(layout, data, plan.objective);
   warn_of_steps_of_all(config, data, context);
   const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
-  RunTrace trace(layout, context);
+  RunTrace trace(layout, context, plan.start);
   Run run(layout, context, data, plan, lock.get());
   if (run.earlier_end()) {
     trace.discard();

@@ -11,8 +11,11 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/comm/clock_offset.h"
 #include "trireme/telemetry/trace_file.h"
+#include "trireme/train/internal/on_main.h"
+#include "trireme/train/run_folder.h"
 #include "trireme/train/run_timeline.h"
 #include "trireme/train/trainer.h"
 
@@ -51,9 +54,22 @@ std::string receive_text(comm::Group& group, int from) {
 
 fs::path path_of_trace(const RunConfig& config) { return config.run_folder() / config.run.trace; }
 
-/// "trace.json" -> "trace.rank1.json"
-fs::path path_of_part(const fs::path& whole, int rank) {
-  return whole.parent_path() / text(whole.stem().string(), ".rank", rank, whole.extension().string());
+/// "trace.json" and "rank1" -> "trace.rank1.json"
+fs::path path_beside(const fs::path& whole, const std::string& word) {
+  return whole.parent_path() / text(whole.stem().string(), ".", word, whole.extension().string());
+}
+
+/// Of the newest checkpoint, in its folder's name (step-00000120); 0 where there is none. Where that one is
+/// damaged the run goes on from fewer.
+std::int64_t steps_of_newest(const RunConfig& config, comm::Context& context) {
+  std::string steps = "0";
+  on_main(context, [&] {
+    const auto all = checkpoint::list_checkpoints(RunFolder{config.run_folder()}.checkpoints());
+    if (all.empty()) return;
+    const std::string name = all.back().filename().string();
+    steps = name.substr(name.find('-') + 1);
+  });
+  return std::stoll(context.world().all_gather_text(steps).front());
 }
 
 }  // namespace
@@ -80,11 +96,17 @@ telemetry::TraceOptions trace_options(const RunOptions& options) {
   return result;
 }
 
-RunTrace::RunTrace(const ParallelPlan& plan, comm::Context& context)
+RunTrace::RunTrace(const ParallelPlan& plan, comm::Context& context, RunStart start)
     : config_(plan.config()), context_(context), path_(path_of_trace(config_)) {
   if (config_.run.trace.empty() && config_.run.timeline.empty()) return;
+  if (start == RunStart::kResume) steps_before_ = steps_of_newest(config_, context);
+  telemetry::TraceOptions options = plan.trace();
+  if (config_.run.trace.empty() && config_.run.trace_steps.empty()) {
+    options.first_step += steps_before_;
+    options.last_step += steps_before_;
+  }
   first_clock_ = last_clock_ = comm::measure_clock_offset(context.world(), now_ns);
-  trace_ = std::make_unique<telemetry::Trace>(plan.trace());
+  trace_ = std::make_unique<telemetry::Trace>(options);
   context_.set_trace(trace_.get());
 }
 
@@ -112,6 +134,7 @@ void RunTrace::write_timeline(const Trainer& trainer) {
   const fs::path path = config_.run_folder() / config_.run.timeline;
   try {
     if (page.empty()) throw DataError("none of its steps was traced; run.trace_steps says which");
+    keep_earlier(path);
     write_file_atomic(path, page);
     context_.log().info("wrote the timeline ", path.string());
   } catch (const DataError& error) {
@@ -139,11 +162,24 @@ void RunTrace::finish(const Trainer& trainer) {
   trace_.reset();
 }
 
+/// Where the run was resumed and the steps before have left a file there.
+void RunTrace::keep_earlier(const fs::path& path) const {
+  if (steps_before_ == 0 || !fs::exists(path)) return;
+  const std::string until = text("until-step-", steps_before_);
+  fs::path kept = path_beside(path, until);
+  for (int number = 2; fs::exists(kept); ++number) kept = path_beside(path, text(until, ".", number));
+  std::error_code error;
+  fs::rename(path, kept, error);
+  if (error)
+    throw DataError(text("cannot rename ", path.string(), " to ", kept.string(), ": ", error.message()));
+}
+
 /// Every part is received, also when there is no room to write it: the others wait for that.
 void RunTrace::write_whole() {
   int next = 1;
   const auto receive_next = [&] { return receive_text(context_.world(), next++); };
   try {
+    keep_earlier(path_);
     write_file_atomic(path_, [&](const FileSink& sink) {
       const auto write = [&](std::string_view piece) {
         const telemetry::OwnWork work(context_.status(), "writing the trace " + path_.string());
@@ -162,7 +198,7 @@ void RunTrace::write_whole() {
 
 void RunTrace::write_own_part() const {
   if (config_.run.trace.empty() || telemetry::num_spans(*trace_) == 0) return;
-  const fs::path path = path_of_part(path_, context_.rank());
+  const fs::path path = path_beside(path_, text("rank", context_.rank()));
   try {
     make_folder(path.parent_path());
     write_file_atomic(path, telemetry::kTraceBegin + part() + telemetry::kTraceEnd);

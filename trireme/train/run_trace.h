@@ -2,7 +2,8 @@
 // The trace of a run (run.trace): turns it on for this rank, aligns the clocks of the ranks, and at the end
 // puts the parts of all ranks into one file, written by rank 0. A run that ends with an error cannot do that
 // any more: each rank that still lives then leaves its own part beside it, as a whole file of its own
-// (trace.rank1.json). The timeline (run.timeline) is drawn from the same spans. To be made before, and to die
+// (trace.rank1.json). The timeline (run.timeline) is drawn from the same spans. A run that is resumed has its
+// own: the files of the steps before it stay, as trace.until-step-120.json. To be made before, and to die
 // after, everything that works with the context. Collective. One thread.
 
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "trireme/telemetry/aligned_clock.h"
 #include "trireme/telemetry/trace.h"
 #include "trireme/train/parallel_plan.h"
+#include "trireme/train/run.h"
 
 namespace trireme::train {
 
@@ -19,8 +21,8 @@ class Trainer;
 
 class RunTrace {
  public:
-  /// Does nothing, then and later, when run.trace and run.timeline are empty. Throws CommError.
-  RunTrace(const ParallelPlan& plan, comm::Context& context);
+  /// Does nothing, then and later, when run.trace and run.timeline are empty. Throws CommError, DataError.
+  RunTrace(const ParallelPlan& plan, comm::Context& context, RunStart start);
   /// After an error writes this rank's part.
   ~RunTrace();
   RunTrace(const RunTrace&) = delete;
@@ -36,11 +38,13 @@ class RunTrace {
   std::string part() const;
   void write_timeline(const Trainer& trainer);
   void write_whole();
+  void keep_earlier(const std::filesystem::path& path) const;
   void write_own_part() const;
 
   const RunConfig& config_;
   comm::Context& context_;
   const std::filesystem::path path_;
+  std::int64_t steps_before_ = 0;            ///< of the checkpoint that the run goes on from
   std::unique_ptr<telemetry::Trace> trace_;  ///< empty when there is nothing to do
   telemetry::ClockSample first_clock_, last_clock_;
 };

@@ -99,6 +99,45 @@ TEST(RunTimeline, ARunThatHasNoSuchStepEndsWithAWarning) {
   EXPECT_FALSE(std::filesystem::exists(folder / "r/timeline.html"));
 }
 
+// Whichever files are asked for: what a timeline draws without a trace, it chooses itself.
+TEST(RunTrace, AResumedRunHasItsOwnBesideThatOfTheStepsBefore) {
+  for (const char* trace : {"", "trace.json"}) {
+    SCOPED_TRACE(trace);
+    const test::TemporaryFolder folder;
+    RunConfig config;
+    config.run = {.name = "r", .folder = folder.path().string(), .trace = trace, .timeline = "timeline.html"};
+    config.data.name = "synthetic";
+    config.model.hidden = {8};
+    config.checkpoint.every_steps = 1;
+    config.train = {.epochs = 100, .global_batch = 512};
+    for (const int steps : {6, 12, 18}) {
+      config.train.max_steps = steps;
+      const RunPlan plan{.start = steps == 6 ? RunStart::kFresh : RunStart::kResume};
+      comm::run_ranks_as_threads(steps == 12 ? 3 : 2,
+                                 [&](comm::Context& context) { run_training(config, context, plan); });
+    }
+    const auto shows = [&](const char* file, int from, int ranks) {
+      const std::string page = read_file(folder / "r" / file);
+      for (int step = 1; step <= 18; ++step) {
+        const bool is_drawn = page.find(text("step ", step, "<")) != std::string::npos ||
+                              page.find(text("step ", step, "\"")) != std::string::npos;
+        EXPECT_EQ(is_drawn, step >= from && step < from + 3) << file << ", step " << step;
+      }
+      EXPECT_THAT(page, HasSubstr(text(ranks, " ranks")));
+    };
+    shows("timeline.until-step-6.html", 3, 2);
+    shows("timeline.until-step-12.html", 9, 3);
+    shows("timeline.html", 15, 2);
+    if (*trace == 0) continue;
+    for (const auto& [file, ranks] :
+         {std::pair("trace.until-step-6.json", 2), {"trace.until-step-12.json", 3}, {"trace.json", 2}}) {
+      const test::TraceReading reading = test::read_trace(folder / "r" / file);
+      EXPECT_EQ(reading.ranks.size(), static_cast<std::size_t>(ranks)) << file;
+      EXPECT_EQ(reading.of("step", 0).size(), 6u) << file;
+    }
+  }
+}
+
 TEST(RunTrace, AnErrorLeavesThePartOfEachRank) {
   const test::TemporaryFolder folder;
   RunConfig config;
