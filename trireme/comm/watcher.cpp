@@ -169,7 +169,7 @@ std::string Watcher::who_is_gone(const Group::State& group, const Operation& ope
           last_words != known.end() && has_finished(operation, group.parts.rank, last_words->second);
       if (!did_its_part) gone.push_back(text(name_of_rank(world_rank), " ", how_it_left(world_rank)));
     } else if (is_dead(world_rank)) {
-      gone.push_back(text(name_of_rank(world_rank), " is dead"));
+      gone.push_back(text(name_of_rank(world_rank), " ", how_it_died(world_rank)));
     }
   }
   return join(gone, "; ");
@@ -180,6 +180,12 @@ std::string Watcher::how_it_left(int world_rank) const {
   std::string cause = board_.failure_told_by(world_rank);
   if (cause.empty()) cause = board_.first_failure();
   return cause.empty() ? "has left the world" : text("has left the world because of this: ", cause);
+}
+
+/// Of one that has told a failure of its own, and whose last beat is not known here yet.
+std::string Watcher::how_it_died(int world_rank) const {
+  const std::string cause = board_.failure_told_by(world_rank);
+  return cause.empty() ? "is dead" : text("has left the world because of this: ", cause);
 }
 
 // ---- ranks that do something else ----
@@ -377,7 +383,7 @@ std::string Watcher::state_of(int world_rank, const Wait& wait) const {
   const auto index = static_cast<std::size_t>(world_rank);
   const Sighting sighting = board_.sighting(world_rank);
   if (sighting.beat.leaves) return how_it_left(world_rank);
-  if (is_dead(world_rank)) return "is dead";
+  if (is_dead(world_rank)) return how_it_died(world_rank);
   if (processes_[index] && processes_[index]->state().starts_with("stopped"))
     return "is stopped (SIGSTOP, a debugger?)";
   const double silent_s = now_s() - sighting.heard_s;

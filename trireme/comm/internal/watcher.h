@@ -102,6 +102,7 @@ class Watcher {
   void speak_of(const std::vector<int>& slow, const Wait& wait);
   bool speaks(const Wait& wait) const;
   std::string how_it_left(int world_rank) const;
+  std::string how_it_died(int world_rank) const;
   std::string who_is_gone(const Group::State& group, const Operation& operation) const;
   std::string who_is_behind(const Group::State& group, const Operation& operation) const;
   std::string describe(const Verdict& verdict, const Wait& wait) const;
