@@ -1,11 +1,13 @@
 // A training loop of one's own whose ranks share out weights, gradients and optimizer state:
 //
-//   trireme launch -n 4 -- example_own_loop_sharded [STEPS] [BACKEND]
+//   trireme launch -n 4 -- example_own_loop_sharded [STEPS] [BACKEND] [FOLDER]
 //
 // Two losses, one of them on a second forward, and one backward: what a whole trainer has no place for. What
-// is printed is the same, to rounding, for any number of ranks that divides 96.
+// is printed is the same, to rounding, for any number of ranks that divides 96. With a folder it is saved
+// every 100 steps and goes on from there when it is started again.
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -13,10 +15,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "trireme/base/run_main.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/zero/fully_sharded_data_parallel.h"
+#include "trireme/train/sharded_loop.h"
 
 namespace nn = torch::nn;
 
@@ -35,7 +39,12 @@ int main(int argc, char** argv) {
     const auto optimizer =
         trireme::optim::make_optimizer({.name = "adamw", .lr = 0.003}, sharded.parameters());
 
-    for (int step = 1; step <= num_steps; ++step) {
+    std::optional<trireme::checkpoint::LoopCheckpoints> checkpoints;
+    if (argc > 3) checkpoints.emplace(*context, argv[3], trireme::train::sharded_loop(sharded, *optimizer));
+    const std::int64_t done = checkpoints ? checkpoints->restore() : 0;
+    if (checkpoints && context->is_main()) std::printf("begins behind step %ld\n", static_cast<long>(done));
+
+    for (std::int64_t step = done + 1; step <= num_steps; ++step) {
       const auto mine = [&](const at::Tensor& all) {
         return all.chunk(context->world_size())[static_cast<std::size_t>(context->rank())];
       };
@@ -46,10 +55,21 @@ int main(int argc, char** argv) {
       loss.backward();  // gradients are reduced meanwhile; behind it, each rank has those of its pieces
       const double norm = sharded.clip_grad_norm(1.0);
       optimizer->step();
+      if (checkpoints && step % 100 == 0) {
+        checkpoints->save(step);
+        if (context->is_main()) std::printf("saved step %ld\n", static_cast<long>(step));
+        std::fflush(stdout);
+      }
       if (step % 10 != 0) continue;
       at::Tensor mean = loss.detach().clone();
       context->world().all_reduce(mean, trireme::comm::ReduceOp::kAverage);
-      if (context->is_main()) std::printf("step %d: loss %.3f, norm %.2f\n", step, mean.item<double>(), norm);
+      if (context->is_main())
+        std::printf("step %ld: loss %.3f, norm %.2f\n", static_cast<long>(step), mean.item<double>(), norm);
     }
+    if (!checkpoints) return;
+    at::Tensor sum = at::zeros({1}, at::kDouble);
+    for (const auto& [name, piece] : sharded.parameters()) sum += piece.detach().sum();
+    context->world().all_reduce(sum);
+    if (context->is_main()) std::printf("weights %.17g\n", sum.item<double>());
   });
 }

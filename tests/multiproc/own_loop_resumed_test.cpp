@@ -1,4 +1,4 @@
-// The program of docs/training.md that goes on after a kill.
+// The programs of docs/training.md that go on after a kill.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -12,11 +12,17 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(OwnLoopResumed, EndsWithTheSameBitsAfterAKill) {
+/// Its arguments behind the launcher's, for a folder.
+using Program = std::vector<std::string> (*)(const std::string& folder);
+
+class OwnLoopResumed : public testing::TestWithParam<std::pair<const char*, Program>> {};
+
+TEST_P(OwnLoopResumed, EndsWithTheSameBitsAfterAKill) {
   const TemporaryFolder folder;
-  const auto command = [&](const char* name) -> std::vector<std::string> {
-    return {bin("trireme"),           "launch", "-n", "2", "--", bin("example_own_loop_resumed"),
-            (folder / name).string(), "2000"};
+  const auto command = [&](const char* name) {
+    std::vector<std::string> all = {bin("trireme"), "launch", "-n", "2", "--"};
+    for (const std::string& each : GetParam().second((folder / name).string())) all.push_back(each);
+    return all;
   };
   const auto weights = [](const ChildResult& result) {
     return result.out.substr(result.out.find("weights "));
@@ -34,6 +40,19 @@ TEST(OwnLoopResumed, EndsWithTheSameBitsAfterAKill) {
   EXPECT_THAT(resumed.out, testing::Not(HasSubstr("begins behind step 0\n")));
   EXPECT_EQ(weights(resumed), weights(whole));
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Programs, OwnLoopResumed,
+    testing::Values(
+        std::pair<const char*, Program>("replicas",
+                                        [](const std::string& folder) -> std::vector<std::string> {
+                                          return {bin("example_own_loop_resumed"), folder, "2000"};
+                                        }),
+        std::pair<const char*, Program>("shards",
+                                        [](const std::string& folder) -> std::vector<std::string> {
+                                          return {bin("example_own_loop_sharded"), "1500", "auto", folder};
+                                        })),
+    [](const auto& row) { return row.param.first; });
 
 }  // namespace
 }  // namespace trireme::test

@@ -20,63 +20,67 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string of_optimizer(std::size_t number) { return text(kOptimizerPrefix, number, "/"); }
-std::string of_others(const std::string& name) { return text(kOptimizerPrefix, "others/", name); }
-std::string of_generators_of(int rank) { return text(kOptimizerPrefix, "generator/", rank, "/"); }
+const std::string kOfOthers = text(kOptimizerPrefix, "others/");
+const std::string kOfGenerators = text(kOptimizerPrefix, "generator/");
+std::string of_generators_of(int rank) { return text(kOfGenerators, rank, "/"); }
 
-/// What a checkpoint holds, told by rank 0 to those that may not see it: names, types and sizes.
-struct Held {
-  std::string name;
-  at::ScalarType type = at::kFloat;
-  std::vector<std::int64_t> sizes;
-};
+/// Names, types and sizes, for ranks that have other tensors or see no checkpoint.
+std::string told(const TensorMap& tensors) {
+  std::string lines;
+  for (const auto& [name, tensor] : tensors) {
+    lines += text(name, "\t", static_cast<int>(tensor.scalar_type()));
+    for (const std::int64_t size : tensor.sizes()) lines += text("\t", size);
+    lines += "\n";
+  }
+  return lines;
+}
 
-std::vector<Held> held_by(comm::Group& group, const fs::path& checkpoint) {
-  std::string told;
+at::Tensor without_memory(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::empty(sizes, at::TensorOptions(type).device(at::kMeta));
+}
+
+/// What told() has told, as tensors without memory.
+TensorMap heard(const std::string& lines) {
+  TensorMap tensors;
+  for (const std::string& line : split(lines, '\n')) {
+    if (line.empty()) continue;
+    const std::vector<std::string> fields = split(line, '\t');
+    std::vector<std::int64_t> sizes;
+    for (std::size_t i = 2; i < fields.size(); ++i) sizes.push_back(std::stoll(fields[i]));
+    tensors.emplace(fields[0], without_memory(sizes, static_cast<at::ScalarType>(std::stoi(fields[1]))));
+  }
+  return tensors;
+}
+
+/// What a checkpoint holds, as tensors without memory; the same on all ranks.
+TensorMap held_by(comm::Group& group, const fs::path& checkpoint) {
+  std::string lines;
   comm::on_every_rank(group, [&] {
     if (group.rank() != 0) return;
     const ShardReader reader(checkpoint);
-    for (const auto& [name, stored] : reader.tensors()) {
-      told += text(name, "\t", static_cast<int>(stored.type));
-      for (const std::int64_t size : stored.sizes) told += text("\t", size);
-      told += "\n";
-    }
+    TensorMap held;
+    for (const auto& [name, stored] : reader.tensors())
+      held.emplace(name, without_memory(stored.sizes, stored.type));
+    lines = told(held);
   });
-  std::vector<Held> all;
-  for (const std::string& line : split(group.all_gather_text(told).front(), '\n')) {
-    if (line.empty()) continue;
-    const std::vector<std::string> fields = split(line, '\t');
-    Held held{.name = fields[0], .type = static_cast<at::ScalarType>(std::stoi(fields[1])), .sizes = {}};
-    for (std::size_t i = 2; i < fields.size(); ++i) held.sizes.push_back(std::stoll(fields[i]));
-    all.push_back(std::move(held));
-  }
-  return all;
+  return heard(group.all_gather_text(lines).front());
 }
 
 /// Room for what a checkpoint holds under a prefix, by the rest of the names.
-TensorMap room_for(const std::vector<Held>& all, const std::string& prefix, at::Device device) {
+TensorMap room_for(const TensorMap& held, const std::string& prefix, at::Device device) {
   TensorMap room;
-  for (const Held& held : all) {
-    if (!held.name.starts_with(prefix)) continue;
-    const bool is_number = held.sizes.empty();  // steps and rates stay with the host
-    room.emplace(held.name.substr(prefix.size()),
-                 at::empty(held.sizes, at::TensorOptions(held.type).device(is_number ? at::kCPU : device)));
+  for (const auto& [name, tensor] : held) {
+    if (!name.starts_with(prefix)) continue;
+    const bool is_number = tensor.dim() == 0;  // steps and rates stay with the host
+    const at::TensorOptions options(tensor.scalar_type());
+    room.emplace(name.substr(prefix.size()),
+                 at::empty(tensor.sizes(), options.device(is_number ? at::kCPU : device)));
   }
   return room;
 }
 
 void add(Shards& shards, const std::string& prefix, const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) shards.push_back(whole_shard(prefix + name, tensor));
-}
-
-/// Of names alone: copies nothing.
-void check_same_module(const std::vector<Held>& held, const torch::nn::Module& module,
-                       const fs::path& checkpoint) {
-  TensorMap found;
-  for (const Held& each : held) {
-    if (!each.name.starts_with(kOptimizerPrefix))
-      found.emplace(each.name, at::empty(each.sizes, at::TensorOptions(each.type).device(at::kMeta)));
-  }
-  check_same_tensors(found, state_of(module), checkpoint.string());
 }
 
 at::Device device_of(const torch::nn::Module& module) {
@@ -86,10 +90,126 @@ at::Device device_of(const torch::nn::Module& module) {
 
 }  // namespace
 
+class LoopCheckpoints::Content {
+ public:
+  virtual ~Content() = default;
+  /// Of this rank; may throw on one rank alone.
+  virtual Shards to_save() = 0;
+  /// What is to be filled from a checkpoint that holds this. Collective; throws on every rank.
+  virtual Shards to_fill(comm::Group& group, const TensorMap& held, const std::string& source) = 0;
+  /// It has been filled. Collective; throws on every rank.
+  virtual void filled(comm::Group& group, const std::string& source) = 0;
+};
+
+namespace {
+
+class Replicated final : public LoopCheckpoints::Content {
+ public:
+  Replicated(torch::nn::Module& module, std::vector<torch::optim::Optimizer*> optimizers)
+      : module_(module), optimizers_(std::move(optimizers)) {}
+
+  /// Buffers are those of the first replica; the other tensors are equal on all ranks.
+  Shards to_save() override {
+    Shards shards;
+    for (const auto& [name, tensor] : state_of(module_)) {
+      shards.push_back(whole_shard(name, tensor));
+      if (!module_.named_parameters().contains(name)) shards.back().replicas = Replicas::kFirstCounts;
+    }
+    for (std::size_t i = 0; i < optimizers_.size(); ++i)
+      add(shards, of_optimizer(i), state_of(module_, *optimizers_[i]));
+    return shards;
+  }
+
+  Shards to_fill(comm::Group& group, const TensorMap& held, const std::string& source) override {
+    Shards shards;
+    rooms_.clear();
+    comm::on_every_rank(group, [&] {
+      TensorMap weights = held;
+      std::erase_if(weights, [](const auto& item) { return item.first.starts_with(kOptimizerPrefix); });
+      check_same_tensors(weights, state_of(module_), source);
+      add(shards, "", state_of(module_));
+      for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+        rooms_.push_back(room_for(held, of_optimizer(i), device_of(module_)));
+        if (rooms_.back().empty())
+          throw DataError(
+              text(source, " holds nothing of this loop's optimizer ", i,
+                   ": it is of a loop with fewer of them, of one over shards, or of a run; restore "
+                   "it with what saved it"));
+        add(shards, of_optimizer(i), rooms_.back());
+      }
+    });
+    return shards;
+  }
+
+  void filled(comm::Group& group, const std::string& source) override {
+    comm::on_every_rank(group, [&] {
+      for (std::size_t i = 0; i < optimizers_.size(); ++i)
+        checkpoint::restore(module_, *optimizers_[i], rooms_[i], source);
+    });
+    rooms_.clear();
+  }
+
+ private:
+  torch::nn::Module& module_;
+  const std::vector<torch::optim::Optimizer*> optimizers_;
+  std::vector<TensorMap> rooms_;  ///< of each optimizer's state, which it then keeps
+};
+
+class Sharded final : public LoopCheckpoints::Content {
+ public:
+  explicit Sharded(const ShardedLoopState& state) : shards_(state.shards), filled_(state.filled) {
+    require(static_cast<bool>(shards_), "ShardedLoopState::shards is empty; train::sharded_loop() makes one");
+  }
+
+  Shards to_save() override { return shards_(); }
+
+  /// A name of which no rank has a part would be lost without a word: it is another optimizer's or model's.
+  Shards to_fill(comm::Group& group, const TensorMap& held, const std::string& source) override {
+    Shards mine;
+    TensorMap names, expected, found = held;
+    comm::on_every_rank(group, [&] {
+      mine = shards_();
+      for (const Shard& shard : mine)
+        names.emplace(shard.name, without_memory(shard.global_sizes, shard.tensor.scalar_type()));
+    });
+    for (const std::string& lines : group.all_gather_text(told(names))) expected.merge(heard(lines));
+    std::erase_if(found, [](const auto& item) {
+      return item.first.starts_with(kOfGenerators) || item.first.starts_with(kOfOthers);
+    });
+    check_same_tensors(found, expected, source);
+    return mine;
+  }
+
+  void filled(comm::Group&, const std::string&) override {
+    if (filled_) filled_();
+  }
+
+ private:
+  const std::function<Shards()> shards_;
+  const std::function<void()> filled_;
+};
+
+}  // namespace
+
 LoopCheckpoints::LoopCheckpoints(comm::Context& context, fs::path folder, LoopState state, int keep)
-    : context_(context), folder_(std::move(folder)), state_(std::move(state)), keep_(keep) {
+    : LoopCheckpoints(context, std::move(folder),
+                      std::make_unique<Replicated>(state.module, std::move(state.optimizers)),
+                      std::move(state.generators), std::move(state.others), keep) {}
+
+LoopCheckpoints::LoopCheckpoints(comm::Context& context, fs::path folder, ShardedLoopState state, int keep)
+    : LoopCheckpoints(context, std::move(folder), std::make_unique<Sharded>(state),
+                      std::move(state.generators), std::move(state.others), keep) {}
+
+LoopCheckpoints::LoopCheckpoints(comm::Context& context, fs::path folder, std::unique_ptr<Content> content,
+                                 std::vector<at::Generator> generators, TensorMap others, int keep)
+    : context_(context),
+      folder_(std::move(folder)),
+      content_(std::move(content)),
+      generators_(std::move(generators)),
+      others_(std::move(others)),
+      keep_(keep) {
   require(keep_ >= 1, "keep is ", keep_, "; at least 1 checkpoint stays");
-  if (state_.generators.empty()) state_.generators = {at::detail::getDefaultCPUGenerator()};
+  if (generators_.empty()) generators_ = {at::detail::getDefaultCPUGenerator()};
   const fs::path witness = folder_ / ".ranks";
   comm::on_every_rank(context_.world(), [&] {
     if (!context_.is_main()) return;
@@ -99,24 +219,20 @@ LoopCheckpoints::LoopCheckpoints(comm::Context& context, fs::path folder, LoopSt
   sees_folder_ = ranks_that_see(context_.world(), witness);
 }
 
-/// Buffers are those of the first replica; the other tensors are equal on all ranks.
+LoopCheckpoints::~LoopCheckpoints() = default;
+
 Shards LoopCheckpoints::shards_to_save() const {
-  Shards shards;
-  for (const auto& [name, tensor] : state_of(state_.module)) {
-    shards.push_back(whole_shard(name, tensor));
-    if (!state_.module.named_parameters().contains(name)) shards.back().replicas = Replicas::kFirstCounts;
-  }
-  for (std::size_t i = 0; i < state_.optimizers.size(); ++i)
-    add(shards, of_optimizer(i), state_of(state_.module, *state_.optimizers[i]));
-  for (const auto& [name, tensor] : state_.others) shards.push_back(whole_shard(of_others(name), tensor));
-  for (std::size_t i = 0; i < state_.generators.size(); ++i)
-    shards.push_back(whole_shard(text(of_generators_of(context_.rank()), i), state_of(state_.generators[i])));
+  Shards shards = content_->to_save();
+  add(shards, kOfOthers, others_);
+  for (std::size_t i = 0; i < generators_.size(); ++i)
+    shards.push_back(whole_shard(text(of_generators_of(context_.rank()), i), state_of(generators_[i])));
   return shards;
 }
 
 void LoopCheckpoints::save(std::int64_t step) {
   require(step > 0, "a checkpoint is of a step from 1 on, found ", step);
-  const Shards mine = shards_to_save();
+  Shards mine;
+  comm::on_every_rank(context_.world(), [&] { mine = shards_to_save(); });
   SaveShares shares(context_.world(), mine, sees_folder_);
   save_together(context_.world(), shares.next_part(mine, {.step = step}), folder_, keep_);
 }
@@ -124,18 +240,11 @@ void LoopCheckpoints::save(std::int64_t step) {
 std::int64_t LoopCheckpoints::restore() {
   const auto found = find_latest_checkpoint(context_.world(), folder_, sees_folder_, context_.log());
   if (!found) return 0;
-  const std::vector<Held> held = held_by(context_.world(), found->folder);
-  check_same_module(held, state_.module, found->folder);
-  Shards shards;
-  add(shards, "", state_of(state_.module));
-  for (const auto& [name, tensor] : state_.others) shards.push_back(whole_shard(of_others(name), tensor));
-  std::vector<TensorMap> of_optimizers;
-  for (std::size_t i = 0; i < state_.optimizers.size(); ++i) {
-    of_optimizers.push_back(room_for(held, of_optimizer(i), device_of(state_.module)));
-    add(shards, of_optimizer(i), of_optimizers.back());
-  }
+  const TensorMap held = held_by(context_.world(), found->folder);
+  Shards shards = content_->to_fill(context_.world(), held, found->folder.string());
+  add(shards, kOfOthers, others_);
   const auto is_held = [&](const std::string& prefix) {
-    return std::ranges::any_of(held, [&](const Held& each) { return each.name.starts_with(prefix); });
+    return std::ranges::any_of(held, [&](const auto& each) { return each.first.starts_with(prefix); });
   };
   const int ranks = context_.world_size();
   const bool same_ranks = is_held(of_generators_of(ranks - 1)) && !is_held(of_generators_of(ranks));
@@ -148,12 +257,11 @@ std::int64_t LoopCheckpoints::restore() {
                            ": generators stay as they are");
   }
   load_shards(context_.world(), found->folder, shards, sees_folder_, "tensor");
+  content_->filled(context_.world(), found->folder.string());
   comm::on_every_rank(context_.world(), [&] {
-    for (std::size_t i = 0; i < state_.optimizers.size(); ++i)
-      checkpoint::restore(state_.module, *state_.optimizers[i], of_optimizers[i], found->folder.string());
-    for (std::size_t i = 0; i < state_.generators.size(); ++i) {
+    for (std::size_t i = 0; i < generators_.size(); ++i) {
       const auto state = of_generators.find(text(i));
-      if (state != of_generators.end()) checkpoint::restore(state_.generators[i], state->second);
+      if (state != of_generators.end()) checkpoint::restore(generators_[i], state->second);
     }
   });
   return found->head.step;

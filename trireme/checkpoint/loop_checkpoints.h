@@ -1,14 +1,16 @@
 #pragma once
 // Checkpoints of a training loop of one's own, over any number of ranks: a module whose replicas are equal
-// (as DistributedDataParallel keeps them), optimizers of torch::optim, each rank's generators, and more
-// tensors by name. In the form of a run's (docs/checkpoint-format.md): atomic, verified before they are used,
-// a damaged one is moved aside for the one before; `trireme checkpoint` reads them. All calls are collective;
-// one thread.
+// (as DistributedDataParallel keeps them) and optimizers of torch::optim, or weights of which each rank holds
+// a part (train/sharded_loop.h); each rank's generators, and more tensors by name. In the form of a run's
+// (docs/checkpoint-format.md): atomic, verified before they are used, a damaged one is moved aside for the
+// one before; `trireme checkpoint` reads them. All calls are collective; one thread.
 
 #include <ATen/core/Generator.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "trireme/checkpoint/module_state.h"
@@ -25,24 +27,48 @@ struct LoopState {
   TensorMap others = {};                       ///< saved, and filled again; the same on all ranks
 };
 
+/// What a loop goes on from whose ranks share out weights and what optimizers keep: train::sharded_loop()
+/// makes one.
+struct ShardedLoopState {
+  /// This rank's parts: of the weights by the model's names, of what optimizers keep under kOptimizerPrefix.
+  /// Shared, not copied; the same names and boxes at every call. May throw.
+  std::function<Shards()> shards;
+  std::function<void()> filled = {};           ///< on every rank, when the parts have a checkpoint's values
+  std::vector<at::Generator> generators = {};  ///< as LoopState's
+  TensorMap others = {};                       ///< as LoopState's
+};
+
 class LoopCheckpoints {
  public:
+  /// What is saved and filled besides generators and others.
+  class Content;
+
   /// Makes the folder; one program at a time writes into it. `keep`: so many stay, the newest.
   LoopCheckpoints(comm::Context& context, std::filesystem::path folder, LoopState state, int keep = 2);
+  LoopCheckpoints(comm::Context& context, std::filesystem::path folder, ShardedLoopState state, int keep = 2);
+  ~LoopCheckpoints();
+  LoopCheckpoints(const LoopCheckpoints&) = delete;
+  LoopCheckpoints& operator=(const LoopCheckpoints&) = delete;
 
   /// Brings everything to the newest checkpoint and returns its step; 0 when there is none. With another
   /// number of ranks than it was saved by, generators stay as they are, which is a warning. Throws DataError
-  /// on every rank: another module's or optimizer's.
+  /// on every rank: another module's or optimizer's, a loop's over replicas for one over shards, or the other
+  /// way round.
   std::int64_t restore();
-  /// Saves what there is behind that many steps; returns when it is on disk. Throws DataError on every rank.
+  /// Saves what there is behind that many steps; returns when it is on disk. What one rank throws is thrown
+  /// on every rank: DataError where it cannot be written, and what ShardedLoopState::shards throws.
   void save(std::int64_t step);
 
  private:
+  LoopCheckpoints(comm::Context& context, std::filesystem::path folder, std::unique_ptr<Content> content,
+                  std::vector<at::Generator> generators, TensorMap others, int keep);
   Shards shards_to_save() const;
 
   comm::Context& context_;
   const std::filesystem::path folder_;
-  LoopState state_;
+  const std::unique_ptr<Content> content_;
+  std::vector<at::Generator> generators_;
+  const TensorMap others_;
   const int keep_;
   std::vector<bool> sees_folder_;  ///< by rank
 };
