@@ -2,6 +2,7 @@
 #include "trireme/train/sharded_loop.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
@@ -108,14 +109,22 @@ TEST_P(StageOfShardedLoop, RanksGoOnWithTheSameBits) {
              at_the_end[static_cast<std::size_t>(context.rank())] = loop.values();
            },
            {.stage = GetParam()});
-  on_ranks(2,
-           [&](comm::Context& context, LoopCheckpoints& checkpoints, Loop& loop) {
-             loop.train(4);  // one that has been used already
-             EXPECT_EQ(checkpoints.restore(), 3);
-             loop.train(2);
-             expect_same(at_the_end[static_cast<std::size_t>(context.rank())], loop.values());
-           },
-           {.stage = GetParam()});
+  const std::vector<std::function<void(Loop&)>> uses_before = {[](Loop&) {},
+                                                               [](Loop& loop) { loop.train(4); },
+                                                               [](Loop& loop) {
+                                                                 const at::NoGradGuard no_grad;
+                                                                 loop.sharded.forward(at::randn({6, 4}));
+                                                               }};
+  for (const auto& use : uses_before) {
+    on_ranks(2,
+             [&](comm::Context& context, LoopCheckpoints& checkpoints, Loop& loop) {
+               use(loop);
+               EXPECT_EQ(checkpoints.restore(), 3);
+               loop.train(2);
+               expect_same(at_the_end[static_cast<std::size_t>(context.rank())], loop.values());
+             },
+             {.stage = GetParam()});
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, StageOfShardedLoop,
