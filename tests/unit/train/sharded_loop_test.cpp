@@ -2,7 +2,6 @@
 #include "trireme/train/sharded_loop.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
@@ -33,6 +32,7 @@ struct Options {
   int width = 5;
   parallel::ZeroStage stage = parallel::ZeroStage::kParameters;
   std::shared_ptr<optim::Offload> offload = nullptr;
+  std::string backend = "threads";
 };
 
 /// A network in shards, whose sizes no number of ranks divides; other weights at first for each of them.
@@ -77,11 +77,12 @@ class ShardedLoop : public testing::Test {
  protected:
   using Body = std::function<void(comm::Context&, LoopCheckpoints&, Loop&)>;
   void on_ranks(int ranks, const Body& body, const Options& options = {}) {
-    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+    const auto with_loop = [&](comm::Context& context) {
       Loop loop(context, options);
       LoopCheckpoints checkpoints(context, folder_.path(), loop.state());
       body(context, checkpoints, loop);
-    });
+    };
+    comm::run_ranks_as_threads(ranks, with_loop, {.backend = options.backend, .timeout_s = 20});
   }
   checkpoint::TensorMap restored_by_one_rank() {
     checkpoint::TensorMap values;
@@ -94,21 +95,22 @@ class ShardedLoop : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-class StageOfShardedLoop : public ShardedLoop, public testing::WithParamInterface<parallel::ZeroStage> {};
+class StageOfShardedLoop : public ShardedLoop, public testing::WithParamInterface<Options> {};
 
 TEST_P(StageOfShardedLoop, RanksGoOnWithTheSameBits) {
   std::vector<checkpoint::TensorMap> at_the_end(2);
-  on_ranks(2,
-           [&](comm::Context& context, LoopCheckpoints& checkpoints, Loop& loop) {
-             EXPECT_EQ(checkpoints.restore(), 0);
-             loop.train(2);
-             checkpoints.save(2);
-             loop.train(1);
-             checkpoints.save(3);
-             loop.train(2);
-             at_the_end[static_cast<std::size_t>(context.rank())] = loop.values();
-           },
-           {.stage = GetParam()});
+  on_ranks(
+      2,
+      [&](comm::Context& context, LoopCheckpoints& checkpoints, Loop& loop) {
+        EXPECT_EQ(checkpoints.restore(), 0);
+        loop.train(2);
+        checkpoints.save(2);
+        loop.train(1);
+        checkpoints.save(3);
+        loop.train(2);
+        at_the_end[static_cast<std::size_t>(context.rank())] = loop.values();
+      },
+      GetParam());
   const std::vector<std::function<void(Loop&)>> uses_before = {[](Loop&) {},
                                                                [](Loop& loop) { loop.train(4); },
                                                                [](Loop& loop) {
@@ -116,21 +118,26 @@ TEST_P(StageOfShardedLoop, RanksGoOnWithTheSameBits) {
                                                                  loop.sharded.forward(at::randn({6, 4}));
                                                                }};
   for (const auto& use : uses_before) {
-    on_ranks(2,
-             [&](comm::Context& context, LoopCheckpoints& checkpoints, Loop& loop) {
-               use(loop);
-               EXPECT_EQ(checkpoints.restore(), 3);
-               loop.train(2);
-               expect_same(at_the_end[static_cast<std::size_t>(context.rank())], loop.values());
-             },
-             {.stage = GetParam()});
+    on_ranks(
+        2,
+        [&](comm::Context& context, LoopCheckpoints& checkpoints, Loop& loop) {
+          use(loop);
+          EXPECT_EQ(checkpoints.restore(), 3);
+          loop.train(2);
+          expect_same(at_the_end[static_cast<std::size_t>(context.rank())], loop.values());
+        },
+        GetParam());
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, StageOfShardedLoop,
-                         testing::Values(parallel::ZeroStage::kOptimizer, parallel::ZeroStage::kGradients,
-                                         parallel::ZeroStage::kParameters),
-                         [](const auto& row) { return text("zero", static_cast<int>(row.param)); });
+                         testing::Values(Options{.stage = parallel::ZeroStage::kOptimizer},
+                                         Options{.stage = parallel::ZeroStage::kOptimizer, .backend = "gloo"},
+                                         Options{.stage = parallel::ZeroStage::kGradients}, Options{},
+                                         Options{.backend = "gloo"}),
+                         [](const auto& row) {
+                           return text("zero", static_cast<int>(row.param.stage), "_", row.param.backend);
+                         });
 
 TEST_F(ShardedLoop, AnyNumberOfRanksGoesOn) {
   on_ranks(2, [&](comm::Context&, LoopCheckpoints& checkpoints, Loop& loop) {
