@@ -201,6 +201,7 @@ void RunTrace::write_own_part() const {
   const fs::path path = path_beside(path_, text("rank", context_.rank()));
   try {
     make_folder(path.parent_path());
+    keep_earlier(path);
     write_file_atomic(path, telemetry::kTraceBegin + part() + telemetry::kTraceEnd);
     context_.log().info("the run did not end well; this rank's part of the trace is in ", path.string());
   } catch (const std::exception& error) {

@@ -155,5 +155,31 @@ TEST(RunTrace, AnErrorLeavesThePartOfEachRank) {
   }
 }
 
+TEST(RunTrace, ASecondErrorBehindAResumeLeavesThePartsOfTheFirst) {
+  const test::TemporaryFolder folder;
+  RunConfig config;
+  config.run = {.name = "r", .folder = folder.path().string(), .trace = "trace.json"};
+  config.data.name = "synthetic";
+  config.model.hidden = {8};
+  config.checkpoint.every_steps = 1;
+  config.train = {.max_steps = 50, .global_batch = 512};
+  config.optimizer.lr = 1e30;  // the second step's loss is not finite, each time
+  const auto part_of = [&](int rank, const char* until) {
+    return folder / text("r/trace.rank", rank, until, ".json");
+  };
+  std::vector<std::string> first;
+  for (const RunStart start : {RunStart::kFresh, RunStart::kResume}) {
+    EXPECT_THROW(comm::run_ranks_as_threads(
+                     2, [&](comm::Context& context) { run_training(config, context, {.start = start}); }),
+                 DivergedError);
+    if (start == RunStart::kFresh) first = {read_file(part_of(0, "")), read_file(part_of(1, ""))};
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(std::filesystem::exists(part_of(rank, ".until-step-1")));
+    EXPECT_EQ(read_file(part_of(rank, ".until-step-1")), first[static_cast<std::size_t>(rank)]);
+    EXPECT_NE(read_file(part_of(rank, "")), first[static_cast<std::size_t>(rank)]);
+  }
+}
+
 }  // namespace
 }  // namespace trireme::train
