@@ -101,19 +101,26 @@ TEST(RunTimeline, ARunThatHasNoSuchStepEndsWithAWarning) {
 
 // Whichever files are asked for: what a timeline draws without a trace, it chooses itself.
 TEST(RunTrace, AResumedRunHasItsOwnBesideThatOfTheStepsBefore) {
-  for (const char* trace : {"", "trace.json"}) {
-    SCOPED_TRACE(trace);
+  struct Case {
+    const char* trace;
+    int stages, more_ranks;
+  };
+  for (const auto& [trace, stages, more_ranks] :
+       {Case{"", 1, 3}, Case{"trace.json", 1, 3}, Case{"trace.json", 2, 4}}) {
+    SCOPED_TRACE(text("trace '", trace, "', ", stages, " stages"));
     const test::TemporaryFolder folder;
     RunConfig config;
     config.run = {.name = "r", .folder = folder.path().string(), .trace = trace, .timeline = "timeline.html"};
     config.data.name = "synthetic";
-    config.model.hidden = {8};
+    config.model.hidden = {8, 8};
+    config.parallel.pipeline = stages;
+    if (stages > 1) config.parallel.microbatches = 2;
     config.checkpoint.every_steps = 1;
     config.train = {.epochs = 100, .global_batch = 512};
     for (const int steps : {6, 12, 18}) {
       config.train.max_steps = steps;
       const RunPlan plan{.start = steps == 6 ? RunStart::kFresh : RunStart::kResume};
-      comm::run_ranks_as_threads(steps == 12 ? 3 : 2,
+      comm::run_ranks_as_threads(steps == 12 ? more_ranks : 2,
                                  [&](comm::Context& context) { run_training(config, context, plan); });
     }
     const auto shows = [&](const char* file, int from, int ranks) {
@@ -126,11 +133,12 @@ TEST(RunTrace, AResumedRunHasItsOwnBesideThatOfTheStepsBefore) {
       EXPECT_THAT(page, HasSubstr(text(ranks, " ranks")));
     };
     shows("timeline.until-step-6.html", 3, 2);
-    shows("timeline.until-step-12.html", 9, 3);
+    shows("timeline.until-step-12.html", 9, more_ranks);
     shows("timeline.html", 15, 2);
     if (*trace == 0) continue;
-    for (const auto& [file, ranks] :
-         {std::pair("trace.until-step-6.json", 2), {"trace.until-step-12.json", 3}, {"trace.json", 2}}) {
+    for (const auto& [file, ranks] : {std::pair("trace.until-step-6.json", 2),
+                                      {"trace.until-step-12.json", more_ranks},
+                                      {"trace.json", 2}}) {
       const test::TraceReading reading = test::read_trace(folder / "r" / file);
       EXPECT_EQ(reading.ranks.size(), static_cast<std::size_t>(ranks)) << file;
       EXPECT_EQ(reading.of("step", 0).size(), 6u) << file;
