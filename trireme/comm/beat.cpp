@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "trireme/base/clock.h"
-#include "trireme/base/error.h"
 
 namespace trireme::comm {
 namespace {
@@ -32,7 +31,7 @@ std::string encode(const Beat& beat) {
   return std::move(out).str();
 }
 
-Beat decode_beat(const std::string& encoded) {
+std::optional<Beat> decode_beat(const std::string& encoded) {
   std::istringstream lines(encoded);
   std::array<std::string, 4> line;
   for (auto& each : line) std::getline(lines, each);
@@ -44,7 +43,7 @@ Beat decode_beat(const std::string& encoded) {
   numbers >> beat.number >> beat.signs >> beat.publications >> beat.leaves >> beat.waits;
   const bool complete = !numbers.fail() && std::ranges::count(encoded, '\n') == 3;
   for (int rank = 0; numbers >> rank;) beat.waits_for.push_back(rank);
-  if (!complete || !numbers.eof()) throw InternalError("a rank's beat cannot be read: " + encoded);
+  if (!complete || !numbers.eof()) return std::nullopt;
   return beat;
 }
 

@@ -360,7 +360,7 @@ void NoticeBoard::look_at(const std::set<int>& world_ranks) {
   }
   if (keys.empty()) return;
   const auto values = store_->multiGet(keys);
-  for (std::size_t i = 0; i < ranks.size(); ++i)
+  for (std::size_t i = 0; i < ranks.size(); ++i)  // what the rank did not write is as if it had written nothing
     note(ranks[i], decode_beat({values[i].begin(), values[i].end()}));
 }
 
@@ -385,8 +385,9 @@ void NoticeBoard::read_operations(const GroupParts& parts, int member) {
   const std::string key = operations_key(parts.name, world_rank);
   if (store_->check({key})) {
     auto operations = decode_operations(store_->get_to_str(key), static_cast<int>(parts.world_ranks.size()));
+    if (!operations) return;  // not what the rank wrote: what it writes next is read
     const std::lock_guard lock(mutex_);
-    published_[parts.name][member] = std::move(operations);
+    published_[parts.name][member] = std::move(*operations);
   }
   read = newest;
 }

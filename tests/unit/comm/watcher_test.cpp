@@ -160,5 +160,15 @@ TEST_F(GonePeer, IsNotBlamedForAStandingOperationBeforeWhatItPostedIsHeard) {
   EXPECT_EQ(failure(), kCause);
 }
 
+TEST_F(GonePeer, IsBlamedThoughWhatStandsInTheStoreUnderItsNameIsNotOfARank) {
+  slow_->let_through();
+  post("beat/1", "GET / HTTP/1.1");
+  post("operations/world/1", "GET / HTTP/1.1");
+  start(/*period_s=*/0.02);
+  const Group::State::WaitScope waits(*group_, operation_);
+  ASSERT_TRUE(comes_to_fail());
+  EXPECT_THAT(failure(), HasSubstr(text("rank 1 (pid ", peer_.pid(), ") was last heard of")));
+}
+
 }  // namespace
 }  // namespace trireme::comm

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ struct Beat {
 };
 
 std::string encode(const Beat& beat);
-/// Throws InternalError on text that encode() did not write.
-Beat decode_beat(const std::string& encoded);
+/// Nothing of text that encode() did not write.
+std::optional<Beat> decode_beat(const std::string& encoded);
 
 /// Counts the signs that this rank gets on: its status page changes, it is at declared work of its own, or it
 /// uses the processor outside of waits for other ranks (inside of one it may only be spinning).

@@ -3,6 +3,7 @@
 // form for the store.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,9 @@ namespace trireme::comm {
 using Published = std::map<int, std::vector<Operation>>;
 
 std::string encode_operations(const std::vector<Operation>& operations);
-/// Of a member of a group of `size` ranks. Throws InternalError on text that encode_operations did not write,
-/// and on a peer that is no rank of the group.
-std::vector<Operation> decode_operations(const std::string& encoded, int size);
+/// Of a member of a group of `size` ranks. Nothing of text that encode_operations did not write, or that
+/// names a peer that is no rank of the group.
+std::optional<std::vector<Operation>> decode_operations(const std::string& encoded, int size);
 
 /// Group ranks that `operation` of `rank` needs, without `rank` itself.
 std::vector<int> ranks_needed(const Operation& operation, int rank, int size);
