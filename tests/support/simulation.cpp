@@ -294,8 +294,10 @@ void Simulation::establish(std::uint64_t number, std::int64_t deadline_ns) {
     schedule(now_ns_ + 50'000'000, [this, number, deadline_ns] { establish(number, deadline_ns); });
     return;
   }
-  if (to == nullptr || !to->node_ || is_held)
-    return tell_closed(number, false, wire::CloseCause::kUnreachable);
+  if (to == nullptr || !to->node_ || is_held) {
+    const bool is_silent = is_held && to->is_frozen_ && !is_cut(from->name_, to->name_);
+    return tell_closed(number, false, is_silent ? wire::CloseCause::kSilent : wire::CloseCause::kUnreachable);
+  }
   link.ends[1] = {to, to->life_, ++to->last_connection_, true, 0, {}};
   to->links_[to->last_connection_] = number;
   for (const bool second : {false, true}) {

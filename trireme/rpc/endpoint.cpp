@@ -326,7 +326,7 @@ void Endpoint::acknowledge(Incoming& incoming) {
   send_own(incoming.connection, message_of(OwnKind::kAck, Ack{incoming.received}));
 }
 
-void Endpoint::on_closed(wire::ConnectionId connection, wire::CloseCause, const std::string& reason) {
+void Endpoint::on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string& reason) {
   const auto in = incoming_connections_.find(connection);
   if (in != incoming_connections_.end()) {
     Incoming& incoming = incoming_.at(in->second);
@@ -347,7 +347,9 @@ void Endpoint::on_closed(wire::ConnectionId connection, wire::CloseCause, const 
   link.last_reason = reason;
   const std::int64_t now = around_->now_ns();
   if (link.broken_since_ns == 0) link.broken_since_ns = now;
-  if (now - link.broken_since_ns > nanoseconds(options_.lost_after_s)) {
+  const double patience_s =
+      cause == wire::CloseCause::kSilent ? options_.silent_after_s : options_.lost_after_s;
+  if (now - link.broken_since_ns > nanoseconds(patience_s)) {
     return gone(link.worker, false, link.last_reason);
   }
   link.state = Link::State::kWaiting;

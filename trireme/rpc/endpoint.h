@@ -2,8 +2,9 @@
 // What carries calls between workers: to each other worker a link, whose messages arrive once and in order
 // for as long as both processes live. A connection that breaks is made again; what the other has not
 // acknowledged is sent again, and what came twice is dropped. A link is lost when nobody takes the
-// connection up again for lost_after_s, when the other has said nothing of what was sent to it for
-// silent_after_s, or when another process answers: then both ends are told, and nothing passes again.
+// connection up again for lost_after_s, when the other has said nothing of what was sent to it, or to a new
+// connection that its host took, for silent_after_s, or when another process answers: then both ends are
+// told, and nothing passes again.
 //
 // Each direction has a connection of its own, which its sender makes. A wire::Node: see there for threads and
 // for what simulates it.

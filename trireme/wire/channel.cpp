@@ -289,7 +289,7 @@ void Channel::look_at_clock(double patience_s) {
           CloseCause::kUnreachable, "",
           text("nothing came back from ", target_.text(), " within ", human_duration(settings_.connect_s)));
     }
-    return fail(accepted_ ? CloseCause::kRefused : CloseCause::kUnreachable, "handshake too slow",
+    return fail(accepted_ ? CloseCause::kRefused : CloseCause::kSilent, "handshake too slow",
                 text("it has not finished the handshake within ", human_duration(settings_.handshake_s)));
   }
   const double now = now_s();

@@ -39,6 +39,7 @@ enum class CloseCause : std::uint8_t {
   kRefused,      ///< either side did not believe who the other says it is
   kBadFrame,     ///< what came is not what this protocol sends
   kTooSlow,      ///< the peer has taken nothing for too long
+  kSilent,       ///< its host took the connection, its process did not answer in time: it may be frozen
 };
 
 /// Connections of a node to others, and messages on them.

@@ -27,6 +27,8 @@ const char* name_of(CloseCause cause) {
       return "bad frame";
     case CloseCause::kTooSlow:
       return "too slow";
+    case CloseCause::kSilent:
+      return "silent";
   }
   return "unknown";
 }
@@ -178,7 +180,8 @@ void NodeLoop::Impl::channel_failed(Channel& channel, CloseCause cause, const st
   count(text("channels closed: ", name_of(cause)));
   if (!refusal.empty()) count(text(name_of(cause), ": ", refusal));
   const std::string whole = text(peer, ": ", reason);
-  const bool bad = cause != CloseCause::kByPeer && cause != CloseCause::kUnreachable;
+  const bool bad =
+      cause != CloseCause::kByPeer && cause != CloseCause::kUnreachable && cause != CloseCause::kSilent;
   if (bad && ++num_reports_ <= kMostReports) report(text("closed the channel of ", whole));
   forget(id);
   // Not from within a call of the node's.

@@ -72,6 +72,32 @@ TEST(Endpoint, AWorkerThatIsFrozenForAWhileIsWaitedFor) {
   EXPECT_TRUE(workers.gone.empty());
 }
 
+// Its host takes connections, as if it were there: that it does not answer is no sign that it has ended.
+TEST(Endpoint, AWorkerThatIsFrozenWhenItsConnectionBreaksIsWaitedForAsLongAsAnyThatIsFrozen) {
+  SimulatedWorkers workers(2, 1);
+  std::uint64_t received = 0;
+  workers.on_message = [&](WorkerId, WorkerId, const wire::Message&) { ++received; };
+  workers[1].endpoint().send(2, {.kind = kNumber});
+  workers.simulation().run_for(1);
+  workers.freeze(2);
+  workers.cut(1, 2);
+  workers[1].endpoint().send(2, {.kind = kNumber});
+  workers.simulation().run_for(10);  // the connection is broken after 8
+  workers.simulation().heal_all();
+  workers.simulation().run_for(18);
+  EXPECT_TRUE(workers.gone.empty()) << workers.gone.begin()->second.reason;
+  workers.thaw(2);
+  EXPECT_TRUE(workers.simulation().run_until([&] { return received == 2; }, 10));
+  EXPECT_TRUE(workers.gone.empty());
+
+  workers.freeze(2);
+  workers.cut(1, 2);
+  workers[1].endpoint().send(2, {.kind = kNumber});
+  workers.simulation().run_for(10);
+  workers.simulation().heal_all();
+  EXPECT_TRUE(workers.simulation().run_until([&] { return workers.gone.contains({1, 2}); }, 60));
+}
+
 TEST(Endpoint, AWorkerThatIsFrozenForGoodIsGoneAndBothEndsAgreeWhenItWakes) {
   SimulatedWorkers workers(2, 1);
   workers[1].endpoint().send(2, {.kind = kNumber});
