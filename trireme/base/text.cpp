@@ -62,6 +62,9 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const auto& candidate : known) {
+    const std::size_t least =
+        std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
+    if (least >= best_distance) continue;  // a long word costs nothing
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best_distance = distance;

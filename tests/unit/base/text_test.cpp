@@ -26,6 +26,13 @@ TEST(Text, NearestFindsTheMisspeltWord) {
   EXPECT_EQ(nearest("optimiser.lr", kKeys), "optimizer.lr");
 }
 
+TEST(Text, NearestIsAThirdOfTheWordAwayAtMost) {
+  const std::vector<std::string> three_longer = {"abcdefghijkl"}, four_longer = {"abcdefghijklm"};
+  EXPECT_EQ(nearest("abcdefghi", three_longer), "abcdefghijkl");
+  EXPECT_EQ(nearest("abcdefghi", four_longer), "");
+  EXPECT_EQ(nearest(std::string(1 << 20, 'a'), three_longer), "");
+}
+
 TEST(Text, NearestIsEmptyWhenNothingIsMeant) { EXPECT_EQ(nearest("zzzzzzzz", kKeys), ""); }
 
 TEST(Text, SuggestListsTheKnownWordsWhenNoneIsNear) {
