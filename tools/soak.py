@@ -301,7 +301,7 @@ class Round:
             promise(any(re.search(each, said) for each in lost), f"host {host} does not name whom it has lost")
 
     def throw_in_a_hook(self):
-        place = self.draw.choice(["data", "objective", "gradients", "step", "evaluation"])
+        place = self.draw.choice(["data", "forward", "backward", "objective", "gradients", "step", "evaluation"])
         rank = self.draw.randrange(self.job_ranks())
         call = self.draw.randrange(1, {"data": 8000, "evaluation": 4}.get(place, 240))
         kind = self.draw.choice(["data", "other"])

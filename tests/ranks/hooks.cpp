@@ -1,7 +1,8 @@
 // A rank of a run with hooks of its own, one of which may throw: hooks FILE.toml [--resume] [--set
 // KEY=VALUE]... Trains what `trireme train` would, with the same bits. TRIREME_TEST_THROW="PLACE RANK CALL
-// KIND" says where (data, objective, gradients, step, evaluation), on which rank and in which call a
-// DataError (KIND data) or an exception of another library (other) is thrown; without it nothing is.
+// KIND" says where (data, forward or backward of a layer, objective, gradients, step, evaluation), on which
+// rank and in which call a DataError (KIND data) or an exception of another library (other) is thrown;
+// without it nothing is.
 #include <atomic>
 #include <cstdlib>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "trireme/base/run_main.h"
 #include "trireme/base/stop_request.h"
 #include "trireme/comm/context.h"
+#include "trireme/model/mlp.h"
 #include "trireme/train/registry.h"
 #include "trireme/train/run.h"
 #include "trireme/train/trainer.h"
@@ -76,6 +78,30 @@ class ThrowingObjective : public objective::Objective {
   const Thrower& thrower_;
 };
 
+/// The mlp that the configuration names. Its tensor-parallel form is the shipped one, and throws nothing.
+class ThrowingMlp : public model::Mlp {
+ public:
+  ThrowingMlp(const train::RunConfig& config, const data::DataSource& source, const Thrower& thrower)
+      : Mlp(c10::multiply_integers(source.input_shape), config.model.hidden, source.num_classes),
+        thrower_(thrower) {}
+  std::vector<model::Layer> layers() override {
+    std::vector<model::Layer> chain = Mlp::layers();
+    for (model::Layer& layer : chain) {
+      layer.forward = [forward = std::move(layer.forward), &thrower = thrower_](const Fields& input) {
+        thrower.pass("forward");
+        Fields output = forward(input);
+        if (output.at(0).requires_grad())
+          output.at(0).register_hook([&thrower](const at::Tensor&) { thrower.pass("backward"); });
+        return output;
+      };
+    }
+    return chain;
+  }
+
+ private:
+  const Thrower& thrower_;
+};
+
 int train_with_hooks(int argc, char** argv) {
   require(argc > 1, "usage: hooks FILE.toml [--resume] [--set KEY=VALUE]...");
   std::vector<std::string> overrides;
@@ -94,6 +120,8 @@ int train_with_hooks(int argc, char** argv) {
   plan.objective = std::make_shared<ThrowingObjective>(
       objective::make_objective(config.objective, {.data = source}), thrower);
   source.train = std::make_shared<ThrowingData>(data::indexed(source.train), thrower);
+  plan.model = std::make_shared<ThrowingMlp>(config, source, thrower);
+  plan.model->initialise(static_cast<std::uint64_t>(config.run.seed));
   plan.data = source;
   plan.callbacks = {.on_start =
                         [&](train::Trainer& trainer) {
