@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/support/temporary_folder.h"
@@ -49,7 +49,10 @@ inline void expect_same_bits(const Fields& found, const Fields& expected) {
     ASSERT_EQ(found.at(i).scalar_type(), expected.at(i).scalar_type());
     ASSERT_EQ(found.at(i).sizes(), expected.at(i).sizes());
     const at::Tensor one = found.at(i).contiguous(), other = expected.at(i).contiguous();
-    ASSERT_EQ(std::memcmp(one.const_data_ptr(), other.const_data_ptr(), other.nbytes()), 0);
+    const auto bytes_of = [](const at::Tensor& tensor) {
+      return std::string_view(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+    };
+    ASSERT_TRUE(bytes_of(one) == bytes_of(other));
   }
 }
 

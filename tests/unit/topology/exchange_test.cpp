@@ -4,10 +4,11 @@
 
 #include <gmock/gmock.h>
 
-#include <cstring>
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "tests/unit/topology/exchange_ranks.h"
@@ -67,7 +68,8 @@ TEST_P(ExchangeOfRanks, EndsWithTheSerialSumAndTheSameBitsForEverySize) {
     }
     for (std::size_t i = 0; i < numel; ++i) ASSERT_NEAR(results[0][i], expected[i], 1e-4) << i;
     for (const auto& each : results)
-      EXPECT_EQ(std::memcmp(each.data(), results[0].data(), numel * sizeof(float)), 0) << numel;
+      EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(each)), std::as_bytes(std::span(results[0]))))
+          << numel;
   }
 }
 
