@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/utils.h>
 
+#include "tests/unit/model/learning.h"
 #include "trireme/base/error.h"
 #include "trireme/model/checkpointed.h"
 #include "trireme/model/forward_record.h"
@@ -20,12 +21,11 @@
 namespace trireme::model {
 namespace {
 
+using test::Forward;
+using test::learning;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-using Forward = std::function<Fields(const Fields&)>;
-
-at::Tensor learning(at::IntArrayRef sizes) { return at::randn(sizes).requires_grad_(true); }
 
 /// A layer that does something else each time.
 Layer fickle(const std::function<at::Tensor(const at::Tensor& x, int run)>& forward) {

@@ -26,6 +26,7 @@
 
 #include <thread>
 
+#include "tests/unit/model/learning.h"
 #include "trireme/model/forward_record.h"
 #include "trireme/model/gpt.h"
 
@@ -33,11 +34,10 @@ namespace trireme::model {
 namespace {
 
 namespace nn = torch::nn;
+using test::Forward;
+using test::learning;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-using Forward = std::function<Fields(const Fields&)>;
-
-at::Tensor learning(at::IntArrayRef sizes) { return at::randn(sizes).requires_grad_(true); }
 
 /// Bytes that nobody holds any more.
 bool is_gone(const c10::weak_intrusive_ptr<c10::StorageImpl>& storage) { return storage.expired(); }

@@ -7,25 +7,25 @@
 namespace trireme::model {
 namespace {
 
-const ConvolutionShape kNarrow{.in = 64, .out = 256, .height = 16, .width = 12};
+const ConvolutionShape kWidening{.in = 64, .out = 256, .height = 16, .width = 12};
 const ConvolutionShape kStrided{
     .in = 3, .out = 64, .height = 32, .width = 32, .kernel = {7, 5}, .stride = {2, 1}, .padding = {3, 2}};
 constexpr PassKernels kMixed{ConvolutionKernel::kProduct, ConvolutionKernel::kOnednn,
                              ConvolutionKernel::kAten};
 
 TEST(ConvolutionChoice, LeavesEverythingToAtenUnlessToldOtherwise) {
-  EXPECT_EQ(ConvolutionChoice{}.of(kNarrow), PassKernels{});
+  EXPECT_EQ(ConvolutionChoice{}.of(kWidening), PassKernels{});
   EXPECT_TRUE(ConvolutionChoice{}.is_atens());
-  EXPECT_TRUE((ConvolutionChoice{.kernels = {{kNarrow, {}}}}.is_atens()));
-  EXPECT_FALSE((ConvolutionChoice{.kernels = {{kNarrow, kMixed}}}.is_atens()));
+  EXPECT_TRUE((ConvolutionChoice{.kernels = {{kWidening, {}}}}.is_atens()));
+  EXPECT_FALSE((ConvolutionChoice{.kernels = {{kWidening, kMixed}}}.is_atens()));
   EXPECT_FALSE(ConvolutionChoice{.channels_last = true}.is_atens());
   EXPECT_FALSE(ConvolutionChoice::onednn().is_atens());
 }
 
 TEST(ConvolutionChoice, GoesByShapeAndElseByWhatItSaysForAll) {
   const ConvolutionChoice choice{.otherwise = PassKernels::all(ConvolutionKernel::kOnednn),
-                                 .kernels = {{kNarrow, kMixed}}};
-  EXPECT_EQ(choice.of(kNarrow), kMixed);
+                                 .kernels = {{kWidening, kMixed}}};
+  EXPECT_EQ(choice.of(kWidening), kMixed);
   EXPECT_EQ(choice.of(kStrided), PassKernels::all(ConvolutionKernel::kOnednn));
 }
 
@@ -39,7 +39,7 @@ TEST(ConvolutionChoice, TextOfAShapeIsReadBackAndNothingElseIs) {
 
 TEST(ConvolutionChoice, TextIsReadBackAndNothingElseIs) {
   const ConvolutionChoice choice{
-      .channels_last = true, .otherwise = kMixed, .kernels = {{kNarrow, {}}, {kStrided, kMixed}}};
+      .channels_last = true, .otherwise = kMixed, .kernels = {{kWidening, {}}, {kStrided, kMixed}}};
   EXPECT_EQ(to_text(choice), "nhwc poa 3>64@32x32k7x5s2x1p3x2:poa 64>256@16x12k1x1s1x1p0x0:aaa");
   EXPECT_EQ(convolution_choice_from(to_text(choice)), choice);
   EXPECT_EQ(convolution_choice_from("nchw aaa"), ConvolutionChoice{});
@@ -49,14 +49,14 @@ TEST(ConvolutionChoice, TextIsReadBackAndNothingElseIs) {
 }
 
 TEST(ConvolutionChoice, TextsAboutTheSameShapesHaveTheSameLength) {
-  const ConvolutionChoice one{.kernels = {{kNarrow, {}}, {kStrided, kMixed}}};
-  const ConvolutionChoice other{.channels_last = true, .kernels = {{kNarrow, kMixed}, {kStrided, {}}}};
+  const ConvolutionChoice one{.kernels = {{kWidening, {}}, {kStrided, kMixed}}};
+  const ConvolutionChoice other{.channels_last = true, .kernels = {{kWidening, kMixed}, {kStrided, {}}}};
   EXPECT_EQ(to_text(one).size(), to_text(other).size());
 }
 
 TEST(ConvolutionChoice, IsSaidInWords) {
   EXPECT_EQ(describe(ConvolutionChoice{}), "ATen's kernels");
-  EXPECT_EQ(describe({.channels_last = true, .kernels = {{kNarrow, kMixed}, {kStrided, {}}}}),
+  EXPECT_EQ(describe({.channels_last = true, .kernels = {{kWidening, kMixed}, {kStrided, {}}}}),
             "channels_last; of 6 passes 1 as one product, 1 by oneDNN, 4 by ATen");
 }
 

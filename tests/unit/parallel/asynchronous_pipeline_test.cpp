@@ -8,12 +8,14 @@
 #include <map>
 #include <mutex>
 
+#include "tests/unit/parallel/small_models.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 
 namespace trireme::parallel {
 namespace {
 
+using test::mean_square;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -38,10 +40,6 @@ torch::nn::Sequential chain() {
 MicroBatch microbatch(int m) {
   const at::Tensor numbers = torch::arange(kBatch * kWidth, at::kFloat).reshape({kBatch, kWidth});
   return {.input = torch::sin(numbers * 0.7 + m), .target = torch::cos(numbers * 0.3 - m)};
-}
-
-at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
-  return torch::mse_loss(output, target);
 }
 
 using Weights = std::map<std::string, at::Tensor>;

@@ -18,16 +18,11 @@ namespace {
 
 using comm::Context;
 using comm::run_ranks_as_threads;
+using test::model_without_norm;
 using test::numbers;
 using test::TwoLayers;
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::shared_ptr<TwoLayers> model_without_norm() {
-  auto model = std::make_shared<TwoLayers>();
-  for (auto& parameter : model->norm->parameters()) parameter.set_requires_grad(false);
-  return model;
-}
 
 at::Tensor loss_on(TwoLayers& model, int rank) {
   return model.forward(numbers({6, 4}, 3 + rank)).square().mean();

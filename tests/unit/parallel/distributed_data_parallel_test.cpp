@@ -17,6 +17,7 @@ namespace {
 
 using comm::Context;
 using comm::run_ranks_as_threads;
+using test::model_without_norm;
 using test::numbers;
 using test::TwoLayers;
 using testing::AllOf;
@@ -52,13 +53,6 @@ Gradients serial_gradients() {
   TwoLayers model;
   loss_of(model, numbers({12, 4}, 7)).backward();
   return gradients_of(model);
-}
-
-// The norm between the layers is not used by forward; freezing it makes it no business of the reducer.
-std::shared_ptr<TwoLayers> model_without_norm() {
-  auto model = std::make_shared<TwoLayers>();
-  for (auto& parameter : model->norm->parameters()) parameter.set_requires_grad(false);
-  return model;
 }
 
 class DataParallelRanks : public testing::TestWithParam<int> {};

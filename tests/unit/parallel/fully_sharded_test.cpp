@@ -16,6 +16,7 @@ namespace {
 
 using comm::Context;
 using comm::run_ranks_as_threads;
+using test::mean_square;
 using testing::HasSubstr;
 
 struct Case {
@@ -73,9 +74,6 @@ std::vector<model::Layer> tied_with_a_skip() {
   return result;
 }
 
-at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
-  return (output - target).square().mean();
-}
 at::Tensor input_of(const Context& context, int number) {
   return test::numbers({6, 7}, 10 * number + context.rank());
 }

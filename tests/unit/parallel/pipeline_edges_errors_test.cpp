@@ -13,12 +13,9 @@ namespace {
 
 using model::Layer;
 using model::Tensors;
+using test::mean_square;
 using testing::AllOf;
 using testing::HasSubstr;
-
-at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
-  return torch::mse_loss(output, target);
-}
 
 /// Four stages on one rank: what is refused does not depend on transfers.
 PipelineOptions on_one_rank(std::vector<int> cuts) {

@@ -18,16 +18,13 @@ namespace {
 using model::Tensors;
 using test::EdgeModel;
 using test::MakeEdgeModel;
+using test::mean_square;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr std::int64_t kSamples = 16;
 constexpr int kMicrobatches = 8;
-
-at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
-  return torch::mse_loss(output, target);
-}
 
 using Gradients = std::map<std::string, at::Tensor>;
 

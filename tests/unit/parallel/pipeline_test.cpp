@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "tests/unit/parallel/small_models.h"
 #include "trireme/base/error.h"
 #include "trireme/model/model.h"
 #include "trireme/schedule/schedule_table.h"
@@ -14,6 +15,7 @@
 namespace trireme::parallel {
 namespace {
 
+using test::mean_square;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -38,10 +40,6 @@ at::Tensor inputs(std::int64_t size) {
 }
 at::Tensor targets(std::int64_t size) {
   return torch::cos(torch::arange(size * kWidth, at::kFloat) * 0.3).reshape({size, kWidth});
-}
-
-at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
-  return torch::mse_loss(output, target);
 }
 
 struct Outcome {

@@ -28,7 +28,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-at::Tensor numbers(at::IntArrayRef shape, double seed, at::ScalarType type = at::kDouble) {
+at::Tensor typed_numbers(at::IntArrayRef shape, double seed, at::ScalarType type = at::kDouble) {
   return test::numbers(shape, seed).to(type);
 }
 
@@ -59,8 +59,8 @@ TEST(ContextSequence, PiecesAreJoinedToTheWholeAndSoAreTheirGradients) {
     run_ranks_as_threads(ranks, [&](Context& context) {
       for (const std::int64_t length : {1, 7, 12}) {
         const ContextSequence sequence{.group = context.world(), .length = length};
-        const at::Tensor whole = numbers({2, length, 3}, 1).set_requires_grad(true),
-                         back = numbers({2, length, 3}, 2);
+        const at::Tensor whole = typed_numbers({2, length, 3}, 1).set_requires_grad(true),
+                         back = typed_numbers({2, length, 3}, 2);
         const at::Tensor joined = join_tokens(own_tokens(whole, 1, sequence), -2, sequence);
         EXPECT_TRUE(at::equal(joined, whole));
         joined.backward(back);
@@ -79,7 +79,7 @@ TEST(ContextSequence, DropoutDropsThePlacesThatOneRankDrops) {
       ParallelDropout dropout(keys, 0.4);
       keys->begin(7);
       const ContextSequence sequence{.group = context.world(), .length = 13};
-      const at::Tensor whole = numbers({2, 13, 5}, 1);
+      const at::Tensor whole = typed_numbers({2, 13, 5}, 1);
       const at::Tensor own = dropout.forward(own_tokens(whole, 1, sequence), 1, sequence);
       EXPECT_TRUE(at::equal(join_tokens(own, 1, sequence), dropout.forward(whole)));
       EXPECT_THAT(
@@ -97,8 +97,8 @@ struct Whole {
   Whole(std::int64_t length, bool causal, at::ScalarType type) {
     const std::vector<std::int64_t> shape = {2, 3, length, 4};
     for (int i = 0; i < 3; ++i)
-      inputs.push_back(numbers(shape, 10 * i, type).mul(2).to(at::kDouble).set_requires_grad(true));
-    back = numbers(shape, 40, type).to(at::kDouble);
+      inputs.push_back(typed_numbers(shape, 10 * i, type).mul(2).to(at::kDouble).set_requires_grad(true));
+    back = typed_numbers(shape, 40, type).to(at::kDouble);
     output = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], {}, 0, causal, scale);
     gradients = torch::autograd::grad({output}, inputs, {back});
   }
@@ -157,7 +157,7 @@ TEST(RingAttention, IsThatOfWholeSequencesForAnyLengthNumberOfRanksAndType) {
 TEST(RingAttention, SendsKeysAndValuesRoundOnceAndTheirGradientsHome) {
   run_ranks_as_threads(3, [](Context& context) {
     const ContextSequence sequence{.group = context.world(), .length = 12};
-    const at::Tensor own = numbers({1, 2, 4, 5}, context.rank()).set_requires_grad(true);
+    const at::Tensor own = typed_numbers({1, 2, 4, 5}, context.rank()).set_requires_grad(true);
     const auto messages = [](const test::OperationsSince& operations) {
       std::vector<std::string> sent;
       for (const std::string& each : operations.list())
@@ -182,7 +182,7 @@ TEST(RingAttention, IsWhatOneRankWouldComputeInATransportOfItsOwn) {
 TEST(RingAttention, RefusesWhatDoesNotFitBeforeAnythingIsSent) {
   run_ranks_as_threads(2, [](Context& context) {
     const ContextSequence sequence{.group = context.world(), .length = 8};
-    const at::Tensor own = numbers({1, 2, 4, 5}, 1), more = numbers({1, 2, 5, 5}, 1);
+    const at::Tensor own = typed_numbers({1, 2, 4, 5}, 1), more = typed_numbers({1, 2, 5, 5}, 1);
     const test::OperationsSince operations(context.world());
     EXPECT_THAT([&] { ring_attention(own, own, more, sequence); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("values Double of [1, 2, 5, 5]; expected")));

@@ -2,6 +2,7 @@
 // Small modules with fixed first values, for tests of what moves gradients.
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/mse_loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
@@ -14,6 +15,10 @@ namespace trireme::test {
 inline at::Tensor numbers(at::IntArrayRef shape, double seed) {
   const std::int64_t numel = c10::multiply_integers(shape);
   return (at::arange(numel, at::kFloat).add(seed).mul(12.9898)).sin().reshape(shape);
+}
+
+inline at::Tensor numbers_f64(at::IntArrayRef shape, double seed) {
+  return numbers(shape, seed).to(at::kDouble);
 }
 
 inline void fill_parameters(torch::nn::Module& module, double seed = 1) {
@@ -40,5 +45,16 @@ struct TwoLayers : torch::nn::Module {
   torch::nn::BatchNorm1d norm;
   torch::nn::Linear second;
 };
+
+/// The norm is not used by forward; frozen it is no business of what reduces gradients.
+inline std::shared_ptr<TwoLayers> model_without_norm() {
+  auto model = std::make_shared<TwoLayers>();
+  for (auto& parameter : model->norm->parameters()) parameter.set_requires_grad(false);
+  return model;
+}
+
+inline at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
+  return at::mse_loss(output, target);
+}
 
 }  // namespace trireme::test

@@ -22,7 +22,7 @@ using test::Tensors;
 using test::tokens;
 using test::values;
 
-constexpr int kMicrobatches = 3;
+constexpr int kPasses = 3;
 
 struct Case {
   std::string name;
@@ -185,8 +185,8 @@ std::vector<Case> cases() {
 
 void PrintTo(const Case& what, std::ostream* out) { *out << what.name; }
 
-struct Outcome {
-  Tensors of_inputs = Tensors(kMicrobatches);
+struct GraphGradients {
+  Tensors of_inputs = Tensors(kPasses);
   std::map<std::string, at::Tensor> of_parameters = {};
 };
 
@@ -197,7 +197,7 @@ struct Way {
 };
 
 /// Forwards of all micro-batches first; begins without gradients.
-Outcome train(const Case& what, const std::vector<model::Layer>& layers, const Way& way) {
+GraphGradients train(const Case& what, const std::vector<model::Layer>& layers, const Way& way) {
   torch::manual_seed(5);
   for (const model::Layer& layer : layers) {
     for (const auto& [name, parameter] : layer.parameters) parameter.mutable_grad().reset();
@@ -205,17 +205,16 @@ Outcome train(const Case& what, const std::vector<model::Layer>& layers, const W
   Stage stage(layers, {.recompute = way.recompute});
   if (what.last) stage.set_head([](const at::Tensor& output, int) { return output.square().mean(); });
   Tensors outputs, gradients;
-  for (int m = 0; m < kMicrobatches; ++m) {
+  for (int m = 0; m < kPasses; ++m) {
     outputs.push_back(stage.forward(m, what.input(m)));
     gradients.push_back(what.last ? torch::full({}, 0.5) : numbers(outputs.back().sizes(), 7 + m));
   }
-  Outcome outcome;
+  GraphGradients outcome;
   const auto at = [](int m) { return static_cast<std::size_t>(m); };
   if (way.split) {
-    for (int m = 0; m < kMicrobatches; ++m)
-      outcome.of_inputs[at(m)] = stage.backward_input(m, gradients[at(m)]);
+    for (int m = 0; m < kPasses; ++m) outcome.of_inputs[at(m)] = stage.backward_input(m, gradients[at(m)]);
   }
-  EXPECT_EQ(stage.num_live(), kMicrobatches) << "until their weights' gradients are there";
+  EXPECT_EQ(stage.num_live(), kPasses) << "until their weights' gradients are there";
   for (const int m : way.order) {
     if (way.split) stage.backward_weight(m);
     if (!way.split) outcome.of_inputs[at(m)] = stage.backward(m, gradients[at(m)]);
@@ -232,7 +231,7 @@ Outcome train(const Case& what, const std::vector<model::Layer>& layers, const W
   return outcome;
 }
 
-void expect_same(const Outcome& found, const Outcome& expected) {
+void expect_same(const GraphGradients& found, const GraphGradients& expected) {
   for (std::size_t m = 0; m < expected.of_inputs.size(); ++m)
     expect_same(found.of_inputs[m], expected.of_inputs[m], text("input ", m));
   ASSERT_EQ(found.of_parameters.size(), expected.of_parameters.size());

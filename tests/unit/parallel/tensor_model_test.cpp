@@ -1,7 +1,7 @@
 // The tensor-parallel form of the shipped transformer is that one: forward, loss, every gradient.
 // All in f64. The ranks add up the same products in another order: a sum of n numbers is off by n * 2^-53 of
 // the sum of their sizes at most, one pass goes through some 40 sums of 48 numbers at most, and 40 * 48 *
-// 2^-53 is 2e-13; kBound allows five times that. A wrong term is off by more than 1e-3.
+// 2^-53 is 2e-13; test::kRoundingBound allows five times that. A wrong term is off by more than 1e-3.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <gmock/gmock.h>
@@ -36,7 +36,6 @@ using test::difference;
 using test::numbers;
 using testing::ElementsAre;
 
-constexpr double kBound = test::kRoundingBound;
 constexpr std::int64_t kBatch = 4, kTime = 7, kVocabulary = 11, kWidth = 12, kHeads = 4, kLayers = 2;
 constexpr std::uint64_t kSeed = 5;
 
@@ -101,14 +100,15 @@ TEST_P(ParallelTransformer, EqualsOneRankInForwardLossAndEveryGradient) {
           logits, some_tokens(1), group,
           {.vocabulary = kVocabulary, .label_smoothing = 0.1, .ignored_classes = {4}});
       loss.backward();
-      EXPECT_LE(difference(join_parts(logits, 2, kVocabulary, group), expected.logits), kBound);
-      EXPECT_LE(difference(loss, expected.loss), kBound);
+      EXPECT_LE(difference(join_parts(logits, 2, kVocabulary, group), expected.logits), test::kRoundingBound);
+      EXPECT_LE(difference(loss, expected.loss), test::kRoundingBound);
     }
     gradients.add_gradients(*model);
   });
   for (const auto& parameter : expected.model.named_parameters()) {
     EXPECT_TRUE(at::equal(values.get(parameter.key(), ranks()), parameter.value())) << parameter.key();
-    EXPECT_LE(difference(gradients.get(parameter.key(), ranks()), parameter.value().grad()), kBound)
+    EXPECT_LE(difference(gradients.get(parameter.key(), ranks()), parameter.value().grad()),
+              test::kRoundingBound)
         << parameter.key();
   }
 }
@@ -120,7 +120,8 @@ TEST_P(ParallelTransformer, EvaluatesWithoutGradients) {
     const at::NoGradGuard no_grad;
     const at::Tensor logits = model->forward(some_tokens(0));
     EXPECT_FALSE(logits.requires_grad());
-    EXPECT_LE(difference(join_parts(logits, 2, kVocabulary, context.world()), expected.logits), kBound);
+    EXPECT_LE(difference(join_parts(logits, 2, kVocabulary, context.world()), expected.logits),
+              test::kRoundingBound);
   });
 }
 
@@ -158,7 +159,7 @@ TEST(TensorAndDataParallel, TwoByTwoRanksEqualOne) {
       if (mesh.coordinate("dp") == 1) gradients.add_gradients(*model);
     });
     for (const auto& parameter : expected.model.named_parameters())
-      EXPECT_LE(difference(gradients.get(parameter.key(), 2), parameter.value().grad()), kBound)
+      EXPECT_LE(difference(gradients.get(parameter.key(), 2), parameter.value().grad()), test::kRoundingBound)
           << parameter.key();
   }
 }
@@ -200,7 +201,8 @@ void expect_hybrid_equals_one_rank(const HybridMesh& of) {
     }
   });
   for (const auto& parameter : expected.model.named_parameters())
-    EXPECT_LE(difference(gradients.get(parameter.key(), 2), parameter.value().grad() / kBatch), kBound)
+    EXPECT_LE(difference(gradients.get(parameter.key(), 2), parameter.value().grad() / kBatch),
+              test::kRoundingBound)
         << parameter.key();
 }
 

@@ -41,16 +41,12 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr double kBound = test::kRoundingBound;
-
-at::Tensor numbers(at::IntArrayRef shape, double seed) { return test::numbers(shape, seed).to(at::kDouble); }
-
 // ---- communication with gradients --------------------------------------------------------------------
 
 /// What each rank puts in: activations of that shape, or its part of them.
 at::Tensor sum_of_numbers(at::IntArrayRef shape, double seed, int ranks) {
   at::Tensor sum = at::zeros(shape, at::kDouble);
-  for (int rank = 0; rank < ranks; ++rank) sum += numbers(shape, seed + rank);
+  for (int rank = 0; rank < ranks; ++rank) sum += test::numbers_f64(shape, seed + rank);
   return sum;
 }
 
@@ -63,9 +59,9 @@ struct Way {
 void expect_way(const Way& way, const std::string& what) {
   const at::Tensor input = way.input.clone().set_requires_grad(true);
   const at::Tensor output = way.function(input);
-  EXPECT_LE(difference(output, way.output), kBound) << what << " forward";
+  EXPECT_LE(difference(output, way.output), test::kRoundingBound) << what << " forward";
   output.backward(way.output_gradient);
-  EXPECT_LE(difference(input.grad(), way.input_gradient), kBound) << what << " backward";
+  EXPECT_LE(difference(input.grad(), way.input_gradient), test::kRoundingBound) << what << " backward";
 }
 
 using Shape = std::vector<std::int64_t>;
@@ -76,8 +72,9 @@ TEST(TensorCollectives, SendGradientsTheWayBackForAnySizeAndDim) {
       const Group& group = context.world();
       const int rank = context.rank();
       for (const Shape& shape : {Shape{6, 12, 2}, Shape{5, 7, 3}, Shape{2, 1, 1}}) {
-        const at::Tensor same = numbers(shape, 1), same_back = numbers(shape, 2);
-        const at::Tensor own = numbers(shape, 10 + rank), own_back = numbers(shape, 20 + rank);
+        const at::Tensor same = test::numbers_f64(shape, 1), same_back = test::numbers_f64(shape, 2);
+        const at::Tensor own = test::numbers_f64(shape, 10 + rank),
+                         own_back = test::numbers_f64(shape, 20 + rank);
         const at::Tensor sum = sum_of_numbers(shape, 10, ranks), sum_back = sum_of_numbers(shape, 20, ranks);
         expect_way(
             {[&](const at::Tensor& x) { return copy_to_ranks(x, group); }, same, same, own_back, sum_back},
@@ -110,7 +107,7 @@ TEST(TensorCollectives, OneRankGetsItsOwnTensorBackWithoutANode) {
   run_ranks_as_threads(1, [](Context& context) {
     const Group& group = context.world();
     const test::OperationsSince operations(group);
-    const at::Tensor input = numbers({2, 3}, 1).set_requires_grad(true);
+    const at::Tensor input = test::numbers_f64({2, 3}, 1).set_requires_grad(true);
     for (const at::Tensor& output :
          {copy_to_ranks(input, group), sum_over_ranks(input, group),
           gather_sequence(input, {.length = 3}, group), sum_to_sequence(input, {.length = 3}, group),
@@ -123,7 +120,7 @@ TEST(TensorCollectives, OneRankGetsItsOwnTensorBackWithoutANode) {
 TEST(TensorCollectives, LeaveWhatTheyAreGivenAlone) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
-    const at::Tensor before = numbers({3, 4}, context.rank()), input = before.clone();
+    const at::Tensor before = test::numbers_f64({3, 4}, context.rank()), input = before.clone();
     const at::NoGradGuard no_grad;
     EXPECT_FALSE(sum_over_ranks(input, group).requires_grad());
     own_part(input, 0, group).zero_();
@@ -131,8 +128,8 @@ TEST(TensorCollectives, LeaveWhatTheyAreGivenAlone) {
     EXPECT_TRUE(at::equal(input, before));
     // The gradient that goes to both branches of a sum is one tensor.
     const at::AutoGradMode with_gradients(true);
-    const at::Tensor leaf = numbers({3, 4}, 1).set_requires_grad(true),
-                     copy = numbers({3, 4}, 2).set_requires_grad(true);
+    const at::Tensor leaf = test::numbers_f64({3, 4}, 1).set_requires_grad(true),
+                     copy = test::numbers_f64({3, 4}, 2).set_requires_grad(true);
     (copy_to_ranks(leaf, group) + copy).backward(before);
     EXPECT_TRUE(at::equal(copy.grad(), before));
   });
@@ -141,7 +138,7 @@ TEST(TensorCollectives, LeaveWhatTheyAreGivenAlone) {
 TEST(TensorCollectives, RefuseAPartThatIsNotTheRanks) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
-    const at::Tensor input = numbers({2, 3, 4}, 1);
+    const at::Tensor input = test::numbers_f64({2, 3, 4}, 1);
     EXPECT_THAT([&] { gather_sequence(input, {.length = 9}, group); },
                 ThrowsMessage<InvalidArgument>(
                     AllOf(HasSubstr("has a part of 3 along dim 1"), HasSubstr("of 9 in all it has"))));
@@ -195,7 +192,8 @@ struct WholePair : nn::Module {
 void expect_pair_equals_one_rank(const Sizes& sizes, int ranks, std::optional<Sequence> sequence) {
   SCOPED_TRACE(text(sizes.in, " to ", sizes.hidden, " to ", sizes.out, " over ", ranks, " ranks",
                     sequence ? ", sequences cut" : ""));
-  const at::Tensor input = numbers({2, 5, sizes.in}, 1), back = numbers({2, 5, sizes.out}, 2);
+  const at::Tensor input = test::numbers_f64({2, 5, sizes.in}, 1),
+                   back = test::numbers_f64({2, 5, sizes.out}, 2);
   WholePair whole(sizes);
   const at::Tensor leaf = input.clone().set_requires_grad(true), expected = whole.forward(leaf);
   expected.backward(back, /*retain_graph=*/true);
@@ -207,10 +205,10 @@ void expect_pair_equals_one_rank(const Sizes& sizes, int ranks, std::optional<Se
     ParallelPair pair(group, sizes);
     const at::Tensor own = cut(input).clone().set_requires_grad(true);
     const at::Tensor output = sequence ? pair.forward(own, *sequence) : pair.forward(own);
-    EXPECT_LE(difference(output, cut(expected)), kBound);
+    EXPECT_LE(difference(output, cut(expected)), test::kRoundingBound);
     output.backward(cut(back), /*retain_graph=*/true);  // a graph may be used twice, and gradients add up
     output.backward(cut(back));
-    EXPECT_LE(difference(own.grad(), cut(leaf.grad())), kBound);
+    EXPECT_LE(difference(own.grad(), cut(leaf.grad())), test::kRoundingBound);
     values.add_values(pair);
     gradients.add_gradients(pair);
   });
@@ -234,14 +232,14 @@ TEST(ParallelLinear, GradientsOfGradientsAreThoseOfOneRank) {
         .sum();
   };
   WholePair whole(sizes);
-  const at::Tensor leaf = numbers({4, 3}, 1).set_requires_grad(true);
+  const at::Tensor leaf = test::numbers_f64({4, 3}, 1).set_requires_grad(true);
   penalty(whole.forward(leaf), leaf).backward();
   test::WholeTensors values, gradients;
   run_ranks_as_threads(3, [&](Context& context) {
     ParallelPair pair(context.world(), sizes);
-    const at::Tensor input = numbers({4, 3}, 1).set_requires_grad(true);
+    const at::Tensor input = test::numbers_f64({4, 3}, 1).set_requires_grad(true);
     penalty(pair.forward(input), input).backward();
-    EXPECT_LE(difference(input.grad(), leaf.grad()), kBound);
+    EXPECT_LE(difference(input.grad(), leaf.grad()), test::kRoundingBound);
     values.add_values(pair);
     for (const auto& box : model::parameter_boxes(pair))
       if (box.name != "second.bias") gradients.add(box, box.parameter.grad());
@@ -249,7 +247,7 @@ TEST(ParallelLinear, GradientsOfGradientsAreThoseOfOneRank) {
   whole.second->bias.mutable_grad() = at::Tensor();
   for (const auto& parameter : whole.named_parameters()) {
     if (parameter.key() == "second.bias") continue;
-    EXPECT_LE(difference(gradients.get(parameter.key(), 3), parameter.value().grad()), kBound)
+    EXPECT_LE(difference(gradients.get(parameter.key(), 3), parameter.value().grad()), test::kRoundingBound)
         << parameter.key();
   }
 }
@@ -323,16 +321,16 @@ TEST(ParallelLinear, TheNormOfAllGradientsCountsPartsAndReplicasOnce) {
   for (const Sizes& sizes : {Sizes{3, 8, 4}, Sizes{4, 7, 5}, Sizes{2, 1, 3}}) {
     for (const int ranks : {1, 2, 3}) {
       WholePair whole(sizes);
-      whole.forward(numbers({4, sizes.in}, 1)).square().sum().backward();
+      whole.forward(test::numbers_f64({4, sizes.in}, 1)).square().sum().backward();
       double squares = 0;
       for (const auto& parameter : whole.parameters())
         squares += parameter.grad().square().sum().item<double>();
       run_ranks_as_threads(ranks, [&](Context& context) {
         ParallelPair pair(context.world(), sizes);
         EXPECT_EQ(gradient_norm(pair, context.world()).item<double>(), 0);
-        pair.forward(numbers({4, sizes.in}, 1)).square().sum().backward();
+        pair.forward(test::numbers_f64({4, sizes.in}, 1)).square().sum().backward();
         const at::Tensor norm = gradient_norm(pair, context.world());
-        EXPECT_NEAR(norm.item<double>() / std::sqrt(squares), 1, kBound);
+        EXPECT_NEAR(norm.item<double>() / std::sqrt(squares), 1, test::kRoundingBound);
         at::Tensor least = norm.clone(), greatest = norm.clone();
         context.world().all_reduce(least, comm::ReduceOp::kMin);
         context.world().all_reduce(greatest, comm::ReduceOp::kMax);
@@ -388,7 +386,7 @@ TEST(JointPass, AnExceptionInTheMiddleIsNamedToTheOtherRanksAndToWhoeverGoesOn) 
   run_ranks_as_threads(3, [](Context& context) {
     const Group& group = context.world();
     ParallelPair pair(group, {.in = 3, .hidden = 4, .out = 2});
-    const at::Tensor input = numbers({2, 3}, 1).set_requires_grad(true);
+    const at::Tensor input = test::numbers_f64({2, 3}, 1).set_requires_grad(true);
     const auto pass = [&](bool stops) {
       const JointPass joint(group);
       const at::Tensor output = pair.forward(input);

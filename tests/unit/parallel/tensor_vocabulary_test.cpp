@@ -39,10 +39,6 @@ using test::part;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr double kBound = test::kRoundingBound;
-
-at::Tensor numbers(at::IntArrayRef shape, double seed) { return test::numbers(shape, seed).to(at::kDouble); }
-
 using Shape = std::vector<std::int64_t>;
 
 // ---- vocabulary --------------------------------------------------------------------------------------
@@ -53,9 +49,9 @@ TEST(ParallelEmbedding, EqualsOneRankForAnyVocabulary) {
     whole->to(at::kDouble);
     model::initialise(*whole, 9);
     const at::Tensor tokens = at::arange(10, at::kLong).remainder(vocabulary).reshape({2, 5});
-    const at::Tensor back = numbers({2, 5, 3}, 2), expected = whole->forward(tokens);
+    const at::Tensor back = test::numbers_f64({2, 5, 3}, 2), expected = whole->forward(tokens);
     const at::Tensor logits = at::linear(expected.tanh(), whole->weight),
-                     logits_back = numbers(logits.sizes(), 3);
+                     logits_back = test::numbers_f64(logits.sizes(), 3);
     logits.backward(logits_back, true);
     expected.backward(back);
     for (const int ranks : {2, 3, 4}) {
@@ -72,7 +68,7 @@ TEST(ParallelEmbedding, EqualsOneRankForAnyVocabulary) {
           EXPECT_TRUE(at::equal(output, cut ? part(expected, 1, group) : expected));
           const at::Tensor own_logits =
               cut ? embedding.logits(output.tanh(), sequence) : embedding.logits(output.tanh());
-          EXPECT_LE(difference(own_logits, part(logits, 2, group)), kBound);
+          EXPECT_LE(difference(own_logits, part(logits, 2, group)), test::kRoundingBound);
           own_logits.backward(part(logits_back, 2, group), true);
           output.backward(cut ? part(back, 1, group) : back);
           values.add_values(embedding);
@@ -109,7 +105,7 @@ void expect_loss_equals_one_rank(const LossCase& of, int ranks) {
   SCOPED_TRACE(text(of.vocabulary, " classes over ", ranks, " ranks, smoothing ", of.smoothing, ", ",
                     of.ignored.size(), " ignored, ", of.type, " of size ", of.size));
   const at::Tensor targets = at::arange(12, at::kLong).mul(5).remainder(of.vocabulary).reshape({3, 4});
-  const at::Tensor logits = numbers({3, 4, of.vocabulary}, 1).mul(of.size).to(of.type);
+  const at::Tensor logits = test::numbers_f64({3, 4, of.vocabulary}, 1).mul(of.size).to(of.type);
   const at::Tensor leaf = logits.clone().set_requires_grad(true);
   at::Tensor kept = targets;
   for (const std::int64_t ignored : of.ignored) kept = kept.masked_fill(kept.eq(ignored), -100);
@@ -119,7 +115,7 @@ void expect_loss_equals_one_rank(const LossCase& of, int ranks) {
   loss.mul(0.3).backward();
   // Sums of 11 numbers and a logarithm: some 20 roundings of f32, each 2^-24; of bf16, one of 2^-8 at the
   // end.
-  const double loss_bound = of.type == at::kDouble ? kBound : 2e-6;
+  const double loss_bound = of.type == at::kDouble ? test::kRoundingBound : 2e-6;
   const double bound = of.type == at::kBFloat16 ? 0x1p-8 : loss_bound;
   run_ranks_as_threads(ranks, [&](Context& context) {
     const Group& group = context.world();
@@ -151,7 +147,7 @@ TEST(VocabularyCrossEntropy, EqualsOneRanksLossAndGradient) {
 TEST(VocabularyCrossEntropy, RefusesWhatIsNoTargetAndASecondDerivative) {
   run_ranks_as_threads(2, [](Context& context) {
     const Group& group = context.world();
-    const at::Tensor logits = numbers({2, 3}, 1).set_requires_grad(true);
+    const at::Tensor logits = test::numbers_f64({2, 3}, 1).set_requires_grad(true);
     const auto loss = [&](const at::Tensor& targets, std::int64_t vocabulary) {
       return vocabulary_cross_entropy(logits, targets, group, {.vocabulary = vocabulary});
     };
@@ -249,10 +245,10 @@ struct AttentionPass {
     attention.to(at::kDouble);
     model::initialise(attention, 2);
     const auto cut = [&](const at::Tensor& tensor) { return sequence ? part(tensor, 1, group) : tensor; };
-    const at::Tensor input = cut(numbers({2, 5, 12}, 1)).clone().set_requires_grad(true);
+    const at::Tensor input = cut(test::numbers_f64({2, 5, 12}, 1)).clone().set_requires_grad(true);
     output = sequence ? after.forward(attention.forward(input, *sequence), *sequence, group)
                       : after.forward(attention.forward(input));
-    output.backward(cut(numbers({2, 5, 12}, 2)));
+    output.backward(cut(test::numbers_f64({2, 5, 12}, 2)));
     gradient = input.grad();
     boxes = model::parameter_boxes(attention);
     for (const auto& parameter : attention.named_parameters())
@@ -274,13 +270,13 @@ void expect_attention_equals_one_rank(double probability, int ranks, bool is_cut
     const auto cut = [&](const at::Tensor& tensor) {
       return is_cut ? part(tensor, 1, context.world()) : tensor;
     };
-    EXPECT_LE(difference(found.output, cut(one.output)), kBound);
-    EXPECT_LE(difference(found.gradient, cut(one.gradient)), kBound);
+    EXPECT_LE(difference(found.output, cut(one.output)), test::kRoundingBound);
+    EXPECT_LE(difference(found.gradient, cut(one.gradient)), test::kRoundingBound);
     for (const auto& box : found.boxes) gradients.add(box, box.parameter.grad());
     if (context.rank() == 0) expected = one.gradients;
   });
   for (const auto& [name, gradient] : expected)
-    EXPECT_LE(difference(gradients.get(name, ranks), gradient), kBound) << name;
+    EXPECT_LE(difference(gradients.get(name, ranks), gradient), test::kRoundingBound) << name;
 }
 
 TEST(ParallelAttention, WithAndWithoutDropoutEqualsOneRank) {

@@ -42,7 +42,7 @@ model::Layer under_autocast(model::Layer layer, at::ScalarType type) {
 }
 
 /// Named "0.inner.weight" and so on; sizes that no number of ranks divides, and a frozen layer.
-std::vector<model::Layer> layers(std::optional<at::ScalarType> autocast = std::nullopt) {
+std::vector<model::Layer> layers_with_norm(std::optional<at::ScalarType> autocast = std::nullopt) {
   std::vector<model::Layer> result = {test::one(torch::nn::Linear(7, 130)),
                                       test::one(torch::nn::LayerNorm(torch::nn::LayerNormOptions({130}))),
                                       test::one(torch::nn::Linear(130, 33)),
@@ -55,7 +55,7 @@ std::vector<model::Layer> layers(std::optional<at::ScalarType> autocast = std::n
   return result;
 }
 
-at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
+at::Tensor mean_square_in_f32(const at::Tensor& output, const at::Tensor& target) {
   return (output.to(at::kFloat) - target).square().mean();
 }
 
@@ -67,10 +67,10 @@ struct TrainingOptions {
 };
 
 /// A run of its own: a pipeline of one rank, replicated over the world.
-struct Training {
-  Training(Context& context, const TrainingOptions& options)
+struct OptionTraining {
+  OptionTraining(Context& context, const TrainingOptions& options)
       : world(context),
-        pipe(context, groups(context, options), layers(options.autocast),
+        pipe(context, groups(context, options), layers_with_norm(options.autocast),
              {.num_microbatches = 1,
               .program = schedule::data_parallel(options.num_microbatches, 4),
               .data_parallel = {.bucket_mib = 2e-4, .first_bucket_mib = 1e-4},
@@ -87,7 +87,7 @@ struct Training {
   double step(int number) {
     pipe.zero_grad();
     const double loss = pipe.step(test::numbers({6, 7}, 10 * number + world.rank()),
-                                  test::numbers({6, 3}, 10 * number + world.rank() + 5), mean_square);
+                                  test::numbers({6, 3}, 10 * number + world.rank() + 5), mean_square_in_f32);
     optimizer->step();
     return loss;
   }
@@ -102,27 +102,27 @@ struct Training {
   std::unique_ptr<optim::Optimizer> optimizer;
 };
 
-struct Case {
+struct OptionCase {
   ZeroStage stage = ZeroStage::kOptimizer;
   std::string backend = "threads";
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<OptionCase> option_cases() {
+  std::vector<OptionCase> all;
   for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
     for (const char* backend : {"threads", "shm", "gloo"}) all.push_back({stage, backend});
   }
   return all;
 }
 
-class ZeroWith : public testing::TestWithParam<Case> {
+class ZeroWith : public testing::TestWithParam<OptionCase> {
  protected:
   void run(int num_ranks, const std::function<void(Context&)>& body) {
     run_ranks_as_threads(num_ranks, body, {.backend = GetParam().backend, .timeout_s = 20});
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Every, ZeroWith, testing::ValuesIn(cases()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Every, ZeroWith, testing::ValuesIn(option_cases()), [](const auto& test) {
   return text("stage", static_cast<int>(test.param.stage), "_", test.param.backend);
 });
 
@@ -132,9 +132,9 @@ TEST_P(ZeroWith, AWorkingCopyHasTheBitsOfRoundingAtEveryUse) {
       for (const int num_microbatches : {1, 3}) {
         TrainingOptions options{.zero = {.stage = GetParam().stage}, .num_microbatches = num_microbatches};
         options.autocast = type;
-        Training exact(context, options);
+        OptionTraining exact(context, options);
         options.zero.working_type = type;
-        Training rounded(context, options);
+        OptionTraining rounded(context, options);
         for (int step = 0; step < 4; ++step) {
           EXPECT_EQ(rounded.step(step), exact.step(step)) << type << ", step " << step;
           EXPECT_TRUE(rounded.outputs().equal(exact.outputs())) << type << ", step " << step;
@@ -148,8 +148,8 @@ TEST_P(ZeroWith, AWorkingCopyHasTheBitsOfRoundingAtEveryUse) {
 
 TEST_P(ZeroWith, TheWorkingCopyIsOfWhatAutocastRounds) {
   run(2, [](Context& context) {
-    Training rounded(context, {.zero = {.stage = GetParam().stage, .working_type = at::kBFloat16},
-                               .autocast = at::kBFloat16});
+    OptionTraining rounded(context, {.zero = {.stage = GetParam().stage, .working_type = at::kBFloat16},
+                                     .autocast = at::kBFloat16});
     const auto weights = rounded.weights();
     for (const char* name : {"0.inner.weight", "2.inner.weight", "3.inner.weight"})
       EXPECT_EQ(weights.at(name).scalar_type(), at::kBFloat16) << name;
@@ -161,8 +161,8 @@ TEST_P(ZeroWith, TheWorkingCopyIsOfWhatAutocastRounds) {
 TEST_P(ZeroWith, AWorkingCopyFollowsWhatSomebodyElseHasWritten) {
   run(2, [](Context& context) {
     const at::NoGradGuard no_grad;
-    Training rounded(context, {.zero = {.stage = GetParam().stage, .working_type = at::kBFloat16},
-                               .autocast = at::kBFloat16});
+    OptionTraining rounded(context, {.zero = {.stage = GetParam().stage, .working_type = at::kBFloat16},
+                                     .autocast = at::kBFloat16});
     const at::Tensor before = rounded.outputs();
     for (const double factor : {2.0, 0.5}) {
       context.world().barrier();  // others may still compute with what is written next
@@ -181,12 +181,12 @@ TEST_P(ZeroWith, AStepThatAnErrorEndsLeavesNothingInTheSumsOfTheNext) {
     const TrainingOptions options{.zero = {.stage = GetParam().stage, .working_type = at::kBFloat16},
                                   .num_microbatches = 2,
                                   .autocast = at::kBFloat16};
-    Training broken(context, options), untouched(context, options);
+    OptionTraining broken(context, options), untouched(context, options);
     int calls = 0;
     const auto refuse = [&](const at::Tensor& output, const at::Tensor& target) {
       const bool is_last = GetParam().stage != ZeroStage::kOptimizer || ++calls == 2;
       require(!is_last, "a loss of one's own says no");
-      return mean_square(output, target);
+      return mean_square_in_f32(output, target);
     };
     EXPECT_THROW(broken.pipe.step(test::numbers({6, 7}, 1), test::numbers({6, 3}, 2), refuse),
                  InvalidArgument);
@@ -196,35 +196,35 @@ TEST_P(ZeroWith, AStepThatAnErrorEndsLeavesNothingInTheSumsOfTheNext) {
 }
 
 TEST(ZeroWorkingCopy, IsGatheredWithHalfTheBytes) {
-  run_ranks_as_threads(
-      2,
-      [](Context& context) {
-        const auto bytes = [&](std::optional<at::ScalarType> working_type) {
-          Training training(context, {.zero = {.stage = ZeroStage::kParameters, .working_type = working_type},
-                                      .num_microbatches = 1,
-                                      .autocast = at::kBFloat16});
-          const std::uint64_t first = context.world().recent_operations().back().number;
-          training.outputs();
-          std::map<std::string, std::int64_t> of_type;
-          for (const auto& operation : context.world().recent_operations()) {
-            if (operation.number > first && operation.operation == "all_gather")
-              of_type[operation.dtype] += operation.numel;
-          }
-          return of_type["f32"] * 4 + of_type["bf16"] * 2;
-        };
-        const auto exact = static_cast<double>(bytes(std::nullopt));
-        const auto rounded = static_cast<double>(bytes(at::kBFloat16));
-        // All but a norm's 2 x 130 of 7000 numbers, and the padding of small buckets.
-        EXPECT_LT(rounded, 0.6 * exact);
-        EXPECT_GT(rounded, 0.5 * exact);
-      },
-      {.backend = "gloo", .timeout_s = 20});
+  run_ranks_as_threads(2,
+                       [](Context& context) {
+                         const auto bytes = [&](std::optional<at::ScalarType> working_type) {
+                           OptionTraining training(context, {.zero = {.stage = ZeroStage::kParameters,
+                                                                      .working_type = working_type},
+                                                             .num_microbatches = 1,
+                                                             .autocast = at::kBFloat16});
+                           const std::uint64_t first = context.world().recent_operations().back().number;
+                           training.outputs();
+                           std::map<std::string, std::int64_t> of_type;
+                           for (const auto& operation : context.world().recent_operations()) {
+                             if (operation.number > first && operation.operation == "all_gather")
+                               of_type[operation.dtype] += operation.numel;
+                           }
+                           return of_type["f32"] * 4 + of_type["bf16"] * 2;
+                         };
+                         const auto exact = static_cast<double>(bytes(std::nullopt));
+                         const auto rounded = static_cast<double>(bytes(at::kBFloat16));
+                         // All but a norm's 2 x 130 of 7000 numbers, and the padding of small buckets.
+                         EXPECT_LT(rounded, 0.6 * exact);
+                         EXPECT_GT(rounded, 0.5 * exact);
+                       },
+                       {.backend = "gloo", .timeout_s = 20});
 }
 
 TEST_P(ZeroWith, GroupsThatEachHaveAllStepAsReplicasDo) {
   run(4, [](Context& context) {
     for (const int num_microbatches : {1, 2}) {
-      Training replicas(context, {.num_microbatches = num_microbatches}),
+      OptionTraining replicas(context, {.num_microbatches = num_microbatches}),
           groups(
               context,
               {.zero = {.stage = GetParam().stage}, .num_microbatches = num_microbatches, .shard_ranks = 2});
@@ -239,7 +239,7 @@ TEST_P(ZeroWith, GroupsThatEachHaveAllStepAsReplicasDo) {
 
 TEST_P(ZeroWith, EveryGroupHasEveryParameterOnceAndTheSameValues) {
   run(4, [](Context& context) {
-    Training groups(context, {.zero = {.stage = GetParam().stage}, .shard_ranks = 2});
+    OptionTraining groups(context, {.zero = {.stage = GetParam().stage}, .shard_ranks = 2});
     for (int step = 0; step < 2; ++step) groups.step(step);
     const Pieces pieces = groups.pipe.pieces();
     std::string mine;
@@ -256,9 +256,9 @@ TEST_P(ZeroWith, EveryGroupHasEveryParameterOnceAndTheSameValues) {
 
 TEST_P(ZeroWith, KeptGradientsAreReducedOnceAndInTheOrderOfStageOne) {
   run(2, [](Context& context) {
-    Training one(context, {.zero = {.stage = ZeroStage::kOptimizer}, .num_microbatches = 3});
-    Training kept(context,
-                  {.zero = {.stage = GetParam().stage, .keep_gradients = true}, .num_microbatches = 3});
+    OptionTraining one(context, {.zero = {.stage = ZeroStage::kOptimizer}, .num_microbatches = 3});
+    OptionTraining kept(context,
+                        {.zero = {.stage = GetParam().stage, .keep_gradients = true}, .num_microbatches = 3});
     for (int step = 0; step < 3; ++step) EXPECT_EQ(kept.step(step), one.step(step));
     EXPECT_TRUE(kept.outputs().equal(one.outputs()));
   });
@@ -267,18 +267,18 @@ TEST_P(ZeroWith, KeptGradientsAreReducedOnceAndInTheOrderOfStageOne) {
 TEST(ZeroGathered, StagesAreAsManyAtATimeAsIsSaidWithTheSameBits) {
   run_ranks_as_threads(2,
                        [](Context& context) {
-                         const auto unshards = [](const Training& training) {
+                         const auto unshards = [](const OptionTraining& training) {
                            return std::ranges::count_if(
                                training.pipe.program().ranks[0], [](const schedule::Action& action) {
                                  return action.kind == schedule::ActionKind::kUnshard;
                                });
                          };
                          TrainingOptions options{.zero = {.stage = ZeroStage::kParameters}};
-                         Training two(context, options);
-                         std::map<int, std::unique_ptr<Training>> others;
+                         OptionTraining two(context, options);
+                         std::map<int, std::unique_ptr<OptionTraining>> others;
                          for (const int gathered : {1, 3, 0}) {
                            options.zero.gathered_stages = gathered;
-                           others[gathered] = std::make_unique<Training>(context, options);
+                           others[gathered] = std::make_unique<OptionTraining>(context, options);
                          }
                          EXPECT_EQ(unshards(*others[0]), 4) << "one per stage";
                          EXPECT_LT(unshards(*others[3]), unshards(two));
@@ -294,7 +294,7 @@ TEST(ZeroGathered, StagesAreAsManyAtATimeAsIsSaidWithTheSameBits) {
                              EXPECT_EQ(weight.numel(), 0) << name;
                          }
                          options.zero.gathered_stages = -1;
-                         EXPECT_THROW(Training(context, options), InvalidArgument);
+                         EXPECT_THROW(OptionTraining(context, options), InvalidArgument);
                        },
                        {.backend = "gloo", .timeout_s = 20});
 }
@@ -304,11 +304,11 @@ TEST(ZeroPersistent, ParametersStayGatheredAndAreUpdated) {
       3,
       [](Context& context) {
         TrainingOptions options{.zero = {.stage = ZeroStage::kParameters}};
-        Training none(context, options);
+        OptionTraining none(context, options);
         options.zero.persistent_below = 200;
-        Training some(context, options);
+        OptionTraining some(context, options);
         options.zero.persistent_below = 1 << 20;
-        Training all(context, options);
+        OptionTraining all(context, options);
         for (int step = 0; step < 3; ++step) {
           const double loss = none.step(step);
           EXPECT_EQ(some.step(step), loss);
@@ -329,7 +329,7 @@ TEST(ZeroParameters, OfAnotherStageAreNamedWhereALayerUsesThem) {
       2,
       [](Context& context) {
         auto reaches_over = std::make_shared<bool>(true);
-        std::vector<model::Layer> chain = layers();
+        std::vector<model::Layer> chain = layers_with_norm();
         const at::Tensor foreign = chain[0].parameters[0].second;
         chain[3].forward = [=, forward = chain[3].forward](const Fields& inputs) {
           const at::Tensor input = inputs.at(0);
@@ -338,7 +338,7 @@ TEST(ZeroParameters, OfAnotherStageAreNamedWhereALayerUsesThem) {
         Pipeline pipe(context, {.pipeline = context.self(), .data = context.world()}, chain,
                       {.program = schedule::data_parallel(1, 4), .zero = {.stage = ZeroStage::kParameters}});
         const auto step = [&] {
-          return pipe.step(test::numbers({6, 7}, 1), test::numbers({6, 3}, 2), mean_square);
+          return pipe.step(test::numbers({6, 7}, 1), test::numbers({6, 3}, 2), mean_square_in_f32);
         };
         EXPECT_THAT(step, testing::ThrowsMessage<InvalidArgument>(testing::AllOf(
                               HasSubstr("parameter '0.inner.weight' is used"), HasSubstr("not gathered"))));

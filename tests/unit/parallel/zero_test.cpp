@@ -20,6 +20,7 @@ namespace {
 
 using comm::Context;
 using comm::run_ranks_as_threads;
+using test::mean_square;
 using testing::HasSubstr;
 
 constexpr std::int64_t kSamples = 6;  // of each rank in a step
@@ -56,10 +57,6 @@ std::vector<model::Layer> layers() {
     for (auto& [name, parameter] : result[i].parameters) name = text(i, '.', name);
   }
   return result;
-}
-
-at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
-  return (output - target).square().mean();
 }
 
 at::Tensor input_of(const Context& context, int step) {
