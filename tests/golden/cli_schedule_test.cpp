@@ -6,16 +6,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/golden/golden_text.h"
 #include "tests/golden/known_schedules.h"
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
 
 namespace trireme::test {
 namespace {
-
-std::string golden(const std::string& name) {
-  return read_file(checkout("tests/golden/cli_") + name + ".txt");
-}
 
 ChildResult trireme(std::vector<std::string> words) {
   words.insert(words.begin(), bin("trireme"));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/golden/golden_text.h"
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
@@ -13,10 +14,6 @@
 
 namespace trireme::test {
 namespace {
-
-std::string golden(const std::string& name) {
-  return read_file(checkout("tests/golden/cli_") + name + ".txt");
-}
 
 TEST(CliHelp, IsTheGoldenText) {
   EXPECT_EQ(run({bin("trireme"), "--help"}).out, golden("help"));

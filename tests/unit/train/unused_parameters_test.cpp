@@ -23,7 +23,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 /// `last_batch`: samples of the smaller third batch.
-data::DataSource small_data(std::int64_t last_batch) {
+data::DataSource expert_data(std::int64_t last_batch) {
   const auto split = [&](std::uint64_t number) {
     return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{.num_samples = 32 + last_batch,
                                                                            .num_classes = 4,
@@ -68,7 +68,7 @@ float two_samples(const data::DataSource& data) {
   return pixels[2];
 }
 
-RunConfig small_config(const std::string& unused_parameters = "find") {
+RunConfig expert_config(const std::string& unused_parameters = "find") {
   RunConfig config;
   config.train.epochs = 3;
   config.train.global_batch = 16;
@@ -78,20 +78,20 @@ RunConfig small_config(const std::string& unused_parameters = "find") {
   return config;
 }
 
-struct Outcome {
+struct ExpertOutcome {
   std::vector<bool> reached;  ///< by step: whether the expert has a gradient
   std::vector<double> losses;
   checkpoint::TensorMap weights;
 };
 
 /// Trains from behind step `begin` to the end; what rank 0 saw.
-Outcome train_on(int ranks, const RunConfig& config, float threshold, std::int64_t last_batch,
-                 std::int64_t begin = 0) {
-  Outcome outcome;
+ExpertOutcome train_on(int ranks, const RunConfig& config, float threshold, std::int64_t last_batch,
+                       std::int64_t begin = 0) {
+  ExpertOutcome outcome;
   comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
-    const data::DataSource data = small_data(last_batch);
+    const data::DataSource data = expert_data(last_batch);
     Trainer trainer(config, context, data, std::make_shared<WithExpert>(threshold));
-    Outcome mine;
+    ExpertOutcome mine;
     trainer.on_gradients([&](const optim::NamedTensors& gradients) {
       mine.reached.push_back(gradients[2].second.defined());
       EXPECT_EQ(gradients[2].first, "expert.weight");
@@ -108,7 +108,7 @@ Outcome train_on(int ranks, const RunConfig& config, float threshold, std::int64
   return outcome;
 }
 
-void expect_equal(const Outcome& found, const Outcome& expected) {
+void expect_equal(const ExpertOutcome& found, const ExpertOutcome& expected) {
   EXPECT_EQ(found.reached, expected.reached);
   ASSERT_EQ(found.losses.size(), expected.losses.size());
   for (std::size_t i = 0; i < found.losses.size(); ++i)
@@ -119,11 +119,11 @@ void expect_equal(const Outcome& found, const Outcome& expected) {
 
 // The last batch of 5 leaves some of four ranks' parts empty: those reach nothing, the expert neither.
 TEST(UnusedParameters, FoundInEveryStepGiveTheNumbersOfOneRank) {
-  RunConfig config = small_config();
+  RunConfig config = expert_config();
   config.train.clip_norm = 0.5;
   config.train.ema_decay = 0.9;
-  const float threshold = two_samples(small_data(5));
-  const Outcome expected = train_on(1, config, threshold, 5);
+  const float threshold = two_samples(expert_data(5));
+  const ExpertOutcome expected = train_on(1, config, threshold, 5);
   EXPECT_THAT(expected.reached, AllOf(testing::Contains(true), testing::Contains(false)));
   EXPECT_LT(expected.losses.back(), expected.losses.front()) << "nothing was learnt";
   for (const int ranks : {2, 4}) {
@@ -137,18 +137,18 @@ TEST(UnusedParameters, FoundInEveryStepGiveTheNumbersOfOneRank) {
 
 // Two ranks have nothing in the last batch. What they do not reach there is no sign of how they go on.
 TEST(UnusedParameters, StaticOnesAreLearntInTheFirstStepInWhichEveryRankHasSamples) {
-  const RunConfig config = small_config("static");
+  const RunConfig config = expert_config("static");
   for (const std::int64_t begin : {0, 2}) {
     SCOPED_TRACE(text("behind step ", begin));
-    const Outcome expected = train_on(1, config, kAllSamples, 2, begin);
+    const ExpertOutcome expected = train_on(1, config, kAllSamples, 2, begin);
     expect_equal(train_on(4, config, kAllSamples, 2, begin), expected);
   }
 }
 
 TEST(UnusedParameters, AreAnErrorThatNamesThemAndTheKey) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
-    const data::DataSource data = small_data(16);
-    Trainer trainer(small_config("error"), context, data, std::make_shared<WithExpert>(kAllSamples));
+    const data::DataSource data = expert_data(16);
+    Trainer trainer(expert_config("error"), context, data, std::make_shared<WithExpert>(kAllSamples));
     EXPECT_THAT([&] { trainer.step(); },
                 testing::ThrowsMessage<InvalidArgument>(AllOf(
                     HasSubstr("rank 0: 'never.weight', 'never.bias'; rank 1: 'never.weight', 'never.bias'"),
@@ -159,11 +159,11 @@ TEST(UnusedParameters, AreAnErrorThatNamesThemAndTheKey) {
 TEST(UnusedParameters, VerifyFindsAUsersModelEqual) {
   for (const char* precision : {"fp32", "fp16"}) {
     SCOPED_TRACE(precision);
-    RunConfig config = small_config();
+    RunConfig config = expert_config();
     config.train.precision = precision;
     std::optional<Comparison> verdict;
     comm::run_ranks_as_threads(4, [&](comm::Context& context) {
-      const data::DataSource data = small_data(5);
+      const data::DataSource data = expert_data(5);
       const Comparison mine =
           verify(config, context, data, 9,
                  {.make_model = [&] { return std::make_shared<WithExpert>(two_samples(data)); }});
@@ -178,8 +178,8 @@ TEST(OwnModel, ThatCannotTakeTheDataIsRefusedByItsType) {
     at::Tensor forward(const at::Tensor& input) override { return input.flatten(1); }
   };
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
-    const data::DataSource data = small_data(16);
-    EXPECT_THAT([&] { Trainer(small_config(), context, data, std::make_shared<Wrong>()); },
+    const data::DataSource data = expert_data(16);
+    EXPECT_THAT([&] { Trainer(expert_config(), context, data, std::make_shared<Wrong>()); },
                 testing::ThrowsMessage<InvalidArgument>(
                     AllOf(HasSubstr("the model of type "), HasSubstr("Wrong cannot take"))));
   });
@@ -187,7 +187,7 @@ TEST(OwnModel, ThatCannotTakeTheDataIsRefusedByItsType) {
 
 TEST(OwnModel, IsWhatARunTrainsAndWrites) {
   const test::TemporaryFolder folder;
-  RunConfig config = small_config();
+  RunConfig config = expert_config();
   config.run.folder = folder.path().string();
   config.data.name = "synthetic";
   config.train.max_steps = 2;

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "tests/unit/train/verified_run.h"
 #include "trireme/base/error.h"
-#include "trireme/data/synthetic_dataset.h"
 #include "trireme/train/verify.h"
 
 namespace trireme::train {
@@ -15,28 +15,12 @@ namespace {
 
 using testing::HasSubstr;
 
-data::DataSource small_data() {
-  const auto split = [](std::uint64_t number) {
-    return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
-        .num_samples = 96, .num_classes = 4, .height = 6, .width = 6, .seed = 3, .split = number});
-  };
-  return {.name = "small", .train = split(0), .test = split(1), .input_shape = {1, 6, 6}, .num_classes = 4};
-}
-
-RunConfig small_config() {
-  RunConfig config;
-  config.model.hidden = {16};
-  config.train.global_batch = 24;
-  config.optimizer.lr = 0.05;
-  return config;
-}
-
 /// Rank 0's verdict on two ranks.
 Comparison verdict_of(const RunConfig& config, std::int64_t steps, const OwnParts& own = {}) {
   std::optional<Comparison> verdict;
   std::mutex mutex;
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
-    const Comparison mine = verify(config, context, small_data(), steps, own);
+    const Comparison mine = verify(config, context, verified_data(), steps, own);
     const std::lock_guard lock(mutex);
     if (context.is_main()) verdict = mine;
   });
@@ -45,7 +29,7 @@ Comparison verdict_of(const RunConfig& config, std::int64_t steps, const OwnPart
 
 // The scale is so large that every gradient overflows: both sides leave every step out.
 TEST(VacuousVerify, OfStepsThatWereAllLeftOutIsNotEqual) {
-  RunConfig config = small_config();
+  RunConfig config = verified_config();
   config.train.precision = "fp16";
   config.scaler.initial = config.scaler.most = 0x1p60;
   const Comparison verdict = verdict_of(config, 3);
@@ -58,7 +42,7 @@ TEST(VacuousVerify, OfStepsThatWereAllLeftOutIsNotEqual) {
 
 // The scale halves with every step that is left out, until gradients of the rest are numbers.
 TEST(VacuousVerify, OfSomeStepsThatWereLeftOutCountsThem) {
-  RunConfig config = small_config();
+  RunConfig config = verified_config();
   config.train.precision = "fp16";
   config.scaler.initial = 0x1p24;
   config.train.epochs = 4;
@@ -70,14 +54,14 @@ TEST(VacuousVerify, OfSomeStepsThatWereLeftOutCountsThem) {
 }
 
 TEST(VacuousVerify, CountsTheStepsThatTheRunHas) {
-  RunConfig config = small_config();
+  RunConfig config = verified_config();
   config.train.max_steps = 2;
   const Comparison verdict = verdict_of(config, 9);
   EXPECT_TRUE(verdict.equal());
   EXPECT_EQ(verdict.num_steps(), 2);
 }
 
-TEST(VacuousVerify, OfNoStepsIsNotEqual) { EXPECT_FALSE(verdict_of(small_config(), 0).equal()); }
+TEST(VacuousVerify, OfNoStepsIsNotEqual) { EXPECT_FALSE(verdict_of(verified_config(), 0).equal()); }
 
 /// A linear layer whose gradient is no number when it is told so: the slope of a root at 0.
 class MayHaveNoGradient : public model::Model {
@@ -97,7 +81,7 @@ class MayHaveNoGradient : public model::Model {
 
 // The serial run's model is the third that is made: behind one for each rank.
 TEST(VacuousVerify, AStepThatOneSideAloneLeavesOutIsADifference) {
-  RunConfig config = small_config();
+  RunConfig config = verified_config();
   config.train.non_finite = "skip";
   std::atomic<int> made = 0;
   const Comparison verdict = verdict_of(
@@ -109,12 +93,12 @@ TEST(VacuousVerify, AStepThatOneSideAloneLeavesOutIsADifference) {
 
 TEST(Verifiable, IsWhatHasASerialRunThatItCanEqual) {
   const auto refused = [](int ranks, const std::function<void(RunConfig&)>& change, const char* reason) {
-    RunConfig config = small_config();
+    RunConfig config = verified_config();
     change(config);
     EXPECT_THAT([&] { check_verifiable(resolve_plan(config, ranks)); },
                 testing::ThrowsMessage<InvalidArgument>(HasSubstr(reason)));
   };
-  EXPECT_NO_THROW(check_verifiable(resolve_plan(small_config(), 2)));
+  EXPECT_NO_THROW(check_verifiable(resolve_plan(verified_config(), 2)));
   refused(
       1, [](RunConfig&) {}, "nothing to verify");
   refused(
@@ -139,7 +123,7 @@ TEST(Verifiable, IsWhatHasASerialRunThatItCanEqual) {
 // has no number, on either rank.
 TEST(VerifyBounds, OfACompressionAreThoseOfItsRounding) {
   const auto of = [](const char* compression) {
-    RunConfig config = small_config();
+    RunConfig config = verified_config();
     config.parallel.compression = compression;
     return bounds_of(resolve_plan(config, 2), {.backend = "shm"});
   };

@@ -10,8 +10,8 @@
 
 #include <mutex>
 
+#include "tests/unit/train/verified_run.h"
 #include "trireme/base/error.h"
-#include "trireme/data/synthetic_dataset.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 
 namespace trireme::train {
@@ -19,28 +19,12 @@ namespace {
 
 using testing::HasSubstr;
 
-data::DataSource small_data() {
-  const auto split = [](std::uint64_t number) {
-    return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
-        .num_samples = 96, .num_classes = 4, .height = 6, .width = 6, .seed = 3, .split = number});
-  };
-  return {.name = "small", .train = split(0), .test = split(1), .input_shape = {1, 6, 6}, .num_classes = 4};
-}
-
-RunConfig small_config() {
-  RunConfig config;
-  config.model.hidden = {16};
-  config.train.global_batch = 24;
-  config.optimizer.lr = 0.05;
-  return config;
-}
-
 /// Rank 0's verdict.
 Comparison verdict_on(int ranks, const RunConfig& config) {
   std::optional<Comparison> verdict;
   std::mutex mutex;
   comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
-    const Comparison mine = verify(config, context, small_data(), 3);
+    const Comparison mine = verify(config, context, verified_data(), 3);
     const std::lock_guard lock(mutex);
     if (context.is_main()) verdict = mine;
   });
@@ -63,7 +47,7 @@ std::ostream& operator<<(std::ostream& out, const Case& row) { return out << row
 class EqualRuns : public testing::TestWithParam<Case> {};
 
 TEST_P(EqualRuns, AreFoundEqual) {
-  RunConfig config = small_config();
+  RunConfig config = verified_config();
   config.model.name = GetParam().model;
   config.train.accumulation = GetParam().accumulation;
   config.train.precision = GetParam().precision;
@@ -91,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Verify, SaysThatThereIsNothingToVerifyOnOneRank) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
-    EXPECT_THROW(verify(small_config(), context, small_data(), 1), InvalidArgument);
+    EXPECT_THROW(verify(verified_config(), context, verified_data(), 1), InvalidArgument);
   });
 }
 
