@@ -15,7 +15,7 @@ namespace {
 using testing::ContainsRegex;
 
 constexpr int kRanks = 3;
-constexpr double kBound_s = 60;
+constexpr double kEnd_s = 60;
 
 class DataParallelFault : public testing::TestWithParam<const char*> {
  protected:
@@ -32,12 +32,12 @@ class DataParallelFault : public testing::TestWithParam<const char*> {
     auto ranks = start_all(world);
     for (int rank = 0; rank < kRanks; ++rank) {
       ASSERT_TRUE(ranks[static_cast<std::size_t>(rank)]->wait_for_output(text("rank ", rank, " is under way"),
-                                                                         kBound_s));
+                                                                         kEnd_s));
     }
     ranks[static_cast<std::size_t>(victim)]->send_signal(SIGKILL);
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == victim) continue;
-      const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kBound_s);
+      const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kEnd_s);
       EXPECT_FALSE(result.timed_out) << "rank " << rank;
       EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ", signal " << result.signal << ": " << result.err;
       EXPECT_THAT(result.err,
@@ -58,7 +58,7 @@ TEST_P(DataParallelFault, AllRanksNameTheOneThatGoesOnAfterABrokenPass) {
   set_hosts(world);
   auto ranks = start_all(world);
   for (int rank = 0; rank < kRanks; ++rank) {
-    const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kBound_s);
+    const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kEnd_s);
     EXPECT_FALSE(result.timed_out) << "rank " << rank;
     EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ", signal " << result.signal << ": " << result.err;
     // Rank 0 has had all it needs of step 19 before a rank without a core has seen the end of it.

@@ -23,11 +23,11 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-const std::filesystem::path kFolder = test::checkout("tests/parity");
-const std::string kScript = (kFolder / "safetensors_weights_reference.py").string();
+const std::filesystem::path kParityFolder = test::checkout("tests/parity");
+const std::string kScript = (kParityFolder / "safetensors_weights_reference.py").string();
 
 /// The state of the model in safetensors_weights_reference.py.
-TensorMap expected_tensors() {
+TensorMap expected_weights() {
   struct Row {
     const char* name;
     std::vector<std::int64_t> shape;
@@ -63,7 +63,7 @@ class CheckpointCommand : public testing::Test {
                                 {.step = step,
                                  .epoch = 1,
                                  .batch = 4,
-                                 .model = expected_tensors(),
+                                 .model = expected_weights(),
                                  .optimizer = {{"momentum/fc1.weight", at::full({2, 3}, 0.5)}},
                                  .config = "[run]\nname = \"parity\"\nof_a_later_version = 1\n\n"
                                            "[model]\nname = \"mlp\"\n"},
@@ -85,14 +85,14 @@ class CheckpointCommand : public testing::Test {
 };
 
 TEST_F(CheckpointCommand, ImportsWhatTorchSaveWrites) {
-  const auto result = checkpoint({"import", (kFolder / "data/torch_save.pt").string(), out()});
+  const auto result = checkpoint({"import", (kParityFolder / "data/torch_save.pt").string(), out()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("wrote 12 tensors"));
-  EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(expected_tensors()));
+  EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(expected_weights()));
 }
 
 TEST_F(CheckpointCommand, ImportKeepsTheMetadataOfSafetensors) {
-  const auto from = kFolder / "data/safetensors_python.safetensors";
+  const auto from = kParityFolder / "data/safetensors_python.safetensors";
   ASSERT_EQ(checkpoint({"import", from.string(), out()}).exit_code, 0);
   EXPECT_EQ(load_safetensors(out()).metadata, load_safetensors(from).metadata);
   EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(load_safetensors(from).tensors));
@@ -163,7 +163,7 @@ TEST_F(CheckpointCommand, ExportReplacesAFileOnlyByForce) {
   EXPECT_THAT(refused.err, AllOf(HasSubstr(out()), HasSubstr("--force")));
   EXPECT_EQ(read_file(out()), "mine");
   ASSERT_EQ(checkpoint({"export", run(), out(), "--force"}).exit_code, 0);
-  EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(expected_tensors()));
+  EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(expected_weights()));
 }
 
 TEST_F(CheckpointCommand, PythonReadsWhatIsExportedAndWeReadWhatPythonSavesNow) {
@@ -179,7 +179,7 @@ TEST_F(CheckpointCommand, PythonReadsWhatIsExportedAndWeReadWhatPythonSavesNow) 
   ASSERT_EQ(test::run({python, kScript, "make", saved}).exit_code, 0);
   const auto imported = checkpoint({"import", saved, out(), "--force"});
   ASSERT_EQ(imported.exit_code, 0) << imported.err;
-  EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(expected_tensors()));
+  EXPECT_EQ(xxh3_of(load_safetensors(out()).tensors), xxh3_of(expected_weights()));
   ASSERT_EQ(test::run({python, kScript, "makeordered", saved}).exit_code, 0);
   const auto refused = checkpoint({"import", saved, out(), "--force"});
   EXPECT_EQ(refused.exit_code, 4);

@@ -18,9 +18,9 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 /// Sample i is `first` + i; in an epoch, its target is the epoch's number.
-class Numbers : public Dataset {
+class NumberRange : public Dataset {
  public:
-  Numbers(std::int64_t first, std::int64_t size, std::int64_t epoch = -1)
+  NumberRange(std::int64_t first, std::int64_t size, std::int64_t epoch = -1)
       : first_(first), size_(size), epoch_(epoch) {}
   std::int64_t size() const override { return size_; }
   Example get(std::int64_t index) const override {
@@ -29,7 +29,7 @@ class Numbers : public Dataset {
   }
   double cost(std::int64_t index) const override { return static_cast<double>(first_ + index); }
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override {
-    return std::make_shared<Numbers>(first_, size_, static_cast<std::int64_t>(epoch));
+    return std::make_shared<NumberRange>(first_, size_, static_cast<std::int64_t>(epoch));
   }
 
  private:
@@ -37,7 +37,7 @@ class Numbers : public Dataset {
 };
 
 std::vector<std::shared_ptr<const Dataset>> two_parts() {
-  return {std::make_shared<Numbers>(0, 10), std::make_shared<Numbers>(100, 7)};
+  return {std::make_shared<NumberRange>(0, 10), std::make_shared<NumberRange>(100, 7)};
 }
 
 std::int64_t number_of(const Dataset& data, std::int64_t index) {
@@ -98,9 +98,9 @@ TEST(Mixture, EachPassOverAPartHasEverySampleOnceWhereverEpochsEnd) {
 
 TEST(Mixture, OrderDependsOnSeedPartAndPass) {
   const auto order = [](std::uint64_t seed, std::uint64_t epoch) {
-    const auto view =
-        mixture({std::make_shared<Numbers>(0, 50), std::make_shared<Numbers>(0, 50)}, {0.5, 0.5}, 100, seed)
-            ->in_epoch(epoch);
+    const auto view = mixture({std::make_shared<NumberRange>(0, 50), std::make_shared<NumberRange>(0, 50)},
+                              {0.5, 0.5}, 100, seed)
+                          ->in_epoch(epoch);
     std::vector<std::int64_t> numbers;
     for (std::int64_t i = 0; i < 100; ++i) numbers.push_back(number_of(*view, i));
     return numbers;
@@ -125,23 +125,24 @@ TEST(Mixture, PartIsSeenAsItIsInThePassThatItIsIn) {
 
 TEST(Mixture, EpochsWithoutEndAreNoTrouble) {
   const auto view =
-      mixture({std::make_shared<Numbers>(0, std::int64_t{1} << 60), std::make_shared<Numbers>(0, 3)},
+      mixture({std::make_shared<NumberRange>(0, std::int64_t{1} << 60), std::make_shared<NumberRange>(0, 3)},
               {0.5, 0.5}, std::int64_t{1} << 61, 0)
           ->in_epoch(std::uint64_t{1} << 40);
   EXPECT_GE(number_of(*view, 12345), 0);
   EXPECT_LT(number_of(*view, (std::int64_t{1} << 61) - 1), 3);
 }
 
-class NamedNumbers : public Numbers {
+class NamedNumbers : public NumberRange {
  public:
-  using Numbers::Numbers;
+  using NumberRange::NumberRange;
   Example get(std::int64_t index) const override { return {{{"tokens", torch::tensor(index)}}, {}}; }
 };
 
 TEST(Mixture, PartsOfOtherFieldsAreRefused) {
   EXPECT_THAT(
       [] {
-        mixture({std::make_shared<Numbers>(0, 1), std::make_shared<NamedNumbers>(0, 1)}, {0.5, 0.5}, 2, 0);
+        mixture({std::make_shared<NumberRange>(0, 1), std::make_shared<NamedNumbers>(0, 1)}, {0.5, 0.5}, 2,
+                0);
       },
       ThrowsMessage<InvalidArgument>(HasSubstr("part 1 of the mixture has")));
 }

@@ -16,8 +16,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 std::vector<Layer> layers_of(const std::vector<double>& times) {
   std::vector<Layer> layers;
   for (const double time : times) layers.push_back({.name = "l", .forward_s = time});

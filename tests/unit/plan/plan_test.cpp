@@ -15,8 +15,6 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 Profile random_chain(std::size_t num_layers, std::mt19937& random) {
   const std::vector<Layer> layers = random_layers(num_layers, random);
   return Profile(std::span(layers));

@@ -2,12 +2,15 @@
 // Small random chains, and every way to cut one.
 
 #include <functional>
+#include <limits>
 #include <random>
 #include <vector>
 
 #include "trireme/plan/profile.h"
 
 namespace trireme::plan {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 inline std::vector<Layer> random_layers(std::size_t count, std::mt19937& random) {
   std::uniform_real_distribution<double> figure(0.1, 1);

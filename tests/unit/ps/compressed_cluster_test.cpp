@@ -12,12 +12,12 @@
 namespace trireme::ps {
 namespace {
 
-constexpr std::size_t kElements = 20;
+constexpr std::size_t kNumbers = 20;
 
 TableSpec table_with(const CompressionSpec& compression) {
   TableSpec spec;
   spec.name = "weights";
-  spec.num_elements = kElements;
+  spec.num_elements = kNumbers;
   spec.chunk_elements = 8;
   spec.staleness = kAsynchronous;
   spec.compression = compression;
@@ -37,7 +37,7 @@ class CompressedTables : public testing::Test {
         [&](Done done) { cluster->worker(worker).push(table, floats(values), std::move(done)); });
   }
   std::vector<float> pull(int worker) {
-    std::vector<float> values(kElements);
+    std::vector<float> values(kNumbers);
     const Result pulled =
         cluster->wait([&](Done done) { cluster->worker(worker).pull(table, values, std::move(done)); });
     EXPECT_EQ(pulled.error, ErrorKind::kNone) << pulled.message;
@@ -64,8 +64,8 @@ class CompressedTables : public testing::Test {
 };
 
 std::vector<float> counting() {
-  std::vector<float> values(kElements);
-  for (std::size_t i = 0; i < kElements; ++i) values[i] = static_cast<float>(i) - 5;
+  std::vector<float> values(kNumbers);
+  for (std::size_t i = 0; i < kNumbers; ++i) values[i] = static_cast<float>(i) - 5;
   return values;
 }
 
@@ -90,14 +90,14 @@ TEST_F(CompressedTables, PushWhatTopKLeavesOutWithTheNext) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(push(0, values).error, ErrorKind::kNone);
   std::vector<float> both = pull(0);
   std::size_t num_left = 0;
-  for (std::size_t i = 0; i < kElements; ++i) {
+  for (std::size_t i = 0; i < kNumbers; ++i) {
     const float left = cluster->worker(0).residual(table, i / 8)[i % 8];
     num_left += left != 0 ? 1 : 0;
     both[i] += left;
     EXPECT_EQ(both[i], 5 * values[i]) << i;
   }
   EXPECT_GT(num_left, 0U);
-  EXPECT_LT(pushed_bytes(), 5 * kElements * sizeof(float));
+  EXPECT_LT(pushed_bytes(), 5 * kNumbers * sizeof(float));
 }
 
 TEST_F(CompressedTables, AreAssignedAndRestoredAsTheyAreAndForgetWhatWasLeftOut) {
@@ -106,7 +106,7 @@ TEST_F(CompressedTables, AreAssignedAndRestoredAsTheyAreAndForgetWhatWasLeftOut)
     spec.optimizer.name = "adagrad";
     begin(spec);
     push(0, counting());
-    const std::vector<float> values(kElements, 0.1F);  // none of these codecs holds it
+    const std::vector<float> values(kNumbers, 0.1F);  // none of these codecs holds it
     assign(values);
     EXPECT_TRUE(cluster->worker(0).residual(table, 0).empty());
     const Result state =

@@ -10,13 +10,13 @@ namespace trireme::ps {
 namespace {
 
 using Keys = std::vector<std::uint64_t>;
-constexpr std::uint32_t kElements = 3;
+constexpr std::uint32_t kRowElements = 3;
 
-TableSpec rows_of(std::uint32_t staleness = kAsynchronous) {
+TableSpec sums_of_rows(std::uint32_t staleness = kAsynchronous) {
   TableSpec spec;
   spec.name = "rows";
   spec.kind = TableKind::kSparse;
-  spec.rows.elements = kElements;
+  spec.rows.elements = kRowElements;
   spec.staleness = staleness;
   spec.seed = 11;
   return spec;
@@ -25,7 +25,7 @@ TableSpec rows_of(std::uint32_t staleness = kAsynchronous) {
 /// Rows of one value each.
 std::vector<float> rows(const std::vector<float>& values) {
   std::vector<float> all;
-  for (const float value : values) all.insert(all.end(), kElements, value);
+  for (const float value : values) all.insert(all.end(), kRowElements, value);
   return all;
 }
 
@@ -41,7 +41,7 @@ class SparseCluster : public testing::Test {
     return cluster->wait(
         [&](Done done) { cluster->worker(worker).push_rows(table, keys, values, std::move(done)); });
   }
-  std::vector<float> pull(int worker, const Keys& keys, std::uint32_t elements = kElements) {
+  std::vector<float> pull(int worker, const Keys& keys, std::uint32_t elements = kRowElements) {
     std::vector<float> values(keys.size() * elements);
     const Result pulled = cluster->wait(
         [&](Done done) { cluster->worker(worker).pull_rows(table, keys, values, std::move(done)); });
@@ -76,14 +76,14 @@ class SparseCluster : public testing::Test {
 };
 
 TEST_F(SparseCluster, AnswersEachKeyWhereItStandsAlsoRepeated) {
-  begin(rows_of());
+  begin(sums_of_rows());
   EXPECT_EQ(push(0, {9, 2, UINT64_MAX, 0}, rows({9, 2, 7, 5})).error, ErrorKind::kNone);
   EXPECT_EQ(pull(1, {0, 9, 0, 4, UINT64_MAX, 2, 9}), rows({5, 9, 5, 0, 7, 2, 9}));
   EXPECT_EQ(pull(1, {}), std::vector<float>{});
 }
 
 TEST_F(SparseCluster, AddsRowsOfOneKeyInTheOrderInWhichTheyWereGiven) {
-  begin(rows_of());
+  begin(sums_of_rows());
   // In f32 the large one swallows the small one, or not.
   EXPECT_EQ(push(0, {5, 1, 5, 5}, rows({1e8F, 1, 3, -1e8F})).error, ErrorKind::kNone);
   EXPECT_EQ(pull(0, {5}), rows({(1e8F + 3) - 1e8F}));
@@ -92,7 +92,7 @@ TEST_F(SparseCluster, AddsRowsOfOneKeyInTheOrderInWhichTheyWereGiven) {
 }
 
 TEST_F(SparseCluster, SeesItsOwnPushesBeforeTheyAreAcknowledged) {
-  begin(rows_of());
+  begin(sums_of_rows());
   cluster->simulation.set_faults({.reorder = 0.5});  // a pull may come before what was pushed before it
   Keys keys;
   for (std::uint64_t key = 0; key < 40; ++key) keys.push_back(key);
@@ -103,25 +103,25 @@ TEST_F(SparseCluster, SeesItsOwnPushesBeforeTheyAreAcknowledged) {
 }
 
 TEST_F(SparseCluster, GivesTheSameFirstValuesWhoeverIsAskedAndCreatesNothing) {
-  TableSpec spec = rows_of();
+  TableSpec spec = sums_of_rows();
   spec.initial_range = 0.1F;
   begin(spec);
   const Keys keys = {3, 1, 4, 15, 9, 2, 6};
   std::vector<float> expected;
   for (const std::uint64_t key : keys) {
-    for (std::uint32_t i = 0; i < kElements; ++i) expected.push_back(initial_value(spec, key, i));
+    for (std::uint32_t i = 0; i < kRowElements; ++i) expected.push_back(initial_value(spec, key, i));
   }
   const Version before = cluster->server(0).report(0).version;
   EXPECT_EQ(pull(0, keys), expected);
   EXPECT_EQ(cluster->server(0).report(0).version, before);
   push(0, {4}, rows({1}));
-  for (std::size_t i = 2 * kElements; i < 3 * kElements; ++i) expected[i] += 1;
+  for (std::size_t i = 2 * kRowElements; i < 3 * kRowElements; ++i) expected[i] += 1;
   cluster->simulation.crash(primary(4));
   EXPECT_EQ(pull(1, keys), expected);
 }
 
 TEST_F(SparseCluster, AssignsRowsAsTheyAre) {
-  TableSpec spec = rows_of();
+  TableSpec spec = sums_of_rows();
   spec.rows.admit_after = 9;
   begin(spec);
   const Result assigned = cluster->wait([&](Done done) {
@@ -133,7 +133,7 @@ TEST_F(SparseCluster, AssignsRowsAsTheyAre) {
 }
 
 TEST_F(SparseCluster, DoesNotAddUpPushesOfDifferentRates) {
-  TableSpec spec = rows_of();
+  TableSpec spec = sums_of_rows();
   spec.optimizer = {.name = "sgd", .lr = 1};
   begin(spec);
   // All at once: they are merged where they may be.
@@ -144,7 +144,7 @@ TEST_F(SparseCluster, DoesNotAddUpPushesOfDifferentRates) {
 }
 
 TEST_F(SparseCluster, RefusesWhatDoesNotFit) {
-  begin(rows_of());
+  begin(sums_of_rows());
   EXPECT_EQ(push(0, {1, 2}, rows({1})).error, ErrorKind::kOutOfRange);
   std::vector<float> values(5);
   const Result pulled = cluster->wait(
@@ -161,10 +161,10 @@ TEST_F(SparseCluster, RefusesWhatDoesNotFit) {
 }
 
 TEST(SparseState, ErasesRowsAsStepsEnd) {
-  TableSpec spec = rows_of();
+  TableSpec spec = sums_of_rows();
   spec.id = 1;
   spec.rows.evict_after = 3;
-  RowBatchWriter writer(1, kElements);
+  RowBatchWriter writer(1, kRowElements);
   writer.put(0, 5, 1)[0] = 1;
   const wire::Buffer body = std::move(writer).buffer();
   const WorkerLife life = {.worker = 0, .incarnation = 1};
@@ -177,7 +177,7 @@ TEST(SparseState, ErasesRowsAsStepsEnd) {
   state.apply(first, body);
   EXPECT_EQ(state.snapshot().size(), 2U);
   EXPECT_EQ(state.size().rows, 1U);
-  EXPECT_EQ(state.size().elements, kElements);
+  EXPECT_EQ(state.size().elements, kRowElements);
   for (WorkerClock clock = 1; clock <= 8; ++clock) {
     LogRecord tick;
     tick.requests = {{.life = life, .sequence = 1 + clock, .op = RequestOp::kTick, .clock = clock}};
@@ -188,7 +188,7 @@ TEST(SparseState, ErasesRowsAsStepsEnd) {
 }
 
 TEST_F(SparseCluster, SendsLongRowsInSeveralMessages) {
-  TableSpec spec = rows_of();
+  TableSpec spec = sums_of_rows();
   spec.rows.elements = 16 << 10;
   begin(spec, {.num_partitions = 1});
   Keys keys;
@@ -202,7 +202,7 @@ TEST_F(SparseCluster, SendsLongRowsInSeveralMessages) {
 }
 
 TEST_F(SparseCluster, CopiesRowsToServersThatComeWhileWorkersPush) {
-  TableSpec spec = rows_of();
+  TableSpec spec = sums_of_rows();
   spec.rows.elements = 64;
   begin(spec, {.num_partitions = 2});
   Keys keys;
@@ -226,7 +226,7 @@ TEST_F(SparseCluster, CopiesRowsToServersThatComeWhileWorkersPush) {
 }
 
 TEST_F(SparseCluster, ReplicasAgreeOnWhoIsAdmittedAndWhoGoes) {
-  TableSpec spec = rows_of(1);
+  TableSpec spec = sums_of_rows(1);
   spec.initial_range = 1;
   spec.rows.admit_after = 2;
   spec.rows.admit_probability = 0.5;
@@ -244,7 +244,7 @@ TEST_F(SparseCluster, ReplicasAgreeOnWhoIsAdmittedAndWhoGoes) {
       for (int worker = 0; worker < 2; ++worker) {
         Keys keys;
         for (int i = 0; i < 60; ++i) keys.push_back(random.below(random.below(2) == 0 ? 30 : 1000));
-        push(worker, keys, std::vector<float>(keys.size() * kElements, random.uniform()));
+        push(worker, keys, std::vector<float>(keys.size() * kRowElements, random.uniform()));
         cluster->worker(worker).tick();
       }
     }
@@ -270,7 +270,7 @@ bool pushes(int worker, std::uint64_t step, std::uint64_t key) {
 }
 
 TEST_F(SparseCluster, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) {
-  TableSpec spec = rows_of(0);
+  TableSpec spec = sums_of_rows(0);
   spec.apply_at = ApplyAt::kClock;
   spec.initial_range = 1;
   spec.optimizer = {.name = "adam", .lr = 0.1};
@@ -282,7 +282,7 @@ TEST_F(SparseCluster, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) 
   }
   Keys all;
   for (std::uint64_t key = 0; key < kKeys; ++key) all.push_back(key);
-  std::vector<std::vector<float>> pulled(3, std::vector<float>(kKeys * kElements));
+  std::vector<std::vector<float>> pulled(3, std::vector<float>(kKeys * kRowElements));
   int num_done = 0;
   const std::function<void(int)> step = [&](int worker) {
     ClientNode& client = cluster->worker(worker);
@@ -295,7 +295,8 @@ TEST_F(SparseCluster, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) 
     for (const std::uint64_t key : all) {
       if (!pushes(worker, client.clock(), key)) continue;
       keys.push_back(key);
-      for (std::size_t i = 0; i < kElements; ++i) values.push_back(gradient(worker, client.clock(), key, i));
+      for (std::size_t i = 0; i < kRowElements; ++i)
+        values.push_back(gradient(worker, client.clock(), key, i));
     }
     client.push_rows(table, keys, values,
                      [](const Result& result) { EXPECT_EQ(result.error, ErrorKind::kNone); });
@@ -313,16 +314,16 @@ TEST_F(SparseCluster, SumsInWorkerOrderHaveTheBitsOfOneProcessAlsoOverAFailure) 
 
   std::vector<float> expected;
   for (const std::uint64_t key : all) {
-    std::vector<float> row, state(2 * kElements);
-    for (std::uint32_t i = 0; i < kElements; ++i) row.push_back(initial_value(spec, key, i));
+    std::vector<float> row, state(2 * kRowElements);
+    for (std::uint32_t i = 0; i < kRowElements; ++i) row.push_back(initial_value(spec, key, i));
     std::uint64_t num_updates = 0;
     for (std::uint64_t k = 0; k < kSteps; ++k) {
       std::vector<float> sum;
       for (int worker = 0; worker < 3; ++worker) {
         if (!pushes(worker, k, key)) continue;
         const bool is_first = sum.empty();
-        sum.resize(kElements);
-        for (std::size_t i = 0; i < kElements; ++i)
+        sum.resize(kRowElements);
+        for (std::size_t i = 0; i < kRowElements; ++i)
           sum[i] = is_first ? gradient(worker, k, key, i) : sum[i] + gradient(worker, k, key, i);
       }
       if (sum.empty()) continue;

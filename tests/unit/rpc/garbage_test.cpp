@@ -28,8 +28,8 @@ void fail_at_length(std::size_t length) { throw InvalidArgument(std::string(leng
 constexpr auto& kFailAtLength = function<"garbage.fail_at_length", &fail_at_length>;
 std::string repeat(std::size_t times) { return std::string(times, 'y'); }
 constexpr auto& kRepeat = function<"garbage.repeat", &repeat>;
-std::size_t length(const std::string& text) { return text.size(); }
-constexpr auto& kLength = function<"garbage.length", &length>;
+std::size_t length_of(const std::string& text) { return text.size(); }
+constexpr auto& kLengthOf = function<"garbage.length", &length_of>;
 std::atomic<bool> may_answer = false;
 int answer_late() {
   may_answer.wait(false);
@@ -399,8 +399,8 @@ TEST(Agent, WhatTheOtherEndDoesNotTakeIsAnErrorOfThatCallAlone) {
   Workers workers({"large"});
   workers.options().most_message_bytes = 200 << 10;
   workers.join("small");
-  EXPECT_THROW(workers["large"].rpc_sync("small", kLength, std::string(1 << 20, 'x')), InvalidArgument);
-  EXPECT_EQ(workers["large"].rpc_sync("small", kLength, std::string("short")), 5u);
+  EXPECT_THROW(workers["large"].rpc_sync("small", kLengthOf, std::string(1 << 20, 'x')), InvalidArgument);
+  EXPECT_EQ(workers["large"].rpc_sync("small", kLengthOf, std::string("short")), 5u);
   EXPECT_THROW(workers["small"].rpc_sync("large", kRepeat, std::size_t{1} << 20), InvalidArgument);
   EXPECT_EQ(workers["small"].rpc_sync("large", kHalf, 1.0), 0.5);
 }

@@ -20,7 +20,7 @@ struct Held {
   WorkerId introducer;
 };
 
-constexpr std::uint16_t kMake = 100, kPass = 101;
+constexpr std::uint16_t kMakeKind = 100, kPassKind = 101;
 
 struct PassHead {
   RefId id;
@@ -95,7 +95,7 @@ class ReferenceRun {
     }
     const RefId id{worker, owner, ++last_[{worker, owner}]};
     held_[worker].push_back({id, worker});
-    send(worker, owner, kMake, wire::encode(id));
+    send(worker, owner, kMakeKind, wire::encode(id));
   }
 
   void pass(WorkerId from, const Held& held, WorkerId to) {
@@ -106,7 +106,7 @@ class ReferenceRun {
       send(from, held.id.owner, static_cast<std::uint16_t>(MessageKind::kIntroduced),
            wire::encode(IntroducedHead{held.id, to}));
     }
-    send(from, to, kPass, wire::encode(PassHead{held.id, from}));
+    send(from, to, kPassKind, wire::encode(PassHead{held.id, from}));
   }
 
   void drop(WorkerId worker, std::size_t which) {
@@ -122,8 +122,8 @@ class ReferenceRun {
 
   void receive(WorkerId at, WorkerId from, const wire::Message& message) {
     ReferenceTable& table = tables_.at(at);
-    if (message.kind == kMake) return table.arrived(*wire::decode<RefId>(message.head));
-    if (message.kind == kPass) {
+    if (message.kind == kMakeKind) return table.arrived(*wire::decode<RefId>(message.head));
+    if (message.kind == kPassKind) {
       const auto head = *wire::decode<PassHead>(message.head);
       if (head.id.owner == at) {
         ASSERT_NE(table.find(head.id), nullptr) << "what comes home is gone";

@@ -13,8 +13,6 @@ namespace {
 using testing::Each;
 using Values = std::vector<std::int32_t>;
 
-constexpr double kTimeout_s = 20;
-
 /// Element i of part p of rank r's input.
 std::int32_t element(int rank, int part, std::size_t i) {
   return static_cast<std::int32_t>(rank * 1000003 + part * 10007 + static_cast<int>(i));

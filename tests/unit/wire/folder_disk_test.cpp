@@ -21,7 +21,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-std::vector<std::byte> bytes(const std::string& text) {
+std::vector<std::byte> bytes_of(const std::string& text) {
   const auto view = std::as_bytes(std::span(text));
   return {view.begin(), view.end()};
 }
@@ -30,33 +30,33 @@ TEST(FolderDisk, WhatIsAppendedIsReadByTheNextProcess) {
   const test::TemporaryFolder folder;
   {
     FolderDisk disk(folder / "node");
-    disk.append("log", bytes("one"));
-    disk.append("log", bytes("two"));
+    disk.append("log", bytes_of("one"));
+    disk.append("log", bytes_of("two"));
     disk.sync("log");
-    disk.replace("state", bytes("first"));
-    disk.replace("state", bytes("second"));
+    disk.replace("state", bytes_of("first"));
+    disk.replace("state", bytes_of("second"));
   }
   FolderDisk disk(folder / "node");
   EXPECT_THAT(disk.names(), ElementsAre("log", "state"));
-  EXPECT_EQ(disk.read("log"), bytes("onetwo"));
-  EXPECT_EQ(disk.read("state"), bytes("second"));
+  EXPECT_EQ(disk.read("log"), bytes_of("onetwo"));
+  EXPECT_EQ(disk.read("state"), bytes_of("second"));
   EXPECT_EQ(disk.read("nothing"), std::nullopt);
-  disk.append("log", bytes("three"));
-  EXPECT_EQ(disk.read("log"), bytes("onetwothree"));
+  disk.append("log", bytes_of("three"));
+  EXPECT_EQ(disk.read("log"), bytes_of("onetwothree"));
 }
 
 TEST(FolderDisk, AFileThatWasReplacedOrRemovedIsAppendedToAnew) {
   const test::TemporaryFolder folder;
   FolderDisk disk(folder.path());
-  disk.append("log", bytes("old"));
-  disk.replace("log", bytes("new"));
-  disk.append("log", bytes("+"));
-  EXPECT_EQ(disk.read("log"), bytes("new+"));
+  disk.append("log", bytes_of("old"));
+  disk.replace("log", bytes_of("new"));
+  disk.append("log", bytes_of("+"));
+  EXPECT_EQ(disk.read("log"), bytes_of("new+"));
   disk.remove("log");
   disk.remove("log");
   EXPECT_EQ(disk.read("log"), std::nullopt);
-  disk.append("log", bytes("again"));
-  EXPECT_EQ(disk.read("log"), bytes("again"));
+  disk.append("log", bytes_of("again"));
+  EXPECT_EQ(disk.read("log"), bytes_of("again"));
 }
 
 TEST(FolderDisk, WhatADeadProcessHasNotFinishedIsRemoved) {
@@ -70,7 +70,7 @@ TEST(FolderDisk, NamesStayInTheFolder) {
   const test::TemporaryFolder folder;
   FolderDisk disk(folder.path());
   for (const std::string name : {"", "../x", "a/b", ".hidden", "x.part1"}) {
-    EXPECT_THROW(disk.append(name, bytes("x")), InvalidArgument) << name;
+    EXPECT_THROW(disk.append(name, bytes_of("x")), InvalidArgument) << name;
     EXPECT_THROW(disk.read(name), InvalidArgument) << name;
   }
 }
@@ -84,15 +84,15 @@ TEST(FolderDisk, AfterAWriteThatWasCutShortTheFileHasToBeReplaced) {
     const rlimit limit{.rlim_cur = 10, .rlim_max = RLIM_INFINITY};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     FolderDisk disk(folder.path());
-    disk.append("log", bytes("123456"));
+    disk.append("log", bytes_of("123456"));
     int seen = 0;
     try {
-      disk.append("log", bytes("7890abcd"));
+      disk.append("log", bytes_of("7890abcd"));
     } catch (const DataError&) {
       ++seen;
     }
     try {
-      disk.append("log", bytes("x"));
+      disk.append("log", bytes_of("x"));
     } catch (const DataError& error) {
       if (std::string(error.what()).find("replace it") != std::string::npos) ++seen;
     }
@@ -101,8 +101,8 @@ TEST(FolderDisk, AfterAWriteThatWasCutShortTheFileHasToBeReplaced) {
     } catch (const DataError&) {
       ++seen;
     }
-    disk.replace("log", bytes("123456"));
-    disk.append("log", bytes("78"));
+    disk.replace("log", bytes_of("123456"));
+    disk.append("log", bytes_of("78"));
     disk.sync("log");
     ::_exit(seen);
   }

@@ -15,7 +15,6 @@ namespace {
 using testing::Each;
 using testing::HasSubstr;
 
-constexpr double kTimeout_s = 20;
 constexpr std::size_t kCount = 40000;
 
 /// Rank 1 of two, played by the test step by step; rank 0 is real.

@@ -11,6 +11,8 @@
 
 namespace trireme::wire {
 
+constexpr double kTimeout_s = 20;  // generous: a test that needs it all has failed
+
 /// Whether ranks read each other's tensors by address, or as processes do: through segments and staging.
 enum class Tensors { kAddressed, kAsProcesses };
 

@@ -16,8 +16,6 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-constexpr double kTimeout_s = 20;
-
 std::vector<float> values_of(int rank, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i)

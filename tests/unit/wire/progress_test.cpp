@@ -14,8 +14,6 @@ namespace {
 
 using testing::Each;
 
-constexpr double kTimeout_s = 20;
-
 /// Around the sizes at which the engine changes its way: slot, staging, background, mailbox.
 constexpr std::size_t kBytes[] = {400, 20 << 10, 64 << 10, 100 << 10, 300 << 10};
 
