@@ -1,7 +1,11 @@
-# trireme_batch_sources(TARGET): its sources are compiled several at a time, where that was chosen.
+# trireme_batch_sources(TARGET [MOST]): its sources are compiled several at a time, where that was chosen.
 function(trireme_batch_sources target)
-  if(TRIREME_UNITY_BATCH)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TRIREME_UNITY_BATCH})
+  set(batch ${TRIREME_UNITY_BATCH})
+  if(ARGC GREATER 1 AND batch GREATER ARGV1)
+    set(batch ${ARGV1})
+  endif()
+  if(batch)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
     # A type of a header below internal/ that holds one of an unnamed namespace is seen as included.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
