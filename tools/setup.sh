@@ -2,11 +2,11 @@
 # Installs what the project needs: Debian packages, and libtorch from the Python package index into .deps/.
 # Idempotent: a second call finds everything in place and does nothing.
 #
-#   tools/setup.sh [build] [test] [bench] [check] [docs] [cuda]      (default: build)
+#   tools/setup.sh [build] [test] [bench] [check] [docs] [cuda] [torch-minimum]      (default: build)
 #
 # Without root it prints the apt line to run and stops. TRIREME_TORCH_DIR=DIR (the folder of a torch
 # package, with include/ and lib/) is used instead of the download; so is the torch that the Python
-# named by TRIREME_PYTHON imports.
+# named by TRIREME_PYTHON imports. torch-minimum fetches the oldest libtorch that is built with, beside the other.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/versions.sh
@@ -18,7 +18,7 @@ build_packages=(g++ make cmake ninja-build ccache python3 git
 test_packages=(libgtest-dev libgmock-dev openmpi-bin iproute2 procps etcd-server python3-yaml doxygen
   munge slurmctld slurmd slurm-client)
 bench_packages=(libopenmpi-dev openmpi-bin python3-venv)
-check_packages=(clang-format-14 clang-tidy-14)
+check_packages=(clang-format-14)
 docs_packages=(doxygen python3)
 fetch_packages=(python3 python3-pip ca-certificates)
 torch_folder=.deps/torch-$TORCH_VERSION
@@ -99,14 +99,32 @@ fetch_wheels() {  # fetch_wheels FOLDER OPTION... REQUIREMENT...
   rm -rf "$folder.tmp"
 }
 
+fetch_torch() {  # fetch_torch VERSION: into its folder of .deps
+  local folder=.deps/torch-$1 partial=.deps/partial-torch
+  echo "setup: fetching libtorch $1 (about 540 MB) into $folder"
+  rm -rf "$folder" "$partial" "$partial.tmp"
+  fetch_wheels "$partial" --no-deps "torch==$1" "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" "nvidia-cuda-cupti==$CUDA_CUPTI_VERSION"
+  mv "$partial" "$folder"  # the name appears when all of it is there
+}
+
 install_torch() {
   lock
-  [ -n "$(selected_torch)" ] && return
-  echo "setup: fetching libtorch $TORCH_VERSION (about 540 MB) into $torch_folder"
-  local partial=.deps/partial-torch
-  rm -rf "$torch_folder" "$partial" "$partial.tmp"
-  fetch_wheels "$partial" --no-deps "torch==$TORCH_VERSION" "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" "nvidia-cuda-cupti==$CUDA_CUPTI_VERSION"
-  mv "$partial" "$torch_folder"  # the name appears when all of it is there
+  [ -n "$(selected_torch)" ] || fetch_torch "$TORCH_VERSION"
+}
+
+install_clang_tidy() {
+  local folder=.deps/clang-tidy-$CLANG_TIDY_VERSION partial=.deps/partial-clang-tidy
+  [ ! -d "$folder" ] || return 0
+  lock
+  echo "setup: fetching clang-tidy $CLANG_TIDY_VERSION into $folder"
+  fetch_wheels "$partial" --no-deps "clang-tidy==$CLANG_TIDY_VERSION"
+  mv "$partial" "$folder"
+}
+
+install_minimum_torch() {
+  [ ! -f ".deps/torch-$TORCH_MINIMUM_VERSION/torch/lib/libtorch_cpu.so" ] || return 0
+  lock
+  fetch_torch "$TORCH_MINIMUM_VERSION"
 }
 
 cuda_requirements() {  # the CUDA libraries that the torch package asks for, without its Python ones
@@ -130,16 +148,17 @@ install_cuda_wheels() {  # everything libtorch_cuda needs at run time
   touch "$torch_folder/cuda-is-complete"
 }
 
-packages=() torch= cuda= locked=
+packages=() torch= cuda= minimum= tidy= locked=
 for part in "${@:-build}"; do
   case $part in
     build) packages+=("${build_packages[@]}"); torch=yes ;;
     test)  packages+=("${test_packages[@]}") ;;
     bench) packages+=("${bench_packages[@]}") ;;
-    check) packages+=("${check_packages[@]}") ;;
+    check) packages+=("${check_packages[@]}" "${fetch_packages[@]}"); tidy=yes ;;
     docs)  packages+=("${docs_packages[@]}") ;;
     cuda)  torch=yes cuda=yes ;;
-    *) die "unknown part '$part'; known: build test bench check docs cuda" ;;
+    torch-minimum) packages+=("${fetch_packages[@]}"); minimum=yes ;;
+    *) die "unknown part '$part'; known: build test bench check docs cuda torch-minimum" ;;
   esac
 done
 found_torch=$(selected_torch)
@@ -149,3 +168,5 @@ fi
 [ -n "${TRIREME_SKIP_PACKAGES:-}" ] || [ ${#packages[@]} -eq 0 ] || install_packages "${packages[@]}"
 [ -z "$torch" ] || [ -n "$found_torch" ] || install_torch
 [ -z "$cuda" ] || install_cuda_wheels
+[ -z "$minimum" ] || install_minimum_torch
+[ -z "$tidy" ] || install_clang_tidy
