@@ -52,35 +52,34 @@ void AgentCore::call(WorkerId to, const FunctionRow& function, Parcel arguments,
              " go in one call: make several, or raise AgentOptions::most_message_bytes on all workers"));
   }
   const double timeout_s = options.timeout_s > 0 ? options.timeout_s : options_.timeout_s;
-  std::string failure;
   CallId id = 0;
   {
     std::unique_lock lock(mutex_);
+    std::string failure;
     wait_for_room(lock, to, bytes + kCallBytes, timeout_s);
     if (!ended_.empty()) failure = text("worker '", self_.name, "' has ended: ", ended_);
     if (gone_.contains(to)) failure = gone_.at(to);
-    if (failure.empty()) {
-      id = ++last_call_;
-      const std::int64_t now = now_ns();
-      calls_[id] = {.to = to,
-                    .function = function.name,
-                    .on_answer = std::move(on_answer),
-                    .begun_ns = now,
-                    .deadline_ns = now + nanoseconds(timeout_s),
-                    .timeout_s = timeout_s,
-                    .bytes = bytes};
-      deadlines_.emplace(calls_[id].deadline_ns, id);
-      waiting_bytes_[to] += bytes + kCallBytes;
-      auto& statistics = statistics_.made[function.name];
-      ++statistics.num_calls;
-      statistics.bytes_sent += bytes;
+    if (!failure.empty()) {
+      lock.unlock();
+      const std::string what =
+          text("'", function.name, "' on worker '", name_of(to), "' cannot run: ", failure);
+      return on_answer({.error = is_gone(to) ? std::make_exception_ptr(WorkerEnded(what))
+                                             : std::make_exception_ptr(CommError(what))});
     }
-  }
-  if (!failure.empty()) {
-    const std::string what =
-        text("'", function.name, "' on worker '", name_of(to), "' cannot run: ", failure);
-    return on_answer({.error = is_gone(to) ? std::make_exception_ptr(WorkerEnded(what))
-                                           : std::make_exception_ptr(CommError(what))});
+    id = ++last_call_;
+    const std::int64_t now = now_ns();
+    calls_[id] = {.to = to,
+                  .function = function.name,
+                  .on_answer = std::move(on_answer),
+                  .begun_ns = now,
+                  .deadline_ns = now + nanoseconds(timeout_s),
+                  .timeout_s = timeout_s,
+                  .bytes = bytes};
+    deadlines_.emplace(calls_[id].deadline_ns, id);
+    waiting_bytes_[to] += bytes + kCallBytes;
+    auto& statistics = statistics_.made[function.name];
+    ++statistics.num_calls;
+    statistics.bytes_sent += bytes;
   }
   announce(arguments, to);
   const RequestHead head{id, function.name, function.fingerprint(), result};

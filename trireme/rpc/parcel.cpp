@@ -73,8 +73,8 @@ wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel
   append(start, head);
   append(start, parcel.fields);
   wire::Message message{.kind = kind};
-  const bool fits = start.size() <= kMostHeadBytes;
-  if (fits) {
+  std::span<const std::byte> in_body;  // the start, where it is too long for a head
+  if (start.size() <= kMostHeadBytes) {
     message.head = std::move(start);
     if (parcel.attachments.empty()) return message;
     if (parcel.attachments.size() == 1) {
@@ -84,8 +84,9 @@ wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel
   } else {
     const auto elsewhere = std::pair{kInBody, static_cast<std::uint64_t>(start.size())};
     message.head = wire::encode(elsewhere);
+    in_body = start;
   }
-  std::size_t bytes = fits ? 0 : aligned(start.size());
+  std::size_t bytes = aligned(in_body.size());
   for (const auto& each : parcel.attachments) bytes += aligned(each.size());
   const std::shared_ptr<std::byte[]> memory = std::make_shared_for_overwrite<std::byte[]>(bytes);
   std::size_t at = 0;
@@ -94,7 +95,7 @@ wire::Message pack(std::uint16_t kind, std::vector<std::byte> head, const Parcel
     std::memset(memory.get() + at + part.size(), 0, aligned(part.size()) - part.size());
     at += aligned(part.size());
   };
-  if (!fits) put(start);
+  put(in_body);
   for (const auto& each : parcel.attachments) put(each.bytes());
   message.body = wire::Buffer(memory, {memory.get(), bytes});
   return message;
