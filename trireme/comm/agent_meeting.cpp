@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstdlib>

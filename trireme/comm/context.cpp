@@ -105,7 +105,7 @@ std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, con
   settle_vector_math();
   std::unique_ptr<State> state;
   if (environment.world_size == 1) {
-    const auto store = c10::make_intrusive<c10d::HashStore>();
+    auto store = c10::make_intrusive<c10d::HashStore>();
     state = State::make(
         environment, options, [store](double) { return store; }, telemetry::StatusPage::from_environment());
   } else {
@@ -316,7 +316,7 @@ void run_ranks_as_threads(int num_ranks, const std::function<void(Context&)>& bo
   if (chosen.backend == "auto") chosen.backend = is_available("threads") ? "threads" : "gloo";
   check_options(chosen);
   settle_vector_math();
-  const auto store = c10::make_intrusive<c10d::HashStore>();
+  auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
   std::exception_ptr first_error;
   const auto run_rank = [&](int rank) {

@@ -96,8 +96,7 @@ class DeviceBackend final : public c10d::Backend {
       : Backend(host->getRank(), host->getSize()), host_(std::move(host)), device_(std::move(device)) {}
 
   const std::string getBackendName() const override { return (device_ ? device_ : host_)->getBackendName(); }
-  // Not marked `override`: a libtorch that lacks it still compiles.
-  void setTimeout(std::chrono::milliseconds timeout) {
+  void setTimeout(std::chrono::milliseconds timeout) override {
     host_->setTimeout(timeout);
     if (device_) device_->setTimeout(timeout);
   }

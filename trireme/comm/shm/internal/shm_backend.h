@@ -24,8 +24,7 @@ class ShmBackend : public c10d::Backend {
   ~ShmBackend() override;
 
   const std::string getBackendName() const override { return name_; }
-  // Not marked `override`: a libtorch that lacks it still compiles.
-  void setTimeout(std::chrono::milliseconds timeout);
+  void setTimeout(std::chrono::milliseconds timeout) override;
 
   WorkHandle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkHandle broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
