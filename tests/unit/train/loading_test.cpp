@@ -32,7 +32,7 @@ class SlowToRead : public data::Dataset {
   data::Example get(std::int64_t index) const override { return samples_->get(index); }
   data::Example get_batch(std::span<const std::int64_t> indices) const override {
     const data::StageScope reading(data::Stage::kRead);
-    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     data::count_read(1000);
     return samples_->get_batch(indices);
   }
@@ -62,7 +62,8 @@ TEST_F(Loading, ARunNamesTheRankThatWaitsForDataAndTheStage) {
   EXPECT_GE(result.loading.bytes_read, 12 * 1000);
   EXPECT_THAT(describe(result.loading), AllOf(HasSubstr("for data on rank 1, which waited most"),
                                               HasSubstr("slowest stage there: read"), HasSubstr("; read 1")));
-  EXPECT_GE(num_lines(file("slow", "metrics.jsonl"), R"("data_wait_rank":1,"data_wait_stage":"read")"), 10U);
+  EXPECT_GE(num_lines(file("slow", "metrics.jsonl"), R"("data_wait_rank":1,"data_wait_stage":"read")"), 7U)
+      << "most of 12 steps: on a busy machine another rank may be kept waiting longer, now and then";
   EXPECT_THAT(file("slow", "summary.json"), AllOf(HasSubstr(R"("loading_wait_rank_1": )"),
                                                   HasSubstr(R"("loading_slowest_stage_rank_1": "read")")));
   EXPECT_THAT(file("slow", "report.html"),
