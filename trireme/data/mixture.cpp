@@ -57,8 +57,8 @@ class Mixture : public Dataset {
     const auto pass = static_cast<std::uint64_t>(taken / static_cast<Wide>(samples));
     const auto place = static_cast<std::int64_t>(taken % static_cast<Wide>(samples));
     const Permutation order(samples, Random(seed_, kMixtureKey, part - parts_.begin(), pass));
-    auto in_pass = part->samples->in_epoch(pass);
-    return {in_pass ? std::move(in_pass) : part->samples, order[place]};
+    const auto in_pass = part->samples->in_epoch(pass);
+    return {in_pass ? in_pass : part->samples, order[place]};
   }
 
   std::vector<MixedPart> parts_;

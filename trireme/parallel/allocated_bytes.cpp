@@ -15,8 +15,8 @@ class AllocatedBytes::Listener : public c10::MemoryReportingInfoBase {
     if (device.type() != counted) return;
     // libtorch remembers what an earlier counter saw and who gave it back unseen: an address may be another's
     // by now.
-    if (bytes < 0 && living.erase(memory) == 0) return;
-    if (bytes > 0) living.insert(memory);
+    if (bytes < 0 && living_.erase(memory) == 0) return;
+    if (bytes > 0) living_.insert(memory);
     current += bytes;
     peak = std::max(peak, current);
   }
@@ -26,7 +26,7 @@ class AllocatedBytes::Listener : public c10::MemoryReportingInfoBase {
   std::int64_t current = 0, peak = 0;
 
  private:
-  std::unordered_set<const void*> living;  ///< what was allocated under it, by address
+  std::unordered_set<const void*> living_;  ///< what was allocated under it, by address
 };
 
 AllocatedBytes::AllocatedBytes(c10::DeviceType device)

@@ -102,7 +102,7 @@ void check_asynchronous(const RunConfig& config, const Precision& precision) {
 
 /// Where the micro-batches of a replica come from.
 std::string parts_in_words(const RunConfig& config, int num_microbatches) {
-  const std::string rounds = text("train.accumulation = ", config.train.accumulation);
+  std::string rounds = text("train.accumulation = ", config.train.accumulation);
   if (config.parallel.pipeline == 1) return rounds;
   return text("parallel.microbatches = ", num_microbatches / config.train.accumulation, " x ", rounds);
 }

@@ -54,7 +54,7 @@ std::string end_text(const SocketAddress& address) {
     std::string path(at.sun_path, length);
     if (path.starts_with('\0' + kInprocPrefix)) return "inproc:" + path.substr(1);
     if (path.starts_with('\0')) return "unix:@" + path.substr(1);
-    return "unix:" + std::string(path.c_str());
+    return "unix:" + path.substr(0, path.find('\0'));
   }
   char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
   ::getnameinfo(address.get(), address.length, host, sizeof host, port, sizeof port,

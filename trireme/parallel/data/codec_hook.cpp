@@ -110,8 +110,8 @@ double CodecHook::fraction_for(const CompressedPart& part) const {
   constexpr std::int64_t kLevels = 4;
   const std::int64_t step = *kept_.at(part.name).draws.const_data_ptr<std::int64_t>();
   if (step >= options().warmup_steps) return options().fraction;
-  const auto level = static_cast<double>(step * kLevels / options().warmup_steps);
-  return std::max(options().fraction, std::pow(0.25, 1 + level));
+  const std::int64_t level = step * kLevels / options().warmup_steps;
+  return std::max(options().fraction, std::pow(0.25, static_cast<double>(1 + level)));
 }
 
 Random CodecHook::random_for(const CompressedPart& part, int rank) const {

@@ -68,9 +68,9 @@ void Engine::give_input_gradients(const Action& action, Tensors gradients) {
   }
   const int before = action.stage - 1;
   if (is_local(before, action.microbatch)) {
-    output_gradients_[{before, action.microbatch}] = {.tensors = std::move(wanted)};
+    output_gradients_[{before, action.microbatch}] = {.tensors = wanted};
   } else {
-    input_gradients_[place_of(action)] = std::move(wanted);
+    input_gradients_[place_of(action)] = wanted;
   }
 }
 
