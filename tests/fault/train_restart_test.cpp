@@ -110,20 +110,20 @@ TEST_F(TrainRestart, OfARunThatHasNotBegunLeavesTheFinishedRunOfTheNameAlone) {
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   const TrainedRun earlier = read_run(folder_ / "a");
 
-  std::vector<std::string> words = {bin("trireme"),
-                                    "launch",
-                                    "-n",
-                                    text(kRanks),
-                                    "--max-restarts",
-                                    "2",
-                                    "--",
-                                    "/bin/sh",
-                                    "-c",
-                                    "if [ $RANK = 1 ] && [ $TRIREME_RESTART_COUNT = 0 ]; then kill -9 $$; fi;"
-                                    "exec \"$0\" \"$@\"",
-                                    bin("trireme-torch"),
-                                    "train",
-                                    checkout("examples/quick.toml")};
+  std::vector<std::string> words = {
+      bin("trireme"),
+      "launch",
+      "-n",
+      text(kRanks),
+      "--max-restarts",
+      "2",
+      "--",
+      "/bin/sh",
+      "-c",
+      R"(if [ $RANK = 1 ] && [ $TRIREME_RESTART_COUNT = 0 ]; then kill -9 $$; fi; exec "$0" "$@")",
+      bin("trireme-torch"),
+      "train",
+      checkout("examples/quick.toml")};
   const std::vector<std::string> of_train = shortened(command("a", 0));
   words.insert(words.end(), std::find(of_train.begin(), of_train.end(), "--set"), of_train.end());
   words.insert(words.end(), {"--set", "run.seed=9"});

@@ -203,7 +203,8 @@ TEST(ScheduleFigures, BubblesOfDualPipe) {
   for (int p = 2; p <= 16; p += 2) {
     for (int m = 2 * p; m <= 64; m += 2) {
       const ScheduleOptions options{.num_ranks = p, .num_microbatches = m};
-      expect_bubble("dualpipe", options, {}, (p / 2 - 1) * (3 + 2 - 3));
+      const int pairs = p / 2;
+      expect_bubble("dualpipe", options, {}, (pairs - 1) * (3 + 2 - 3));
       expect_bubble("dualpipe-v", options, {}, (p - 1) * (3 + 2 - 3));
     }
   }

@@ -48,15 +48,14 @@ class Slurm : public testing::Test {
 
   /// A step of two ranks, each on a node of its own, which takes itself for a host of its own.
   std::vector<std::string> over_both_nodes(const std::vector<std::string>& arguments) const {
-    std::vector<std::string> words = {
-        "srun",
-        "--nodes=2",
-        "--ntasks=2",
-        "bash",
-        "-c",
-        "echo $$ >pid.$SLURM_PROCID; TRIREME_HOST_ID=$SLURMD_NODENAME TRIREME_SECRET_FILE=$PWD/secret "
-        "exec trireme train \"$@\"",
-        "bash"};
+    std::vector<std::string> words = {"srun",
+                                      "--nodes=2",
+                                      "--ntasks=2",
+                                      "bash",
+                                      "-c",
+                                      R"(echo $$ >pid.$SLURM_PROCID; TRIREME_HOST_ID=$SLURMD_NODENAME \
+           TRIREME_SECRET_FILE=$PWD/secret exec trireme train "$@")",
+                                      "bash"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return cluster_.typed(words);
   }

@@ -44,8 +44,8 @@ at::Tensor wave(const std::string& name, const at::Tensor& parameter) {
   const at::Tensor values =
       at::sin(0.7 * at::arange(parameter.numel(), at::kDouble) + static_cast<double>(name.size()));
   if (parameter.dim() > 1) {
-    const double fan_in = static_cast<double>(parameter.numel() / parameter.size(0));
-    return (values * std::sqrt(2 / fan_in)).to(at::kFloat).view(parameter.sizes());
+    const std::int64_t fan_in = parameter.numel() / parameter.size(0);
+    return (values * std::sqrt(2 / static_cast<double>(fan_in))).to(at::kFloat).view(parameter.sizes());
   }
   return (0.1 * values + (name.ends_with("weight") ? 1 : 0)).to(at::kFloat);
 }

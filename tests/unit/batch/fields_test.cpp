@@ -1,5 +1,6 @@
 #include "trireme/batch/fields.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>

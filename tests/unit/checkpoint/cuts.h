@@ -2,8 +2,10 @@
 // Ways to cut a state over ranks, for tests of what goes from one cut to another. The numbers of a tensor say
 // where they belong, so a wrong place is seen.
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard.h"

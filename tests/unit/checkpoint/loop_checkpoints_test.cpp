@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& row) { return row.param.first; });
 
 TEST_F(LoopCheckpointsTest, RanksGoOnWithTheirOwnGeneratorsAndTheSameBits) {
-  const int kRanks = 2;
+  constexpr int kRanks = 2;
   std::vector<TensorMap> weights(kRanks), state(kRanks);
   const auto remember = [&](comm::Context& context, Loop& loop) {
     const auto rank = static_cast<std::size_t>(context.rank());

@@ -1,5 +1,6 @@
 #include "trireme/checkpoint/tensor_match.h"
 
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

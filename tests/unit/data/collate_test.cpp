@@ -1,5 +1,6 @@
 #include "trireme/data/collate.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>

@@ -302,7 +302,8 @@ class EpochNumber : public Numbers {
 TEST(Loader, ReadsTheDataSetAsItIsInEachEpoch) {
   Loader loader(std::make_shared<EpochNumber>(), {.global_batch = 2});
   for (int step = 0; step < 6; ++step) {
-    EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), static_cast<float>(step / 2));
+    const int epoch = step / 2;
+    EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), static_cast<float>(epoch));
   }
   loader.seek(7, 1);
   EXPECT_EQ((*loader.next().microbatches[0].input)[0].item<float>(), 7);

@@ -49,7 +49,7 @@ NamedTensors parameters(at::ScalarType type) {
 }
 
 void set_gradients(const NamedTensors& parameters, int step) {
-  at::manual_seed(static_cast<std::uint64_t>(100 + step));
+  at::manual_seed(100 + static_cast<std::uint64_t>(step));
   for (const auto& [name, parameter] : parameters) {
     at::Tensor gradient = at::empty_like(parameter.detach());
     parameter.mutable_grad() = name == "frozen" ? at::Tensor() : gradient.copy_(at::randn(parameter.sizes()));

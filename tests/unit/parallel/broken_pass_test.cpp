@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "tests/unit/parallel/small_models.h"
@@ -29,7 +30,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Action = std::function<void()>;
 
-constexpr comm::ContextOptions kShort{.timeout_s = 20};  // nothing here may come to that
+const comm::ContextOptions kShort{.timeout_s = 20};  // nothing here may come to that
 constexpr double kOneLayer_mib = 1e-5;
 
 /// Three layers of equal size, so that the reduction of one could be taken for that of another.

@@ -99,10 +99,10 @@ struct Whole {
     for (int i = 0; i < 3; ++i)
       inputs.push_back(typed_numbers(shape, 10 * i, type).mul(2).to(at::kDouble).set_requires_grad(true));
     back = typed_numbers(shape, 40, type).to(at::kDouble);
-    output = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], {}, 0, causal, scale);
+    output = at::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], {}, 0, causal, kScale);
     gradients = torch::autograd::grad({output}, inputs, {back});
   }
-  static constexpr double scale = 0.7;
+  static constexpr double kScale = 0.7;
   std::vector<at::Tensor> inputs, gradients;
   at::Tensor back, output;
 };
@@ -123,7 +123,7 @@ double ring_difference(Context& context, at::ScalarType type, bool causal) {
     for (const at::Tensor& input : whole.inputs)
       own.push_back(own_tokens(input.detach().to(type), 2, sequence).set_requires_grad(true));
     const at::Tensor found =
-        ring_attention(own[0], own[1], own[2], sequence, {.causal = causal, .scale = Whole::scale});
+        ring_attention(own[0], own[1], own[2], sequence, {.causal = causal, .scale = Whole::kScale});
     found.backward(own_tokens(whole.back.to(type), 2, sequence));
     EXPECT_EQ(found.scalar_type(), type);
     const double scale = whole.gradients[2].abs().max().item<double>();

@@ -90,8 +90,8 @@ class SavingRun {
     const auto number = client.clock();
     if (number == kSteps) return;
     std::vector<float> values(2 * kWorkers);
-    values[static_cast<std::size_t>(2 * worker)] = 1;
-    values[static_cast<std::size_t>(2 * worker) + 1] = static_cast<float>(number + 1);
+    values[2 * static_cast<std::size_t>(worker)] = 1;
+    values[2 * static_cast<std::size_t>(worker) + 1] = static_cast<float>(number + 1);
     for (std::uint64_t chunk = 0; chunk < kChunks; ++chunk) {
       ++num_under_way_;
       client.push_chunk(table_, chunk, floats(values), [this](const Result& result) {

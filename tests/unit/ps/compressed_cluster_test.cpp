@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <span>
 
 #include "tests/unit/ps/cluster.h"
 #include "trireme/base/error.h"
@@ -112,7 +113,8 @@ TEST_F(CompressedTables, AreAssignedAndRestoredAsTheyAreAndForgetWhatWasLeftOut)
     const Result state =
         cluster->wait([&](Done done) { cluster->worker(1).pull_state(table, 0, std::move(done)); });
     ASSERT_EQ(state.values.size(), 2 * 8 * sizeof(float));
-    EXPECT_EQ(std::memcmp(state.values.bytes().data(), values.data(), 8 * sizeof(float)), 0);
+    EXPECT_TRUE(std::ranges::equal(state.values.bytes().first(8 * sizeof(float)),
+                                   std::as_bytes(std::span(values).first(8))));
   }
 }
 
@@ -128,7 +130,7 @@ TEST_F(CompressedTables, ArePulledRounded) {
     const Result chunk =
         cluster->wait([&](Done done) { cluster->worker(1).pull_chunk(table, 2, 0, std::move(done)); });
     ASSERT_EQ(chunk.values.size(), 4 * sizeof(float)) << "what a codec made is f32 again";
-    EXPECT_EQ(std::memcmp(chunk.values.bytes().data(), told.data() + 16, 16), 0);
+    EXPECT_TRUE(std::ranges::equal(chunk.values.bytes(), std::as_bytes(std::span(told).subspan(16, 4))));
     const Result again = cluster->wait(
         [&](Done done) { cluster->worker(1).pull_chunk(table, 2, chunk.version, std::move(done)); });
     EXPECT_FALSE(again.changed);

@@ -81,7 +81,7 @@ void FaultRun::cut_link() {
   if (!wait_for_copies()) return;
   const std::vector<std::string> names = {"server0",     "server1", "server2",
                                           "coordinator", "worker0", "worker1"};
-  const std::string one = names[random_.below(3)];
+  const std::string& one = names[random_.below(3)];
   std::vector<std::string> others;
   for (const std::string& name : names) {
     if (name != one && (random_.below(3) == 0)) others.push_back(name);

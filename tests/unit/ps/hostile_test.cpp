@@ -187,7 +187,7 @@ TEST(HostilePeers, AreRefusedAndCountedInFlatMemoryWhileAGoodClientStaysRight) {
   good.push_and_look();
   Crowd crowd(addresses_of(cluster, good.client()), good.client().map(), 1);
   std::uint64_t warm_bytes = 0;
-  for (int round = 0; crowd.num_frames() < num_frames; ++round) {
+  while (crowd.num_frames() < num_frames) {
     if (warm_bytes == 0 && crowd.num_frames() > num_frames / 4) warm_bytes = resident_bytes();
     for (int i = 0; i < 8; ++i) crowd.send_messages();
     ASSERT_NO_FATAL_FAILURE(crowd.send_damaged_frames());

@@ -120,8 +120,8 @@ TEST(BoundedRendezvous, FollowsWeights) {
   std::vector<Candidate> candidates = servers(4);
   candidates[0].weight = 3;
   const auto load = loads(placement_function("bounded-rendezvous")(candidates, kOptions), 0);
-  EXPECT_NEAR(load.at(1), 4096 / 2, 4096 * 0.06);
-  EXPECT_NEAR(load.at(2), 4096 / 6, 4096 * 0.06);
+  EXPECT_NEAR(load.at(1), 4096 / 2.0, 4096 * 0.06);
+  EXPECT_NEAR(load.at(2), 4096 / 6.0, 4096 * 0.06);
 }
 
 TEST(PlacementTable, RefusesAnUnknownName) { EXPECT_THROW(placement_function("modulo"), std::exception); }
