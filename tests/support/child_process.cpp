@@ -177,7 +177,11 @@ ChildResult ChildProcess::wait(double timeout_s) {
   return result;
 }
 
-void ChildProcess::send_signal(int signal) { ::kill(pid_, signal); }
+void ChildProcess::send_signal(int signal) {
+  ::kill(pid_, signal);
+  siginfo_t stopped{};
+  if (signal == SIGSTOP) ::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT);
+}
 
 ChildResult run(const std::vector<std::string>& command,
                 const std::map<std::string, std::string>& environment, double timeout_s) {

@@ -126,6 +126,14 @@ class Party final : private Node {
     return lines_;
   }
   std::uint64_t counted(const std::string& what) { return loop_.counts()[what]; }
+  /// The other side of what is counted may hear of it before.
+  bool comes_to_count(const std::string& what, std::uint64_t least) {
+    for (const auto deadline = Deadline::after_s(20); counted(what) < least;) {
+      if (deadline.expired()) return false;
+      std::this_thread::sleep_for(Seconds(0.005));
+    }
+    return true;
+  }
   Surroundings& surroundings() { return *surroundings_; }
 
  private:
