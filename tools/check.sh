@@ -99,7 +99,7 @@ check_sanitizers() {
   tests=()
   for module in $(below_the_torch_line); do [ ! -d "tests/unit/$module" ] || tests+=("unit_$module"); done
   tools/build.sh tsan "${tests[@]}"
-  run_whole tsan "${tests[@]}" || failed+=(ThreadSanitizer)
+  TSAN_OPTIONS=suppressions=$PWD/tools/tsan.supp run_whole tsan "${tests[@]}" || failed+=(ThreadSanitizer)
   [ ${#failed[@]} -eq 0 ] || { printf 'failed under %s\n' "${failed[@]}"; exit 1; }
 }
 
