@@ -1,5 +1,6 @@
 add_library(trireme_test_flags INTERFACE)
-target_compile_options(trireme_test_flags INTERFACE $<$<CONFIG:Release>:-O1>)
+# Assertions name their file: by its place in the tree, so that ccache knows it again in another clone.
+target_compile_options(trireme_test_flags INTERFACE $<$<CONFIG:Release>:-O1> "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 if(TRIREME_UNITY_BATCH)  # what a local name hides may stand in another file
   target_compile_options(trireme_test_flags INTERFACE -Wno-shadow)
 endif()

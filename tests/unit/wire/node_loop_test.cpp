@@ -32,6 +32,12 @@ class TimedNode final : public Node {
 };
 
 class LoopOnAThread : public testing::Test {
+ public:
+  ~LoopOnAThread() override {
+    loop_.stop();
+    thread_.join();
+  }
+
  protected:
   LoopOnAThread()
       : thread_([this] {
@@ -41,10 +47,6 @@ class LoopOnAThread : public testing::Test {
             thrown_.set_exception(std::current_exception());
           }
         }) {}
-  ~LoopOnAThread() override {
-    loop_.stop();
-    thread_.join();
-  }
   /// Runs it on this thread, as soon as the loop sleeps; false when it has not for long.
   bool run_here(const std::function<void()>& work) {
     for (int i = 0; i < 10'000; ++i) {

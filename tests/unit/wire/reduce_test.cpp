@@ -155,7 +155,8 @@ TEST(Reduce, WritesTheSameIntoAllTargetsWhereTheyAreTheSources) {
     reduce(Element::kF64, Reduction::kSum, sources, targets, kCount);
     for (const auto& tensor : tensors)
       for (std::size_t i = 0; i < kCount; ++i)
-        ASSERT_EQ(tensor[i], static_cast<double>(size * (i % 13) + size * (size - 1) / 2))
+        ASSERT_EQ(tensor[i],
+                  static_cast<double>(size * (i % 13)) + static_cast<double>(size * (size - 1)) / 2)
             << size << " " << i;
   }
 }
