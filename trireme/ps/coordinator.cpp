@@ -77,7 +77,8 @@ class Coordinator::Office {
     if (const auto ping = pings_.find(connection); ping != pings_.end()) {
       const Asked asked = ping->second;
       pings_.erase(ping);
-      if (cause == wire::CloseCause::kUnreachable) return set_down(asked.incarnation);
+      if (cause == wire::CloseCause::kUnreachable || cause == wire::CloseCause::kSilent)
+        return set_down(asked.incarnation);
       // A process that ends closes its connections before it stops to listen, and was asked in between.
       if (asked.num_before < kMostPings) ping_server(asked.incarnation, asked.num_before + 1);
       return;
