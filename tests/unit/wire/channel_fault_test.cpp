@@ -1,5 +1,6 @@
 // What fails, and what goes on: peers that die, freeze, flood and lie; nodes that throw; loops used twice.
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -194,6 +195,26 @@ TEST(ChannelLoop, NobodyAtAnAddressIsUnreachable) {
     EXPECT_EQ(closing.cause, CloseCause::kUnreachable) << closing.reason;
   }
   EXPECT_THROW(ChannelAddress::parse("carrier-pigeon:1"), InvalidArgument);
+}
+
+// As where a process is frozen: its host takes the connection.
+TEST(ChannelLoop, WhoseHostTakesTheConnectionAndWhoDoesNotAnswerIsSilent) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&at), length), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length), 0);
+  NodeLoopOptions options;
+  options.handshake_s = 0.3;
+  Party client(options);
+  EXPECT_EQ(client.meet(text("tcp:127.0.0.1:", ntohs(at.sin_port))), 0u);
+  const Closing closing = client.next_closing();
+  EXPECT_EQ(closing.cause, CloseCause::kSilent) << closing.reason;
+  EXPECT_THAT(closing.reason, HasSubstr("has not finished the handshake within"));
+  ::close(listener);
 }
 
 TEST(ChannelLoop, ANameIsLookedUp) {
