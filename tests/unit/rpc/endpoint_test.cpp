@@ -58,13 +58,21 @@ TEST(Endpoint, AWorkerThatHasEndedIsNoticedByWhoTalksToItAndByWhoWatchesIt) {
   EXPECT_FALSE((workers.gone.at({3, 2}).left));
 }
 
-TEST(Endpoint, AWorkerThatIsFrozenForAWhileIsWaitedFor) {
-  SimulatedWorkers workers(2, 1);
+/// Of two, the second has heard of the first and is frozen since.
+struct FrozenWorker {
+  FrozenWorker() {
+    workers.on_message = [this](WorkerId, WorkerId, const wire::Message&) { ++received; };
+    workers[1].endpoint().send(2, {.kind = kNumber});
+    workers.simulation().run_for(1);
+    workers.freeze(2);
+  }
+  SimulatedWorkers workers{2, 1};
   std::uint64_t received = 0;
-  workers.on_message = [&](WorkerId, WorkerId, const wire::Message&) { ++received; };
-  workers[1].endpoint().send(2, {.kind = kNumber});
-  workers.simulation().run_for(1);
-  workers.freeze(2);
+};
+
+TEST(Endpoint, AWorkerThatIsFrozenForAWhileIsWaitedFor) {
+  FrozenWorker frozen;
+  auto& [workers, received] = frozen;
   workers[1].endpoint().send(2, {.kind = kNumber});
   workers.simulation().run_for(5);
   workers.thaw(2);
@@ -74,12 +82,8 @@ TEST(Endpoint, AWorkerThatIsFrozenForAWhileIsWaitedFor) {
 
 // Its host takes connections, as if it were there: that it does not answer is no sign that it has ended.
 TEST(Endpoint, AWorkerThatIsFrozenWhenItsConnectionBreaksIsWaitedForAsLongAsAnyThatIsFrozen) {
-  SimulatedWorkers workers(2, 1);
-  std::uint64_t received = 0;
-  workers.on_message = [&](WorkerId, WorkerId, const wire::Message&) { ++received; };
-  workers[1].endpoint().send(2, {.kind = kNumber});
-  workers.simulation().run_for(1);
-  workers.freeze(2);
+  FrozenWorker frozen;
+  auto& [workers, received] = frozen;
   workers.cut(1, 2);
   workers[1].endpoint().send(2, {.kind = kNumber});
   workers.simulation().run_for(10);  // the connection is broken after 8
