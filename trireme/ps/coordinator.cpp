@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/text.h"
 #include "trireme/ps/internal/barriers.h"
 #include "trireme/ps/internal/coordinator_log.h"
 #include "trireme/ps/internal/reconfiguration.h"
@@ -18,7 +19,8 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::size_t kMostTables = 65'536;
-constexpr int kMostPings = 8;  // of a server that closes each; then its silence decides
+constexpr int kMostPings = 8;      // of a server that closes each; then its silence decides
+constexpr double kSlowDisk_s = 1;  // is worth a word
 
 std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
@@ -51,6 +53,8 @@ class Coordinator::Office {
     const std::int64_t grace = in_ns(options_.silence_s - options_.lease_s / 2);
     for (const auto& [id, worker] : map_.workers)
       heard_ns_[worker.life.incarnation] = surroundings.now_ns() + grace;
+    // Who ended while nobody was here to see its connection close is found as if it closed now.
+    for (const auto& [id, server] : map_.servers) ping_server(server.incarnation, 0);
     surroundings_->start_timer(options_.tick_s);
     if (map_.version > 0) commit_soon();  // to find where things should be
   }
@@ -389,6 +393,7 @@ class Coordinator::Office {
     change.workers = whole.workers;
     change.tables = new_tables_;
     draft_.version = epoch;
+    const std::int64_t began_ns = surroundings_->now_ns();
     try {
       log_->append(change, draft_);
     } catch (const DataError& error) {
@@ -398,6 +403,11 @@ class Coordinator::Office {
       draft_.partitions = map_.partitions;
       return commit_soon();
     }
+    const double disk_s = static_cast<double>(surroundings_->now_ns() - began_ns) * 1e-9;
+    if (disk_s > kSlowDisk_s)
+      surroundings_->report(text("coordinator: the disk took ", human_duration(disk_s),
+                                 " for a change of the map, of which nobody was told before: a server that "
+                                 "ends meanwhile is missed that much later"));
     ++num_changes_;
     for (const auto& [id, next] : change.partitions) {
       const ServerId before = map_.partitions[id].primary();

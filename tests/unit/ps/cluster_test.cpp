@@ -124,6 +124,20 @@ TEST_F(ClusterTest, TakesOverFromADeadPrimaryWithoutMovingAnything) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 3));
 }
 
+TEST_F(ClusterTest, AServerThatDiedWhileTheCoordinatorWasAwayIsMissedAtOnce) {
+  begin(small_table());
+  push(0, all(1));
+  const std::string dead = primary();
+  cluster->simulation.crash("coordinator");
+  cluster->simulation.crash(dead);
+  cluster->simulation.start("coordinator");
+  const double before_s = cluster->simulation.now_s();
+  EXPECT_EQ(push(0, all(2)).error, ErrorKind::kNone);
+  // In virtual time: nobody answers where the map says that it is.
+  EXPECT_LT(cluster->simulation.now_s() - before_s, 1.0);
+  EXPECT_EQ(pull(0), std::vector<float>(kElements, 3));
+}
+
 TEST_F(ClusterTest, NamesTheVersionsThatAreLostWithAllReplicas) {
   begin(small_table());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(push(0, all(1)).error, ErrorKind::kNone);

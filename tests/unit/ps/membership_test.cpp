@@ -37,6 +37,33 @@ TEST(Membership, ASilentCoordinatorIsLookedForAgain) {
   EXPECT_LE(simulation.node<SaysNothing>("coordinator").num_connected, 20);
 }
 
+/// A disk on which a sync takes as long as is said, by the clock that is given.
+class SlowDisk final : public wire::Disk {
+ public:
+  explicit SlowDisk(std::int64_t& now_ns) : now_ns_(now_ns) {}
+  std::vector<std::string> names() const override { return disk_.names(); }
+  std::optional<std::vector<std::byte>> read(const std::string& name) const override {
+    return disk_.read(name);
+  }
+  void append(const std::string& name, const std::vector<std::byte>& bytes) override {
+    disk_.append(name, bytes);
+  }
+  void sync(const std::string& name) override {
+    now_ns_ += static_cast<std::int64_t>(sync_s * 1e9);
+    disk_.sync(name);
+  }
+  void replace(const std::string& name, const std::vector<std::byte>& bytes) override {
+    disk_.replace(name, bytes);
+  }
+  void remove(const std::string& name) override { disk_.remove(name); }
+
+  double sync_s = 0;
+
+ private:
+  std::int64_t& now_ns_;
+  test::SimulatedDisk disk_{Random(1)};
+};
+
 /// Surroundings whose clock is turned by hand, so that a timer may come before what was sent earlier: as in a
 /// loop that was held up by its disk, and has more to read than it reads at a time.
 class ByHand final : public wire::Surroundings, private wire::Network {
@@ -47,7 +74,7 @@ class ByHand final : public wire::Surroundings, private wire::Network {
   wire::TimerId start_timer(double) override { return ++last_timer; }
   void stop_timer(wire::TimerId) override {}
   wire::Network& network() override { return *this; }
-  wire::Disk& disk() override { return disk_; }
+  SlowDisk& disk() override { return disk_; }
   void report(const std::string& line) override { reports += line + "\n"; }
 
   void pass(double seconds) { now_ns_ += static_cast<std::int64_t>(seconds * 1e9); }
@@ -64,25 +91,37 @@ class ByHand final : public wire::Surroundings, private wire::Network {
   void close(wire::ConnectionId) override {}
 
   std::int64_t now_ns_ = 1'000'000'000;
-  test::SimulatedDisk disk_{Random(1)};
+  SlowDisk disk_{now_ns_};
 };
 
-TEST(Membership, NobodyIsLateWhoTheCoordinatorDidNotListenTo) {
+Heartbeat beat_of_a_server() {
+  Heartbeat heartbeat;
+  heartbeat.role = Role::kServer;
+  heartbeat.name = "server";
+  heartbeat.address = "inproc:server";
+  heartbeat.incarnation = 7;
+  return heartbeat;
+}
+
+/// A coordinator with one server, which it hears on connection 1.
+class OneServer : public testing::Test {
+ protected:
+  OneServer() {
+    coordinator.on_start(surroundings);
+    ticks = surroundings.last_timer;
+    coordinator.on_connected(1, {.role = "server", .name = ""});
+    beat();
+  }
+  void beat() { coordinator.on_message(1, message_of(beat_of_a_server())); }
+  void commit() { coordinator.on_timer(surroundings.last_timer); }
+
   ByHand surroundings;
-  Coordinator coordinator(CoordinatorOptions{.num_partitions = 4});
-  coordinator.on_start(surroundings);
-  const wire::TimerId ticks = surroundings.last_timer;
-  coordinator.on_connected(1, {.role = "server", .name = ""});
-  const auto beat = [&] {
-    Heartbeat heartbeat;
-    heartbeat.role = Role::kServer;
-    heartbeat.name = "server";
-    heartbeat.address = "inproc:server";
-    heartbeat.incarnation = 7;
-    coordinator.on_message(1, message_of(heartbeat));
-  };
-  beat();
-  coordinator.on_timer(surroundings.last_timer);  // it commits
+  Coordinator coordinator{CoordinatorOptions{.num_partitions = 4}};
+  wire::TimerId ticks = 0;
+};
+
+TEST_F(OneServer, IsNotLateWhenTheCoordinatorDidNotListen) {
+  commit();
   ASSERT_EQ(coordinator.map().servers.size(), 1U);
   for (int i = 0; i < 10; ++i) {  // a loop that was held up for five seconds, again and again
     surroundings.pass(5);
@@ -99,17 +138,8 @@ TEST(Membership, NobodyIsLateWhoTheCoordinatorDidNotListenTo) {
 
 // A process that ends closes its connections before it stops to listen: who asks at once is let in by the
 // system, and cut off a moment later.
-TEST(Membership, AServerThatEndsWhileItIsAskedForIsAskedForAgain) {
-  ByHand surroundings;
-  Coordinator coordinator(CoordinatorOptions{.num_partitions = 4});
-  coordinator.on_start(surroundings);
-  coordinator.on_connected(1, {.role = "server", .name = ""});
-  Heartbeat heartbeat;
-  heartbeat.name = "server";
-  heartbeat.address = "inproc:server";
-  heartbeat.incarnation = 7;
-  coordinator.on_message(1, message_of(heartbeat));
-  coordinator.on_timer(surroundings.last_timer);
+TEST_F(OneServer, IsAskedForAgainWhereItEndsWhileItIsAskedFor) {
+  commit();
   coordinator.on_closed(1, wire::CloseCause::kByPeer, "it ended");
   const wire::ConnectionId asked = surroundings.last_connection;
   coordinator.on_connected(asked, {.role = "server", .name = ""});
@@ -119,6 +149,21 @@ TEST(Membership, AServerThatEndsWhileItIsAskedForIsAskedForAgain) {
   EXPECT_EQ(surroundings.reports, "") << "it may have had no room for one more";
   coordinator.on_closed(again, wire::CloseCause::kUnreachable, "nobody listens");
   EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
+}
+
+TEST_F(OneServer, IsDownWhereItsSystemTakesTheQuestionAndNobodyAnswers) {
+  commit();
+  coordinator.on_closed(1, wire::CloseCause::kByPeer, "it ended");
+  coordinator.on_closed(surroundings.last_connection, wire::CloseCause::kSilent, "no word of the handshake");
+  EXPECT_EQ(surroundings.reports, "coordinator: server server is down\n");
+}
+
+TEST_F(OneServer, IsToldOfADiskThatWasSlowToTakeIt) {
+  surroundings.disk().sync_s = 24;
+  commit();
+  EXPECT_EQ(surroundings.reports,
+            "coordinator: the disk took 24.0 s for a change of the map, of which nobody was told before: a "
+            "server that ends meanwhile is missed that much later\n");
 }
 
 }  // namespace
