@@ -31,7 +31,7 @@ std::set<std::string> shared_memory_files() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     const auto name = entry.path().filename().string();
-    if (name.find("trireme") != std::string::npos) names.insert(name);
+    if (entry.is_regular_file() && name.find("trireme") != std::string::npos) names.insert(name);
   }
   return names;
 }
