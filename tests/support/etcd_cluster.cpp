@@ -55,8 +55,9 @@ bool EtcdCluster::starts(int num_members) {
     std::vector<std::unique_ptr<TakenPort>> taken;  // all at once, so that no two are the same
     for (int i = 0; i < 2 * num_members; ++i) taken.push_back(std::make_unique<TakenPort>());
     for (int i = 0; i < num_members; ++i) {
-      ports_.push_back(taken[static_cast<std::size_t>(2 * i)]->number());
-      peer_ports.push_back(taken[static_cast<std::size_t>(2 * i + 1)]->number());
+      const auto first = 2 * static_cast<std::size_t>(i);
+      ports_.push_back(taken[first]->number());
+      peer_ports.push_back(taken[first + 1]->number());
       peers.push_back(text("m", i, "=", at(peer_ports.back())));
     }
   }

@@ -94,7 +94,7 @@ TlsContext::TlsContext(const TlsFiles& files) : context_(SSL_CTX_new(TLS_method(
   SSL_CTX_set_mode(context_, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_read_ahead(context_, 1);
   SSL_CTX_set_default_read_buffer_len(context_, kReadAheadBytes);
-  static_cast<void>(guard.release());
+  [[maybe_unused]] const auto* mine = guard.release();
 }
 
 TlsContext::~TlsContext() { SSL_CTX_free(context_); }

@@ -1,6 +1,7 @@
 #pragma once
 // Parameters without a module, whose gradients are known numbers of each rank and step.
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
