@@ -8,6 +8,9 @@
 namespace trireme::model {
 namespace {
 
+/// Counted inside or outside of the node, as the version of libtorch has it.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
 thread_local SavedTensorKeeper* keeper_here = nullptr;
 
 /// Has libtorch's engine run every backward: that one may have started the threads of devices already, and a
@@ -33,7 +36,7 @@ class EngineWithKeepers : public torch::autograd::Engine {
 
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
       const std::shared_ptr<torch::autograd::GraphTask>& graph_task,
-      c10::intrusive_ptr<torch::autograd::Node> graph_root,
+      NodePtr graph_root,
       torch::autograd::InputBuffer&& input_buffer) override {
     return get_base_engine().execute_with_graph_task(graph_task, std::move(graph_root),
                                                      std::move(input_buffer));

@@ -16,6 +16,7 @@
 // thread-safe.
 
 #include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <set>
