@@ -1,13 +1,17 @@
 #include <sys/utsname.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "cli/doctor/finding.h"
 #include "cli/launch/program_output.h"
 #include "cli/launch/program_path.h"
 #include "cli/launch/shared_libraries.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/gpu_options.h"
 
 namespace trireme::cli {
 namespace fs = std::filesystem;
@@ -23,33 +27,50 @@ std::string version_of(const std::string& program, const std::string& option) {
   }
 }
 
-int count_nvidia_devices() {
-  int count = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/dev", error)) {
-    const auto name = entry.path().filename().string();
-    if (name.starts_with("nvidia") && name.size() > 6 && std::isdigit(static_cast<unsigned char>(name[6])))
-      ++count;
+/// What CUDA's libraries and NCCL will read in the environment.
+Findings check_gpu_variables(const comm::GpuSurroundings& here) {
+  const auto variable = [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  Findings findings;
+  for (const comm::GpuVariable& each : comm::look_at_gpu_variables(variable, here)) {
+    const auto& [name, value] = each.variable;
+    Finding finding = {.subject = name, .found = text("'", value, "'"), .advice = ""};
+    if (here.num_gpus == 0) {
+      finding.state = FindingState::kAbsent;
+      finding.found += ", which nobody reads without a GPU";
+    } else if (!each.problem.empty()) {
+      finding.state = FindingState::kFails;
+      finding.advice = text(each.problem, ": unset it, or see docs/comm.md, GPUs");
+    }
+    findings.push_back(std::move(finding));
   }
-  return count;
+  return findings;
+}
+
+Finding check_gpus(int devices) {
+  if (devices == 0)
+    return {.subject = "GPUs",
+            .state = FindingState::kAbsent,
+            .found = "none (no /dev/nvidia0); training on the CPU",
+            .advice = ""};
+  const bool works = !version_of("nvidia-smi", "-L").empty();
+  if (works) return {.subject = "GPUs", .found = text(devices, " (nvidia-smi works)"), .advice = ""};
+  return {
+      .subject = "GPUs",
+      .state = FindingState::kSlow,
+      .found = text(devices, " device(s), but nvidia-smi does not work"),
+      .advice = "the driver is not usable from here: start the container with GPUs, or update the driver"};
 }
 
 }  // namespace
 
 Findings check_devices() {
-  const int devices = count_nvidia_devices();
-  if (devices == 0)
-    return {{.subject = "GPUs",
-             .state = FindingState::kAbsent,
-             .found = "none (no /dev/nvidia0); training on the CPU",
-             .advice = ""}};
-  const bool works = !version_of("nvidia-smi", "-L").empty();
-  if (works) return {{.subject = "GPUs", .found = text(devices, " (nvidia-smi works)"), .advice = ""}};
-  return {
-      {.subject = "GPUs",
-       .state = FindingState::kSlow,
-       .found = text(devices, " device(s), but nvidia-smi does not work"),
-       .advice = "the driver is not usable from here: start the container with GPUs, or update the driver"}};
+  const comm::GpuSurroundings here = comm::gpu_surroundings();
+  Findings findings = {check_gpus(here.num_gpus)};
+  for (Finding& variable : check_gpu_variables(here)) findings.push_back(std::move(variable));
+  return findings;
 }
 
 Findings check_versions() {

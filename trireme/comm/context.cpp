@@ -102,6 +102,7 @@ std::shared_ptr<Context> Context::from_environment(const ContextOptions& options
 
 std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, const ContextOptions& options) {
   check_options(options);
+  settle_gpu_libraries(options.cuda, options.nccl);
   settle_vector_math();
   std::unique_ptr<State> state;
   if (environment.world_size == 1) {

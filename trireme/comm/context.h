@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/base/log.h"
+#include "trireme/comm/gpu_options.h"
 #include "trireme/comm/group.h"
 #include "trireme/comm/launch_environment.h"
 #include "trireme/telemetry/status_page.h"
@@ -35,6 +36,8 @@ struct ContextOptions {
   double slow_timeout_s = 1800;   ///< for ranks that are alive and get on; at least timeout_s counts
   int torch_threads = 0;          ///< threads of torch in this rank; 0: cores of the host / ranks on the host
   bool keep_freed_memory = true;  ///< see base/host.h: steps do not fault the same pages in again and again
+  CudaOptions cuda = {};          ///< of the process, as the first context says
+  NcclOptions nccl = {};
 };
 
 class Context {

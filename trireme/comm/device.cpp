@@ -1,5 +1,6 @@
 #include "trireme/comm/device.h"
 
+#include <ATen/Context.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -49,6 +50,16 @@ c10::DeviceType device_type_of(const std::string& name) {
   const std::string reason = cuda_missing_because();
   require(reason.empty(), "device \"cuda\" cannot be used here: ", reason, "; take \"cpu\", or \"auto\"");
   return c10::kCUDA;
+}
+
+void settle_gpu_libraries(const CudaOptions& cuda, const NcclOptions& nccl) {
+  set_gpu_variables(cuda, nccl);
+  at::Context& libtorch = at::globalContext();
+  if (cuda.benchmark) libtorch.setBenchmarkCuDNN(true);
+  if (cuda.deterministic) libtorch.setDeterministicCuDNN(true);
+  if (cuda.tf32 == "auto") return;
+  libtorch.setAllowTF32CuDNN(cuda.tf32 != "none");
+  libtorch.setAllowTF32CuBLAS(cuda.tf32 == "all");
 }
 
 c10::Device device_of_rank(c10::DeviceType type, int local_rank, DeviceUse use) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/comm/gpu_options.h"
+
 namespace trireme::comm {
 
 /// "auto", "cpu", "cuda", and the name of another maker's device that libtorch has been given (PrivateUse1).
@@ -25,5 +27,10 @@ enum class DeviceUse { kOwn, kShared };
 /// The device of the rank in that place of its host; shared ones go round. Throws InvalidArgument: more ranks
 /// than devices, each of which is to have its own.
 c10::Device device_of_rank(c10::DeviceType type, int local_rank, DeviceUse use);
+
+/// Sets what CUDA's libraries and NCCL are to do in this process (gpu_options.h), before the first use of a
+/// GPU: what they have read they keep, and what was switched on stays on. Throws InvalidArgument as
+/// gpu_variables() does.
+void settle_gpu_libraries(const CudaOptions& cuda, const NcclOptions& nccl);
 
 }  // namespace trireme::comm

@@ -18,6 +18,8 @@ std::vector<std::string> backend_choices() {
 std::vector<ConfigKey> parallel_key_table() {
   using C = RunConfig;
   using Comm = comm::ContextOptions;
+  using Cuda = comm::CudaOptions;
+  using Nccl = comm::NcclOptions;
   using Offload = optim::OffloadOptions;
   using Served = parallel::ServedOptions;
   const Allowed one_up{.least = 1}, zero_up{.least = 0};
@@ -166,6 +168,37 @@ std::vector<ConfigKey> parallel_key_table() {
           {.most = 604800, .above = 0}),
       key("comm.torch_threads", &C::comm, &Comm::torch_threads,
           "threads of one rank; 0: its share of the cores that it may run on", {.least = 0, .most = 4096}),
+      key("cuda.visible_devices", &C::comm, &Comm::cuda, &Cuda::visible_devices,
+          "which of each host's GPUs ranks see, in this order: \"0,2\"; empty: as CUDA_VISIBLE_DEVICES has "
+          "it"),
+      key("cuda.tf32", &C::comm, &Comm::cuda, &Cuda::tf32,
+          "where f32 may be rounded to TF32; auto: as libtorch has it, in convolutions",
+          {.names = comm::tf32_names}),
+      key("cuda.benchmark", &C::comm, &Comm::cuda, &Cuda::benchmark,
+          "cuDNN times its kernels for each new shape and takes the fastest"),
+      key("cuda.deterministic", &C::comm, &Comm::cuda, &Cuda::deterministic,
+          "cuDNN and cuBLAS give the same bits each time, by slower kernels where there are two"),
+      key("cuda.expandable_segments", &C::comm, &Comm::cuda, &Cuda::expandable_segments,
+          "the allocator maps memory as it grows, so that less of it is lost to gaps"),
+      key("nccl.interfaces", &C::comm, &Comm::nccl, &Nccl::interfaces,
+          "network interfaces by how their names begin, \"eth,ib\"; \"=eth0\" this one, \"^docker\" all "
+          "others; "
+          "empty: as NCCL_SOCKET_IFNAME has it"),
+      key("nccl.adapters", &C::comm, &Comm::nccl, &Nccl::adapters,
+          "the same of InfiniBand and RoCE adapters, a port behind a colon: \"mlx5_0:1\"; empty: as "
+          "NCCL_IB_HCA "
+          "has it"),
+      key("nccl.infiniband", &C::comm, &Comm::nccl, &Nccl::infiniband,
+          "false: between hosts go by TCP, though there are adapters"),
+      key("nccl.ib_timeout", &C::comm, &Comm::nccl, &Nccl::ib_timeout,
+          "InfiniBand waits 4.096 us * 2^N for an answer; 0: as long as NCCL does", {.least = 0, .most = 31}),
+      key("nccl.gpu_direct", &C::comm, &Comm::nccl, &Nccl::gpu_direct,
+          "adapters read a GPU's memory themselves (GPUDirect RDMA) over one PCIe switch, several, within a "
+          "NUMA "
+          "node, anywhere; loc: never",
+          {.names = comm::gpu_direct_names}),
+      key("nccl.debug", &C::comm, &Comm::nccl, &Nccl::debug, "what NCCL says of itself on standard output",
+          {.names = comm::nccl_debug_names}),
   };
 }
 

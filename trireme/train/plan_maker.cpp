@@ -129,6 +129,7 @@ class PlanMaker {
     maker.make_program();
     maker.check_records();
     maker.check_update();
+    comm::check_gpu_options(config.comm.cuda, config.comm.nccl);
     maker.check_shards();
     maker.make_exact();
     check_recomputation(config);
@@ -369,6 +370,11 @@ class PlanMaker {
     if (!config().run.exact) return;
     check_exact(plan_);
     plan_.config_.comm.torch_threads = std::max(1, config().comm.torch_threads);
+    refuse_unless(
+        !config().comm.cuda.benchmark, {[](RunConfig& changed) { changed.comm.cuda.benchmark = false; }},
+        "run.exact = true with cuda.benchmark = true: the kernel that was fastest decides the bits; "
+        "leave one of the two out");
+    plan_.config_.comm.cuda.deterministic = true;
     if (plan_.convolutions_.kernels == ConvolutionKernels::kMeasured)
       plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten,
                              .channels_last = plan_.convolutions_.channels_last.value_or(false)};

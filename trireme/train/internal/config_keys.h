@@ -36,7 +36,7 @@ struct OwnNames {
   std::vector<std::string> models, datasets, objectives, metrics;
 };
 std::vector<ConfigKey> make_config_key_table(const OwnNames& own = {});
-/// Of it the rows of the tables parallel, ps, offload and comm.
+/// Of it the rows of the tables parallel, ps, offload, comm, cuda and nccl.
 std::vector<ConfigKey> parallel_key_table();
 
 /// The keys of that configuration: ours, and those of its registry.

@@ -22,6 +22,21 @@ ConfigKey key(std::string name, Table RunConfig::*table, Field Table::*field, st
               }};
 }
 
+/// A row for `config.*table.*part.*field`.
+template <class Table, class Part, class Field>
+ConfigKey key(std::string name, Table RunConfig::*table, Part Table::*part, Field Part::*field,
+              std::string meaning, Allowed allowed = {}) {
+  return {
+      .name = std::move(name),
+      .meaning = std::move(meaning),
+      .allowed = std::move(allowed),
+      .get = [=](const RunConfig& config) { return ConfigValue(HeldAs<Field>(config.*table.*part.*field)); },
+      .set =
+          [=](RunConfig& config, const ConfigValue& value) {
+            config.*table.*part.*field = static_cast<Field>(std::get<HeldAs<Field>>(value));
+          }};
+}
+
 /// The same row for a key that a resumed run has to keep.
 inline ConfigKey stays(ConfigKey row) {
   row.on_resume = OnResume::kStays;
