@@ -17,6 +17,7 @@
 #include "trireme/objective/objective.h"
 #include "trireme/train/layer_profile.h"
 #include "trireme/train/placement.h"
+#include "trireme/train/registry.h"
 
 namespace trireme::cli {
 namespace {

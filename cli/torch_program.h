@@ -6,7 +6,10 @@
 #include <string>
 
 #include "cli/command.h"
-#include "trireme/train/registry.h"
+
+namespace trireme::train {
+class Registry;
+}
 
 namespace trireme::cli {
 

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
+#include "trireme/train/registry.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/verify.h"
 
