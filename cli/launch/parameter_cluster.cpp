@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "cli/launch/exec_words.h"
 #include "cli/launch/program_path.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -21,13 +22,6 @@ namespace trireme::cli {
 namespace {
 
 constexpr double kStart_s = 20;
-
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> result;
-  for (auto& word : words) result.push_back(word.data());
-  result.push_back(nullptr);
-  return result;
-}
 
 std::vector<std::string> environment_with(const std::vector<std::string>& changes) {
   std::vector<std::string> result = changes;
@@ -89,7 +83,7 @@ void ParameterCluster::start(int number, const std::vector<std::string>& words) 
   std::vector<std::string> arguments = {find_own_program("trireme")};
   arguments.insert(arguments.end(), words.begin(), words.end());
   std::vector<std::string> variables = environment_with(options_.environment);
-  const auto argv = pointers(arguments), envp = pointers(variables);
+  const auto argv = exec_words(arguments), envp = exec_words(variables);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) throw InternalError(text("no process for ", words.front(), ": ", std::strerror(errno)));

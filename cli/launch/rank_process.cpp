@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cli/launch/exec_words.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 
@@ -44,13 +45,6 @@ Pipe make_pipe() {
                              "; the limit of open files may be too low (ulimit -n)"));
   }
   return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> result;
-  for (auto& word : words) result.push_back(word.data());
-  result.push_back(nullptr);
-  return result;
 }
 
 /// All that the child needs between fork and exec; nothing there may allocate.
@@ -92,8 +86,8 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank) {
   auto arguments = start.arguments;
   auto variables = start.environment;
   variables.push_back(text("TRIREME_STATUS_FD=", status_fd));
-  const auto argv = pointers(arguments);
-  const auto envp = pointers(variables);
+  const auto argv = exec_words(arguments);
+  const auto envp = exec_words(variables);
   const Descriptor null(start.inherits_stdin ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
   Pipe out = make_pipe();
   Pipe err = make_pipe();
