@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "trireme/base/text.h"
+
 namespace trireme::comm {
 namespace {
 

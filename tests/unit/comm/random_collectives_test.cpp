@@ -292,13 +292,13 @@ std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   return given == nullptr ? otherwise : std::strtoull(given, nullptr, 10);
 }
 
-struct Case {
+struct SeededBackend {
   std::string backend;
   int num_ranks = 2;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> result;
+std::vector<SeededBackend> seeded_backends() {
+  std::vector<SeededBackend> result;
   for (const auto& info : backend_infos()) {
     if (info.name == "nccl") continue;
     for (const int num_ranks : {2, 3, 4, 5}) result.push_back({info.name, num_ranks});
@@ -306,7 +306,7 @@ std::vector<Case> cases() {
   return result;
 }
 
-class RandomCollectives : public testing::TestWithParam<Case> {};
+class RandomCollectives : public testing::TestWithParam<SeededBackend> {};
 
 TEST_P(RandomCollectives, GiveWhatASerialModelGives) {
   constexpr int kSteps = 40;
@@ -321,9 +321,10 @@ TEST_P(RandomCollectives, GiveWhatASerialModelGives) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryBackend, RandomCollectives, testing::ValuesIn(cases()), [](const auto& test) {
-  return text(test.param.backend, "_", test.param.num_ranks);
-});
+INSTANTIATE_TEST_SUITE_P(EveryBackend, RandomCollectives, testing::ValuesIn(seeded_backends()),
+                         [](const auto& test) {
+                           return text(test.param.backend, "_", test.param.num_ranks);
+                         });
 
 }  // namespace
 }  // namespace trireme::comm
