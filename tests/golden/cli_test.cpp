@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -164,6 +165,21 @@ TEST(CliCompletion, KnowsEveryCommandAndOption) {
                " completion bash); COMP_WORDS=(trireme launch --max); COMP_CWORD=2; _trireme; "
                "echo ${COMPREPLY[@]}"});
   EXPECT_EQ(script.out, "--max-restarts\n") << script.err;
+}
+
+TEST(CliDoctor, ShowsTheVariablesThatLibrariesOfGpusRead) {
+  const auto result = run({bin("trireme"), "doctor", "--json"},
+                          {{"NCCL_DEBUG", "loud"}, {"CUDA_VISIBLE_DEVICES", "77"}, {"NCCL_IB_HCA", ""}});
+  std::map<std::string, nlohmann::json> lines;
+  for (const auto& row : nlohmann::json::parse(result.out)) lines[row["subject"]] = row;
+  const bool has_gpu = lines["GPUs"]["state"] != "absent";
+  for (const auto& [name, value] :
+       {std::pair{"NCCL_DEBUG", "loud"}, std::pair{"CUDA_VISIBLE_DEVICES", "77"}}) {
+    EXPECT_EQ(lines[name]["state"], has_gpu ? "fails" : "absent") << name;
+    EXPECT_NE(lines[name].value("found", "").find(value), std::string::npos) << name;
+    EXPECT_EQ(lines[name].value("advice", "").empty(), !has_gpu) << name;
+  }
+  EXPECT_FALSE(lines.contains("NCCL_IB_HCA")) << "it is not set";
 }
 
 TEST(CliCompletion, OffersTheNamesThatAnOptionTakes) {

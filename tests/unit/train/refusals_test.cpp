@@ -94,6 +94,18 @@ const Refusal kRefusals[] = {
        c.train.noise_scale_every_steps = 1;
      },
      "squares are added up rank by rank", "run.exact = false"},
+    {"TheFastestKernelsOfAnExactRun", 1,
+     [](RunConfig& c) {
+       c.run.exact = true;
+       c.comm.cuda.benchmark = true;
+     },
+     "the kernel that was fastest decides the bits", "cuda.benchmark = false"},
+    {"TheFastestKernelsAndTheSameBits", 1,
+     [](RunConfig& c) {
+       c.comm.cuda.benchmark = true;
+       c.comm.cuda.deterministic = true;
+     },
+     "which cuda.deterministic forbids", nullptr},
     {"AdaScaleOfUpdatesOfOneSize", 2,
      [](RunConfig& c) {
        c.optimizer.name = "lamb";
