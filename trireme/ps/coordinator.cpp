@@ -11,6 +11,7 @@
 #include "trireme/base/text.h"
 #include "trireme/ps/internal/barriers.h"
 #include "trireme/ps/internal/coordinator_log.h"
+#include "trireme/ps/internal/hearing.h"
 #include "trireme/ps/internal/reconfiguration.h"
 #include "trireme/ps/messages.h"
 #include "trireme/ps/placement.h"
@@ -46,13 +47,13 @@ class Coordinator::Office {
       map_.partitions.resize(options_.num_partitions);
     }
     draft_ = map_;
-    listened_ns_ = surroundings.now_ns();
+    hearing_.begin(surroundings.now_ns());
     // Nobody is late who had nobody to talk to.
-    for (const auto& [id, server] : map_.servers) heard_ns_[server.incarnation] = surroundings.now_ns();
+    for (const auto& [id, server] : map_.servers) hearing_.hear(server.incarnation, surroundings.now_ns());
     // find_silent() is short with a worker that has no connection: here none has one yet.
     const std::int64_t grace = in_ns(options_.silence_s - options_.lease_s / 2);
     for (const auto& [id, worker] : map_.workers)
-      heard_ns_[worker.life.incarnation] = surroundings.now_ns() + grace;
+      hearing_.hear(worker.life.incarnation, surroundings.now_ns() + grace);
     // Who ended while nobody was here to see its connection close is found as if it closed now.
     for (const auto& [id, server] : map_.servers) ping_server(server.incarnation, 0);
     surroundings_->start_timer(options_.tick_s);
@@ -165,7 +166,7 @@ class Coordinator::Office {
         heartbeat.role == Role::kServer ? on_server(heartbeat, reply) : on_worker(heartbeat, reply);
     if (is_member) {
       members_[connection] = heartbeat.incarnation;
-      heard_ns_[heartbeat.incarnation] = surroundings_->now_ns();
+      hearing_.hear(heartbeat.incarnation, surroundings_->now_ns());
     } else {
       reply.lease_s = 0;
     }
@@ -267,18 +268,11 @@ class Coordinator::Office {
     }
   }
 
-  /// Time in which this node read nothing, held up by its disk or stopped itself, makes nobody late.
-  void excuse(std::int64_t now) {
-    const std::int64_t absent = now - std::exchange(listened_ns_, now) - 2 * in_ns(options_.tick_s);
-    if (absent <= 0) return;
-    for (auto& [incarnation, heard] : heard_ns_) heard = std::max(heard, std::min(heard + absent, now));
-  }
-
   void find_silent() {
     const std::int64_t now = surroundings_->now_ns();
-    excuse(now);
+    hearing_.excuse(now, 2 * in_ns(options_.tick_s));
     const auto silent_for = [&](Incarnation incarnation, double seconds) {
-      return now > heard_ns_[incarnation] + in_ns(seconds);
+      return hearing_.is_silent(incarnation, now, in_ns(seconds));
     };
     for (auto& [id, server] : draft_.servers) {
       if (server.may_hold() && silent_for(server.incarnation, options_.silence_s))
@@ -309,7 +303,7 @@ class Coordinator::Office {
     std::set<Incarnation> known;
     for (const auto& [id, server] : draft_.servers) known.insert(server.incarnation);
     for (const auto& [id, worker] : draft_.workers) known.insert(worker.life.incarnation);
-    std::erase_if(heard_ns_, [&](const auto& heard) { return !known.contains(heard.first); });
+    hearing_.keep_only(known);
   }
 
   // ---- what there is
@@ -476,8 +470,7 @@ class Coordinator::Office {
     int num_before = 0;  ///< questions that ended without a word
   };
   std::map<wire::ConnectionId, Asked> pings_;
-  std::map<Incarnation, std::int64_t> heard_ns_;
-  std::int64_t listened_ns_ = 0;  ///< the last tick
+  Hearing hearing_;
   std::map<PartitionId, Version> last_versions_;
   Barriers barriers_;
   std::uint64_t num_changes_ = 0, num_takeovers_ = 0, num_refused_ = 0;
