@@ -23,6 +23,7 @@ class Store;
 
 namespace trireme::comm {
 
+/// How a rank meets the others, where it computes, and how they talk.
 struct ContextOptions {
   /// A name of backend_infos(), or "auto": nccl for ranks with a GPU each, else shm on one host, else
   /// hierarchical. One that does not carry the device's tensors moves them by way of the host's memory, and
