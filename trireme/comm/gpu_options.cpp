@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
 constexpr const char* kAllocator = "PYTORCH_CUDA_ALLOC_CONF";
+constexpr const char* kGrows = "expandable_segments:True";
 constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
 constexpr const char* kInterfaces = "NCCL_SOCKET_IFNAME";
 constexpr const char* kAdapters = "NCCL_IB_HCA";
@@ -141,9 +142,9 @@ std::vector<Variable> gpu_variables(const CudaOptions& cuda, const NcclOptions& 
     if (is_named) variables.emplace_back(name, value);
   };
   const std::string before = environment(kAllocator).value_or("");
+  const bool grows = before.find(kGrows) != std::string::npos;  // another context of this process has said so
   set_where(!cuda.visible_devices.empty(), kVisible, cuda.visible_devices);
-  set_where(cuda.expandable_segments, kAllocator,
-            before.empty() ? "expandable_segments:True" : before + ",expandable_segments:True");
+  set_where(cuda.expandable_segments && !grows, kAllocator, before + (before.empty() ? "" : ",") + kGrows);
   set_where(cuda.deterministic && !environment(kWorkspace), kWorkspace, ":4096:8");
   set_where(!nccl.interfaces.empty(), kInterfaces, nccl.interfaces);
   set_where(!nccl.adapters.empty(), kAdapters, nccl.adapters);

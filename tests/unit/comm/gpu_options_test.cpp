@@ -52,6 +52,11 @@ TEST(GpuOptions, AddToWhatTheAllocatorWasToldAndKeepTheWorkspaceThatWasChosen) {
               ElementsAre(Pair("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True")));
 }
 
+TEST(GpuOptions, OfASecondContextAddNothing) {
+  const auto environment = environment_of({{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}});
+  EXPECT_THAT(gpu_variables({.expandable_segments = true}, {}, environment), IsEmpty());
+}
+
 void expect_refused(const CudaOptions& cuda, const NcclOptions& nccl, const std::string& message) {
   EXPECT_THAT([&] { check_gpu_options(cuda, nccl); }, ThrowsMessage<InvalidArgument>(HasSubstr(message)));
 }
