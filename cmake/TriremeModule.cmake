@@ -11,6 +11,11 @@ function(trireme_batch_sources target)
   endif()
 endfunction()
 
+# trireme_spare_optimiser(TARGET): nothing in it runs often enough to be worth the optimiser's time in a release.
+function(trireme_spare_optimiser target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # trireme_module(NAME [TORCH] [DEPENDS module...] [LIBRARIES target...])
 # One static library per folder of trireme/, target trireme_NAME, alias trireme::NAME.
 # TORCH says that the module stands above the torch line; LIBRARIES are libraries from outside that it
