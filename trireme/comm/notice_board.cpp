@@ -360,7 +360,8 @@ void NoticeBoard::look_at(const std::set<int>& world_ranks) {
   }
   if (keys.empty()) return;
   const auto values = store_->multiGet(keys);
-  for (std::size_t i = 0; i < ranks.size(); ++i)  // what the rank did not write is as if it had written nothing
+  // What the rank did not write is as if it had written nothing.
+  for (std::size_t i = 0; i < ranks.size(); ++i)
     note(ranks[i], decode_beat({values[i].begin(), values[i].end()}));
 }
 

@@ -35,8 +35,7 @@ class EngineWithKeepers : public torch::autograd::Engine {
   }
 
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-      const std::shared_ptr<torch::autograd::GraphTask>& graph_task,
-      NodePtr graph_root,
+      const std::shared_ptr<torch::autograd::GraphTask>& graph_task, NodePtr graph_root,
       torch::autograd::InputBuffer&& input_buffer) override {
     return get_base_engine().execute_with_graph_task(graph_task, std::move(graph_root),
                                                      std::move(input_buffer));
