@@ -1,7 +1,6 @@
 #include <sys/utsname.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "trireme/comm/gpu_options.h"
 
 namespace trireme::cli {
-namespace fs = std::filesystem;
 namespace {
 
 std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
