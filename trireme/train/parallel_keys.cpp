@@ -182,20 +182,17 @@ std::vector<ConfigKey> parallel_key_table() {
           "the allocator maps memory as it grows, so that less of it is lost to gaps"),
       key("nccl.interfaces", &C::comm, &Comm::nccl, &Nccl::interfaces,
           "network interfaces by how their names begin, \"eth,ib\"; \"=eth0\" this one, \"^docker\" all "
-          "others; "
-          "empty: as NCCL_SOCKET_IFNAME has it"),
+          "others; empty: as NCCL_SOCKET_IFNAME has it"),
       key("nccl.adapters", &C::comm, &Comm::nccl, &Nccl::adapters,
           "the same of InfiniBand and RoCE adapters, a port behind a colon: \"mlx5_0:1\"; empty: as "
-          "NCCL_IB_HCA "
-          "has it"),
+          "NCCL_IB_HCA has it"),
       key("nccl.infiniband", &C::comm, &Comm::nccl, &Nccl::infiniband,
-          "false: between hosts go by TCP, though there are adapters"),
+          "false: hosts talk over TCP, though there are adapters"),
       key("nccl.ib_timeout", &C::comm, &Comm::nccl, &Nccl::ib_timeout,
           "InfiniBand waits 4.096 us * 2^N for an answer; 0: as long as NCCL does", {.least = 0, .most = 31}),
       key("nccl.gpu_direct", &C::comm, &Comm::nccl, &Nccl::gpu_direct,
           "adapters read a GPU's memory themselves (GPUDirect RDMA) over one PCIe switch, several, within a "
-          "NUMA "
-          "node, anywhere; loc: never",
+          "NUMA node, anywhere; loc: never",
           {.names = comm::gpu_direct_names}),
       key("nccl.debug", &C::comm, &Comm::nccl, &Nccl::debug, "what NCCL says of itself on standard output",
           {.names = comm::nccl_debug_names}),
