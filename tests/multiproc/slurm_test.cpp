@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -76,19 +77,27 @@ class Slurm : public testing::Test {
     return true;
   }
 
-  /// Slurm lets a job that is back in the queue wait for two minutes; this one begins at once.
-  bool begins_again(const std::string& job, int restarts) const {
+  /// Slurm lets a job that is back in the queue wait for two minutes; this one begins at once, but not in the
+  /// second in which its nodes were told to end it: what they are told in that second counts as said before,
+  /// and the job has failed.
+  testing::AssertionResult begins_again(const std::string& job, int restarts) const {
     const auto deadline = Deadline::after_s(kDeadline_s);
-    const auto shown = [&] { return cluster_.say({"scontrol", "show", "job", job}); };
+    std::optional<Deadline> in_the_queue;
+    std::string now;
     while (!deadline.expired()) {
-      const std::string now = shown();
-      if (now.find(text("Restarts=", restarts)) != std::string::npos) {
-        if (now.find("JobState=RUNNING") != std::string::npos) return true;
-        run(cluster_.typed({"scontrol", "update", "JobId=" + job, "StartTime=now"}), {}, 30);
+      now = cluster_.say({"scontrol", "show", "job", job});
+      const auto is = [&](const std::string& what) { return now.find(what) != std::string::npos; };
+      const bool again = is(text("Restarts=", restarts));
+      if (again && is("JobState=RUNNING")) return testing::AssertionSuccess();
+      if (again && is("JobState=PENDING")) {
+        if (!in_the_queue) in_the_queue = Deadline::after_s(2);
+        if (in_the_queue->expired())
+          run(cluster_.typed({"scontrol", "update", "JobId=" + job, "StartTime=now"}), {}, 30);
       }
       std::this_thread::sleep_for(Seconds(0.1));
     }
-    return false;
+    return testing::AssertionFailure() << "after " << kDeadline_s << " s: " << now << "\n"
+                                       << content("slurmctld.out");
   }
 
   SlurmCluster cluster_;
