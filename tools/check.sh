@@ -95,8 +95,7 @@ check_sanitizers() {
   tools/build.sh asan
   mapfile -t tests < <(cd tests/unit && printf 'unit_%s\n' *)
   run_whole asan "${tests[@]}" fuzz_corpora || failed+=("AddressSanitizer: unit tests")
-  # Some tests preload a library into the programs, which then comes before the sanitizer's own.
-  ASAN_OPTIONS=verify_asan_link_order=0 TRIREME_PRESET=asan tools/test.sh -LE unit || failed+=("AddressSanitizer: tests of several processes")
+  TRIREME_PRESET=asan tools/test.sh -LE unit || failed+=("AddressSanitizer: tests of several processes")
   tests=()
   for module in $(below_the_torch_line); do [ ! -d "tests/unit/$module" ] || tests+=("unit_$module"); done
   tools/build.sh tsan "${tests[@]}"

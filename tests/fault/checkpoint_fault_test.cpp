@@ -51,9 +51,7 @@ TEST_P(CheckpointFault, APartThatNeverComesEndsWithTheRunAndTheOlderCheckpointIs
   const ChildResult good = run(first, {{"HANG", ""}}, 60);
   ASSERT_EQ(good.exit_code, 0) << good.err;
   words.push_back("--resume");
-  ChildProcess launcher(words, {{"HANG", bin("slow_fsync.so")},
-                                {"TRIREME_TEST_FSYNC_S", "600"},
-                                {"ASAN_OPTIONS", "verify_asan_link_order=0"}});
+  ChildProcess launcher(words, {{"HANG", bin("slow_fsync.so")}, {"TRIREME_TEST_FSYNC_S", "600"}});
   ASSERT_TRUE(launcher.wait_for_output("step 60  test accuracy", 60));
   const auto pids = launcher.children();
   ASSERT_EQ(pids.size(), 2u);
