@@ -69,6 +69,12 @@ TEST(BenchSmoke, RpcCallsGivesALinePerWayCallAndSize) {
   }
 }
 
+TEST(BenchSmoke, RpcResnet50Runs) {
+  const auto result = run({bin("trireme"), "bench", "rpc-resnet50", "--smoke", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::HasSubstr("\"splits\": 2"));
+}
+
 TEST(BenchSmoke, StepOverheadGivesARatio) {
   const auto values = values_of({bin("bench_step_overhead"), "--smoke"});
   ASSERT_EQ(values.size(), 1u);

@@ -75,12 +75,6 @@ TEST(RemoteCalls, TheExampleLearnsOverTwoWorkers) {
   EXPECT_LT(std::stod(result.out.substr(at + last.size())), 0.005) << result.out;
 }
 
-TEST(RemoteCalls, TheBenchmarkOfResNet50Runs) {
-  const auto result = test::run({test::bin("trireme"), "bench", "rpc-resnet50", "--smoke", "--json"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_NE(result.out.find("\"splits\": 2"), std::string::npos) << result.out;
-}
-
 TEST(RemoteCalls, WorkersThatAreKilledOrFrozenAreNamedAndTheOthersLive) {
   const auto result = test::run({test::bin("rank_rpc_faults")});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
