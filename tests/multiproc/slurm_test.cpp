@@ -77,9 +77,8 @@ class Slurm : public testing::Test {
     return true;
   }
 
-  /// Slurm lets a job that is back in the queue wait for two minutes; this one begins at once, but not in the
-  /// second in which its nodes were told to end it: what they are told in that second counts as said before,
-  /// and the job has failed.
+  /// Slurm lets a job that is back in the queue wait for two minutes; this one waits for two seconds. In the
+  /// second in which its nodes were told to end it they would refuse its next start, and Slurm gives it up.
   testing::AssertionResult begins_again(const std::string& job, int restarts) const {
     const auto deadline = Deadline::after_s(kDeadline_s);
     std::optional<Deadline> in_the_queue;
