@@ -54,6 +54,23 @@ std::string in_our_words(const std::string& complaint) {
   throw InvalidArgument(text(spoken(command), ": ", in_our_words(error.what()), see_help(command)));
 }
 
+/// "--timeline --set lr=1" and "--timeline" at the end: the parser would take the option behind for the file.
+void refuse_options_without_values(const CLI::App& command, const Arguments& words) {
+  const auto option_of = [&](const std::string& word) {
+    return word.starts_with("-") ? command.get_option_no_throw(word) : nullptr;
+  };
+  for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
+    const CLI::Option* option = option_of(*word);
+    if (option == nullptr || option->get_items_expected_min() == 0) continue;
+    const auto next = word + 1;
+    const bool is_last = next == words.end() || *next == "--";
+    if (!is_last && option_of(*next) == nullptr) continue;
+    throw InvalidArgument(text(spoken(command), ": ", *word, " takes ", option->get_type_name(), ", and ",
+                               is_last ? "nothing follows it" : "the option '" + *next + "' follows it",
+                               see_help(command)));
+  }
+}
+
 /// What the parser gets: everything up to "--", last word first. What follows belongs to a command's program.
 std::vector<std::string> for_parser(const Arguments& arguments) {
   std::vector<std::string> words(arguments.begin(), std::find(arguments.begin(), arguments.end(), "--"));
@@ -101,6 +118,7 @@ int run_program(const Program& program, const Arguments& arguments) {
                                             [&](const Command& c) { return c.name == arguments.front(); }) -
                                table.begin());
   auto* command = app.get_subcommand(arguments.front());
+  refuse_options_without_values(*command, arguments);
   try {
     app.parse(for_parser(arguments));
   } catch (const CLI::CallForHelp&) {

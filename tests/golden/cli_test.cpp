@@ -123,6 +123,8 @@ TEST(CliErrors, AreTheGoldenTexts) {
                       {"launch", "--nprok", "2", "--", "true"},
                       {"train"},
                       {"train", "a.toml", "--resum"},
+                      {"train", "a.toml", "--timeline", "--set", "lr=1"},
+                      {"launch", "-n", "--", "true"},
                       {"checkpoint"},
                       {"checkpoint", "inspec", "a"},
                       {"checkpoint", "verify", "a", "b"},
