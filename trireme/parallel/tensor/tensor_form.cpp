@@ -1,10 +1,13 @@
 #include "trireme/parallel/tensor/tensor_form.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -34,6 +37,9 @@ constexpr Row row_of() {
               }};
 }
 
+/// Module::name() says the same, and writes it into the module: ranks that are threads may share this one.
+std::string type_of(const model::Model& model) { return c10::demangle(typeid(model).name()); }
+
 constexpr std::array kForms = {row_of<model::Gpt>(), row_of<model::Mlp>()};
 
 const Row* find_row(const model::Model& whole) {
@@ -44,7 +50,7 @@ const Row* find_row(const model::Model& whole) {
 TensorForm form_of_any(const model::Model& whole, const TensorFormOptions& options) {
   if (const auto* own = dynamic_cast<const HasTensorForm*>(&whole)) return own->tensor_form(options);
   const Row* row = find_row(whole);
-  require(row != nullptr, "the model of type ", whole.name(),
+  require(row != nullptr, "the model of type ", type_of(whole),
           " has no tensor-parallel form; let it derive from parallel::HasTensorForm");
   return row->form(whole, options);
 }
@@ -68,7 +74,7 @@ void check_same_parameters(const model::Model& form, const model::Model& whole) 
   names.insert(expected.begin(), expected.end());
   for (const auto& [name, sizes] : names) {
     const std::string has = in_words(found, name), should_have = in_words(expected, name);
-    require(has == should_have, "the tensor-parallel form of the model of type ", whole.name(), " holds ",
+    require(has == should_have, "the tensor-parallel form of the model of type ", type_of(whole), " holds ",
             has, " under the name '", name, "', and the whole model ", should_have,
             "; give them the same names, and let parameter_boxes() tell sizes of the whole");
   }
@@ -99,7 +105,8 @@ TensorForm make_tensor_form(const model::Model& whole, const TensorFormOptions& 
   const auto make = [&] { return form_of_any(whole, options); };
   const bool deferred = model::is_deferred(whole);
   TensorForm form = deferred ? model::deferred(make) : make();
-  require(form.model != nullptr, "the model of type ", whole.name(), " makes no tensor-parallel form: null");
+  require(form.model != nullptr, "the model of type ", type_of(whole),
+          " makes no tensor-parallel form: null");
   check_same_parameters(*form.model, whole);
   if (!deferred) take_values(*form.model, whole);
   const auto parameters = whole.named_parameters();
