@@ -43,7 +43,7 @@ Command data_command(std::function<int(const DataArguments&)> run) {
     app.add_option(
            "from", given->from,
            "pack: a configuration, whose [data] counts, a data set's name, or a file of text; else the "
-           "folder")
+           "folder or its URL")
         ->type_name("FROM")
         ->required();
     app.add_option("out", given->out, "Folder to pack into (pack)")->type_name("FOLDER");

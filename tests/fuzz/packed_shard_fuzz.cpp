@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   const data::ShardSummary summary = repair(shard, bytes[size - 1]);
   folder.put(summary.file, shard);
   fuzz::is_read([&] {
-    const data::ShardFile file(folder.path(), summary, 7);
+    const data::ShardFile file(data::hold_file(folder.path() / summary.file), summary, 7);
     for (std::int64_t record = 0; record < file.records(); ++record) {
       std::string into(file.bytes_of(record), '\0');
       fuzz::is_read([&] { file.read(record, 1, into); });

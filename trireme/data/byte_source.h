@@ -24,12 +24,18 @@ class ByteSource {
   /// Fills `into` from `offset` on. Throws DataError, with name and offset: a range beyond the end, a source
   /// that cannot be read, is cut short or has changed since it was opened.
   virtual void read(std::int64_t offset, std::span<std::byte> into) const = 0;
+  /// Throws DataError when the content is another than at the start, where read() does not look each time.
+  virtual void check_unchanged() const {}
 };
 
 /// A file, by explicit reads: never mapped, because a file that is cut while it is mapped ends the process.
 /// It is opened for each read, so that a data set may have more files than a process may hold open. Throws
 /// DataError.
 std::shared_ptr<const ByteSource> open_file(const std::filesystem::path& path);
+
+/// The same, opened once: it costs less to read, and only check_unchanged() looks whether the file has
+/// changed.
+std::shared_ptr<const ByteSource> hold_file(const std::filesystem::path& path);
 
 /// `size` bytes of a source as text.
 std::string read_text(const ByteSource& source, std::int64_t offset, std::int64_t size);

@@ -6,12 +6,15 @@ namespace trireme::data {
 
 std::shared_ptr<const ByteSource> FarFiles::open(const std::string& path) {
   if (!is_url(path)) return open_file(path);
-  if (options_.cache.empty()) return open_url(path);
-  if (!cache_) {
+  return cache() ? cached(open_url(path), cache()) : open_url(path);
+}
+
+std::shared_ptr<DiskCache> FarFiles::cache() {
+  if (!cache_ && !options_.cache.empty()) {
     cache_ = std::make_shared<DiskCache>(
         DiskCacheOptions{.folder = options_.cache, .most_bytes = options_.cache_mib << 20}, log_);
   }
-  return cached(open_url(path), cache_);
+  return cache_;
 }
 
 }  // namespace trireme::data

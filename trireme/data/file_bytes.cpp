@@ -19,11 +19,23 @@ bool may_answer_later(int reason) {
          reason == EMFILE || reason == ENOMEM || reason == EREMOTEIO;
 }
 
+[[noreturn]] void fail(const std::string& what, const std::string& path) {
+  const int reason = errno;
+  const std::string message =
+      text("cannot ", what, " ", path, ": ", std::generic_category().message(reason),
+           reason == EMFILE ? "; raise ulimit -n, or have fewer and larger files (--shard-mib)" : "");
+  if (may_answer_later(reason)) throw ReadError(message);
+  throw DataError(message);
+}
+
 class OpenFile {
  public:
-  explicit OpenFile(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit OpenFile(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (fd_ < 0) fail("open", path);
-    if (::fstat(fd_, &status_) == 0 && S_ISREG(status_.st_mode)) return;
+    if (const struct stat found = status(); S_ISREG(found.st_mode)) {
+      size_ = found.st_size;
+      return;
+    }
     ::close(fd_);
     throw DataError(text("cannot read ", path, ": it is no regular file"));
   }
@@ -31,23 +43,44 @@ class OpenFile {
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
-  int fd() const { return fd_; }
-  std::int64_t size() const { return status_.st_size; }
+  std::int64_t size() const { return size_; }  ///< when it was opened
+  /// Of what the file is now.
   std::string version() const {
-    return text(status_.st_size, " bytes of ", status_.st_mtim.tv_sec, ".", status_.st_mtim.tv_nsec);
+    const struct stat found = status();
+    return text(found.st_size, " bytes of ", found.st_mtim.tv_sec, ".", found.st_mtim.tv_nsec);
   }
 
-  [[noreturn]] static void fail(const char* what, const std::string& path) {
-    const int reason = errno;
-    const std::string message =
-        text("cannot ", what, " ", path, ": ", std::generic_category().message(reason));
-    if (may_answer_later(reason)) throw ReadError(message);
-    throw DataError(message);
+  void read(std::int64_t offset, std::span<std::byte> into) const {
+    while (!into.empty()) {
+      const ssize_t got = ::pread(fd_, into.data(), into.size(), offset);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail(text("read at offset ", offset, " of"), path_);
+      if (got == 0) {
+        throw DataError(text(path_, " ends at offset ", offset, ", and had ", size_,
+                             " bytes when it was opened; it was cut while it was in use"));
+      }
+      offset += got;
+      into = into.subspan(static_cast<std::size_t>(got));
+    }
+  }
+
+  void check_version(const std::string& opened) const {
+    if (const std::string found = version(); found != opened) {
+      throw DataError(text(path_, " has changed while it was in use: it had ", opened, ", now it has ", found,
+                           "; leave the files of a data set alone, and start again"));
+    }
   }
 
  private:
+  struct stat status() const {
+    struct stat found {};
+    ::fstat(fd_, &found);
+    return found;
+  }
+
+  std::string path_;
   int fd_;
-  struct stat status_ {};
+  std::int64_t size_ = 0;
 };
 
 class FileBytes : public ByteSource {
@@ -66,21 +99,8 @@ class FileBytes : public ByteSource {
     const StageScope reading(Stage::kRead);
     count_read(into.size());
     const OpenFile file(name_);
-    if (const std::string found = file.version(); found != version_) {
-      throw DataError(text(name_, " has changed while it was in use: it had ", version_, ", now it has ",
-                           found, "; leave the files of a data set alone, and start again"));
-    }
-    for (std::size_t done = 0; done < into.size();) {
-      const ssize_t got = ::pread(file.fd(), into.data() + done, into.size() - done,
-                                  offset + static_cast<std::int64_t>(done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) OpenFile::fail("read", name_);
-      if (got == 0) {
-        throw DataError(text(name_, " ends at ", offset + static_cast<std::int64_t>(done), ", and had ",
-                             size_, " bytes when it was opened; it was cut while it was in use"));
-      }
-      done += static_cast<std::size_t>(got);
-    }
+    file.check_version(version_);
+    file.read(offset, into);
   }
 
  private:
@@ -88,10 +108,36 @@ class FileBytes : public ByteSource {
   std::int64_t size_ = 0;
 };
 
+class HeldFile : public ByteSource {
+ public:
+  explicit HeldFile(const std::filesystem::path& path)
+      : name_(path.string()), file_(name_), version_(file_.version()) {}
+  const std::string& name() const override { return name_; }
+  std::int64_t size() const override { return file_.size(); }
+  const std::string& version() const override { return version_; }
+
+  void read(std::int64_t offset, std::span<std::byte> into) const override {
+    check_range(*this, offset, into.size());
+    const StageScope reading(Stage::kRead);
+    count_read(into.size());
+    file_.read(offset, into);
+  }
+  void check_unchanged() const override { file_.check_version(version_); }
+
+ private:
+  const std::string name_;
+  const OpenFile file_;
+  const std::string version_;
+};
+
 }  // namespace
 
 std::shared_ptr<const ByteSource> open_file(const std::filesystem::path& path) {
   return std::make_shared<FileBytes>(path);
+}
+
+std::shared_ptr<const ByteSource> hold_file(const std::filesystem::path& path) {
+  return std::make_shared<HeldFile>(path);
 }
 
 std::string read_text(const ByteSource& source, std::int64_t offset, std::int64_t size) {

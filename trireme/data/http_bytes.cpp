@@ -19,14 +19,6 @@ namespace {
 
 constexpr std::int64_t kMostPerRequest = 4 << 20;
 
-/// Without what may be secret, or too long to read.
-std::string shown_url(const std::string& url) {
-  std::string shown = url.substr(0, url.find('?'));
-  const std::size_t host = shown.find("://") + 3, at = shown.rfind('@', shown.find('/', host));
-  if (at != std::string::npos && at >= host) shown.erase(host, at + 1 - host);
-  return shown;
-}
-
 struct ByteRange {
   std::int64_t first = 0, last = 0;
 };
@@ -193,6 +185,13 @@ class HttpBytes : public ByteSource {
 }  // namespace
 
 bool is_url(const std::string& path) { return path.starts_with("http://") || path.starts_with("https://"); }
+
+std::string shown_url(const std::string& url) {
+  std::string shown = url.substr(0, url.find('?'));
+  const std::size_t host = shown.find("://") + 3, at = shown.rfind('@', shown.find('/', host));
+  if (at != std::string::npos && at >= host) shown.erase(host, at + 1 - host);
+  return shown;
+}
 
 std::shared_ptr<const ByteSource> open_url(const std::string& url, const HttpOptions& options) {
   return std::make_shared<HttpBytes>(url, options);

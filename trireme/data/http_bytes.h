@@ -20,7 +20,10 @@ struct HttpOptions {
 /// Whether it begins with http:// or https://.
 bool is_url(const std::string& path);
 
-/// Asks for the first byte. What stands behind '?' in the URL, and before '@', is not part of the name.
+/// Without what may be secret in it: what stands behind '?', and before '@'.
+std::string shown_url(const std::string& url);
+
+/// Asks for the first byte. Its name is shown_url().
 /// Throws InvalidArgument where there is no libcurl, DataError, with the URL: it cannot be had, now or by
 /// ranges.
 std::shared_ptr<const ByteSource> open_url(const std::string& url, const HttpOptions& options = {});

@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kPackedFormat = "trireme packed data";
 constexpr int kManifestVersion = 1;
 constexpr int kMostLevels = 8;
+constexpr std::int64_t kMostManifestBytes = std::int64_t{256} << 20;  // some million shards
 
 /// Names of files and folders may be no UTF-8: what is none of it becomes U+FFFD.
 std::string text_of(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
@@ -136,6 +137,23 @@ void check_format(const Json& json) {
   }
 }
 
+/// Throws DataError: none there, or one of which nobody would want to wait for the end.
+std::shared_ptr<const ByteSource> open_manifest(const PackedFiles& files) {
+  std::shared_ptr<const ByteSource> file;
+  try {
+    file = files.open(kManifestFile);
+  } catch (const DataError& reason) {
+    throw DataError(text("no ", kManifestFile, " in ", files.name(),
+                         ": it is no folder of packed data; make one with: trireme data pack (",
+                         reason.what(), ")"));
+  }
+  if (file->size() > kMostManifestBytes) {
+    throw DataError(text(file->name(), " is no valid manifest of packed data: it has ", file->size(),
+                         " bytes, and at most ", kMostManifestBytes, " are read"));
+  }
+  return file;
+}
+
 }  // namespace
 
 std::uint64_t PackedSplit::bytes() const {
@@ -144,10 +162,10 @@ std::uint64_t PackedSplit::bytes() const {
   return sum;
 }
 
-const PackedSplit& PackedManifest::split(const std::string& name, const fs::path& folder) const {
+const PackedSplit& PackedManifest::split(const std::string& name, const PackedFiles& files) const {
   if (name == "train") return train;
   if (name == "test" && test) return *test;
-  throw DataError(text(folder.string(), " has no split '", name, "'"));
+  throw DataError(text(files.name(), " has no split '", name, "'"));
 }
 
 std::string name_of_shard(const std::string& split, std::size_t number) {
@@ -180,14 +198,9 @@ void write_manifest(const fs::path& folder, const PackedManifest& manifest) {
   write(folder, std::move(json));
 }
 
-PackedManifest read_manifest(const fs::path& folder) {
-  const fs::path path = folder / kManifestFile;
-  std::error_code error;
-  if (!fs::exists(path, error)) {
-    throw DataError(text("no ", kManifestFile, " in ", folder.string(),
-                         ": it is no folder of packed data; make one with: trireme data pack"));
-  }
-  const std::string content = read_file(path);
+PackedManifest read_manifest(const PackedFiles& files) {
+  const std::shared_ptr<const ByteSource> file = open_manifest(files);
+  const std::string content = read_text(*file, 0, file->size());
   try {
     if (nests_deeper(content, kMostLevels)) throw DataError("it nests deeper than one does");
     const Json json = Json::parse(content, nullptr, /*allow_exceptions=*/false);
@@ -195,9 +208,9 @@ PackedManifest read_manifest(const fs::path& folder) {
     check_format(json);
     return manifest_from_json(json);
   } catch (const Error& problem) {
-    throw DataError(text(path.string(), " is no valid manifest of packed data: ", problem.what()));
+    throw DataError(text(file->name(), " is no valid manifest of packed data: ", problem.what()));
   } catch (const Json::exception& problem) {
-    throw DataError(text(path.string(), " is no valid manifest of packed data: ", problem.what()));
+    throw DataError(text(file->name(), " is no valid manifest of packed data: ", problem.what()));
   }
 }
 

@@ -41,8 +41,8 @@ std::vector<std::string> first_samples(const RecordDataset& samples) {
 /// Looks at one shard, on beyond what is damaged.
 class ShardCheck {
  public:
-  ShardCheck(std::string split, const ShardFile& shard, PackedVerdict& verdict)
-      : split_(std::move(split)), shard_(shard), verdict_(verdict) {}
+  ShardCheck(std::string split, std::string file, const ShardFile& shard, PackedVerdict& verdict)
+      : split_(std::move(split)), file_(std::move(file)), shard_(shard), verdict_(verdict) {}
 
   void all() {
     for (std::int64_t next = 0; next < shard_.records();) {
@@ -78,7 +78,7 @@ class ShardCheck {
       ++verdict_.records;
       verdict_.bytes += buffer_.size();
     } catch (const DataError& problem) {
-      verdict_.damages.push_back({.file = shard_.path().filename().string(),
+      verdict_.damages.push_back({.file = file_,
                                   .problem = problem.what(),
                                   .split = split_,
                                   .sample = shard_.first() + record,
@@ -86,7 +86,7 @@ class ShardCheck {
     }
   }
 
-  const std::string split_;
+  const std::string split_, file_;
   const ShardFile& shard_;
   PackedVerdict& verdict_;
   std::string buffer_;
@@ -94,8 +94,8 @@ class ShardCheck {
 
 }  // namespace
 
-PackedContents inspect_packed(const std::filesystem::path& folder) {
-  const PackedManifest manifest = read_manifest(folder);
+PackedContents inspect_packed(const PackedFiles& files) {
+  const PackedManifest manifest = read_manifest(files);
   PackedContents contents{.source = manifest.source,
                           .source_path = manifest.source_path,
                           .is_text = manifest.tokens.has_value(),
@@ -111,9 +111,9 @@ PackedContents inspect_packed(const std::filesystem::path& folder) {
   for (const auto& [name, split] : splits_of(manifest)) {
     contents.splits.push_back(describe(name, *split));
     if (manifest.tokens) {
-      TokenDataset(folder, name, {.block = std::min<std::int64_t>(1, split->samples - 1)});
+      TokenDataset(files, manifest, name, {.block = std::min<std::int64_t>(1, split->samples - 1)});
     } else {
-      const RecordDataset samples(folder, name);
+      const RecordDataset samples(files, manifest, name);
       if (name == "train") contents.first_samples = first_samples(samples);
     }
   }
@@ -124,9 +124,9 @@ PackedContents inspect_packed(const std::filesystem::path& folder) {
   return contents;
 }
 
-PackedVerdict verify_packed(const std::filesystem::path& folder,
+PackedVerdict verify_packed(const PackedFiles& files,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  const PackedManifest manifest = read_manifest(folder);
+  const PackedManifest manifest = read_manifest(files);
   PackedVerdict verdict;
   std::uint64_t total = 0, done = 0;
   for (const auto& [name, split] : splits_of(manifest)) total += split->bytes();
@@ -134,8 +134,8 @@ PackedVerdict verify_packed(const std::filesystem::path& folder,
     std::int64_t first = 0;
     for (const ShardSummary& summary : split->shards) {
       try {
-        const ShardFile shard(folder, summary, first);
-        ShardCheck(name, shard, verdict).all();
+        const ShardFile shard(files.open(summary.file), summary, first);
+        ShardCheck(name, summary.file, shard, verdict).all();
       } catch (const DataError& problem) {
         verdict.damages.push_back({.file = summary.file, .problem = problem.what(), .split = name});
       }

@@ -2,11 +2,12 @@
 // What a folder of packed data holds, and what of it is damaged. Functions without state; thread-safe.
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "trireme/data/packed_files.h"
 
 namespace trireme::data {
 
@@ -44,7 +45,7 @@ struct PackedContents {
 };
 
 /// Opens every shard. Throws DataError as RecordDataset does.
-PackedContents inspect_packed(const std::filesystem::path& folder);
+PackedContents inspect_packed(const PackedFiles& files);
 
 /// A record, or a whole shard, that is not what was written.
 struct PackedDamage {
@@ -65,7 +66,7 @@ struct PackedVerdict {
 /// Reads every record of every shard. `progress` is called now and then. Throws DataError where the manifest
 /// cannot be read.
 PackedVerdict verify_packed(
-    const std::filesystem::path& folder,
+    const PackedFiles& files,
     const std::function<void(std::uint64_t bytes, std::uint64_t of)>& progress = nullptr);
 
 }  // namespace trireme::data

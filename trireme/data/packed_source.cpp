@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "trireme/base/error.h"
+#include "trireme/data/internal/far_files.h"
 #include "trireme/data/internal/opening.h"
 #include "trireme/data/internal/packed_manifest.h"
 #include "trireme/data/record_dataset.h"
@@ -15,11 +16,12 @@ bool holds_images(const RecordLayout& layout) {
                      [](const FieldLayout& field) { return field.form == FieldForm::kImage; });
 }
 
-DataSource open_packed_text(const Opening& opening, const PackedManifest& manifest) {
+DataSource open_packed_text(const Opening& opening, const PackedFiles& files,
+                            const PackedManifest& manifest) {
   const DataOptions& options = opening.options;
-  require(options.augment.empty(), options.path, " holds a text: leave data.augment out");
+  require(options.augment.empty(), files.name(), " holds a text: leave data.augment out");
   const auto split = [&](const char* name, std::int64_t stride) {
-    return std::make_shared<TokenDataset>(options.path, name,
+    return std::make_shared<TokenDataset>(files, manifest, name,
                                           TokenBlocks{.block = options.block, .stride = stride});
   };
   return {.name = options.name,
@@ -37,13 +39,14 @@ DataSource open_packed_text(const Opening& opening, const PackedManifest& manife
 DataSource open_packed(const Opening& opening) {
   const DataOptions& options = opening.options;
   require(!options.path.empty(),
-          "data.name = \"packed\" needs data.path, the folder that `trireme data pack` has made");
-  const PackedManifest manifest = read_manifest(options.path);
+          "data.name = \"packed\" needs data.path, the folder that `trireme data pack` has made, or its URL");
+  const PackedFiles files(options.path, FarFiles(options, opening.log).cache());
+  const PackedManifest manifest = read_manifest(files);
   const auto split = [&](const char* name) -> std::shared_ptr<const Dataset> {
     if (name == std::string_view("test") && !manifest.test) return nullptr;
-    return std::make_shared<RecordDataset>(options.path, name);
+    return std::make_shared<RecordDataset>(files, manifest, name);
   };
-  if (manifest.tokens) return open_packed_text(opening, manifest);
+  if (manifest.tokens) return open_packed_text(opening, files, manifest);
   DataSource source;
   if (holds_images(manifest.layout)) {
     source = images_brought_to_size(
@@ -55,7 +58,7 @@ DataSource open_packed(const Opening& opening) {
     source.input_shape = manifest.input_shape;
     source.held_out = manifest.held_out;
     const bool are_images = source.input_shape.size() == 3;
-    require(options.augment.empty() || are_images, options.path, " holds no images: leave data.augment out");
+    require(options.augment.empty() || are_images, files.name(), " holds no images: leave data.augment out");
     augment(source, opening, manifest.black);
   }
   source.num_classes = manifest.num_classes;

@@ -15,8 +15,8 @@ namespace {
 constexpr std::size_t kMostAtOnce = std::size_t{256} << 10;
 
 /// Throws DataError for a text.
-const RecordLayout& layout_in(const PackedManifest& manifest, const std::filesystem::path& folder) {
-  if (manifest.tokens) throw DataError(text(folder.string(), " holds a text; read it as a TokenDataset"));
+const RecordLayout& layout_in(const PackedManifest& manifest, const PackedFiles& files) {
+  if (manifest.tokens) throw DataError(text(files.name(), " holds a text; read it as a TokenDataset"));
   return manifest.layout;
 }
 
@@ -31,10 +31,10 @@ struct Buffer {
 }  // namespace
 
 struct RecordDataset::State {
-  State(const std::filesystem::path& folder, const PackedManifest& manifest, const std::string& split)
-      : layout(layout_in(manifest, folder)),
+  State(const PackedFiles& files, const PackedManifest& manifest, const std::string& split)
+      : layout(layout_in(manifest, files)),
         fixed(layout.fixed()),
-        records(folder, manifest.split(split, folder)) {
+        records(files, manifest.split(split, files)) {
     if (!fixed) return;
     for (const auto& shard : records.shards()) {
       for (std::int64_t i = 0; i < shard->records(); ++i) {
@@ -101,8 +101,12 @@ struct RecordDataset::State {
   const RecordSplit records;
 };
 
-RecordDataset::RecordDataset(const std::filesystem::path& folder, const std::string& split)
-    : state_(std::make_unique<const State>(folder, read_manifest(folder), split)) {}
+RecordDataset::RecordDataset(const PackedFiles& files, const std::string& split)
+    : RecordDataset(files, read_manifest(files), split) {}
+
+RecordDataset::RecordDataset(const PackedFiles& files, const PackedManifest& manifest,
+                             const std::string& split)
+    : state_(std::make_unique<const State>(files, manifest, split)) {}
 
 RecordDataset::~RecordDataset() = default;
 

@@ -4,18 +4,22 @@
 // the files, neighbours at once. Every record's checksum is computed each time that it is read. Immutable;
 // thread-safe.
 
-#include <filesystem>
 #include <memory>
 
 #include "trireme/data/dataset.h"
+#include "trireme/data/packed_files.h"
 
 namespace trireme::data {
+
+struct PackedManifest;
 
 class RecordDataset : public Dataset {
  public:
   /// `split`: "train" or "test". Throws DataError: no packed data there, none of that split, packing was not
   /// completed, a shard that is missing, cut short or damaged, or text.
-  RecordDataset(const std::filesystem::path& folder, const std::string& split);
+  RecordDataset(const PackedFiles& files, const std::string& split);
+  /// For who has read the manifest.
+  RecordDataset(const PackedFiles& files, const PackedManifest& manifest, const std::string& split);
   ~RecordDataset() override;
 
   std::int64_t size() const override;

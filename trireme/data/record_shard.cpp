@@ -1,12 +1,8 @@
 #include "trireme/data/internal/record_shard.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -14,7 +10,7 @@
 
 #include "trireme/base/crc32c.h"
 #include "trireme/base/error.h"
-#include "trireme/data/loading_report.h"
+#include "trireme/data/tolerant.h"
 
 namespace trireme::data {
 namespace {
@@ -61,10 +57,6 @@ std::string_view raw(const std::vector<Entry>& entries) {
 template <class Block>
 std::uint32_t own_crc32c(const Block& block) {
   return crc32c(raw(block).substr(0, offsetof(Block, crc32c)));
-}
-
-std::int64_t modified_ns(const struct stat& info) {
-  return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
 std::string hex8(std::uint32_t number) {
@@ -118,30 +110,14 @@ void ShardWriter::flush() {
   buffer_.clear();
 }
 
-ShardFile::ShardFile(const std::filesystem::path& folder, const ShardSummary& expected, std::int64_t first)
-    : path_(folder / expected.file), first_(first) {
-  try {
-    open(expected);
-    read_index(expected);
-  } catch (...) {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    throw;
-  }
+ShardFile::ShardFile(std::shared_ptr<const ByteSource> source, const ShardSummary& expected,
+                     std::int64_t first)
+    : source_(std::move(source)), first_(first), size_(static_cast<std::uint64_t>(source_->size())) {
+  check_size(expected);
+  read_index(expected);
 }
 
-ShardFile::~ShardFile() { ::close(descriptor_); }
-
-void ShardFile::open(const ShardSummary& expected) {
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info {};
-  if (descriptor_ < 0 || ::fstat(descriptor_, &info) != 0) {
-    const int code = errno;
-    refuse(text(
-        "cannot be opened: ", std::strerror(code),
-        code == EMFILE ? "; each shard stays open: raise ulimit -n, or pack with a larger --shard-mib" : ""));
-  }
-  size_ = static_cast<std::uint64_t>(info.st_size);
-  modified_ns_ = modified_ns(info);
+void ShardFile::check_size(const ShardSummary& expected) const {
   if (size_ < expected.bytes)
     refuse(text("is cut short: it has ", size_, " bytes, the manifest says ", expected.bytes, kShardAdvice));
   if (size_ > expected.bytes)
@@ -172,8 +148,12 @@ void ShardFile::read_index(const ShardSummary& expected) {
                 trailer.records, " records and checksum ", hex8(trailer.index_crc32c), ", the manifest ",
                 expected.records, " and ", hex8(expected.index_crc32c), kShardAdvice));
   }
-  index_.resize(trailer.records);
-  read_at(trailer.index_offset, {reinterpret_cast<char*>(index_.data()), index_.size() * sizeof(IndexEntry)});
+  while (index_.size() < trailer.records) {
+    const std::size_t done = index_.size();
+    index_.resize(std::min<std::size_t>(trailer.records, done + kBuffer / sizeof(IndexEntry)));
+    read_at(trailer.index_offset + done * sizeof(IndexEntry),
+            {reinterpret_cast<char*>(index_.data() + done), (index_.size() - done) * sizeof(IndexEntry)});
+  }
   if (crc32c(raw(index_)) != trailer.index_crc32c)
     refuse(text("is damaged from offset ", trailer.index_offset, ", in its index", kShardAdvice));
   std::uint64_t next = sizeof(Header);
@@ -191,11 +171,7 @@ void ShardFile::read(std::int64_t record, std::int64_t count, std::span<char> in
   const std::uint64_t begin = offset_of(record);
   const IndexEntry& last = entry(record + count - 1);
   const std::size_t bytes = last.offset + last.bytes - begin;
-  try {
-    read_at(begin, into.first(bytes));
-  } catch (const DataError& reason) {
-    fail(record, text("cannot be read: ", reason.what()));
-  }
+  read_of(record, begin, into.first(bytes));
   for (std::int64_t each = record; each < record + count; ++each) {
     const std::uint32_t crc = crc32c({into.data() + (offset_of(each) - begin), bytes_of(each)});
     if (crc != entry(each).crc32c)
@@ -205,39 +181,32 @@ void ShardFile::read(std::int64_t record, std::int64_t count, std::span<char> in
 }
 
 void ShardFile::read_within(std::int64_t record, std::size_t begin, std::span<char> into) const {
+  read_of(record, offset_of(record) + begin, into);
+}
+
+void ShardFile::read_at(std::uint64_t offset, std::span<char> into) const {
+  source_->read(static_cast<std::int64_t>(offset), std::as_writable_bytes(into));
+}
+
+void ShardFile::read_of(std::int64_t record, std::uint64_t offset, std::span<char> into) const {
   try {
-    read_at(offset_of(record) + begin, into);
+    read_at(offset, into);
+  } catch (const ReadError& reason) {
+    throw ReadError(text(spoken(record), " cannot be read now: ", reason.what()));
   } catch (const DataError& reason) {
     fail(record, text("cannot be read: ", reason.what()));
   }
 }
 
-void ShardFile::check_unchanged() const {
-  struct stat info {};
-  if (::fstat(descriptor_, &info) == 0 && static_cast<std::uint64_t>(info.st_size) == size_ &&
-      modified_ns(info) == modified_ns_)
-    return;
-  refuse(text("has changed while it was read", kShardAdvice));
-}
-
-void ShardFile::read_at(std::uint64_t offset, std::span<char> into) const {
-  const StageScope reading(Stage::kRead);
-  count_read(into.size());
-  while (!into.empty()) {
-    const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse(text("cannot be read at offset ", offset, ": ", std::strerror(errno)));
-    if (got == 0) refuse(text("ends at offset ", offset, ", while ", into.size(), " more bytes were read"));
-    offset += static_cast<std::uint64_t>(got);
-    into = into.subspan(static_cast<std::size_t>(got));
-  }
-}
-
-void ShardFile::refuse(const std::string& what) const { throw DataError(text(path_.string(), " ", what)); }
+void ShardFile::refuse(const std::string& what) const { throw DataError(text(source_->name(), " ", what)); }
 
 void ShardFile::fail(std::int64_t record, const std::string& what) const {
-  throw DataError(text(path_.string(), ": record ", record, " (sample ", first_ + record, " of its split, ",
-                       bytes_of(record), " bytes at offset ", offset_of(record), ") ", what, kShardAdvice));
+  throw DataError(text(spoken(record), " ", what, kShardAdvice));
+}
+
+std::string ShardFile::spoken(std::int64_t record) const {
+  return text(source_->name(), ": record ", record, " (sample ", first_ + record, " of its split, ",
+              bytes_of(record), " bytes at offset ", offset_of(record), ")");
 }
 
 }  // namespace trireme::data

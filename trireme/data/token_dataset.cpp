@@ -43,17 +43,17 @@ void put_as(const char* tokens, std::int64_t block, std::int64_t* input, std::in
 }  // namespace
 
 struct TokenDataset::State {
-  State(const std::filesystem::path& folder, const PackedManifest& manifest, const std::string& split,
+  State(const PackedFiles& files, const PackedManifest& manifest, const std::string& split,
         const TokenBlocks& how)
-      : tokens(layout_in(manifest, folder)),
+      : tokens(layout_in(manifest, files)),
         blocks(how),
-        count(manifest.split(split, folder).samples),
-        pages(folder, manifest.split(split, folder)),
+        count(manifest.split(split, files).samples),
+        pages(files, manifest.split(split, files)),
         checked(static_cast<std::size_t>(pages.size())),
         width(static_cast<std::size_t>(tokens.bytes_per_token)) {
     require(blocks.block >= 1 && blocks.stride >= 1, "a sample of text needs at least one token");
     if (count <= blocks.block) {
-      throw DataError(text("the split '", split, "' of ", folder.string(), " has ", count,
+      throw DataError(text("the split '", split, "' of ", files.name(), " has ", count,
                            " tokens; a sample of data.block = ", blocks.block, " needs ", blocks.block + 1));
     }
     for (const auto& shard : pages.shards()) {
@@ -66,9 +66,9 @@ struct TokenDataset::State {
     }
   }
 
-  static const TokenLayout& layout_in(const PackedManifest& manifest, const std::filesystem::path& folder) {
+  static const TokenLayout& layout_in(const PackedManifest& manifest, const PackedFiles& files) {
     if (!manifest.tokens)
-      throw DataError(text(folder.string(), " holds samples, no text; read it as a RecordDataset"));
+      throw DataError(text(files.name(), " holds samples, no text; read it as a RecordDataset"));
     return *manifest.tokens;
   }
 
@@ -119,9 +119,12 @@ struct TokenDataset::State {
   const std::size_t width;
 };
 
-TokenDataset::TokenDataset(const std::filesystem::path& folder, const std::string& split,
+TokenDataset::TokenDataset(const PackedFiles& files, const std::string& split, const TokenBlocks& blocks)
+    : TokenDataset(files, read_manifest(files), split, blocks) {}
+
+TokenDataset::TokenDataset(const PackedFiles& files, const PackedManifest& manifest, const std::string& split,
                            const TokenBlocks& blocks)
-    : state_(std::make_unique<const State>(folder, read_manifest(folder), split, blocks)) {}
+    : state_(std::make_unique<const State>(files, manifest, split, blocks)) {}
 
 TokenDataset::~TokenDataset() = default;
 

@@ -4,11 +4,11 @@
 // checked against their checksums when they are first read, and the files for changes at each call. Immutable
 // but for what it has checked; thread-safe.
 
-#include <filesystem>
 #include <memory>
 #include <string>
 
 #include "trireme/data/dataset.h"
+#include "trireme/data/packed_files.h"
 
 namespace trireme::data {
 
@@ -17,11 +17,16 @@ struct TokenBlocks {
   std::int64_t stride = 1;  ///< tokens from the start of a sample to that of the next
 };
 
+struct PackedManifest;
+
 class TokenDataset : public Dataset {
  public:
   /// `split`: "train" or "test". Throws DataError as RecordDataset does, where the folder holds no text, or
   /// fewer tokens than one sample needs.
-  TokenDataset(const std::filesystem::path& folder, const std::string& split, const TokenBlocks& blocks);
+  TokenDataset(const PackedFiles& files, const std::string& split, const TokenBlocks& blocks);
+  /// For who has read the manifest.
+  TokenDataset(const PackedFiles& files, const PackedManifest& manifest, const std::string& split,
+               const TokenBlocks& blocks);
   ~TokenDataset() override;
 
   std::int64_t size() const override;

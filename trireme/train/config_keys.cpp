@@ -63,7 +63,7 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       stays(key("data.name", &C::data, &Data::name, "data set",
                 {.names = names_with(data::data_names, own.datasets)})),
       key("data.path", &C::data, &Data::path,
-          "folder of its files, for text the file; empty: where Debian's package puts them"),
+          "folder of its files, or its URL, for text the file; empty: where Debian's package puts them"),
       key("data.workers", &C::data, &Data::workers,
           "threads per rank that read ahead; 0: one, and more while steps wait for data and more are faster",
           {.least = 0, .most = 1024}),

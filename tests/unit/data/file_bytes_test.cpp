@@ -52,6 +52,18 @@ TEST_F(FileBytes, FileThatIsCutOrWrittenAnewIsNamedInsteadOfReadAmiss) {
   EXPECT_EQ(read_text(*open_file(path_), 0, 3), "987");
 }
 
+TEST_F(FileBytes, AHeldFileIsReadThoughItsNameIsGoneAndSaysWhenItIsAskedThatItChanged) {
+  write("0123456789");
+  const auto source = hold_file(path_);
+  EXPECT_EQ(source->version(), open_file(path_)->version());
+  std::filesystem::rename(path_, folder_ / "moved");
+  EXPECT_EQ(read_text(*source, 7, 3), "789");
+  source->check_unchanged();
+  std::filesystem::resize_file(folder_ / "moved", 5);
+  EXPECT_THAT([&] { source->check_unchanged(); }, ThrowsMessage<DataError>(HasSubstr("changed")));
+  EXPECT_THAT([&] { read_text(*source, 3, 4); }, ThrowsMessage<DataError>(HasSubstr("ends at offset 5")));
+}
+
 TEST_F(FileBytes, VersionTellsContentsApart) {
   write("0123456789");
   const std::string version = open_file(path_)->version();

@@ -333,7 +333,7 @@ TEST_F(DamagedText, AFileThatChangesWhileItIsReadIsAnError) {
   text.get(3);
   flip_byte(shard_, 16 + 5);
   fs::last_write_time(shard_, fs::last_write_time(shard_) + std::chrono::seconds(2));
-  EXPECT_THAT(message_of([&] { text.get(3); }), HasSubstr("has changed while it was read"));
+  EXPECT_THAT(message_of([&] { text.get(3); }), HasSubstr("has changed while it was in use"));
   fs::resize_file(shard_, 17);
   EXPECT_THAT(message_of([&] { text.get(3); }),
               AllOf(HasSubstr(shard_.string()), HasSubstr("ends at offset")));

@@ -17,6 +17,8 @@ class FarFiles {
   FarFiles(const DataOptions& options, const Log& log) : options_(options), log_(log) {}
   /// Throws DataError.
   std::shared_ptr<const ByteSource> open(const std::string& path);
+  /// That data.cache asks for; none where it is empty.
+  std::shared_ptr<DiskCache> cache();
 
  private:
   const DataOptions& options_;

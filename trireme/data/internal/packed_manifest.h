@@ -10,6 +10,7 @@
 
 #include "trireme/data/internal/record_layout.h"
 #include "trireme/data/internal/record_shard.h"
+#include "trireme/data/packed_files.h"
 
 namespace trireme::data {
 
@@ -44,8 +45,8 @@ struct PackedManifest {
   PackedSplit train = {};
   std::optional<PackedSplit> test = {};
 
-  /// "train" or "test". Throws DataError where there is none; `folder` is for the message.
-  const PackedSplit& split(const std::string& name, const std::filesystem::path& folder) const;
+  /// "train" or "test". Throws DataError where there is none; `files` are for the message.
+  const PackedSplit& split(const std::string& name, const PackedFiles& files) const;
 };
 
 /// "train-00002.trr"
@@ -55,6 +56,6 @@ std::string name_of_shard(const std::string& split, std::size_t number);
 void write_unfinished_manifest(const std::filesystem::path& folder, const std::string& source);
 void write_manifest(const std::filesystem::path& folder, const PackedManifest& manifest);
 /// Throws DataError: none there, foreign, damaged, of another version, of a folder that is not complete.
-PackedManifest read_manifest(const std::filesystem::path& folder);
+PackedManifest read_manifest(const PackedFiles& files);
 
 }  // namespace trireme::data

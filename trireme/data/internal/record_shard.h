@@ -1,17 +1,18 @@
 #pragma once
 // One file of packed data: a header, records one behind the other, an index of them, a trailer. Numbers are
 // little-endian; the layout byte by byte is in docs/data.md. Written once, read by calls and never mapped,
-// since a mapping answers a file that was cut short with SIGBUS. Nothing is allocated that the file's size
-// does not bear out. A shard is what it was when its index has the checksum that the manifest names.
+// since a mapping answers a file that was cut short with SIGBUS. Nothing is allocated for which no bytes have
+// come. A shard is what it was when its index has the checksum that the manifest names.
 
 #include <cstdint>
-#include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trireme/base/files.h"
+#include "trireme/data/byte_source.h"
 
 namespace trireme::data {
 
@@ -54,41 +55,38 @@ class ShardWriter {
 /// Reads records. Immutable; thread-safe.
 class ShardFile {
  public:
-  /// Throws DataError: missing, of another size or version than `expected`, or header, trailer or index are
-  /// not as they were written. `first` is the number of its first record in the split.
-  ShardFile(const std::filesystem::path& folder, const ShardSummary& expected, std::int64_t first);
-  ~ShardFile();
-  ShardFile(const ShardFile&) = delete;
-  ShardFile& operator=(const ShardFile&) = delete;
+  /// Throws DataError: of another size or version than `expected`, or header, trailer or index are not as
+  /// they were written. `first` is the number of its first record in the split.
+  ShardFile(std::shared_ptr<const ByteSource> source, const ShardSummary& expected, std::int64_t first);
 
-  const std::filesystem::path& path() const { return path_; }
   std::int64_t first() const { return first_; }
   std::int64_t records() const { return static_cast<std::int64_t>(index_.size()); }
   std::uint64_t offset_of(std::int64_t record) const { return entry(record).offset; }
   std::size_t bytes_of(std::int64_t record) const { return entry(record).bytes; }
 
   /// These consecutive records in one piece, which `into` has room for. Throws DataError with file, offset
-  /// and sample when one is not as it was written.
+  /// and sample when one is not as it was written, ReadError when it may be read another time.
   void read(std::int64_t record, std::int64_t count, std::span<char> into) const;
   /// Bytes within a record that was read whole before, unchecked. Throws DataError when they are gone.
   void read_within(std::int64_t record, std::size_t begin, std::span<char> into) const;
-  /// Throws DataError when the file is not the one that was opened, by size and times.
-  void check_unchanged() const;
+  /// Throws DataError when the file is not the one that was opened.
+  void check_unchanged() const { source_->check_unchanged(); }
   [[noreturn]] void fail(std::int64_t record, const std::string& what) const;
 
  private:
   using IndexEntry = ShardWriter::IndexEntry;
   const IndexEntry& entry(std::int64_t record) const { return index_[static_cast<std::size_t>(record)]; }
-  void open(const ShardSummary& expected);
+  void check_size(const ShardSummary& expected) const;
   void read_index(const ShardSummary& expected);
   void read_at(std::uint64_t offset, std::span<char> into) const;
+  /// The same of a record, which the message of what goes wrong names.
+  void read_of(std::int64_t record, std::uint64_t offset, std::span<char> into) const;
   [[noreturn]] void refuse(const std::string& what) const;
+  std::string spoken(std::int64_t record) const;
 
-  std::filesystem::path path_;
+  std::shared_ptr<const ByteSource> source_;
   std::int64_t first_;
-  int descriptor_ = -1;
-  std::int64_t modified_ns_ = 0;
-  std::uint64_t size_ = 0;
+  std::uint64_t size_;
   std::vector<IndexEntry> index_;
 };
 

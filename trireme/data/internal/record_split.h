@@ -2,19 +2,19 @@
 // The shards of one split of packed data as one row of records. Immutable; thread-safe.
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <vector>
 
 #include "trireme/data/internal/packed_manifest.h"
 #include "trireme/data/internal/record_shard.h"
+#include "trireme/data/packed_files.h"
 
 namespace trireme::data {
 
 class RecordSplit {
  public:
-  /// Opens every shard. Throws DataError as ShardFile does.
-  RecordSplit(const std::filesystem::path& folder, const PackedSplit& split);
+  /// Opens every shard, far ones some at a time. Throws DataError as ShardFile does.
+  RecordSplit(const PackedFiles& files, const PackedSplit& split);
 
   std::int64_t size() const { return size_; }
   const std::vector<std::unique_ptr<ShardFile>>& shards() const { return shards_; }
