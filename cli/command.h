@@ -74,6 +74,15 @@ struct VerifyArguments {
 };
 Command verify_command(std::function<int(const VerifyArguments&)> run);
 
+struct FindBatchArguments {
+  RankArguments ranks;
+  std::int64_t most_samples = 0;  ///< of a batch; 0: as far as speed grows
+  double memory_limit_gib = 0;    ///< of a rank; 0: its share of the host's
+  double noise_scale = 0;         ///< in samples; 0: measured
+  bool json = false;
+};
+Command find_batch_command(std::function<int(const FindBatchArguments&)> run);
+
 struct ProfileArguments {
   std::string file;
   std::vector<std::string> overrides;

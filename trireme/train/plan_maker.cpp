@@ -196,10 +196,13 @@ class PlanMaker {
     for (Cure& cure : other_tensors(config(), plan_.world_size_)) cures.push_back(std::move(cure));
     for (Cure& cure : other_pipelines(config(), plan_.world_size_)) cures.push_back(std::move(cure));
     std::vector<std::string> factors;
-    if (is_pipeline()) factors.push_back(text("parallel.pipeline = ", parallel.pipeline));
-    if (parallel.tensor > 1) factors.push_back(text("parallel.tensor = ", parallel.tensor));
-    if (parallel.context > 1) factors.push_back(text("parallel.context = ", parallel.context));
-    if (asked > 0) factors.push_back(text("parallel.data = ", asked));
+    const auto name = [&factors](const char* key, std::int64_t factor, bool counts) {
+      if (counts) factors.push_back(text(key, " = ", factor));
+    };
+    name("parallel.pipeline", parallel.pipeline, is_pipeline());
+    name("parallel.tensor", parallel.tensor, parallel.tensor > 1);
+    name("parallel.context", parallel.context, parallel.context > 1);
+    name("parallel.data", asked, asked > 0);
     refuse_unless(ranks % per_replica == 0 && (asked == 0 || asked * per_replica == ranks), cures,
                   join(factors, " x "), " does not fit ", ranks, ranks == 1 ? " rank" : " ranks",
                   "; start it with -n ", per_replica * std::max<std::int64_t>(asked, 1),

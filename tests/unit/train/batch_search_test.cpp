@@ -1,0 +1,109 @@
+// The search for a batch: what it tries, where it ends, and what it makes of noise and memory.
+#include "trireme/train/batch_search.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/train/small_runs.h"
+#include "trireme/base/error.h"
+#include "trireme/train/registry.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class BatchSearchOfRuns : public SmallRuns {
+ protected:
+  RunConfig wide() const {
+    RunConfig result = config("search");
+    result.model.hidden = {64, 64};
+    result.train.global_batch = 128;
+    return result;
+  }
+
+  /// What rank 0 finds; all ranks find the same.
+  BatchSearch found(int ranks, const RunConfig& config, BatchSearchOptions options) const {
+    options.trial_s = 0;
+    BatchSearch result;
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      const data::DataSource data = open_data(config);
+      const BatchSearch mine =
+          search_batches(check_run_config(config, context.world_size()), context, data, options);
+      if (context.is_main()) result = mine;
+    });
+    return result;
+  }
+
+  static std::vector<std::int64_t> batches(const BatchSearch& search) {
+    std::vector<std::int64_t> result;
+    for (const BatchTrial& each : search.trials) result.push_back(each.global_batch);
+    return result;
+  }
+};
+
+TEST_F(BatchSearchOfRuns, DoublesFromAQuarterAndWeighsSpeedByWhatASampleTeaches) {
+  const BatchSearch search = found(2, wide(), {.most_samples = 512, .noise_scale = 384});
+  ASSERT_THAT(batches(search), testing::ElementsAre(32, 64, 128, 256, 512));
+  EXPECT_DOUBLE_EQ(search.trials[0].efficiency, (384.0 + 128) / (384 + 32));
+  EXPECT_DOUBLE_EQ(search.trials[2].efficiency, 1);
+  EXPECT_DOUBLE_EQ(search.trials[4].efficiency, (384.0 + 128) / (384 + 512));
+  for (const BatchTrial& each : search.trials) {
+    EXPECT_GT(each.step_s, 0);
+    EXPECT_DOUBLE_EQ(each.goodput(), each.efficiency * static_cast<double>(each.global_batch) / each.step_s);
+    EXPECT_LE(each.goodput(), best_goodput(search)->goodput());
+    EXPECT_LE(each.samples_per_s(), 1.021 * fastest(search).samples_per_s());
+  }
+}
+
+TEST_F(BatchSearchOfRuns, TakesWholePartsOfAPlanAndNothingTwice) {
+  RunConfig config = wide();
+  config.train.global_batch = 6;
+  config.train.accumulation = 3;
+  EXPECT_THAT(batches(found(2, config, {.most_samples = 24, .noise_scale = 1})),
+              testing::ElementsAre(6, 12, 24));
+}
+
+TEST_F(BatchSearchOfRuns, EndsAtTheMemoryLimitAndSaysWhatWouldFit) {
+  const BatchSearch free = found(1, wide(), {.most_samples = 2048, .noise_scale = 1e9});
+  const auto at = [&](std::int64_t batch) {
+    return std::ranges::find_if(free.trials,
+                                [&](const BatchTrial& each) { return each.global_batch == batch; });
+  };
+  ASSERT_NE(at(512), free.trials.end());
+  EXPECT_GT(at(512)->memory_bytes, at(256)->memory_bytes);
+  const std::int64_t limit = (at(256)->memory_bytes + at(512)->memory_bytes) / 2;
+  const BatchSearch bound = found(1, wide(), {.memory_limit_bytes = limit, .noise_scale = 1e9});
+  EXPECT_EQ(batches(bound).back(), 256);
+  ASSERT_TRUE(bound.largest_that_fits);
+  EXPECT_NEAR(static_cast<double>(*bound.largest_that_fits), 384, 64);
+  EXPECT_EQ(bound.memory_limit_bytes, limit);
+}
+
+TEST_F(BatchSearchOfRuns, RefusesALimitIntoWhichTheConfigurationDoesNotFit) {
+  const BatchSearchOptions options{.memory_limit_bytes = 1000, .noise_scale = 1};
+  EXPECT_THAT([&] { found(1, wide(), options); },
+              testing::ThrowsMessage<InvalidArgument>(AllOf(
+                  HasSubstr("train.global_batch = "), HasSubstr("1000 B"), HasSubstr("smaller batch"))));
+}
+
+TEST_F(BatchSearchOfRuns, MeasuresTheNoiseOfOnePartInTwo) {
+  RunConfig config = wide();
+  const BatchSearch search = found(1, config, {.most_samples = 128});
+  ASSERT_TRUE(search.noise_scale) << search.why_no_noise;
+  EXPECT_GT(*search.noise_scale, 0);
+  EXPECT_NE(best_goodput(search), nullptr);
+}
+
+TEST_F(BatchSearchOfRuns, SaysWhyThereIsNoNoise) {
+  RunConfig config = wide();
+  config.parallel.tensor = 2;
+  const BatchSearch search = found(2, config, {.most_samples = 128});
+  EXPECT_FALSE(search.noise_scale);
+  EXPECT_THAT(search.why_no_noise, HasSubstr("noise_scale"));
+  EXPECT_EQ(best_goodput(search), nullptr);
+  EXPECT_EQ(search.trials.front().efficiency, 0);
+}
+
+}  // namespace
+}  // namespace trireme::train
