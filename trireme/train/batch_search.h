@@ -16,6 +16,7 @@
 
 namespace trireme::train {
 
+/// What steps with one batch were like.
 struct BatchTrial {
   std::int64_t global_batch = 0;
   double step_s = 0;              ///< median; of the slowest rank
@@ -25,6 +26,7 @@ struct BatchTrial {
   double goodput() const { return efficiency * samples_per_s(); }
 };
 
+/// What bounds a search.
 struct BatchSearchOptions {
   /// Of a batch. 0: no more than the training data, and no further than speed grows: beyond four times the
   /// configuration's batch, one of two doublings has to bring 2 % more.
@@ -38,6 +40,7 @@ struct BatchSearchOptions {
   std::function<void(const BatchTrial&)> on_trial = nullptr;
 };
 
+/// What was found.
 struct BatchSearch {
   std::int64_t configured = 0;     ///< global batch of the configuration
   std::vector<BatchTrial> trials;  ///< in the order of their batches, each about twice the one before
