@@ -111,11 +111,11 @@ std::int64_t batch_number(const ParallelPlan& plan, int doublings) {
   return std::max<std::int64_t>(1, batch / parts) * parts;
 }
 
-/// Memory over batches, by the two largest.
+/// Memory over batches, by the two largest; of one alone nobody knows what of it grows.
 struct MemoryLine {
   explicit MemoryLine(const std::vector<BatchTrial>& trials) : last(trials.back()) {
-    const bool is_line = trials.size() > 1;
-    const BatchTrial before = is_line ? trials[trials.size() - 2] : BatchTrial();
+    if (trials.size() < 2) return;
+    const BatchTrial& before = trials[trials.size() - 2];
     bytes_per_sample = static_cast<double>(last.memory_bytes - before.memory_bytes) /
                        static_cast<double>(last.global_batch - before.global_batch);
   }
