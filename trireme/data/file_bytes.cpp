@@ -19,8 +19,7 @@ bool may_answer_later(int reason) {
          reason == EMFILE || reason == ENOMEM || reason == EREMOTEIO;
 }
 
-[[noreturn]] void fail(const std::string& what, const std::string& path) {
-  const int reason = errno;
+[[noreturn]] void fail(int reason, const std::string& what, const std::string& path) {
   const std::string message =
       text("cannot ", what, " ", path, ": ", std::generic_category().message(reason),
            reason == EMFILE ? "; raise ulimit -n, or have fewer and larger files (--shard-mib)" : "");
@@ -31,7 +30,7 @@ bool may_answer_later(int reason) {
 class OpenFile {
  public:
   explicit OpenFile(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) fail("open", path);
+    if (const int reason = errno; fd_ < 0) fail(reason, "open", path);
     if (const struct stat found = status(); S_ISREG(found.st_mode)) {
       size_ = found.st_size;
       return;
@@ -53,8 +52,10 @@ class OpenFile {
   void read(std::int64_t offset, std::span<std::byte> into) const {
     while (!into.empty()) {
       const ssize_t got = ::pread(fd_, into.data(), into.size(), offset);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail(text("read at offset ", offset, " of"), path_);
+      if (const int reason = errno; got < 0) {
+        if (reason == EINTR) continue;
+        fail(reason, text("read at offset ", offset, " of"), path_);
+      }
       if (got == 0) {
         throw DataError(text(path_, " ends at offset ", offset, ", and had ", size_,
                              " bytes when it was opened; it was cut while it was in use"));
