@@ -59,7 +59,7 @@ struct DataOptions {
   int workers = 0;                        ///< loader threads per rank; 0: as many as steps need
   std::int64_t prefetch = 4;              ///< steps read ahead, at first
   std::int64_t read_ahead_mib = 512;      ///< bound of what is read ahead by itself
-  std::string balance = "count";          ///< or "cost" (Balance)
+  std::string balance = "count";          ///< "cost" or "dynamic" (Balance)
   std::int64_t open_shards = 0;           ///< shards read at a time (data/sampler.h); 0: all
   std::int64_t block = 64;                ///< text: characters per sample
   std::int64_t image_size = 224;          ///< image_folder: height and width that images are brought to

@@ -11,6 +11,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/data/internal/dealing.h"
 #include "trireme/data/internal/read_ahead_tuner.h"
 
 namespace trireme::data {
@@ -82,7 +83,8 @@ void check_stream(const StreamOptions& options, std::int64_t samples) {
 
 // Micro-batches are numbered through, from (epoch 0, batch 0) on. Workers claim the next unclaimed one while
 // its step is less than `prefetch` ahead of the consumer, and put what they read under its number: the order
-// of arrival does not matter. A seek starts a new generation; results of the previous one are dropped.
+// of arrival does not matter. A seek starts a new generation; results of the previous one are dropped, as are
+// those of steps that have been dealt anew meanwhile.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> data, const StreamOptions& stream_options)
       : dataset(std::move(data)),
@@ -93,6 +95,7 @@ struct Loader::State {
                  .shard_ends = dataset->shard_ends(),
                  .open_shards = options.open_shards}),
         orders(sampler),
+        dealing(options),
         tuner({.workers = std::max(options.workers, 1), .prefetch = options.prefetch},
               {.most_workers = options.most_workers, .memory_bytes = options.memory_bytes}) {}
 
@@ -115,22 +118,22 @@ struct Loader::State {
     }
   }
 
-  /// Micro-batch `number`, counted through all steps.
-  Example read(std::uint64_t number) {
+  /// Micro-batch `number`, counted through all steps, of a batch that is dealt so.
+  Example read(std::uint64_t number, const Dealing::Dealt& dealt) {
     const std::uint64_t step = number / units_per_step();
     const auto part = static_cast<std::int64_t>(number % units_per_step());
     const auto [epoch, batch] = place_of(step);
     const std::shared_ptr<const EpochOrder> order = orders.get(epoch);
-    return read(epoch, part_of(*order, batch, std::int64_t{options.rank} * options.num_microbatches + part));
+    return read(epoch, part_of(*order, dealt, batch, part));
   }
 
-  /// The samples of part `index` of a global batch.
-  std::vector<std::int64_t> part_of(const EpochOrder& order, std::int64_t batch, std::int64_t index) const {
+  /// The samples of this rank's part `part` of a global batch.
+  std::vector<std::int64_t> part_of(const EpochOrder& order, const Dealing::Dealt& dealt, std::int64_t batch,
+                                    std::int64_t part) const {
     const std::int64_t size = sampler.batch_size(batch), first = batch * options.global_batch;
-    const std::int64_t count = std::int64_t{options.world_size} * options.num_microbatches;
     std::vector<std::int64_t> samples;
-    if (options.balance == Balance::kCount) {
-      const Slice slice = slice_of(size, index, count);
+    if (options.balance != Balance::kCost) {
+      const Slice slice = dealing.slice(dealt, size, part);
       for (std::int64_t place = slice.begin; place < slice.end; ++place)
         samples.push_back(order[first + place]);
       return samples;
@@ -138,7 +141,9 @@ struct Loader::State {
     std::vector<double> costs;
     for (std::int64_t place = first; place < first + size; ++place)
       costs.push_back(dataset->cost(order[place]));
-    for (const std::int64_t place : balanced_part(costs, index, count))
+    const std::int64_t parts = std::int64_t{options.world_size} * options.num_microbatches,
+                       index = std::int64_t{options.rank} * options.num_microbatches + part;
+    for (const std::int64_t place : balanced_part(costs, index, parts))
       samples.push_back(order[first + place]);
     return samples;
   }
@@ -166,22 +171,22 @@ struct Loader::State {
       if (stopping) return;
       if (!may_claim()) continue;
       const std::uint64_t number = claimed++;
-      const std::uint64_t mine = generation;
+      const std::uint64_t mine = generation, step = number / units_per_step();
+      const Dealing::Dealt dealt = dealing.at(step);
       lock.unlock();
       Slot slot;
       LoadingCounts counts;
       try {
-        const telemetry::TraceScope span(trace, "data", "batch",
-                                         {"batch", static_cast<std::int64_t>(number / units_per_step())});
+        const telemetry::TraceScope span(trace, "data", "batch", {"batch", static_cast<std::int64_t>(step)});
         const LoadingMeter meter(counts);
-        slot.samples = read(number);
+        slot.samples = read(number, dealt);
         counts.samples = slot.samples.rows();
       } catch (...) {
         slot.error = std::current_exception();
       }
       lock.lock();
       reported.counts += counts;
-      if (mine != generation) continue;
+      if (mine != generation || dealt != dealing.at(step)) continue;
       slots[number] = std::move(slot);
       changed.notify_all();
     }
@@ -220,7 +225,7 @@ struct Loader::State {
       bytes_of_step += bytes_of(slot->second.samples.input) + bytes_of(slot->second.samples.target);
       result.microbatches.push_back(std::move(slot->second.samples));
     }
-    ++consumed;
+    dealing.forget_before(++consumed);
     return result;
   }
 
@@ -255,7 +260,8 @@ struct Loader::State {
   EpochOrders orders;
   std::mutex mutex;
   std::condition_variable changed;
-  ReadAheadTuner tuner;  // this and what follows: under the mutex
+  Dealing dealing;  // this and what follows: under the mutex
+  ReadAheadTuner tuner;
   std::map<std::uint64_t, Slot> slots;
   std::uint64_t claimed = 0;   ///< micro-batches
   std::uint64_t consumed = 0;  ///< steps
@@ -288,6 +294,19 @@ void Loader::seek(std::uint64_t epoch, std::int64_t batch) {
         epoch * static_cast<std::uint64_t>(batches_per_epoch()) + static_cast<std::uint64_t>(batch);
     state.claimed = state.first_unit();
     state.slots.clear();
+    state.dealing.reset();
+  }
+  state.changed.notify_all();
+}
+
+void Loader::deal(std::uint64_t from, const Shares& shares) {
+  State& state = *state_;
+  {
+    const std::lock_guard lock(state.mutex);
+    state.dealing.set(from, shares, state.consumed);
+    const std::uint64_t first = from * state.units_per_step();
+    state.slots.erase(state.slots.lower_bound(first), state.slots.end());
+    state.claimed = std::min(state.claimed, first);
   }
   state.changed.notify_all();
 }
@@ -328,6 +347,7 @@ LoadingReport Loader::report() const {
   if (report.batches > 1) report.fill /= static_cast<double>(report.batches - 1);
   report.workers = state_->tuner.now().workers;
   report.prefetch = state_->tuner.now().prefetch;
+  report.share = state_->dealing.share(state_->consumed);
   return report;
 }
 

@@ -40,6 +40,7 @@ struct LoadingReport {
   double fill = 0;           ///< mean share of the read-ahead that was there when next() was called
   int workers = 0;           ///< at present
   int prefetch = 0;          ///< steps, at present
+  std::int64_t share = 0;    ///< samples of a full batch, at present
 };
 
 /// The stage in which threads have spent most; empty where no stage was told.

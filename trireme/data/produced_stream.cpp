@@ -44,16 +44,15 @@ void take_over(const Fields& row, const Fields& made, const ProducedOptions& dat
 ProducedStream::ProducedStream(const ProducedOptions& data, const StreamOptions& options)
     : data_(data),
       options_(options),
-      sampler_(data.samples_per_epoch, options.global_batch, {.order = Order::kSequential}) {}
+      sampler_(data.samples_per_epoch, options.global_batch, {.order = Order::kSequential}),
+      dealing_(options) {}
 
 std::shared_ptr<ProducedStream::Unit> ProducedStream::make_unit(std::uint64_t number) const {
   const auto per_epoch = static_cast<std::uint64_t>(batches_per_epoch());
   const std::uint64_t step = number / units_per_step();
   const auto batch = static_cast<std::int64_t>(step % per_epoch);
   const auto part = static_cast<std::int64_t>(number % units_per_step());
-  const Slice slice =
-      slice_of(sampler_.batch_size(batch), std::int64_t{options_.rank} * options_.num_microbatches + part,
-               std::int64_t{options_.world_size} * options_.num_microbatches);
+  const Slice slice = dealing_.slice(dealing_.at(step), sampler_.batch_size(batch), part);
   auto unit = std::make_shared<Unit>();
   unit->epoch = step / per_epoch;
   unit->first_place = batch * options_.global_batch + slice.begin;
@@ -153,6 +152,14 @@ void ProducedStream::seek(std::uint64_t epoch, std::int64_t batch) {
   const std::lock_guard lock(mutex_);
   consumed_ = epoch * static_cast<std::uint64_t>(batches_per_epoch()) + static_cast<std::uint64_t>(batch);
   units_.clear();  // rows that are being filled go with them
+  dealing_.reset();
+  room_.notify_all();
+}
+
+void ProducedStream::deal(std::uint64_t from, const Shares& shares) {
+  const std::lock_guard lock(mutex_);
+  dealing_.set(from, shares, consumed_);
+  units_.erase(units_.lower_bound(from * units_per_step()), units_.end());
   room_.notify_all();
 }
 
@@ -204,6 +211,7 @@ StepBatch ProducedStream::next() {
   for (auto unit = first; result.microbatches.size() < units_per_step(); unit = units_.erase(unit))
     result.microbatches.push_back(std::move(unit->second->samples));
   ++consumed_;
+  dealing_.forget_before(consumed_);
   ++reported_.batches;
   if (was_there) reported_.fill += 1;
   room_.notify_all();
@@ -216,6 +224,7 @@ LoadingReport ProducedStream::report() const {
   if (report.batches > 0) report.fill /= static_cast<double>(report.batches);
   report.workers = data_.threads;
   report.prefetch = options_.prefetch;
+  report.share = dealing_.share(consumed_);
   return report;
 }
 

@@ -29,10 +29,11 @@ struct StepBatch {
   std::vector<Example> microbatches;  ///< exactly `num_microbatches`; one may hold zero samples
 };
 
-/// How a global batch is dealt to ranks and micro-batches. Numbers of samples are the same either way.
+/// How a global batch is dealt to ranks and micro-batches: the same numbers of samples, but for kDynamic.
 enum class Balance {
-  kCount,  ///< consecutive samples
-  kCost,   ///< so that parts cost alike, where samples differ (Dataset::cost)
+  kCount,    ///< consecutive samples
+  kCost,     ///< so that parts cost alike, where samples differ (Dataset::cost)
+  kDynamic,  ///< consecutive samples; ranks take as many as BatchStream::deal says
 };
 
 /// Which part of which batches a rank takes, and how much is read ahead.
@@ -67,6 +68,12 @@ class BatchStream {
   /// The next step's batch; runs on into the next epoch by itself. Throws DataError: what cannot be read, or
   /// does not come within the timeout; the same again at each call.
   virtual StepBatch next() = 0;
+  /// Of Balance::kDynamic: from step `from` on, counted from the first batch of epoch 0, ranks take those
+  /// shares of a batch, each at least a sample per micro-batch. The streams of all ranks are told the same;
+  /// seek() goes back to equal shares. What was read already of those steps is read again, which is nothing
+  /// where they are StreamOptions::prefetch steps ahead. Throws InvalidArgument: shares that are no batch,
+  /// a step that has been handed over, a stream that cannot.
+  virtual void deal(std::uint64_t from, const Shares& shares);
   virtual LoadingReport report() const = 0;
 };
 
@@ -87,6 +94,9 @@ class TrainingData {
   /// fewer samples than ranks; a global batch smaller than world_size * num_microbatches.
   virtual std::unique_ptr<BatchStream> open(const StreamOptions& options) const = 0;
 };
+
+/// What each rank takes of a batch in which all take alike.
+Shares equal_shares(const StreamOptions& options);
 
 /// Throws InvalidArgument for options with which no stream of `samples` per epoch can be.
 void check_stream(const StreamOptions& options, std::int64_t samples);

@@ -64,14 +64,24 @@ struct Case {
     options.seed = random.bits();
     options.order = from_to(0, 9) == 0 ? Order::kSequential : Order::kShuffled;
     options.open_shards = from_to(0, 3);
-    options.balance = from_to(0, 1) == 0 ? Balance::kCount : Balance::kCost;
+    options.balance = static_cast<Balance>(from_to(0, 2));
     epoch = static_cast<std::uint64_t>(from_to(0, 1'000'000));
     const Sampler sampler(shard_ends.back(), options.global_batch, {});
     restart = from_to(0, sampler.batches_per_epoch() - 1);
   }
 };
 
-/// What the ranks of a world see of the batches [begin, end) of the epoch, in the order of ranks.
+/// Anything between a sample for each micro-batch and all that the others leave.
+Shares any_shares(const StreamOptions& options, Random& random) {
+  Shares shares(static_cast<std::size_t>(options.world_size), options.num_microbatches);
+  for (std::int64_t left = options.global_batch - std::int64_t{options.world_size} * options.num_microbatches;
+       left > 0; --left)
+    ++shares[random.below(shares.size())];
+  return shares;
+}
+
+/// What the ranks of a world see of the batches [begin, end) of the epoch, in the order of ranks. Dynamic
+/// ones are dealt anew now and then, a few steps ahead or, as read-ahead may have it, at once.
 void read(const Case& drawn, const std::shared_ptr<const Dataset>& numbers, const World& world,
           std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& seen) {
   std::vector<std::unique_ptr<Loader>> loaders;
@@ -84,7 +94,16 @@ void read(const Case& drawn, const std::shared_ptr<const Dataset>& numbers, cons
     loaders.push_back(std::make_unique<Loader>(numbers, options));
     loaders.back()->seek(drawn.epoch, begin);
   }
+  Random random(21, static_cast<std::int64_t>(drawn.options.seed >> 1));
+  StreamOptions of_world = drawn.options;
+  of_world.world_size = world.ranks;
   for (std::int64_t batch = begin; batch < end; ++batch) {
+    if (of_world.balance == Balance::kDynamic && random.below(3) == 0) {
+      const auto from = drawn.epoch * static_cast<std::uint64_t>(loaders.front()->batches_per_epoch()) +
+                        static_cast<std::uint64_t>(batch) + random.below(6);
+      const Shares shares = any_shares(of_world, random);
+      for (const auto& loader : loaders) loader->deal(from, shares);
+    }
     for (const auto& loader : loaders) {
       for (const Example& part : loader->next().microbatches) {
         const auto* samples = part.target->const_data_ptr<std::int64_t>();
@@ -108,7 +127,7 @@ TEST(Loader, EverySampleComesOnceForAnyRanksWorkersShardsAndRestart) {
     read(drawn, numbers, drawn.before, 0, drawn.restart, seen);
     read(drawn, numbers, drawn.after, drawn.restart, sampler.batches_per_epoch(), seen);
     read(drawn, numbers, {}, 0, sampler.batches_per_epoch(), alone);
-    if (drawn.options.balance == Balance::kCount) {
+    if (drawn.options.balance != Balance::kCost) {
       ASSERT_EQ(seen, alone) << "case " << seed << ": the order of one rank";
     }
     std::sort(seen.begin(), seen.end());

@@ -104,6 +104,105 @@ TEST(Loader, RanksAndMicroBatchesTogetherHoldTheGlobalBatchInOrder) {
   }
 }
 
+TEST(Loader, ABatchThatIsDealtAnewIsSharedOutSoFromThatStepOn) {
+  std::vector<std::unique_ptr<Loader>> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(
+        std::make_unique<Loader>(std::make_shared<Numbers>(22), StreamOptions{.global_batch = 8,
+                                                                              .num_microbatches = 2,
+                                                                              .rank = rank,
+                                                                              .world_size = 2,
+                                                                              .order = Order::kSequential,
+                                                                              .balance = Balance::kDynamic}));
+  std::vector<std::vector<std::size_t>> sizes;
+  for (std::uint64_t step = 0; step < 9; ++step) {
+    std::vector<std::int64_t> joined, expected;
+    sizes.emplace_back();
+    for (const auto& rank : ranks) {
+      if (step == 1) rank->deal(2, {6, 2});
+      if (step == 4) rank->deal(4, {3, 5});
+      EXPECT_EQ(rank->report().share, step < 2           ? 4
+                                      : rank == ranks[0] ? (step < 4 ? 6 : 3)
+                                      : step < 4         ? 2
+                                                         : 5);
+      const std::vector<std::int64_t> mine = samples(rank->next());
+      joined.insert(joined.end(), mine.begin(), mine.end());
+      sizes.back().push_back(mine.size());
+    }
+    for (std::int64_t place = 0; place < (step % 3 == 2 ? 6 : 8); ++place)
+      expected.push_back(static_cast<std::int64_t>(step % 3) * 8 + place);
+    EXPECT_EQ(joined, expected) << step;
+  }
+  using Sizes = std::vector<std::vector<std::size_t>>;
+  EXPECT_EQ(sizes, (Sizes{{4, 4}, {4, 4}, {4, 2}, {6, 2}, {3, 5}, {2, 4}, {3, 5}, {3, 5}, {2, 4}}))
+      << "as much less of the last batch of an epoch";
+  for (const auto& rank : ranks) rank->seek(0, 1);
+  EXPECT_EQ(samples(ranks[1]->next()), (std::vector<std::int64_t>{12, 13, 14, 15})) << "equally again";
+}
+
+/// Of which the batch with a given sample is read when it may be.
+class HeldNumbers : public Numbers {
+ public:
+  HeldNumbers(std::int64_t size, std::int64_t held) : Numbers(size), held_(held) {}
+  Example get_batch(std::span<const std::int64_t> indices) const override {
+    if (indices.front() == held_) {
+      is_asked_for_ = true;
+      is_asked_for_.notify_all();
+      may_be_read_.wait(false);
+    }
+    return Numbers::get_batch(indices);
+  }
+  void wait_until_asked_for() const { is_asked_for_.wait(false); }
+  void let_be_read() {
+    may_be_read_ = true;
+    may_be_read_.notify_all();
+  }
+
+ private:
+  std::int64_t held_;
+  mutable std::atomic<bool> is_asked_for_ = false;
+  std::atomic<bool> may_be_read_ = false;
+};
+
+TEST(Loader, WhatWasBeingReadWhenItWasDealtAnewIsReadAgain) {
+  const auto numbers = std::make_shared<HeldNumbers>(100, 8);
+  Loader loader(numbers, {.global_batch = 4,
+                          .world_size = 2,
+                          .workers = 1,
+                          .order = Order::kSequential,
+                          .balance = Balance::kDynamic});
+  EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{0, 1}));
+  numbers->wait_until_asked_for();
+  loader.deal(2, {3, 1});
+  EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{4, 5}));
+  numbers->let_be_read();
+  EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{8, 9, 10}));
+  EXPECT_EQ(samples(loader.next()), (std::vector<std::int64_t>{12, 13, 14}));
+}
+
+TEST(Loader, RefusesSharesThatAreNoBatchAndStepsThatHaveGone) {
+  const StreamOptions options{
+      .global_batch = 8, .num_microbatches = 2, .world_size = 2, .balance = Balance::kDynamic};
+  Loader loader(std::make_shared<Numbers>(22), options);
+  const auto error_of = [&](std::uint64_t from, const Shares& shares) -> std::string {
+    try {
+      loader.deal(from, shares);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  loader.next();
+  loader.next();
+  EXPECT_EQ(error_of(2, {6, 2}), "none");
+  EXPECT_THAT(error_of(1, {6, 2}), HasSubstr("step 1 cannot be dealt anew: 2 have been handed over"));
+  EXPECT_THAT(error_of(2, {8}), HasSubstr("shares for 1 of 2 ranks"));
+  EXPECT_THAT(error_of(2, {4, 3}), HasSubstr("add up to 7 of the batch's 8 samples"));
+  EXPECT_THAT(error_of(2, {7, 1}), HasSubstr("no sample for each of 2 micro-batches"));
+  Loader equal(std::make_shared<Numbers>(22), {.global_batch = 8, .world_size = 2});
+  EXPECT_THROW(equal.deal(0, {4, 4}), InvalidArgument);
+}
+
 TEST(Loader, ARankWithoutSamplesGetsEmptyMicroBatches) {
   // 9 samples in batches of 8: the last batch has one sample for four ranks.
   Loader loader(std::make_shared<Numbers>(9),

@@ -88,6 +88,32 @@ TEST(Producer, FillsEveryPlaceOnceForAnyNumberOfRanksThreadsAndMicroBatches) {
   }
 }
 
+TEST(Producer, FillsEveryPlaceOnceWhereBatchesAreDealtAnew) {
+  std::vector<std::unique_ptr<ProducedSamples>> samples;
+  std::vector<std::unique_ptr<BatchStream>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    samples.push_back(std::make_unique<ProducedSamples>(numbers(2)));
+    ranks.push_back(samples.back()->open(
+        {.global_batch = 6, .rank = rank, .world_size = 2, .prefetch = 3, .balance = Balance::kDynamic}));
+  }
+  for (std::int64_t step = 0; step < 12; ++step) {
+    std::vector<std::int64_t> joined, expected, sizes;
+    for (const auto& rank : ranks) {
+      // Once as far ahead as nobody has made anything, and once in what is there already.
+      if (step == 2) rank->deal(5, {5, 1});
+      if (step == 7) rank->deal(8, {2, 4});
+      const std::vector<std::int64_t> mine = numbers_in(rank->next());
+      joined.insert(joined.end(), mine.begin(), mine.end());
+      sizes.push_back(std::ssize(mine));
+    }
+    for (std::int64_t place = step % 2 * 6; place < (step % 2 == 0 ? 6 : 10); ++place)
+      expected.push_back(step / 2 * 1000 + place);
+    EXPECT_EQ(joined, expected) << "step " << step;
+    const std::int64_t share = step < 5 ? 3 : step < 8 ? 5 : 2;
+    EXPECT_EQ(sizes[0], step % 2 == 0 ? share : 4 * share / 6) << "step " << step;
+  }
+}
+
 TEST(Producer, GoesOnAnywhere) {
   const ProducedSamples samples(numbers(2));
   const auto stream = samples.open({.global_batch = 5});

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "trireme/data/internal/dealing.h"
 #include "trireme/data/producer.h"
 
 namespace trireme::data {
@@ -29,6 +30,7 @@ class ProducedStream {
 
   std::int64_t batches_per_epoch() const { return sampler_.batches_per_epoch(); }
   void seek(std::uint64_t epoch, std::int64_t batch);
+  void deal(std::uint64_t from, const Shares& shares);
   StepBatch next();
   LoadingReport report() const;
 
@@ -62,8 +64,9 @@ class ProducedStream {
   const Sampler sampler_;
   mutable std::mutex mutex_;
   std::condition_variable room_, arrived_;
-  std::map<std::uint64_t, std::shared_ptr<Unit>> units_;  // this and what follows: under the mutex
-  std::uint64_t consumed_ = 0;                            ///< steps
+  Dealing dealing_;  // this and what follows: under the mutex
+  std::map<std::uint64_t, std::shared_ptr<Unit>> units_;
+  std::uint64_t consumed_ = 0;  ///< steps
   LoadingReport reported_;
   std::exception_ptr failure_ = nullptr;
   int threads_ended_ = 0;
