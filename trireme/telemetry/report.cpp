@@ -189,8 +189,10 @@ Facts loading(const RunData& run) {
     const auto share = run.result(text("loading_wait_rank_", rank));
     if (!share) break;
     const std::string stage = run.summary.words(text("loading_slowest_stage_rank_", rank));
+    const auto samples = run.result(text("loading_samples_rank_", rank));
     rows.emplace_back(text("rank ", rank, " waited"),
-                      text(percent(*share), stage.empty() ? "" : ", slowest stage: " + stage));
+                      text(percent(*share), stage.empty() ? "" : ", slowest stage: " + stage,
+                           samples ? text(", takes ", *samples, " samples of a batch") : ""));
   }
   for (const char* stage : {"read", "decode", "transform", "collate"}) {
     if (const auto share = run.result(text("loading_", stage)))

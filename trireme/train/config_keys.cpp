@@ -77,11 +77,11 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                 zero_up)),
       stays(key(
           "data.balance", &C::data, &Data::balance,
-          "how a global batch is dealt to ranks and micro-batches: the same number of samples each, or of "
-          "those that differ, such as texts, so many that all cost alike",
+          "how a global batch is dealt to ranks and micro-batches: the same number of samples each; of those "
+          "that differ, such as texts, so that all cost alike; or to each rank as many as it is fast",
           {.names =
                [] {
-                 return std::vector<std::string>{"count", "cost"};
+                 return std::vector<std::string>{"count", "cost", "dynamic"};
                }})),
       stays(
           key("data.block", &C::data, &Data::block, "text: characters, or packed tokens, per sample", count)),

@@ -22,6 +22,7 @@ enum Sent {
   kSkipped,
   kHits,
   kMisses,
+  kSamples,
   kFirstStage
 };
 constexpr std::size_t kNumSent = kFirstStage + data::kNumStages;
@@ -63,6 +64,7 @@ LoadingSummary gather(comm::Context& context, const data::LoadingReport& mine, d
   own[kSkipped] = static_cast<double>(counts.skipped);
   own[kHits] = static_cast<double>(counts.cache_hits);
   own[kMisses] = static_cast<double>(counts.cache_misses);
+  own[kSamples] = static_cast<double>(mine.share);
   std::copy(counts.stage_s.begin(), counts.stage_s.end(), own + kFirstStage);
   at::Tensor all = at::empty({context.world_size() * numbers.numel()}, at::kDouble);
   context.world().all_gather(all, numbers);
@@ -73,6 +75,7 @@ LoadingSummary gather(comm::Context& context, const data::LoadingReport& mine, d
     const double* from = all.const_data_ptr<double>() + rank * numbers.numel();
     summary.wait_shares.push_back(from[kWaited]);
     summary.stages.push_back(name_at(from[kStage]));
+    summary.samples.push_back(std::llround(from[kSamples]));
     summary.most_workers = std::max(summary.most_workers, static_cast<int>(from[kWorkers]));
     for (std::size_t i = 0; i < kNumSent; ++i) sums[i] += from[i];
   }

@@ -15,6 +15,7 @@ namespace trireme::train {
 struct LoadingSummary {
   std::vector<double> wait_shares;       ///< of each rank's time in steps
   std::vector<std::string_view> stages;  ///< of each rank: the slowest of loading; empty: not told
+  std::vector<std::int64_t> samples;     ///< of a full batch that each rank takes, at the end
   std::vector<double> stage_shares;      ///< of the time that all threads were busy, by data::Stage
   double fill = 0;                       ///< mean share of the read-ahead that was there
   int most_workers = 0;                  ///< of a rank, at the end

@@ -20,6 +20,7 @@
 #include "trireme/train/noise_scale.h"
 #include "trireme/train/recomputed_layers.h"
 #include "trireme/train/run_trace.h"
+#include "trireme/train/work_shares.h"
 
 namespace trireme::train {
 namespace {
@@ -138,6 +139,7 @@ class PlanMaker {
     check_serving(maker.plan_);
     check_local_steps(maker.plan_);
     check_noise_scale(maker.plan_);
+    check_work_shares(maker.plan_);
     if (model) maker.plan_.cut(*model);
     return std::move(maker.plan_);
   }

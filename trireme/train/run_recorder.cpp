@@ -1,5 +1,6 @@
 #include "trireme/train/run_recorder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 
@@ -49,8 +50,9 @@ void add_memory(telemetry::Record& record, const MemoryReport& memory) {
   if (memory.offloaded_bytes > 0) record.fields.emplace_back("offloaded_bytes", memory.offloaded_bytes);
 }
 
-/// "loading_wait_rank_1": of each rank its share of the time in steps; "loading_decode": of the busy time of
-/// all threads; "loading_read_bytes", ...: of all ranks, what is not 0.
+/// "loading_wait_rank_1": of each rank its share of the time in steps, "loading_samples_rank_1": its part of
+/// a batch that is not dealt equally; "loading_decode": of the busy time of all threads;
+/// "loading_read_bytes", ...: of all ranks, what is not 0.
 void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
   const auto add = [&](const std::string& name, telemetry::FieldValue value) {
     record.fields.emplace_back("loading_" + name, std::move(value));
@@ -60,6 +62,10 @@ void add_loading(telemetry::Record& record, const LoadingSummary& loading) {
     if (!loading.stages[rank].empty())
       add(text("slowest_stage_rank_", rank), std::string(loading.stages[rank]));
   }
+  // Equal ones differ by one at most.
+  const auto [fewest, most] = std::ranges::minmax(loading.samples);
+  for (std::size_t rank = 0; most > fewest + 1 && rank < loading.samples.size(); ++rank)
+    add(text("samples_rank_", rank), loading.samples[rank]);
   for (std::size_t stage = 0; stage < loading.stage_shares.size(); ++stage) {
     if (loading.stage_shares[stage] > 0)
       add(std::string(data::name_of(static_cast<data::Stage>(stage))), loading.stage_shares[stage]);

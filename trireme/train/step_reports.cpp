@@ -32,7 +32,7 @@ enum Slot {
 constexpr double kFine = 0, kNormIsNotFinite = 1, kLossIsNotFinite = 2;
 
 /// What a rank says, by kind: of each the values of all ranks, one behind the other.
-enum PerRank { kNotFinite, kDataWait, kDataStage, kNumPerRank };
+enum PerRank { kNotFinite, kDataWait, kDataStage, kWork, kNumPerRank };
 
 /// Of a bundle: an exchange over a link of 50 ms takes about as long.
 constexpr double kBundleSeconds = 0.25;
@@ -95,6 +95,7 @@ void StepReports::write(const StepReport& mine, double* votes) const {
     own(kDataWait) = mine.data_waits.front().seconds;
     own(kDataStage) = code_of(mine.data_waits.front().stage);
   }
+  if (!mine.work_s.empty()) own(kWork) = mine.work_s.front();
 }
 
 std::optional<StepReport> StepReports::start(const StepReport& mine) {
@@ -164,9 +165,11 @@ StepReport StepReports::told() {
     report.squares->of_mean = votes[kSquareOfMean];
   }
   report.data_waits.clear();
+  report.work_s.clear();
   for (int rank = 0; rank < group_.size(); ++rank) {
     const auto of_rank = [&](PerRank kind) { return votes[kFirstRank + kind * group_.size() + rank]; };
     report.data_waits.push_back({.seconds = of_rank(kDataWait), .stage = stage_of(of_rank(kDataStage))});
+    report.work_s.push_back(of_rank(kWork));
   }
   report.loss = votes[kHoles] > 0 ? std::numeric_limits<double>::quiet_NaN() : votes[kLoss];
   if (votes[kCount] > 0) {

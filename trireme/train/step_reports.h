@@ -43,6 +43,8 @@ struct StepReport {
   bool skipped = false;  ///< gradients were not finite, and nothing was updated; the same on all ranks
   int stop_signal = 0;   ///< 0, SIGINT or SIGTERM
   std::vector<DataWait> data_waits = {};  ///< in: of this rank; out: of each
+  /// Seconds of the step in which a rank did not wait for another. In: of this rank; out: of each.
+  std::vector<double> work_s = {};
 };
 
 /// Whether reports of several steps share an exchange.

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
 #include "trireme/checkpoint/tensor_match.h"
@@ -45,6 +46,11 @@ int most_readers(const comm::Context& context) {
   return std::max(kFew, static_cast<int>(std::thread::hardware_concurrency()) / context.local_world_size());
 }
 
+data::Balance balance_of(const std::string& name) {
+  if (name == "dynamic") return data::Balance::kDynamic;
+  return name == "cost" ? data::Balance::kCost : data::Balance::kCount;
+}
+
 data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context& context,
                                    const PlanGroups& groups, const ObjectivePtr& objective,
                                    double count_of_sample) {
@@ -63,7 +69,7 @@ data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context
           .memory_bytes = config.data.read_ahead_mib << 20,
           .seed = static_cast<std::uint64_t>(config.run.seed),
           .open_shards = config.data.open_shards,
-          .balance = config.data.balance == "cost" ? data::Balance::kCost : data::Balance::kCount,
+          .balance = balance_of(config.data.balance),
           .check_targets = check_targets,
           .trace = context.trace(),
           .log = context.log()};
@@ -207,13 +213,15 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       learning_rate_(make_learning_rate(config_, schedule_steps(config_, total_steps()))),
       outer_steps_(outer_steps_for(plan_, groups_, parameters_, pipeline_.buffers())),
       reports_(make_reports(plan_, context)),
-      noise_(NoiseScale::make(plan_, pipeline_, layers_, groups_.pipeline.rank() == 0)) {
+      noise_(NoiseScale::make(plan_, pipeline_, layers_, groups_.pipeline.rank() == 0)),
+      work_shares_(WorkShares::make(plan_)) {
   whole_.reset();
   release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
   if (hook_) hook_->attach_optimizer(optimizer_->state());
   choices_[kAllReduces] = state_of(context.all_reduce_choices());
+  if (work_shares_) stream_->deal(0, work_shares_->now());
   name_memory();
 }
 
@@ -269,6 +277,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (trace != nullptr) trace->trace().begin_step(step_ + 1);
   const telemetry::TraceScope span(trace, "step", "step", {"step", step_ + 1});
   key_generators("step");
+  const double began_s = now_s(), waited_s = comm_wait_s();
   report_ = report_of_step(stop_signal);
   if (noise_) noise_->begin_step(report_, *learning_rate_);
   if (plan_.served()) {
@@ -295,6 +304,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   has_stepped_ = true;
   const data::LoadingReport loaded = loading();
   report_.data_waits = {{.seconds = loaded.waited_s, .stage = data::slowest_stage(loaded.counts)}};
+  report_.work_s = {now_s() - began_s - (comm_wait_s() - waited_s)};
   const std::optional<StepReport> older = known(reports_.start(report_));
   if (older && older->stop_signal != 0)
     pipeline_.finish_after(static_cast<int>(step_ - stream_begin_) + pipeline_.asynchronous_margin());
@@ -303,7 +313,15 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
 
 std::optional<StepReport> Trainer::known(std::optional<StepReport> report) {
   if (report && noise_) noise_->observe(*report);
+  if (report && work_shares_) {
+    if (const auto change = work_shares_->observe(*report, step_ + config_.data.prefetch)) deal(*change);
+  }
   return report;
+}
+
+void Trainer::deal(const WorkShares::Change& change) {
+  stream_->deal(static_cast<std::uint64_t>(change.from), change.shares);
+  if (context_.is_main()) context_.log().info("data: ", change.why);
 }
 
 StepReport Trainer::report_of_step(int stop_signal) const {
@@ -409,6 +427,7 @@ void Trainer::seek(std::int64_t step) {
   pipeline_.weights_changed();
   take_choices();
   if (noise_) noise_->restored();
+  if (work_shares_) work_shares_->start_over(step);
   step_ = step;
   stream_->seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());
 }

@@ -43,6 +43,7 @@
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/placement.h"
 #include "trireme/train/step_reports.h"
+#include "trireme/train/work_shares.h"
 
 namespace trireme::train {
 
@@ -175,7 +176,8 @@ class Trainer {
   /// Seconds this rank has waited for data and for other ranks so far.
   double data_wait_s() const { return loading().waited_s; }
   double comm_wait_s() const {
-    return pipeline_.waited_s() + optimizer_->waited_s() + (outer_steps_ ? outer_steps_->waited_s() : 0);
+    return counts_waited_s_ + pipeline_.waited_s() + optimizer_->waited_s() +
+           (outer_steps_ ? outer_steps_->waited_s() : 0);
   }
   /// What this rank's memory holds. Of the process: ranks that are its threads have one between them.
   MemoryReport memory() const;
@@ -187,6 +189,8 @@ class Trainer {
   void take_choices();
   void key_generators(std::string_view purpose) const;
   StepReport report_of_step(int stop_signal) const;
+  /// In the next steps that nobody reads yet.
+  void deal(const WorkShares::Change& change);
   /// A report that all ranks have, and what this one makes of it.
   std::optional<StepReport> known(std::optional<StepReport> report);
   /// Of the ranks that hold parts of the same layers, or pieces of the same sequences, and know the same of
@@ -214,7 +218,7 @@ class Trainer {
   void take_batch();
   /// Of the targets of the batch at hand, on this rank, and on all of a group.
   double own_count() const;
-  double sum_of_counts(std::optional<comm::Group> group) const;
+  double sum_of_counts(std::optional<comm::Group> group);
   /// Whether sites average their gradients in the step under way, or there are none.
   bool steps_together() const { return !outer_steps_ || outer_steps_->averages_gradients(step_ + 1); }
   /// Of a micro-batch's targets.
@@ -264,7 +268,8 @@ class Trainer {
   std::optional<optim::ExponentialMovingAverage> average_;   ///< where train.ema_decay asks for one
   const std::unique_ptr<parallel::OuterSteps> outer_steps_;  ///< where sites train apart
   StepReports reports_;
-  std::unique_ptr<NoiseScale> noise_;  ///< null: nobody asks
+  std::unique_ptr<NoiseScale> noise_;        ///< null: nobody asks
+  std::unique_ptr<WorkShares> work_shares_;  ///< where replicas share out a batch by how fast they are
 
   std::function<void(const optim::NamedTensors&)> observer_;
   std::vector<std::function<void()>> before_changes_;
@@ -274,6 +279,7 @@ class Trainer {
   data::StepBatch batch_;
   at::Tensor grad_norm_;       ///< of the update, where somebody wants to know it
   double count_of_batch_ = 0;  ///< what its losses are divided by
+  double counts_waited_s_ = 0;
   StepReport report_;
   MemoryUse memory_at_update_;
   bool has_stepped_ = false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "trireme/base/clock.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/trainer.h"
 
@@ -60,9 +61,11 @@ double Trainer::own_count() const {
 }
 
 /// Targets are on the host: nothing waits for a device.
-double Trainer::sum_of_counts(std::optional<comm::Group> group) const {
+double Trainer::sum_of_counts(std::optional<comm::Group> group) {
   at::Tensor sum = at::full({1}, own_count(), at::kDouble);
+  const double began_s = now_s();
   if (group) group->all_reduce(sum);
+  counts_waited_s_ += now_s() - began_s;
   return sum.item<double>();
 }
 

@@ -70,6 +70,50 @@ TEST_F(Loading, ARunNamesTheRankThatWaitsForDataAndTheStage) {
               AllOf(HasSubstr("rank 1 waited"), HasSubstr("slowest stage: read")));
 }
 
+/// Where each sample takes its time.
+class SlowSamples : public data::Dataset {
+ public:
+  explicit SlowSamples(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}
+  std::int64_t size() const override { return samples_->size(); }
+  data::Example get(std::int64_t index) const override { return samples_->get(index); }
+  data::Example get_batch(std::span<const std::int64_t> indices) const override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2) * indices.size());
+    return samples_->get_batch(indices);
+  }
+
+ private:
+  std::shared_ptr<const Dataset> samples_;
+};
+
+TEST_F(Loading, ARankThatIsSlowTakesFewerSamplesAndTheModelIsThatOfOneRank) {
+  RunConfig config = this->config("dealt");
+  config.train = {.epochs = 30, .max_steps = 70, .global_batch = 48, .accumulation = 2};
+  config.optimizer = {.name = "sgd", .lr = 0.05};
+  config.data.workers = 1;
+  config.data.prefetch = 2;
+  config.checkpoint.every_steps = 0;
+  RunConfig alone = config;
+  alone.run.name = "alone";
+  alone.train.accumulation = 4;
+  const RunResult serial = run(1, alone);
+  config.data.balance = "dynamic";
+  RunResult result;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    data::DataSource data = data::open_data(config.data);
+    if (context.rank() == 1) data.train = std::make_shared<SlowSamples>(data::indexed(data.train));
+    const RunResult mine = run_training(config, context, {.data = data});
+    if (context.is_main()) result = mine;
+  });
+  const std::vector<std::int64_t>& samples = result.loading.samples;
+  ASSERT_EQ(samples.size(), 2U);
+  EXPECT_EQ(samples[0] + samples[1], 48);
+  EXPECT_LT(samples[1], 24) << "48 ms for its half of a batch, and the other rank needs a few";
+  EXPECT_NEAR(result.train_loss, serial.train_loss, 1e-5 * serial.train_loss) << "the same mean gradients";
+  EXPECT_NEAR(result.evaluation->loss, serial.evaluation->loss, 1e-5 * serial.evaluation->loss);
+  EXPECT_THAT(file("dealt", "summary.json"), HasSubstr(text(R"("loading_samples_rank_1": )", samples[1])));
+  EXPECT_THAT(file("dealt", "report.html"), HasSubstr(text("takes ", samples[1], " samples of a batch")));
+}
+
 /// The sum of 8 numbers that are drawn by `key`.
 void draw(Random key, const at::Tensor& numbers, const at::Tensor& sum) {
   float total = 0;

@@ -60,6 +60,32 @@ const Refusal kRefusals[] = {
        c.parallel.chunks = 9;
      },
      "18 stages, the model only 2 layers", "parallel.chunks = 1"},
+    {"DealingAnewUnderPipedream", 2,
+     [](RunConfig& c) {
+       pipedream(c);
+       c.data.balance = "dynamic";
+     },
+     "has to know all their sizes ahead", "parallel.schedule = \"1f1b\""},
+    {"DealingAnewToRanksThatDrift", 2,
+     [](RunConfig& c) {
+       c.parallel.mode = "ps";
+       c.train.clip_norm = 0;
+       c.served.staleness = 3;
+       c.data.balance = "dynamic";
+     },
+     "with ps.staleness = 3 ranks do not wait for each other", "data.balance = \"count\""},
+    {"DealingAnewToSites", 2,
+     [](RunConfig& c) {
+       c.parallel.local_steps = 4;
+       c.data.balance = "dynamic";
+     },
+     "with parallel.local_steps = 4 sites do not add up gradients of one batch", "parallel.local_steps = 1"},
+    {"DealingAnewWithExactBits", 2,
+     [](RunConfig& c) {
+       c.run.exact = true;
+       c.data.balance = "dynamic";
+     },
+     "bits depend on which samples are added up together", "run.exact = false"},
     {"NoiseOfOneMicrobatch", 1, [](RunConfig& c) { c.train.noise_scale_every_steps = 1; },
      "train.noise_scale_every_steps = 1: the noise is told by the differences between micro-batches",
      "train.accumulation = 2"},

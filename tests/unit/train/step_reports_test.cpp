@@ -33,6 +33,14 @@ TEST(StepReports, SumTheRanksLossesAndComeOneStepLate) {
   });
 }
 
+TEST(StepReports, SayWhatEachRankHasWorked) {
+  comm::run_ranks_as_threads(3, [](comm::Context& context) {
+    StepReports reports(context.world());
+    reports.start({.step = 1, .work_s = {0.25 * context.rank()}});
+    EXPECT_EQ(reports.finish()->work_s, (std::vector<double>{0, 0.25, 0.5}));
+  });
+}
+
 TEST(StepReports, KeepAsManyExchangesUnderWayAsTheyAreDeep) {
   comm::run_ranks_as_threads(2, [](comm::Context& context) {
     StepReports reports(context.world(), 3);
