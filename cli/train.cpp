@@ -2,7 +2,6 @@
 
 #include <csignal>
 #include <filesystem>
-#include <sstream>
 
 #include "cli/as_ranks.h"
 #include "trireme/base/error.h"
@@ -11,6 +10,7 @@
 #include "trireme/base/stop_request.h"
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
+#include "trireme/base/toml_text.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/launch_environment.h"
 #include "trireme/train/check_run_folder.h"
@@ -29,12 +29,6 @@ int run_as_rank(const TrainArguments& train, const train::ParallelPlan& plan) {
   const auto context = comm::Context::from_environment(plan.config().comm);
   const auto start = train.resume ? train::RunStart::kResume : train::RunStart::kFresh;
   return train::run_training(plan, *context, {.start = start, .stop = &stop}).exit_code;
-}
-
-std::string toml_text(const std::string& value) {
-  require(value.find_first_of("\"\\") == std::string::npos, "cannot pass on '", value,
-          "': it holds a quote or a backslash; use a configuration file");
-  return text('"', value, '"');
 }
 
 /// What --trace and --trace-steps say, as keys of the configuration, so that every rank is told.
@@ -75,9 +69,7 @@ TrainArguments with_plan(TrainArguments train) {
       require(node.is_table(), train.plan, ": expected tables such as [parallel], found the key '",
               name.str(), "'; trireme plan --toml prints a plan");
       for (const auto& [key, value] : *node.as_table()) {
-        std::ostringstream written;
-        value.visit([&](const auto& held) { written << toml::toml_formatter(held); });
-        keys.push_back(text(name.str(), ".", key.str(), "=", written.str()));
+        keys.push_back(text(name.str(), ".", key.str(), "=", toml_text(value)));
       }
     }
   } catch (const toml::parse_error& error) {

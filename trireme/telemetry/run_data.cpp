@@ -3,16 +3,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
+#include "trireme/base/toml_text.h"
 #include "trireme/telemetry/run_end.h"
 #include "trireme/telemetry/run_summary.h"
 
@@ -36,17 +34,8 @@ void collect(const std::string& prefix, const toml::table& table, std::vector<Se
       collect(name, *inner, settings);
       continue;
     }
-    std::ostringstream value;
-    if (const auto* string = node.as_string()) {
-      value << string->get();
-    } else if (const auto* number = node.as_floating_point()) {
-      std::array<char, 32> shortest;  // 0.1, not 0.10000000000000001
-      const auto end = std::to_chars(shortest.data(), shortest.data() + shortest.size(), number->get()).ptr;
-      value << std::string_view(shortest.data(), static_cast<std::size_t>(end - shortest.data()));
-    } else {
-      node.visit([&](const auto& held) { value << held; });
-    }
-    settings.push_back({name, value.str(), node.source().begin.line});
+    const auto* words = node.as_string();
+    settings.push_back({name, words ? words->get() : toml_text(node), node.source().begin.line});
   }
 }
 

@@ -98,6 +98,19 @@ TEST_F(Report, ReadsSettingsCurvesAndResults) {
   EXPECT_EQ(run.result("nothing"), std::nullopt);
 }
 
+TEST_F(Report, SettingsAreWrittenAsShortAsTheyReadBack) {
+  write_run();
+  write("config.toml",
+        "rate = 1.0\nrates = [1, 0.1, 1e-30, inf]\ndate = 1979-05-27\nnames = ['a', \"it's\"]\n"
+        "tables = [{ a.b = 0.25, c = true }]\n");
+  const RunData run = read_run(folder_.path());
+  EXPECT_EQ(run.setting("rate"), "1.0");
+  EXPECT_EQ(run.setting("rates"), "[1, 0.1, 1e-30, inf]");
+  EXPECT_EQ(run.setting("date"), "1979-05-27");
+  EXPECT_EQ(run.setting("names"), "['a', \"it's\"]");
+  EXPECT_EQ(run.setting("tables"), "[{ 'a' = { 'b' = 0.25 }, 'c' = true }]");
+}
+
 TEST_F(Report, ARunThatIsStillUnderWayIsUnfinished) {
   write_run();
   // Resumed: steps behind the summary's, and a line under way.
