@@ -1,7 +1,9 @@
 // What reading packed data costs: samples like those of Fashion-MNIST from shards beside the same ones from
 // memory (IdxDataset), in batches of 64, shuffled and in order; and large samples in order beside a program
-// that only reads the same files. One line of JSON per question: processor time, the median of several turns
-// that take each other's places; files are in the page cache.
+// that only reads the same files: processor time, with files in the page cache. And samples here and there
+// that are not in it, beside a program that reads as many as large ones, one after the other and with four
+// threads: elapsed time, which is the disk's. One line of JSON per question, the median of several turns that
+// take each other's places.
 //
 //   bench_packed_data [--smoke] [--folder DIR]
 
@@ -20,7 +22,9 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
+#include <thread>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/crc32c.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
@@ -45,18 +49,18 @@ void write_idx(const fs::path& path, const std::vector<std::uint32_t>& dims, uns
   write_file_atomic(path, content);
 }
 
-/// Samples of 3x192x192 f32.
-class Large : public data::Dataset {
+/// Samples of 3 x side x side f32.
+class Planes : public data::Dataset {
  public:
-  explicit Large(std::int64_t size) : size_(size) {}
+  Planes(std::int64_t size, std::int64_t side) : size_(size), side_(side) {}
   std::int64_t size() const override { return size_; }
   data::Example get(std::int64_t index) const override {
-    return {at::full({3, 192, 192}, static_cast<double>(index), at::kFloat),
+    return {at::full({3, side_, side_}, static_cast<double>(index), at::kFloat),
             at::scalar_tensor(index, at::kLong)};
   }
 
  private:
-  std::int64_t size_;
+  std::int64_t size_, side_;
 };
 
 double processor_s() {
@@ -132,9 +136,9 @@ void print_small(const fs::path& folder, std::uint32_t count, int turns) {
 
 void print_large(const fs::path& folder, std::int64_t count, int turns) {
   const fs::path packed = folder / "large";
-  const data::PackedSize size =
-      data::pack({.source = {.name = "large", .train = std::make_shared<Large>(count), .test = nullptr}},
-                 {.folder = packed});
+  const data::PackedSize size = data::pack(
+      {.source = {.name = "large", .train = std::make_shared<Planes>(count, 192), .test = nullptr}},
+      {.folder = packed});
   const data::RecordDataset shards(packed, "train");
   std::vector<std::int64_t> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), 0);
@@ -153,6 +157,75 @@ void print_large(const fs::path& folder, std::int64_t count, int turns) {
             << std::endl;
 }
 
+std::vector<int> open_shards(const fs::path& folder) {
+  std::vector<int> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".trr")
+      files.push_back(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+  }
+  return files;
+}
+
+double elapsed_s(const std::function<void()>& work) {
+  const double start = now_s();
+  work();
+  return now_s() - start;
+}
+
+void print_cold(const fs::path& folder, std::int64_t count, std::size_t reads, int turns) {
+  constexpr std::int64_t kSide = 16;
+  const fs::path packed = folder / "planes";
+  data::pack({.source = {.name = "planes", .train = std::make_shared<Planes>(count, kSide), .test = nullptr}},
+             {.folder = packed});
+  const data::RecordDataset shards(packed, "train");
+  const std::vector<int> files = open_shards(packed);
+  const std::size_t bytes = 3 * kSide * kSide * sizeof(float) + sizeof(std::int64_t);
+  std::minstd_rand random(3);
+  const auto forget = [&] {
+    for (const int file : files) {
+      ::fdatasync(file);
+      ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    }
+  };
+  const auto read_here_and_there = [&](std::size_t times, std::size_t seed) {
+    std::minstd_rand place(static_cast<std::uint32_t>(seed + 1));
+    std::string into(bytes, '\0');
+    for (std::size_t i = 0; i < times; ++i) {
+      const int file = files[place() % files.size()];
+      const off_t room = ::lseek(file, 0, SEEK_END) - static_cast<off_t>(bytes);
+      if (::pread(file, into.data(), bytes, static_cast<off_t>(place() % static_cast<std::uint64_t>(room))) <
+          0)
+        return;
+    }
+  };
+  std::vector<std::vector<double>> seconds(3);
+  for (int turn = 0; turn < turns; ++turn) {
+    std::vector<std::int64_t> order(reads);
+    for (std::int64_t& sample : order)
+      sample = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(count));
+    const std::size_t seed = random();
+    forget();
+    seconds[0].push_back(elapsed_s([&] { read_here_and_there(reads, seed); }));
+    forget();
+    seconds[1].push_back(elapsed_s([&] {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < 4; ++i)
+        threads.emplace_back([&, i] { read_here_and_there(reads / 4, seed + i); });
+    }));
+    forget();
+    seconds[2].push_back(elapsed_s([&] { read_all(shards, order, 64); }));
+  }
+  const auto rate = [&](std::size_t i) { return static_cast<double>(reads) / median(seconds[i]); };
+  std::cout
+      << nlohmann::ordered_json{{"what",
+                                 "samples of 3 kB here and there, batches of 64, none in the page cache"},
+                                {"plain_reads_per_s", rate(0)},
+                                {"plain_reads_of_4_threads_per_s", rate(1)},
+                                {"packed_samples_per_s", rate(2)}}
+      << std::endl;
+  for (const int file : files) ::close(file);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -168,6 +241,7 @@ int main(int argc, char** argv) {
   fs::create_directories(own);
   print_small(own, smoke ? 200 : 60'000, smoke ? 1 : 9);
   print_large(own, smoke ? 4 : 2'500, smoke ? 1 : 9);
+  print_cold(own, smoke ? 64 : 300'000, smoke ? 64 : 4096, smoke ? 1 : 9);
   fs::remove_all(own);
   return 0;
 }

@@ -56,5 +56,26 @@ TEST(SlowReads, OfOneRankAreNamedByProgressMetricsAndReport) {
   EXPECT_THAT(read_file(folder / "slow" / "report.html"), HasSubstr("slowest stage: read"));
 }
 
+TEST(SlowReads, OfABatchAreFetchedSideBySideWhereTheFirstHasWaited) {
+  const TemporaryFolder folder;
+  const std::string packed = (folder / "packed").string(), count = (folder / "count").string();
+  const ChildResult pack = run({bin("trireme"), "data", "pack", "synthetic", packed});
+  ASSERT_EQ(pack.exit_code, 0) << pack.err;
+  std::vector<std::string> train = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
+  for (const std::string key :
+       {"data.name=packed", "data.workers=1", "train.global_batch=128", "train.max_steps=12"})
+    train.insert(train.end(), {"--set", key});
+  train.insert(train.end(),
+               {"--set", "data.path=" + packed, "--set", "run.folder=" + folder.path().string()});
+  const ChildResult result = run(train, {{"LD_PRELOAD", bin("slow_pread.so")},
+                                         {"TRIREME_TEST_PREAD_S", "0.002"},
+                                         {"TRIREME_TEST_PREAD_RANK", "1"},
+                                         {"TRIREME_TEST_PREAD_COUNT", count}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const int waited = std::stoi(read_file(count));
+  EXPECT_GT(waited, 12) << "the first of each batch";
+  EXPECT_LT(waited, 12 * 32) << "64 samples of each step are this rank's";
+}
+
 }  // namespace
 }  // namespace trireme::test

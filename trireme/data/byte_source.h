@@ -24,6 +24,8 @@ class ByteSource {
   /// Fills `into` from `offset` on. Throws DataError, with name and offset: a range beyond the end, a source
   /// that cannot be read, is cut short or has changed since it was opened.
   virtual void read(std::int64_t offset, std::span<std::byte> into) const = 0;
+  /// That will be read soon: whoever can fetches it meanwhile. A range beyond the end is none.
+  virtual void will_read(std::int64_t /*offset*/, std::int64_t /*size*/) const {}
   /// Throws DataError when the content is another than at the start, where read() does not look each time.
   virtual void check_unchanged() const {}
 };

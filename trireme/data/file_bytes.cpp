@@ -65,6 +65,11 @@ class OpenFile {
     }
   }
 
+  /// The kernel begins to fetch it into the page cache, and does not wait.
+  void will_read(std::int64_t offset, std::int64_t size) const {
+    ::posix_fadvise(fd_, offset, size, POSIX_FADV_WILLNEED);
+  }
+
   void check_version(const std::string& opened) const {
     if (const std::string found = version(); found != opened) {
       throw DataError(text(path_, " has changed while it was in use: it had ", opened, ", now it has ", found,
@@ -123,6 +128,7 @@ class HeldFile : public ByteSource {
     count_read(into.size());
     file_.read(offset, into);
   }
+  void will_read(std::int64_t offset, std::int64_t size) const override { file_.will_read(offset, size); }
   void check_unchanged() const override { file_.check_version(version_); }
 
  private:

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/data/internal/awaited_read.h"
 #include "trireme/data/internal/packed_manifest.h"
 #include "trireme/data/internal/record_split.h"
 
@@ -69,15 +70,17 @@ struct RecordDataset::State {
     return rows;
   }
 
-  /// Of a fixed layout.
-  void read(std::span<const std::int64_t> indices, const Example& batch) const {
-    const RowWriter writer(layout, batch);
-    const std::size_t bytes = layout.bytes(),
-                      most = std::max<std::size_t>(1, kMostAtOnce / std::max<std::size_t>(bytes, 1));
-    const Buffer buffer(std::min(most, indices.size()) * bytes);
-    const std::vector<std::size_t> rows = by_place(indices);
+  /// Rows of one sample, or of neighbours in one shard: they are read in one piece.
+  struct Neighbours {
+    RecordSplit::Place place;
+    std::int64_t first, count;  ///< samples
+    std::size_t begin, end;     ///< in the rows by place
+  };
+
+  std::vector<Neighbours> neighbours(std::span<const std::int64_t> indices,
+                                     const std::vector<std::size_t>& rows, std::size_t most) const {
+    std::vector<Neighbours> pieces;
     for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
-      // Rows of one sample, or of neighbours in one shard.
       const std::int64_t first = indices[rows[begin]];
       const RecordSplit::Place place = records.find(first);
       const std::int64_t behind =
@@ -88,9 +91,33 @@ struct RecordDataset::State {
         if (next > last + 1 || next >= behind) break;
         last = next;
       }
-      place.shard->read(place.record, last - first + 1, buffer.room());
-      for (std::size_t i = begin; i < end; ++i) {
-        const auto offset = static_cast<std::size_t>(indices[rows[i]] - first) * bytes;
+      pieces.push_back(
+          {.place = place, .first = first, .count = last - first + 1, .begin = begin, .end = end});
+    }
+    return pieces;
+  }
+
+  /// Of a fixed layout.
+  void read(std::span<const std::int64_t> indices, const Example& batch) const {
+    const RowWriter writer(layout, batch);
+    const std::size_t bytes = layout.bytes(),
+                      most = std::max<std::size_t>(1, kMostAtOnce / std::max<std::size_t>(bytes, 1));
+    const Buffer buffer(std::min(most, indices.size()) * bytes);
+    const std::vector<std::size_t> rows = by_place(indices);
+    const std::vector<Neighbours> pieces = neighbours(indices, rows, most);
+    const auto bytes_of = [&](const Neighbours& piece) {
+      return static_cast<std::size_t>(piece.count) * bytes;
+    };
+    bool waits = false;
+    for (auto piece = pieces.begin(); piece != pieces.end(); ++piece) {
+      const AwaitedRead reading(bytes_of(*piece));
+      piece->place.shard->read(piece->place.record, piece->count, buffer.room());
+      if (!waits && (waits = reading.has_waited())) {
+        for (auto later = piece + 1; later != pieces.end(); ++later)
+          later->place.shard->will_read(later->place.record, 0, bytes_of(*later));
+      }
+      for (std::size_t i = piece->begin; i < piece->end; ++i) {
+        const auto offset = static_cast<std::size_t>(indices[rows[i]] - piece->first) * bytes;
         writer.put({buffer.bytes.get() + offset, bytes}, rows[i]);
       }
     }

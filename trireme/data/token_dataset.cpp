@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/data/internal/awaited_read.h"
 #include "trireme/data/internal/record_split.h"
 
 namespace trireme::data {
@@ -98,6 +99,22 @@ struct TokenDataset::State {
     }
   }
 
+  /// The bytes of a sample will be read soon.
+  void will_read(std::int64_t index) const {
+    const std::int64_t begin = index * blocks.stride, end = begin + blocks.block + 1;
+    for (std::int64_t page = begin / tokens.page_tokens; page * tokens.page_tokens < end; ++page) {
+      const RecordSplit::Place place = pages.find(page);
+      const std::size_t whole = place.shard->bytes_of(place.record);
+      const std::int64_t before = page * tokens.page_tokens;
+      const bool is_checked = checked.has(static_cast<std::size_t>(page));
+      const std::size_t from =
+          is_checked ? static_cast<std::size_t>(std::max(begin - before, std::int64_t{0})) * width : 0;
+      const std::size_t to =
+          is_checked ? std::min(whole, static_cast<std::size_t>(end - before) * width) : whole;
+      place.shard->will_read(place.record, from, to - from);
+    }
+  }
+
   void copy(std::int64_t index, std::span<char> buffer, std::int64_t* input, std::int64_t* target,
             Touched& touched) const {
     require(index >= 0 && index < size(), "sample ", index, " of a packed text was asked for, it has ",
@@ -142,9 +159,16 @@ Example TokenDataset::get_batch(std::span<const std::int64_t> indices) const {
   auto* target = batch.target->data_ptr<std::int64_t>();
   std::string buffer = state_->buffer();
   State::Touched touched;
+  bool waits = false;
   for (std::int64_t row = 0; row < count; ++row) {
+    const AwaitedRead reading(buffer.size());
     state_->copy(indices[static_cast<std::size_t>(row)], buffer, input + row * block, target + row * block,
                  touched);
+    if (!waits && (waits = reading.has_waited())) {
+      for (const std::int64_t later : indices.subspan(static_cast<std::size_t>(row) + 1)) {
+        if (later >= 0 && later < size()) state_->will_read(later);
+      }
+    }
   }
   for (const ShardFile* shard : touched) shard->check_unchanged();
   return batch;

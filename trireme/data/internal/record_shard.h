@@ -69,6 +69,11 @@ class ShardFile {
   void read(std::int64_t record, std::int64_t count, std::span<char> into) const;
   /// Bytes within a record that was read whole before, unchecked. Throws DataError when they are gone.
   void read_within(std::int64_t record, std::size_t begin, std::span<char> into) const;
+  /// So many bytes from there on will be read soon: ByteSource::will_read.
+  void will_read(std::int64_t record, std::size_t begin, std::size_t bytes) const {
+    source_->will_read(static_cast<std::int64_t>(offset_of(record) + begin),
+                       static_cast<std::int64_t>(bytes));
+  }
   /// Throws DataError when the file is not the one that was opened.
   void check_unchanged() const { source_->check_unchanged(); }
   [[noreturn]] void fail(std::int64_t record, const std::string& what) const;
