@@ -18,11 +18,13 @@ namespace trireme::train {
 
 class WorkShares {
  public:
+  /// Who shares out what.
   struct Options {
     data::Shares equal;             ///< of each replica, at the start
     std::int64_t least = 1;         ///< that a replica keeps
     std::vector<int> replica = {};  ///< of each rank
   };
+  /// What a stream is to be told.
   struct Change {
     std::int64_t from = 0;  ///< the step, counted from 0, from which on
     data::Shares shares;
