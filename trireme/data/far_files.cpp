@@ -11,8 +11,10 @@ std::shared_ptr<const ByteSource> FarFiles::open(const std::string& path) {
 
 std::shared_ptr<DiskCache> FarFiles::cache() {
   if (!cache_ && !options_.cache.empty()) {
-    cache_ = std::make_shared<DiskCache>(
-        DiskCacheOptions{.folder = options_.cache, .most_bytes = options_.cache_mib << 20}, log_);
+    cache_ = std::make_shared<DiskCache>(DiskCacheOptions{.folder = options_.cache,
+                                                          .most_bytes = options_.cache_mib << 20,
+                                                          .memory_bytes = options_.cache_memory_mib << 20},
+                                         log_);
   }
   return cache_;
 }
