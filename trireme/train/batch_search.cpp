@@ -64,20 +64,47 @@ double seconds_of_step(Trainer& trainer) {
   return now_s() - begin_s;
 }
 
-BatchTrial trial(const RunConfig& config, comm::Context& context, const data::DataSource& data,
-                 double trial_s) {
-  Trainer trainer(config, context, data);
-  for (int step = 0; step < kWarmUpSteps; ++step) trainer.step();
-  const double first_s = agreed(context, seconds_of_step(trainer), comm::ReduceOp::kMax);
-  const auto steps =
-      std::clamp(static_cast<std::int64_t>(trial_s / std::max(first_s, 1e-9)), kLeastSteps, kMostSteps);
-  std::vector<double> seconds;
-  for (std::int64_t step = 0; step < steps; ++step) seconds.push_back(seconds_of_step(trainer));
+void take_reports(Trainer& trainer) {
   while (trainer.last_report()) {
   }
+}
+
+std::int64_t steps_in(double trial_s, double step_s) {
+  return std::clamp(static_cast<std::int64_t>(trial_s / std::max(step_s, 1e-9)), kLeastSteps, kMostSteps);
+}
+
+BatchTrial told(const RunConfig& config, comm::Context& context, const Trainer& trainer,
+                const std::vector<double>& seconds) {
   return {.global_batch = config.train.global_batch,
           .step_s = agreed(context, median(seconds), comm::ReduceOp::kMax),
           .memory_bytes = largest(context, trainer.memory()).at_peak.total()};
+}
+
+/// A run of so many steps: ranks that update while micro-batches are under way agree on nothing in between.
+BatchTrial trial_without_pause(RunConfig config, comm::Context& context, const data::DataSource& data,
+                               std::int64_t steps) {
+  config.train.max_steps = kWarmUpSteps + steps;
+  Trainer trainer(config, context, data);
+  std::vector<double> seconds;
+  while (!trainer.finished()) seconds.push_back(seconds_of_step(trainer));
+  take_reports(trainer);
+  return told(config, context, trainer, {seconds.begin() + kWarmUpSteps, seconds.end()});
+}
+
+BatchTrial trial(const RunConfig& config, comm::Context& context, const data::DataSource& data,
+                 const BatchSearchOptions& options, bool is_asynchronous) {
+  if (is_asynchronous) {
+    const BatchTrial first = trial_without_pause(config, context, data, kLeastSteps);
+    return trial_without_pause(config, context, data, steps_in(options.trial_s, first.step_s));
+  }
+  Trainer trainer(config, context, data);
+  for (int step = 0; step < kWarmUpSteps; ++step) trainer.step();
+  const double first_s = agreed(context, seconds_of_step(trainer), comm::ReduceOp::kMax);
+  std::vector<double> seconds;
+  for (std::int64_t steps = steps_in(options.trial_s, first_s); steps > 0; --steps)
+    seconds.push_back(seconds_of_step(trainer));
+  take_reports(trainer);
+  return told(config, context, trainer, seconds);
 }
 
 /// Over the first steps of the run as it is; of one part two are made.
@@ -85,12 +112,11 @@ void measure_noise(const ParallelPlan& plan, comm::Context& context, const data:
                    std::int64_t steps, BatchSearch& search) {
   RunConfig config = plan.config();
   config.train.noise_scale_every_steps = 1;
-  if (plan.num_parts() == 1) config.train.accumulation = 2;
+  if (plan.num_parts() == 1 && !plan.asynchronous()) config.train.accumulation = 2;
   try {
     Trainer trainer(config, context, data);
     for (std::int64_t step = 0; step < steps && !trainer.finished(); ++step) trainer.step();
-    while (trainer.last_report()) {
-    }
+    take_reports(trainer);
     const auto noise = trainer.noise();
     if (noise && noise->of_sample > 0)
       search.noise_scale = noise->scale();
@@ -162,7 +188,7 @@ void try_batches(const ParallelPlan& plan, comm::Context& context, const data::D
               "; take a smaller batch, or activations.checkpoint, or parallel.zero");
       if (!fits) return;
     }
-    BatchTrial found = trial(config, context, data, options.trial_s);
+    BatchTrial found = trial(config, context, data, options, plan.asynchronous());
     if (search.noise_scale) {
       const double noise = *search.noise_scale, base = static_cast<double>(search.configured),
                    batch = static_cast<double>(found.global_batch);

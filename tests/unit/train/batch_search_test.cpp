@@ -56,6 +56,26 @@ TEST_F(BatchSearchOfRuns, DoublesFromAQuarterAndWeighsSpeedByWhatASampleTeaches)
   }
 }
 
+TEST_F(BatchSearchOfRuns, IsMadeOverStagesThatUpdateWhileMicroBatchesAreUnderWay) {
+  RunConfig config = wide();
+  config.train.clip_norm = 0;
+  config.parallel.pipeline = 2;
+  for (const std::string schedule : {"pipedream", "pipedream-2bw"}) {
+    config.parallel.schedule = schedule;
+    const BatchSearch search = found(2, config, {.most_samples = 256});
+    EXPECT_THAT(batches(search), testing::ElementsAre(32, 64, 128, 256)) << schedule;
+    EXPECT_FALSE(search.noise_scale);
+    EXPECT_THAT(search.why_no_noise, HasSubstr("there is no gradient of all stages"));
+  }
+}
+
+TEST_F(BatchSearchOfRuns, IsMadeOverReplicasThatShareOutABatchByTheirSpeed) {
+  RunConfig config = wide();
+  config.data.balance = "dynamic";
+  EXPECT_THAT(batches(found(2, config, {.most_samples = 128, .noise_scale = 300})),
+              testing::ElementsAre(32, 64, 128));
+}
+
 TEST_F(BatchSearchOfRuns, TakesWholePartsOfAPlanAndNothingTwice) {
   RunConfig config = wide();
   config.train.global_batch = 6;
