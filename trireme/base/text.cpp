@@ -8,19 +8,22 @@
 namespace trireme {
 namespace {
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
+/// `most` where it is that or more.
+std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t most) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
     std::size_t diagonal = row[0];
-    row[0] = i;
+    std::size_t least = row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
       diagonal = row[j];
-      row[j] = std::min({substitute, row[j] + 1, row[j - 1] + 1});
+      row[j] = std::min(substitute, std::min(row[j], row[j - 1]) + 1);
+      least = std::min(least, row[j]);
     }
+    if (least >= most) return most;
   }
-  return row.back();
+  return std::min(row.back(), most);
 }
 
 template <class... Values>
@@ -65,7 +68,7 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
     const std::size_t least =
         std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
     if (least >= best_distance) continue;  // a long word costs nothing
-    const std::size_t distance = edit_distance(word, candidate);
+    const std::size_t distance = edit_distance(word, candidate, best_distance);
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;
