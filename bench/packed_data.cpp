@@ -134,6 +134,37 @@ void print_small(const fs::path& folder, std::uint32_t count, int turns) {
   }
 }
 
+/// Shards that can be dropped from the page cache.
+class Shards {
+ public:
+  explicit Shards(const fs::path& folder) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() == ".trr")
+        files_.push_back(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+    }
+  }
+  ~Shards() {
+    for (const int file : files_) ::close(file);
+  }
+  Shards(const Shards&) = delete;
+  Shards& operator=(const Shards&) = delete;
+
+  const std::vector<int>& files() const { return files_; }
+  /// Elapsed seconds, with none of them in the page cache at the start.
+  double seconds_from_disk(const std::function<void()>& work) const {
+    for (const int file : files_) {
+      ::fdatasync(file);
+      ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    }
+    const double start = now_s();
+    work();
+    return now_s() - start;
+  }
+
+ private:
+  std::vector<int> files_;
+};
+
 void print_large(const fs::path& folder, std::int64_t count, int turns) {
   const fs::path packed = folder / "large";
   const data::PackedSize size = data::pack(
@@ -145,6 +176,22 @@ void print_large(const fs::path& folder, std::int64_t count, int turns) {
   std::string buffer(std::size_t{1} << 17, '\0');
   const auto seconds =
       medians({[&] { read_plainly(packed, buffer); }, [&] { read_all(shards, order, 16); }}, turns);
+  const Shards disk(packed);
+  std::vector<double> plain_s, packed_s, two_s;
+  for (int turn = 0; turn < turns; ++turn) {
+    plain_s.push_back(disk.seconds_from_disk([&] { read_plainly(packed, buffer); }));
+    packed_s.push_back(disk.seconds_from_disk([&] { read_all(shards, order, 16); }));
+    two_s.push_back(disk.seconds_from_disk([&] {
+      std::vector<std::jthread> threads;
+      for (std::size_t half = 0; half < 2; ++half) {
+        threads.emplace_back([&, half] {
+          for (std::size_t begin = 16 * half; begin < order.size(); begin += 32)
+            shards.get_batch(
+                std::span(order).subspan(begin, std::min<std::size_t>(16, order.size() - begin)));
+        });
+      }
+    }));
+  }
   std::string bytes(std::size_t{1} << 22, 'x');
   volatile std::uint32_t kept = 0;
   const double crc_s = medians({[&] { kept = crc32c(bytes); }}, 2 * turns + 1)[0];
@@ -153,23 +200,11 @@ void print_large(const fs::path& folder, std::int64_t count, int turns) {
                                       {"bytes", size.bytes},
                                       {"plain_read_mb_per_s", mb_per_s(seconds[0])},
                                       {"packed_mb_per_s", mb_per_s(seconds[1])},
+                                      {"plain_read_from_disk_mb_per_s", mb_per_s(median(plain_s))},
+                                      {"packed_from_disk_mb_per_s", mb_per_s(median(packed_s))},
+                                      {"packed_from_disk_by_two_threads_mb_per_s", mb_per_s(median(two_s))},
                                       {"crc32c_mb_per_s", static_cast<double>(bytes.size()) / crc_s / 1e6}}
             << std::endl;
-}
-
-std::vector<int> open_shards(const fs::path& folder) {
-  std::vector<int> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".trr")
-      files.push_back(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
-  }
-  return files;
-}
-
-double elapsed_s(const std::function<void()>& work) {
-  const double start = now_s();
-  work();
-  return now_s() - start;
 }
 
 void print_cold(const fs::path& folder, std::int64_t count, std::size_t reads, int turns) {
@@ -178,20 +213,14 @@ void print_cold(const fs::path& folder, std::int64_t count, std::size_t reads, i
   data::pack({.source = {.name = "planes", .train = std::make_shared<Planes>(count, kSide), .test = nullptr}},
              {.folder = packed});
   const data::RecordDataset shards(packed, "train");
-  const std::vector<int> files = open_shards(packed);
+  const Shards disk(packed);
   const std::size_t bytes = 3 * kSide * kSide * sizeof(float) + sizeof(std::int64_t);
   std::minstd_rand random(3);
-  const auto forget = [&] {
-    for (const int file : files) {
-      ::fdatasync(file);
-      ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    }
-  };
   const auto read_here_and_there = [&](std::size_t times, std::size_t seed) {
     std::minstd_rand place(static_cast<std::uint32_t>(seed + 1));
     std::string into(bytes, '\0');
     for (std::size_t i = 0; i < times; ++i) {
-      const int file = files[place() % files.size()];
+      const int file = disk.files()[place() % disk.files().size()];
       const off_t room = ::lseek(file, 0, SEEK_END) - static_cast<off_t>(bytes);
       if (::pread(file, into.data(), bytes, static_cast<off_t>(place() % static_cast<std::uint64_t>(room))) <
           0)
@@ -204,16 +233,13 @@ void print_cold(const fs::path& folder, std::int64_t count, std::size_t reads, i
     for (std::int64_t& sample : order)
       sample = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(count));
     const std::size_t seed = random();
-    forget();
-    seconds[0].push_back(elapsed_s([&] { read_here_and_there(reads, seed); }));
-    forget();
-    seconds[1].push_back(elapsed_s([&] {
+    seconds[0].push_back(disk.seconds_from_disk([&] { read_here_and_there(reads, seed); }));
+    seconds[1].push_back(disk.seconds_from_disk([&] {
       std::vector<std::jthread> threads;
       for (std::size_t i = 0; i < 4; ++i)
         threads.emplace_back([&, i] { read_here_and_there(reads / 4, seed + i); });
     }));
-    forget();
-    seconds[2].push_back(elapsed_s([&] { read_all(shards, order, 64); }));
+    seconds[2].push_back(disk.seconds_from_disk([&] { read_all(shards, order, 64); }));
   }
   const auto rate = [&](std::size_t i) { return static_cast<double>(reads) / median(seconds[i]); };
   std::cout
@@ -223,7 +249,6 @@ void print_cold(const fs::path& folder, std::int64_t count, std::size_t reads, i
                                 {"plain_reads_of_4_threads_per_s", rate(1)},
                                 {"packed_samples_per_s", rate(2)}}
       << std::endl;
-  for (const int file : files) ::close(file);
 }
 
 }  // namespace
