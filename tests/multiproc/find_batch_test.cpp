@@ -55,9 +55,9 @@ TEST(FindBatch, WithServersTellsTimesAndWhyThereIsNoNoiseScale) {
 
 TEST(FindBatch, OverStagesThatUpdateWhileMicroBatchesAreUnderWayRunsToItsEnd) {
   const TemporaryFolder folder;
-  const ChildResult result = run(find_batch(
-      folder, {"--most", "64", "--set", "train.accumulation=1", "--set", "parallel.pipeline=2", "--set",
-               "parallel.schedule=pipedream", "--set", "parallel.microbatches=1"}));
+  const ChildResult result =
+      run(find_batch(folder, {"--most", "64", "--set", "train.accumulation=1", "--set", "parallel.pipeline=2",
+                              "--set", "parallel.schedule=pipedream", "--set", "parallel.microbatches=1"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("fastest: "));
   EXPECT_THAT(result.out, HasSubstr("there is no gradient of all stages"));
