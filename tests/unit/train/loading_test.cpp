@@ -114,6 +114,59 @@ TEST_F(Loading, ARankThatIsSlowTakesFewerSamplesAndTheModelIsThatOfOneRank) {
   EXPECT_THAT(file("dealt", "report.html"), HasSubstr(text("takes ", samples[1], " samples of a batch")));
 }
 
+/// How replicas of several ranks, or that share out what they hold, are made of four.
+struct DealtTo {
+  const char* name;
+  void (*change)(RunConfig&);
+  int slow_rank;
+};
+
+class DealtLoading : public SmallRuns, public testing::WithParamInterface<DealtTo> {};
+
+TEST_P(DealtLoading, AnewIsTheModelOfOneRank) {
+  RunConfig config = this->config("dealt");
+  config.train = {.epochs = 30, .max_steps = 60, .global_batch = 50, .accumulation = 1};
+  config.optimizer = {.name = "sgd", .lr = 0.05};
+  config.data.workers = 1;
+  config.data.prefetch = 2;
+  config.model.hidden = {8, 8};
+  config.checkpoint.every_steps = 0;
+  RunConfig alone = config;
+  alone.run.name = "alone";
+  const RunResult serial = run(1, alone);
+  GetParam().change(config);
+  config.data.balance = "dynamic";
+  RunResult result;
+  comm::run_ranks_as_threads(4, [&](comm::Context& context) {
+    data::DataSource data = data::open_data(config.data);
+    if (context.rank() == GetParam().slow_rank)
+      data.train = std::make_shared<SlowSamples>(data::indexed(data.train));
+    const RunResult mine = run_training(config, context, {.data = data});
+    if (context.is_main()) result = mine;
+  });
+  ASSERT_EQ(result.loading.samples.size(), 4U);
+  const auto [fewest, most] = std::ranges::minmax(result.loading.samples);
+  EXPECT_LT(fewest, most - 1) << "of the slow one";
+  EXPECT_EQ(result.loading.samples[static_cast<std::size_t>(GetParam().slow_rank)], fewest);
+  EXPECT_NEAR(result.train_loss, serial.train_loss, 1e-4 * serial.train_loss);
+  EXPECT_NEAR(result.evaluation->loss, serial.evaluation->loss, 1e-4 * serial.evaluation->loss);
+}
+
+const DealtTo kDealtTo[] = {
+    {"Replicas", [](RunConfig&) {}, 2},
+    {"Shards", [](RunConfig& c) { c.parallel.zero = 3; }, 3},
+    {"Stages",
+     [](RunConfig& c) {
+       c.parallel.pipeline = 2;
+       c.parallel.microbatches = 3;
+     },
+     1},
+    {"PartsOfLayers", [](RunConfig& c) { c.parallel.tensor = 2; }, 3},
+};
+
+INSTANTIATE_TEST_SUITE_P(Ways, DealtLoading, testing::ValuesIn(kDealtTo),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 /// The sum of 8 numbers that are drawn by `key`.
 void draw(Random key, const at::Tensor& numbers, const at::Tensor& sum) {
   float total = 0;

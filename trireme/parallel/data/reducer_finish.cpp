@@ -47,9 +47,11 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
   const at::NoGradGuard no_grad;
   std::string unreached;
   try {
+    const double began_s = now_s();
     const Usage usage = exchange_used(role);
     wait_for_buckets();
     for (Coalesced& buffers : buffers_) buffers.finish(group);
+    statistics.waited_s += now_s() - began_s;
     if (options.unused_parameters == UnusedParameters::kError || usage_known_)
       unreached = unreached_of_all_ranks();
     if (unreached.empty()) {
@@ -165,14 +167,12 @@ DistributedDataParallel::Reducer::Usage DistributedDataParallel::Reducer::exchan
 }
 
 void DistributedDataParallel::Reducer::wait_for_buckets() {
-  const double before = now_s();
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
     if (const auto wait = std::exchange(buckets_[number].wait, nullptr)) {
       wait();
       if (trace_ != nullptr && trace_->recording()) trace_bucket(number);
     }
   }
-  statistics.waited_s += now_s() - before;
 }
 
 /// From the moment when the bucket was full to that when its result was taken.

@@ -268,7 +268,9 @@ void GradientShards::finish() {
   options_.pool->wait_for(this);
   waited_s_ += options_.pool->waited_s() - before;
   reduce_over_copies();
+  const double began_s = now_s();
   std::exchange(flags_pending_, {}).wait();
+  waited_s_ += now_s() - began_s;
   completed_ = false;
   has_sum_.assign(buckets_.size(), false);
   const auto* flags = flags_.const_data_ptr<int>();

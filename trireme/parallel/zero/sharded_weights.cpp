@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 
 namespace trireme::parallel {
@@ -159,7 +160,9 @@ void ShardedWeights::reduce() {
 
 void ShardedWeights::finish() {
   if (shared_) shared_->finish_reduction();
+  const double began_s = now_s();
   for (Coalesced& buffers : buffers_) buffers.finish(everybody_);
+  buffers_waited_s_ += now_s() - began_s;
   if (exact_) return take_exact_sums();
   if (gradients_) gradients_->finish();  // which may refuse what came: the rest of the step is over by then
   for (const auto& [tensor, piece] : updated_) {
@@ -192,8 +195,8 @@ void ShardedWeights::zero_grad() {
 }
 
 double ShardedWeights::waited_s() const {
-  return (exact_ ? exact_->waited_s() : 0) + (gradients_ ? gradients_->waited_s() : 0) +
-         (shared_ ? shared_->statistics().waited_s : 0);
+  return buffers_waited_s_ + (weights_ ? weights_->waited_s() : 0) + (exact_ ? exact_->waited_s() : 0) +
+         (gradients_ ? gradients_->waited_s() : 0) + (shared_ ? shared_->statistics().waited_s : 0);
 }
 
 }  // namespace trireme::parallel

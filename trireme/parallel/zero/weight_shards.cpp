@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/base/clock.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/zero/internal/released_parameter.h"
 
@@ -194,7 +195,9 @@ at::Tensor WeightShards::to_gather(const Shard& shard) const {
 
 void WeightShards::wait() {
   if (pending_.empty()) return;
+  const double began_s = now_s();
   for (comm::Pending& each : std::exchange(pending_, {})) each.wait();
+  waited_s_ += now_s() - began_s;
   if (releases_) show();
 }
 

@@ -78,6 +78,7 @@ class ShardedWeights final : public StageWeights {
   std::optional<DistributedDataParallel::NoSync> shared_adds_up_;
   std::optional<ExactSum> exact_;  ///< in the place of gradients_ and shared_
   std::vector<Coalesced> buffers_;
+  double buffers_waited_s_ = 0;
   optim::NamedTensors mine_;
   Pieces pieces_;
   int num_left_ = 0;  ///< weight gradients still to come

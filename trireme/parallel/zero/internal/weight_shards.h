@@ -37,6 +37,8 @@ class WeightShards {
   void gather();
   /// Waits for what gather() has started.
   void wait();
+  /// Seconds so far.
+  double waited_s() const { return waited_s_; }
   /// Without the whole until the next gather(), where memory is gained by that.
   void release();
 
@@ -81,6 +83,7 @@ class WeightShards {
   std::vector<Leaf> leaves_;
   std::vector<std::size_t> first_leaf_;  ///< of each shard
   std::vector<comm::Pending> pending_;
+  double waited_s_ = 0;
   at::Tensor token_;  ///< what ranks exchange to know that all have updated
 };
 
