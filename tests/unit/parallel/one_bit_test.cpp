@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -327,7 +328,8 @@ TEST(OneBitMomentum, SendsABitOfEachElementEachWay) {
 }
 
 TEST(OneBitMomentum, WantsAnOptimizerThatHasOne) {
-  run_ranks_as_threads(2, [](Context& context) {
+  std::barrier both_are_made(2);
+  run_ranks_as_threads(2, [&](Context& context) {
     const Parameters parameters;
     const auto hook = make_comm_hook(one_bit());
     DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
@@ -335,7 +337,8 @@ TEST(OneBitMomentum, WantsAnOptimizerThatHasOne) {
     const auto sgd = optim::make_optimizer({.name = "sgd"}, parameters.tensors);
     EXPECT_THAT([&] { hook->attach_optimizer(sgd->state()); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("needs exp_avg of 'conv'")));
-    // Or the other rank's, of which this one hears before its own.
+    // Or the other rank's, of which this one hears before its own; not while it is still being made.
+    both_are_made.arrive_and_wait();
     EXPECT_THAT([&] { parameters.backward(context.rank(), 0); },
                 ThrowsMessage<Error>(HasSubstr("call attach_optimizer()")));
   });
