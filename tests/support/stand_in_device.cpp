@@ -33,7 +33,7 @@ namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
-std::atomic<std::int64_t> num_reads = 0;
+std::atomic<std::int64_t> num_reads = 0, num_pageable = 0;
 thread_local c10::DeviceIndex current_device = 0;
 thread_local bool in_operator = false;
 
@@ -145,6 +145,41 @@ class StandInAllocator final : public c10::Allocator {
   }
 };
 
+/// Memory of the host that the device could read by itself.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr taken = at::getCPUAllocator()->allocate(bytes);
+    auto* begin = static_cast<std::byte*>(taken.get());
+    const std::lock_guard lock(mutex_);
+    if (bytes > 0) blocks_[begin] = {bytes, std::move(taken)};
+    return {begin, begin, give_back, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return give_back; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+  bool holds(const void* address) {
+    const auto* wanted = static_cast<const std::byte*>(address);
+    const std::lock_guard lock(mutex_);
+    const auto behind = blocks_.upper_bound(const_cast<std::byte*>(wanted));
+    return behind != blocks_.begin() && wanted < std::prev(behind)->first + std::prev(behind)->second.first;
+  }
+  static PinnedAllocator& one() {
+    static auto* const kOne = new PinnedAllocator;  // tensors may be given back late
+    return *kOne;
+  }
+
+ private:
+  static void give_back(void* taken) {
+    const std::lock_guard lock(one().mutex_);
+    one().blocks_.erase(static_cast<std::byte*>(taken));
+  }
+
+  std::mutex mutex_;
+  std::map<std::byte*, std::pair<std::size_t, c10::DataPtr>> blocks_;
+};
+
 StandInAllocator allocator;
 REGISTER_ALLOCATOR(kType, &allocator)
 
@@ -193,6 +228,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
     return std::exchange(current_device, index);
   }
+  bool isPinnedPtr(const void* data) const override { return PinnedAllocator::one().holds(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &PinnedAllocator::one(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex /*index*/) const override {
     return at::globalContext().defaultGenerator(c10::kCPU);
   }
@@ -227,6 +264,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (from.numel() == 0 && to.numel() == 0) return to;
   const bool reads = to.is_cpu() && !in_operator;
   if (reads) ++num_reads;
+  if (from.is_cpu() && !to.is_cpu() && !in_operator && !PinnedAllocator::one().holds(from.const_data_ptr()))
+    ++num_pageable;
   if (non_blocking && !in_operator && from.is_cpu()) {
     queue().add_to_device([from, to] { seen_by_cpu(to).copy_(from); });
     return to;
@@ -342,6 +381,7 @@ const bool kRegistered = [] {
 }  // namespace
 
 std::int64_t reads_from_stand_in() { return num_reads; }
+std::int64_t copies_from_pageable_memory() { return num_pageable; }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());

@@ -18,4 +18,8 @@ constexpr int kNumStandInDevices = 4;
 /// device would have had to be waited for; what operators copy by themselves is not counted.
 std::int64_t reads_from_stand_in();
 
+/// Tensors of the host that were copied to the device since the process began, from memory that is not
+/// pinned: a device would have had to be waited for.
+std::int64_t copies_from_pageable_memory();
+
 }  // namespace trireme::test

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -50,6 +51,10 @@ std::int64_t bytes_of(const Fields& fields) {
   std::int64_t bytes = 0;
   for (const batch::Field& field : fields) bytes += static_cast<std::int64_t>(field.tensor.nbytes());
   return bytes;
+}
+
+Fields pinned(const Fields& fields) {
+  return fields.map([](const at::Tensor& tensor) { return tensor.is_cpu() ? tensor.pin_memory() : tensor; });
 }
 
 /// "samples 4, 17, 3 and 61 more"
@@ -154,11 +159,23 @@ struct Loader::State {
       Example samples = (of_epoch ? *of_epoch : *dataset).get_batch(indices);
       check_finite(samples, indices);
       if (options.check_targets) options.check_targets(samples, indices);
-      return samples;
+      return where_a_device_reads(std::move(samples));
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
       throw DataError(text("a batch of ", name_of(indices), ": ", error.what()));
+    }
+  }
+
+  Example where_a_device_reads(Example samples) {
+    if (!options.pinned || cannot_pin) return samples;
+    try {
+      return {pinned(samples.input), pinned(samples.target)};
+    } catch (const c10::Error& reason) {
+      if (!cannot_pin.exchange(true))
+        options.log.warning("batches are copied to the device from memory that is not pinned, which blocks: ",
+                            reason.what_without_backtrace());
+      return samples;
     }
   }
 
@@ -258,6 +275,7 @@ struct Loader::State {
   const StreamOptions options;
   const Sampler sampler;
   EpochOrders orders;
+  std::atomic<bool> cannot_pin = false;
   std::mutex mutex;
   std::condition_variable changed;
   Dealing dealing;  // this and what follows: under the mutex

@@ -12,11 +12,11 @@
 namespace trireme::data {
 namespace {
 
-Fields batch_like(const Fields& sample, std::int64_t rows) {
+Fields batch_like(const Fields& sample, std::int64_t rows, bool pinned) {
   return sample.map([&](const at::Tensor& tensor) {
     std::vector<std::int64_t> shape = {rows};
     shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
-    return at::empty(shape, tensor.options());
+    return at::empty(shape, tensor.options().pinned_memory(pinned));
   });
 }
 
@@ -57,7 +57,8 @@ std::shared_ptr<ProducedStream::Unit> ProducedStream::make_unit(std::uint64_t nu
   unit->epoch = step / per_epoch;
   unit->first_place = batch * options_.global_batch + slice.begin;
   unit->rows = slice.size();
-  unit->samples = {batch_like(data_.like.input, unit->rows), batch_like(data_.like.target, unit->rows)};
+  unit->samples = {batch_like(data_.like.input, unit->rows, options_.pinned),
+                   batch_like(data_.like.target, unit->rows, options_.pinned)};
   for (std::int64_t row = unit->rows - 1; row >= 0; --row) unit->free.push_back(row);
   unit->is_checked = unit->rows == 0;
   return unit;

@@ -52,6 +52,8 @@ struct StreamOptions {
   Order order = Order::kShuffled;
   std::int64_t open_shards = 0;  ///< shards that are read at a time (data/sampler.h); 0: all
   Balance balance = Balance::kCount;
+  /// Batches lie in pinned memory, from which a device copies by itself; where that cannot be had, in any.
+  bool pinned = false;
   /// Throws DataError when the targets of a batch of these samples are none. Called by worker threads.
   std::function<void(const Example&, std::span<const std::int64_t>)> check_targets = nullptr;
   telemetry::Trace* trace = nullptr;  ///< where each batch that a worker reads is a span; outlives the stream

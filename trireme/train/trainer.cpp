@@ -70,6 +70,7 @@ data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context
           .seed = static_cast<std::uint64_t>(config.run.seed),
           .open_shards = config.data.open_shards,
           .balance = balance_of(config.data.balance),
+          .pinned = plan.device() != c10::kCPU,
           .check_targets = check_targets,
           .trace = context.trace(),
           .log = context.log()};

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/stand_in_device.h"
+#include "trireme/data/producer.h"
 #include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
 
@@ -17,21 +18,47 @@ RunConfig small_config() {
   return config;
 }
 
-/// Of one step, after some.
-std::int64_t reads_of_a_step(const RunConfig& config) {
-  std::int64_t reads = 0;
+/// By how much a count grows in one step, after some.
+std::int64_t counted_in_a_step(const RunConfig& config, std::int64_t (*count)(),
+                               const std::optional<data::DataSource>& own = {}) {
+  std::int64_t counted = 0;
   comm::run_ranks_as_threads(1,
                              [&](comm::Context& context) {
-                               const data::DataSource data = open_data(config);
+                               const data::DataSource data = own ? *own : open_data(config);
                                Trainer trainer(config, context, data);
                                EXPECT_EQ(trainer.parameters().front().second.device(), context.device());
                                for (int i = 0; i < 3; ++i) trainer.step();
-                               const std::int64_t before = test::reads_from_stand_in();
+                               const std::int64_t before = count();
                                trainer.step();
-                               reads = test::reads_from_stand_in() - before;
+                               counted = count() - before;
                              },
                              {.device = test::kStandInDevice});
-  return reads;
+  return counted;
+}
+
+std::int64_t reads_of_a_step(const RunConfig& config) {
+  return counted_in_a_step(config, test::reads_from_stand_in);
+}
+
+TEST(TrainerCopies, BatchesFromPinnedMemoryAlone) {
+  RunConfig config = small_config();
+  config.train.clip_norm = 0;
+  config.run.log_every_steps = 1000;
+  EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory), 0);
+  data::DataSource made = open_data(config);
+  const data::Example one = made.train->trial_batch(1);
+  made.train = std::make_shared<data::ProducedSamples>(
+      data::ProducedOptions{.like = {one.input->select(0, 0), one.target->select(0, 0)},
+                            .samples_per_epoch = 1000,
+                            .threads = 1,
+                            .produce = [](data::Producer& producer) {
+                              while (producer.fill([](data::Row& row) {
+                                row.sample.input->zero_();
+                                row.sample.target->zero_();
+                              })) {
+                              }
+                            }});
+  EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory, made), 0);
 }
 
 TEST(TrainerReads, OnlyTheLossHoweverManyMicroBatchesThereAre) {
