@@ -57,8 +57,9 @@ void Dealing::forget_before(std::uint64_t step) {
 
 Slice Dealing::slice(const Dealt& dealt, std::int64_t size, std::int64_t part) const {
   const std::int64_t each = options_.num_microbatches;
-  if (!dealt) return slice_of(size, options_.rank * each + part, options_.world_size * each);
-  const Slice mine = share_of(*dealt, size, options_.rank), of_mine = slice_of(mine.size(), part, each);
+  if (!dealt || size != options_.global_batch)
+    return slice_of(size, options_.rank * each + part, options_.world_size * each);
+  const Slice mine = share_of(*dealt, options_.rank), of_mine = slice_of(mine.size(), part, each);
   return {mine.begin + of_mine.begin, mine.begin + of_mine.end};
 }
 

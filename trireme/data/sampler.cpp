@@ -26,15 +26,10 @@ Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count) {
   return {begin, begin + each + (index < longer ? 1 : 0)};
 }
 
-Slice share_of(const Shares& shares, std::int64_t size, std::int64_t rank) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 31;  // of which the square is a number
-  const std::int64_t full = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
-  require(full > 0 && full < kMost, "a batch of ", full, " samples cannot be dealt in shares");
-  require(rank >= 0 && rank < std::ssize(shares) && size >= 0 && size <= full, "there is no share ", rank,
-          " of ", shares.size(), " in ", size, " of ", full, " samples");
-  const std::int64_t before = std::accumulate(shares.begin(), shares.begin() + rank, std::int64_t{0});
-  const auto place = [&](std::int64_t of_full) { return size * of_full / full; };
-  return {place(before), place(before + shares[static_cast<std::size_t>(rank)])};
+Slice share_of(const Shares& shares, std::int64_t rank) {
+  require(rank >= 0 && rank < std::ssize(shares), "there is no share ", rank, " of ", shares.size());
+  const std::int64_t begin = std::accumulate(shares.begin(), shares.begin() + rank, std::int64_t{0});
+  return {begin, begin + shares[static_cast<std::size_t>(rank)]};
 }
 
 std::vector<std::int64_t> balanced_part(std::span<const double> costs, std::int64_t index,

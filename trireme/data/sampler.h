@@ -24,9 +24,8 @@ Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count);
 
 /// How many samples of a full batch each rank takes; their sum is the batch.
 using Shares = std::vector<std::int64_t>;
-/// What a rank has of a batch of `size` samples, in one piece: of a full one its share, of a smaller one as
-/// much less of it. The pieces of all ranks, one behind the other, are the batch.
-Slice share_of(const Shares& shares, std::int64_t size, std::int64_t rank);
+/// Where the share of a rank lies in it: one behind the other.
+Slice share_of(const Shares& shares, std::int64_t rank);
 
 /// The places of part `index` of `count`, when places that cost differently are dealt so that parts cost
 /// alike: as many to each part as slice_of gives it, the dearest first, each to the part that has cost least

@@ -71,10 +71,10 @@ class BatchStream {
   /// does not come within the timeout; the same again at each call.
   virtual StepBatch next() = 0;
   /// Of Balance::kDynamic: from step `from` on, counted from the first batch of epoch 0, ranks take those
-  /// shares of a batch, each at least a sample per micro-batch. The streams of all ranks are told the same;
-  /// seek() goes back to equal shares. What was read already of those steps is read again, which is nothing
-  /// where they are StreamOptions::prefetch steps ahead. Throws InvalidArgument: shares that are no batch,
-  /// a step that has been handed over, a stream that cannot.
+  /// shares of a full batch, each at least a sample per micro-batch; smaller ones are dealt equally. The
+  /// streams of all ranks are told the same; seek() goes back to equal shares. What was read already of those
+  /// steps is read again, which is nothing where they are StreamOptions::prefetch steps ahead. Throws
+  /// InvalidArgument: shares that are no batch, a step that has been handed over, a stream that cannot.
   virtual void deal(std::uint64_t from, const Shares& shares);
   virtual LoadingReport report() const = 0;
 };

@@ -45,7 +45,11 @@ std::unique_ptr<WorkShares> WorkShares::make(const ParallelPlan& plan) {
   Options options{.equal = data::equal_shares({.global_batch = plan.config().train.global_batch,
                                                .num_microbatches = plan.num_microbatches(),
                                                .world_size = plan.num_replicas()}),
-                  .least = plan.num_microbatches()};
+                  .least = 0};
+  // Of a single sample batch norm has no deviation, where planes are one pixel.
+  constexpr std::int64_t kLeastOfMicrobatch = 2;
+  const std::int64_t parts = plan.num_microbatches();
+  options.least = parts * std::min(kLeastOfMicrobatch, *std::ranges::min_element(options.equal) / parts);
   const int of_replica = plan.context_ranks() * plan.tensor_ranks();
   for (int rank = 0; rank < plan.world_size(); ++rank)
     options.replica.push_back(rank / of_replica % plan.num_replicas());

@@ -134,8 +134,8 @@ TEST(Loader, ABatchThatIsDealtAnewIsSharedOutSoFromThatStepOn) {
     EXPECT_EQ(joined, expected) << step;
   }
   using Sizes = std::vector<std::vector<std::size_t>>;
-  EXPECT_EQ(sizes, (Sizes{{4, 4}, {4, 4}, {4, 2}, {6, 2}, {3, 5}, {2, 4}, {3, 5}, {3, 5}, {2, 4}}))
-      << "as much less of the last batch of an epoch";
+  EXPECT_EQ(sizes, (Sizes{{4, 4}, {4, 4}, {4, 2}, {6, 2}, {3, 5}, {4, 2}, {3, 5}, {3, 5}, {4, 2}}))
+      << "the last batch of an epoch is dealt equally";
   for (const auto& rank : ranks) rank->seek(0, 1);
   EXPECT_EQ(samples(ranks[1]->next()), (std::vector<std::int64_t>{12, 13, 14, 15})) << "equally again";
 }

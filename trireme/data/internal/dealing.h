@@ -26,7 +26,8 @@ class Dealing {
   void forget_before(std::uint64_t step);
   void reset() { changes_.clear(); }
 
-  /// The places of this rank's micro-batch `part` in a batch of `size` samples. Thread-safe.
+  /// The places of this rank's micro-batch `part` in a batch of `size` samples; a smaller one, at the end of
+  /// an epoch, is dealt equally. Thread-safe.
   Slice slice(const Dealt& dealt, std::int64_t size, std::int64_t part) const;
 
  private:
