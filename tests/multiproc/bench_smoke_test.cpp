@@ -87,11 +87,13 @@ TEST(BenchSmoke, ConvolutionGivesALinePerShapeAndKernel) {
   for (const auto& value : values) EXPECT_GT(value.at("aten_over_it").get<double>(), 0);
 }
 
-TEST(BenchSmoke, PackedDataGivesALinePerOrderAndOneOfLargeSamples) {
+TEST(BenchSmoke, PackedDataGivesALinePerOrderOneOfLargeSamplesAndOneFromTheDisk) {
   const auto values = values_of({bin("bench_packed_data"), "--smoke"});
-  ASSERT_EQ(values.size(), 3u);
+  ASSERT_EQ(values.size(), 4u);
   EXPECT_GT(values[1].at("packed_samples_per_s").get<double>(), 0);
   EXPECT_GT(values[2].at("packed_mb_per_s").get<double>(), 0);
+  EXPECT_GT(values[2].at("packed_from_disk_mb_per_s").get<double>(), 0);
+  EXPECT_GT(values[3].at("packed_samples_per_s").get<double>(), 0);
 }
 
 TEST(BenchSmoke, SplitBackwardGivesALinePerStage) {
