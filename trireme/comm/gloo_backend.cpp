@@ -1,8 +1,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <future>
+#include <memory>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -143,9 +146,23 @@ class GlooBackend : public c10d::Backend {
     while (peers_.size() < static_cast<std::size_t>(getSize())) peers_.emplace_back(timeout);
   }
 
+  /// An operation that gloo's thread began while connections were being broken may wait until it times out,
+  /// and gloo's destructor for that thread; a rank does not.
+  ~GlooBackend() override {
+    if (!aborted_) return;
+    auto done = std::make_shared<std::promise<void>>();
+    const std::future<void> is_done = done->get_future();
+    std::thread([gloo = std::move(gloo_), done]() mutable {
+      gloo.reset();
+      done->set_value();
+    }).detach();
+    is_done.wait_for(std::chrono::seconds(1));
+  }
+
   const std::string getBackendName() const override { return "gloo"; }
 
   void abort() override {
+    aborted_ = true;
     pending_.abort("the operation was aborted");
     gloo_->break_connections();
     for (auto& peer : peers_) {
@@ -297,6 +314,7 @@ class GlooBackend : public c10d::Backend {
   }
 
   c10::intrusive_ptr<TaggedGloo> gloo_;
+  std::atomic<bool> aborted_ = false;
   const std::chrono::milliseconds timeout_;
   PendingWorks pending_;
   std::deque<Peer> peers_;
