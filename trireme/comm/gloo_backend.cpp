@@ -6,6 +6,7 @@
 #include <deque>
 #include <future>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -152,10 +153,14 @@ class GlooBackend : public c10d::Backend {
     if (!aborted_) return;
     auto done = std::make_shared<std::promise<void>>();
     const std::future<void> is_done = done->get_future();
-    std::thread([gloo = std::move(gloo_), done]() mutable {
-      gloo.reset();
-      done->set_value();
-    }).detach();
+    try {
+      std::thread([gloo = std::move(gloo_), done]() mutable {
+        gloo.reset();
+        done->set_value();
+      }).detach();
+    } catch (const std::system_error&) {
+      return;  // without a thread to be had it was waited for
+    }
     is_done.wait_for(std::chrono::seconds(1));
   }
 
