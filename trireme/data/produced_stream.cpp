@@ -12,11 +12,21 @@
 namespace trireme::data {
 namespace {
 
+/// Pinned where that is asked for and can be had.
+at::Tensor memory_for(at::IntArrayRef shape, const at::TensorOptions& options, bool pinned) {
+  if (!pinned) return at::empty(shape, options);
+  try {
+    return at::empty(shape, options.pinned_memory(true));
+  } catch (const c10::Error&) {
+    return at::empty(shape, options);
+  }
+}
+
 Fields batch_like(const Fields& sample, std::int64_t rows, bool pinned) {
   return sample.map([&](const at::Tensor& tensor) {
     std::vector<std::int64_t> shape = {rows};
     shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
-    return at::empty(shape, tensor.options().pinned_memory(pinned));
+    return memory_for(shape, tensor.options(), pinned);
   });
 }
 

@@ -140,6 +140,13 @@ TEST(Loader, ABatchThatIsDealtAnewIsSharedOutSoFromThatStepOn) {
   EXPECT_EQ(samples(ranks[1]->next()), (std::vector<std::int64_t>{12, 13, 14, 15})) << "equally again";
 }
 
+TEST(Loader, WhereMemoryCannotBePinnedBatchesComeAllTheSame) {
+  Loader loader(std::make_shared<Numbers>(8),
+                {.global_batch = 4, .order = Order::kSequential, .pinned = true});
+  EXPECT_EQ(samples(loader, 2), (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_FALSE(loader.next().microbatches.front().input->is_pinned()) << "no device is here";
+}
+
 /// Of which the batch with a given sample is read when it may be.
 class HeldNumbers : public Numbers {
  public:

@@ -88,6 +88,12 @@ TEST(Producer, FillsEveryPlaceOnceForAnyNumberOfRanksThreadsAndMicroBatches) {
   }
 }
 
+TEST(Producer, WhereMemoryCannotBePinnedSamplesComeAllTheSame) {
+  const ProducedSamples samples(numbers(1));
+  const auto stream = samples.open({.global_batch = 5, .pinned = true});
+  EXPECT_EQ(numbers_in(stream->next()), (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
+}
+
 TEST(Producer, FillsEveryPlaceOnceWhereBatchesAreDealtAnew) {
   std::vector<std::unique_ptr<ProducedSamples>> samples;
   std::vector<std::unique_ptr<BatchStream>> ranks;
