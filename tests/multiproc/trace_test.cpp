@@ -126,6 +126,12 @@ TEST_F(TraceOfARun, CanBeLimitedToSomeStepsAndGoToAnotherFile) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "r/trace.json"));
 }
 
+TEST_F(TraceOfARun, GoesToAFileWhoseNameHoldsQuotes) {
+  const std::string name = "it's \"this\".json";
+  const TraceReading trace = traced({"--trace", (folder_ / name).string()}, name);
+  EXPECT_FALSE(trace.of("step", 1).empty());
+}
+
 TEST_F(TraceOfARun, IsCompleteWhenTheRunIsInterrupted) {
   ChildProcess child(command({"--trace", "--set", "train.max_steps=0", "--set", "train.epochs=100000",
                               "--set", "run.trace_steps=\"1:20\""}));
