@@ -169,6 +169,7 @@ struct Loader::State {
 
   Example where_a_device_reads(Example samples) {
     if (!options.pinned || cannot_pin) return samples;
+    const StageScope copying(Stage::kCopy);
     try {
       return {pinned(samples.input), pinned(samples.target)};
     } catch (const c10::Error& reason) {

@@ -8,7 +8,8 @@
 namespace trireme::data {
 namespace {
 
-constexpr std::array<std::string_view, kNumStages> kNames = {"read", "decode", "transform", "collate"};
+constexpr std::array<std::string_view, kNumStages> kNames = {"read", "decode", "transform", "collate",
+                                                             "copy"};
 
 thread_local LoadingCounts* meter = nullptr;
 thread_local StageScope* innermost = nullptr;

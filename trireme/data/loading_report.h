@@ -13,10 +13,11 @@
 
 namespace trireme::data {
 
-enum class Stage { kRead, kDecode, kTransform, kCollate };
+/// kCopy: of whole batches into memory from which a device copies.
+enum class Stage { kRead, kDecode, kTransform, kCollate, kCopy };
 /// How many stages there are: the length of arrays that a Stage indexes.
-inline constexpr std::size_t kNumStages = 4;
-/// "read", "decode", "transform", "collate".
+inline constexpr std::size_t kNumStages = 5;
+/// "read", "decode", "transform", "collate", "copy".
 std::string_view name_of(Stage stage);
 
 /// What threads have read.

@@ -194,7 +194,7 @@ Facts loading(const RunData& run) {
                       text(percent(*share), stage.empty() ? "" : ", slowest stage: " + stage,
                            samples ? text(", takes ", *samples, " samples of a batch") : ""));
   }
-  for (const char* stage : {"read", "decode", "transform", "collate"}) {
+  for (const char* stage : {"read", "decode", "transform", "collate", "copy"}) {
     if (const auto share = run.result(text("loading_", stage)))
       rows.emplace_back(stage, percent(*share) + " of what threads did");
   }

@@ -71,7 +71,7 @@ TEST(LoadingCounts, TheSlowestStageHasTheMostSeconds) {
 
 TEST(LoadingCounts, AddUp) {
   LoadingCounts sum;
-  const LoadingCounts one = {.stage_s = {1, 2, 3, 4},
+  const LoadingCounts one = {.stage_s = {1, 2, 3, 4, 5},
                              .busy_s = 10,
                              .samples = 5,
                              .bytes_read = 6,
@@ -80,7 +80,7 @@ TEST(LoadingCounts, AddUp) {
                              .retries = 9,
                              .skipped = 11};
   (sum += one) += one;
-  EXPECT_EQ(sum.stage_s, (std::array<double, kNumStages>{2, 4, 6, 8}));
+  EXPECT_EQ(sum.stage_s, (std::array<double, kNumStages>{2, 4, 6, 8, 10}));
   EXPECT_EQ(sum.busy_s, 20);
   EXPECT_EQ(sum.samples, 10);
   EXPECT_EQ(sum.bytes_read, 12);
