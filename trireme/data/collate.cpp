@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/data/internal/row_team.h"
 
 namespace trireme::data {
 namespace {
@@ -31,8 +32,8 @@ class Around : public Dataset {
  protected:
   virtual Example batch_of(std::span<const std::int64_t> indices) const = 0;
   std::vector<Example> read(std::span<const std::int64_t> indices) const {
-    std::vector<Example> samples;
-    for (const std::int64_t index : indices) samples.push_back(get(index));
+    std::vector<Example> samples(indices.size());
+    for_each_row(indices.size(), [&](std::size_t row) { samples[row] = get(indices[row]); });
     return samples;
   }
   template <class View>

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/data/internal/row_team.h"
 #include "trireme/data/loader.h"
 
 namespace trireme::data {
@@ -81,12 +82,12 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
   // An empty batch still has to have the shape of a sample.
   const Example first = get_named(*this, indices.empty() ? 0 : indices[0]);
   Example batch{batch_like(first.input, indices.size()), batch_like(first.target, indices.size())};
-  for (std::size_t row = 0; row < indices.size(); ++row) {
+  for_each_row(indices.size(), [&](std::size_t row) {
     const Example sample = row == 0 ? first : get_named(*this, indices[row]);
     const StageScope collating(Stage::kCollate);
     put(batch.input, row, indices[row], sample.input);
     put(batch.target, row, indices[row], sample.target);
-  }
+  });
   return batch;
 }
 

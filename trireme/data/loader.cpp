@@ -14,6 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/data/internal/dealing.h"
 #include "trireme/data/internal/read_ahead_tuner.h"
+#include "trireme/data/internal/row_team.h"
 
 namespace trireme::data {
 namespace {
@@ -89,7 +90,8 @@ void check_stream(const StreamOptions& options, std::int64_t samples) {
 // Micro-batches are numbered through, from (epoch 0, batch 0) on. Workers claim the next unclaimed one while
 // its step is less than `prefetch` ahead of the consumer, and put what they read under its number: the order
 // of arrival does not matter. A seek starts a new generation; results of the previous one are dropped, as are
-// those of steps that have been dealt anew meanwhile.
+// those of steps that have been dealt anew meanwhile. The rows of a micro-batch are read by all workers that
+// have nothing earlier to read; while a step waits for its data, those help that are too many otherwise.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> data, const StreamOptions& stream_options)
       : dataset(std::move(data)),
@@ -102,7 +104,11 @@ struct Loader::State {
         orders(sampler),
         dealing(options),
         tuner({.workers = std::max(options.workers, 1), .prefetch = options.prefetch},
-              {.most_workers = options.most_workers, .memory_bytes = options.memory_bytes}) {}
+              {.most_workers = options.most_workers, .memory_bytes = options.memory_bytes}),
+        team([this] {
+          { const std::lock_guard lock(mutex); }
+          changed.notify_all();
+        }) {}
 
   ~State() {
     {
@@ -114,7 +120,7 @@ struct Loader::State {
   }
 
   void start_workers() {
-    for (int i = static_cast<int>(workers.size()); i < tuner.now().workers; ++i) {
+    for (int i = 0; i < (options.workers == 0 ? options.most_workers : options.workers); ++i) {
       workers.emplace_back([this, i] {
         const std::string name = text("data-", i);
         ::pthread_setname_np(::pthread_self(), name.c_str());
@@ -185,9 +191,11 @@ struct Loader::State {
     for (;;) {
       // Woken by notify; a wake-up that the C library lost would cost kIdleWait_s, not the run.
       const auto may_claim = [&] { return me < tuner.now().workers && can_claim(); };
-      changed.wait_until(lock, Deadline::after_s(kIdleWait_s).at(), [&] { return stopping || may_claim(); });
+      changed.wait_until(lock, Deadline::after_s(kIdleWait_s).at(),
+                         [&] { return stopping || may_help(me) || may_claim(); });
       if (stopping) return;
-      if (!may_claim()) continue;
+      if (may_help(me)) help(me, trace, lock);
+      if (stopping || !may_claim()) continue;
       const std::uint64_t number = claimed++;
       const std::uint64_t mine = generation, step = number / units_per_step();
       const Dealing::Dealt dealt = dealing.at(step);
@@ -197,6 +205,7 @@ struct Loader::State {
       try {
         const telemetry::TraceScope span(trace, "data", "batch", {"batch", static_cast<std::int64_t>(step)});
         const LoadingMeter meter(counts);
+        const RowTeam::Scope rows(team, number);
         slot.samples = read(number, dealt);
         counts.samples = slot.samples.rows();
       } catch (...) {
@@ -208,6 +217,25 @@ struct Loader::State {
       slots[number] = std::move(slot);
       changed.notify_all();
     }
+  }
+
+  /// Rows that others read come before batches that come later.
+  bool may_help(int me) const {
+    return (me < tuner.now().workers || (is_awaited && !step_is_there())) && team.has_open_rows();
+  }
+
+  void help(int me, telemetry::TraceBuffer* trace, std::unique_lock<std::mutex>& lock) {
+    LoadingCounts counts;
+    {
+      const telemetry::TraceScope span(trace, "data", "rows");
+      const LoadingMeter meter(counts);
+      do {
+        lock.unlock();
+        team.help();
+        lock.lock();
+      } while (!stopping && may_help(me));
+    }
+    reported.counts += counts;
   }
 
   std::uint64_t units_per_step() const { return static_cast<std::uint64_t>(options.num_microbatches); }
@@ -259,7 +287,6 @@ struct Loader::State {
                                      .busy_s = reported.counts.busy_s - at_window.counts.busy_s,
                                      .steps = steps,
                                      .bytes_of_step = bytes_of_step / steps});
-    start_workers();
     begin_window();
     return change;
   }
@@ -289,7 +316,9 @@ struct Loader::State {
   LoadingReport at_window;  ///< as the window of the tuner began
   std::int64_t bytes_of_step = 0;
   double window_began_s = 0;
+  bool is_awaited = false;  ///< next() waits for the step that is next
   bool stopping = false;
+  RowTeam team;
   std::vector<std::thread> workers;
 };
 
@@ -342,8 +371,11 @@ StepBatch Loader::next() {
   }
   if (!state.step_is_there()) {
     const double began_s = now_s();
+    state.is_awaited = true;
+    state.changed.notify_all();
     state.changed.wait_until(lock, Deadline::after_s(state.options.timeout_s).at(),
                              [&] { return state.step_is_there(); });
+    state.is_awaited = false;
     state.reported.waited_s += now_s() - began_s;
   }
   if (!state.step_is_there()) {

@@ -8,7 +8,10 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <limits>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -420,6 +423,69 @@ TEST(Loader, AGlobalBatchOfAnySizeIsTheWholeEpoch) {
   Loader loader(std::make_shared<Numbers>(5), options);
   EXPECT_EQ(loader.batches_per_epoch(), 1);
   EXPECT_EQ(samples(loader, 2).size(), 10U);
+}
+
+/// A sample of the first `steps` batches in order is read when two threads are reading; of later ones, who
+/// read them is noted.
+class ReadByTwo : public Dataset {
+ public:
+  explicit ReadByTwo(std::int64_t until) : until_(until) {}
+  std::int64_t size() const override { return 64; }
+  Example get(std::int64_t index) const override {
+    std::unique_lock lock(mutex_);
+    if (index == 0 || index >= until_) {  // the first is read alone: it says how long a row takes
+      if (index >= until_) readers_.insert(std::this_thread::get_id());
+    } else {
+      reading_.insert(std::this_thread::get_id());
+      come_.notify_all();
+      if (!come_.wait_for(lock, std::chrono::seconds(10), [&] { return reading_.size() >= 2; }))
+        throw DataError(text("sample ", index, " was read by one thread"));
+    }
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return {at::full({1}, static_cast<double>(index)), at::scalar_tensor(index, at::kLong)};
+  }
+  std::size_t num_readers() const {
+    const std::lock_guard lock(mutex_);
+    return readers_.size();
+  }
+
+ private:
+  const std::int64_t until_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable come_;
+  mutable std::set<std::thread::id> reading_, readers_;
+};
+
+TEST(Loader, ABatchThatAStepWaitsForIsReadByAllThreads) {
+  for (const int workers : {2, 0}) {
+    Loader loader(std::make_shared<ReadByTwo>(8), {.global_batch = 8,
+                                                   .workers = workers,
+                                                   .most_workers = 3,
+                                                   .prefetch = 1,
+                                                   .order = Order::kSequential});
+    EXPECT_THAT(samples(loader.next()), testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7)) << workers;
+  }
+}
+
+TEST(Loader, WhileNoStepWaitsOneThreadReadsAhead) {
+  const auto data = std::make_shared<ReadByTwo>(8);
+  Loader loader(
+      data, {.global_batch = 8, .workers = 0, .most_workers = 3, .prefetch = 4, .order = Order::kSequential});
+  samples(loader.next());
+  while (loader.report().counts.samples < 40) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(data->num_readers(), 1U);
+}
+
+TEST(Loader, AfterASeekAwayFromADamagedBatchThatSeveralReadAllIsReadAgain) {
+  Loader loader(std::make_shared<Numbers>(64, 13),
+                {.global_batch = 16, .workers = 3, .prefetch = 2, .order = Order::kSequential});
+  for (int again = 0; again < 20; ++again) {
+    loader.seek(0, 0);
+    EXPECT_THROW(loader.next(), DataError);
+    loader.seek(0, 1);
+    EXPECT_EQ(samples(loader.next()).front(), 16);
+  }
 }
 
 }  // namespace
