@@ -210,6 +210,29 @@ struct DiskCache::State {
     return ::pwrite(fd, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
   }
 
+  fs::path lock_of(const std::string& key) const {
+    return folder / text("fetch-", Random::key_of(key) % kFetchLocks);
+  }
+
+  /// Blocks behind one, and the right to fetch them.
+  struct Followers {
+    std::vector<std::string> keys;
+    std::list<FileLock> locks;
+  };
+  /// Up to the first that is there, or that somebody else fetches.
+  Followers followers(const ByteSource& source, std::int64_t number, std::int64_t most) const {
+    Followers found;
+    while (std::ssize(found.keys) < most) {
+      const std::int64_t next = number + std::ssize(found.keys) + 1;
+      if (next * kBlockBytes >= source.size()) break;
+      const std::string key = block_key(source, next);
+      std::error_code ignored;
+      if (!found.locks.emplace_back(lock_of(key), 0).held() || fs::exists(path_of(key), ignored)) break;
+      found.keys.push_back(key);
+    }
+    return found;
+  }
+
   void give_up(int error) {
     if (given_up.exchange(true)) return;
     log.warning("cannot keep blocks in ", folder.string(), ": ", std::generic_category().message(error),
@@ -236,23 +259,38 @@ DiskCache::DiskCache(const DiskCacheOptions& options, const Log& log)
 DiskCache::~DiskCache() = default;
 
 std::shared_ptr<const std::string> DiskCache::block(const ByteSource& source, std::int64_t number) {
+  return block_of_several(source, number, 1).content;
+}
+
+DiskCache::Block DiskCache::block_of_several(const ByteSource& source, std::int64_t number,
+                                             std::int64_t at_once) {
   const std::int64_t offset = number * kBlockBytes, size = std::min(kBlockBytes, source.size() - offset);
   const std::string key = block_key(source, number);
   const StageScope reading(Stage::kRead);
-  const auto hit = [&](std::shared_ptr<const std::string> block) {
+  const auto hit = [&](std::shared_ptr<const std::string> block) -> Block {
     count_cache(true);
-    return block;
+    return {.content = std::move(block)};
   };
   if (auto found = state_->recent.find(key)) return hit(std::move(found));
   if (auto found = state_->find(key, size)) return hit(state_->recent.keep(key, *std::move(found)));
   count_cache(false);
-  if (state_->given_up) return state_->recent.keep(key, read_text(source, offset, size));
-  const auto which = Random::key_of(key) % kFetchLocks;
-  const FileLock fetching(state_->folder / text("fetch-", which), state_->wait_s);
-  if (auto found = state_->find(key, size)) return state_->recent.keep(key, *std::move(found));
-  std::string content = read_text(source, offset, size);
-  state_->keep(key, content);
-  return state_->recent.keep(key, std::move(content));
+  if (state_->given_up)
+    return {.content = state_->recent.keep(key, read_text(source, offset, size)), .fetched = 1};
+  const FileLock fetching(state_->lock_of(key), state_->wait_s);
+  if (auto found = state_->find(key, size)) return {.content = state_->recent.keep(key, *std::move(found))};
+  const State::Followers followers = state_->followers(source, number, at_once - 1);
+  const auto behind = static_cast<std::int64_t>(followers.keys.size());
+  const std::string content =
+      read_text(source, offset, std::min((1 + behind) * kBlockBytes, source.size() - offset));
+  for (std::int64_t i = behind; i > 0; --i) {
+    const std::string& follower = followers.keys[static_cast<std::size_t>(i - 1)];
+    std::string part = content.substr(static_cast<std::size_t>(i * kBlockBytes), kBlockBytes);
+    state_->keep(follower, part);
+    state_->recent.keep(follower, std::move(part));
+  }
+  std::string first = content.substr(0, static_cast<std::size_t>(size));
+  state_->keep(key, first);
+  return {.content = state_->recent.keep(key, std::move(first)), .fetched = 1 + behind};
 }
 
 namespace {
@@ -269,8 +307,11 @@ class CachedBytes : public ByteSource {
   void read(std::int64_t offset, std::span<std::byte> into) const override {
     check_range(*this, offset, into.size());
     while (!into.empty()) {
-      const auto block = cache_->block(*source_, offset / DiskCache::kBlockBytes);
+      const std::int64_t number = offset / DiskCache::kBlockBytes;
       const auto begin = static_cast<std::size_t>(offset % DiskCache::kBlockBytes);
+      const std::int64_t at_once = at_once_from(number);
+      const auto [block, fetched] = cache_->block_of_several(*source_, number, at_once);
+      if (fetched > 0) remember(number + fetched, at_once);
       const std::size_t size = std::min(into.size(), block->size() - begin);
       std::memcpy(into.data(), block->data() + begin, size);
       into = into.subspan(size);
@@ -279,8 +320,21 @@ class CachedBytes : public ByteSource {
   }
 
  private:
+  /// If the read has to wait.
+  std::int64_t at_once_from(std::int64_t number) const {
+    const std::lock_guard lock(mutex_);
+    return number == behind_ ? std::min(2 * at_once_, DiskCache::kMostAtOnce) : 1;
+  }
+  void remember(std::int64_t behind, std::int64_t at_once) const {
+    const std::lock_guard lock(mutex_);
+    behind_ = behind;
+    at_once_ = at_once;
+  }
+
   std::shared_ptr<const ByteSource> source_;
   std::shared_ptr<DiskCache> cache_;
+  mutable std::mutex mutex_;
+  mutable std::int64_t behind_ = -1, at_once_ = 1;  ///< of the last fetch, under the mutex
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct DiskCacheOptions {
 class DiskCache {
  public:
   static constexpr std::int64_t kBlockBytes = 1 << 20;
+  static constexpr std::int64_t kMostAtOnce = 4;  ///< blocks: as much as one request asks for
 
   /// Throws InvalidArgument for a limit below 16 blocks.
   DiskCache(const DiskCacheOptions& options, const Log& log);
@@ -36,13 +37,22 @@ class DiskCache {
   /// Bytes [number * kBlockBytes, ...) of the source: from memory, from the folder, or from the source and
   /// then kept in both.
   std::shared_ptr<const std::string> block(const ByteSource& source, std::int64_t number);
+  struct Block {
+    std::shared_ptr<const std::string> content;
+    std::int64_t fetched = 0;  ///< blocks from this one on that were read from the source
+  };
+  /// The same; if it is read from the source, then with those behind it that nobody has or fetches, `at_once`
+  /// in all at most.
+  Block block_of_several(const ByteSource& source, std::int64_t number, std::int64_t at_once);
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// The source, read by blocks through the cache.
+/// The source, read by blocks through the cache. A read that has to wait where the last one that had to has
+/// ended asks for twice as much, up to DiskCache::kMostAtOnce: from place to place the latency of a server is
+/// waited for a quarter of the times.
 std::shared_ptr<const ByteSource> cached(std::shared_ptr<const ByteSource> source,
                                          std::shared_ptr<DiskCache> cache);
 

@@ -81,6 +81,37 @@ TEST_F(CacheOnDisk, WhatWasReadOnceIsReadHereFromThenOn) {
   EXPECT_THROW(read_text(*again, 3 * kBlock, 8), DataError);
 }
 
+TEST_F(CacheOnDisk, WhoReadsOnFromPlaceToPlaceAsksForMoreAndMoreAtOnce) {
+  const auto far = std::make_shared<Far>(30 * kBlock + 5);
+  const auto source = cached(far, cache());
+  for (std::int64_t block = 0; block <= 30; ++block) {
+    const std::int64_t size = block == 30 ? 5 : 9;
+    EXPECT_EQ(read_text(*source, block * kBlock, size),
+              std::string(static_cast<std::size_t>(size), of(block, *far)));
+  }
+  EXPECT_EQ(far->num_reads, 9);  // 1, 2, and seven times 4
+  EXPECT_EQ(blocks().size(), 31U);
+}
+
+TEST_F(CacheOnDisk, WhoReadsHereAndThereAsksForOneBlock) {
+  const auto far = std::make_shared<Far>(40 * kBlock);
+  const auto source = cached(far, cache());
+  for (std::int64_t block = 39; block >= 0; block -= 3) read_text(*source, block * kBlock, 9);
+  EXPECT_EQ(far->num_reads, 14);
+  EXPECT_EQ(blocks().size(), 14U);
+}
+
+TEST_F(CacheOnDisk, WhatIsThereIsNotAskedForWithWhatStandsBeforeIt) {
+  const auto far = std::make_shared<Far>(8 * kBlock);
+  const auto source = cached(far, cache());
+  read_text(*source, 2 * kBlock, 1);
+  read_text(*source, 0, 1);
+  EXPECT_EQ(read_text(*source, kBlock, kBlock), std::string(kBlock, of(1, *far)));
+  EXPECT_EQ(blocks().size(), 3U);
+  EXPECT_EQ(read_text(*source, 2 * kBlock, kBlock), std::string(kBlock, of(2, *far)));
+  EXPECT_EQ(far->num_reads, 3);
+}
+
 TEST_F(CacheOnDisk, HitsAndMissesAreCountedForWhoReads) {
   LoadingCounts counts;
   {
