@@ -73,6 +73,7 @@ struct DataOptions {
   std::string cache = {};                 ///< folder for what is kept from run to run; empty: nothing is
   std::int64_t cache_mib = 10240;         ///< of blocks of URLs in that folder, at most
   std::int64_t cache_memory_mib = 32;     ///< of those that were used last, in memory
+  std::int64_t cache_samples_mib = 0;     ///< images that are kept decoded (data/kept_samples.h)
 };
 
 /// One row per source in data_table.cpp: "csv", "fashion_mnist", "image_folder", "mnist", "numpy", "packed",

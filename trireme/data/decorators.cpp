@@ -19,9 +19,12 @@ Example TransformedDataset::get(std::int64_t index) const {
 }
 
 std::shared_ptr<const Dataset> TransformedDataset::in_epoch(std::uint64_t epoch) const {
+  auto images = images_->in_epoch(epoch);
+  const bool draws = std::ranges::any_of(transforms_, [](const auto& each) { return each->is_random(); });
+  if (!draws && !images) return nullptr;
   auto view = std::make_shared<TransformedDataset>(*this);
   view->epoch_ = epoch;
-  if (auto images = images_->in_epoch(epoch)) view->images_ = std::move(images);
+  if (images) view->images_ = std::move(images);
   return view;
 }
 

@@ -5,6 +5,7 @@
 #include "trireme/data/decorators.h"
 #include "trireme/data/image_folder.h"
 #include "trireme/data/internal/opening.h"
+#include "trireme/data/kept_samples.h"
 
 namespace trireme::data {
 namespace {
@@ -78,15 +79,23 @@ DataSource images_brought_to_size(const ImageSplits& splits, const Opening& open
   const ImageSize size = {options.image_size, options.image_size};
   Transforms changes =
       make_augmentations(options.augment, {.size = size, .crop_padding = options.crop_padding});
+  changes.push_back(normalized);
   // The augmentation "resized_crop" brings images to their size itself, any other needs them to have it.
   const bool brings_to_size = !options.augment.empty() && options.augment.front() == "resized_crop";
-  if (!brings_to_size) changes.insert(changes.begin(), resize_and_crop(size));
-  changes.push_back(normalized);
+  const auto memory = std::make_shared<SampleMemory>(options.cache_samples_mib << 20);
+  const auto kept = [&](std::shared_ptr<const Dataset> images) {
+    return options.cache_samples_mib == 0 ? images : kept_samples(std::move(images), memory);
+  };
+  const auto sized = [&](std::shared_ptr<const Dataset> images) -> std::shared_ptr<const Dataset> {
+    return std::make_shared<TransformedDataset>(std::move(images), Transforms{resize_and_crop(size)},
+                                                opening.seed);
+  };
   DataSource source;
   source.name = options.name;
-  source.train = std::make_shared<TransformedDataset>(splits.train, changes, opening.seed);
-  source.test = std::make_shared<TransformedDataset>(
-      splits.test, Transforms{resize_and_crop(size), normalized}, opening.seed);
+  source.train = std::make_shared<TransformedDataset>(
+      kept(brings_to_size ? splits.train : sized(splits.train)), changes, opening.seed);
+  source.test =
+      std::make_shared<TransformedDataset>(kept(sized(splits.test)), Transforms{normalized}, opening.seed);
   source.input_shape = {3, options.image_size, options.image_size};
   source.held_out = splits.held_out;
   return source;

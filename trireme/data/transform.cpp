@@ -54,6 +54,7 @@ std::int64_t below(Random& random, std::int64_t bound) {
 class ResizeAndCrop : public Transform {
  public:
   explicit ResizeAndCrop(const ImageSize& size) : size_(size) {}
+  bool is_random() const override { return false; }
 
   at::Tensor apply(const at::Tensor& image, Random&) const override {
     const double scale = std::max(static_cast<double>(size_.height) / static_cast<double>(image.size(1)),
@@ -127,6 +128,8 @@ class Normalize : public Transform {
       shift_[channel] = static_cast<float>(-mean[channel] / std[channel]);
     }
   }
+
+  bool is_random() const override { return false; }
 
   at::Tensor apply(const at::Tensor& image, Random&) const override {
     require(image.size(0) == 3, "an image of three channels is to be normalised, found one of ",

@@ -22,6 +22,8 @@ class Transform {
   virtual ~Transform() = default;
   /// `image`: (channels, height, width), u8 or f32; the result has the same type unless it says otherwise.
   virtual at::Tensor apply(const at::Tensor& image, Random& random) const = 0;
+  /// False: it draws nothing, an image becomes the same in every epoch.
+  virtual bool is_random() const { return true; }
 };
 
 /// Applied one after the other, the first first.

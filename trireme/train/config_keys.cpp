@@ -121,6 +121,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       key("data.cache_memory_mib", &C::data, &Data::cache_memory_mib,
           "MiB of those blocks, the ones used last, that each rank keeps in memory as well",
           {.least = 0, .most = kMaxInt}),
+      key("data.cache_samples_mib", &C::data, &Data::cache_samples_mib,
+          "images: MiB of them that each rank keeps in memory as they are before augmentations, so that they "
+          "are decoded once; 0: none",
+          {.least = 0, .most = kMaxInt}),
       stays(key("model.name", &C::model, &Model::name, "model",
                 {.names = names_with(model::model_names, own.models)})),
       stays(key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count)),
