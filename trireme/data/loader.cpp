@@ -13,6 +13,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/data/internal/dealing.h"
+#include "trireme/data/internal/own_thread.h"
 #include "trireme/data/internal/read_ahead_tuner.h"
 #include "trireme/data/internal/row_team.h"
 
@@ -124,6 +125,7 @@ struct Loader::State {
       workers.emplace_back([this, i] {
         const std::string name = text("data-", i);
         ::pthread_setname_np(::pthread_self(), name.c_str());
+        compute_on_this_thread_alone();
         work(i, options.trace == nullptr ? nullptr : &options.trace->add_thread(name));
       });
     }

@@ -1,5 +1,6 @@
 #include "trireme/data/loader.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <gmock/gmock.h>
@@ -486,6 +487,31 @@ TEST(Loader, AfterASeekAwayFromADamagedBatchThatSeveralReadAllIsReadAgain) {
     loader.seek(0, 1);
     EXPECT_EQ(samples(loader.next()).front(), 16);
   }
+}
+
+/// Samples are the number of threads that libtorch computes with where they are read.
+class Computed : public Dataset {
+ public:
+  std::int64_t size() const override { return 8; }
+  Example get(std::int64_t index) const override {
+    return {at::full({1}, at::get_num_threads()), at::scalar_tensor(index, at::kLong)};
+  }
+};
+
+TEST(Loader, AThreadThatReadsComputesAloneAndOthersAsBefore) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  {
+    Loader loader(std::make_shared<Computed>(), {.global_batch = 4, .workers = 2});
+    for (int step = 0; step < 4; ++step) {
+      const StepBatch batch = loader.next();
+      EXPECT_EQ(batch.microbatches.front().input->sum().item<double>(), 4);
+    }
+    EXPECT_EQ(at::get_num_threads(), 3);
+    std::thread other([] { EXPECT_EQ(at::get_num_threads(), 3); });
+    other.join();
+  }
+  at::set_num_threads(before);
 }
 
 }  // namespace
