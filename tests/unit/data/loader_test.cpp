@@ -1,6 +1,5 @@
 #include "trireme/data/loader.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <gmock/gmock.h>
@@ -9,10 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
-#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -426,58 +422,6 @@ TEST(Loader, AGlobalBatchOfAnySizeIsTheWholeEpoch) {
   EXPECT_EQ(samples(loader, 2).size(), 10U);
 }
 
-/// A sample of the first `steps` batches in order is read when two threads are reading; of later ones, who
-/// read them is noted.
-class ReadByTwo : public Dataset {
- public:
-  explicit ReadByTwo(std::int64_t until) : until_(until) {}
-  std::int64_t size() const override { return 64; }
-  Example get(std::int64_t index) const override {
-    std::unique_lock lock(mutex_);
-    if (index == 0 || index >= until_) {  // the first is read alone: it says how long a row takes
-      if (index >= until_) readers_.insert(std::this_thread::get_id());
-    } else {
-      reading_.insert(std::this_thread::get_id());
-      come_.notify_all();
-      if (!come_.wait_for(lock, std::chrono::seconds(10), [&] { return reading_.size() >= 2; }))
-        throw DataError(text("sample ", index, " was read by one thread"));
-    }
-    lock.unlock();
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-    return {at::full({1}, static_cast<double>(index)), at::scalar_tensor(index, at::kLong)};
-  }
-  std::size_t num_readers() const {
-    const std::lock_guard lock(mutex_);
-    return readers_.size();
-  }
-
- private:
-  const std::int64_t until_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable come_;
-  mutable std::set<std::thread::id> reading_, readers_;
-};
-
-TEST(Loader, ABatchThatAStepWaitsForIsReadByAllThreads) {
-  for (const int workers : {2, 0}) {
-    Loader loader(std::make_shared<ReadByTwo>(8), {.global_batch = 8,
-                                                   .workers = workers,
-                                                   .most_workers = 3,
-                                                   .prefetch = 1,
-                                                   .order = Order::kSequential});
-    EXPECT_THAT(samples(loader.next()), testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7)) << workers;
-  }
-}
-
-TEST(Loader, WhileNoStepWaitsOneThreadReadsAhead) {
-  const auto data = std::make_shared<ReadByTwo>(8);
-  Loader loader(
-      data, {.global_batch = 8, .workers = 0, .most_workers = 3, .prefetch = 4, .order = Order::kSequential});
-  samples(loader.next());
-  while (loader.report().counts.samples < 40) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(data->num_readers(), 1U);
-}
-
 TEST(Loader, AfterASeekAwayFromADamagedBatchThatSeveralReadAllIsReadAgain) {
   Loader loader(std::make_shared<Numbers>(64, 13),
                 {.global_batch = 16, .workers = 3, .prefetch = 2, .order = Order::kSequential});
@@ -487,31 +431,6 @@ TEST(Loader, AfterASeekAwayFromADamagedBatchThatSeveralReadAllIsReadAgain) {
     loader.seek(0, 1);
     EXPECT_EQ(samples(loader.next()).front(), 16);
   }
-}
-
-/// Samples are the number of threads that libtorch computes with where they are read.
-class Computed : public Dataset {
- public:
-  std::int64_t size() const override { return 8; }
-  Example get(std::int64_t index) const override {
-    return {at::full({1}, at::get_num_threads()), at::scalar_tensor(index, at::kLong)};
-  }
-};
-
-TEST(Loader, AThreadThatReadsComputesAloneAndOthersAsBefore) {
-  const int before = at::get_num_threads();
-  at::set_num_threads(3);
-  {
-    Loader loader(std::make_shared<Computed>(), {.global_batch = 4, .workers = 2});
-    for (int step = 0; step < 4; ++step) {
-      const StepBatch batch = loader.next();
-      EXPECT_EQ(batch.microbatches.front().input->sum().item<double>(), 4);
-    }
-    EXPECT_EQ(at::get_num_threads(), 3);
-    std::thread other([] { EXPECT_EQ(at::get_num_threads(), 3); });
-    other.join();
-  }
-  at::set_num_threads(before);
 }
 
 }  // namespace
