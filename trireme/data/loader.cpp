@@ -107,8 +107,13 @@ struct Loader::State {
         tuner({.workers = std::max(options.workers, 1), .prefetch = options.prefetch},
               {.most_workers = options.most_workers, .memory_bytes = options.memory_bytes}),
         team([this] {
-          { const std::lock_guard lock(mutex); }
+          bool is_urgent = false;
+          {
+            const std::lock_guard lock(mutex);
+            is_urgent = is_awaited;
+          }
           changed.notify_all();
+          if (is_urgent) wanted.notify_all();
         }) {}
 
   ~State() {
@@ -117,6 +122,7 @@ struct Loader::State {
       stopping = true;
     }
     changed.notify_all();
+    wanted.notify_all();
     for (std::thread& worker : workers) worker.join();
   }
 
@@ -193,8 +199,10 @@ struct Loader::State {
     for (;;) {
       // Woken by notify; a wake-up that the C library lost would cost kIdleWait_s, not the run.
       const auto may_claim = [&] { return me < tuner.now().workers && can_claim(); };
-      changed.wait_until(lock, Deadline::after_s(kIdleWait_s).at(),
-                         [&] { return stopping || may_help(me) || may_claim(); });
+      std::condition_variable& called = me < tuner.now().workers ? changed : wanted;
+      called.wait_until(lock, Deadline::after_s(kIdleWait_s).at(), [&] {
+        return stopping || may_help(me) || may_claim() || is_called_otherwise(me, called);
+      });
       if (stopping) return;
       if (may_help(me)) help(me, trace, lock);
       if (stopping || !may_claim()) continue;
@@ -219,6 +227,11 @@ struct Loader::State {
       slots[number] = std::move(slot);
       changed.notify_all();
     }
+  }
+
+  /// The tuner has changed how many threads read ahead.
+  bool is_called_otherwise(int me, const std::condition_variable& called) const {
+    return (me < tuner.now().workers) != (&called == &changed);
   }
 
   /// Rows that others read come before batches that come later.
@@ -307,8 +320,9 @@ struct Loader::State {
   EpochOrders orders;
   std::atomic<bool> cannot_pin = false;
   std::mutex mutex;
-  std::condition_variable changed;
-  Dealing dealing;  // this and what follows: under the mutex
+  std::condition_variable changed;  ///< for who reads ahead, and next()
+  std::condition_variable wanted;   ///< for threads that are too many, but while a step waits
+  Dealing dealing;                  // this and what follows: under the mutex
   ReadAheadTuner tuner;
   std::map<std::uint64_t, Slot> slots;
   std::uint64_t claimed = 0;   ///< micro-batches
@@ -374,7 +388,7 @@ StepBatch Loader::next() {
   if (!state.step_is_there()) {
     const double began_s = now_s();
     state.is_awaited = true;
-    state.changed.notify_all();
+    if (state.team.has_open_rows()) state.wanted.notify_all();
     state.changed.wait_until(lock, Deadline::after_s(state.options.timeout_s).at(),
                              [&] { return state.step_is_there(); });
     state.is_awaited = false;
@@ -390,7 +404,10 @@ StepBatch Loader::next() {
   const std::string change = state.tune();
   lock.unlock();
   state.changed.notify_all();
-  if (!change.empty()) state.options.log.info("data: ", change);
+  if (!change.empty()) {
+    state.wanted.notify_all();
+    state.options.log.info("data: ", change);
+  }
   return batch;
 }
 
