@@ -1,25 +1,38 @@
 // Each sample comes exactly once in an epoch, whatever reads it: cases drawn at random, by a seed.
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/random.h"
 #include "trireme/data/loader.h"
 
 namespace trireme::data {
 namespace {
 
+/// How a batch is read.
+enum class Reading {
+  kAtOnce,
+  kByRow,  ///< of which some are so dear that threads share them out
+};
+
 /// Sample i is the number i.
 class Numbers : public Dataset {
  public:
-  explicit Numbers(std::vector<std::int64_t> shard_ends) : ends_(std::move(shard_ends)) {}
+  Numbers(std::vector<std::int64_t> shard_ends, Reading reading)
+      : ends_(std::move(shard_ends)), reading_(reading) {}
   std::int64_t size() const override { return ends_.back(); }
-  Example get(std::int64_t index) const override { return get_batch({&index, 1}); }
+  Example get(std::int64_t index) const override {
+    for (const double began_s = now_s(); index % 16 == 0 && now_s() - began_s < 60e-6;) continue;
+    return {Fields(), at::scalar_tensor(index, at::kLong)};
+  }
   Example get_batch(std::span<const std::int64_t> indices) const override {
+    if (reading_ == Reading::kByRow) return Dataset::get_batch(indices);
     Example batch = {Fields(), at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong)};
     std::copy(indices.begin(), indices.end(), batch.target->data_ptr<std::int64_t>());
     return batch;
@@ -28,7 +41,8 @@ class Numbers : public Dataset {
   std::vector<std::int64_t> shard_ends() const override { return ends_; }
 
  private:
-  std::vector<std::int64_t> ends_;
+  const std::vector<std::int64_t> ends_;
+  const Reading reading_;
 };
 
 struct World {
@@ -41,6 +55,7 @@ struct Case {
   std::uint64_t epoch = 0;
   std::int64_t restart = 0;  ///< batch of the epoch before which everything starts again
   World before, after;
+  Reading reading = Reading::kAtOnce;
 
   explicit Case(Random random) {
     const auto from_to = [&](std::int64_t least, std::int64_t most) {
@@ -68,6 +83,7 @@ struct Case {
     epoch = static_cast<std::uint64_t>(from_to(0, 1'000'000));
     const Sampler sampler(shard_ends.back(), options.global_batch, {});
     restart = from_to(0, sampler.batches_per_epoch() - 1);
+    reading = from_to(0, 3) == 0 ? Reading::kByRow : Reading::kAtOnce;
   }
 };
 
@@ -121,7 +137,7 @@ std::int64_t num_cases() {
 TEST(Loader, EverySampleComesOnceForAnyRanksWorkersShardsAndRestart) {
   for (std::int64_t seed = 0; seed < num_cases(); ++seed) {
     const Case drawn(Random(20, seed));
-    const auto numbers = std::make_shared<Numbers>(drawn.shard_ends);
+    const auto numbers = std::make_shared<Numbers>(drawn.shard_ends, drawn.reading);
     const Sampler sampler(numbers->size(), drawn.options.global_batch, {});
     std::vector<std::int64_t> seen, alone;
     read(drawn, numbers, drawn.before, 0, drawn.restart, seen);
