@@ -28,7 +28,7 @@ for name in "${names[@]}"; do
   fi
   options=(--data "$name" --seconds "$seconds" --block 256 ${path:+--path "$path"})
   for _ in $(seq "${PASSES:-5}"); do
-    for workers in 1 2; do "$build/bin/bench_loader" "${options[@]}" --workers "$workers"; done
+    for workers in 0 1 2; do "$build/bin/bench_loader" "${options[@]}" --workers "$workers"; done
     for workers in 0 1 2; do "${peer[@]}" "${options[@]}" --workers "$workers"; done
     if [ "$name" = image_folder ]; then "$build/bin/bench_loader" "${options[@]}" --decoder-alone; fi
   done

@@ -44,6 +44,11 @@ StepTimes operator-(const StepTimes& a, const StepTimes& b) {
   return {.steps_s = a.steps_s - b.steps_s,
           .data_wait_s = a.data_wait_s - b.data_wait_s,
           .comm_wait_s = a.comm_wait_s - b.comm_wait_s,
+          .read_ahead = a.read_ahead - b.read_ahead,
+          .looked = a.looked - b.looked,
+          .read_bytes = a.read_bytes - b.read_bytes,
+          .cache_hits = a.cache_hits - b.cache_hits,
+          .cache_misses = a.cache_misses - b.cache_misses,
           .sent_bytes = a.sent_bytes - b.sent_bytes,
           .sent_to_sites_bytes = a.sent_to_sites_bytes - b.sent_to_sites_bytes,
           .steps = a.steps - b.steps,
@@ -225,7 +230,13 @@ void Run::step(int stop_signal) {
   const std::optional<StepReport> of_older_step = trainer_.step(stop_signal);
   times_.steps_s += now_s() - begin_s;
   times_.steps += 1;
-  times_.data_wait_s = trainer_.data_wait_s();
+  const data::LoadingReport loading = trainer_.loading();
+  times_.data_wait_s = loading.waited_s;
+  times_.looked = std::max<std::int64_t>(loading.batches - 1, 0);
+  times_.read_ahead = loading.fill * static_cast<double>(times_.looked);
+  times_.read_bytes = loading.counts.bytes_read;
+  times_.cache_hits = loading.counts.cache_hits;
+  times_.cache_misses = loading.counts.cache_misses;
   times_.comm_wait_s = trainer_.comm_wait_s();
   times_.sent_bytes = trainer_.sent_bytes();
   times_.sent_to_sites_bytes = trainer_.sent_to_sites_bytes();

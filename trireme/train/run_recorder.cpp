@@ -162,6 +162,13 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
   }
   if (!most_waiting.stage.empty())
     record.fields.emplace_back("data_wait_stage", std::string(most_waiting.stage));
+  if (since_last.looked > 0)
+    record.fields.emplace_back("data_ahead", since_last.read_ahead / static_cast<double>(since_last.looked));
+  if (since_last.read_bytes > 0)
+    record.fields.emplace_back("data_bytes_per_s", static_cast<double>(since_last.read_bytes) / steps_s);
+  if (const std::int64_t looks = since_last.cache_hits + since_last.cache_misses; looks > 0)
+    record.fields.emplace_back("data_cache_hits",
+                               static_cast<double>(since_last.cache_hits) / static_cast<double>(looks));
   record.fields.emplace_back("comm_wait", since_last.comm_wait_s / steps_s);
   const std::int64_t steps = std::max<std::int64_t>(since_last.steps, 1);
   if (since_last.sent_bytes > 0) record.fields.emplace_back("sent_bytes", since_last.sent_bytes / steps);

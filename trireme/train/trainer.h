@@ -173,8 +173,7 @@ class Trainer {
   int replica() const { return groups_.replicas ? groups_.replicas->rank() : 0; }
   /// How this rank's data have come so far.
   data::LoadingReport loading() const { return stream_->report(); }
-  /// Seconds this rank has waited for data and for other ranks so far.
-  double data_wait_s() const { return loading().waited_s; }
+  /// Seconds this rank has waited for other ranks so far.
   double comm_wait_s() const {
     return counts_waited_s_ + pipeline_.waited_s() + optimizer_->waited_s() +
            (outer_steps_ ? outer_steps_->waited_s() : 0);

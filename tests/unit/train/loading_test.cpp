@@ -70,6 +70,38 @@ TEST_F(Loading, ARunNamesTheRankThatWaitsForDataAndTheStage) {
               AllOf(HasSubstr("rank 1 waited"), HasSubstr("slowest stage: read")));
 }
 
+/// Of four looks into a cache three find something.
+class FarAway : public data::Dataset {
+ public:
+  explicit FarAway(std::shared_ptr<const Dataset> samples) : samples_(std::move(samples)) {}
+  std::int64_t size() const override { return samples_->size(); }
+  data::Example get(std::int64_t index) const override {
+    data::count_read(1000);
+    for (int look = 0; look < 4; ++look) data::count_cache(look > 0);
+    return samples_->get(index);
+  }
+
+ private:
+  std::shared_ptr<const Dataset> samples_;
+};
+
+TEST_F(Loading, MetricsTellHowMuchIsReadFromWhereAndHowFarAhead) {
+  RunConfig config = this->config("far");
+  config.data.workers = 1;
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    data::DataSource data = data::open_data(config.data);
+    data.train = std::make_shared<FarAway>(data::indexed(data.train));
+    run_training(config, context, {.data = data});
+  });
+  const std::string metrics = file("far", "metrics.jsonl");
+  const auto steps = num_lines(metrics, R"("event":"step")");
+  EXPECT_GE(steps, 2U);
+  EXPECT_GE(num_lines(metrics, R"("data_ahead":)"), steps - 1) << "the first step finds none";
+  EXPECT_GE(num_lines(metrics, R"("data_cache_hits":0.75,)"), 1U);
+  EXPECT_GE(num_lines(metrics, R"("data_bytes_per_s":)"), 1U) << "while an epoch is still to be read";
+  EXPECT_EQ(num_lines(metrics, R"("data_cache_hits":)"), num_lines(metrics, R"("data_cache_hits":0.75,)"));
+}
+
 /// Where each sample takes its time.
 class SlowSamples : public data::Dataset {
  public:
