@@ -30,7 +30,10 @@ for name in "${names[@]}"; do
   for _ in $(seq "${PASSES:-5}"); do
     for workers in 0 1 2; do "$build/bin/bench_loader" "${options[@]}" --workers "$workers"; done
     for workers in 0 1 2; do "${peer[@]}" "${options[@]}" --workers "$workers"; done
-    if [ "$name" = image_folder ]; then "$build/bin/bench_loader" "${options[@]}" --decoder-alone; fi
+    if [ "$name" = image_folder ]; then
+      for workers in 1 2; do "$build/bin/bench_loader" "${options[@]}" --workers "$workers" --cache-samples-mib 1024; done
+      "$build/bin/bench_loader" "${options[@]}" --decoder-alone
+    fi
   done
 done | tee "$work/lines"
 "${peer[@]}" --summary "$work/lines"
