@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
+#include "trireme/parallel/data/internal/hosts_hook.h"
 
 namespace trireme::parallel {
 namespace {
@@ -124,7 +125,9 @@ bool compresses_momentum(const std::string& name) {
 }
 
 std::shared_ptr<CommHook> make_comm_hook(const CompressionOptions& options) {
-  return find_hook(options.name).make(options);
+  const Row& row = find_hook(options.name);
+  const CompressionScope scope = compression_scope_of(options.scope);
+  return row.rounding.is_lossy ? make_hosts_hook(row.make(options), scope) : row.make(options);
 }
 
 std::shared_ptr<CommHook> make_comm_hook(const std::string& name) {

@@ -78,6 +78,11 @@ class CompressingHook : public CommHook {
   std::int64_t sent_bytes_ = 0;
 };
 
+/// Throws InvalidArgument, with the name of the first that has gradients of another type.
+void require_f32(const std::string& compression, const optim::NamedTensors& parameters);
+/// What is said where a hook knows a parameter of that name.
+std::string kept_already(const std::string& compression, const std::string& parameter);
+
 bool is_finite(const at::Tensor& values);
 
 /// What a rank of a ring sends in an all-reduce, and in an all-gather of which this is its part.
