@@ -89,10 +89,32 @@ void check_one_bit(const ParallelPlan& plan, const RefuseIf& refuse_if) {
             config.offload.optimizer, "\" has the momentum elsewhere than in memory");
 }
 
+void check_local_clipping(const RunConfig& config) {
+  const Parallel& parallel = config.parallel;
+  if (parallel.compression_clip_norm == 0) return;
+  const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
+    if (found)
+      throw Refusal(
+          text("parallel.compression_clip_norm = ", parallel.compression_clip_norm, ": ", reason...),
+          {cure, set(&RunConfig::parallel, &Parallel::compression_clip_norm, 0)});
+  };
+  refuse_if(!parallel::has_own_momentum(parallel.compression),
+            set(&RunConfig::parallel, &Parallel::compression, "dgc"),
+            "it is \"dgc\" that clips what each rank hands in; found parallel.compression = \"",
+            parallel.compression, "\", with which train.clip_norm does what is wanted");
+  refuse_if(parallel.pipeline > 1, set(&RunConfig::parallel, &Parallel::pipeline, 1),
+            "parallel.pipeline = ", parallel.pipeline,
+            ": a rank has the gradients of its own stages, and the norm is that of all");
+  refuse_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
+            "parallel.chunks = ", parallel.chunks,
+            ": stages are reduced one by one, and the norm is that of all gradients");
+}
+
 }  // namespace
 
 void check_compression(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
+  check_local_clipping(config);
   if (!plan.rounding().is_lossy) return;
   const Cure none = set(&RunConfig::parallel, &Parallel::compression, "none");
   const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
@@ -131,6 +153,7 @@ parallel::CompressionOptions compression_options(const RunConfig& config) {
   options.warmup_steps = config.parallel.compression_warmup_steps;
   options.rank = config.parallel.compression_rank;
   options.scope = config.parallel.compression_scope;
+  options.clip_norm = config.parallel.compression_clip_norm;
   options.momentum =
       parallel::compresses_momentum(options.name) ? config.optimizer.beta1 : config.optimizer.momentum;
   options.seed = static_cast<std::uint64_t>(config.run.seed);

@@ -109,6 +109,12 @@ std::vector<ConfigKey> parallel_key_table() {
           "are, and their sum is compressed; \"auto\": hosts where there are several, one of them with "
           "several ranks",
           {.names = parallel::compression_scope_names}),
+      key("parallel.compression_clip_norm", &C::parallel, &ParallelOptions::compression_clip_norm,
+          "parallel.compression = \"dgc\": the norm of all gradients together, of which N ranks hold their "
+          "own "
+          "to "
+          "1/sqrt(N) each, before velocities take them; 0: none",
+          {.least = 0}),
       key("parallel.local_steps", &C::parallel, &ParallelOptions::local_steps,
           "steps that sites take by themselves between two outer steps, which average what they have learnt; "
           "1: replicas average gradients in every step",

@@ -96,6 +96,7 @@ struct ParallelOptions {
   std::int64_t compression_warmup_steps = 0;  ///< the same, one-bit: first steps
   std::int64_t compression_rank = 4;          ///< power-sgd
   std::string compression_scope = "auto";     ///< a name of parallel::compression_scope_names()
+  double compression_clip_norm = 0;           ///< dgc: each rank's own gradients; 0: none
   std::int64_t local_steps = 1;  ///< of a site between outer steps; 1: gradients of all replicas in each step
   std::int64_t local_ranks = 1;  ///< replicas of a site, which average their gradients in each step
   std::int64_t local_from_step = 0;         ///< first steps, in which all replicas do

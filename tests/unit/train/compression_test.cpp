@@ -283,6 +283,42 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
               HasSubstr("updates each stage on its own time"));
 }
 
+TEST_F(CompressedTraining, LocalClippingGoesOnFromACheckpointWithTheSameBits) {
+  RunConfig whole = compressed("whole", "dgc"), part = compressed("part", "dgc");
+  for (RunConfig* each : {&whole, &part}) {
+    each->parallel.compression_clip_norm = 0.1;
+    each->train.clip_norm = 0;
+  }
+  const std::string expected = run(2, whole).weights_xxh3;
+  part.train.max_steps = 6;
+  run(2, part);
+  part.train.max_steps = 12;
+  EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected);
+  part.run.name = "unclipped";
+  part.parallel.compression_clip_norm = 0;
+  EXPECT_NE(run(2, part).weights_xxh3, expected);
+}
+
+TEST_F(CompressedTraining, LocalClippingIsRefusedWhereThereIsNoNormOfAll) {
+  const auto refusal = [&](const auto& change) {
+    RunConfig changed = compressed("no", "dgc");
+    changed.parallel.compression_clip_norm = 1;
+    change(changed);
+    try {
+      resolve_plan(changed, 4);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(refusal([](RunConfig&) {}), "none");
+  EXPECT_THAT(refusal([](RunConfig& c) { c.parallel.compression = "top-k"; }),
+              AllOf(HasSubstr("it is \"dgc\" that clips"), HasSubstr("parallel.compression = \"dgc\"")));
+  EXPECT_THAT(refusal([](RunConfig& c) { c.parallel.pipeline = 2; }),
+              HasSubstr("gradients of its own stages"));
+  EXPECT_THAT(refusal([](RunConfig& c) { c.parallel.chunks = 2; }), HasSubstr("reduced one by one"));
+}
+
 TEST_F(CompressedTraining, IsNotVerifiedStepByStep) {
   EXPECT_THAT([&] { check_verifiable(resolve_plan(compressed("verified", "top-k"), 2)); },
               ThrowsMessage<InvalidArgument>(HasSubstr("no serial run has the same steps")));

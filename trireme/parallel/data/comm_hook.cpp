@@ -127,7 +127,11 @@ bool compresses_momentum(const std::string& name) {
 std::shared_ptr<CommHook> make_comm_hook(const CompressionOptions& options) {
   const Row& row = find_hook(options.name);
   const CompressionScope scope = compression_scope_of(options.scope);
-  return row.rounding.is_lossy ? make_hosts_hook(row.make(options), scope) : row.make(options);
+  require(options.clip_norm == 0 || has_own_momentum(options.name), "compression \"", options.name,
+          "\" does not clip what ranks hand in; found a clip_norm of ", options.clip_norm,
+          ": that is for \"dgc\"");
+  const Made hook = row.rounding.is_lossy ? make_hosts_hook(row.make(options), scope) : row.make(options);
+  return options.clip_norm == 0 ? hook : make_clipping_hook(hook, options.clip_norm);
 }
 
 std::shared_ptr<CommHook> make_comm_hook(const std::string& name) {

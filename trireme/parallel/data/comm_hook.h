@@ -78,6 +78,9 @@ struct CompressionOptions {
   double momentum = 0.9;            ///< dgc: of the velocity that each rank keeps for itself; one-bit: beta1
   std::int64_t least_numel = 1024;  ///< smaller gradients, and vectors, go as they are
   std::uint64_t seed = 0;           ///< of what is drawn
+  /// dgc: the norm that the gradients of all ranks are to have together at most; each rank holds its own to
+  /// 1/sqrt(ranks) of it before anything of them is kept or sent. 0: none.
+  double clip_norm = 0;
   /// One of compression_scope_names(): "hosts" adds gradients up inside each host as they are, and compresses
   /// between hosts; "auto" does so where there are several, one of them with several ranks; "all" never. Of
   /// no effect on "none", "bf16", "fp16", which groups over several hosts reduce by hosts in any case.

@@ -94,4 +94,8 @@ std::shared_ptr<CommHook> make_codec_hook(const CompressionOptions& options);
 std::shared_ptr<CommHook> make_power_sgd_hook(const CompressionOptions& options);
 std::shared_ptr<CommHook> make_one_bit_hook(const CompressionOptions& options);
 
+/// Around another hook: each rank's gradients are clipped before that gets them, to a share of `norm`. Throws
+/// InvalidArgument for a norm that is not above 0.
+std::shared_ptr<CommHook> make_clipping_hook(std::shared_ptr<CommHook> next, double norm);
+
 }  // namespace trireme::parallel
