@@ -12,11 +12,10 @@
 #include <limits>
 #include <map>
 
-#include "tests/unit/parallel/known_gradients.h"
+#include "tests/unit/parallel/steps_of_ranks.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 #include "trireme/comm/internal/group_state.h"
-#include "trireme/comm/internal/host_layout.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 
 namespace trireme::parallel {
@@ -24,34 +23,23 @@ namespace {
 
 using comm::Context;
 using comm::run_ranks_as_threads;
+using test::Backward;
+using test::by_host;
+using test::ByName;
+using test::gradients_in;
+using test::Hosts;
+using test::of_each_rank;
 using test::Parameters;
+using test::ranks_on;
+using test::Steps;
+using test::StepsOfRanks;
+using test::take_steps;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Of each rank, on which host it takes itself for.
-using Hosts = std::vector<std::string>;
-
-int ranks_on(const Hosts& hosts) { return static_cast<int>(hosts.size()); }
-
-/// Ranks by host, in the order of their first ones.
-std::vector<std::vector<int>> by_host(const Hosts& hosts) { return comm::layout_of(hosts, 0).ranks_of_host; }
-
 CompressionOptions options_between_hosts(const std::string& name) {
-  return {.name = name, .fraction = 0.05, .rank = 2, .seed = 3, .scope = "hosts"};
+  return {.name = name, .fraction = 0.05, .threshold = 3, .rank = 2, .seed = 3, .scope = "hosts"};
 }
-
-using ByName = std::map<std::string, at::Tensor>;
-
-ByName gradients_in(const Parameters& parameters) {
-  ByName found;
-  for (const auto& [name, tensor] : parameters.tensors) found[name] = tensor.grad().clone();
-  return found;
-}
-
-/// What a step hands in.
-using Backward = std::function<void(const Parameters&, int rank, int step)>;
-
-void backward_of_a_rank(const Parameters& parameters, int rank, int step) { parameters.backward(rank, step); }
 
 /// One rank in the place of a host.
 Backward backward_of_hosts(const Hosts& hosts, ReduceScale scale) {
@@ -73,74 +61,6 @@ Backward backward_of_hosts(const Hosts& hosts, ReduceScale scale) {
   };
 }
 
-struct StepsOfRanks {
-  std::vector<std::vector<ByName>> reduced;  ///< by rank and step
-  std::vector<HookState> kept;               ///< by rank
-  std::vector<std::int64_t> sent;            ///< by rank
-};
-
-struct Steps {
-  int first = 0, end = 3;
-  ReduceScale scale = ReduceScale::kSum;
-  double bucket_mib = 25;
-  const StepsOfRanks* go_on_from = nullptr;
-};
-
-HookState copy_of(const HookState& state) {
-  HookState copy = state;
-  for (auto* list : {&copy.own, &copy.common}) {
-    for (auto& [name, tensor] : *list) tensor = tensor.clone();
-  }
-  for (HookState::Piece& piece : copy.pieces) piece.tensor = piece.tensor.clone();
-  return copy;
-}
-
-void fill(const HookState& to, const HookState& from) {
-  const auto copy = [](const optim::NamedTensors& into, const optim::NamedTensors& values) {
-    ASSERT_EQ(into.size(), values.size());
-    for (std::size_t i = 0; i < into.size(); ++i) at::Tensor(into[i].second).copy_(values[i].second);
-  };
-  copy(to.own, from.own);
-  copy(to.common, from.common);
-  for (std::size_t i = 0; i < to.pieces.size(); ++i)
-    at::Tensor(to.pieces[i].tensor).copy_(from.pieces[i].tensor);
-}
-
-/// Of threads, which are on one host in truth.
-StepsOfRanks take_steps(const Hosts& hosts, const CompressionOptions& options, const Steps& steps = {},
-                        const Backward& backward = backward_of_a_rank) {
-  StepsOfRanks outcome{.reduced = std::vector<std::vector<ByName>>(hosts.size()),
-                       .kept = std::vector<HookState>(hosts.size()),
-                       .sent = std::vector<std::int64_t>(hosts.size())};
-  run_ranks_as_threads(ranks_on(hosts), [&](Context& context) {
-    context.world().state().parts.host_ids = hosts;
-    const auto rank = static_cast<std::size_t>(context.rank());
-    const Parameters parameters;
-    const auto hook = make_comm_hook(options);
-    DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
-                                {.bucket_mib = steps.bucket_mib,
-                                 .first_bucket_mib = steps.bucket_mib,
-                                 .scale = steps.scale,
-                                 .hook = hook});
-    if (steps.go_on_from != nullptr) fill(hook->state(), steps.go_on_from->kept[rank]);
-    for (int step = steps.first; step < steps.end; ++step) {
-      ddp.zero_grad();
-      backward(parameters, context.rank(), step);
-      outcome.reduced[rank].push_back(gradients_in(parameters));
-    }
-    outcome.kept[rank] = copy_of(hook->state());
-    outcome.sent[rank] = hook->sent_bytes();
-  });
-  return outcome;
-}
-
-/// Each of so many ranks for itself.
-StepsOfRanks of_each_rank(std::size_t ranks, CompressionOptions options, const Steps& steps = {},
-                          const Backward& backward = backward_of_a_rank) {
-  options.scope = "all";
-  return take_steps(Hosts(ranks, "one"), options, steps, backward);
-}
-
 const Hosts kPairs = {"a", "a", "b", "b"}, kTurns = {"a", "b", "a", "b"}, kUneven = {"a", "a", "b"},
             kThree = {"a", "a", "b", "b", "c", "c"}, kGrowing = {"a", "b", "b", "c", "c", "c"};
 
@@ -152,11 +72,11 @@ std::string name_of_row(const testing::TestParamInfo<std::string>& row) {
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Table, BetweenHosts,
-                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "dgc",
-                                         "power-sgd"),
+                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "threshold",
+                                         "dgc", "power-sgd"),
                          name_of_row);
-INSTANTIATE_TEST_SUITE_P(Table, KeepsBetweenHosts, testing::Values("sign", "top-k", "random-k", "power-sgd"),
-                         name_of_row);
+INSTANTIATE_TEST_SUITE_P(Table, KeepsBetweenHosts,
+                         testing::Values("sign", "top-k", "random-k", "threshold", "power-sgd"), name_of_row);
 
 TEST_P(BetweenHosts, IsTheCompressionOfTheSumsOfHosts) {
   const CompressionOptions options = options_between_hosts(GetParam());
@@ -261,7 +181,7 @@ TEST_P(BetweenHosts, ShowsWhatIsNotFiniteToAllAndGoesOn) {
 TEST_P(BetweenHosts, EachGradientLeavesAHostOnce) {
   const CompressionOptions options = options_between_hosts(GetParam());
   const StepsOfRanks found = take_steps(kPairs, options);
-  const StepsOfRanks of_two = of_each_rank(2, options);
+  const StepsOfRanks of_two = of_each_rank(2, options, {}, backward_of_hosts(kPairs, ReduceScale::kSum));
   const double expected = static_cast<double>(of_two.sent[0]);
   EXPECT_NEAR(static_cast<double>(found.sent[0] + found.sent[1]), expected, 0.02 * expected);
   EXPECT_GT(found.sent[0], 0);
@@ -339,129 +259,42 @@ TEST(BetweenHostsAlone, AHookOfOneModelIsRefusedOnAllRanksByASecondOne) {
   });
 }
 
-// ---- local clipping
-
-/// All of what a rank hands in, in f64.
-double norm_of_rank(const Parameters& parameters, int rank, int step) {
-  double sum = 0;
-  for (const auto& [name, tensor] : parameters.tensors)
-    sum +=
-        Parameters::gradient(name, tensor.sizes(), rank, step).to(at::kDouble).square().sum().item<double>();
-  return std::sqrt(sum);
-}
-
-/// Of a step's gradient, what the rank hands in when it holds them to `most`.
-at::Tensor clipped_gradient(const char* name, at::IntArrayRef sizes, int rank, int step, double most) {
-  return Parameters::gradient(name, sizes, rank, step) *
-         std::min(1.0, most / norm_of_rank(Parameters(), rank, step));
-}
-
-CompressionOptions clipping_options(double norm) {
-  CompressionOptions options = options_between_hosts("dgc");
-  options.scope = "auto";
-  options.clip_norm = norm;
-  return options;
-}
-
-// Norms of these ranks are 95 to 105.
-constexpr double kClipNorm = 130;
-
-/// Lin et al., section 3.2: 1/sqrt(N) of the threshold, before velocity and residual. Of a mean, what is
-/// handed in is N times as large.
-TEST(LocalClipping, HoldsEachRankToItsShareBeforeItsVelocityTakesIt) {
-  for (const ReduceScale scale : {ReduceScale::kSum, ReduceScale::kMean}) {
-    const bool is_mean = scale == ReduceScale::kMean;
-    const double given = is_mean ? kClipNorm / 2 : kClipNorm, most = kClipNorm / std::sqrt(2);
-    for (const double bucket_mib : {25.0, 1e-4}) {
-      const StepsOfRanks found =
-          of_each_rank(2, clipping_options(given), {.end = 4, .scale = scale, .bucket_mib = bucket_mib});
-      std::vector<at::Tensor> u(2, at::zeros({24, 3, 5, 5})), v = u;
-      at::Tensor bias = at::zeros({60});
-      for (int step = 0; step < 4; ++step) {
-        at::Tensor conv = at::zeros({24, 3, 5, 5}), sum = at::zeros({60});
-        for (int rank = 0; rank < 2; ++rank) {
-          const auto of_rank = static_cast<std::size_t>(rank);
-          EXPECT_GT(norm_of_rank(Parameters(), rank, step), most) << "else nothing is clipped";
-          u[of_rank] = 0.9 * u[of_rank] + clipped_gradient("conv", {24, 3, 5, 5}, rank, step, most);
-          v[of_rank] = v[of_rank] + u[of_rank];
-          const at::Tensor least = std::get<0>(v[of_rank].flatten().abs().topk(1800 * 5 / 100)).min();
-          const at::Tensor stays = v[of_rank].abs().lt(least).to(at::kFloat);
-          conv += v[of_rank] * (1 - stays);
-          u[of_rank] = u[of_rank] * stays;
-          v[of_rank] = v[of_rank] * stays;
-          sum += clipped_gradient("bias", {60}, rank, step, most);
-        }
-        bias = 0.9 * bias + sum;
-        const ByName& reduced = found.reduced[0][static_cast<std::size_t>(step)];
-        const double per_sum = is_mean ? 2 : 1;
-        EXPECT_LE((reduced.at("conv") * per_sum - conv).abs().max().item<double>(), 1e-5) << step;
-        EXPECT_LE((reduced.at("bias") * per_sum - bias).abs().max().item<double>(), 1e-5) << step;
-      }
-    }
-  }
-}
-
-TEST(LocalClipping, LeavesGradientsBelowItAsTheyAre) {
-  CompressionOptions without = clipping_options(0);
-  const StepsOfRanks found = of_each_rank(2, clipping_options(1000)), expected = of_each_rank(2, without);
-  for (std::size_t step = 0; step < 3; ++step) {
-    for (const auto& [name, gradient] : expected.reduced[0][step])
-      EXPECT_TRUE(at::equal(found.reduced[1][step].at(name), gradient)) << name;
-  }
-}
-
-TEST(LocalClipping, IsOfRanksAlsoWhereHostsCompress) {
-  const double most = kClipNorm / std::sqrt(4);
-  const auto backward = [&](const Parameters& parameters, int host, int step) {
+/// What ranks have to say beside gradients goes by hosts, too.
+TEST(BetweenHostsAlone, AParameterThatOneRankDoesNotReachIsNamedOnAll) {
+  run_ranks_as_threads(4, [](Context& context) {
+    context.world().state().parts.host_ids = kPairs;
+    const Parameters parameters;
+    DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
+                                {.hook = make_comm_hook(options_between_hosts("top-k"))});
     at::Tensor loss = at::zeros({});
     for (const auto& [name, tensor] : parameters.tensors) {
-      at::Tensor sum = clipped_gradient(name.c_str(), tensor.sizes(), 2 * host, step, most) +
-                       clipped_gradient(name.c_str(), tensor.sizes(), 2 * host + 1, step, most);
-      loss = loss + (tensor * sum).sum();
+      if (name != "conv" || context.rank() != 3) loss = loss + tensor.sum();
     }
-    loss.backward();
-  };
-  const StepsOfRanks found = take_steps(kPairs, clipping_options(kClipNorm)),
-                     expected = of_each_rank(2, clipping_options(0), {}, backward);
-  for (std::size_t rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(found.kept[rank].of_host.num_hosts, 2);
-    for (std::size_t step = 0; step < 3; ++step) {
-      // conv: of more elements a sample finds the greatest, and rounding may choose others.
-      for (const char* name : {"conv", "bias"}) {
-        const at::Tensor& gradient = expected.reduced[0][step].at(name);
-        EXPECT_LE((found.reduced[rank][step].at(name) - gradient).abs().max().item<double>(), 1e-5) << name;
-      }
-    }
-  }
+    EXPECT_THAT([&] { loss.backward(); }, ThrowsMessage<InvalidArgument>(HasSubstr("rank 3: 'conv'")));
+    ddp.zero_grad();
+    EXPECT_NO_THROW(parameters.backward(context.rank(), 0)) << "the ranks are in step";
+  });
 }
 
-TEST(LocalClipping, DoesNotHideWhatIsNotFinite) {
-  const auto backward = [](const Parameters& parameters, int rank, int step) {
-    at::Tensor loss = at::zeros({});
-    for (const auto& [name, tensor] : parameters.tensors) {
-      at::Tensor gradient = Parameters::gradient(name, tensor.sizes(), rank, step);
-      if (name == "linear" && rank == 1 && step == 1)
-        gradient[7][70] = std::numeric_limits<float>::infinity();
-      loss = loss + (tensor * gradient).sum();
+TEST(BetweenHostsAlone, ARankWithoutABatchTakesPart) {
+  std::vector<ByName> last(4);
+  run_ranks_as_threads(4, [&](Context& context) {
+    context.world().state().parts.host_ids = kPairs;
+    const Parameters parameters;
+    DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
+                                {.hook = make_comm_hook(options_between_hosts("power-sgd"))});
+    const auto rank = static_cast<std::size_t>(context.rank());
+    const int batches = context.rank() == 2 ? 1 : 3;
+    int step = 0;
+    for (DistributedDataParallel::Join join(ddp, [&] { last[rank] = gradients_in(parameters); });
+         join.next(step < batches); ++step) {
+      ddp.zero_grad();
+      parameters.backward(context.rank(), step);
+      last[rank] = gradients_in(parameters);
     }
-    loss.backward();
-  };
-  const StepsOfRanks outcome = of_each_rank(2, clipping_options(kClipNorm), {}, backward);
-  for (const auto& of_rank : outcome.reduced) {
-    EXPECT_FALSE(std::isfinite(of_rank[1].at("linear").sum().item<float>()));
-    EXPECT_TRUE(std::isfinite(of_rank[1].at("conv").sum().item<float>()));
-    EXPECT_GT(of_rank[1].at("conv").abs().max().item<double>(), 0) << "the others are not scaled to nothing";
-    EXPECT_TRUE(std::isfinite(of_rank[2].at("linear").sum().item<float>()));
-  }
-}
-
-TEST(LocalClipping, IsForDgcAndANormAboveZero) {
-  CompressionOptions options = clipping_options(1);
-  options.name = "top-k";
-  EXPECT_THAT([&] { make_comm_hook(options); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("that is for \"dgc\"")));
-  EXPECT_THAT([&] { make_comm_hook(clipping_options(-1)); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("must be above 0; found -1")));
+  });
+  for (const auto& [name, gradient] : last[0])
+    for (const ByName& of_rank : last) EXPECT_TRUE(at::equal(of_rank.at(name), gradient)) << name;
 }
 
 }  // namespace

@@ -95,6 +95,7 @@ constexpr std::array kHooks = {
     Row{"sign", make_codec_hook, kKeeps},
     Row{"top-k", make_codec_hook, kKeeps},
     Row{"random-k", make_codec_hook, kKeeps},
+    Row{"threshold", make_codec_hook, kKeeps},
     Row{"dgc", make_codec_hook, kKeeps},
     Row{"power-sgd", make_power_sgd_hook, kKeeps},
     Row{"one-bit", make_one_bit_hook, kKeeps},

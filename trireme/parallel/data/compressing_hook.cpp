@@ -4,6 +4,7 @@
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -94,8 +95,9 @@ CompressingHook::CompressingHook(const CompressionOptions& options) : options_(o
 }
 
 std::string CompressingHook::describe() const {
-  return text(options_.name, ", fraction ", options_.fraction, ", warm-up ", options_.warmup_steps, ", rank ",
-              options_.rank, ", least size ", options_.least_numel, ", seed ", options_.seed);
+  return text(options_.name, ", fraction ", options_.fraction, ", threshold ", options_.threshold,
+              ", warm-up ", options_.warmup_steps, ", rank ", options_.rank, ", least size ",
+              options_.least_numel, ", seed ", options_.seed);
 }
 
 bool CompressingHook::is_taken(const at::Tensor& gradient) const {
@@ -165,6 +167,13 @@ at::Tensor CompressingHook::room(const comm::Group& group, const std::string& us
     count_as(MemoryKind::kCommunication, found);
   }
   return found;
+}
+
+at::Tensor CompressingHook::room_for(const comm::Group& group, const std::string& use, std::size_t bytes) {
+  // In eight steps from one power of two to the next.
+  const std::size_t step = std::max<std::size_t>(64, std::bit_floor(bytes) / 8);
+  const auto rounded = static_cast<std::int64_t>((bytes + step - 1) / step * step);
+  return room(group, use, rounded, at::kByte).narrow(0, 0, static_cast<std::int64_t>(bytes));
 }
 
 std::function<std::vector<Summand>()> CompressingHook::start_sums(comm::Group& group,

@@ -63,6 +63,9 @@ class CompressingHook : public CommHook {
 
   /// Room in the group's memory, the same one for the same `use` as long as the size stays.
   at::Tensor room(const comm::Group& group, const std::string& use, std::int64_t numel, at::ScalarType type);
+  /// Of bytes, when their number changes from step to step: the same memory as long as it suffices and is not
+  /// far too large.
+  at::Tensor room_for(const comm::Group& group, const std::string& use, std::size_t bytes);
   /// Starts encoded sums (encoded_sum.h) in rooms of this hook, and counts them.
   std::function<std::vector<Summand>()> start_sums(comm::Group& group, const compress::Codec& codec,
                                                    std::vector<Summand> summands);
