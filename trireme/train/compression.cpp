@@ -135,6 +135,10 @@ void check_compression(const ParallelPlan& plan) {
             config.train.precision,
             "\" scales gradients by a factor that changes, and what is left out of one goes with the next");
   check_one_bit(plan, refuse_if);
+  refuse_if(config.parallel.compression == "threshold" && config.parallel.compression_threshold == 0,
+            set(&RunConfig::parallel, &Parallel::compression_threshold, 1e-4),
+            "it sends what is at least parallel.compression_threshold, which must be above 0: as large as a "
+            "rank's share of your gradients is; found 0");
   if (!parallel::has_own_momentum(config.parallel.compression)) return;
   const Cure plain_sgd = [](RunConfig& changed) {
     changed.optimizer.name = "sgd";
@@ -150,6 +154,7 @@ parallel::CompressionOptions compression_options(const RunConfig& config) {
   parallel::CompressionOptions options;
   options.name = config.parallel.compression;
   options.fraction = config.parallel.compression_fraction;
+  options.threshold = config.parallel.compression_threshold;
   options.warmup_steps = config.parallel.compression_warmup_steps;
   options.rank = config.parallel.compression_rank;
   options.scope = config.parallel.compression_scope;

@@ -93,6 +93,7 @@ struct ParallelOptions {
   double bucket_mib = 25;               ///< gradients reduced in one piece
   std::string compression = "none";     ///< a name of parallel::comm_hook_names()
   double compression_fraction = 0.001;  ///< top-k, random-k, dgc: of each gradient that is sent
+  double compression_threshold = 0;     ///< threshold: from which magnitude on; above 0
   std::int64_t compression_warmup_steps = 0;  ///< the same, one-bit: first steps
   std::int64_t compression_rank = 4;          ///< power-sgd
   std::string compression_scope = "auto";     ///< a name of parallel::compression_scope_names()

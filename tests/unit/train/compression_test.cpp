@@ -33,6 +33,7 @@ class CompressedTraining : public SmallRuns {
     result.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
     result.parallel.compression = compression;
     result.parallel.compression_fraction = 0.02;
+    result.parallel.compression_threshold = 0.003;
     result.parallel.compression_rank = 2;
     if (compression != "one-bit") return result;
     result.optimizer = {.name = "adamw", .lr = 0.01};
@@ -59,8 +60,8 @@ class CompressedTraining : public SmallRuns {
 
 class EachCompression : public CompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachCompression,
-                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "dgc",
-                                         "power-sgd", "one-bit"),
+                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "threshold",
+                                         "dgc", "power-sgd", "one-bit"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -264,6 +265,8 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
   EXPECT_EQ(refusal("int8", [](RunConfig& c) { c.train.precision = "fp16"; }), "none");
   EXPECT_THAT(refusal("dgc", [](RunConfig& c) { c.optimizer.name = "adamw"; }),
               AllOf(HasSubstr("SGD with momentum"), HasSubstr("optimizer.name = \"sgd\"")));
+  EXPECT_THAT(refusal("threshold", [](RunConfig& c) { c.parallel.compression_threshold = 0; }),
+              AllOf(HasSubstr("must be above 0"), HasSubstr("parallel.compression_threshold = ")));
   EXPECT_EQ(refusal("one-bit", [](RunConfig&) {}), "none");
   EXPECT_THAT(refusal("one-bit", [](RunConfig& c) { c.optimizer.name = "sgd"; }),
               AllOf(HasSubstr("momentum of adam, adamw or lamb"), HasSubstr("optimizer.name = \"adamw\"")));
@@ -394,8 +397,8 @@ class TrainingBetweenHosts : public CompressedTraining {
 
 class EachBetweenHosts : public TrainingBetweenHosts, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachBetweenHosts,
-                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "dgc",
-                                         "power-sgd", "one-bit"),
+                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "threshold",
+                                         "dgc", "power-sgd", "one-bit"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
