@@ -250,6 +250,7 @@ int main(int argc, char** argv) try {
       spec.num_elements = work.bytes / sizeof(float);
       spec.staleness = ps::kAsynchronous;
       spec.compression.push = codec;
+      spec.compression.threshold = 120;  // few reach it
       const ps::TableId table = client.open_table(spec);
       std::vector<double> pushed, taken, ratio;
       for (int pass = -1; pass < passes; ++pass) {

@@ -144,6 +144,7 @@ TEST(Threshold, NamesWhatReachesItAndLeavesTheRest) {
   std::vector<float> values = {0.5F, -0.5F, 0.49F, -3, 0, kNaN};
   const Bytes bytes = encoded(threshold, values, {.threshold = 0.5F});
   EXPECT_EQ(bytes.size(), 4u + 4 * 6);
+  EXPECT_EQ(threshold.bytes_for_values(values, {.threshold = 0.5F}), bytes.size());
   std::vector<float> told = decoded(threshold, bytes, values.size());
   EXPECT_TRUE(std::isnan(told.back()));
   told.pop_back();

@@ -223,6 +223,12 @@ TEST(LocalClipping, IsOfRanksAlsoWhereHostsCompress) {
 
 TEST(LocalClipping, DoesNotHideWhatIsNotFinite) {
   expect_infinity_is_shown_once(of_each_rank(2, clipping_options(kClipNorm), {}, backward_with_infinity));
+  const StepsOfRanks at_once = of_each_rank(
+      2, clipping_options(kClipNorm), {.end = 1},
+      [](const Parameters& parameters, int rank, int) { backward_with_infinity(parameters, rank, 1); });
+  const auto& [name, residual] = at_once.kept[1].own.front();
+  EXPECT_EQ(name, "residual/conv");
+  EXPECT_GT(residual.abs().max().item<double>(), 0) << "what is finite is not scaled to nothing";
 }
 
 TEST(LocalClipping, IsForDgcAndANormAboveZero) {
