@@ -259,6 +259,23 @@ TEST(BetweenHostsAlone, AHookOfOneModelIsRefusedOnAllRanksByASecondOne) {
   });
 }
 
+TEST(BetweenHostsAlone, GradientsOfAnotherGroupAreRefused) {
+  run_ranks_as_threads(3, [&](Context& context) {
+    context.world().state().parts.host_ids = kUneven;
+    const Parameters one;
+    const optim::NamedTensors other = {{"other", at::zeros({64, 64}).requires_grad_()}};
+    const auto hook = make_comm_hook(options_between_hosts("top-k"));
+    const auto wrap = [&](const comm::Group& group, const optim::NamedTensors& parameters) {
+      return std::make_unique<DistributedDataParallel>(
+          group, Replica{.parameters = parameters, .buffers = {}}, DataParallelOptions{.hook = hook});
+    };
+    const auto first = wrap(context.world(), one.tensors);
+    const auto second = context.new_group({0, 1, 2}, "second");
+    EXPECT_THAT([&] { wrap(*second, other); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("these are gradients of group 'second'")));
+  });
+}
+
 /// What ranks have to say beside gradients goes by hosts, too.
 TEST(BetweenHostsAlone, AParameterThatOneRankDoesNotReachIsNamedOnAll) {
   run_ranks_as_threads(4, [](Context& context) {

@@ -84,7 +84,8 @@ struct CompressionOptions {
   double clip_norm = 0;
   /// One of compression_scope_names(): "hosts" adds gradients up inside each host as they are, and compresses
   /// between hosts; "auto" does so where there are several, one of them with several ranks; "all" never. Of
-  /// no effect on "none", "bf16", "fp16", which groups over several hosts reduce by hosts in any case.
+  /// no effect on "none", "bf16", "fp16", which groups over several hosts reduce by hosts in any case. By
+  /// hosts the hook has groups, for one group's gradients, and must not outlive their context.
   std::string scope = "auto";
 };
 

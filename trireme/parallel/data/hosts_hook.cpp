@@ -36,6 +36,10 @@ class HostsHook final : public CommHook {
   void prepare(const comm::Group& group, const optim::NamedTensors& parameters) override {
     if (std::exchange(is_new_, false) && goes_by_hosts(group)) hosts_ = comm::make_host_groups(group);
     if (!hosts_) return compression_->prepare(group, parameters);
+    if (group_name_.empty()) group_name_ = group.name();
+    require(group.name() == group_name_, "gradient compression \"", describe_compression(),
+            "\" goes by the hosts of group '", group_name_, "', and these are gradients of group '",
+            group.name(), "': make another hook for them with make_comm_hook()");
     require_f32(describe_compression(), parameters);
     for (const auto& [name, parameter] : parameters)
       require(!owners_.contains(name), kept_already(describe_compression(), name));
@@ -81,6 +85,7 @@ class HostsHook final : public CommHook {
   const CompressionScope scope_;
   bool is_new_ = true;
   std::optional<comm::HostGroups> hosts_;  ///< none: each rank compresses
+  std::string group_name_;                 ///< whose hosts these are
   std::map<std::string, int> owners_;      ///< of parameters: places on a host
   std::vector<std::int64_t> numel_of_;     ///< by owner
   Relay relay_;
