@@ -4,13 +4,15 @@
 # added). Systems alternate pass by pass. MB on the wire are what the cable of the first host has sent per
 # step, with all headers. Needs root and iproute2.
 #   [PEER_PYTHON=python with torch] [PASSES=5] [RATES="10gbit 1gbit 100mbit"] [MODELS=wide]
-#   [COMPRESSIONS="none fp16 int8 ..."] [STEPS=10] bench/compression.sh
+#   [COMPRESSIONS="none fp16 int8 ..."] [STEPS=10] [RANKS=1, on each host] [SCOPES="auto all hosts"]
+#   [PEERS=0: without PyTorch] bench/compression.sh
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
 needs_programs bench_training_step trireme
-needs_peer_python
+if [ "${PEERS:-1}" = 0 ]; then PEER_PYTHON=python3; else needs_peer_python; fi
+read -ra scopes <<<"${SCOPES:-auto}"
 read -ra rates <<<"${RATES:-10gbit 1gbit 100mbit}"
 read -ra models <<<"${MODELS:-wide}"
 read -ra compressions <<<"${COMPRESSIONS:-none fp16 int8 sign top-k dgc power-sgd}"
@@ -43,7 +45,7 @@ on_both() {
   port=$((port + 1))
   for each in 0 1; do
     GLOO_SOCKET_IFNAME=cable TRIREME_HOST_ID=$(host $each) ip netns exec "$(host $each)" \
-      "$build/bin/trireme" launch -n 1 --nnodes 2 --node-rank $each --master-addr 198.51.100.1 \
+      "$build/bin/trireme" launch -n "${RANKS:-1}" --nnodes 2 --node-rank $each --master-addr 198.51.100.1 \
       --master-port $port --secret-file "$work/secret" -- "$@" >"$work/$each" 2>"$work/$each.err" &
   done
   wait || true
@@ -57,9 +59,11 @@ for model in "${models[@]}"; do
     for _ in $(seq "${PASSES:-5}"); do
       for compression in "${compressions[@]}"; do
         step=(--model "$model" --steps "${STEPS:-10}" --compression "$compression")
-        line=$(on_both "$build/bin/bench_training_step" "${step[@]}")
-        echo "$rate $line" >>"$lines"
-        case $compression in
+        for scope in "${scopes[@]}"; do
+          line=$(on_both "$build/bin/bench_training_step" "${step[@]}" --scope "$scope")
+          echo "$rate $line" >>"$lines"
+        done
+        [ "${PEERS:-1}" = 0 ] || case $compression in
           none | fp16 | power-sgd)
             line=$(on_both "$PEER_PYTHON" "$here/peers/training_step.py" "${step[@]}") || continue
             echo "$rate $line" >>"$lines"

@@ -167,6 +167,7 @@ int main(int argc, char** argv) try {
   app.add_option("--compression", compression.name)->check(CLI::IsMember(parallel::comm_hook_names()));
   app.add_option("--fraction", compression.fraction);
   app.add_option("--rank", compression.rank);
+  app.add_option("--scope", compression.scope)->check(CLI::IsMember(parallel::compression_scope_names()));
   app.add_flag("--smoke", smoke);
   CLI11_PARSE(app, argc, argv);
   if (smoke) steps = 2;
@@ -198,6 +199,7 @@ int main(int argc, char** argv) try {
                               {"backend", context->world().backend_name()},
                               {"zero", zero},
                               {"compression", compression.name},
+                              {"scope", compression.scope},
                               {"wire_mb", 1e-6 * static_cast<double>(wire_bytes() - on_wire_before) / steps},
                               {"sent_bytes", (loop.sent_bytes() - sent_before) / steps},
                               {"steps", steps},

@@ -157,7 +157,10 @@ def compare_links(path):
         link, _, rest = line.partition(" ")
         if rest.startswith("{"):
             entry = json.loads(rest)
-            runs.setdefault((entry["model"], link, entry["compression"]), {}).setdefault(entry["system"], []).append(entry)
+            # Without a word on the scope where it is that by default: PyTorch has none.
+            scope = entry.get("scope", "auto")
+            way = entry["compression"] if scope == "auto" else entry["compression"] + ", " + scope
+            runs.setdefault((entry["model"], link, way), {}).setdefault(entry["system"], []).append(entry)
     cell = lambda entries: "{:.1f} ({:.1f}-{:.1f})".format(
         statistics.median(e["step_ms"] for e in entries), *(f(e["step_ms"] for e in entries) for f in (min, max)))
     print("| model | link | compression | Trireme, ms per step | MB on the wire | faster than uncompressed "
@@ -165,7 +168,7 @@ def compare_links(path):
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for (model, link, compression), systems in runs.items():
         ours, theirs = systems["trireme"], systems.get("python")
-        plain = runs[model, link, "none"]["trireme"]
+        plain = next(of["trireme"] for key, of in runs.items() if key[2].split(",")[0] == "none" and key[:2] == (model, link))
         gain = statistics.median(b["step_ms"] / a["step_ms"] for a, b in zip(ours, plain))
         ratio = theirs and statistics.median(b["step_ms"] / a["step_ms"] for a, b in zip(ours, theirs))
         print(f"| {model} | {link} | {compression} | {cell(ours)} | {statistics.median(e['wire_mb'] for e in ours):.2f} "

@@ -69,6 +69,33 @@ TEST_P(DataParallelFault, AllRanksNameTheOneThatGoesOnAfterABrokenPass) {
   }
 }
 
+/// Two ranks on each of two hosts, whose gradients are compressed between hosts.
+class BetweenHostsFault : public testing::TestWithParam<int> {};
+
+TEST_P(BetweenHostsFault, SurvivorsNameTheKilledRankOutOfBackward) {
+  World world{.size = 4, .command = {bin("rank_ddp_steps"), "hierarchical", "1000000", "-1", "top-k"}};
+  for (int rank = 0; rank < 4; ++rank) world.extra[rank]["TRIREME_HOST_ID"] = rank < 2 ? "left" : "right";
+  auto ranks = start_all(world);
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(
+        ranks[static_cast<std::size_t>(rank)]->wait_for_output(text("rank ", rank, " is under way"), kEnd_s));
+  }
+  ranks[static_cast<std::size_t>(GetParam())]->send_signal(SIGKILL);
+  for (int rank = 0; rank < 4; ++rank) {
+    if (rank == GetParam()) continue;
+    const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(kEnd_s);
+    EXPECT_FALSE(result.timed_out) << "rank " << rank;
+    EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ", signal " << result.signal << ": " << result.err;
+    EXPECT_THAT(result.err,
+                ContainsRegex(text("backward of step [0-9]+: .*(reduce|all_reduce|all_gather|broadcast) "
+                                   "#[0-9]+.*rank ",
+                                   GetParam(), " \\(pid [0-9]+\\)")))
+        << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Victims, BetweenHostsFault, testing::Values(1, 2, 3));
+
 INSTANTIATE_TEST_SUITE_P(Backends, DataParallelFault, testing::Values("gloo", "shm", "hierarchical"),
                          [](const auto& test) { return std::string(test.param); });
 

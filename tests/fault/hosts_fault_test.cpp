@@ -49,6 +49,21 @@ TEST_P(HostsFault, BothHostsNameTheRankThatWasKilledOnOne) {
   EXPECT_THAT(complaint(1), ContainsRegex("rank 3 [^\n]*was killed by SIGKILL"));
 }
 
+/// Which also waits for the other host in groups of its own.
+TEST(HostsFaultOfTraining, BothHostsNameRankZeroWhereGradientsAreCompressedBetweenHosts) {
+  const TwoHosts hosts;
+  if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
+  const auto launchers = hosts.launch(2, {bin("rank_ddp_steps"), "auto", "1000000", "-1", "top-k"});
+  for (const std::size_t host : {0, 1})
+    ASSERT_TRUE(launchers[host]->wait_for_output(text("rank ", 2 * host, " is under way"), 60));
+  ::kill(launchers[0]->children().at(0), SIGKILL);
+  const ChildResult first = launchers[0]->wait(60), second = launchers[1]->wait(60);
+  EXPECT_THAT(first.err, ContainsRegex("rank 0 [^\n]*was killed by SIGKILL"));
+  EXPECT_EQ(second.exit_code, 3) << second.err;
+  EXPECT_THAT(second.err,
+              ContainsRegex("backward of step [0-9]+: [^\n]* #[0-9]+[^\n]*rank 0 \\(pid [0-9]+\\)"));
+}
+
 TEST_P(HostsFault, ACutCableIsAnErrorOnBothByTheDeadline) {
   hosts_.cut_cable();
   EXPECT_THAT(complaint(0),

@@ -50,16 +50,42 @@ TEST_F(Hosts, GlooAloneConnectsAllRanksOfBoth) {
 }
 
 TEST_F(Hosts, AllReplicasEndWithTheSameBits) {
-  std::set<std::string> digests;
-  int num_ranks = 0;
-  for (const std::string& line : split(output_of({bin("rank_ddp_steps"), "auto"}), '\n')) {
-    const auto begin = line.find("weights ");
-    if (begin == std::string::npos) continue;
-    digests.insert(line.substr(begin, line.find(',', begin) - begin));
-    ++num_ranks;
+  for (const char* compression : {"none", "top-k", "power-sgd"}) {
+    std::set<std::string> digests;
+    int num_ranks = 0;
+    for (const std::string& line :
+         split(output_of({bin("rank_ddp_steps"), "auto", "4", "-1", compression}), '\n')) {
+      const auto begin = line.find("weights ");
+      if (begin == std::string::npos) continue;
+      digests.insert(line.substr(begin, line.find(',', begin) - begin));
+      ++num_ranks;
+    }
+    EXPECT_EQ(num_ranks, 4) << compression;
+    EXPECT_EQ(digests.size(), 1u) << compression << ": " << testing::PrintToString(digests);
   }
-  EXPECT_EQ(num_ranks, 4);
-  EXPECT_EQ(digests.size(), 1u) << testing::PrintToString(digests);
+}
+
+// Those of a host are added up before any of it leaves: what crosses is what one rank of each host would
+// send.
+TEST_F(Hosts, CompressedGradientsCrossTheCableOncePerHost) {
+  constexpr int kSteps = 50;
+  const auto sent = [&](const std::string& scope) {
+    const TemporaryFolder folder;
+    std::vector<std::string> command = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
+    for (const std::string& setting :
+         {"run.folder=" + folder.path().string(), "parallel.compression_scope=" + scope,
+          std::string("parallel.compression=qsgd"), std::string("model.hidden=[1024]"),
+          text("train.max_steps=", kSteps), std::string("optimizer.name=sgd"),
+          std::string("comm.all_reduce=gloo"), std::string("comm.timeout_s=20")}) {
+      command.insert(command.end(), {"--set", setting});
+    }
+    const std::int64_t before = hosts_.bytes_sent(0);
+    output_of(command);
+    return hosts_.bytes_sent(0) - before;
+  };
+  const std::int64_t by_hosts = sent("auto"), by_ranks = sent("all");
+  EXPECT_GT(by_hosts, kSteps * 784 * 1024 / 2) << "a sign and a level of each element";
+  EXPECT_LT(by_hosts, by_ranks * 2 / 3);
 }
 
 // Of the parts of two ranks on each host, those of two ranks go to the other: an all-to-all over all ranks

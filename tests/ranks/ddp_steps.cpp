@@ -1,8 +1,9 @@
 // Trains a small convolutional network with batch norm for some steps and prints what came out of it:
-//   rank_ddp_steps BACKEND [STEPS [BREAK]]
+//   rank_ddp_steps BACKEND [STEPS [BREAK [COMPRESSION]]]
 // "rank R: weights XXXX": a digest of all parameters and buffers, the same on all ranks. Before that, "rank R
 // is under way" after a few steps of many. An error says whether it came out of backward. In step BREAK an
 // exception ends backward on rank 0, after the first reductions have started; rank 0 goes on all the same.
+// COMPRESSION is of gradients, with the options by default.
 #include <ATen/ops/arange.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -49,13 +50,16 @@ void broken_backward(const at::Tensor& loss, const at::Tensor& last) {
 
 int main(int argc, char** argv) try {
   namespace nn = torch::nn;
-  if (argc < 2 || argc > 4) return trireme::kExitUsage;
+  if (argc < 2 || argc > 5) return trireme::kExitUsage;
   const int num_steps = argc >= 3 ? std::atoi(argv[2]) : 4;
-  const int broken_step = argc == 4 ? std::atoi(argv[3]) : -1;
+  const int broken_step = argc >= 4 ? std::atoi(argv[3]) : -1;
   const auto context = trireme::comm::Context::from_environment({.backend = argv[1], .timeout_s = 30});
   nn::Sequential model(nn::Conv2d(1, 4, 3), nn::BatchNorm2d(4), nn::Flatten(), nn::Linear(4 * 6 * 6, 10));
-  trireme::DistributedDataParallel ddp(*context, model.ptr(),
-                                       {.bucket_mib = 0.001, .first_bucket_mib = 0.001});
+  trireme::DistributedDataParallel ddp(
+      *context, model.ptr(),
+      {.bucket_mib = 0.001,
+       .first_bucket_mib = 0.001,
+       .hook = trireme::parallel::make_comm_hook(argc == 5 ? argv[4] : "none")});
   for (int step = 0; step < num_steps; ++step) {
     ddp.zero_grad();
     const at::Tensor x = at::arange(4 * 64, at::kFloat).mul(0.7 + context->rank()).add(step).sin();

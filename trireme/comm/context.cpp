@@ -161,12 +161,12 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   }
   std::vector<int> everybody(static_cast<std::size_t>(environment.world_size));
   std::iota(everybody.begin(), everybody.end(), 0);
-  state->world = state->make_group(everybody, "world");
+  state->world = state->make_group(everybody, "world", state->backend);
   const std::string ranks = ranks_by_host(everybody, state->hosts_of(everybody));
   if (const std::string chosen = state->all_reduces->describe(ranks);
       environment.rank == 0 && !chosen.empty())
     state->log.info("all-reduces between hosts: ", chosen, ", as measured");
-  state->self = state->make_group({environment.rank}, "self");
+  state->self = state->make_group({environment.rank}, "self", state->backend);
   return state;
 }
 
@@ -219,8 +219,9 @@ CoreShare Context::State::share_of_cores() const {
   return trireme::share_of_cores(allowed, mine);
 }
 
-c10::intrusive_ptr<c10d::Backend> Context::State::connect(const BackendRequest& request) const {
-  const BackendRow& row = find_backend(backend);
+c10::intrusive_ptr<c10d::Backend> Context::State::connect(const BackendRequest& request,
+                                                          const std::string& by) const {
+  const BackendRow& row = find_backend(by);
   if (device.is_cpu()) return row.make(request);
   if (row.carries == c10::kCPU) return make_device_backend(row.make(request), {});
   BackendRequest of_host = request;
@@ -229,27 +230,36 @@ c10::intrusive_ptr<c10d::Backend> Context::State::connect(const BackendRequest& 
                              row.make(request));
 }
 
+/// Of ranks on one host without what levels between hosts cost.
+std::string Context::State::backend_of_part(const std::vector<int>& world_ranks) const {
+  return backend == "hierarchical" && is_one_host(hosts_of(world_ranks)) ? "shm" : backend;
+}
+
 std::vector<std::string> Context::State::hosts_of(const std::vector<int>& world_ranks) const {
   std::vector<std::string> host_ids;
   for (const int rank : world_ranks) host_ids.push_back(arrivals[static_cast<std::size_t>(rank)].host_id);
   return host_ids;
 }
 
-std::optional<Group> Context::State::make_group(const std::vector<int>& world_ranks,
-                                                const std::string& name) {
+std::optional<Group> Context::State::make_group(const std::vector<int>& world_ranks, const std::string& name,
+                                                const std::string& by) {
   const auto me = std::find(world_ranks.begin(), world_ranks.end(), environment.rank);
   if (me == world_ranks.end()) return std::nullopt;
   const double slow_timeout_s = std::max(options.timeout_s, options.slow_timeout_s);
   GroupParts parts{.name = name,
-                   .backend_name = backend,
-                   .transport_of_device = find_backend(backend).transport,
+                   .backend_name = by,
+                   .transport_of_device = find_backend(by).transport,
                    .backend = {},
                    .world_ranks = world_ranks,
                    .rank = static_cast<int>(me - world_ranks.begin()),
                    .timeout_s = options.timeout_s,
                    .slow_timeout_s = slow_timeout_s,
                    .status = status_line,
-                   .watcher = watcher.get()};
+                   .watcher = watcher.get(),
+                   .host_ids = hosts_of(world_ranks),
+                   .make_group = [this](const std::vector<int>& members, const std::string& part) {
+                     return *make_group(members, part, backend_of_part(members));
+                   }};
   if (world_ranks.size() > 1) {
     const BackendRequest request{.store = prefixed(text("group/", name), store),
                                  .rank = parts.rank,
@@ -264,7 +274,7 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                                  .all_reduce_book = all_reduces,
                                  .timeout_s = options.timeout_s,
                                  .operation_timeout_s = slow_timeout_s + kBackendMargin_s};
-    parts.backend = connect(request);
+    parts.backend = connect(request, by);
   }
   auto group = std::make_shared<Group::State>(std::move(parts));
   if (trace != nullptr) group->set_trace(trace);
@@ -281,7 +291,7 @@ std::optional<Group> Context::new_group(const std::vector<int>& world_ranks, con
             rank, " is listed twice");
   }
   require(state_->group_names.insert(name).second, "new_group: there is a group '", name, "' already");
-  return state_->make_group(world_ranks, name);
+  return state_->make_group(world_ranks, name, state_->backend);
 }
 
 std::string Context::free_group_name(const std::string& wish) const {

@@ -224,10 +224,49 @@ void Group::State::fail(const std::string& cause) {
   if (!enter_failure(cause)) return;
   if (parts.watcher) parts.watcher->publish_failure(parts.name, cause);
   if (parts.backend) parts.backend->abort();
+  fail_parts(cause);
+  std::shared_ptr<State> whole;
+  {
+    const std::lock_guard lock(mutex_);
+    whole = whole_.lock();
+  }
+  if (whole) whole->fail(cause);
 }
 
 void Group::State::fail_told(const std::string& cause) {
-  if (enter_failure(cause) && parts.backend) parts.backend->abort();
+  if (!enter_failure(cause)) return;
+  if (parts.backend) parts.backend->abort();
+  fail_parts(cause);
+}
+
+void Group::State::fail_parts(const std::string& cause) {
+  std::vector<std::weak_ptr<State>> made;
+  {
+    const std::lock_guard lock(mutex_);
+    made = parts_;
+  }
+  for (const auto& each : made) {
+    if (const auto part = each.lock()) part->fail_told(cause);
+  }
+}
+
+Group Group::State::make_part(const std::vector<int>& members, const std::string& wish) {
+  check();
+  std::vector<int> world_ranks;
+  for (const int member : members) world_ranks.push_back(parts.world_ranks[static_cast<std::size_t>(member)]);
+  const int number = ++num_parts_[wish];
+  const std::string name = text(parts.name, ".", wish);
+  Group part = parts.make_group(world_ranks, number == 1 ? name : text(name, "#", number));
+  {
+    const std::lock_guard lock(part.state().mutex_);
+    part.state().whole_ = weak_from_this();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    parts_.push_back(part.state_);
+  }
+  if (failed()) fail_parts(cause_);  // meanwhile
+  return part;
 }
 
 void Group::State::check() const {

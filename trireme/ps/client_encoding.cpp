@@ -11,6 +11,7 @@ wire::Buffer ClientWork::encoded(const TableSpec& spec, std::uint64_t chunk, wir
   const compress::Codec* encoding = compress::codec(spec.compression.push);
   if (encoding == nullptr) return values;
   const compress::Codec::Options options = {.fraction = spec.compression.fraction,
+                                            .threshold = static_cast<float>(spec.compression.threshold),
                                             .seed = surroundings_->random()};
   if (spec.kind == TableKind::kSparse) return encoded_rows(*encoding, values.bytes(), options);
   const AlignedFloats given(values.bytes());

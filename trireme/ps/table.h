@@ -57,10 +57,11 @@ struct CompressionSpec {
   std::string push = "none";  ///< what workers push
   std::string pull = "none";  ///< what they pull
   double fraction = 0.005;    ///< top-k: of the elements of a chunk, that a push names
+  double threshold = 0;       ///< threshold: from which magnitude on a push names elements; above 0
 
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.push, self.pull, self.fraction);
+    return std::tie(self.push, self.pull, self.fraction, self.threshold);
   }
 };
 

@@ -3,7 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include <set>
+#include <algorithm>
+#include <map>
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
@@ -23,6 +24,15 @@ std::string prefix_of(const Trainer& trainer) {
               "/");
 }
 
+/// Whose rows a rank's own state is, of how many: replicas', or hosts'.
+struct Rows {
+  std::int64_t index, number;
+};
+Rows rows_of(const parallel::HookState& state, const Trainer& trainer) {
+  if (state.of_host.num_hosts > 0) return {state.of_host.host, state.of_host.num_hosts};
+  return {trainer.replica(), trainer.plan().weight_copies()};
+}
+
 /// Of any shape, as one row.
 at::Tensor flat_row(const at::Tensor& tensor) { return tensor.view({1, tensor.numel()}); }
 
@@ -36,20 +46,25 @@ checkpoint::Shard piece_shard(const std::string& prefix, const parallel::HookSta
           .tensor = piece.tensor};
 }
 
-/// Names of vectors that lie there in pieces. Collective.
-std::set<std::string> stored_pieces(const std::string& prefix, comm::Context& context,
-                                    const std::filesystem::path& checkpoint) {
+constexpr const char* kOwn = "own/";
+
+/// How many rows the tensors have that lie there under the prefix, by the rest of their names. Collective.
+std::map<std::string, std::int64_t> stored_under(const std::string& prefix, comm::Context& context,
+                                                 const std::filesystem::path& checkpoint) {
   std::vector<std::string> found;
   on_main(context, [&] {
     const checkpoint::ShardReader reader(checkpoint);
     for (const auto& [name, stored] : reader.tensors()) {
-      if (name.starts_with(prefix + kPieces)) found.push_back(name.substr(prefix.size()));
+      if (!name.starts_with(prefix)) continue;
+      found.push_back(text(stored.sizes.empty() ? 1 : stored.sizes[0], " ", name.substr(prefix.size())));
     }
   });
-  std::set<std::string> names;
-  for (const std::string& name : split(context.world().all_gather_text(join(found, "\n")).front(), '\n'))
-    names.insert(name);
-  return names;
+  std::map<std::string, std::int64_t> rows;
+  for (const std::string& line : split(context.world().all_gather_text(join(found, "\n")).front(), '\n')) {
+    const std::size_t end = line.find(' ');
+    if (end != std::string::npos) rows[line.substr(end + 1)] = std::stoll(line.substr(0, end));
+  }
+  return rows;
 }
 
 template <class RefuseIf>
@@ -74,10 +89,32 @@ void check_one_bit(const ParallelPlan& plan, const RefuseIf& refuse_if) {
             config.offload.optimizer, "\" has the momentum elsewhere than in memory");
 }
 
+void check_local_clipping(const RunConfig& config) {
+  const Parallel& parallel = config.parallel;
+  if (parallel.compression_clip_norm == 0) return;
+  const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
+    if (found)
+      throw Refusal(
+          text("parallel.compression_clip_norm = ", parallel.compression_clip_norm, ": ", reason...),
+          {cure, set(&RunConfig::parallel, &Parallel::compression_clip_norm, 0)});
+  };
+  refuse_if(!parallel::has_own_momentum(parallel.compression),
+            set(&RunConfig::parallel, &Parallel::compression, "dgc"),
+            "it is \"dgc\" that clips what each rank hands in; found parallel.compression = \"",
+            parallel.compression, "\", with which train.clip_norm does what is wanted");
+  refuse_if(parallel.pipeline > 1, set(&RunConfig::parallel, &Parallel::pipeline, 1),
+            "parallel.pipeline = ", parallel.pipeline,
+            ": a rank has the gradients of its own stages, and the norm is that of all");
+  refuse_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
+            "parallel.chunks = ", parallel.chunks,
+            ": stages are reduced one by one, and the norm is that of all gradients");
+}
+
 }  // namespace
 
 void check_compression(const ParallelPlan& plan) {
   const RunConfig& config = plan.config();
+  check_local_clipping(config);
   if (!plan.rounding().is_lossy) return;
   const Cure none = set(&RunConfig::parallel, &Parallel::compression, "none");
   const auto refuse_if = [&](bool found, const Cure& cure, const auto&... reason) {
@@ -98,6 +135,10 @@ void check_compression(const ParallelPlan& plan) {
             config.train.precision,
             "\" scales gradients by a factor that changes, and what is left out of one goes with the next");
   check_one_bit(plan, refuse_if);
+  refuse_if(config.parallel.compression == "threshold" && config.parallel.compression_threshold == 0,
+            set(&RunConfig::parallel, &Parallel::compression_threshold, 1e-4),
+            "it sends what is at least parallel.compression_threshold, which must be above 0: as large as a "
+            "rank's share of your gradients is; found 0");
   if (!parallel::has_own_momentum(config.parallel.compression)) return;
   const Cure plain_sgd = [](RunConfig& changed) {
     changed.optimizer.name = "sgd";
@@ -113,8 +154,11 @@ parallel::CompressionOptions compression_options(const RunConfig& config) {
   parallel::CompressionOptions options;
   options.name = config.parallel.compression;
   options.fraction = config.parallel.compression_fraction;
+  options.threshold = config.parallel.compression_threshold;
   options.warmup_steps = config.parallel.compression_warmup_steps;
   options.rank = config.parallel.compression_rank;
+  options.scope = config.parallel.compression_scope;
+  options.clip_norm = config.parallel.compression_clip_norm;
   options.momentum =
       parallel::compresses_momentum(options.name) ? config.optimizer.beta1 : config.optimizer.momentum;
   options.seed = static_cast<std::uint64_t>(config.run.seed);
@@ -136,9 +180,9 @@ checkpoint::Shards compression_shards(const Trainer& trainer) {
   checkpoint::Shards shards;
   for (const auto& [name, tensor] : state.common)
     shards.push_back(checkpoint::whole_shard(prefix_of(trainer) + name, tensor));
+  const Rows rows = rows_of(state, trainer);
   for (const auto& [name, tensor] : state.own)
-    shards.push_back(row_shard(prefix_of(trainer) + "own/" + name, flat_row(tensor), trainer.replica(),
-                               trainer.plan().weight_copies()));
+    shards.push_back(row_shard(prefix_of(trainer) + kOwn + name, flat_row(tensor), rows.index, rows.number));
   for (const auto& piece : state.pieces) {
     if (piece.tensor.numel() > 0) shards.push_back(piece_shard(prefix_of(trainer), piece));
   }
@@ -148,9 +192,11 @@ checkpoint::Shards compression_shards(const Trainer& trainer) {
 KeptByCompression::KeptByCompression(const Trainer& trainer, comm::Context& context,
                                      const std::filesystem::path& checkpoint) {
   const std::string prefix = prefix_of(trainer);
-  const std::int64_t num_rows = stored_rows(prefix, context, checkpoint);
-  if (num_rows == 0) return;
+  std::map<std::string, std::int64_t> found = stored_under(prefix, context, checkpoint);
+  if (found.empty()) return;
   if (trainer.plan().weight_copies() == 1) {
+    std::int64_t num_rows = 1;
+    for (const auto& [name, rows] : found) num_rows = std::max(num_rows, name.starts_with(kOwn) ? rows : 1);
     if (context.is_main())
       context.log().warning("parallel.compression = \"", trainer.plan().config().parallel.compression,
                             "\" compresses nothing on one rank: what ", num_rows,
@@ -158,19 +204,20 @@ KeptByCompression::KeptByCompression(const Trainer& trainer, comm::Context& cont
                             "ranks or more");
     return;
   }
-  std::set<std::string> pieces = stored_pieces(prefix, context, checkpoint);
   const parallel::HookState state = trainer.compression_state();
+  const Rows rows = rows_of(state, trainer);
   for (const auto& piece : state.pieces) {
-    const bool is_there = pieces.erase(kPieces + piece.name) > 0;
+    const bool is_there = found.erase(kPieces + piece.name) > 0;
     if (is_there && piece.tensor.numel() > 0) shards_.push_back(piece_shard(prefix, piece));
   }
   for (const auto& [name, tensor] : state.common)
     shards_.push_back(checkpoint::whole_shard(prefix + name, tensor));
   for (const auto& [name, tensor] : state.own) {
-    rows_.add(prefix + "own/" + name, flat_row(tensor), trainer.replica(), trainer.plan().weight_copies(),
-              num_rows);
+    const auto stored = found.find(kOwn + name);
+    rows_.add(prefix + kOwn + name, flat_row(tensor), rows.index, rows.number,
+              stored == found.end() ? 0 : stored->second);
     const std::string in_pieces = kPieces + ("sums_" + name);
-    if (trainer.replica() > 0 || !pieces.contains(in_pieces)) continue;
+    if (rows.index > 0 || !found.contains(in_pieces)) continue;
     left_over_.push_back(
         {.of = flat_row(tensor)[0], .stored = at::empty({tensor.numel()}, tensor.options())});
     shards_.push_back(checkpoint::whole_shard(prefix + in_pieces, left_over_.back().stored));

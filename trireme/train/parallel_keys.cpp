@@ -97,6 +97,11 @@ std::vector<ConfigKey> parallel_key_table() {
       key("parallel.compression_fraction", &C::parallel, &ParallelOptions::compression_fraction,
           "parallel.compression = \"top-k\", \"random-k\", \"dgc\": the share of each gradient that is sent",
           {.most = 0.5, .above = 0}),
+      key("parallel.compression_threshold", &C::parallel, &ParallelOptions::compression_threshold,
+          "parallel.compression = \"threshold\": what a rank, or a host, hands in is sent from this "
+          "magnitude "
+          "on",
+          {.least = 0}),
       key("parallel.compression_warmup_steps", &C::parallel, &ParallelOptions::compression_warmup_steps,
           "the same: first steps, in which 1/4, 1/16, 1/64 and 1/256 of each gradient are sent; \"one-bit\": "
           "steps "
@@ -104,6 +109,17 @@ std::vector<ConfigKey> parallel_key_table() {
           {.least = 0, .most = kMaxInt}),
       key("parallel.compression_rank", &C::parallel, &ParallelOptions::compression_rank,
           "parallel.compression = \"power-sgd\": columns of the factors", {.least = 1, .most = 1024}),
+      key("parallel.compression_scope", &C::parallel, &ParallelOptions::compression_scope,
+          "who compresses, from \"int8\" on: \"all\" ranks, or \"hosts\": ranks of a host add up as they "
+          "are, and their sum is compressed; \"auto\": hosts where there are several, one of them with "
+          "several ranks",
+          {.names = parallel::compression_scope_names}),
+      key("parallel.compression_clip_norm", &C::parallel, &ParallelOptions::compression_clip_norm,
+          "parallel.compression = \"dgc\": the norm of all gradients together, of which N ranks hold their "
+          "own "
+          "to "
+          "1/sqrt(N) each, before velocities take them; 0: none",
+          {.least = 0}),
       key("parallel.local_steps", &C::parallel, &ParallelOptions::local_steps,
           "steps that sites take by themselves between two outer steps, which average what they have learnt; "
           "1: replicas average gradients in every step",

@@ -60,7 +60,7 @@ class EachCodec : public testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
                          testing::Values("fp16", "bf16", "int8", "qsgd", "ternary", "sign", "top-k",
-                                         "random-k"),
+                                         "random-k", "threshold"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -69,11 +69,11 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EachCodec,
 
 TEST_P(EachCodec, TakesTheBytesThatItPromises) {
   constexpr std::size_t kCount = 256 << 10;
-  const std::map<std::string, double> shares = {{"fp16", 0.5},    {"bf16", 0.5},        {"int8", 0.2525},
-                                                {"qsgd", 0.1275}, {"ternary", 0.065},   {"sign", 0.0316},
-                                                {"top-k", 0.01},  {"random-k", 0.00501}};
+  const std::map<std::string, double> shares = {{"fp16", 0.5},    {"bf16", 0.5},         {"int8", 0.2525},
+                                                {"qsgd", 0.1275}, {"ternary", 0.065},    {"sign", 0.0316},
+                                                {"top-k", 0.01},  {"random-k", 0.00501}, {"threshold", 0.05}};
   const double share = shares.at(GetParam());
-  const Bytes bytes = encoded(codec_, some_values(kCount), {.fraction = 0.005});
+  const Bytes bytes = encoded(codec_, some_values(kCount), {.fraction = 0.005, .threshold = 1000});
   EXPECT_LE(static_cast<double>(bytes.size()), share * kCount * sizeof(float));
 }
 
@@ -133,8 +133,43 @@ TEST_P(EachCodec, DecodesOrRefusesAnyBytesAndStaysWithinThem) {
 TEST(Codecs, AreKnownByTheirNames) {
   EXPECT_EQ(codec("none"), nullptr);
   EXPECT_EQ(codec_names(), (std::vector<std::string>{"none", "fp16", "bf16", "int8", "qsgd", "ternary",
-                                                     "sign", "top-k", "random-k"}));
+                                                     "sign", "top-k", "random-k", "threshold"}));
   EXPECT_THROW(codec("fp8"), InvalidArgument);
+}
+
+// ---- threshold
+
+TEST(Threshold, NamesWhatReachesItAndLeavesTheRest) {
+  const Codec& threshold = *codec("threshold");
+  std::vector<float> values = {0.5F, -0.5F, 0.49F, -3, 0, kNaN};
+  const Bytes bytes = encoded(threshold, values, {.threshold = 0.5F});
+  EXPECT_EQ(bytes.size(), 4u + 4 * 6);
+  EXPECT_EQ(threshold.bytes_for_values(values, {.threshold = 0.5F}), bytes.size());
+  std::vector<float> told = decoded(threshold, bytes, values.size());
+  EXPECT_TRUE(std::isnan(told.back()));
+  told.pop_back();
+  EXPECT_EQ(told, (std::vector<float>{0.5F, -0.5F, 0, -3, 0}));
+  threshold.take_out(bytes, values);
+  EXPECT_EQ(values, (std::vector<float>{0, 0, 0.49F, 0, 0, 0}));
+}
+
+TEST(Threshold, TakesTheBytesThatItSaysOfTheValues) {
+  const Codec& threshold = *codec("threshold");
+  EXPECT_TRUE(threshold.bytes_vary());
+  for (const std::size_t count : {1, 63, 64, 65, 70000, 200000}) {
+    const std::vector<float> values = some_values(count);
+    for (const float least : {0.0F, 0.1F, 10.0F, 1e9F}) {
+      const auto named = static_cast<std::size_t>(
+          std::ranges::count_if(values, [&](float value) { return value != 0 && std::abs(value) >= least; }));
+      const std::size_t bytes = threshold.bytes_for_values(values, {.threshold = least});
+      EXPECT_EQ(bytes, (count + 65535) / 65536 * 4 + 6 * named) << count << ", " << least;
+      Bytes exact(bytes);
+      EXPECT_EQ(threshold.encode(values, {.threshold = least}, exact), bytes);
+      const std::vector<float> told = decoded(threshold, exact, count);
+      for (std::size_t i = 0; i < count; ++i)
+        ASSERT_EQ(told[i], std::abs(values[i]) >= least ? values[i] : 0) << i;
+    }
+  }
 }
 
 // ---- fp16, bf16
@@ -347,7 +382,7 @@ TEST(StochasticCodecs, BringABlockThatIsNotFiniteAsNaNAndOthersAsTheyAre) {
 // ---- all that leave out
 
 class EachThatLeavesOut : public EachCodec {};
-INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top-k", "random-k"),
+INSTANTIATE_TEST_SUITE_P(Codecs, EachThatLeavesOut, testing::Values("sign", "top-k", "random-k", "threshold"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -368,7 +403,7 @@ TEST_P(EachThatLeavesOut, LosesNothingWithWhatIsLeftOutAddedToTheNext) {
       pushed[i] += value;
       residual[i] += value;
     }
-    const Bytes bytes = encoded(codec_, residual, {.fraction = 0.1, .seed = step});
+    const Bytes bytes = encoded(codec_, residual, {.fraction = 0.1, .threshold = 900, .seed = step});
     codec_.take_out(bytes, residual);
     const std::vector<float> told = decoded(codec_, bytes, kCount);
     for (std::size_t i = 0; i < kCount; ++i) {

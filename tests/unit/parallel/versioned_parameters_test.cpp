@@ -10,7 +10,7 @@ namespace trireme::parallel {
 namespace {
 
 at::Tensor leaf() { return at::full({3}, 1.0).requires_grad_(true); }
-float value_of(const at::Tensor& tensor) { return tensor.detach()[0].item<float>(); }
+float first_value_of(const at::Tensor& tensor) { return tensor.detach()[0].item<float>(); }
 
 /// Adds 1 to the newest.
 void update(VersionedParameters& versions) {
@@ -26,14 +26,14 @@ TEST(VersionedParameters, ShowTheLeavesTheVersionThatIsAskedFor) {
   versions.set_uses({2, 1, 1});
   versions.show(0);
   update(versions);
-  EXPECT_EQ(value_of(weight), 1) << "a version in use is not touched by an update";
+  EXPECT_EQ(first_value_of(weight), 1) << "a version in use is not touched by an update";
   versions.show(1);
-  EXPECT_EQ(value_of(weight), 2);
+  EXPECT_EQ(first_value_of(weight), 2);
   update(versions);
   versions.show(0);
-  EXPECT_EQ(value_of(weight), 1);
+  EXPECT_EQ(first_value_of(weight), 1);
   versions.show_newest();
-  EXPECT_EQ(value_of(weight), 3);
+  EXPECT_EQ(first_value_of(weight), 3);
   EXPECT_EQ(versions.num_kept(), 3);
 }
 
@@ -52,7 +52,7 @@ TEST(VersionedParameters, ForgetAVersionBehindItsLastUseAndUseItsStorageAgain) {
   update(versions);
   versions.show_newest();
   EXPECT_EQ(weight.data_ptr(), first) << "storages go round";
-  EXPECT_EQ(value_of(weight), 3);
+  EXPECT_EQ(first_value_of(weight), 3);
 }
 
 TEST(VersionedParameters, UpdateAVersionThatNobodyUsesInItsPlace) {
@@ -75,7 +75,7 @@ TEST(VersionedParameters, GiveTheNewestTheScaledGradientOfTheLeavesForOneUpdate)
   (weight * 4).sum().backward();
   versions.begin_update(0.5);
   EXPECT_FALSE(weight.grad().defined());
-  EXPECT_EQ(value_of(versions.newest()[0].second.grad()), 2);
+  EXPECT_EQ(first_value_of(versions.newest()[0].second.grad()), 2);
   versions.end_update();
   EXPECT_FALSE(versions.newest()[0].second.grad().defined());
 }
@@ -90,7 +90,7 @@ TEST(VersionedParameters, LetABackwardUseTheWeightsOfItsForward) {
   update(versions);
   versions.show(0);
   loss.backward();
-  EXPECT_EQ(value_of(weight.grad()), 2) << "twice the old weight, not the new one";
+  EXPECT_EQ(first_value_of(weight.grad()), 2) << "twice the old weight, not the new one";
 }
 
 TEST(VersionedParameters, CountFromZeroAgainOnlyWhenNothingOldIsInUse) {
@@ -103,7 +103,7 @@ TEST(VersionedParameters, CountFromZeroAgainOnlyWhenNothingOldIsInUse) {
   versions.restart();
   EXPECT_EQ(versions.version(), 0);
   versions.show(0);
-  EXPECT_EQ(value_of(weight), 2) << "the newest is the first of the next start";
+  EXPECT_EQ(first_value_of(weight), 2) << "the newest is the first of the next start";
 }
 
 }  // namespace

@@ -26,14 +26,16 @@ struct Context::State {
   void fail_all(const std::string& cause);
   /// Says goodbye; who serves the store stays until the others have left, too.
   void leave();
-  /// Empty when this rank is no member.
-  std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name);
+  /// Over the backend of that name. Empty when this rank is no member.
+  std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name,
+                                  const std::string& by);
+  std::string backend_of_part(const std::vector<int>& world_ranks) const;
   int torch_threads() const;
   /// Of this machine's cores, shared with the ranks that may run on the same ones.
   CoreShare share_of_cores() const;
   std::vector<std::string> hosts_of(const std::vector<int>& world_ranks) const;
   /// What moves the tensors of that group: the CPU's, and the device's.
-  c10::intrusive_ptr<c10d::Backend> connect(const BackendRequest& request) const;
+  c10::intrusive_ptr<c10d::Backend> connect(const BackendRequest& request, const std::string& by) const;
 
   LaunchEnvironment environment;
   ContextOptions options;

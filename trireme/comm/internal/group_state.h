@@ -6,6 +6,8 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -49,6 +51,9 @@ struct GroupParts {
   double slow_timeout_s = 1800;  ///< for the others; not less
   std::shared_ptr<StatusLine> status;
   Watcher* watcher = nullptr;  ///< the Context's, which outlives its groups; null in a world of one
+  std::vector<std::string> host_ids = {};  ///< of the members
+  /// Makes a group of world ranks, as the Context does, which outlives it; collective over them.
+  std::function<Group(const std::vector<int>&, const std::string&)> make_group = {};
 };
 
 struct Group::State : std::enable_shared_from_this<Group::State> {
@@ -89,6 +94,11 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   void check() const;
   [[noreturn]] void throw_failure() const;
 
+  /// A group of some of its members, this one among them, named "NAME.WISH" or, where there was one,
+  /// "NAME.WISH#2". It fails with this one, and this one with it. Collective over those members, who have
+  /// made as many of that name.
+  Group make_part(const std::vector<int>& members, const std::string& wish);
+
   /// From now on operations, and the waiting for them, are spans there; null: nowhere.
   void set_trace(telemetry::Trace* trace);
   telemetry::Trace* trace() const;
@@ -124,6 +134,7 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
 
   bool close_if_over(const Dropped& dropped);
   bool enter_failure(const std::string& cause);
+  void fail_parts(const std::string& cause);
   void add_wait_span(const Operation& operation, std::int64_t begin_ns);
   telemetry::TraceSpan span_of(const Operation& operation) const;
   std::uint64_t& last_order(const Operation& operation);
@@ -139,6 +150,9 @@ struct Group::State : std::enable_shared_from_this<Group::State> {
   Operation replaced_;  ///< what the last operation has taken the place of in the ring
   std::atomic<bool> failed_ = false;
   std::string cause_;
+  std::weak_ptr<State> whole_;                            ///< what this is a part of
+  std::vector<std::weak_ptr<State>> parts_;               ///< those of this
+  std::map<std::string, int> num_parts_;                  ///< made so far, by wish
   std::atomic<telemetry::TraceBuffer*> trace_ = nullptr;  ///< written to under the mutex
   const char* trace_name_ = nullptr;                      ///< of the group
 };

@@ -21,6 +21,7 @@ const Codec& ternary_codec();
 const Codec& sign_codec();
 const Codec& top_k_codec();
 const Codec& random_k_codec();
+const Codec& threshold_codec();
 
 /// At least one.
 inline std::size_t most_named(std::size_t num_values, const Codec::Options& options) {

@@ -2,8 +2,10 @@
 // in the order of the ranks, so that replicas keep the same bits; where a codec says something of all
 // elements, and that is fewer bytes, each rank adds up a piece and encodes the sum (encoded_sum.h). What a
 // codec leaves out is kept and added to the next gradient (error feedback: Karimireddy et al., ICML 2019,
-// algorithm 2). Deep gradient compression (Lin et al., ICLR 2018) sends the greatest of what velocities have
-// added up to, and stops the velocity of what was sent (momentum correction and factor masking, section 3).
+// algorithm 2). Where all messages together are more than two dense gradients, what they say is reduced
+// densely. How many bytes a threshold needs, the ranks agree on first. Deep gradient compression (Lin et al.,
+// ICLR 2018) sends the greatest of what velocities have added up to, and stops the velocity of what was sent
+// (momentum correction and factor masking, section 3).
 
 #include <ATen/ops/zeros.h>
 
@@ -18,6 +20,7 @@
 #include "trireme/parallel/data/internal/compressing_hook.h"
 #include "trireme/parallel/data/internal/encoded_slot.h"
 #include "trireme/parallel/data/internal/encoded_sum.h"
+#include "trireme/parallel/data/internal/relay.h"
 
 namespace trireme::parallel {
 namespace {
@@ -31,6 +34,11 @@ class CodecHook final : public CompressingHook {
         says_all_(options.name == "int8" || options.name == "sign") {
     require(!with_velocity || (options.momentum >= 0 && options.momentum < 1),
             "the momentum of \"dgc\" must be at least 0 and below 1; found ", options.momentum);
+    require(
+        options.name != "threshold" || (options.threshold > 0 && std::isfinite(options.threshold)),
+        "the threshold of \"threshold\" must be above 0: what each rank hands in is sent from there on, as "
+        "large as your gradients are; found ",
+        options.threshold);
   }
 
   HookState state() override {
@@ -87,15 +95,28 @@ class CodecHook final : public CompressingHook {
   }
   std::function<void()> reduce(comm::Group& group, std::vector<CompressedPart> parts,
                                ReduceScale scale) override;
-  std::function<void()> gather(comm::Group& group, std::vector<CompressedPart> parts, ReduceScale scale);
+  /// What goes of a gradient in its step.
+  struct Outgoing {
+    CompressedPart part;
+    at::Tensor sent;  ///< that is encoded; what the codec leaves out stays there
+    compress::Codec::Options how;
+    std::size_t bytes = 0;  ///< of its slot: the same on all ranks
+
+    bool is_less_dense(int num_ranks) const {
+      return static_cast<std::size_t>(num_ranks) * bytes > 2 * part.values.nbytes();
+    }
+  };
+  Outgoing hand_in(const CompressedPart& part, int rank);
+  std::span<const std::byte> encode(const Outgoing& each, std::span<std::byte> slot);
+  std::function<void()> send(comm::Group& group, const std::vector<CompressedPart>& parts, ReduceScale scale);
+  std::function<void()> send_encoded(comm::Group& group, std::vector<Outgoing> all, ReduceScale scale);
+  std::function<void()> gather(comm::Group& group, std::vector<Outgoing> all, ReduceScale scale);
+  std::function<void()> reduce_densely(comm::Group& group, const std::vector<Outgoing>& all,
+                                       ReduceScale scale);
   std::function<void()> sum(comm::Group& group, const std::vector<CompressedPart>& parts, ReduceScale scale);
   Random random_for(const CompressedPart& part, int rank) const;
   /// Of a gradient in its next step.
   double fraction_for(const CompressedPart& part) const;
-  std::size_t slot_bytes(const CompressedPart& part) const {
-    return parallel::slot_bytes(codec_, part.span().size(), {.fraction = fraction_for(part)});
-  }
-  void write(const CompressedPart& part, std::span<std::byte> slot, int rank);
   void add_slot(const CompressedPart& part, std::span<const std::byte> slot) const;
 
   const compress::Codec& codec_;
@@ -103,6 +124,7 @@ class CodecHook final : public CompressingHook {
   const bool says_all_;  ///< of all elements something, so that the sum of several ranks has no more bytes
   std::map<std::string, Kept> kept_;
   std::map<std::string, at::Tensor> velocities_;  ///< dgc's, of what goes uncompressed: the same on all ranks
+  Relay relay_;                                   ///< of codecs whose bytes vary
 };
 
 /// Lin et al., section 3.3: a few steps of growing sparsity, where the network changes fast.
@@ -119,17 +141,31 @@ Random CodecHook::random_for(const CompressedPart& part, int rank) const {
   return Random(options().seed, Random::key_of(part.name), step, rank);
 }
 
-void CodecHook::write(const CompressedPart& part, std::span<std::byte> slot, int rank) {
-  if (!part.finite) return write_not_finite(slot);
+CodecHook::Outgoing CodecHook::hand_in(const CompressedPart& part, int rank) {
   Kept& kept = kept_.at(part.name);
-  Random random = random_for(part, rank);
-  const compress::Codec::Options how = {.fraction = fraction_for(part), .seed = random.bits()};
-  at::Tensor sent = part.values;
-  if (with_velocity_) sent = kept.velocity.mul_(options().momentum).add_(part.values);
-  if (kept.residual.defined()) sent = kept.residual.add_(sent);
-  const std::span<const std::byte> said = write_slot(codec_, span_of(sent), how, slot);
+  Outgoing each{.part = part,
+                .sent = part.values,
+                .how = {.fraction = fraction_for(part),
+                        .threshold = static_cast<float>(options().threshold),
+                        .seed = random_for(part, rank).bits()}};
+  ++*kept.draws.data_ptr<std::int64_t>();
+  if (!part.finite) return each;
+  if (with_velocity_) each.sent = kept.velocity.mul_(options().momentum).add_(part.values);
+  if (kept.residual.defined()) each.sent = kept.residual.add_(each.sent);
+  return each;
+}
+
+/// Returns what it says of a gradient that is finite.
+std::span<const std::byte> CodecHook::encode(const Outgoing& each, std::span<std::byte> slot) {
+  if (!each.part.finite) {
+    write_not_finite(slot);
+    return {};
+  }
+  const Kept& kept = kept_.at(each.part.name);
+  const std::span<const std::byte> said = write_slot(codec_, span_of(each.sent), each.how, slot);
   if (kept.residual.defined()) codec_.take_out(said, span_of(kept.residual));
   if (with_velocity_) codec_.take_out(said, span_of(kept.velocity));
+  return said;
 }
 
 void CodecHook::add_slot(const CompressedPart& part, std::span<const std::byte> slot) const {
@@ -144,7 +180,7 @@ std::function<void()> CodecHook::reduce(comm::Group& group, std::vector<Compress
   const std::vector<CompressedPart> by_pieces(first_by_pieces, parts.end());
   parts.erase(first_by_pieces, parts.end());
   const std::function<void()> nothing = [] {};
-  const auto gathered = parts.empty() ? nothing : gather(group, std::move(parts), scale);
+  const auto gathered = parts.empty() ? nothing : send(group, parts, scale);
   const auto summed = by_pieces.empty() ? nothing : sum(group, by_pieces, scale);
   return [gathered, summed] {
     gathered();
@@ -172,34 +208,94 @@ std::function<void()> CodecHook::sum(comm::Group& group, const std::vector<Compr
   };
 }
 
-std::function<void()> CodecHook::gather(comm::Group& group, std::vector<CompressedPart> parts,
-                                        ReduceScale scale) {
+std::function<void()> CodecHook::send(comm::Group& group, const std::vector<CompressedPart>& parts,
+                                      ReduceScale scale) {
+  std::vector<Outgoing> all;
+  for (const CompressedPart& part : parts) all.push_back(hand_in(part, group.rank()));
+  if (!codec_.bytes_vary()) {
+    for (Outgoing& each : all) each.bytes = slot_bytes(codec_, each.part.span().size(), each.how);
+    return send_encoded(group, std::move(all), scale);
+  }
+  at::Tensor bytes =
+      room(group, "bytes " + parts.front().name, static_cast<std::int64_t>(all.size()), at::kLong);
+  auto* of_each = bytes.data_ptr<std::int64_t>();
+  for (const Outgoing& each : all) {
+    const std::span<const float> values =
+        each.part.finite ? std::span<const float>(span_of(each.sent)) : std::span<const float>();
+    *of_each++ = static_cast<std::int64_t>(slot_bytes_for(codec_, values, each.how));
+  }
+  count(all_reduce_bytes(group, bytes));
+  return relay_.add([this, group, all = std::move(all), scale, bytes,
+                     agreed = group.all_reduce_async(bytes, comm::ReduceOp::kMax)]() mutable {
+    agreed.wait();
+    const auto* most = bytes.const_data_ptr<std::int64_t>();
+    for (Outgoing& each : all) each.bytes = static_cast<std::size_t>(*most++);
+    return send_encoded(group, std::move(all), scale);
+  });
+}
+
+std::function<void()> CodecHook::send_encoded(comm::Group& group, std::vector<Outgoing> all,
+                                              ReduceScale scale) {
+  const auto first_dense = std::stable_partition(
+      all.begin(), all.end(), [&](const Outgoing& each) { return !each.is_less_dense(group.size()); });
+  const std::vector<Outgoing> dense(first_dense, all.end());
+  all.erase(first_dense, all.end());
+  const std::function<void()> nothing = [] {};
+  const auto gathered = all.empty() ? nothing : gather(group, std::move(all), scale);
+  const auto reduced = dense.empty() ? nothing : reduce_densely(group, dense, scale);
+  return [gathered, reduced] {
+    gathered();
+    reduced();
+  };
+}
+
+std::function<void()> CodecHook::gather(comm::Group& group, std::vector<Outgoing> all, ReduceScale scale) {
   std::size_t size = 0;
-  for (const CompressedPart& part : parts) size += slot_bytes(part);
-  const auto numel = static_cast<std::int64_t>(size);
-  const std::string& of = parts.front().name;
-  const at::Tensor message = room(group, "message " + of, numel, at::kByte);
-  at::Tensor all = room(group, "messages " + of, numel * group.size(), at::kByte);
+  for (const Outgoing& each : all) size += each.bytes;
+  const std::string& of = all.front().part.name;
+  const at::Tensor message = room_for(group, "message " + of, size);
+  at::Tensor messages = room_for(group, "messages " + of, size * static_cast<std::size_t>(group.size()));
   std::size_t at = 0;
-  std::vector<std::size_t> slots;
-  for (const CompressedPart& part : parts) {
-    slots.push_back(slot_bytes(part));
-    write(part, bytes_of(message).subspan(at, slots.back()), group.rank());
-    ++*kept_.at(part.name).draws.data_ptr<std::int64_t>();
-    at += slots.back();
+  for (const Outgoing& each : all) {
+    encode(each, bytes_of(message).subspan(at, each.bytes));
+    at += each.bytes;
   }
   count(all_gather_bytes(group, message));
-  return [this, parts = std::move(parts), slots = std::move(slots), message, all, size, scale,
-          num_ranks = group.size(), pending = group.all_gather_async(all, message)]() mutable {
+  return [this, all = std::move(all), message, messages, size, scale, num_ranks = group.size(),
+          pending = group.all_gather_async(messages, message)]() mutable {
     pending.wait();
     std::size_t place = 0;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      at::Tensor(parts[i].values).zero_();
+    for (const Outgoing& each : all) {
+      at::Tensor values = each.part.values;
+      values.zero_();
       for (int rank = 0; rank < num_ranks; ++rank)
-        add_slot(parts[i], bytes_of(all).subspan(static_cast<std::size_t>(rank) * size + place, slots[i]));
-      if (scale == ReduceScale::kMean) at::Tensor(parts[i].values).div_(num_ranks);
-      place += slots[i];
+        add_slot(each.part,
+                 bytes_of(messages).subspan(static_cast<std::size_t>(rank) * size + place, each.bytes));
+      if (scale == ReduceScale::kMean) values.div_(num_ranks);
+      place += each.bytes;
     }
+  };
+}
+
+/// What each rank would have said, where the gradients lie.
+std::function<void()> CodecHook::reduce_densely(comm::Group& group, const std::vector<Outgoing>& all,
+                                                ReduceScale scale) {
+  const auto op = scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum;
+  std::vector<comm::Pending> sums;
+  for (const Outgoing& each : all) {
+    at::Tensor values = each.part.values;
+    std::vector<std::byte> slot(each.bytes);
+    const std::span<const std::byte> said = encode(each, slot);
+    if (each.part.finite) {
+      codec_.decode(said, each.part.span());
+    } else {
+      values.fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    count(all_reduce_bytes(group, values));
+    sums.push_back(group.all_reduce_async(values, op));
+  }
+  return [sums = std::move(sums)]() mutable {
+    for (comm::Pending& sum : sums) sum.wait();
   };
 }
 

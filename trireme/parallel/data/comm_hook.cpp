@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
+#include "trireme/parallel/data/internal/hosts_hook.h"
 
 namespace trireme::parallel {
 namespace {
@@ -94,6 +95,7 @@ constexpr std::array kHooks = {
     Row{"sign", make_codec_hook, kKeeps},
     Row{"top-k", make_codec_hook, kKeeps},
     Row{"random-k", make_codec_hook, kKeeps},
+    Row{"threshold", make_codec_hook, kKeeps},
     Row{"dgc", make_codec_hook, kKeeps},
     Row{"power-sgd", make_power_sgd_hook, kKeeps},
     Row{"one-bit", make_one_bit_hook, kKeeps},
@@ -124,7 +126,13 @@ bool compresses_momentum(const std::string& name) {
 }
 
 std::shared_ptr<CommHook> make_comm_hook(const CompressionOptions& options) {
-  return find_hook(options.name).make(options);
+  const Row& row = find_hook(options.name);
+  const CompressionScope scope = compression_scope_of(options.scope);
+  require(options.clip_norm == 0 || has_own_momentum(options.name), "compression \"", options.name,
+          "\" does not clip what ranks hand in; found a clip_norm of ", options.clip_norm,
+          ": that is for \"dgc\"");
+  const Made hook = row.rounding.is_lossy ? make_hosts_hook(row.make(options), scope) : row.make(options);
+  return options.clip_norm == 0 ? hook : make_clipping_hook(hook, options.clip_norm);
 }
 
 std::shared_ptr<CommHook> make_comm_hook(const std::string& name) {

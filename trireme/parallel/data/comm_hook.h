@@ -24,8 +24,8 @@ enum class ReduceScale {
 /// Gradients of one dtype and device that are reduced as one. The tensors share memory, and live as long as
 /// a reduction of them is under way.
 struct GradientBucket {
-  at::Tensor flat;                ///< all of it: the gradients, gaps of zeros between them, and the flag
-  at::Tensor flag;                ///< the last element, not zero when a rank has something to say
+  at::Tensor flat;  ///< all of it: the gradients, gaps of zeros between them, and the flag
+  at::Tensor flag;  ///< the last element, not zero when a rank has something to say; undefined: not here
   optim::NamedTensors gradients;  ///< views with the sizes and strides of the parameters, in order of place
 };
 
@@ -40,6 +40,11 @@ struct HookState {
     std::int64_t begin, numel;
   };
   std::vector<Piece> pieces;
+  /// Where hosts and not ranks have their own: of which one this rank's `own` is.
+  struct OfHost {
+    int host = 0, num_hosts = 0;  ///< 0: of this rank
+  };
+  OfHost of_host = {};
 };
 
 class CommHook {
@@ -56,6 +61,8 @@ class CommHook {
   /// and then.
   virtual std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) = 0;
   virtual HookState state() { return {}; }
+  /// Of which group the memory of buckets had best be, once parameters are named.
+  virtual comm::Group memory_of(const comm::Group& group) const { return group; }
   /// What has to be the same on all ranks.
   virtual std::string describe() const { return "given"; }
   /// Bytes that this rank has sent so far, as if in a ring; 0 where nobody counts.
@@ -65,12 +72,21 @@ class CommHook {
 struct CompressionOptions {
   std::string name = "none";  ///< one of comm_hook_names()
   double fraction = 0.001;    ///< top-k, random-k, dgc: of each gradient that is sent
+  double threshold = 0;       ///< threshold: from which magnitude on what a rank hands in is sent; above 0
   /// The same: in so many first steps 1/4, 1/16, 1/64 and 1/256 of it. one-bit: updates before it begins.
   std::int64_t warmup_steps = 0;
   std::int64_t rank = 4;            ///< power-sgd
   double momentum = 0.9;            ///< dgc: of the velocity that each rank keeps for itself; one-bit: beta1
   std::int64_t least_numel = 1024;  ///< smaller gradients, and vectors, go as they are
   std::uint64_t seed = 0;           ///< of what is drawn
+  /// dgc: the norm that the gradients of all ranks are to have together at most; each rank holds its own to
+  /// 1/sqrt(ranks) of it before anything of them is kept or sent. 0: none.
+  double clip_norm = 0;
+  /// One of compression_scope_names(): "hosts" adds gradients up inside each host as they are, and compresses
+  /// between hosts; "auto" does so where there are several, one of them with several ranks; "all" never. Of
+  /// no effect on "none", "bf16", "fp16", which groups over several hosts reduce by hosts in any case. By
+  /// hosts the hook has groups, for one group's gradients, and must not outlive their context.
+  std::string scope = "auto";
 };
 
 /// One row per hook in comm_hook.cpp. Throws InvalidArgument with the nearest name, or for options that are
@@ -78,6 +94,7 @@ struct CompressionOptions {
 std::shared_ptr<CommHook> make_comm_hook(const CompressionOptions& options);
 std::shared_ptr<CommHook> make_comm_hook(const std::string& name);
 std::vector<std::string> comm_hook_names();
+std::vector<std::string> compression_scope_names();
 
 /// How far a hook of the table rounds what each rank hands in.
 struct GradientRounding {

@@ -4,6 +4,7 @@
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -66,6 +67,18 @@ class Uncompressed {
 
 }  // namespace
 
+void require_f32(const std::string& compression, const optim::NamedTensors& parameters) {
+  for (const auto& [name, parameter] : parameters)
+    require(parameter.scalar_type() == at::kFloat, "gradient compression \"", compression,
+            "\" is for gradients of f32; '", name, "' is ", at::toString(parameter.scalar_type()),
+            ": choose \"bf16\" or \"none\", or keep the parameters in f32");
+}
+
+std::string kept_already(const std::string& compression, const std::string& parameter) {
+  return text("gradient compression \"", compression, "\" keeps something of '", parameter,
+              "' already: a hook belongs to one model; make another one with make_comm_hook()");
+}
+
 bool is_finite(const at::Tensor& values) {
   // A sum is not finite when an addend is not; large numbers may overflow, and then each is looked at.
   return std::isfinite(values.sum().item<float>()) || at::isfinite(values).all().item<bool>();
@@ -82,8 +95,9 @@ CompressingHook::CompressingHook(const CompressionOptions& options) : options_(o
 }
 
 std::string CompressingHook::describe() const {
-  return text(options_.name, ", fraction ", options_.fraction, ", warm-up ", options_.warmup_steps, ", rank ",
-              options_.rank, ", least size ", options_.least_numel, ", seed ", options_.seed);
+  return text(options_.name, ", fraction ", options_.fraction, ", threshold ", options_.threshold,
+              ", warm-up ", options_.warmup_steps, ", rank ", options_.rank, ", least size ",
+              options_.least_numel, ", seed ", options_.seed);
 }
 
 bool CompressingHook::is_taken(const at::Tensor& gradient) const {
@@ -93,14 +107,9 @@ bool CompressingHook::is_taken(const at::Tensor& gradient) const {
 }
 
 void CompressingHook::prepare(const comm::Group& group, const optim::NamedTensors& parameters) {
+  require_f32(options_.name, parameters);
   for (const auto& [name, parameter] : parameters) {
-    require(parameter.scalar_type() == at::kFloat, "gradient compression \"", options_.name,
-            "\" is for gradients of f32; '", name, "' is ", at::toString(parameter.scalar_type()),
-            ": choose \"bf16\" or \"none\", or keep the parameters in f32");
-    require(prepared_.insert(name).second, "gradient compression \"", options_.name,
-            "\" keeps something of '", name,
-            "' already: a hook belongs to one model; make another one with "
-            "make_comm_hook()");
+    require(prepared_.insert(name).second, kept_already(options_.name, name));
     if (!is_taken(parameter)) {
       add_uncompressed(name, parameter.numel());
       continue;
@@ -127,13 +136,17 @@ std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket&
     parts.push_back(
         {.name = name, .values = values, .rows = outermost_size(gradient), .finite = is_finite(values)});
   }
-  uncompressed.add(place_of(bucket.flag, bucket));
-  at::Tensor packed =
-      room(group, text("uncompressed ", bucket.gradients.front().first), uncompressed.numel(), at::kFloat);
-  uncompressed.pack(host, packed);
-  count(all_reduce_bytes(group, packed));
-  comm::Pending plain = group.all_reduce_async(
-      packed, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
+  if (bucket.flag.defined()) uncompressed.add(place_of(bucket.flag, bucket));
+  at::Tensor packed;
+  comm::Pending plain;
+  if (uncompressed.numel() > 0) {
+    packed =
+        room(group, text("uncompressed ", bucket.gradients.front().first), uncompressed.numel(), at::kFloat);
+    uncompressed.pack(host, packed);
+    count(all_reduce_bytes(group, packed));
+    plain = group.all_reduce_async(
+        packed, scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
+  }
   std::function<void()> rest = parts.empty() ? [] {} : reduce(group, std::move(parts), scale);
   return [this, flat, host, uncompressed = std::move(uncompressed), names = std::move(names), packed,
           plain = std::move(plain), rest = std::move(rest)]() mutable {
@@ -154,6 +167,13 @@ at::Tensor CompressingHook::room(const comm::Group& group, const std::string& us
     count_as(MemoryKind::kCommunication, found);
   }
   return found;
+}
+
+at::Tensor CompressingHook::room_for(const comm::Group& group, const std::string& use, std::size_t bytes) {
+  // In eight steps from one power of two to the next.
+  const std::size_t step = std::max<std::size_t>(64, std::bit_floor(bytes) / 8);
+  const auto rounded = static_cast<std::int64_t>((bytes + step - 1) / step * step);
+  return room(group, use, rounded, at::kByte).narrow(0, 0, static_cast<std::int64_t>(bytes));
 }
 
 std::function<std::vector<Summand>()> CompressingHook::start_sums(comm::Group& group,

@@ -10,6 +10,10 @@ namespace {
 using Head = std::uint64_t;
 constexpr Head kNotFinite = ~Head{0};
 
+std::size_t with_head(std::size_t bytes) {
+  return sizeof(Head) + (bytes + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head);
+}
+
 }  // namespace
 
 std::span<std::byte> bytes_of(const at::Tensor& message) {
@@ -18,8 +22,12 @@ std::span<std::byte> bytes_of(const at::Tensor& message) {
 
 std::size_t slot_bytes(const compress::Codec& codec, std::size_t num_values,
                        const compress::Codec::Options& how) {
-  const std::size_t most = codec.most_bytes(num_values, how);
-  return sizeof(Head) + (most + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head);
+  return with_head(codec.most_bytes(num_values, how));
+}
+
+std::size_t slot_bytes_for(const compress::Codec& codec, std::span<const float> values,
+                           const compress::Codec::Options& how) {
+  return with_head(codec.bytes_for_values(values, how));
 }
 
 std::span<const std::byte> write_slot(const compress::Codec& codec, std::span<const float> values,

@@ -29,7 +29,7 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
   for (const Parameter& parameter : parameters_) reduced.emplace_back(parameter.name, parameter.tensor);
   options.hook->prepare(group, reduced);
   if (telemetry::Trace* trace = group.trace()) trace_ = &trace->add_lanes("buckets");
-  memory_ = BucketMemory(group, parameters_);
+  memory_ = BucketMemory(options.hook->memory_of(group), parameters_);
   // Backward reaches the last layers first: without an observed order, the reverse one is the best guess.
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});

@@ -63,6 +63,9 @@ class CompressingHook : public CommHook {
 
   /// Room in the group's memory, the same one for the same `use` as long as the size stays.
   at::Tensor room(const comm::Group& group, const std::string& use, std::int64_t numel, at::ScalarType type);
+  /// Of bytes, when their number changes from step to step: the same memory as long as it suffices and is not
+  /// far too large.
+  at::Tensor room_for(const comm::Group& group, const std::string& use, std::size_t bytes);
   /// Starts encoded sums (encoded_sum.h) in rooms of this hook, and counts them.
   std::function<std::vector<Summand>()> start_sums(comm::Group& group, const compress::Codec& codec,
                                                    std::vector<Summand> summands);
@@ -78,6 +81,11 @@ class CompressingHook : public CommHook {
   std::int64_t sent_bytes_ = 0;
 };
 
+/// Throws InvalidArgument, with the name of the first that has gradients of another type.
+void require_f32(const std::string& compression, const optim::NamedTensors& parameters);
+/// What is said where a hook knows a parameter of that name.
+std::string kept_already(const std::string& compression, const std::string& parameter);
+
 bool is_finite(const at::Tensor& values);
 
 /// What a rank of a ring sends in an all-reduce, and in an all-gather of which this is its part.
@@ -88,5 +96,9 @@ std::int64_t all_gather_bytes(const comm::Group& group, const at::Tensor& mine);
 std::shared_ptr<CommHook> make_codec_hook(const CompressionOptions& options);
 std::shared_ptr<CommHook> make_power_sgd_hook(const CompressionOptions& options);
 std::shared_ptr<CommHook> make_one_bit_hook(const CompressionOptions& options);
+
+/// Around another hook: each rank's gradients are clipped before that gets them, to a share of `norm`. Throws
+/// InvalidArgument for a norm that is not above 0.
+std::shared_ptr<CommHook> make_clipping_hook(std::shared_ptr<CommHook> next, double norm);
 
 }  // namespace trireme::parallel

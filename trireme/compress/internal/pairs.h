@@ -1,0 +1,43 @@
+#pragma once
+// What codecs have in common that name some of the values: these as they are, and where they stand. Bytes,
+// for each 65536 values:
+//
+//   u32 count | u16 places[count], rising | f32 values[count]
+//
+// Functions without state; any thread.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "trireme/compress/codec.h"
+
+namespace trireme::compress {
+
+using Places = std::vector<std::uint32_t>;
+
+/// Of the values whose magnitude() reaches `threshold`, rising; room is made for `expected`.
+Places places_from(std::span<const float> values, std::uint32_t threshold, std::size_t expected);
+
+/// A codec whose bytes are these: what remains is to choose.
+class PairsCodec : public Codec {
+ public:
+  bool leaves_out() const final { return true; }
+  std::size_t encode(std::span<const float> values, const Options& options,
+                     std::span<std::byte> bytes) const final;
+  bool fits(std::span<const std::byte> bytes, std::size_t num_values) const final;
+  void decode(std::span<const std::byte> bytes, std::span<float> values) const final;
+  void add(std::span<const std::byte> bytes, std::span<float> values) const final;
+  void take_out(std::span<const std::byte> bytes, std::span<float> values) const final;
+
+ protected:
+  /// Of so many values, of which so many are named.
+  static std::size_t bytes_for(std::size_t num_values, std::size_t num_named);
+
+ private:
+  /// Of the values to name, rising.
+  virtual Places choose(std::span<const float> values, const Options& options) const = 0;
+};
+
+}  // namespace trireme::compress
