@@ -38,7 +38,8 @@ nlohmann::json load(const Settings& settings, const data::TrainingData& samples,
   stream->next();
   const double first_s = now_s() - opened_s;
   if (settings.data.cache_samples_mib > 0) {
-    for (std::int64_t batch = 1; batch < stream->batches_per_epoch(); ++batch) stream->next();
+    const std::int64_t steps = data::BatchLayout(samples.size(), settings.batch).first_step_of(1);
+    for (std::int64_t step = 1; step < steps; ++step) stream->next();
   }
   const double began_s = now_s();
   std::int64_t taken = 0;

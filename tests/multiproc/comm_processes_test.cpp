@@ -1,6 +1,7 @@
 // Ranks as real processes, started by hand with the variables of a launcher.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/world.h"
+#include "trireme/base/host.h"
 #include "trireme/base/text.h"
 
 namespace trireme {
@@ -129,6 +131,97 @@ TEST(CommProcesses, ARankThatIsKilledWhileItLeavesIsNotWaitedFor) {
   const ChildResult result = ranks[0]->wait(60);
   EXPECT_FALSE(result.timed_out) << "rank 0 waits for a rank that is dead";
   EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+/// Where this process, and so those that it starts, may run while it lives.
+class Bound {
+ public:
+  explicit Bound(const std::vector<int>& cores) { put(cores); }
+  ~Bound() { put(before_); }
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
+
+ private:
+  static void put(const std::vector<int>& cores) {
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    for (const int core : cores) CPU_SET(static_cast<std::size_t>(core), &mask);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof mask, &mask), 0);
+  }
+  const std::vector<int> before_ = allowed_cores();
+};
+
+class PinnedRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cores_.size() < 2) GTEST_SKIP() << "there is one core alone";
+  }
+  static World world(const char* how) { return {.size = 2, .command = {test::bin("rank_pinned"), how}}; }
+  std::string both() const { return text(first_, second_ == first_ + 1 ? "-" : ",", second_); }
+
+  const std::vector<int> cores_ = allowed_cores();
+  const int first_ = cores_[0], second_ = cores_.size() < 2 ? -1 : cores_[1];
+};
+
+TEST_F(PinnedRanks, HaveCoresOfTheirOwnWithAllTheirThreadsUntilTheContextGoes) {
+  const Bound two({first_, second_});
+  auto ranks = start_all(world("cores"));
+  for (int rank = 0; rank < 2; ++rank) {
+    const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(60);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const int own = rank == 0 ? first_ : second_;
+    EXPECT_EQ(result.out, text("rank ", rank, ": ", own, "; 1 threads; earlier ", own, "; second ", own,
+                               "; first ", own, "; afterwards ", both(), "\n"));
+    const std::string said = text("ranks are pinned to cores: 0 on ", first_, ", 1 on ", second_, "\n");
+    EXPECT_EQ(result.err.find(said) != std::string::npos, rank == 0) << result.err << "it is said once";
+  }
+}
+
+TEST_F(PinnedRanks, AreNotUnlessThatIsAskedFor) {
+  const Bound two({first_, second_});
+  auto ranks = start_all(world("none"));
+  for (auto& rank : ranks) {
+    const ChildResult result = rank->wait(60);
+    EXPECT_THAT(result.out, HasSubstr(text(": ", both(), "; 1 threads")));
+    EXPECT_EQ(result.err, "") << "by default nothing is done, or said";
+  }
+}
+
+TEST_F(PinnedRanks, StayWhereSomebodyHasBoundThem) {
+  std::vector<std::unique_ptr<test::ChildProcess>> ranks;
+  const World two = world("cores");
+  for (const int rank : {0, 1}) {
+    const Bound swapped({rank == 0 ? second_ : first_});
+    ranks.push_back(start(two, rank));
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    const ChildResult result = ranks[static_cast<std::size_t>(rank)]->wait(60);
+    EXPECT_THAT(result.out,
+                HasSubstr(text("rank ", rank, ": ", rank == 0 ? second_ : first_, "; 1 threads")));
+    if (rank == 0) {
+      EXPECT_THAT(result.err, HasSubstr(text("ranks stay on the cores that they were bound to: 0 on ",
+                                             second_, ", 1 on ", first_)));
+    }
+  }
+}
+
+TEST_F(PinnedRanks, AreNotWhereThereIsNoCoreForEachOrTorchsThreadsAreBoundAlready) {
+  {
+    const Bound one({second_});
+    auto ranks = start_all(world("cores"));
+    const ChildResult result = ranks[0]->wait(60);
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.out, HasSubstr(text("rank 0: ", second_, "; 1 threads")));
+    EXPECT_THAT(result.err, HasSubstr("there are 2 ranks for 1 core ("));
+    EXPECT_EQ(ranks[1]->wait(60).err, "") << "it is said once";
+  }
+  const Bound two({first_, second_});
+  World bound = world("numa");
+  for (const int rank : {0, 1}) bound.extra[rank]["OMP_PROC_BIND"] = "true";
+  auto ranks = start_all(bound);
+  const ChildResult result = ranks[0]->wait(60);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("OMP_PROC_BIND = true puts torch's threads on cores by itself"));
 }
 
 }  // namespace

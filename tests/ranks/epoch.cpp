@@ -27,8 +27,9 @@ void read_epoch(comm::Context& context, const std::string& data, const std::file
                                           .open_shards = 2});
   const std::filesystem::path done = out / "done";
   const std::int64_t first = std::filesystem::exists(done) ? std::stoll(read_file(done)) : 0;
-  if (first < stream->batches_per_epoch()) stream->seek(0, first);
-  for (std::int64_t step = first; step < stream->batches_per_epoch(); ++step) {
+  const std::int64_t end = data::BatchLayout(source.train->size(), 24).first_step_of(1);
+  stream->seek(static_cast<std::uint64_t>(first));
+  for (std::int64_t step = first; step < end; ++step) {
     std::string seen;
     for (const data::Example& part : stream->next().microbatches) {
       const auto* numbers = part.target->const_data_ptr<std::int64_t>();

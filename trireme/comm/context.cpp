@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -20,6 +22,7 @@
 #include "trireme/comm/internal/device_backend.h"
 #include "trireme/comm/internal/rendezvous.h"
 #include "trireme/comm/internal/wire_store.h"
+#include "trireme/comm/pin.h"
 #include "trireme/comm/vector_math.h"
 
 namespace trireme::comm {
@@ -37,6 +40,7 @@ void check_options(const ContextOptions& options) {
           " s; expected more than 0");
   if (options.backend != "auto") find_backend(options.backend);
   check_all_reduce(options.all_reduce);
+  check_pin(options.pin);
 }
 
 bool is_available(const std::string& backend) {
@@ -80,6 +84,18 @@ c10::Device choose_device(const ContextOptions& options, const LaunchEnvironment
       type, environment.local_rank, is_named && carried == c10::kCPU ? DeviceUse::kShared : DeviceUse::kOwn);
   if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(type)->setDevice(device);
   return device;
+}
+
+/// What stands against it besides the cores that there are.
+std::string why_not_pinned(const LaunchEnvironment& environment) {
+  if (environment.launcher == "threads") return "ranks are threads of one process";
+  // Their threads go to places that were made of all cores when the library was loaded.
+  for (const char* name : {"OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && std::string_view(value) != "false")
+      return text(name, " = ", value, " puts torch's threads on cores by itself");
+  }
+  return "";
 }
 
 Log log_of(const LaunchEnvironment& environment) { return Log(text("trireme[rank ", environment.rank, "]")); }
@@ -149,6 +165,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
                      .boot_id = boot_id(),
                      .cores = allowed_cores()};
   state->arrivals = arrive(*state->store, environment, mine, options.timeout_s);
+  state->pin();
   state->backend = choose_backend(options.backend, state->device.type(), state->arrivals);
   state->interface_addr = interface_towards(environment);
   if (environment.world_size > 1) {
@@ -204,7 +221,30 @@ int Context::State::torch_threads() const {
   // A sum of fractions may be a little less than the whole number that it is.
   const int share =
       has_quota ? available / environment.local_world_size : static_cast<int>(share_of_cores().cores + 1e-6);
-  return std::max(1, share);
+  // Replicas do the same with as many threads, or their sums would differ.
+  return std::max(1, fewest_pinned > 0 ? std::min(share, fewest_pinned) : share);
+}
+
+void Context::State::pin() {
+  const auto of_rank = [&](int rank) -> Arrival& { return arrivals[static_cast<std::size_t>(rank)]; };
+  std::vector<RankCores> here;
+  for (int rank = 0; rank < environment.world_size; ++rank) {
+    if (of_rank(rank).boot_id == of_rank(environment.rank).boot_id)
+      here.push_back({rank, of_rank(rank).cores});
+  }
+  PinPlan plan =
+      plan_pins(options.pin, here, [](std::span<const int> cores) { return topology::core_places(cores); });
+  if (const std::string why = options.pin == "none" ? "" : why_not_pinned(environment); !why.empty())
+    plan = {.words = text("comm.pin = \"", options.pin, "\": ", why, "; nobody is pinned"),
+            .is_refused = true};
+  for (const RankCores& each : plan.pinned) {
+    const int cores = static_cast<int>(each.cores.size());
+    fewest_pinned = fewest_pinned == 0 ? cores : std::min(fewest_pinned, cores);
+    of_rank(each.rank).cores = each.cores;
+    if (each.rank == environment.rank) pinned = std::make_unique<PinnedThreads>(each.cores);
+  }
+  if (here.front().rank != environment.rank || plan.words.empty()) return;
+  plan.is_refused ? log.warning(plan.words) : log.info(plan.words);
 }
 
 CoreShare Context::State::share_of_cores() const {

@@ -34,8 +34,11 @@ struct ContextOptions {
   /// else a name of all_reduce_names() (all_reduce_setting.h). The same on all ranks.
   std::string all_reduce = "auto";
   double timeout_s = 60;  ///< deadline of the rendezvous, and for ranks that are gone, stuck or elsewhere
-  double slow_timeout_s = 1800;   ///< for ranks that are alive and get on; at least timeout_s counts
-  int torch_threads = 0;          ///< threads of torch in this rank; 0: cores of the host / ranks on the host
+  double slow_timeout_s = 1800;  ///< for ranks that are alive and get on; at least timeout_s counts
+  int torch_threads = 0;         ///< threads of torch in this rank; 0: cores of the host / ranks on the host
+  /// A name of pin_names() (pin.h): ranks of a machine, which are processes, on cores of their own while the
+  /// context lives, with all threads that they have and start.
+  std::string pin = "none";
   bool keep_freed_memory = true;  ///< see base/host.h: steps do not fault the same pages in again and again
   CudaOptions cuda = {};          ///< of the process, as the first context says
   NcclOptions nccl = {};

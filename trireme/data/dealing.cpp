@@ -55,11 +55,13 @@ void Dealing::forget_before(std::uint64_t step) {
   if (later != changes_.begin()) changes_.erase(changes_.begin(), std::prev(later));
 }
 
-Slice Dealing::slice(const Dealt& dealt, std::int64_t size, std::int64_t part) const {
+Slice Dealing::slice(const Dealt& dealt, const BatchPlace& batch, std::int64_t part) const {
   const std::int64_t each = options_.num_microbatches;
-  if (!dealt || size != options_.global_batch)
-    return slice_of(size, options_.rank * each + part, options_.world_size * each);
-  const Slice mine = share_of(*dealt, options_.rank), of_mine = slice_of(mine.size(), part, each);
+  if (!dealt || batch.size != batch.full)
+    return slice_of(batch.size, options_.rank * each + part, options_.world_size * each);
+  const bool is_whole = batch.full == options_.global_batch;
+  const Slice mine = share_of(is_whole ? *dealt : scaled_shares(*dealt, batch.full, each), options_.rank),
+              of_mine = slice_of(mine.size(), part, each);
   return {mine.begin + of_mine.begin, mine.begin + of_mine.end};
 }
 

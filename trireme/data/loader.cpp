@@ -83,12 +83,19 @@ void check_stream(const StreamOptions& options, std::int64_t samples) {
   require(samples >= options.world_size, "the data set has ", samples, " samples for ", options.world_size,
           " ranks: use fewer ranks or more data");
   const std::int64_t parts = std::int64_t{options.world_size} * options.num_microbatches;
-  require(options.global_batch >= parts, "a global batch of ", options.global_batch, " cannot be split over ",
-          options.world_size, " ranks with ", options.num_microbatches,
-          " micro-batches each: make it at least ", parts);
+  const auto check_batch = [&](std::int64_t batch) {
+    require(batch >= parts, "a global batch of ", batch, " cannot be split over ", options.world_size,
+            " ranks with ", options.num_microbatches, " micro-batches each: make it at least ", parts);
+  };
+  check_batch(options.global_batch);
+  for (const BatchPhase& phase : options.ramp) check_batch(phase.size);
 }
 
-// Micro-batches are numbered through, from (epoch 0, batch 0) on. Workers claim the next unclaimed one while
+BatchLayout layout_of(const StreamOptions& options, std::int64_t samples) {
+  return {samples, options.global_batch, options.ramp};
+}
+
+// Micro-batches are numbered through, from step 0 on. Workers claim the next unclaimed one while
 // its step is less than `prefetch` ahead of the consumer, and put what they read under its number: the order
 // of arrival does not matter. A seek starts a new generation; results of the previous one are dropped, as are
 // those of steps that have been dealt anew meanwhile. The rows of a micro-batch are read by all workers that
@@ -97,11 +104,11 @@ struct Loader::State {
   State(std::shared_ptr<const Dataset> data, const StreamOptions& stream_options)
       : dataset(std::move(data)),
         options(stream_options),
-        sampler(dataset->size(), options.global_batch,
-                {.order = options.order,
-                 .seed = options.seed,
-                 .shard_ends = dataset->shard_ends(),
-                 .open_shards = options.open_shards}),
+        layout(layout_of(options, dataset->size())),
+        sampler(dataset->size(), {.order = options.order,
+                                  .seed = options.seed,
+                                  .shard_ends = dataset->shard_ends(),
+                                  .open_shards = options.open_shards}),
         orders(sampler),
         dealing(options),
         tuner({.workers = std::max(options.workers, 1), .prefetch = options.prefetch},
@@ -141,29 +148,28 @@ struct Loader::State {
   Example read(std::uint64_t number, const Dealing::Dealt& dealt) {
     const std::uint64_t step = number / units_per_step();
     const auto part = static_cast<std::int64_t>(number % units_per_step());
-    const auto [epoch, batch] = place_of(step);
-    const std::shared_ptr<const EpochOrder> order = orders.get(epoch);
-    return read(epoch, part_of(*order, dealt, batch, part));
+    const BatchPlace batch = layout.at(step);
+    const std::shared_ptr<const EpochOrder> order = orders.get(batch.epoch);
+    return read(batch.epoch, part_of(*order, dealt, batch, part));
   }
 
   /// The samples of this rank's part `part` of a global batch.
-  std::vector<std::int64_t> part_of(const EpochOrder& order, const Dealing::Dealt& dealt, std::int64_t batch,
-                                    std::int64_t part) const {
-    const std::int64_t size = sampler.batch_size(batch), first = batch * options.global_batch;
+  std::vector<std::int64_t> part_of(const EpochOrder& order, const Dealing::Dealt& dealt,
+                                    const BatchPlace& batch, std::int64_t part) const {
     std::vector<std::int64_t> samples;
     if (options.balance != Balance::kCost) {
-      const Slice slice = dealing.slice(dealt, size, part);
+      const Slice slice = dealing.slice(dealt, batch, part);
       for (std::int64_t place = slice.begin; place < slice.end; ++place)
-        samples.push_back(order[first + place]);
+        samples.push_back(order[batch.first + place]);
       return samples;
     }
     std::vector<double> costs;
-    for (std::int64_t place = first; place < first + size; ++place)
+    for (std::int64_t place = batch.first; place < batch.first + batch.size; ++place)
       costs.push_back(dataset->cost(order[place]));
     const std::int64_t parts = std::int64_t{options.world_size} * options.num_microbatches,
                        index = std::int64_t{options.rank} * options.num_microbatches + part;
     for (const std::int64_t place : balanced_part(costs, index, parts))
-      samples.push_back(order[first + place]);
+      samples.push_back(order[batch.first + place]);
     return samples;
   }
 
@@ -267,16 +273,12 @@ struct Loader::State {
     }
     return true;
   }
-  std::pair<std::uint64_t, std::int64_t> place_of(std::uint64_t step) const {
-    const auto per_epoch = static_cast<std::uint64_t>(sampler.batches_per_epoch());
-    return {step / per_epoch, static_cast<std::int64_t>(step % per_epoch)};
-  }
 
   /// The batch whose micro-batches are there. They leave the slots all together, or not at all.
   StepBatch take_step() {
-    StepBatch result;
-    std::tie(result.epoch, result.batch) = place_of(consumed);
-    result.global_size = sampler.batch_size(result.batch);
+    const BatchPlace place = layout.at(consumed);
+    StepBatch result{
+        .epoch = place.epoch, .batch = place.number, .global_size = place.size, .microbatches = {}};
     const auto first = slots.find(first_unit());
     // A slot keeps its error: asking again gives it again, nothing behind it is delivered.
     for (auto slot = first; slot != slots.end() && slot->first < first_unit() + units_per_step(); ++slot) {
@@ -316,6 +318,7 @@ struct Loader::State {
 
   const std::shared_ptr<const Dataset> dataset;
   const StreamOptions options;
+  const BatchLayout layout;
   const Sampler sampler;
   EpochOrders orders;
   std::atomic<bool> cannot_pin = false;
@@ -345,17 +348,12 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const StreamOptions& opti
 
 Loader::~Loader() = default;
 
-std::int64_t Loader::batches_per_epoch() const { return state_->sampler.batches_per_epoch(); }
-
-void Loader::seek(std::uint64_t epoch, std::int64_t batch) {
-  require(batch >= 0 && batch < batches_per_epoch(), "there is no batch ", batch, " in an epoch of ",
-          batches_per_epoch());
+void Loader::seek(std::uint64_t step) {
   State& state = *state_;
   {
     const std::lock_guard lock(state.mutex);
     ++state.generation;
-    state.consumed =
-        epoch * static_cast<std::uint64_t>(batches_per_epoch()) + static_cast<std::uint64_t>(batch);
+    state.consumed = step;
     state.claimed = state.first_unit();
     state.slots.clear();
     state.dealing.reset();

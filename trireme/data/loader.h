@@ -1,7 +1,7 @@
 #pragma once
 // Delivers this rank's micro-batches of each global batch of a data set in order, read ahead by worker
-// threads. What a step receives depends on (seed, epoch, batch, rank, world, microbatches) and on what was
-// dealt only, not on the workers. A global batch is cut into consecutive parts, one for each micro-batch of
+// threads. What a step receives depends on (seed, step, rank, world, microbatches) and on what was dealt
+// only, not on the workers. A global batch is cut into consecutive parts, one for each micro-batch of
 // each rank, those of a rank one behind the other: parts differ by at most one sample, and 1 rank x 4
 // micro-batches, 2 x 2 and 4 x 1 see the same ones. A failed read surfaces as the data set's error from
 // next(), again at each call; threads start with the first next() and are joined by the destructor as soon as
@@ -23,8 +23,7 @@ class Loader : public BatchStream {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  std::int64_t batches_per_epoch() const override;
-  void seek(std::uint64_t epoch, std::int64_t batch) override;
+  void seek(std::uint64_t step) override;
   StepBatch next() override;
   void deal(std::uint64_t from, const Shares& shares) override;
   LoadingReport report() const override;

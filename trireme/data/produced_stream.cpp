@@ -54,18 +54,17 @@ void take_over(const Fields& row, const Fields& made, const ProducedOptions& dat
 ProducedStream::ProducedStream(const ProducedOptions& data, const StreamOptions& options)
     : data_(data),
       options_(options),
-      sampler_(data.samples_per_epoch, options.global_batch, {.order = Order::kSequential}),
+      layout_(layout_of(options, data.samples_per_epoch)),
       dealing_(options) {}
 
 std::shared_ptr<ProducedStream::Unit> ProducedStream::make_unit(std::uint64_t number) const {
-  const auto per_epoch = static_cast<std::uint64_t>(batches_per_epoch());
   const std::uint64_t step = number / units_per_step();
-  const auto batch = static_cast<std::int64_t>(step % per_epoch);
+  const BatchPlace batch = layout_.at(step);
   const auto part = static_cast<std::int64_t>(number % units_per_step());
-  const Slice slice = dealing_.slice(dealing_.at(step), sampler_.batch_size(batch), part);
+  const Slice slice = dealing_.slice(dealing_.at(step), batch, part);
   auto unit = std::make_shared<Unit>();
-  unit->epoch = step / per_epoch;
-  unit->first_place = batch * options_.global_batch + slice.begin;
+  unit->epoch = batch.epoch;
+  unit->first_place = batch.first + slice.begin;
   unit->rows = slice.size();
   unit->samples = {batch_like(data_.like.input, unit->rows, options_.pinned),
                    batch_like(data_.like.target, unit->rows, options_.pinned)};
@@ -157,11 +156,9 @@ void ProducedStream::thread_ended(std::exception_ptr error) {
   arrived_.notify_all();
 }
 
-void ProducedStream::seek(std::uint64_t epoch, std::int64_t batch) {
-  require(batch >= 0 && batch < batches_per_epoch(), "there is no batch ", batch, " in an epoch of ",
-          batches_per_epoch());
+void ProducedStream::seek(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
-  consumed_ = epoch * static_cast<std::uint64_t>(batches_per_epoch()) + static_cast<std::uint64_t>(batch);
+  consumed_ = step;
   units_.clear();  // rows that are being filled go with them
   dealing_.reset();
   room_.notify_all();
@@ -210,11 +207,9 @@ StepBatch ProducedStream::next() {
     throw DataError(text(what_is_missing(), " within ", options_.timeout_s,
                          " s; does it still run, and call fill() or put()?"));
   }
-  const auto per_epoch = static_cast<std::uint64_t>(batches_per_epoch());
-  StepBatch result = {.epoch = consumed_ / per_epoch,
-                      .batch = static_cast<std::int64_t>(consumed_ % per_epoch),
-                      .microbatches = {}};
-  result.global_size = sampler_.batch_size(result.batch);
+  const BatchPlace place = layout_.at(consumed_);
+  StepBatch result = {
+      .epoch = place.epoch, .batch = place.number, .global_size = place.size, .microbatches = {}};
   const auto first = units_.find(consumed_ * units_per_step());
   for (auto unit = first; unit != units_.end() && unit->first < (consumed_ + 1) * units_per_step(); ++unit) {
     if (unit->second->error) std::rethrow_exception(unit->second->error);

@@ -25,8 +25,7 @@ class OpenProducer : public BatchStream {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  std::int64_t batches_per_epoch() const override { return stream_->batches_per_epoch(); }
-  void seek(std::uint64_t epoch, std::int64_t batch) override { stream_->seek(epoch, batch); }
+  void seek(std::uint64_t step) override { stream_->seek(step); }
   void deal(std::uint64_t from, const Shares& shares) override { stream_->deal(from, shares); }
   LoadingReport report() const override { return stream_->report(); }
 

@@ -32,6 +32,26 @@ Slice share_of(const Shares& shares, std::int64_t rank) {
   return {begin, begin + shares[static_cast<std::size_t>(rank)]};
 }
 
+Shares scaled_shares(const Shares& shares, std::int64_t size, std::int64_t microbatches) {
+  constexpr std::int64_t kLeastOfMicrobatch = 2;
+  const std::int64_t parts = std::ssize(shares) * microbatches,
+                     least = microbatches * std::min(kLeastOfMicrobatch, size / parts),
+                     whole = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  require(size >= parts, size, " samples are none for each of ", parts, " micro-batches");
+  Shares result;
+  std::int64_t before = 0, begin = 0;
+  for (const std::int64_t share : shares) {
+    before += share;
+    const std::int64_t end = before * size / whole;
+    result.push_back(std::max(end - begin, least));
+    begin = end;
+  }
+  // What some have got beyond their part, the largest give.
+  for (std::int64_t over = std::accumulate(result.begin(), result.end(), -size); over > 0; --over)
+    --*std::ranges::max_element(result);
+  return result;
+}
+
 std::vector<std::int64_t> balanced_part(std::span<const double> costs, std::int64_t index,
                                         std::int64_t count) {
   const auto size = std::ssize(costs);
@@ -77,10 +97,9 @@ std::int64_t EpochOrder::operator[](std::int64_t place) const {
   return shard->first + sample - (shard == from ? 0 : shard[-1].end);
 }
 
-Sampler::Sampler(std::int64_t num_samples, std::int64_t global_batch, OrderOptions order)
-    : num_samples_(num_samples), global_batch_(global_batch), order_(std::move(order)) {
+Sampler::Sampler(std::int64_t num_samples, OrderOptions order)
+    : num_samples_(num_samples), order_(std::move(order)) {
   require(num_samples >= 1, "there are no samples to draw from");
-  require(global_batch >= 1, "a global batch holds at least one sample, not ", global_batch);
   std::vector<std::int64_t>& ends = order_.shard_ends;
   if (ends.empty() || order_.open_shards == 0) ends = {num_samples};
   require(order_.open_shards >= 0, "samples are mixed among at least one shard, not ", order_.open_shards);
@@ -90,16 +109,6 @@ Sampler::Sampler(std::int64_t num_samples, std::int64_t global_batch, OrderOptio
     const std::int64_t begin = i == 0 ? 0 : ends[i - 1];
     require(begin < ends[i], "shard ", i, " ends at sample ", ends[i], ", where it begins at ", begin);
   }
-}
-
-std::int64_t Sampler::batches_per_epoch() const {
-  return num_samples_ / global_batch_ + (num_samples_ % global_batch_ == 0 ? 0 : 1);
-}
-
-std::int64_t Sampler::batch_size(std::int64_t batch) const {
-  require(batch >= 0 && batch < batches_per_epoch(), "there is no batch ", batch, " in an epoch of ",
-          batches_per_epoch());
-  return std::min(global_batch_, num_samples_ - batch * global_batch_);
 }
 
 EpochOrder Sampler::order_of(std::uint64_t epoch) const {

@@ -1,7 +1,7 @@
 #pragma once
-// Which samples make up which global batch. The order of an epoch is a permutation that depends on (seed,
-// epoch) only, never on ranks, workers or accumulation; a batch is the next `global_batch` of it, the last
-// one of an epoch may be smaller. A rank takes its part of a batch by arithmetic alone. Immutable;
+// In which order samples come, and which part of a batch is whose. The order of an epoch is a permutation
+// that depends on (seed, epoch) only, never on ranks, workers, accumulation or how large batches are; a batch
+// is a row of its places (batch_layout.h). A rank takes its part of a batch by arithmetic alone. Immutable;
 // thread-safe.
 
 #include <cstdint>
@@ -26,6 +26,10 @@ Slice slice_of(std::int64_t size, std::int64_t index, std::int64_t count);
 using Shares = std::vector<std::int64_t>;
 /// Where the share of a rank lies in it: one behind the other.
 Slice share_of(const Shares& shares, std::int64_t rank);
+/// The same shares of a batch of `size` samples, in proportion; each keeps two samples for each of its
+/// micro-batches, or one where there are not so many. Throws InvalidArgument: fewer samples than
+/// micro-batches of all.
+Shares scaled_shares(const Shares& shares, std::int64_t size, std::int64_t microbatches);
 
 /// The places of part `index` of `count`, when places that cost differently are dealt so that parts cost
 /// alike: as many to each part as slice_of gives it, the dearest first, each to the part that has cost least
@@ -77,18 +81,15 @@ class EpochOrder {
 
 class Sampler {
  public:
-  /// Throws InvalidArgument unless 1 <= global_batch and 1 <= num_samples, and for shards that do not rise
-  /// or do not end where the samples do.
-  Sampler(std::int64_t num_samples, std::int64_t global_batch, OrderOptions order);
+  /// Throws InvalidArgument unless 1 <= num_samples, and for shards that do not rise or do not end where the
+  /// samples do.
+  Sampler(std::int64_t num_samples, OrderOptions order);
 
-  std::int64_t batches_per_epoch() const;
-  /// Samples in global batch `batch`, 0 <= batch < batches_per_epoch(): fewer in the last one of an epoch.
-  std::int64_t batch_size(std::int64_t batch) const;
-  /// Batch b begins at place b * global_batch. Constant time; of shards, as many steps as there are.
+  /// Constant time; of shards, as many steps as there are.
   EpochOrder order_of(std::uint64_t epoch) const;
 
  private:
-  std::int64_t num_samples_, global_batch_;
+  std::int64_t num_samples_;
   OrderOptions order_;
 };
 

@@ -3,9 +3,10 @@
 // part of one global batch after the other, from any batch on. A data set whose samples have numbers is one
 // kind (data/dataset.h), samples that are made while the run goes on are another (data/producer.h).
 //
-// Where a stream is, two numbers say, epoch and batch: what comes at a place is a function of it and of
-// StreamOptions, never of what was read before. So that is all that a checkpoint keeps, it holds for any
-// number of ranks, and going on anywhere costs nothing (ADR 0049).
+// Where a stream is, one number says, the step: which samples of which epoch that is, batch_layout.h says,
+// and what comes there is a function of it and of StreamOptions, never of what was read before. So that is
+// all that a checkpoint keeps, it holds for any number of ranks, and going on anywhere costs nothing (ADR
+// 0049).
 
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "trireme/base/log.h"
+#include "trireme/data/batch_layout.h"
 #include "trireme/data/example.h"
 #include "trireme/data/loading_report.h"
 #include "trireme/data/sampler.h"
@@ -39,6 +41,7 @@ enum class Balance {
 /// Which part of which batches a rank takes, and how much is read ahead.
 struct StreamOptions {
   std::int64_t global_batch = 64;
+  BatchRamp ramp = {};  ///< smaller batches of the first steps
   int num_microbatches = 1;
   int rank = 0;
   int world_size = 1;
@@ -64,14 +67,15 @@ struct StreamOptions {
 class BatchStream {
  public:
   virtual ~BatchStream() = default;
-  virtual std::int64_t batches_per_epoch() const = 0;
-  /// Starts over at the given place (before the first next(), or to resume).
-  virtual void seek(std::uint64_t epoch, std::int64_t batch) = 0;
+  /// Starts over at step number `step`, counted from the first batch of epoch 0: before the first next(), or
+  /// to resume.
+  virtual void seek(std::uint64_t step) = 0;
   /// The next step's batch; runs on into the next epoch by itself. Throws DataError: what cannot be read, or
   /// does not come within the timeout; the same again at each call.
   virtual StepBatch next() = 0;
   /// Of Balance::kDynamic: from step `from` on, counted from the first batch of epoch 0, ranks take those
-  /// shares of a full batch, each at least a sample per micro-batch; smaller ones are dealt equally. The
+  /// shares of a batch of StreamOptions::global_batch samples, each at least a sample per micro-batch, and
+  /// scaled_shares() of the batches of a ramp; what is left at the end of an epoch is dealt equally. The
   /// streams of all ranks are told the same; seek() goes back to equal shares. What was read already of those
   /// steps is read again, which is nothing where they are StreamOptions::prefetch steps ahead. Throws
   /// InvalidArgument: shares that are no batch, a step that has been handed over, a stream that cannot.
@@ -93,9 +97,13 @@ class TrainingData {
   /// ranks that share layers or sequences have to. They are refused where it is false.
   virtual bool is_repeatable() const { return true; }
   /// The result may use this data set, which outlives it. Throws InvalidArgument, which gives the numbers:
-  /// fewer samples than ranks; a global batch smaller than world_size * num_microbatches.
+  /// fewer samples than ranks; a global batch, or one of the ramp, smaller than world_size *
+  /// num_microbatches.
   virtual std::unique_ptr<BatchStream> open(const StreamOptions& options) const = 0;
 };
+
+/// The batches of a stream of so many samples per epoch.
+BatchLayout layout_of(const StreamOptions& options, std::int64_t samples);
 
 /// What each rank takes of a batch in which all take alike.
 Shares equal_shares(const StreamOptions& options);

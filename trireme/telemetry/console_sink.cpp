@@ -152,6 +152,7 @@ std::vector<std::string> ConsoleSink::parts_of(const Record& record) const {
     parts.push_back("eta " + human_duration(step_s * static_cast<double>(options_.total_steps - step)));
   }
   parts.push_back("lr " + format("%.3g", record.number("lr", 0)));
+  if (record.has("batch")) parts.push_back("batch " + format("%.0f", record.number("batch", 0)));
   if (record.has("data_wait") && record.has("comm_wait")) {
     parts.push_back(text("data ", format("%.0f", 100 * record.number("data_wait", 0)), "%",
                          slowest_in_words(record), " comm ",

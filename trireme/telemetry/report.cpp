@@ -136,6 +136,10 @@ std::string charts(const RunData& run) {
                     .unit = "",
                     .series = {{"learning rate", run.curve("lr"), 0, LineStyle::kLine}},
                     .scale = ChartScale::kFromZero});
+  out += figure_of({.title = "Batch",
+                    .unit = "samples per step",
+                    .series = {{"batch", run.curve("batch"), 0, LineStyle::kLine}},
+                    .scale = ChartScale::kFromZero});
   out += figure_of({.title = "Gradient norm",
                     .unit = "before clipping",
                     .series = with_mean("2-norm", run.curve("grad_norm")),

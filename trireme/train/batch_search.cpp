@@ -44,6 +44,7 @@ std::int64_t memory_limit(const ParallelPlan& plan, comm::Context& context,
 
 /// Of which steps can be taken without end, and which change next to nothing.
 RunConfig endless(RunConfig config) {
+  config.train.batch_ramp_sizes = config.train.batch_ramp_steps = {};
   config.learning_rate = {};
   config.optimizer.lr = 1e-12;
   config.train.noise_scale_every_steps = 0;

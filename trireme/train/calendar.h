@@ -3,21 +3,26 @@
 
 #include <cstdint>
 
+#include "trireme/data/batch_layout.h"
 #include "trireme/train/run_config.h"
 
 namespace trireme::train {
 
 class Calendar {
  public:
-  Calendar(const RunConfig& config, std::int64_t steps_per_epoch);
+  Calendar(const RunConfig& config, const data::BatchLayout& batches);
 
-  std::int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  /// The batch of the step behind so many.
+  data::BatchPlace batch(std::int64_t steps) const { return batches_.at(static_cast<std::uint64_t>(steps)); }
+  const data::BatchLayout& batches() const { return batches_; }
   /// Of the whole run: train.epochs, ended by train.max_steps.
   std::int64_t total_steps() const { return total_steps_; }
 
   /// Behind step number `step`, 1 for the first: every so many steps; evaluations, unless they are told
   /// otherwise, at the end of an epoch. What is due at the end of a run besides is not asked here.
-  bool evaluates(std::int64_t step) const { return step % evaluates_every_ == 0; }
+  bool evaluates(std::int64_t step) const {
+    return evaluates_every_ > 0 ? step % evaluates_every_ == 0 : batch(step).first == 0;
+  }
   bool saves(std::int64_t step) const { return saves_every_ > 0 && step % saves_every_ == 0; }
   /// A line of metrics is written for it.
   bool logs(std::int64_t step) const { return step % logs_every_ == 0 || step == total_steps_; }
@@ -27,7 +32,8 @@ class Calendar {
   std::int64_t next_meeting(std::int64_t step) const;
 
  private:
-  std::int64_t steps_per_epoch_, total_steps_, evaluates_every_, saves_every_, logs_every_;
+  data::BatchLayout batches_;
+  std::int64_t total_steps_, evaluates_every_, saves_every_, logs_every_;
 };
 
 }  // namespace trireme::train

@@ -5,10 +5,10 @@
 #include "trireme/base/error.h"
 #include "trireme/base/out_of_memory.h"
 #include "trireme/base/text.h"
-#include "trireme/data/sampler.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
+#include "trireme/train/batch_ramp.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/noise_scale.h"
 #include "trireme/train/placement.h"
@@ -24,8 +24,7 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   const std::int64_t samples = data.train->size();
   require(samples >= world_size, "data set ", data.name, " has ", samples,
           " training samples, fewer than the ", world_size, " ranks");
-  const std::int64_t batches = data::Sampler(samples, config.train.global_batch, {}).batches_per_epoch();
-  const std::int64_t steps = Calendar(config, batches).total_steps();
+  const std::int64_t steps = Calendar(config, batch_layout(config.train, samples)).total_steps();
   const std::int64_t of_schedule = schedule_steps(config, steps);
   require(uses_ada_scale(config) || config.learning_rate.warmup_steps <= steps,
           "lr.warmup_steps = ", config.learning_rate.warmup_steps, " is longer than the run of ", steps,
@@ -138,6 +137,13 @@ std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_mo
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps) {
   const double lr = optim::scaled_lr(config.learning_rate, config.optimizer.lr, config.train.global_batch);
   return optim::make_learning_rate(config.learning_rate, lr, total_steps);
+}
+
+/// The schedule is that of a full batch.
+double rate_for_batch(const RunConfig& config, double rate, std::int64_t batch) {
+  optim::LearningRateOptions of_full = config.learning_rate;
+  of_full.reference_batch = config.train.global_batch;
+  return optim::scaled_lr(of_full, rate, batch);
 }
 
 void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const ObjectivePtr& own) {

@@ -154,6 +154,12 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "ends the run earlier, after so many steps; 0: does not", zero_up),
       stays(key("train.global_batch", &C::train, &Train::global_batch,
                 "samples per step, of all ranks together", one_up)),
+      stays(key("train.batch_ramp_sizes", &C::train, &Train::batch_ramp_sizes,
+                "a batch that grows: its sizes before train.global_batch, rising", one_up)),
+      stays(key("train.batch_ramp_steps", &C::train, &Train::batch_ramp_steps,
+                "for each of those sizes the number of steps of the run behind which the next one begins, "
+                "rising",
+                one_up)),
       key("train.accumulation", &C::train, &Train::accumulation, "micro-batches per rank and step", count),
       stays(key("train.precision", &C::train, &Train::precision, "number format of the forward pass",
                 {.names = precision_names})),

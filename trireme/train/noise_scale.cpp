@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/train/batch_ramp.h"
 #include "trireme/train/internal/cures.h"
 
 namespace trireme::train {
@@ -57,9 +58,9 @@ std::int64_t schedule_steps(const RunConfig& config, std::int64_t total_steps) {
   if (!uses_ada_scale(config)) return total_steps;
   const optim::LearningRateOptions& options = config.learning_rate;
   if (options.progress_steps > 0) return options.progress_steps;
-  const double scale =
-      static_cast<double>(config.train.global_batch) / static_cast<double>(options.reference_batch);
-  return static_cast<std::int64_t>(std::ceil(static_cast<double>(total_steps) * scale));
+  // How many samples an epoch has does not matter.
+  const double samples = batch_layout(config.train, 1).samples_before(total_steps);
+  return static_cast<std::int64_t>(std::ceil(samples / static_cast<double>(options.reference_batch)));
 }
 
 std::unique_ptr<NoiseScale> NoiseScale::make(const ParallelPlan& plan, const parallel::Pipeline& pipeline,
@@ -198,11 +199,13 @@ void check_noise_scale(const ParallelPlan& plan) {
   if (!adapts) return;
   const std::int64_t reference = config.learning_rate.reference_batch;
   optim::AdaScale sound(reference);
-  refuse_if(
-      config.train.global_batch < reference,
-      set(&RunConfig::learning_rate, &optim::LearningRateOptions::reference_batch, config.train.global_batch),
-      "train.global_batch = ", config.train.global_batch, " is below lr.reference_batch = ", reference,
-      ", and a gain is for steps of more samples");
+  const std::int64_t smallest = smallest_batch(config.train);
+  const std::string named = config.train.batch_ramp_sizes.empty()
+                                ? text("train.global_batch = ", smallest)
+                                : text("the first of train.batch_ramp_sizes, ", smallest, ",");
+  refuse_if(smallest < reference,
+            set(&RunConfig::learning_rate, &optim::LearningRateOptions::reference_batch, smallest), named,
+            " is below lr.reference_batch = ", reference, ", and a gain is for steps of more samples");
   refuse_if(
       !optim::gain_exponent(config.optimizer.name),
       set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "sgd"), "optimizer.name = \"",

@@ -1,5 +1,6 @@
 // Keys that say where and over what ranks a run computes: parallel, ps, offload and comm.
 #include "trireme/comm/all_reduce_setting.h"
+#include "trireme/comm/pin.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/train/internal/config_rows.h"
@@ -184,6 +185,11 @@ std::vector<ConfigKey> parallel_key_table() {
           {.most = 604800, .above = 0}),
       key("comm.torch_threads", &C::comm, &Comm::torch_threads,
           "threads of one rank; 0: its share of the cores that it may run on", {.least = 0, .most = 4096}),
+      key("comm.pin", &C::comm, &Comm::pin,
+          "ranks of a machine stay on cores that they share out by sockets, NUMA nodes and caches: each on "
+          "its "
+          "own, or on all of its NUMA node",
+          {.names = comm::pin_names}),
       key("cuda.visible_devices", &C::comm, &Comm::cuda, &Cuda::visible_devices,
           "which of each host's GPUs ranks see, in this order: \"0,2\"; empty: as CUDA_VISIBLE_DEVICES has "
           "it"),

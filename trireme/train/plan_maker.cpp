@@ -9,6 +9,7 @@
 #include "trireme/comm/device.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/schedule/schedule_table.h"
+#include "trireme/train/batch_ramp.h"
 #include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/cures.h"
@@ -302,17 +303,25 @@ class PlanMaker {
       clip_norm = 0;
   }
 
+  /// The smallest one is the first: there are as many micro-batches in each.
   void check_batch() const {
-    const std::int64_t batch = config().train.global_batch, replicas = plan_.num_replicas_,
+    check_batch_ramp(config());
+    const std::vector<std::int64_t>& smaller = config().train.batch_ramp_sizes;
+    const std::int64_t batch = smallest_batch(config().train), replicas = plan_.num_replicas_,
                        of_each = plan_.num_microbatches_, rounds = config().train.accumulation;
     const auto at_most = [&](std::int64_t others) { return std::max<std::int64_t>(1, batch / others); };
     Cures cures = {
         set(&RunConfig::train, &TrainOptions::accumulation, at_most(replicas * (of_each / rounds)))};
     if (is_pipeline() && !plan_.options_.program)
       cures.push_back(set(&RunConfig::parallel, &ParallelOptions::microbatches, at_most(replicas * rounds)));
-    cures.push_back(set(&RunConfig::train, &TrainOptions::global_batch, replicas * of_each));
-    refuse_unless(batch >= replicas * of_each, cures, "train.global_batch = ", batch,
-                  " cannot be split over ", replicas, is_pipeline() ? " pipelines x " : " ranks x ",
+    cures.push_back([least = replicas * of_each](RunConfig& changed) {
+      std::vector<std::int64_t>& sizes = changed.train.batch_ramp_sizes;
+      (sizes.empty() ? changed.train.global_batch : sizes.front()) = least;
+    });
+    refuse_unless(batch >= replicas * of_each, cures,
+                  smaller.empty() ? "train.global_batch = " : "a batch of train.batch_ramp_sizes, ", batch,
+                  smaller.empty() ? "" : ",", " cannot be split over ", replicas,
+                  is_pipeline() ? " pipelines x " : " ranks x ",
                   parts_in_words(config(), plan_.num_microbatches_), ": it needs at least ",
                   replicas * of_each, " samples");
   }

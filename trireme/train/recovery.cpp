@@ -188,15 +188,14 @@ void check_finite(Trainer& trainer, comm::Context& context) {
 
 std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
                                                       const Progress& progress, const RunConfig& config) {
-  const std::int64_t step = trainer.steps_done(), per_epoch = trainer.steps_per_epoch();
+  const data::BatchPlace next = trainer.calendar().batch(trainer.steps_done());
   checkpoint::Shards mine = state_to_save(trainer, progress);
   for (checkpoint::Shard& shard : mine) {
     if (shard.replicas == checkpoint::Replicas::kFirstCounts) shard.tensor = shard.tensor.clone();
   }
-  return shares.next_part(mine, {.step = step,
-                                 .epoch = static_cast<std::uint64_t>(step / per_epoch),
-                                 .batch = step % per_epoch,
-                                 .config = describe(config)});
+  return shares.next_part(
+      mine,
+      {.step = trainer.steps_done(), .epoch = next.epoch, .batch = next.number, .config = describe(config)});
 }
 
 }  // namespace trireme::train

@@ -252,7 +252,8 @@ void Run::take(const std::optional<StepReport>& report) {
   times_.samples += report->samples;
   at.samples = times_.samples;
   if (!report->skipped) {
-    progress_.epoch_loss.add((report->step - 1) / trainer_.steps_per_epoch(), report->loss, report->count);
+    const auto epoch = static_cast<std::int64_t>(trainer_.calendar().batch(report->step - 1).epoch);
+    progress_.epoch_loss.add(epoch, report->loss, report->count);
   }
   if (stop_signal_ == 0) stop_signal_ = report->stop_signal;
   if (plan_.callbacks.on_step) plan_.callbacks.on_step(*report);

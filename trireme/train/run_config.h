@@ -44,6 +44,8 @@ struct TrainOptions {
   std::int64_t epochs = 1;
   std::int64_t max_steps = 0;      ///< stop after so many steps even if epochs are left; 0: no such limit
   std::int64_t global_batch = 64;  ///< samples of all ranks and micro-batches in one step
+  /// Smaller batches of the first steps, rising, and the steps until which they hold; empty: none.
+  std::vector<std::int64_t> batch_ramp_sizes = {}, batch_ramp_steps = {};
   std::int64_t accumulation = 1;   ///< micro-batches per rank and step
   std::string precision = "fp32";  ///< a name of precision_names()
   double clip_norm = 1;  ///< largest 2-norm of all gradients together; 0: no clipping. The default is 0 where

@@ -12,6 +12,7 @@
 #include "trireme/telemetry/run_end.h"
 #include "trireme/telemetry/run_summary.h"
 #include "trireme/telemetry/tensorboard_sink.h"
+#include "trireme/train/batch_ramp.h"
 #include "trireme/train/noise_scale.h"
 
 namespace trireme::train {
@@ -115,8 +116,8 @@ RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
   }
   note(text(outline.first_step == 0 ? "training " : "resuming ", outline.model, " on ", outline.data,
             ": steps ", outline.first_step + 1, " to ", outline.total_steps, ", global batch ",
-            config.train.global_batch, ", ", outline.world_size, outline.world_size == 1 ? " rank" : " ranks",
-            ", into ", folder_.root.string()));
+            describe_batches(config.train), ", ", outline.world_size,
+            outline.world_size == 1 ? " rank" : " ranks", ", into ", folder_.root.string()));
 }
 
 RunRecorder::~RunRecorder() = default;
@@ -145,6 +146,7 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
                                       {"loss", report.loss},
                                       {"lr", report.lr},
                                       {"samples_per_s", static_cast<double>(since_last.samples) / steps_s}}};
+  if (!config_.train.batch_ramp_sizes.empty()) record.fields.emplace_back("batch", report.full_batch);
   if (report.grad_norm) record.fields.emplace_back("grad_norm", *report.grad_norm);
   if (report.loss_scale) record.fields.emplace_back("loss_scale", *report.loss_scale);
   if (report.noise_scale && std::isfinite(*report.noise_scale))

@@ -26,8 +26,9 @@ struct StepReport {
   std::int64_t step = 0;  ///< 1 for the first step of a run
   double loss = 0;        ///< in: this rank's part of the mean; out: mean over the global batch
   double lr = 0;
-  std::int64_t samples = 0;  ///< of the global batch
-  double count = 0;          ///< of it, what the sum of losses was divided by
+  std::int64_t samples = 0;     ///< of the global batch
+  std::int64_t full_batch = 0;  ///< samples of a full one at that step: `samples`, but at the end of an epoch
+  double count = 0;             ///< of it, what the sum of losses was divided by
   /// In, where ranks do not know the whole batch: what this rank's sum of losses, which `loss` is then, is
   /// divided by. Their sums make loss and count.
   std::optional<double> own_count = std::nullopt;

@@ -22,6 +22,7 @@
 #include "trireme/parallel/data/broadcast.h"
 #include "trireme/parallel/tensor/cross_entropy.h"
 #include "trireme/parallel/tensor/joint_pass.h"
+#include "trireme/train/batch_ramp.h"
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/internal/exact_run.h"
@@ -60,6 +61,7 @@ data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context
   };
   const RunConfig& config = plan.config();
   return {.global_batch = config.train.global_batch,
+          .ramp = batch_ramp(config.train),
           .num_microbatches = plan.num_microbatches(),
           .rank = groups.replicas ? groups.replicas->rank() : 0,
           .world_size = groups.replicas ? groups.replicas->size() : 1,
@@ -209,7 +211,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                          ? GradientNorm(holders(), parameters_, parameter_names(*model_), held_)
                          : GradientNorm(holders(), judged_, parameter_names(*model_))),
       stream_(data.train->open(stream_options(plan_, context, groups_, objective_, count_of_sample_))),
-      calendar_(config_, stream_->batches_per_epoch()),
+      calendar_(config_, batch_layout(config_.train, data.train->size())),
       optimizer_(optimizer_for(plan_, context, parameters_, offload_)),
       learning_rate_(make_learning_rate(config_, schedule_steps(config_, total_steps()))),
       outer_steps_(outer_steps_for(plan_, groups_, parameters_, pipeline_.buffers())),
@@ -326,10 +328,12 @@ void Trainer::deal(const WorkShares::Change& change) {
 }
 
 StepReport Trainer::report_of_step(int stop_signal) const {
+  const data::BatchPlace batch = calendar_.batch(step_);
   return {.step = step_ + 1,
-          .lr = learning_rate_->at(step_),
-          .samples = samples_of_step(step_),
-          .count = count_of_sample_ * static_cast<double>(samples_of_step(step_)),
+          .lr = rate_for_batch(config_, learning_rate_->at(step_), batch.full),
+          .samples = batch.size,
+          .full_batch = batch.full,
+          .count = count_of_sample_ * static_cast<double>(batch.size),
           .stop_signal = stop_signal};
 }
 
@@ -430,7 +434,7 @@ void Trainer::seek(std::int64_t step) {
   if (noise_) noise_->restored();
   if (work_shares_) work_shares_->start_over(step);
   step_ = step;
-  stream_->seek(static_cast<std::uint64_t>(step / steps_per_epoch()), step % steps_per_epoch());
+  stream_->seek(static_cast<std::uint64_t>(step));
 }
 
 }  // namespace trireme::train

@@ -73,7 +73,6 @@ class Trainer {
   /// Steps of the whole run, and those done so far.
   std::int64_t total_steps() const { return calendar_.total_steps(); }
   std::int64_t steps_done() const { return step_; }
-  std::int64_t steps_per_epoch() const { return calendar_.steps_per_epoch(); }
   /// After those, or when a schedule that is read at the progress is over.
   bool finished() const { return step_ >= total_steps() || (noise_ && noise_->schedule_is_over()); }
   const Calendar& calendar() const { return calendar_; }
@@ -213,8 +212,8 @@ class Trainer {
   std::vector<Fields> shapes_before(std::int64_t end) const;
   void note_staleness();
   std::vector<ParameterBytes> bytes_of_parameters() const;
-  std::int64_t samples_of_step(std::int64_t step) const;
-  void take_batch();
+  /// Of the step behind so many.
+  void take_batch(std::int64_t steps);
   /// Of the targets of the batch at hand, on this rank, and on all of a group.
   double own_count() const;
   double sum_of_counts(std::optional<comm::Group> group);

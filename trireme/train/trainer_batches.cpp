@@ -6,18 +6,21 @@
 #include <set>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/error.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
 
-/// The last batch of an epoch may be a smaller one.
+/// A batch may grow, and the last one of an epoch may be a smaller one: no epoch ends before `end`.
 std::vector<Fields> Trainer::shapes_before(std::int64_t end) const {
   const Fields sample = data_.train->trial_batch(1).input;
   std::set<std::int64_t> sizes;
-  for (const std::int64_t step : {step_, end - 1}) {
+  std::vector<std::int64_t> steps = calendar_.batches().phases_in(step_, end);
+  steps.push_back(end - 1);
+  for (const std::int64_t step : steps) {
     for (int m = 0; m < plan_.num_microbatches(); ++m)
-      sizes.insert(data::slice_of(samples_of_step(step), m, plan_.num_microbatches()).size());
+      sizes.insert(data::slice_of(calendar_.batch(step).size, m, plan_.num_microbatches()).size());
   }
   sizes.erase(0);
   std::vector<Fields> shapes;
@@ -31,18 +34,17 @@ std::vector<Fields> Trainer::shapes_before(std::int64_t end) const {
   return shapes;
 }
 
-std::int64_t Trainer::samples_of_step(std::int64_t step) const {
-  const std::int64_t begin = step % steps_per_epoch() * config_.train.global_batch;
-  return std::min(config_.train.global_batch, data_.train->size() - begin);
-}
-
-void Trainer::take_batch() {
+void Trainer::take_batch(std::int64_t steps) {
   {
     const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
     context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
     const telemetry::OwnWork work(context_.status(), "waiting for data");
     batch_ = stream_->next();
   }
+  const std::int64_t samples = calendar_.batch(steps).size;
+  require(batch_.global_size == samples, "the data have handed over ", batch_.global_size,
+          " samples as the batch of step ", steps + 1, ", which has ", samples,
+          "; a stream of one's own goes by StreamOptions::global_batch and ramp, see data::layout_of");
   if (outer_steps_ && pipeline_.has_last_stage()) report_.own_count = own_count();
   if (!steps_together()) {
     count_of_batch_ = sum_of_counts(groups_.sites->site);
@@ -76,7 +78,7 @@ double Trainer::count_of(const data::Example& samples) const {
 
 parallel::MicroBatch Trainer::microbatch(int m) {
   const auto of_step = static_cast<std::size_t>(m % plan_.num_microbatches());
-  if (of_step == 0) take_batch();
+  if (of_step == 0) take_batch(stream_begin_ + m / plan_.num_microbatches());
   const data::Example& samples = batch_.microbatches[of_step];
   parallel::MicroBatch part = to_device(samples);
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.

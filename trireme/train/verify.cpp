@@ -12,6 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/shard_exchange.h"
+#include "trireme/train/batch_ramp.h"
 #include "trireme/train/held_parts.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/recovery.h"
@@ -130,6 +131,15 @@ ParallelPlan serial_plan(const ParallelPlan& plan) {
   serial.comm.backend = "auto";
   serial.comm.torch_threads = at::get_num_threads();
   return resolve_plan(serial, 1);
+}
+
+/// The same run, with each size of its batch in those steps.
+ParallelPlan plan_of_steps(const ParallelPlan& plan, std::int64_t steps) {
+  RunConfig config = plan.config();
+  if (config.train.batch_ramp_sizes.empty()) return plan;
+  config.train = ramp_within(config.train, steps);
+  const ParallelPlan result = resolve_plan(config, plan.world_size());
+  return plan.cuts().empty() ? result : result.with_cuts(plan.cuts());
 }
 
 /// Whether every stage finishes the backwards of its micro-batches in their order, so that its gradients add
@@ -313,8 +323,9 @@ Comparison verify(const RunConfig& config, comm::Context& context, const data::D
   return verify(resolve_plan(config, context.world_size()), context, data, steps, own);
 }
 
-Comparison verify(const ParallelPlan& plan, comm::Context& context, const data::DataSource& data,
+Comparison verify(const ParallelPlan& of_run, comm::Context& context, const data::DataSource& data,
                   std::int64_t steps, const OwnParts& own) {
+  const ParallelPlan plan = plan_of_steps(of_run, steps);
   check_verifiable(plan);
   require(
       data.train->is_repeatable(), "the samples of ", data.name,

@@ -47,7 +47,8 @@ struct OwnParts {
 };
 
 /// Collective. The verdict is rank 0's: another rank compares replicas alone, which is no verification.
-/// `steps` are done from the start of the run, or those that it has; where gradients were no numbers and both
+/// `steps` are done from the start of the run, or those that it has; a batch that grows does so within them;
+/// where gradients were no numbers and both
 /// sides left a step out, it counts as skipped, and without one that was not, nothing is verified. Time: that
 /// of the parallel steps and of the serial ones; memory on rank 0: two more copies of model and optimizer.
 /// Throws InvalidArgument, CommError, DataError, DivergedError.

@@ -38,6 +38,7 @@ WorkShares::WorkShares(Options options)
       batch_(sum_of(options_.equal)),
       most_(kMostEqualShares * *std::ranges::max_element(options_.equal)),
       shares_(options_.equal),
+      looked_at_(batch_),
       window_(options_.equal.size()) {}
 
 std::unique_ptr<WorkShares> WorkShares::make(const ParallelPlan& plan) {
@@ -45,7 +46,8 @@ std::unique_ptr<WorkShares> WorkShares::make(const ParallelPlan& plan) {
   Options options{.equal = data::equal_shares({.global_batch = plan.config().train.global_batch,
                                                .num_microbatches = plan.num_microbatches(),
                                                .world_size = plan.num_replicas()}),
-                  .least = 0};
+                  .least = 0,
+                  .microbatches = plan.num_microbatches()};
   // Of a single sample batch norm has no deviation, where planes are one pixel.
   constexpr std::int64_t kLeastOfMicrobatch = 2;
   const std::int64_t parts = plan.num_microbatches();
@@ -58,7 +60,9 @@ std::unique_ptr<WorkShares> WorkShares::make(const ParallelPlan& plan) {
 
 std::optional<WorkShares::Change> WorkShares::observe(const StepReport& report, std::int64_t from) {
   // Smaller batches, at the end of an epoch, say nothing about full ones.
-  if (report.step <= from_ + kSettling || report.samples != batch_) return std::nullopt;
+  if (report.samples != report.full_batch) return std::nullopt;
+  if (report.full_batch != looked_at_) begin_batches_of(report.full_batch, report.step);
+  if (report.step <= from_ + kSettling) return std::nullopt;
   std::vector<double> work_s(shares_.size(), 0);
   for (std::size_t rank = 0; rank < report.work_s.size(); ++rank) {
     double& of_replica = work_s[static_cast<std::size_t>(options_.replica[rank])];
@@ -72,6 +76,18 @@ std::optional<WorkShares::Change> WorkShares::observe(const StepReport& report, 
     window_[replica].clear();
   }
   return decide(work_s, from);
+}
+
+/// What was measured is of other batches: nothing can be compared with it.
+void WorkShares::begin_batches_of(std::int64_t samples, std::int64_t step) {
+  looked_at_ = samples;
+  from_ = std::max(from_, step - 1);
+  before_.reset();
+  for (std::vector<double>& of_replica : window_) of_replica.clear();
+}
+
+data::Shares WorkShares::of_batch(const data::Shares& shares) const {
+  return looked_at_ == batch_ ? shares : data::scaled_shares(shares, looked_at_, options_.microbatches);
 }
 
 std::optional<WorkShares::Change> WorkShares::decide(const std::vector<double>& work_s, std::int64_t from) {
@@ -88,16 +104,16 @@ std::optional<WorkShares::Change> WorkShares::decide(const std::vector<double>& 
   before_.reset();
   if (waiting_ > 0 && --waiting_ > 0) return std::nullopt;
   data::Shares shares = in_proportion(work_s);
+  const data::Shares now = of_batch(shares_), then = of_batch(shares);
   double foretold_s = 0;
   for (std::size_t i = 0; i < shares.size(); ++i)
-    foretold_s =
-        std::max(foretold_s, work_s[i] * static_cast<double>(shares[i]) / static_cast<double>(shares_[i]));
+    foretold_s = std::max(foretold_s, work_s[i] * static_cast<double>(then[i]) / static_cast<double>(now[i]));
   if (foretold_s > kPromised * at(work_s)) return std::nullopt;
   const Before before{shares_, at(work_s)};
   const double mean_s =
       std::accumulate(work_s.begin(), work_s.end(), 0.0) / static_cast<double>(work_s.size());
   std::string why =
-      text("replica ", slowest, " takes ", at(shares), " samples of a batch instead of ", at(shares_),
+      text("replica ", slowest, " takes ", at(then), " samples of a batch instead of ", at(now),
            ": it worked ", milliseconds(at(work_s)), " for a step, and the mean is ", milliseconds(mean_s));
   Change change = change_to(std::move(shares), from, std::move(why));
   before_ = before;
@@ -113,9 +129,10 @@ WorkShares::Change WorkShares::change_to(data::Shares shares, std::int64_t from,
 
 /// Samples per second times one factor for all, within the bounds, so that they add up to the batch.
 data::Shares WorkShares::in_proportion(const std::vector<double>& work_s) const {
+  const data::Shares now = of_batch(shares_);
   std::vector<double> speed;
   for (std::size_t i = 0; i < work_s.size(); ++i)
-    speed.push_back(static_cast<double>(shares_[i]) / std::max(work_s[i], 1e-9));
+    speed.push_back(static_cast<double>(now[i]) / std::max(work_s[i], 1e-9));
   const auto least = static_cast<double>(options_.least), most = static_cast<double>(most_);
   const auto share = [&](double of, double factor) { return std::clamp(of * factor, least, most); };
   double low = 0, high = most / *std::ranges::min_element(speed);

@@ -22,6 +22,7 @@ class WorkShares {
   struct Options {
     data::Shares equal;             ///< of each replica, at the start
     std::int64_t least = 1;         ///< that a replica keeps
+    std::int64_t microbatches = 1;  ///< of a replica
     std::vector<int> replica = {};  ///< of each rank
   };
   /// What a stream is to be told.
@@ -35,6 +36,7 @@ class WorkShares {
   /// Null where the plan does not ask for it, or has one replica.
   static std::unique_ptr<WorkShares> make(const ParallelPlan& plan);
 
+  /// Of a batch of train.global_batch samples; smaller full ones, of a ramp, are shared out in proportion.
   const data::Shares& now() const { return shares_; }
   /// What all ranks have said of a step, in the order of steps. A change, from step `from` on, where the
   /// slowest replica would need a twentieth less: after kWindow steps that were done in the shares of now.
@@ -46,14 +48,18 @@ class WorkShares {
   static constexpr std::size_t kWindow = 16;  ///< steps, of which the median is taken
 
  private:
+  void begin_batches_of(std::int64_t samples, std::int64_t step);
   std::optional<Change> decide(const std::vector<double>& work_s, std::int64_t from);
   data::Shares in_proportion(const std::vector<double>& work_s) const;
+  /// Of a full batch as it is looked at.
+  data::Shares of_batch(const data::Shares& shares) const;
   Change change_to(data::Shares shares, std::int64_t from, std::string why);
 
   const Options options_;
   const std::int64_t batch_, most_;  ///< samples: of all, and that a replica takes
   data::Shares shares_;
-  std::int64_t from_ = 0;                    ///< the step from which they hold
+  std::int64_t looked_at_;                   ///< samples of the full batches in the window
+  std::int64_t from_ = 0;                    ///< the step from which these hold, in those shares
   std::vector<std::vector<double>> window_;  ///< of each replica, what it worked in each step
   struct Before {
     data::Shares shares;

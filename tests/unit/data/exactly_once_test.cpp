@@ -52,8 +52,8 @@ struct World {
 struct Case {
   std::vector<std::int64_t> shard_ends;
   StreamOptions options;
-  std::uint64_t epoch = 0;
-  std::int64_t restart = 0;  ///< batch of the epoch before which everything starts again
+  /// Steps of the epoch that is looked at, and the one of them before which everything starts again.
+  std::int64_t begin = 0, end = 0, restart = 0;
   World before, after;
   Reading reading = Reading::kAtOnce;
 
@@ -68,21 +68,29 @@ struct Case {
     };
     before = world();
     after = world();
-    std::int64_t end = 0;
+    std::int64_t samples = 0;
     for (std::int64_t shards = from_to(1, 6); shards > 0; --shards) {
-      end += from_to(shards == 1 && end == 0 ? 8 : 1, 60);
-      shard_ends.push_back(end);
+      samples += from_to(shards == 1 && samples == 0 ? 8 : 1, 60);
+      shard_ends.push_back(samples);
     }
     while (shard_ends.back() < 8) shard_ends.push_back(shard_ends.back() + from_to(4, 8));
     options.num_microbatches = static_cast<int>(from_to(1, 3));
     options.global_batch = from_to(8 * options.num_microbatches, 70);
+    // Batches grow in one of the first epochs, or in several.
+    const bool grows = from_to(0, 1) == 0;
+    for (std::int64_t phases = grows ? from_to(1, 3) : 0, until = 0; phases > 0; --phases) {
+      until += from_to(1, 40);
+      options.ramp.push_back({.until = until, .size = from_to(8 * options.num_microbatches, 70)});
+    }
     options.seed = random.bits();
     options.order = from_to(0, 9) == 0 ? Order::kSequential : Order::kShuffled;
     options.open_shards = from_to(0, 3);
     options.balance = static_cast<Balance>(from_to(0, 2));
-    epoch = static_cast<std::uint64_t>(from_to(0, 1'000'000));
-    const Sampler sampler(shard_ends.back(), options.global_batch, {});
-    restart = from_to(0, sampler.batches_per_epoch() - 1);
+    const auto epoch = static_cast<std::uint64_t>(from_to(0, grows ? 6 : 1'000'000));
+    const BatchLayout layout = layout_of(options, shard_ends.back());
+    begin = layout.first_step_of(epoch);
+    end = layout.first_step_of(epoch + 1);
+    restart = from_to(begin, end - 1);
     reading = from_to(0, 3) == 0 ? Reading::kByRow : Reading::kAtOnce;
   }
 };
@@ -96,7 +104,7 @@ Shares any_shares(const StreamOptions& options, Random& random) {
   return shares;
 }
 
-/// What the ranks of a world see of the batches [begin, end) of the epoch, in the order of ranks. Dynamic
+/// What the ranks of a world see of the steps [begin, end), in the order of ranks. Dynamic
 /// ones are dealt anew now and then, a few steps ahead or, as read-ahead may have it, at once.
 void read(const Case& drawn, const std::shared_ptr<const Dataset>& numbers, const World& world,
           std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& seen) {
@@ -108,15 +116,14 @@ void read(const Case& drawn, const std::shared_ptr<const Dataset>& numbers, cons
     options.workers = world.workers;
     options.prefetch = world.prefetch;
     loaders.push_back(std::make_unique<Loader>(numbers, options));
-    loaders.back()->seek(drawn.epoch, begin);
+    loaders.back()->seek(static_cast<std::uint64_t>(begin));
   }
   Random random(21, static_cast<std::int64_t>(drawn.options.seed >> 1));
   StreamOptions of_world = drawn.options;
   of_world.world_size = world.ranks;
-  for (std::int64_t batch = begin; batch < end; ++batch) {
+  for (std::int64_t step = begin; step < end; ++step) {
     if (of_world.balance == Balance::kDynamic && random.below(3) == 0) {
-      const auto from = drawn.epoch * static_cast<std::uint64_t>(loaders.front()->batches_per_epoch()) +
-                        static_cast<std::uint64_t>(batch) + random.below(6);
+      const auto from = static_cast<std::uint64_t>(step) + random.below(6);
       const Shares shares = any_shares(of_world, random);
       for (const auto& loader : loaders) loader->deal(from, shares);
     }
@@ -134,15 +141,14 @@ std::int64_t num_cases() {
   return asked == nullptr ? 500 : std::atoll(asked);
 }
 
-TEST(Loader, EverySampleComesOnceForAnyRanksWorkersShardsAndRestart) {
+TEST(Loader, EverySampleComesOnceForAnyRanksWorkersShardsRampAndRestart) {
   for (std::int64_t seed = 0; seed < num_cases(); ++seed) {
     const Case drawn(Random(20, seed));
     const auto numbers = std::make_shared<Numbers>(drawn.shard_ends, drawn.reading);
-    const Sampler sampler(numbers->size(), drawn.options.global_batch, {});
     std::vector<std::int64_t> seen, alone;
-    read(drawn, numbers, drawn.before, 0, drawn.restart, seen);
-    read(drawn, numbers, drawn.after, drawn.restart, sampler.batches_per_epoch(), seen);
-    read(drawn, numbers, {}, 0, sampler.batches_per_epoch(), alone);
+    read(drawn, numbers, drawn.before, drawn.begin, drawn.restart, seen);
+    read(drawn, numbers, drawn.after, drawn.restart, drawn.end, seen);
+    read(drawn, numbers, {}, drawn.begin, drawn.end, alone);
     if (drawn.options.balance != Balance::kCost) {
       ASSERT_EQ(seen, alone) << "case " << seed << ": the order of one rank";
     }

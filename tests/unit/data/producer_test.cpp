@@ -125,10 +125,9 @@ TEST(Producer, GoesOnAnywhere) {
   const auto stream = samples.open({.global_batch = 5});
   EXPECT_EQ(numbers_in(stream->next()).front(), 0);
   for (int again = 0; again < 2; ++again) {
-    stream->seek(7, 1);
+    stream->seek(7 * 2 + 1);
     EXPECT_EQ(numbers_in(stream->next()), (std::vector<std::int64_t>{7005, 7006, 7007, 7008, 7009}));
   }
-  EXPECT_THROW(stream->seek(0, 2), InvalidArgument);
 }
 
 TEST(Producer, IsHeldBackWhereTheTrainerIsSlower) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -23,7 +22,7 @@ using Samples = std::vector<std::int64_t>;
 OrderOptions shuffled(std::uint64_t seed) { return {.seed = seed}; }
 
 Samples epoch_of(std::int64_t num_samples, const OrderOptions& options, std::uint64_t epoch) {
-  const EpochOrder order = Sampler(num_samples, 4, options).order_of(epoch);
+  const EpochOrder order = Sampler(num_samples, options).order_of(epoch);
   Samples samples;
   for (std::int64_t place = 0; place < num_samples; ++place) samples.push_back(order[place]);
   return samples;
@@ -71,13 +70,13 @@ TEST(Sampler, TheOrderIsTheSameOnEveryPlatform) {
   // Computed with a separate program (tests/parity/permutation_reference.py) from the description in
   // permutation.h: a run that is resumed elsewhere, or by a later version, goes on with the same samples.
   EXPECT_EQ(epoch_of(10, shuffled(42), 1), (Samples{0, 1, 8, 3, 5, 9, 6, 4, 7, 2}));
-  const EpochOrder large = Sampler(60000, 4, shuffled(42)).order_of(1);
+  const EpochOrder large = Sampler(60000, shuffled(42)).order_of(1);
   EXPECT_EQ((Samples{large[0], large[1], large[2], large[59999]}), (Samples{24840, 22652, 55691, 50859}));
 }
 
 TEST(Sampler, EveryOrderOfAFewSamplesIsEquallyLikely) {
   // 24,000 epochs of 4 samples: each of the 24 orders comes about 1000 times; 5 sigma are 155.
-  const Sampler sampler(4, 1, shuffled(0));
+  const Sampler sampler(4, shuffled(0));
   std::map<Samples, int> count;
   for (std::uint64_t epoch = 0; epoch < 24000; ++epoch) {
     const EpochOrder order = sampler.order_of(epoch);
@@ -90,7 +89,7 @@ TEST(Sampler, EveryOrderOfAFewSamplesIsEquallyLikely) {
 TEST(Sampler, EveryPlaceAndEveryNeighbourIsEquallyLikely) {
   // Chi squared of (sample, place) and of (sample, next sample) over 4000 epochs; 5 sigma.
   for (const std::int64_t size : {5, 37, 255, 256, 300}) {
-    const Sampler sampler(size, 1, shuffled(1));
+    const Sampler sampler(size, shuffled(1));
     const auto n = static_cast<std::size_t>(size);
     std::vector<int> places(n * n), neighbours(n * n);
     for (std::uint64_t epoch = 0; epoch < 4000; ++epoch) {
@@ -108,7 +107,7 @@ TEST(Sampler, EveryPlaceAndEveryNeighbourIsEquallyLikely) {
 
 TEST(Sampler, AnyPlaceOfTrillionsOfSamplesIsFoundAtOnce) {
   const std::int64_t size = std::int64_t{1} << 45;
-  const EpochOrder order = Sampler(size, 4096, shuffled(3)).order_of(0);
+  const EpochOrder order = Sampler(size, shuffled(3)).order_of(0);
   std::set<std::int64_t> seen;
   for (std::int64_t i = 0; i < 1000; ++i) seen.insert(order[size - 1 - i * 31]);
   EXPECT_EQ(seen.size(), 1000U);
@@ -155,34 +154,34 @@ TEST(Sampler, OfShardsAllAreMixedUnlessOneAsksForFewer) {
 
 TEST(Sampler, RefusesShardsThatAreNotTheSamples) {
   const auto refused = [](Samples ends) {
-    EXPECT_THROW(Sampler(10, 4, {.shard_ends = std::move(ends), .open_shards = 1}), InvalidArgument);
+    EXPECT_THROW(Sampler(10, {.shard_ends = std::move(ends), .open_shards = 1}), InvalidArgument);
   };
   refused({4, 9});
   refused({4, 4, 10});
   refused({6, 4, 10});
   refused({0, 10});
-  EXPECT_THROW(Sampler(10, 4, {.open_shards = -1}), InvalidArgument);
+  EXPECT_THROW(Sampler(10, {.open_shards = -1}), InvalidArgument);
 }
 
-TEST(Sampler, TheLastBatchIsWhatIsLeft) {
-  const Sampler sampler(10, 4, shuffled(0));
-  EXPECT_EQ(sampler.batches_per_epoch(), 3);
-  EXPECT_EQ(sampler.batch_size(0), 4);
-  EXPECT_EQ(sampler.batch_size(2), 2);
-  EXPECT_THROW(sampler.batch_size(3), InvalidArgument);
-}
+TEST(Sampler, RefusesNoSamples) { EXPECT_THROW(Sampler(0, shuffled(0)), InvalidArgument); }
 
-TEST(Sampler, ABatchBeyondTheSamplesHoldsAllOfThem) {
-  for (const std::int64_t global_batch : {std::int64_t{11}, std::numeric_limits<std::int64_t>::max()}) {
-    const Sampler sampler(10, global_batch, shuffled(0));
-    EXPECT_EQ(sampler.batches_per_epoch(), 1) << global_batch;
-    EXPECT_EQ(sampler.batch_size(0), 10) << global_batch;
+TEST(Shares, OfASmallerBatchAreInProportionAndNobodyGoesWithoutSamples) {
+  EXPECT_EQ(scaled_shares({30, 10}, 20, 1), (Shares{15, 5}));
+  EXPECT_EQ(scaled_shares({30, 10}, 40, 1), (Shares{30, 10}));
+  EXPECT_EQ(scaled_shares({60, 1, 3}, 16, 2), (Shares{8, 4, 4})) << "two of each micro-batch stay";
+  EXPECT_EQ(scaled_shares({60, 1, 3}, 7, 2), (Shares{3, 2, 2})) << "one, where there are not more";
+  EXPECT_THROW(scaled_shares({60, 1, 3}, 5, 2), InvalidArgument);
+  Random random(8);
+  for (int again = 0; again < 2000; ++again) {
+    const auto below = [&](std::uint64_t most) { return static_cast<std::int64_t>(random.below(most)); };
+    const std::int64_t microbatches = 1 + below(3);
+    Shares shares;
+    for (std::int64_t ranks = 1 + below(6); ranks > 0; --ranks) shares.push_back(microbatches + below(50));
+    const std::int64_t parts = std::ssize(shares) * microbatches, size = parts + below(90);
+    const Shares scaled = scaled_shares(shares, size, microbatches);
+    EXPECT_EQ(std::accumulate(scaled.begin(), scaled.end(), std::int64_t{0}), size);
+    EXPECT_GE(*std::ranges::min_element(scaled), microbatches * std::min<std::int64_t>(2, size / parts));
   }
-}
-
-TEST(Sampler, RefusesNoSamplesAndEmptyBatches) {
-  EXPECT_THROW(Sampler(0, 4, shuffled(0)), InvalidArgument);
-  EXPECT_THROW(Sampler(4, 0, shuffled(0)), InvalidArgument);
 }
 
 TEST(BalancedPart, PartsHaveTheirNumberOfPlacesAndCostAlike) {

@@ -17,14 +17,17 @@ RunConfig config_of(std::int64_t max_steps, std::int64_t eval_every, std::int64_
   return config;
 }
 
+/// Epochs of ten steps.
+data::BatchLayout of_ten() { return {10, 1}; }
+
 TEST(Calendar, ARunEndsWithItsLastEpochOrItsLastStep) {
-  EXPECT_EQ(Calendar(config_of(0, 0, 0), 10).total_steps(), 30);
-  EXPECT_EQ(Calendar(config_of(12, 0, 0), 10).total_steps(), 12);
-  EXPECT_EQ(Calendar(config_of(99, 0, 0), 10).total_steps(), 30);
+  EXPECT_EQ(Calendar(config_of(0, 0, 0), of_ten()).total_steps(), 30);
+  EXPECT_EQ(Calendar(config_of(12, 0, 0), of_ten()).total_steps(), 12);
+  EXPECT_EQ(Calendar(config_of(99, 0, 0), of_ten()).total_steps(), 30);
 }
 
 TEST(Calendar, EvaluationsComeAtTheEndOfAnEpochUnlessToldOtherwiseAndCheckpointsOnlyWhenTold) {
-  const Calendar by_epoch(config_of(0, 0, 0), 10), told(config_of(0, 4, 6), 10);
+  const Calendar by_epoch(config_of(0, 0, 0), of_ten()), told(config_of(0, 4, 6), of_ten());
   EXPECT_TRUE(by_epoch.evaluates(20));
   EXPECT_FALSE(by_epoch.evaluates(12));
   EXPECT_FALSE(by_epoch.saves(20));
@@ -35,7 +38,7 @@ TEST(Calendar, EvaluationsComeAtTheEndOfAnEpochUnlessToldOtherwiseAndCheckpoints
 }
 
 TEST(Calendar, TheLastStepIsLoggedAlways) {
-  const Calendar calendar(config_of(13, 0, 0), 10);
+  const Calendar calendar(config_of(13, 0, 0), of_ten());
   EXPECT_TRUE(calendar.logs(8));
   EXPECT_FALSE(calendar.logs(9));
   EXPECT_TRUE(calendar.logs(13));
@@ -44,18 +47,32 @@ TEST(Calendar, TheLastStepIsLoggedAlways) {
 TEST(Calendar, AnyNumberOfEpochsIsAtLeastOneStep) {
   RunConfig config = config_of(0, 0, 0);
   config.train.epochs = std::numeric_limits<std::int64_t>::max();
-  EXPECT_GT(Calendar(config, 10).total_steps(), std::int64_t{1} << 50);
+  EXPECT_GT(Calendar(config, of_ten()).total_steps(), std::int64_t{1} << 50);
   config.train.max_steps = 7;
-  EXPECT_EQ(Calendar(config, 10).total_steps(), 7);
+  EXPECT_EQ(Calendar(config, of_ten()).total_steps(), 7);
 }
 
 TEST(Calendar, TheNextMeetingIsWhateverComesFirst) {
-  const Calendar calendar(config_of(23, 4, 6), 10);
+  const Calendar calendar(config_of(23, 4, 6), of_ten());
   EXPECT_EQ(calendar.next_meeting(0), 4);
   EXPECT_EQ(calendar.next_meeting(4), 6);
   EXPECT_EQ(calendar.next_meeting(6), 8);
   EXPECT_EQ(calendar.next_meeting(8), 10) << "the end of an epoch, too";
   EXPECT_EQ(calendar.next_meeting(20), 23) << "the end of the run";
+}
+
+TEST(Calendar, EpochsInWhichTheBatchGrowsHaveFewerAndFewerSteps) {
+  // Epochs of 10 samples: 6 steps of one and 2 of two; 5 of two; 2 of two, one of five, and what is left.
+  const data::BatchLayout batches(10, 5, {{.until = 6, .size = 1}, {.until = 15, .size = 2}});
+  const Calendar calendar(config_of(0, 0, 0), batches);
+  EXPECT_EQ(calendar.total_steps(), 8 + 5 + 4);
+  std::vector<std::int64_t> evaluated;
+  for (std::int64_t step = 1; step <= calendar.total_steps(); ++step)
+    if (calendar.evaluates(step)) evaluated.push_back(step);
+  EXPECT_EQ(evaluated, (std::vector<std::int64_t>{8, 13, 17}));
+  EXPECT_EQ(calendar.next_meeting(0), 8);
+  EXPECT_EQ(calendar.next_meeting(8), 13);
+  EXPECT_EQ(calendar.next_meeting(14), 17);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-data::DataSource small_data(std::int64_t num_samples = 70) {
+data::DataSource data_of_layers(std::int64_t num_samples = 70) {
   const auto split = [&](std::uint64_t number) {
     return std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
         .num_samples = num_samples, .num_classes = 4, .height = 6, .width = 6, .seed = 3, .split = number});
@@ -77,7 +77,7 @@ class Net : public model::Model {
 
 std::map<std::string, at::Tensor> trained(const RunConfig& config) {
   std::map<std::string, at::Tensor> state;
-  const data::DataSource data = small_data();
+  const data::DataSource data = data_of_layers();
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     torch::manual_seed(1);
     Trainer trainer(config, context, data, std::make_shared<Net>());
@@ -107,11 +107,11 @@ TEST(RecomputedLayers, ChangeNoBitOfConvolutionsWithBatchNormAndDropout) {
   }
 }
 
-Comparison verdict_on(int ranks, const RunConfig& config) {
+Comparison verdict_of_layers(int ranks, const RunConfig& config) {
   std::optional<Comparison> verdict;
   std::mutex mutex;
   comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
-    const Comparison mine = verify(config, context, small_data(), 2);
+    const Comparison mine = verify(config, context, data_of_layers(), 2);
     const std::lock_guard lock(mutex);
     if (context.is_main()) verdict = mine;
   });
@@ -142,7 +142,7 @@ TEST(RecomputedLayers, EqualOneRankThatKeepsEverythingOnEveryMesh) {
       config.parallel.schedule = mesh.schedule;
       config.parallel.recompute = mesh.recompute;
       config.parallel.zero = mesh.zero;
-      const Comparison verdict = verdict_on(mesh.ranks, config);
+      const Comparison verdict = verdict_of_layers(mesh.ranks, config);
       EXPECT_TRUE(verdict.equal()) << verdict.first()->describe();
       EXPECT_TRUE(verdict.bitwise() || !mesh.in_order);
     }
@@ -152,7 +152,7 @@ TEST(RecomputedLayers, EqualOneRankThatKeepsEverythingOnEveryMesh) {
 /// What a step allocates at its peak: activations, where micro-batches are large and layers narrow.
 std::int64_t peak_bytes(const RunConfig& config, const std::shared_ptr<model::Model>& own = nullptr) {
   std::int64_t peak = 0;
-  const data::DataSource data = small_data(4096);
+  const data::DataSource data = data_of_layers(4096);
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     Trainer trainer(config, context, data, own);
     trainer.step();

@@ -47,6 +47,53 @@ const Refusal kRefusals[] = {
        c.parallel.microbatches = 65;
      },
      "it needs at least 65 samples", "parallel.microbatches = 64"},
+    {"ARampWithSizesLeftOver", 2,
+     [](RunConfig& c) {
+       c.train.batch_ramp_sizes = {16, 32};
+       c.train.batch_ramp_steps = {1};
+     },
+     "train.batch_ramp_sizes has 2 sizes, and train.batch_ramp_steps 1 step: ",
+     "train.batch_ramp_sizes = [16]"},
+    {"ARampThatDoesNotRise", 2,
+     [](RunConfig& c) {
+       c.train.batch_ramp_sizes = {32, 16};
+       c.train.batch_ramp_steps = {1, 2};
+     },
+     "batches of 32 samples are followed by those of 16",
+     "train.batch_ramp_sizes = [], train.batch_ramp_steps = []"},
+    {"ARampBeyondTheGlobalBatch", 2,
+     [](RunConfig& c) {
+       c.train.batch_ramp_sizes = {64};
+       c.train.batch_ramp_steps = {1};
+     },
+     "batches of 64 samples are followed by those of train.global_batch = 64",
+     "train.batch_ramp_sizes = [], train.batch_ramp_steps = []"},
+    {"ARampWhoseStepsDoNotRise", 2,
+     [](RunConfig& c) {
+       c.train.batch_ramp_sizes = {16, 32};
+       c.train.batch_ramp_steps = {3, 3};
+     },
+     "batches of 32 samples end behind 3 steps, and begin behind 3",
+     "train.batch_ramp_sizes = [], train.batch_ramp_steps = []"},
+    {"ARampThatBeginsBelowItsParts", 2,
+     [](RunConfig& c) {
+       c.train.accumulation = 8;
+       c.train.batch_ramp_sizes = {8, 32};
+       c.train.batch_ramp_steps = {1, 2};
+     },
+     "a batch of train.batch_ramp_sizes, 8, cannot be split over 2 ranks x train.accumulation = 8: it needs "
+     "at "
+     "least 16 samples",
+     "train.accumulation = 4"},
+    {"ARampBelowTheReferenceOfAdaScale", 2,
+     [](RunConfig& c) {
+       c.train.batch_ramp_sizes = {16};
+       c.train.batch_ramp_steps = {1};
+       c.optimizer.name = "sgd";
+       c.learning_rate.scale_with_batch = "adascale";
+       c.learning_rate.reference_batch = 32;
+     },
+     "the first of train.batch_ramp_sizes, 16, is below lr.reference_batch = 32", "lr.reference_batch = 16"},
     {"AnUnknownSchedule", 2,
      [](RunConfig& c) {
        c.parallel.pipeline = 2;

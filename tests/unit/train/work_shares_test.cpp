@@ -50,8 +50,9 @@ class Steps {
     return changes;
   }
   std::optional<WorkShares::Change> observe(std::vector<double> work_s, std::int64_t fewer = 0) {
-    return shares_.observe({.step = step_, .samples = batch_ - fewer, .work_s = std::move(work_s)},
-                           step_ + 4);
+    return shares_.observe(
+        {.step = step_, .samples = batch_ - fewer, .full_batch = batch_, .work_s = std::move(work_s)},
+        step_ + 4);
   }
   const std::string& why() const { return why_; }
 
@@ -126,8 +127,8 @@ TEST(WorkShares, TakeBackWhatDidNotHelpAndWaitLonger) {
   std::vector<Shares> seen;
   WorkShares& observed = shares;
   for (std::int64_t step = 1; step <= 400 * kWindow; ++step) {
-    if (auto change =
-            observed.observe({.step = step, .samples = 32, .work_s = stubborn(observed.now())}, step)) {
+    if (auto change = observed.observe(
+            {.step = step, .samples = 32, .full_batch = 32, .work_s = stubborn(observed.now())}, step)) {
       ++changes;
       seen.push_back(change->shares);
       last = change->why;
@@ -142,12 +143,13 @@ TEST(WorkShares, TakeBackWhatDidNotHelpAndWaitLonger) {
 TEST(WorkShares, GoByTheSlowestRankOfAReplicaAndByFullBatchesAlone) {
   WorkShares shares({.equal = {8, 8}, .least = 1, .replica = {0, 1, 0, 1}});
   for (std::int64_t step = 1; step <= 10 * kWindow; ++step) {
-    EXPECT_FALSE(shares.observe({.step = step, .samples = 15, .work_s = {1, 3, 1, 1}}, step));
+    EXPECT_FALSE(
+        shares.observe({.step = step, .samples = 15, .full_batch = 16, .work_s = {1, 3, 1, 1}}, step));
   }
   std::optional<WorkShares::Change> change;
   std::int64_t step = 1000;
   for (; !change; ++step)
-    change = shares.observe({.step = step, .samples = 16, .work_s = {1, 1, 1, 3}}, 5000);
+    change = shares.observe({.step = step, .samples = 16, .full_batch = 16, .work_s = {1, 1, 1, 3}}, 5000);
   EXPECT_EQ(step, 1000 + kWindow);
   EXPECT_EQ(change->shares, (Shares{12, 4}));
   EXPECT_EQ(change->from, 5000);
@@ -167,12 +169,39 @@ TEST(WorkShares, AreAlwaysABatch) {
       std::vector<double> work_s;
       for (std::size_t i = 0; i < equal.size(); ++i)
         work_s.push_back(random.uniform() < 0.1F ? 0 : random.uniform());
-      shares.observe({.step = step, .samples = batch, .work_s = std::move(work_s)}, step);
+      shares.observe({.step = step, .samples = batch, .full_batch = batch, .work_s = std::move(work_s)},
+                     step);
       ASSERT_EQ(std::accumulate(shares.now().begin(), shares.now().end(), std::int64_t{0}), batch);
       ASSERT_GE(*std::ranges::min_element(shares.now()), least);
       ASSERT_LE(*std::ranges::max_element(shares.now()), 2 * *std::ranges::max_element(equal));
     }
   }
+}
+
+TEST(WorkShares, FollowSmallerBatchesTooAndForgetWhatTheyMeasuredWhenBatchesGrow) {
+  WorkShares shares = shares_of({16, 16, 16});
+  const std::vector<double> sample_s = {1, 1, 2};
+  std::int64_t step = 0, changes = 0;
+  const auto go = [&](std::int64_t steps, std::int64_t batch) {
+    for (; steps > 0; --steps) {
+      const Shares in = data::scaled_shares(shares.now(), batch, 1);
+      std::vector<double> work_s;
+      for (std::size_t i = 0; i < in.size(); ++i) work_s.push_back(sample_s[i] * static_cast<double>(in[i]));
+      ++step;
+      const auto change = shares.observe(
+          {.step = step, .samples = batch, .full_batch = batch, .work_s = std::move(work_s)}, step);
+      changes += change ? 1 : 0;
+    }
+  };
+  go(kWindow - 1, 24);
+  EXPECT_EQ(changes, 0);
+  go(kWindow + 1, 12);
+  EXPECT_EQ(changes, 0) << "steps of 24 samples say nothing about these";
+  go(1, 12);
+  EXPECT_EQ(changes, 1);
+  EXPECT_THAT(shares.now(), ElementsAre(19, 19, 10)) << "2/5, 2/5 and 1/5 of 48, measured at 12";
+  go(4 * kWindow, 48);
+  EXPECT_EQ(changes, 1) << "nothing is better, and longer steps of larger batches take nothing back";
 }
 
 }  // namespace

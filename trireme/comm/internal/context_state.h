@@ -12,6 +12,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/group_state.h"
+#include "trireme/comm/internal/pinned_threads.h"
 #include "trireme/comm/internal/rendezvous.h"
 #include "trireme/comm/internal/watcher.h"
 
@@ -26,6 +27,9 @@ struct Context::State {
   void fail_all(const std::string& cause);
   /// Says goodbye; who serves the store stays until the others have left, too.
   void leave();
+  /// As options.pin says, by what all ranks of this machine may run on: what they tell of their cores is
+  /// what they have from then on.
+  void pin();
   /// Over the backend of that name. Empty when this rank is no member.
   std::optional<Group> make_group(const std::vector<int>& world_ranks, const std::string& name,
                                   const std::string& by);
@@ -50,7 +54,9 @@ struct Context::State {
   std::vector<Arrival> arrivals;  ///< by world rank
   const std::shared_ptr<AllReduceBook> all_reduces = std::make_shared<AllReduceBook>();
   std::shared_ptr<StatusLine> status_line;
-  std::unique_ptr<Watcher> watcher;  ///< empty in a world of one
+  std::unique_ptr<Watcher> watcher;       ///< empty in a world of one
+  std::unique_ptr<PinnedThreads> pinned;  ///< null: threads run where they might before
+  int fewest_pinned = 0;                  ///< cores of a pinned rank of this machine; 0: nobody is
   bool failed = false;
   telemetry::Trace* trace = nullptr;
   std::set<std::string> group_names{"world"};

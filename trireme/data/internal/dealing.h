@@ -20,15 +20,16 @@ class Dealing {
   /// Throws InvalidArgument as BatchStream::deal does. `consumed`: steps that have been handed over.
   void set(std::uint64_t from, const Shares& shares, std::uint64_t consumed);
   Dealt at(std::uint64_t step) const;
-  /// This rank's share of a full batch.
+  /// This rank's share of a batch of StreamOptions::global_batch samples.
   std::int64_t share(std::uint64_t step) const;
   /// Nobody asks for those any more.
   void forget_before(std::uint64_t step);
   void reset() { changes_.clear(); }
 
-  /// The places of this rank's micro-batch `part` in a batch of `size` samples; a smaller one, at the end of
-  /// an epoch, is dealt equally. Thread-safe.
-  Slice slice(const Dealt& dealt, std::int64_t size, std::int64_t part) const;
+  /// Of the places of that batch, from 0 on, those of this rank's micro-batch `part`. Where full batches are
+  /// smaller than later ones the shares of those are taken in proportion; what is left at the end of an epoch
+  /// is dealt equally. Thread-safe.
+  Slice slice(const Dealt& dealt, const BatchPlace& batch, std::int64_t part) const;
 
  private:
   const StreamOptions options_;

@@ -28,8 +28,7 @@ class ProducedStream {
   /// A thread has returned: by itself (null) or by an error.
   void thread_ended(std::exception_ptr error);
 
-  std::int64_t batches_per_epoch() const { return sampler_.batches_per_epoch(); }
-  void seek(std::uint64_t epoch, std::int64_t batch);
+  void seek(std::uint64_t step);
   void deal(std::uint64_t from, const Shares& shares);
   StepBatch next();
   LoadingReport report() const;
@@ -61,7 +60,7 @@ class ProducedStream {
 
   const ProducedOptions& data_;
   const StreamOptions options_;
-  const Sampler sampler_;
+  const BatchLayout layout_;
   mutable std::mutex mutex_;
   std::condition_variable room_, arrived_;
   Dealing dealing_;  // this and what follows: under the mutex

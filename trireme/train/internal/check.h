@@ -43,4 +43,7 @@ std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_mo
 /// The learning rate of the configuration, scaled with the batch where it says so. Throws InvalidArgument.
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps);
 
+/// What lr.scale_with_batch makes of `rate`, of a step of train.global_batch samples, in one of `batch`.
+double rate_for_batch(const RunConfig& config, double rate, std::int64_t batch);
+
 }  // namespace trireme::train

@@ -1,0 +1,100 @@
+#include "trireme/data/batch_layout.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme::data {
+namespace {
+
+std::uint64_t batches(std::int64_t samples, std::int64_t size) {
+  return static_cast<std::uint64_t>(samples / size + (samples % size == 0 ? 0 : 1));
+}
+
+}  // namespace
+
+BatchLayout::BatchLayout(std::int64_t num_samples, std::int64_t global_batch, const BatchRamp& ramp)
+    : num_samples_(num_samples) {
+  require(num_samples >= 1, "there are no samples to draw from");
+  const auto begin_phase = [&](std::int64_t from, std::int64_t size) {
+    require(size >= 1, "a global batch holds at least one sample, not ", size);
+    const auto step = static_cast<std::uint64_t>(from);
+    BatchPlace begin = phases_.empty() ? BatchPlace() : in(phases_.back(), step);
+    begin.full = size;
+    begin.size = std::min(size, num_samples - begin.first);
+    phases_.push_back({.from = step, .begin = begin});
+  };
+  std::int64_t from = 0;
+  for (const BatchPhase& phase : ramp) {
+    require(phase.until > from, "batches of ", phase.size, " samples end before step ", phase.until,
+            ", where they begin at step ", from);
+    begin_phase(from, phase.size);
+    from = phase.until;
+  }
+  begin_phase(from, global_batch);
+}
+
+std::uint64_t BatchLayout::batches_of_first(const Phase& phase) const {
+  return batches(num_samples_ - phase.begin.first, phase.begin.full);
+}
+
+std::uint64_t BatchLayout::batches_of_others(const Phase& phase) const {
+  return batches(num_samples_, phase.begin.full);
+}
+
+BatchPlace BatchLayout::in(const Phase& phase, std::uint64_t step) const {
+  BatchPlace place = phase.begin;
+  std::uint64_t further = step - phase.from;
+  if (const std::uint64_t here = batches_of_first(phase); further >= here) {
+    further -= here;
+    place.epoch += 1 + further / batches_of_others(phase);
+    place.number = place.first = 0;
+    further %= batches_of_others(phase);
+  }
+  place.number += static_cast<std::int64_t>(further);
+  place.first += static_cast<std::int64_t>(further) * place.full;
+  place.size = std::min(place.full, num_samples_ - place.first);
+  return place;
+}
+
+BatchPlace BatchLayout::at(std::uint64_t step) const {
+  const auto later = std::upper_bound(phases_.begin(), phases_.end(), step,
+                                      [](std::uint64_t at, const Phase& phase) { return at < phase.from; });
+  return in(later[-1], step);
+}
+
+std::int64_t BatchLayout::first_step_of(std::uint64_t epoch) const {
+  // In the last phase that begins before the epoch does, or with it.
+  const auto phase = std::find_if(phases_.rbegin(), phases_.rend(), [epoch](const Phase& each) {
+    return each.begin.epoch < epoch || (each.begin.epoch == epoch && each.begin.first == 0);
+  });
+  if (phase->begin.epoch == epoch) return static_cast<std::int64_t>(phase->from);
+  constexpr auto kMost = static_cast<std::uint64_t>(kMostSteps);
+  const std::uint64_t first = phase->from + batches_of_first(*phase), each = batches_of_others(*phase),
+                      between = epoch - phase->begin.epoch - 1;
+  if (first >= kMost || between > (kMost - first) / each) return kMostSteps;
+  return static_cast<std::int64_t>(first + between * each);
+}
+
+std::vector<std::int64_t> BatchLayout::phases_in(std::int64_t begin, std::int64_t end) const {
+  std::vector<std::int64_t> steps;
+  if (begin < end) steps.push_back(begin);
+  for (const Phase& phase : phases_) {
+    const auto from = static_cast<std::int64_t>(phase.from);
+    if (begin < from && from < end) steps.push_back(from);
+  }
+  return steps;
+}
+
+double BatchLayout::samples_before(std::int64_t step) const {
+  double samples = 0;
+  for (std::size_t i = 0; i < phases_.size(); ++i) {
+    const auto from = static_cast<std::int64_t>(phases_[i].from);
+    const std::int64_t end =
+        i + 1 < phases_.size() ? std::min(step, static_cast<std::int64_t>(phases_[i + 1].from)) : step;
+    if (end > from) samples += static_cast<double>(end - from) * static_cast<double>(phases_[i].begin.full);
+  }
+  return samples;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,62 @@
+#pragma once
+// Which samples of which epoch are the batch of which step. Batches lie one behind the other: each takes the
+// next places of the epoch's order, and the last one of an epoch those that are left, so that in an epoch
+// each sample comes once. How large a full batch is may change at given steps, within an epoch too: a batch
+// that grows (Smith et al., "Don't Decay the Learning Rate, Increase the Batch Size", ICLR 2018). So a place
+// in the data is one number, the step. A value; immutable, thread-safe.
+
+#include <cstdint>
+#include <vector>
+
+namespace trireme::data {
+
+/// The steps before number `until`, counted from 0, have batches of `size` samples.
+struct BatchPhase {
+  std::int64_t until = 0;
+  std::int64_t size = 0;
+};
+/// The first steps of a run, in which batches are smaller; phases one behind the other. Empty: all are alike.
+using BatchRamp = std::vector<BatchPhase>;
+
+/// The batch of a step.
+struct BatchPlace {
+  std::uint64_t epoch = 0;
+  std::int64_t number = 0;  ///< within the epoch, from 0
+  std::int64_t first = 0;   ///< place of its first sample in the order of the epoch
+  std::int64_t size = 0;    ///< samples
+  std::int64_t full = 0;    ///< samples of a full batch at that step: `size`, but at the end of an epoch
+};
+
+class BatchLayout {
+ public:
+  /// Throws InvalidArgument: no samples; a batch of none; phases whose ends do not rise.
+  BatchLayout(std::int64_t num_samples, std::int64_t global_batch, const BatchRamp& ramp = {});
+
+  /// Of step `step`, counted from 0. Time: logarithm of the number of phases, as for the others.
+  BatchPlace at(std::uint64_t step) const;
+  /// The first step of that epoch: as many as there are in those before it. kMostSteps where there are more.
+  std::int64_t first_step_of(std::uint64_t epoch) const;
+  /// The first step of [begin, end), and each at which the size of full batches changes: in ascending order.
+  std::vector<std::int64_t> phases_in(std::int64_t begin, std::int64_t end) const;
+  /// Samples of full batches, summed over the steps before `step`.
+  double samples_before(std::int64_t step) const;
+
+  /// As many as a double counts: nobody waits for the end of them.
+  static constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+
+ private:
+  struct Phase {
+    std::uint64_t from;  ///< step
+    BatchPlace begin;    ///< its batch
+  };
+
+  BatchPlace in(const Phase& phase, std::uint64_t step) const;
+  /// Batches from the beginning of the phase to the end of its epoch, and in an epoch behind it.
+  std::uint64_t batches_of_first(const Phase& phase) const;
+  std::uint64_t batches_of_others(const Phase& phase) const;
+
+  std::int64_t num_samples_;
+  std::vector<Phase> phases_;
+};
+
+}  // namespace trireme::data
