@@ -86,7 +86,9 @@ TEST_F(TraceOfARun, ActionsLieInsideTheirStepAndBatchesComeFromTheWorkers) {
     })) << action.name;
   }
   for (const TracedSpan& span : trace.of("data", 1)) {
-    EXPECT_EQ(span.row, span.name == "batch" ? "data-0" : "main");
+    // While a step waits, other threads help with rows of its batch.
+    EXPECT_THAT(span.row, span.name == "rows" ? testing::StartsWith("data-")
+                                              : testing::StartsWith(span.name == "batch" ? "data-0" : "main"));
   }
 }
 
