@@ -87,8 +87,9 @@ TEST_F(TraceOfARun, ActionsLieInsideTheirStepAndBatchesComeFromTheWorkers) {
   }
   for (const TracedSpan& span : trace.of("data", 1)) {
     // While a step waits, other threads help with rows of its batch.
-    EXPECT_THAT(span.row, span.name == "rows" ? testing::StartsWith("data-")
-                                              : testing::StartsWith(span.name == "batch" ? "data-0" : "main"));
+    EXPECT_THAT(span.row, span.name == "rows"
+                              ? testing::StartsWith("data-")
+                              : testing::StartsWith(span.name == "batch" ? "data-0" : "main"));
   }
 }
 
