@@ -71,6 +71,29 @@ TEST(Loader, WhileNoStepWaitsOneThreadReadsAhead) {
   EXPECT_EQ(data->num_readers(), 1U);
 }
 
+/// Sample i is the number i, and takes its time.
+class Slow : public Dataset {
+ public:
+  std::int64_t size() const override { return 96; }
+  Example get(std::int64_t index) const override {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return {at::full({1}, static_cast<double>(index)), at::scalar_tensor(index, at::kLong)};
+  }
+};
+
+TEST(Loader, ASeekOrAnEndAmidRowsThatSeveralReadLeavesNothingBehind) {
+  const auto slow = std::make_shared<Slow>();
+  for (int again = 0; again < 10; ++again) {
+    Loader loader(slow, {.global_batch = 24, .workers = 3, .prefetch = 3, .order = Order::kSequential});
+    for (const std::uint64_t step : {2, 0, 3, 1}) {
+      loader.seek(step);
+      const at::Tensor read = *loader.next().microbatches.front().target;
+      for (std::int64_t row = 0; row < 24; ++row)
+        EXPECT_EQ(read.const_data_ptr<std::int64_t>()[row], static_cast<std::int64_t>(step) * 24 + row);
+    }
+  }
+}
+
 /// Samples are the number of threads that libtorch computes with where they are read.
 class Computed : public Dataset {
  public:
