@@ -213,27 +213,35 @@ Pending Client::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer v
         node.restore_chunk(table, chunk, values, num_updates, std::move(done));
       });
 }
-Pending Client::pull_state(TableId table, std::uint64_t chunk) {
-  return service_->call(
-      [table, chunk](ClientNode& node, Done done) { node.pull_state(table, chunk, std::move(done)); });
+Pending Client::pull_state(TableId table, std::uint64_t chunk, CallOptions options) {
+  return service_->call([table, chunk, options](ClientNode& node, Done done) {
+    node.pull_state(table, chunk, std::move(done), options);
+  });
 }
 Pending Client::assign(TableId table, std::span<const float> values) {
   return service_->call([table, values = copy_of(values)](ClientNode& node, Done done) {
     node.assign(table, values, std::move(done));
   });
 }
-Pending Client::pull(TableId table, std::span<float> out) {
-  return service_->call(
-      [table, out](ClientNode& node, Done done) { node.pull(table, out, std::move(done)); });
-}
-Pending Client::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than) {
-  return service_->call([table, chunk, newer_than](ClientNode& node, Done done) {
-    node.pull_chunk(table, chunk, newer_than, std::move(done));
+Pending Client::pull(TableId table, std::span<float> out, CallOptions options) {
+  return service_->call([table, out, options](ClientNode& node, Done done) {
+    node.pull(table, out, std::move(done), options);
   });
 }
-Pending Client::push_pull(TableId table, std::span<const float> values, std::span<float> out) {
-  return service_->call([table, values = copy_of(values), out](ClientNode& node, Done done) {
-    node.push_pull(table, values, out, std::move(done));
+Pending Client::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, CallOptions options) {
+  return service_->call([table, chunk, newer_than, options](ClientNode& node, Done done) {
+    node.pull_chunk(table, chunk, newer_than, std::move(done), options);
+  });
+}
+Pending Client::pull_chunk(TableId table, std::uint64_t chunk, std::span<float> out, CallOptions options) {
+  return service_->call([table, chunk, out, options](ClientNode& node, Done done) {
+    node.pull_chunk(table, chunk, out, std::move(done), options);
+  });
+}
+Pending Client::push_pull(TableId table, std::span<const float> values, std::span<float> out,
+                          PushOptions options) {
+  return service_->call([table, values = copy_of(values), out, options](ClientNode& node, Done done) {
+    node.push_pull(table, values, out, std::move(done), options);
   });
 }
 Pending Client::push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
@@ -248,10 +256,11 @@ Pending Client::assign_rows(TableId table, std::span<const std::uint64_t> keys, 
       [table, keys = std::vector(keys.begin(), keys.end()), rows = std::vector(rows.begin(), rows.end())](
           ClientNode& node, Done done) { node.assign_rows(table, keys, rows, std::move(done)); });
 }
-Pending Client::pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out) {
+Pending Client::pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out,
+                          CallOptions options) {
   return service_->call(
-      [table, keys = std::vector(keys.begin(), keys.end()), out](ClientNode& node, Done done) {
-        node.pull_rows(table, keys, out, std::move(done));
+      [table, keys = std::vector(keys.begin(), keys.end()), out, options](ClientNode& node, Done done) {
+        node.pull_rows(table, keys, out, std::move(done), options);
       });
 }
 void Client::tick() {

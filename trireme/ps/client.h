@@ -72,15 +72,18 @@ class Client {
   Pending restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
                         std::uint64_t num_updates);
   /// `out` belongs to the call until it is done or failed, or this object is destroyed.
-  Pending pull(TableId table, std::span<float> out);
-  Pending pull_chunk(TableId table, std::uint64_t chunk, Version newer_than = 0);
-  Pending pull_state(TableId table, std::uint64_t chunk);
-  Pending push_pull(TableId table, std::span<const float> values, std::span<float> out);
+  Pending pull(TableId table, std::span<float> out, CallOptions options = {});
+  Pending pull_chunk(TableId table, std::uint64_t chunk, Version newer_than = 0, CallOptions options = {});
+  Pending pull_chunk(TableId table, std::uint64_t chunk, std::span<float> out, CallOptions options = {});
+  Pending pull_state(TableId table, std::uint64_t chunk, CallOptions options = {});
+  Pending push_pull(TableId table, std::span<const float> values, std::span<float> out,
+                    PushOptions options = {});
   /// Rows of a sparse table, as ClientNode has them; keys and rows are copied.
   Pending push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                     PushOptions options = {});
   Pending assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows);
-  Pending pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out);
+  Pending pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out,
+                    CallOptions options = {});
   void tick();
   Pending barrier(std::uint32_t num_workers);
   Pending leave();

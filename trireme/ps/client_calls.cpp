@@ -64,7 +64,7 @@ void ClientWork::push_chunk(TableId table, std::uint64_t chunk, wire::Buffer val
   Request request = request_of(RequestOp::kPush, table, chunk);
   request.lr = options.lr;
   add_values(place_of(*spec, chunk), request, *spec, std::move(values), options.priority,
-             new_call(std::move(done), 1));
+             new_call(std::move(done), 1, options.call()));
   go_on();
 }
 
@@ -92,7 +92,7 @@ void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& valu
   std::map<PartitionId, std::size_t> more;
   for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk) ++more[map().partition_of(table, chunk)];
   if (!leaves_room(*spec, op, more, done)) return;
-  const auto call = new_call(std::move(done), spec->num_chunks());
+  const auto call = new_call(std::move(done), spec->num_chunks(), options.call());
   for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk) {
     const std::size_t first = chunk * spec->chunk_elements * sizeof(float);
     Request request = request_of(op, table, chunk);
@@ -103,31 +103,39 @@ void ClientWork::add_whole(RequestOp op, TableId table, const wire::Buffer& valu
   go_on();
 }
 
-void ClientWork::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done,
-                            bool with_state) {
+void ClientWork::pull_chunk(TableId table, std::uint64_t chunk, const ChunkPull& wanted, Done done,
+                            CallOptions options) {
   const TableSpec* spec = find(table, TableKind::kDense, done);
   if (spec == nullptr) return;
   if (chunk >= spec->num_chunks())
-    return fail(done, ErrorKind::kOutOfRange, text("pull of chunk ", chunk, " of table ", spec->name));
-  OutgoingPull& pull = add_pull(place_of(*spec, chunk), *spec, new_call(std::move(done), 1));
+    return fail(done, ErrorKind::kOutOfRange,
+                text("pull of chunk ", chunk, " of table ", spec->name, ", which has ", spec->num_chunks(),
+                     " chunks"));
+  if (!wanted.out.empty() && wanted.out.size() != spec->elements_of(chunk))
+    return fail(done, ErrorKind::kOutOfRange,
+                text("pull of ", wanted.out.size(), " elements of chunk ", chunk, " of table ", spec->name,
+                     ", which has ", spec->elements_of(chunk)));
+  OutgoingPull& pull =
+      add_pull(place_of(*spec, chunk), *spec, new_call(std::move(done), 1, options), options);
   pull.head.chunk = chunk;
-  pull.head.newer_than = newer_than;
-  pull.head.with_state = with_state;
+  pull.head.newer_than = wanted.newer_than;
+  pull.head.with_state = wanted.with_state;
+  pull.out = wanted.out;
   pull.num_values = spec->elements_of(chunk);
-  if (with_state) pull.codec = nullptr;
+  if (wanted.with_state) pull.codec = nullptr;
   go_on();
 }
 
-void ClientWork::pull(TableId table, std::span<float> out, Done done) {
+void ClientWork::pull(TableId table, std::span<float> out, Done done, CallOptions options) {
   const TableSpec* spec = find(table, TableKind::kDense, done);
   if (spec == nullptr) return;
   if (out.size() != spec->num_elements)
     return fail(
         done, ErrorKind::kOutOfRange,
         text("pull of ", out.size(), " elements of table ", spec->name, ", which has ", spec->num_elements));
-  const auto call = new_call(std::move(done), spec->num_chunks());
+  const auto call = new_call(std::move(done), spec->num_chunks(), options);
   for (std::uint64_t chunk = 0; chunk < spec->num_chunks(); ++chunk) {
-    OutgoingPull& pull = add_pull(place_of(*spec, chunk), *spec, call);
+    OutgoingPull& pull = add_pull(place_of(*spec, chunk), *spec, call, options);
     pull.head.chunk = chunk;
     pull.out = out.subspan(chunk * spec->chunk_elements, spec->elements_of(chunk));
     pull.num_values = pull.out.size();
@@ -221,7 +229,8 @@ void ClientWork::add_values(const Place& place, const Request& request, const Ta
   if (!waits) last_pushes_[{spec.id, place.part}] = outgoing.head.sequence;
 }
 
-OutgoingPull& ClientWork::add_pull(const Place& place, const TableSpec& spec, std::shared_ptr<Call> call) {
+OutgoingPull& ClientWork::add_pull(const Place& place, const TableSpec& spec, std::shared_ptr<Call> call,
+                                   const CallOptions& options) {
   const RequestId id = ++last_request_;
   const auto after = last_pushes_.find({spec.id, place.part});
   OutgoingPull& pull = pulls_[id];
@@ -231,7 +240,8 @@ OutgoingPull& ClientWork::add_pull(const Place& place, const TableSpec& spec, st
                .life = life_,
                .clock = clock_,
                .after = after == last_pushes_.end() ? 0 : after->second,
-               .table = spec.id};
+               .table = spec.id,
+               .priority = options.priority};
   pull.call = std::move(call);
   pull.codec = compress::codec(spec.compression.pull);
   return pull;

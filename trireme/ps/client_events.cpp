@@ -49,9 +49,10 @@ void ClientWork::on_message(wire::ConnectionId connection, const wire::Message& 
   go_on();
 }
 
-std::shared_ptr<Call> ClientWork::new_call(Done done, std::size_t num_parts) {
-  const std::int64_t due = surroundings_->now_ns() + in_ns(options_.timeout_s);
-  return calls_.emplace_back(std::make_shared<Call>(std::move(done), num_parts, due));
+std::shared_ptr<Call> ClientWork::new_call(Done done, std::size_t num_parts, const CallOptions& options) {
+  const double timeout_s = options.timeout_s > 0 ? options.timeout_s : options_.timeout_s;
+  const std::int64_t due = surroundings_->now_ns() + in_ns(timeout_s);
+  return calls_.emplace_back(std::make_shared<Call>(std::move(done), num_parts, due, timeout_s));
 }
 
 Result ClientWork::at_clock() const {

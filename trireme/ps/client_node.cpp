@@ -34,14 +34,19 @@ void ClientNode::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer 
                                std::uint64_t num_updates, Done done) {
   work_->restore_chunk(table, chunk, std::move(values_and_state), num_updates, std::move(done));
 }
-void ClientNode::pull_state(TableId table, std::uint64_t chunk, Done done) {
-  work_->pull_chunk(table, chunk, 0, std::move(done), /*with_state=*/true);
+void ClientNode::pull_state(TableId table, std::uint64_t chunk, Done done, CallOptions options) {
+  work_->pull_chunk(table, chunk, {.with_state = true}, std::move(done), options);
 }
-void ClientNode::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done) {
-  work_->pull_chunk(table, chunk, newer_than, std::move(done));
+void ClientNode::pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done,
+                            CallOptions options) {
+  work_->pull_chunk(table, chunk, {.newer_than = newer_than}, std::move(done), options);
 }
-void ClientNode::pull(TableId table, std::span<float> out, Done done) {
-  work_->pull(table, out, std::move(done));
+void ClientNode::pull_chunk(TableId table, std::uint64_t chunk, std::span<float> out, Done done,
+                            CallOptions options) {
+  work_->pull_chunk(table, chunk, {.out = out}, std::move(done), options);
+}
+void ClientNode::pull(TableId table, std::span<float> out, Done done, CallOptions options) {
+  work_->pull(table, out, std::move(done), options);
 }
 void ClientNode::push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                            Done done, PushOptions options) {
@@ -52,8 +57,8 @@ void ClientNode::assign_rows(TableId table, std::span<const std::uint64_t> keys,
   work_->add_rows(RequestOp::kAssign, table, keys, rows, std::move(done), {});
 }
 void ClientNode::pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out,
-                           Done done) {
-  work_->pull_rows(table, keys, out, std::move(done));
+                           Done done, CallOptions options) {
+  work_->pull_rows(table, keys, out, std::move(done), options);
 }
 void ClientNode::save(const std::string& folder, Saved done) { work_->save(folder, std::move(done)); }
 void ClientNode::begin_anew(Done done) { work_->begin_anew(std::move(done)); }
@@ -63,10 +68,12 @@ void ClientNode::barrier(std::uint32_t num_workers, Done done) {
 }
 void ClientNode::leave(Done done) { work_->leave(std::move(done)); }
 
-void ClientNode::push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done) {
+void ClientNode::push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done,
+                           PushOptions options) {
   // The pull asks for what this push makes; its failure is the pull's, too.
-  work_->add_whole(RequestOp::kPush, table, values, [](const Result&) {}, {});
-  work_->pull(table, out, std::move(done));
+  work_->add_whole(
+      RequestOp::kPush, table, values, [](const Result&) {}, options);
+  work_->pull(table, out, std::move(done), options.call());
 }
 
 void ClientNode::on_start(wire::Surroundings& surroundings) { work_->start(surroundings); }

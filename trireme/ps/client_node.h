@@ -45,9 +45,17 @@ using Done = std::function<void(const Result&)>;
 /// The same of a save, with the files that it has written.
 using Saved = std::function<void(const Result&, const std::vector<SavedPart>&)>;
 
+/// How soon a call is wanted. A deadline is looked at every ClientOptions::tick_s.
+struct CallOptions {
+  wire::Priority priority = 4;  ///< of its messages, and of answers with values: 0 goes first
+  double timeout_s = 0;         ///< then it fails with kTimeout; 0: that of the client
+};
+
 struct PushOptions {
   double lr = kTableRate;       ///< with which it is applied; pushes of one step and rate are added up before
-  wire::Priority priority = 4;  ///< of its messages: 0 goes first
+  wire::Priority priority = 4;  ///< as in CallOptions
+  double timeout_s = 0;         ///< the same; what is sent may be applied later, once
+  CallOptions call() const { return {priority, timeout_s}; }
 };
 
 class ClientWork;
@@ -81,13 +89,18 @@ class ClientNode final : public wire::Node {
                      std::uint64_t num_updates, Done done);
   /// Holds what this worker has pushed before, and what the table's staleness promises. `newer_than`: the
   /// version of an earlier result of the same chunk, 0 for any.
-  void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done);
+  void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done,
+                  CallOptions options = {});
+  /// The values go to `out`, which is written until `done` is called.
+  void pull_chunk(TableId table, std::uint64_t chunk, std::span<float> out, Done done,
+                  CallOptions options = {});
   /// The same, with the optimizer's state behind the values.
-  void pull_state(TableId table, std::uint64_t chunk, Done done);
+  void pull_state(TableId table, std::uint64_t chunk, Done done, CallOptions options = {});
   /// `out` is written until `done` is called.
-  void pull(TableId table, std::span<float> out, Done done);
+  void pull(TableId table, std::span<float> out, Done done, CallOptions options = {});
   /// Adds, and brings what came of it: one round trip.
-  void push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done);
+  void push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done,
+                 PushOptions options = {});
   /// Rows of a sparse table, one for each key, in any order: those of one key are added up first, as they
   /// come. `keys` and `rows` are read before it returns.
   void push_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows, Done done,
@@ -97,7 +110,8 @@ class ClientNode final : public wire::Node {
                    Done done);
   /// The row of each key, where it stands among the keys; of a key without one, its first values. Promises
   /// what pull() does. `keys` is read before it returns, `out` is written until `done` is called.
-  void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done);
+  void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done,
+                 CallOptions options = {});
   /// Every partition is written to a file of `folder`, which servers see and which begin_checkpoint() has
   /// made (checkpoint_file.h); `done` gets what a manifest says of them. What this worker has asked of a
   /// partition before is in its part, what it asks later is not, and waits until the part is written. Where

@@ -93,7 +93,7 @@ void ClientWork::add_rows(RequestOp op, TableId table, std::span<const std::uint
   std::map<PartitionId, std::size_t> more;
   for (const Batch& batch : batches) ++more[batch.places[0].partition];
   if (!leaves_room(*spec, op, more, done)) return;
-  const auto call = new_call(std::move(done), std::max<std::size_t>(batches.size(), 1));
+  const auto call = new_call(std::move(done), std::max<std::size_t>(batches.size(), 1), options.call());
   if (batches.empty()) return call->part_done(at_clock());
   Request request = request_of(op, table);
   request.lr = options.lr;
@@ -105,7 +105,7 @@ void ClientWork::add_rows(RequestOp op, TableId table, std::span<const std::uint
 }
 
 void ClientWork::pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out,
-                           Done done) {
+                           Done done, CallOptions options) {
   const TableSpec* spec = find(table, TableKind::kSparse, done);
   if (spec == nullptr) return;
   const std::uint32_t elements = spec->rows.elements;
@@ -115,11 +115,11 @@ void ClientWork::pull_rows(TableId table, std::span<const std::uint64_t> keys, s
                      ", whose rows have ", elements));
   const std::vector<KeyPlace> places = sorted(map(), table, keys);
   const std::vector<Batch> batches = batches_of(places, elements);
-  const auto call = new_call(std::move(done), std::max<std::size_t>(batches.size(), 1));
+  const auto call = new_call(std::move(done), std::max<std::size_t>(batches.size(), 1), options);
   if (batches.empty()) return call->part_done(at_clock());
   for (const Batch& batch : batches) {
     const PartitionId id = batch.places[0].partition;
-    OutgoingPull& pull = add_pull({id, id}, *spec, call);
+    OutgoingPull& pull = add_pull({id, id}, *spec, call, options);
     pull.out = out;
     pull.row_elements = elements;
     std::vector<std::uint64_t> unique;

@@ -6,6 +6,12 @@
 #include "trireme/ps/internal/sequence_window.h"
 
 namespace trireme::ps {
+namespace {
+
+constexpr wire::Priority kTickPriority = 0;  // numbers keep its place; nothing should wait for it besides
+
+}  // namespace
+
 void ClientWork::go_on() {
   membership_.on_tick([this] { return heartbeat(); });
   if (has_ended_ || map().version == 0) return;
@@ -127,7 +133,8 @@ bool ClientWork::send(PartitionId id, Lane& lane) {
 
 void ClientWork::send_ticks() {
   for (auto& [connection, ticks] : std::exchange(ticks_, {}))
-    surroundings_->network().send(connection, message_of(Ticks{life_, registered_at_, std::move(ticks)}));
+    surroundings_->network().send(
+        connection, message_of(Ticks{life_, registered_at_, std::move(ticks)}, {}, kTickPriority));
 }
 
 bool ClientWork::send(OutgoingPull& pull) {
@@ -137,7 +144,7 @@ bool ClientWork::send(OutgoingPull& pull) {
   pull.sent_ns = surroundings_->now_ns();
   Pull head = pull.head;
   head.epoch = epoch_of(head.partition);
-  surroundings_->network().send(*connection, message_of(head, pull.body));
+  surroundings_->network().send(*connection, message_of(head, pull.body, head.priority));
   return true;
 }
 
@@ -170,15 +177,15 @@ void ClientWork::end_overdue() {
     if (!call->is_over() && now >= call->due_ns()) overdue.push_back(call);
     return call->is_over() || now >= call->due_ns();
   });
-  for (const auto& call : overdue) call->fail(ErrorKind::kTimeout, silence());
+  for (const auto& call : overdue) call->fail(ErrorKind::kTimeout, silence(*call));
   // A push stays: its number is taken, and it may be applied. A pull is forgotten.
   std::erase_if(pulls_, [](const auto& pull) { return pull.second.call->is_over(); });
   std::erase_if(creations_, [](const auto& creation) { return creation.second.call->is_over(); });
 }
 
 /// What is known of why nobody has answered.
-std::string ClientWork::silence() const {
-  const std::string what = text("worker ", life_.worker, ": no answer in ", options_.timeout_s, " s");
+std::string ClientWork::silence(const Call& call) const {
+  const std::string what = text("worker ", life_.worker, ": no answer in ", call.timeout_s(), " s");
   const std::string trouble = trouble_.empty() ? "" : "; the last connection failed: " + trouble_;
   if (registered_at_ != 0) return what + trouble;
   return text(what, " from the coordinator at ", options_.coordinator, trouble,

@@ -296,13 +296,14 @@ struct Pull {
   Sequence after = 0;  ///< the worker's own requests that the values must hold
   TableId table = 0;
   std::uint64_t chunk = 0;
-  Version newer_than = 0;    ///< values only if they have changed since
-  bool with_state = false;   ///< the optimizer's state behind the values
-  std::string save_in = {};  ///< a folder: the whole partition is written there instead
+  Version newer_than = 0;       ///< values only if they have changed since
+  bool with_state = false;      ///< the optimizer's state behind the values
+  std::string save_in = {};     ///< a folder: the whole partition is written there instead
+  wire::Priority priority = 4;  ///< of the answer with values
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.request, self.partition, self.epoch, self.life, self.clock, self.after, self.table,
-                    self.chunk, self.newer_than, self.with_state, self.save_in);
+                    self.chunk, self.newer_than, self.with_state, self.save_in, self.priority);
   }
 };
 

@@ -252,7 +252,8 @@ void Partition::read(const WaitingPull& waiting) {
                                     .min_clock = replica_.state().min_clock(),
                                     .num_updates = contents.num_updates},
                           .values = changed ? encoded(spec, waiting.pull, contents) : wire::Buffer{},
-                          .life = waiting.pull.life});
+                          .life = waiting.pull.life,
+                          .priority = waiting.pull.priority});
 }
 
 void Partition::answer_pulls() {
@@ -265,7 +266,7 @@ void Partition::answer_pulls() {
     if (ready.part)
       outbox_.save({ready.connection, ready.life, ready.reply, std::move(*ready.part)});
     else
-      outbox_.answer(ready.connection, message_of(ready.reply, ready.values));
+      outbox_.answer(ready.connection, message_of(ready.reply, ready.values, ready.priority));
     ready_pulls_.pop_front();
   }
 }

@@ -172,12 +172,42 @@ TEST_F(ClusterTest, TellsOfATimeoutAndAppliesThePushOnce) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, 7));
 }
 
+TEST_F(ClusterTest, GivesUpACallAtItsOwnDeadline) {
+  begin(small_table());
+  for (int i = 0; i < 3; ++i) cluster->simulation.freeze(Cluster::server_name(i));
+  std::vector<float> values(kElements);
+  std::vector<std::string> told;
+  const auto tell = [&](const Result& result) {
+    EXPECT_EQ(result.error, ErrorKind::kTimeout);
+    told.push_back(result.message);
+  };
+  ClientNode& worker = cluster->worker(0);
+  worker.pull(table, values, tell, {.timeout_s = 1.5});
+  worker.push(table, all(1), tell, {.timeout_s = 0.5});
+  worker.pull_chunk(table, 0, std::span(values).first(4), tell, {.timeout_s = 2.5});
+  worker.push_pull(table, all(2), values, tell, {.timeout_s = 3.5});
+  bool is_answered = false;
+  worker.pull(table, values, [&](const Result& result) { is_answered = result.error == ErrorKind::kNone; });
+  cluster->simulation.run_for(5);
+  EXPECT_THAT(told, testing::ElementsAre(testing::HasSubstr("in 0.5 s"), testing::HasSubstr("in 1.5 s"),
+                                         testing::HasSubstr("in 2.5 s"), testing::HasSubstr("in 3.5 s")));
+  for (int i = 0; i < 3; ++i) cluster->simulation.thaw(Cluster::server_name(i));
+  EXPECT_EQ(push(0, all(4)).error, ErrorKind::kNone);
+  EXPECT_TRUE(is_answered) << "it has the client's deadline";
+  EXPECT_EQ(pull(0), std::vector<float>(kElements, 7)) << "each push was applied, once";
+}
+
 TEST_F(ClusterTest, RefusesWhatTheTableDoesNotHave) {
   begin(small_table());
   EXPECT_EQ(push(0, floats({1, 2, 3})).error, ErrorKind::kOutOfRange);
   const Result chunk =
       cluster->wait([&](Done done) { cluster->worker(0).pull_chunk(table, 99, 0, std::move(done)); });
   EXPECT_EQ(chunk.error, ErrorKind::kOutOfRange);
+  std::vector<float> few(1);
+  const Result narrow =
+      cluster->wait([&](Done done) { cluster->worker(0).pull_chunk(table, 0, few, std::move(done)); });
+  EXPECT_EQ(narrow.error, ErrorKind::kOutOfRange);
+  EXPECT_THAT(narrow.message, testing::HasSubstr("pull of 1 elements of chunk 0"));
   const Result nowhere =
       cluster->wait([&](Done done) { cluster->worker(0).push(table + 1, all(1), std::move(done)); });
   EXPECT_EQ(nowhere.error, ErrorKind::kUnknownTable);

@@ -96,6 +96,14 @@ TEST_F(OwnerTest, MakesOneRecordOfWhatItIsToldBeforeItActs) {
   EXPECT_EQ(std::memcmp(answer.body.bytes().data(), sums.data(), answer.body.size()), 0);
 }
 
+TEST_F(OwnerTest, AnswersPullsWithThePriorityThatTheyAskFor) {
+  for (const wire::Priority priority : {4, 0, 7}) {
+    tell(Pull{.partition = 7, .epoch = 1, .life = {0, 1}, .table = 1, .priority = priority});
+    owner.go_on();
+    EXPECT_EQ(std::get<AnswerSaying>(said.back()).message.priority, priority);
+  }
+}
+
 TEST_F(OwnerTest, AnswersTheTicksOfOneMessageWithOneMessage) {
   Ticks ticks = {.life = {0, 1}, .registered_at = 1, .ticks = {}};
   for (PartitionId id = 0; id < 50; ++id) {

@@ -18,12 +18,14 @@ namespace trireme::ps {
 /// What a caller waits for: several messages may have to be answered. `done` is called once.
 class Call {
  public:
-  Call(Done done, std::size_t num_parts, std::int64_t due_ns)
-      : done_(std::move(done)), num_left_(num_parts), due_ns_(due_ns) {
+  Call(Done done, std::size_t num_parts, std::int64_t due_ns, double timeout_s)
+      : done_(std::move(done)), num_left_(num_parts), due_ns_(due_ns), timeout_s_(timeout_s) {
     result_.min_clock = UINT64_MAX;
   }
   bool is_over() const { return !done_; }
   std::int64_t due_ns() const { return due_ns_; }
+  /// After which it was due at first.
+  double timeout_s() const { return timeout_s_; }
   void set_due_ns(std::int64_t due_ns) { due_ns_ = due_ns; }
 
   void part_done(const Result& part) {
@@ -48,6 +50,7 @@ class Call {
   Done done_;
   std::size_t num_left_;
   std::int64_t due_ns_;
+  double timeout_s_;
   Result result_;
 };
 

@@ -46,14 +46,22 @@ class ClientWork {
 
   void add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done, PushOptions options);
 
-  void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done, bool with_state = false);
+  /// What is pulled of a chunk, and where to.
+  struct ChunkPull {
+    Version newer_than = 0;
+    bool with_state = false;
+    std::span<float> out = {};  ///< empty: the result has them
+  };
+  void pull_chunk(TableId table, std::uint64_t chunk, const ChunkPull& wanted, Done done,
+                  CallOptions options);
 
-  void pull(TableId table, std::span<float> out, Done done);
+  void pull(TableId table, std::span<float> out, Done done, CallOptions options);
 
   void add_rows(RequestOp op, TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                 Done done, PushOptions options);
 
-  void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done);
+  void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done,
+                 CallOptions options);
   void save(const std::string& folder, Saved done);
 
   void begin_anew(Done done);
@@ -93,7 +101,7 @@ class ClientWork {
     std::vector<SavedPart> parts;
   };
 
-  std::shared_ptr<Call> new_call(Done done, std::size_t num_parts);
+  std::shared_ptr<Call> new_call(Done done, std::size_t num_parts, const CallOptions& options = {});
   static std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
 
   Result at_clock() const;
@@ -131,7 +139,8 @@ class ClientWork {
   static std::optional<wire::Buffer> decoded(const OutgoingPull& pull, const PullReply& reply,
                                              const wire::Buffer& body);
 
-  OutgoingPull& add_pull(const Place& place, const TableSpec& spec, std::shared_ptr<Call> call);
+  OutgoingPull& add_pull(const Place& place, const TableSpec& spec, std::shared_ptr<Call> call,
+                         const CallOptions& options);
 
   /// Whether the answer has the size that was asked for; its values are where they belong then.
   static bool write(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& body);
@@ -227,7 +236,7 @@ class ClientWork {
 
   void end_overdue();
 
-  std::string silence() const;
+  std::string silence(const Call& call) const;
 
   void end(ErrorKind error, const std::string& message);
 

@@ -64,6 +64,7 @@ class Partition {
     PullReply reply;
     wire::Buffer values;
     WorkerLife life;
+    wire::Priority priority = 4;
     std::optional<PartContents> part = {};  ///< is written instead
   };
 
