@@ -218,7 +218,7 @@ bool ClientWork::leaves_room(const TableSpec& spec, RequestOp op,
 void ClientWork::add_values(const Place& place, const Request& request, const TableSpec& spec,
                             wire::Buffer values, wire::Priority priority, std::shared_ptr<Call> call) {
   if (request.op == RequestOp::kPush)
-    values = encoded(spec, place.part, std::move(values));
+    values = encoded(spec, place, std::move(values));
   else
     residuals_.erase({spec.id, place.part});  // of gradients at other values
   OutgoingRequest& outgoing = add(place.partition, request, std::move(values), std::move(call));

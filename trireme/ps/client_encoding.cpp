@@ -3,20 +3,29 @@
 
 #include "trireme/compress/codec.h"
 #include "trireme/ps/internal/client_work.h"
+#include "trireme/ps/internal/hash.h"
 #include "trireme/ps/internal/row_batch.h"
 
 namespace trireme::ps {
 
-wire::Buffer ClientWork::encoded(const TableSpec& spec, std::uint64_t chunk, wire::Buffer values) {
+/// What is drawn follows from the table, the worker and the number of the push: runs of the same steps are
+/// rounded alike.
+std::uint64_t ClientWork::seed_of_push(const TableSpec& spec, const Place& place) const {
+  const auto lane = lanes_.find(place.partition);
+  const Sequence number = lane == lanes_.end() ? 0 : lane->second.last;
+  return hash_number(number, hash_number(place.part, hash_number(life_.worker, spec.seed)));
+}
+
+wire::Buffer ClientWork::encoded(const TableSpec& spec, const Place& place, wire::Buffer values) {
   const compress::Codec* encoding = compress::codec(spec.compression.push);
   if (encoding == nullptr) return values;
   const compress::Codec::Options options = {.fraction = spec.compression.fraction,
                                             .threshold = static_cast<float>(spec.compression.threshold),
-                                            .seed = surroundings_->random()};
+                                            .seed = seed_of_push(spec, place)};
   if (spec.kind == TableKind::kSparse) return encoded_rows(*encoding, values.bytes(), options);
   const AlignedFloats given(values.bytes());
   if (!encoding->leaves_out()) return in_buffer(*encoding, given.get(), options);
-  std::vector<float>& residual = residuals_[{spec.id, chunk}];
+  std::vector<float>& residual = residuals_[{spec.id, place.part}];
   residual.resize(given.get().size());
   std::ranges::transform(residual, given.get(), residual.begin(), std::plus<>());
   const wire::Buffer sent = in_buffer(*encoding, residual, options);

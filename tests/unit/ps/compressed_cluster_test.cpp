@@ -27,8 +27,8 @@ TableSpec table_with(const CompressionSpec& compression) {
 
 class CompressedTables : public testing::Test {
  protected:
-  void begin(const TableSpec& spec) {
-    cluster.emplace(7);
+  void begin(const TableSpec& spec, std::uint64_t seed = 7) {
+    cluster.emplace(seed);
     table = cluster->create(0, spec);
     ASSERT_NE(table, 0U);
     ASSERT_TRUE(cluster->settles(10));
@@ -82,6 +82,20 @@ TEST_F(CompressedTables, AddUpWhatACodecHoldsExactlyAndCountTheBytesThatCame) {
     const std::string_view is = name;
     const std::uint64_t bytes = is == "none" ? 80 : is == "int8" ? 20 + 3 * 4 : 40;
     EXPECT_EQ(pushed_bytes(), 2 * bytes) << name;
+  }
+}
+
+TEST_F(CompressedTables, AreRoundedAlikeInEveryRunOfTheSameSteps) {
+  for (const char* name : {"int8", "qsgd", "ternary"}) {
+    std::vector<std::vector<float>> runs;
+    for (const std::uint64_t seed : {7, 8}) {
+      begin(table_with({.push = name}), seed);
+      for (int step = 0; step < 3; ++step) {
+        for (int worker = 0; worker < 2; ++worker) push(worker, counting());
+      }
+      runs.push_back(pull(0));
+    }
+    EXPECT_EQ(runs[0], runs[1]) << name;
   }
 }
 

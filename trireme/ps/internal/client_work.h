@@ -134,7 +134,8 @@ class ClientWork {
                   wire::Priority priority, std::shared_ptr<Call> call);
 
   /// What is pushed, as it is sent. What a codec leaves out is pushed with what comes next.
-  wire::Buffer encoded(const TableSpec& spec, std::uint64_t chunk, wire::Buffer values);
+  wire::Buffer encoded(const TableSpec& spec, const Place& place, wire::Buffer values);
+  std::uint64_t seed_of_push(const TableSpec& spec, const Place& place) const;
   /// What was pulled, as it was before it was sent; none where it is something else.
   static std::optional<wire::Buffer> decoded(const OutgoingPull& pull, const PullReply& reply,
                                              const wire::Buffer& body);
