@@ -75,5 +75,43 @@ TEST(ReplicatedWeights, BeginTheNextStepAfterOneThatAnErrorHasBrokenOff) {
   });
 }
 
+TEST(WatchedWeights, TellOfEachGradientOnceItIsFinalAlsoAfterAStepThatWasBrokenOff) {
+  const std::optional<comm::Group> nobody;
+  const DataParallelOptions reduction;
+  const at::Tensor w = at::ones({3}).requires_grad_(), fixed = at::ones({3});
+  std::vector<double> told;
+  const auto weights = make_stage_weights(
+      {.parameters = {{"w", w}, {"tied", w}, {"fixed", fixed}}, .buffers = {}},
+      {.data = nobody, .reduction = reduction, .gradient_is_final = [&](const at::Tensor& of) {
+         EXPECT_TRUE(of.is_same(w));
+         told.push_back(of.grad()[0].item<double>());
+       }});
+  const auto backward = [&](int microbatch, double gradient) {
+    const Action action{.stage = 0, .kind = ActionKind::kBackward, .microbatch = microbatch};
+    weights->before(action);
+    (w * gradient).sum().backward();
+    weights->after(action);
+  };
+  weights->begin(schedule::data_parallel(2), 0);
+  backward(0, 1);
+  EXPECT_TRUE(told.empty());
+  backward(1, 10);
+  EXPECT_THAT(told, testing::ElementsAre(11));
+  (w * 5).sum().backward();
+  EXPECT_EQ(told.size(), 1U) << "a backward of somebody else's, between two steps";
+
+  weights->zero_grad();
+  weights->begin(schedule::data_parallel(2), 0);
+  backward(0, 1);
+  weights->before({.stage = 0, .kind = ActionKind::kBackward, .microbatch = 1});
+  weights->broken_off();  // it threw
+  weights->zero_grad();
+  weights->begin(schedule::data_parallel(2), 0);
+  backward(0, 2);
+  EXPECT_EQ(told.size(), 1U);
+  backward(1, 3);
+  EXPECT_THAT(told, testing::ElementsAre(11, 5));
+}
+
 }  // namespace
 }  // namespace trireme::parallel

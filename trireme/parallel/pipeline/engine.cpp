@@ -90,20 +90,21 @@ void Engine::hold_weights(const PipelineGroups& groups, const PipelineOptions& o
     }
     const auto& ranks = stages_[static_cast<std::size_t>(number)].ranks;
     weights_[number] = make_stage_weights(
-        replica_of(stage), {.stage = number,
-                            .holders = static_cast<int>(ranks.size()),
-                            .asynchronous = is_asynchronous(),
-                            .data = data,
-                            .shard_groups = groups.shard_groups,
-                            .reduction = options.data_parallel,
-                            .zero = options.zero,
-                            .elsewhere = options.elsewhere,
-                            .exact = options.exact,
-                            .buckets = buckets,
-                            .common = common_->names(),
-                            .shared = tied_.names(),
-                            .rounded = options.zero.working_type ? rounded_parameters(stage.layers())
-                                                                 : std::set<std::string>()});
+        replica_of(stage),
+        {.stage = number,
+         .holders = static_cast<int>(ranks.size()),
+         .asynchronous = is_asynchronous(),
+         .data = data,
+         .shard_groups = groups.shard_groups,
+         .reduction = options.data_parallel,
+         .zero = options.zero,
+         .elsewhere = options.elsewhere,
+         .exact = options.exact,
+         .buckets = buckets,
+         .common = common_->names(),
+         .shared = tied_.names(),
+         .rounded = options.zero.working_type ? rounded_parameters(stage.layers()) : std::set<std::string>(),
+         .gradient_is_final = options.gradient_is_final});
   }
 }
 

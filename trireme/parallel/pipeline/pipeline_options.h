@@ -59,6 +59,9 @@ struct PipelineOptions {
   /// Called at the program's STEP, when all gradients of this rank are there. Null: the caller updates when
   /// step() has returned.
   std::function<void()> update = nullptr;
+  /// Called for each parameter that this rank alone has, on the thread that runs the last backward of a step,
+  /// as soon as nothing more is added to its gradient. Null: nothing.
+  std::function<void(const at::Tensor& parameter)> gradient_is_final = nullptr;
 };
 
 /// Replicas in groups of the same size, each of which shares all of the state out among its ranks.

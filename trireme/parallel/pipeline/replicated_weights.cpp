@@ -1,7 +1,5 @@
 #include "trireme/parallel/pipeline/internal/replicated_weights.h"
 
-#include <algorithm>
-
 namespace trireme::parallel {
 namespace {
 
@@ -20,10 +18,7 @@ ReplicatedWeights::ReplicatedWeights(optim::NamedTensors parameters, Replica red
 
 void ReplicatedWeights::begin(const schedule::Program& program, int rank) {
   adds_up_.reset();
-  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
-  num_left_ = static_cast<int>(std::ranges::count_if(actions, [this](const schedule::Action& action) {
-    return action.stage == stage_ && schedule::makes_weight_gradient(action.kind);
-  }));
+  num_left_ = num_weight_gradients(program, rank, stage_);
 }
 
 void ReplicatedWeights::before(const schedule::Action& action) {

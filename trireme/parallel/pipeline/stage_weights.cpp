@@ -5,6 +5,7 @@
 #include "trireme/parallel/pipeline/internal/exact_weights.h"
 #include "trireme/parallel/pipeline/internal/replicated_weights.h"
 #include "trireme/parallel/pipeline/internal/versioned_weights.h"
+#include "trireme/parallel/pipeline/internal/watched_weights.h"
 #include "trireme/parallel/zero/internal/sharded_weights.h"
 
 namespace trireme::parallel {
@@ -21,6 +22,13 @@ bool learns(const Replica& replica) {
 }
 
 }  // namespace
+
+int num_weight_gradients(const schedule::Program& program, int rank, int stage) {
+  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+  return static_cast<int>(std::ranges::count_if(actions, [stage](const schedule::Action& action) {
+    return action.stage == stage && schedule::makes_weight_gradient(action.kind);
+  }));
+}
 
 std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero) {
   if (!groups.data || zero.stage == ZeroStage::kNone) return nullptr;
@@ -40,6 +48,8 @@ std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWei
   if (has_replicas && learns(reduced)) {
     return std::make_unique<ReplicatedWeights>(std::move(replica.parameters), std::move(reduced), options);
   }
+  if (options.gradient_is_final && !has_replicas)
+    return std::make_unique<WatchedWeights>(std::move(replica.parameters), options);
   return std::make_unique<WholeWeights>(std::move(replica.parameters));
 }
 

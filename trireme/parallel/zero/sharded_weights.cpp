@@ -113,10 +113,7 @@ void ShardedWeights::take_pieces(const std::vector<ShardBucket>& buckets) {
 }
 
 void ShardedWeights::begin(const schedule::Program& program, int rank) {
-  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
-  num_left_ = static_cast<int>(std::ranges::count_if(actions, [this](const schedule::Action& action) {
-    return action.stage == stage_ && schedule::makes_weight_gradient(action.kind);
-  }));
+  num_left_ = num_weight_gradients(program, rank, stage_);
   begin_step();
 }
 

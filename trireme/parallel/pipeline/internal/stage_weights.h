@@ -5,6 +5,7 @@
 // reduction of the stage's gradients, which may begin during the last backward before it, and STEP waits for
 // it, then updates. One thread.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -100,7 +101,11 @@ struct StageWeightsOptions {
   std::set<std::string> shared = {};  ///< parameters that other stages, or other ranks of the pipeline, have
   std::set<std::string> rounded =
       {};  ///< parameters of which zero.working_type is enough (rounded_parameters())
+  std::function<void(const at::Tensor&)> gradient_is_final = nullptr;  ///< as in PipelineOptions
 };
+
+/// How many actions of that rank make weight gradients of that stage: the last of them ends its backward.
+int num_weight_gradients(const schedule::Program& program, int rank, int stage);
 
 /// Where replicas share gradients out; else null.
 std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero);
