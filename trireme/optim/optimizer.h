@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,14 +70,22 @@ class Optimizer {
   virtual std::map<std::string, at::Tensor> state() = 0;
 
   // For one whose update happens elsewhere, while this rank goes on.
+  /// Nothing more is added to the gradient of that parameter before step(), whose rate lr() is already. May
+  /// be called for any of them.
+  virtual void gradient_is_final(const at::Tensor& /*parameter*/) {}
   /// The parameters have the values that the next step computes with, when it returns.
   virtual void arrive() {}
+  /// These of them have; the others may be waited for later. Cheap where they are there.
+  virtual void arrive(const NamedTensors& /*parameters*/) {}
   /// They have those of all ranks' steps. Collective, at the same step.
   virtual void meet() {}
   /// Behind meet(): state() has its values, too.
   virtual void bring_state() {}
   /// Parameters and state() have been restored. Collective.
   virtual void restored() {}
+  /// Steps of the slowest rank that were missing in the values that have arrived last; none where nobody
+  /// counts.
+  virtual std::optional<int> staleness() const { return std::nullopt; }
   /// Seconds for which this rank has waited in these calls so far.
   virtual double waited_s() const { return 0; }
 

@@ -76,8 +76,10 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   const RunConfig& config = plan.config();
   if (!plan.served()) return optim::make_optimizer(optimizer_options(plan), parameters, offload);
   const comm::LaunchEnvironment& environment = context.environment();
-  parallel::Service service{
-      .options = config.served, .run = config.run.name, .timeout_s = config.comm.timeout_s};
+  parallel::Service service{.options = config.served,
+                            .run = config.run.name,
+                            .timeout_s = config.comm.timeout_s,
+                            .status = &context.status()};
   if (!environment.secret.empty()) service.loop.security = wire::Security::with_secret(environment.secret);
   service.loop.look_up = etcd::look_up_in_etcd();
   if (service.options.coordinator.empty()) service.options.coordinator = environment.parameter_server;
@@ -87,6 +89,23 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
       "ps.coordinator to the address of a coordinator (trireme serve-coordinator)");
   const telemetry::OwnWork work(context.status(), "joining the parameter server");
   return std::make_unique<parallel::ServedOptimizer>(service, config.optimizer, parameters, context.world());
+}
+
+std::vector<model::Layer> ServedRun::arriving(std::vector<model::Layer> layers) const {
+  for (model::Layer& layer : layers) {
+    layer.forward = [inner = std::move(layer.forward), parameters = layer.parameters,
+                     place = place_](const Fields& inputs) {
+      if (place->optimizer != nullptr) place->optimizer->arrive(parameters);
+      return inner(inputs);
+    };
+  }
+  return layers;
+}
+
+void ServedRun::add_to(parallel::PipelineOptions& options) const {
+  options.gradient_is_final = [place = place_](const at::Tensor& parameter) {
+    if (place->optimizer != nullptr) place->optimizer->gradient_is_final(parameter);
+  };
 }
 
 optim::NamedTensors sums_over(comm::Group ranks, const optim::NamedTensors& parameters) {

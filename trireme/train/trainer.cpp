@@ -202,6 +202,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                                            data.train->trial_batch(1).input, plan_.samples_of_microbatch())),
       choices_{{kConvolutions, state_of(to_text(convolutions_found_))}},
       exact_(plan_.exact() ? std::make_shared<ExactRun>(plan_, groups_.replicas) : nullptr),
+      served_(plan_.served() ? std::make_shared<ServedRun>() : nullptr),
       layers_(layers_for(plan_, *model_)),
       pipeline_(context, pipeline_groups(plan_, groups_), layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
@@ -222,6 +223,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
   release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
+  if (served_) served_->begin(*optimizer_);
   if (hook_) hook_->attach_optimizer(optimizer_->state());
   choices_[kAllReduces] = state_of(context.all_reduce_choices());
   if (work_shares_) stream_->deal(0, work_shares_->now());
@@ -245,6 +247,10 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   if (exact_) {
     layers_ = exact_->keyed(std::move(layers_));
     exact_->add_to(options);
+  }
+  if (served_) {
+    layers_ = served_->arriving(std::move(layers_));
+    served_->add_to(options);
   }
   options.update = [this] { update(); };
   options.device = device_;
@@ -283,10 +289,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   const double began_s = now_s(), waited_s = comm_wait_s();
   report_ = report_of_step(stop_signal);
   if (noise_) noise_->begin_step(report_, *learning_rate_);
-  if (plan_.served()) {
-    context_.status().set_action(text("step ", step_ + 1, ": waiting for the parameter server"));
-    optimizer_->arrive();
-  }
+  optimizer_->set_lr(report_.lr);
   if (exact_) exact_->begin_step(step_);
   if (pipeline_.drained()) start_stream();
   grad_norm_.reset();
@@ -301,7 +304,7 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   // Behind everything that the step gave the device to do.
   if (grad_norm_.defined()) report_.grad_norm = grad_norm_.item<double>();
   if (noise_) noise_->end_step(report_);
-  if (plan_.asynchronous()) note_staleness();
+  note_staleness();
   step_ = report_.step;
   if (!has_stepped_) MemoryLedger::of_process().reset_peak();  // what set-up took is no part of a step
   has_stepped_ = true;
@@ -359,6 +362,8 @@ void Trainer::start_stream() {
 }
 
 void Trainer::note_staleness() {
+  if (plan_.ranks_drift()) report_.staleness = optimizer_->staleness();
+  if (!plan_.asynchronous()) return;
   const parallel::Pipeline::Staleness staleness = pipeline_.staleness();
   report_.staleness = staleness.updates;
   report_.weight_versions = staleness.versions;
@@ -396,7 +401,6 @@ void Trainer::update() {
   const bool asks = clips || (noise_ && noise_->measures());
   if (asks || (logs && !plan_.asynchronous() && !plan_.served())) grad_norm_ = gradient_norm_.measure();
   if (clips) optim::clip_to_norm(parameters_, grad_norm_, config_.train.clip_norm);
-  optimizer_->set_lr(report_.lr);
   optimizer_->step();
   if (average_) average_->update();
   if (outer_steps_) outer_steps_->after_step(report_.step);

@@ -48,6 +48,7 @@
 namespace trireme::train {
 
 class ExactRun;
+class ServedRun;
 
 class Trainer {
  public:
@@ -250,6 +251,7 @@ class Trainer {
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   std::map<std::string, at::Tensor> choices_;          ///< in use, as text; empty ones are none
   std::shared_ptr<ExactRun> exact_;                    ///< where run.exact asks for it
+  std::shared_ptr<ServedRun> served_;                  ///< where servers update
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
   std::shared_ptr<parallel::CommHook> hook_;             ///< of the reductions of gradients

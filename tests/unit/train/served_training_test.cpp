@@ -147,6 +147,57 @@ TEST_F(ServedRuns, RanksThatDriftTrainAndMeetWhereTheyEvaluate) {
   }
 }
 
+/// What a trainer would go on from.
+struct Kept {
+  explicit Kept(Trainer& trainer) : step(trainer.steps_done()) {
+    trainer.bring_state();
+    for (const auto& [name, tensor] : all_of(trainer)) values.push_back(tensor.clone());
+  }
+  void restore(Trainer& trainer) const {
+    const at::NoGradGuard no_grad;
+    const auto tensors = all_of(trainer);
+    for (std::size_t i = 0; i < tensors.size(); ++i) at::Tensor(tensors[i].second).copy_(values[i]);
+    trainer.seek(step);
+  }
+  static optim::NamedTensors all_of(Trainer& trainer) {
+    optim::NamedTensors all = trainer.parameters();
+    for (const auto& [name, tensor] : trainer.state()) all.emplace_back(name, tensor);
+    return all;
+  }
+  std::int64_t step;
+  std::vector<at::Tensor> values;
+};
+
+TEST_F(ServedRuns, AStepThatWasBrokenOffCountsNowhereAndIsRefusedUntilTheStateIsRestored) {
+  RunConfig config = served("broken_off");
+  config.optimizer.momentum = 0.9;
+  const data::DataSource data = open_data(config, Log());
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    Trainer trainer(config, context, data);
+    for (int i = 0; i < 3; ++i) trainer.step();
+    const Kept kept(trainer);
+    const auto two_more = [&] {
+      trainer.step();
+      trainer.step();
+      trainer.meet();
+      return Kept(trainer).values;
+    };
+    const std::vector<at::Tensor> expected = two_more();
+    trainer.on_gradients([](const auto&) { throw std::runtime_error("a hook of the program's"); });
+    EXPECT_THROW(trainer.step(), std::runtime_error);
+    trainer.on_gradients(nullptr);
+    try {
+      trainer.step();
+      ADD_FAILURE() << "it went on";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("broken off"), HasSubstr("go on from a checkpoint")));
+    }
+    kept.restore(trainer);
+    const std::vector<at::Tensor> found = two_more();
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
+  });
+}
+
 TEST_F(ServedRuns, VerifyFindsThemEqualToOneRank) {
   RunConfig config = served("verified");
   config.train.max_steps = 5;

@@ -1,23 +1,25 @@
 #include "trireme/parallel/served/served_optimizer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <optional>
-#include <span>
 #include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/parallel/served/internal/served_table.h"
 
 namespace trireme::parallel {
 namespace {
 
 // What waits for the steps of other ranks has arrived; connections that break are noticed by themselves.
 constexpr double kRetry_s = 10;
+
+// Chunks are what servers share, what overtakes what, and what a forward waits for: many of them, but each
+// large beside what a message costs (64 KiB to 1 MiB).
+constexpr std::int64_t kChunks = 128, kLeastChunk = 16 << 10;
 
 /// What servers keep for each element, in their order; names are those of the state above the torch line.
 struct ServedRule {
@@ -62,6 +64,8 @@ ps::TableSpec table_of(const Service& service, const ps::OptimizerSpec& optimize
                        std::int64_t num_elements) {
   ps::TableSpec spec;
   spec.num_elements = static_cast<std::uint64_t>(num_elements);
+  spec.chunk_elements = static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(num_elements / kChunks, kLeastChunk, spec.chunk_elements));
   spec.optimizer = optimizer;
   const std::int64_t staleness = service.options.staleness;
   spec.staleness = staleness < 0 ? ps::kAsynchronous : static_cast<std::uint32_t>(staleness);
@@ -72,10 +76,6 @@ ps::TableSpec table_of(const Service& service, const ps::OptimizerSpec& optimize
   return spec;
 }
 
-at::Tensor as_tensor(float* values, const at::Tensor& like) {
-  return at::from_blob(values, like.sizes(), at::TensorOptions(at::kFloat));
-}
-
 }  // namespace
 
 std::vector<std::string> served_optimizer_names() {
@@ -84,63 +84,11 @@ std::vector<std::string> served_optimizer_names() {
   return names;
 }
 
-/// Parameters in one table.
-struct ServedOptimizer::Part {
-  struct Item {
-    std::string name;
-    at::Tensor parameter;
-    std::size_t begin = 0;  ///< of its elements in the table
-  };
-  ps::TableSpec spec;
-  ps::TableId table = 0;
-  std::vector<Item> items;
-  std::vector<std::string_view> states;
-  std::vector<float> values;  ///< as they were pulled
-  /// What is pushed; a buffer is used again when everybody has it.
-  std::vector<std::shared_ptr<std::vector<float>>> gradients;
-  std::optional<ps::Pending> pulling;
-
-  std::size_t num_elements() const { return values.size(); }
-
-  std::shared_ptr<std::vector<float>> free_buffer() {
-    for (const auto& buffer : gradients) {
-      if (buffer.use_count() == 1) return buffer;
-    }
-    return gradients.emplace_back(std::make_shared<std::vector<float>>(num_elements()));
-  }
-
-  void values_to_parameters() {
-    for (Item& item : items) item.parameter.copy_(as_tensor(values.data() + item.begin, item.parameter));
-  }
-  std::vector<float> values_of_parameters() const {
-    std::vector<float> all(num_elements());
-    for (const Item& item : items) as_tensor(all.data() + item.begin, item.parameter).copy_(item.parameter);
-    return all;
-  }
-
-  /// The state of that kind, as the servers' tables lie; zeros where this rank has none of it.
-  std::vector<float> state_row(const std::map<std::string, at::Tensor>& state, std::string_view kind) const {
-    std::vector<float> row(num_elements());
-    for (const Item& item : items) {
-      const auto found = state.find(text(kind, "/", item.name));
-      if (found != state.end()) as_tensor(row.data() + item.begin, item.parameter).copy_(found->second);
-    }
-    return row;
-  }
-  void take_state_row(const std::map<std::string, at::Tensor>& state, std::string_view kind,
-                      std::vector<float>& row) const {
-    for (const Item& item : items) {
-      const auto found = state.find(text(kind, "/", item.name));
-      if (found != state.end())
-        at::Tensor(found->second).copy_(as_tensor(row.data() + item.begin, item.parameter));
-    }
-  }
-};
-
 ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerOptions& optimizer,
                                  optim::NamedTensors parameters, comm::Group ranks)
     : Optimizer(optimizer.lr),
       ranks_(std::move(ranks)),
+      status_(service.status),
       mirror_(optim::make_optimizer(optimizer, parameters)) {
   ps::ClientOptions client;
   client.worker = static_cast<ps::WorkerId>(ranks_.rank());
@@ -149,16 +97,23 @@ ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerO
   client.timeout_s = service.timeout_s;
   client.retry_s = kRetry_s;
   client_ = std::make_unique<ps::Client>(client, service.loop);
-  const auto first_spared =
-      optimizer.decay_1d ? parameters.end()
-                         : std::stable_partition(parameters.begin(), parameters.end(),
-                                                 [](const auto& item) { return item.second.dim() > 1; });
-  add_part(service, optimizer, optimizer.weight_decay, {parameters.begin(), first_spared});
-  add_part(service, optimizer, 0, {first_spared, parameters.end()});
+  std::int64_t numel = 0, before = 0;
+  for (const auto& [name, parameter] : parameters) numel += parameter.numel();
+  std::vector<ServedParameter> decayed, spared;
+  for (const auto& [name, parameter] : parameters) {
+    require(parameter.scalar_type() == at::kFloat, "servers hold f32, and parameter ", name, " is ",
+            c10::toString(parameter.scalar_type()));
+    const double place = static_cast<double>(before) / static_cast<double>(std::max<std::int64_t>(numel, 1));
+    (optimizer.decay_1d || parameter.dim() > 1 ? decayed : spared).push_back({name, parameter, place});
+    before += parameter.numel();
+  }
+  add_table(service, optimizer, optimizer.weight_decay, decayed);
+  add_table(service, optimizer, 0, spared);
   // All have joined before the first step of any ends; then all begin with the same values.
   ranks_.barrier();
+  clock_ = client_->clock();
   if (ranks_.rank() == 0) {
-    for (const auto& part : parts_) client_->assign(part->table, part->values_of_parameters()).get();
+    for (const auto& table : tables_) table->assign();
   }
   ranks_.barrier();
   pull();
@@ -170,22 +125,16 @@ ServedOptimizer::~ServedOptimizer() {
   if (client_) client_->leave().wait_for(1);
 }
 
-void ServedOptimizer::add_part(const Service& service, const optim::OptimizerOptions& optimizer,
-                               double weight_decay, optim::NamedTensors parameters) {
-  if (parameters.empty()) return;
-  auto part = std::make_unique<Part>();
+void ServedOptimizer::add_table(const Service& service, const optim::OptimizerOptions& optimizer,
+                                double weight_decay, const std::vector<ServedParameter>& parameters) {
   std::int64_t numel = 0;
-  for (const auto& [name, parameter] : parameters) {
-    require(parameter.scalar_type() == at::kFloat, "servers hold f32, and parameter ", name, " is ",
-            c10::toString(parameter.scalar_type()));
-    part->items.push_back({name, parameter, static_cast<std::size_t>(numel)});
-    numel += parameter.numel();
-  }
-  part->values.resize(static_cast<std::size_t>(numel));
-  part->states = served_rule(optimizer).states;
-  part->spec = table_of(service, spec_of(optimizer, weight_decay), numel);
-  part->table = client_->open_table(part->spec);
-  parts_.push_back(std::move(part));
+  for (const ServedParameter& each : parameters) numel += each.parameter.numel();
+  if (numel == 0) return;
+  tables_.push_back(std::make_unique<ServedTable>(*client_,
+                                                  table_of(service, spec_of(optimizer, weight_decay), numel),
+                                                  served_rule(optimizer).states, parameters));
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    places_[parameters[i].parameter.unsafeGetTensorImpl()] = {tables_.back().get(), i};
 }
 
 template <class Work>
@@ -195,27 +144,24 @@ void ServedOptimizer::timed(const Work& work) {
   waited_s_ += now_s() - begin_s;
 }
 
+void ServedOptimizer::gradient_is_final(const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  const auto place = places_.find(parameter.unsafeGetTensorImpl());
+  if (place != places_.end()) place->second.table->give(place->second.number, lr(), pushes_);
+}
+
 void ServedOptimizer::update(double lr) {
   const at::NoGradGuard no_grad;
-  for (const auto& part : parts_) {
-    const auto buffer = part->free_buffer();
-    for (const Part::Item& item : part->items) {
-      const at::Tensor& gradient = item.parameter.grad();
-      require(gradient.defined(), "parameter ", item.name,
-              " got no gradient in this step, and servers update whole tables: use it in every step, or set "
-              "requires_grad to false");
-      as_tensor(buffer->data() + item.begin, item.parameter).copy_(gradient);
-    }
-    const wire::Buffer values(buffer, std::as_bytes(std::span(*buffer)));
-    pushes_.push_back(client_->push(part->table, values, {.lr = lr}));
-  }
+  for (const auto& table : tables_) table->give_rest(lr, pushes_);
   client_->tick();
+  ++clock_;
   pull();
   look_at_pushes(/*wait_for_all=*/false);
 }
 
 void ServedOptimizer::pull() {
-  for (const auto& part : parts_) part->pulling = client_->pull(part->table, part->values);
+  others_clock_.reset();
+  for (const auto& table : tables_) table->pull();
 }
 
 void ServedOptimizer::look_at_pushes(bool wait_for_all) {
@@ -225,15 +171,40 @@ void ServedOptimizer::look_at_pushes(bool wait_for_all) {
   }
 }
 
+void ServedOptimizer::arrive(const Place& place) {
+  const bool says = status_ != nullptr && !place.table->has_arrived(place.number);
+  const auto say = [&](std::string_view how) {
+    status_->set_operation(
+        text("pull of ", place.table->name_of(place.number), " from the parameter server, ", how));
+  };
+  if (says) say("running");
+  const auto clock = place.table->arrive(place.number);
+  if (clock) others_clock_ = std::min(others_clock_.value_or(*clock), *clock);
+  if (says) say("done");
+}
+
 void ServedOptimizer::arrive() {
   const at::NoGradGuard no_grad;
   timed([&] {
-    for (const auto& part : parts_) {
-      if (!part->pulling) continue;
-      std::exchange(part->pulling, std::nullopt)->get();
-      part->values_to_parameters();
+    for (const auto& table : tables_) {
+      for (std::size_t i = 0; i < table->num_parameters(); ++i) arrive({table.get(), i});
     }
   });
+}
+
+void ServedOptimizer::arrive(const optim::NamedTensors& parameters) {
+  const at::NoGradGuard no_grad;
+  timed([&] {
+    for (const auto& [name, parameter] : parameters) {
+      const auto place = places_.find(parameter.unsafeGetTensorImpl());
+      if (place != places_.end()) arrive(place->second);
+    }
+  });
+}
+
+std::optional<int> ServedOptimizer::staleness() const {
+  if (!others_clock_) return std::nullopt;
+  return static_cast<int>(clock_ - std::min(clock_, *others_clock_));
 }
 
 void ServedOptimizer::meet() {
@@ -248,49 +219,31 @@ void ServedOptimizer::meet() {
 
 void ServedOptimizer::bring_state() {
   const at::NoGradGuard no_grad;
-  const std::map<std::string, at::Tensor> state = mirror_->state();
-  for (const auto& part : parts_) {
-    std::vector<std::vector<float>> rows(part->states.size(), std::vector<float>(part->num_elements()));
-    std::uint64_t num_updates = 0;
-    for (std::uint64_t chunk = 0; chunk < part->spec.num_chunks(); ++chunk) {
-      const ps::Result pulled = client_->pull_state(part->table, chunk).get();
-      const std::size_t count = part->spec.elements_of(chunk), begin = chunk * part->spec.chunk_elements;
-      for (std::size_t i = 0; i < rows.size(); ++i)
-        std::memcpy(rows[i].data() + begin, pulled.values.bytes().data() + (i + 1) * count * sizeof(float),
-                    count * sizeof(float));
-      num_updates = pulled.num_updates;
-    }
-    for (std::size_t i = 0; i < rows.size(); ++i) part->take_state_row(state, part->states[i], rows[i]);
-    for (const Part::Item& item : part->items) {
-      const auto found = state.find(text("step/", item.name));
-      if (found != state.end()) at::Tensor(found->second).fill_(static_cast<double>(num_updates));
-    }
+  for (const auto& table : tables_) table->bring_state(mirror_->state());
+}
+
+void ServedOptimizer::end_broken_steps() {
+  at::Tensor is_amid = at::zeros({1}, at::kInt);
+  for (const auto& table : tables_) {
+    if (table->is_amid_step()) is_amid.fill_(1);
+    table->forget_step();
   }
+  ranks_.all_reduce(is_amid, comm::ReduceOp::kMax);
+  if (is_amid.item<int>() == 0) return;
+  // What servers hold for the end of a step would be added to the next one's.
+  pushes_.clear();
+  client_->tick();
+  ++clock_;
+  pull();
+  for (const auto& table : tables_) table->wait_for_pull();
 }
 
 void ServedOptimizer::restored() {
   const at::NoGradGuard no_grad;
+  end_broken_steps();
   ranks_.barrier();
   if (ranks_.rank() == 0) {
-    const std::map<std::string, at::Tensor> state = mirror_->state();
-    for (const auto& part : parts_) {
-      std::vector<std::vector<float>> rows = {part->values_of_parameters()};
-      for (const std::string_view kind : part->states) rows.push_back(part->state_row(state, kind));
-      const auto count_of = state.find(text("step/", part->items.front().name));
-      const auto num_updates =
-          count_of == state.end() ? 0 : static_cast<std::uint64_t>(count_of->second.item<double>());
-      std::deque<ps::Pending> under_way;
-      for (std::uint64_t chunk = 0; chunk < part->spec.num_chunks(); ++chunk) {
-        const std::size_t count = part->spec.elements_of(chunk), begin = chunk * part->spec.chunk_elements;
-        std::vector<std::byte> bytes(rows.size() * count * sizeof(float));
-        for (std::size_t i = 0; i < rows.size(); ++i)
-          std::memcpy(bytes.data() + i * count * sizeof(float), rows[i].data() + begin,
-                      count * sizeof(float));
-        under_way.push_back(
-            client_->restore_chunk(part->table, chunk, wire::Buffer::of(std::move(bytes)), num_updates));
-      }
-      for (const ps::Pending& each : under_way) each.get();
-    }
+    for (const auto& table : tables_) table->restore(mirror_->state());
   }
   ranks_.barrier();
   pull();

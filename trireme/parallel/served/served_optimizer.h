@@ -13,23 +13,30 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "trireme/comm/group.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/served/served_options.h"
 #include "trireme/ps/client.h"
+#include "trireme/telemetry/status_page.h"
 #include "trireme/wire/node_loop.h"
 
 namespace trireme::parallel {
 
+class ServedTable;
+struct ServedParameter;
+
 /// Who serves.
 struct Service {
   ServedOptions options;
-  wire::NodeLoopOptions loop = {};  ///< how connections are secured, and addresses looked up
-  std::string run;                  ///< tables are called after it
-  double timeout_s = 60;            ///< of every wait for servers and, through them, for other ranks
+  wire::NodeLoopOptions loop = {};          ///< how connections are secured, and addresses looked up
+  std::string run;                          ///< tables are called after it
+  double timeout_s = 60;                    ///< of every wait for servers and, through them, for other ranks
+  telemetry::StatusPage* status = nullptr;  ///< says what is waited for; null: nobody asks
 };
 
 class ServedOptimizer final : public optim::Optimizer {
@@ -40,32 +47,48 @@ class ServedOptimizer final : public optim::Optimizer {
                   optim::NamedTensors parameters, comm::Group ranks);
   ~ServedOptimizer() override;
 
+  void gradient_is_final(const at::Tensor& parameter) override;
   void arrive() override;
+  void arrive(const optim::NamedTensors& parameters) override;
   void meet() override;
   void bring_state() override;
   void restored() override;
   std::map<std::string, at::Tensor> state() override { return mirror_->state(); }
   double waited_s() const override { return waited_s_; }
+  std::optional<int> staleness() const override;
 
  protected:
-  /// Pushes, ends the step, begins to pull. Throws InvalidArgument: a parameter without a gradient.
+  /// Pushes what has not been, ends the step, begins to pull. Throws InvalidArgument: a parameter without a
+  /// gradient.
   void update(double lr) override;
 
  private:
-  struct Part;
-  void add_part(const Service& service, const optim::OptimizerOptions& optimizer, double weight_decay,
-                optim::NamedTensors parameters);
+  /// Where a parameter lies.
+  struct Place {
+    ServedTable* table = nullptr;
+    std::size_t number = 0;  ///< in it
+  };
+
+  void add_table(const Service& service, const optim::OptimizerOptions& optimizer, double weight_decay,
+                 const std::vector<ServedParameter>& parameters);
   void pull();
+  void arrive(const Place& place);
   /// Throws what a push came to.
   void look_at_pushes(bool wait_for_all);
+  /// What ranks have pushed of steps that errors have broken off is behind what comes. Collective.
+  void end_broken_steps();
   template <class Work>
   void timed(const Work& work);
 
   comm::Group ranks_;
+  telemetry::StatusPage* const status_;
   const std::unique_ptr<optim::Optimizer> mirror_;  ///< what the state is called, and where it is saved from
-  std::vector<std::unique_ptr<Part>> parts_;
+  std::vector<std::unique_ptr<ServedTable>> tables_;
+  std::unordered_map<const void*, Place> places_;  ///< of parameters, by their tensors
   std::deque<ps::Pending> pushes_;
-  std::unique_ptr<ps::Client> client_;  ///< ends first: the others are what it reads and writes
+  std::unique_ptr<ps::Client> client_;           ///< ends first: the others are what it reads and writes
+  ps::WorkerClock clock_ = 0;                    ///< steps that this rank has ended, as the servers count
+  std::optional<ps::WorkerClock> others_clock_;  ///< of the slowest, when the newest values were sent
   double waited_s_ = 0;
 };
 

@@ -2,9 +2,12 @@
 // parallel.mode = "ps": servers add gradients up and update (parallel/served/).
 
 #include <memory>
+#include <vector>
 
 #include "trireme/comm/context.h"
+#include "trireme/model/layer.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/placement.h"
 
@@ -17,6 +20,22 @@ void check_serving(const ParallelPlan& plan);
 std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::Context& context,
                                                 const optim::NamedTensors& parameters,
                                                 const std::shared_ptr<optim::Offload>& offload);
+
+/// What the computation of a rank tells its optimizer while it goes on: gradients that are final, and, before
+/// each layer, that its values are needed now.
+class ServedRun {
+ public:
+  std::vector<model::Layer> arriving(std::vector<model::Layer> layers) const;
+  void add_to(parallel::PipelineOptions& options) const;
+  /// From here on it is told; before, nobody.
+  void begin(optim::Optimizer& optimizer) { place_->optimizer = &optimizer; }
+
+ private:
+  struct Place {
+    optim::Optimizer* optimizer = nullptr;
+  };
+  const std::shared_ptr<Place> place_ = std::make_shared<Place>();
+};
 
 /// The gradients of all ranks added up: for those who look.
 optim::NamedTensors sums_over(comm::Group ranks, const optim::NamedTensors& parameters);
