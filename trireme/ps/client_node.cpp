@@ -15,6 +15,7 @@ WorkerLife ClientNode::life() const { return work_->life(); }
 std::span<const float> ClientNode::residual(TableId table, std::uint64_t chunk) const {
   return work_->residual(table, chunk);
 }
+void ClientNode::forget_residuals(TableId table) { work_->forget_residuals(table); }
 void ClientNode::wait_until_member(Done done) { work_->wait_until_member(std::move(done)); }
 void ClientNode::create_table(const TableSpec& spec, Done done) {
   work_->create_table(spec, std::move(done));

@@ -71,6 +71,8 @@ class ClientNode final : public wire::Node {
   WorkerLife life() const;
   /// What pushes of a chunk have left out so far, which goes with the next; empty where nothing ever was.
   std::span<const float> residual(TableId table, std::uint64_t chunk) const;
+  /// Of all chunks of the table: values come that those gradients were not of.
+  void forget_residuals(TableId table);
 
   /// Until the cluster counts this worker; other calls may come before.
   void wait_until_member(Done done);

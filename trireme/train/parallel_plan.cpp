@@ -99,7 +99,7 @@ ParallelPlan ParallelPlan::with_cuts(std::vector<int> cuts) const {
 
 parallel::PipelineOptions ParallelPlan::pipeline_options() const {
   parallel::PipelineOptions options = options_;
-  options.data_parallel.hook = parallel::make_comm_hook(compression_options(config_));
+  if (!served()) options.data_parallel.hook = parallel::make_comm_hook(compression_options(config_));
   return options;
 }
 

@@ -37,8 +37,11 @@ void check_serving(const ParallelPlan& plan) {
             "parallel.zero = ", parallel.zero, " shares out among ranks what servers hold already");
   refuse_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
             "parallel.chunks = ", parallel.chunks, " makes stages, of which a rank over servers has one");
-  refuse_if(parallel.compression != "none", set(&RunConfig::parallel, &Parallel::compression, "none"),
-            "parallel.compression = \"", parallel.compression, "\" is for gradients that ranks reduce");
+  const std::vector<std::string> codecs = parallel::served_codec_names();
+  refuse_if(std::ranges::find(codecs, parallel.compression) == codecs.end(),
+            set(&RunConfig::parallel, &Parallel::compression, "int8"), "parallel.compression = \"",
+            parallel.compression, "\" is for gradients that ranks reduce; pushes to servers go with ",
+            join(codecs));
   refuse_if(parallel.unused_parameters != "error",
             set(&RunConfig::parallel, &Parallel::unused_parameters, "error"),
             "parallel.unused_parameters = \"", parallel.unused_parameters,
@@ -78,6 +81,9 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   const comm::LaunchEnvironment& environment = context.environment();
   parallel::Service service{.options = config.served,
                             .run = config.run.name,
+                            .compression = {.push = config.parallel.compression,
+                                            .fraction = config.parallel.compression_fraction,
+                                            .threshold = config.parallel.compression_threshold},
                             .timeout_s = config.comm.timeout_s,
                             .status = &context.status()};
   if (!environment.secret.empty()) service.loop.security = wire::Security::with_secret(environment.secret);

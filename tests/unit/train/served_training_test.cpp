@@ -198,6 +198,45 @@ TEST_F(ServedRuns, AStepThatWasBrokenOffCountsNowhereAndIsRefusedUntilTheStateIs
   });
 }
 
+TEST_F(ServedRuns, LearnWithCompressedPushesTheSameInEveryRun) {
+  const auto learned = [&](const std::string& compression) {
+    RunConfig config = served("compressed");
+    config.parallel.compression = compression;
+    config.parallel.compression_fraction = 0.1;
+    config.parallel.compression_threshold = 1e-4;
+    config.train.epochs = 6;
+    config.train.max_steps = 0;
+    config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0};
+    return run(2, config);
+  };
+  const std::string plain = learned("none").weights_xxh3;
+  for (const char* compression :
+       {"fp16", "bf16", "int8", "qsgd", "ternary", "sign", "top-k", "random-k", "threshold"}) {
+    const RunResult once = learned(compression);
+    EXPECT_GT(once.evaluation->metric("accuracy").value, 0.8) << compression;
+    EXPECT_NE(once.weights_xxh3, plain) << compression << " rounds nothing";
+    EXPECT_EQ(learned(compression).weights_xxh3, once.weights_xxh3) << compression;
+  }
+}
+
+TEST_F(ServedRuns, ForgetWhatACompressionHasLeftOutWhereAStateIsRestored) {
+  RunConfig config = served("left_out");
+  config.parallel.compression = "top-k";
+  const data::DataSource data = open_data(config, Log());
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    Trainer trainer(config, context, data);
+    const Kept begin(trainer);
+    const auto two_steps = [&] {
+      begin.restore(trainer);
+      trainer.step();
+      trainer.step();
+      return Kept(trainer).values;
+    };
+    const std::vector<at::Tensor> expected = two_steps(), found = two_steps();
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
+  });
+}
+
 TEST_F(ServedRuns, VerifyFindsThemEqualToOneRank) {
   RunConfig config = served("verified");
   config.train.max_steps = 5;
@@ -229,6 +268,9 @@ TEST_F(ServedRuns, SayWhatServersCannotDoAndThePlanThatWorks) {
   EXPECT_THAT(refusal([](RunConfig& c) { c.parallel.zero = 2; }), HasSubstr("parallel.zero = 0"));
   EXPECT_THAT(refusal([](RunConfig& c) { c.parallel.pipeline = 2; }), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal([](RunConfig& c) { c.train.precision = "fp16"; }), HasSubstr("bf16"));
+  EXPECT_THAT(
+      refusal([](RunConfig& c) { c.parallel.compression = "power-sgd"; }),
+      AllOf(HasSubstr("for gradients that ranks reduce"), HasSubstr("parallel.compression = \"int8\"")));
   EXPECT_THAT(refusal([](RunConfig& c) { c.train.ema_decay = 0.9; }), HasSubstr("train.ema_decay = 0.0"));
 }
 

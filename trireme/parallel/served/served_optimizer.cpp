@@ -9,6 +9,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/compress/codec.h"
 #include "trireme/parallel/served/internal/served_table.h"
 
 namespace trireme::parallel {
@@ -70,6 +71,7 @@ ps::TableSpec table_of(const Service& service, const ps::OptimizerSpec& optimize
   const std::int64_t staleness = service.options.staleness;
   spec.staleness = staleness < 0 ? ps::kAsynchronous : static_cast<std::uint32_t>(staleness);
   spec.apply_at = staleness == 0 ? ps::ApplyAt::kClock : ps::ApplyAt::kArrival;
+  spec.compression = service.compression;
   // A later run of that name may be another model, with other options: that is another table.
   const std::uint64_t key = ps::hash_of(spec);
   spec.name = text(service.run, " ", std::hex, key);
@@ -83,6 +85,8 @@ std::vector<std::string> served_optimizer_names() {
   for (const ServedRule& rule : served_rules()) names.emplace_back(rule.name);
   return names;
 }
+
+std::vector<std::string> served_codec_names() { return compress::codec_names(); }
 
 ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerOptions& optimizer,
                                  optim::NamedTensors parameters, comm::Group ranks)
@@ -227,6 +231,7 @@ void ServedOptimizer::end_broken_steps() {
   for (const auto& table : tables_) {
     if (table->is_amid_step()) is_amid.fill_(1);
     table->forget_step();
+    table->forget_left_out();
   }
   ranks_.all_reduce(is_amid, comm::ReduceOp::kMax);
   if (is_amid.item<int>() == 0) return;

@@ -35,6 +35,7 @@ struct Service {
   ServedOptions options;
   wire::NodeLoopOptions loop = {};          ///< how connections are secured, and addresses looked up
   std::string run;                          ///< tables are called after it
+  ps::CompressionSpec compression = {};     ///< of pushes; values are pulled as they are
   double timeout_s = 60;                    ///< of every wait for servers and, through them, for other ranks
   telemetry::StatusPage* status = nullptr;  ///< says what is waited for; null: nobody asks
 };
@@ -94,5 +95,7 @@ class ServedOptimizer final : public optim::Optimizer {
 
 /// Names of optimizers that servers have.
 std::vector<std::string> served_optimizer_names();
+/// Compressions that pushes may have, "none" among them.
+std::vector<std::string> served_codec_names();
 
 }  // namespace trireme::parallel

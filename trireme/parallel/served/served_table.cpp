@@ -89,6 +89,10 @@ void ServedTable::forget_step() {
   gradients_.reset();
 }
 
+void ServedTable::forget_left_out() {
+  client_.with_node([this](ps::ClientNode& node) { node.forget_residuals(table_); });
+}
+
 void ServedTable::pull() {
   for (Item& item : items_) item.has_arrived = false;
   for (std::size_t number = 0; number < chunks_.size(); ++number) {

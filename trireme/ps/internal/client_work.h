@@ -30,6 +30,9 @@ class ClientWork {
   WorkerClock clock() const { return clock_; }
   WorkerLife life() const { return life_; }
   std::span<const float> residual(TableId table, std::uint64_t chunk) const;
+  void forget_residuals(TableId table) {
+    std::erase_if(residuals_, [table](const auto& residual) { return residual.first.first == table; });
+  }
 
   // ---- calls
 

@@ -44,6 +44,9 @@ class ServedTable {
   /// Nothing was given: of a step that was broken off, and whose pushes the servers have dropped or made.
   void forget_step();
 
+  /// What a compression of pushes has left out so far goes with none that come.
+  void forget_left_out();
+
   /// All values are asked for. Waits for those that were asked for before: they come to the same memory.
   void pull();
   /// Waits until all have come, and leaves the parameters as they are. Throws what became of the pull.
