@@ -13,7 +13,6 @@ read -ra settings <<<"${SETTINGS:-model.hidden=[4096,512,512]}"
 
 work=$(mktemp -d)
 host() { echo "trireme-served-$$-$1"; }
-on() { local each=$1; shift; ip netns exec "$(host "$each")" "$@"; }
 served=()
 clean_up() {
   for each in ${served[@]+"${served[@]}"}; do kill -9 "$each" 2>/dev/null || true; done
@@ -32,29 +31,29 @@ for each in 0 1; do
 done
 shape() {
   for each in 0 1; do
-    on $each tc qdisc replace dev cable root tbf rate "$1" burst 256kb latency 100ms
+    ip netns exec "$(host $each)" tc qdisc replace dev cable root tbf rate "$1" burst 256kb latency 100ms
   done
 }
 
 port=23456
-sent() { for each in 0 1; do on $each cat /sys/class/net/cable/statistics/tx_bytes; done; }
+sent() { for each in 0 1; do ip netns exec "$(host $each)" cat /sys/class/net/cable/statistics/tx_bytes; done; }
 # BUILD -> seconds of each step, as JSON lines
 steps_of() {
   local build=$1 coordinator ranks=()
   port=$((port + 2))
   coordinator=tcp:198.51.100.1:$((port + 1))
   served=()
-  on 0 "$build/bin/trireme" serve-coordinator --folder "$work/cluster$port" --listen "$coordinator" --servers 2 \
+  ip netns exec "$(host 0)" "$build/bin/trireme" serve-coordinator --folder "$work/cluster$port" --listen "$coordinator" --servers 2 \
     --replicas 1 --secret-file "$work/secret" >"$work/coordinator" 2>&1 &
   served+=($!)
   for each in 0 1; do
-    on $each "$build/bin/trireme" serve-params --coordinator "$coordinator" --name "server$each" --host "host$each" \
-      --listen "tcp:198.51.100.$((each + 1)):0" --secret-file "$work/secret" >"$work/server$each" 2>&1 &
+    ip netns exec "$(host $each)" "$build/bin/trireme" serve-params --coordinator "$coordinator" \
+      --name "server$each" --host "host$each" --listen "tcp:198.51.100.$((each + 1)):0" --secret-file "$work/secret" >"$work/server$each" 2>&1 &
     served+=($!)
   done
   for each in 0 1; do
-    GLOO_SOCKET_IFNAME=cable TRIREME_HOST_ID=$(host $each) on $each "$build/bin/trireme" launch -n 1 --nnodes 2 \
-      --node-rank $each --master-addr 198.51.100.1 --master-port $port --secret-file "$work/secret" -- \
+    GLOO_SOCKET_IFNAME=cable TRIREME_HOST_ID=$(host $each) ip netns exec "$(host $each)" \
+      "$build/bin/trireme" launch -n 1 --nnodes 2 --node-rank $each --master-addr 198.51.100.1 --master-port $port --secret-file "$work/secret" -- \
       "$build/bin/trireme-torch" train "$here/../examples/ps_fashion_mnist.toml" --set model.name=mlp \
       --set "train.max_steps=${STEPS:-12}" --set "ps.coordinator=$coordinator" --set "run.folder=$work/runs" \
       --set "run.name=at$port" --set checkpoint.every_steps=0 --set run.log_every_steps=1 --set lr.warmup_steps=0 \

@@ -83,8 +83,7 @@ class Optimizer {
   virtual void bring_state() {}
   /// Parameters and state() have been restored. Collective.
   virtual void restored() {}
-  /// Steps of the slowest rank that were missing in the values that have arrived last; none where nobody
-  /// counts.
+  /// Steps of the slowest rank that were missing in the values of the last step; none where nobody counts.
   virtual std::optional<int> staleness() const { return std::nullopt; }
   /// Seconds for which this rank has waited in these calls so far.
   virtual double waited_s() const { return 0; }

@@ -144,6 +144,12 @@ TEST_F(ServedRuns, RanksThatDriftTrainAndMeetWhereTheyEvaluate) {
     const RunResult result = run(2, config);
     EXPECT_EQ(result.status, "completed");
     EXPECT_GT(result.evaluation->metric("accuracy").value, 0.8) << staleness;
+    const std::string metrics = file(config.run.name, "metrics.jsonl");
+    EXPECT_EQ(num_lines(metrics, "\"event\":\"step\""), num_lines(metrics, "\"staleness\":"));
+    EXPECT_GT(num_lines(metrics, "\"staleness\":"), 0U);
+    if (staleness == 1) {
+      EXPECT_EQ(num_lines(metrics, "\"staleness\":2"), 0U);
+    }
   }
 }
 

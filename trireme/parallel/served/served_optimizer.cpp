@@ -157,6 +157,7 @@ void ServedOptimizer::gradient_is_final(const at::Tensor& parameter) {
 void ServedOptimizer::update(double lr) {
   const at::NoGradGuard no_grad;
   for (const auto& table : tables_) table->give_rest(lr, pushes_);
+  if (others_clock_) staleness_ = static_cast<int>(clock_ - std::min(clock_, *others_clock_));
   client_->tick();
   ++clock_;
   pull();
@@ -204,11 +205,6 @@ void ServedOptimizer::arrive(const optim::NamedTensors& parameters) {
       if (place != places_.end()) arrive(place->second);
     }
   });
-}
-
-std::optional<int> ServedOptimizer::staleness() const {
-  if (!others_clock_) return std::nullopt;
-  return static_cast<int>(clock_ - std::min(clock_, *others_clock_));
 }
 
 void ServedOptimizer::meet() {

@@ -56,7 +56,7 @@ class ServedOptimizer final : public optim::Optimizer {
   void restored() override;
   std::map<std::string, at::Tensor> state() override { return mirror_->state(); }
   double waited_s() const override { return waited_s_; }
-  std::optional<int> staleness() const override;
+  std::optional<int> staleness() const override { return staleness_; }
 
  protected:
   /// Pushes what has not been, ends the step, begins to pull. Throws InvalidArgument: a parameter without a
@@ -89,7 +89,8 @@ class ServedOptimizer final : public optim::Optimizer {
   std::deque<ps::Pending> pushes_;
   std::unique_ptr<ps::Client> client_;           ///< ends first: the others are what it reads and writes
   ps::WorkerClock clock_ = 0;                    ///< steps that this rank has ended, as the servers count
-  std::optional<ps::WorkerClock> others_clock_;  ///< of the slowest, when the newest values were sent
+  std::optional<ps::WorkerClock> others_clock_;  ///< of the slowest, as the newest values say
+  std::optional<int> staleness_;
   double waited_s_ = 0;
 };
 
