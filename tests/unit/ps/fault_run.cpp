@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "trireme/base/text.h"
+#include "trireme/ps/internal/restored_rows.h"
 
 namespace trireme::ps {
 namespace {
@@ -168,6 +169,7 @@ void FaultRun::do_step(const std::shared_ptr<Life>& life) {
   push_chunks(life);
   push_rows(life);
   push_passing_rows(life);
+  if (random_.below(4) == 0) restore_passing_rows(life);
   if (random_.below(2) == 0) {  // a pull before the step ends sees its own pushes
     pull_then_go_on(life, -1);
   }
@@ -237,6 +239,29 @@ void FaultRun::push_passing_rows(const std::shared_ptr<Life>& life) {
   cluster_.worker(life->worker).push_rows(passing_, keys, values, [this, life](const Result& result) {
     if (result.error != ErrorKind::kNone) on_error(life, result);
   });
+}
+
+/// As from a checkpoint, into one partition: rows, or keys that are not admitted yet; what was there, or not.
+void FaultRun::restore_passing_rows(const std::shared_ptr<Life>& life) {
+  ClientNode& client = cluster_.worker(life->worker);
+  const TableSpec& spec = client.map().tables.at(passing_);
+  const bool of_candidates = random_.below(2) == 0;
+  const std::size_t row_bytes = restored_row_bytes(spec, of_candidates);
+  std::vector<std::byte> rows(row_bytes * random_.below(20));
+  for (std::size_t at = 0; at < rows.size(); at += row_bytes) {
+    const RowHead head = {.key = random_.below(300),
+                          .last_clock = static_cast<std::uint32_t>(random_.below(4)),
+                          .count = 1,
+                          .is_marked = static_cast<std::uint32_t>(random_.below(2))};
+    std::memcpy(rows.data() + at, &head, sizeof head);
+  }
+  const RestoredHead head = {.row_bytes = static_cast<std::uint32_t>(row_bytes),
+                             .of_candidates = of_candidates ? 1U : 0U,
+                             .begins = static_cast<std::uint32_t>(random_.below(2))};
+  client.restore_rows(passing_, static_cast<PartitionId>(random_.below(8)),
+                      wire::Buffer::of(RestoredRows::write(head, rows)), [this, life](const Result& result) {
+                        if (result.error != ErrorKind::kNone) on_error(life, result);
+                      });
 }
 
 void FaultRun::pull(int worker, int place,

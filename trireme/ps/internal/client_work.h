@@ -44,6 +44,8 @@ class ClientWork {
   void restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
                      std::uint64_t num_updates, Done done);
 
+  void restore_rows(TableId table, PartitionId partition, wire::Buffer rows, Done done);
+
   void add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done, PushOptions options);
 
   void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done, bool with_state = false);
