@@ -311,24 +311,27 @@ void FaultRun::check_pull(const Life& life, int place, WorkerClock clock, std::s
                           const std::vector<float>& values) {
   if (values.size() != kElements) return fail("a pull of the wrong size");
   const bool is_known = cluster_.simulation.is_running("coordinator");
+  const auto lives = [&](int worker, Incarnation incarnation) {
+    return cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), incarnation});
+  };
+  // Who was given up is not waited for, and may see what the others have done since, until it is told.
+  const bool is_given_up = is_known && !lives(life.worker, life.incarnation);
   for (int worker = 0; worker < 3; ++worker) {
     std::size_t least = 0, most = 0;
     for (const std::size_t index : pushes_of_[{worker, place}]) {
       const Push& push = pushes_[index];
       // A tick behind the pull may have overtaken it on the way.
-      const bool in_step =
-          spec_.apply_at == ApplyAt::kArrival || push.clock < cluster_.worker(life.worker).clock();
+      const bool in_step = spec_.apply_at == ApplyAt::kArrival || is_given_up ||
+                           push.clock < cluster_.worker(life.worker).clock();
       most += in_step ? 1 : 0;
       // Who lives by the map that the coordinator holds was never taken out by a server.
-      const bool is_counted =
-          is_known && cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), push.incarnation});
+      const bool is_counted = is_known && lives(worker, push.incarnation);
       const bool is_due =
           spec_.staleness != kAsynchronous && push.clock + spec_.staleness < clock && is_counted;
       least += is_due ? 1 : 0;
     }
     const auto seen = static_cast<std::size_t>(values[static_cast<std::size_t>(worker)] / mark(place));
-    if (worker == life.worker && spec_.apply_at == ApplyAt::kArrival && is_known &&
-        cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), life.incarnation}))
+    if (worker == life.worker && spec_.apply_at == ApplyAt::kArrival && is_known && !is_given_up)
       least = std::max(least, num_own);
     if (seen < least || seen > most)
       return fail(text("worker ", life.worker, " at clock ", clock, " saw ", seen, " pushes of worker ",
