@@ -11,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/ps/internal/file_preamble.h"
+#include "trireme/ps/internal/older_checkpoint.h"
 #include "trireme/wire/fields.h"
 
 namespace trireme::ps {
@@ -62,7 +63,8 @@ CheckpointManifest read_manifest(const fs::path& folder) {
       FilePreamble::of(path, bytes, bytes.size(), kManifestMagic, kOlderManifestMagic);
   const auto body = bytes.subspan(FilePreamble::kBytes);
   preamble.check(path, body.first(preamble.size));
-  auto manifest = wire::decode<CheckpointManifest>(body);
+  auto manifest = preamble.is_older ? decode_older<CheckpointManifest, OlderManifest>(body)
+                                    : wire::decode<CheckpointManifest>(body);
   if (!manifest) damaged(path, "is damaged: it says more or less than a manifest");
   return std::move(*manifest);
 }

@@ -53,7 +53,7 @@ Tables tables_of(const PartHeader& header) {
 void check_chunk(Inventory& inventory, const fs::path& path, const TableSpec& spec, const SavedChunk& chunk) {
   const bool is_there = chunk.chunk < spec.num_chunks();
   const std::uint64_t elements = is_there ? spec.elements_of(chunk.chunk) : 0;
-  const std::uint64_t state = optimizer_rule(spec.optimizer.name).state_elements(elements);
+  const std::uint64_t state = state_elements(spec, elements);
   if (!is_there || chunk.value_bytes != elements * sizeof(float) ||
       chunk.state_bytes != state * sizeof(float))
     throw DataError(

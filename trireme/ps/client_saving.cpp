@@ -115,6 +115,7 @@ void ClientWork::find_begun_anew() {
     };
     std::erase_if(last_pushes_, is_here);
     std::erase_if(residuals_, is_here);
+    std::erase_if(bases_, is_here);
     for (auto& [request, pull] : pulls_) {
       if (pull.head.partition == id) pull.head.after = 0;
     }

@@ -7,6 +7,7 @@
 #include "trireme/base/files.h"
 #include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/internal/file_preamble.h"
+#include "trireme/ps/internal/older_checkpoint.h"
 #include "trireme/wire/fields.h"
 
 namespace trireme::ps {
@@ -16,14 +17,6 @@ namespace {
 constexpr std::string_view kMagic = "TRIPSPT3", kOlderMagic = "TRIPSPT2";
 /// A chunk has at most 1 MiB of values, a row at most 64 KiB; states are a few times that.
 constexpr std::uint64_t kMostPieceBytes = 16 << 20;
-
-/// As version 2 wrote it.
-struct OlderPartHeader : PartHeader {
-  template <class Self>
-  static auto fields(Self& self) {
-    return std::tie(self.partition, self.epoch, self.version, self.clock, self.tables, self.chunks);
-  }
-};
 
 std::uint64_t hash_of_chunk(std::span<const std::byte> values, std::span<const std::byte> state) {
   return hash_bytes(values, hash_bytes(state));
@@ -64,11 +57,8 @@ PartHeader read_header(const fs::path& path, PartStream& stream, const SavedPart
                        " bytes, the manifest says ", part.num_bytes));
   if (preamble.hash != part.hash)
     damaged(path, "is of another checkpoint: the manifest has another checksum");
-  std::optional<PartHeader> header;
-  if (preamble.is_older)
-    header = wire::decode<OlderPartHeader>(body);
-  else
-    header = wire::decode<PartHeader>(body);
+  auto header =
+      preamble.is_older ? decode_older<PartHeader, OlderPartHeader>(body) : wire::decode<PartHeader>(body);
   if (!header) damaged(path, "is damaged: its header is none");
   return std::move(*header);
 }

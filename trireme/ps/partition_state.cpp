@@ -15,12 +15,12 @@ std::uint64_t bytes_of_values(const TableSpec& spec, std::uint64_t chunk) {
   return spec.elements_of(chunk) * sizeof(float);
 }
 
-/// An assignment may bring the optimizer's state behind the values.
+/// Behind the values an assignment may bring the optimizer's state, and a push those that it was computed at.
 bool has_size(const TableSpec& spec, std::uint64_t chunk, bool assigns, std::uint64_t num_bytes) {
   const std::uint64_t values = bytes_of_values(spec, chunk);
   if (num_bytes == values) return true;
-  const OptimizerRule& rule = optimizer_rule(spec.optimizer.name);
-  return assigns && num_bytes == values + rule.state_elements(spec.elements_of(chunk)) * sizeof(float);
+  if (!assigns) return spec.delay.lambda > 0 && num_bytes == 2 * values;
+  return num_bytes == values + state_elements(spec, spec.elements_of(chunk)) * sizeof(float);
 }
 
 }  // namespace
@@ -85,11 +85,10 @@ void PartitionState::apply_update(const LoggedUpdate& update, std::span<const st
     found->second.restore(bytes, version_, update.num_updates);
     return;
   }
-  const AlignedFloats values(bytes);
-  if (assigns)
-    found->second.assign(spec, values.get(), version_);
-  else
-    found->second.update(spec, values.get(), update.lr, version_);
+  const AlignedFloats floats(bytes);
+  if (assigns) return found->second.assign(spec, floats.get(), version_);
+  const std::size_t count = spec.elements_of(update.chunk);
+  found->second.update(spec, floats.get().first(count), floats.get().subspan(count), update.lr, version_);
 }
 
 void PartitionState::apply_rows(const LoggedUpdate& update, const TableSpec& spec,
