@@ -264,16 +264,15 @@ class Scene {
     std::vector<std::uint64_t> missing = least;
     for (const ps::SavedPart& saved : ps::read_manifest(folder).parts) {
       if (saved.file.empty()) continue;
-      const ps::LoadedPart part = ps::read_part(folder, saved);
-      for (std::size_t i = 0; i < part.chunks.size(); ++i) {
-        const ps::SavedChunk& chunk = part.header.chunks[i];
-        if (chunk.table != workers_.front()->table()) continue;
+      const auto check = [&](const ps::SavedChunk& chunk, const wire::Buffer& contents) {
+        if (chunk.table != workers_.front()->table()) return;
         missing[chunk.chunk] = 0;
         std::vector<float> values(kChunkElements);
-        std::memcpy(values.data(), part.chunks[i].bytes().data(), values.size() * sizeof(float));
+        std::memcpy(values.data(), contents.bytes().data(), values.size() * sizeof(float));
         if (!ledger_.may_hold(static_cast<std::uint32_t>(chunk.chunk), values.data(), least[chunk.chunk]))
           throw InternalError(text("chunk ", chunk.chunk, " of ", folder.string(), " is no sum of pushes"));
-      }
+      };
+      ps::read_part(folder, saved, {.chunk = check});
     }
     // A chunk that nobody had pushed to is not there.
     for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {

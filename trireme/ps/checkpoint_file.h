@@ -2,15 +2,20 @@
 // What a checkpoint of a parameter server is on disk: a folder "checkpoint-N" with one file for each
 // partition that holds something, and a manifest, which is written last. Little endian:
 //
-//   manifest  "TRIPSMF2", size and XXH3 of what follows (u64 each), CheckpointManifest
-//   *.part    "TRIPSPT2", size and XXH3 of the header (u64 each), PartHeader, then for each chunk of the
-//             header its values and its optimizer's state, f32, without gaps
+//   manifest  "TRIPSMF3", size and XXH3 of what follows (u64 each), CheckpointManifest
+//   *.part    "TRIPSPT3", size and XXH3 of the header (u64 each), PartHeader, then its pieces without gaps:
+//             for each chunk its values and its optimizer's state, f32, then pages of rows of sparse tables
 //
-// Structures are written as in fields.h. The manifest has every header's hash, a header every chunk's, so the
+// A row is its key (u64), the clock of its last push (u32), how often it was updated or, of a candidate,
+// named (31 bits) and its mark (1 bit), its values and its optimizer's state (f32), and zeros up to a
+// multiple of 16 bytes. Of version 2, which knew no sparse tables, files are read as well.
+//
+// Structures are written as in fields.h. The manifest has every header's hash, a header every piece's, so the
 // manifest vouches for every byte. A table is known by its name: ids and partitions are of one cluster.
 // Functions without state; files appear whole, under their names, or not at all.
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -33,17 +38,31 @@ struct SavedChunk {
   }
 };
 
-/// The header of a *.part file: which state of which partition it holds, and what its chunks are.
+/// A page of rows of a sparse table, or of candidates: keys that are not admitted yet.
+struct SavedRows {
+  TableId table = 0;  ///< of the header's tables
+  bool of_candidates = false;
+  std::uint64_t num_bytes = 0;
+  std::uint64_t hash = 0;
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.table, self.of_candidates, self.num_bytes, self.hash);
+  }
+};
+
+/// The header of a *.part file: which state of which partition it holds, and what its pieces are.
 struct PartHeader {
   PartitionId partition = 0;
   Epoch epoch = 0;
-  Version version = 0;    ///< of the partition: the state that all chunks are of
+  Version version = 0;    ///< of the partition: the state that all pieces are of
   WorkerClock clock = 0;  ///< every worker had ended so many steps
   std::vector<TableSpec> tables;
   std::vector<SavedChunk> chunks;
+  std::vector<SavedRows> rows;
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.partition, self.epoch, self.version, self.clock, self.tables, self.chunks);
+    return std::tie(self.partition, self.epoch, self.version, self.clock, self.tables, self.chunks,
+                    self.rows);
   }
 };
 
@@ -82,7 +101,8 @@ struct PartContents {
   struct Chunk {
     wire::Buffer values, state;
   };
-  std::vector<Chunk> chunks;  ///< as in the header
+  std::vector<Chunk> chunks;       ///< as in the header
+  std::vector<wire::Buffer> rows;  ///< as in the header
 };
 
 /// Where it holds nothing there is no file, and no name of one. Throws DataError that names the file, and
@@ -94,15 +114,19 @@ void write_manifest(const std::filesystem::path& folder, const CheckpointManifes
 /// truncated, damaged, not of this kind.
 CheckpointManifest read_manifest(const std::filesystem::path& folder);
 
-/// A part of which every byte is what the manifest says.
-struct LoadedPart {
-  PartHeader header;
-  std::vector<wire::Buffer> chunks;  ///< values and state, one behind the other
+/// What is done with the pieces of a part. Of each every byte is what the manifest says.
+struct PartReading {
+  std::function<void(const PartHeader&)> begin = [](const PartHeader&) {};
+  /// Values and state, one behind the other.
+  std::function<void(const SavedChunk&, wire::Buffer)> chunk = [](const SavedChunk&, const wire::Buffer&) {};
+  std::function<void(const SavedRows&, wire::Buffer)> rows = [](const SavedRows&, const wire::Buffer&) {};
 };
-/// Reads and checks all of a part. Throws DataError that names the file, where it is missing, short or
-/// changed.
-LoadedPart read_part(const std::filesystem::path& folder, const SavedPart& part);
+/// Reads and checks all of a part, piece by piece: memory is for its header and one piece, of at most 16 MiB.
+/// Throws DataError that names the file, where it is missing, short or changed, and what `reading` throws.
+void read_part(const std::filesystem::path& folder, const SavedPart& part, const PartReading& reading);
 
+/// Whether one of this absolute path is there, and may be one of a checkpoint by its name.
+bool is_checkpoint_folder(const std::filesystem::path& folder);
 /// Makes the next folder "checkpoint-N" in `folder`; nobody else has it.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder);
 /// The last whole one in `folder`, or `folder` itself where it is one. Throws DataError where there is none.

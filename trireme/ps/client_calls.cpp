@@ -217,10 +217,13 @@ bool ClientWork::leaves_room(const TableSpec& spec, RequestOp op,
 
 void ClientWork::add_values(const Place& place, const Request& request, const TableSpec& spec,
                             wire::Buffer values, wire::Priority priority, std::shared_ptr<Call> call) {
-  if (request.op == RequestOp::kPush)
-    values = encoded(spec, place, std::move(values));
-  else
-    residuals_.erase({spec.id, place.part});  // of gradients at other values
+  if (request.op == RequestOp::kPush) {
+    values =
+        spec.delay.lambda > 0 ? with_base(spec, place.part, values) : encoded(spec, place, std::move(values));
+  } else {  // of gradients at other values
+    residuals_.erase({spec.id, place.part});
+    bases_.erase({spec.id, place.part});
+  }
   OutgoingRequest& outgoing = add(place.partition, request, std::move(values), std::move(call));
   outgoing.priority = priority;
   // What waits for all workers' clocks holds no credit: the clock may need more of it to get on.
@@ -316,6 +319,7 @@ void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
     const ErrorKind error = reply.error == ErrorKind::kNone ? ErrorKind::kMalformed : reply.error;
     return pull.call->fail(error, text("pull from partition ", pull.head.partition, ": ", name_of(error)));
   }
+  keep_base(pull, reply, *values);
   if (const auto lane = lanes_.find(pull.head.partition); lane != lanes_.end())
     lane->second.last_version = std::max(lane->second.last_version, reply.version);
   Result result;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -8,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/client.h"
+#include "trireme/ps/internal/restored_rows.h"
 #include "trireme/wire/fields.h"
 
 namespace trireme::ps {
@@ -16,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using ChunkName = std::pair<std::string, std::uint64_t>;  ///< of the table, number
+using Tables = std::map<TableId, TableSpec>;              ///< by their ids in one file
 
 /// What a checkpoint says it holds; every byte of it was read.
 struct Inventory {
@@ -23,10 +26,12 @@ struct Inventory {
   std::map<std::string, TableSpec> tables;  ///< by name, as they are created
   std::set<ChunkName> chunks;
   std::uint64_t num_chunks = 0;  ///< of all tables, with those that are not saved
+  std::uint64_t num_rows = 0;    ///< with keys that are not admitted yet
 };
 
 void add(Inventory& inventory, const fs::path& path, TableSpec spec) {
   spec.id = 0;
+  spec.rows.num_partitions = 0;
   try {
     check(spec);
   } catch (const InvalidArgument& error) {
@@ -39,16 +44,16 @@ void add(Inventory& inventory, const fs::path& path, TableSpec spec) {
   if (is_new) inventory.num_chunks += spec.num_chunks();
 }
 
-std::map<TableId, TableSpec> tables_of(const LoadedPart& part) {
-  std::map<TableId, TableSpec> tables;
-  for (const TableSpec& spec : part.header.tables) tables[spec.id] = spec;
+Tables tables_of(const PartHeader& header) {
+  Tables tables;
+  for (const TableSpec& spec : header.tables) tables[spec.id] = spec;
   return tables;
 }
 
 void check_chunk(Inventory& inventory, const fs::path& path, const TableSpec& spec, const SavedChunk& chunk) {
   const bool is_there = chunk.chunk < spec.num_chunks();
   const std::uint64_t elements = is_there ? spec.elements_of(chunk.chunk) : 0;
-  const std::uint64_t state = optimizer_rule(spec.optimizer.name).state_elements(elements);
+  const std::uint64_t state = state_elements(spec, elements);
   if (!is_there || chunk.value_bytes != elements * sizeof(float) ||
       chunk.state_bytes != state * sizeof(float))
     throw DataError(
@@ -57,43 +62,119 @@ void check_chunk(Inventory& inventory, const fs::path& path, const TableSpec& sp
     throw DataError(text(path.string(), ": chunk ", chunk.chunk, " of table ", spec.name, " is there twice"));
 }
 
+void check_rows(Inventory& inventory, const fs::path& path, const TableSpec& spec, const SavedRows& rows) {
+  const std::size_t row_bytes = restored_row_bytes(spec, rows.of_candidates);
+  if (rows.num_bytes % row_bytes != 0)
+    throw DataError(text(path.string(), ": rows of table ", spec.name, " have not the size that it says"));
+  inventory.num_rows += rows.num_bytes / row_bytes;
+}
+
 Inventory read_all(const fs::path& folder) {
   Inventory inventory;
   inventory.manifest = read_manifest(folder);
   for (const TableSpec& spec : inventory.manifest.tables) add(inventory, folder / "manifest", spec);
   for (const SavedPart& saved : inventory.manifest.parts) {
     const fs::path path = folder / saved.file;
-    const LoadedPart part = read_part(folder, saved);
-    for (const TableSpec& spec : part.header.tables) add(inventory, path, spec);
-    const auto tables = tables_of(part);
-    for (const SavedChunk& chunk : part.header.chunks)
-      check_chunk(inventory, path, tables.at(chunk.table), chunk);
+    Tables tables;
+    read_part(
+        folder, saved,
+        {.begin =
+             [&](const PartHeader& header) {
+               tables = tables_of(header);
+               for (const TableSpec& spec : header.tables) add(inventory, path, spec);
+             },
+         .chunk = [&](const SavedChunk& chunk,
+                      const wire::Buffer&) { check_chunk(inventory, path, tables.at(chunk.table), chunk); },
+         .rows = [&](const SavedRows& rows,
+                     const wire::Buffer&) { check_rows(inventory, path, tables.at(rows.table), rows); }});
   }
   return inventory;
 }
 
-/// Pushes chunks, so many at a time that memory stays small.
+/// What goes to the servers, so much at a time that memory stays small.
 class Filling {
  public:
   explicit Filling(Client& client) : client_(client) {}
 
-  void add(TableId table, std::uint64_t chunk, wire::Buffer contents, std::uint64_t num_updates) {
-    constexpr std::size_t kMostUnderWay = 64;
-    under_way_.push_back(client_.restore_chunk(table, chunk, std::move(contents), num_updates));
-    if (under_way_.size() == kMostUnderWay) finish();
+  void chunk(TableId table, std::uint64_t chunk, wire::Buffer contents, std::uint64_t num_updates) {
+    add(client_.restore_chunk(table, chunk, std::move(contents), num_updates), 1);
+  }
+  void rows(TableId table, PartitionId partition, RestoredHead head, std::span<const std::byte> rows) {
+    add(client_.call(
+            [=, body = wire::Buffer::of(RestoredRows::write(head, rows))](ClientNode& node, Done done) {
+              node.restore_rows(table, partition, body, std::move(done));
+            }),
+        rows.size() / head.row_bytes);
   }
   void finish() {
-    for (const Pending& pending : std::exchange(under_way_, {})) {
+    for (const auto& [pending, count] : std::exchange(under_way_, {})) {
       pending.get();
-      ++num_done_;
+      num_done_ += count;
     }
   }
   std::uint64_t num_done() const { return num_done_; }
 
  private:
+  void add(Pending pending, std::uint64_t count) {
+    constexpr std::size_t kMostUnderWay = 64;
+    under_way_.emplace_back(std::move(pending), count);
+    if (under_way_.size() == kMostUnderWay) finish();
+  }
+
   Client& client_;
-  std::vector<Pending> under_way_;
+  std::vector<std::pair<Pending, std::uint64_t>> under_way_;
   std::uint64_t num_done_ = 0;
+};
+
+/// Gathers rows of all files by the partition that they belong to here.
+class RowSpread {
+ public:
+  RowSpread(const ClusterMap& map, Filling& filling) : map_(map), filling_(filling) {}
+
+  /// Rows of a page, of a partition at this clock. What is expired stays behind.
+  void add(const TableSpec& spec, const SavedRows& saved, WorkerClock clock,
+           std::span<const std::byte> page) {
+    const std::size_t row_bytes = restored_row_bytes(spec, saved.of_candidates);
+    for (; !page.empty(); page = page.subspan(row_bytes)) {
+      RowHead head;
+      std::memcpy(&head, page.data(), sizeof head);
+      if (RowStore::is_expired(head, static_cast<std::uint32_t>(clock), spec.rows.evict_after)) continue;
+      head.last_clock = static_cast<std::uint32_t>(clock) - head.last_clock;
+      const Place place = {spec.id, saved.of_candidates, map_.partition_of(spec.id, head.key)};
+      std::vector<std::byte>& gathered = gathered_[place];
+      gathered.insert(gathered.end(), page.begin(), page.begin() + static_cast<std::ptrdiff_t>(row_bytes));
+      std::memcpy(gathered.data() + gathered.size() - row_bytes, &head, sizeof head);
+      num_bytes_ += row_bytes;
+      if (gathered.size() >= kMostOfOne) send(place, row_bytes);
+      if (num_bytes_ >= kMostOfAll) finish();
+    }
+  }
+  void finish() {
+    for (const auto& [place, rows] : gathered_) {
+      const auto& [table, of_candidates, partition] = place;
+      if (!rows.empty()) send(place, restored_row_bytes(map_.tables.at(table), of_candidates));
+    }
+    gathered_.clear();
+  }
+
+ private:
+  using Place = std::tuple<TableId, bool, PartitionId>;
+  static constexpr std::size_t kMostOfOne = 1 << 20, kMostOfAll = 64 << 20;
+
+  void send(const Place& place, std::size_t row_bytes) {
+    std::vector<std::byte>& rows = gathered_.at(place);
+    const auto& [table, of_candidates, partition] = place;
+    filling_.rows(
+        table, partition,
+        {.row_bytes = static_cast<std::uint32_t>(row_bytes), .of_candidates = of_candidates ? 1U : 0U}, rows);
+    num_bytes_ -= rows.size();
+    rows.clear();
+  }
+
+  const ClusterMap& map_;
+  Filling& filling_;
+  std::map<Place, std::vector<std::byte>> gathered_;
+  std::size_t num_bytes_ = 0;
 };
 
 /// What nobody had pushed to is as it was at first.
@@ -103,21 +184,44 @@ wire::Buffer first_values(const TableSpec& spec, std::uint64_t chunk) {
   return wire::Buffer(values, std::as_bytes(std::span(*values)));
 }
 
-void fill(Filling& filling, const fs::path& folder, const Inventory& inventory,
-          const std::map<std::string, TableId>& ids) {
-  for (const SavedPart& saved : inventory.manifest.parts) {
-    const LoadedPart part = read_part(folder, saved);
-    const auto tables = tables_of(part);
-    for (std::size_t i = 0; i < part.chunks.size(); ++i) {
-      const SavedChunk& chunk = part.header.chunks[i];
-      filling.add(ids.at(tables.at(chunk.table).name), chunk.chunk, part.chunks[i], chunk.num_updates);
-    }
-    filling.finish();
+/// Rows that are there, and may not be in the checkpoint, go first.
+void empty_sparse_tables(Filling& filling, const ClusterMap& map, const Inventory& inventory) {
+  for (const auto& [name, spec] : inventory.tables) {
+    if (spec.kind == TableKind::kDense) continue;
+    const auto row_bytes = static_cast<std::uint32_t>(restored_row_bytes(spec, false));
+    for (PartitionId id = 0; id < map.partitions.size(); ++id)
+      filling.rows(map.table(name)->id, id, {.row_bytes = row_bytes, .begins = 1}, {});
   }
+  filling.finish();
+}
+
+void fill(Filling& filling, const fs::path& folder, const Inventory& inventory, const ClusterMap& map) {
+  empty_sparse_tables(filling, map, inventory);
+  RowSpread spread(map, filling);
+  for (const SavedPart& saved : inventory.manifest.parts) {
+    Tables tables;
+    WorkerClock clock = 0;
+    read_part(folder, saved,
+              {.begin =
+                   [&](const PartHeader& header) {
+                     tables = tables_of(header);
+                     clock = header.clock;
+                   },
+               .chunk =
+                   [&](const SavedChunk& chunk, wire::Buffer contents) {
+                     const TableId here = map.table(tables.at(chunk.table).name)->id;
+                     filling.chunk(here, chunk.chunk, std::move(contents), chunk.num_updates);
+                   },
+               .rows =
+                   [&](const SavedRows& rows, const wire::Buffer& page) {
+                     spread.add(*map.table(tables.at(rows.table).name), rows, clock, page.bytes());
+                   }});
+  }
+  spread.finish();
   for (const auto& [name, spec] : inventory.tables) {
     for (std::uint64_t chunk = 0; chunk < spec.num_chunks(); ++chunk) {
       if (!inventory.chunks.contains({name, chunk}))
-        filling.add(ids.at(name), chunk, first_values(spec, chunk), 0);
+        filling.chunk(map.table(name)->id, chunk, first_values(spec, chunk), 0);
     }
   }
   filling.finish();
@@ -154,15 +258,16 @@ fs::path Client::restore(const fs::path& folder) {
   const fs::path path = last_checkpoint(folder);
   const Inventory inventory = read_all(path);
   call([](ClientNode& node, Done done) { node.begin_anew(std::move(done)); }).get();
-  std::map<std::string, TableId> ids;
-  for (const auto& [name, spec] : inventory.tables) ids[name] = open_table(spec);
+  for (const auto& [name, spec] : inventory.tables) open_table(spec);
+  const ClusterMap now = map();
   Filling filling(*this);
   try {
-    fill(filling, path, inventory, ids);
+    fill(filling, path, inventory, now);
   } catch (const Error& error) {
     throw CommError(text("the restore from ", path.string(), " stopped after ", filling.num_done(), " of ",
-                         inventory.num_chunks, " chunks, so tables have old and new values: restore again (",
-                         error.what(), ")"));
+                         inventory.num_chunks + inventory.num_rows,
+                         " chunks and rows, so tables have old and new values: restore again (", error.what(),
+                         ")"));
   }
   return path;
 }

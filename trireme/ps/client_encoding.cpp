@@ -33,6 +33,23 @@ wire::Buffer ClientWork::encoded(const TableSpec& spec, const Place& place, wire
   return sent;
 }
 
+wire::Buffer ClientWork::with_base(const TableSpec& spec, std::uint64_t chunk,
+                                   const wire::Buffer& gradient) const {
+  const auto base = bases_.find({spec.id, chunk});
+  if (base == bases_.end()) return gradient;
+  std::vector<std::byte> bytes(gradient.bytes().begin(), gradient.bytes().end());
+  bytes.insert(bytes.end(), base->second.bytes().begin(), base->second.bytes().end());
+  return wire::Buffer::of(std::move(bytes));
+}
+
+void ClientWork::keep_base(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& values) {
+  const auto spec = map().tables.find(pull.head.table);
+  if (spec == map().tables.end() || spec->second.delay.lambda == 0 || !reply.changed) return;
+  const std::size_t num_bytes = spec->second.elements_of(pull.head.chunk) * sizeof(float);
+  if (values.size() < num_bytes) return;  // the pull of a state that a wrong server has answered
+  bases_[{pull.head.table, pull.head.chunk}] = values.part(0, num_bytes);
+}
+
 std::optional<wire::Buffer> ClientWork::decoded(const OutgoingPull& pull, const PullReply& reply,
                                                 const wire::Buffer& body) {
   if (pull.codec == nullptr || !reply.changed) return body;

@@ -31,6 +31,9 @@ void ClientNode::push(TableId table, const wire::Buffer& values, Done done, Push
 void ClientNode::assign(TableId table, const wire::Buffer& values, Done done) {
   work_->add_whole(RequestOp::kAssign, table, values, std::move(done), {});
 }
+void ClientNode::restore_rows(TableId table, PartitionId partition, wire::Buffer rows, Done done) {
+  work_->restore_rows(table, partition, std::move(rows), std::move(done));
+}
 void ClientNode::restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
                                std::uint64_t num_updates, Done done) {
   work_->restore_chunk(table, chunk, std::move(values_and_state), num_updates, std::move(done));

@@ -89,6 +89,10 @@ class ClientNode final : public wire::Node {
   /// What pull_state() has brought, of this or another cluster.
   void restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
                      std::uint64_t num_updates, Done done);
+  /// Rows of a sparse table, or keys that are not admitted yet, which belong to this partition, as a
+  /// checkpoint has them (internal/restored_rows.h); the partition keeps its others, unless they say that all
+  /// begins with them.
+  void restore_rows(TableId table, PartitionId partition, wire::Buffer rows, Done done);
   /// Holds what this worker has pushed before, and what the table's staleness promises. `newer_than`: the
   /// version of an earlier result of the same chunk, 0 for any.
   void pull_chunk(TableId table, std::uint64_t chunk, Version newer_than, Done done,

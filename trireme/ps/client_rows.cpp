@@ -3,6 +3,7 @@
 
 #include "trireme/base/text.h"
 #include "trireme/ps/internal/client_work.h"
+#include "trireme/ps/internal/restored_rows.h"
 #include "trireme/ps/internal/row_batch.h"
 
 namespace trireme::ps {
@@ -101,6 +102,17 @@ void ClientWork::add_rows(RequestOp op, TableId table, std::span<const std::uint
     const PartitionId id = batch.places[0].partition;
     add_values({id, id}, request, *spec, rows_of(batch, op, rows, elements), options.priority, call);
   }
+  go_on();
+}
+
+void ClientWork::restore_rows(TableId table, PartitionId partition, wire::Buffer rows, Done done) {
+  const TableSpec* spec = find(table, TableKind::kSparse, done);
+  if (spec == nullptr) return;
+  if (partition >= map().partitions.size() || RestoredRows::refusal(*spec, rows.bytes()) != ErrorKind::kNone)
+    return fail(done, ErrorKind::kOutOfRange,
+                text(rows.size(), " bytes for partition ", partition, " are no rows of table ", spec->name));
+  add_values({partition, partition}, request_of(RequestOp::kRestoreRows, table), *spec, std::move(rows), {},
+             new_call(std::move(done), 1));
   go_on();
 }
 

@@ -17,13 +17,6 @@ void ClientWork::save(const std::string& folder, Saved done) {
   if (has_ended_) return refuse(ErrorKind::kDeclaredDead, "this worker does not take part any more");
   if (registered_at_ == 0 || map().version == 0)
     return refuse(ErrorKind::kNotNow, "this worker does not take part yet");
-  for (const auto& [id, spec] : map().tables) {
-    if (spec.kind == TableKind::kSparse)
-      return refuse(ErrorKind::kOutOfRange,
-                    text("table ", spec.name,
-                         " is sparse, and checkpoints hold dense tables alone: nothing "
-                         "was written"));
-  }
   if (is_saving()) return refuse(ErrorKind::kNotNow, "this worker is saving already");
   const auto saving = std::make_shared<Saving>();
   saving->call = new_call(
@@ -122,6 +115,7 @@ void ClientWork::find_begun_anew() {
     };
     std::erase_if(last_pushes_, is_here);
     std::erase_if(residuals_, is_here);
+    std::erase_if(bases_, is_here);
     for (auto& [request, pull] : pulls_) {
       if (pull.head.partition == id) pull.head.after = 0;
     }

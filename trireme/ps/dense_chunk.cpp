@@ -1,6 +1,7 @@
 #include "trireme/ps/internal/dense_chunk.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace trireme::ps {
@@ -14,7 +15,26 @@ std::vector<float> first_values(const TableSpec& spec, std::uint64_t chunk) {
 
 std::vector<float> first_state(const TableSpec& spec, std::size_t num_values) {
   const OptimizerRule& rule = optimizer_rule(spec.optimizer.name);
-  return std::vector<float>(rule.state_elements(num_values), rule.first_state(spec.optimizer));
+  std::vector<float> state(rule.state_elements(num_values), rule.first_state(spec.optimizer));
+  state.resize(state_elements(spec, num_values));  // mean squares begin at 0
+  return state;
+}
+
+/// DelaySpec's formula; `mean_square` is empty where it is not adaptive.
+std::vector<float> compensated(const DelaySpec& delay, std::span<const float> gradient,
+                               std::span<const float> base, std::span<const float> values,
+                               std::span<float> mean_square) {
+  const auto lambda = static_cast<float>(delay.lambda), decay = static_cast<float>(delay.decay);
+  const auto eps = static_cast<float>(delay.eps);
+  std::vector<float> sum(gradient.begin(), gradient.end());
+  for (std::size_t i = 0; i < mean_square.size(); ++i)
+    mean_square[i] = decay * mean_square[i] + (1 - decay) * gradient[i] * gradient[i];
+  if (base.empty()) return sum;
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    const float factor = mean_square.empty() ? lambda : lambda / std::sqrt(mean_square[i] + eps);
+    sum[i] += factor * gradient[i] * gradient[i] * (values[i] - base[i]);
+  }
+  return sum;
 }
 
 }  // namespace
@@ -22,15 +42,25 @@ std::vector<float> first_state(const TableSpec& spec, std::size_t num_values) {
 DenseChunk::DenseChunk(const TableSpec& spec, std::uint64_t chunk)
     : values_(first_values(spec, chunk)), state_(first_state(spec, spec.elements_of(chunk))) {}
 
-void DenseChunk::update(const TableSpec& spec, std::span<const float> gradient, double lr, Version version) {
+void DenseChunk::update(const TableSpec& spec, std::span<const float> gradient, std::span<const float> base,
+                        double lr, Version version) {
+  const std::size_t of_rule = optimizer_rule(spec.optimizer.name).state_elements(values().size());
+  std::vector<float> sum;
+  if (spec.delay.lambda > 0) {
+    const std::span<float> mean_square =
+        spec.delay.is_adaptive ? state_.change().subspan(of_rule) : std::span<float>();
+    sum = compensated(spec.delay, gradient, base, values(), mean_square);
+    gradient = sum;
+  }
   changed_at_ = version;
   ++num_updates_;
   OptimizerSpec optimizer = spec.optimizer;
   if (lr != kTableRate) optimizer.lr = lr;
   optimizer_rule(optimizer.name)
-      .update(
-          optimizer,
-          {.values = values_.change(), .gradient = gradient, .state = state_.change(), .step = num_updates_});
+      .update(optimizer, {.values = values_.change(),
+                          .gradient = gradient,
+                          .state = state_.change().first(of_rule),
+                          .step = num_updates_});
 }
 
 void DenseChunk::assign(const TableSpec& spec, std::span<const float> values, Version version) {

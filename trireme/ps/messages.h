@@ -190,13 +190,18 @@ struct Suspect : PartitionNews {
 
 /// What a worker may ask for that changes a partition. All are numbered in one sequence.
 enum class RequestOp : std::uint8_t {
-  kJoin,    ///< always the first: the worker counts from now on
-  kPush,    ///< gradients, or what the table's rule makes of them
-  kAssign,  ///< values as they are, and the optimizer's state with them or as it begins
-  kTick,    ///< all steps below `clock` are ended
-  kLeave,   ///< the worker does not count any more
-  kLast = kLeave,
+  kJoin,         ///< always the first: the worker counts from now on
+  kPush,         ///< gradients, or what the table's rule makes of them
+  kAssign,       ///< values as they are, and the optimizer's state with them or as it begins
+  kTick,         ///< all steps below `clock` are ended
+  kLeave,        ///< the worker does not count any more
+  kRestoreRows,  ///< rows of a sparse table with all that belongs to them (internal/restored_rows.h)
+  kLast = kRestoreRows,
 };
+/// Whether it has a body, for a table.
+inline bool changes_values(RequestOp op) {
+  return op == RequestOp::kPush || op == RequestOp::kAssign || op == RequestOp::kRestoreRows;
+}
 
 /// A worker's request that changes a partition, to its primary. Body: values. It is sent again under the same
 /// number until it is answered, and counts once.
@@ -340,14 +345,14 @@ struct LoggedRequest {
 /// What a record does to one chunk; the values stand in the body one after the other.
 struct LoggedUpdate {
   TableId table = 0;
-  bool assigns = false;
+  RequestOp op = RequestOp::kPush;  ///< one that changes values
   std::uint64_t chunk = 0;
   std::uint64_t num_bytes = 0;
   double lr = kTableRate;
   std::uint64_t num_updates = 0;
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.table, self.assigns, self.chunk, self.num_bytes, self.lr, self.num_updates);
+    return std::tie(self.table, self.op, self.chunk, self.num_bytes, self.lr, self.num_updates);
   }
 };
 

@@ -31,15 +31,14 @@ void Partition::on_map(const PartitionEntry& entry, ServerId self) {
 }
 
 ErrorKind Partition::refusal(const Request& request, wire::Buffer& body) const {
-  if (request.op != RequestOp::kPush && request.op != RequestOp::kAssign)
-    return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
+  if (!changes_values(request.op)) return body.empty() ? ErrorKind::kNone : ErrorKind::kMalformed;
   const bool is_rate = request.lr == kTableRate || (std::isfinite(request.lr) && request.lr >= 0);
   if (!is_rate) return ErrorKind::kMalformed;
   const auto found = outbox_.map().tables.find(request.table);
   if (found == outbox_.map().tables.end()) return ErrorKind::kUnknownTable;
   const TableSpec& spec = found->second;
-  const bool assigns = request.op == RequestOp::kAssign;
-  const compress::Codec* encoding = assigns ? nullptr : compress::codec(spec.compression.push);
+  const compress::Codec* encoding =
+      request.op == RequestOp::kPush ? compress::codec(spec.compression.push) : nullptr;
   if (encoding != nullptr && spec.kind == TableKind::kDense) {
     if (request.chunk >= spec.num_chunks()) return ErrorKind::kOutOfRange;
     return encoding->fits(body.bytes(), spec.elements_of(request.chunk)) ? ErrorKind::kNone
@@ -50,7 +49,7 @@ ErrorKind Partition::refusal(const Request& request, wire::Buffer& body) const {
     if (!rows) return ErrorKind::kMalformed;
     body = std::move(*rows);
   }
-  return PartitionState::refusal(spec, request.chunk, assigns, body.bytes());
+  return PartitionState::refusal(spec, request.op, request.chunk, body.bytes());
 }
 
 ErrorKind Partition::refusal(const Pull& pull, const wire::Buffer& body) const {
@@ -90,7 +89,7 @@ void Partition::on_request(wire::ConnectionId from, const Request& request, wire
   const Sequence taken = standing == nullptr ? 0 : standing->window.contiguous();
   if (request.sequence == 0 || request.sequence > taken + SequenceWindow::kReach)
     return reply(asker, ErrorKind::kOverloaded, 0);
-  if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) {
+  if (changes_values(request.op)) {
     const bool is_new = !waiting_.contains({request.life, request.sequence});
     outbox_.counts().pushes += is_new ? 1 : 0;
     outbox_.counts().push_bytes += is_new ? num_bytes : 0;

@@ -15,12 +15,12 @@ std::uint64_t bytes_of_values(const TableSpec& spec, std::uint64_t chunk) {
   return spec.elements_of(chunk) * sizeof(float);
 }
 
-/// An assignment may bring the optimizer's state behind the values.
+/// Behind the values an assignment may bring the optimizer's state, and a push those that it was computed at.
 bool has_size(const TableSpec& spec, std::uint64_t chunk, bool assigns, std::uint64_t num_bytes) {
   const std::uint64_t values = bytes_of_values(spec, chunk);
   if (num_bytes == values) return true;
-  const OptimizerRule& rule = optimizer_rule(spec.optimizer.name);
-  return assigns && num_bytes == values + rule.state_elements(spec.elements_of(chunk)) * sizeof(float);
+  if (!assigns) return spec.delay.lambda > 0 && num_bytes == 2 * values;
+  return num_bytes == values + state_elements(spec, spec.elements_of(chunk)) * sizeof(float);
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ bool PartitionState::fits(const LogRecord& record, const wire::Buffer& body) con
     const TableSpec* spec = table(update.table, record.tables);
     if (spec == nullptr || update.num_bytes > left.size()) return false;
     const std::span<const std::byte> values = left.first(update.num_bytes);
-    if (refusal(*spec, update.chunk, update.assigns, values) != ErrorKind::kNone) return false;
+    if (refusal(*spec, update.op, update.chunk, values) != ErrorKind::kNone) return false;
     left = left.subspan(update.num_bytes);
   }
   return left.empty();
@@ -80,22 +80,23 @@ void PartitionState::apply_update(const LoggedUpdate& update, std::span<const st
   auto found = chunks_.find(key);
   if (found == chunks_.end()) found = chunks_.emplace(key, DenseChunk(spec, update.chunk)).first;
   const bool has_state = bytes.size() != bytes_of_values(spec, update.chunk);
-  if (update.assigns && (has_state || found->second.state().empty())) {
+  const bool assigns = update.op == RequestOp::kAssign;
+  if (assigns && (has_state || found->second.state().empty())) {
     found->second.restore(bytes, version_, update.num_updates);
     return;
   }
-  const AlignedFloats values(bytes);
-  if (update.assigns)
-    found->second.assign(spec, values.get(), version_);
-  else
-    found->second.update(spec, values.get(), update.lr, version_);
+  const AlignedFloats floats(bytes);
+  if (assigns) return found->second.assign(spec, floats.get(), version_);
+  const std::size_t count = spec.elements_of(update.chunk);
+  found->second.update(spec, floats.get().first(count), floats.get().subspan(count), update.lr, version_);
 }
 
 void PartitionState::apply_rows(const LoggedUpdate& update, const TableSpec& spec,
                                 std::span<const std::byte> bytes) {
   SparseTable& table = sparse_.try_emplace(spec.id, spec).first->second;
+  if (update.op == RequestOp::kRestoreRows) return table.restore(RestoredRows(bytes), min_clock_);
   const RowBatch batch(bytes);
-  if (update.assigns)
+  if (update.op == RequestOp::kAssign)
     table.assign(batch, min_clock_);
   else
     table.push(batch, update.lr, min_clock_);
@@ -122,12 +123,17 @@ void PartitionState::raise_min_clock() {
   for (auto& [id, table] : sparse_) table.advance(before, min_clock_);
 }
 
-ErrorKind PartitionState::refusal(const TableSpec& spec, std::uint64_t chunk, bool assigns,
+ErrorKind PartitionState::refusal(const TableSpec& spec, RequestOp op, std::uint64_t chunk,
                                   std::span<const std::byte> body) {
-  if (spec.kind == TableKind::kSparse)
-    return chunk == 0 ? row_refusal(body, spec.rows.elements) : ErrorKind::kOutOfRange;
-  if (chunk >= spec.num_chunks()) return ErrorKind::kOutOfRange;
-  return has_size(spec, chunk, assigns, body.size()) ? ErrorKind::kNone : ErrorKind::kMalformed;
+  if (!changes_values(op)) return ErrorKind::kMalformed;
+  if (spec.kind == TableKind::kSparse) {
+    if (chunk != 0) return ErrorKind::kOutOfRange;
+    return op == RequestOp::kRestoreRows ? RestoredRows::refusal(spec, body)
+                                         : row_refusal(body, spec.rows.elements);
+  }
+  if (chunk >= spec.num_chunks() || op == RequestOp::kRestoreRows) return ErrorKind::kOutOfRange;
+  return has_size(spec, chunk, op == RequestOp::kAssign, body.size()) ? ErrorKind::kNone
+                                                                      : ErrorKind::kMalformed;
 }
 
 ErrorKind PartitionState::refusal(const TableSpec& spec, const Pull& pull, std::span<const std::byte> body) {
@@ -203,6 +209,15 @@ PartContents PartitionState::contents() const {
                                       .value_bytes = chunk.values().size_bytes(),
                                       .state_bytes = chunk.state().size_bytes()});
     contents.chunks.push_back({chunk.share(), chunk.share_state()});
+  }
+  for (const auto& [id, table] : sparse_) {
+    for (const bool of_candidates : {false, true}) {
+      for (wire::Buffer& page : table.lease(of_candidates)) {
+        contents.header.rows.push_back(
+            {.table = id, .of_candidates = of_candidates, .num_bytes = page.size()});
+        contents.rows.push_back(std::move(page));
+      }
+    }
   }
   return contents;
 }

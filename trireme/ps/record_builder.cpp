@@ -25,16 +25,18 @@ struct Line {
 class Merger {
  public:
   void push(const WaitingRequest& waiting, const TableSpec& spec, WorkerClock clock) {
+    // Each is compensated at the values that it meets.
+    if (spec.delay.lambda > 0) return add(waiting, waiting.body.size());
     const Key key = {clock, waiting.request.table, waiting.request.chunk, waiting.request.lr};
     const auto open = open_.find(key);
     const compress::Codec* encoding =
         spec.kind == TableKind::kDense ? compress::codec(spec.compression.push) : nullptr;
     if (open == open_.end()) {
       open_[key] = updates_.size();
-      if (encoding == nullptr) return add(waiting, waiting.body.size(), false);
+      if (encoding == nullptr) return add(waiting, waiting.body.size());
       std::vector<float> sum(spec.elements_of(waiting.request.chunk));
       encoding->decode(waiting.body.bytes(), sum);
-      add(waiting, std::as_bytes(std::span(sum)).size(), false);
+      add(waiting, std::as_bytes(std::span(sum)).size());
       updates_.back().sum = std::move(sum);
       return;
     }
@@ -53,13 +55,14 @@ class Merger {
     for (std::size_t i = 0; i < update.sum.size(); ++i) update.sum[i] += more.get()[i];
   }
 
+  /// Or restore.
   void assign(const WaitingRequest& waiting) {
     // Pushes behind it are not added to those before it.
     std::erase_if(open_, [&](const auto& open) {
       const auto& [clock, table, chunk, lr] = open.first;
       return table == waiting.request.table && chunk == waiting.request.chunk;
     });
-    add(waiting, waiting.body.size(), true);
+    add(waiting, waiting.body.size());
   }
 
   std::size_t num_bytes() const { return num_bytes_; }
@@ -94,10 +97,10 @@ class Merger {
   };
 
   /// An update of so many bytes.
-  void add(const WaitingRequest& waiting, std::size_t num_bytes, bool assigns) {
+  void add(const WaitingRequest& waiting, std::size_t num_bytes) {
     num_bytes_ += num_bytes;
     updates_.push_back({.logged = {.table = waiting.request.table,
-                                   .assigns = assigns,
+                                   .op = waiting.request.op,
                                    .chunk = waiting.request.chunk,
                                    .num_bytes = num_bytes,
                                    .lr = waiting.request.lr,
@@ -206,7 +209,7 @@ class Builder {
       const Request& request = waiting->request;
       if (is_held(request)) {
         holds = holds || request.clock >= min_clock_;
-      } else if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) {
+      } else if (changes_values(request.op)) {
         if (merger_.num_bytes() > kMostBytes) return;
         if (request.op == RequestOp::kPush)
           merger_.push(*waiting, map_.tables.at(request.table), kEnded);
@@ -220,7 +223,7 @@ class Builder {
   }
 
   void take(const Request& request) {
-    if (request.op == RequestOp::kPush || request.op == RequestOp::kAssign) tables_.insert(request.table);
+    if (changes_values(request.op)) tables_.insert(request.table);
     record_.requests.push_back({.life = request.life,
                                 .sequence = request.sequence,
                                 .op = request.op,

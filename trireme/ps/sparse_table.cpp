@@ -27,7 +27,7 @@ SparseTable::SparseTable(const TableSpec& spec)
     : spec_(spec),
       rule_(optimizer_rule(spec.optimizer.name)),
       row_elements_(spec.rows.elements),
-      rows_(row_elements_ + rule_.state_elements(row_elements_)),
+      rows_(empty_rows()),
       candidates_(0) {}
 
 void SparseTable::write_first_values(std::uint64_t key, std::span<float> values) const {
@@ -138,6 +138,28 @@ void SparseTable::assign(const RowBatch& batch, WorkerClock worker_clock) {
   }
 }
 
+void SparseTable::restore(const RestoredRows& restored, WorkerClock worker_clock) {
+  if (restored.begins()) {
+    rows_ = empty_rows();
+    candidates_ = RowStore(0);
+  }
+  const std::uint32_t clock = in_row(worker_clock);
+  RowStore& store = restored.of_candidates() ? candidates_ : rows_;
+  RowStore& other = restored.of_candidates() ? rows_ : candidates_;
+  for (std::size_t i = 0; i < restored.size(); ++i) {
+    RowHead saved = restored.head(i);
+    saved.last_clock = clock - saved.last_clock;
+    if (const Row row = other.find(saved.key); row != RowStore::kNone) other.erase(row);
+    Row row = store.find(saved.key);
+    if (row == RowStore::kNone) {
+      make_room(store, clock);
+      row = store.append(saved.key);
+    }
+    store.head(row) = saved;
+    restored.copy_floats(i, store.floats(row));
+  }
+}
+
 void SparseTable::read(const KeyBatch& keys, WorkerClock clock, std::span<float> out) const {
   const std::size_t num_bytes = sizeof(RowHead) + row_elements_ * sizeof(float);
   const auto key_at = [&](std::size_t i) { return keys.key(i); };
@@ -162,28 +184,35 @@ std::vector<SparseTable::Part> SparseTable::snapshot() const {
   for (const RowStore* store : {&rows_, &candidates_}) {
     std::size_t room = 0;
     for (std::size_t page = 0; page < store->pages().num_pages(); ++page) {
-      const RowPages::Shared shared = store->pages().share(page);
-      if (room < shared.num_bytes) {
+      const wire::Buffer shared = store->pages().lease(page);
+      if (room < shared.size()) {
         parts.push_back({.pages = {}, .hand = store->hand(), .of_candidates = store == &candidates_});
         room = kPartBytes;
       }
       parts.back().pages.push_back(shared);
-      room -= std::min(room, shared.num_bytes);
+      room -= std::min(room, shared.size());
     }
   }
   return parts;
 }
 
+std::vector<wire::Buffer> SparseTable::lease(bool of_candidates) const {
+  const RowPages& pages = (of_candidates ? candidates_ : rows_).pages();
+  std::vector<wire::Buffer> leased;
+  for (std::size_t page = 0; page < pages.num_pages(); ++page) leased.push_back(pages.lease(page));
+  return leased;
+}
+
 std::vector<std::byte> SparseTable::Part::flat() const {
   std::size_t size = sizeof(PartHead);
-  for (const RowPages::Shared& page : pages) size += page.num_bytes;
+  for (const wire::Buffer& page : pages) size += page.size();
   std::vector<std::byte> bytes(size);
   const PartHead head = {of_candidates ? 1U : 0U, hand};
   std::memcpy(bytes.data(), &head, sizeof head);
   std::size_t at = sizeof head;
-  for (const RowPages::Shared& page : pages) {
-    std::memcpy(bytes.data() + at, page.owner.get(), page.num_bytes);
-    at += page.num_bytes;
+  for (const wire::Buffer& page : pages) {
+    std::memcpy(bytes.data() + at, page.bytes().data(), page.size());
+    at += page.size();
   }
   return bytes;
 }

@@ -61,7 +61,34 @@ void check_compression(const TableSpec& spec, const Demand& demand) {
       "compression.threshold must be above 0, not ", compression.threshold);
 }
 
+template <class Demand>
+void check_delay(const TableSpec& spec, const Demand& demand) {
+  const DelaySpec& delay = spec.delay;
+  demand(std::isfinite(delay.lambda) && delay.lambda >= 0,
+         "delay.lambda must be a number of at least 0, not ", delay.lambda);
+  if (delay.lambda == 0) return demand(!delay.is_adaptive, "delay.is_adaptive needs a delay.lambda above 0");
+  demand(delay.decay >= 0 && delay.decay < 1, "delay.decay must be in [0, 1), not ", delay.decay);
+  demand(std::isfinite(delay.eps) && delay.eps > 0, "delay.eps must be a number above 0, not ", delay.eps);
+  demand(
+      spec.kind == TableKind::kDense,
+      "delays are compensated in dense tables: a worker would have to keep the rows of every key it pulled");
+  demand(spec.apply_at == ApplyAt::kArrival,
+         "pushes that are held until all have ended a step have no delay to compensate: set apply_at to "
+         "arrival");
+  demand(spec.optimizer.name != "sum",
+         "delays of gradients are compensated, and sum adds what is no gradient: choose another optimizer");
+  demand(spec.compression.push == "none",
+         "a push that is compensated carries values beside its gradient and is not encoded: "
+         "compression.push must be none, not ",
+         spec.compression.push);
+}
+
 }  // namespace
+
+std::size_t state_elements(const TableSpec& spec, std::size_t num_values) {
+  return optimizer_rule(spec.optimizer.name).state_elements(num_values) +
+         (spec.delay.is_adaptive ? num_values : 0);
+}
 
 void check(const TableSpec& spec) {
   const auto demand = [&](bool holds, const auto&... message) {
@@ -76,6 +103,7 @@ void check(const TableSpec& spec) {
          "initial_range must be a number of at least 0, not ", spec.initial_range);
   check(spec.optimizer);
   check_compression(spec, demand);
+  check_delay(spec, demand);
   if (spec.kind == TableKind::kDense)
     check_dense(spec, demand);
   else

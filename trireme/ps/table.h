@@ -65,6 +65,24 @@ struct CompressionSpec {
   }
 };
 
+/// Delay compensation (Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML
+/// 2017): a gradient g that was computed at older values w_bak is applied at the values w as
+///
+///   g + l g g (w - w_bak),   l = lambda (eq. 10), or lambda / sqrt(MeanSquare + eps) (DC-ASGD-a)
+///
+/// element by element, with MeanSquare = decay MeanSquare + (1 - decay) g g, which begins at 0.
+struct DelaySpec {
+  double lambda = 0;         ///< 0: gradients are applied as they come
+  bool is_adaptive = false;  ///< l follows the size of gradients; costs one f32 of state for each element
+  double decay = 0.95;
+  double eps = 1e-7;
+
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.lambda, self.is_adaptive, self.decay, self.eps);
+  }
+};
+
 /// All that makes a table: who opens it says the same as who opened it first.
 struct TableSpec {
   TableId id = 0;  ///< given by the coordinator
@@ -79,6 +97,7 @@ struct TableSpec {
   float initial_range = 0;  ///< values begin uniform in [-range, range), a function of seed and element
   std::uint64_t seed = 0;
   CompressionSpec compression = {};  ///< of what goes to and fro
+  DelaySpec delay = {};              ///< of a dense table that applies what comes as it comes
 
   std::uint64_t num_chunks() const { return (num_elements + chunk_elements - 1) / chunk_elements; }
   /// How many elements that chunk has: the last one of a dense table may be shorter.
@@ -90,9 +109,12 @@ struct TableSpec {
   static auto fields(Self& self) {
     return std::tie(self.id, self.name, self.kind, self.num_elements, self.chunk_elements, self.rows,
                     self.staleness, self.apply_at, self.optimizer, self.initial_range, self.seed,
-                    self.compression);
+                    self.compression, self.delay);
   }
 };
+
+/// How many f32 stand beside so many values of a chunk: the optimizer's, then those of delay compensation.
+std::size_t state_elements(const TableSpec& spec, std::size_t num_values);
 
 /// Throws InvalidArgument that names the table and the field.
 void check(const TableSpec& spec);

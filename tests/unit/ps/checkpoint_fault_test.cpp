@@ -10,6 +10,7 @@
 #include "tests/support/simulation.h"
 #include "tests/unit/ps/cluster.h"
 #include "trireme/base/text.h"
+#include "trireme/ps/internal/restored_rows.h"
 
 namespace trireme::ps {
 namespace {
@@ -43,10 +44,10 @@ class SlowParts final : public PartSink {
   std::shared_ptr<int> alive_ = std::make_shared<int>();
 };
 
-constexpr int kChunks = 6, kWorkers = 3, kSteps = 40;
+constexpr int kChunks = 6, kRows = 6, kPlaces = kChunks + kRows, kWorkers = 3, kSteps = 40;
 
-/// Each worker's push of step n adds 1 to one element of its own and n + 1 to another: the counts and sums
-/// tell whether what is there is the first pushes of each, and no others.
+/// Each worker's push of step n adds 1 to one element of its own and n + 1 to another, in every chunk and
+/// every row: the counts and sums tell whether what is there is the first pushes of each, and no others.
 class SavingRun {
  public:
   explicit SavingRun(std::uint64_t seed)
@@ -60,16 +61,22 @@ class SavingRun {
     spec_.num_elements = kChunks * spec_.chunk_elements;
     spec_.staleness = kStaleness[seed % 4];
     if (seed % 4 == 0) spec_.apply_at = ApplyAt::kClock;
+    sparse_ = spec_;
+    sparse_.name = "rows";
+    sparse_.kind = TableKind::kSparse;
+    sparse_.num_elements = 0;
+    sparse_.rows.elements = spec_.chunk_elements;
+    for (std::uint64_t i = 0; i < kRows; ++i) keys_.push_back(i * 0x9e3779b97f4a7c15);
   }
 
   void run() {
     table_ = cluster_.create(0, spec_);
-    ASSERT_TRUE(table_ != 0 && cluster_.settles(60));
+    rows_ = cluster_.create(0, sparse_);
+    ASSERT_TRUE(table_ != 0 && rows_ != 0 && cluster_.settles(60));
     for (int worker = 0; worker < kWorkers; ++worker) {
       cluster_.wait([&](Done done) { cluster_.worker(worker).wait_until_member(std::move(done)); });
-      cluster_.simulation.run_until([&] { return cluster_.worker(worker).map().tables.contains(table_); },
-                                    60);
-      cluster_.wait([&](Done done) { cluster_.worker(worker).join(table_, std::move(done)); });
+      cluster_.simulation.run_until([&] { return cluster_.worker(worker).map().tables.contains(rows_); }, 60);
+      cluster_.wait([&](Done done) { cluster_.worker(worker).join(rows_, std::move(done)); });
     }
     for (int worker = 0; worker < kWorkers; ++worker) step(worker);
     ASSERT_TRUE(cluster_.simulation.run_until([&] { return was_asked_; }, 60));
@@ -81,6 +88,7 @@ class SavingRun {
     ASSERT_TRUE(cluster_.simulation.run_until(is_over, 120)) << "it did not get to its end";
     check_parts();
     check_sums();
+    restore_rows();
   }
   int num_cut_short() const { return shelf_.num_cut_short; }
 
@@ -99,6 +107,13 @@ class SavingRun {
         --num_under_way_;
       });
     }
+    std::vector<float> rows;
+    for (int i = 0; i < kRows; ++i) rows.insert(rows.end(), values.begin(), values.end());
+    ++num_under_way_;
+    client.push_rows(rows_, keys_, rows, [this](const Result& result) {
+      EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
+      --num_under_way_;
+    });
     client.tick();
     if (worker == 0 && number + 1 == kAskedAt) ask();
     client.pull_chunk(table_, random_.below(kChunks), 0, [this, worker](const Result& result) {
@@ -134,10 +149,28 @@ class SavingRun {
     }
   }
 
-  static std::vector<float> floats_of(const wire::Buffer& buffer) {
-    std::vector<float> values(buffer.size() / sizeof(float));
-    std::memcpy(values.data(), buffer.bytes().data(), buffer.size());
+  static std::vector<float> floats_of(std::span<const std::byte> bytes) {
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
+  }
+  /// What a part says of each place: chunks, then rows, in the order in which a step comes to them.
+  std::vector<std::pair<std::uint64_t, std::vector<int>>> counts_in(const PartContents& part) const {
+    std::vector<std::pair<std::uint64_t, std::vector<int>>> counts;
+    for (std::size_t i = 0; i < part.chunks.size(); ++i)
+      counts.emplace_back(part.header.chunks[i].chunk, counts_of(floats_of(part.chunks[i].values.bytes())));
+    const std::size_t row_bytes = restored_row_bytes(sparse_, false);
+    for (const wire::Buffer& page : part.rows) {
+      for (auto left = page.bytes(); !left.empty(); left = left.subspan(row_bytes)) {
+        RowHead head;
+        std::memcpy(&head, left.data(), sizeof head);
+        const auto place = std::ranges::find(keys_, head.key) - keys_.begin();
+        counts.emplace_back(
+            kChunks + place,
+            counts_of(floats_of(left.subspan(sizeof head, sparse_.rows.elements * sizeof(float)))));
+      }
+    }
+    return counts;
   }
   /// How many pushes of each worker, which are its first.
   static std::vector<int> counts_of(const std::vector<float>& values) {
@@ -149,29 +182,28 @@ class SavingRun {
     return counts;
   }
 
-  void check_parts() const {
-    std::map<std::uint64_t, std::vector<int>> counts;  // by chunk
+  void check_parts() {
+    std::map<std::uint64_t, std::vector<int>>& counts = saved_counts_;
     ASSERT_EQ(saved_->size(), cluster_.options().num_partitions);
     for (const SavedPart& saved : *saved_) {
       const PartContents& part = shelf_.files.at(saved.file);
       EXPECT_EQ(part.header.version, saved.version);
       const std::vector<int>* before = nullptr;
-      for (std::size_t i = 0; i < part.chunks.size(); ++i) {
-        const std::uint64_t chunk = part.header.chunks[i].chunk;
-        counts[chunk] = counts_of(floats_of(part.chunks[i].values));
+      for (const auto& [place, of_place] : counts_in(part)) {
+        counts[place] = of_place;
         if (spec_.staleness != kAsynchronous) {
           EXPECT_EQ(saved.clock, kAskedAt);
         }
-        // Of one version: a worker's push of a step comes to the chunks in their order.
+        // Of one version: a worker's push of a step comes to the places in their order.
         for (std::size_t worker = 0; before != nullptr && worker < kWorkers; ++worker) {
-          EXPECT_GE((*before)[worker], counts[chunk][worker]);
-          EXPECT_LE((*before)[worker], counts[chunk][worker] + 1);
+          EXPECT_GE((*before)[worker], of_place[worker]);
+          EXPECT_LE((*before)[worker], of_place[worker] + 1);
         }
-        before = &counts[chunk];
+        before = &counts[place];
       }
     }
-    ASSERT_EQ(counts.size(), static_cast<std::size_t>(kChunks));
-    for (const auto& [chunk, of_workers] : counts) {
+    ASSERT_EQ(counts.size(), static_cast<std::size_t>(kPlaces));
+    for (const auto& [place, of_workers] : counts) {
       EXPECT_EQ(of_workers[0], kAskedAt) << "what the asker had pushed before, and nothing more";
       for (const int count : of_workers) {
         if (spec_.apply_at == ApplyAt::kClock) {
@@ -186,8 +218,57 @@ class SavingRun {
     for (std::uint64_t chunk = 0; chunk < kChunks; ++chunk) {
       const Result pulled =
           cluster_.wait([&](Done done) { cluster_.worker(0).pull_chunk(table_, chunk, 0, std::move(done)); });
-      EXPECT_EQ(counts_of(floats_of(pulled.values)), std::vector<int>(kWorkers, kSteps));
+      EXPECT_EQ(counts_of(floats_of(pulled.values.bytes())), std::vector<int>(kWorkers, kSteps));
     }
+    for (const std::vector<int>& counts : counts_of_rows())
+      EXPECT_EQ(counts, std::vector<int>(kWorkers, kSteps));
+  }
+  std::vector<std::vector<int>> counts_of_rows() {
+    std::vector<float> rows(kRows * 2 * kWorkers);
+    const Result pulled =
+        cluster_.wait([&](Done done) { cluster_.worker(0).pull_rows(rows_, keys_, rows, std::move(done)); });
+    EXPECT_EQ(pulled.error, ErrorKind::kNone) << pulled.message;
+    std::vector<std::vector<int>> counts;
+    for (auto row = rows.begin(); row != rows.end(); row += 2 * kWorkers)
+      counts.push_back(counts_of({row, row + 2 * kWorkers}));
+    return counts;
+  }
+
+  /// Each partition's rows go back to it, while a server ends: they are what was saved, and alone.
+  void restore_rows() {
+    const auto row_bytes = static_cast<std::uint32_t>(restored_row_bytes(sparse_, false));
+    const std::uint64_t other = 12345;
+    const std::vector<float> more(2 * kWorkers, 1);
+    cluster_.wait([&](Done done) {
+      cluster_.worker(0).push_rows(rows_, {&other, 1}, more, std::move(done));
+    });
+    ASSERT_TRUE(cluster_.settles(60));
+    const std::string ends = Cluster::server_name(static_cast<int>(random_.below(3)));
+    std::uint64_t before_it_ends = random_.below(saved_->size());
+    int num_left = 0;
+    for (const SavedPart& saved : *saved_) {
+      std::vector<std::byte> rows;
+      for (const wire::Buffer& page : shelf_.files.at(saved.file).rows)
+        rows.insert(rows.end(), page.bytes().begin(), page.bytes().end());
+      ++num_left;
+      cluster_.worker(0).restore_rows(
+          rows_, saved.partition,
+          wire::Buffer::of(RestoredRows::write({.row_bytes = row_bytes, .begins = 1}, rows)),
+          [&num_left](const Result& result) {
+            EXPECT_EQ(result.error, ErrorKind::kNone) << result.message;
+            --num_left;
+          });
+      cluster_.simulation.run_for(0.002 * random_.uniform());
+      if (before_it_ends-- == 0 && cluster_.simulation.is_running(ends)) cluster_.simulation.crash(ends);
+    }
+    ASSERT_TRUE(cluster_.simulation.run_until([&] { return num_left == 0; }, 120)) << "restoring did not end";
+    const std::vector<std::vector<int>> counts = counts_of_rows();
+    for (std::size_t i = 0; i < kRows; ++i) EXPECT_EQ(counts[i], saved_counts_.at(kChunks + i));
+    std::vector<float> gone(2 * kWorkers);
+    cluster_.wait([&](Done done) {
+      cluster_.worker(0).pull_rows(rows_, {&other, 1}, gone, std::move(done));
+    });
+    EXPECT_EQ(gone, std::vector<float>(2 * kWorkers)) << "a row that was not saved is there";
   }
 
   static constexpr int kAskedAt = 8;
@@ -195,7 +276,10 @@ class SavingRun {
   Shelf shelf_;
   Cluster cluster_;
   TableSpec spec_;
-  TableId table_ = 0;
+  TableSpec sparse_;
+  TableId table_ = 0, rows_ = 0;
+  std::vector<std::uint64_t> keys_;
+  std::map<std::uint64_t, std::vector<int>> saved_counts_;  ///< by place
   bool was_asked_ = false;
   int num_under_way_ = 0;
   std::optional<std::vector<SavedPart>> saved_;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "trireme/base/text.h"
+#include "trireme/ps/internal/restored_rows.h"
 
 namespace trireme::ps {
 namespace {
@@ -168,6 +169,7 @@ void FaultRun::do_step(const std::shared_ptr<Life>& life) {
   push_chunks(life);
   push_rows(life);
   push_passing_rows(life);
+  if (random_.below(4) == 0) restore_passing_rows(life);
   if (random_.below(2) == 0) {  // a pull before the step ends sees its own pushes
     pull_then_go_on(life, -1);
   }
@@ -239,6 +241,29 @@ void FaultRun::push_passing_rows(const std::shared_ptr<Life>& life) {
   });
 }
 
+/// As from a checkpoint, into one partition: rows, or keys that are not admitted yet; what was there, or not.
+void FaultRun::restore_passing_rows(const std::shared_ptr<Life>& life) {
+  ClientNode& client = cluster_.worker(life->worker);
+  const TableSpec& spec = client.map().tables.at(passing_);
+  const bool of_candidates = random_.below(2) == 0;
+  const std::size_t row_bytes = restored_row_bytes(spec, of_candidates);
+  std::vector<std::byte> rows(row_bytes * random_.below(20));
+  for (std::size_t at = 0; at < rows.size(); at += row_bytes) {
+    const RowHead head = {.key = random_.below(300),
+                          .last_clock = static_cast<std::uint32_t>(random_.below(4)),
+                          .count = 1,
+                          .is_marked = static_cast<std::uint32_t>(random_.below(2))};
+    std::memcpy(rows.data() + at, &head, sizeof head);
+  }
+  const RestoredHead head = {.row_bytes = static_cast<std::uint32_t>(row_bytes),
+                             .of_candidates = of_candidates ? 1U : 0U,
+                             .begins = static_cast<std::uint32_t>(random_.below(2))};
+  client.restore_rows(passing_, static_cast<PartitionId>(random_.below(8)),
+                      wire::Buffer::of(RestoredRows::write(head, rows)), [this, life](const Result& result) {
+                        if (result.error != ErrorKind::kNone) on_error(life, result);
+                      });
+}
+
 void FaultRun::pull(int worker, int place,
                     const std::function<void(const Result&, std::vector<float>)>& done) {
   ClientNode& client = cluster_.worker(worker);
@@ -286,24 +311,27 @@ void FaultRun::check_pull(const Life& life, int place, WorkerClock clock, std::s
                           const std::vector<float>& values) {
   if (values.size() != kElements) return fail("a pull of the wrong size");
   const bool is_known = cluster_.simulation.is_running("coordinator");
+  const auto lives = [&](int worker, Incarnation incarnation) {
+    return cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), incarnation});
+  };
+  // Who was given up is not waited for, and may see what the others have done since, until it is told.
+  const bool is_given_up = is_known && !lives(life.worker, life.incarnation);
   for (int worker = 0; worker < 3; ++worker) {
     std::size_t least = 0, most = 0;
     for (const std::size_t index : pushes_of_[{worker, place}]) {
       const Push& push = pushes_[index];
       // A tick behind the pull may have overtaken it on the way.
-      const bool in_step =
-          spec_.apply_at == ApplyAt::kArrival || push.clock < cluster_.worker(life.worker).clock();
+      const bool in_step = spec_.apply_at == ApplyAt::kArrival || is_given_up ||
+                           push.clock < cluster_.worker(life.worker).clock();
       most += in_step ? 1 : 0;
       // Who lives by the map that the coordinator holds was never taken out by a server.
-      const bool is_counted =
-          is_known && cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), push.incarnation});
+      const bool is_counted = is_known && lives(worker, push.incarnation);
       const bool is_due =
           spec_.staleness != kAsynchronous && push.clock + spec_.staleness < clock && is_counted;
       least += is_due ? 1 : 0;
     }
     const auto seen = static_cast<std::size_t>(values[static_cast<std::size_t>(worker)] / mark(place));
-    if (worker == life.worker && spec_.apply_at == ApplyAt::kArrival && is_known &&
-        cluster_.coordinator().map().lives({static_cast<WorkerId>(worker), life.incarnation}))
+    if (worker == life.worker && spec_.apply_at == ApplyAt::kArrival && is_known && !is_given_up)
       least = std::max(least, num_own);
     if (seen < least || seen > most)
       return fail(text("worker ", life.worker, " at clock ", clock, " saw ", seen, " pushes of worker ",

@@ -58,6 +58,7 @@ class FaultRun {
   void push_chunks(const std::shared_ptr<Life>& life);
   void push_rows(const std::shared_ptr<Life>& life);
   void push_passing_rows(const std::shared_ptr<Life>& life);
+  void restore_passing_rows(const std::shared_ptr<Life>& life);
   void pull(int worker, int place, const std::function<void(const Result&, std::vector<float>)>& done);
   void pull_then_go_on(const std::shared_ptr<Life>& life, int place);
   void check_pull(const Life& life, int place, WorkerClock clock, std::size_t num_own,

@@ -101,17 +101,17 @@ TEST(RowStore, DoesNotChangeWhatIsShared) {
   RowStore store(kFloats);
   for (std::uint64_t key = 0; key < 5000; ++key) store.floats(store.append(key))[0] = 1;
   ASSERT_GT(store.pages().num_pages(), 2U);
-  std::vector<RowPages::Shared> shared;
+  std::vector<wire::Buffer> shared;
   std::vector<std::vector<std::byte>> before;
   for (std::size_t page = 0; page < store.pages().num_pages(); ++page) {
-    shared.push_back(store.pages().share(page));
-    before.emplace_back(shared.back().owner.get(), shared.back().owner.get() + shared.back().num_bytes);
+    shared.push_back(store.pages().lease(page));
+    before.emplace_back(shared.back().bytes().begin(), shared.back().bytes().end());
   }
   for (std::uint64_t key = 0; key < 5000; key += 3) store.floats(store.find(key))[0] = 2;
   for (std::uint64_t key = 1; key < 5000; key += 3) store.erase(store.find(key));
   for (std::uint64_t key = 5000; key < 9000; ++key) store.append(key);
   for (std::size_t page = 0; page < shared.size(); ++page)
-    EXPECT_TRUE(std::equal(before[page].begin(), before[page].end(), shared[page].owner.get())) << page;
+    EXPECT_TRUE(std::ranges::equal(before[page], shared[page].bytes())) << page;
 }
 
 wire::Buffer batch_of(const std::vector<std::pair<std::uint64_t, float>>& rows,

@@ -47,6 +47,8 @@ class ClientWork {
   void restore_chunk(TableId table, std::uint64_t chunk, wire::Buffer values_and_state,
                      std::uint64_t num_updates, Done done);
 
+  void restore_rows(TableId table, PartitionId partition, wire::Buffer rows, Done done);
+
   void add_whole(RequestOp op, TableId table, const wire::Buffer& values, Done done, PushOptions options);
 
   /// What is pulled of a chunk, and where to.
@@ -139,6 +141,9 @@ class ClientWork {
   /// What is pushed, as it is sent. What a codec leaves out is pushed with what comes next.
   wire::Buffer encoded(const TableSpec& spec, const Place& place, wire::Buffer values);
   std::uint64_t seed_of_push(const TableSpec& spec, const Place& place) const;
+  /// A gradient, and behind it the values that this worker has last pulled, if any.
+  wire::Buffer with_base(const TableSpec& spec, std::uint64_t chunk, const wire::Buffer& gradient) const;
+  void keep_base(const OutgoingPull& pull, const PullReply& reply, const wire::Buffer& values);
   /// What was pulled, as it was before it was sent; none where it is something else.
   static std::optional<wire::Buffer> decoded(const OutgoingPull& pull, const PullReply& reply,
                                              const wire::Buffer& body);
@@ -264,6 +269,8 @@ class ClientWork {
   std::map<RequestId, OutgoingPull> pulls_;
   std::map<std::pair<TableId, std::uint64_t>, Sequence> last_pushes_;
   std::map<std::pair<TableId, std::uint64_t>, std::vector<float>> residuals_;  ///< by table and chunk
+  /// What was last pulled, by table and chunk: pushes to tables that compensate delays say it.
+  std::map<std::pair<TableId, std::uint64_t>, wire::Buffer> bases_;
   std::map<RequestId, Creation> creations_;
   std::shared_ptr<Call> leave_call_;
   std::shared_ptr<Saving> saving_;

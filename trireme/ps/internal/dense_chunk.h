@@ -18,7 +18,9 @@ class DenseChunk {
  public:
   DenseChunk(const TableSpec& spec, std::uint64_t chunk);
 
-  void update(const TableSpec& spec, std::span<const float> gradient, double lr, Version version);
+  /// `base`: the values at which the gradient was computed, where its delay is to be compensated.
+  void update(const TableSpec& spec, std::span<const float> gradient, std::span<const float> base, double lr,
+              Version version);
   /// As a new one with these values.
   void assign(const TableSpec& spec, std::span<const float> values, Version version);
 

@@ -57,8 +57,8 @@ class PartitionState {
   /// What a pull of a chunk, or of `keys`, brings; of a table that may not be known here yet: then its first
   /// values. It was not refused.
   Contents read(const TableSpec& spec, const Pull& pull, const wire::Buffer& keys) const;
-  /// Why such a push or assignment, or pull, cannot be taken; kNone when it can.
-  static ErrorKind refusal(const TableSpec& spec, std::uint64_t chunk, bool assigns,
+  /// Why such a request that changes values, or pull, cannot be taken; kNone when it can.
+  static ErrorKind refusal(const TableSpec& spec, RequestOp op, std::uint64_t chunk,
                            std::span<const std::byte> body);
   static ErrorKind refusal(const TableSpec& spec, const Pull& pull, std::span<const std::byte> body);
 

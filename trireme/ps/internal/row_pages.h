@@ -1,9 +1,11 @@
 #pragma once
-// Memory of rows of one size, numbered 0, 1, 2, ...: pages of at most 64 KiB, aligned to 64 bytes. A page
-// that somebody else still holds (a snapshot) is copied before it is written. The first page grows with its
-// rows, since most partitions of a small table hold few. One thread.
+// Memory of rows of one size, numbered 0, 1, 2, ...: pages of at most 64 KiB, or one row, aligned to 64
+// bytes. A page that somebody else still holds (a snapshot, a file that is written) is copied before it is
+// written. The first page grows with its rows, since most partitions of a small table hold few. One thread,
+// but for leases of pages, which may be passed on and ended on any: see shared_floats.h for why.
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +13,11 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/rounding.h"
+#include "trireme/wire/buffer.h"
 
 namespace trireme::ps {
 
@@ -56,15 +60,15 @@ class RowPages {
     }
   }
 
-  /// The rows of some pages as they are now, for as long as it lives.
-  struct Shared {
-    std::shared_ptr<const std::byte> owner;
-    std::size_t num_bytes = 0;
-  };
   std::size_t num_pages() const { return (size_ + rows_per_page() - 1) >> shift_; }
-  Shared share(std::size_t page) const {
+  /// The rows of a page as they are now, for as long as the buffer lives.
+  wire::Buffer lease(std::size_t page) const {
     pages_[page].may_be_shared = true;
-    return {pages_[page].owner, bytes_in(page)};
+    const std::shared_ptr<Block>& block = pages_[page].block;
+    block->num_leases.fetch_add(1, std::memory_order_relaxed);
+    std::shared_ptr<const void> owner(
+        block.get(), [block](const void*) { block->num_leases.fetch_sub(1, std::memory_order_release); });
+    return wire::Buffer(std::move(owner), bytes(page));
   }
   std::span<const std::byte> bytes(std::size_t page) const { return {pages_[page].bytes, bytes_in(page)}; }
 
@@ -73,23 +77,32 @@ class RowPages {
   static constexpr std::align_val_t kAlignment{64};
   static constexpr std::size_t kFirstRows = 8;
 
+  struct Block {
+    explicit Block(std::size_t num_bytes)
+        : bytes(static_cast<std::byte*>(::operator new(num_bytes, kAlignment))) {}
+    ~Block() { ::operator delete(bytes, kAlignment); }
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+    std::byte* bytes;
+    std::atomic<std::uint32_t> num_leases{0};
+  };
   struct Page {
     std::byte* bytes = nullptr;
     mutable bool may_be_shared = false;
-    std::shared_ptr<std::byte> owner;
+    std::shared_ptr<Block> block;
   };
 
   static Page allocate(std::size_t num_bytes) {
-    std::shared_ptr<std::byte> owner(static_cast<std::byte*>(::operator new(num_bytes, kAlignment)),
-                                     [](std::byte* bytes) { ::operator delete(bytes, kAlignment); });
-    return {.bytes = owner.get(), .may_be_shared = false, .owner = std::move(owner)};
+    auto block = std::make_shared<Block>(num_bytes);
+    return {.bytes = block->bytes, .may_be_shared = false, .block = std::move(block)};
   }
   std::size_t bytes_in(std::size_t page) const {
     return std::min(size_ - page * rows_per_page(), rows_per_page()) * stride_;
   }
   void unshare(Page& page) {
     page.may_be_shared = false;
-    if (page.owner.use_count() > 1) copy(page, std::min(capacity_, rows_per_page()));
+    if (page.block->num_leases.load(std::memory_order_acquire) != 0)
+      copy(page, std::min(capacity_, rows_per_page()));
   }
   void copy(Page& page, std::size_t num_rows) {
     Page other = allocate(num_rows * stride_);

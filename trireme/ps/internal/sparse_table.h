@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "trireme/ps/internal/restored_rows.h"
 #include "trireme/ps/internal/row_batch.h"
 #include "trireme/ps/internal/row_store.h"
 #include "trireme/ps/table.h"
@@ -26,6 +27,9 @@ class SparseTable {
   void push(const RowBatch& batch, double lr, WorkerClock clock);
   /// Values as they are, in a row as if it were new; every key has one then.
   void assign(const RowBatch& batch, WorkerClock clock);
+  /// Rows, or candidates, as a checkpoint has them. What is above the table's most_rows takes the place of
+  /// what is there, as a new row does.
+  void restore(const RestoredRows& restored, WorkerClock clock);
   /// Writes the rows one after the other. A key without one has its first values, and still has none.
   void read(const KeyBatch& keys, WorkerClock clock, std::span<float> out) const;
   /// All workers have ended the steps from `before` to `now`: of what has not been pushed for evict_after
@@ -34,13 +38,15 @@ class SparseTable {
 
   /// Some pages of this moment, without a copy.
   struct Part {
-    std::vector<RowPages::Shared> pages;
+    std::vector<wire::Buffer> pages;
     RowStore::Hand hand;
     bool of_candidates = false;
     std::vector<std::byte> flat() const;
   };
   /// Of about 1 MiB each, or one row.
   std::vector<Part> snapshot() const;
+  /// All pages of rows, or of candidates, of this moment.
+  std::vector<wire::Buffer> lease(bool of_candidates) const;
   /// Takes the parts of a snapshot, in order, into an empty table. Whether it is one.
   bool install(std::span<const std::byte> bytes);
   std::uint64_t digest(std::uint64_t seed) const;
@@ -49,6 +55,7 @@ class SparseTable {
   using Row = RowStore::Row;
 
   Row create(std::uint64_t key, std::uint32_t clock);
+  RowStore empty_rows() const { return RowStore(row_elements_ + rule_.state_elements(row_elements_)); }
   void write_first_state(std::span<float> state) const;
   bool admits(std::uint64_t key, std::uint32_t count, std::uint32_t clock);
   bool wins(std::uint64_t key, std::uint32_t before, std::uint32_t after) const;
