@@ -217,6 +217,10 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--seeds", bench->chaos.num_seeds, "ps-chaos: clusters, one after the other (default: 1)")
       ->type_name("N");
   app.add_option("--seed", bench->chaos.first_seed, "ps-chaos: the first one (default: 1)")->type_name("N");
+  app.add_option("--minutes", bench->chaos.minutes,
+                 "ps-chaos: one cluster under mixed load and random faults for so long, which may not grow")
+      ->type_name("M")
+      ->check(above_zero());
   app.add_option("--replicas", bench->chaos.num_replicas, "ps-chaos: of each partition (default: 2)")
       ->type_name("R");
   app.add_option("--kinds", bench->chaos.kinds,
