@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bench/spread.h"
 #include "trireme/base/random.h"
 #include "trireme/ps/internal/sparse_table.h"
 
@@ -26,6 +27,8 @@ namespace {
 
 using namespace trireme;
 using namespace trireme::ps;
+using bench::ratio;
+using bench::spread;
 
 constexpr std::uint32_t kDim = 16;
 
@@ -78,21 +81,6 @@ class Map {
   using Row = std::array<float, kDim>;
   std::unordered_map<std::uint64_t, Row> rows_;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-nlohmann::json spread(const std::vector<double>& values) {
-  return {{"median", median(values)}, {"min", std::ranges::min(values)}, {"max", std::ranges::max(values)}};
-}
-
-nlohmann::json ratio(const std::vector<double>& ours, const std::vector<double>& theirs) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(ours[i] / theirs[i]);
-  return spread(ratios);
-}
 
 }  // namespace
 

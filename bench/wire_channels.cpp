@@ -6,14 +6,6 @@
 // it into one buffer that it uses again: no checks, no hash, no priorities. In each pass the ways take turns.
 // A line of JSON for each way and size; ratios are medians over the passes.
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -29,36 +21,17 @@
 #include <string>
 #include <vector>
 
+#include "bench/bare_loop.h"
+#include "bench/spread.h"
 #include "tests/support/certificates.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/wire/node_loop.h"
-#include "trireme/wire/socket.h"
 
 namespace {
 
 using namespace trireme;
 using namespace trireme::wire;
-
-/// Ends what another process waits for when this one is gone.
-class Child {
- public:
-  explicit Child(const std::function<void()>& body) : pid_(::fork()) {
-    if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    body();
-    ::_exit(0);
-  }
-  ~Child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
- private:
-  pid_t pid_;
-};
 
 struct Case {
   std::size_t bytes;
@@ -73,76 +46,15 @@ class Way {
   virtual double run(const Case& work) = 0;
 };
 
-void move_all(int fd, std::byte* at, std::size_t bytes, ssize_t (*move)(int, void*, std::size_t)) {
-  while (bytes > 0) {
-    const ssize_t moved = move(fd, at, bytes);
-    if (moved <= 0) throw CommError("the bare loop has lost its peer");
-    at += moved;
-    bytes -= static_cast<std::size_t>(moved);
-  }
-}
-ssize_t read_some(int fd, void* at, std::size_t bytes) { return ::read(fd, at, bytes); }
-ssize_t write_some(int fd, void* at, std::size_t bytes) { return ::write(fd, at, bytes); }
-
-class BareLoop final : public Way {
+class Bare final : public Way {
  public:
-  using Header = std::array<std::uint64_t, 2>;
-
-  explicit BareLoop(bool tcp) {
-    std::array<int, 2> ends{};
-    if (tcp) {
-      const Socket listening = listen_at({"127.0.0.1", 0});
-      const auto connected = try_connect(listening.local(), Deadline::after_s(5));
-      ends[0] = ::dup(connected->fd());
-      ends[1] = ::accept(listening.fd(), nullptr, nullptr);
-    } else {
-      ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data());
-    }
-    for (const int fd : ends) {
-      ::fcntl(fd, F_SETFL, 0);  // blocking
-      const int on = 1;
-      if (tcp) ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    }
-    peer_ = std::make_unique<Child>([&] { answer(ends[1]); });
-    ::close(ends[1]);
-    fd_ = ends[0];
-  }
-  ~BareLoop() override { ::close(fd_); }
-
+  explicit Bare(bool tcp) : loop_(tcp) {}
   double run(const Case& work) override {
-    if (payload_.size() < work.bytes) payload_.assign(work.bytes, std::byte{1});
-    const double begin_s = now_s();
-    for (int sent = 0, answered = 0; answered < work.messages;) {
-      if (sent < work.messages && sent - answered < work.in_flight) {
-        Header header = {work.bytes, 0};
-        iovec parts[2] = {{header.data(), sizeof header}, {payload_.data(), work.bytes}};
-        const ssize_t first = ::writev(fd_, parts, 2);
-        if (first < static_cast<ssize_t>(sizeof header)) throw CommError("the bare loop cannot write");
-        const auto done = static_cast<std::size_t>(first) - sizeof header;
-        move_all(fd_, payload_.data() + done, work.bytes - done, write_some);
-        ++sent;
-      } else {
-        Header answer;
-        move_all(fd_, reinterpret_cast<std::byte*>(answer.data()), sizeof answer, read_some);
-        ++answered;
-      }
-    }
-    return now_s() - begin_s;
+    return loop_.run({.bytes_there = work.bytes, .messages = work.messages, .in_flight = work.in_flight});
   }
 
  private:
-  static void answer(int fd) {
-    std::vector<std::byte> buffer(64 << 20);
-    while (true) {
-      Header header;
-      move_all(fd, reinterpret_cast<std::byte*>(header.data()), sizeof header, read_some);
-      move_all(fd, buffer.data(), header[0], read_some);
-      move_all(fd, reinterpret_cast<std::byte*>(header.data()), sizeof header, write_some);
-    }
-  }
-  int fd_ = -1;
-  std::vector<std::byte> payload_;
-  std::unique_ptr<Child> peer_;
+  bench::BareLoop loop_;
 };
 
 struct Receiver final : Node {
@@ -196,7 +108,7 @@ class Channels final : public Way {
   Channels(const NodeLoopOptions& options, const Address& address) : options_(options) {
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) throw CommError("no pipe");
-    peer_ = std::make_unique<Child>([&] {
+    peer_ = std::make_unique<bench::Child>([&] {
       NodeLoopOptions serving = options;
       serving.listen = {address};
       NodeLoop loop(serving);
@@ -225,17 +137,8 @@ class Channels final : public Way {
   const NodeLoopOptions options_;
   Address address_;
   Buffer body_;
-  std::unique_ptr<Child> peer_;
+  std::unique_ptr<bench::Child> peer_;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-nlohmann::json spread(const std::vector<double>& values) {
-  return {{"median", median(values)}, {"min", std::ranges::min(values)}, {"max", std::ranges::max(values)}};
-}
 
 }  // namespace
 
@@ -271,8 +174,8 @@ int main(int argc, char** argv) try {
   }
   {
     std::map<std::string, std::unique_ptr<Way>> ways;
-    ways["bare tcp"] = std::make_unique<BareLoop>(true);
-    ways["bare unix"] = std::make_unique<BareLoop>(false);
+    ways["bare tcp"] = std::make_unique<Bare>(true);
+    ways["bare unix"] = std::make_unique<Bare>(false);
     ways["tcp"] = std::make_unique<Channels>(plain, "tcp:127.0.0.1:0");
     ways["tls"] = std::make_unique<Channels>(tls, "tcp:127.0.0.1:0");
     ways["unix"] = std::make_unique<Channels>(plain, "unix:" + (folder / "unix").string());
@@ -300,12 +203,12 @@ int main(int argc, char** argv) try {
         std::cout << nlohmann::json{{"way", name},
                                     {"bytes", one_way.bytes},
                                     {"in_flight", one_way.in_flight},
-                                    {"gb_per_s", spread(gb_per_s[name])},
-                                    {"bare_gb_per_s", spread(gb_per_s[bare])},
-                                    {"ratio", spread(ratios)},
-                                    {"rtt_us", spread(rtt_us[name])},
-                                    {"bare_rtt_us", spread(rtt_us[bare])},
-                                    {"rtt_ratio", spread(rtt_ratios)}}
+                                    {"gb_per_s", bench::spread(gb_per_s[name])},
+                                    {"bare_gb_per_s", bench::spread(gb_per_s[bare])},
+                                    {"ratio", bench::spread(ratios)},
+                                    {"rtt_us", bench::spread(rtt_us[name])},
+                                    {"bare_rtt_us", bench::spread(rtt_us[bare])},
+                                    {"rtt_ratio", bench::spread(rtt_ratios)}}
                          .dump()
                   << std::endl;
       }

@@ -1,17 +1,19 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <system_error>
 
 #include "cli/command.h"
 #include "cli/launch/program_path.h"
 #include "cli/numbers.h"
 #include "cli/ps_chaos.h"
 #include "trireme/base/error.h"
-#include "trireme/compress/codec.h"
 #include "trireme/schedule/schedule_table.h"
 
 namespace trireme::cli {
@@ -20,12 +22,14 @@ namespace {
 const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50", "ps", "ps-chaos",
                                              "rpc-resnet50"};
 
-/// An option of pipeline-resnet50, handed on as it is.
+enum Question : unsigned { kPipelineResnet50 = 1, kRpcResnet50 = 2, kPs = 4, kPsChaos = 8 };
+
+/// An option that is handed on as it is, and whose it is.
 struct PassedOption {
   const char* name;
   const char* type;  ///< null: a flag
   const char* help;
-  bool of_rpc_too = false;  ///< of rpc-resnet50
+  unsigned questions = kPipelineResnet50;
   std::string value = {};
   bool given = false;
 };
@@ -34,21 +38,38 @@ struct BenchArguments {
   std::string question;
   int num_ranks = 0;
   bool smoke = false;
-  std::string codec = "none";
   PsChaosOptions chaos = {};
   std::vector<PassedOption> passed = {
-      {"--batch", "N", "Images of a step (default: 120)", true},
-      {"--image-size", "N", "Their height and width (default: 64)", true},
+      {"--batch", "N", "Images of a step (default: 120)", kPipelineResnet50 | kRpcResnet50},
+      {"--image-size", "N", "Their height and width (default: 64)", kPipelineResnet50 | kRpcResnet50},
       {"--splits", "N,...",
        "Images of a micro-batch (default: 1,3,5,8,10,12,20,40,60); numbers of micro-batches (default: "
        "1,2,4,8)",
-       true},
-      {"--repeats", "N", "Passes over all of them (default: 5)", true},
+       kPipelineResnet50 | kRpcResnet50},
+      {"--repeats", "N", "Passes over all of them (default: 5)", kPipelineResnet50 | kRpcResnet50},
       {"--schedule", "NAME", "A schedule of two stages (default: 1f1b)"},
       {"--convolution", "NAME", "Kernels of convolutions: auto, aten, onednn, product (default: auto)"},
-      {"--report", "FILE", "The page with table and figures (default: report.html)", true},
+      {"--report", "FILE", "The page with table and figures (default: report.html)",
+       kPipelineResnet50 | kRpcResnet50},
       {"--timeline", "FILE", "Also a page with planned and measured actions of the best split"},
-      {"--json", nullptr, "JSON on standard output instead of the table", true}};
+      {"--json", nullptr, "JSON on standard output instead of the table",
+       kPipelineResnet50 | kRpcResnet50 | kPs | kPsChaos},
+      {"--what", "PART,...",
+       "push, pull, push-pull, latency, scaling, replication, sparse, recovery (default: all)", kPs},
+      {"--ways", "WAY,...", "tcp, unix, shm, tls, psk (default: all)", kPs},
+      {"--sizes", "BYTES,...", "Of a push or pull (default: 4K,256K,4M,64M)", kPs},
+      {"--servers", "N,...", "Servers; ps: of scaling (default: 1,2), ps-chaos: one number (default: 3)",
+       kPs | kPsChaos},
+      {"--workers", "N,...", "Workers; ps: of scaling (default: 1,2), ps-chaos: one number (default: 2)",
+       kPs | kPsChaos},
+      {"--passes", "N", "Passes over whatever is compared (default: 5)", kPs},
+      {"--spin-us", "US", "How long loops spin before they sleep (default: as they choose)", kPs},
+      {"--pin", nullptr, "Workers on the first core, servers on the second", kPs},
+      {"--codec", "NAME", "How pushes are encoded (default: none)", kPs}};
+
+  const PassedOption& option(std::string_view name) const {
+    return *std::ranges::find(passed, name, &PassedOption::name);
+  }
 };
 
 [[noreturn]] void become(std::vector<std::string> words) {
@@ -57,15 +78,6 @@ struct BenchArguments {
   argv.push_back(nullptr);
   ::execv(argv[0], argv.data());
   throw InternalError(text("cannot start ", words.front(), ": ", std::strerror(errno)));
-}
-
-[[noreturn]] void run_allreduce(const BenchArguments& bench) {
-  for (const PassedOption& option : bench.passed)
-    require(!option.given, option.name, " is an option of pipeline-resnet50; allreduce takes -n and --smoke");
-  std::vector<std::string> words = {find_own_program("bench_allreduce")};
-  if (bench.num_ranks > 0) words.insert(words.end(), {"-n", text(bench.num_ranks)});
-  if (bench.smoke) words.push_back("--smoke");
-  become(std::move(words));
 }
 
 void check_splits(const std::string& splits) {
@@ -94,6 +106,37 @@ void check(const PassedOption& option) {
   if (name == "--report" || name == "--timeline") check_folder_of(option);
 }
 
+/// "ps, ps-chaos": whose it is.
+std::string questions_of(const PassedOption& option) {
+  std::vector<std::string> names;
+  for (const auto& [question, name] :
+       {std::pair(kPipelineResnet50, "pipeline-resnet50"), std::pair(kRpcResnet50, "rpc-resnet50"),
+        std::pair(kPs, "ps"), std::pair(kPsChaos, "ps-chaos")}) {
+    if ((option.questions & question) != 0) names.emplace_back(name);
+  }
+  return join(names);
+}
+
+/// Throws InvalidArgument for one that is none of `question`'s.
+void hand_on(const BenchArguments& bench, unsigned question, std::vector<std::string>& words) {
+  if (bench.smoke) words.emplace_back("--smoke");
+  for (const PassedOption& option : bench.passed) {
+    if (!option.given) continue;
+    require((option.questions & question) != 0, option.name, " is an option of ", questions_of(option), "; ",
+            bench.question, " has none of it");
+    check(option);
+    words.emplace_back(option.name);
+    if (option.type != nullptr) words.push_back(option.value);
+  }
+}
+
+[[noreturn]] void run_allreduce(const BenchArguments& bench) {
+  std::vector<std::string> words = {find_own_program("bench_allreduce")};
+  if (bench.num_ranks > 0) words.insert(words.end(), {"-n", text(bench.num_ranks)});
+  hand_on(bench, 0, words);
+  become(std::move(words));
+}
+
 [[noreturn]] void run_pipeline_resnet50(const BenchArguments& bench) {
   require(bench.num_ranks == 0 || bench.num_ranks == 2,
           "pipeline-resnet50 is about two stages on 2 ranks, -n is ", bench.num_ranks, ": leave -n out");
@@ -104,13 +147,7 @@ void check(const PassedOption& option) {
                                     "--no-prefix",
                                     "--",
                                     find_own_program("bench_pipeline_resnet50")};
-  if (bench.smoke) words.push_back("--smoke");
-  for (const PassedOption& option : bench.passed) {
-    if (!option.given) continue;
-    check(option);
-    words.push_back(option.name);
-    if (option.type != nullptr) words.push_back(option.value);
-  }
+  hand_on(bench, kPipelineResnet50, words);
   become(std::move(words));
 }
 
@@ -120,28 +157,33 @@ void check(const PassedOption& option) {
   std::vector<std::string> words = {
       find_own_program("trireme"),           "launch", "-n", "3", "--no-prefix", "--",
       find_own_program("bench_rpc_resnet50")};
-  if (bench.smoke) words.push_back("--smoke");
-  for (const PassedOption& option : bench.passed) {
-    if (!option.given) continue;
-    require(option.of_rpc_too, option.name,
-            " is an option of pipeline-resnet50; remote calls have none of it");
-    check(option);
-    words.push_back(option.name);
-    if (option.type != nullptr) words.push_back(option.value);
-  }
+  hand_on(bench, kRpcResnet50, words);
   become(std::move(words));
 }
 
 [[noreturn]] void run_ps(const BenchArguments& bench) {
-  compress::codec(bench.codec);  // or throws
-  std::vector<std::string> words = {find_own_program("bench_ps_push"), "--codec", bench.codec};
-  if (bench.smoke) words.push_back("--smoke");
+  std::vector<std::string> words = {find_own_program("bench_ps")};
+  hand_on(bench, kPs, words);
   become(std::move(words));
 }
 
+int number_of(const PassedOption& option, int otherwise) {
+  if (!option.given) return otherwise;
+  int number = 0;
+  const auto [end, error] =
+      std::from_chars(option.value.data(), option.value.data() + option.value.size(), number);
+  require(error == std::errc() && *end == 0, option.name, " is '", option.value,
+          "'; ps-chaos expects one number");
+  return number;
+}
+
 int run_chaos(const BenchArguments& bench) {
+  std::vector<std::string> all;
+  hand_on(bench, kPsChaos, all);
   PsChaosOptions options = bench.chaos;
-  options.json = bench.passed.back().given;
+  options.num_servers = number_of(bench.option("--servers"), options.num_servers);
+  options.num_workers = number_of(bench.option("--workers"), options.num_workers);
+  options.json = bench.option("--json").given;
   return run_ps_chaos(options, std::cout);
 }
 
@@ -163,8 +205,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("-n,--nproc", bench->num_ranks, "Ranks")->type_name("N")->check(above_zero());
   app.add_flag("--smoke", bench->smoke, "Only see that it runs: few sizes, few repetitions");
   for (PassedOption& option : bench->passed) {
-    const std::string help =
-        text(option.of_rpc_too ? "pipeline-, rpc-resnet50: " : "pipeline-resnet50: ", option.help);
+    const std::string help = text(questions_of(option), ": ", option.help);
     if (option.type == nullptr) {
       app.add_flag(option.name, option.given, help);
       continue;
@@ -173,14 +214,13 @@ std::function<int()> declare(CLI::App& app) {
     declared->each([&option](const std::string&) { option.given = true; });
     if (option.type == std::string_view("N")) declared->check(above_zero());
   }
-  app.add_option("--codec", bench->codec,
-                 "ps: how pushes are encoded, " + join(compress::codec_names()) + " (default: none)")
-      ->type_name("NAME");
   app.add_option("--seeds", bench->chaos.num_seeds, "ps-chaos: clusters, one after the other (default: 1)")
       ->type_name("N");
   app.add_option("--seed", bench->chaos.first_seed, "ps-chaos: the first one (default: 1)")->type_name("N");
-  app.add_option("--servers", bench->chaos.num_servers, "ps-chaos: servers (default: 3)")->type_name("N");
-  app.add_option("--workers", bench->chaos.num_workers, "ps-chaos: workers (default: 2)")->type_name("N");
+  app.add_option("--minutes", bench->chaos.minutes,
+                 "ps-chaos: one cluster under mixed load and random faults for so long, which may not grow")
+      ->type_name("M")
+      ->check(above_zero());
   app.add_option("--replicas", bench->chaos.num_replicas, "ps-chaos: of each partition (default: 2)")
       ->type_name("R");
   app.add_option("--kinds", bench->chaos.kinds,
@@ -202,7 +242,8 @@ Command bench_command() {
           "  trireme bench pipeline-resnet50 --report report.html --timeline timeline.html\n"
           "  trireme bench pipeline-resnet50 --batch 24 --splits 4,8,12 --repeats 3\n"
           "  trireme bench rpc-resnet50 --splits 1,2,4,8\n"
-          "  trireme bench ps\n  trireme bench ps --codec int8\n"
+          "  trireme bench ps --what push,latency --ways tcp,shm --sizes 4K,4M\n"
+          "  trireme bench ps --what push --codec int8\n"
           "  trireme bench ps-chaos --seeds 3\n",
       .declare = declare};
 }

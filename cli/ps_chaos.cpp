@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "cli/chaos/bounded_workers.h"
+#include "cli/chaos/growth.h"
 #include "cli/chaos/ledger.h"
 #include "cli/chaos/link_relay.h"
 #include "cli/chaos/pushing_worker.h"
+#include "cli/chaos/report.h"
 #include "cli/launch/parameter_cluster.h"
 #include "cli/launch/temporary_folder.h"
 #include "trireme/base/clock.h"
@@ -34,12 +36,6 @@ namespace {
 constexpr double kHeal_s = 30;  // for every partition to have all its copies again
 constexpr double kFrozen_s = 5;
 constexpr int kBoundedWorkers = 3;
-
-struct Outcome {
-  std::vector<Fault> faults;
-  std::uint64_t pushes = 0, lost = 0, doubled = 0;  ///< lost, doubled: elements
-  std::string failure;
-};
 
 class Scene;
 struct Kind {
@@ -60,20 +56,33 @@ class Scene {
         cluster_(
             {.num_servers = options.num_servers, .num_replicas = options.num_replicas, .folder = folder}),
         num_replicas_(static_cast<std::size_t>(options.num_replicas)) {
+    // Checkpoints hold dense tables alone.
+    const bool saves = std::any_of(kinds_.begin(), kinds_.end(),
+                                   [](const Kind& kind) { return kind.happen == &Scene::kill_while_saving; });
     for (int i = 0; i < options.num_workers; ++i)
-      workers_.push_back(std::make_unique<PushingWorker>(seed, i, cluster_.address(), ledger_, faults_));
+      workers_.push_back(
+          std::make_unique<PushingWorker>(seed, i, cluster_.address(), ledger_, faults_, !saves));
   }
 
-  Outcome run() {
-    Outcome outcome;
-    try {
+  /// Each kind once.
+  Outcome run_once() {
+    return run([this] {
       wait_until_whole();
       for (; !kinds_.empty(); wait_until_whole()) {
         const auto next = kinds_.begin() + static_cast<std::ptrdiff_t>(random_.below(kinds_.size()));
         const Kind kind = *next;
         kinds_.erase(next);
         (this->*kind.happen)();
+        if (kind.happen == &Scene::kill_worker) finish_bounded();
       }
+    });
+  }
+
+  template <class Faulty>
+  Outcome run(const Faulty& faulty) {
+    Outcome outcome;
+    try {
+      faulty();
     } catch (const Error& error) {
       outcome.failure = error.what();
     }
@@ -87,6 +96,29 @@ class Scene {
     return outcome;
   }
 
+  /// Faults of random kinds for so long, in one cluster, with mixed load all the while: dense pushes and
+  /// pulls, rows, checkpoints, and steps of workers that wait for each other. The first server and two of
+  /// those workers live as long as it does, so that there is somebody to see grow.
+  Outcome run_for(double minutes) {
+    spares_first_ = true;
+    const Deadline deadline = Deadline::after_s(60 * minutes);
+    const std::vector<Kind> all = kinds_;
+    return run([&] {
+      wait_until_whole();
+      bounded_->start(cluster_.address());
+      while (!deadline.expired()) {
+        // Others wait for a worker that is killed, once: it is not there any more.
+        const Kind kind = all[random_.below(all.size())];
+        if (kind.happen != &Scene::kill_worker || bounded_->pids().size() == kBoundedWorkers)
+          (this->*kind.happen)();
+        wait_until_whole();
+        sleep(std::min(deadline.remaining_s(), 5.0 * random_.uniform()));
+      }
+      finish_bounded();
+    });
+  }
+  const Lives& lives() const { return lives_; }
+
   void kill_one() {
     const int victim = any_server();
     kill(victim, "kill");
@@ -97,6 +129,7 @@ class Scene {
   /// One comes, and one of the others dies while partitions move to it.
   void kill_while_moving() {
     const int comes = num_servers_;
+    send_away(comes);
     const int victim = any_server();
     cluster_.start_server(comes);
     sleep(0.1 + 0.3 * random_.uniform());
@@ -137,7 +170,7 @@ class Scene {
   /// The others, which wait for each other and for it, go on when the cluster has given it up.
   void kill_worker() {
     constexpr std::uint64_t kSteps = 4;  // more than staleness lets them be ahead of the one that has ended
-    bounded_->start(cluster_.address());
+    if (!bounded_->is_started()) bounded_->start(cluster_.address());
     const auto wait_for_steps = [&](int worker, std::uint64_t steps) {
       const Deadline deadline = Deadline::after_s(kHeal_s);
       while (bounded_->steps(worker) < steps) {
@@ -154,6 +187,9 @@ class Scene {
       if (worker != victim) wait_for_steps(worker, bounded_->steps(worker) + kSteps);
     }
     faults_.note_wait(now_s() - killed_s);
+  }
+
+  void finish_bounded() {
     bounded_->stop();
     const std::string difference = bounded_->compare(workers_.front()->client());
     if (!difference.empty()) throw InternalError(difference);
@@ -163,6 +199,7 @@ class Scene {
   void fail_links() {
     const int behind = num_servers_ + 1;
     const std::filesystem::path file = folder_ / "behind-relay";
+    std::filesystem::remove(file);  // of one before
     LinkRelay relay([file] {
       std::string address = read_file(file);
       address.erase(address.find('\n'));
@@ -204,10 +241,42 @@ class Scene {
   }
 
  private:
-  static void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+  /// Looks at what the processes use, meanwhile.
+  void sleep(double seconds) {
+    constexpr double kLook_s = 1;
+    if (now_s() > looked_s_ + kLook_s) {
+      looked_s_ = now_s();
+      lives_.look("the client", ::getpid(), looked_s_);
+      for (const auto& [number, pid] : cluster_.processes())
+        lives_.look(number == ParameterCluster::kCoordinator ? "coordinator" : text("server ", number), pid,
+                    looked_s_);
+      for (const pid_t pid : bounded_->pids()) lives_.look("bounded worker", pid, looked_s_);
+    }
+    const double now = std::min(seconds, kLook_s);
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::max(now, 0.0)));
+    if (seconds > now) sleep(seconds - now);
+  }
+  /// That may die.
   int any_server() {
-    const std::vector<int> all = cluster_.servers();
+    std::vector<int> all = cluster_.servers();
+    if (spares_first_) std::erase(all, 0);
     return all[random_.below(all.size())];
+  }
+  /// One that is there gives its partitions away, and ends.
+  void send_away(int server) {
+    const auto is_there = [&] {
+      const std::vector<int> all = cluster_.servers();
+      return std::find(all.begin(), all.end(), server) != all.end();
+    };
+    if (!is_there()) return;
+    faults_.add({.kind = "leaving"});
+    cluster_.send_signal(server, SIGTERM);
+    const Deadline deadline = Deadline::after_s(kHeal_s);
+    for (; is_there(); cluster_.ended()) {
+      if (deadline.expired()) throw CommError(text("server", server, " did not leave in ", kHeal_s, " s"));
+      sleep(0.02);
+    }
+    wait_until_whole();
   }
 
   /// Every partition is with as many servers as it can be, and nothing moves.
@@ -291,6 +360,19 @@ class Scene {
         outcome.doubled += found > expected;
       }
     }
+    if (workers_.front()->rows() != 0) compare_rows(outcome);
+  }
+
+  void compare_rows(Outcome& outcome) {
+    std::vector<std::uint64_t> keys(kRows);
+    for (std::uint32_t row = 0; row < kRows; ++row) keys[row] = key_of(row);
+    std::vector<float> rows(std::size_t{kRows} * kRowElements);
+    workers_.front()->client().pull_rows(workers_.front()->rows(), keys, rows).get();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::uint64_t expected = ledger_.row_amounts[i / kRowElements];
+      outcome.lost += static_cast<std::uint64_t>(rows[i]) < expected;
+      outcome.doubled += static_cast<std::uint64_t>(rows[i]) > expected;
+    }
   }
 
   Random random_;
@@ -300,6 +382,9 @@ class Scene {
   std::optional<BoundedWorkers> bounded_;  ///< forks: before anything has threads
   ParameterCluster cluster_;
   const std::size_t num_replicas_;
+  bool spares_first_ = false;
+  Lives lives_;
+  double looked_s_ = 0;
   Ledger ledger_;
   Faults faults_;
   std::vector<std::unique_ptr<PushingWorker>> workers_;
@@ -332,86 +417,6 @@ std::vector<Kind> chosen(const std::string& names) {
   return kinds;
 }
 
-/// The pause that 95 % of them do not exceed; 0 without any.
-double p95(std::vector<double> pauses) {
-  if (pauses.empty()) return 0;
-  std::sort(pauses.begin(), pauses.end());
-  return pauses[(pauses.size() * 95 + 99) / 100 - 1];
-}
-
-class Report {
- public:
-  void add(std::uint64_t seed, const Outcome& outcome) {
-    nlohmann::json faults = nlohmann::json::array();
-    double longest_s = 0;
-    for (const Fault& fault : outcome.faults) {
-      pauses_.push_back(fault.longest_wait_s);
-      if (fault.kills_server) pauses_of_kills_.push_back(fault.longest_wait_s);
-      pauses_of_[fault.kind].push_back(fault.longest_wait_s);
-      longest_s = std::max(longest_s, fault.longest_wait_s);
-      faults.push_back({{"what", fault.kind}, {"longest_pause_s", fault.longest_wait_s}});
-    }
-    lost_ += outcome.lost;
-    doubled_ += outcome.doubled;
-    pushes_ += outcome.pushes;
-    failed_ += outcome.failure.empty() && outcome.lost + outcome.doubled == 0 ? 0 : 1;
-    rows_.push_back({{"seed", seed},
-                     {"pushes", outcome.pushes},
-                     {"faults", faults},
-                     {"lost", outcome.lost},
-                     {"doubled", outcome.doubled},
-                     {"longest_pause_s", longest_s},
-                     {"failure", outcome.failure}});
-  }
-
-  std::string last_line() const {
-    const nlohmann::json& row = rows_.back();
-    std::vector<std::string> waits;
-    for (const auto& fault : row["faults"])
-      waits.push_back(text(fault["what"].get<std::string>(), " ", human_duration(fault["longest_pause_s"])));
-    const std::string failure = row["failure"];
-    return text("seed ", row["seed"].get<std::uint64_t>(), ": ", row["pushes"].get<std::uint64_t>(),
-                " pushes, lost ", row["lost"].get<std::uint64_t>(), ", doubled ",
-                row["doubled"].get<std::uint64_t>(), "; longest waits: ", join(waits),
-                failure.empty() ? "" : "; FAILED: " + failure);
-  }
-
-  nlohmann::json all() const {
-    nlohmann::json kinds = nlohmann::json::object();
-    for (const auto& [kind, pauses] : pauses_of_)
-      kinds[kind] = {{"count", pauses.size()},
-                     {"pause_p95_s", p95(pauses)},
-                     {"longest_pause_s", *std::max_element(pauses.begin(), pauses.end())}};
-    return {{"seeds", rows_},
-            {"kinds", kinds},
-            {"pushes", pushes_},
-            {"kills", pauses_of_kills_.size()},
-            {"lost", lost_},
-            {"doubled", doubled_},
-            {"failed", failed_},
-            {"pause_p95_s", p95(pauses_)},
-            {"pause_of_kills_p95_s", p95(pauses_of_kills_)}};
-  }
-
-  std::string summary() const {
-    std::string kinds;
-    for (const auto& [kind, pauses] : pauses_of_)
-      kinds +=
-          text("\n  ", kind, ": ", pauses.size(), ", 95 % of pauses at most ", human_duration(p95(pauses)),
-               ", the longest ", human_duration(*std::max_element(pauses.begin(), pauses.end())));
-    return text(rows_.size(), " seeds: ", pushes_, " pushes, ", pauses_of_kills_.size(), " kills, lost ",
-                lost_, ", doubled ", doubled_, ", failed ", failed_, "; 95 % of pauses at most ",
-                human_duration(p95(pauses_)), ", of kills ", human_duration(p95(pauses_of_kills_)), kinds);
-  }
-  bool is_as_promised() const { return failed_ == 0; }
-
- private:
-  nlohmann::json rows_ = nlohmann::json::array();
-  std::uint64_t pushes_ = 0, lost_ = 0, doubled_ = 0, failed_ = 0;
-  std::vector<double> pauses_, pauses_of_kills_;
-  std::map<std::string, std::vector<double>> pauses_of_;
-};
-
 }  // namespace
 
 int run_ps_chaos(const PsChaosOptions& options, std::ostream& out) {
@@ -422,11 +427,15 @@ int run_ps_chaos(const PsChaosOptions& options, std::ostream& out) {
   require(options.num_workers >= 1 && options.num_seeds >= 1, "ps-chaos needs a worker and a seed at least");
   const std::vector<Kind> kinds =
       options.kinds.empty() ? std::vector(std::begin(kKinds), std::end(kKinds)) : chosen(options.kinds);
+  require(options.minutes >= 0 && (options.minutes == 0 || options.num_seeds == 1), "--minutes is ",
+          options.minutes, " and --seeds ", options.num_seeds, "; --minutes is about one cluster");
   Report report;
   for (int i = 0; i < options.num_seeds; ++i) {
     const std::uint64_t seed = options.first_seed + static_cast<std::uint64_t>(i);
     const TemporaryFolder folder;
-    report.add(seed, Scene(seed, options, kinds, folder.path()).run());
+    Scene scene(seed, options, kinds, folder.path());
+    report.add(seed, options.minutes > 0 ? scene.run_for(options.minutes) : scene.run_once());
+    if (options.minutes > 0) report.add(scene.lives());
     if (!options.json) out << report.last_line() << std::endl;
   }
   out << (options.json ? report.all().dump(2) : report.summary()) << std::endl;

@@ -110,6 +110,15 @@ void BoundedWorkers::work(int worker) {
 void BoundedWorkers::start(const std::string& coordinator) {
   std::strncpy(shared_->coordinator.data(), coordinator.c_str(), shared_->coordinator.size() - 1);
   shared_->state = Shared::kGo;
+  is_started_ = true;
+}
+
+std::vector<pid_t> BoundedWorkers::pids() const {
+  std::vector<pid_t> result;
+  for (const pid_t pid : children_) {
+    if (pid != 0) result.push_back(pid);
+  }
+  return result;
 }
 
 std::uint64_t BoundedWorkers::steps(int worker) const {

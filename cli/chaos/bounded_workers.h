@@ -22,6 +22,9 @@ class BoundedWorkers {
   BoundedWorkers& operator=(const BoundedWorkers&) = delete;
 
   int count() const { return static_cast<int>(children_.size()); }
+  /// Of those that are there.
+  std::vector<pid_t> pids() const;
+  bool is_started() const { return is_started_; }
   void start(const std::string& coordinator);
   /// Steps that it has ended.
   std::uint64_t steps(int worker) const;
@@ -38,6 +41,7 @@ class BoundedWorkers {
   Shared* shared_;
   std::vector<pid_t> children_;  ///< 0: it has ended
   int killed_ = -1;
+  bool is_started_ = false;
 };
 
 }  // namespace trireme::cli

@@ -14,6 +14,10 @@
 namespace trireme::cli {
 
 inline constexpr std::uint32_t kChunks = 64, kChunkElements = 1024;
+inline constexpr std::uint32_t kRows = 4096, kRowElements = 4;
+
+/// Far apart, in every partition.
+inline std::uint64_t key_of(std::uint32_t row) { return (row + 1) * 0x9e3779b97f4a7c15U; }
 
 /// What an element of a push is.
 inline float element_of(std::uint32_t amount, std::uint32_t index) {
@@ -23,6 +27,7 @@ inline float element_of(std::uint32_t amount, std::uint32_t index) {
 /// What all workers together have begun to push, and what they were told is there.
 struct Ledger {
   std::array<std::atomic<std::uint64_t>, kChunks> amounts{}, pushes{}, acknowledged{};
+  std::array<std::atomic<std::uint64_t>, kRows> row_amounts{};
 
   /// Whether this may be the sum of pushes: all elements are of the same ones.
   bool may_hold(std::uint32_t chunk, const float* values, std::uint64_t least) const {

@@ -20,7 +20,7 @@ namespace trireme::cli {
 class PushingWorker {
  public:
   PushingWorker(std::uint64_t seed, int number, const std::string& coordinator, Ledger& ledger,
-                Faults& faults)
+                Faults& faults, bool pushes_rows)
       : random_(seed, 100 + static_cast<std::uint64_t>(number)),
         client_({.worker = static_cast<ps::WorkerId>(number), .host = "here", .coordinator = coordinator}),
         ledger_(ledger),
@@ -32,6 +32,7 @@ class PushingWorker {
     spec.chunk_elements = kChunkElements;
     spec.staleness = ps::kAsynchronous;
     table_ = client_.open_table(spec);
+    if (pushes_rows) open_rows();
     thread_ = std::thread([this] { work(); });
   }
   ~PushingWorker() { stop(); }
@@ -43,6 +44,8 @@ class PushingWorker {
 
   ps::Client& client() { return client_; }
   ps::TableId table() const { return table_; }
+  /// 0: it pushes none.
+  ps::TableId rows() const { return rows_; }
   std::uint64_t num_pushes() const { return num_pushes_; }
   const std::string& failure() const { return failure_; }
 
@@ -59,6 +62,7 @@ class PushingWorker {
       while (!stops_) {
         push();
         if (random_.below(64) == 0) check_pull();
+        if (rows_ != 0 && random_.below(64) == 0) push_rows();
         if (random_.below(256) == 0) client_.tick();
         while (under_way_.size() >= kMostUnderWay) take_answer();
       }
@@ -81,6 +85,28 @@ class PushingWorker {
     ++num_pushes_;
     under_way_.push_back(
         {client_.push_chunk(table_, chunk, wire::Buffer::of(std::move(bytes))), now_s(), chunk, amount});
+  }
+
+  void open_rows() {
+    ps::TableSpec sparse;
+    sparse.name = "rows";
+    sparse.kind = ps::TableKind::kSparse;
+    sparse.rows.elements = kRowElements;
+    sparse.staleness = ps::kAsynchronous;
+    rows_ = client_.open_table(sparse);
+  }
+
+  void push_rows() {
+    constexpr std::uint32_t kAtOnce = 16;
+    const auto first = static_cast<std::uint32_t>(random_.below(kRows - kAtOnce));
+    std::vector<std::uint64_t> keys;
+    for (std::uint32_t row = first; row < first + kAtOnce; ++row) {
+      keys.push_back(key_of(row));
+      ++ledger_.row_amounts[row];
+    }
+    const std::vector<float> ones(std::size_t{kAtOnce} * kRowElements, 1);
+    ++num_pushes_;
+    under_way_.push_back({client_.push_rows(rows_, keys, ones), now_s(), 0, 0});
   }
 
   void take_answer() {
@@ -107,7 +133,7 @@ class PushingWorker {
   ps::Client client_;
   Ledger& ledger_;
   Faults& faults_;
-  ps::TableId table_ = 0;
+  ps::TableId table_ = 0, rows_ = 0;
   std::vector<std::uint64_t> own_amounts_;
   std::deque<Sent> under_way_;
   std::uint64_t num_pushes_ = 0;

@@ -43,6 +43,8 @@ class ParameterCluster {
   std::vector<int> ended();
   /// Numbers of the servers that run.
   std::vector<int> servers() const;
+  /// Of all that run, the coordinator too.
+  const std::map<int, pid_t>& processes() const { return children_; }
   pid_t pid_of(int number) const { return children_.at(number); }
 
  private:

@@ -47,6 +47,23 @@ TEST(ParameterServer, LosesAndDoublesNothingInChainsOfThree) {
   EXPECT_EQ(report["kills"], 4);
 }
 
+/// The short form of half an hour, too short for anybody to be seen growing: that is
+/// tests/unit/cli/growth_test.cpp.
+TEST(ParameterServer, LosesAndDoublesNothingUnderMixedLoadAndRandomFaults) {
+  for (const char* kinds : {"kill,worker,checkpoint", "kill,moving,worker,coordinator"}) {
+    const ChildResult result = chaos({"--minutes", "0.15", "--kinds", kinds});
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    const auto report = nlohmann::json::parse(result.out);
+    EXPECT_EQ(report["lost"], 0);
+    EXPECT_EQ(report["doubled"], 0);
+    EXPECT_EQ(report["failed"], 0);
+    EXPECT_EQ(report["grown"], 0);
+    EXPECT_GE(report["seeds"][0]["faults"].size(), 1U);
+    EXPECT_GT(report["pushes"], 1000);
+    EXPECT_GT(report["processes"], 7);  // the client, the coordinator, servers and bounded workers
+  }
+}
+
 TEST(ParameterServer, KnowsTheKindsOfFaultsThatThereAre) {
   const ChildResult result = run({bin("trireme"), "bench", "ps-chaos", "--kinds", "kill,frieze"});
   EXPECT_EQ(result.exit_code, 2) << result.out;

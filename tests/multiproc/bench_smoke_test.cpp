@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
@@ -48,10 +49,39 @@ TEST(BenchSmoke, WireChannelsGivesALinePerWayAndSize) {
   for (const auto& value : values) EXPECT_GT(value.at("ratio").at("median").get<double>(), 0);
 }
 
-TEST(BenchSmoke, PushesToAParameterServerGiveALinePerWayAndSize) {
-  const auto values = values_of({bin("bench_ps_push"), "--smoke"});
-  ASSERT_EQ(values.size(), 6u);
-  for (const auto& value : values) EXPECT_GT(value.at("ratio").at("median").get<double>(), 0);
+TEST(BenchSmoke, PsGivesALineForEachCaseOfItsParts) {
+  const auto lines = values_of({bin("trireme"), "bench", "ps", "--smoke", "--json", "--ways", "tcp,shm,tls",
+                                "--what", "push,pull,push-pull,latency,scaling,replication"});
+  std::map<std::string, int> counts;
+  for (const auto& line : lines) {
+    ++counts[line.at("what")];
+    for (const char* what : {"ratio", "cpu_s_per_gb"})
+      EXPECT_TRUE(!line.contains(what) || line.at(what).at("median").get<double>() > 0) << line;
+  }
+  const std::map<std::string, int> expected = {{"machine", 1},    {"push", 6},    {"pull", 6},
+                                               {"push-pull", 6},  {"latency", 3}, {"scaling", 12},
+                                               {"replication", 3}};
+  EXPECT_EQ(counts, expected);
+}
+
+TEST(BenchSmoke, PsMeasuresRowsOverChannelsAndInTheStorage) {
+  const auto lines = values_of({bin("bench_ps"), "--smoke", "--json", "--ways", "unix", "--what", "sparse"});
+  ASSERT_EQ(lines.size(), 6U);  // the machine, a way, and a line for each rule
+  for (const auto& line : std::span(lines).subspan(1))
+    EXPECT_GT(line.at("push_million_rows_per_s").at("median").get<double>(), 0) << line;
+}
+
+TEST(BenchSmoke, PsSaysWhichPartsAndWaysThereAre) {
+  const ChildResult what = run({bin("trireme"), "bench", "ps", "--what", "pus"});
+  EXPECT_EQ(what.exit_code, 2);
+  EXPECT_THAT(what.err, testing::HasSubstr("there is no part 'pus' (did you mean 'push'?)"));
+  const ChildResult way = run({bin("trireme"), "bench", "ps", "--ways", "tcp,rdma"});
+  EXPECT_EQ(way.exit_code, 2);
+  EXPECT_THAT(way.err, testing::HasSubstr("there is no way 'rdma'"));
+  const ChildResult batch = run({bin("trireme"), "bench", "ps", "--batch", "4"});
+  EXPECT_EQ(batch.exit_code, 2);
+  EXPECT_THAT(batch.err,
+              testing::HasSubstr("--batch is an option of pipeline-resnet50, rpc-resnet50; ps has none"));
 }
 
 TEST(BenchSmoke, PsSparseGivesALinePerRule) {

@@ -165,7 +165,7 @@ class Builder {
       const WorkerStanding* standing = state_.worker(life);
       if (current == nullptr || *current != life) {
         current = &life;
-        expected = 1;
+        expected = standing == nullptr ? 1 : standing->window.contiguous() + 1;
         if (standing == nullptr) {
           if (request.request.op != RequestOp::kJoin) continue;
           lines_[life].clock = state_.min_clock();
