@@ -75,20 +75,6 @@ TEST(Client, PushesAndPullsRowsByKey) {
   EXPECT_EQ(row, (std::vector<float>{5, 6}));
 }
 
-TEST(Client, SavesNoSparseTableAndSaysSo) {
-  RealCluster cluster(1);
-  Client client(worker(0, cluster));
-  client.open_table({.name = "rows", .kind = TableKind::kSparse, .rows = {.elements = 4}});
-  const test::TemporaryFolder folder;
-  try {
-    client.checkpoint(folder.path());
-    FAIL() << "rows would be missing in it";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("table rows is sparse"), std::string::npos) << error.what();
-  }
-  EXPECT_THROW(client.restore(folder.path()), DataError);
-}
-
 TEST(Client, BringsOnlyWhatIsNewer) {
   RealCluster cluster(1);
   Client client(worker(0, cluster));
