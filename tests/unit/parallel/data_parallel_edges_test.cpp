@@ -24,25 +24,20 @@ namespace {
 
 using comm::Context;
 using comm::run_ranks_as_threads;
+using test::model_without_norm;
 using test::numbers;
 using test::TwoLayers;
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::shared_ptr<TwoLayers> model_without_norm() {
-  auto model = std::make_shared<TwoLayers>();
-  for (auto& parameter : model->norm->parameters()) parameter.set_requires_grad(false);
-  return model;
-}
-
-at::Tensor loss_on(TwoLayers& model, int rank) {
+at::Tensor loss_of_rank(TwoLayers& model, int rank) {
   return model.forward(numbers({6, 4}, 3 + rank)).square().mean();
 }
 
 /// Gradient of the first layer's weight on each of two ranks, computed alone.
 at::Tensor first_gradient(int rank) {
   TwoLayers model;
-  loss_on(model, rank).backward();
+  loss_of_rank(model, rank).backward();
   return model.first->weight.grad().clone();
 }
 
@@ -53,7 +48,7 @@ TEST(DataParallelEdges, TwoRanksGiveTheSumInRankOrderDividedByTwoToTheBit) {
     DistributedDataParallel ddp(context, model);
     for (int step = 0; step < 3; ++step) {
       ddp.zero_grad();
-      loss_on(*model, context.rank()).backward();
+      loss_of_rank(*model, context.rank()).backward();
       EXPECT_TRUE(at::equal(model->first->weight.grad(), expected)) << "step " << step;
     }
   });
@@ -67,7 +62,7 @@ TEST(DataParallelEdges, TorchOptimizersZeroAndDetachTheGradientsInPlace) {
     const at::Tensor before = model->first->weight.detach().clone();
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad(/*set_to_none=*/false);
-      loss_on(*model, context.rank()).backward();
+      loss_of_rank(*model, context.rank()).backward();
       if (step == 0) optimizer.step();
     }
     EXPECT_FALSE(at::equal(model->first->weight, before));
@@ -79,10 +74,10 @@ TEST(DataParallelEdges, AGradientThatTheUserReplacedIsTakenUp) {
   run_ranks_as_threads(2, [&](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model);
-    loss_on(*model, context.rank()).backward();
+    loss_of_rank(*model, context.rank()).backward();
     ddp.zero_grad();
     model->first->weight.mutable_grad() = at::full_like(model->first->weight, 1).detach();
-    loss_on(*model, context.rank()).backward();
+    loss_of_rank(*model, context.rank()).backward();
     EXPECT_LE((model->first->weight.grad() - expected).abs().max().item<double>(), 1e-6);
   });
 }
@@ -91,10 +86,10 @@ TEST(DataParallelEdges, SummedGradientsThatAreAddedToAreRefused) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.scale = ReduceScale::kSum});
-    loss_on(*model, context.rank()).backward();
+    loss_of_rank(*model, context.rank()).backward();
     model->zero_grad(/*set_to_none=*/false);
-    loss_on(*model, context.rank()).backward();
-    EXPECT_THAT([&] { loss_on(*model, context.rank()).backward(); },
+    loss_of_rank(*model, context.rank()).backward();
+    EXPECT_THAT([&] { loss_of_rank(*model, context.rank()).backward(); },
                 testing::ThrowsMessage<InvalidArgument>(HasSubstr("zero_grad()")));
   });
 }
@@ -226,13 +221,13 @@ TEST(DataParallelEdges, AParameterMissingOnOneRankStopsAllRanksAtOnce) {
     auto model = model_without_norm();
     model->use_second = context.rank() != 1;
     DistributedDataParallel ddp(context, model);
-    EXPECT_THAT([&] { loss_on(*model, context.rank()).backward(); },
+    EXPECT_THAT([&] { loss_of_rank(*model, context.rank()).backward(); },
                 testing::ThrowsMessage<InvalidArgument>(
                     AllOf(HasSubstr("rank 1: 'second.weight', 'second.bias'"), HasSubstr("kFind"))));
     // Nothing is broken: the next step works.
     model->use_second = true;
     ddp.zero_grad();
-    loss_on(*model, context.rank()).backward();
+    loss_of_rank(*model, context.rank()).backward();
   });
 }
 
@@ -240,10 +235,10 @@ TEST(DataParallelEdges, StaticUsageThatChangesIsRefusedByName) {
   run_ranks_as_threads(2, [](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kStatic});
-    loss_on(*model, context.rank()).backward();
+    loss_of_rank(*model, context.rank()).backward();
     model->use_second = false;
     EXPECT_THAT(
-        [&] { loss_on(*model, context.rank()).backward(); },
+        [&] { loss_of_rank(*model, context.rank()).backward(); },
         testing::ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("'second.weight'"), HasSubstr("kStatic"))));
   });
 }
@@ -274,7 +269,7 @@ TEST(DataParallelEdges, AHookOfOnesOwnDecidesWhatTheGradientsAre) {
     DistributedDataParallel ddp(context, model, {.hook = std::make_shared<NegatingHook>()});
     for (int step = 0; step < 2; ++step) {
       ddp.zero_grad();
-      loss_on(*model, context.rank()).backward();
+      loss_of_rank(*model, context.rank()).backward();
       EXPECT_TRUE(at::equal(model->first->weight.grad(), expected));
     }
   });
@@ -295,10 +290,10 @@ TEST(DataParallelEdges, JoinWithFindFollowAndNoSyncKeepsReplicasEqual) {
     for (DistributedDataParallel::Join join(ddp, update); join.next(left > 0); --left) {
       {
         const auto quiet = ddp.no_sync();
-        loss_on(*model, left).backward();
+        loss_of_rank(*model, left).backward();
       }
       model->use_second = left % 2 == 0;
-      loss_on(*model, left).backward();
+      loss_of_rank(*model, left).backward();
       model->use_second = true;
       update();
     }

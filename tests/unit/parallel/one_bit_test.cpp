@@ -52,7 +52,7 @@ at::Tensor gradient_of(const std::string& name, at::IntArrayRef sizes, int rank,
   return gradient;
 }
 
-struct Outcome {
+struct OneBitOutcome {
   std::vector<std::vector<Values>> weights, momenta;  ///< by rank and step
   std::vector<HookState> kept;                        ///< by rank
   std::int64_t sent_in_warmup = 0, sent = 0;          ///< of rank 0
@@ -65,11 +65,11 @@ struct Setting {
   double bucket_mib = 25;
 };
 
-Outcome train(const Setting& setting) {
+OneBitOutcome train(const Setting& setting) {
   const auto ranks = static_cast<std::size_t>(setting.ranks);
-  Outcome outcome{.weights = std::vector<std::vector<Values>>(ranks),
-                  .momenta = std::vector<std::vector<Values>>(ranks),
-                  .kept = std::vector<HookState>(ranks)};
+  OneBitOutcome outcome{.weights = std::vector<std::vector<Values>>(ranks),
+                        .momenta = std::vector<std::vector<Values>>(ranks),
+                        .kept = std::vector<HookState>(ranks)};
   run_ranks_as_threads(setting.ranks, [&](Context& context) {
     const Parameters parameters;
     {
@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, OneBit, testing::Values("adamw", "lamb"));
 TEST_P(OneBit, IsThePublishedUpdateOnTwoAndOnFourRanks) {
   for (const int ranks : {2, 4}) {
     const Setting setting{.ranks = ranks, .optimizer = GetParam()};
-    const Outcome outcome = train(setting);
+    const OneBitOutcome outcome = train(setting);
     for (const auto& [name, last] : outcome.weights[0].back()) {
       Serial serial(name, last.sizes(), setting);
       for (int step = 0; step < kSteps; ++step) {
@@ -223,7 +223,7 @@ TEST_P(OneBit, IsThePublishedUpdateOnTwoAndOnFourRanks) {
 
 TEST_P(OneBit, GivesAllRanksTheSameBits) {
   for (const int ranks : {2, 3, 4}) {
-    const Outcome outcome = train({.ranks = ranks, .optimizer = GetParam()});
+    const OneBitOutcome outcome = train({.ranks = ranks, .optimizer = GetParam()});
     for (std::size_t step = 0; step < kSteps; ++step) {
       for (const auto& by_step : outcome.weights) {
         for (const auto& [name, values] : by_step[step])
@@ -234,8 +234,8 @@ TEST_P(OneBit, GivesAllRanksTheSameBits) {
 }
 
 TEST_P(OneBit, DoesNotDependOnTheBuckets) {
-  const Outcome one = train({.optimizer = GetParam()});
-  const Outcome many = train({.optimizer = GetParam(), .bucket_mib = 1e-4});
+  const OneBitOutcome one = train({.optimizer = GetParam()});
+  const OneBitOutcome many = train({.optimizer = GetParam(), .bucket_mib = 1e-4});
   for (const auto& [name, values] : one.weights[0].back())
     EXPECT_TRUE(at::equal(values, many.weights[0].back().at(name))) << name;
 }
@@ -244,7 +244,7 @@ TEST_P(OneBit, DoesNotDependOnTheBuckets) {
 TEST(OneBitMomentum, IsLostOnNeitherSide) {
   for (const ReduceScale scale : {ReduceScale::kMean, ReduceScale::kSum}) {
     constexpr int kRanks = 3;
-    const Outcome outcome = train({.ranks = kRanks, .scale = scale});
+    const OneBitOutcome outcome = train({.ranks = kRanks, .scale = scale});
     const double shares = scale == ReduceScale::kMean ? kRanks : 1;  // momenta in what is handed in
     for (const char* name : {"conv", "linear"}) {
       const auto& momenta = outcome.momenta[0];
@@ -274,7 +274,7 @@ TEST(OneBitMomentum, IsLostOnNeitherSide) {
 }
 
 TEST(OneBitMomentum, LeavesWhereTheyAreWhatHadNoGradientInTheWarmUp) {
-  const Outcome outcome = train({});
+  const OneBitOutcome outcome = train({});
   const auto linear = [&](std::size_t step) {
     return outcome.weights[0][step].at("linear").narrow(1, 0, 10);
   };
@@ -309,7 +309,7 @@ TEST(OneBitMomentum, IsPlainAdamInTheWarmUp) {
     for (const auto& [name, tensor] : parameters.tensors)
       plain[static_cast<std::size_t>(context.rank())][name] = tensor.detach().clone();
   });
-  const Outcome outcome = train({});
+  const OneBitOutcome outcome = train({});
   for (const auto& [name, values] : plain[0])
     EXPECT_TRUE(at::equal(values, outcome.weights[0][kWarmup - 1].at(name))) << name;
 }
@@ -317,7 +317,7 @@ TEST(OneBitMomentum, IsPlainAdamInTheWarmUp) {
 /// 2 (n - 1) / n of a bit for each element, a scale for each piece, and what goes as it is.
 TEST(OneBitMomentum, SendsABitOfEachElementEachWay) {
   for (const int ranks : {2, 4}) {
-    const Outcome outcome = train({.ranks = ranks});
+    const OneBitOutcome outcome = train({.ranks = ranks});
     const double of_step = static_cast<double>(outcome.sent - outcome.sent_in_warmup) / (kSteps - kWarmup);
     const double pieces = 2.0 * (ranks - 1) * (7800.0 / 8 / ranks + 2 * (4 + 8));
     const double plain = 2.0 * (ranks - 1) / ranks * 4 * (60 + 20 + 1);
