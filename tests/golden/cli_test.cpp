@@ -226,7 +226,7 @@ std::string completed_setting(const std::string& words) {
 
 TEST(CliCompletion, OffersTheKeysThatSetTakesEachWithItsEqualsSign) {
   EXPECT_EQ(completed_setting("optimizer.mom"), "optimizer.momentum=\n");
-  EXPECT_EQ(completed_setting("ps."), "ps.coordinator= ps.staleness=\n");
+  EXPECT_EQ(completed_setting("ps."), "ps.coordinator= ps.delay_compensation= ps.staleness=\n");
   EXPECT_EQ(completed_setting("optimiser."), "\n");
   EXPECT_EQ(completed_setting("run.seed = 3 --set lr.pow"), "lr.power=\n") << "after another setting";
 }

@@ -154,6 +154,10 @@ std::vector<ConfigKey> parallel_key_table() {
           {.names = parallel::unused_parameters_names}),
       key("ps.coordinator", &C::served, &Served::coordinator,
           "parallel.mode = \"ps\": address of the coordinator; empty: the one of --servers"),
+      key("ps.delay_compensation", &C::served, &Served::delay_compensation,
+          "ps.staleness other than 0: how much a gradient is corrected for what others changed since it was "
+          "begun (lambda of DC-ASGD); 0: not",
+          {.least = 0}),
       key("ps.staleness", &C::served, &Served::staleness,
           "parallel.mode = \"ps\": steps that ranks may be apart; 0: they go together, as with all-reduce; "
           "-1: "

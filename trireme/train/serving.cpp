@@ -65,6 +65,16 @@ void check_serving(const ParallelPlan& plan) {
   refuse_if(
       plan.offloads(), [](RunConfig& changed) { changed.offload = {}; },
       "offload: what servers hold is not on the ranks");
+  refuse_if(config.served.delay_compensation > 0 && config.served.staleness == 0,
+            set(&RunConfig::served, &parallel::ServedOptions::delay_compensation, 0.0),
+            "ps.delay_compensation = ", config.served.delay_compensation,
+            ": with ps.staleness = 0 gradients are of the values that they meet, and there is no delay");
+  refuse_if(config.served.delay_compensation > 0 && parallel.compression != "none",
+            set(&RunConfig::served, &parallel::ServedOptions::delay_compensation, 0.0),
+            "ps.delay_compensation = ", config.served.delay_compensation,
+            ": a push has the values behind its gradient, and they are not compressed; found "
+            "parallel.compression = \"",
+            parallel.compression, "\"");
   const std::vector<std::string> served = parallel::served_optimizer_names();
   refuse_if(std::ranges::find(served, config.optimizer.name) == served.end(),
             set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw"), "optimizer.name = \"",

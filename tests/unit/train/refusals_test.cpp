@@ -121,6 +121,13 @@ const Refusal kRefusals[] = {
        c.data.balance = "dynamic";
      },
      "with ps.staleness = 3 ranks do not wait for each other", "data.balance = \"count\""},
+    {"CompensatingDelaysWithoutAny", 2,
+     [](RunConfig& c) {
+       c.parallel.mode = "ps";
+       c.train.clip_norm = 0;
+       c.served.delay_compensation = 0.5;
+     },
+     "with ps.staleness = 0 gradients are of the values that they meet", "ps.delay_compensation = 0.0"},
     {"DealingAnewToSites", 2,
      [](RunConfig& c) {
        c.parallel.local_steps = 4;

@@ -204,6 +204,27 @@ TEST_F(ServedRuns, AStepThatWasBrokenOffCountsNowhereAndIsRefusedUntilTheStateIs
   });
 }
 
+TEST_F(ServedRuns, CompensateDelaysWhereOneRankIsNeverLateAndTwoAre) {
+  const auto weights = [&](int ranks, double compensation) {
+    RunConfig config = served("late", -1);
+    config.served.delay_compensation = compensation;
+    config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0};
+    return run(ranks, config).weights_xxh3;
+  };
+  EXPECT_EQ(weights(1, 100), weights(1, 0)) << "its values are those that it meets";
+  EXPECT_EQ(run(2,
+                [&] {
+                  RunConfig config = served("two_late", 5);
+                  config.served.delay_compensation = 0.1;
+                  config.train.epochs = 6;
+                  config.train.max_steps = 0;
+                  config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0};
+                  return config;
+                }())
+                .status,
+            "completed");
+}
+
 TEST_F(ServedRuns, LearnWithCompressedPushesTheSameInEveryRun) {
   const auto learned = [&](const std::string& compression) {
     RunConfig config = served("compressed");

@@ -72,6 +72,7 @@ ps::TableSpec table_of(const Service& service, const ps::OptimizerSpec& optimize
   spec.staleness = staleness < 0 ? ps::kAsynchronous : static_cast<std::uint32_t>(staleness);
   spec.apply_at = staleness == 0 ? ps::ApplyAt::kClock : ps::ApplyAt::kArrival;
   spec.compression = service.compression;
+  spec.delay.lambda = service.options.delay_compensation;
   // A later run of that name may be another model, with other options: that is another table.
   const std::uint64_t key = ps::hash_of(spec);
   spec.name = text(service.run, " ", std::hex, key);
