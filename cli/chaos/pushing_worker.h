@@ -20,7 +20,7 @@ namespace trireme::cli {
 class PushingWorker {
  public:
   PushingWorker(std::uint64_t seed, int number, const std::string& coordinator, Ledger& ledger,
-                Faults& faults, bool pushes_rows)
+                Faults& faults)
       : random_(seed, 100 + static_cast<std::uint64_t>(number)),
         client_({.worker = static_cast<ps::WorkerId>(number), .host = "here", .coordinator = coordinator}),
         ledger_(ledger),
@@ -32,7 +32,7 @@ class PushingWorker {
     spec.chunk_elements = kChunkElements;
     spec.staleness = ps::kAsynchronous;
     table_ = client_.open_table(spec);
-    if (pushes_rows) open_rows();
+    open_rows();
     thread_ = std::thread([this] { work(); });
   }
   ~PushingWorker() { stop(); }
@@ -44,7 +44,6 @@ class PushingWorker {
 
   ps::Client& client() { return client_; }
   ps::TableId table() const { return table_; }
-  /// 0: it pushes none.
   ps::TableId rows() const { return rows_; }
   std::uint64_t num_pushes() const { return num_pushes_; }
   const std::string& failure() const { return failure_; }
@@ -62,7 +61,7 @@ class PushingWorker {
       while (!stops_) {
         push();
         if (random_.below(64) == 0) check_pull();
-        if (rows_ != 0 && random_.below(64) == 0) push_rows();
+        if (random_.below(64) == 0) push_rows();
         if (random_.below(256) == 0) client_.tick();
         while (under_way_.size() >= kMostUnderWay) take_answer();
       }
