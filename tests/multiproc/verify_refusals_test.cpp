@@ -28,6 +28,13 @@ TEST(VerifyCommand, RefusesAnAsynchronousScheduleBeforeAnyRankStarts) {
   EXPECT_THAT(refused.err, Not(HasSubstr("launch"))) << "no launcher has started a rank";
 }
 
+TEST(VerifyCommand, SaysWhyRoundedActivationsHaveNoBoundAndWhatHas) {
+  const ChildResult refused = verify({"parallel.pipeline=2", "parallel.activation_compression=int8"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("there is no bound within which one rank has the same steps"));
+  EXPECT_THAT(refused.err, HasSubstr("parallel.activation_compression = \"none\""));
+}
+
 TEST(VerifyCommand, OfStepsThatWereAllLeftOutIsNotVerifiedAndFails) {
   const std::vector<std::string> overflow = {"train.precision=fp16", "scaler.initial=1e18",
                                              "scaler.most=1e18"};

@@ -77,6 +77,11 @@ void check_exact(const ParallelPlan& plan) {
   refuse_if(parallel.compression != "none", {set(&RunConfig::parallel, &Parallel::compression, "none")},
             "parallel.compression = \"", parallel.compression,
             "\" rounds gradients once for each rank; leave that key out");
+  refuse_if(parallel.pipeline > 1 && parallel.activation_compression != "none",
+            {set(&RunConfig::parallel, &Parallel::activation_compression, "none")},
+            "parallel.activation_compression = \"", parallel.activation_compression,
+            "\" rounds what goes from rank to rank, and which values do depends on the ranks; leave that key "
+            "out");
   refuse_if(
       plan.config().learning_rate.schedule == "reduce_on_plateau",
       {set(&RunConfig::learning_rate, &optim::LearningRateOptions::schedule, "constant")},

@@ -121,6 +121,10 @@ std::vector<ConfigKey> parallel_key_table() {
           "to "
           "1/sqrt(N) each, before velocities take them; 0: none",
           {.least = 0}),
+      key("parallel.activation_compression", &C::parallel, &ParallelOptions::activation_compression,
+          "how activations travel between the stages of a pipeline, and their gradients back: f32 as bf16 or "
+          "fp16, or 8 bits for each value",
+          {.names = parallel::activation_format_names}),
       key("parallel.local_steps", &C::parallel, &ParallelOptions::local_steps,
           "steps that sites take by themselves between two outer steps, which average what they have learnt; "
           "1: replicas average gradients in every step",

@@ -277,6 +277,8 @@ class PlanMaker {
         .num_rounds = static_cast<int>(config().train.accumulation),
         .vertical_sync = parallel.vertical_sync,
         .recompute = parallel.recompute,
+        .activations = {.format = parallel::activation_format_of(parallel.activation_compression),
+                        .seed = static_cast<std::uint64_t>(config().run.seed)},
         .data_parallel = {.bucket_mib = parallel.bucket_mib,
                           .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
                           .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),

@@ -51,6 +51,7 @@ StepTimes operator-(const StepTimes& a, const StepTimes& b) {
           .cache_misses = a.cache_misses - b.cache_misses,
           .sent_bytes = a.sent_bytes - b.sent_bytes,
           .sent_to_sites_bytes = a.sent_to_sites_bytes - b.sent_to_sites_bytes,
+          .sent_to_stages_bytes = a.sent_to_stages_bytes - b.sent_to_stages_bytes,
           .steps = a.steps - b.steps,
           .samples = a.samples - b.samples};
 }
@@ -240,6 +241,7 @@ void Run::step(int stop_signal) {
   times_.comm_wait_s = trainer_.comm_wait_s();
   times_.sent_bytes = trainer_.sent_bytes();
   times_.sent_to_sites_bytes = trainer_.sent_to_sites_bytes();
+  times_.sent_to_stages_bytes = trainer_.sent_to_stages_bytes();
   if (times_.steps == kWarmUpSteps) warm_up_ = times_;
   ended_.push_back(times_);
   take(of_older_step);
@@ -393,6 +395,7 @@ RunResult Run::finish() {
       .steps_s = times_.steps_s,
       .step_s = mean_step_s(),
       .sent_to_sites_bytes_of_step = times_.sent_to_sites_bytes / std::max<std::int64_t>(times_.steps, 1),
+      .sent_to_stages_bytes_of_step = times_.sent_to_stages_bytes / std::max<std::int64_t>(times_.steps, 1),
       .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
       .noise = trainer_.noise(),
       .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,

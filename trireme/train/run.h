@@ -48,8 +48,9 @@ struct RunResult {
   double samples_per_s = 0;              ///< all ranks together, time of evaluations and checkpoints left out
   double steps_s = 0;                    ///< seconds in steps, of this process
   double step_s = 0;                     ///< of one, without the process's first two; 0: there were no others
-  std::int64_t sent_to_sites_bytes_of_step = 0;  ///< by rank 0 to other sites, as if in a ring
-  std::int64_t sent_bytes_of_step = 0;           ///< of gradients, by rank 0 to replicas, as if in a ring
+  std::int64_t sent_to_sites_bytes_of_step = 0;   ///< by rank 0 to other sites, as if in a ring
+  std::int64_t sent_to_stages_bytes_of_step = 0;  ///< by rank 0 to other stages
+  std::int64_t sent_bytes_of_step = 0;            ///< of gradients, by rank 0 to replicas, as if in a ring
   std::optional<optim::GradientNoise> noise = std::nullopt;  ///< over its last part, where it was measured
   double checkpoint_stall_s = 0;     ///< seconds for which saving kept training waiting
   double wall_s = 0;                 ///< of this process, from the start of the run

@@ -96,10 +96,11 @@ struct ParallelOptions {
   std::string compression = "none";     ///< a name of parallel::comm_hook_names()
   double compression_fraction = 0.001;  ///< top-k, random-k, dgc: of each gradient that is sent
   double compression_threshold = 0;     ///< threshold: from which magnitude on; above 0
-  std::int64_t compression_warmup_steps = 0;  ///< the same, one-bit: first steps
-  std::int64_t compression_rank = 4;          ///< power-sgd
-  std::string compression_scope = "auto";     ///< a name of parallel::compression_scope_names()
-  double compression_clip_norm = 0;           ///< dgc: each rank's own gradients; 0: none
+  std::int64_t compression_warmup_steps = 0;    ///< the same, one-bit: first steps
+  std::int64_t compression_rank = 4;            ///< power-sgd
+  std::string compression_scope = "auto";       ///< a name of parallel::compression_scope_names()
+  double compression_clip_norm = 0;             ///< dgc: each rank's own gradients; 0: none
+  std::string activation_compression = "none";  ///< a name of parallel::activation_format_names()
   std::int64_t local_steps = 1;  ///< of a site between outer steps; 1: gradients of all replicas in each step
   std::int64_t local_ranks = 1;  ///< replicas of a site, which average their gradients in each step
   std::int64_t local_from_step = 0;         ///< first steps, in which all replicas do

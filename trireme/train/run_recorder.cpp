@@ -176,6 +176,8 @@ void RunRecorder::step(const StepReport& report, const StepTimes& since_last,
   if (since_last.sent_bytes > 0) record.fields.emplace_back("sent_bytes", since_last.sent_bytes / steps);
   if (since_last.sent_to_sites_bytes > 0)
     record.fields.emplace_back("sent_to_sites_bytes", since_last.sent_to_sites_bytes / steps);
+  if (since_last.sent_to_stages_bytes > 0)
+    record.fields.emplace_back("sent_to_stages_bytes", since_last.sent_to_stages_bytes / steps);
   record.fields.emplace_back("step_s", steps_s / static_cast<double>(steps));
   write(record);
 }
@@ -205,6 +207,8 @@ void RunRecorder::summary(const RunResult& result) {
     record.fields.emplace_back("sent_bytes_of_step", result.sent_bytes_of_step);
   if (result.sent_to_sites_bytes_of_step > 0)
     record.fields.emplace_back("sent_to_sites_bytes_of_step", result.sent_to_sites_bytes_of_step);
+  if (result.sent_to_stages_bytes_of_step > 0)
+    record.fields.emplace_back("sent_to_stages_bytes_of_step", result.sent_to_stages_bytes_of_step);
   const double planned_s = config_.parallel.planned_step_s;
   if (planned_s > 0) {
     record.fields.emplace_back("planned_step_s", planned_s);

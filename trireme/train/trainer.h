@@ -167,6 +167,8 @@ class Trainer {
   std::optional<optim::GradientNoise> noise() const { return noise_ ? noise_->noise() : std::nullopt; }
   /// Bytes of gradients that this rank has sent to replicas so far, as if in a ring.
   std::int64_t sent_bytes() const { return hook_ ? hook_->sent_bytes() : 0; }
+  /// Of activations and their gradients, to other stages.
+  std::int64_t sent_to_stages_bytes() const { return pipeline_.sent_bytes(); }
   /// Bytes of weights and gradients that it has sent to other sites.
   std::int64_t sent_to_sites_bytes() const { return outer_steps_ ? outer_steps_->sent_bytes() : 0; }
   /// Which of the pipelines side by side this rank belongs to.

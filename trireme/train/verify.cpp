@@ -222,6 +222,15 @@ void refuse_unverifiable(const ParallelPlan& plan) {
              "no serial run has the same steps; verify the run without it"),
         {set(&RunConfig::parallel, &ParallelOptions::compression, "none")});
   }
+  const std::string& activations = plan.config().parallel.activation_compression;
+  if (plan.config().parallel.pipeline > 1 && activations != "none") {
+    throw Refusal(
+        text(
+            "parallel.activation_compression = \"", activations,
+            "\" rounds what a stage computes with, by design, and how far that carries is the model's: there "
+            "is no bound within which one rank has the same steps; verify the run without it"),
+        {set(&RunConfig::parallel, &ParallelOptions::activation_compression, "none")});
+  }
   if (plan.trains_apart()) {
     throw Refusal(
         text("parallel.local_steps = ", plan.config().parallel.local_steps,

@@ -140,6 +140,13 @@ const Refusal kRefusals[] = {
        c.data.balance = "dynamic";
      },
      "bits depend on which samples are added up together", "run.exact = false"},
+    {"RoundedActivationsWithExactBits", 2,
+     [](RunConfig& c) {
+       c.run.exact = true;
+       c.parallel.pipeline = 2;
+       c.parallel.activation_compression = "int8";
+     },
+     "rounds what goes from rank to rank", "parallel.activation_compression = \"none\""},
     {"NoiseOfOneMicrobatch", 1, [](RunConfig& c) { c.train.noise_scale_every_steps = 1; },
      "train.noise_scale_every_steps = 1: the noise is told by the differences between micro-batches",
      "train.accumulation = 2"},

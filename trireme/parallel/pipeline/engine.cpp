@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/base/random.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
@@ -19,6 +20,7 @@ namespace trireme::parallel {
 namespace {
 
 using schedule::ActionKind;
+using Places = std::vector<std::size_t>;
 
 /// Those of `from` whose names are new.
 void add_named(optim::NamedTensors& to, const optim::NamedTensors& from) {
@@ -44,12 +46,15 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
     : group_(groups.pipeline),
       device_(options.device),
       exact_(options.exact),
+      transfers_seed_(Random(options.activations.seed, Random::key_of("activations"),
+                             groups.data ? groups.data->rank() : 0)
+                          .bits()),
       update_(options.update),
       before_compute_(options.before_compute),
       stages_(place_stages(program, layers, options.cuts)),
       skips_(model::carried_skips(layers)),
       tied_(group_, layers, stages_),
-      transfers_(group_, device_),
+      transfers_(group_, device_, options.activations),
       executor_(std::move(program), group_.rank(), handlers(), context.status(),
                 telemetry::main_of(context.trace())),
       shapes_(group_, stages_, mine_, weights_, device_) {
@@ -133,18 +138,16 @@ ActionHandlers Engine::handlers() {
   const auto receive = [&](Arrivals& arrivals) {
     return unless_empty([this, &arrivals](const Action& a) { arrivals[place_of(a)] = transfers_.receive(); });
   };
-  const auto send = [&](Departures& departures, int direction) {
-    return unless_empty([this, &departures, direction](const Action& a) {
-      transfers_.send(take(departures, place_of(a)), rank_of(a.stage + direction, a.microbatch));
-    });
+  const auto sends = [&](Departures& departures) {
+    return unless_empty([this, &departures](const Action& a) { send(departures, a); });
   };
   return {.forward = compute(&Engine::forward),
           .backward = compute(&Engine::backward),
           .backward_input = compute(&Engine::backward_input),
           .backward_weight = compute(&Engine::backward_weight),
-          .send_forward = send(outputs_, +1),
+          .send_forward = sends(outputs_),
           .receive_forward = receive(inputs_),
-          .send_backward = send(input_gradients_, -1),
+          .send_backward = sends(input_gradients_),
           .receive_backward = receive(output_gradients_),
           .recompute = compute(&Engine::recompute),
           .unshard = [this](const Action& a) { weights_of(a).unshard(); },
@@ -214,6 +217,7 @@ void Engine::begin(Pipeline::Stream stream) {
 /// A rank with several stages updates at the STEP of the last one.
 void Engine::run_to_update(std::uint64_t number) {
   const std::uint64_t before = num_updates_;
+  update_under_way_ = number;
   while (num_updates_ == before && !at_end()) executor_.run_to_update(number);
   if (executor_.at_end()) transfers_.finish();
 }
@@ -251,9 +255,22 @@ std::optional<Transfers::Incoming> Engine::next_incoming() {
     // A gradient has the shape of the output that it belongs to.
     const EdgeSpec& edge = edge_behind(forward ? source : action.stage, action.microbatch);
     return Transfers::Incoming{.source = rank_of(source, action.microbatch),
-                               .specs = forward ? edge.tensors : edge.gradients()};
+                               .specs = forward ? edge.tensors : edge.gradients(),
+                               .as_they_are = forward ? edge.without_gradient : Places()};
   }
   return std::nullopt;
+}
+
+/// Whatever stands in a message can be made again: what is drawn for it follows from its place in the run.
+void Engine::send(Departures& departures, const Action& action) {
+  const bool forward = action.kind == ActionKind::kSendForward;
+  const int next = forward ? action.stage + 1 : action.stage - 1;
+  Random drawn(transfers_seed_, update_under_way_, action.microbatch, action.stage, forward);
+  transfers_.send(
+      take(departures, place_of(action)),
+      {.destination = rank_of(next, action.microbatch),
+       .as_they_are = forward ? edge_behind(action.stage, action.microbatch).without_gradient : Places(),
+       .seed = drawn.bits()});
 }
 
 void Engine::zero_grad() {

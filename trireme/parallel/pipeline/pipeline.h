@@ -97,8 +97,10 @@ class Pipeline {
   void start(Stream stream);
   /// Runs on up to and with this rank's next update (options.update); what the last stage does in between is
   /// the sum of weight * loss that is returned, 0 on ranks without it. `number` is the step that status pages
-  /// show. Ranks of an asynchronous pipeline come to an update at different times, and none waits for the
-  /// others. An error ends the stream. Throws as step() does.
+  /// show, and of which what is drawn for
+  /// messages depends (PipelineOptions::activations); step() counts from 1. Ranks of an asynchronous pipeline
+  /// come to an update at different times, and none waits for the others. An error ends the stream. Throws as
+  /// step() does.
   double advance(std::uint64_t number);
   /// Drains an asynchronous pipeline after `num_updates` instead of those that it was started with: on all
   /// ranks the same, and more than any of them can have begun (asynchronous_margin() updates behind its own
@@ -155,6 +157,8 @@ class Pipeline {
   /// Operators of this rank's stages whose weight gradients cannot be left to the action W: it was the action
   /// I that computed them, in steps so far. Sorted.
   std::vector<std::string> unsplit() const;
+  /// Bytes that this rank has sent to other stages in steps so far; without evaluate().
+  std::int64_t sent_bytes() const;
   /// Seconds for which this rank has waited for others in steps so far, reductions included.
   double waited_s() const;
 

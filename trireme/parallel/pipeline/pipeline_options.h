@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,6 +19,25 @@
 #include "trireme/schedule/transport.h"
 
 namespace trireme::parallel {
+
+enum class ActivationFormat {
+  kNone,  ///< as it is
+  kBf16,  ///< f32 is rounded to it
+  kFp16,  ///< the same
+  /// Of blocks of 512 the greatest is 127, and each value goes up or down by chance, by less than 1/127 of
+  /// that greatest, so that its expectation is itself; of f32, bf16 and fp16.
+  kInt8,
+};
+/// Throws InvalidArgument with the nearest of activation_format_names().
+ActivationFormat activation_format_of(const std::string& name);
+std::vector<std::string> activation_format_names();
+
+/// How what has gradients travels between stages on different ranks, and its gradients back.
+struct ActivationCompression {
+  ActivationFormat format = ActivationFormat::kNone;
+  std::uint64_t seed = 0;           ///< of what is drawn, besides update, micro-batch, stage and direction
+  std::int64_t least_numel = 1024;  ///< smaller tensors go as they are
+};
 
 struct PipelineOptions {
   std::string schedule = "1f1b";  ///< a name of schedule::schedule_names()
@@ -37,6 +57,8 @@ struct PipelineOptions {
   /// Keeps only the inputs of a stage, and runs its forward again before its backward (GPipe's
   /// re-materialisation): less memory, a third more time. Dropout draws the same mask again.
   bool recompute = false;
+  /// What stages send each other in fewer bytes. Pipeline::evaluate() sends as it is.
+  ActivationCompression activations = {};
   /// Where this rank computes: its layers and their inputs are there when it begins.
   c10::Device device = c10::kCPU;
   /// How the replicas of a stage reduce its gradients, where there are several pipelines.

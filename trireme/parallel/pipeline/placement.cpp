@@ -3,6 +3,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/text_difference.h"
 #include "trireme/parallel/pipeline/internal/cut.h"
+#include "trireme/parallel/pipeline/internal/edge_codec.h"
 #include "trireme/parallel/pipeline/internal/transfers.h"
 
 namespace trireme::parallel {
@@ -19,6 +20,7 @@ std::string description(const schedule::Program& program, const std::vector<mode
                         const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
   std::string lines = text("schedule ", program.name, ", ", program.num_microbatches, " micro-batches, ",
                            options.recompute ? "recompute" : "no recompute", "\n");
+  lines += text("activations travel as ", to_text(options.activations), "\n");
   for (const auto& stage : stages)
     lines +=
         text("stage of layers ", stage.first, " to ", stage.last, " on rank ", join_ranks(stage.ranks), "\n");

@@ -8,6 +8,8 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/random.h"
+#include "trireme/parallel/pipeline/internal/edge_codec.h"
 #include "trireme/telemetry/trace.h"
 
 namespace trireme::parallel {
@@ -30,6 +32,10 @@ std::string receive_names(comm::Group& group, std::int64_t length, int source) {
   if (length > 0) group.recv(letters, source);
   const auto* first = letters.const_data_ptr<std::uint8_t>();
   return {first, first + length};
+}
+
+bool contains(const std::vector<std::size_t>& places, std::size_t place) {
+  return std::find(places.begin(), places.end(), place) != places.end();
 }
 
 }  // namespace
@@ -58,9 +64,7 @@ std::vector<TensorSpec> specs_of(const Fields& tensors) {
   return specs;
 }
 
-bool EdgeSpec::has_gradient(std::size_t tensor) const {
-  return std::find(without_gradient.begin(), without_gradient.end(), tensor) == without_gradient.end();
-}
+bool EdgeSpec::has_gradient(std::size_t tensor) const { return !contains(without_gradient, tensor); }
 
 std::vector<TensorSpec> EdgeSpec::gradients() const {
   std::vector<TensorSpec> specs;
@@ -69,6 +73,12 @@ std::vector<TensorSpec> EdgeSpec::gradients() const {
   }
   return specs;
 }
+
+Transfers::Transfers(comm::Group group, c10::Device device, const ActivationCompression& compression)
+    : group_(std::move(group)),
+      device_(device),
+      codec_(std::make_unique<const EdgeCodec>(compression, device)) {}
+Transfers::~Transfers() = default;
 
 void Transfers::begin(Announcement next_incoming) {
   next_incoming_ = std::move(next_incoming);
@@ -82,8 +92,12 @@ void Transfers::post() {
     const std::optional<Incoming> next = next_incoming_();
     if (!next) return;
     Arrival& arrival = posted_.emplace_back();
-    for (const TensorSpec& spec : next->specs) {
-      at::Tensor tensor = at::empty(spec.sizes, at::device(device_).dtype(spec.type));
+    for (std::size_t i = 0; i < next->specs.size(); ++i) {
+      const TensorSpec& spec = next->specs[i];
+      const bool is_encoded = !contains(next->as_they_are, i) && codec_->encodes(spec);
+      if (is_encoded) arrival.encoded.emplace(i, spec);
+      at::Tensor tensor =
+          is_encoded ? codec_->room_for(spec) : at::empty(spec.sizes, at::device(device_).dtype(spec.type));
       arrival.pending.push_back(group_.recv_async(tensor, next->source));
       arrival.tensors.add(spec.name, std::move(tensor));
     }
@@ -107,14 +121,23 @@ Arrival Transfers::receive() {
 
 Fields Transfers::wait(Arrival arrival) {
   for (comm::Pending& pending : arrival.pending) wait_for(pending);
-  return std::move(arrival.tensors);
+  if (arrival.encoded.empty()) return std::move(arrival.tensors);
+  std::size_t place = 0;
+  return arrival.tensors.map([&](const at::Tensor& tensor) {
+    const auto spec = arrival.encoded.find(place++);
+    return spec == arrival.encoded.end() ? tensor : codec_->decode(tensor, spec->second);
+  });
 }
 
-void Transfers::send(const Fields& tensors, int destination) {
+void Transfers::send(const Fields& tensors, const Outgoing& how) {
   while (!sends_.empty() && sends_.front().second.done()) sends_.pop_front();
+  std::size_t i = 0;
   for (const auto& [name, tensor] : tensors) {
-    at::Tensor whole = tensor.contiguous();
-    comm::Pending pending = group_.send_async(whole, destination);
+    const bool is_encoded = !contains(how.as_they_are, i) && codec_->encodes(spec_of(tensor));
+    at::Tensor whole = is_encoded ? codec_->encode(tensor, Random(how.seed, i).bits()) : tensor.contiguous();
+    ++i;
+    sent_bytes_ += static_cast<std::int64_t>(whole.nbytes());
+    comm::Pending pending = group_.send_async(whole, how.destination);
     sends_.emplace_back(std::move(whole), std::move(pending));
   }
 }

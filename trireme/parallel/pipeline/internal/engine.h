@@ -63,6 +63,7 @@ class Engine {
   Pipeline::Staleness staleness() const;
   std::set<std::string> unsplit() const;
   double waited_s() const;
+  std::int64_t sent_bytes() const { return transfers_.sent_bytes(); }
 
  private:
   using Action = schedule::Action;
@@ -96,6 +97,7 @@ class Engine {
   const MicroBatch& microbatch(const Action& action) { return microbatch(action.microbatch); }
   bool is_empty(const Action& action) { return microbatch(action).rows() == 0; }
   std::optional<Transfers::Incoming> next_incoming();
+  void send(Departures& departures, const Action& action);
   void map_program();
 
   void for_each_shown_stage(const std::function<void(std::size_t)>& compute);
@@ -118,6 +120,7 @@ class Engine {
   comm::Group group_;
   const c10::Device device_;
   const bool exact_;
+  const std::uint64_t transfers_seed_;  ///< of what this replica draws for its messages
   const std::function<void()> update_;
   const std::function<void(int)> before_compute_;
   const std::vector<Pipeline::StageLayers> stages_;
@@ -138,6 +141,7 @@ class Engine {
   std::map<int, MicroBatch> batch_;  ///< those that this rank has not done with
   int num_fed_ = 0;
   std::uint64_t num_updates_ = 0;
+  std::uint64_t update_under_way_ = 0;    ///< its number, as the caller counts
   std::vector<int> done_, done_before_;   ///< micro-batches since the last update, and the one before
   std::size_t next_receive_ = 0;          ///< in actions(): where to look for the next receive
   std::size_t num_steps_left_ = 0;        ///< stages whose STEP is still to come before the update

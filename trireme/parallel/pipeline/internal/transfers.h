@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,21 +50,32 @@ std::vector<TensorSpec> specs_of(const Fields& tensors);
 /// Tensors that are there, or on their way.
 struct Arrival {
   Fields tensors;
+  std::map<std::size_t, TensorSpec> encoded = {};  ///< of those that arrive as messages: what they are
   std::vector<comm::Pending> pending = {};
 };
+
+class EdgeCodec;
+struct ActivationCompression;
 
 class Transfers {
  public:
   struct Incoming {
     int source = 0;
     std::vector<TensorSpec> specs;
+    std::vector<std::size_t> as_they_are = {};  ///< which of them are never encoded, rising
+  };
+  struct Outgoing {
+    int destination = 0;
+    std::vector<std::size_t> as_they_are = {};
+    std::uint64_t seed = 0;  ///< of what is drawn where it is encoded
   };
 
   /// What will be received next, asked a little ahead; empty: nothing more.
   using Announcement = std::function<std::optional<Incoming>()>;
 
   /// What is received lies on `device`.
-  Transfers(comm::Group group, c10::Device device) : group_(std::move(group)), device_(device) {}
+  Transfers(comm::Group group, c10::Device device, const ActivationCompression& compression);
+  ~Transfers();
 
   /// Posts the first receives.
   void begin(Announcement next_incoming);
@@ -70,11 +83,12 @@ class Transfers {
   Arrival receive();
   /// The tensors, once they are there.
   Fields wait(Arrival arrival);
-  void send(const Fields& tensors, int destination);
+  void send(const Fields& tensors, const Outgoing& how);
   /// Waits for the sends; whatever was announced has to have been received.
   void finish();
 
   double waited_s() const { return waited_s_; }
+  std::int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
   void post();
@@ -82,10 +96,12 @@ class Transfers {
 
   comm::Group group_;
   const c10::Device device_;
+  const std::unique_ptr<const EdgeCodec> codec_;
   Announcement next_incoming_;
   std::deque<Arrival> posted_;
   std::deque<std::pair<at::Tensor, comm::Pending>> sends_;
   double waited_s_ = 0;
+  std::int64_t sent_bytes_ = 0;
 };
 
 /// A spec, from one rank to another. For set-up.
