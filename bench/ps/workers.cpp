@@ -37,9 +37,9 @@ class Desk {
     std::vector<float> values(floats);
     for (std::size_t i = 0; i < floats; ++i) values[i] = static_cast<float>(i % 251) - 125;
     out_.assign(static_cast<std::size_t>(job.in_flight), values);
-    rows ? prepare_rows(job) : prepare_table(job);
     if (rows) rows_ = values;
     body_ = ps::in_buffer(std::move(values));
+    rows ? prepare_rows(job) : prepare_table(job);
   }
 
   ps::Pending begin(int number) {
@@ -66,6 +66,7 @@ class Desk {
   }
 
  private:
+  /// It has values before anything is measured: those that nobody has pushed to are computed at each pull.
   void prepare_table(const Job& job) {
     ps::TableSpec spec;
     spec.name = text(name_of(job.operation), " ", job.bytes, " ", job.codec);
@@ -73,7 +74,9 @@ class Desk {
     spec.staleness = job.operation == Operation::kStep ? 0 : ps::kAsynchronous;
     spec.compression.push = job.codec;
     spec.compression.threshold = 120;  // few reach it
+    const bool is_new = !tables_.contains(spec.name);
     table_ = open(spec);
+    if (is_new) client_.push(table_, body_).get();
   }
   /// Every key has its row before anything is measured.
   void prepare_rows(const Job& job) {
