@@ -17,27 +17,8 @@ read -ra rates <<<"${RATES:-10gbit 1gbit 100mbit}"
 read -ra models <<<"${MODELS:-wide}"
 read -ra compressions <<<"${COMPRESSIONS:-none fp16 int8 sign top-k dgc power-sgd}"
 
-work=$(mktemp -d)
-host() { echo "trireme-bench-$$-$1"; }
-clean_up() {
-  for each in 0 1; do ip netns del "$(host $each)" 2>/dev/null || true; done
-  rm -rf "$work"
-}
-trap clean_up EXIT
-echo "the secret of two hosts" >"$work/secret" && chmod 600 "$work/secret"
-for each in 0 1; do ip netns add "$(host $each)"; done
-ip link add cable netns "$(host 0)" type veth peer name cable netns "$(host 1)"
-for each in 0 1; do
-  ip -n "$(host $each)" addr add 198.51.100.$((each + 1))/24 dev cable
-  ip -n "$(host $each)" link set cable up
-  ip -n "$(host $each)" link set lo up
-done
+source "$here/two_hosts.sh"
 
-shape() {
-  for each in 0 1; do
-    ip netns exec "$(host $each)" tc qdisc replace dev cable root tbf rate "$1" burst 256kb latency 100ms
-  done
-}
 # One JSON line of rank 0. The measurement counts once it is printed: PyTorch's gloo now and then aborts
 # while it is torn down.
 port=23456

@@ -11,29 +11,7 @@ read -ra builds <<<"${BUILDS:-$here/../build/release}"
 read -ra rates <<<"${RATES:-10gbit 1gbit 100mbit}"
 read -ra settings <<<"${SETTINGS:-model.hidden=[4096,512,512]}"
 
-work=$(mktemp -d)
-host() { echo "trireme-served-$$-$1"; }
-served=()
-clean_up() {
-  for each in ${served[@]+"${served[@]}"}; do kill -9 "$each" 2>/dev/null || true; done
-  wait 2>/dev/null || true
-  for each in 0 1; do ip netns del "$(host $each)" 2>/dev/null || true; done
-  rm -rf "$work"
-}
-trap clean_up EXIT
-echo "the secret of two hosts" >"$work/secret" && chmod 600 "$work/secret"
-for each in 0 1; do ip netns add "$(host $each)"; done
-ip link add cable netns "$(host 0)" type veth peer name cable netns "$(host 1)"
-for each in 0 1; do
-  ip -n "$(host $each)" addr add 198.51.100.$((each + 1))/24 dev cable
-  ip -n "$(host $each)" link set cable up
-  ip -n "$(host $each)" link set lo up
-done
-shape() {
-  for each in 0 1; do
-    ip netns exec "$(host $each)" tc qdisc replace dev cable root tbf rate "$1" burst 256kb latency 100ms
-  done
-}
+source "$here/two_hosts.sh"
 
 port=23456
 sent() { for each in 0 1; do ip netns exec "$(host $each)" cat /sys/class/net/cable/statistics/tx_bytes; done; }
@@ -43,12 +21,13 @@ steps_of() {
   port=$((port + 2))
   coordinator=tcp:198.51.100.1:$((port + 1))
   served=()
-  ip netns exec "$(host 0)" "$build/bin/trireme" serve-coordinator --folder "$work/cluster$port" --listen "$coordinator" --servers 2 \
-    --replicas 1 --secret-file "$work/secret" >"$work/coordinator" 2>&1 &
+  ip netns exec "$(host 0)" "$build/bin/trireme" serve-coordinator --folder "$work/cluster$port" \
+    --listen "$coordinator" --servers 2 --replicas 1 --secret-file "$work/secret" >"$work/coordinator" 2>&1 &
   served+=($!)
   for each in 0 1; do
     ip netns exec "$(host $each)" "$build/bin/trireme" serve-params --coordinator "$coordinator" \
-      --name "server$each" --host "host$each" --listen "tcp:198.51.100.$((each + 1)):0" --secret-file "$work/secret" >"$work/server$each" 2>&1 &
+      --name "server$each" --host "host$each" --listen "tcp:198.51.100.$((each + 1)):0" \
+      --secret-file "$work/secret" >"$work/server$each" 2>&1 &
     served+=($!)
   done
   for each in 0 1; do
