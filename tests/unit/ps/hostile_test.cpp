@@ -72,7 +72,8 @@ class GoodClient {
 
 std::vector<wire::Address> addresses_of(const RealCluster& cluster, const Client& client) {
   std::vector<wire::Address> addresses = {cluster.address()};
-  for (const auto& [id, server] : client.map().servers) addresses.push_back(server.address);
+  const ClusterMap map = client.map();
+  for (const auto& [id, server] : map.servers) addresses.push_back(server.address);
   return addresses;
 }
 

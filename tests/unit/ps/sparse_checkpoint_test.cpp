@@ -213,7 +213,8 @@ TEST_F(SparseCheckpoints, OfTheVersionBeforeThemAreRead) {
   RealCluster cluster(1);
   Client client(asker_of(cluster));
   client.restore(test::checkout("tests/golden/ps_checkpoint_2"));
-  const TableSpec* spec = client.map().table("weights");
+  const ClusterMap map = client.map();
+  const TableSpec* spec = map.table("weights");
   ASSERT_NE(spec, nullptr);
   EXPECT_EQ(spec->num_elements, 10U);
   EXPECT_EQ(spec->optimizer.name, "adam");
