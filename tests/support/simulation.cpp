@@ -318,6 +318,7 @@ void Simulation::send(SimulatedNode& from, wire::ConnectionId id, wire::Message 
   Connection::End& end = link.ends[to_second ? 1 : 0];
   if (!end.is_open) return;
   ++num_messages_[message.kind];
+  num_bytes_[message.kind] += message.num_bytes();
   const LinkFaults& faults = options_.links;
   from.waiting_bytes_[id] += message.num_bytes();
   const auto shared = std::make_shared<const wire::Message>(std::move(message));

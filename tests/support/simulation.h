@@ -80,6 +80,10 @@ class Simulation {
     const auto found = num_messages_.find(kind);
     return found == num_messages_.end() ? 0 : found->second;
   }
+  std::uint64_t num_bytes(std::uint16_t kind) const {
+    const auto found = num_bytes_.find(kind);
+    return found == num_bytes_.end() ? 0 : found->second;
+  }
   /// A kind as a word, for traces.
   void name_kinds(std::function<std::string(std::uint16_t)> name) { kind_name_ = std::move(name); }
   void note(const std::string& line);
@@ -114,7 +118,7 @@ class Simulation {
   SimulationOptions options_;
   Random random_;
   std::int64_t now_ns_ = 1'000'000'000;
-  std::map<std::uint16_t, std::uint64_t> num_messages_;
+  std::map<std::uint16_t, std::uint64_t> num_messages_, num_bytes_;
   std::uint64_t num_events_ = 0, next_number_ = 0, hash_ = 0;
   bool prints_;
   std::function<std::string(std::uint16_t)> kind_name_;

@@ -226,6 +226,9 @@ void ClientWork::add_values(const Place& place, const Request& request, const Ta
   }
   OutgoingRequest& outgoing = add(place.partition, request, std::move(values), std::move(call));
   outgoing.priority = priority;
+  if (spec.kind == TableKind::kSparse && request.op != RequestOp::kRestoreRows &&
+      is_mostly_keys(outgoing.body.bytes()))
+    outgoing.keys = hash_of_keys(place.partition, outgoing.body.bytes());
   // What waits for all workers' clocks holds no credit: the clock may need more of it to get on.
   const bool waits = waits_for_clock(spec, request.op);
   outgoing.takes_credit = !waits;
@@ -272,6 +275,12 @@ void ClientWork::on_reply(const Reply& reply) {
     return;
   }
   if (reply.error == ErrorKind::kDeclaredDead) return end(ErrorKind::kDeclaredDead, kDeclaredDeadText);
+  if (reply.error == ErrorKind::kUnknownKeys && found->second.keys != 0) {
+    found->second.says_keys = true;
+    unsend(found->second);
+    unsent_lanes_.insert(reply.partition);
+    return;
+  }
   if (is_for_later(reply.error)) {
     found->second.again_ns = surroundings_->now_ns() + in_ns(kAgain_s);
     return;
@@ -305,6 +314,12 @@ bool ClientWork::write(const OutgoingPull& pull, const PullReply& reply, const w
 void ClientWork::on_pulled(const PullReply& reply, const wire::Buffer& body) {
   const auto found = pulls_.find(reply.request);
   if (found == pulls_.end()) return;
+  if (reply.error == ErrorKind::kUnknownKeys && found->second.keys != 0) {
+    found->second.says_keys = true;
+    found->second.sent_ns = 0;
+    unsent_pulls_.insert(reply.request);
+    return;
+  }
   if (is_for_later(reply.error)) {
     found->second.again_ns = surroundings_->now_ns() + in_ns(kAgain_s);
     return;

@@ -32,6 +32,7 @@ void ClientWork::on_closed(wire::ConnectionId connection, const std::string& rea
     if (line->second.connection != connection) continue;
     const ServerId server = line->first;
     lines_.erase(line);
+    sent_keys_.erase(connection);
     return send_again([&](PartitionId id) { return map().partitions[id].primary() == server; });
   }
 }

@@ -140,6 +140,7 @@ void ClientWork::pull_rows(TableId table, std::span<const std::uint64_t> keys, s
       pull.places.emplace_back(static_cast<std::uint32_t>(unique.size() - 1), at.place);
     }
     pull.body = key_batch(unique, elements);
+    pull.keys = hash_of_keys(id, pull.body.bytes());
     pull.num_values = unique.size() * elements;
   }
   go_on();

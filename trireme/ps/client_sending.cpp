@@ -126,7 +126,8 @@ bool ClientWork::send(PartitionId id, Lane& lane) {
     Request head = request.head;
     head.epoch = epoch_of(id);
     head.registered_at = registered_at_;
-    surroundings_->network().send(*connection, message_of(head, request.body, request.priority));
+    const wire::Buffer body = body_for(*connection, request, head.keys);
+    surroundings_->network().send(*connection, message_of(head, body, request.priority));
   }
   return true;
 }
@@ -144,7 +145,8 @@ bool ClientWork::send(OutgoingPull& pull) {
   pull.sent_ns = surroundings_->now_ns();
   Pull head = pull.head;
   head.epoch = epoch_of(head.partition);
-  surroundings_->network().send(*connection, message_of(head, pull.body, head.priority));
+  const wire::Buffer body = body_for(*connection, pull, head.keys);
+  surroundings_->network().send(*connection, message_of(head, body, head.priority));
   return true;
 }
 

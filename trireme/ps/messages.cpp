@@ -18,9 +18,9 @@ std::string_view name_of(MessageKind kind) {
 }
 
 std::string_view name_of(ErrorKind kind) {
-  static constexpr std::array<std::string_view, 12> kNames = {
-      "none",          "timeout",      "wrong epoch", "not now",       "overloaded", "too large",
-      "unknown table", "out of range", "malformed",   "declared dead", "data loss",  "not saved"};
+  static constexpr std::array<std::string_view, 13> kNames = {
+      "none",         "timeout",   "wrong epoch",   "not now",   "overloaded", "too large",   "unknown table",
+      "out of range", "malformed", "declared dead", "data loss", "not saved",  "unknown keys"};
   static_assert(kNames.size() == static_cast<std::size_t>(ErrorKind::kLast) + 1);
   const auto index = static_cast<std::size_t>(kind);
   return index < kNames.size() ? kNames[index] : "?";

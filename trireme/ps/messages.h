@@ -59,7 +59,8 @@ enum class ErrorKind : std::uint8_t {
   kDeclaredDead,  ///< the cluster went on without this worker: what was not acknowledged is in doubt
   kDataLoss,      ///< all replicas of a partition have ended
   kNotSaved,      ///< the part of a checkpoint could not be written
-  kLast = kNotSaved,
+  kUnknownKeys,   ///< the hash of keys that this connection has not sent, or too long ago: send them
+  kLast = kUnknownKeys,
 };
 std::string_view name_of(ErrorKind kind);
 
@@ -218,10 +219,11 @@ struct Request {
   std::uint64_t chunk = 0;
   double lr = kTableRate;         ///< of a push: with which it is applied
   std::uint64_t num_updates = 0;  ///< of an assignment with state: how many that one has seen
+  std::uint64_t keys = 0;         ///< hash of the keys that the body lacks; 0: it has them
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.partition, self.epoch, self.life, self.registered_at, self.sequence, self.op,
-                    self.clock, self.table, self.chunk, self.lr, self.num_updates);
+                    self.clock, self.table, self.chunk, self.lr, self.num_updates, self.keys);
   }
 };
 
@@ -305,10 +307,11 @@ struct Pull {
   bool with_state = false;      ///< the optimizer's state behind the values
   std::string save_in = {};     ///< a folder: the whole partition is written there instead
   wire::Priority priority = 4;  ///< of the answer with values
+  std::uint64_t keys = 0;       ///< hash of the keys that the body lacks; 0: it has them
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.request, self.partition, self.epoch, self.life, self.clock, self.after, self.table,
-                    self.chunk, self.newer_than, self.with_state, self.save_in, self.priority);
+                    self.chunk, self.newer_than, self.with_state, self.save_in, self.priority, self.keys);
   }
 };
 

@@ -10,22 +10,22 @@ namespace {
 constexpr double kMostEarly_s = 0.5;
 constexpr std::size_t kMostEarlyBytes = 64 << 20, kMostEarlyEvents = 4096;
 
-void tell(Partition& partition, const OwnerEvent& event, const Request& head) {
-  partition.on_request(event.connection, head, event.body);
+void tell(Partition& partition, const OwnerEvent& event, const Request& head, wire::Buffer body) {
+  partition.on_request(event.connection, head, std::move(body));
 }
-void tell(Partition& partition, const OwnerEvent& event, const Pull& head) {
-  partition.on_pull(event.connection, head, event.body);
+void tell(Partition& partition, const OwnerEvent& event, const Pull& head, const wire::Buffer& body) {
+  partition.on_pull(event.connection, head, body);
 }
-void tell(Partition& partition, const OwnerEvent& event, const Replicate& head) {
-  partition.on_replicate(event.connection, head, event.body);
+void tell(Partition& partition, const OwnerEvent& event, const Replicate& head, const wire::Buffer& body) {
+  partition.on_replicate(event.connection, head, body);
 }
-void tell(Partition& partition, const OwnerEvent& event, const ReplicateAck& head) {
+void tell(Partition& partition, const OwnerEvent& event, const ReplicateAck& head, const wire::Buffer&) {
   partition.on_replicate_ack(event.server, head);
 }
-void tell(Partition& partition, const OwnerEvent& event, const SnapshotPart& head) {
-  partition.on_snapshot_part(event.connection, head, event.body);
+void tell(Partition& partition, const OwnerEvent& event, const SnapshotPart& head, const wire::Buffer& body) {
+  partition.on_snapshot_part(event.connection, head, body);
 }
-void tell(Partition& partition, const OwnerEvent& event, const SnapshotAck& head) {
+void tell(Partition& partition, const OwnerEvent& event, const SnapshotAck& head, const wire::Buffer&) {
   partition.on_snapshot_ack(event.server, head);
 }
 
@@ -42,14 +42,55 @@ void PartitionOwner::take(const OwnerEvent& event) {
 template <class Head>
 void PartitionOwner::handle(const OwnerEvent& event, const Head& head) {
   if (head.epoch > members_->version && keep_early(event)) return;
+  std::optional<wire::Buffer> body = whole_body(event, head);
+  if (!body) return;
   const auto found = partitions_.find(head.partition);
   if (found == partitions_.end()) {
     // A server without the partition answers like one with an old epoch.
     Partition none(head.partition, *this, options_);
-    return tell(none, event, head);
+    return tell(none, event, head, std::move(*body));
   }
-  tell(found->second.partition, event, head);
+  tell(found->second.partition, event, head, std::move(*body));
   touch(head.partition, found->second);
+}
+
+std::optional<wire::Buffer> PartitionOwner::known_body(const OwnerEvent& event, PartitionId partition,
+                                                       TableId table, std::uint64_t hash) {
+  if (hash != 0) {
+    const auto lists = key_lists_.find(event.connection);
+    if (lists == key_lists_.end() || !has_key_list(event.body.bytes())) return std::nullopt;
+    const std::span<const std::byte> keys = lists->second.find(hash);
+    if (keys.size() != key_bytes_of(event.body.bytes())) return std::nullopt;
+    return with_keys(event.body.bytes(), keys);
+  }
+  const auto spec = members_->tables.find(table);
+  if (spec == members_->tables.end() || spec->second.kind == TableKind::kDense) return event.body;
+  const std::uint64_t sent = hash_of_keys(partition, event.body.bytes());
+  if (sent != 0)
+    key_lists_[event.connection].keep(
+        sent, event.body.bytes().subspan(sizeof(RowBatchHead), key_bytes_of(event.body.bytes())));
+  return event.body;
+}
+
+std::optional<wire::Buffer> PartitionOwner::whole_body(const OwnerEvent& event, const Request& head) {
+  if (head.keys == 0 && head.op != RequestOp::kPush && head.op != RequestOp::kAssign) return event.body;
+  auto body = known_body(event, head.partition, head.table, head.keys);
+  if (!body)
+    reply(event.connection, {.partition = head.partition,
+                             .sequence = head.sequence,
+                             .incarnation = head.life.incarnation,
+                             .error = ErrorKind::kUnknownKeys});
+  return body;
+}
+
+std::optional<wire::Buffer> PartitionOwner::whole_body(const OwnerEvent& event, const Pull& head) {
+  if (!head.save_in.empty()) return event.body;
+  auto body = known_body(event, head.partition, head.table, head.keys);
+  if (!body)
+    answer(
+        event.connection,
+        message_of(PullReply{.request = head.request, .error = ErrorKind::kUnknownKeys, .changed = false}));
+  return body;
 }
 
 void PartitionOwner::handle(const OwnerEvent& event, const Ticks& ticks) {
@@ -119,6 +160,8 @@ void PartitionOwner::handle(const OwnerEvent& event, const ConnectedEvent&) {
 
 void PartitionOwner::handle(const OwnerEvent& event, const ClosedEvent&) {
   if (event.server != kNoServer) lines_[event.server].is_connected = false;
+  key_lists_.erase(event.connection);
+  std::erase_if(early_, [&](const Early& early) { return early.connection == event.connection; });
   for (const PartitionId id : ticking_) {
     const auto found = partitions_.find(id);
     if (found != partitions_.end()) found->second.partition.on_worker_closed(event.connection);

@@ -104,6 +104,46 @@ TEST_F(OwnerTest, AnswersPullsWithThePriorityThatTheyAskFor) {
   }
 }
 
+TEST_F(OwnerTest, AsksForKeysThatAConnectionHasNotSentAndTakesNothingUntilItHasThem) {
+  ClusterMap members = *map.members;
+  members.version = 2;
+  TableSpec sparse = spec;
+  sparse.id = 2;
+  sparse.kind = TableKind::kSparse;
+  sparse.num_elements = 0;
+  sparse.rows.elements = 1;
+  members.tables[2] = sparse;
+  tell(MapEvent{.members = std::make_shared<ClusterMap>(members), .self = kSelf, .partitions = {}});
+  request(0, 1, RequestOp::kJoin);
+  owner.go_on();
+  RowBatchWriter writer(2, 1);
+  writer.put(0, 5, 1)[0] = 1;
+  writer.put(1, 8, 1)[0] = 1;
+  const wire::Buffer whole = std::move(writer).buffer();
+  const std::uint64_t hash = hash_of_keys(7, whole.bytes());
+  const auto push = [&](Sequence sequence, bool with_hash) {
+    tell(Request{.partition = 7,
+                 .epoch = 1,
+                 .life = {0, 1},
+                 .registered_at = 1,
+                 .sequence = sequence,
+                 .op = RequestOp::kPush,
+                 .table = 2,
+                 .keys = with_hash ? hash : 0},
+         with_hash ? without_keys(whole.bytes()) : whole);
+    owner.go_on();
+    return head_of<Reply>(std::get<AnswerSaying>(said.back()).message)->error;
+  };
+  const Version before = owner.report(7).version;
+  EXPECT_EQ(push(2, true), ErrorKind::kUnknownKeys);
+  EXPECT_EQ(owner.report(7).version, before);
+  EXPECT_EQ(push(2, false), ErrorKind::kNone);
+  EXPECT_EQ(push(3, true), ErrorKind::kNone);
+  EXPECT_EQ(owner.report(7).version, before + 2);
+  tell(ClosedEvent{});
+  EXPECT_EQ(push(4, true), ErrorKind::kUnknownKeys) << "another connection has sent nothing";
+}
+
 TEST_F(OwnerTest, AnswersTheTicksOfOneMessageWithOneMessage) {
   Ticks ticks = {.life = {0, 1}, .registered_at = 1, .ticks = {}};
   for (PartitionId id = 0; id < 50; ++id) {

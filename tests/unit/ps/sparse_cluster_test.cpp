@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/ps/cluster.h"
+#include "trireme/ps/internal/key_lists.h"
 #include "trireme/ps/internal/partition_state.h"
 
 namespace trireme::ps {
@@ -100,6 +101,45 @@ TEST_F(SparseCluster, SeesItsOwnPushesBeforeTheyAreAcknowledged) {
     cluster->worker(0).push_rows(table, keys, rows(std::vector<float>(40, 1)), [](const Result&) {});
     EXPECT_EQ(pull(0, keys), rows(std::vector<float>(40, static_cast<float>(round))));
   }
+}
+
+TEST_F(SparseCluster, SendsAListOfKeysOnceOverAConnection) {
+  begin(sums_of_rows());
+  Keys keys;
+  for (std::uint64_t key = 0; key < 1000; ++key) keys.push_back(key * 7919);
+  const std::uint64_t bytes_of_keys = keys.size() * sizeof(std::uint64_t);
+  const auto sent_by = [&](MessageKind kind, const auto& action) {
+    const auto number = static_cast<std::uint16_t>(kind);
+    const std::uint64_t before = cluster->simulation.num_bytes(number);
+    action();
+    return cluster->simulation.num_bytes(number) - before;
+  };
+  const std::vector<float> ones = rows(std::vector<float>(1000, 1));
+  const auto one_pull = [&] { return sent_by(MessageKind::kPull, [&] { pull(0, keys); }); };
+  const auto one_push = [&] { return sent_by(MessageKind::kRequest, [&] { push(0, keys, ones); }); };
+  const std::uint64_t first = one_pull();
+  EXPECT_GT(first, bytes_of_keys);
+  EXPECT_EQ(one_pull(), first - bytes_of_keys);
+  EXPECT_LT(one_push(), ones.size() * sizeof(float) + bytes_of_keys) << "the pull's keys are the push's";
+  cluster->simulation.crash(primary(keys[0]));
+  for (int i = 0; i < 3; ++i) push(0, keys, ones);
+  EXPECT_EQ(pull(0, keys), rows(std::vector<float>(1000, 4)));
+  EXPECT_EQ(pull(1, keys), rows(std::vector<float>(1000, 4)));
+}
+
+TEST(KeyLists, ForgetTheOldestBeyondTheirBounds) {
+  KeyLists lists;
+  const std::vector<std::byte> keys(KeyLists::kMostBytes / 4);
+  for (std::uint64_t hash = 1; hash <= 5; ++hash) lists.keep(hash, keys);
+  EXPECT_TRUE(lists.find(1).empty());
+  for (std::uint64_t hash = 2; hash <= 5; ++hash) EXPECT_EQ(lists.find(hash).size(), keys.size());
+  EXPECT_EQ(lists.num_bytes(), KeyLists::kMostBytes);
+  lists.keep(6, std::vector<std::byte>(KeyLists::kMostBytes + 1));
+  EXPECT_TRUE(lists.find(6).empty()) << "more than all of the room";
+  const std::vector<std::byte> few(16);
+  for (std::uint64_t hash = 100; hash < 100 + KeyLists::kMostLists; ++hash) lists.keep(hash, few);
+  EXPECT_TRUE(lists.find(5).empty());
+  EXPECT_EQ(lists.num_bytes(), KeyLists::kMostLists * few.size());
 }
 
 TEST_F(SparseCluster, GivesTheSameFirstValuesWhoeverIsAskedAndCreatesNothing) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "trireme/base/text.h"
 #include "trireme/compress/codec.h"
 #include "trireme/ps/client_node.h"
+#include "trireme/ps/internal/key_lists.h"
 
 namespace trireme::ps {
 
@@ -63,6 +65,8 @@ struct OutgoingRequest {
   std::int64_t sent_ns = 0;    ///< 0: to be sent
   std::int64_t again_ns = 0;   ///< refused for now: goes again then
   bool takes_credit = false;
+  std::uint64_t keys = 0;  ///< hash of those in the body
+  bool says_keys = false;  ///< the other side does not know them
 };
 
 /// All that a client asks of one partition, by number.
@@ -85,6 +89,29 @@ struct OutgoingPull {
   std::size_t num_values = 0;              ///< that an encoded one has
   std::int64_t sent_ns = 0;
   std::int64_t again_ns = 0;
+  std::uint64_t keys = 0;  ///< hash of those in the body
+  bool says_keys = false;  ///< the other side does not know them
+};
+
+/// Which lists of keys went over one connection: half of what the other side remembers.
+class SentKeys {
+ public:
+  bool has(std::uint64_t hash) const { return sizes_.contains(hash); }
+  void add(std::uint64_t hash, std::size_t num_bytes) {
+    if (num_bytes > kMostBytes || !sizes_.try_emplace(hash, num_bytes).second) return;
+    order_.push_back(hash);
+    num_bytes_ += num_bytes;
+    for (; num_bytes_ > kMostBytes || order_.size() > kMostLists; order_.pop_front()) {
+      num_bytes_ -= sizes_.at(order_.front());
+      sizes_.erase(order_.front());
+    }
+  }
+
+ private:
+  static constexpr std::size_t kMostBytes = KeyLists::kMostBytes / 2, kMostLists = KeyLists::kMostLists / 2;
+  std::map<std::uint64_t, std::size_t> sizes_;
+  std::deque<std::uint64_t> order_;
+  std::size_t num_bytes_ = 0;
 };
 
 }  // namespace trireme::ps

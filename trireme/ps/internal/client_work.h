@@ -207,6 +207,19 @@ class ClientWork {
 
   bool send(OutgoingPull& pull);
 
+  /// The body as this connection needs it: without keys that it has seen. `hash` is the head's.
+  template <class Outgoing>
+  wire::Buffer body_for(wire::ConnectionId connection, const Outgoing& outgoing, std::uint64_t& hash) {
+    if (outgoing.keys == 0) return outgoing.body;
+    SentKeys& sent = sent_keys_[connection];
+    if (sent.has(outgoing.keys) && !outgoing.says_keys) {
+      hash = outgoing.keys;
+      return without_keys(outgoing.body.bytes());
+    }
+    sent.add(outgoing.keys, key_bytes_of(outgoing.body.bytes()));
+    return outgoing.body;
+  }
+
   /// What is due again, what is lost, what has been forgotten: everything is looked at, so not for every
   /// message.
   void look_around();
@@ -280,6 +293,7 @@ class ClientWork {
   std::uint64_t barrier_entered_ = 0, barrier_passed_ = 0;
   std::uint32_t barrier_workers_ = 0;
   std::map<ServerId, Line> lines_;
+  std::map<wire::ConnectionId, SentKeys> sent_keys_;
   std::map<wire::ConnectionId, std::vector<Ticks::Tick>> ticks_;  ///< gathered
   std::set<PartitionId> unsent_lanes_;                            ///< that may have something to be sent
   std::set<RequestId> unsent_pulls_;

@@ -8,10 +8,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "trireme/ps/internal/key_lists.h"
 #include "trireme/ps/internal/owner_event.h"
 #include "trireme/ps/internal/partition.h"
 #include "trireme/ps/server.h"
@@ -88,6 +90,15 @@ class PartitionOwner final : private PartitionOutbox {
   void handle(const OwnerEvent& event, const Ticks& ticks);
   template <class Head>
   void handle(const OwnerEvent& event, const Head& head);
+  /// The body with the keys that its hash stands for; none, and its sender was told, where they are unknown.
+  std::optional<wire::Buffer> whole_body(const OwnerEvent& event, const Request& head);
+  std::optional<wire::Buffer> whole_body(const OwnerEvent& event, const Pull& head);
+  template <class Head>
+  std::optional<wire::Buffer> whole_body(const OwnerEvent& event, const Head&) {
+    return event.body;
+  }
+  std::optional<wire::Buffer> known_body(const OwnerEvent& event, PartitionId partition, TableId table,
+                                         std::uint64_t hash);
   bool keep_early(const OwnerEvent& event);
   /// Those for which it is time, and those for which it is too late.
   void take_early();
@@ -127,6 +138,7 @@ class PartitionOwner final : private PartitionOutbox {
   std::shared_ptr<const ClusterMap> members_ = std::make_shared<ClusterMap>();
   std::map<PartitionId, Held> partitions_;
   std::map<ServerId, Line> lines_;
+  std::map<wire::ConnectionId, KeyLists> key_lists_;  ///< that each has sent
   PartitionCounts counts_;
   std::map<wire::ConnectionId, std::vector<Reply>> replies_;  ///< since go_on()
   std::vector<PartitionId> touched_;                          ///< since go_on()
