@@ -51,6 +51,7 @@ struct CallOptions {
   double timeout_s = 0;         ///< then it fails with kTimeout; 0: that of the client
 };
 
+/// How a push is applied, and how soon it is wanted.
 struct PushOptions {
   double lr = kTableRate;       ///< with which it is applied; pushes of one step and rate are added up before
   wire::Priority priority = 4;  ///< as in CallOptions

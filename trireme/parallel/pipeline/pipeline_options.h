@@ -20,6 +20,7 @@
 
 namespace trireme::parallel {
 
+/// How a tensor's numbers are written while they travel between stages.
 enum class ActivationFormat {
   kNone,  ///< as it is
   kBf16,  ///< f32 is rounded to it
