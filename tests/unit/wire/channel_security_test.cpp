@@ -94,11 +94,12 @@ TEST(ChannelSecurity, AnotherSecretIsRefusedOnBothEndsAndNeverShown) {
   const Closing closing = client.next_closing();
   EXPECT_EQ(closing.cause, CloseCause::kRefused);
   EXPECT_THAT(closing.reason, HasSubstr("another secret"));
+  EXPECT_THAT(closing.reason, AllOf(Not(HasSubstr("aaaa")), Not(HasSubstr("bbbb"))));
+  // The answer leaves before the server counts; its loop is done with that when it serves the next one.
+  expect_lives(server, Security::with_secret(secret_of('a')));
   EXPECT_EQ(server.counted("refused: wrong secret"), 1u);
   EXPECT_THAT(server.lines(), testing::Contains(HasSubstr("another secret")));
   for (const auto& line : server.lines()) EXPECT_THAT(line, Not(HasSubstr("aaaa")));
-  EXPECT_THAT(closing.reason, AllOf(Not(HasSubstr("aaaa")), Not(HasSubstr("bbbb"))));
-  expect_lives(server, Security::with_secret(secret_of('a')));
 }
 
 TEST(ChannelSecurity, EndsThatProveDifferentlySaySo) {
