@@ -25,7 +25,7 @@ double halving_doubling_s(int ranks, double bytes, const MessageCost& cost) {
 
 const std::vector<Algorithm>& algorithms() {
   static const std::vector<Algorithm> kAll = {Algorithm::kRing, Algorithm::kHalvingDoubling, Algorithm::kTree,
-                                              Algorithm::kDirect};
+                                              Algorithm::kDirect, Algorithm::kTwoShot};
   return kAll;
 }
 
@@ -39,6 +39,8 @@ std::string name_of(Algorithm algorithm) {
       return "tree";
     case Algorithm::kDirect:
       return "direct";
+    case Algorithm::kTwoShot:
+      return "two_shot";
   }
   throw InternalError("an algorithm without a name");
 }
@@ -64,6 +66,8 @@ std::string formula_of(Algorithm algorithm, int ranks) {
       return "2 ceil(log2 n)(a + Sb) + ceil(log2 n) Sc";
     case Algorithm::kDirect:
       return "a + (n-1)S(b + c)";
+    case Algorithm::kTwoShot:
+      return "2a + 2(n-1)/n Sb + (n-1)/n Sc";
   }
   throw InternalError("an algorithm without a formula");
 }
@@ -84,6 +88,8 @@ double all_reduce_s(Algorithm algorithm, int ranks, double bytes, const MessageC
              ceil_log2(ranks) * bytes * cost.gamma_s_per_byte;
     case Algorithm::kDirect:
       return cost.alpha_s + others * bytes * (cost.beta_s_per_byte + cost.gamma_s_per_byte);
+    case Algorithm::kTwoShot:
+      return 2 * cost.alpha_s + share * bytes * (2 * cost.beta_s_per_byte + cost.gamma_s_per_byte);
   }
   throw InternalError("an algorithm without a cost");
 }

@@ -2,9 +2,9 @@
 // What an all-reduce between hosts takes, by formula: alpha (seconds of a message), beta (seconds of a byte
 // on the way) and gamma (seconds of a byte that is added up), for n ranks with S bytes each. The formulas are
 // those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH"
-// (2005), section 4.5 and Rabenseifner's fold for numbers of ranks that are no power of two. Direct is not
-// theirs: a rank's messages to all others are under way at once, so that alpha counts once and bytes leave
-// one after the other. Pure; thread-safe.
+// (2005), section 4.5 and Rabenseifner's fold for numbers of ranks that are no power of two. Direct and two
+// shots are not theirs: a rank's messages to all others are under way at once, so that alpha counts once and
+// bytes leave one after the other. Pure; thread-safe.
 
 #include <string>
 #include <string_view>
@@ -12,11 +12,11 @@
 
 namespace trireme::topology {
 
-enum class Algorithm { kRing, kHalvingDoubling, kTree, kDirect };
+enum class Algorithm { kRing, kHalvingDoubling, kTree, kDirect, kTwoShot };
 
 /// All of them.
 const std::vector<Algorithm>& algorithms();
-/// "ring", "halving_doubling", "tree", "direct".
+/// "ring", "halving_doubling", "tree", "direct", "two_shot".
 std::string name_of(Algorithm algorithm);
 /// Throws InvalidArgument that suggests the nearest.
 Algorithm parse_algorithm(std::string_view name);

@@ -24,11 +24,13 @@ class StepList {
   void halving_doubling();
   void tree();
   void direct();
+  void scatter_sums();
+  void gather_parts();
 
   std::vector<Transfer> take() { return std::move(transfers_); }
 
  private:
-  std::int64_t begin_of(int part, int parts) const { return numel_ * part / parts; }
+  std::int64_t begin_of(int part, int parts) const { return part_begin(part, parts, numel_); }
   void send_part(int from, int to, int part, bool adds) {
     send(from, to, begin_of(part, ranks_), begin_of(part + 1, ranks_), adds);
   }
@@ -102,12 +104,48 @@ void StepList::direct() {
   }
 }
 
+void StepList::scatter_sums() {
+  for (int from = 0; from < ranks_; ++from) {
+    for (int to = 0; to < ranks_; ++to) {
+      if (to != from) send_part(from, to, to, true);
+    }
+  }
+  next_step();
+}
+
+void StepList::gather_parts() {
+  for (int from = 0; from < ranks_; ++from) {
+    for (int to = 0; to < ranks_; ++to) {
+      if (to != from) send_part(from, to, from, false);
+    }
+  }
+  next_step();
+}
+
+StepList list_for(const char* what, int ranks, std::int64_t numel) {
+  require(ranks >= 1 && numel >= 0, what, " of ", numel, " elements over ", ranks,
+          " ranks: expected at least one rank and no negative size");
+  return {ranks, numel};
+}
+
 }  // namespace
 
+std::int64_t part_begin(int rank, int ranks, std::int64_t numel) { return numel * rank / ranks; }
+
+std::vector<Transfer> reduce_scatter_steps(int ranks, std::int64_t numel) {
+  StepList list = list_for("a reduce-scatter", ranks, numel);
+  list.scatter_sums();
+  return list.take();
+}
+
+std::vector<Transfer> all_gather_steps(int ranks, std::int64_t numel) {
+  StepList list = list_for("an all-gather", ranks, numel);
+  list.gather_parts();
+  return list.take();
+}
+
 std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int64_t numel) {
-  require(ranks >= 1 && numel >= 0, "an all-reduce of ", numel, " elements over ", ranks,
-          " ranks: expected at least one rank and no negative size");
-  StepList list(ranks, numel);
+  StepList list = list_for("an all-reduce", ranks, numel);
   switch (algorithm) {
     case Algorithm::kRing:
       list.ring();
@@ -120,6 +158,10 @@ std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int6
       break;
     case Algorithm::kDirect:
       list.direct();
+      break;
+    case Algorithm::kTwoShot:
+      list.scatter_sums();
+      list.gather_parts();
       break;
   }
   return list.take();

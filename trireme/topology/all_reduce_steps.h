@@ -1,10 +1,11 @@
 #pragma once
-// All-reduce algorithms as data: who sends which elements to whom in which step. What a transfer carries is
+// Collectives as data: who sends which elements to whom in which step. What a transfer carries is
 // what its sender holds when the step begins. A rank that receives with `adds` ends the step with the sum of
 // what it held and of all that arrives for the element, added up in rank order, its own included: so every
-// rank ends with the same bits. At the end every rank holds the sum over all.
+// rank ends with the same bits. At the end of an all-reduce every rank holds the sum over all.
 // Halving and doubling: Rabenseifner 2004; the tree is binomial; the ring is Patarasuk and Yuan 2009 (with
-// fewer elements than ranks some parts are empty, and nothing is sent for them). Pure; thread-safe.
+// fewer elements than ranks some parts are empty, and nothing is sent for them). Direct sends everything to
+// everybody, which others call one-shot; two shots are a reduce-scatter and an all-gather. Pure; thread-safe.
 
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,16 @@ struct Transfer {
 
 /// In the order of steps. None for one rank. Throws InvalidArgument for no rank or a negative `numel`.
 std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int64_t numel);
+
+/// Where the part of a rank begins among `numel` elements that are cut evenly over the ranks; for the rank
+/// behind the last, where they end.
+std::int64_t part_begin(int rank, int ranks, std::int64_t numel);
+
+/// Each rank sends the part of every other to it, which adds them up: at the end each holds the sum of its
+/// own part. One step, and no message waits for another. The rest as for all_reduce_steps().
+std::vector<Transfer> reduce_scatter_steps(int ranks, std::int64_t numel);
+/// Each rank sends its own part to all others. One step.
+std::vector<Transfer> all_gather_steps(int ranks, std::int64_t numel);
 
 /// What such a list takes where a step lasts as long as its busiest rank: alpha, and the bytes that it sends
 /// or receives (both at once), and those that it adds up.

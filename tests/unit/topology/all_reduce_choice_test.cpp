@@ -17,8 +17,9 @@ constexpr MessageCost kLong{.alpha_s = 0.01, .beta_s_per_byte = 8e-9};
 TEST(AllReduceChoice, FollowsTheFormulasWhereNothingElseWasMeasured) {
   const AllReduceChoice choice{.ranks = 4, .cost = kLong};
   EXPECT_EQ(choice.of(1000), Algorithm::kDirect);
-  EXPECT_EQ(choice.of(25e6), Algorithm::kHalvingDoubling);
-  EXPECT_EQ((AllReduceChoice{.ranks = 5, .cost = kLong}.of(1e9)), Algorithm::kRing);
+  EXPECT_EQ(choice.of(25e6), Algorithm::kTwoShot);
+  EXPECT_EQ((AllReduceChoice{.ranks = 2, .cost = {.alpha_s = 0, .beta_s_per_byte = 1e-9}}.of(1e9)),
+            Algorithm::kRing);
 }
 
 TEST(AllReduceChoice, TakesTheOtherLibraryNearSizesWhereItWasFaster) {
@@ -35,12 +36,12 @@ TEST(AllReduceChoice, TakesTheOtherLibraryNearSizesWhereItWasFaster) {
 TEST(AllReduceChoice, AListThatTookLongerThanItsFormulaLosesToOneThatKeptIt) {
   AllReduceChoice choice{.ranks = 4, .cost = kLong};
   const auto measured = [&](Algorithm algorithm, double factor) {
-    return Estimate{algorithm, factor * all_reduce_s(algorithm, 4, 1e6, kLong)};
+    return Estimate{algorithm, factor * all_reduce_s(algorithm, 4, 0.5e6, kLong)};
   };
-  ASSERT_EQ(choice.of(1e6), Algorithm::kDirect);
-  choice.comparisons = {{1e6, {measured(Algorithm::kDirect, 3), measured(Algorithm::kRing, 1)}}};
-  EXPECT_EQ(choice.of(1e6), Algorithm::kRing);
-  // Far below, three latencies of the one are still less than six of the other.
+  ASSERT_EQ(choice.of(0.5e6), Algorithm::kDirect);
+  choice.comparisons = {{0.5e6, {measured(Algorithm::kDirect, 4), measured(Algorithm::kRing, 1)}}};
+  EXPECT_EQ(choice.of(0.5e6), Algorithm::kRing);
+  // Far below, four latencies of the one are still less than six of the other.
   EXPECT_EQ(choice.of(1), Algorithm::kDirect);
 }
 

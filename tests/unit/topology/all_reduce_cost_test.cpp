@@ -25,6 +25,8 @@ TEST(AllReduceCost, OfFourRanksIsWorkedByHand) {
   EXPECT_DOUBLE_EQ(seconds(Algorithm::kTree, 4, 1000), 8.5e-3);
   // a + 3 S (b + c): 1 + 3 + 0.75 ms.
   EXPECT_DOUBLE_EQ(seconds(Algorithm::kDirect, 4, 1000), 4.75e-3);
+  // 2 a and the bytes of the ring.
+  EXPECT_DOUBLE_EQ(seconds(Algorithm::kTwoShot, 4, 1000), 3.6875e-3);
 }
 
 TEST(AllReduceCost, FoldsWhatIsBeyondAPowerOfTwo) {
@@ -40,13 +42,16 @@ TEST(AllReduceCost, OfOneRankIsNothingAndOfNoneAnError) {
 }
 
 TEST(AllReduceCost, ChoosesByLatencyWhenSmallAndByBytesWhenLarge) {
-  // 16 ranks over 10 ms and 125 MB/s: direct sends 15 times the bytes once; halving and doubling beats the
-  // ring at every size, by its alphas.
+  // 16 ranks over 10 ms and 125 MB/s: direct sends 15 times the bytes once; two shots send as few bytes as
+  // the ring, and wait for two messages whatever the number of ranks.
   const MessageCost slow{.alpha_s = 0.01, .beta_s_per_byte = 8e-9};
   EXPECT_EQ(estimate_all_reduce(16, 1e3, slow).front().algorithm, Algorithm::kDirect);
-  EXPECT_EQ(estimate_all_reduce(16, 25e6, slow).front().algorithm, Algorithm::kHalvingDoubling);
-  // Of 3 ranks two would have to send the whole in the fold: the ring sends 4/3 of it.
-  EXPECT_EQ(estimate_all_reduce(3, 25e6, slow).front().algorithm, Algorithm::kRing);
+  EXPECT_EQ(estimate_all_reduce(16, 25e6, slow).front().algorithm, Algorithm::kTwoShot);
+  // The next of 16 are halvings and doublings; of 3, where two would send the whole in the fold, the ring.
+  EXPECT_EQ(estimate_all_reduce(16, 25e6, slow)[1].algorithm, Algorithm::kHalvingDoubling);
+  EXPECT_EQ(estimate_all_reduce(3, 25e6, slow)[1].algorithm, Algorithm::kRing);
+  // Of two ranks all that cut in half are the same, and stay in their order.
+  EXPECT_EQ(estimate_all_reduce(2, 25e6, slow)[1].algorithm, Algorithm::kRing);
 }
 
 TEST(AllReduceCost, EstimatesAreOrderedFromTheFastest) {

@@ -111,6 +111,60 @@ TEST_P(AllReduceSteps, RefuseNoRankAndNegativeSizes) {
 INSTANTIATE_TEST_SUITE_P(All, AllReduceSteps, testing::ValuesIn(algorithms()),
                          [](const auto& row) { return name_of(row.param); });
 
+Values numbered(int ranks, std::int64_t numel) {
+  Values values;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& mine = values.emplace_back();
+    for (std::int64_t i = 0; i < numel; ++i)
+      mine.push_back(static_cast<double>((rank + 1) * 1000 + i * (rank + 7)));
+  }
+  return values;
+}
+
+TEST(ReduceScatterSteps, LeaveEachRankTheSumOfItsPartAndTheOthersAsTheyWere) {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    for (const std::int64_t numel : {0, 1, 7, 37, 17 * 16}) {
+      const Values before = numbered(ranks, numel);
+      const Values ended = carry_out(reduce_scatter_steps(ranks, numel), before);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto me = static_cast<std::size_t>(rank);
+        std::vector<double> expected = before[me];
+        for (std::int64_t i = part_begin(rank, ranks, numel); i < part_begin(rank + 1, ranks, numel); ++i) {
+          const auto place = static_cast<std::size_t>(i);
+          expected[place] = 0;
+          for (const auto& each : before) expected[place] += each[place];
+        }
+        ASSERT_EQ(ended[me], expected) << "rank " << rank << " of " << ranks << ", " << numel << " elements";
+      }
+    }
+  }
+}
+
+TEST(AllGatherSteps, LeaveThePartsOfAllOnEveryRank) {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    for (const std::int64_t numel : {0, 1, 7, 37, 17 * 16}) {
+      const Values before = numbered(ranks, numel);
+      std::vector<double> expected;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto& theirs = before[static_cast<std::size_t>(rank)];
+        expected.insert(expected.end(), theirs.begin() + part_begin(rank, ranks, numel),
+                        theirs.begin() + part_begin(rank + 1, ranks, numel));
+      }
+      for (const auto& each : carry_out(all_gather_steps(ranks, numel), before))
+        ASSERT_EQ(each, expected) << ranks << " ranks, " << numel << " elements";
+    }
+  }
+}
+
+TEST(StepsOfOneMessage, WaitForNoOtherAndRefuseNoRank) {
+  for (const auto& steps : {reduce_scatter_steps(5, 50), all_gather_steps(5, 50)}) {
+    EXPECT_EQ(steps.size(), 20u);
+    for (const Transfer& each : steps) EXPECT_EQ(each.step, 0);
+  }
+  EXPECT_THROW(reduce_scatter_steps(0, 1), InvalidArgument);
+  EXPECT_THROW(all_gather_steps(2, -1), InvalidArgument);
+}
+
 TEST(AllReduceStepList, OfARingOfThreeAreWorkedByHand) {
   std::string said;
   for (const Transfer& each : all_reduce_steps(Algorithm::kRing, 3, 3))
