@@ -16,15 +16,28 @@
 namespace trireme::topology {
 namespace {
 
-/// Of what all ranks have to agree about: the number, and a hash of the rest.
-std::uint64_t tag_of(std::uint32_t number, const Exchange::AllReduce& what) {
-  std::uint64_t hash = what.data.size();
-  for (const auto part :
-       {static_cast<int>(what.algorithm), static_cast<int>(what.element), static_cast<int>(what.reduction)}) {
+enum class Kind { kAllReduce, kReduceScatter, kAllGather };
+
+/// Of what all members have to agree about in an operation.
+std::uint32_t hash_of(Kind kind, std::size_t bytes, wire::Element element, wire::Reduction reduction,
+                      Algorithm algorithm) {
+  std::uint64_t hash = bytes;
+  for (const auto part : {static_cast<int>(kind), static_cast<int>(element), static_cast<int>(reduction),
+                          static_cast<int>(algorithm)}) {
     hash = (hash ^ static_cast<std::uint64_t>(part + 1)) * 0xff51afd7ed558ccdu;
     hash ^= hash >> 33;
   }
-  return static_cast<std::uint64_t>(number) << 32 | (hash & 0xffffffffu);
+  return static_cast<std::uint32_t>(hash);
+}
+
+void require_reducible(wire::Element element, wire::Reduction reduction) {
+  require(wire::reducible(element), "elements of type ", wire::name(element),
+          " cannot be reduced (f32, f64, bf16, f16, i32 and i64 can)");
+  require(reduction != wire::Reduction::kAverage, "lists of transfers add up: divide the sum for an average");
+}
+
+std::int64_t numel_of(std::span<const std::byte> bytes, wire::Element element) {
+  return static_cast<std::int64_t>(bytes.size() / wire::bytes_of(element));
 }
 
 }  // namespace
@@ -35,34 +48,57 @@ Exchange::Exchange(const wire::Socket& listening, const Membership& membership, 
       sockets_(connect_members(listening, membership, deadline)) {}
 
 void Exchange::all_reduce(const AllReduce& what, const Deadline& deadline) {
-  require(wire::reducible(what.element), "elements of type ", wire::name(what.element),
-          " cannot be reduced (f32, f64, bf16, f16, i32 and i64 can)");
-  require(what.reduction != wire::Reduction::kAverage,
-          "lists of transfers add up: divide the sum for an average");
+  require_reducible(what.element, what.reduction);
+  run(all_reduce_steps(what.algorithm, size(), numel_of(what.data, what.element)),
+      {.rank = rank_,
+       .held = what.data,
+       .result = what.data,
+       .element = what.element,
+       .reduction = what.reduction},
+      hash_of(Kind::kAllReduce, what.data.size(), what.element, what.reduction, what.algorithm), deadline);
+}
+
+void Exchange::reduce_scatter(const ReduceScatter& what, const Deadline& deadline) {
+  require_reducible(what.element, what.reduction);
+  require(what.parts.size() == what.sum.size() * sockets_.size(), "a reduce-scatter of ", what.parts.size(),
+          " bytes over ", size(), " members into ", what.sum.size(),
+          ": expected a part of that size for each");
+  const std::int64_t numel = numel_of(what.sum, what.element);
+  run(reduce_scatter_steps(size(), numel * size()),
+      {.rank = rank_,
+       .held = what.parts,
+       .result = what.sum,
+       .result_begin = numel * rank_,
+       .element = what.element,
+       .reduction = what.reduction},
+      hash_of(Kind::kReduceScatter, what.sum.size(), what.element, what.reduction, Algorithm::kDirect),
+      deadline);
+}
+
+void Exchange::all_gather(std::span<std::byte> parts, const Deadline& deadline) {
+  require(parts.size() % sockets_.size() == 0, "an all-gather into ", parts.size(), " bytes over ", size(),
+          " members: expected a part of the same size for each");
+  constexpr wire::Element kByte = wire::Element::kU8;
+  run(all_gather_steps(size(), numel_of(parts, kByte)),
+      {.rank = rank_, .held = parts, .result = parts, .element = kByte},
+      hash_of(Kind::kAllGather, parts.size(), kByte, wire::Reduction::kSum, Algorithm::kDirect), deadline);
+}
+
+void Exchange::run(std::vector<Transfer> steps, const StepData& on, std::uint32_t hash,
+                   const Deadline& deadline) {
   if (!failure_.empty()) give_up(failure_);
+  std::erase_if(steps, [&](const Transfer& each) { return each.from != rank_ && each.to != rank_; });
   try {
-    carry_out(what, deadline);
+    Connections connections(sockets_, names_, std::uint64_t{++number_} << 32 | hash);
+    for (auto first = steps.begin(); first != steps.end();) {
+      const auto last =
+          std::find_if(first, steps.end(), [&](const auto& each) { return each.step != first->step; });
+      ExchangeStep(std::span(first, last), on, connections, scratch_).carry_out(deadline);
+      first = last;
+    }
   } catch (const CommError& error) {
     failure_ = aborted_ ? "the operation was aborted" : error.what();
     give_up(failure_);
-  }
-}
-
-void Exchange::carry_out(const AllReduce& what, const Deadline& deadline) {
-  const std::size_t bytes_of = wire::bytes_of(what.element);
-  const auto numel = static_cast<std::int64_t>(what.data.size() / bytes_of);
-  std::vector<Transfer> mine = all_reduce_steps(what.algorithm, size(), numel);
-  std::erase_if(mine, [&](const Transfer& each) { return each.from != rank_ && each.to != rank_; });
-  Connections connections(sockets_, names_, tag_of(++number_, what));
-  for (auto first = mine.begin(); first != mine.end();) {
-    const auto last =
-        std::find_if(first, mine.end(), [&](const auto& each) { return each.step != first->step; });
-    ExchangeStep step(
-        {first, last},
-        {.rank = rank_, .data = what.data, .element = what.element, .reduction = what.reduction}, connections,
-        scratch_);
-    step.carry_out(deadline);
-    first = last;
   }
 }
 

@@ -21,6 +21,8 @@
 
 namespace trireme::topology {
 
+struct StepData;
+
 /// Who the members are, and how each proves that it is one.
 struct Membership {
   int rank = 0;                           ///< of this process among the members
@@ -52,11 +54,25 @@ class Exchange {
   /// lost, at the deadline, and after abort(); InvalidArgument for what cannot be reduced.
   void all_reduce(const AllReduce& what, const Deadline& deadline);
 
+  /// Of the parts of all members, one for each and all of one size, each member gets the sum of its own.
+  struct ReduceScatter {
+    wire::Element element = wire::Element::kF32;
+    wire::Reduction reduction = wire::Reduction::kSum;
+    std::span<const std::byte> parts;  ///< in the members' order; stays as it is
+    std::span<std::byte> sum;          ///< of this member's part
+  };
+  /// In rank order; in one step, by reduce_scatter_steps(). Throws as all_reduce() does, and InvalidArgument
+  /// for parts that are not as many sums as there are members.
+  void reduce_scatter(const ReduceScatter& what, const Deadline& deadline);
+  /// `parts`: of one size, one of each member, of which this one's is in its place. At the end all are. In
+  /// one step. Throws as reduce_scatter() does.
+  void all_gather(std::span<std::byte> parts, const Deadline& deadline);
+
   /// Ends what is under way, here, and with it the connections.
   void abort();
 
  private:
-  void carry_out(const AllReduce& what, const Deadline& deadline);
+  void run(std::vector<Transfer> steps, const StepData& on, std::uint32_t hash, const Deadline& deadline);
   [[noreturn]] void give_up(const std::string& why) const;
 
   const int rank_;

@@ -29,16 +29,16 @@ ExchangeStep::ExchangeStep(std::span<const Transfer> transfers, const StepData& 
                            std::vector<std::byte>& scratch)
     : on_(on), connections_(connections), scratch_(scratch) {
   for (const Transfer& each : transfers) {
-    if (each.from == on.rank) sends_.push_back({.peer = each.to, .left = bytes_of(each)});
+    if (each.from == on.rank) sends_.push_back({.peer = each.to, .left = held_of(each)});
   }
   for (const Transfer& each : transfers) {
     if (each.to != on.rank) continue;
-    Receive receive{.peer = each.from, .target = bytes_of(each)};
+    Receive receive{.peer = each.from, .target = target_of(each), .held = held_of(each).data()};
     // A step sends what was there when it began.
     const bool waits =
         std::ranges::any_of(sends_, [&](const Send& send) { return overlap(send.left, receive.target); }) ||
         std::ranges::any_of(transfers, [&](const Transfer& other) {
-          return &other != &each && other.to == on.rank && overlap(bytes_of(other), receive.target);
+          return &other != &each && other.to == on.rank && overlap(target_of(other), receive.target);
         });
     if (waits && !each.adds) throw InternalError("a step replaces what it sends");
     receive.adds_at_end = each.adds && waits;
@@ -48,10 +48,16 @@ ExchangeStep::ExchangeStep(std::span<const Transfer> transfers, const StepData& 
   give_buffers();
 }
 
-std::span<std::byte> ExchangeStep::bytes_of(const Transfer& transfer) const {
+std::span<const std::byte> ExchangeStep::held_of(const Transfer& transfer) const {
   const std::size_t size = wire::bytes_of(on_.element);
-  return on_.data.subspan(static_cast<std::size_t>(transfer.begin) * size,
+  return on_.held.subspan(static_cast<std::size_t>(transfer.begin) * size,
                           static_cast<std::size_t>(transfer.end - transfer.begin) * size);
+}
+
+std::span<std::byte> ExchangeStep::target_of(const Transfer& transfer) const {
+  const std::size_t size = wire::bytes_of(on_.element);
+  return on_.result.subspan(static_cast<std::size_t>(transfer.begin - on_.result_begin) * size,
+                            static_cast<std::size_t>(transfer.end - transfer.begin) * size);
 }
 
 void ExchangeStep::give_buffers() {
@@ -91,7 +97,7 @@ bool ExchangeStep::pull(Receive& receive) {
 void ExchangeStep::add_block(Receive& receive) {
   const std::size_t bytes = receive.arrived - receive.added;
   std::byte* target = receive.target.data() + receive.added;
-  std::array<const std::byte*, 2> sources{target, receive.buffer.data()};
+  std::array<const std::byte*, 2> sources{receive.held + receive.added, receive.buffer.data()};
   if (receive.peer < on_.rank) std::swap(sources[0], sources[1]);
   std::array<std::byte*, 1> targets{target};
   wire::reduce(on_.element, on_.reduction, sources, targets, bytes / wire::bytes_of(on_.element));
@@ -114,7 +120,7 @@ void ExchangeStep::add_at_end() {
     sources.push_back(each->buffer.data());
   }
   const auto before = std::ranges::count_if(all, [&](const Receive* each) { return each->peer < on_.rank; });
-  sources.insert(sources.begin() + before, target.data());
+  sources.insert(sources.begin() + before, all[0]->held);
   std::array<std::byte*, 1> targets{target.data()};
   wire::reduce(on_.element, on_.reduction, sources, targets, target.size() / wire::bytes_of(on_.element));
 }

@@ -118,6 +118,92 @@ TEST_P(ExchangeOfRanks, ARankThatLeavesEndsTheOperationOfTheOthers) {
   EXPECT_EQ(failed, size() - 1);
 }
 
+class ShardsOfRanks : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, ShardsOfRanks, testing::Range(2, 7), testing::PrintToStringParamName());
+
+TEST_P(ShardsOfRanks, AreAddedUpInRankOrderAndTheInputStaysAsItWas) {
+  const int size = GetParam();
+  for (const std::size_t numel : {0ul, 1ul, 3ul, 1000ul, 200003ul}) {
+    const auto errors = on_exchange_ranks(size, [&](Rank me) {
+      const std::size_t whole = numel * static_cast<std::size_t>(size);
+      const std::vector<float> parts = values_of(me.rank, whole);
+      std::vector<float> sum(numel, -1);
+      me.exchange.reduce_scatter(
+          {.parts = std::as_bytes(std::span(parts)), .sum = std::as_writable_bytes(std::span(sum))},
+          Deadline::after_s(30));
+      EXPECT_EQ(parts, values_of(me.rank, whole));
+      std::vector<float> expected(numel);
+      for (int rank = 0; rank < size; ++rank) {
+        const std::vector<float> all = values_of(rank, whole);
+        for (std::size_t i = 0; i < numel; ++i) {
+          const float value = all[static_cast<std::size_t>(me.rank) * numel + i];
+          expected[i] = rank == 0 ? value : expected[i] + value;
+        }
+      }
+      EXPECT_EQ(sum, expected) << "bit by bit, " << numel;
+    });
+    EXPECT_THAT(errors, testing::Each(""));
+  }
+}
+
+TEST_P(ShardsOfRanks, ComeToAllAndOperationsOfAllKindsFollowEachOther) {
+  const int size = GetParam();
+  const auto errors = on_exchange_ranks(size, [&](Rank me) {
+    const auto rank = static_cast<std::size_t>(me.rank), ranks = static_cast<std::size_t>(size);
+    for (const std::size_t numel : {1ul, 0ul, 5ul, 100001ul}) {
+      std::vector<std::uint8_t> parts(numel * ranks);
+      std::fill_n(parts.begin() + static_cast<std::ptrdiff_t>(rank * numel), numel,
+                  static_cast<std::uint8_t>(me.rank + 1));
+      me.exchange.all_gather(std::as_writable_bytes(std::span(parts)), Deadline::after_s(30));
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        ASSERT_EQ(parts[i], i / numel + 1) << i << " of " << numel;
+      std::vector<std::int32_t> values(numel, me.rank), ones(numel * ranks, 1), sum(numel);
+      all_reduce(me.exchange, Algorithm::kRing, Element::kI32, values);
+      EXPECT_THAT(values, testing::Each(size * (size - 1) / 2));
+      me.exchange.reduce_scatter({.element = Element::kI32,
+                                  .parts = std::as_bytes(std::span(ones)),
+                                  .sum = std::as_writable_bytes(std::span(sum))},
+                                 Deadline::after_s(30));
+      EXPECT_THAT(sum, testing::Each(size));
+    }
+  });
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
+TEST(Exchange, ShardsOfOtherSizesAreRefusedAndAnotherKindOfOperationIsFound) {
+  const auto errors = on_exchange_ranks(2, [](Rank me) {
+    std::vector<float> values(4, 1), sum(2);
+    EXPECT_THROW(me.exchange.reduce_scatter({.parts = std::as_bytes(std::span(values)),
+                                             .sum = std::as_writable_bytes(std::span(sum).first(1))},
+                                            Deadline::after_s(1)),
+                 InvalidArgument);
+    EXPECT_THROW(
+        me.exchange.all_gather(std::as_writable_bytes(std::span(values)).first(3), Deadline::after_s(1)),
+        InvalidArgument);
+    if (me.rank == 0)
+      return all_reduce(me.exchange, Algorithm::kDirect, Element::kF32, sum, Reduction::kSum, 0.2);
+    me.exchange.reduce_scatter(
+        {.parts = std::as_bytes(std::span(values)), .sum = std::as_writable_bytes(std::span(sum))},
+        Deadline::after_s(0.2));
+  });
+  EXPECT_THAT(errors, testing::Each(HasSubstr("is in another operation")));
+}
+
+TEST(Exchange, ARankThatLeavesEndsTheGatheringOfTheOthers) {
+  std::atomic<int> failed = 0;
+  on_exchange_ranks(3, [&](Rank me) {
+    if (me.rank == 1) return;
+    std::vector<float> values(300000);
+    try {
+      me.exchange.all_gather(std::as_writable_bytes(std::span(values)), Deadline::after_s(30));
+    } catch (const wire::GroupError&) {
+      ++failed;
+      me.exchange.abort();
+    }
+  });
+  EXPECT_EQ(failed, 2);
+}
+
 TEST(Exchange, RanksWithDifferentSizesStandStillUntilOneGivesUp) {
   const auto errors = on_exchange_ranks(2, [](Rank me) {
     std::vector<float> values(me.rank == 0 ? 100 : 200);

@@ -50,7 +50,9 @@ class Connections {
 /// What the transfers of a step work on.
 struct StepData {
   int rank = 0;
-  std::span<std::byte> data;
+  std::span<const std::byte> held;  ///< what this rank sends, and adds to what arrives
+  std::span<std::byte> result;      ///< where what arrives goes: the same memory, or a part of its own
+  std::int64_t result_begin = 0;    ///< the element that `result` begins with
   wire::Element element = wire::Element::kF32;
   wire::Reduction reduction = wire::Reduction::kSum;
 };
@@ -72,6 +74,7 @@ class ExchangeStep {
   struct Receive {
     int peer = 0;
     std::span<std::byte> target;
+    const std::byte* held = nullptr;  ///< what this rank holds of the elements
     std::span<std::byte> buffer = {};  ///< where it goes until it is added; empty where it replaces
     bool adds_at_end = false;
     std::size_t arrived = 0;  ///< bytes
@@ -79,7 +82,8 @@ class ExchangeStep {
     bool done() const { return arrived == target.size(); }
   };
 
-  std::span<std::byte> bytes_of(const Transfer& transfer) const;
+  std::span<const std::byte> held_of(const Transfer& transfer) const;
+  std::span<std::byte> target_of(const Transfer& transfer) const;
   void give_buffers();
   bool push(Send& send);
   bool pull(Receive& receive);
