@@ -48,6 +48,16 @@ std::optional<Reduction> carried_reduction(const c10d::ReduceOp& op) {
   }
 }
 
+bool is_carried(const at::Tensor& tensor) { return tensor.device().is_cpu() && tensor.is_contiguous(); }
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+Deadline deadline_after(std::chrono::milliseconds timeout) {
+  return Deadline::after_s(static_cast<double>(timeout.count()) / 1000);
+}
+
 /// What every rank says under its key, by rank.
 std::vector<wire::Endpoint> endpoints_of_all(const BackendRequest& request,
                                              const std::vector<std::string>& names,
@@ -120,15 +130,29 @@ bool CrossAllReduce::all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& 
                                 std::chrono::milliseconds timeout) {
   const auto element = carried_element(tensor.scalar_type());
   const auto reduction = carried_reduction(op);
-  if (!element || !reduction || !tensor.device().is_cpu() || !tensor.is_contiguous()) return false;
-  const std::size_t bytes = tensor.nbytes();
-  const auto algorithm = choice_->of(static_cast<double>(bytes));
+  if (!element || !reduction || !is_carried(tensor)) return false;
+  const auto algorithm = choice_->of(static_cast<double>(tensor.nbytes()));
   if (!algorithm) return false;
-  exchange_.all_reduce({.algorithm = *algorithm,
-                        .element = *element,
-                        .reduction = *reduction,
-                        .data = {static_cast<std::byte*>(tensor.mutable_data_ptr()), bytes}},
-                       Deadline::after_s(static_cast<double>(timeout.count()) / 1000));
+  exchange_.all_reduce(
+      {.algorithm = *algorithm, .element = *element, .reduction = *reduction, .data = bytes_of(tensor)},
+      deadline_after(timeout));
+  return true;
+}
+
+bool CrossAllReduce::reduce_scatter(const at::Tensor& sum, const at::Tensor& parts, const c10d::ReduceOp& op,
+                                    std::chrono::milliseconds timeout) {
+  const auto element = carried_element(sum.scalar_type());
+  const auto reduction = carried_reduction(op);
+  if (!element || !reduction || !is_carried(sum) || !is_carried(parts)) return false;
+  exchange_.reduce_scatter(
+      {.element = *element, .reduction = *reduction, .parts = bytes_of(parts), .sum = bytes_of(sum)},
+      deadline_after(timeout));
+  return true;
+}
+
+bool CrossAllReduce::all_gather(const at::Tensor& parts, std::chrono::milliseconds timeout) {
+  if (!is_carried(parts)) return false;
+  exchange_.all_gather(bytes_of(parts), deadline_after(timeout));
   return true;
 }
 

@@ -147,6 +147,14 @@ void HostCollectives::reduce_scatter(at::Tensor output, const at::Tensor& input,
   if (is_average(op)) output.div_(num_ranks());
 }
 
+/// `parts` has one for each host.
+void HostCollectives::scatter_across(at::Tensor sum, at::Tensor parts, const c10d::ReduceOp& op) const {
+  if (levels_.cross_all_reduce && levels_.cross_all_reduce->reduce_scatter(sum, parts, op, timeout_)) return;
+  auto options = waited_for<c10d::ReduceScatterOptions>();
+  options.reduceOp = op;
+  finish(levels_.cross->_reduce_scatter_base(sum, parts, options));
+}
+
 /// Inside the host each rank sums what goes to its place on every host; then each gets its own from its
 /// counterparts.
 void HostCollectives::scatter_by_parts(at::Tensor output, const at::Tensor& by_host,
@@ -162,7 +170,7 @@ void HostCollectives::scatter_by_parts(at::Tensor output, const at::Tensor& by_h
     at::Tensor block = block_of(by_host, host);
     finish(levels_.inner->_reduce_scatter_base(sum, block, options));
   }
-  if (levels_.cross) finish(levels_.cross->_reduce_scatter_base(output, sums, options));
+  if (levels_.cross) scatter_across(output, sums, op);
 }
 
 void HostCollectives::scatter_by_leaders(at::Tensor output, const at::Tensor& by_host,
@@ -216,28 +224,31 @@ void HostCollectives::all_gather(at::Tensor output, const at::Tensor& input) con
   }
 }
 
-/// Each rank gets the parts of its counterparts; inside the host all take from all. The parts of this host's
-/// ranks are taken while the others are on their way.
+/// `parts` has one for each host, of which this host's is there.
+void HostCollectives::gather_across(at::Tensor parts) const {
+  if (levels_.cross_all_reduce && levels_.cross_all_reduce->all_gather(parts, timeout_)) return;
+  const std::int64_t numel = parts.numel() / static_cast<std::int64_t>(layout_.ranks_of_host.size());
+  at::Tensor mine = parts.narrow(0, layout_.host * numel, numel).clone();
+  finish(levels_.cross->_allgather_base(parts, mine, waited_for<c10d::AllgatherOptions>()));
+}
+
+/// Each rank gets the parts of its counterparts; inside the host all take from all.
 void HostCollectives::gather_by_parts(at::Tensor by_host, const at::Tensor& input) const {
-  const std::size_t hosts = layout_.ranks_of_host.size();
-  const auto here = static_cast<std::size_t>(layout_.host);
-  at::Tensor mine = input;
-  at::Tensor received = by_host;
-  Work crossing;
-  if (levels_.cross) {
-    if (levels_.inner)
-      received = at::empty({static_cast<std::int64_t>(hosts) * input.numel()}, input.options());
-    crossing = levels_.cross->_allgather_base(received, mine);
-  }
-  const auto spread = [&](std::size_t host, at::Tensor part) {
-    at::Tensor block = block_of(by_host, host);
-    finish(levels_.inner->_allgather_base(block, part, waited_for<c10d::AllgatherOptions>()));
+  const auto hosts = static_cast<std::int64_t>(layout_.ranks_of_host.size());
+  const bool passes_on = static_cast<bool>(levels_.inner);
+  at::Tensor received =
+      passes_on && levels_.cross ? at::empty({hosts * input.numel()}, input.options()) : by_host;
+  const auto part_of = [&](std::int64_t host) {
+    return received.narrow(0, host * input.numel(), input.numel());
   };
-  if (levels_.inner) spread(here, mine);
-  if (crossing) finish(crossing);
-  for (std::size_t host = 0; levels_.inner && host < hosts; ++host) {
-    const std::int64_t begin = static_cast<std::int64_t>(host) * input.numel();
-    if (host != here) spread(host, received.narrow(0, begin, input.numel()));
+  if (levels_.cross) {
+    part_of(layout_.host).copy_(input);
+    gather_across(received);
+  }
+  for (std::int64_t host = 0; passes_on && host < hosts; ++host) {
+    at::Tensor block = block_of(by_host, static_cast<std::size_t>(host));
+    at::Tensor part = host == layout_.host ? input : part_of(host);
+    finish(levels_.inner->_allgather_base(block, part, waited_for<c10d::AllgatherOptions>()));
   }
 }
 

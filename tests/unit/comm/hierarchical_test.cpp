@@ -111,6 +111,26 @@ TEST_P(Hierarchical, ReduceScatterGivesEachRankItsPartAndLeavesTheInput) {
   });
 }
 
+/// So a resumed run has the same bits, whatever was measured when its group was made.
+TEST_P(Hierarchical, SumsOfShardsAreInTheOrderOfHosts) {
+  const HostLayout layout = layout_of(GetParam(), 0);
+  run([&](c10d::Backend& backend) {
+    const int me = backend.getRank(), size = backend.getSize();
+    const auto input_of = [&](int rank) {
+      return at::arange(size * 1000, at::kFloat).mul(0.37f * static_cast<float>(rank + 1)).sin();
+    };
+    at::Tensor input = input_of(me), output = at::zeros({1000});
+    reduce_scatter(backend, output, input)->wait();
+    at::Tensor expected;
+    for (const std::vector<int>& ranks : layout.ranks_of_host) {
+      at::Tensor of_host;
+      for (const int rank : ranks) of_host = of_host.defined() ? of_host.add(input_of(rank)) : input_of(rank);
+      expected = expected.defined() ? expected.add(of_host) : of_host;
+    }
+    EXPECT_TRUE(output.equal(part_of(expected, me, size)));
+  });
+}
+
 TEST_P(Hierarchical, AllGatherKeepsTheOrderOfRanks) {
   run([](c10d::Backend& backend) {
     const int me = backend.getRank(), size = backend.getSize();

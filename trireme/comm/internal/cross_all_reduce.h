@@ -1,8 +1,9 @@
 #pragma once
-// The all-reduce between the ranks of a group that are on different hosts: by the list of transfers that is
-// the fastest for its size (topology/all_reduce_choice.h), over connections of its own. Sums, minima, maxima
-// and products of contiguous CPU tensors of f32, f64, bf16, f16, i32 and i64; what is left, gloo does. One
-// operation at a time, in the same order on all ranks; abort() from any thread.
+// Collectives between the ranks of a group that are on different hosts, over connections of their own. An
+// all-reduce goes by the list of transfers that is the fastest for its size (topology/all_reduce_choice.h);
+// a reduce-scatter and an all-gather are one step each. Sums, minima, maxima and products of contiguous CPU
+// tensors of f32, f64, bf16, f16, i32 and i64; what is left, gloo does. One operation at a time, in the same
+// order on all ranks; abort() from any thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -25,6 +26,11 @@ class CrossAllReduce {
 
   /// False where gloo has to do it: the same on all ranks. An average is not carried.
   bool all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op, std::chrono::milliseconds timeout);
+  /// `parts`: one like `sum` of each rank; added up in rank order. As above.
+  bool reduce_scatter(const at::Tensor& sum, const at::Tensor& parts, const c10d::ReduceOp& op,
+                      std::chrono::milliseconds timeout);
+  /// `parts`: one of each rank, of which this one's is in its place, of any type. As above.
+  bool all_gather(const at::Tensor& parts, std::chrono::milliseconds timeout);
   void abort() { exchange_.abort(); }
 
  private:

@@ -1,9 +1,9 @@
 #pragma once
 // The collectives of a group over several hosts: shared memory inside each host, and between hosts lists of
-// transfers (all-reduces) and gloo (the rest), so that between two hosts every byte travels once each way
-// instead of once per rank. Where every host has the same number of ranks each rank talks to those at its
-// place on the other hosts; elsewhere the first rank of each host stands for it. Every call waits for its
-// end; one at a time, in the same order on all ranks.
+// transfers (all-reduces, reduce-scatters, all-gathers) and gloo (the rest), so that between two hosts every
+// byte travels once each way instead of once per rank. Where every host has the same number of ranks each
+// rank talks to those at its place on the other hosts; elsewhere the first rank of each host stands for it.
+// Every call waits for its end; one at a time, in the same order on all ranks.
 
 #include <ATen/core/Tensor.h>
 
@@ -47,6 +47,8 @@ class HostCollectives {
   void reduce_by_parts(at::Tensor whole, const c10d::ReduceOp& op, std::int64_t places) const;
   void reduce_by_leaders(at::Tensor tensor, const c10d::ReduceOp& op) const;
   void reduce_across(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
+  void scatter_across(at::Tensor sum, at::Tensor parts, const c10d::ReduceOp& op) const;
+  void gather_across(at::Tensor parts) const;
   void scatter_by_parts(at::Tensor output, const at::Tensor& by_host, const c10d::ReduceOp& op) const;
   void scatter_by_leaders(at::Tensor output, const at::Tensor& by_host, const c10d::ReduceOp& op) const;
   at::Tensor exchange_sums(const at::Tensor& by_host, const c10d::ReduceOp& op) const;
