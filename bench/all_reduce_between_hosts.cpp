@@ -1,5 +1,6 @@
 // Question: how long does an all-reduce between hosts take, by size and way: gloo's, each list of transfers,
-// and what comm.all_reduce = "auto" takes?
+// and what comm.all_reduce = "auto" takes? How long do a reduce-scatter and an all-gather of the same whole
+// tensor take, gloo's and ours?
 //   trireme launch ... -- bench_all_reduce_between_hosts [--rounds R] [--sizes BYTES,...]
 //   bench_all_reduce_between_hosts --smoke
 // One rank on each host; bench/all_reduce_between_hosts.sh makes hosts and links. The ways take turns, round
@@ -66,6 +67,11 @@ struct Way {
   std::vector<double> times_us{};
 };
 
+enum class What { kAllReduce, kReduceScatter, kAllGather };
+constexpr std::pair<What, const char*> kWhats[] = {{What::kAllReduce, "all_reduce"},
+                                                   {What::kReduceScatter, "reduce_scatter"},
+                                                   {What::kAllGather, "all_gather"}};
+
 void all_reduce(c10d::Backend& backend, at::Tensor tensor, c10d::ReduceOp op) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
   c10d::AllreduceOptions options;
@@ -73,34 +79,46 @@ void all_reduce(c10d::Backend& backend, at::Tensor tensor, c10d::ReduceOp op) {
   backend.allreduce(tensors, options)->wait();
 }
 
+/// The tensor stays what it is: all ones. `part`: of one rank.
+void run_once(What what, c10d::Backend& backend, at::Tensor& tensor, at::Tensor& part) {
+  c10d::ReduceScatterOptions average;
+  average.reduceOp = c10d::ReduceOp::AVG;
+  if (what == What::kAllReduce) return all_reduce(backend, tensor, c10d::ReduceOp::AVG);
+  if (what == What::kReduceScatter) return (void)backend._reduce_scatter_base(part, tensor, average)->wait();
+  backend._allgather_base(tensor, part)->wait();
+}
+
 /// Of each of some operations, the same number of them on all ranks.
-double operation_us(Way& way, at::Tensor& tensor, int times) {
+double operation_us(What what, Way& way, at::Tensor& tensor, int times) {
+  at::Tensor part = at::ones({tensor.numel() / way.backend->getSize()});
   way.backend->barrier()->wait();
   const double began_s = now_s();
-  for (int i = 0; i < times; ++i) all_reduce(*way.backend, tensor, c10d::ReduceOp::AVG);  // values stay 1
+  for (int i = 0; i < times; ++i) run_once(what, *way.backend, tensor, part);
   at::Tensor took = at::tensor({(now_s() - began_s) * 1e6 / times}, at::kDouble);
   all_reduce(*way.backend, took, c10d::ReduceOp::MAX);
   return took.item<double>();
 }
 
-void measure(std::vector<Way>& ways, std::int64_t bytes, const Arguments& arguments) {
-  at::Tensor tensor = at::ones({bytes / 4});
-  for (Way& way : ways) {
-    way.times_us.clear();
-    operation_us(way, tensor, 1);
-    way.times = std::clamp(static_cast<int>(100e3 / operation_us(way, tensor, 1)), 1, 50);
+void measure(What what, std::vector<Way*>& ways, std::int64_t bytes, const Arguments& arguments) {
+  const std::int64_t size = ways.front()->backend->getSize();
+  at::Tensor tensor = at::ones({bytes / 4 / size * size});
+  for (Way* way : ways) {
+    way->times_us.clear();
+    operation_us(what, *way, tensor, 1);
+    way->times = std::clamp(static_cast<int>(100e3 / operation_us(what, *way, tensor, 1)), 1, 50);
   }
   for (int round = 0; round < arguments.rounds; ++round) {
-    for (Way& way : ways) way.times_us.push_back(operation_us(way, tensor, way.times));
+    for (Way* way : ways) way->times_us.push_back(operation_us(what, *way, tensor, way->times));
   }
   require(tensor.min().item<float>() == 1 && tensor.max().item<float>() == 1, "a wrong average");
 }
 
-void report(std::vector<Way>& ways, std::int64_t bytes) {
-  for (Way& way : ways) {
+void report(const char* what, std::vector<Way*>& ways, std::int64_t bytes) {
+  for (Way* each : ways) {
+    Way& way = *each;
     std::ranges::sort(way.times_us);
     const std::size_t n = way.times_us.size();
-    std::cout << "{\"bytes\": " << bytes << ", \"way\": \"" << way.name
+    std::cout << "{\"what\": \"" << what << "\", \"bytes\": " << bytes << ", \"way\": \"" << way.name
               << "\", \"median_us\": " << way.times_us[n / 2]
               << ", \"first_quartile_us\": " << way.times_us[n / 4]
               << ", \"third_quartile_us\": " << way.times_us[3 * n / 4] << ", \"samples\": " << n
@@ -119,9 +137,17 @@ void run_rank(const comm::BackendRequest& request, const Arguments& arguments) {
     ways.push_back({.name = name, .backend = comm::make_hierarchical_backend(of_way)});
     ways.back().made_s = now_s() - began_s;
   }
-  for (const std::int64_t bytes : arguments.sizes) {
-    measure(ways, bytes, arguments);
-    if (request.rank == 0) report(ways, bytes);
+  for (const auto& [what, name] : kWhats) {
+    // A way by name is one of all-reduces; shards go as with "auto", or over gloo.
+    std::vector<Way*> compared;
+    for (Way& way : ways) {
+      if (what == What::kAllReduce || way.name == comm::kAllReduceAuto || way.name == comm::kAllReduceByGloo)
+        compared.push_back(&way);
+    }
+    for (const std::int64_t bytes : arguments.sizes) {
+      measure(what, compared, bytes, arguments);
+      if (request.rank == 0) report(name, compared, bytes);
+    }
   }
   ways.front().backend->barrier()->wait();
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All-reduces between four hosts: gloo's, each list of transfers, and what comm.all_reduce = "auto" takes.
+# All-reduces between four hosts: gloo's, each list of transfers, and what comm.all_reduce = "auto" takes; and
+# reduce-scatters and all-gathers, gloo's and ours.
 # Hosts are network namespaces: at a bridge with cables whose rate is held (tc, token bucket; no delay is
 # added), and at a switch that delays every frame (tests/support/delayed_switch.h). Needs root and iproute2.
 #   [HOSTS=4] [ROUNDS=9] [RATE=10gbit] [DELAY_MS=10] [DELAYED_MBIT=1000] [SIZES=1024,...] bench/all_reduce_between_hosts.sh
