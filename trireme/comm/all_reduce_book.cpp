@@ -95,7 +95,10 @@ void AllReduceBook::take_over(const std::string& written) {
             mine.ranks);
     changes.emplace_back(&mine, choice);
   }
-  for (const auto& [mine, choice] : changes) *mine = choice;
+  for (auto& [mine, choice] : changes) {
+    choice.lanes = mine->lanes;  // the connections are there already, and no bit depends on them
+    *mine = choice;
+  }
 }
 
 std::string AllReduceBook::describe(const std::string& ranks) const {

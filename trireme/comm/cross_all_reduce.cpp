@@ -118,8 +118,15 @@ std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& group
         throw CommError(text("gloo: ", error.what()));
       }
     };
-    const auto measure = [&] { return topology::measure_choice(made->exchange_, by_gloo, deadline); };
+    const auto set_lanes = [&](int lanes) {
+      made->exchange_.set_lanes(lanes, listening, membership, deadline);
+    };
+    const auto measure = [&] {
+      return topology::measure_choice(made->exchange_, by_gloo, set_lanes, deadline);
+    };
     made->choice_ = group.all_reduce_book->agree(group, measure, deadline);
+    // Those that another group has found good are not there yet.
+    if (made->choice_->lanes != made->exchange_.num_lanes()) set_lanes(made->choice_->lanes);
     return made;
   } catch (const CommError& error) {
     throw CommError(text("group ", request.group_name, ": all-reduces between hosts: ", error.what()));

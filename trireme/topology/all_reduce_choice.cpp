@@ -19,18 +19,26 @@ constexpr double kSmallBytes = 1024;
 // What takes longer is done once.
 constexpr double kRepeats_s = 0.02;
 constexpr int kMostRepeats = 15;
+// From here on a link is long.
+constexpr double kLongLink_s = 0.001;
+// Of each rank, to tell what lanes bring: pieces for all of them between any two; and how much that has to
+// be.
+constexpr std::size_t kBytesForLanes = 256 << 10;
+constexpr double kWorthIt = 0.85;
 // Every list is tried that should take no longer than this, and the best two in any case.
 constexpr double kCheap_s = 0.005;
 
 class Measurement {
  public:
-  Measurement(Exchange& exchange, const OtherAllReduce& other, const Deadline& deadline)
-      : exchange_(exchange), other_(other), deadline_(deadline) {}
+  Measurement(Exchange& exchange, const OtherAllReduce& other, const SetLanes& set_lanes,
+              const Deadline& deadline)
+      : exchange_(exchange), other_(other), set_lanes_(set_lanes), deadline_(deadline) {}
   AllReduceChoice measure();
 
  private:
   double alpha_s();
   void measure_beta();
+  void choose_lanes();
   void compare(double bytes);
   double reduce_s(std::optional<Algorithm> algorithm, double bytes);
   double agreed(double mine);
@@ -41,6 +49,7 @@ class Measurement {
 
   Exchange& exchange_;
   const OtherAllReduce& other_;
+  const SetLanes& set_lanes_;
   const Deadline& deadline_;
   AllReduceChoice choice_;
   double largest_bytes_ = 0;
@@ -108,6 +117,20 @@ void Measurement::measure_beta() {
   }
 }
 
+void Measurement::choose_lanes() {
+  choice_.lanes = exchange_.num_lanes();
+  if (!set_lanes_ || choice_.cost.alpha_s < kLongLink_s) return;
+  const auto bytes = static_cast<double>(kBytesForLanes) * exchange_.size();
+  const auto took_s = [&] {
+    reduce_s(Algorithm::kTwoShot, bytes);  // makes connections ready
+    return agreed(reduce_s(Algorithm::kTwoShot, bytes));
+  };
+  const double by_one_s = took_s();
+  set_lanes_(kManyLanes);
+  if (took_s() > kWorthIt * by_one_s) set_lanes_(choice_.lanes);
+  choice_.lanes = exchange_.num_lanes();
+}
+
 void Measurement::compare(double bytes) {
   std::vector<std::optional<Algorithm>> ways;
   for (const Estimate& each : estimate_all_reduce(choice_.ranks, bytes, choice_.cost)) {
@@ -135,6 +158,7 @@ void Measurement::compare(double bytes) {
 AllReduceChoice Measurement::measure() {
   choice_.ranks = exchange_.size();
   choice_.cost.alpha_s = alpha_s();
+  choose_lanes();
   measure_beta();
   for (double bytes = kSmallBytes; bytes < largest_bytes_; bytes *= 64) compare(bytes);
   compare(largest_bytes_);
@@ -159,8 +183,9 @@ std::optional<Algorithm> AllReduceChoice::of(double bytes) const {
   return std::ranges::min_element(lists, {}, corrected_s)->algorithm;
 }
 
-AllReduceChoice measure_choice(Exchange& exchange, const OtherAllReduce& other, const Deadline& deadline) {
-  return Measurement(exchange, other, deadline).measure();
+AllReduceChoice measure_choice(Exchange& exchange, const OtherAllReduce& other, const SetLanes& set_lanes,
+                               const Deadline& deadline) {
+  return Measurement(exchange, other, set_lanes, deadline).measure();
 }
 
 }  // namespace trireme::topology

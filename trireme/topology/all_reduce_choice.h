@@ -24,6 +24,7 @@ struct AllReduceChoice {
 
   int ranks = 1;
   MessageCost cost = {};                     ///< measured; gamma is in beta
+  int lanes = 1;                             ///< connections between any two with which it was measured
   std::vector<Comparison> comparisons = {};  ///< none: the formulas count as they are
   std::optional<Algorithm> forced = {};      ///< whatever was measured
 
@@ -44,8 +45,17 @@ std::string describe(const AllReduceChoice& choice, const std::string& other);
 /// An all-reduce, a sum in place, of another library between the same ranks.
 using OtherAllReduce = std::function<void(std::span<float>)>;
 
-/// Collective; the same on every rank. `other` may be empty. Takes some ten milliseconds or, over long links,
-/// some tens of latencies. Throws what the exchange throws, and what `other` does.
-AllReduceChoice measure_choice(Exchange& exchange, const OtherAllReduce& other, const Deadline& deadline);
+/// Gives the exchange that many lanes; collective.
+using SetLanes = std::function<void(int)>;
+/// As many as are tried over a long link.
+inline constexpr int kManyLanes = 4;
+
+/// Collective; the same on every rank. `other` and `set_lanes` may be empty. Takes some ten milliseconds or,
+/// over long links, some tens of latencies. With `set_lanes` a link on which a message takes more than a
+/// millisecond is tried with several connections, too, which stay where they are faster: one is held up by
+/// its window there, and slow whenever it has been idle. Throws what the exchange throws, and what the others
+/// do.
+AllReduceChoice measure_choice(Exchange& exchange, const OtherAllReduce& other, const SetLanes& set_lanes,
+                               const Deadline& deadline);
 
 }  // namespace trireme::topology

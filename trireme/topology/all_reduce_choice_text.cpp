@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kForced = "forced";
 constexpr const char* kMeasured = "measured";
 constexpr const char* kOther = "other";  // beside the names of algorithms, in a comparison
+constexpr const char* kLanes = "lanes";
 constexpr std::size_t kMostComparisons = 64;
 
 /// The shortest text that reads as the same number.
@@ -60,6 +61,7 @@ std::string to_text(const AllReduceChoice& choice) {
   const MessageCost& cost = choice.cost;
   written += text(kMeasured, ' ', exact(cost.alpha_s), ' ', exact(cost.beta_s_per_byte), ' ',
                   exact(cost.gamma_s_per_byte));
+  if (choice.lanes > 1) written += text(' ', kLanes, ' ', choice.lanes);
   for (const auto& comparison : choice.comparisons) {
     written += text("; ", exact(comparison.bytes));
     for (const Estimate& each : comparison.lists)
@@ -81,6 +83,10 @@ AllReduceChoice all_reduce_choice_from(const std::string& written) {
     choice.forced = parse_algorithm(alpha);
   } else {
     choice.cost = {number_from(alpha), number_from(beta), number_from(gamma)};
+    std::string lanes;
+    if (in >> lanes && lanes == kLanes) in >> choice.lanes;
+    require(choice.lanes >= 1 && choice.lanes <= kMostLanes, "a choice of all-reduces over ", choice.lanes,
+            " connections between any two: expected 1 to ", kMostLanes);
     require(parts.size() <= kMostComparisons, "a choice of all-reduces compares ", parts.size() - 1,
             " sizes; expected at most ", kMostComparisons - 1);
     for (std::size_t i = 1; i < parts.size(); ++i) choice.comparisons.push_back(comparison_from(parts[i]));
@@ -103,7 +109,9 @@ std::string describe(const AllReduceChoice& choice, const std::string& other) {
     said += text(now, " below ", human_bytes(static_cast<std::uint64_t>(bytes)), ", ");
     now = next;
   }
-  return said.empty() ? now : text(said, now, " above");
+  const std::string lanes =
+      choice.lanes > 1 ? text("; ", choice.lanes, " connections between any two") : std::string();
+  return said.empty() ? now + lanes : text(said, now, " above", lanes);
 }
 
 }  // namespace trireme::topology

@@ -11,15 +11,15 @@
 
 namespace trireme::topology {
 
-Connections::Connections(const std::vector<wire::Socket>& sockets, const std::vector<std::string>& names,
+Connections::Connections(const std::vector<Lane>& lanes, const std::vector<std::string>& names,
                          std::uint64_t tag)
-    : sockets_(sockets), names_(names), ways_(sockets.size()) {
+    : lanes_(lanes), names_(names), ways_(lanes.size() * names.size()) {
   std::memcpy(tag_.data(), &tag, sizeof tag);
 }
 
 /// Bytes that are not of the tag.
-std::size_t Connections::moved(int peer, long result, std::size_t& tag_done) const {
-  const std::string& name = names_[static_cast<std::size_t>(peer)];
+std::size_t Connections::moved(const Line& line, long result, std::size_t& tag_done) const {
+  const std::string& name = names_[static_cast<std::size_t>(line.peer)];
   if (result == 0) throw CommError(text("the connection to ", name, " has been closed by it"));
   if (result < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
@@ -31,24 +31,24 @@ std::size_t Connections::moved(int peer, long result, std::size_t& tag_done) con
   return bytes - of_tag;
 }
 
-std::size_t Connections::send(int peer, std::span<const std::byte> bytes) {
-  Ways& ways = ways_[static_cast<std::size_t>(peer)];
+std::size_t Connections::send(const Line& line, std::span<const std::byte> bytes) {
+  Ways& ways = ways_[place_of(line)];
   std::array<iovec, 2> parts{iovec{tag_.data() + ways.tag_sent, sizeof(Tag) - ways.tag_sent},
                              iovec{const_cast<std::byte*>(bytes.data()), bytes.size()}};
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
-  return moved(peer, ::sendmsg(fd(peer), &message, MSG_NOSIGNAL), ways.tag_sent);
+  return moved(line, ::sendmsg(fd(line), &message, MSG_NOSIGNAL), ways.tag_sent);
 }
 
-std::size_t Connections::receive(int peer, std::span<std::byte> bytes) {
-  Ways& ways = ways_[static_cast<std::size_t>(peer)];
+std::size_t Connections::receive(const Line& line, std::span<std::byte> bytes) {
+  Ways& ways = ways_[place_of(line)];
   std::array<iovec, 2> parts{iovec{ways.theirs.data() + ways.tag_received, sizeof(Tag) - ways.tag_received},
                              iovec{bytes.data(), bytes.size()}};
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
-  const std::size_t received = moved(peer, ::recvmsg(fd(peer), &message, 0), ways.tag_received);
+  const std::size_t received = moved(line, ::recvmsg(fd(line), &message, 0), ways.tag_received);
   ways.differs = ways.tag_received == sizeof(Tag) && ways.theirs != tag_;
   return received;
 }
@@ -61,7 +61,9 @@ void Connections::throw_late(const std::vector<int>& peers) const {
 
 void Connections::stand_still(int peer, const Deadline& deadline) const {
   std::vector<pollfd> polled;
-  for (const auto& socket : sockets_) polled.push_back({.fd = socket.fd(), .events = 0, .revents = 0});
+  for (const Lane& lane : lanes_) {
+    for (const auto& socket : lane) polled.push_back({.fd = socket.fd(), .events = 0, .revents = 0});
+  }
   int ended = 0;
   while (ended <= 0 && !deadline.expired()) {
     const double left_ms = std::min(std::ceil(deadline.remaining_s() * 1000), 1e9);

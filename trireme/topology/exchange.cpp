@@ -45,7 +45,22 @@ std::int64_t numel_of(std::span<const std::byte> bytes, wire::Element element) {
 Exchange::Exchange(const wire::Socket& listening, const Membership& membership, const Deadline& deadline)
     : rank_(membership.rank),
       names_(membership.names),
-      sockets_(connect_members(listening, membership, deadline)) {}
+      lanes_(connect_members(listening, membership, 0, membership.lanes, deadline)) {}
+
+void Exchange::set_lanes(int lanes, const wire::Socket& listening, const Membership& membership,
+                         const Deadline& deadline) {
+  require(lanes >= 1 && lanes <= kMostLanes, lanes, " connections between two members: expected 1 to ",
+          kMostLanes);
+  // When this has come from all, all are there.
+  std::int32_t here = 0;
+  all_reduce({.algorithm = Algorithm::kDirect,
+              .element = wire::Element::kI32,
+              .data = std::as_writable_bytes(std::span(&here, 1))},
+             deadline);
+  if (lanes < num_lanes()) return lanes_.resize(static_cast<std::size_t>(lanes));
+  for (Lane& lane : connect_members(listening, membership, num_lanes(), lanes - num_lanes(), deadline))
+    lanes_.push_back(std::move(lane));
+}
 
 void Exchange::all_reduce(const AllReduce& what, const Deadline& deadline) {
   require_reducible(what.element, what.reduction);
@@ -60,7 +75,7 @@ void Exchange::all_reduce(const AllReduce& what, const Deadline& deadline) {
 
 void Exchange::reduce_scatter(const ReduceScatter& what, const Deadline& deadline) {
   require_reducible(what.element, what.reduction);
-  require(what.parts.size() == what.sum.size() * sockets_.size(), "a reduce-scatter of ", what.parts.size(),
+  require(what.parts.size() == what.sum.size() * names_.size(), "a reduce-scatter of ", what.parts.size(),
           " bytes over ", size(), " members into ", what.sum.size(),
           ": expected a part of that size for each");
   const std::int64_t numel = numel_of(what.sum, what.element);
@@ -76,7 +91,7 @@ void Exchange::reduce_scatter(const ReduceScatter& what, const Deadline& deadlin
 }
 
 void Exchange::all_gather(std::span<std::byte> parts, const Deadline& deadline) {
-  require(parts.size() % sockets_.size() == 0, "an all-gather into ", parts.size(), " bytes over ", size(),
+  require(parts.size() % names_.size() == 0, "an all-gather into ", parts.size(), " bytes over ", size(),
           " members: expected a part of the same size for each");
   constexpr wire::Element kByte = wire::Element::kU8;
   run(all_gather_steps(size(), numel_of(parts, kByte)),
@@ -89,7 +104,7 @@ void Exchange::run(std::vector<Transfer> steps, const StepData& on, std::uint32_
   if (!failure_.empty()) give_up(failure_);
   std::erase_if(steps, [&](const Transfer& each) { return each.from != rank_ && each.to != rank_; });
   try {
-    Connections connections(sockets_, names_, std::uint64_t{++number_} << 32 | hash);
+    Connections connections(lanes_, names_, std::uint64_t{++number_} << 32 | hash);
     for (auto first = steps.begin(); first != steps.end();) {
       const auto last =
           std::find_if(first, steps.end(), [&](const auto& each) { return each.step != first->step; });
@@ -108,8 +123,10 @@ void Exchange::give_up(const std::string& why) const {
 
 void Exchange::abort() {
   aborted_ = true;
-  for (const auto& socket : sockets_) {
-    if (socket.fd() >= 0) ::shutdown(socket.fd(), SHUT_RDWR);
+  for (const Lane& lane : lanes_) {
+    for (const auto& socket : lane) {
+      if (socket.fd() >= 0) ::shutdown(socket.fd(), SHUT_RDWR);
+    }
   }
 }
 

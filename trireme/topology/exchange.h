@@ -1,6 +1,7 @@
 #pragma once
-// The members of a group, each connected with each other over TCP, and the executor of lists of transfers
-// (all_reduce_steps.h) between them. Every rank calls the same operations in the same order with the same
+// The members of a group, each connected with each other over TCP, by one connection or several (lanes), over
+// which long transfers are shared out, and the executor of lists of transfers (all_reduce_steps.h) between
+// them. Every rank calls the same operations in the same order with the same
 // sizes; each ends with the same bits. bf16 and f16 travel as they are; what arrives in a step is added up in
 // f32 and rounded once.
 // Every operation has a number and a hash of what it is, which go ahead of its bytes on each connection:
@@ -30,7 +31,11 @@ struct Membership {
   std::vector<std::string> names;         ///< of each, for messages: "rank 5"
   wire::Secret secret;
   std::string purpose;  ///< the same on all members, and on nobody else's connections
+  int lanes = 1;        ///< connections between any two
 };
+
+/// Of connections between any two members.
+inline constexpr int kMostLanes = 64;
 
 class Exchange {
  public:
@@ -41,7 +46,14 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   int rank() const { return rank_; }
-  int size() const { return static_cast<int>(sockets_.size()); }
+  int size() const { return static_cast<int>(names_.size()); }
+  int num_lanes() const { return static_cast<int>(lanes_.size()); }
+
+  /// More connections between any two members, or fewer; no bit of a result depends on them. Collective,
+  /// before anybody else has the exchange. `listening` and `membership` are those that it was made of. Throws
+  /// as the constructor does.
+  void set_lanes(int lanes, const wire::Socket& listening, const Membership& membership,
+                 const Deadline& deadline);
 
   /// What is reduced, and by which algorithm; the same on all members but for the data.
   struct AllReduce {
@@ -77,10 +89,10 @@ class Exchange {
 
   const int rank_;
   const std::vector<std::string> names_;
-  const std::vector<wire::Socket> sockets_;  ///< by member; none for this one
-  std::uint32_t number_ = 0;                 ///< of the operation
-  std::vector<std::byte> scratch_;           ///< for what arrives and is added
-  std::string failure_;                      ///< of the first operation that failed
+  std::vector<std::vector<wire::Socket>> lanes_;  ///< by lane and member; none for this one
+  std::uint32_t number_ = 0;                      ///< of the operation
+  std::vector<std::byte> scratch_;                ///< for what arrives and is added
+  std::string failure_;                           ///< of the first operation that failed
   std::atomic<bool> aborted_ = false;
 };
 

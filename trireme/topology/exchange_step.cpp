@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "trireme/base/error.h"
 #include "trireme/wire/reduce.h"
@@ -16,6 +17,8 @@ namespace {
 // Stays in the second cache between its arrival and its addition.
 constexpr std::size_t kBlockBytes = 256 << 10;
 constexpr std::size_t kAlignment = 64;
+// Shorter ones cost a call to the kernel each, and gain nothing.
+constexpr std::size_t kLeastPieceBytes = 64 << 10;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -29,23 +32,44 @@ ExchangeStep::ExchangeStep(std::span<const Transfer> transfers, const StepData& 
                            std::vector<std::byte>& scratch)
     : on_(on), connections_(connections), scratch_(scratch) {
   for (const Transfer& each : transfers) {
-    if (each.from == on.rank) sends_.push_back({.peer = each.to, .left = held_of(each)});
+    if (each.from != on.rank) continue;
+    for (const auto& [line, piece] : pieces_of(each.to, each))
+      sends_.push_back({.line = line, .left = held_of(piece)});
   }
   for (const Transfer& each : transfers) {
     if (each.to != on.rank) continue;
-    Receive receive{.peer = each.from, .target = target_of(each), .held = held_of(each).data()};
     // A step sends what was there when it began.
+    const std::span<std::byte> target = target_of(each);
     const bool waits =
-        std::ranges::any_of(sends_, [&](const Send& send) { return overlap(send.left, receive.target); }) ||
+        std::ranges::any_of(sends_, [&](const Send& send) { return overlap(send.left, target); }) ||
         std::ranges::any_of(transfers, [&](const Transfer& other) {
-          return &other != &each && other.to == on.rank && overlap(target_of(other), receive.target);
+          return &other != &each && other.to == on.rank && overlap(target_of(other), target);
         });
     if (waits && !each.adds) throw InternalError("a step replaces what it sends");
-    receive.adds_at_end = each.adds && waits;
-    if (each.adds) receive.buffer = receive.target;  // its size; give_buffers() says where
-    receives_.push_back(receive);
+    for (const auto& [line, piece] : pieces_of(each.from, each)) {
+      Receive receive{.line = line, .target = target_of(piece), .held = held_of(piece).data()};
+      receive.adds_at_end = each.adds && waits;
+      if (each.adds) receive.buffer = receive.target;  // its size; give_buffers() says where
+      receives_.push_back(receive);
+    }
   }
   give_buffers();
+}
+
+/// The same at both ends, as they are made of the size alone.
+std::vector<std::pair<Line, Transfer>> ExchangeStep::pieces_of(int peer, const Transfer& transfer) const {
+  const std::int64_t numel = transfer.end - transfer.begin;
+  const std::size_t bytes = static_cast<std::size_t>(numel) * wire::bytes_of(on_.element);
+  const auto lanes = static_cast<std::int64_t>(
+      std::clamp<std::size_t>(bytes / kLeastPieceBytes, 1, connections_.num_lanes()));
+  std::vector<std::pair<Line, Transfer>> pieces;
+  for (std::int64_t lane = 0; lane < lanes; ++lane) {
+    Transfer piece = transfer;
+    piece.begin = transfer.begin + numel * lane / lanes;
+    piece.end = transfer.begin + numel * (lane + 1) / lanes;
+    pieces.emplace_back(Line{peer, static_cast<std::size_t>(lane)}, piece);
+  }
+  return pieces;
 }
 
 std::span<const std::byte> ExchangeStep::held_of(const Transfer& transfer) const {
@@ -76,7 +100,7 @@ void ExchangeStep::give_buffers() {
 }
 
 bool ExchangeStep::push(Send& send) {
-  const std::size_t bytes = connections_.send(send.peer, send.left);
+  const std::size_t bytes = connections_.send(send.line, send.left);
   send.left = send.left.subspan(bytes);
   return bytes > 0;
 }
@@ -88,7 +112,7 @@ bool ExchangeStep::pull(Receive& receive) {
     const std::size_t in_block = receive.arrived - receive.added;
     room = receive.buffer.subspan(in_block, std::min(receive.buffer.size() - in_block, room.size()));
   }
-  const std::size_t bytes = connections_.receive(receive.peer, room);
+  const std::size_t bytes = connections_.receive(receive.line, room);
   receive.arrived += bytes;
   if (bytes == room.size() && !receive.buffer.empty() && !receive.adds_at_end) add_block(receive);
   return bytes > 0;
@@ -98,7 +122,7 @@ void ExchangeStep::add_block(Receive& receive) {
   const std::size_t bytes = receive.arrived - receive.added;
   std::byte* target = receive.target.data() + receive.added;
   std::array<const std::byte*, 2> sources{receive.held + receive.added, receive.buffer.data()};
-  if (receive.peer < on_.rank) std::swap(sources[0], sources[1]);
+  if (receive.line.peer < on_.rank) std::swap(sources[0], sources[1]);
   std::array<std::byte*, 1> targets{target};
   wire::reduce(on_.element, on_.reduction, sources, targets, bytes / wire::bytes_of(on_.element));
   receive.added += bytes;
@@ -106,23 +130,25 @@ void ExchangeStep::add_block(Receive& receive) {
 
 /// In rank order, this rank's own among them.
 void ExchangeStep::add_at_end() {
-  std::vector<const Receive*> all;
+  std::map<std::byte*, std::vector<const Receive*>> by_target;
   for (const Receive& each : receives_) {
-    if (each.adds_at_end) all.push_back(&each);
+    if (each.adds_at_end) by_target[each.target.data()].push_back(&each);
   }
-  if (all.empty()) return;
-  std::ranges::sort(all, {}, &Receive::peer);
-  const std::span<std::byte> target = all[0]->target;
-  std::vector<const std::byte*> sources;
-  for (const Receive* each : all) {
-    if (each->target.data() != target.data() || each->target.size() != target.size())
-      throw InternalError("a step adds several parts that overlap and differ");
-    sources.push_back(each->buffer.data());
+  for (auto& [target, all] : by_target) {
+    const std::size_t bytes = all[0]->target.size();
+    std::ranges::sort(all, {}, [](const Receive* each) { return each->line.peer; });
+    std::vector<const std::byte*> sources;
+    for (const Receive* each : all) {
+      if (each->target.size() != bytes)
+        throw InternalError("a step adds several parts that overlap and differ");
+      sources.push_back(each->buffer.data());
+    }
+    const auto before =
+        std::ranges::count_if(all, [&](const Receive* each) { return each->line.peer < on_.rank; });
+    sources.insert(sources.begin() + before, all[0]->held);
+    std::array<std::byte*, 1> targets{target};
+    wire::reduce(on_.element, on_.reduction, sources, targets, bytes / wire::bytes_of(on_.element));
   }
-  const auto before = std::ranges::count_if(all, [&](const Receive* each) { return each->peer < on_.rank; });
-  sources.insert(sources.begin() + before, all[0]->held);
-  std::array<std::byte*, 1> targets{target.data()};
-  wire::reduce(on_.element, on_.reduction, sources, targets, target.size() / wire::bytes_of(on_.element));
 }
 
 /// Whether anything has moved.
@@ -132,7 +158,7 @@ bool ExchangeStep::move() {
     if (!each.left.empty()) moved = push(each) || moved;
   }
   for (Receive& each : receives_) {
-    if (!each.done() && !connections_.differs(each.peer)) moved = pull(each) || moved;
+    if (!each.done() && !connections_.differs(each.line)) moved = pull(each) || moved;
   }
   return moved;
 }
@@ -140,16 +166,16 @@ bool ExchangeStep::move() {
 void ExchangeStep::wait(const Deadline& deadline) {
   std::vector<pollfd> polled;
   std::vector<int> from;
-  const auto add = [&](int peer, short event) {
-    polled.push_back({.fd = connections_.fd(peer), .events = event, .revents = 0});
-    if (from.empty() || from.back() != peer) from.push_back(peer);
+  const auto add = [&](const Line& line, short event) {
+    polled.push_back({.fd = connections_.fd(line), .events = event, .revents = 0});
+    if (std::ranges::find(from, line.peer) == from.end()) from.push_back(line.peer);
   };
   for (const Receive& each : receives_) {
-    if (connections_.differs(each.peer)) connections_.stand_still(each.peer, deadline);
-    if (!each.done()) add(each.peer, POLLIN);
+    if (connections_.differs(each.line)) connections_.stand_still(each.line.peer, deadline);
+    if (!each.done()) add(each.line, POLLIN);
   }
   for (const Send& each : sends_) {
-    if (!each.left.empty()) add(each.peer, POLLOUT);
+    if (!each.left.empty()) add(each.line, POLLOUT);
   }
   const double left_ms = std::min(std::ceil(deadline.remaining_s() * 1000), 1e9);
   const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(left_ms));
@@ -161,7 +187,7 @@ void ExchangeStep::carry_out(const Deadline& deadline) {
   const auto is_over = [&] {
     return std::ranges::all_of(sends_, [](const Send& each) { return each.left.empty(); }) &&
            std::ranges::all_of(receives_, [&](const Receive& each) {
-             return each.done() && !connections_.differs(each.peer);
+             return each.done() && !connections_.differs(each.line);
            });
   };
   while (!is_over()) {

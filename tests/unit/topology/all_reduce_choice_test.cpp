@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+
 #include "tests/unit/topology/exchange_ranks.h"
 
 namespace trireme::topology {
@@ -66,14 +68,34 @@ TEST(AllReduceChoice, ComesBackFromItsTextAsTheSameChoiceForEverySize) {
     for (double bytes = 1; bytes < 1e10; bytes *= 1.5) EXPECT_EQ(back.of(bytes), each.of(bytes)) << bytes;
   }
   EXPECT_EQ(to_text(forced), "5 forced halving_doubling");
+  AllReduceChoice by_four = measured;
+  by_four.lanes = 4;
+  EXPECT_EQ(all_reduce_choice_from(to_text(by_four)).lanes, 4);
+  EXPECT_EQ(all_reduce_choice_from(to_text(measured)).lanes, 1) << "as before there were several";
 }
 
 TEST(AllReduceChoice, TextThatIsNoChoiceIsRefusedAndSaysWhatWasExpected) {
-  for (const char* wrong :
-       {"", "3", "3 measured", "0 measured 1 1 1", "3 measured 1 1 -1", "3 measured 1 1 nan", "3 forced rung",
-        "3 measured 1 1 0;", "3 measured 1 1 0; 1024", "3 measured 1 1 0; 0 ring:1",
-        "3 measured 1 1 0; 1 ring", "3 measured 1 1 0; 1 ring:x", "3 measured 1 1 0; 1 rung:1",
-        "3 measured 1 1 0 more", "3  measured 1 1 0", "three measured 1 1 0"}) {
+  for (const char* wrong : {"",
+                            "3",
+                            "3 measured",
+                            "0 measured 1 1 1",
+                            "3 measured 1 1 -1",
+                            "3 measured 1 1 nan",
+                            "3 forced rung",
+                            "3 measured 1 1 0;",
+                            "3 measured 1 1 0; 1024",
+                            "3 measured 1 1 0; 0 ring:1",
+                            "3 measured 1 1 0; 1 ring",
+                            "3 measured 1 1 0; 1 ring:x",
+                            "3 measured 1 1 0; 1 rung:1",
+                            "3 measured 1 1 0 more",
+                            "3 measured 1 1 0 lanes",
+                            "3 measured 1 1 0 lanes 0",
+                            "3 measured 1 1 0 lanes 1",
+                            "3 measured 1 1 0 lanes 65",
+                            "3 measured 1 1 0 lanes 4 5",
+                            "3  measured 1 1 0",
+                            "three measured 1 1 0"}) {
     EXPECT_THROW(all_reduce_choice_from(wrong), InvalidArgument) << wrong;
   }
   std::string long_one = "3 measured 1 1 0";
@@ -88,13 +110,15 @@ TEST(AllReduceChoice, IsDescribedByTheSizesWhereItChanges) {
       .comparisons = {{1e3, {{Algorithm::kDirect, 0.01}}, 0.02}, {1e6, {{Algorithm::kRing, 0.1}}, 0.09}}};
   EXPECT_EQ(describe(choice, "gloo"), "direct below 32.0 KiB, gloo above");
   EXPECT_EQ(describe({.ranks = 4, .forced = Algorithm::kTree}, "gloo"), "tree");
+  EXPECT_EQ(describe({.ranks = 2, .cost = {.alpha_s = 0, .beta_s_per_byte = 1e-9}, .lanes = 4}, "gloo"),
+            "ring; 4 connections between any two");
 }
 
 TEST(AllReduceChoice, IsMeasuredAlikeOnAllRanksAndALibraryThatTakesNoTimeIsTaken) {
   std::vector<AllReduceChoice> choices(3);
   const auto errors = test::on_exchange_ranks(3, [&](test::ExchangeRank me) {
     choices[static_cast<std::size_t>(me.rank)] = measure_choice(
-        me.exchange, [](std::span<float>) {}, Deadline::after_s(60));
+        me.exchange, [](std::span<float>) {}, {}, Deadline::after_s(60));
   });
   EXPECT_THAT(errors, testing::Each(""));
   for (const auto& choice : choices) {
@@ -114,7 +138,7 @@ TEST(AllReduceChoice, IsMeasuredAlikeOnAllRanksAndALibraryThatTakesNoTimeIsTaken
 
 TEST(AllReduceChoice, WithoutAnotherLibraryAListIsTakenForEverySize) {
   const auto errors = test::on_exchange_ranks(2, [&](test::ExchangeRank me) {
-    const auto choice = measure_choice(me.exchange, {}, Deadline::after_s(60));
+    const auto choice = measure_choice(me.exchange, {}, {}, Deadline::after_s(60));
     for (const double bytes : {0.0, 4.0, 1e4, 1e8}) EXPECT_TRUE(choice.of(bytes));
   });
   EXPECT_THAT(errors, testing::Each(""));
@@ -125,9 +149,30 @@ TEST(AllReduceChoice, AlphaIsNoLessThanTheDelayOfALink) {
   if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
   const auto errors = test::on_exchange_ranks(3,
                                               [&](test::ExchangeRank me) {
-                                                const auto choice =
-                                                    measure_choice(me.exchange, {}, Deadline::after_s(60));
+                                                const auto choice = measure_choice(me.exchange, {}, {},
+                                                                                   Deadline::after_s(60));
                                                 EXPECT_GE(choice.cost.alpha_s, 0.01);
+                                              },
+                                              {.hosts = &hosts});
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
+/// The most that one connection has under way; of the namespace that the thread is in.
+void hold_windows_to(int bytes) {
+  std::ofstream("/proc/sys/net/ipv4/tcp_wmem") << "4096 " << bytes << " " << bytes;
+}
+
+TEST(AllReduceChoice, TakesSeveralConnectionsWhereOneDoesNotFillALongLink) {
+  const test::SwitchedHosts hosts(2, 0.01);
+  if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
+  // 64 KiB in 20 ms are 3 MB/s of a link that takes all.
+  for (int host = 0; host < 2; ++host) hosts.on_host(host, [] { hold_windows_to(64 << 10); });
+  const auto errors = test::on_exchange_ranks(2,
+                                              [&](test::ExchangeRank me) {
+                                                const auto choice = measure_choice(
+                                                    me.exchange, {}, me.set_lanes, Deadline::after_s(60));
+                                                EXPECT_EQ(choice.lanes, kManyLanes);
+                                                EXPECT_EQ(me.exchange.num_lanes(), kManyLanes);
                                               },
                                               {.hosts = &hosts});
   EXPECT_THAT(errors, testing::Each(""));

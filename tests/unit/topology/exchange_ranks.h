@@ -16,6 +16,7 @@ namespace trireme::test {
 struct ExchangeRank {
   topology::Exchange& exchange;
   int rank;
+  std::function<void(int)> set_lanes;  ///< of the exchange
 };
 
 inline const wire::Secret kExchangeSecret = wire::Secret::from_text("the secret of this exchange", "a test");
@@ -24,6 +25,7 @@ struct ExchangeOptions {
   const SwitchedHosts* hosts = nullptr;  ///< one rank on each; null: loopback
   std::function<wire::Secret(int)> secret_of = [](int) { return kExchangeSecret; };
   double timeout_s = 20;  ///< of connecting
+  int lanes = 1;
 };
 
 /// What each rank ends with: an error's text, or nothing.
@@ -34,6 +36,7 @@ inline std::vector<std::string> on_exchange_ranks(int size, const std::function<
   };
   topology::Membership common;
   common.purpose = "a test";
+  common.lanes = options.lanes;
   std::vector<wire::Socket> listening(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     const std::string address = options.hosts != nullptr ? options.hosts->address(rank) : "127.0.0.1";
@@ -50,9 +53,10 @@ inline std::vector<std::string> on_exchange_ranks(int size, const std::function<
       mine.rank = rank;
       mine.secret = options.secret_of(rank);
       const auto run = [&] {
-        topology::Exchange exchange(listening[static_cast<std::size_t>(rank)], mine,
-                                    Deadline::after_s(options.timeout_s));
-        body({exchange, rank});
+        const wire::Socket& mine_listening = listening[static_cast<std::size_t>(rank)];
+        const Deadline deadline = Deadline::after_s(options.timeout_s);
+        topology::Exchange exchange(mine_listening, mine, deadline);
+        body({exchange, rank, [&](int lanes) { exchange.set_lanes(lanes, mine_listening, mine, deadline); }});
       };
       try {
         on_host(rank, run);

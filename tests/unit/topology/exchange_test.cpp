@@ -118,6 +118,30 @@ TEST_P(ExchangeOfRanks, ARankThatLeavesEndsTheOperationOfTheOthers) {
   EXPECT_EQ(failed, size() - 1);
 }
 
+TEST_P(ExchangeOfRanks, HasTheSameBitsOverSeveralConnectionsBeforeAndBehindAChangeOfTheirNumber) {
+  // Below one piece, of two pieces and a bit, of more than there are connections for.
+  for (const std::size_t numel : {1000ul, 40001ul, 300001ul}) {
+    std::vector<std::vector<float>> by_one(static_cast<std::size_t>(size()));
+    on_exchange_ranks(size(), [&](Rank me) {
+      auto& mine = by_one[static_cast<std::size_t>(me.rank)] = values_of(me.rank, numel);
+      all_reduce(me.exchange, algorithm(), Element::kF32, mine);
+    });
+    const auto errors = on_exchange_ranks(size(),
+                                          [&](Rank me) {
+                                            for (const int lanes : {3, 5, 2, 1, 4}) {
+                                              if (lanes != 3) me.set_lanes(lanes);
+                                              EXPECT_EQ(me.exchange.num_lanes(), lanes);
+                                              auto mine = values_of(me.rank, numel);
+                                              all_reduce(me.exchange, algorithm(), Element::kF32, mine);
+                                              EXPECT_EQ(mine, by_one[static_cast<std::size_t>(me.rank)])
+                                                  << lanes;
+                                            }
+                                          },
+                                          {.lanes = 3});
+    EXPECT_THAT(errors, testing::Each(""));
+  }
+}
+
 class ShardsOfRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, ShardsOfRanks, testing::Range(2, 7), testing::PrintToStringParamName());
 
@@ -263,6 +287,39 @@ TEST(Exchange, WhoHasAnotherSecretIsRefusedAndNamed) {
                                          .timeout_s = 2});
   EXPECT_THAT(errors[0], HasSubstr("rank 1"));
   EXPECT_THAT(errors[1], HasSubstr("rank 0"));
+}
+
+TEST(Exchange, MoreConnectionsAreNotMadeToAMemberThatHasGone) {
+  const auto errors = on_exchange_ranks(3, [](Rank me) {
+    if (me.rank == 1) return;
+    try {
+      me.set_lanes(4);
+    } catch (const Error&) {
+      me.exchange.abort();
+      throw;
+    }
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank"));
+  EXPECT_THAT(errors[2], HasSubstr("rank"));
+}
+
+TEST(Exchange, RefusesANumberOfConnectionsThatCannotBe) {
+  const auto errors = on_exchange_ranks(2, [](Rank me) {
+    EXPECT_THROW(me.set_lanes(0), InvalidArgument);
+    EXPECT_THROW(me.set_lanes(kMostLanes + 1), InvalidArgument);
+  });
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
+TEST(Exchange, ADroppedConnectionOfSeveralEndsTheOperation) {
+  const auto errors = on_exchange_ranks(2,
+                                        [](Rank me) {
+                                          std::vector<float> values(1000000);
+                                          if (me.rank == 1) return;
+                                          all_reduce(me.exchange, Algorithm::kTwoShot, Element::kF32, values);
+                                        },
+                                        {.lanes = 4});
+  EXPECT_THAT(errors[0], HasSubstr("rank 1"));
 }
 
 TEST(Exchange, RefusesWhatItCannotReduceBeforeAnythingIsSent) {

@@ -7,26 +7,34 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/topology/all_reduce_steps.h"
+#include "trireme/topology/internal/members.h"
 #include "trireme/wire/element.h"
 #include "trireme/wire/socket.h"
 
 namespace trireme::topology {
 
+/// One of the connections to a member.
+struct Line {
+  int peer = 0;
+  std::size_t lane = 0;
+};
+
 /// The connections to the other members, during one operation: the first bytes each way are its tag.
 class Connections {
  public:
-  Connections(const std::vector<wire::Socket>& sockets, const std::vector<std::string>& names,
-              std::uint64_t tag);
+  Connections(const std::vector<Lane>& lanes, const std::vector<std::string>& names, std::uint64_t tag);
 
-  int fd(int peer) const { return sockets_[static_cast<std::size_t>(peer)].fd(); }
+  std::size_t num_lanes() const { return lanes_.size(); }
+  int fd(const Line& line) const { return lanes_[line.lane][static_cast<std::size_t>(line.peer)].fd(); }
   /// As much as goes at once; how many of the bytes. Throw CommError where the connection is lost.
-  std::size_t send(int peer, std::span<const std::byte> bytes);
-  std::size_t receive(int peer, std::span<std::byte> bytes);
-  /// What arrives from the peer is of another operation.
-  bool differs(int peer) const { return ways_[static_cast<std::size_t>(peer)].differs; }
+  std::size_t send(const Line& line, std::span<const std::byte> bytes);
+  std::size_t receive(const Line& line, std::span<std::byte> bytes);
+  /// What arrives over the line is of another operation.
+  bool differs(const Line& line) const { return ways_[place_of(line)].differs; }
   /// Whoever is waited for at the deadline.
   [[noreturn]] void throw_late(const std::vector<int>& peers) const;
   /// Until somebody gives up or the deadline.
@@ -39,9 +47,12 @@ class Connections {
     Tag theirs{};
     bool differs = false;
   };
-  std::size_t moved(int peer, long result, std::size_t& tag_done) const;
+  std::size_t place_of(const Line& line) const {
+    return line.lane * names_.size() + static_cast<std::size_t>(line.peer);
+  }
+  std::size_t moved(const Line& line, long result, std::size_t& tag_done) const;
 
-  const std::vector<wire::Socket>& sockets_;
+  const std::vector<Lane>& lanes_;
   const std::vector<std::string>& names_;
   Tag tag_;
   std::vector<Ways> ways_;
@@ -59,22 +70,23 @@ struct StepData {
 
 class ExchangeStep {
  public:
-  /// `transfers`: those that this rank sends or receives, at most one each way with any other.
+  /// `transfers`: those that this rank sends or receives, at most one each way with any other. Long ones go
+  /// over all lanes, a piece over each.
   ExchangeStep(std::span<const Transfer> transfers, const StepData& on, Connections& connections,
                std::vector<std::byte>& scratch);
   void carry_out(const Deadline& deadline);
 
  private:
   struct Send {
-    int peer = 0;
+    Line line;
     std::span<const std::byte> left;
   };
   /// What arrives replaces the target, or is added to it: block by block as it comes, or at the end of the
   /// step where this rank sends the same elements, or several send them.
   struct Receive {
-    int peer = 0;
+    Line line;
     std::span<std::byte> target;
-    const std::byte* held = nullptr;  ///< what this rank holds of the elements
+    const std::byte* held = nullptr;   ///< what this rank holds of the elements
     std::span<std::byte> buffer = {};  ///< where it goes until it is added; empty where it replaces
     bool adds_at_end = false;
     std::size_t arrived = 0;  ///< bytes
@@ -82,6 +94,7 @@ class ExchangeStep {
     bool done() const { return arrived == target.size(); }
   };
 
+  std::vector<std::pair<Line, Transfer>> pieces_of(int peer, const Transfer& transfer) const;
   std::span<const std::byte> held_of(const Transfer& transfer) const;
   std::span<std::byte> target_of(const Transfer& transfer) const;
   void give_buffers();

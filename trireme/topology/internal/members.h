@@ -1,5 +1,6 @@
 #pragma once
-// Connects each member of a group with each other: the higher rank connects, the lower one accepts.
+// Connects each member of a group with each other, by one connection or several: the higher rank connects,
+// the lower one accepts.
 
 #include <vector>
 
@@ -7,8 +8,12 @@
 
 namespace trireme::topology {
 
-/// By member; none for this one. Throws CommError that names the member.
-std::vector<wire::Socket> connect_members(const wire::Socket& listening, const Membership& membership,
-                                          const Deadline& deadline);
+/// By member; none for this one.
+using Lane = std::vector<wire::Socket>;
+
+/// Lanes from number `first` on. Collective; members who are still about other lanes send each other away, so
+/// that all have to be done with those before. Throws CommError that names the member.
+std::vector<Lane> connect_members(const wire::Socket& listening, const Membership& membership, int first,
+                                  int lanes, const Deadline& deadline);
 
 }  // namespace trireme::topology
