@@ -1,7 +1,7 @@
 // Question: how long does an all-reduce between hosts take, by size and way: gloo's, each list of transfers,
 // and what comm.all_reduce = "auto" takes? How long do a reduce-scatter and an all-gather of the same whole
 // tensor take, gloo's and ours?
-//   trireme launch ... -- bench_all_reduce_between_hosts [--rounds R] [--sizes BYTES,...]
+//   trireme launch ... -- bench_all_reduce_between_hosts [--rounds R] [--sizes BYTES,...] [--sites N]
 //   bench_all_reduce_between_hosts --smoke
 // One rank on each host; bench/all_reduce_between_hosts.sh makes hosts and links. The ways take turns, round
 // by round. An operation is over when it is over everywhere: one number is the mean of a round's operations,
@@ -32,6 +32,7 @@ using namespace trireme;
 struct Arguments {
   int rounds = 9;
   std::vector<std::int64_t> sizes = {1 << 10, 64 << 10, 1 << 20, 25 << 20};
+  int sites = 1;  ///< that hosts say they are at, in order, as many at each
   bool smoke = false;
 };
 
@@ -47,11 +48,13 @@ Arguments parse(int argc, char** argv) {
       arguments = {.rounds = 2, .sizes = {1 << 10}, .smoke = true};
     } else if (word == "--rounds") {
       arguments.rounds = std::stoi(value());
+    } else if (word == "--sites") {
+      arguments.sites = std::stoi(value());
     } else if (word == "--sizes") {
       arguments.sizes.clear();
       for (const auto& size : split(value(), ',')) arguments.sizes.push_back(std::stoll(size));
     } else {
-      throw InvalidArgument(text("unknown option '", word, "'; known: --smoke, --rounds, --sizes"));
+      throw InvalidArgument(text("unknown option '", word, "'; known: --smoke, --rounds, --sizes, --sites"));
     }
   }
   return arguments;
@@ -187,7 +190,8 @@ void run_processes(const Arguments& arguments) {
                                .secret = environment.secret};
   for (int rank = 0; rank < context->world_size(); ++rank) {
     request.world_ranks.push_back(rank);
-    request.host_ids.push_back(text("host ", rank));
+    const int site = rank * arguments.sites / context->world_size();
+    request.host_ids.push_back(text("site ", site, "/host ", rank));
   }
   run_rank(request, arguments);
 }

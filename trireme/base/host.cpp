@@ -111,11 +111,16 @@ std::string host_name() {
 std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
 
 std::string host_id() {
-  if (const char* chosen = std::getenv("TRIREME_HOST_ID"); chosen != nullptr && *chosen != '\0')
-    return chosen;
+  const auto said = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const std::string site = said("TRIREME_SITE"), prefix = site.empty() ? site : site + "/";
+  if (const std::string chosen = said("TRIREME_HOST_ID"); !chosen.empty()) return prefix + chosen;
   std::array<char, 64> space{};
   const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1);
-  return boot_id() + "/" + std::string(space.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  return prefix + boot_id() + "/" +
+         std::string(space.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
 }
 
 }  // namespace trireme

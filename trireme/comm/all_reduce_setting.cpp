@@ -10,6 +10,7 @@ namespace trireme::comm {
 std::vector<std::string> all_reduce_names() {
   std::vector<std::string> names{kAllReduceAuto, kAllReduceByGloo};
   for (const auto each : topology::algorithms()) names.push_back(topology::name_of(each));
+  names.push_back(topology::name_of(topology::Algorithm::kLevels));
   return names;
 }
 

@@ -97,6 +97,7 @@ std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& group
   topology::Membership membership{.rank = request.rank,
                                   .endpoints = {},
                                   .names = {},
+                                  .hosts = request.host_ids,
                                   .secret = request.secret,
                                   .purpose = text("all-reduces of ", request.group_name)};
   for (const int rank : request.world_ranks) membership.names.push_back(text("rank ", rank));

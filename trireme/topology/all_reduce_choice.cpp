@@ -136,6 +136,7 @@ void Measurement::compare(double bytes) {
   for (const Estimate& each : estimate_all_reduce(choice_.ranks, bytes, choice_.cost)) {
     if (ways.size() < 2 || each.seconds < kCheap_s) ways.push_back(each.algorithm);
   }
+  if (exchange_.levels().sizes.size() > 1) ways.push_back(Algorithm::kLevels);
   if (other_) ways.push_back({});
   std::vector<double> times_s;
   for (const auto& way : ways) times_s.push_back(reduce_s(way, bytes));

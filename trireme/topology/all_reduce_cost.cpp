@@ -41,13 +41,17 @@ std::string name_of(Algorithm algorithm) {
       return "direct";
     case Algorithm::kTwoShot:
       return "two_shot";
+    case Algorithm::kLevels:
+      return "levels";
   }
   throw InternalError("an algorithm without a name");
 }
 
 Algorithm parse_algorithm(std::string_view name) {
   std::vector<std::string> known;
-  for (const Algorithm each : algorithms()) {
+  std::vector<Algorithm> all = algorithms();
+  all.push_back(Algorithm::kLevels);
+  for (const Algorithm each : all) {
     if (name_of(each) == name) return each;
     known.push_back(name_of(each));
   }
@@ -68,6 +72,8 @@ std::string formula_of(Algorithm algorithm, int ranks) {
       return "a + (n-1)S(b + c)";
     case Algorithm::kTwoShot:
       return "2a + 2(n-1)/n Sb + (n-1)/n Sc";
+    case Algorithm::kLevels:
+      return "4a + 2(n-1)/n Sb + (n-1)/n Sc";
   }
   throw InternalError("an algorithm without a formula");
 }
@@ -90,6 +96,8 @@ double all_reduce_s(Algorithm algorithm, int ranks, double bytes, const MessageC
       return cost.alpha_s + others * bytes * (cost.beta_s_per_byte + cost.gamma_s_per_byte);
     case Algorithm::kTwoShot:
       return 2 * cost.alpha_s + share * bytes * (2 * cost.beta_s_per_byte + cost.gamma_s_per_byte);
+    case Algorithm::kLevels:  // two of them, over links that are all alike
+      return 4 * cost.alpha_s + share * bytes * (2 * cost.beta_s_per_byte + cost.gamma_s_per_byte);
   }
   throw InternalError("an algorithm without a cost");
 }

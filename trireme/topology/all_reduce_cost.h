@@ -12,11 +12,11 @@
 
 namespace trireme::topology {
 
-enum class Algorithm { kRing, kHalvingDoubling, kTree, kDirect, kTwoShot };
+enum class Algorithm { kRing, kHalvingDoubling, kTree, kDirect, kTwoShot, kLevels };
 
-/// All of them.
+/// Those that any members can take: all but kLevels, which is that of two shots where there is one level.
 const std::vector<Algorithm>& algorithms();
-/// "ring", "halving_doubling", "tree", "direct", "two_shot".
+/// "ring", "halving_doubling", "tree", "direct", "two_shot", "levels".
 std::string name_of(Algorithm algorithm);
 /// Throws InvalidArgument that suggests the nearest.
 Algorithm parse_algorithm(std::string_view name);

@@ -26,6 +26,7 @@ class StepList {
   void direct();
   void scatter_sums();
   void gather_parts();
+  void by_levels(const Levels& levels);
 
   std::vector<Transfer> take() { return std::move(transfers_); }
 
@@ -122,6 +123,53 @@ void StepList::gather_parts() {
   next_step();
 }
 
+/// On the way out a place keeps of its range the part of its number at the level, on the way back it sends
+/// that to those who have the others.
+void StepList::by_levels(const Levels& levels) {
+  struct Range {
+    std::int64_t begin, end;
+    Range part(int number, int of) const {
+      return {begin + (end - begin) * number / of, begin + (end - begin) * (number + 1) / of};
+    }
+  };
+  const auto places = static_cast<std::size_t>(ranks_);
+  std::vector<Range> ranges(places, {0, numel_});
+  const auto for_each_pair = [&](int stride, int size, const auto& visit) {
+    for (int from = 0; from < ranks_; ++from) {
+      const int mine = from / stride % size;
+      for (int other = 0; other < size; ++other) {
+        if (other != mine) visit(from, mine, from + (other - mine) * stride, other);
+      }
+    }
+  };
+  const auto member = [&](int place) { return levels.members[static_cast<std::size_t>(place)]; };
+  std::vector<std::vector<Range>> before;  // by level, the innermost first
+  int stride = 1;
+  for (auto size = levels.sizes.rbegin(); size != levels.sizes.rend(); ++size) {
+    before.push_back(ranges);
+    for_each_pair(stride, *size, [&](int from, int, int to, int other) {
+      const Range kept = ranges[static_cast<std::size_t>(from)].part(other, *size);
+      send(member(from), member(to), kept.begin, kept.end, true);
+    });
+    for (int place = 0; place < ranks_; ++place) {
+      Range& mine = ranges[static_cast<std::size_t>(place)];
+      mine = mine.part(place / stride % *size, *size);
+    }
+    next_step();
+    stride *= *size;
+  }
+  for (const int size : levels.sizes) {
+    stride /= size;
+    for_each_pair(stride, size, [&](int from, int, int to, int) {
+      const Range mine = ranges[static_cast<std::size_t>(from)];
+      send(member(from), member(to), mine.begin, mine.end, false);
+    });
+    ranges = std::move(before.back());
+    before.pop_back();
+    next_step();
+  }
+}
+
 StepList list_for(const char* what, int ranks, std::int64_t numel) {
   require(ranks >= 1 && numel >= 0, what, " of ", numel, " elements over ", ranks,
           " ranks: expected at least one rank and no negative size");
@@ -163,7 +211,16 @@ std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int6
       list.scatter_sums();
       list.gather_parts();
       break;
+    case Algorithm::kLevels:
+      list.by_levels(one_level(ranks));
+      break;
   }
+  return list.take();
+}
+
+std::vector<Transfer> all_reduce_steps(const Levels& levels, std::int64_t numel) {
+  StepList list = list_for("an all-reduce", static_cast<int>(levels.members.size()), numel);
+  list.by_levels(levels);
   return list.take();
 }
 

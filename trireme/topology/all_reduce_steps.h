@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/topology/all_reduce_cost.h"
+#include "trireme/topology/levels.h"
 
 namespace trireme::topology {
 
@@ -25,6 +26,11 @@ struct Transfer {
 
 /// In the order of steps. None for one rank. Throws InvalidArgument for no rank or a negative `numel`.
 std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int64_t numel);
+
+/// By levels: neighbours add up first, and each sends the next level the sum of its part alone. So of S bytes
+/// S go over the links of a site each way, and not S for each of its hosts. Each level takes two steps, one on
+/// the way out and one back; one level is two shots. The rest as above.
+std::vector<Transfer> all_reduce_steps(const Levels& levels, std::int64_t numel);
 
 /// Where the part of a rank begins among `numel` elements that are cut evenly over the ranks; for the rank
 /// behind the last, where they end.

@@ -45,6 +45,8 @@ std::int64_t numel_of(std::span<const std::byte> bytes, wire::Element element) {
 Exchange::Exchange(const wire::Socket& listening, const Membership& membership, const Deadline& deadline)
     : rank_(membership.rank),
       names_(membership.names),
+      levels_(membership.hosts.empty() ? one_level(static_cast<int>(names_.size()))
+                                       : levels_of(membership.hosts)),
       lanes_(connect_members(listening, membership, 0, membership.lanes, deadline)) {}
 
 void Exchange::set_lanes(int lanes, const wire::Socket& listening, const Membership& membership,
@@ -64,7 +66,9 @@ void Exchange::set_lanes(int lanes, const wire::Socket& listening, const Members
 
 void Exchange::all_reduce(const AllReduce& what, const Deadline& deadline) {
   require_reducible(what.element, what.reduction);
-  run(all_reduce_steps(what.algorithm, size(), numel_of(what.data, what.element)),
+  const std::int64_t numel = numel_of(what.data, what.element);
+  const bool by_levels = what.algorithm == Algorithm::kLevels;
+  run(by_levels ? all_reduce_steps(levels_, numel) : all_reduce_steps(what.algorithm, size(), numel),
       {.rank = rank_,
        .held = what.data,
        .result = what.data,

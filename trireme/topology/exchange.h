@@ -29,6 +29,7 @@ struct Membership {
   int rank = 0;                           ///< of this process among the members
   std::vector<wire::Endpoint> endpoints;  ///< where each of them listens
   std::vector<std::string> names;         ///< of each, for messages: "rank 5"
+  std::vector<std::string> hosts = {};    ///< of each, for Levels; empty: there is one
   wire::Secret secret;
   std::string purpose;  ///< the same on all members, and on nobody else's connections
   int lanes = 1;        ///< connections between any two
@@ -47,6 +48,7 @@ class Exchange {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(names_.size()); }
+  const Levels& levels() const { return levels_; }
   int num_lanes() const { return static_cast<int>(lanes_.size()); }
 
   /// More connections between any two members, or fewer; no bit of a result depends on them. Collective,
@@ -89,6 +91,7 @@ class Exchange {
 
   const int rank_;
   const std::vector<std::string> names_;
+  const Levels levels_;
   std::vector<std::vector<wire::Socket>> lanes_;  ///< by lane and member; none for this one
   std::uint32_t number_ = 0;                      ///< of the operation
   std::vector<std::byte> scratch_;                ///< for what arrives and is added

@@ -86,6 +86,9 @@ TEST(Host, TheIdentityCanBeChosen) {
   EXPECT_EQ(host_id(), real);
   ::setenv("TRIREME_HOST_ID", "left", 1);
   EXPECT_EQ(host_id(), "left");
+  ::setenv("TRIREME_SITE", "berlin/rack3", 1);
+  EXPECT_EQ(host_id(), "berlin/rack3/left");
+  ::unsetenv("TRIREME_SITE");
   ::unsetenv("TRIREME_HOST_ID");
 }
 

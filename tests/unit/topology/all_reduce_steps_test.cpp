@@ -111,6 +111,53 @@ TEST_P(AllReduceSteps, RefuseNoRankAndNegativeSizes) {
 INSTANTIATE_TEST_SUITE_P(All, AllReduceSteps, testing::ValuesIn(algorithms()),
                          [](const auto& row) { return name_of(row.param); });
 
+/// Of each step, how many elements go from one half of the members to the other.
+std::int64_t numel_between_sites(const std::vector<Transfer>& steps, const Levels& levels) {
+  const auto site_of = [&](int member) {
+    const auto place = std::ranges::find(levels.members, member) - levels.members.begin();
+    return place * levels.sizes.front() / static_cast<std::ptrdiff_t>(levels.members.size());
+  };
+  std::int64_t numel = 0;
+  for (const Transfer& each : steps) {
+    if (site_of(each.from) != site_of(each.to)) numel += each.end - each.begin;
+  }
+  return numel;
+}
+
+TEST(AllReduceByLevels, LeavesTheSumAndTheSameBitsOnEveryRank) {
+  for (const Levels& levels :
+       {Levels{{2, 2}, {0, 1, 2, 3}}, Levels{{2, 3}, {5, 0, 3, 1, 2, 4}}, Levels{{3, 2}, {0, 1, 2, 3, 4, 5}},
+        Levels{{2, 2, 2}, {0, 1, 2, 3, 4, 5, 6, 7}}, Levels{{3, 1, 2}, {0, 1, 2, 3, 4, 5}}, one_level(5)}) {
+    const int ranks = static_cast<int>(levels.members.size());
+    for (const std::int64_t numel : {0, 1, 5, 8, 37, 1000}) {
+      Values values;
+      std::vector<double> sum(static_cast<std::size_t>(numel));
+      for (int rank = 0; rank < ranks; ++rank) {
+        auto& mine = values.emplace_back();
+        for (std::int64_t i = 0; i < numel; ++i) {
+          mine.push_back(static_cast<double>((rank + 1) * (rank + 1) * 1000 + i * (rank + 7)));
+          sum[static_cast<std::size_t>(i)] += mine.back();
+        }
+      }
+      for (const auto& ended : carry_out(all_reduce_steps(levels, numel), values)) ASSERT_EQ(ended, sum);
+      for (auto& mine : values) {
+        for (double& each : mine) each = 1 / (each + 0.37);  // sums depend on their order now
+      }
+      const Values ended = carry_out(all_reduce_steps(levels, numel), values);
+      for (const auto& each : ended) ASSERT_EQ(each, ended.front());
+    }
+  }
+}
+
+TEST(AllReduceByLevels, SendsBetweenSitesWhatOneOfThemHoldsOnceEachWay) {
+  const Levels levels{{2, 4}, {0, 1, 2, 3, 4, 5, 6, 7}};
+  constexpr std::int64_t kNumel = 8000;
+  // Each of two sites to the other: half a vector as sums, and half of the result.
+  EXPECT_EQ(numel_between_sites(all_reduce_steps(levels, kNumel), levels), 2 * kNumel);
+  EXPECT_EQ(numel_between_sites(all_reduce_steps(Algorithm::kTwoShot, 8, kNumel), levels), 8 * kNumel);
+  EXPECT_EQ(all_reduce_steps(levels, kNumel).back().step, 3);
+}
+
 Values numbered(int ranks, std::int64_t numel) {
   Values values;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -26,6 +26,7 @@ struct ExchangeOptions {
   std::function<wire::Secret(int)> secret_of = [](int) { return kExchangeSecret; };
   double timeout_s = 20;  ///< of connecting
   int lanes = 1;
+  std::vector<std::string> host_names = {};  ///< for levels
 };
 
 /// What each rank ends with: an error's text, or nothing.
@@ -37,6 +38,7 @@ inline std::vector<std::string> on_exchange_ranks(int size, const std::function<
   topology::Membership common;
   common.purpose = "a test";
   common.lanes = options.lanes;
+  common.hosts = options.host_names;
   std::vector<wire::Socket> listening(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     const std::string address = options.hosts != nullptr ? options.hosts->address(rank) : "127.0.0.1";

@@ -289,6 +289,27 @@ TEST(Exchange, WhoHasAnotherSecretIsRefusedAndNamed) {
   EXPECT_THAT(errors[1], HasSubstr("rank 0"));
 }
 
+TEST(Exchange, GoesByTheLevelsThatHostsSay) {
+  const std::vector<std::string> hosts = {"a/n0", "b/n1", "a/n2", "b/n3"};
+  for (const std::size_t numel : {0ul, 3ul, 1001ul, 300001ul}) {
+    std::vector<std::vector<float>> results(4);
+    const auto errors = on_exchange_ranks(
+        4,
+        [&](Rank me) {
+          EXPECT_THAT(me.exchange.levels().sizes, testing::ElementsAre(2, 2));
+          auto& mine = results[static_cast<std::size_t>(me.rank)] = values_of(me.rank, numel);
+          all_reduce(me.exchange, Algorithm::kLevels, Element::kF32, mine);
+        },
+        {.host_names = hosts});
+    EXPECT_THAT(errors, testing::Each(""));
+    const auto a = values_of(0, numel), b = values_of(1, numel), c = values_of(2, numel),
+               d = values_of(3, numel);
+    // Inside each site first.
+    for (std::size_t i = 0; i < numel; ++i) ASSERT_EQ(results[0][i], (a[i] + c[i]) + (b[i] + d[i])) << i;
+    for (const auto& each : results) EXPECT_EQ(each, results[0]);
+  }
+}
+
 TEST(Exchange, MoreConnectionsAreNotMadeToAMemberThatHasGone) {
   const auto errors = on_exchange_ranks(3, [](Rank me) {
     if (me.rank == 1) return;
