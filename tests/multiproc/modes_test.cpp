@@ -47,6 +47,7 @@ struct Mode {
   int context = 1;                 ///< ranks that each sequence is cut over: of a gpt, which learns a text
   const char* state_in = "none";   ///< where what the optimizer keeps lives; the one rank's is in memory
   const char* shards_in = "none";  ///< where shards of parameters live
+  const char* optimizer = "";      ///< empty: the example's
 };
 
 constexpr Mode kModes[] = {
@@ -316,6 +317,47 @@ constexpr Mode kModes[] = {
      .backend = "gloo",
      .stages = 2,
      .zero = 3},
+    {.name = "Dp2Pp2Tp2Zero3",
+     .mesh = "dp 2 x pp 2 x tp 2, zero 3",
+     .ranks = 8,
+     .stages = 2,
+     .tensor = 2,
+     .zero = 3},
+    {.name = "Dp2Tp2StateInFiles", .mesh = "dp 2 x tp 2", .ranks = 4, .tensor = 2, .state_in = "files"},
+    {.name = "Pp2Tp2StateInFiles",
+     .mesh = "pp 2 x tp 2",
+     .ranks = 4,
+     .stages = 2,
+     .tensor = 2,
+     .state_in = "files"},
+    {.name = "Dp2Tp2Zero3AllInFiles",
+     .mesh = "dp 2 x tp 2, zero 3",
+     .ranks = 4,
+     .tensor = 2,
+     .zero = 3,
+     .state_in = "files",
+     .shards_in = "files"},
+    {.name = "Dp2Pp2Tp2Zero3AllInFiles",
+     .mesh = "dp 2 x pp 2 x tp 2, zero 3",
+     .ranks = 8,
+     .stages = 2,
+     .tensor = 2,
+     .zero = 3,
+     .state_in = "files",
+     .shards_in = "files"},
+    {.name = "Dp2Pp2Lamb", .mesh = "dp 2 x pp 2, lamb", .ranks = 4, .stages = 2, .optimizer = "lamb"},
+    {.name = "Dp2Pp2Zero1Lars",
+     .mesh = "dp 2 x pp 2, zero 1, lars",
+     .ranks = 4,
+     .stages = 2,
+     .zero = 1,
+     .optimizer = "lars"},
+    {.name = "Dp2Pp2Zero2Muon",
+     .mesh = "dp 2 x pp 2, zero 2, muon",
+     .ranks = 4,
+     .stages = 2,
+     .zero = 2,
+     .optimizer = "muon"},
 };
 
 struct Device {
@@ -390,6 +432,8 @@ class Modes : public testing::TestWithParam<ModeOn> {
           std::string("comm.timeout_s=30")}) {
       words.insert(words.end(), {"--set", setting});
     }
+    if (*mode.optimizer != '\0')
+      words.insert(words.end(), {"--set", text("optimizer.name=", mode.optimizer)});
     return words;
   }
 
@@ -413,7 +457,8 @@ class Modes : public testing::TestWithParam<ModeOn> {
                                   .accumulation = parts,
                                   .equal = mode.equal,
                                   .precision = mode.precision,
-                                  .clip_norm = mode.clip_norm},
+                                  .clip_norm = mode.clip_norm,
+                                  .optimizer = mode.optimizer},
                                   device().of_one_rank)) {
       command.push_back(word);
     }

@@ -8,8 +8,10 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <atomic>
 #include <mutex>
 
+#include "tests/unit/train/tied_model.h"
 #include "tests/unit/train/verified_run.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
@@ -166,6 +168,41 @@ TEST(Mutation, AParameterThatWasNotBroadcastNamesTheRank) {
   const Comparison verdict = one_step_with({.drift_of_rank_1 = 1e-7});
   ASSERT_FALSE(verdict.equal());
   EXPECT_EQ(verdict.first()->what, "replica");
+}
+
+/// Its last stage adds nothing to the gradient of the weight that it shares with the first.
+struct LosesATiedGradient : test::Tied {
+  std::vector<model::Layer> layers() override {
+    auto all = Tied::layers();
+    all.back().forward = [this](const Fields& x) -> Fields {
+      return x.at(0).matmul((tokens->weight.detach() + 0 * tokens->weight).t());
+    };
+    return all;
+  }
+};
+
+TEST(Mutation, AReductionOfATiedGradientThatIsLeftOutIsNamedByItsParameter) {
+  RunConfig config;
+  config.train.global_batch = 24;
+  config.optimizer = {.name = "sgd", .lr = 0.1};
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 2;
+  for (const bool loses : {false, true}) {
+    std::atomic<int> num_made = 0;
+    const auto make_model = [&]() -> std::shared_ptr<model::Model> {
+      // The two ranks' models are made first, then that of one rank.
+      if (num_made++ < 2 && loses) return std::make_shared<LosesATiedGradient>();
+      return std::make_shared<test::Tied>();
+    };
+    std::optional<Comparison> verdict;
+    comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+      const Comparison mine = verify(config, context, test::sequences(), 2, {.make_model = make_model});
+      if (context.is_main()) verdict = mine;
+    });
+    ASSERT_EQ(num_made, 3);
+    ASSERT_EQ(verdict->equal(), !loses);
+    if (loses) EXPECT_THAT(verdict->first()->describe(), HasSubstr("gradient of tokens.weight"));
+  }
 }
 
 }  // namespace
