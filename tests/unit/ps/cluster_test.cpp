@@ -418,5 +418,36 @@ TEST_F(ClusterTest, ServersComeAndGoWhileWorkersPush) {
   EXPECT_EQ(pull(0), std::vector<float>(kElements, sum));
 }
 
+TEST_F(ClusterTest, OnlyTheShareOfAServerMovesToItAndNothingWhenTheCoordinatorBeginsAgain) {
+  constexpr int kPartitions = 256;
+  begin(small_table(), {.num_partitions = kPartitions});
+  const auto chains = [&] {
+    std::vector<std::vector<ServerId>> result;
+    for (const PartitionEntry& entry : cluster->coordinator().map().partitions) result.push_back(entry.chain);
+    return result;
+  };
+  const auto before = chains();
+  cluster->add_server(3);
+  cluster->simulation.run_for(1);
+  ASSERT_TRUE(cluster->settles(60));
+  const auto after = chains();
+  const ServerId comes = cluster->coordinator().map().servers.rbegin()->first;
+  int num_copied = 0;
+  for (std::size_t p = 0; p < after.size(); ++p) {
+    for (const ServerId id : after[p]) {
+      if (std::find(before[p].begin(), before[p].end(), id) != before[p].end()) continue;
+      ++num_copied;
+      EXPECT_EQ(id, comes);
+    }
+  }
+  EXPECT_GE(num_copied, 0.9 * 2 * kPartitions / 4);
+  EXPECT_LE(num_copied, 1.1 * 2 * kPartitions / 4);
+  cluster->simulation.crash("coordinator");
+  cluster->simulation.start("coordinator");
+  cluster->simulation.run_for(5);
+  ASSERT_TRUE(cluster->settles(60));
+  EXPECT_EQ(chains(), after);
+}
+
 }  // namespace
 }  // namespace trireme::ps
