@@ -84,6 +84,8 @@ class Client {
   Pending assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows);
   Pending pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out,
                     CallOptions options = {});
+  Pending push_pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                         std::span<float> out, PushOptions options = {});
   void tick();
   Pending barrier(std::uint32_t num_workers);
   Pending leave();

@@ -364,6 +364,10 @@ TEST_F(ClusterTest, RefusesMorePushesThanCanWaitForAClockInOnePartition) {
       cluster->wait([&](Done done) { cluster->worker(0).push(table, all_of(1), std::move(done)); });
   EXPECT_EQ(refused.error, ErrorKind::kTooLarge) << refused.message;
   EXPECT_NE(refused.message.find("--partitions"), std::string::npos) << refused.message;
+  std::vector<float> not_brought(300);
+  const Result both = cluster->wait(
+      [&](Done done) { cluster->worker(0).push_pull(table, all_of(1), not_brought, std::move(done)); });
+  EXPECT_EQ(both.error, ErrorKind::kTooLarge) << "a pull alone would look as if the push had been taken";
   // Nothing of it was taken, and the worker goes on.
   const auto push_one = [&](std::uint64_t chunk) {
     cluster->worker(0).push_chunk(table, chunk, floats({1}), [](const Result& result) {
