@@ -64,7 +64,8 @@ class Client {
   /// Pending::get() does, and InvalidArgument where it is there and another one.
   TableId open_table(const TableSpec& spec);
 
-  /// Values are copied, or, as a Buffer, shared and not changed until the call is done.
+  /// Values are copied, or, as a Buffer, shared and not changed until the call is done. Of a push that is
+  /// refused before anything is sent (a wrong size, too many for a step) its Pending alone tells.
   Pending push(TableId table, std::span<const float> values, PushOptions options = {});
   Pending push(TableId table, wire::Buffer values, PushOptions options = {});
   Pending push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, PushOptions options = {});
