@@ -53,8 +53,10 @@ class Scene {
         folder_(folder),
         num_servers_(options.num_servers),
         bounded_(kBoundedWorkers),
-        cluster_(
-            {.num_servers = options.num_servers, .num_replicas = options.num_replicas, .folder = folder}),
+        cluster_({.num_servers = options.num_servers,
+                  .num_replicas = options.num_replicas,
+                  .links = ClusterLinks::kTcp,
+                  .folder = folder}),
         num_replicas_(static_cast<std::size_t>(options.num_replicas)) {
     for (int i = 0; i < options.num_workers; ++i)
       workers_.push_back(std::make_unique<PushingWorker>(seed, i, cluster_.address(), ledger_, faults_));

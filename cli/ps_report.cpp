@@ -90,10 +90,10 @@ std::string listed(const std::vector<ps::PartitionId>& partitions, std::uint32_t
 }
 
 void print_servers(std::ostream& out, const ClusterReport& report) {
-  TextTable table = {.columns = std::vector<Align>(14, Align::kRight), .rows = {}};
+  TextTable table = {.columns = std::vector<Align>(16, Align::kRight), .rows = {}};
   table.columns[0] = table.columns[1] = table.columns[2] = table.columns[3] = Align::kLeft;
   table.rows.push_back({"server", "host", "address", "state", "weight", "primary", "backup", "learner",
-                        "version", "lag", "held", "pushes", "pulls", "refused"});
+                        "version", "lag", "held", "rows", "waiting", "pushes", "pulls", "refused"});
   std::vector<std::string> troubles;
   for (const ps::PlacedServer& server : report.cluster->servers) {
     const ps::ServerEntry& entry = server.entry;
@@ -105,7 +105,8 @@ void print_servers(std::ostream& out, const ClusterReport& report) {
       const ServerStatus& status = *answer->status;
       for (const std::string& cell :
            {text(highest_version(status)), text(most_lag(report, entry.id)), human_bytes(status.held.bytes),
-            text(status.held.counts.pushes), text(status.held.counts.pulls),
+            text(status.held.rows), text(status.held.queued_items), text(status.held.counts.pushes),
+            text(status.held.counts.pulls),
             text(sum_of_refused(status) + status.refused_messages + frames_refused(status.channels))})
         row.push_back(cell);
     } else if (answer != nullptr) {

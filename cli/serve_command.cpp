@@ -100,9 +100,6 @@ std::function<int()> declare_coordinator(CLI::App& app) {
       serve.loop.folder = given->folder;
       ps::serve_coordinator(given->options, std::move(serve));
     } else {
-      require(!serve.metrics,
-              "--metrics-port is for a coordinator with --folder: with etcd another process may lead; ask "
-              "with trireme ps status");
       etcd::serve_with_etcd({.store = given->store, .address = given->address, .coordinator = given->options},
                             std::move(serve));
     }

@@ -66,14 +66,25 @@ void ParameterCluster::start_coordinator() {
   start(kCoordinator, {"serve-coordinator", "--folder", (options_.folder / "coordinator").string(),
                        "--servers", text(options_.num_servers), "--replicas", text(options_.num_replicas),
                        "--partitions", text(options_.num_partitions), "--address-file", address_file.string(),
-                       "--listen", address_.empty() ? "tcp:127.0.0.1:0" : address_});
+                       "--listen", address_.empty() ? listen_address("coordinator") : address_});
+}
+
+std::string ParameterCluster::listen_address(const std::string& name) const {
+  if (options_.links == ClusterLinks::kTcp) return "tcp:127.0.0.1:0";
+  return text("unix:@", options_.folder.filename().string(), "-", ::getpid(), "-", name);
 }
 
 void ParameterCluster::start_server(int number, const std::vector<std::string>& more_options) {
   // As many hosts as servers: copies are to be in different processes here.
-  std::vector<std::string> words = {
-      "serve-params", "--coordinator",      address_, "--name", text("server", number),
-      "--host",       text("place", number)};
+  std::vector<std::string> words = {"serve-params",
+                                    "--coordinator",
+                                    address_,
+                                    "--name",
+                                    text("server", number),
+                                    "--host",
+                                    text("place", number),
+                                    "--listen",
+                                    listen_address(text("server", number))};
   words.insert(words.end(), options_.server_options.begin(), options_.server_options.end());
   words.insert(words.end(), more_options.begin(), more_options.end());
   start(number, words);

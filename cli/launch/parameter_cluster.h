@@ -12,11 +12,18 @@
 
 namespace trireme::cli {
 
+/// Between its processes and workers, which are all of this host.
+enum class ClusterLinks {
+  kSharedMemory,  ///< rings behind Unix sockets without files
+  kTcp,           ///< on loopback: for who puts something between them
+};
+
 struct ParameterClusterOptions {
   int num_servers = 2;
-  int num_replicas = 2;                       ///< of a partition; fewer servers hold fewer
-  int num_partitions = 64;                    ///< a power of two
-  std::filesystem::path folder = {};          ///< of the coordinator
+  int num_replicas = 2;     ///< of a partition; fewer servers hold fewer
+  int num_partitions = 64;  ///< a power of two
+  ClusterLinks links = ClusterLinks::kSharedMemory;
+  std::filesystem::path folder = {};          ///< of the coordinator; its name is nobody else's
   std::vector<std::string> environment = {};  ///< NAME=value, in place of what is inherited
   std::vector<std::string> server_options = {};
 };
@@ -49,6 +56,7 @@ class ParameterCluster {
 
  private:
   void start(int number, const std::vector<std::string>& words);
+  std::string listen_address(const std::string& name) const;
 
   const ParameterClusterOptions options_;
   std::string address_;

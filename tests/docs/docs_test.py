@@ -4,6 +4,7 @@
     docs_test.py                   the scripts
     docs_test.py --tree FOLDER     all that `make docs` looks at in this tree, working in FOLDER
 """
+import fnmatch
 import pathlib
 import re
 import shutil
@@ -129,6 +130,56 @@ class FirstPages(unittest.TestCase):
         table = (ROOT / "README.md").read_text().split("## Where to begin")[1].split("\n## ")[0]
         for name, _ in self.each():
             self.assertIn(f"(docs/{name})", table)
+
+
+def tests_that_there_are():
+    """"Suite.Name" of every test, and where it has parameters "Prefix/Suite.Name"."""
+    names, prefixes = set(), {}
+    for path in sorted((ROOT / "tests").rglob("*_test.cpp")):
+        text = path.read_text()
+        names |= {f"{suite}.{name}" for suite, name in
+                  re.findall(r"^\s*TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", text, re.M)}
+        for prefix, suite in re.findall(r"INSTANTIATE_TEST_SUITE_P\(\s*(\w+),\s*(\w+)", text):
+            prefixes.setdefault(suite, set()).add(prefix)
+        names |= {f"{suite}/0.{name}" for suite, name in re.findall(r"^TYPED_TEST\(\s*(\w+),\s*(\w+)\)", text, re.M)}
+    return names | {f"{prefix}/{name}" for name in names for prefix in prefixes.get(name.split(".")[0], ())}
+
+
+def promises(text):
+    """Of tables whose last column is tests: (what is promised, patterns of tests), None for "the same"."""
+    is_one = False
+    for line in text.splitlines():
+        cells = [each.strip() for each in line.strip("|").split(" | ")] if line.startswith("|") else []
+        if not cells:
+            is_one = False
+        elif re.match(r"tests?\b", cells[-1]) and len(cells) > 1 and not is_one:
+            is_one = True
+        elif is_one and not re.fullmatch(r"[-| ]+", line):
+            said = [each.replace("...", "*") for each in re.findall(r"`([^` ]+)`", cells[-1]) if not each.startswith("tests/")]
+            for i, each in enumerate(said):
+                if each.startswith("."):  # of the suite before
+                    said[i] = said[i - 1].split(".")[0] + each
+            yield cells[0], None if cells[-1].startswith("the same") and not said else said
+
+
+class Promises(unittest.TestCase):
+    """What guides promise, and the tests that they name for it."""
+
+    def test_tables_of_promises_are_read(self):
+        text = "| promise | test (`tests/unit`) |\n| --- | --- |\n| one | `A.One`, `.Two...` (`tests/fault`) |\n| two | the same, twice |\n\n| a | b |\n"
+        self.assertEqual(list(promises(text)), [("one", ["A.One", "A.Two*"]), ("two", None)])
+
+    def test_every_promise_names_tests_that_there_are(self):
+        there, read, nowhere = tests_that_there_are(), 0, []
+        for path in sorted((ROOT / "docs").glob("*.md")):
+            for promise, patterns in promises(path.read_text()):
+                read += 1
+                if patterns == []:
+                    nowhere.append(f"docs/{path.name}: no test for: {promise}")
+                nowhere += [f"docs/{path.name}: there is no test {each}, which is named for: {promise}"
+                            for each in patterns or [] if not fnmatch.filter(there, each)]
+        self.assertGreater(read, 80)
+        self.assertEqual(nowhere, [])
 
 
 @unittest.skipUnless(shutil.which("doxygen"), "doxygen is not installed; tools/setup.sh docs installs it")

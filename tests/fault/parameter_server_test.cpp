@@ -4,11 +4,14 @@
 
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/etcd_cluster.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_folder.h"
+#include "trireme/base/clock.h"
 #include "trireme/base/files.h"
 
 namespace trireme::test {
@@ -167,7 +170,35 @@ TEST_F(ServingProcesses, SayWhatTheyHoldAndWhoDoesNotAnswer) {
   one->send_signal(SIGCONT);
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("16 partitions of 2 replicas, 2 servers"));
+  EXPECT_THAT(text.out, testing::ContainsRegex("version +lag +held +rows +waiting +pushes +pulls +refused"));
   EXPECT_THAT(text.out, HasSubstr("no status from one at tcp:127.0.0.1:"));
+}
+
+/// Coordinator, servers and who looks at them are told of etcd alone.
+TEST_F(ServingProcesses, FindEachOtherThroughEtcdOfWhichAMemberIsKilled) {
+  TRIREME_NEEDS_ETCD();
+  EtcdCluster etcd(3);
+  address_ = etcd.address("jobs/found");
+  ChildProcess candidate({bin("trireme"), "serve-coordinator", "--coordinator", address_, "--servers", "2",
+                          "--partitions", "16"});
+  ASSERT_TRUE(candidate.wait_for_output("coordinator serves at ", 20));
+  const auto one = server("one"), other = server("other");
+  const auto comes_to = [&](const std::function<bool(const nlohmann::json&)>& condition) {
+    const Deadline deadline = Deadline::after_s(60);
+    while (!deadline.expired()) {
+      const ChildResult result = run({bin("trireme"), "ps", "status", address_, "--json"});
+      if (result.exit_code == 0 && condition(nlohmann::json::parse(result.out))) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(
+      comes_to([](const auto& seen) { return seen["servers"].size() == 2 && seen["unplaced"] == 0; }));
+  etcd.kill(0);
+  const auto third = server("third");
+  EXPECT_TRUE(comes_to([](const auto& seen) {
+    const auto& rows = seen["servers"];
+    return rows.size() == 3 && rows[2]["primary"] > 0 && seen["not_whole"]["count"] == 0;
+  })) << "what is new is written to those that are left";
 }
 
 TEST_F(ServingProcesses, AStatusThatNobodyAnswersIsACommError) {

@@ -182,6 +182,16 @@ TEST(Launch, ASecondCtrlCKills) {
   EXPECT_EQ(launcher.wait(20).exit_code, 130);
 }
 
+TEST(Launch, ServersBesideItsRanksAreReachedThroughSharedMemory) {
+  const auto result = launch({"-n", "1", "--servers", "1"},
+                             "until " + bin("trireme") +
+                                 " ps status $TRIREME_PS_COORDINATOR | grep server0; do sleep 0.05; done; "
+                                 "echo coordinator at $TRIREME_PS_COORDINATOR");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("server0 +place0 +unix:@trireme-[^ ]*-server0 +up"));
+  EXPECT_THAT(result.out, ContainsRegex("coordinator at unix:@trireme-[^ ]*-coordinator\n"));
+}
+
 TEST(Launch, RefusesWhatCannotBeStarted) {
   const TemporaryFolder folder;
   const auto refused = [](const std::vector<std::string>& words, const std::string& why) {

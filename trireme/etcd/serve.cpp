@@ -6,6 +6,8 @@
 #include "trireme/etcd/internal/keys.h"
 #include "trireme/etcd/internal/leading_node.h"
 #include "trireme/etcd/store_address.h"
+#include "trireme/ps/metrics.h"
+#include "trireme/ps/served_metrics.h"
 
 namespace trireme::etcd {
 namespace {
@@ -43,7 +45,8 @@ class Candidate {
       : options_(options),
         store_(StoreAddress::parse(options.store)),
         serve_(as_coordinator(std::move(serve))),
-        loop_(serve_.loop) {
+        loop_(serve_.loop),
+        metrics_(serve_) {
     const ps::Coordinator throws_for_options_that_cannot_work(options.coordinator);
     require(!loop_.addresses().empty(), "a coordinator has to listen somewhere: give its loop an address");
     address_ = options.address.empty() ? loop_.addresses().front() : options.address;
@@ -64,8 +67,10 @@ class Candidate {
     while (!is_asked_to_stop(serve_)) {
       const auto term = election.term();
       if (!term || !term->holds() || term == given_up) {
+        metrics_.change();
         WaitingNode waiting([this] {
           if (is_asked_to_stop(serve_)) loop_.stop();
+          metrics_.look([](const auto& publish) { publish(ps::metrics_text_of_one_who_waits()); });
         });
         loop_.run(waiting);
       } else if (!lead(term)) {
@@ -86,9 +91,13 @@ class Candidate {
   bool lead(const std::shared_ptr<Term>& term) {
     report(text("leads in ", store_.text(), " as ", address_));
     Disk disk(Client(store_.members), store_.prefix, term);
-    ps::Coordinator coordinator(options_.coordinator);
+    ps::CoordinatorOptions counted = options_.coordinator;
+    counted.channel_counts = [this] { return loop_.counts(); };
+    ps::Coordinator coordinator(counted);
+    metrics_.change();
     LeadingNode node(coordinator, disk, term, [&] {
-      if (!term->holds() || is_asked_to_stop(serve_)) loop_.stop();
+      if (!term->holds() || is_asked_to_stop(serve_)) return loop_.stop();
+      metrics_.look([&](const auto& publish) { publish(metrics_text(coordinator.status())); });
     });
     try {
       loop_.run(node);
@@ -108,6 +117,7 @@ class Candidate {
   const StoreAddress store_;
   const ps::ServeOptions serve_;
   wire::NodeLoop loop_;
+  ps::ServedMetrics metrics_;
   wire::Address address_;
 };
 

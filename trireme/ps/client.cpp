@@ -263,6 +263,14 @@ Pending Client::pull_rows(TableId table, std::span<const std::uint64_t> keys, st
         node.pull_rows(table, keys, out, std::move(done), options);
       });
 }
+Pending Client::push_pull_rows(TableId table, std::span<const std::uint64_t> keys,
+                               std::span<const float> rows, std::span<float> out, PushOptions options) {
+  return service_->call([table, keys = std::vector(keys.begin(), keys.end()),
+                         rows = std::vector(rows.begin(), rows.end()), out,
+                         options](ClientNode& node, Done done) {
+    node.push_pull_rows(table, keys, rows, out, std::move(done), options);
+  });
+}
 void Client::tick() {
   service_->post([](ClientNode& node) { node.tick(); });
 }

@@ -64,7 +64,8 @@ class Client {
   /// Pending::get() does, and InvalidArgument where it is there and another one.
   TableId open_table(const TableSpec& spec);
 
-  /// Values are copied, or, as a Buffer, shared and not changed until the call is done.
+  /// Values are copied, or, as a Buffer, shared and not changed until the call is done. Of a push that is
+  /// refused before anything is sent (a wrong size, too many for a step) its Pending alone tells.
   Pending push(TableId table, std::span<const float> values, PushOptions options = {});
   Pending push(TableId table, wire::Buffer values, PushOptions options = {});
   Pending push_chunk(TableId table, std::uint64_t chunk, wire::Buffer values, PushOptions options = {});
@@ -84,6 +85,8 @@ class Client {
   Pending assign_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows);
   Pending pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out,
                     CallOptions options = {});
+  Pending push_pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                         std::span<float> out, PushOptions options = {});
   void tick();
   Pending barrier(std::uint32_t num_workers);
   Pending leave();

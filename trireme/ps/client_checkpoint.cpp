@@ -97,16 +97,18 @@ class Filling {
   explicit Filling(Client& client) : client_(client) {}
 
   void chunk(TableId table, std::uint64_t chunk, wire::Buffer contents, std::uint64_t num_updates) {
-    add(client_.restore_chunk(table, chunk, std::move(contents), num_updates), 1);
+    const std::size_t num_bytes = contents.size();
+    add(client_.restore_chunk(table, chunk, std::move(contents), num_updates), 1, num_bytes);
   }
   void rows(TableId table, PartitionId partition, RestoredHead head, std::span<const std::byte> rows) {
     add(client_.call(
             [=, body = wire::Buffer::of(RestoredRows::write(head, rows))](ClientNode& node, Done done) {
               node.restore_rows(table, partition, body, std::move(done));
             }),
-        rows.size() / head.row_bytes);
+        rows.size() / head.row_bytes, rows.size());
   }
   void finish() {
+    num_bytes_ = 0;
     for (const auto& [pending, count] : std::exchange(under_way_, {})) {
       pending.get();
       num_done_ += count;
@@ -115,14 +117,16 @@ class Filling {
   std::uint64_t num_done() const { return num_done_; }
 
  private:
-  void add(Pending pending, std::uint64_t count) {
-    constexpr std::size_t kMostUnderWay = 64;
+  void add(Pending pending, std::uint64_t count, std::size_t num_bytes) {
+    constexpr std::size_t kMostUnderWay = 64, kMostBytes = 64 << 20;
     under_way_.emplace_back(std::move(pending), count);
-    if (under_way_.size() == kMostUnderWay) finish();
+    num_bytes_ += num_bytes;
+    if (under_way_.size() == kMostUnderWay || num_bytes_ >= kMostBytes) finish();
   }
 
   Client& client_;
   std::vector<std::pair<Pending, std::uint64_t>> under_way_;
+  std::size_t num_bytes_ = 0;  ///< of them
   std::uint64_t num_done_ = 0;
 };
 

@@ -72,12 +72,34 @@ void ClientNode::barrier(std::uint32_t num_workers, Done done) {
 }
 void ClientNode::leave(Done done) { work_->leave(std::move(done)); }
 
+namespace {
+
+/// The pull asks for what the push makes, so it is the last to be known; of both, the first that failed is
+/// told.
+template <class Push, class Pull>
+void push_then_pull(Done done, const Push& push, const Pull& pull) {
+  const auto pushed = std::make_shared<Result>();
+  push([pushed](const Result& told) { *pushed = told; });
+  if (pushed->error != ErrorKind::kNone) return done(*pushed);  // refused here: nothing was sent
+  pull([pushed, done = std::move(done)](const Result& told) {
+    done(pushed->error != ErrorKind::kNone ? *pushed : told);
+  });
+}
+
+}  // namespace
+
 void ClientNode::push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done,
                            PushOptions options) {
-  // The pull asks for what this push makes; its failure is the pull's, too.
-  work_->add_whole(
-      RequestOp::kPush, table, values, [](const Result&) {}, options);
-  work_->pull(table, out, std::move(done), options.call());
+  push_then_pull(
+      std::move(done), [&](Done told) { push(table, values, std::move(told), options); },
+      [&](Done told) { pull(table, out, std::move(told), options.call()); });
+}
+void ClientNode::push_pull_rows(TableId table, std::span<const std::uint64_t> keys,
+                                std::span<const float> rows, std::span<float> out, Done done,
+                                PushOptions options) {
+  push_then_pull(
+      std::move(done), [&](Done told) { push_rows(table, keys, rows, std::move(told), options); },
+      [&](Done told) { pull_rows(table, keys, out, std::move(told), options.call()); });
 }
 
 void ClientNode::on_start(wire::Surroundings& surroundings) { work_->start(surroundings); }

@@ -105,7 +105,7 @@ class ClientNode final : public wire::Node {
   void pull_state(TableId table, std::uint64_t chunk, Done done, CallOptions options = {});
   /// `out` is written until `done` is called.
   void pull(TableId table, std::span<float> out, Done done, CallOptions options = {});
-  /// Adds, and brings what came of it: one round trip.
+  /// Adds, and brings what came of it: one round trip. Where the push fails, nothing is brought.
   void push_pull(TableId table, const wire::Buffer& values, std::span<float> out, Done done,
                  PushOptions options = {});
   /// Rows of a sparse table, one for each key, in any order: those of one key are added up first, as they
@@ -119,6 +119,9 @@ class ClientNode final : public wire::Node {
   /// what pull() does. `keys` is read before it returns, `out` is written until `done` is called.
   void pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<float> out, Done done,
                  CallOptions options = {});
+  /// Adds, and brings what came of it, as push_pull() does.
+  void push_pull_rows(TableId table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                      std::span<float> out, Done done, PushOptions options = {});
   /// Every partition is written to a file of `folder`, which servers see and which begin_checkpoint() has
   /// made (checkpoint_file.h); `done` gets what a manifest says of them. What this worker has asked of a
   /// partition before is in its part, what it asks later is not, and waits until the part is written. Where

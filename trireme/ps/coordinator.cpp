@@ -445,9 +445,9 @@ class Coordinator::Office {
     const bool is_first = map_.partitions.empty() || map_.partitions.front().epoch == 0;
     if (is_first && candidates.size() < options_.first_servers) return;
     if (std::exchange(placed_, ids) == ids && !wanted_.empty()) return;
-    wanted_ = placement_function(options_.placement)(
-        candidates, {.num_partitions = static_cast<std::uint32_t>(draft_.partitions.size()),
-                     .num_replicas = draft_.num_replicas});
+    const auto num_partitions = static_cast<std::uint32_t>(draft_.partitions.size());
+    wanted_ = placement_function(options_.placement)(candidates, {num_partitions, draft_.num_replicas},
+                                                     what_partitions_have(map_));
   }
 
   CoordinatorOptions options_;

@@ -6,7 +6,8 @@
 
 namespace trireme::ps {
 
-Placement place_on_hash_ring(std::span<const Candidate> servers, const PlacementOptions& options) {
+Placement place_on_hash_ring(std::span<const Candidate> servers, const PlacementOptions& options,
+                             const Placement&) {
   constexpr double kPoints = 1024;  // of a server of weight 1: about 3 % between the loads
   struct Point {
     std::uint64_t at;

@@ -65,6 +65,10 @@ class Text {
 constexpr const char* kCounter = "counter";
 constexpr const char* kGauge = "gauge";
 
+void say_who_leads(Text& text, int leads) {
+  text.one("leads", kGauge, "1 where this coordinator leads; with etcd, 0 where another one may.", leads);
+}
+
 }  // namespace
 
 std::string metrics_text(const ServerStatus& status) {
@@ -115,8 +119,15 @@ std::string metrics_text(const ServerStatus& status) {
   return text.take();
 }
 
+std::string metrics_text_of_one_who_waits() {
+  Text text;
+  say_who_leads(text, 0);
+  return text.take();
+}
+
 std::string metrics_text(const ClusterStatus& status) {
   Text text;
+  say_who_leads(text, 1);
   text.one("map_version", kGauge, "Version of the map.", status.map_version);
   text.one("map_changes_total", kCounter, "Changes of the map.", status.map_changes);
   text.one("takeovers_total", kCounter, "Partitions that got another primary.", status.takeovers);

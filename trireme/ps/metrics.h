@@ -10,5 +10,7 @@ namespace trireme::ps {
 
 std::string metrics_text(const ServerStatus& status);
 std::string metrics_text(const ClusterStatus& status);
+/// Of a coordinator that is one of several, while another one leads.
+std::string metrics_text_of_one_who_waits();
 
 }  // namespace trireme::ps

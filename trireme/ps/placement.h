@@ -1,6 +1,6 @@
 #pragma once
-// Where things belong. A key belongs to a partition by its hash alone; a partition belongs to servers by a
-// pure function of the members, so that anybody can compute it again (ADR 0035). Pure functions.
+// Where things belong. A key belongs to a partition by its hash alone (ADR 0035); a partition belongs to
+// servers by a function of the members and of what partitions have (ADR 0066). Pure functions.
 
 #include <cstdint>
 #include <span>
@@ -32,7 +32,9 @@ struct PlacementOptions {
 
 /// For each partition its servers, the primary first: num_replicas, or as many as there are servers.
 using Placement = std::vector<std::vector<ServerId>>;
-using PlacementFunction = Placement (*)(std::span<const Candidate> servers, const PlacementOptions& options);
+/// `before`: what partitions have now, of servers that may be gone; empty where they have nothing yet.
+using PlacementFunction = Placement (*)(std::span<const Candidate> servers, const PlacementOptions& options,
+                                        const Placement& before);
 
 /// "bounded-rendezvous" (the default), "hash-ring". Throws InvalidArgument with the known names.
 PlacementFunction placement_function(std::string_view name);

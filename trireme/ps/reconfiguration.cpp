@@ -119,4 +119,13 @@ bool release_leaving(ClusterMap& map) {
   return releases;
 }
 
+Placement what_partitions_have(const ClusterMap& map) {
+  Placement result;
+  for (const PartitionEntry& entry : map.partitions) {
+    result.push_back(entry.chain);
+    if (entry.learner != kNoServer) result.back().push_back(entry.learner);
+  }
+  return result;
+}
+
 }  // namespace trireme::ps

@@ -8,7 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/host.h"
 #include "trireme/ps/metrics.h"
-#include "trireme/ps/metrics_port.h"
+#include "trireme/ps/served_metrics.h"
 
 namespace trireme::ps {
 namespace {
@@ -42,27 +42,6 @@ void tell_where(const wire::NodeLoop& loop, const ServeOptions& serve) {
   if (serve.on_listening) serve.on_listening(loop.addresses());
 }
 
-/// Metrics of this second, where they are asked for.
-class Metrics {
- public:
-  explicit Metrics(const ServeOptions& serve) {
-    if (!serve.metrics) return;
-    port_.emplace(*serve.metrics);
-    if (serve.on_metrics) serve.on_metrics(port_->endpoint());
-  }
-  /// Once a second: `ask` is given what takes a text.
-  template <class Ask>
-  void look(const Ask& ask) {
-    if (!port_ || now_s() < next_s_) return;
-    next_s_ = now_s() + 1;
-    ask([this](std::string metrics) { port_->publish(std::move(metrics)); });
-  }
-
- private:
-  std::optional<MetricsPort> port_;
-  double next_s_ = 0;
-};
-
 }  // namespace
 
 bool is_asked_to_stop(const ServeOptions& serve) {
@@ -79,7 +58,7 @@ void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve) {
   CoordinatorOptions counted = options;
   counted.channel_counts = [&loop] { return loop.counts(); };
   Coordinator coordinator(counted);
-  Metrics metrics(serve);
+  ServedMetrics metrics(serve);
   tell_where(loop, serve);
   Watched watched(coordinator, [&] {
     if (is_asked_to_stop(serve)) loop.stop();
@@ -101,7 +80,7 @@ void serve_params(ServerOptions options, ServeOptions serve) {
   if (options.name.empty()) options.name = text(options.host, " ", options.address);
   if (options.owner_threads == 0) options.owner_threads = std::max(1, available_cores() - 1);
   options.channel_counts = [&loop] { return loop.counts(); };
-  Metrics metrics(serve);
+  ServedMetrics metrics(serve);
   tell_where(loop, serve);
   Server server(options);
   bool is_leaving = false;

@@ -18,8 +18,8 @@ struct ServeOptions {
   const StopRequest* stop = nullptr;  ///< looked at several times a second
   /// Called once, with where it listens.
   std::function<void(const std::vector<wire::Address>& addresses)> on_listening = {};
-  std::optional<wire::Endpoint> metrics =
-      {};  ///< where metrics are to be had (metrics_port.h); port 0: a free one
+  /// Where metrics are to be had (served_metrics.h); port 0: a free one.
+  std::optional<wire::Endpoint> metrics = {};
   std::function<void(const wire::Endpoint& endpoint)> on_metrics = {};  ///< called once, where there are any
 };
 

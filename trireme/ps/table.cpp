@@ -12,6 +12,8 @@ namespace trireme::ps {
 namespace {
 
 constexpr std::uint32_t kMostChunkElements = 256 << 10;
+// Of a tensor that is one chunk, since its optimizer looks at all of it.
+constexpr std::uint32_t kMostWholeElements = 4 << 20;
 constexpr std::uint32_t kMostRowElements = 16 << 10;
 
 template <class Demand>
@@ -23,7 +25,8 @@ void check_dense(const TableSpec& spec, const Demand& demand) {
          "rows are options of sparse tables, and this one is dense");
   demand(spec.num_chunks() == 1 || !optimizer_rule(spec.optimizer.name).looks_at_whole(), spec.optimizer.name,
          " looks at a whole tensor, and this one is cut into ", spec.num_chunks(),
-         " chunks: give each tensor a table of at most ", kMostChunkElements, " elements");
+         " chunks: give each tensor a table of at most ", kMostWholeElements,
+         " elements, and set chunk_elements to as many");
 }
 
 template <class Demand>
@@ -95,13 +98,16 @@ void check(const TableSpec& spec) {
     require(holds, "table ", spec.name, ": ", message...);
   };
   demand(!spec.name.empty() && spec.name.size() <= 256, "its name must have 1 to 256 letters");
-  demand(spec.chunk_elements > 0 && spec.chunk_elements <= kMostChunkElements, "chunk_elements must be 1 to ",
-         kMostChunkElements, ", not ", spec.chunk_elements);
+  check(spec.optimizer);
+  const bool is_whole =
+      spec.kind == TableKind::kDense && optimizer_rule(spec.optimizer.name).looks_at_whole();
+  const std::uint32_t most_elements = is_whole ? kMostWholeElements : kMostChunkElements;
+  demand(spec.chunk_elements > 0 && spec.chunk_elements <= most_elements, "chunk_elements must be 1 to ",
+         most_elements, ", not ", spec.chunk_elements);
   demand(spec.apply_at == ApplyAt::kArrival || spec.staleness == 0,
          "sums in worker order need staleness 0, not ", spec.staleness);
   demand(std::isfinite(spec.initial_range) && spec.initial_range >= 0,
          "initial_range must be a number of at least 0, not ", spec.initial_range);
-  check(spec.optimizer);
   check_compression(spec, demand);
   check_delay(spec, demand);
   if (spec.kind == TableKind::kDense)

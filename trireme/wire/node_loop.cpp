@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -21,11 +22,19 @@ namespace {
 
 constexpr double kDefaultSpin_s = 50e-6;
 constexpr double kLeastSpin_s = 1e-6;
+constexpr double kCrowded_s = 0.1;  // without a spin, after one that somebody else wanted the core of
 constexpr int kCoresForSpinning = 4;
 constexpr double kClockEvery_s = 0.05, kIdleClockEvery_s = 0.25;
 constexpr int kMostEvents = 64;
 // What epoll tells of, beside ids of channels, which begin above.
 constexpr std::uint64_t kWakeTag = 0, kFirstListenerTag = 1, kFirstId = 1 << 16;
+
+/// How often the calling thread has had to leave its core to another.
+long num_preemptions() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nivcsw;
+}
 
 ChannelSettings settings_of(const NodeLoopOptions& options) {
   const auto& limits = options.limits;
@@ -213,21 +222,28 @@ void NodeLoop::Impl::wait_for_events() {
 }
 
 bool NodeLoop::Impl::spin() {
-  if (spin_s_ <= 0) return false;
-  const double until_s = now_s() + next_spin_s_;
+  if (spin_s_ <= 0 || now_s() < spins_again_at_s_) return false;
+  const long before = num_preemptions();
+  const bool saw_something = spin_until(now_s() + next_spin_s_);
+  next_spin_s_ = saw_something ? std::min(2 * next_spin_s_, spin_s_)
+                               : std::max(next_spin_s_ / 2, std::min(kLeastSpin_s, spin_s_));
+  if (num_preemptions() != before) {  // its core is not free
+    spins_again_at_s_ = now_s() + kCrowded_s;
+    next_spin_s_ = std::min(kLeastSpin_s, spin_s_);
+    count("spins given up for another thread");
+  }
+  return saw_something;
+}
+
+bool NodeLoop::Impl::spin_until(double until_s) {
   epoll_event event;
-  while (true) {
+  do {
     for (const ConnectionId id : unarmed_) {
       Channel* channel = find(id);
       if (channel != nullptr && channel->more_input()) busy_.insert(id);
     }
-    if (!busy_.empty() || has_posted_ || ::epoll_wait(epoll_.fd(), &event, 1, 0) > 0) {
-      next_spin_s_ = std::min(2 * next_spin_s_, spin_s_);
-      return true;
-    }
-    if (now_s() >= until_s) break;
-  }
-  next_spin_s_ = std::max(next_spin_s_ / 2, std::min(kLeastSpin_s, spin_s_));
+    if (!busy_.empty() || has_posted_ || ::epoll_wait(epoll_.fd(), &event, 1, 0) > 0) return true;
+  } while (now_s() < until_s);
   return false;
 }
 

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/unit/etcd/members.h"
 #include "trireme/etcd/store_address.h"
@@ -153,6 +155,38 @@ TEST_F(EtcdTakeover, WhoIsAskedToStopMakesRoomAtOnce) {
     EXPECT_THAT([&] { find_coordinator(store_); },
                 testing::ThrowsMessage<CommError>(HasSubstr("nobody leads")));
   }
+}
+
+/// What somebody who watches both candidates sees, who does not know which of them leads.
+TEST_F(EtcdTakeover, WhoLeadsAndWhoWaitsIsInTheMetricsOfEach) {
+  TRIREME_NEEDS_ETCD();
+  begin(1, 3);
+  ASSERT_TRUE(comes_true([&] { return !leader_in(store_).empty(); }));
+  const StopRequest stop;
+  std::promise<std::string> url;
+  std::jthread watches([&] {
+    const std::string at = url.get_future().get();
+    const auto comes_to = [&](const std::string& line) {
+      return comes_true([&] {
+        return http::Client().send({.url = at, .timeout_s = kWait_s}).body.find("\n" + line + "\n") !=
+               std::string::npos;
+      });
+    };
+    EXPECT_TRUE(comes_to("trireme_ps_leads 0"));
+    candidates_[0]->kill();
+    EXPECT_TRUE(comes_to("trireme_ps_leads 1"));
+    EXPECT_TRUE(comes_to("trireme_ps_cluster_partitions{state=\"unplaced\"} 8"));
+    etcd_->kill(0);
+    etcd_->kill(1);  // nobody can lead any more
+    EXPECT_TRUE(comes_to("trireme_ps_leads 0"));
+    ::kill(::getpid(), SIGTERM);
+  });
+  ps::ServeOptions serve = at_a_free_port(&stop);
+  serve.metrics = wire::Endpoint{"127.0.0.1", 0};
+  serve.on_metrics = [&](const wire::Endpoint& endpoint) {
+    url.set_value("http://" + endpoint.text() + "/metrics");
+  };
+  serve_with_etcd(candidate_options(store_, 3), serve);
 }
 
 TEST(ServeWithEtcd, RefusesWhatCannotWork) {

@@ -73,6 +73,8 @@ TEST(Client, PushesAndPullsRowsByKey) {
   std::vector<float> row(2);
   one.pull_rows(table, std::vector<std::uint64_t>{7}, row).get();
   EXPECT_EQ(row, (std::vector<float>{5, 6}));
+  one.push_pull_rows(table, std::vector<std::uint64_t>{7}, std::vector<float>{1, 2}, row).get();
+  EXPECT_EQ(row, (std::vector<float>{6, 8}));
 }
 
 TEST(Client, BringsOnlyWhatIsNewer) {

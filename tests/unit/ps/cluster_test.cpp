@@ -364,6 +364,10 @@ TEST_F(ClusterTest, RefusesMorePushesThanCanWaitForAClockInOnePartition) {
       cluster->wait([&](Done done) { cluster->worker(0).push(table, all_of(1), std::move(done)); });
   EXPECT_EQ(refused.error, ErrorKind::kTooLarge) << refused.message;
   EXPECT_NE(refused.message.find("--partitions"), std::string::npos) << refused.message;
+  std::vector<float> not_brought(300);
+  const Result both = cluster->wait(
+      [&](Done done) { cluster->worker(0).push_pull(table, all_of(1), not_brought, std::move(done)); });
+  EXPECT_EQ(both.error, ErrorKind::kTooLarge) << "a pull alone would look as if the push had been taken";
   // Nothing of it was taken, and the worker goes on.
   const auto push_one = [&](std::uint64_t chunk) {
     cluster->worker(0).push_chunk(table, chunk, floats({1}), [](const Result& result) {
@@ -416,6 +420,37 @@ TEST_F(ClusterTest, ServersComeAndGoWhileWorkersPush) {
   cluster->simulation.crash("server0");
   push_some();
   EXPECT_EQ(pull(0), std::vector<float>(kElements, sum));
+}
+
+TEST_F(ClusterTest, OnlyTheShareOfAServerMovesToItAndNothingWhenTheCoordinatorBeginsAgain) {
+  constexpr int kPartitions = 256;
+  begin(small_table(), {.num_partitions = kPartitions});
+  const auto chains = [&] {
+    std::vector<std::vector<ServerId>> result;
+    for (const PartitionEntry& entry : cluster->coordinator().map().partitions) result.push_back(entry.chain);
+    return result;
+  };
+  const auto before = chains();
+  cluster->add_server(3);
+  cluster->simulation.run_for(1);
+  ASSERT_TRUE(cluster->settles(60));
+  const auto after = chains();
+  const ServerId comes = cluster->coordinator().map().servers.rbegin()->first;
+  int num_copied = 0;
+  for (std::size_t p = 0; p < after.size(); ++p) {
+    for (const ServerId id : after[p]) {
+      if (std::find(before[p].begin(), before[p].end(), id) != before[p].end()) continue;
+      ++num_copied;
+      EXPECT_EQ(id, comes);
+    }
+  }
+  EXPECT_GE(num_copied, 0.9 * 2 * kPartitions / 4);
+  EXPECT_LE(num_copied, 1.1 * 2 * kPartitions / 4);
+  cluster->simulation.crash("coordinator");
+  cluster->simulation.start("coordinator");
+  cluster->simulation.run_for(5);
+  ASSERT_TRUE(cluster->settles(60));
+  EXPECT_EQ(chains(), after);
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ ClusterOptions cluster_of(Random& random, std::uint32_t num_replicas) {
 TableSpec table_of(Random& random) {
   TableSpec spec;
   spec.name = "sums";
-  constexpr std::uint32_t kStaleness[] = {0, 0, 1, 3, kAsynchronous};
-  spec.staleness = kStaleness[random.below(5)];
+  constexpr std::uint32_t kStaleness[] = {0, 0, 1, 3, 10, kAsynchronous};
+  spec.staleness = kStaleness[random.below(6)];
   if (spec.staleness == 0 && random.below(2) == 0) spec.apply_at = ApplyAt::kClock;
   constexpr const char* kPush[] = {"none", "none", "fp16", "bf16", "int8", "top-k"};
   spec.compression.push = kPush[random.below(6)];

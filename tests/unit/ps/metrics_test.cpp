@@ -74,6 +74,8 @@ TEST(Metrics, OfACoordinatorAreWhatPrometheusReads) {
   expect_well_formed(metrics);
   EXPECT_TRUE(has_line(metrics, "trireme_ps_cluster_partitions{state=\"lost\"} 4")) << metrics;
   EXPECT_TRUE(has_line(metrics, "trireme_ps_takeovers_total 2")) << metrics;
+  EXPECT_TRUE(has_line(metrics, "trireme_ps_leads 1")) << metrics;
+  EXPECT_TRUE(has_line(metrics_text_of_one_who_waits(), "trireme_ps_leads 0"));
 }
 
 class MetricsPortTest : public testing::Test {

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
+
+#include "trireme/base/random.h"
 
 namespace trireme::ps {
 namespace {
@@ -31,26 +34,33 @@ std::map<ServerId, int> loads(const Placement& placement, std::size_t rank) {
 }
 
 struct Moves {
-  double all = 0, between_survivors = 0;  ///< parts of all partitions
+  int primaries = 0;          ///< that are another server's
+  int copies = 0;             ///< that have to be made
+  int between_survivors = 0;  ///< of them: not for the one that came, and not in place of the one that went
+  int were_its = 0;           ///< roles that it had before
 };
 
-/// Of the primaries; `changed` is the server that came or went.
+/// `changed` is the server that came or went.
 Moves moves(const Placement& before, const Placement& after, ServerId changed) {
   Moves result;
   for (std::size_t p = 0; p < before.size(); ++p) {
-    if (before[p][0] == after[p][0]) continue;
-    result.all += 1.0 / static_cast<double>(before.size());
-    if (before[p][0] != changed && after[p][0] != changed)
-      result.between_survivors += 1.0 / static_cast<double>(before.size());
+    const auto& had = before[p];
+    const bool was_its = std::find(had.begin(), had.end(), changed) != had.end();
+    result.were_its += was_its ? 1 : 0;
+    result.primaries += had[0] != after[p][0] ? 1 : 0;
+    for (const ServerId id : after[p]) {
+      if (std::find(had.begin(), had.end(), id) != had.end()) continue;
+      ++result.copies;
+      result.between_survivors += id != changed && !was_its ? 1 : 0;
+    }
   }
   return result;
 }
 
 class PlacementOf : public testing::TestWithParam<std::string> {
  protected:
-  Placement place(const std::vector<Candidate>& candidates,
-                  const PlacementOptions& options = kOptions) const {
-    return placement_function(GetParam())(candidates, options);
+  Placement place(const std::vector<Candidate>& candidates, const Placement& before = {}) const {
+    return placement_function(GetParam())(candidates, kOptions, before);
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, PlacementOf, testing::ValuesIn(placement_names()), [](const auto& row) {
@@ -65,7 +75,9 @@ TEST_P(PlacementOf, PutsReplicasOnDifferentServersAndHosts) {
     for (std::size_t i = 0; i < candidates.size(); ++i) candidates[i].host = "host" + std::to_string(i / 2);
     std::map<ServerId, std::string> hosts;
     for (const Candidate& candidate : candidates) hosts[candidate.id] = candidate.host;
-    for (const auto& chain : place(candidates)) {
+    const Placement placement = place(candidates);
+    EXPECT_EQ(place(candidates, placement), placement) << "who is there stays, with " << n;
+    for (const auto& chain : placement) {
       ASSERT_EQ(chain.size(), std::min<std::size_t>(2, candidates.size()));
       if (n < 2) continue;
       EXPECT_NE(chain[0], chain[1]);
@@ -81,45 +93,113 @@ TEST_P(PlacementOf, DependsOnNamesAlone) {
   const Placement first = place(candidates);
   std::reverse(candidates.begin(), candidates.end());
   EXPECT_EQ(place(candidates), first);
+  EXPECT_EQ(place(candidates, first), first);
+  std::vector<Candidate> more = servers(8);
+  const Placement grown = place(more, first);
+  std::reverse(more.begin(), more.end());
+  EXPECT_EQ(place(more, first), grown);
 }
 
-TEST_P(PlacementOf, MovesOnlyTheShareOfWhoComes) {
-  for (int n = 1; n < 64; ++n) {
-    const auto moved = moves(place(servers(n)), place(servers(n + 1)), static_cast<ServerId>(n + 1));
-    // Its share, a tenth of it, and what the bounds move on.
-    EXPECT_LE(moved.all, 1.1 / (n + 1) + kOptions.epsilon) << "from " << n << " servers to one more";
-    EXPECT_LE(moved.between_survivors, kOptions.epsilon) << "from " << n << " servers to one more";
+constexpr int kMost = 64;  // servers
+
+/// No server has more of a rank than its share and a twentieth.
+void expect_bounds(const Placement& placement, const std::vector<Candidate>& candidates) {
+  double weight = 0;
+  for (const Candidate& each : candidates) weight += each.weight;
+  for (std::size_t rank = 0; rank < placement[0].size(); ++rank) {
+    auto load = loads(placement, rank);
+    for (const Candidate& each : candidates)
+      EXPECT_LE(load[each.id], std::ceil(1.05 * 4096 * each.weight / weight))
+          << candidates.size() << " servers, rank " << rank;
   }
 }
 
-TEST_P(PlacementOf, MovesOnlyTheShareOfWhoGoes) {
-  for (int n = 2; n <= 64; ++n) {
-    const int gone = n / 2;
-    const Placement before = place(servers(n));
-    const double share = loads(before, 0)[static_cast<ServerId>(gone + 1)] / 4096.0;
-    const auto moved = moves(before, place(servers(n, gone)), static_cast<ServerId>(gone + 1));
-    EXPECT_LE(moved.all, share + kOptions.epsilon) << "from " << n << " servers to one less";
-    EXPECT_LE(moved.between_survivors, kOptions.epsilon) << "from " << n << " servers to one less";
-  }
+/// Its share and a tenth of it, of primaries and of all roles; what it gets, others do not pass on.
+void expect_share_moved(const Placement& before, const Placement& after, const Candidate& comes,
+                        double share) {
+  const Moves moved = moves(before, after, comes.id);
+  const double replicas = before[0].size() == after[0].size() ? 2 : 1 + 1 / share;
+  EXPECT_LE(moved.primaries, 1.1 * 4096 * share) << comes.name;
+  EXPECT_LE(moved.copies, 1.1 * 4096 * share * replicas) << comes.name;
+  EXPECT_GE(loads(after, 0)[comes.id], std::floor(0.9 * 4096 * share)) << comes.name;
 }
 
-TEST(BoundedRendezvous, GivesNobodyMoreThanItsBound) {
+TEST(BoundedRendezvous, MovesOnlyTheShareOfWhoComesAndStaysWithinItsBound) {
   const PlacementFunction place = placement_function("bounded-rendezvous");
-  for (int n = 1; n <= 64; ++n) {
-    const Placement placement = place(servers(n), kOptions);
-    for (std::size_t rank = 0; rank < std::min<std::size_t>(2, static_cast<std::size_t>(n)); ++rank) {
-      const double share = 4096.0 / n;
-      for (const auto& [server, load] : loads(placement, rank))
-        EXPECT_LE(load, share * (1 + kOptions.epsilon) + 1 + (n == 2 ? share : 0))
-            << n << " servers, rank " << rank;
+  Placement grown;  // by one after the other
+  for (int n = 1; n <= kMost; ++n) {
+    const std::vector<Candidate> candidates = servers(n);
+    const Placement fresh = place(candidates, kOptions, {}), more = place(candidates, kOptions, grown);
+    expect_bounds(fresh, candidates);
+    expect_bounds(more, candidates);
+    EXPECT_EQ(place(candidates, kOptions, more), more) << "who is there stays, with " << n;
+    if (n > 1) expect_share_moved(grown, more, candidates.back(), 1.0 / n);
+    if (n < kMost)
+      expect_share_moved(fresh, place(servers(n + 1), kOptions, fresh), servers(n + 1).back(), 1.0 / (n + 1));
+    grown = more;
+  }
+}
+
+TEST(BoundedRendezvous, MovesOnlyWhatWhoGoesHad) {
+  const PlacementFunction place = placement_function("bounded-rendezvous");
+  for (int n = 3; n <= kMost; ++n) {
+    const int gone = n / 2;
+    const Placement before = place(servers(n), kOptions, {});
+    const Placement after = place(servers(n, gone), kOptions, before);
+    const Moves moved = moves(before, after, static_cast<ServerId>(gone + 1));
+    EXPECT_EQ(moved.copies, moved.were_its) << "from " << n << " servers to one less";
+    EXPECT_EQ(moved.between_survivors, 0) << "from " << n << " servers to one less";
+    expect_bounds(after, servers(n, gone));
+  }
+}
+
+/// As a cluster lives: servers of all weights come and go, and placement knows what partitions have.
+TEST(BoundedRendezvous, HoldsItsBoundsWhoeverComesAndGoes) {
+  const PlacementFunction place = placement_function("bounded-rendezvous");
+  Random random(7);
+  std::vector<Candidate> there = servers(6);
+  ServerId next = 100;
+  Placement now = place(there, kOptions, {});
+  for (int change = 0; change < 200; ++change) {
+    const Placement before = now;
+    const bool comes = there.size() < 6 || (there.size() < 24 && random.below(2) == 0);
+    if (comes) {
+      const std::string name = "comes" + std::to_string(next);
+      there.push_back({next++, name, name, 0.5 + random.uniform()});
     }
+    const Candidate changed = comes ? there.back() : there[random.below(there.size())];
+    if (!comes) std::erase_if(there, [&](const Candidate& each) { return each.id == changed.id; });
+    now = place(there, kOptions, before);
+    const Moves moved = moves(before, now, changed.id);
+    double weight = 0;
+    for (const Candidate& each : there) weight += each.weight;
+    if (comes) {
+      expect_share_moved(before, now, changed, changed.weight / weight);
+    } else {
+      EXPECT_EQ(moved.copies, moved.were_its) << "change " << change;
+    }
+    expect_bounds(now, there);
+    ASSERT_FALSE(HasFailure()) << "at change " << change << ", with " << there.size() << " servers";
+  }
+}
+
+/// Where a point of a server comes to stand, nobody else gains; its share is what its points happen to cut
+/// out.
+TEST(HashRing, MovesOnlyToWhoComesAndFromWhoGoes) {
+  const PlacementFunction place = placement_function("hash-ring");
+  for (int n = 2; n < kMost; ++n) {
+    const Placement without = place(servers(n), kOptions, {}), with = place(servers(n + 1), kOptions, {});
+    const auto changed = static_cast<ServerId>(n + 1);
+    EXPECT_EQ(moves(without, with, changed).between_survivors, 0) << n;
+    EXPECT_EQ(moves(with, without, changed).between_survivors, 0) << n;
+    EXPECT_LE(moves(without, with, changed).copies, 2 * 1.35 * 4096 / (n + 1)) << n;
   }
 }
 
 TEST(BoundedRendezvous, FollowsWeights) {
   std::vector<Candidate> candidates = servers(4);
   candidates[0].weight = 3;
-  const auto load = loads(placement_function("bounded-rendezvous")(candidates, kOptions), 0);
+  const auto load = loads(placement_function("bounded-rendezvous")(candidates, kOptions, {}), 0);
   EXPECT_NEAR(load.at(1), 4096 / 2.0, 4096 * 0.06);
   EXPECT_NEAR(load.at(2), 4096 / 6.0, 4096 * 0.06);
 }

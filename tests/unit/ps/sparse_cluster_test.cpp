@@ -183,6 +183,19 @@ TEST_F(SparseCluster, DoesNotAddUpPushesOfDifferentRates) {
   EXPECT_EQ(pull(0, {1, 2}), rows({-2.75F, -2.75F}));
 }
 
+TEST_F(SparseCluster, PushesAndPullsWithOneCallWhichFailsWhereThePushDoes) {
+  begin(sums_of_rows());
+  std::vector<float> values(3 * kRowElements);
+  const auto both = [&](const Keys& keys, const std::vector<float>& pushed) {
+    return cluster->wait(
+        [&](Done done) { cluster->worker(0).push_pull_rows(table, keys, pushed, values, std::move(done)); });
+  };
+  EXPECT_EQ(both({5, 9, 5}, rows({1, 2, 3})).error, ErrorKind::kNone);
+  EXPECT_EQ(values, rows({4, 2, 4}));
+  EXPECT_EQ(both({5, 9, 5}, rows({1, 2})).error, ErrorKind::kOutOfRange) << "a row is missing";
+  EXPECT_EQ(pull(1, {5, 9}), rows({4, 2})) << "nothing of it was taken";
+}
+
 TEST_F(SparseCluster, RefusesWhatDoesNotFit) {
   begin(sums_of_rows());
   EXPECT_EQ(push(0, {1, 2}, rows({1})).error, ErrorKind::kOutOfRange);

@@ -251,12 +251,13 @@ TEST(ChannelSecurity, ASocketThatWasLeftIsReplacedAndALivingOneIsNot) {
   expect_lives(server);
 }
 
-TEST(ChannelSecurity, TheKernelSaysWhoComesOverAUnixSocket) {
-  const Address address = "inproc:" + text(::getpid(), "-vouched");
+/// That another process, which the kernel names to the server, is let in nowhere and told nothing.
+void expect_told_nothing(const Address& address, uid_t user) {
   const SocketAddress found = resolve(ChannelAddress::parse(address)).front();
   Party server(serving({}, address));
   const pid_t child = ::fork();
-  if (child == 0) {  // another process, which the kernel names to the server
+  if (child == 0) {
+    if (user != ::geteuid() && ::setresuid(user, user, user) != 0) ::_exit(2);
     const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
     char byte = 0;
     const bool connected = ::connect(fd, found.get(), found.length) == 0;
@@ -264,9 +265,19 @@ TEST(ChannelSecurity, TheKernelSaysWhoComesOverAUnixSocket) {
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);  // it was told nothing
+  EXPECT_EQ(status, 0);
   EXPECT_EQ(server.counted("refused: other user"), 1u);
   expect_lives(server);
+}
+
+TEST(ChannelSecurity, TheKernelSaysWhoComesOverAUnixSocket) {
+  expect_told_nothing("inproc:" + text(::getpid(), "-vouched"), ::geteuid());
+}
+
+/// A name that is no file has no folder that keeps others out.
+TEST(ChannelSecurity, AnotherUserIsRefusedOverAUnixSocketThatHeReaches) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  expect_told_nothing("unix:@trireme-" + text(::getpid(), "-other-user"), 65534);
 }
 
 TEST(ChannelTls, BothEndsLearnTheOthersRoleFromItsCertificate) {

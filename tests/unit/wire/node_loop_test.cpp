@@ -3,7 +3,10 @@
 #include "trireme/wire/node_loop.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
@@ -11,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/host.h"
 
 namespace trireme::wire {
 namespace {
@@ -100,6 +105,59 @@ TEST_F(LoopOnAThread, WhatWorkThrowsInItsSleepEndsTheLoopAsAnywhereElse) {
   auto thrown = thrown_.get_future();
   ASSERT_EQ(thrown.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_THROW(thrown.get(), InvalidArgument);
+}
+
+void run_on_core(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<std::size_t>(core), &cores);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof cores, &cores), 0);
+}
+
+/// Something comes all the time, so that it would spin all the time.
+class EagerNode final : public Node {
+ public:
+  void on_start(Surroundings& surroundings) override {
+    around_ = &surroundings;
+    around_->start_timer(0.001);
+  }
+  void on_connected(ConnectionId, const PeerIdentity&) override {}
+  void on_message(ConnectionId, Message) override {}
+  void on_closed(ConnectionId, CloseCause, const std::string&) override {}
+  void on_timer(TimerId) override { around_->start_timer(0.001); }
+
+ private:
+  Surroundings* around_ = nullptr;
+};
+
+TEST(ALoopThatSpins, StopsThatWhereAnotherThreadWantsItsCore) {
+  constexpr double kWait_s = 60;  // ends a test that would hang
+  const int core = allowed_cores().front();
+  NodeLoopOptions options;
+  options.spin_s = 0.01;
+  NodeLoop loop(std::move(options));
+  EagerNode node;
+  const auto given_up = [&] {
+    const ChannelCounts counts = loop.counts();
+    return counts.contains("spins given up for another thread");
+  };
+  std::thread spins([&] {
+    run_on_core(core);
+    loop.run(node);
+  });
+  std::atomic<bool> is_over = false;
+  std::thread wants([&] {
+    run_on_core(core);
+    while (!is_over) {
+    }
+  });
+  const Deadline deadline = Deadline::after_s(kWait_s);
+  while (!given_up() && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(given_up());
+  is_over = true;
+  loop.stop();
+  spins.join();
+  wants.join();
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "trireme/ps/cluster_map.h"
 #include "trireme/ps/messages.h"
+#include "trireme/ps/placement.h"
 
 namespace trireme::ps {
 
@@ -29,5 +30,8 @@ PartitionEntry reconfigured(const PartitionEntry& now, const std::vector<ServerI
 
 /// Servers that want to leave and are in no chain have left. Whether there were any.
 bool release_leaving(ClusterMap& map);
+
+/// For a placement: the chain of each partition, and who is getting a copy, which is not thrown away.
+Placement what_partitions_have(const ClusterMap& map);
 
 }  // namespace trireme::ps

@@ -71,6 +71,7 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   bool run_in_its_sleep(const std::function<void()>& work);
   void wake();
   bool spin();
+  bool spin_until(double until_s);
   void serve_descriptor(std::uint64_t tag, std::uint32_t events);
   void accept_all(Listener& listener);
   void drop_oldest_stranger();
@@ -97,7 +98,8 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   const NodeLoopOptions options_;
   ChannelSettings settings_;
   const double spin_s_;
-  double next_spin_s_;  ///< adapts: shorter after a spin that saw nothing
+  double next_spin_s_;           ///< adapts: shorter after a spin that saw nothing
+  double spins_again_at_s_ = 0;  ///< after a spin on a core that was not free
   Socket epoll_, wake_;
   std::list<Listener> listeners_;
   std::vector<Address> addresses_;

@@ -1,0 +1,123 @@
+// Tensors of more than a mebibyte that are one chunk, because their optimizer looks at all of them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/ps/real_cluster.h"
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/random.h"
+#include "trireme/ps/client.h"
+
+namespace trireme::ps {
+namespace {
+
+constexpr std::uint32_t kElements = 2'000'003;
+
+TableSpec layer() {
+  TableSpec spec;
+  spec.name = "layer";
+  spec.num_elements = spec.chunk_elements = kElements;
+  spec.staleness = kAsynchronous;
+  spec.optimizer = {.name = "lamb", .lr = 0.01, .weight_decay = 0.1};
+  spec.initial_range = 0.1F;
+  return spec;
+}
+
+std::vector<float> gradient(std::uint64_t step) {
+  Random random(3, step);
+  std::vector<float> values(kElements);
+  for (float& value : values) value = random.uniform() - 0.5F;
+  return values;
+}
+
+/// The layer in one process.
+class Alone {
+ public:
+  Alone() : values_(kElements), state_(state_elements(layer(), kElements)) {
+    for (std::uint32_t i = 0; i < kElements; ++i) values_[i] = initial_value(layer(), 0, i);
+  }
+  const std::vector<float>& after(std::uint64_t step) {
+    const std::vector<float> pushed = gradient(step);
+    optimizer_rule("lamb").update(layer().optimizer,
+                                  {.values = values_, .gradient = pushed, .state = state_, .step = step});
+    return values_;
+  }
+
+ private:
+  std::vector<float> values_, state_;
+};
+
+ClientOptions worker_of(const RealCluster& cluster) {
+  return {.worker = 0, .host = "here", .coordinator = cluster.address()};
+}
+
+/// Until a second copy of everything is there.
+void wait_until_whole(const Client& client) {
+  const Deadline deadline = Deadline::after_s(60);  // ends a test that would hang
+  const auto is_whole = [](const PartitionEntry& entry) {
+    return entry.chain.size() == 2 && entry.learner == kNoServer;
+  };
+  while (true) {
+    const ClusterMap map = client.map();
+    const bool knows_the_loss = std::any_of(map.servers.begin(), map.servers.end(),
+                                            [](const auto& each) { return !each.second.may_hold(); });
+    if (knows_the_loss && std::all_of(map.partitions.begin(), map.partitions.end(), is_whole)) return;
+    ASSERT_FALSE(deadline.expired());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+TEST(WholeTensors, TakeTheStepsOfLambOverACopyAFailureAndACheckpoint) {
+  const test::TemporaryFolder folder;
+  Alone alone;
+  std::vector<float> values(kElements);
+  {
+    RealCluster cluster(2);
+    Client client(worker_of(cluster));
+    const TableId table = client.open_table(layer());
+    client.push_pull(table, gradient(1), values).get();
+    EXPECT_TRUE(values == alone.after(1));
+    cluster.end_server(0);
+    cluster.add_server(2);
+    wait_until_whole(client);
+    cluster.end_server(1);  // what is left was copied
+    client.push_pull(table, gradient(2), values).get();
+    EXPECT_TRUE(values == alone.after(2));
+    client.checkpoint(folder.path());
+  }
+  RealCluster cluster(1);
+  Client client(worker_of(cluster));
+  client.restore(folder.path());
+  client.push_pull(client.map().table("layer")->id, gradient(3), values).get();
+  EXPECT_TRUE(values == alone.after(3));
+}
+
+TEST(WholeTensors, AreRefusedWhereTheyAreCutOrTooLarge) {
+  const auto refusal = [](const std::function<void(TableSpec&)>& change) -> std::string {
+    TableSpec spec = layer();
+    change(spec);
+    try {
+      check(spec);
+      return "taken";
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(refusal([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = 4 << 20; }), "taken");
+  EXPECT_THAT(refusal([](TableSpec& spec) { spec.chunk_elements = 256 << 10; }),
+              testing::HasSubstr("cut into 8 chunks: give each tensor a table of at most 4194304 elements, "
+                                 "and set chunk_elements to as many"));
+  EXPECT_THAT(refusal([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = (4 << 20) + 1; }),
+              testing::HasSubstr("chunk_elements must be 1 to 4194304, not 4194305"));
+  EXPECT_THAT(refusal([](TableSpec& spec) { spec.optimizer.name = "adam"; }),
+              testing::HasSubstr("chunk_elements must be 1 to 262144, not 2000003"));
+}
+
+}  // namespace
+}  // namespace trireme::ps
