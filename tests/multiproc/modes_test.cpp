@@ -278,6 +278,19 @@ constexpr Mode kModes[] = {
      .tensor = 2,
      .state_in = "files"},
     {.name = "Tp2StateInFiles", .mesh = "tp 2", .ranks = 2, .tensor = 2, .state_in = "files"},
+    {.name = "Dp2StateInHost", .mesh = "dp 2", .ranks = 2, .equal = Equal::kBits, .state_in = "host"},
+    {.name = "Dp2Zero3AllInHost",
+     .mesh = "dp 2, zero 3",
+     .ranks = 2,
+     .zero = 3,
+     .state_in = "host",
+     .shards_in = "host"},
+    {.name = "Dp2Zero3StateInFilesShardsInHost",
+     .mesh = "dp 2, zero 3",
+     .ranks = 2,
+     .zero = 3,
+     .state_in = "files",
+     .shards_in = "host"},
     {.name = "Dp2Zero1Bf16StateInFiles",
      .mesh = "dp 2, zero 1",
      .ranks = 2,
@@ -382,7 +395,11 @@ std::ostream& operator<<(std::ostream& out, const ModeOn& row) {
 
 std::vector<ModeOn> modes_on(const Device& device) {
   std::vector<ModeOn> rows;
-  for (const Mode& mode : kModes) rows.push_back({mode, device});
+  for (const Mode& mode : kModes) {
+    // The host's memory is elsewhere for a device alone.
+    const bool in_host = std::string(mode.state_in) == "host" || std::string(mode.shards_in) == "host";
+    if (!in_host || std::string(device.name) != "cpu") rows.push_back({mode, device});
+  }
   return rows;
 }
 

@@ -206,10 +206,16 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
   bool queryEvent(void* /*event*/) const override { return true; }
   bool queryStream(const c10::Stream& /*stream*/) const override { return true; }
-  void synchronizeEvent(void* /*event*/) const override { queue().finish(); }
-  void synchronizeStream(const c10::Stream& /*stream*/) const override { queue().finish(); }
-  void synchronizeDevice(c10::DeviceIndex /*index*/) const override { queue().finish(); }
+  void synchronizeEvent(void* /*event*/) const override { wait(); }
+  void synchronizeStream(const c10::Stream& /*stream*/) const override { wait(); }
+  void synchronizeDevice(c10::DeviceIndex /*index*/) const override { wait(); }
   c10::DeviceIndex deviceCount() const noexcept override { return kNumStandInDevices; }
+
+ private:
+  static void wait() {
+    ++num_reads;
+    queue().finish();
+  }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, GuardImpl)
@@ -263,7 +269,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const at::NoGradGuard no_grad;
   if (from.numel() == 0 && to.numel() == 0) return to;
   const bool reads = to.is_cpu() && !in_operator;
-  if (reads) ++num_reads;
+  if (reads && !(non_blocking && PinnedAllocator::one().holds(to.const_data_ptr()))) ++num_reads;
   if (from.is_cpu() && !to.is_cpu() && !in_operator && !PinnedAllocator::one().holds(from.const_data_ptr()))
     ++num_pageable;
   if (non_blocking && !in_operator && from.is_cpu()) {

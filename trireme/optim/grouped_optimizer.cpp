@@ -60,7 +60,7 @@ std::vector<TensorVector> GroupedOptimizer::make_states(const NamedTensors& para
       if (is_elsewhere(kind)) like.push_back(parameter);
     }
   }
-  const TensorVector made = like.empty() ? TensorVector() : offload_->make("the optimizer's state", like);
+  const TensorVector made = like.empty() ? TensorVector() : offload_->make(Offload::Purpose::kState, like);
   auto next = made.begin();
   std::vector<TensorVector> states(kinds_.size());
   for (const auto& [name, parameter] : parameters) {

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <numeric>
@@ -10,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/memory_ledger.h"
+#include "trireme/optim/internal/kept_bytes.h"
 
 namespace trireme::optim {
 namespace {
@@ -55,22 +57,29 @@ void finish(std::future<void>& work) {
 
 }  // namespace
 
-std::vector<at::Tensor> Offload::make(const std::string& purpose, const std::vector<at::Tensor>& like) {
+Offload::Offload(Options options) : options_(std::move(options)) {}
+Offload::~Offload() = default;
+
+std::vector<at::Tensor> Offload::make(Purpose purpose, const std::vector<at::Tensor>& like) {
   std::vector<at::Tensor> holders;
   std::int64_t bytes = 0;
   for (const at::Tensor& each : like) {
     holders.push_back(at::empty_like(each, each.options().device(at::kMeta).requires_grad(false)));
     bytes += to_lines(bytes_of(holders.back()));
   }
-  std::unique_ptr<ScratchFile>& file = files_[purpose];
-  if (!file) {
-    file = std::make_unique<ScratchFile>(
-        ScratchFile::Options{.folder = options_.folder, .owner = options_.owner, .purpose = purpose});
+  std::unique_ptr<KeptBytes>& kept = kept_[purpose];
+  if (!kept) {
+    const bool is_state = purpose == Purpose::kState;
+    kept = make_kept_bytes({.place = is_state ? options_.state : options_.parameters,
+                            .folder = options_.folder,
+                            .owner = options_.owner,
+                            .purpose = is_state ? "the optimizer's state" : "shards of the parameters",
+                            .device = options_.device});
   }
-  std::uint64_t offset = file->bytes();
-  file->reserve(offset + static_cast<std::uint64_t>(bytes));
+  std::uint64_t offset = kept->bytes();
+  kept->reserve(offset + static_cast<std::uint64_t>(bytes));
   for (const at::Tensor& holder : holders) {
-    homes_.emplace(key_of(holder), Home{.holder = holder, .file = file.get(), .offset = offset});
+    homes_.emplace(key_of(holder), Home{.holder = holder, .kept = kept.get(), .offset = offset});
     offset += static_cast<std::uint64_t>(to_lines(bytes_of(holder)));
   }
   return holders;
@@ -81,7 +90,7 @@ bool Offload::has(const at::Tensor& tensor) const {
 }
 
 const Offload::Home& Offload::home_of(const at::Tensor& view) const {
-  require(has(view), "a tensor of ", view.sizes(), " does not live in the files of ", options_.owner);
+  require(has(view), "a tensor of ", view.sizes(), " does not live elsewhere, of ", options_.owner);
   return homes_.at(key_of(view));
 }
 
@@ -93,26 +102,28 @@ void Offload::require_valid(const at::Tensor& view) const {
   const std::lock_guard lock(mutex_);
   if (!lost_.contains(key_of(view))) return;
   throw DataError(text(options_.owner,
-                       ": an update of what lives in files has failed, and left it half done; go on from a "
+                       ": an update of what lives elsewhere has failed, and left it half done; go on from a "
                        "checkpoint"));
 }
 
 at::Tensor Offload::fetch(const at::Tensor& view) const {
   const Home& home = home_of(view);
   require_valid(view);
+  wait_for_device();
   const at::Tensor room = room_for(view);
-  home.file->read(offset_of(view), bytes_in(room, 0, bytes_of(view)));
+  home.kept->read(offset_of(view), bytes_in(room, 0, bytes_of(view)));
   return room.as_strided(view.sizes(), view.strides(), 0);
 }
 
 void Offload::put(const at::Tensor& view, const at::Tensor& values) {
   const at::NoGradGuard no_grad;
   const Home& home = home_of(view);
+  wait_for_device();
   const at::Tensor room = room_for(view);
   // Between the elements of some views there are others'.
-  if (view.numel() < room.numel()) home.file->read(offset_of(view), bytes_in(room, 0, bytes_of(view)));
+  if (view.numel() < room.numel()) home.kept->read(offset_of(view), bytes_in(room, 0, bytes_of(view)));
   room.as_strided(view.sizes(), view.strides(), 0).copy_(values);
-  home.file->write(offset_of(view), bytes_in(room, 0, bytes_of(view)));
+  home.kept->write(offset_of(view), bytes_in(room, 0, bytes_of(view)));
   const std::lock_guard lock(mutex_);
   const auto lost = lost_.find(key_of(view));
   if (lost == lost_.end()) return;
@@ -126,9 +137,9 @@ std::vector<Offload::Segment> Offload::segments_of(const Part& part) const {
   std::int64_t place = 0;
   for (const at::Tensor& view : part) {
     const Segment next{
-        .file = home_of(view).file, .offset = offset_of(view), .place = place, .bytes = bytes_of(view)};
+        .kept = home_of(view).kept, .offset = offset_of(view), .place = place, .bytes = bytes_of(view)};
     place += to_lines(next.bytes);
-    const bool follows = !segments.empty() && segments.back().file == next.file &&
+    const bool follows = !segments.empty() && segments.back().kept == next.kept &&
                          next.offset - segments.back().offset ==
                              static_cast<std::uint64_t>(next.place - segments.back().place);
     if (follows) {
@@ -143,16 +154,47 @@ std::vector<Offload::Segment> Offload::segments_of(const Part& part) const {
 void Offload::make_room(const std::vector<Part>& parts) {
   std::int64_t largest = 0;
   for (const Part& part : parts) largest = std::max(largest, bytes_of(part));
+  const bool passes_memory = options_.device.is_cpu() || !all_in_memory();
+  const auto is_enough = [&](const at::Tensor& room) { return room.defined() && room.numel() >= largest; };
   const std::size_t needed = std::min(kNumSlots, parts.size());
   for (std::size_t i = 0; i < needed; ++i) {
     Slot& slot = slots_[i];
-    if (slot.memory.defined() && slot.memory.numel() >= largest) continue;
+    if (is_enough(slot.on_device) && (!passes_memory || is_enough(slot.memory))) continue;
     slot.memory = slot.on_device = at::Tensor();  // the old one goes first
-    slot.memory = at::empty({largest}, at::kByte);
+    if (passes_memory) slot.memory = at::empty({largest}, at::kByte);
     slot.on_device = options_.device.is_cpu()
                          ? slot.memory
                          : at::empty({largest}, at::TensorOptions(at::kByte).device(options_.device));
-    MemoryLedger::of_process().name(slot.memory.const_data_ptr(), MemoryKind::kOptimizer);
+    if (passes_memory) MemoryLedger::of_process().name(slot.memory.const_data_ptr(), MemoryKind::kOptimizer);
+  }
+}
+
+bool Offload::all_in_memory() const {
+  return std::ranges::all_of(kept_, [](const auto& each) { return each.second->in_memory(); });
+}
+
+/// Of what is in the host's memory, without waiting for the device.
+void Offload::copy_kept(const Slot& slot, Way way) const {
+  for (const Segment& each : slot.segments) {
+    std::int64_t place = each.place;
+    for (const at::Tensor& kept : each.kept->memory(each.offset, static_cast<std::uint64_t>(each.bytes))) {
+      const at::Tensor room = slot.on_device.narrow(0, place, kept.numel());
+      device_copies_ = !options_.device.is_cpu();
+      way == Way::kToDevice ? room.copy_(kept, /*non_blocking=*/true)
+                            : kept.copy_(room, /*non_blocking=*/true);
+      place += kept.numel();
+    }
+  }
+}
+
+/// Between the device and the buffer, of what is in files.
+void Offload::copy_buffer(const Slot& slot, Way way) {
+  if (slot.on_device.is_same(slot.memory)) return;
+  for (const Segment& each : slot.segments) {
+    if (each.kept->in_memory()) continue;
+    const at::Tensor room = slot.on_device.narrow(0, each.place, each.bytes);
+    const at::Tensor buffer = slot.memory.narrow(0, each.place, each.bytes);
+    way == Way::kToDevice ? room.copy_(buffer) : buffer.copy_(room);
   }
 }
 
@@ -160,18 +202,31 @@ void Offload::start_read(Slot& slot, const Part& part) {
   finish(slot.writing);
   for (const at::Tensor& view : part) require_valid(view);
   slot.segments = segments_of(part);
+  copy_kept(slot, Way::kToDevice);
+  if (all_in_memory()) return;
   slot.reading = reader_.start([&slot] {
-    for (const Segment& each : slot.segments)
-      each.file->read(each.offset, bytes_in(slot.memory, each.place, each.bytes));
+    for (const Segment& each : slot.segments) {
+      if (!each.kept->in_memory())
+        each.kept->read(each.offset, bytes_in(slot.memory, each.place, each.bytes));
+    }
   });
 }
 
 void Offload::start_write(Slot& slot) {
-  if (!slot.on_device.is_same(slot.memory)) slot.memory.copy_(slot.on_device);
+  copy_kept(slot, Way::kFromDevice);
+  if (all_in_memory()) return;
+  copy_buffer(slot, Way::kFromDevice);
   slot.writing = writer_.start([&slot] {
-    for (const Segment& each : slot.segments)
-      each.file->write(each.offset, bytes_in(slot.memory, each.place, each.bytes));
+    for (const Segment& each : slot.segments) {
+      if (!each.kept->in_memory())
+        each.kept->write(each.offset, bytes_in(slot.memory, each.place, each.bytes));
+    }
   });
+}
+
+void Offload::wait_for_device() const {
+  if (!device_copies_.exchange(false)) return;
+  c10::impl::VirtualGuardImpl(options_.device.type()).synchronizeDevice(options_.device.index());
 }
 
 Offload::Part Offload::brought(const Slot& slot, const Part& part) const {
@@ -203,7 +258,7 @@ void Offload::pass(const std::vector<Part>& parts,
     if (i + 1 < parts.size()) start_read(slot_of(i + 1), parts[i + 1]);
     Slot& slot = slot_of(i);
     finish(slot.reading);
-    if (!slot.on_device.is_same(slot.memory)) slot.on_device.copy_(slot.memory);
+    if (slot.memory.defined()) copy_buffer(slot, Way::kToDevice);
     update(i, brought(slot, parts[i]));
     start_write(slot);
   }
@@ -238,7 +293,7 @@ std::int64_t Offload::offloaded_bytes() const {
 
 std::int64_t Offload::buffer_bytes() const {
   std::int64_t bytes = 0;
-  for (const Slot& slot : slots_) bytes += slot.memory.defined() ? slot.memory.numel() : 0;
+  for (const Slot& slot : slots_) bytes += slot.on_device.defined() ? slot.on_device.numel() : 0;
   return bytes;
 }
 

@@ -1,14 +1,17 @@
 #pragma once
 // Tensors that live elsewhere than in the memory of the device: what an optimizer keeps, and shards of
-// parameters (ZeRO-Infinity: Rajbhandari et al., arXiv 2104.07857). What stands for such a tensor is one of
-// the meta device, which has sizes and no memory, so that who does not ask for the values gets an error and
-// no wrong numbers. The values are asked for by views of it, or they pass through memory part by part: while
-// one part is worked on, the next is read and the one before is written, in three buffers. One object per
-// rank. One thread; but fetch() may be called on any, as long as nothing changes what it fetches.
+// parameters (ZeRO-Offload: Ren et al., arXiv 2101.06840; ZeRO-Infinity: Rajbhandari et al., arXiv
+// 2104.07857): in files, or in the host's memory, pinned, from and to which a device copies by itself. What
+// stands for such a tensor is one of the meta device, which has sizes and no memory, so that who does not ask
+// for the values gets an error and no wrong numbers. The values are asked for by views of it, or they pass
+// through memory part by part: while one part is worked on, the next is read and the one before is written,
+// in three buffers. One object per rank. One thread; but fetch() may be called on any, as long as nothing
+// changes what it fetches.
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -21,32 +24,38 @@
 #include <vector>
 
 #include "trireme/base/io_thread.h"
-#include "trireme/base/scratch_file.h"
+#include "trireme/optim/offload_options.h"
 
 namespace trireme::optim {
 
+class KeptBytes;
+
 class Offload {
  public:
+  enum class Purpose { kState, kParameters };
+
   /// Views of tensors that live elsewhere, each without gaps in their memory's order; brought, they have
   /// memory.
   using Part = std::vector<at::Tensor>;
 
-  /// Where the files lie, how much of them is in memory at a time, and what is kept there.
+  /// What lives where, and how much of it is on the device at a time.
   struct Options {
-    std::filesystem::path folder;
+    std::filesystem::path folder;                      ///< of files
     std::string owner;                                 ///< for messages: "rank 2"
     std::int64_t part_bytes = std::int64_t{16} << 20;  ///< of a part, where no single tensor is larger
     c10::Device device = c10::kCPU;                    ///< where parts are worked on
-    bool takes_state = true;                           ///< of optimizers that are made with it
+    OffloadPlace state = OffloadPlace::kFiles;         ///< of optimizers that are made with it
+    OffloadPlace parameters = OffloadPlace::kFiles;    ///< shards of them
   };
 
-  explicit Offload(Options options) : options_(std::move(options)) {}
+  explicit Offload(Options options);
+  ~Offload();
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
 
   /// Tensors of these sizes, types and memory formats, all 0, whose space is reserved; those of one purpose
-  /// are in one file. Throws DataError: no room.
-  std::vector<at::Tensor> make(const std::string& purpose, const std::vector<at::Tensor>& like);
+  /// are kept together. Throws DataError: no room.
+  std::vector<at::Tensor> make(Purpose purpose, const std::vector<at::Tensor>& like);
   /// Whether it is one of those, or a view of one.
   bool has(const at::Tensor& tensor) const;
 
@@ -57,13 +66,13 @@ class Offload {
   void put(const at::Tensor& view, const at::Tensor& values);
 
   /// Brings the parts one after the other, has each updated in place, and takes them back. All is back when
-  /// it returns. Throws DataError, or what `update` throws; what of the parts has not come back by then is
+  /// it returns, or on its way to the host's memory, which fetch() and put() wait for. Throws DataError, or what `update` throws; what of the parts has not come back by then is
   /// refused from then on, until all of it is put.
   void in_parts(const std::vector<Part>& parts,
                 const std::function<void(std::size_t part, const Part& brought)>& update);
 
   c10::Device device() const { return options_.device; }
-  bool takes_state() const { return options_.takes_state; }
+  bool takes_state() const { return options_.state != OffloadPlace::kNone; }
   /// Of a part, as far as single tensors allow.
   std::int64_t part_bytes() const { return options_.part_bytes; }
   /// That live elsewhere, and those of the buffers.
@@ -75,17 +84,17 @@ class Offload {
 
   struct Home {
     at::Tensor holder;  ///< keeps the key of homes_ its own
-    ScratchFile* file;
+    KeptBytes* kept;
     std::uint64_t offset;
   };
-  /// A run of bytes of a file and of a buffer.
+  /// A run of bytes that are kept, and of a buffer.
   struct Segment {
-    ScratchFile* file;
+    KeptBytes* kept;
     std::uint64_t offset;
     std::int64_t place, bytes;
   };
   struct Slot {
-    at::Tensor memory;     ///< of the host
+    at::Tensor memory;     ///< of the host: what is read from files, and written
     at::Tensor on_device;  ///< where parts are worked on elsewhere
     std::vector<Segment> segments;
     std::future<void> reading, writing;
@@ -98,14 +107,21 @@ class Offload {
   void make_room(const std::vector<Part>& parts);
   void start_read(Slot& slot, const Part& part);
   void start_write(Slot& slot);
+  enum class Way { kToDevice, kFromDevice };
+  void copy_kept(const Slot& slot, Way way) const;
+  static void copy_buffer(const Slot& slot, Way way);
+  bool all_in_memory() const;
+  /// What was updated last may be on its way to the host's memory.
+  void wait_for_device() const;
   Part brought(const Slot& slot, const Part& part) const;
   void settle() noexcept;
   void pass(const std::vector<Part>& parts,
             const std::function<void(std::size_t part, const Part& brought)>& update);
 
   const Options options_;
-  std::map<std::string, std::unique_ptr<ScratchFile>> files_;  ///< by purpose
-  std::map<const void*, Home> homes_;                          ///< by the storage of the holder
+  std::map<Purpose, std::unique_ptr<KeptBytes>> kept_;
+  std::map<const void*, Home> homes_;  ///< by the storage of the holder
+  mutable std::atomic<bool> device_copies_ = false;  ///< perhaps; nobody has waited since
   mutable std::mutex mutex_;
   std::map<const void*, std::int64_t> lost_;  ///< under the mutex: bytes that are to be put again, by storage
   std::array<Slot, kNumSlots> slots_;

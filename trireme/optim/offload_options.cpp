@@ -13,7 +13,7 @@ struct PlaceRow {
   OffloadPlace place;
 };
 
-constexpr std::array kPlaces = {PlaceRow{"none", OffloadPlace::kNone},
+constexpr std::array kPlaces = {PlaceRow{"none", OffloadPlace::kNone}, PlaceRow{"host", OffloadPlace::kHost},
                                 PlaceRow{"files", OffloadPlace::kFiles}};
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 namespace trireme::optim {
 
-/// Where tensors live: in memory, or in files of the rank's host.
-enum class OffloadPlace { kNone, kFiles };
+/// Where tensors live: on the device, in the memory of the host beside it, or in files of the rank's host.
+enum class OffloadPlace { kNone, kHost, kFiles };
 
 struct OffloadOptions {
   std::string optimizer =

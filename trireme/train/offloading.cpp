@@ -5,7 +5,24 @@
 
 namespace trireme::train {
 
+namespace {
+
+/// The host's memory is elsewhere for a device alone.
+void check_place(const ParallelPlan& plan, const char* key, const std::string optim::OffloadOptions::*where) {
+  const std::string& place = plan.config().offload.*where;
+  if (optim::offload_place_of(place) != optim::OffloadPlace::kHost || plan.device() != c10::kCPU) return;
+  throw Refusal(text("offload.", key, " = \"", place,
+                     "\": this run computes on the CPU, and what it computes with is in the host's memory "
+                     "already; \"files\" keeps it out of there"),
+                {set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "files"),
+                 set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "none")});
+}
+
+}  // namespace
+
 void check_offloading(const ParallelPlan& plan) {
+  check_place(plan, "optimizer", &optim::OffloadOptions::optimizer);
+  check_place(plan, "parameters", &optim::OffloadOptions::parameters);
   if (!plan.offloads_parameters()) return;
   const RunConfig& config = plan.config();
   const std::string what = text("offload.parameters = \"", config.offload.parameters, "\"");
@@ -36,7 +53,8 @@ std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm
       .owner = text("rank ", context.rank()),
       .part_bytes = static_cast<std::int64_t>(config.offload.part_mib * kMib),
       .device = device,
-      .takes_state = plan.offloads_state()});
+      .state = optim::offload_place_of(config.offload.optimizer),
+      .parameters = optim::offload_place_of(config.offload.parameters)});
 }
 
 std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload) {

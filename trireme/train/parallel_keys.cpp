@@ -168,7 +168,9 @@ std::vector<ConfigKey> parallel_key_table() {
           "no bound",
           {.least = -1, .most = 1000}),
       key("offload.optimizer", &C::offload, &Offload::optimizer,
-          "where the optimizer's state lives: in memory, or in files that are read and written part by part",
+          "where the optimizer's state lives: on the device, in the host's memory (of a device beside it), "
+          "or in "
+          "files; it passes part by part",
           {.names = optim::offload_place_names}),
       key("offload.parameters", &C::offload, &Offload::parameters,
           "parallel.zero = 3: where each rank's shards of the parameters live",

@@ -61,6 +61,17 @@ TEST(TrainerCopies, BatchesFromPinnedMemoryAlone) {
   EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory, made), 0);
 }
 
+TEST(TrainerCopies, AStateInTheHostsMemoryPassesWithoutAWait) {
+  RunConfig config = small_config();
+  config.train.clip_norm = 0;
+  config.run.log_every_steps = 1000;
+  config.optimizer.name = "adamw";
+  config.offload.optimizer = "host";
+  config.offload.part_mib = 0.001;
+  EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory), 0);
+  EXPECT_EQ(reads_of_a_step(config), 1) << "of the loss alone";
+}
+
 TEST(TrainerReads, OnlyTheLossHoweverManyMicroBatchesThereAre) {
   RunConfig config = small_config();
   config.train.clip_norm = 0;

@@ -25,9 +25,10 @@ using testing::ThrowsMessage;
 constexpr std::int64_t kPartBytes = 4096;
 
 std::shared_ptr<Offload> offload_into(const test::TemporaryFolder& folder,
-                                      std::int64_t part_bytes = kPartBytes) {
+                                      std::int64_t part_bytes = kPartBytes,
+                                      OffloadPlace state = OffloadPlace::kFiles) {
   return std::make_shared<Offload>(
-      Offload::Options{.folder = folder.path(), .owner = "rank 0", .part_bytes = part_bytes});
+      Offload::Options{.folder = folder.path(), .owner = "rank 0", .part_bytes = part_bytes, .state = state});
 }
 
 /// Larger and smaller than a part, with odd sizes, other memory formats, no dims, no elements, no gradient.
@@ -82,13 +83,12 @@ std::vector<Case> cases() {
   return all;
 }
 
-class OffloadedState : public testing::TestWithParam<Case> {};
-
-TEST_P(OffloadedState, GivesTheSameBits) {
-  const auto& [options, type] = GetParam();
-  for (const std::int64_t part_bytes : {std::int64_t{1}, kPartBytes, std::int64_t{1} << 30}) {
+class OffloadedState : public testing::TestWithParam<Case> {
+ protected:
+  void expect_the_same_bits(OffloadPlace place, std::int64_t part_bytes) const {
+    const auto& [options, type] = GetParam();
     const test::TemporaryFolder folder;
-    const auto offload = offload_into(folder, part_bytes);
+    const auto offload = offload_into(folder, part_bytes, place);
     const NamedTensors expected = parameters(type), found = parameters(type);
     const auto in_memory = make_optimizer(options, expected),
                elsewhere = make_optimizer(options, found, offload);
@@ -109,6 +109,14 @@ TEST_P(OffloadedState, GivesTheSameBits) {
       EXPECT_EQ(tensor.strides(), other.strides()) << name;
       EXPECT_EQ(state_elsewhere.at(name).is_meta(), tensor.dim() > 0 || !name.starts_with("step/")) << name;
     }
+  }
+};
+
+TEST_P(OffloadedState, GivesTheSameBits) {
+  for (const OffloadPlace place : {OffloadPlace::kFiles, OffloadPlace::kHost}) {
+    SCOPED_TRACE(place == OffloadPlace::kHost ? "in the host's memory" : "in files");
+    for (const std::int64_t part_bytes : {std::int64_t{1}, kPartBytes, std::int64_t{1} << 30})
+      expect_the_same_bits(place, part_bytes);
   }
 }
 
@@ -138,7 +146,7 @@ TEST(Offload, HoldsNoMoreThanThreeParts) {
 TEST(Offload, ViewsAreFetchedAndPut) {
   const test::TemporaryFolder folder;
   const auto offload = offload_into(folder);
-  const at::Tensor holder = offload->make("a test", {at::zeros({4, 6})}).at(0);
+  const at::Tensor holder = offload->make(Offload::Purpose::kState, {at::zeros({4, 6})}).at(0);
   offload->put(holder, at::arange(24, at::kFloat).view({4, 6}));
   offload->put(holder.narrow(1, 2, 3), at::zeros({4, 3}) - 1);  // which has gaps
   at::Tensor expected = at::arange(24, at::kFloat).view({4, 6}).clone();
@@ -189,7 +197,7 @@ TEST(Offload, AReadThatFailsEndsTheStepAndTheObjectEndsCleanly) {
 TEST(Offload, AnUpdateThatThrowsIsHandedOn) {
   const test::TemporaryFolder folder;
   const auto offload = offload_into(folder);
-  const at::Tensor holder = offload->make("a test", {at::zeros({4096})}).at(0);
+  const at::Tensor holder = offload->make(Offload::Purpose::kState, {at::zeros({4096})}).at(0);
   std::vector<Offload::Part> parts;
   for (std::int64_t begin = 0; begin < 4096; begin += 256) parts.push_back({holder.narrow(0, begin, 256)});
   const auto update = [](std::size_t part, const Offload::Part&) {

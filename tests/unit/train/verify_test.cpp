@@ -201,7 +201,8 @@ TEST(Mutation, AReductionOfATiedGradientThatIsLeftOutIsNamedByItsParameter) {
     });
     ASSERT_EQ(num_made, 3);
     ASSERT_EQ(verdict->equal(), !loses);
-    if (loses) EXPECT_THAT(verdict->first()->describe(), HasSubstr("gradient of tokens.weight"));
+    if (!loses) continue;
+    EXPECT_THAT(verdict->first()->describe(), HasSubstr("gradient of tokens.weight"));
   }
 }
 

@@ -117,7 +117,7 @@ void WeightShards::take_values() {
 void WeightShards::move_elsewhere() {
   for (Shard& shard : shards_) {
     if (shard.kept) continue;
-    const at::Tensor holder = elsewhere_->make("shards of the parameters", {shard.part}).front();
+    const at::Tensor holder = elsewhere_->make(optim::Offload::Purpose::kParameters, {shard.part}).front();
     elsewhere_->put(holder, shard.part);
     shard.part = holder;
   }
