@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/certificates.h"
 #include "tests/support/child_process.h"
 #include "tests/support/etcd_cluster.h"
 #include "tests/support/paths.h"
@@ -86,9 +87,11 @@ class ServingProcesses : public testing::Test {
     address_.pop_back();
     return child;
   }
-  std::unique_ptr<ChildProcess> server(const std::string& name) {
-    auto child = std::make_unique<ChildProcess>(
-        std::vector<std::string>{bin("trireme"), "serve-params", "--coordinator", address_, "--name", name});
+  std::unique_ptr<ChildProcess> server(const std::string& name, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {bin("trireme"), "serve-params", "--coordinator",
+                                      address_,       "--name",       name};
+    words.insert(words.end(), more.begin(), more.end());
+    auto child = std::make_unique<ChildProcess>(words);
     EXPECT_TRUE(child->wait_for_output("server serves at ", 20));
     return child;
   }
@@ -199,6 +202,43 @@ TEST_F(ServingProcesses, FindEachOtherThroughEtcdOfWhichAMemberIsKilled) {
     const auto& rows = seen["servers"];
     return rows.size() == 3 && rows[2]["primary"] > 0 && seen["not_whole"]["count"] == 0;
   })) << "what is new is written to those that are left";
+}
+
+/// Servers that no launcher has started, with each proof that they may ask for.
+TEST_F(ServingProcesses, ATrainingGoesToServersThatWereThereBefore) {
+  const auto expect_trained = [&](const std::map<std::string, std::string>& environment) {
+    std::vector<std::string> words = {bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2"};
+    for (const std::string& setting :
+         {"run.folder=" + (folder_ / "runs").string(), std::string("parallel.mode=ps"),
+          "ps.coordinator=" + address_, std::string("train.clip_norm=0"), std::string("train.max_steps=20"),
+          std::string("comm.timeout_s=20")})
+      words.insert(words.end(), {"--set", setting});
+    const ChildResult result = run(words, environment);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::filesystem::remove_all(folder_ / "store");
+  };
+  {
+    const auto store = coordinator(), one = server("one");
+    expect_trained({});
+  }
+  {
+    const std::string secret = folder_ / "secret";
+    std::ofstream(secret) << "a secret that is long enough for anybody";
+    ::chmod(secret.c_str(), 0600);
+    const auto store = coordinator({"--secret-file", secret}), one = server("one", {"--secret-file", secret});
+    expect_trained({{"TRIREME_PS_SECRET_FILE", secret}});
+  }
+  Authority authority("ours", folder_.path());
+  const auto options = [&](const std::string& role) -> std::vector<std::string> {
+    const wire::TlsFiles files = authority.issue(role, "DNS:" + role + ".0");
+    return {"--tls-authority", files.authority, "--tls-certificate",
+            files.certificate, "--tls-key",     files.key};
+  };
+  const auto store = coordinator(options("coordinator")), one = server("one", options("server"));
+  const wire::TlsFiles worker = authority.issue("worker", "DNS:worker.0");
+  expect_trained({{"TRIREME_PS_TLS_AUTHORITY", worker.authority},
+                  {"TRIREME_PS_TLS_CERTIFICATE", worker.certificate},
+                  {"TRIREME_PS_TLS_KEY", worker.key}});
 }
 
 TEST_F(ServingProcesses, AStatusThatNobodyAnswersIsACommError) {

@@ -3,10 +3,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/etcd/find.h"
 #include "trireme/parallel/served/served_optimizer.h"
+#include "trireme/parallel/served/served_security.h"
 #include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/cures.h"
 
@@ -83,6 +86,15 @@ void check_serving(const ParallelPlan& plan) {
             "optimizer.centered = true: servers have no centered rmsprop");
 }
 
+namespace {
+
+std::optional<std::string> variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+}  // namespace
+
 std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::Context& context,
                                                 const optim::NamedTensors& parameters,
                                                 const std::shared_ptr<optim::Offload>& offload) {
@@ -96,8 +108,13 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
                                             .threshold = config.parallel.compression_threshold},
                             .timeout_s = config.comm.timeout_s,
                             .status = &context.status()};
-  if (!environment.secret.empty()) service.loop.security = wire::Security::with_secret(environment.secret);
   service.loop.look_up = etcd::look_up_in_etcd();
+  if (!service.options.coordinator.empty()) {
+    service.loop.security =
+        parallel::security_of_servers(service.options.coordinator, environment.secret, variable);
+  } else if (!environment.secret.empty()) {
+    service.loop.security = wire::Security::with_secret(environment.secret);
+  }
   if (service.options.coordinator.empty()) service.options.coordinator = environment.parameter_server;
   require(
       !service.options.coordinator.empty(),

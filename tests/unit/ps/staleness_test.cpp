@@ -21,14 +21,14 @@
 namespace trireme::ps {
 namespace {
 
-constexpr int kWorkers = 3, kChunks = 4;
-constexpr WorkerClock kSteps = 60;
+constexpr int kApartWorkers = 3, kApartChunks = 4;
+constexpr WorkerClock kApartSteps = 60;
 
-TableSpec table_of(std::uint32_t staleness) {
+TableSpec bounded_table(std::uint32_t staleness) {
   TableSpec spec;
   spec.name = "sums";
-  spec.num_elements = std::uint64_t{kChunks} * kWorkers;
-  spec.chunk_elements = kWorkers;
+  spec.num_elements = std::uint64_t{kApartChunks} * kApartWorkers;
+  spec.chunk_elements = kApartWorkers;
   spec.staleness = staleness;
   return spec;
 }
@@ -41,7 +41,7 @@ class PushLog {
   /// What the worker pushes in its next step.
   std::vector<float> next_push(int worker) {
     const std::lock_guard lock(mutex_);
-    std::vector<float> sums(kWorkers);
+    std::vector<float> sums(kApartWorkers);
     std::vector<float>& sums_of = sums_[static_cast<std::size_t>(worker)];
     const auto value = static_cast<float>(1 + random_.below(99));
     sums_of.push_back(sums_of.back() + value);
@@ -51,7 +51,7 @@ class PushLog {
   /// Of a chunk that a worker has pulled, having ended so many steps.
   void check(int worker, WorkerClock clock, std::span<const float> values) {
     const std::lock_guard lock(mutex_);
-    for (int other = 0; other < kWorkers; ++other) {
+    for (int other = 0; other < kApartWorkers; ++other) {
       const std::vector<float>& sums = sums_[static_cast<std::size_t>(other)];
       const auto found = std::find(sums.begin(), sums.end(), values[static_cast<std::size_t>(other)]);
       const auto seen = static_cast<WorkerClock>(found - sums.begin());
@@ -77,7 +77,7 @@ class PushLog {
   const std::uint32_t staleness_;
   mutable std::mutex mutex_;
   Random random_{5};
-  std::vector<std::vector<float>> sums_ = std::vector<std::vector<float>>(kWorkers, {0.0F});
+  std::vector<std::vector<float>> sums_ = std::vector<std::vector<float>>(kApartWorkers, {0.0F});
   WorkerClock furthest_ = 0;
   std::string wrong_;
 };
@@ -95,14 +95,14 @@ struct Walker {
 
   void step(int worker) {
     ClientNode& client = cluster.worker(worker);
-    if (client.clock() == kSteps) return;
+    if (client.clock() == kApartSteps) return;
     const wire::Buffer push = floats(log.next_push(worker));
-    for (int chunk = 0; chunk < kChunks; ++chunk)
+    for (int chunk = 0; chunk < kApartChunks; ++chunk)
       client.push_chunk(table, static_cast<std::uint64_t>(chunk), push, [](const Result&) {});
     client.tick();
-    client.pull_chunk(table, random.below(kChunks), 0, [this, worker](const Result& result) {
+    client.pull_chunk(table, random.below(kApartChunks), 0, [this, worker](const Result& result) {
       ASSERT_EQ(result.error, ErrorKind::kNone) << result.message;
-      std::vector<float> values(kWorkers);
+      std::vector<float> values(kApartWorkers);
       std::memcpy(values.data(), result.values.bytes().data(), values.size() * sizeof(float));
       log.check(worker, cluster.worker(worker).clock(), values);
       // The first one is slow: the others come to their bound.
@@ -114,27 +114,27 @@ struct Walker {
 
 TEST_P(Staleness, IsNeverAboveItsBoundAndComesToIt) {
   for (const std::uint64_t seed : {1, 2, 3}) {
-    Cluster cluster(seed, {.num_workers = kWorkers});
+    Cluster cluster(seed, {.num_workers = kApartWorkers});
     PushLog log(GetParam());
     Walker walker{.cluster = cluster, .log = log, .table = 0, .random = Random(seed)};
-    for (int worker = 0; worker < kWorkers; ++worker)
-      walker.table = cluster.create(worker, table_of(GetParam()));
+    for (int worker = 0; worker < kApartWorkers; ++worker)
+      walker.table = cluster.create(worker, bounded_table(GetParam()));
     ASSERT_NE(walker.table, 0U);
     ASSERT_TRUE(cluster.settles(60));
-    for (int worker = 0; worker < kWorkers; ++worker) {
+    for (int worker = 0; worker < kApartWorkers; ++worker) {
       const auto join = [&](Done done) { cluster.worker(worker).join(walker.table, std::move(done)); };
       ASSERT_EQ(cluster.wait(join).error, ErrorKind::kNone);
     }
-    for (int worker = 0; worker < kWorkers; ++worker) walker.step(worker);
+    for (int worker = 0; worker < kApartWorkers; ++worker) walker.step(worker);
     const auto all_at = [&](WorkerClock clock) {
-      for (int worker = 0; worker < kWorkers; ++worker) {
+      for (int worker = 0; worker < kApartWorkers; ++worker) {
         if (cluster.worker(worker).clock() < clock) return false;
       }
       return true;
     };
-    ASSERT_TRUE(cluster.simulation.run_until([&] { return all_at(kSteps / 2); }, 120));
+    ASSERT_TRUE(cluster.simulation.run_until([&] { return all_at(kApartSteps / 2); }, 120));
     cluster.simulation.crash(Cluster::server_name(0));
-    ASSERT_TRUE(cluster.simulation.run_until([&] { return all_at(kSteps); }, 120));
+    ASSERT_TRUE(cluster.simulation.run_until([&] { return all_at(kApartSteps); }, 120));
     cluster.simulation.run_for(1);
     EXPECT_EQ(log.first_wrong(), "") << "seed " << seed;
     EXPECT_EQ(log.furthest(), GetParam()) << "seed " << seed;
@@ -146,32 +146,32 @@ TEST_P(Staleness, IsNeverAboveItsBoundOverRealSockets) {
   PushLog log(GetParam());
   std::vector<std::unique_ptr<Client>> clients;
   TableId table = 0;
-  for (int worker = 0; worker < kWorkers; ++worker) {
+  for (int worker = 0; worker < kApartWorkers; ++worker) {
     clients.push_back(std::make_unique<Client>(ClientOptions{
         .worker = static_cast<WorkerId>(worker), .host = "here", .coordinator = cluster.address()}));
-    table = clients.back()->open_table(table_of(GetParam()));
+    table = clients.back()->open_table(bounded_table(GetParam()));
   }
   const auto work = [&](int worker) {
     Client& client = *clients[static_cast<std::size_t>(worker)];
     Random random(7, static_cast<std::uint64_t>(worker));
-    for (WorkerClock clock = 1; clock <= kSteps; ++clock) {
+    for (WorkerClock clock = 1; clock <= kApartSteps; ++clock) {
       const std::vector<float> push = log.next_push(worker);
-      for (std::uint64_t chunk = 0; chunk < kChunks; ++chunk) {
+      for (std::uint64_t chunk = 0; chunk < kApartChunks; ++chunk) {
         std::vector<std::byte> bytes(push.size() * sizeof(float));
         std::memcpy(bytes.data(), push.data(), bytes.size());
         client.push_chunk(table, chunk, wire::Buffer::of(std::move(bytes)));
       }
       client.tick();
-      std::vector<float> values(kWorkers);
-      client.pull_chunk(table, random.below(kChunks), values).get();
+      std::vector<float> values(kApartWorkers);
+      client.pull_chunk(table, random.below(kApartChunks), values).get();
       log.check(worker, clock, values);
       std::this_thread::sleep_for(std::chrono::microseconds(random.below(3000)));
-      if (worker == 0 && clock == kSteps / 2) cluster.end_server(0);
+      if (worker == 0 && clock == kApartSteps / 2) cluster.end_server(0);
     }
   };
   {
     std::vector<std::jthread> threads;
-    for (int worker = 0; worker < kWorkers; ++worker)
+    for (int worker = 0; worker < kApartWorkers; ++worker)
       threads.emplace_back([&, worker] { EXPECT_NO_THROW(work(worker)); });
   }
   EXPECT_EQ(log.first_wrong(), "");

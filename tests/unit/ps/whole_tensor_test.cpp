@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -17,34 +19,34 @@
 namespace trireme::ps {
 namespace {
 
-constexpr std::uint32_t kElements = 2'000'003;
+constexpr std::uint32_t kWholeElements = 2'000'003;
 
-TableSpec layer() {
+TableSpec lamb_layer() {
   TableSpec spec;
   spec.name = "layer";
-  spec.num_elements = spec.chunk_elements = kElements;
+  spec.num_elements = spec.chunk_elements = kWholeElements;
   spec.staleness = kAsynchronous;
   spec.optimizer = {.name = "lamb", .lr = 0.01, .weight_decay = 0.1};
   spec.initial_range = 0.1F;
   return spec;
 }
 
-std::vector<float> gradient(std::uint64_t step) {
+std::vector<float> lamb_gradient(std::uint64_t step) {
   Random random(3, step);
-  std::vector<float> values(kElements);
+  std::vector<float> values(kWholeElements);
   for (float& value : values) value = random.uniform() - 0.5F;
   return values;
 }
 
 /// The layer in one process.
-class Alone {
+class LambAlone {
  public:
-  Alone() : values_(kElements), state_(state_elements(layer(), kElements)) {
-    for (std::uint32_t i = 0; i < kElements; ++i) values_[i] = initial_value(layer(), 0, i);
+  LambAlone() : values_(kWholeElements), state_(state_elements(lamb_layer(), kWholeElements)) {
+    for (std::uint32_t i = 0; i < kWholeElements; ++i) values_[i] = initial_value(lamb_layer(), 0, i);
   }
   const std::vector<float>& after(std::uint64_t step) {
-    const std::vector<float> pushed = gradient(step);
-    optimizer_rule("lamb").update(layer().optimizer,
+    const std::vector<float> pushed = lamb_gradient(step);
+    optimizer_rule("lamb").update(lamb_layer().optimizer,
                                   {.values = values_, .gradient = pushed, .state = state_, .step = step});
     return values_;
   }
@@ -53,12 +55,12 @@ class Alone {
   std::vector<float> values_, state_;
 };
 
-ClientOptions worker_of(const RealCluster& cluster) {
+ClientOptions lamb_worker(const RealCluster& cluster) {
   return {.worker = 0, .host = "here", .coordinator = cluster.address()};
 }
 
 /// Until a second copy of everything is there.
-void wait_until_whole(const Client& client) {
+void wait_for_second_copies(const Client& client) {
   const Deadline deadline = Deadline::after_s(60);  // ends a test that would hang
   const auto is_whole = [](const PartitionEntry& entry) {
     return entry.chain.size() == 2 && entry.learner == kNoServer;
@@ -75,32 +77,32 @@ void wait_until_whole(const Client& client) {
 
 TEST(WholeTensors, TakeTheStepsOfLambOverACopyAFailureAndACheckpoint) {
   const test::TemporaryFolder folder;
-  Alone alone;
-  std::vector<float> values(kElements);
+  LambAlone alone;
+  std::vector<float> values(kWholeElements);
   {
     RealCluster cluster(2);
-    Client client(worker_of(cluster));
-    const TableId table = client.open_table(layer());
-    client.push_pull(table, gradient(1), values).get();
+    Client client(lamb_worker(cluster));
+    const TableId table = client.open_table(lamb_layer());
+    client.push_pull(table, lamb_gradient(1), values).get();
     EXPECT_TRUE(values == alone.after(1));
     cluster.end_server(0);
     cluster.add_server(2);
-    wait_until_whole(client);
+    wait_for_second_copies(client);
     cluster.end_server(1);  // what is left was copied
-    client.push_pull(table, gradient(2), values).get();
+    client.push_pull(table, lamb_gradient(2), values).get();
     EXPECT_TRUE(values == alone.after(2));
     client.checkpoint(folder.path());
   }
   RealCluster cluster(1);
-  Client client(worker_of(cluster));
+  Client client(lamb_worker(cluster));
   client.restore(folder.path());
-  client.push_pull(client.map().table("layer")->id, gradient(3), values).get();
+  client.push_pull(client.map().table("layer")->id, lamb_gradient(3), values).get();
   EXPECT_TRUE(values == alone.after(3));
 }
 
 TEST(WholeTensors, AreRefusedWhereTheyAreCutOrTooLarge) {
   const auto refusal = [](const std::function<void(TableSpec&)>& change) -> std::string {
-    TableSpec spec = layer();
+    TableSpec spec = lamb_layer();
     change(spec);
     try {
       check(spec);
