@@ -14,9 +14,9 @@ namespace trireme::test {
 constexpr const char* kStandInDevice = "stand_in";
 constexpr int kNumStandInDevices = 4;
 
-/// Tensors and numbers that were read back to the host since the process began, and waits for the device. Each
-/// is a moment in which a device would have had to be waited for; what operators copy by themselves, and copies
-/// to pinned memory that need not block, are not counted.
+/// Tensors and numbers that were read back to the host since the process began, and waits for the device.
+/// Each is a moment in which a device would have had to be waited for; what operators copy by themselves, and
+/// copies to pinned memory that need not block, are not counted.
 std::int64_t reads_from_stand_in();
 
 /// Tensors of the host that were copied to the device since the process began, from memory that is not

@@ -45,8 +45,9 @@ std::string host_name();
 std::string boot_id();
 
 /// Text that two processes share exactly when they can share memory and signals: boot id and PID namespace.
-/// The environment variable TRIREME_HOST_ID overrides it, to play several hosts on one; TRIREME_SITE, "berlin"
-/// or "berlin/rack3", stands before it, so that topology/levels.h knows which hosts are near each other.
+/// The environment variable TRIREME_HOST_ID overrides it, to play several hosts on one; TRIREME_SITE,
+/// "berlin" or "berlin/rack3", stands before it, so that topology/levels.h knows which hosts are near each
+/// other.
 std::string host_id();
 
 }  // namespace trireme

@@ -66,8 +66,9 @@ class Offload {
   void put(const at::Tensor& view, const at::Tensor& values);
 
   /// Brings the parts one after the other, has each updated in place, and takes them back. All is back when
-  /// it returns, or on its way to the host's memory, which fetch() and put() wait for. Throws DataError, or what `update` throws; what of the parts has not come back by then is
-  /// refused from then on, until all of it is put.
+  /// it returns, or on its way to the host's memory, which fetch() and put() wait for. Throws DataError, or
+  /// what `update` throws; what of the parts has not come back by then is refused from then on, until all of
+  /// it is put.
   void in_parts(const std::vector<Part>& parts,
                 const std::function<void(std::size_t part, const Part& brought)>& update);
 
@@ -120,7 +121,7 @@ class Offload {
 
   const Options options_;
   std::map<Purpose, std::unique_ptr<KeptBytes>> kept_;
-  std::map<const void*, Home> homes_;  ///< by the storage of the holder
+  std::map<const void*, Home> homes_;                ///< by the storage of the holder
   mutable std::atomic<bool> device_copies_ = false;  ///< perhaps; nobody has waited since
   mutable std::mutex mutex_;
   std::map<const void*, std::int64_t> lost_;  ///< under the mutex: bytes that are to be put again, by storage

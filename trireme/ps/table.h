@@ -88,11 +88,11 @@ struct TableSpec {
   TableId id = 0;  ///< given by the coordinator
   std::string name;
   TableKind kind = TableKind::kDense;
-  std::uint64_t num_elements = 0;            ///< f32, in chunks; 0 where it is sparse
+  std::uint64_t num_elements = 0;  ///< f32, in chunks; 0 where it is sparse
   /// 1 MiB, the most there is; lamb and rowwise_adagrad take a tensor of up to 16 MiB as one.
   std::uint32_t chunk_elements = 256 << 10;
-  RowSpec rows = {};                         ///< where it is sparse
-  std::uint32_t staleness = 0;               ///< 0: bulk-synchronous; kAsynchronous: no bound
+  RowSpec rows = {};            ///< where it is sparse
+  std::uint32_t staleness = 0;  ///< 0: bulk-synchronous; kAsynchronous: no bound
   ApplyAt apply_at = ApplyAt::kArrival;
   OptimizerSpec optimizer = {};
   float initial_range = 0;  ///< values begin uniform in [-range, range), a function of seed and element

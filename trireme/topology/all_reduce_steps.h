@@ -28,8 +28,8 @@ struct Transfer {
 std::vector<Transfer> all_reduce_steps(Algorithm algorithm, int ranks, std::int64_t numel);
 
 /// By levels: neighbours add up first, and each sends the next level the sum of its part alone. So of S bytes
-/// S go over the links of a site each way, and not S for each of its hosts. Each level takes two steps, one on
-/// the way out and one back; one level is two shots. The rest as above.
+/// S go over the links of a site each way, and not S for each of its hosts. Each level takes two steps, one
+/// on the way out and one back; one level is two shots. The rest as above.
 std::vector<Transfer> all_reduce_steps(const Levels& levels, std::int64_t numel);
 
 /// Where the part of a rank begins among `numel` elements that are cut evenly over the ranks; for the rank
