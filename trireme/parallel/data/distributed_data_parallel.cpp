@@ -78,6 +78,10 @@ void DistributedDataParallel::start_reduction() {
 
 void DistributedDataParallel::finish_reduction() { reducer_->finish_reduction(); }
 
+void DistributedDataParallel::finish_reduction(const optim::NamedTensors& parameters) {
+  reducer_->finish_reduction(parameters);
+}
+
 void DistributedDataParallel::zero_grad() { reducer_->zero_grad(); }
 
 DistributedDataParallel::Statistics DistributedDataParallel::statistics() const {

@@ -43,6 +43,7 @@ std::vector<std::string> unused_parameters_names();
 enum class ReductionEnd {
   kWithBackward,  ///< before backward() returns
   kOnRequest,     ///< in finish_reduction(): work in between runs beside them
+  kByParameter,   ///< the same, and the caller asks for parameters one after the other
 };
 
 /// What is replicated, by the names of the model: all of it, or the part that a pipeline's stage holds.
@@ -121,9 +122,9 @@ class DistributedDataParallel {
   /// finish_reduction().
   void reduce_without_backward();
 
-  /// With ReductionEnd::kOnRequest: starts what the last synchronised pass has left, gradients that it did
-  /// not reach and buffers; where there was none, takes part as reduce_without_backward() does. Nothing where
-  /// that is done. Throws CommError.
+  /// With ReductionEnd::kOnRequest, or kByParameter: starts what the last synchronised pass has left,
+  /// gradients that it did not reach and buffers; where there was none, takes part as
+  /// reduce_without_backward() does. Nothing where that is done. Throws CommError.
   void start_reduction();
   /// With ReductionEnd::kOnRequest: waits for what the last synchronised pass and start_reduction(), which it
   /// calls where there was a pass, have started; afterwards every .grad holds the reduced gradient. Nothing
@@ -131,6 +132,12 @@ class DistributedDataParallel {
   /// where the reduction works, and fails the group. Throws CommError, InvalidArgument as backward() does
   /// otherwise.
   void finish_reduction();
+  /// The same for the gradients of these parameters, which alone are waited for, and for buffers: others may
+  /// be on their way still, and the last one ends the reduction for all. Of no parameters: for buffers. As
+  /// finish_reduction() where only a whole pass shows which gradients there are: in the first one, and with
+  /// UnusedParameters other than kError. No gradient is handed out before all ranks are known to have had
+  /// all.
+  void finish_reduction(const optim::NamedTensors& parameters);
 
   /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.
   void zero_grad();

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "trireme/base/clock.h"
@@ -40,10 +39,10 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
 }
 
 void DistributedDataParallel::Reducer::collect_parameters() {
-  std::set<const void*> seen;
   for (const auto& [name, tensor] : replica.parameters) {
     // A tied parameter goes by its first name.
-    if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (!tensor.requires_grad() || !numbers_.emplace(tensor.unsafeGetTensorImpl(), parameters_.size()).second)
+      continue;
     parameters_.push_back({.name = name, .tensor = tensor, .view = {}});
   }
   require(!parameters_.empty(), "no parameter of the module requires a gradient: there is nothing to reduce");
@@ -142,6 +141,7 @@ void DistributedDataParallel::Reducer::announce_pass() {
 
 void DistributedDataParallel::Reducer::begin_pass() {
   running_ = true;
+  buffers_over_ = false;
   complaint_.clear();
   next_bucket_ = 0;
   num_unready_ = 0;

@@ -39,6 +39,32 @@ void DistributedDataParallel::Reducer::finish_reduction() {
   finish_pass(Role::kShadow, [] {});
 }
 
+void DistributedDataParallel::Reducer::finish_reduction(const optim::NamedTensors& asked) {
+  group.check();  // what was given up is not there, whoever asks again
+  if (!backward_over_) return;
+  start_reduction();
+  if (!statistics.rebuilt || options.unused_parameters != UnusedParameters::kError) return finish_reduction();
+  bool all_have_all = true;
+  try {
+    const double began_s = now_s();
+    finish_buffers();
+    // What a rank misses stands in the last bucket.
+    if (!asked.empty()) {
+      wait_for(buckets_.size() - 1);
+      all_have_all = buckets_.back().flag.item<double>() == 0;
+    }
+    for (const auto& [name, tensor] : asked) {
+      const auto found = numbers_.find(tensor.unsafeGetTensorImpl());
+      if (all_have_all && found != numbers_.end()) wait_for(parameters_[found->second].bucket);
+    }
+    statistics.waited_s += now_s() - began_s;
+  } catch (...) {
+    break_off_and_throw(std::current_exception());
+  }
+  const bool is_over = std::ranges::none_of(buckets_, [](const Bucket& each) { return bool(each.wait); });
+  if (is_over || !all_have_all) finish_reduction();
+}
+
 void DistributedDataParallel::Reducer::require_finished(const char* caller) const {
   require(!backward_over_, caller, " was called before finish_reduction() had ended the last backward pass");
 }
@@ -49,8 +75,8 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
   try {
     const double began_s = now_s();
     const Usage usage = exchange_used(role);
-    wait_for_buckets();
-    for (Coalesced& buffers : buffers_) buffers.finish(group);
+    for (std::size_t number = 0; number < buckets_.size(); ++number) wait_for(number);
+    finish_buffers();
     statistics.waited_s += now_s() - began_s;
     if (options.unused_parameters == UnusedParameters::kError || usage_known_)
       unreached = unreached_of_all_ranks();
@@ -166,13 +192,17 @@ DistributedDataParallel::Reducer::Usage DistributedDataParallel::Reducer::exchan
   return {.used = std::vector<bool>(flags, flags + parameters_.size()), .of_all_ranks = without_batch == 0};
 }
 
-void DistributedDataParallel::Reducer::wait_for_buckets() {
-  for (std::size_t number = 0; number < buckets_.size(); ++number) {
-    if (const auto wait = std::exchange(buckets_[number].wait, nullptr)) {
-      wait();
-      if (trace_ != nullptr && trace_->recording()) trace_bucket(number);
-    }
-  }
+void DistributedDataParallel::Reducer::wait_for(std::size_t bucket) {
+  const auto wait = std::exchange(buckets_[bucket].wait, nullptr);
+  if (!wait) return;
+  wait();
+  if (trace_ != nullptr && trace_->recording()) trace_bucket(bucket);
+}
+
+/// Once: the next forward changes them again.
+void DistributedDataParallel::Reducer::finish_buffers() {
+  if (std::exchange(buffers_over_, true)) return;
+  for (Coalesced& buffers : buffers_) buffers.finish(group);
 }
 
 /// From the moment when the bucket was full to that when its result was taken.

@@ -273,6 +273,10 @@ void Engine::send(Departures& departures, const Action& action) {
        .seed = drawn.bits()});
 }
 
+void Engine::finish_gradients(const optim::NamedTensors& parameters) {
+  for (const auto& [number, weights] : weights_) weights->finish(parameters);
+}
+
 void Engine::zero_grad() {
   for (const auto& [number, weights] : weights_) weights->zero_grad();
 }

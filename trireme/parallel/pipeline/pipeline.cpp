@@ -115,6 +115,10 @@ Fields Pipeline::evaluate(const Fields& input) {
 
 void Pipeline::sit_out_evaluation() { engine_->sit_out_evaluation(); }
 
+void Pipeline::finish_gradients(const optim::NamedTensors& parameters) {
+  engine_->finish_gradients(parameters);
+}
+
 void Pipeline::zero_grad() { engine_->zero_grad(); }
 
 optim::NamedTensors Pipeline::parameters() const { return engine_->replica().parameters; }

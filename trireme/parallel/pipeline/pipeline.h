@@ -122,6 +122,10 @@ class Pipeline {
   Fields evaluate(const Fields& input);
   void sit_out_evaluation();
 
+  /// With ReductionEnd::kByParameter: waits until the gradients of these parameters are reduced, which others
+  /// may not be yet. Throws CommError.
+  void finish_gradients(const optim::NamedTensors& parameters);
+
   /// Drops all gradients of this rank.
   void zero_grad();
 

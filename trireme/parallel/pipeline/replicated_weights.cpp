@@ -4,7 +4,7 @@ namespace trireme::parallel {
 namespace {
 
 DataParallelOptions on_request(DataParallelOptions options) {
-  options.end = ReductionEnd::kOnRequest;
+  if (options.end == ReductionEnd::kWithBackward) options.end = ReductionEnd::kOnRequest;
   return options;
 }
 
@@ -14,6 +14,7 @@ ReplicatedWeights::ReplicatedWeights(optim::NamedTensors parameters, Replica red
                                      const StageWeightsOptions& options)
     : StageWeights(std::move(parameters)),
       stage_(options.stage),
+      by_parameter_(options.reduction.end == ReductionEnd::kByParameter),
       ddp_(*options.data, std::move(reduced), on_request(options.reduction)) {}
 
 void ReplicatedWeights::begin(const schedule::Program& program, int rank) {
@@ -24,6 +25,11 @@ void ReplicatedWeights::begin(const schedule::Program& program, int rank) {
 void ReplicatedWeights::before(const schedule::Action& action) {
   adds_up_.reset();
   if (schedule::makes_weight_gradient(action.kind) && --num_left_ > 0) adds_up_.emplace(ddp_);
+}
+
+void ReplicatedWeights::finish() {
+  if (by_parameter_) return ddp_.finish_reduction({});
+  ddp_.finish_reduction();
 }
 
 void ReplicatedWeights::after(const schedule::Action& /*action*/) { adds_up_.reset(); }

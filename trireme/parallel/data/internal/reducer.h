@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "trireme/parallel/data/distributed_data_parallel.h"
@@ -37,6 +38,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void broadcast_state(int from);
   void start_reduction();
   void finish_reduction();
+  void finish_reduction(const optim::NamedTensors& asked);
   /// Throws InvalidArgument where finish_reduction() has something left to do.
   void require_finished(const char* caller) const;
   void zero_grad();
@@ -86,7 +88,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
     bool of_all_ranks = false;
   };
   Usage exchange_used(Role role);
-  void wait_for_buckets();
+  void wait_for(std::size_t bucket);
+  void finish_buffers();
   void trace_bucket(std::size_t number) const;
   std::string unreached_of_all_ranks();
   void settle(const std::vector<bool>& used, Role role, bool follows);
@@ -105,6 +108,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void build_buckets(const std::vector<std::size_t>& ready_order);
 
   std::vector<Parameter> parameters_;
+  std::unordered_map<const void*, std::size_t> numbers_;  ///< of parameters, by their implementation
   BucketMemory memory_;
   std::vector<Bucket> buckets_;
   std::vector<Coalesced> buffers_;
@@ -116,6 +120,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   bool announced_ = false;        ///< other ranks know of it and take part
   bool backward_over_ = false;    ///< its last gradient is there, or will not come
   std::optional<Role> started_;   ///< all that it reduces is on its way: finish_reduction() does the rest
+  bool buffers_over_ = false;     ///< they have come
   std::vector<int> graph_tasks_;  ///< those whose end is awaited: more than one when backward is nested
   std::string complaint_;         ///< what this reducer itself threw out of the pass
   std::size_t next_bucket_ = 0;   ///< the next one to start

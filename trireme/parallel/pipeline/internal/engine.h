@@ -47,6 +47,7 @@ class Engine {
   void sit_out_evaluation() {
     for_each_shown_stage([](std::size_t) {});
   }
+  void finish_gradients(const optim::NamedTensors& parameters);
   void zero_grad();
   /// Parameters (where there are several versions, the newest) and buffers of this rank.
   Replica replica() const;

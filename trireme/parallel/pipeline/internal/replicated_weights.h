@@ -18,11 +18,13 @@ class ReplicatedWeights final : public StageWeights {
   void before(const schedule::Action& action) override;
   void after(const schedule::Action& action) override;
   void reduce() override { ddp_.start_reduction(); }
-  void finish() override { ddp_.finish_reduction(); }
+  void finish() override;
+  void finish(const optim::NamedTensors& parameters) override { ddp_.finish_reduction(parameters); }
   double waited_s() const override { return ddp_.statistics().waited_s; }
 
  private:
   const int stage_;
+  const bool by_parameter_;  ///< finish() leaves gradients on their way
   DistributedDataParallel ddp_;
   std::optional<DistributedDataParallel::NoSync> adds_up_;  ///< in backwards before the last
   int num_left_ = 0;                                        ///< weight gradients still to come

@@ -48,6 +48,8 @@ class StageWeights {
   virtual void reduce() {}
   /// Waits until the gradients are reduced.
   virtual void finish() {}
+  /// Where finish() leaves gradients on their way (ReductionEnd::kByParameter): waits for these alone.
+  virtual void finish(const optim::NamedTensors& /*parameters*/) {}
 
   /// Around the optimizer's step: in between parameters() have the gradients.
   virtual void begin_update() {}

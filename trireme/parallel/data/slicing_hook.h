@@ -1,0 +1,24 @@
+#pragma once
+// Reduces gradients as they are, in slices, those first whose parameters come first in the model: what the
+// next forward needs first overtakes what is still to go (ADR 0068). A thread of the hook's own issues the
+// slices, two at a time, each over a group of its own beside the one whose gradients these are. Every slice
+// is added up as an all-reduce of its size is.
+
+#include <cstdint>
+#include <memory>
+
+#include "trireme/parallel/data/comm_hook.h"
+
+namespace trireme::parallel {
+
+struct SlicingOptions {
+  /// At most, > 0. What arrives meanwhile waits for two slices that are under way: small ones overtake
+  /// sooner, and pay the latency of a message more often.
+  std::int64_t slice_bytes = std::int64_t{512} << 10;
+};
+
+/// For the gradients of one group and one set of CPU parameters. Throws InvalidArgument: an option out of its
+/// range.
+std::shared_ptr<CommHook> make_slicing_hook(const SlicingOptions& options = {});
+
+}  // namespace trireme::parallel
