@@ -46,7 +46,7 @@ GradientShards::GradientShards(comm::Group everybody, comm::Group group, std::ve
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
-    if (!buckets_[number].use.is_encoded) continue;
+    if (!buckets_[number].use.is_encoded || !options_.hook->encodes_gradients()) continue;
     for (const ShardSlot& slot : buckets_[number].slots)
       options_.hook->add(names[slot.parameter], parameters_[slot.parameter].tensor);
     codecs_.try_emplace(number, group_, buckets_[number], names, options_.hook);

@@ -21,7 +21,7 @@ std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) 
           "gradients that are shared out are reduced by a hook of make_shard_hook(), and this one (",
           options.reduction.hook->describe(), ") is for whole ones");
   require(
-      !hook->encodes() || !options.shard_groups,
+      !hook->encodes_gradients() || !options.shard_groups,
       "within groups of replicas (ShardGroups) gradients are shared out as they are; share out among all, "
       "or leave the compression out: found ",
       hook->describe());
@@ -30,10 +30,11 @@ std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) 
 
 ShardUse use_of(const Parameter& parameter, const StageWeightsOptions& options, const ShardingHook* hook) {
   const ZeroOptions& zero = options.zero;
-  const bool is_rounded = options.rounded.contains(parameter.name);
+  const bool is_rounded = options.rounded.contains(parameter.name),
+             encodes = hook != nullptr && (hook->encodes_gradients() || hook->weights() != nullptr);
   return {.working_type = is_rounded ? zero.working_type : std::nullopt,
           .is_kept = zero.stage != ZeroStage::kParameters || parameter.tensor.numel() < zero.persistent_below,
-          .is_encoded = hook != nullptr && hook->encodes(parameter.tensor)};
+          .is_encoded = encodes && hook->takes(parameter.tensor)};
 }
 
 /// From the last parameter to the first: about the order in which backward reaches them.
@@ -103,7 +104,8 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
   const std::vector<ShardBucket> that_learn = laid_out(true);
   std::vector<ShardBucket> buckets = that_learn;
   for (ShardBucket& frozen : laid_out(false)) buckets.push_back(std::move(frozen));
-  weights_.emplace(group_, sharded_, buckets, options.elsewhere);
+  weights_.emplace(group_, sharded_, buckets,
+                   WeightShardOptions{.elsewhere = options.elsewhere, .hook = hook});
   take_pieces(buckets);
   if (that_learn.empty() || exact_) return;
   gradients_.emplace(

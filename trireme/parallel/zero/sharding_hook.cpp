@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/compress/nearest.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
 #include "trireme/parallel/zero/shard_hook.h"
@@ -36,8 +37,12 @@ const compress::Codec* codec_for(const std::string& name) {
 
 }  // namespace
 
-ShardingHook::ShardingHook(const CompressionOptions& options)
-    : options_(options), codec_(codec_for(options.name)), whole_(hook_for_whole(options)) {}
+ShardingHook::ShardingHook(const CompressionOptions& options, const std::string& weights)
+    : options_(options),
+      codec_(codec_for(options.name)),
+      weights_(compress::nearest_codec(weights)),
+      weights_name_(weights),
+      whole_(hook_for_whole(options)) {}
 
 HookState ShardingHook::state() {
   HookState state = whole_->state();
@@ -50,11 +55,7 @@ HookState ShardingHook::state() {
 
 std::string ShardingHook::describe() const {
   return text(options_.name, " of shards, fraction ", options_.fraction, ", warm-up ", options_.warmup_steps,
-              ", least size ", options_.least_numel, ", seed ", options_.seed);
-}
-
-bool ShardingHook::encodes(const at::Tensor& parameter) const {
-  return encodes() && parameter.dim() > 1 && parameter.numel() >= options_.least_numel;
+              ", least size ", options_.least_numel, ", seed ", options_.seed, ", weights ", weights_name_);
 }
 
 void ShardingHook::add(const std::string& name, const at::Tensor& parameter) {
@@ -84,9 +85,11 @@ compress::Codec::Options ShardingHook::next(const std::string& name, int rank) {
   return how;
 }
 
-std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& options) {
-  return std::make_shared<ShardingHook>(options);
+std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& compression, const std::string& weights) {
+  return std::make_shared<ShardingHook>(compression, weights);
 }
+
+std::vector<std::string> shard_weight_names() { return compress::nearest_codec_names(); }
 
 std::vector<std::string> shard_hook_names() { return {kNames.begin(), kNames.end()}; }
 

@@ -14,7 +14,7 @@ namespace trireme::parallel {
 
 class ShardingHook final : public CommHook {
  public:
-  explicit ShardingHook(const CompressionOptions& options);
+  ShardingHook(const CompressionOptions& options, const std::string& weights);
 
   // Of parameters that stay whole.
   void prepare(const comm::Group& group, const optim::NamedTensors& parameters) override {
@@ -28,9 +28,14 @@ class ShardingHook final : public CommHook {
   std::string describe() const override;
   std::int64_t sent_bytes() const override { return sent_bytes_ + whole_->sent_bytes(); }
 
-  /// Whether gradients of any parameter are encoded; of one like this.
-  bool encodes() const { return codec_ != nullptr; }
-  bool encodes(const at::Tensor& parameter) const;
+  /// Whether such a parameter is large enough to be encoded, if any is.
+  bool takes(const at::Tensor& parameter) const {
+    return parameter.dim() > 1 && parameter.numel() >= options_.least_numel;
+  }
+  /// Whether gradients of any parameter are encoded.
+  bool encodes_gradients() const { return codec_ != nullptr; }
+  /// In which weights are gathered; null: as they are.
+  const compress::Codec* weights() const { return weights_; }
   const compress::Codec& codec() const { return *codec_; }
   /// A parameter whose gradients will be. Throws InvalidArgument: of another type than f32, known already.
   void add(const std::string& name, const at::Tensor& parameter);
@@ -49,7 +54,9 @@ class ShardingHook final : public CommHook {
   double fraction_at(std::int64_t reduction) const;
 
   const CompressionOptions options_;
-  const compress::Codec* const codec_;  ///< null: as they are
+  const compress::Codec* const codec_;    ///< of gradients; null: as they are
+  const compress::Codec* const weights_;  ///< the same
+  const std::string weights_name_;
   const std::shared_ptr<CommHook> whole_;
   std::map<std::string, Kept> kept_;
   std::int64_t sent_bytes_ = 0;
