@@ -1,6 +1,6 @@
 // int8: blocks of 512 values share a scale, so that the greatest of them is 127; each value goes up or down
-// by chance, as far as it is from the one and the other, so its expectation is itself. What is not finite
-// comes as NaN where it stood. Bytes:
+// by chance, as far as it is from the one and the other, so its expectation is itself; or to the nearest.
+// What is not finite comes as NaN where it stood. Bytes:
 //
 //   f32 scales[ceil(n / 512)] | i8 values[n], -128: NaN
 
@@ -40,6 +40,9 @@ TRIREME_INLINE float scale_of(std::uint32_t greatest_bits) {
   return scale;
 }
 
+enum class Rounding { kByChance, kNearest };
+
+template <Rounding rounding>
 TRIREME_INLINE void quantise(const float* from, std::int8_t* to, std::size_t count, float scale,
                              std::uint32_t seed) {
   // Between 1 and 255 a float has 16 places behind the point: so many are drawn, and their sum is exact.
@@ -51,7 +54,8 @@ TRIREME_INLINE void quantise(const float* from, std::int8_t* to, std::size_t cou
     const float value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(from[i]) & finite);
     const float scaled = value * inverse + kShift;
     const std::uint32_t bits = hashed(seed + static_cast<std::uint32_t>(i) * 0x9e3779b9U) >> 16;
-    const float drawn = static_cast<float>(static_cast<std::int32_t>(bits)) * kPlace;
+    const float drawn =
+        rounding == Rounding::kNearest ? 0.5F : static_cast<float>(static_cast<std::int32_t>(bits)) * kPlace;
     int step = static_cast<int>(scaled + drawn) - static_cast<int>(kShift);
     step = step > kGreatest ? kGreatest : step;
     step = step < -kGreatest ? -kGreatest : step;
@@ -72,6 +76,7 @@ TRIREME_INLINE void restore(const std::int8_t* from, float* to, std::size_t coun
 
 std::size_t scale_bytes(std::size_t num_values) { return (num_values + kBlock - 1) / kBlock * sizeof(float); }
 
+template <Rounding rounding>
 class Int8Codec final : public Codec {
  public:
   std::size_t most_bytes(std::size_t num_values, const Options&) const override {
@@ -87,8 +92,8 @@ class Int8Codec final : public Codec {
         const std::size_t count = std::min(kBlock, values.size() - first);
         const float scale = scale_of(greatest_finite(values.data() + first, count));
         scales->value = scale;
-        quantise(values.data() + first, steps + first, count, scale,
-                 static_cast<std::uint32_t>(random.bits()));
+        quantise<rounding>(values.data() + first, steps + first, count, scale,
+                           static_cast<std::uint32_t>(random.bits()));
       }
     });
     return most_bytes(values.size(), options);
@@ -119,7 +124,11 @@ class Int8Codec final : public Codec {
 }  // namespace
 
 const Codec& int8_codec() {
-  static const Int8Codec kCodec;
+  static const Int8Codec<Rounding::kByChance> kCodec;
+  return kCodec;
+}
+const Codec& nearest_int8_codec() {
+  static const Int8Codec<Rounding::kNearest> kCodec;
   return kCodec;
 }
 

@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/parallel/zero/shard_hook.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/internal/on_main.h"
 #include "trireme/train/trainer.h"
@@ -148,6 +149,31 @@ void check_compression(const ParallelPlan& plan) {
             "its velocities are those of SGD with momentum, which it takes from optimizer.momentum; found "
             "optimizer.name = \"",
             config.optimizer.name, "\"", config.optimizer.nesterov ? " with optimizer.nesterov" : "");
+}
+
+void check_compression_of_shards(const ParallelPlan& plan) {
+  const Parallel& parallel = plan.config().parallel;
+  if (parallel.zero == 0 || parallel.compression == "none") return;
+  const std::string what = text("parallel.zero = ", parallel.zero, " with parallel.compression = \"",
+                                parallel.compression, "\": ");
+  const Cure none = set(&RunConfig::parallel, &Parallel::compression, "none"),
+             no_shards = set(&RunConfig::parallel, &Parallel::zero, 0);
+  const std::vector<std::string> known = parallel::shard_hook_names();
+  const char* near = "top-k";
+  if (parallel.compression == "power-sgd") near = "int8";
+  if (parallel.compression == "one-bit") near = "sign";
+  refuse_unless(std::ranges::find(known, parallel.compression) != known.end(),
+                {set(&RunConfig::parallel, &Parallel::compression, near), no_shards}, what,
+                "it looks at whole gradients, of which ranks that share them out get runs of elements; these "
+                "can be had: ",
+                join(known, ", "));
+  refuse_unless(parallel.shard_ranks == 0, {set(&RunConfig::parallel, &Parallel::shard_ranks, 0), none}, what,
+                "parallel.shard_ranks = ", parallel.shard_ranks,
+                " shares gradients out within groups of replicas, as they are; leave one of the two out");
+  refuse_unless(parallel.compression_scope != "hosts",
+                {set(&RunConfig::parallel, &Parallel::compression_scope, "auto"), none}, what,
+                "it is each rank that encodes what the others are to have, and "
+                "parallel.compression_scope = \"hosts\" has hosts do it; leave that key out");
 }
 
 parallel::CompressionOptions compression_options(const RunConfig& config) {

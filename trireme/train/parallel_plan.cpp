@@ -2,6 +2,7 @@
 
 #include "trireme/base/min_max_cuts.h"
 #include "trireme/parallel/data/comm_hook.h"
+#include "trireme/parallel/zero/shard_hook.h"
 #include "trireme/schedule/schedule_table.h"
 #include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/cures.h"
@@ -99,7 +100,10 @@ ParallelPlan ParallelPlan::with_cuts(std::vector<int> cuts) const {
 
 parallel::PipelineOptions ParallelPlan::pipeline_options() const {
   parallel::PipelineOptions options = options_;
-  if (!served()) options.data_parallel.hook = parallel::make_comm_hook(compression_options(config_));
+  if (served()) return options;
+  const parallel::CompressionOptions compression = compression_options(config_);
+  options.data_parallel.hook =
+      is_sharded() ? parallel::make_shard_hook(compression) : parallel::make_comm_hook(compression);
   return options;
 }
 

@@ -372,13 +372,7 @@ class PlanMaker {
 
   void check_shards() const {
     check_shard_groups();
-    const ParallelOptions& parallel = config().parallel;
-    refuse_unless(parallel.zero == 0 || parallel.compression == "none",
-                  {set(&RunConfig::parallel, &ParallelOptions::compression, "none"),
-                   set(&RunConfig::parallel, &ParallelOptions::zero, 0)},
-                  "parallel.zero = ", parallel.zero,
-                  " reduces gradients as they are, and parallel.compression = \"", parallel.compression,
-                  "\" would round them; leave one of the two out");
+    check_compression_of_shards(plan_);
   }
 
   /// What the machine would decide is decided, so that it is the same everywhere.

@@ -2,9 +2,12 @@
 // that any number of ranks reads, evaluations of averages, and what a configuration cannot have.
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/weights_file.h"
+#include "trireme/parallel/zero/shard_hook.h"
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
@@ -180,13 +183,34 @@ TEST_F(ZeroTraining, WithParametersSharedOutEveryLayerIsAStage) {
   });
 }
 
-TEST(ZeroPlans, DoNotRoundGradientsAndSayWhatWould) {
-  RunConfig config;
-  config.parallel.zero = 2;
-  config.parallel.compression = "bf16";
-  EXPECT_THAT([&] { resolve_plan(config, 2); },
-              testing::ThrowsMessage<InvalidArgument>(
-                  HasSubstr("the nearest plan that works on 2 ranks: parallel.compression = \"none\"")));
+TEST(ZeroPlans, DoNotCompressWholeGradientsAndSayWhatTheyDo) {
+  const auto refusal = [](const std::string& compression, int ranks, const auto& change) {
+    RunConfig config;
+    config.parallel.zero = 2;
+    config.parallel.compression = compression;
+    change(config);
+    try {
+      resolve_plan(config, ranks);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  const auto as_it_is = [](RunConfig&) {};
+  for (const std::string& name : parallel::shard_hook_names()) EXPECT_EQ(refusal(name, 2, as_it_is), "none");
+  for (const auto& [name, near] : std::map<std::string, std::string>{
+           {"power-sgd", "int8"}, {"one-bit", "sign"}, {"dgc", "top-k"}, {"threshold", "top-k"}}) {
+    EXPECT_THAT(
+        refusal(name, 2, as_it_is),
+        testing::AllOf(HasSubstr("looks at whole gradients"),
+                       HasSubstr(text("the nearest plan that works on 2 ranks: parallel.compression = "
+                                      "\"",
+                                      near, "\""))));
+  }
+  EXPECT_THAT(refusal("int8", 4, [](RunConfig& c) { c.parallel.shard_ranks = 2; }),
+              HasSubstr("the nearest plan that works on 4 ranks: parallel.shard_ranks = 0"));
+  EXPECT_THAT(refusal("int8", 2, [](RunConfig& c) { c.parallel.compression_scope = "hosts"; }),
+              HasSubstr("the nearest plan that works on 2 ranks: parallel.compression_scope = \"auto\""));
 }
 
 TEST(ZeroPlans, OfGroupsThatAreNoneSayWhichThereAre) {

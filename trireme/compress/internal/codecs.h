@@ -16,6 +16,7 @@ namespace trireme::compress {
 const Codec& fp16_codec();
 const Codec& bf16_codec();
 const Codec& int8_codec();
+const Codec& nearest_int8_codec();
 const Codec& qsgd_codec();
 const Codec& ternary_codec();
 const Codec& sign_codec();

@@ -1,6 +1,7 @@
 #include "trireme/parallel/data/internal/encoded_slot.h"
 
 #include <cstring>
+#include <optional>
 
 #include "trireme/base/error.h"
 
@@ -12,6 +13,21 @@ constexpr Head kNotFinite = ~Head{0};
 
 std::size_t with_head(std::size_t bytes) {
   return sizeof(Head) + (bytes + sizeof(Head) - 1) / sizeof(Head) * sizeof(Head);
+}
+
+/// None: its vector is not finite. Throws CommError.
+std::optional<std::span<const std::byte>> said_in(const compress::Codec& codec,
+                                                  std::span<const std::byte> slot, std::size_t num_values,
+                                                  const std::string& what) {
+  Head head = 0;
+  std::memcpy(&head, slot.data(), sizeof head);
+  if (head == kNotFinite) return {};
+  const bool is_inside = head <= slot.size() - sizeof head;
+  if (!is_inside || !codec.fits(slot.subspan(sizeof head, head), num_values))
+    throw CommError(text("a rank sent ", head, " bytes for '", what,
+                         "' that this compression did not make: all ranks need the same version of the "
+                         "program"));
+  return slot.subspan(sizeof head, head);
 }
 
 }  // namespace
@@ -42,16 +58,16 @@ void write_not_finite(std::span<std::byte> slot) { std::memcpy(slot.data(), &kNo
 
 bool add_slot(const compress::Codec& codec, std::span<const std::byte> slot, std::span<float> values,
               const std::string& what) {
-  Head head = 0;
-  std::memcpy(&head, slot.data(), sizeof head);
-  if (head == kNotFinite) return false;
-  const bool is_inside = head <= slot.size() - sizeof head;
-  if (!is_inside || !codec.fits(slot.subspan(sizeof head, head), values.size()))
-    throw CommError(text("a rank sent ", head, " bytes for the gradient of '", what,
-                         "' that this compression did not make: all ranks need the same version of the "
-                         "program"));
-  codec.add(slot.subspan(sizeof head, head), values);
-  return true;
+  const auto said = said_in(codec, slot, values.size(), what);
+  if (said) codec.add(*said, values);
+  return said.has_value();
+}
+
+bool read_slot(const compress::Codec& codec, std::span<const std::byte> slot, std::span<float> values,
+               const std::string& what) {
+  const auto said = said_in(codec, slot, values.size(), what);
+  if (said) codec.decode(*said, values);
+  return said.has_value();
 }
 
 }  // namespace trireme::parallel

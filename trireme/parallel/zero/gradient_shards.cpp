@@ -9,6 +9,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/data/internal/compressing_hook.h"
 #include "trireme/parallel/data/internal/gradient_hook.h"
 #include "trireme/parallel/data/internal/unreached.h"
 
@@ -41,6 +42,14 @@ GradientShards::GradientShards(comm::Group everybody, comm::Group group, std::ve
       hook_gradient(parameters_[slot.parameter].tensor, parameters_[slot.parameter].name,
                     [this, parameter = slot.parameter] { on_gradient(parameter); });
     }
+  }
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  for (std::size_t number = 0; number < buckets_.size(); ++number) {
+    if (!buckets_[number].use.is_encoded || !options_.hook->encodes_gradients()) continue;
+    for (const ShardSlot& slot : buckets_[number].slots)
+      options_.hook->add(names[slot.parameter], parameters_[slot.parameter].tensor);
+    codecs_.try_emplace(number, group_, buckets_[number], names, options_.hook);
   }
   if (parameters_.front().tensor.is_cpu())
     made_in_place_.emplace(parameters_.size(), [this](std::size_t number) { return place_of(number); });
@@ -213,12 +222,23 @@ void GradientShards::start(std::size_t bucket) {
   at::Tensor flat = std::exchange(filling_[bucket].flat, {});
   // What lies between its parameters is of no concern: it is added up, and nobody's.
   const at::Tensor whole = flat.narrow(0, 0, numel_of(bucket));
+  if (codecs_.contains(bucket)) return start_encoded(bucket, std::move(flat));
   at::Tensor part = at::empty({buckets_[bucket].part}, whole.options());
   count_as(MemoryKind::kGradients, part);
+  count(static_cast<std::int64_t>(whole.nbytes() - part.nbytes()));
   comm::Pending pending = group_.reduce_scatter_async(
       part, whole, options_.scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
   options_.pool->reduce(this, std::move(flat), std::move(pending),
                         [this, bucket, part] { add_part(bucket, part); });
+}
+
+void GradientShards::start_encoded(std::size_t bucket, at::Tensor flat) {
+  auto [pending, sum] = codecs_.at(bucket).start(flat.narrow(0, 0, numel_of(bucket)));
+  options_.pool->reduce(this, std::move(flat), std::move(pending), [this, bucket, sum = std::move(sum)] {
+    at::Tensor part = sum();
+    if (options_.scale == ReduceScale::kMean) part.div_(group_.size());
+    add_part(bucket, part);
+  });
 }
 
 void GradientShards::add_part(std::size_t bucket, const at::Tensor& part) {
@@ -255,9 +275,11 @@ void GradientShards::reduce_over_copies() {
   if (!copies_) return;
   const double before = now_s();
   std::vector<comm::Pending> pending;
-  for (at::Tensor& sum : sums_)
+  for (at::Tensor& sum : sums_) {
+    count(all_reduce_bytes(*copies_, sum));
     pending.push_back(copies_->all_reduce_async(
         sum, options_.scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum));
+  }
   for (comm::Pending& each : pending) each.wait();
   waited_s_ += now_s() - before;
 }

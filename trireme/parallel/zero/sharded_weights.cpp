@@ -13,12 +13,28 @@ namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
 
-ShardUse use_of(const Parameter& parameter, const StageWeightsOptions& options) {
+/// The one that the options have; null: gradients go as they are.
+std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) {
+  if (!options.reduction.hook) return nullptr;
+  auto hook = std::dynamic_pointer_cast<ShardingHook>(options.reduction.hook);
+  require(hook != nullptr,
+          "gradients that are shared out are reduced by a hook of make_shard_hook(), and this one (",
+          options.reduction.hook->describe(), ") is for whole ones");
+  require(
+      !hook->encodes_gradients() || !options.shard_groups,
+      "within groups of replicas (ShardGroups) gradients are shared out as they are; share out among all, "
+      "or leave the compression out: found ",
+      hook->describe());
+  return hook;
+}
+
+ShardUse use_of(const Parameter& parameter, const StageWeightsOptions& options, const ShardingHook* hook) {
   const ZeroOptions& zero = options.zero;
-  const bool is_rounded = options.rounded.contains(parameter.name);
-  return {
-      .working_type = is_rounded ? zero.working_type : std::nullopt,
-      .is_kept = zero.stage != ZeroStage::kParameters || parameter.tensor.numel() < zero.persistent_below};
+  const bool is_rounded = options.rounded.contains(parameter.name),
+             encodes = hook != nullptr && (hook->encodes_gradients() || hook->weights() != nullptr);
+  return {.working_type = is_rounded ? zero.working_type : std::nullopt,
+          .is_kept = zero.stage != ZeroStage::kParameters || parameter.tensor.numel() < zero.persistent_below,
+          .is_encoded = encodes && hook->takes(parameter.tensor)};
 }
 
 /// From the last parameter to the first: about the order in which backward reaches them.
@@ -74,19 +90,22 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
   }
   if (options.exact) exact_.emplace(everybody_, replica.parameters);
   if (whole_learns && !exact_) shared_.emplace(everybody_, std::move(whole), on_request(reduction));
+  const std::shared_ptr<ShardingHook> hook = sharding_hook(options);
   const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * kMib); };
-  const ShardLayout layout{.num_ranks = group_.size(),
-                           .cut = zero.whole_tensors ? ShardCut::kBetweenTensors : ShardCut::kAnywhere,
-                           .first_bucket_bytes = bytes(reduction.first_bucket_mib),
-                           .bucket_bytes = bytes(reduction.bucket_mib),
-                           .use_of = [&](const Parameter& each) { return use_of(each, options); }};
+  const ShardLayout layout{
+      .num_ranks = group_.size(),
+      .cut = zero.whole_tensors ? ShardCut::kBetweenTensors : ShardCut::kAnywhere,
+      .first_bucket_bytes = bytes(reduction.first_bucket_mib),
+      .bucket_bytes = bytes(reduction.bucket_mib),
+      .use_of = [&](const Parameter& each) { return use_of(each, options, hook.get()); }};
   const auto laid_out = [&](bool that_learn) {
     return lay_out_shards(sharded_, backwards(sharded_, that_learn), layout);
   };
   const std::vector<ShardBucket> that_learn = laid_out(true);
   std::vector<ShardBucket> buckets = that_learn;
   for (ShardBucket& frozen : laid_out(false)) buckets.push_back(std::move(frozen));
-  weights_.emplace(group_, sharded_, buckets, options.elsewhere);
+  weights_.emplace(group_, sharded_, buckets,
+                   WeightShardOptions{.elsewhere = options.elsewhere, .hook = hook});
   take_pieces(buckets);
   if (that_learn.empty() || exact_) return;
   gradients_.emplace(
@@ -94,7 +113,8 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
       GradientShardOptions{.unused = reduction.unused_parameters,
                            .scale = reduction.scale,
                            .pool = options.buckets,
-                           .copies = shard_groups_ ? std::optional(shard_groups_->copies) : std::nullopt});
+                           .copies = shard_groups_ ? std::optional(shard_groups_->copies) : std::nullopt,
+                           .hook = hook});
 }
 
 /// In the order of the model.

@@ -9,7 +9,10 @@
 #include <utility>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/error.h"
 #include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/data/internal/compressing_hook.h"
+#include "trireme/parallel/data/internal/encoded_slot.h"
 #include "trireme/parallel/zero/internal/released_parameter.h"
 
 namespace trireme::parallel {
@@ -41,9 +44,10 @@ void take_memory_back(const at::Tensor& flat) {
 }  // namespace
 
 WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
-                           const std::vector<ShardBucket>& buckets, std::shared_ptr<optim::Offload> elsewhere)
-    : group_(std::move(group)), elsewhere_(std::move(elsewhere)) {
+                           const std::vector<ShardBucket>& buckets, const WeightShardOptions& options)
+    : group_(std::move(group)), elsewhere_(options.elsewhere), hook_(options.hook) {
   const at::NoGradGuard no_grad;
+  for (const Parameter& parameter : parameters) names_.push_back(parameter.name);
   for (const ShardBucket& bucket : buckets) {
     const at::Tensor& first = parameters[bucket.slots.front().parameter].tensor;
     take_memory(bucket, first.options().requires_grad(false));
@@ -60,22 +64,31 @@ WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& para
   take_values();
   if (elsewhere_) move_elsewhere();
   token_ = group_.allocate(1, at::kInt);
+  // The first ones are exact: what is computed with is what will be gathered.
+  if (std::ranges::any_of(shards_, &Shard::encoded)) current_ = false;
 }
 
 void WeightShards::take_memory(const ShardBucket& bucket, at::TensorOptions options) {
   const std::int64_t numel = bucket.part * group_.size();
   Shard shard{
       .whole = {}, .part = {}, .rounded = bucket.use.working_type.has_value(), .kept = bucket.use.is_kept};
-  if (shard.rounded) {
+  const at::TensorOptions of_whole = shard.rounded ? options.dtype(*bucket.use.working_type) : options;
+  if (!elsewhere_) shard.whole = group_.allocate_common(numel, of_whole);
+  common_ = shard.whole.defined();
+  if (!common_) shard.whole = at::empty({numel}, of_whole);
+  count_as(MemoryKind::kWeights, shard.whole);
+  if (!common_ && bucket.use.is_encoded && hook_->weights() != nullptr) {
+    for (const ShardSlot& slot : bucket.slots)
+      require(bucket.type == at::kFloat, "weights are gathered encoded as f32, and '", names_[slot.parameter],
+              "' is ", at::toString(bucket.type), ": keep the parameters in f32, or gather them as they are");
+    for (int rank = 0; rank < group_.size(); ++rank) shard.runs.push_back(pieces_of_rank({bucket}, rank));
+  }
+  if (shard.is_exact()) {
     shard.part = at::zeros({bucket.part}, options);
     count_as(MemoryKind::kWeights, shard.part);
-    options = options.dtype(*bucket.use.working_type);
+  } else {
+    shard.part = place_in_whole(shard);
   }
-  if (!elsewhere_) shard.whole = group_.allocate_common(numel, options);
-  common_ = shard.whole.defined();
-  if (!common_) shard.whole = at::empty({numel}, options);
-  count_as(MemoryKind::kWeights, shard.whole);
-  if (!shard.rounded) shard.part = place_in_whole(shard);
   shards_.push_back(std::move(shard));
 }
 
@@ -93,8 +106,8 @@ std::span<const WeightShards::Leaf> WeightShards::leaves_of(std::size_t shard) c
 /// The values of the first rank: common memory is written by it alone, else they go to all.
 void WeightShards::take_values() {
   for (std::size_t number = 0; number < shards_.size(); ++number) {
-    if (shards_[number].rounded) {
-      take_rounded(number);
+    if (shards_[number].is_exact()) {
+      take_exact(number);
     } else if (group_.rank() == 0) {
       for (const Leaf& leaf : leaves_of(number)) at::Tensor(leaf.view).copy_(leaf.parameter);
     }
@@ -105,7 +118,7 @@ void WeightShards::take_values() {
     return;
   }
   for (Shard& shard : shards_) {
-    if (shard.rounded) continue;
+    if (shard.is_exact()) continue;
     group_.broadcast(shard.whole, /*root=*/0);
     if (shard.kept) continue;
     shard.part = shard.part.clone();
@@ -132,7 +145,7 @@ at::Tensor WeightShards::values_of(const Shard& shard) const {
 }
 
 /// All ranks see the exact values once, and keep their parts of them.
-void WeightShards::take_rounded(std::size_t number) {
+void WeightShards::take_exact(std::size_t number) {
   const Shard& shard = shards_[number];
   at::Tensor exact = at::zeros({shard.whole.numel()}, shard.part.options());
   if (group_.rank() == 0) {
@@ -181,11 +194,68 @@ void WeightShards::gather_parts() {
   for (Shard& shard : shards_) {
     if (shard.kept && current_) continue;
     if (!shard.kept && !gathered_) give_memory(shard.whole);
-    pending_.push_back(group_.all_gather_async(shard.whole, to_gather(shard)));
+    if (shard.encoded()) {
+      gather_encoded(shard);
+      continue;
+    }
+    const at::Tensor mine = to_gather(shard);
+    count(all_gather_bytes(group_, mine));
+    pending_.push_back(group_.all_gather_async(shard.whole, mine));
   }
 }
 
-bool WeightShards::is_inside(const Shard& shard) const { return !shard.rounded && shard.kept; }
+void WeightShards::count(std::int64_t bytes) const {
+  if (hook_) hook_->count(bytes);
+}
+
+std::size_t WeightShards::bytes_of_message(const Shard& shard, int rank) const {
+  std::size_t bytes = 0;
+  for (const ShardPiece& run : shard.runs[static_cast<std::size_t>(rank)])
+    bytes += slot_bytes(*hook_->weights(), static_cast<std::size_t>(run.numel), {});
+  return bytes;
+}
+
+/// Messages are as long as the longest.
+void WeightShards::gather_encoded(Shard& shard) {
+  std::size_t bytes = 0;
+  for (int rank = 0; rank < group_.size(); ++rank) bytes = std::max(bytes, bytes_of_message(shard, rank));
+  const at::Tensor mine = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte),
+                   values = values_of(shard).cpu();
+  std::span<std::byte> rest = bytes_of(mine);
+  for (const ShardPiece& run : shard.runs[static_cast<std::size_t>(group_.rank())]) {
+    const std::span<std::byte> slot =
+        rest.first(slot_bytes(*hook_->weights(), static_cast<std::size_t>(run.numel), {}));
+    write_slot(*hook_->weights(), span_of(values.narrow(0, run.place, run.numel)), {}, slot);
+    rest = rest.subspan(slot.size());
+  }
+  shard.arriving = at::empty({mine.numel() * group_.size()}, at::kByte);
+  for (const at::Tensor& each : {mine, shard.arriving}) count_as(MemoryKind::kCommunication, each);
+  count(all_gather_bytes(group_, mine));
+  pending_.push_back(group_.all_gather_async(shard.arriving, mine));
+}
+
+void WeightShards::take_messages(Shard& shard) const {
+  const at::NoGradGuard no_grad;
+  const std::int64_t part = shard.whole.numel() / group_.size();
+  const auto bytes = static_cast<std::size_t>(shard.arriving.numel() / group_.size());
+  const bool is_plain = shard.whole.is_cpu() && shard.whole.scalar_type() == at::kFloat;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    at::Tensor place = shard.whole.narrow(0, part * rank, part);
+    const at::Tensor values = is_plain ? place : at::zeros({part}, at::kFloat);
+    std::span<const std::byte> rest =
+        bytes_of(shard.arriving).subspan(static_cast<std::size_t>(rank) * bytes, bytes);
+    for (const ShardPiece& run : shard.runs[static_cast<std::size_t>(rank)]) {
+      const auto slot = rest.first(slot_bytes(*hook_->weights(), static_cast<std::size_t>(run.numel), {}));
+      read_slot(*hook_->weights(), slot, span_of(values.narrow(0, run.place, run.numel)),
+                names_[run.parameter]);
+      rest = rest.subspan(slot.size());
+    }
+    if (!is_plain) place.copy_(values);
+  }
+  shard.arriving.reset();
+}
+
+bool WeightShards::is_inside(const Shard& shard) const { return !shard.is_exact() && shard.kept; }
 
 /// A part that lies in the whole would be read while the whole is written.
 at::Tensor WeightShards::to_gather(const Shard& shard) const {
@@ -198,6 +268,9 @@ void WeightShards::wait() {
   const double began_s = now_s();
   for (comm::Pending& each : std::exchange(pending_, {})) each.wait();
   waited_s_ += now_s() - began_s;
+  for (Shard& shard : shards_) {
+    if (shard.arriving.defined()) take_messages(shard);
+  }
   if (releases_) show();
 }
 

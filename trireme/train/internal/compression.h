@@ -15,6 +15,8 @@ class Trainer;
 
 /// Throws a Refusal: what cannot be had with a compression.
 void check_compression(const ParallelPlan& plan);
+/// The same where replicas share gradients out.
+void check_compression_of_shards(const ParallelPlan& plan);
 
 parallel::CompressionOptions compression_options(const RunConfig& config);
 /// Without the momentum that a compression has instead, where there are replicas.

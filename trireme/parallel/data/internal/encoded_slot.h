@@ -31,4 +31,8 @@ void write_not_finite(std::span<std::byte> slot);
 bool add_slot(const compress::Codec& codec, std::span<const std::byte> slot, std::span<float> values,
               const std::string& what);
 
+/// The same, in their place.
+bool read_slot(const compress::Codec& codec, std::span<const std::byte> slot, std::span<float> values,
+               const std::string& what);
+
 }  // namespace trireme::parallel

@@ -5,6 +5,7 @@
 // type is that of the sums. Buckets start in one order on all ranks, while backward goes on. Collective but
 // for part(). One thread.
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/zero/internal/bucket_pool.h"
 #include "trireme/parallel/zero/internal/gradient_places.h"
+#include "trireme/parallel/zero/internal/shard_codec.h"
 #include "trireme/parallel/zero/internal/shard_layout.h"
 
 namespace trireme::parallel {
@@ -24,6 +26,7 @@ struct GradientShardOptions {
   std::shared_ptr<BucketPool> pool;  ///< of all stages of this rank
   std::optional<comm::Group> copies =
       {};  ///< ranks of other groups with the same part: sums go over them, too
+  std::shared_ptr<ShardingHook> hook = nullptr;  ///< null: gradients go as they are, and nobody counts
 };
 
 class GradientShards {
@@ -75,6 +78,10 @@ class GradientShards {
   void move_elsewhere(std::size_t bucket);
   void start_ready();
   void start(std::size_t bucket);
+  void start_encoded(std::size_t bucket, at::Tensor flat);
+  void count(std::int64_t bytes) const {
+    if (options_.hook) options_.hook->count(bytes);
+  }
   void add_part(std::size_t bucket, const at::Tensor& part);
   bool is_rounded(std::size_t parameter) const {
     return buckets_[slots_[parameter].bucket].use.working_type.has_value();
@@ -100,6 +107,7 @@ class GradientShards {
   };
   std::vector<Place> slots_;                     ///< by parameter
   std::vector<at::Tensor> likes_;                ///< by bucket: of the type and device of its sums
+  std::map<std::size_t, ShardCodec> codecs_;     ///< of buckets whose gradients are encoded
   std::vector<std::int64_t> numel_;              ///< by parameter, whose weights may be elsewhere
   std::optional<GradientPlaces> made_in_place_;  ///< where parameters are the CPU's
 

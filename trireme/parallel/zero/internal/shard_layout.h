@@ -27,6 +27,7 @@ enum class ShardCut {
 struct ShardUse {
   std::optional<c10::ScalarType> working_type = {};  ///< what they compute with is rounded to it
   bool is_kept = true;                               ///< between uses
+  bool is_encoded = false;  ///< its gradients, or weights, travel in the bytes of a codec
   bool operator==(const ShardUse&) const = default;
 };
 

@@ -4,27 +4,35 @@
 // until all have updated; else it is an all-gather of the ranks' parts, bucket by bucket, into memory that is
 // kept, or released when the whole is not needed any more, as their use says. Where what is computed with is
 // rounded, a part is memory of its own that nobody else sees, and the whole is made of the parts' roundings
-// whenever it is gathered. Parts of what is not kept may live elsewhere (optim/offload.h): they are fetched
+// whenever it is gathered; where what is gathered is encoded, it is made of what the parts' messages say, on
+// their own rank, too. Parts of what is not kept may live elsewhere (optim/offload.h): they are fetched
 // to be gathered, and ranks have no memory in common then. The parameters stay the same tensors throughout;
 // what autograd has saved of them is there again when they are. Everything here but release(), lend() and
 // piece() is collective. One thread.
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trireme/comm/group.h"
 #include "trireme/optim/offload.h"
 #include "trireme/parallel/zero/internal/shard_layout.h"
+#include "trireme/parallel/zero/internal/sharding_hook.h"
 
 namespace trireme::parallel {
+
+struct WeightShardOptions {
+  std::shared_ptr<optim::Offload> elsewhere = nullptr;  ///< where parts are that are not kept; null: here
+  std::shared_ptr<ShardingHook> hook = nullptr;         ///< null: nothing is encoded, and nobody counts
+};
 
 class WeightShards {
  public:
   /// Moves the values of the group's first rank into the shards: `parameters` are views of them afterwards,
   /// in row-major order, and gathered. Throws CommError.
   WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
-               const std::vector<ShardBucket>& buckets, std::shared_ptr<optim::Offload> elsewhere = nullptr);
+               const std::vector<ShardBucket>& buckets, const WeightShardOptions& options = {});
 
   /// What this rank updates of a parameter of those sizes, in place, whether or not the whole is gathered:
   /// with the same sizes where it has all of it, else with as many dims, all but the last of size 1. What
@@ -49,10 +57,16 @@ class WeightShards {
  private:
   struct Shard {
     at::Tensor whole;  ///< without memory while released
-    at::Tensor
-        part;  ///< what this rank updates; inside `whole` unless that is released, rounded or elsewhere
+    /// What this rank updates; inside `whole` unless that is released, rounded, encoded or elsewhere.
+    at::Tensor part;
     bool rounded = false;
-    bool kept = true;  ///< between uses
+    bool kept = true;                                ///< between uses
+    std::vector<std::vector<ShardPiece>> runs = {};  ///< by rank, where it is gathered encoded; else empty
+    at::Tensor arriving = {};                        ///< messages of all ranks, on their way
+
+    bool encoded() const { return !runs.empty(); }
+    /// What is computed with is made of it.
+    bool is_exact() const { return rounded || encoded(); }
   };
   struct Leaf {
     at::Tensor parameter;
@@ -63,7 +77,7 @@ class WeightShards {
   void take_memory(const ShardBucket& bucket, at::TensorOptions options);
   std::span<const Leaf> leaves_of(std::size_t shard) const;
   void take_values();
-  void take_rounded(std::size_t shard);
+  void take_exact(std::size_t shard);
   void move_elsewhere();
   at::Tensor values_of(const Shard& shard) const;
   at::Tensor place_in_whole(const Shard& shard) const;
@@ -72,10 +86,16 @@ class WeightShards {
   void show();
   void hide();
   void gather_parts();
+  void gather_encoded(Shard& shard);
+  void take_messages(Shard& shard) const;
+  std::size_t bytes_of_message(const Shard& shard, int rank) const;
+  void count(std::int64_t bytes) const;
 
   comm::Group group_;
   const std::shared_ptr<optim::Offload> elsewhere_;  ///< null: all is in memory
-  bool releases_ = false;                            ///< what is not kept, where that gains memory
+  const std::shared_ptr<ShardingHook> hook_;
+  std::vector<std::string> names_;  ///< of the parameters, by number
+  bool releases_ = false;           ///< what is not kept, where that gains memory
   bool common_ = false;
   bool current_ = true;   ///< the whole that is gathered, or on its way, is that of the parts
   bool gathered_ = true;  ///< or on its way

@@ -1,0 +1,189 @@
+#pragma once
+// Steps of ranks that share out what has known gradients: what arrives, what is kept, what they compute with.
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/unit/parallel/stage_layers.h"
+#include "tests/unit/parallel/steps_of_ranks.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/parallel/zero/shard_hook.h"
+
+namespace trireme::test {
+
+using comm::Context;
+using parallel::CommHook;
+using parallel::Piece;
+using parallel::Pipeline;
+using parallel::ZeroStage;
+
+/// p0 is a vector, p1 small, p4 frozen; no number of ranks divides the others.
+inline const std::vector<std::vector<std::int64_t>> kShapes = {
+    {60}, {4, 5}, {24, 3, 5, 5}, {61, 101}, {64, 64}};
+inline const std::vector<std::string> kPlain = {"p0", "p1"}, kEncoded = {"p2", "p3"};
+
+inline const std::vector<std::int64_t>& shape_of(const std::string& name) {
+  return kShapes[static_cast<std::size_t>(name.back() - '0')];
+}
+
+/// Any numbers.
+inline at::Tensor gradient_of(const std::string& name, int rank, int step, int microbatch) {
+  return Parameters::gradient(name, shape_of(name), rank, 10 * step + microbatch);
+}
+
+inline CompressionOptions shard_options(const std::string& name) {
+  return {.name = name, .fraction = 0.05, .seed = 3};
+}
+
+struct RunOfRank {
+  std::int64_t begin = 0, numel = 0;
+};
+
+/// What several ranks have reduced, put together.
+struct Reduced {
+  std::vector<ByName> steps;
+  std::map<std::string, std::vector<RunOfRank>> runs;  ///< by parameter and rank
+  std::vector<HookState> kept;                         ///< by rank
+  std::vector<std::int64_t> sent;                      ///< by rank
+};
+
+struct ShardSetting {
+  int ranks = 2;
+  ZeroStage stage = ZeroStage::kGradients;
+  const char* backend = "gloo";
+  int first = 0, end = 3;
+  int microbatches = 1;
+  ReduceScale scale = ReduceScale::kSum;
+  double bucket_mib = 25;
+  const Reduced* go_on_from = nullptr;
+  int abandoned = -1;  ///< a step that an exception ends before anything is reduced, and that comes again
+  /// Of a gradient that a rank hands in.
+  std::function<void(const std::string& name, int rank, int step, at::Tensor& gradient)> spoil = nullptr;
+  const char* weights = "none";  ///< how they are gathered
+  float rate = 0;                ///< of plain steps down the gradients
+  /// What a rank computes with in a step.
+  std::function<void(int rank, int step, const std::vector<at::Tensor>& parameters)> sees = nullptr;
+};
+
+/// Layers whose gradients are those of gradient_of().
+struct KnownLayers {
+  const int rank;
+  const ShardSetting setting;
+  int step = 0, microbatch = 0;
+
+  std::vector<model::Layer> make() {
+    const Own own{
+        .forward = [this](const at::Tensor& x,
+                          const std::vector<at::Tensor>& parameters) { return forward(x, parameters); },
+        .shapes = kShapes};
+    std::vector<model::Layer> result = own();
+    for (auto& [name, parameter] : result[0].parameters) {
+      if (name == "p4") parameter.set_requires_grad(false);
+    }
+    return result;
+  }
+  at::Tensor forward(const at::Tensor& x, const std::vector<at::Tensor>& parameters) {
+    if (setting.sees) setting.sees(rank, step, parameters);
+    at::Tensor sum = x.sum().reshape({1});
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const std::string name = text("p", i);
+      at::Tensor gradient = gradient_of(name, rank, step, microbatch);
+      if (setting.spoil) setting.spoil(name, rank, step, gradient);
+      sum = sum + (parameters[i] * gradient).sum();
+    }
+    ++microbatch;
+    return sum;
+  }
+};
+
+/// A pipeline of these.
+class KnownStage {
+ public:
+  KnownStage(Context& context, const CompressionOptions& options, const ShardSetting& setting)
+      : known_{.rank = context.rank(), .setting = setting},
+        hook_(parallel::make_shard_hook(options, setting.weights)),
+        pipe_(context, {.pipeline = context.self(), .data = context.world()}, known_.make(),
+              {.num_microbatches = 1,
+               .program = schedule::data_parallel(setting.microbatches),
+               .data_parallel = {.bucket_mib = setting.bucket_mib,
+                                 .first_bucket_mib = setting.bucket_mib,
+                                 .scale = setting.scale,
+                                 .hook = hook_},
+               .zero = {.stage = setting.stage}}) {}
+
+  void step(int number, bool fails = false) {
+    known_.step = number;
+    known_.microbatch = 0;
+    pipe_.zero_grad();
+    const auto loss = [fails](const at::Tensor& output, const at::Tensor&) {
+      require(!fails, "a loss of one's own says no");
+      return output.sum();
+    };
+    const at::Tensor rows = at::zeros({known_.setting.microbatches, 1});
+    pipe_.step(rows, rows, loss);
+    const at::NoGradGuard no_grad;
+    if (known_.setting.rate == 0) return;
+    for (const auto& [name, piece] : pipe_.parameters()) {
+      if (piece.grad().defined()) at::Tensor(piece).sub_(piece.grad() * known_.setting.rate);
+    }
+  }
+  CommHook& hook() { return *hook_; }
+  Pipeline& pipe() { return pipe_; }
+
+ private:
+  KnownLayers known_;
+  const std::shared_ptr<CommHook> hook_;
+  Pipeline pipe_;
+};
+
+inline Reduced reduce_in_shards(const CompressionOptions& options, const ShardSetting& setting = {}) {
+  Reduced all{.steps = std::vector<ByName>(static_cast<std::size_t>(setting.end - setting.first)),
+              .runs = {},
+              .kept = std::vector<HookState>(static_cast<std::size_t>(setting.ranks)),
+              .sent = std::vector<std::int64_t>(static_cast<std::size_t>(setting.ranks))};
+  for (const auto* names : {&kPlain, &kEncoded}) {
+    for (const std::string& name : *names) {
+      all.runs[name].resize(static_cast<std::size_t>(setting.ranks));
+      for (ByName& step : all.steps) step[name] = at::zeros(shape_of(name));
+    }
+  }
+  std::mutex mutex;
+  comm::run_ranks_as_threads(setting.ranks,
+                             [&](Context& context) {
+                               const auto rank = static_cast<std::size_t>(context.rank());
+                               KnownStage stage(context, options, setting);
+                               if (setting.go_on_from != nullptr)
+                                 fill(stage.hook().state(), setting.go_on_from->kept[rank]);
+                               for (int step = setting.first; step < setting.end; ++step) {
+                                 if (step == setting.abandoned) {
+                                   EXPECT_THROW(stage.step(step, /*fails=*/true), InvalidArgument);
+                                 }
+                                 stage.step(step);
+                                 const std::lock_guard lock(mutex);
+                                 for (const auto& [name, tensor] : stage.pipe().parameters()) {
+                                   if (name == "p4") continue;
+                                   const Piece& piece = stage.pipe().pieces().at(name);
+                                   all.runs[name][rank] = {piece.begin, tensor.numel()};
+                                   all.steps[static_cast<std::size_t>(step - setting.first)][name]
+                                       .view({-1})
+                                       .narrow(0, piece.begin, tensor.numel())
+                                       .copy_(tensor.grad().view({-1}));
+                                 }
+                               }
+                               all.kept[rank] = copy_of(stage.hook().state());
+                               all.sent[rank] = stage.hook().sent_bytes();
+                             },
+                             {.backend = setting.backend, .timeout_s = 20});
+  return all;
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,358 @@
+// Gradients that are shared out in the bytes of a codec: what arrives is what a serial program of the rule
+// says, to the bit, nothing is lost, nothing hidden, and second uses.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "tests/unit/parallel/sharded_steps.h"
+#include "trireme/base/error.h"
+#include "trireme/base/random.h"
+#include "trireme/comm/context.h"
+#include "trireme/compress/codec.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/parallel/zero/fully_sharded_data_parallel.h"
+#include "trireme/parallel/zero/shard_hook.h"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Context;
+using comm::run_ranks_as_threads;
+using test::gradient_of;
+using test::kEncoded;
+using test::KnownLayers;
+using test::KnownStage;
+using test::kPlain;
+using test::reduce_in_shards;
+using test::Reduced;
+using test::RunOfRank;
+using test::shape_of;
+using test::shard_options;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::span<float> floats_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+/// The rule: for every owner each rank encodes its run of the gradient, with what was left out before, and
+/// the owner adds up what that says, in the order of the ranks.
+class SerialRule {
+ public:
+  SerialRule(const CompressionOptions& options, const std::string& name, std::vector<RunOfRank> runs)
+      : options_(options), name_(name), codec_(*compress::codec(options.name)), runs_(std::move(runs)) {
+    for (std::size_t rank = 0; rank < runs_.size(); ++rank)
+      residuals_.push_back(at::zeros({c10::multiply_integers(shape_of(name))}));
+  }
+  /// Of the next gradients, by rank.
+  at::Tensor sum(const std::vector<at::Tensor>& gradients) {
+    at::Tensor sum = at::zeros_like(residuals_[0]);
+    for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
+      at::Tensor sent = gradients[rank].flatten();
+      if (codec_.leaves_out()) sent = residuals_[rank].add_(sent);
+      Random of_gradient(options_.seed, Random::key_of(name_), draws_, static_cast<int>(rank));
+      Random of_owner(of_gradient.bits());
+      for (const RunOfRank& run : runs_) {
+        const compress::Codec::Options how{.fraction = options_.fraction, .seed = of_owner.bits()};
+        if (run.numel == 0) continue;
+        const std::span<float> values = floats_of(sent.narrow(0, run.begin, run.numel));
+        std::vector<std::byte> bytes(codec_.most_bytes(values.size(), how));
+        bytes.resize(codec_.encode(values, how, bytes));
+        codec_.add(bytes, floats_of(sum.narrow(0, run.begin, run.numel)));
+        if (codec_.leaves_out()) codec_.take_out(bytes, values);
+      }
+    }
+    ++draws_;
+    return sum;
+  }
+  const std::vector<at::Tensor>& residuals() const { return residuals_; }
+
+ private:
+  const CompressionOptions options_;
+  const std::string name_;
+  const compress::Codec& codec_;
+  const std::vector<RunOfRank> runs_;
+  std::vector<at::Tensor> residuals_;
+  std::int64_t draws_ = 0;
+};
+
+at::Tensor kept_of(const HookState& state, const std::string& name) {
+  for (const auto* list : {&state.own, &state.common}) {
+    for (const auto& [known, tensor] : *list) {
+      if (known == name) return tensor;
+    }
+  }
+  return {};
+}
+
+class ZeroCompression : public testing::TestWithParam<std::string> {};
+class ZeroErrorFeedback : public ZeroCompression {};
+std::string name_of_codec(const testing::TestParamInfo<std::string>& row) {
+  std::string name = row.param;
+  std::erase(name, '-');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Table, ZeroCompression,
+                         testing::Values("bf16", "fp16", "int8", "qsgd", "ternary", "sign", "top-k",
+                                         "random-k"),
+                         name_of_codec);
+INSTANTIATE_TEST_SUITE_P(Table, ZeroErrorFeedback, testing::Values("sign", "top-k", "random-k"),
+                         name_of_codec);
+
+TEST_P(ZeroCompression, EqualsASerialProgramOfItsRule) {
+  const CompressionOptions options = shard_options(GetParam());
+  for (const int ranks : {2, 3, 4}) {
+    for (const ReduceScale scale : {ReduceScale::kSum, ReduceScale::kMean}) {
+      const Reduced found = reduce_in_shards(options, {.ranks = ranks, .scale = scale});
+      for (const std::string& name : kEncoded) {
+        SerialRule rule(options, name, found.runs.at(name));
+        for (int step = 0; step < 3; ++step) {
+          std::vector<at::Tensor> gradients;
+          for (int rank = 0; rank < ranks; ++rank) gradients.push_back(gradient_of(name, rank, step, 0));
+          at::Tensor expected = rule.sum(gradients);
+          if (scale == ReduceScale::kMean) expected.div_(ranks);
+          EXPECT_TRUE(at::equal(found.steps[static_cast<std::size_t>(step)].at(name).flatten(), expected))
+              << name << " of " << ranks << " ranks in step " << step;
+        }
+      }
+    }
+  }
+}
+
+/// To rounding: gloo adds what goes as it is in an order of its own.
+TEST_P(ZeroCompression, VectorsAndSmallParametersGoAsTheyAre) {
+  const Reduced found = reduce_in_shards(shard_options(GetParam()), {.ranks = 3, .end = 1});
+  for (const std::string& name : kPlain) {
+    at::Tensor sum = at::zeros(shape_of(name));
+    for (int rank = 0; rank < 3; ++rank) sum += gradient_of(name, rank, 0, 0);
+    EXPECT_TRUE(found.steps[0].at(name).allclose(sum, 1e-6, 1e-6)) << name;
+  }
+}
+
+/// With 2 and 3 each micro-batch is a reduction, with 1 their sum is.
+TEST_P(ZeroCompression, OfMicroBatchesIsTheRuleForEachReduction) {
+  const CompressionOptions options = shard_options(GetParam());
+  for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
+    const Reduced found = reduce_in_shards(options, {.stage = stage, .microbatches = 2});
+    for (const std::string& name : kEncoded) {
+      SerialRule rule(options, name, found.runs.at(name));
+      for (int step = 0; step < 3; ++step) {
+        std::vector<at::Tensor> first, second, both;
+        for (int rank = 0; rank < 2; ++rank) {
+          first.push_back(gradient_of(name, rank, step, 0) / 2);
+          second.push_back(gradient_of(name, rank, step, 1) / 2);
+          both.push_back(first.back() + second.back());
+        }
+        at::Tensor expected;
+        if (stage == ZeroStage::kOptimizer) {
+          expected = rule.sum(both);
+        } else {
+          expected = rule.sum(first);
+          expected += rule.sum(second);
+        }
+        EXPECT_TRUE(at::equal(found.steps[static_cast<std::size_t>(step)].at(name).flatten(), expected))
+            << name << ", stage " << static_cast<int>(stage) << ", step " << step;
+      }
+    }
+  }
+}
+
+/// Common memory or none: ranks compress alike.
+TEST_P(ZeroCompression, HasTheSameBitsOverEveryBackend) {
+  const CompressionOptions options = shard_options(GetParam());
+  const Reduced expected = reduce_in_shards(options, {.ranks = 3});
+  for (const char* backend : {"threads", "shm"}) {
+    const Reduced found = reduce_in_shards(options, {.ranks = 3, .backend = backend});
+    for (std::size_t step = 0; step < 3; ++step) {
+      for (const std::string& name : kEncoded)
+        EXPECT_TRUE(at::equal(found.steps[step].at(name), expected.steps[step].at(name))) << name << backend;
+    }
+  }
+}
+
+/// What arrived and what is kept are, together, what was handed in.
+TEST_P(ZeroErrorFeedback, LosesNothing) {
+  constexpr int kSteps = 12;
+  for (const int ranks : {2, 3}) {
+    const Reduced found = reduce_in_shards(shard_options(GetParam()), {.ranks = ranks, .end = kSteps});
+    for (const std::string& name : kEncoded) {
+      at::Tensor arrived = at::zeros(shape_of(name)), given = at::zeros(shape_of(name));
+      for (int step = 0; step < kSteps; ++step) {
+        arrived += found.steps[static_cast<std::size_t>(step)].at(name);
+        for (int rank = 0; rank < ranks; ++rank) given += gradient_of(name, rank, step, 0);
+      }
+      for (const HookState& state : found.kept)
+        arrived += kept_of(state, "residual/" + name).view(shape_of(name));
+      EXPECT_LE((arrived - given).abs().max().item<double>(), 5e-5) << name << ", " << ranks;
+    }
+  }
+}
+
+TEST_P(ZeroCompression, GoesOnWithTheSameBitsFromItsState) {
+  const CompressionOptions options = shard_options(GetParam());
+  const Reduced whole = reduce_in_shards(options, {.ranks = 3, .end = 5}),
+                part = reduce_in_shards(options, {.ranks = 3});
+  const Reduced rest = reduce_in_shards(options, {.ranks = 3, .first = 3, .end = 5, .go_on_from = &part});
+  for (std::size_t step = 0; step < 2; ++step) {
+    for (const std::string& name : kEncoded)
+      EXPECT_TRUE(at::equal(rest.steps[step].at(name), whole.steps[step + 3].at(name))) << name;
+  }
+}
+
+TEST_P(ZeroCompression, AStepThatAnErrorEndedBeforeAnyReductionCountsAsNone) {
+  const CompressionOptions options = shard_options(GetParam());
+  const Reduced expected = reduce_in_shards(options), found = reduce_in_shards(options, {.abandoned = 1});
+  for (std::size_t step = 0; step < 3; ++step) {
+    for (const std::string& name : kEncoded)
+      EXPECT_TRUE(at::equal(found.steps[step].at(name), expected.steps[step].at(name))) << name;
+  }
+}
+
+TEST_P(ZeroCompression, ShowsWhatIsNotFiniteAndGoesOnFromWhatWasKeptBefore) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    const auto spoil = [bad](const std::string& name, int rank, int step, at::Tensor& gradient) {
+      if (name == "p3" && rank == 1 && step == 1) gradient[7][70] = bad;
+    };
+    const Reduced found = reduce_in_shards(shard_options(GetParam()), {.ranks = 3, .spoil = spoil});
+    EXPECT_TRUE(found.steps[1].at("p3").isnan().all().item<bool>()) << "of all owners";
+    EXPECT_TRUE(found.steps[1].at("p2").isfinite().all().item<bool>());
+    EXPECT_TRUE(found.steps[2].at("p3").isfinite().all().item<bool>());
+    const at::Tensor residual = kept_of(found.kept[1], "residual/p3");
+    if (!residual.defined()) continue;
+    const Reduced without = reduce_in_shards(shard_options(GetParam()), {.ranks = 3, .end = 1});
+    EXPECT_TRUE(residual.isfinite().all().item<bool>());
+    EXPECT_GT(kept_of(without.kept[1], "residual/p3").abs().max().item<double>(), 0);
+  }
+}
+
+/// The first micro-batch is on its way then.
+TEST_P(ZeroCompression, OthersAreToldWhoseStepEndedBetweenItsReductions) {
+  const auto spoil = [](const std::string&, int rank, int step, at::Tensor&) {
+    static thread_local int calls = 0;
+    if (rank == 1 && step == 1) require(++calls <= 5, "a layer of one's own says no");
+  };
+  run_ranks_as_threads(3,
+                       [&](Context& context) {
+                         KnownStage stage(context, shard_options(GetParam()),
+                                          {.microbatches = 2, .spoil = spoil});
+                         stage.step(0);
+                         if (context.rank() == 1) {
+                           EXPECT_THROW(stage.step(1), InvalidArgument);
+                         } else {
+                           EXPECT_THAT([&] { stage.step(1); }, ThrowsMessage<CommError>(HasSubstr("rank 1")));
+                         }
+                       },
+                       {.backend = "gloo", .timeout_s = 20});
+}
+
+/// The same sums in a loop of one's own, layer by layer.
+TEST_P(ZeroCompression, InALoopOfOnesOwnIsThatOfAPipeline) {
+  const CompressionOptions options = shard_options(GetParam());
+  const Reduced expected =
+      reduce_in_shards(options, {.stage = ZeroStage::kParameters, .scale = ReduceScale::kMean});
+  run_ranks_as_threads(
+      2,
+      [&](Context& context) {
+        KnownLayers known{.rank = context.rank(), .setting = {}};
+        FullyShardedDataParallel sharded(
+            context, known.make(),
+            {.data_parallel = {.first_bucket_mib = 25, .hook = make_shard_hook(options)}});
+        for (; known.step < 3; ++known.step) {
+          known.microbatch = 0;
+          sharded.zero_grad();
+          sharded.forward(at::zeros({1, 1})).at(0).sum().backward();
+          for (const auto& [name, tensor] : sharded.parameters()) {
+            if (name != "p2" && name != "p3") continue;
+            const at::Tensor sum = expected.steps[static_cast<std::size_t>(known.step)].at(name).flatten();
+            EXPECT_TRUE(at::equal(tensor.grad().flatten(),
+                                  sum.narrow(0, sharded.pieces().at(name).begin, tensor.numel())))
+                << name << " in step " << known.step;
+          }
+        }
+      },
+      {.backend = "gloo", .timeout_s = 20});
+}
+
+/// (n - 1) / n of what is encoded, with some bytes for each run, and of the rest as it is.
+TEST(ZeroCompressionBytes, AreAShareOfTheEncodedOnes) {
+  const double large = 24 * 75 + 61 * 101, small = 60 + 20;
+  const std::map<std::string, double> per_element = {{"none", 4},
+                                                     {"bf16", 2},
+                                                     {"fp16", 2},
+                                                     {"int8", 1 + 4 / 512.0},
+                                                     {"qsgd", 0.5 + 4 / 512.0},
+                                                     {"ternary", 0.25 + 4 / 512.0},
+                                                     {"sign", 1 / 8.0 + 4 / 4096.0},
+                                                     {"top-k", 0.05 * 6},
+                                                     {"random-k", 0.05 * 4}};
+  for (const auto& [name, bytes] : per_element) {
+    for (const int ranks : {2, 3, 4}) {
+      const double share = (ranks - 1.0) / ranks, expected = share * (bytes * large + 4 * small);
+      const auto sent =
+          static_cast<double>(reduce_in_shards(shard_options(name), {.ranks = ranks, .end = 1}).sent[0]);
+      // Of each run a head, a scale that is not full, and the end of a part; parts begin at lines.
+      EXPECT_NEAR(sent, expected, 64 * ranks * 4) << name << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(ZeroCompressionOptions, ThatDifferBetweenRanksAreNamedBeforeAnyStep) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const CompressionOptions options = shard_options(context.rank() == 0 ? "bf16" : "int8");
+    EXPECT_THAT([&] { KnownStage(context, options, {}); },
+                ThrowsMessage<CommError>(testing::AllOf(HasSubstr("bf16 of shards"),
+                                                        HasSubstr("int8 of shards"), HasSubstr("rank 1"))));
+  });
+}
+
+TEST(ZeroCompressionOptions, OfWholeGradientsAreRefusedWithThoseThatAreNot) {
+  for (const char* name : {"dgc", "power-sgd", "one-bit", "threshold"})
+    EXPECT_THAT([&] { make_shard_hook({.name = name, .threshold = 1}); },
+                ThrowsMessage<InvalidArgument>(testing::AllOf(HasSubstr(name), HasSubstr("top-k"))));
+}
+
+TEST(ZeroCompressionOptions, AHookForWholeGradientsIsRefused) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const DataParallelOptions reduction{.hook = make_comm_hook("int8")};
+    const test::Own own{
+        .forward = [](const at::Tensor& x, const std::vector<at::Tensor>& p) { return x.mm(p[0]); },
+        .shapes = {{64, 64}}};
+    EXPECT_THAT(
+        [&] {
+          Pipeline(context, {.pipeline = context.self(), .data = context.world()}, own(),
+                   {.program = schedule::data_parallel(1),
+                    .data_parallel = reduction,
+                    .zero = {.stage = ZeroStage::kGradients}});
+        },
+        ThrowsMessage<InvalidArgument>(HasSubstr("make_shard_hook()")));
+  });
+}
+
+TEST(ZeroCompressionOptions, GradientsOfAnotherTypeThanF32AreRefusedByName) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const test::Own own{
+        .forward = [](const at::Tensor& x, const std::vector<at::Tensor>& p) { return x.mm(p[0]); },
+        .shapes = {{64, 64}}};
+    std::vector<model::Layer> layers = own();
+    layers[0].parameters[0].second.set_data(at::zeros({64, 64}, at::kDouble));
+    EXPECT_THAT(
+        [&] {
+          Pipeline(context, {.pipeline = context.self(), .data = context.world()}, layers,
+                   {.program = schedule::data_parallel(1),
+                    .data_parallel = {.hook = make_shard_hook(shard_options("int8"))},
+                    .zero = {.stage = ZeroStage::kGradients}});
+        },
+        ThrowsMessage<InvalidArgument>(HasSubstr("'p0' is Double")));
+  });
+}
+
+}  // namespace
+}  // namespace trireme::parallel

@@ -1,0 +1,65 @@
+#pragma once
+// What make_shard_hook() makes: which gradients are encoded, by what draws, what was left out of them so far,
+// and how many bytes have been sent. By the names of parameters, and of whole ones, so that neither buckets
+// nor who owns which elements matter to what is kept. One thread.
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "trireme/compress/codec.h"
+#include "trireme/parallel/data/comm_hook.h"
+
+namespace trireme::parallel {
+
+class ShardingHook final : public CommHook {
+ public:
+  ShardingHook(const CompressionOptions& options, const std::string& weights);
+
+  // Of parameters that stay whole.
+  void prepare(const comm::Group& group, const optim::NamedTensors& parameters) override {
+    whole_->prepare(group, parameters);
+  }
+  std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
+    return whole_->start(group, bucket, scale);
+  }
+
+  HookState state() override;
+  std::string describe() const override;
+  std::int64_t sent_bytes() const override { return sent_bytes_ + whole_->sent_bytes(); }
+
+  /// Whether such a parameter is large enough to be encoded, if any is.
+  bool takes(const at::Tensor& parameter) const {
+    return parameter.dim() > 1 && parameter.numel() >= options_.least_numel;
+  }
+  /// Whether gradients of any parameter are encoded.
+  bool encodes_gradients() const { return codec_ != nullptr; }
+  /// In which weights are gathered; null: as they are.
+  const compress::Codec* weights() const { return weights_; }
+  const compress::Codec& codec() const { return *codec_; }
+  /// A parameter whose gradients will be. Throws InvalidArgument: of another type than f32, known already.
+  void add(const std::string& name, const at::Tensor& parameter);
+  /// How this rank's next gradient of it is encoded.
+  compress::Codec::Options next(const std::string& name, int rank);
+  /// What was left out so far, to which gradients are added before they are encoded; undefined: nothing is.
+  at::Tensor residual(const std::string& name) const { return kept_.at(name).residual; }
+  /// That so many bytes have been sent.
+  void count(std::int64_t bytes) { sent_bytes_ += bytes; }
+
+ private:
+  struct Kept {
+    at::Tensor draws;  ///< its reductions so far
+    at::Tensor residual;
+  };
+  double fraction_at(std::int64_t reduction) const;
+
+  const CompressionOptions options_;
+  const compress::Codec* const codec_;    ///< of gradients; null: as they are
+  const compress::Codec* const weights_;  ///< the same
+  const std::string weights_name_;
+  const std::shared_ptr<CommHook> whole_;
+  std::map<std::string, Kept> kept_;
+  std::int64_t sent_bytes_ = 0;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,30 @@
+#pragma once
+// How gradients and weights travel where ranks share them out (ZeroOptions): the hook for
+// DataParallelOptions::hook beside shards. Each rank encodes what every other one is to have of its
+// gradients, and who gets it adds up: (n - 1) / n of the encoded bytes, and one rounding for each rank (Wang
+// et al., "ZeRO++", arXiv 2306.10209, section 3.3, all-to-all of quantised gradients). Weights are gathered
+// rounded to nearest (section 3.1): who updates them keeps exact values, and all ranks, that one too, compute
+// with what the others get. Vectors and small parameters go as they are.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/parallel/data/comm_hook.h"
+
+namespace trireme::parallel {
+
+/// For one model. Of `compression.name` "none" has gradients reduced as they are, and counted. Parameters
+/// that several stages share stay whole, and are reduced as make_comm_hook() does among all ranks. Throws
+/// InvalidArgument: a compression that is not of shard_hook_names(), which needs gradients that are whole;
+/// options out of their range. `weights` is one of shard_weight_names(); ranks with weights in one memory
+/// gather nothing, and nothing is rounded there.
+std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& compression,
+                                          const std::string& weights = "none");
+
+/// Those of comm_hook_names() that say something of any run of elements by itself.
+std::vector<std::string> shard_hook_names();
+/// How weights may be gathered.
+std::vector<std::string> shard_weight_names();
+
+}  // namespace trireme::parallel
