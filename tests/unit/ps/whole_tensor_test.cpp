@@ -111,12 +111,12 @@ TEST(WholeTensors, AreRefusedWhereTheyAreCutOrTooLarge) {
       return error.what();
     }
   };
-  EXPECT_EQ(refusal([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = 4 << 20; }), "taken");
+  EXPECT_EQ(refusal([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = 2 << 20; }), "taken");
   EXPECT_THAT(refusal([](TableSpec& spec) { spec.chunk_elements = 256 << 10; }),
-              testing::HasSubstr("cut into 8 chunks: give each tensor a table of at most 4194304 elements, "
+              testing::HasSubstr("cut into 8 chunks: give each tensor a table of at most 2097152 elements, "
                                  "and set chunk_elements to as many"));
-  EXPECT_THAT(refusal([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = (4 << 20) + 1; }),
-              testing::HasSubstr("chunk_elements must be 1 to 4194304, not 4194305"));
+  EXPECT_THAT(refusal([](TableSpec& spec) { spec.num_elements = spec.chunk_elements = (2 << 20) + 1; }),
+              testing::HasSubstr("chunk_elements must be 1 to 2097152, not 2097153"));
   EXPECT_THAT(refusal([](TableSpec& spec) { spec.optimizer.name = "adam"; }),
               testing::HasSubstr("chunk_elements must be 1 to 262144, not 2000003"));
 }
