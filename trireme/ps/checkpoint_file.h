@@ -121,7 +121,7 @@ struct PartReading {
   std::function<void(const SavedChunk&, wire::Buffer)> chunk = [](const SavedChunk&, const wire::Buffer&) {};
   std::function<void(const SavedRows&, wire::Buffer)> rows = [](const SavedRows&, const wire::Buffer&) {};
 };
-/// Reads and checks all of a part, piece by piece: memory is for its header and one piece, of at most 64 MiB.
+/// Reads and checks all of a part, piece by piece: memory is for its header and one piece, of at most 32 MiB.
 /// Throws DataError that names the file, where it is missing, short or changed, and what `reading` throws.
 void read_part(const std::filesystem::path& folder, const SavedPart& part, const PartReading& reading);
 

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace trireme::ps {
 namespace {
 
 constexpr std::uint32_t kMostPartsUnderWay = 4;
 constexpr Version kNearEnough = 8;  // records: what is waited for when it begins to count
+constexpr std::int64_t kSlowLinkNsPerByte = 1000;
+constexpr int kMostDoublings = 6;
 
 }  // namespace
 
@@ -21,6 +24,10 @@ void LearnerFeed::look_how_near(Version last) {
 }
 
 void LearnerFeed::on_ack(const ReplicateAck& ack, const PartitionState& state, const PartitionLog& log) {
+  if (phase_ != Phase::kLog || ack.received > follower_.received()) {
+    heard_ns_ = outbox_->now_ns();
+    num_again_ = 0;
+  }
   if (phase_ == Phase::kAsking) {
     const bool log_is_enough = ack.received + 1 >= log.first() && ack.received <= state.version();
     if (log_is_enough) {
@@ -30,6 +37,7 @@ void LearnerFeed::on_ack(const ReplicateAck& ack, const PartitionState& state, c
       parts_ = state.snapshot();
       snapshot_version_ = state.version();
       num_sent_ = num_received_ = 0;
+      part_bytes_.assign(parts_.size(), 0);
       send_parts();
       return;
     }
@@ -42,7 +50,12 @@ void LearnerFeed::on_ack(const ReplicateAck& ack, const PartitionState& state, c
 
 void LearnerFeed::on_snapshot_ack(const SnapshotAck& ack, const PartitionLog& log) {
   if (phase_ != Phase::kSnapshot || ack.version != snapshot_version_) return;
+  const std::uint32_t before = num_received_;
   num_received_ = std::max(num_received_, std::min<std::uint32_t>(ack.num_received, num_sent_));
+  if (num_received_ > before) {
+    heard_ns_ = outbox_->now_ns();
+    num_again_ = 0;
+  }
   if (num_received_ < parts_.size()) return send_parts();
   phase_ = Phase::kLog;
   parts_.clear();
@@ -55,7 +68,8 @@ void LearnerFeed::send_parts() {
   while (num_sent_ < parts_.size() && num_sent_ < num_received_ + kMostPartsUnderWay) {
     const PartitionState::Part& part = parts_[num_sent_];
     std::vector<std::byte> bytes = part.flat();
-    if (!outbox_->may_copy(bytes.size())) return;  // send_again comes by
+    if (!outbox_->may_copy(bytes.size())) return;  // send_more comes by
+    part_bytes_[num_sent_] = bytes.size();
     SnapshotPart head = part.head;
     head.partition = partition_;
     head.epoch = epoch_;
@@ -72,7 +86,27 @@ void LearnerFeed::send_more() {
   if (phase_ == Phase::kSnapshot) send_parts();
 }
 
+std::size_t LearnerFeed::bytes_under_way() const {
+  if (phase_ != Phase::kSnapshot) return 0;
+  return std::accumulate(part_bytes_.begin() + num_received_, part_bytes_.begin() + num_sent_,
+                         std::size_t{0});
+}
+
+void LearnerFeed::begin_again(const PartitionLog& log) {
+  num_again_ = 0;
+  send_again(log);
+}
+
+void LearnerFeed::look_again(const PartitionLog& log, std::int64_t retry_ns) {
+  const std::int64_t once = retry_ns + static_cast<std::int64_t>(bytes_under_way()) * kSlowLinkNsPerByte;
+  const std::int64_t patience_ns = phase_ == Phase::kAsking ? retry_ns : once << num_again_;
+  if (outbox_->now_ns() < heard_ns_ + patience_ns) return;
+  num_again_ = std::min(num_again_ + 1, kMostDoublings);
+  send_again(log);
+}
+
 void LearnerFeed::send_again(const PartitionLog& log) {
+  heard_ns_ = outbox_->now_ns();
   if (phase_ == Phase::kAsking) {
     ask(log);
   } else if (phase_ == Phase::kSnapshot) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kMagic = "TRIPSPT3", kOlderMagic = "TRIPSPT2";
 /// A chunk has at most 1 MiB of values, a row at most 64 KiB; states are a few times that.
-constexpr std::uint64_t kMostPieceBytes = 64 << 20;  // of a chunk: 48 MiB with two states
+constexpr std::uint64_t kMostPieceBytes = 32 << 20;  // of a chunk: 24 MiB with two states
 
 std::uint64_t hash_of_chunk(std::span<const std::byte> values, std::span<const std::byte> state) {
   return hash_bytes(values, hash_bytes(state));

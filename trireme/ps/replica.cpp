@@ -224,7 +224,7 @@ void Replica::on_snapshot_ack(ServerId from, const SnapshotAck& ack) {
 
 void Replica::on_connected(ServerId server) {
   if (next_ && next_->server() == server) next_->send_again(log_, upstream_asked_ns_);
-  if (feed_ && feed_->learner() == server) feed_->send_again(log_);
+  if (feed_ && feed_->learner() == server) feed_->begin_again(log_);
 }
 
 void Replica::on_tick() {
@@ -244,7 +244,7 @@ void Replica::on_tick() {
       tell_coordinator<Suspect>(next_->server());
     }
     if (feed_) {
-      feed_->send_again(log_);
+      feed_->look_again(log_, nanoseconds(options_.retry_s));
       look_at_learner();
       const bool holds_up = feed_->counts() && feed_->received() < state_.version();
       const std::int64_t owed_since = std::max(feed_->progress_ns(), suspected_ns_);

@@ -89,7 +89,7 @@ struct TableSpec {
   std::string name;
   TableKind kind = TableKind::kDense;
   std::uint64_t num_elements = 0;  ///< f32, in chunks; 0 where it is sparse
-  /// 1 MiB, the most there is; lamb and rowwise_adagrad take a tensor of up to 16 MiB as one.
+  /// 1 MiB, the most there is; lamb and rowwise_adagrad take a tensor of up to 8 MiB as one.
   std::uint32_t chunk_elements = 256 << 10;
   RowSpec rows = {};            ///< where it is sparse
   std::uint32_t staleness = 0;  ///< 0: bulk-synchronous; kAsynchronous: no bound

@@ -65,5 +65,38 @@ TEST(CopyLimit, BoundsBytesPerSecondWhilePushesGoOn) {
   EXPECT_LT(longest_s, 0.5) << "of virtual time: roles change meanwhile, and nothing waits for copies";
 }
 
+/// A copy that takes its time on a slow link is not sent over and over: it would fill the queue before it.
+TEST(CopyLimit, WhatIsUnderWayIsSentAgainMoreAndMoreSeldom) {
+  Cluster cluster(1, {.num_partitions = 1, .num_servers = 2, .num_workers = 1});
+  TableSpec spec;
+  spec.name = "rows";
+  spec.num_elements = 1 << 20;
+  spec.chunk_elements = 256 << 10;
+  const TableId table = cluster.create(0, spec);
+  ASSERT_TRUE(cluster.settles(10));
+  const std::vector<float> ones(spec.num_elements, 1);
+  ASSERT_EQ(
+      cluster.wait([&](Done done) { cluster.worker(0).push(table, floats(ones), std::move(done)); }).error,
+      ErrorKind::kNone);
+  auto& simulation = cluster.simulation;
+  simulation.crash("server1");
+  simulation.run_for(5);
+  simulation.start("server1");
+  const auto num_parts = [&] {
+    return simulation.num_messages(static_cast<std::uint16_t>(MessageKind::kSnapshotPart));
+  };
+  ASSERT_TRUE(simulation.run_until([&] { return num_parts() > 0; }, 10));
+  simulation.cut("server0", "server1");  // nothing is lost, and nothing arrives
+  simulation.run_for(6);
+  EXPECT_LE(num_parts(), 8U) << "four of a mebibyte take four seconds at a mebibyte a second";
+  simulation.heal_all();
+  ASSERT_TRUE(cluster.settles(60));
+  std::vector<float> values(spec.num_elements);
+  simulation.crash("server0");
+  ASSERT_EQ(cluster.wait([&](Done done) { cluster.worker(0).pull(table, values, std::move(done)); }).error,
+            ErrorKind::kNone);
+  EXPECT_EQ(values, ones);
+}
+
 }  // namespace
 }  // namespace trireme::ps

@@ -34,10 +34,16 @@ class LearnerFeed {
   void send_new(const PartitionLog& log);
   /// Goes on where the node allowed no more.
   void send_more();
-  void send_again(const PartitionLog& log);
+  /// The connection is a new one: what was under way is lost.
+  void begin_again(const PartitionLog& log);
+  /// At the least every `retry_ns`: what a living connection has under way is given its time, and each time
+  /// more.
+  void look_again(const PartitionLog& log, std::int64_t retry_ns);
 
  private:
+  void send_again(const PartitionLog& log);
   void send_parts();
+  std::size_t bytes_under_way() const;
   void look_how_near(Version last);
 
   enum class Phase : std::uint8_t { kAsking, kSnapshot, kLog };
@@ -48,7 +54,10 @@ class LearnerFeed {
   Phase phase_ = Phase::kAsking;
   bool counts_ = false;
   std::vector<PartitionState::Part> parts_;
+  std::vector<std::size_t> part_bytes_;  ///< of those that were sent
   std::uint32_t num_sent_ = 0, num_received_ = 0;
+  std::int64_t heard_ns_ = 0;  ///< of progress, or when it was sent again
+  int num_again_ = 0;          ///< how often since then
   Version snapshot_version_ = 0;
 };
 
