@@ -3,6 +3,7 @@
 #include "trireme/comm/pin.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/train/internal/config_rows.h"
 
 namespace trireme::train {
@@ -93,6 +94,14 @@ std::vector<ConfigKey> parallel_key_table() {
           {.least = 0, .most = kMaxInt}),
       key("parallel.bucket_mib", &C::parallel, &ParallelOptions::bucket_mib,
           "MiB of gradients that are reduced in one piece", {.most = 4096, .above = 0}),
+      key("parallel.priority", &C::parallel, &ParallelOptions::priority,
+          "which gradients replicas reduce first: as they become ready, or, \"forward\", those that the next "
+          "forward needs first, each layer of which waits for its own alone; for several hosts",
+          {.names = priority_names}),
+      key("parallel.slice_kib", &C::parallel, &ParallelOptions::slice_kib,
+          "parallel.priority = \"forward\": KiB of gradients that are reduced in one piece, and not "
+          "overtaken",
+          {.least = 1, .most = 1 << 20}),
       key("parallel.compression", &C::parallel, &ParallelOptions::compression,
           "how gradients travel: in a number format, or compressed", {.names = parallel::comm_hook_names}),
       key("parallel.compression_fraction", &C::parallel, &ParallelOptions::compression_fraction,

@@ -7,6 +7,7 @@
 #include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/cures.h"
 #include "trireme/train/internal/plan_maker.h"
+#include "trireme/train/internal/priority.h"
 
 namespace trireme::train {
 
@@ -104,6 +105,7 @@ parallel::PipelineOptions ParallelPlan::pipeline_options() const {
   const parallel::CompressionOptions compression = compression_options(config_);
   options.data_parallel.hook =
       is_sharded() ? parallel::make_shard_hook(compression) : parallel::make_comm_hook(compression);
+  if (by_need()) reduce_by_need(config_, options.data_parallel);
   return options;
 }
 

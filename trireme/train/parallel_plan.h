@@ -106,6 +106,8 @@ class ParallelPlan {
   bool ranks_drift() const { return served() && config_.served.staleness != 0; }
   /// Whether replicas, in sites, take steps of their own and average what they have learnt now and then.
   bool trains_apart() const { return config_.parallel.local_steps > 1; }
+  /// Whether the next forward begins while gradients that it needs later are still on their way.
+  bool by_need() const { return config_.parallel.priority != "none" && weight_copies() > 1; }
   /// Replicas that average gradients in every step.
   int site_ranks() const { return static_cast<int>(config_.parallel.local_ranks); }
   int num_sites() const { return num_replicas_ / site_ranks(); }

@@ -16,6 +16,7 @@
 #include "trireme/train/internal/exact_run.h"
 #include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/offloading.h"
+#include "trireme/train/internal/priority.h"
 #include "trireme/train/internal/serving.h"
 #include "trireme/train/internal/sharding.h"
 #include "trireme/train/noise_scale.h"
@@ -138,6 +139,7 @@ class PlanMaker {
     check_offloading(maker.plan_);
     check_compression(maker.plan_);
     check_serving(maker.plan_);
+    check_priority(maker.plan_);
     check_local_steps(maker.plan_);
     check_noise_scale(maker.plan_);
     check_work_shares(maker.plan_);
@@ -299,7 +301,7 @@ class PlanMaker {
   /// Clipping by default is for where there is a norm of all gradients.
   void choose_clipping() {
     double& clip_norm = plan_.config_.train.clip_norm;
-    const bool no_norm = (is_pipeline() && updates_under_way(config())) || plan_.served();
+    const bool no_norm = (is_pipeline() && updates_under_way(config())) || plan_.served() || plan_.by_need();
     if (no_norm && clip_norm == TrainOptions().clip_norm &&
         !is_named(config(), find_key(config_key_table(config()), "train.clip_norm")))
       clip_norm = 0;

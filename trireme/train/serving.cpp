@@ -124,7 +124,7 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   return std::make_unique<parallel::ServedOptimizer>(service, config.optimizer, parameters, context.world());
 }
 
-std::vector<model::Layer> ServedRun::arriving(std::vector<model::Layer> layers) const {
+std::vector<model::Layer> ArrivingRun::arriving(std::vector<model::Layer> layers) const {
   for (model::Layer& layer : layers) {
     layer.forward = [inner = std::move(layer.forward), parameters = layer.parameters,
                      place = place_](const Fields& inputs) {
@@ -135,7 +135,7 @@ std::vector<model::Layer> ServedRun::arriving(std::vector<model::Layer> layers) 
   return layers;
 }
 
-void ServedRun::add_to(parallel::PipelineOptions& options) const {
+void ArrivingRun::add_to(parallel::PipelineOptions& options) const {
   options.gradient_is_final = [place = place_](const at::Tensor& parameter) {
     if (place->optimizer != nullptr) place->optimizer->gradient_is_final(parameter);
   };

@@ -28,6 +28,7 @@
 #include "trireme/train/internal/exact_run.h"
 #include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/offloading.h"
+#include "trireme/train/internal/priority.h"
 #include "trireme/train/internal/serving.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/recomputed_layers.h"
@@ -202,7 +203,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                                            data.train->trial_batch(1).input, plan_.samples_of_microbatch())),
       choices_{{kConvolutions, state_of(to_text(convolutions_found_))}},
       exact_(plan_.exact() ? std::make_shared<ExactRun>(plan_, groups_.replicas) : nullptr),
-      served_(plan_.served() ? std::make_shared<ServedRun>() : nullptr),
+      arriving_(plan_.served() || plan_.by_need() ? std::make_shared<ArrivingRun>() : nullptr),
       layers_(layers_for(plan_, *model_)),
       pipeline_(context, pipeline_groups(plan_, groups_), layers_, options_of_pipeline()),
       parameters_(pipeline_.parameters()),
@@ -213,7 +214,8 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                          : GradientNorm(holders(), judged_, parameter_names(*model_))),
       stream_(data.train->open(stream_options(plan_, context, groups_, objective_, count_of_sample_))),
       calendar_(config_, batch_layout(config_.train, data.train->size())),
-      optimizer_(optimizer_for(plan_, context, parameters_, offload_)),
+      optimizer_(updating_by_need(plan_, pipeline_, parameters_,
+                                  optimizer_for(plan_, context, parameters_, offload_))),
       learning_rate_(make_learning_rate(config_, schedule_steps(config_, total_steps()))),
       outer_steps_(outer_steps_for(plan_, groups_, parameters_, pipeline_.buffers())),
       reports_(make_reports(plan_, context)),
@@ -223,7 +225,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
   release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
-  if (served_) served_->begin(*optimizer_);
+  if (arriving_) arriving_->begin(*optimizer_);
   if (hook_) hook_->attach_optimizer(optimizer_->state());
   choices_[kAllReduces] = state_of(context.all_reduce_choices());
   if (work_shares_) stream_->deal(0, work_shares_->now());
@@ -248,10 +250,8 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
     layers_ = exact_->keyed(std::move(layers_));
     exact_->add_to(options);
   }
-  if (served_) {
-    layers_ = served_->arriving(std::move(layers_));
-    served_->add_to(options);
-  }
+  if (arriving_) layers_ = arriving_->arriving(std::move(layers_));
+  if (plan_.served()) arriving_->add_to(options);
   options.update = [this] { update(); };
   options.device = device_;
   if (plan_.offloads_parameters()) options.elsewhere = offload_;
@@ -393,15 +393,20 @@ void Trainer::update() {
   report_.skipped = !gradients_are_usable();
   if (report_.skipped) return note_skip();
   skipped_in_a_row_ = 0;
-  if (observer_)
-    observer_(plan_.served() ? sums_over(context_.world(), parameters_) : gradients_of(parameters_));
   const bool clips = config_.train.clip_norm > 0;
   const bool logs = calendar_.logs(report_.step);
+  if (plan_.by_need() && (observer_ || logs)) pipeline_.finish_gradients(parameters_);
+  if (observer_)
+    observer_(plan_.served() ? sums_over(context_.world(), parameters_) : gradients_of(parameters_));
   // Stages that update on their own time have no gradients at the same time.
   const bool asks = clips || (noise_ && noise_->measures());
   if (asks || (logs && !plan_.asynchronous() && !plan_.served())) grad_norm_ = gradient_norm_.measure();
   if (clips) optim::clip_to_norm(parameters_, grad_norm_, config_.train.clip_norm);
   optimizer_->step();
+  // No forward comes before all are needed.
+  const std::int64_t step = report_.step;
+  if (plan_.by_need() && (step >= total_steps() || calendar_.evaluates(step) || calendar_.saves(step)))
+    optimizer_->arrive();
   if (average_) average_->update();
   if (outer_steps_) outer_steps_->after_step(report_.step);
 }

@@ -48,7 +48,7 @@
 namespace trireme::train {
 
 class ExactRun;
-class ServedRun;
+class ArrivingRun;
 
 class Trainer {
  public:
@@ -91,8 +91,8 @@ class Trainer {
   bool drained() const { return pipeline_.drained(); }
 
   /// Where servers update: this rank's parameters are what all ranks' steps have made of them when it
-  /// returns, and buffers are rank 0's. Where sites train apart: model_state() is their mean. Else nothing is
-  /// to be done.
+  /// returns, and buffers are rank 0's. Where gradients go by need: all updates have been made. Where sites
+  /// train apart: model_state() is their mean. Else nothing is to be done.
   void meet();
   /// meet(), and state() has its values, too: before a save.
   void bring_state();
@@ -253,7 +253,7 @@ class Trainer {
   const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
   std::map<std::string, at::Tensor> choices_;          ///< in use, as text; empty ones are none
   std::shared_ptr<ExactRun> exact_;                    ///< where run.exact asks for it
-  std::shared_ptr<ServedRun> served_;                  ///< where servers update
+  std::shared_ptr<ArrivingRun> arriving_;              ///< where updates come while layers compute
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
   std::shared_ptr<parallel::CommHook> hook_;             ///< of the reductions of gradients

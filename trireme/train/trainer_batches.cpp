@@ -45,6 +45,10 @@ void Trainer::take_batch(std::int64_t steps) {
   require(batch_.global_size == samples, "the data have handed over ", batch_.global_size,
           " samples as the batch of step ", steps + 1, ", which has ", samples,
           "; a stream of one's own goes by StreamOptions::global_batch and ramp, see data::layout_of");
+  // No layer will ask.
+  if (plan_.by_need() &&
+      std::ranges::all_of(batch_.microbatches, [](const auto& each) { return each.rows() == 0; }))
+    optimizer_->arrive();
   if (outer_steps_ && pipeline_.has_last_stage()) report_.own_count = own_count();
   if (!steps_together()) {
     count_of_batch_ = sum_of_counts(groups_.sites->site);

@@ -13,6 +13,7 @@ void Trainer::meet() {
     const telemetry::OwnWork work(context_.status(), "waiting for the models of all sites");
     outer_steps_->meet();
   }
+  if (plan_.by_need()) optimizer_->arrive();
   if (!plan_.served()) return;
   context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));
   optimizer_->meet();

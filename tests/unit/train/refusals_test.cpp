@@ -128,6 +128,33 @@ const Refusal kRefusals[] = {
        c.served.delay_compensation = 0.5;
      },
      "with ps.staleness = 0 gradients are of the values that they meet", "ps.delay_compensation = 0.0"},
+    {"PriorityOfClippedGradients", 2,
+     [](RunConfig& c) {
+       c.parallel.priority = "forward";
+       c.train.clip_norm = 2;
+     },
+     "the norm of all gradients is known when the last one is there", "train.clip_norm = 0.0"},
+    {"PriorityOfCompressedGradients", 2,
+     [](RunConfig& c) {
+       c.parallel.priority = "forward";
+       c.train.clip_norm = 0;
+       c.parallel.compression = "top-k";
+     },
+     "slices are reduced as they are", "parallel.compression = \"none\""},
+    {"PriorityOfStepsThatAreLeftOut", 2,
+     [](RunConfig& c) {
+       c.parallel.priority = "forward";
+       c.train.clip_norm = 0;
+       c.train.non_finite = "skip";
+     },
+     "leaves steps out, which is decided when the last gradient is there", "train.non_finite = \"stop\""},
+    {"PriorityOfSharedUpdates", 2,
+     [](RunConfig& c) {
+       c.parallel.priority = "forward";
+       c.train.clip_norm = 0;
+       c.parallel.zero = 1;
+     },
+     "shares updates out among ranks", "parallel.zero = 0"},
     {"DealingAnewToSites", 2,
      [](RunConfig& c) {
        c.parallel.local_steps = 4;

@@ -134,9 +134,9 @@ class DistributedDataParallel {
   void finish_reduction();
   /// The same for the gradients of these parameters, which alone are waited for, and for buffers: others may
   /// be on their way still, and the last one ends the reduction for all. Of no parameters: for buffers. As
-  /// finish_reduction() where only a whole pass shows which gradients there are: in the first one, and with
-  /// UnusedParameters other than kError. No gradient is handed out before all ranks are known to have had
-  /// all.
+  /// finish_reduction() where only a whole pass shows which gradients there are: in the first one, with
+  /// UnusedParameters other than kError, and behind reduce_without_backward(). No gradient is handed out
+  /// before all ranks are known to have had all.
   void finish_reduction(const optim::NamedTensors& parameters);
 
   /// Drops the gradients without freeing the buckets: the next backward pass writes them anew.

@@ -43,7 +43,11 @@ void DistributedDataParallel::Reducer::finish_reduction(const optim::NamedTensor
   group.check();  // what was given up is not there, whoever asks again
   if (!backward_over_) return;
   start_reduction();
-  if (!statistics.rebuilt || options.unused_parameters != UnusedParameters::kError) return finish_reduction();
+  // A rank without a pass of its own gets gradients at the end of the others'.
+  const bool shows_at_its_end = !statistics.rebuilt ||
+                                options.unused_parameters != UnusedParameters::kError ||
+                                *started_ == Role::kShadow;
+  if (shows_at_its_end) return finish_reduction();
   bool all_have_all = true;
   try {
     const double began_s = now_s();

@@ -22,8 +22,8 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
                                                 const std::shared_ptr<optim::Offload>& offload);
 
 /// What the computation of a rank tells its optimizer while it goes on: gradients that are final, and, before
-/// each layer, that its values are needed now.
-class ServedRun {
+/// each layer, that its values are needed now. Where servers update, or gradients go by need.
+class ArrivingRun {
  public:
   std::vector<model::Layer> arriving(std::vector<model::Layer> layers) const;
   void add_to(parallel::PipelineOptions& options) const;
