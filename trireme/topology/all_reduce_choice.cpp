@@ -19,6 +19,9 @@ constexpr double kSmallBytes = 1024;
 // What takes longer is done once.
 constexpr double kRepeats_s = 0.02;
 constexpr int kMostRepeats = 15;
+// Ways that are not far apart are told from each other by more than one operation.
+constexpr double kNear = 2;
+constexpr int kLeastOfNear = 4;
 // From here on a link is long.
 constexpr double kLongLink_s = 0.001;
 // Of each rank, to tell what lanes bring: pieces for all of them between any two; and how much that has to
@@ -141,10 +144,13 @@ void Measurement::compare(double bytes) {
   std::vector<double> times_s;
   for (const auto& way : ways) times_s.push_back(reduce_s(way, bytes));
   times_s = agreed(times_s);
+  const double best_s = *std::ranges::min_element(times_s);
   for (std::size_t i = 0; i < ways.size(); ++i) {
     // The first one has made connections and memory ready, where it was short enough for that to count.
     std::vector<double> more_s;
-    for (int left = repeats(times_s[i]); left > 1; --left) more_s.push_back(reduce_s(ways[i], bytes));
+    const int least = times_s[i] < kNear * best_s ? kLeastOfNear : 1;
+    for (int left = std::max(repeats(times_s[i]), least); left > 1; --left)
+      more_s.push_back(reduce_s(ways[i], bytes));
     if (!more_s.empty()) times_s[i] = median(more_s);
   }
   times_s = agreed(times_s);

@@ -27,6 +27,7 @@ class StepList {
   void scatter_sums();
   void gather_parts();
   void by_levels(const Levels& levels);
+  void parts_by_level(const Levels& levels, std::size_t level, bool adds);
 
   std::vector<Transfer> take() { return std::move(transfers_); }
 
@@ -170,6 +171,30 @@ void StepList::by_levels(const Levels& levels) {
   }
 }
 
+/// What a place has of the parts of others: of those at its own place on all levels inside of this one, on
+/// any outside. One step for each place outside.
+void StepList::parts_by_level(const Levels& levels, std::size_t level, bool adds) {
+  int inside = 1, outside = 1;
+  for (std::size_t l = 0; l < levels.sizes.size(); ++l) (l < level ? outside : inside) *= levels.sizes[l];
+  inside /= levels.sizes[level];
+  const int size = levels.sizes[level];
+  const auto member = [&](int place) { return levels.members[static_cast<std::size_t>(place)]; };
+  const int block = inside * size;  // places that agree outside
+  for (int other_block = 0; other_block < outside; ++other_block) {
+    for (int from = 0; from < ranks_; ++from) {
+      const int mine = from / inside % size;
+      for (int there = 0; there < size; ++there) {
+        if (there == mine) continue;
+        const int to = from + (there - mine) * inside;
+        // Of sums that which the other is to have, of copies that which this one has.
+        const int of = (adds ? to : from) % block + other_block * block;
+        send_part(member(from), member(to), member(of), adds);
+      }
+    }
+    next_step();
+  }
+}
+
 StepList list_for(const char* what, int ranks, std::int64_t numel) {
   require(ranks >= 1 && numel >= 0, what, " of ", numel, " elements over ", ranks,
           " ranks: expected at least one rank and no negative size");
@@ -183,6 +208,18 @@ std::int64_t part_begin(int rank, int ranks, std::int64_t numel) { return numel 
 std::vector<Transfer> reduce_scatter_steps(int ranks, std::int64_t numel) {
   StepList list = list_for("a reduce-scatter", ranks, numel);
   list.scatter_sums();
+  return list.take();
+}
+
+std::vector<Transfer> reduce_scatter_steps(const Levels& levels, std::int64_t numel) {
+  StepList list = list_for("a reduce-scatter", static_cast<int>(levels.members.size()), numel);
+  for (std::size_t level = levels.sizes.size(); level-- > 0;) list.parts_by_level(levels, level, true);
+  return list.take();
+}
+
+std::vector<Transfer> all_gather_steps(const Levels& levels, std::int64_t numel) {
+  StepList list = list_for("an all-gather", static_cast<int>(levels.members.size()), numel);
+  for (std::size_t level = 0; level < levels.sizes.size(); ++level) list.parts_by_level(levels, level, false);
   return list.take();
 }
 

@@ -41,6 +41,11 @@ std::int64_t part_begin(int rank, int ranks, std::int64_t numel);
 std::vector<Transfer> reduce_scatter_steps(int ranks, std::int64_t numel);
 /// Each rank sends its own part to all others. One step.
 std::vector<Transfer> all_gather_steps(int ranks, std::int64_t numel);
+/// The same by levels: over the links of a site goes of each part one sum, or one copy, where it would be one
+/// for each of its hosts. A step for each part of the levels outside; one level is the above. Of a
+/// reduce-scatter the parts of others hold sums of some at the end.
+std::vector<Transfer> reduce_scatter_steps(const Levels& levels, std::int64_t numel);
+std::vector<Transfer> all_gather_steps(const Levels& levels, std::int64_t numel);
 
 /// What such a list takes where a step lasts as long as its busiest rank: alpha, and the bytes that it sends
 /// or receives (both at once), and those that it adds up.

@@ -83,6 +83,20 @@ void Exchange::reduce_scatter(const ReduceScatter& what, const Deadline& deadlin
           " bytes over ", size(), " members into ", what.sum.size(),
           ": expected a part of that size for each");
   const std::int64_t numel = numel_of(what.sum, what.element);
+  const std::uint32_t hash =
+      hash_of(Kind::kReduceScatter, what.sum.size(), what.element, what.reduction, Algorithm::kDirect);
+  if (levels_.sizes.size() > 1) {
+    partial_sums_.assign(what.parts.begin(), what.parts.end());
+    run(reduce_scatter_steps(levels_, numel * size()),
+        {.rank = rank_,
+         .held = partial_sums_,
+         .result = partial_sums_,
+         .element = what.element,
+         .reduction = what.reduction},
+        hash, deadline);
+    const auto mine = std::span(partial_sums_).subspan(static_cast<std::size_t>(rank_) * what.sum.size());
+    return (void)std::ranges::copy(mine.first(what.sum.size()), what.sum.begin());
+  }
   run(reduce_scatter_steps(size(), numel * size()),
       {.rank = rank_,
        .held = what.parts,
@@ -90,15 +104,14 @@ void Exchange::reduce_scatter(const ReduceScatter& what, const Deadline& deadlin
        .result_begin = numel * rank_,
        .element = what.element,
        .reduction = what.reduction},
-      hash_of(Kind::kReduceScatter, what.sum.size(), what.element, what.reduction, Algorithm::kDirect),
-      deadline);
+      hash, deadline);
 }
 
 void Exchange::all_gather(std::span<std::byte> parts, const Deadline& deadline) {
   require(parts.size() % names_.size() == 0, "an all-gather into ", parts.size(), " bytes over ", size(),
           " members: expected a part of the same size for each");
   constexpr wire::Element kByte = wire::Element::kU8;
-  run(all_gather_steps(size(), numel_of(parts, kByte)),
+  run(all_gather_steps(levels_, numel_of(parts, kByte)),
       {.rank = rank_, .held = parts, .result = parts, .element = kByte},
       hash_of(Kind::kAllGather, parts.size(), kByte, wire::Reduction::kSum, Algorithm::kDirect), deadline);
 }

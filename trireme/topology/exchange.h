@@ -75,11 +75,11 @@ class Exchange {
     std::span<const std::byte> parts;  ///< in the members' order; stays as it is
     std::span<std::byte> sum;          ///< of this member's part
   };
-  /// In rank order; in one step, by reduce_scatter_steps(). Throws as all_reduce() does, and InvalidArgument
-  /// for parts that are not as many sums as there are members.
+  /// In rank order, in one step, or by levels(), each in the order of its parts. Throws as all_reduce() does,
+  /// and InvalidArgument for parts that are not as many sums as there are members.
   void reduce_scatter(const ReduceScatter& what, const Deadline& deadline);
-  /// `parts`: of one size, one of each member, of which this one's is in its place. At the end all are. In
-  /// one step. Throws as reduce_scatter() does.
+  /// `parts`: of one size, one of each member, of which this one's is in its place. At the end all are.
+  /// Throws as reduce_scatter() does.
   void all_gather(std::span<std::byte> parts, const Deadline& deadline);
 
   /// Ends what is under way, here, and with it the connections.
@@ -95,6 +95,7 @@ class Exchange {
   std::vector<std::vector<wire::Socket>> lanes_;  ///< by lane and member; none for this one
   std::uint32_t number_ = 0;                      ///< of the operation
   std::vector<std::byte> scratch_;                ///< for what arrives and is added
+  std::vector<std::byte> partial_sums_;           ///< of a reduce-scatter by levels
   std::string failure_;                           ///< of the first operation that failed
   std::atomic<bool> aborted_ = false;
 };

@@ -203,6 +203,40 @@ TEST(AllGatherSteps, LeaveThePartsOfAllOnEveryRank) {
   }
 }
 
+TEST(StepsByLevels, LeaveSumsAndPartsWhereTheyBelong) {
+  for (const Levels& levels :
+       {Levels{{2, 2}, {0, 1, 2, 3}}, Levels{{2, 3}, {5, 0, 3, 1, 2, 4}}, Levels{{3, 2}, {0, 2, 4, 1, 3, 5}},
+        Levels{{2, 2, 2}, {7, 1, 2, 3, 4, 5, 6, 0}},
+        Levels{{2, 3, 2}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}}, one_level(5)}) {
+    const int ranks = static_cast<int>(levels.members.size());
+    for (const std::int64_t numel : {0, 1, 7, 37, 12 * 7}) {
+      const Values before = numbered(ranks, numel);
+      const Values sums = carry_out(reduce_scatter_steps(levels, numel), before);
+      const Values gathered = carry_out(all_gather_steps(levels, numel), before);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const std::int64_t begin = part_begin(rank, ranks, numel), end = part_begin(rank + 1, ranks, numel);
+        for (std::int64_t i = begin; i < end; ++i) {
+          const auto place = static_cast<std::size_t>(i);
+          double sum = 0;
+          for (const auto& each : before) sum += each[place];
+          ASSERT_EQ(sums[static_cast<std::size_t>(rank)][place], sum) << rank << " of " << ranks << ", " << i;
+          for (const auto& each : gathered)
+            ASSERT_EQ(each[place], before[static_cast<std::size_t>(rank)][place]) << i << " of " << numel;
+        }
+      }
+    }
+  }
+}
+
+TEST(StepsByLevels, SendOneSumOrCopyOfEachPartBetweenSites) {
+  const Levels levels{{2, 4}, {0, 1, 2, 3, 4, 5, 6, 7}};
+  constexpr std::int64_t kNumel = 8000;
+  // Each way half of the parts, which the others are to have, or have not.
+  EXPECT_EQ(numel_between_sites(reduce_scatter_steps(levels, kNumel), levels), kNumel);
+  EXPECT_EQ(numel_between_sites(all_gather_steps(levels, kNumel), levels), kNumel);
+  EXPECT_EQ(numel_between_sites(all_gather_steps(8, kNumel), levels), 4 * kNumel);
+}
+
 TEST(StepsOfOneMessage, WaitForNoOtherAndRefuseNoRank) {
   for (const auto& steps : {reduce_scatter_steps(5, 50), all_gather_steps(5, 50)}) {
     EXPECT_EQ(steps.size(), 20u);

@@ -310,6 +310,35 @@ TEST(Exchange, GoesByTheLevelsThatHostsSay) {
   }
 }
 
+TEST(Exchange, ShardsGoByTheLevelsThatHostsSay) {
+  const auto errors = on_exchange_ranks(
+      4,
+      [&](Rank me) {
+        for (const std::size_t numel : {1ul, 0ul, 1001ul, 100003ul}) {
+          const std::vector<float> parts = values_of(me.rank, 4 * numel);
+          std::vector<float> sum(numel), expected(numel);
+          me.exchange.reduce_scatter(
+              {.parts = std::as_bytes(std::span(parts)), .sum = std::as_writable_bytes(std::span(sum))},
+              Deadline::after_s(30));
+          EXPECT_EQ(parts, values_of(me.rank, 4 * numel));
+          std::vector<std::vector<float>> all;
+          for (int rank = 0; rank < 4; ++rank) all.push_back(values_of(rank, 4 * numel));
+          for (std::size_t i = 0; i < numel; ++i) {
+            const std::size_t at = static_cast<std::size_t>(me.rank) * numel + i;
+            expected[i] = (all[0][at] + all[2][at]) + (all[1][at] + all[3][at]);
+          }
+          EXPECT_EQ(sum, expected) << numel;
+          std::vector<float> gathered(4 * numel);
+          std::ranges::copy(sum, gathered.begin() + static_cast<std::ptrdiff_t>(numel) * me.rank);
+          me.exchange.all_gather(std::as_writable_bytes(std::span(gathered)), Deadline::after_s(30));
+          for (std::size_t i = 0; i < 4 * numel; ++i)
+            ASSERT_EQ(gathered[i], (all[0][i] + all[2][i]) + (all[1][i] + all[3][i])) << i;
+        }
+      },
+      {.host_names = {"a/n0", "b/n1", "a/n2", "b/n3"}});
+  EXPECT_THAT(errors, testing::Each(""));
+}
+
 TEST(Exchange, MoreConnectionsAreNotMadeToAMemberThatHasGone) {
   const auto errors = on_exchange_ranks(3, [](Rank me) {
     if (me.rank == 1) return;
