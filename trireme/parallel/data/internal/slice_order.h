@@ -5,7 +5,7 @@
 // is the same everywhere. So it takes no rank that decides, and no message. With each slice goes how many
 // further buckets are there (num_here()); what all ranks say is there may be overtaken from a later slice on.
 // Where nothing is known to be there the next bucket is waited for, in the order in which they become ready:
-// it is never slower than first in, first out. (P3: Jayarajan et al., MLSys 2019; ByteScheduler: Peng et al.,
+// first in, first out. (P3: Jayarajan et al., MLSys 2019; ByteScheduler: Peng et al.,
 // SOSP 2019, where one rank decides.) A value; not thread-safe.
 
 #include <cstdint>
