@@ -3,6 +3,7 @@
 #include "trireme/comm/pin.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/train/internal/config_rows.h"
 
 namespace trireme::train {
