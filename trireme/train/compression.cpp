@@ -153,6 +153,12 @@ void check_compression(const ParallelPlan& plan) {
 
 void check_compression_of_shards(const ParallelPlan& plan) {
   const Parallel& parallel = plan.config().parallel;
+  refuse_unless(parallel.zero > 0 || parallel.weight_compression == "none",
+                {set(&RunConfig::parallel, &Parallel::weight_compression, "none"),
+                 set(&RunConfig::parallel, &Parallel::zero, 3)},
+                "parallel.weight_compression = \"", parallel.weight_compression,
+                "\" with parallel.zero = 0: each rank has all weights, and nothing is gathered; set "
+                "parallel.zero, or leave it out");
   if (parallel.zero == 0 || parallel.compression == "none") return;
   const std::string what = text("parallel.zero = ", parallel.zero, " with parallel.compression = \"",
                                 parallel.compression, "\": ");

@@ -77,6 +77,11 @@ void check_exact(const ParallelPlan& plan) {
   refuse_if(parallel.compression != "none", {set(&RunConfig::parallel, &Parallel::compression, "none")},
             "parallel.compression = \"", parallel.compression,
             "\" rounds gradients once for each rank; leave that key out");
+  refuse_if(
+      plan.rounds_weights(), {set(&RunConfig::parallel, &Parallel::weight_compression, "none")},
+      "parallel.weight_compression = \"", parallel.weight_compression,
+      "\" rounds what is gathered, and where ranks gather nothing there is nothing to round; leave that "
+      "key out");
   refuse_if(parallel.pipeline > 1 && parallel.activation_compression != "none",
             {set(&RunConfig::parallel, &Parallel::activation_compression, "none")},
             "parallel.activation_compression = \"", parallel.activation_compression,

@@ -4,6 +4,7 @@
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
+#include "trireme/parallel/zero/shard_hook.h"
 #include "trireme/train/internal/config_rows.h"
 
 namespace trireme::train {
@@ -130,6 +131,10 @@ std::vector<ConfigKey> parallel_key_table() {
           "to "
           "1/sqrt(N) each, before velocities take them; 0: none",
           {.least = 0}),
+      key("parallel.weight_compression", &C::parallel, &ParallelOptions::weight_compression,
+          "parallel.zero: how weights are gathered where ranks have no memory in common: rounded to a number "
+          "format, or to 8 bits for each value; each rank's own part stays exact",
+          {.names = parallel::shard_weight_names}),
       key("parallel.activation_compression", &C::parallel, &ParallelOptions::activation_compression,
           "how activations travel between the stages of a pipeline, and their gradients back: f32 as bf16 or "
           "fp16, or 8 bits for each value",

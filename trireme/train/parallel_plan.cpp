@@ -104,7 +104,8 @@ parallel::PipelineOptions ParallelPlan::pipeline_options() const {
   if (served()) return options;
   const parallel::CompressionOptions compression = compression_options(config_);
   options.data_parallel.hook =
-      is_sharded() ? parallel::make_shard_hook(compression) : parallel::make_comm_hook(compression);
+      is_sharded() ? parallel::make_shard_hook(compression, config_.parallel.weight_compression)
+                   : parallel::make_comm_hook(compression);
   if (by_need()) reduce_by_need(config_, options.data_parallel);
   return options;
 }

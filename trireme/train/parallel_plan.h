@@ -117,6 +117,8 @@ class ParallelPlan {
   bool offloads() const { return offloads_state() || offloads_parameters(); }
   bool offloads_state() const { return config_.offload.optimizer != "none"; }
   bool offloads_parameters() const { return config_.offload.parameters != "none"; }
+  /// Whether replicas compute with weights that were rounded on their way.
+  bool rounds_weights() const { return is_sharded() && config_.parallel.weight_compression != "none"; }
   /// How far gradients are rounded when they travel.
   const parallel::GradientRounding& rounding() const { return rounding_; }
   /// A step whose gradients are no numbers is left out; else it ends the run.

@@ -50,7 +50,8 @@ struct RunResult {
   double step_s = 0;                     ///< of one, without the process's first two; 0: there were no others
   std::int64_t sent_to_sites_bytes_of_step = 0;   ///< by rank 0 to other sites, as if in a ring
   std::int64_t sent_to_stages_bytes_of_step = 0;  ///< by rank 0 to other stages
-  std::int64_t sent_bytes_of_step = 0;            ///< of gradients, by rank 0 to replicas, as if in a ring
+  /// Of gradients and gathered weights, by rank 0 to replicas, as if in a ring.
+  std::int64_t sent_bytes_of_step = 0;
   std::optional<optim::GradientNoise> noise = std::nullopt;  ///< over its last part, where it was measured
   double checkpoint_stall_s = 0;     ///< seconds for which saving kept training waiting
   double wall_s = 0;                 ///< of this process, from the start of the run

@@ -102,6 +102,7 @@ struct ParallelOptions {
   std::int64_t compression_rank = 4;            ///< power-sgd
   std::string compression_scope = "auto";       ///< a name of parallel::compression_scope_names()
   double compression_clip_norm = 0;             ///< dgc: each rank's own gradients; 0: none
+  std::string weight_compression = "none";      ///< zero: a name of parallel::shard_weight_names()
   std::string activation_compression = "none";  ///< a name of parallel::activation_format_names()
   std::int64_t local_steps = 1;  ///< of a site between outer steps; 1: gradients of all replicas in each step
   std::int64_t local_ranks = 1;  ///< replicas of a site, which average their gradients in each step

@@ -25,9 +25,9 @@ struct StepTimes {
   double read_ahead = 0;    ///< the shares of the read-ahead that steps found, added up
   std::int64_t looked = 0;  ///< steps that are in it: all but the first
   std::int64_t read_bytes = 0, cache_hits = 0, cache_misses = 0;  ///< by threads that load data
-  std::int64_t sent_bytes = 0;                                    ///< of gradients, by this rank
-  std::int64_t sent_to_sites_bytes = 0;                           ///< by this rank
-  std::int64_t sent_to_stages_bytes = 0;                          ///< by this rank
+  std::int64_t sent_bytes = 0;            ///< of gradients and gathered weights, by this rank
+  std::int64_t sent_to_sites_bytes = 0;   ///< by this rank
+  std::int64_t sent_to_stages_bytes = 0;  ///< by this rank
   std::int64_t steps = 0;
   std::int64_t samples = 0;
 };

@@ -230,6 +230,11 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
   choices_[kAllReduces] = state_of(context.all_reduce_choices());
   if (work_shares_) stream_->deal(0, work_shares_->now());
   name_memory();
+  if (plan_.rounds_weights() && has_common_weights() && context.is_main())
+    context.log().info(
+        "parallel.weight_compression = \"", config_.parallel.weight_compression,
+        "\" does nothing here: the ranks have one copy of the weights in memory that they have "
+        "in common, and gather nothing");
 }
 
 /// Read at every use: whoever restores the state restores the choice.

@@ -165,7 +165,8 @@ class Trainer {
   parallel::HookState compression_state() const { return hook_ ? hook_->state() : parallel::HookState(); }
   /// The gradient noise scale over the last part of the run, in samples; none where it was not measured.
   std::optional<optim::GradientNoise> noise() const { return noise_ ? noise_->noise() : std::nullopt; }
-  /// Bytes of gradients that this rank has sent to replicas so far, as if in a ring.
+  /// Bytes of gradients, and of weights that are gathered, that this rank has sent to replicas so far, as if
+  /// in a ring.
   std::int64_t sent_bytes() const { return hook_ ? hook_->sent_bytes() : 0; }
   /// Of activations and their gradients, to other stages.
   std::int64_t sent_to_stages_bytes() const { return pipeline_.sent_bytes(); }
@@ -214,7 +215,8 @@ class Trainer {
   /// Inputs for every number of samples that micro-batches of steps before `end` have.
   std::vector<Fields> shapes_before(std::int64_t end) const;
   void note_staleness();
-  std::vector<ParameterBytes> bytes_of_parameters() const;
+  bool has_common_weights() const;
+  std::vector<ParameterBytes> bytes_of_parameters(WeightsMemory memory) const;
   /// Of the step behind so many.
   void take_batch(std::int64_t steps);
   /// Of the targets of the batch at hand, on this rank, and on all of a group.

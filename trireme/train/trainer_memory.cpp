@@ -3,6 +3,12 @@
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
+namespace {
+
+/// 1024 of f32, as CompressionOptions has it; vectors of so many elements are few.
+constexpr std::int64_t kLeastEncodedBytes = 4096;
+
+}  // namespace
 
 /// For the ledger: what else is allocated is of a step.
 void Trainer::name_memory() {
@@ -18,17 +24,21 @@ void Trainer::name_memory() {
   for (const auto& [name, tensor] : average_->state()) parallel::count_as(MemoryKind::kOptimizer, tensor);
 }
 
+/// Replicas have one copy of the weights between them.
+bool Trainer::has_common_weights() const {
+  return plan_.is_sharded() && !plan_.offloads_parameters() && groups_.shards().has_common_memory(device_);
+}
+
 MemoryReport Trainer::memory() const {
-  const bool common =
-      plan_.is_sharded() && !plan_.offloads_parameters() && groups_.shards().has_common_memory(device_);
+  const WeightsMemory common = has_common_weights() ? WeightsMemory::kCommon : WeightsMemory::kOwn;
   return {.at_update = memory_at_update_,
           .at_peak = MemoryLedger::of_process().at_peak(),
-          .formula = state_by_formula(plan_, bytes_of_parameters(),
-                                      common ? WeightsMemory::kCommon : WeightsMemory::kOwn),
+          .formula = state_by_formula(plan_, bytes_of_parameters(common), common),
           .offloaded_bytes = offload_ ? offload_->offloaded_bytes() : 0};
 }
 
-std::vector<ParameterBytes> Trainer::bytes_of_parameters() const {
+std::vector<ParameterBytes> Trainer::bytes_of_parameters(WeightsMemory memory) const {
+  const bool decodes = plan_.rounds_weights() && memory == WeightsMemory::kOwn;
   std::vector<ParameterBytes> all;
   for (const auto& [name, weight] : pipeline_.weights()) {
     ParameterBytes bytes{.exact = parameter_bytes_.at(name)};
@@ -37,6 +47,7 @@ std::vector<ParameterBytes> Trainer::bytes_of_parameters() const {
     if (plan_.is_sharded() && weight.scalar_type() == plan_.precision().autocast_to &&
         weight.scalar_type() != at::kFloat)
       bytes.working = bytes.exact / static_cast<std::int64_t>(sizeof(float) / weight.element_size());
+    if (decodes && bytes.working == 0 && bytes.exact >= kLeastEncodedBytes) bytes.working = bytes.exact;
     all.push_back(bytes);
   }
   return all;

@@ -231,6 +231,14 @@ void refuse_unverifiable(const ParallelPlan& plan) {
             "is no bound within which one rank has the same steps; verify the run without it"),
         {set(&RunConfig::parallel, &ParallelOptions::activation_compression, "none")});
   }
+  if (plan.rounds_weights()) {
+    throw Refusal(
+        text("parallel.weight_compression = \"", plan.config().parallel.weight_compression,
+             "\" rounds the weights that ranks compute with, by design, and how far that carries is the "
+             "model's: "
+             "there is no bound within which one rank has the same steps; verify the run without it"),
+        {set(&RunConfig::parallel, &ParallelOptions::weight_compression, "none")});
+  }
   if (plan.trains_apart()) {
     throw Refusal(
         text("parallel.local_steps = ", plan.config().parallel.local_steps,

@@ -28,10 +28,19 @@ std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) 
   return hook;
 }
 
+/// In one memory nothing is gathered.
+bool encodes_weights(const ShardingHook& hook, const StageWeightsOptions& options,
+                     const at::Tensor& weights) {
+  const comm::Group& group = options.shard_groups ? options.shard_groups->shards : *options.data;
+  return hook.weights() != nullptr &&
+         (options.elsewhere != nullptr || !group.has_common_memory(weights.device()));
+}
+
 ShardUse use_of(const Parameter& parameter, const StageWeightsOptions& options, const ShardingHook* hook) {
   const ZeroOptions& zero = options.zero;
   const bool is_rounded = options.rounded.contains(parameter.name),
-             encodes = hook != nullptr && (hook->encodes_gradients() || hook->weights() != nullptr);
+             encodes = hook != nullptr &&
+                       (hook->encodes_gradients() || encodes_weights(*hook, options, parameter.tensor));
   return {.working_type = is_rounded ? zero.working_type : std::nullopt,
           .is_kept = zero.stage != ZeroStage::kParameters || parameter.tensor.numel() < zero.persistent_below,
           .is_encoded = encodes && hook->takes(parameter.tensor)};
