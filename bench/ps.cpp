@@ -305,10 +305,10 @@ void sparse(const Run& run) {
 
 /// A server of three is killed while two workers push: how long the slowest push then takes.
 void recovery(const Run& run) {
-  const std::string lines = output_of(
-      text("'", program("trireme"), "' bench ps-chaos --json --kinds kill --seeds ", run.arguments.passes));
+  const json report = json::parse(output_of(
+      text("'", program("trireme"), "' bench ps-chaos --json --kinds kill --seeds ", run.arguments.passes)));
   std::vector<double> pauses;
-  for (const json& seed : json::parse(lines).at("seeds")) {
+  for (const json& seed : report.at("seeds")) {
     for (const json& fault : seed.at("faults"))
       pauses.push_back(1e3 * fault.at("longest_pause_s").get<double>());
   }

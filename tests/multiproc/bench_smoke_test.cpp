@@ -75,6 +75,12 @@ TEST(BenchSmoke, PsMeasuresRowsOverChannelsAndInTheStorage) {
     EXPECT_GT(line.at("push_million_rows_per_s").at("median").get<double>(), 0) << line;
 }
 
+TEST(BenchSmoke, PsMeasuresThePauseWhenAServerDies) {
+  const auto lines = values_of({bin("bench_ps"), "--smoke", "--json", "--what", "recovery"});
+  ASSERT_EQ(lines.size(), 2U);  // the machine, and the pause
+  EXPECT_GT(lines[1].at("longest_pause_ms").at("median").get<double>(), 0);
+}
+
 TEST(BenchSmoke, PsSaysWhichPartsAndWaysThereAre) {
   const ChildResult what = run({bin("trireme"), "bench", "ps", "--what", "pus"});
   EXPECT_EQ(what.exit_code, 2);
