@@ -33,6 +33,7 @@ struct Mode {
   const char* state_in = "none";   ///< where what the optimizer keeps lives; the one rank's is in memory
   const char* shards_in = "none";  ///< where shards of parameters live
   const char* optimizer = "";      ///< empty: the example's
+  double lr = 0.005;               ///< the example's, or what teaches something in ten steps
 };
 
 constexpr Mode kModes[] = {
@@ -349,7 +350,8 @@ constexpr Mode kModes[] = {
      .ranks = 4,
      .stages = 2,
      .zero = 1,
-     .optimizer = "lars"},
+     .optimizer = "lars",
+     .lr = 0.5},
     {.name = "Dp2Pp2Zero2Muon",
      .mesh = "dp 2 x pp 2, zero 2, muon",
      .ranks = 4,

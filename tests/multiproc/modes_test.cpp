@@ -97,7 +97,8 @@ class Modes : public testing::TestWithParam<ModeOn> {
       words.insert(words.end(), {"--set", setting});
     }
     if (*mode.optimizer != '\0')
-      words.insert(words.end(), {"--set", text("optimizer.name=", mode.optimizer)});
+      words.insert(words.end(), {"--set", text("optimizer.name=", mode.optimizer), "--set",
+                                 text("optimizer.lr=", mode.lr)});
     return words;
   }
 
@@ -122,7 +123,8 @@ class Modes : public testing::TestWithParam<ModeOn> {
                                   .equal = mode.equal,
                                   .precision = mode.precision,
                                   .clip_norm = mode.clip_norm,
-                                  .optimizer = mode.optimizer},
+                                  .optimizer = mode.optimizer,
+                                  .lr = mode.lr},
                                   device().of_one_rank)) {
       command.push_back(word);
     }

@@ -13,6 +13,7 @@ namespace trireme::ps {
 
 class ServedMetrics {
  public:
+  /// Takes the text of this second.
   using Publish = std::function<void(std::string metrics)>;
 
   /// Throws CommError for an address that is taken.
