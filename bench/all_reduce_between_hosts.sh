@@ -61,7 +61,7 @@ at_two_sites() {  # RATE RATE_BETWEEN
 at_delayed_switch() {
   "$build/bin/delayed_switch" "$name" "$hosts" "$1" "$2" >"$work/switch" &
   switch=$!
-  until grep -q ready "$work/switch"; do sleep 0.1; done
+  until grep -qs ready "$work/switch"; do sleep 0.1; done
 }
 measure() {  # measure LINK [SITES]
   for each in $(seq 0 $((hosts - 1))); do
