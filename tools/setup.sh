@@ -121,6 +121,22 @@ install_clang_tidy() {
   mv "$partial" "$folder"
 }
 
+install_kubernetes_schemas() {  # of the package, the one file that a test reads; without a network it is skipped
+  local folder=.deps/kubernetes-validate-$KUBERNETES_VALIDATE_VERSION partial=.deps/partial-kubernetes
+  [ ! -d "$folder" ] || return 0
+  lock
+  [ ! -d "$folder" ] || return 0
+  echo "setup: fetching the schemas of Kubernetes into $folder"
+  if ! python3 -m pip --version >/dev/null 2>&1 || ! (fetch_wheels "$partial" --no-deps "kubernetes-validate==$KUBERNETES_VALIDATE_VERSION"); then
+    echo "setup: going on without them; one test is skipped" >&2
+    return 0
+  fi
+  mkdir -p "$folder.new"
+  mv "$partial/kubernetes_validate/kubernetes-json-schema/v1.27.0-local-strict/_definitions.json" "$folder.new/definitions-1.27.json"
+  mv "$folder.new" "$folder"
+  rm -rf "$partial"
+}
+
 install_minimum_torch() {
   [ ! -f ".deps/torch-$TORCH_MINIMUM_VERSION/torch/lib/libtorch_cpu.so" ] || return 0
   lock
@@ -148,11 +164,11 @@ install_cuda_wheels() {  # everything libtorch_cuda needs at run time
   touch "$torch_folder/cuda-is-complete"
 }
 
-packages=() torch= cuda= minimum= tidy= locked=
+packages=() torch= cuda= minimum= tidy= schemas= locked=
 for part in "${@:-build}"; do
   case $part in
     build) packages+=("${build_packages[@]}"); torch=yes ;;
-    test)  packages+=("${test_packages[@]}") ;;
+    test)  packages+=("${test_packages[@]}") schemas=yes ;;
     bench) packages+=("${bench_packages[@]}") ;;
     check) packages+=("${check_packages[@]}" "${fetch_packages[@]}"); tidy=yes ;;
     docs)  packages+=("${docs_packages[@]}") ;;
@@ -170,3 +186,4 @@ fi
 [ -z "$cuda" ] || install_cuda_wheels
 [ -z "$minimum" ] || install_minimum_torch
 [ -z "$tidy" ] || install_clang_tidy
+[ -z "$schemas" ] || install_kubernetes_schemas

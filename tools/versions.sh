@@ -7,3 +7,5 @@ CUDA_CUPTI_VERSION=13.0.*
 WHEEL_PYTHON=3.12
 # From 22 on it leaves out what stands in headers of others, and reads a source with libtorch in a quarter of the time.
 CLANG_TIDY_VERSION=23.1.4
+# Of it tests read the schemas of Kubernetes alone.
+KUBERNETES_VALIDATE_VERSION=1.37.0

@@ -3,7 +3,7 @@
 
     recipes_test.py TRIREME        the program that the recipes start
 
-The manifests are compared part with part, and with the schemas of Kubernetes (kubernetes-1.27.json). The Slurm script runs, with stand-ins for srun and scontrol that start everything here.
+The manifests are compared part with part, and with the schemas of Kubernetes, which the set-up fetches. The Slurm script runs, with stand-ins for srun and scontrol that start everything here.
 """
 import copy
 import json
@@ -21,14 +21,19 @@ import unittest
 
 import yaml
 
-RECIPES = pathlib.Path(__file__).resolve().parents[2] / "docs/recipes"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "docs/recipes"
 MANIFEST = RECIPES / "parameter-server.yaml"
 SCRIPT = RECIPES / "parameter-server.slurm"
 TRAIN = RECIPES / "train.slurm"
 TRIREME = ""
 VERSIONS = {"Service": "v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1", "Job": "batch/v1"}
 
-SCHEMAS = json.loads((pathlib.Path(__file__).parent / "kubernetes-1.27.json").read_text())
+KINDS = {"Service": "io.k8s.api.core.v1.Service", "StatefulSet": "io.k8s.api.apps.v1.StatefulSet",
+         "PodDisruptionBudget": "io.k8s.api.policy.v1.PodDisruptionBudget", "Job": "io.k8s.api.batch.v1.Job"}
+VERSION = re.search(r"^KUBERNETES_VALIDATE_VERSION=(.*)$", (ROOT / "tools/versions.sh").read_text(), re.M)[1]
+SCHEMAS = ROOT / f".deps/kubernetes-validate-{VERSION}/definitions-1.27.json"
+DEFINITIONS = json.loads(SCHEMAS.read_text())["$defs"] if SCHEMAS.exists() else {}
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float), "null": type(None)}
 
 SRUN = r"""#!/usr/bin/env bash
@@ -46,6 +51,15 @@ wait
 """
 
 
+def name_of(schema):
+    return schema["$ref"].rpartition("/")[2]
+
+
+def references(schema):
+    """The names of definitions that one speaks of."""
+    return {each.rpartition("/")[2] for each in re.findall(r'"\$ref": "([^"]*)"', json.dumps(schema))}
+
+
 def is_of(value, name):
     """Whether it is of a type of JSON schema: true is no number."""
     return isinstance(value, TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
@@ -54,7 +68,7 @@ def is_of(value, name):
 def faults(value, schema, where):
     """What of a value its schema does not allow: the words of JSON schema that the definitions use, and no others."""
     if "$ref" in schema:
-        yield from faults(value, SCHEMAS["$defs"][schema["$ref"].rpartition("/")[2]], where)
+        yield from faults(value, DEFINITIONS[name_of(schema)], where)
     types = schema.get("type", list(TYPES))
     if not any(is_of(value, each) for each in ([types] if isinstance(types, str) else types)):
         yield f"{where} is {value!r}; expected {types}"
@@ -166,13 +180,15 @@ class Manifests(unittest.TestCase):
         self.assertIn(job["template"]["spec"]["restartPolicy"], ("Never", "OnFailure"))
 
     def faults_of(self, manifest):
-        schema = {"$ref": SCHEMAS["kinds"][manifest["kind"]]}
+        schema = {"$ref": KINDS[manifest["kind"]]}
         return list(faults(manifest, schema, f"{manifest['kind']} {manifest['metadata']['name']}"))
 
+    @unittest.skipUnless(DEFINITIONS, f"the set-up has not fetched {SCHEMAS}")
     def test_schemas_of_kubernetes_hold(self):
         for each in self.all:
             self.assertEqual(self.faults_of(each), [])
 
+    @unittest.skipUnless(DEFINITIONS, f"the set-up has not fetched {SCHEMAS}")
     def test_schemas_of_kubernetes_find_what_is_wrong(self):
         def wrong(kind, name, change):
             manifest = copy.deepcopy(self.of(kind)[name])
@@ -191,9 +207,25 @@ class Manifests(unittest.TestCase):
         self.assertIn("containers[0].env[0] has nam,", wrong(*servers, lambda spec: container(spec)["env"][0].update(nam="x")))
         self.assertIn("spec.maxUnavailable is True, which is none of",
                       wrong("PodDisruptionBudget", "params-servers", lambda spec: spec.update(maxUnavailable=True)))
-        used = {word for each in SCHEMAS["$defs"].values() for word in re.findall(r'"(\$?\w+)": ', json.dumps(
-            {name: each[name] for name in each if name != "properties"}))}
-        self.assertEqual(used - {"$ref", "additionalProperties", "enum", "format", "items", "oneOf", "required", "type"}, set())
+        needed, left = set(), set(KINDS.values())
+        while left:
+            needed |= left
+            left = set().union(*(references(DEFINITIONS[name]) for name in left)) - needed
+        used = set()
+
+        def note(schema):
+            used.update(word for word in schema if word != "description" and not word.startswith("x-"))
+            others = schema.get("additionalProperties", {})
+            for each in [*schema.get("properties", {}).values(), schema.get("items", {}), *schema.get("oneOf", []),
+                         others if isinstance(others, dict) else {}]:
+                if each:
+                    note(each)
+
+        for name in needed:
+            note(DEFINITIONS[name])
+        # Words of JSON schema that faults() does not know would be passed over.
+        self.assertEqual(used - {"$ref", "additionalProperties", "enum", "format", "items", "oneOf", "properties", "required",
+                                 "type", "default"}, set())
 
 
 class SlurmScript(unittest.TestCase):
