@@ -1,9 +1,9 @@
 #pragma once
 // Collectives between the ranks of a group that are on different hosts, over connections of their own. An
 // all-reduce goes by the list of transfers that is the fastest for its size (topology/all_reduce_choice.h);
-// a reduce-scatter and an all-gather are one step each. Sums, minima, maxima and products of contiguous CPU
-// tensors of f32, f64, bf16, f16, i32 and i64; what is left, gloo does. One operation at a time, in the same
-// order on all ranks; abort() from any thread.
+// a reduce-scatter and an all-gather are one step each, or go by sites where hosts name them. Sums, minima,
+// maxima and products of contiguous CPU tensors of f32, f64, bf16, f16, i32 and i64; what is left, gloo does.
+// One operation at a time, in the same order on all ranks; abort() from any thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -26,7 +26,7 @@ class CrossAllReduce {
 
   /// False where gloo has to do it: the same on all ranks. An average is not carried.
   bool all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op, std::chrono::milliseconds timeout);
-  /// `parts`: one like `sum` of each rank; added up in rank order. As above.
+  /// `parts`: one like `sum` of each rank; added up in rank order, inside sites first. As above.
   bool reduce_scatter(const at::Tensor& sum, const at::Tensor& parts, const c10d::ReduceOp& op,
                       std::chrono::milliseconds timeout);
   /// `parts`: one of each rank, of which this one's is in its place, of any type. As above.
