@@ -55,6 +55,21 @@ TEST(RemoteCalls, MoreChunksWithAnyCheckpointingDifferByTheOrderOfSumsAlone) {
   }
 }
 
+// A worker in the middle sends on what it has while it still begins, and what that reaches takes its time.
+TEST(RemoteCalls, ABackwardEndsWhenAllGradientsHaveArrivedHoweverLateAWorkerBegins) {
+  const std::string slow_workers =
+      "export LD_PRELOAD='" + test::bin("slow_backward_begin.so") +
+      "' TRIREME_TEST_BEGIN_S=$(echo 0 0.4 0.1 | cut -d' ' -f$((RANK + 1))); exec \"$0\" \"$@\"";
+  const auto result =
+      test::run({test::bin("trireme"), "launch", "-n", "3", "--", "bash", "-c", slow_workers,
+                 test::bin("rank_rpc_pipe"), "--model", "mlp", "--chunks", "4", "--steps", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const std::string last = "largest difference of all steps: ";
+  const auto at = result.out.find(last);
+  ASSERT_NE(at, std::string::npos) << result.out;
+  EXPECT_LT(std::stod(result.out.substr(at + last.size())), 1e-6) << result.out;
+}
+
 TEST(RemoteCalls, ReferencesAreNeitherLeakedNorFreedEarlyWhileConnectionsBreakAndProcessesFreeze) {
   for (const std::string way : {"shm", "tcp"}) {
     const auto result = launch(4, "rank_rpc_references", {"--references", "2000", "--way", way});

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/rpc/request_callback_no_python.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -47,6 +48,14 @@ class Reply {
   const c10::intrusive_ptr<JitFuture> future_;
 };
 
+/// One at a time: where the first of a context begins the engine, libtorch forgets the calls of an earlier
+/// backward *behind* letting others of the context go on. A call that one of those has made by then would be
+/// forgotten, nobody would wait for the gradients that it brings, and a step would be taken without them.
+std::mutex& beginning() {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
+
 /// Gradients of what was sent with this message go on from here; the future is complete when they have
 /// arrived everywhere.
 rpc::Future<void> propagate_gradients(ContextId context_id, std::int64_t message,
@@ -54,7 +63,10 @@ rpc::Future<void> propagate_gradients(ContextId context_id, std::int64_t message
   const auto context = autograd::DistAutogradContainer::getInstance().retrieveContext(context_id);
   const auto sent = context->retrieveSendFunction(message);
   sent->setGrads(gradients);
-  const auto done = autograd::DistEngine::getInstance().executeSendFunctionAsync(context, sent, retain_graph);
+  const auto done = [&] {
+    const std::lock_guard lock(beginning());  // computes nothing: the engine's threads do
+    return autograd::DistEngine::getInstance().executeSendFunctionAsync(context, sent, retain_graph);
+  }();
   const rpc::Promise<void> promise;
   done->addCallback([promise, context_id](JitFuture& future) {
     if (future.hasError()) {
