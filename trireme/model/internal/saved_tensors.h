@@ -26,6 +26,9 @@ class SavedTensorsScope {
   SavedTensorsScope(const SavedTensorsScope&) = delete;
   SavedTensorsScope& operator=(const SavedTensorsScope&) = delete;
 
+  /// Who keeps them around it; null: autograd.
+  SavedTensorKeeper* outer() const { return before_; }
+
  private:
   SavedTensorKeeper* const before_;
 };
