@@ -95,33 +95,44 @@ Memory& memory() {
   return *kMemory;
 }
 
-/// Copies that do not block.
+/// Copies that do not block, in the order of one stream. Each is as late as it can be: the host sees what was
+/// copied to it when it waits for the device, or when something behind it in the stream has been seen.
 class Queue {
  public:
-  void add_to_device(std::function<void()> copy) { add(to_device_, std::move(copy)); }
-  void add_to_host(std::function<void()> copy) { add(to_host_, std::move(copy)); }
-  /// The device does something.
-  void work() { run(to_device_); }
+  void add_to_device(std::function<void()> copy) { add({.to_device = true, .run = std::move(copy)}); }
+  void add_to_host(std::function<void()> copy) { add({.to_device = false, .run = std::move(copy)}); }
+  /// The device does something: it has what was copied to it.
+  void work() {
+    const std::lock_guard lock(mutex_);
+    const auto last =
+        std::find_if(copies_.rbegin(), copies_.rend(), [](const Copy& each) { return each.to_device; });
+    run_first(static_cast<std::size_t>(copies_.rend() - last));
+  }
   /// Somebody waits for the device.
   void finish() {
-    run(to_device_);
-    run(to_host_);
+    const std::lock_guard lock(mutex_);
+    run_first(copies_.size());
   }
 
  private:
-  using Copies = std::deque<std::function<void()>>;
+  struct Copy {
+    bool to_device;
+    std::function<void()> run;
+  };
 
-  void add(Copies& copies, std::function<void()> copy) {
+  void add(Copy copy) {
     const std::lock_guard lock(mutex_);
-    copies.push_back(std::move(copy));
+    copies_.push_back(std::move(copy));
   }
-  void run(Copies& copies) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& copy : std::exchange(copies, {})) copy();
+  void run_first(std::size_t number) {
+    for (; number > 0; --number) {
+      copies_.front().run();
+      copies_.pop_front();
+    }
   }
 
   std::mutex mutex_;
-  Copies to_device_, to_host_;
+  std::deque<Copy> copies_;
 };
 
 Queue& queue() {
