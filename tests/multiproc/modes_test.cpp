@@ -44,7 +44,8 @@ std::vector<ModeOn> modes_on(const Device& device) {
   std::vector<ModeOn> rows;
   for (const Mode& mode : kModes) {
     // The host's memory is elsewhere for a device alone.
-    const bool in_host = std::string(mode.state_in) == "host" || std::string(mode.shards_in) == "host";
+    const std::string places = text(mode.state_in, mode.shards_in, mode.activations_in);
+    const bool in_host = places.find("host") != std::string::npos;
     if (!in_host || std::string(device.name) != "cpu") rows.push_back({mode, device});
   }
   return rows;
@@ -91,9 +92,9 @@ class Modes : public testing::TestWithParam<ModeOn> {
           text("parallel.zero=", mode.zero), text("parallel.shard_ranks=", mode.shard_ranks),
           text("parallel.persistent_below=", mode.persistent_below),
           text("offload.optimizer=", mode.state_in), text("offload.parameters=", mode.shards_in),
-          std::string("offload.part_mib=0.01"), text("train.recompute_layers=", mode.recomputed),
-          text("comm.backend=", mode.backend), std::string("comm.torch_threads=1"),
-          std::string("comm.timeout_s=30")}) {
+          text("offload.activations=", mode.activations_in), std::string("offload.part_mib=0.01"),
+          text("train.recompute_layers=", mode.recomputed), text("comm.backend=", mode.backend),
+          std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
       words.insert(words.end(), {"--set", setting});
     }
     if (*mode.optimizer != '\0')

@@ -13,8 +13,9 @@ struct OffloadOptions {
   std::string optimizer =
       "none";  ///< what it keeps, but counts and moving averages: a name of offload_place_names()
   std::string parameters = "none";  ///< zero = 3: each rank's shards of them: a name of offload_place_names()
-  std::string folder = "";          ///< of the files, on each rank's host; empty: the run's
-  double part_mib = 16;             ///< that is brought at once; a single tensor may need more
+  std::string activations = "none";  ///< what layers save for their backward: a name of offload_place_names()
+  std::string folder = "";           ///< of the files, on each rank's host; empty: the run's
+  double part_mib = 16;              ///< that is brought at once; a single tensor may need more
 };
 
 /// Throws InvalidArgument: an unknown name.

@@ -18,11 +18,33 @@ void check_place(const ParallelPlan& plan, const char* key, const std::string op
                  set(&RunConfig::offload, const_cast<std::string optim::OffloadOptions::*>(where), "none")});
 }
 
+void check_activations(const ParallelPlan& plan) {
+  check_place(plan, "activations", &optim::OffloadOptions::activations);
+  if (!plan.offloads_activations() || !plan.config().parallel.recompute) return;
+  throw Refusal(
+      text("offload.activations = \"", plan.config().offload.activations,
+           "\" with parallel.recompute = true: stages keep nothing but their inputs until their "
+           "backward, and nothing is left to live elsewhere; recompute layers instead, whose inputs "
+           "can (train.recompute_layers = [\"*\"])"),
+      {[](RunConfig& changed) {
+         changed.parallel.recompute = false;
+         changed.train.recompute_layers = {"*"};
+       },
+       set(&RunConfig::offload, &optim::OffloadOptions::activations, "none")});
+}
+
+std::filesystem::path folder_of(const RunConfig& config) {
+  return config.offload.folder.empty() ? config.run_folder() : std::filesystem::path(config.offload.folder);
+}
+
+constexpr double kMib = 1024.0 * 1024.0;
+
 }  // namespace
 
 void check_offloading(const ParallelPlan& plan) {
   check_place(plan, "optimizer", &optim::OffloadOptions::optimizer);
   check_place(plan, "parameters", &optim::OffloadOptions::parameters);
+  check_activations(plan);
   if (!plan.offloads_parameters()) return;
   const RunConfig& config = plan.config();
   const std::string what = text("offload.parameters = \"", config.offload.parameters, "\"");
@@ -46,15 +68,26 @@ std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm
                                             c10::Device device) {
   if (!plan.offloads()) return nullptr;
   const RunConfig& config = plan.config();
-  constexpr double kMib = 1024.0 * 1024.0;
-  return std::make_shared<optim::Offload>(optim::Offload::Options{
-      .folder =
-          config.offload.folder.empty() ? config.run_folder() : std::filesystem::path(config.offload.folder),
+  return std::make_shared<optim::Offload>(
+      optim::Offload::Options{.folder = folder_of(config),
+                              .owner = text("rank ", context.rank()),
+                              .part_bytes = static_cast<std::int64_t>(config.offload.part_mib * kMib),
+                              .device = device,
+                              .state = optim::offload_place_of(config.offload.optimizer),
+                              .parameters = optim::offload_place_of(config.offload.parameters)});
+}
+
+std::shared_ptr<model::ActivationStore> activation_store_for(const ParallelPlan& plan,
+                                                             const comm::Context& context,
+                                                             c10::Device device) {
+  if (!plan.offloads_activations()) return nullptr;
+  const optim::OffloadOptions& offload = plan.config().offload;
+  const bool in_files = optim::offload_place_of(offload.activations) == optim::OffloadPlace::kFiles;
+  return std::make_shared<model::ActivationStore>(model::ActivationStoreOptions{
+      .folder = in_files ? folder_of(plan.config()) : "",
       .owner = text("rank ", context.rank()),
-      .part_bytes = static_cast<std::int64_t>(config.offload.part_mib * kMib),
       .device = device,
-      .state = optim::offload_place_of(config.offload.optimizer),
-      .parameters = optim::offload_place_of(config.offload.parameters)});
+      .bytes_under_way = static_cast<std::int64_t>(3 * offload.part_mib * kMib)});
 }
 
 std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload) {

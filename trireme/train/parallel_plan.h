@@ -113,10 +113,11 @@ class ParallelPlan {
   int num_sites() const { return num_replicas_ / site_ranks(); }
   /// Whether bits do not depend on how ranks share out micro-batches, layers and optimizer.
   bool exact() const { return config_.run.exact; }
-  /// Whether anything lives elsewhere than in memory.
+  /// Whether any state lives elsewhere than in memory.
   bool offloads() const { return offloads_state() || offloads_parameters(); }
   bool offloads_state() const { return config_.offload.optimizer != "none"; }
   bool offloads_parameters() const { return config_.offload.parameters != "none"; }
+  bool offloads_activations() const { return config_.offload.activations != "none"; }
   /// Whether replicas compute with weights that were rounded on their way.
   bool rounds_weights() const { return is_sharded() && config_.parallel.weight_compression != "none"; }
   /// How far gradients are rounded when they travel.

@@ -199,6 +199,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       device_(device_for(plan_, context)),
       config_(plan_.config()),
       offload_(offload_for(plan_, context, device_)),
+      activations_(activation_store_for(plan_, context, device_)),
       convolutions_found_(convolutions_for(plan_.convolutions(), plan_.precision(), context, *whole_,
                                            data.train->trial_batch(1).input, plan_.samples_of_microbatch())),
       choices_{{kConvolutions, state_of(to_text(convolutions_found_))}},
@@ -249,6 +250,9 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   plan_ = measure(plan_, context_, plan_.has_form() ? layers_for(plan_, *whole_) : layers_, data_);
   const RecomputationTrial trial{.model = plan_.has_form() ? *whole_ : *model_, .data = data_};
   layers_ = with_recomputed(plan_, context_, *model_, std::move(layers_), trial);
+  if (activations_) {
+    for (model::Layer& layer : layers_) layer = model::kept_in(activations_, std::move(layer));
+  }
   parallel::PipelineOptions options = plan_.pipeline_options();
   hook_ = options.data_parallel.hook;
   if (exact_) {

@@ -45,6 +45,10 @@
 #include "trireme/train/step_reports.h"
 #include "trireme/train/work_shares.h"
 
+namespace trireme::model {
+class ActivationStore;
+}
+
 namespace trireme::train {
 
 class ExactRun;
@@ -250,12 +254,13 @@ class Trainer {
   const double count_of_sample_;  ///< where targets of all samples count alike
   ParallelPlan plan_;
   const c10::Device device_;
-  const RunConfig& config_;                            ///< the plan's
-  const std::shared_ptr<optim::Offload> offload_;      ///< null: all is in memory
-  const model::ConvolutionChoice convolutions_found_;  ///< when it was made, by all ranks
-  std::map<std::string, at::Tensor> choices_;          ///< in use, as text; empty ones are none
-  std::shared_ptr<ExactRun> exact_;                    ///< where run.exact asks for it
-  std::shared_ptr<ArrivingRun> arriving_;              ///< where updates come while layers compute
+  const RunConfig& config_;                                    ///< the plan's
+  const std::shared_ptr<optim::Offload> offload_;              ///< null: all is in memory
+  const std::shared_ptr<model::ActivationStore> activations_;  ///< null: the same
+  const model::ConvolutionChoice convolutions_found_;          ///< when it was made, by all ranks
+  std::map<std::string, at::Tensor> choices_;                  ///< in use, as text; empty ones are none
+  std::shared_ptr<ExactRun> exact_;                            ///< where run.exact asks for it
+  std::shared_ptr<ArrivingRun> arriving_;                      ///< where updates come while layers compute
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
   std::shared_ptr<parallel::CommHook> hook_;             ///< of the reductions of gradients

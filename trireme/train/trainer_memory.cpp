@@ -1,4 +1,5 @@
 // What a trainer's memory is used for.
+#include "trireme/model/activation_store.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/train/trainer.h"
 
@@ -34,7 +35,8 @@ MemoryReport Trainer::memory() const {
   return {.at_update = memory_at_update_,
           .at_peak = MemoryLedger::of_process().at_peak(),
           .formula = state_by_formula(plan_, bytes_of_parameters(common), common),
-          .offloaded_bytes = offload_ ? offload_->offloaded_bytes() : 0};
+          .offloaded_bytes = (offload_ ? offload_->offloaded_bytes() : 0) +
+                             (activations_ ? activations_->most_kept_bytes() : 0)};
 }
 
 std::vector<ParameterBytes> Trainer::bytes_of_parameters(WeightsMemory memory) const {

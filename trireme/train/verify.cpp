@@ -209,7 +209,7 @@ void compare_step(Comparison& comparison, std::int64_t step, const optim::NamedT
 
 /// Throws Refusal.
 void refuse_unverifiable(const ParallelPlan& plan) {
-  if (plan.world_size() < 2 && plan.num_parts() < 2 && !plan.offloads()) {
+  if (plan.world_size() < 2 && plan.num_parts() < 2 && !plan.offloads() && !plan.offloads_activations()) {
     throw Refusal(
         "there is nothing to verify: one rank and train.accumulation = 1 is the serial run; start it with -n "
         "2",

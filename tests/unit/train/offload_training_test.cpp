@@ -214,5 +214,86 @@ TEST_F(OffloadTraining, AFolderWithoutRoomIsRefusedBeforeAStep) {
               ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot reserve"), HasSubstr("are free"))));
 }
 
+/// Activations that are large enough to leave.
+RunConfig activating(RunConfig config) {
+  config.model.hidden = {512, 512};
+  config.train.global_batch = 256;
+  config.train.max_steps = 3;
+  config.checkpoint.every_steps = 0;
+  config.optimizer = {.name = "sgd", .lr = 0.05};
+  return config;
+}
+
+RunConfig activations_elsewhere(RunConfig config) {
+  config.run.name += "-elsewhere";
+  config.offload.activations = "files";
+  config.offload.part_mib = 0.1;
+  return config;
+}
+
+TEST_F(OffloadTraining, ActivationsElsewhereGiveTheSameBits) {
+  const auto expect_same = [&](int ranks, const RunConfig& config) {
+    const RunResult expected = run(ranks, config), found = run(ranks, activations_elsewhere(config));
+    EXPECT_EQ(found.weights_xxh3, expected.weights_xxh3) << config.run.name;
+    EXPECT_EQ(found.train_loss, expected.train_loss) << config.run.name;
+    EXPECT_EQ(found.evaluation->loss, expected.evaluation->loss) << config.run.name;
+    EXPECT_GE(found.memory.offloaded_bytes, 256 * 1024) << config.run.name;
+  };
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
+    RunConfig each = activating(config(precision));
+    each.train.precision = precision;
+    expect_same(1, each);
+    each.run.name += "-zero3";
+    each.parallel.zero = 3;
+    expect_same(2, each);
+  }
+  RunConfig recomputed = activating(config("recomputed"));
+  recomputed.train.recompute_layers = {"*"};
+  expect_same(1, recomputed);
+  for (const char* schedule : {"1f1b", "gpipe", "zb-h1"}) {
+    RunConfig each = activating(config(schedule));
+    each.parallel.pipeline = 2;
+    each.parallel.microbatches = 4;
+    each.train.global_batch = 1024;
+    each.parallel.schedule = schedule;
+    expect_same(2, each);
+  }
+}
+
+TEST_F(OffloadTraining, VerifyHoldsActivationsElsewhereToOneRankInMemory) {
+  RunConfig each = activations_elsewhere(activating(config("verify-activations")));
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const data::DataSource data = train::open_data(each, context.log());
+    EXPECT_TRUE(verify(each, context, data, 3).bitwise());
+  });
+}
+
+TEST_F(OffloadTraining, AFolderWithoutRoomForActivationsEndsTheStepAndTheNextRunWorks) {
+  const RunConfig each = activations_elsewhere(activating(config("full-of-activations")));
+  {
+    const test::FileSizeLimit limit(100'000);
+    EXPECT_THAT([&] { run(1, each); }, ThrowsMessage<DataError>(AllOf(
+                                           HasSubstr("rank 0: cannot reserve"), HasSubstr("of activations"),
+                                           HasSubstr(each.run_folder().string()))));
+  }
+  EXPECT_EQ(run(1, each).weights_xxh3, run(1, activating(config("in-memory"))).weights_xxh3);
+}
+
+TEST_F(OffloadTraining, ActivationsThatCannotLiveElsewhereAreRefusedWithTheNearestPlan) {
+  RunConfig each = activating(config("refused-activations"));
+  const auto refused = [&](const char* reason, const char* cure) {
+    EXPECT_THAT([&] { resolve_plan(each, 2); },
+                ThrowsMessage<InvalidArgument>(AllOf(HasSubstr(reason), HasSubstr(cure))));
+  };
+  each.offload.activations = "host";
+  refused("this run computes on the CPU", "works on 2 ranks: offload.activations = \"files\"");
+  each.offload.activations = "files";
+  each.parallel.recompute = true;
+  each.parallel.pipeline = 2;
+  refused("stages keep nothing but their inputs", "train.recompute_layers = [\"*\"]");
+  each.offload.activations = "disk";
+  refused("disk", "files");
+}
+
 }  // namespace
 }  // namespace trireme::train
