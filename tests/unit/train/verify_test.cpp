@@ -10,10 +10,12 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 
 #include "tests/unit/train/tied_model.h"
 #include "tests/unit/train/verified_run.h"
 #include "trireme/base/error.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 
 namespace trireme::train {
@@ -87,6 +89,7 @@ struct Fault {
   double scale_of_rank_1 = 1;
   bool repeats_a_sample = false;
   double drift_of_rank_1 = 0;
+  std::optional<double> factor_of_norm = {};  ///< of the one that ranks clip by, where both sides clip
 };
 
 /// Reduces as it should, but for one bucket, which stays as it is on every rank.
@@ -123,7 +126,15 @@ Comparison one_step_with(const Fault& fault) {
   torch::manual_seed(7);
   const at::Tensor inputs = at::rand({8, 8}), targets = at::rand({8, 1});
   auto serial = user_module(), replica_0 = user_module(), replica_1 = user_module();
+  const auto clip = [&](const torch::nn::Sequential& module, double factor) {
+    if (!fault.factor_of_norm) return;
+    optim::NamedTensors parameters;
+    for (const auto& item : module->named_parameters()) parameters.emplace_back(item.key(), item.value());
+    constexpr double kLargest = 0.01;
+    EXPECT_GT(optim::clip_grad_norm(parameters, kLargest / factor), kLargest);
+  };
   at::mse_loss(serial->forward(inputs), targets).backward();
+  clip(serial, 1);
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     auto& module = context.rank() == 0 ? replica_0 : replica_1;
     parallel::DistributedDataParallel ddp(
@@ -140,6 +151,7 @@ Comparison one_step_with(const Fault& fault) {
     const at::Tensor loss =
         at::mse_loss(module->forward(inputs.narrow(0, begin, 4)), targets.narrow(0, begin, 4));
     (context.rank() == 1 ? loss * fault.scale_of_rank_1 : loss).backward();
+    clip(module, fault.factor_of_norm.value_or(1));
   });
   verdict.gradients(1, parameters_of(replica_0, true), parameters_of(serial, true));
   const auto first = parameters_of(replica_0, false), second = parameters_of(replica_1, false);
@@ -149,7 +161,10 @@ Comparison one_step_with(const Fault& fault) {
   return verdict;
 }
 
-TEST(Mutation, NoneIsFoundWhereThereIsNone) { EXPECT_TRUE(one_step_with({}).equal()); }
+TEST(Mutation, NoneIsFoundWhereThereIsNone) {
+  EXPECT_TRUE(one_step_with({}).equal());
+  EXPECT_TRUE(one_step_with({.factor_of_norm = 1}).equal());
+}
 
 TEST(Mutation, ABucketLeftOutIsNamedByItsParameter) {
   const Comparison verdict = one_step_with({.leaves_out_a_bucket = true});
@@ -159,6 +174,21 @@ TEST(Mutation, ABucketLeftOutIsNamedByItsParameter) {
 }
 
 TEST(Mutation, AWrongScaleIsFound) { EXPECT_FALSE(one_step_with({.scale_of_rank_1 = 1.001}).equal()); }
+
+// As of a norm that counts a shared parameter twice, or a part of the parameters alone.
+TEST(Mutation, AWrongNormIsNamedByAParameterThatItScales) {
+  for (const double factor : {1.001, 0.999}) {
+    const Comparison verdict = one_step_with({.factor_of_norm = factor});
+    ASSERT_FALSE(verdict.equal());
+    EXPECT_THAT(verdict.first()->describe(), HasSubstr("gradient of 0.weight"));
+  }
+}
+
+// Each rank divides by its own: two ranks of which one has missed that the scale was halved.
+TEST(Mutation, AWrongLossScaleIsFound) {
+  EXPECT_FALSE(one_step_with({.scale_of_rank_1 = 2}).equal());
+  EXPECT_FALSE(one_step_with({.scale_of_rank_1 = 0.5}).equal());
+}
 
 TEST(Mutation, ASampleCountedTwiceIsFound) {
   EXPECT_FALSE(one_step_with({.repeats_a_sample = true}).equal());
