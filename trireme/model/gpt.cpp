@@ -146,8 +146,7 @@ void initialise_gpt(torch::nn::Module& module, std::int64_t layers, std::uint64_
   const double residual = 0.02 / std::sqrt(2.0 * static_cast<double>(layers));
   for (const ParameterBox& box : parameter_boxes(module)) {
     if (box.global_sizes.size() == 1) {
-      const at::NoGradGuard no_grad;
-      box.values().fill_(1);
+      fill_constant(box, 1);
     } else {
       fill_normal(box, box.name.ends_with("c_proj.weight") ? residual : 0.02, seed);
     }

@@ -99,6 +99,15 @@ void fill_normal(const ParameterBox& box, double standard_deviation, std::uint64
   fill(box, standard_deviation, kNormal, seed);
 }
 
+void fill_constant(const ParameterBox& box, double value) {
+  const at::NoGradGuard no_grad;
+  if (gets_values(box.parameter)) box.values().fill_(value);
+}
+
+void fill_constant(at::Tensor tensor, double value) {
+  fill_constant(whole_box("", std::move(tensor)), value);
+}
+
 void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std::string& name) {
   fill_uniform(whole_box(name, std::move(tensor)), bound, seed);
 }

@@ -41,9 +41,13 @@ void fill_uniform(at::Tensor tensor, double bound, std::uint64_t seed, const std
 /// element) only (Box and Muller, 1958).
 void fill_normal(at::Tensor tensor, double standard_deviation, std::uint64_t seed, const std::string& name);
 
+/// Fills a tensor with one number: norms, biases.
+void fill_constant(at::Tensor tensor, double value);
+
 /// The same for a part of a parameter: it gets the numbers that the whole one has there.
 void fill_uniform(const ParameterBox& box, double bound, std::uint64_t seed);
 void fill_normal(const ParameterBox& box, double standard_deviation, std::uint64_t seed);
+void fill_constant(const ParameterBox& box, double value);
 
 /// Fills every "weight" (fan_in: elements per output) and its "bias" of the module and its children, or
 /// the part of it that the module holds. Throws InvalidArgument for a parameter that is neither.

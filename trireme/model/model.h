@@ -23,7 +23,9 @@ class Model : public torch::nn::Module {
   /// The input fields of a batch -> what the objective takes as outputs. Default: forward of the only one.
   virtual Fields forward_all(const Fields& inputs) { return forward(inputs); }
   /// Gives every parameter its first value, which depends on (seed, name) only. Default: as PyTorch's Linear
-  /// and Conv layers (initialise.h). Throws InvalidArgument: a parameter that is no weight or bias of those.
+  /// and Conv layers (initialise.h). Called again while other layers get their memory: one's own fills by the
+  /// functions there, which leave the others as they are. Throws InvalidArgument: a parameter that is no
+  /// weight or bias of those.
   virtual void initialise(std::uint64_t seed);
   /// The model's own loss (objective.name = "model"): the sum over the samples of a batch, without dims.
   /// `output` is that of forward. In a pipeline it is called where the last stage is, and parameters of other

@@ -122,8 +122,7 @@ void ResNet::initialise(std::uint64_t seed) {
       const double fan_out = static_cast<double>(value.numel()) / static_cast<double>(value.size(1));
       fill_normal(value, std::sqrt(2 / fan_out), seed, name);
     } else {
-      const at::NoGradGuard no_grad;
-      value.fill_(name.ends_with("weight") ? 1 : 0);
+      fill_constant(value, name.ends_with("weight") ? 1 : 0);
     }
   }
 }
