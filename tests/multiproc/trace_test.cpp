@@ -47,6 +47,15 @@ class TraceOfARun : public testing::Test {
   TemporaryFolder folder_;
 };
 
+// The first two steps are left out: memory and connections are made there.
+TEST_F(TraceOfARun, ItsTimelineSaysWhatStepsTookAndWhatTheSimulatorMakesOfThem) {
+  const ChildResult result = run(command({"--timeline", "timeline.html", "--trace-steps", "3:12"}), {}, 60);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.err,
+              testing::ContainsRegex("of 10 steps the median took [0-9.]*[1-9][0-9.]* ms, and simulated "
+                                     "with the mean times of its actions [0-9.]*[1-9][0-9.]* ms"));
+}
+
 TEST_F(TraceOfARun, HoldsWhatBothRanksDid) {
   const TraceReading trace = traced({"--trace"});
   ASSERT_EQ(trace.ranks.size(), 2u);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <span>
 
@@ -72,6 +73,8 @@ std::int64_t steps_of_newest(const RunConfig& config, comm::Context& context) {
   return std::stoll(context.world().all_gather_text(steps).front());
 }
 
+double in_ms(double seconds) { return std::round(seconds * 1e5) / 1e2; }
+
 }  // namespace
 
 telemetry::TraceOptions trace_options(const RunOptions& options) {
@@ -128,15 +131,18 @@ void RunTrace::discard() {
 }
 
 void RunTrace::write_timeline(const Trainer& trainer) {
-  const std::string page =
+  const RunTimeline timeline =
       timeline_of(trainer, context_, *trace_, telemetry::AlignedClock(first_clock_, last_clock_));
   if (!context_.is_main()) return;
   const fs::path path = config_.run_folder() / config_.run.timeline;
   try {
-    if (page.empty()) throw DataError("none of its steps was traced; run.trace_steps says which");
+    if (timeline.page.empty()) throw DataError("none of its steps was traced; run.trace_steps says which");
     keep_earlier(path);
-    write_file_atomic(path, page);
-    context_.log().info("wrote the timeline ", path.string());
+    write_file_atomic(path, timeline.page);
+    context_.log().info("wrote the timeline ", path.string(), ": of ", timeline.steps,
+                        timeline.steps == 1 ? " step" : " steps", " the median took ",
+                        in_ms(timeline.measured_s), " ms, and simulated with the mean times of its actions ",
+                        in_ms(timeline.simulated_s), " ms");
   } catch (const DataError& error) {
     context_.log().warning("no timeline: ", error.what());
   }
