@@ -4,17 +4,17 @@
 # rank and step, adamw. Memory is what all processes hold at their peak, pages that several map counted once, by rank:
 # programs and libraries included. Where two small models lead, the number of layers is tried, and moved until one more
 # layer would be too much.
-#   [PEER_PYTHON=python with torch] [BUDGET_MIB=4096] bench/largest_model.sh [WAY...]
+#   [PEER_PYTHON=python with torch, for ways of PyTorch] [BUDGET_MIB=4096] bench/largest_model.sh [WAY...]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
 needs_programs bench_largest_model trireme
-needs_peer_python
 budget=${BUDGET_MIB:-4096}
 ways=("$@")
 [ ${#ways[@]} -gt 0 ] || ways=("parallel.zero=0" "parallel.zero=1" "parallel.zero=2" "parallel.zero=3"
-  "parallel.zero=3 train.recompute_layers=['*']" "parallel.pipeline=2" "parallel.tensor=2" "python ddp" "python zero1" "python fsdp2" "python fsdp2-checkpointed")
+  "parallel.zero=3 train.recompute_layers=['*']" "parallel.pipeline=2 parallel.microbatches=2" "parallel.tensor=2" "python ddp" "python zero1" "python fsdp2" "python fsdp2-checkpointed")
+if [[ " ${ways[*]}" == *" python"* ]]; then needs_peer_python; else PEER_PYTHON=${PEER_PYTHON:-python3}; fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
