@@ -376,7 +376,18 @@ TEST(ActivationStore, AReadThatFailsEndsTheBackwardAndTheNextForwardWorks) {
   const auto file = test::scratch_files_of(::getpid()).at(0);
   {
     const at::Tensor loss = Net::loss(layers, 0);
-    // One byte may be under way: all but the last has been written.
+    // Each write waits for the one before it; a late one would make the file long again.
+    at::Tensor last;
+    const auto memory = [&] {
+      const ActivationStore::Scope scope(*store);
+      const at::Tensor saved = at::tanh(learning({64}));
+      last = at::tanh(saved);
+      return saved.storage().getWeakStorageImpl();
+    }();
+    const auto of_last = last.storage().getWeakStorageImpl();
+    const at::Tensor graph = last.sum();
+    last.reset();
+    wait_until([&] { return memory.use_count() == 0 && of_last.use_count() == 0; });
     ASSERT_EQ(::truncate(file.c_str(), 1000), 0);
     EXPECT_THAT([&] { loss.backward(); },
                 ThrowsMessage<DataError>(AllOf(HasSubstr("rank 0: cannot read"), HasSubstr("activations"))));
