@@ -83,6 +83,12 @@ class InFile final : public ActivationStore::Keeping {
   bool is_device() const { return options_.device.type() != c10::kCPU; }
 
   void begin(const MemoryPointer& memory) override {
+    // Of a device, what is written passes the host, and the forward waits for that copy; one for which there
+    // is no memory leaves nothing counted.
+    if (is_device()) {
+      memory->on_host = bytes_of_storage(memory->saved).to(at::kCPU);
+      memory->saved.reset();
+    }
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] {
@@ -91,11 +97,6 @@ class InFile final : public ActivationStore::Keeping {
       if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
       memory->place = room_.take(static_cast<std::uint64_t>(memory->bytes));
       leaving_bytes_ += memory->bytes;
-    }
-    // Of a device, what is written passes the host, and the forward waits for that copy.
-    if (is_device()) {
-      memory->on_host = bytes_of_storage(memory->saved).to(at::kCPU);
-      memory->saved.reset();
     }
     writer_.start([this, memory] { write(memory); });
   }
