@@ -1,9 +1,7 @@
-#include <dlfcn.h>
-
-#include <cstdlib>
 #include <filesystem>
 
 #include "trireme/base/error.h"
+#include "trireme/base/optional_object.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/cuda_object.h"
 
@@ -12,31 +10,16 @@ namespace {
 
 constexpr const char* kFileName = "libtrireme_cuda.so";
 
-std::string find_file() {
-  if (const char* given = std::getenv("TRIREME_CUDA_OBJECT")) return given;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  for (const auto& folder : {program, program.parent_path() / "lib"}) {
-    if (std::filesystem::exists(folder / kFileName)) return folder / kFileName;
-  }
-  return {};
-}
-
 CudaObject missing(const std::string& because) {
   CudaObject object;
   object.missing_because = because;
   return object;
 }
 
-template <class Function>
-bool find_function(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
-
 CudaObject load() {
   if (!std::filesystem::exists("/dev/nvidia0"))
     return missing("no NVIDIA GPU here (there is no /dev/nvidia0)");
-  const std::string path = find_file();
+  const std::string path = find_optional_object(kFileName, "TRIREME_CUDA_OBJECT");
   if (path.empty()) {
     return missing(
         text(kFileName, " is not beside the program: build where the CUDA toolkit and nccl.h are"));
@@ -47,14 +30,11 @@ CudaObject load() {
 }  // namespace
 
 CudaObject load_cuda_object(const std::string& path) {
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (!library) {
-    const char* reason = ::dlerror();
-    return missing(text("cannot load ", path, ": ", reason ? reason : "unknown reason",
-                        ". 'make setup-cuda' fetches the CUDA libraries"));
-  }
+  const OptionalObject loaded =
+      load_optional_object(path, /*global=*/true, "'make setup-cuda' fetches the CUDA libraries");
+  if (!loaded.missing_because.empty()) return missing(loaded.missing_because);
   CudaObject object;
-  const bool complete = find_function(library, "trireme_cuda_make_nccl", object.make_nccl);
+  const bool complete = loaded.find("trireme_cuda_make_nccl", object.make_nccl);
   return complete ? object : missing(text(path, " is from another version: build it again"));
 }
 

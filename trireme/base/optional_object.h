@@ -1,0 +1,31 @@
+#pragma once
+// Shared objects that the library can do without: what needs a toolkit or a library of its own to compile
+// lies in one of them, is loaded when it is asked for, and is never unloaded. Thread-safe.
+
+#include <string>
+
+namespace trireme {
+
+/// Where the file is: what the environment variable says, or beside the program, or in its ../lib. Empty
+/// where it is not.
+std::string find_optional_object(const std::string& file_name, const char* variable);
+
+struct OptionalObject {
+  void* library = nullptr;
+  std::string missing_because;  ///< empty when it is there
+
+  /// False when the object has no such function: it is of another version.
+  template <class Function>
+  bool find(const char* name, Function& function) const {
+    function = reinterpret_cast<Function>(find_symbol(name));
+    return function != nullptr;
+  }
+
+ private:
+  void* find_symbol(const char* name) const;
+};
+
+/// Its symbols are everybody's where `global`. `advice` ends the message of a file that cannot be loaded.
+OptionalObject load_optional_object(const std::string& path, bool global, const std::string& advice);
+
+}  // namespace trireme
