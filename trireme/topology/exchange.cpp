@@ -1,16 +1,10 @@
 #include "trireme/topology/exchange.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cmath>
-#include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/topology/internal/connections.h"
 #include "trireme/topology/internal/exchange_step.h"
-#include "trireme/topology/internal/members.h"
 #include "trireme/wire/group_error.h"
 
 namespace trireme::topology {
@@ -47,7 +41,11 @@ Exchange::Exchange(const wire::Socket& listening, const Membership& membership, 
       names_(membership.names),
       levels_(membership.hosts.empty() ? one_level(static_cast<int>(names_.size()))
                                        : levels_of(membership.hosts)),
-      lanes_(connect_members(listening, membership, 0, membership.lanes, deadline)) {}
+      connections_(make_connections(listening, membership, deadline)) {}
+
+Exchange::~Exchange() = default;
+
+int Exchange::num_lanes() const { return connections_->num_lanes(); }
 
 void Exchange::set_lanes(int lanes, const wire::Socket& listening, const Membership& membership,
                          const Deadline& deadline) {
@@ -59,9 +57,7 @@ void Exchange::set_lanes(int lanes, const wire::Socket& listening, const Members
               .element = wire::Element::kI32,
               .data = std::as_writable_bytes(std::span(&here, 1))},
              deadline);
-  if (lanes < num_lanes()) return lanes_.resize(static_cast<std::size_t>(lanes));
-  for (Lane& lane : connect_members(listening, membership, num_lanes(), lanes - num_lanes(), deadline))
-    lanes_.push_back(std::move(lane));
+  connections_->set_lanes(lanes, listening, membership, deadline);
 }
 
 void Exchange::all_reduce(const AllReduce& what, const Deadline& deadline) {
@@ -121,14 +117,16 @@ void Exchange::run(std::vector<Transfer> steps, const StepData& on, std::uint32_
   if (!failure_.empty()) give_up(failure_);
   std::erase_if(steps, [&](const Transfer& each) { return each.from != rank_ && each.to != rank_; });
   try {
-    Connections connections(lanes_, names_, std::uint64_t{++number_} << 32 | hash);
+    connections_->begin(std::uint64_t{++number_} << 32 | hash);
     for (auto first = steps.begin(); first != steps.end();) {
       const auto last =
           std::find_if(first, steps.end(), [&](const auto& each) { return each.step != first->step; });
-      ExchangeStep(std::span(first, last), on, connections, scratch_).carry_out(deadline);
+      ExchangeStep(std::span(first, last), on, *connections_, scratch_).carry_out(deadline);
       first = last;
     }
+    connections_->end();
   } catch (const CommError& error) {
+    connections_->drop();
     failure_ = aborted_ ? "the operation was aborted" : error.what();
     give_up(failure_);
   }
@@ -140,11 +138,7 @@ void Exchange::give_up(const std::string& why) const {
 
 void Exchange::abort() {
   aborted_ = true;
-  for (const Lane& lane : lanes_) {
-    for (const auto& socket : lane) {
-      if (socket.fd() >= 0) ::shutdown(socket.fd(), SHUT_RDWR);
-    }
-  }
+  connections_->abort();
 }
 
 }  // namespace trireme::topology

@@ -1,27 +1,30 @@
 #pragma once
-// The members of a group, each connected with each other over TCP, by one connection or several (lanes), over
-// which long transfers are shared out, and the executor of lists of transfers (all_reduce_steps.h) between
-// them. Every rank calls the same operations in the same order with the same
-// sizes; each ends with the same bits. bf16 and f16 travel as they are; what arrives in a step is added up in
-// f32 and rounded once.
-// Every operation has a number and a hash of what it is, which go ahead of its bytes on each connection:
+// The members of a group, each connected with each other over a network (networks.h), by one connection or
+// several (lanes), over which long transfers are shared out, and the executor of lists of transfers
+// (all_reduce_steps.h) between them. Every rank calls the same operations in the same order with the same
+// sizes; each ends with the same bits, over every network. bf16 and f16 travel as they are; what arrives in a
+// step is added up in f32 and rounded once.
+// Every operation has a number and a hash of what it is, which its bytes are marked with on each connection:
 // ranks that do different things do not mix them up, but stand still until somebody gives up or the deadline.
 // An operation belongs to one thread at a time; abort() to any. After a failure all later ones fail.
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "trireme/topology/all_reduce_steps.h"
+#include "trireme/topology/networks.h"
 #include "trireme/wire/element.h"
 #include "trireme/wire/secret.h"
 #include "trireme/wire/socket.h"
 
 namespace trireme::topology {
 
+class Connections;
 struct StepData;
 
 /// Who the members are, and how each proves that it is one.
@@ -31,8 +34,9 @@ struct Membership {
   std::vector<std::string> names;         ///< of each, for messages: "rank 5"
   std::vector<std::string> hosts = {};    ///< of each, for Levels; empty: there is one
   wire::Secret secret;
-  std::string purpose;  ///< the same on all members, and on nobody else's connections
-  int lanes = 1;        ///< connections between any two
+  std::string purpose;                ///< the same on all members, and on nobody else's connections
+  int lanes = 1;                      ///< connections between any two
+  std::string network = kNetworkTcp;  ///< a name of networks()
 };
 
 /// Of connections between any two members.
@@ -43,13 +47,14 @@ class Exchange {
   /// Collective. `listening` is that of this member's endpoint. Throws CommError that names the member that
   /// cannot be reached or does not come by the deadline.
   Exchange(const wire::Socket& listening, const Membership& membership, const Deadline& deadline);
+  ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(names_.size()); }
   const Levels& levels() const { return levels_; }
-  int num_lanes() const { return static_cast<int>(lanes_.size()); }
+  int num_lanes() const;
 
   /// More connections between any two members, or fewer; no bit of a result depends on them. Collective,
   /// before anybody else has the exchange. `listening` and `membership` are those that it was made of. Throws
@@ -92,11 +97,11 @@ class Exchange {
   const int rank_;
   const std::vector<std::string> names_;
   const Levels levels_;
-  std::vector<std::vector<wire::Socket>> lanes_;  ///< by lane and member; none for this one
-  std::uint32_t number_ = 0;                      ///< of the operation
-  std::vector<std::byte> scratch_;                ///< for what arrives and is added
-  std::vector<std::byte> partial_sums_;           ///< of a reduce-scatter by levels
-  std::string failure_;                           ///< of the first operation that failed
+  const std::unique_ptr<Connections> connections_;
+  std::uint32_t number_ = 0;             ///< of the operation
+  std::vector<std::byte> scratch_;       ///< for what arrives and is added
+  std::vector<std::byte> partial_sums_;  ///< of a reduce-scatter by levels
+  std::string failure_;                  ///< of the first operation that failed
   std::atomic<bool> aborted_ = false;
 };
 

@@ -1,11 +1,7 @@
 #include "trireme/topology/internal/exchange_step.h"
 
-#include <poll.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cmath>
-#include <cstring>
+#include <array>
 #include <map>
 
 #include "trireme/base/error.h"
@@ -14,8 +10,6 @@
 namespace trireme::topology {
 namespace {
 
-// Stays in the second cache between its arrival and its addition.
-constexpr std::size_t kBlockBytes = 256 << 10;
 constexpr std::size_t kAlignment = 64;
 // Shorter ones cost a call to the kernel each, and gain nothing.
 constexpr std::size_t kLeastPieceBytes = 64 << 10;
@@ -60,8 +54,8 @@ ExchangeStep::ExchangeStep(std::span<const Transfer> transfers, const StepData& 
 std::vector<std::pair<Line, Transfer>> ExchangeStep::pieces_of(int peer, const Transfer& transfer) const {
   const std::int64_t numel = transfer.end - transfer.begin;
   const std::size_t bytes = static_cast<std::size_t>(numel) * wire::bytes_of(on_.element);
-  const auto lanes = static_cast<std::int64_t>(
-      std::clamp<std::size_t>(bytes / kLeastPieceBytes, 1, connections_.num_lanes()));
+  const auto lanes = static_cast<std::int64_t>(std::clamp<std::size_t>(
+      bytes / kLeastPieceBytes, 1, static_cast<std::size_t>(connections_.num_lanes())));
   std::vector<std::pair<Line, Transfer>> pieces;
   for (std::int64_t lane = 0; lane < lanes; ++lane) {
     Transfer piece = transfer;
@@ -164,23 +158,15 @@ bool ExchangeStep::move() {
 }
 
 void ExchangeStep::wait(const Deadline& deadline) {
-  std::vector<pollfd> polled;
-  std::vector<int> from;
-  const auto add = [&](const Line& line, short event) {
-    polled.push_back({.fd = connections_.fd(line), .events = event, .revents = 0});
-    if (std::ranges::find(from, line.peer) == from.end()) from.push_back(line.peer);
-  };
+  std::vector<Line> receives, sends;
   for (const Receive& each : receives_) {
     if (connections_.differs(each.line)) connections_.stand_still(each.line.peer, deadline);
-    if (!each.done()) add(each.line, POLLIN);
+    if (!each.done()) receives.push_back(each.line);
   }
   for (const Send& each : sends_) {
-    if (!each.left.empty()) add(each.line, POLLOUT);
+    if (!each.left.empty()) sends.push_back(each.line);
   }
-  const double left_ms = std::min(std::ceil(deadline.remaining_s() * 1000), 1e9);
-  const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(left_ms));
-  if (ready < 0 && errno != EINTR) throw CommError(text("cannot wait for sockets: ", std::strerror(errno)));
-  if (ready <= 0 && deadline.expired()) connections_.throw_late(from);
+  connections_.wait(receives, sends, deadline);
 }
 
 void ExchangeStep::carry_out(const Deadline& deadline) {

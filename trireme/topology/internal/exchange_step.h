@@ -2,61 +2,16 @@
 // One step of a list of transfers, as one rank carries it out: everything that it sends and receives in the
 // step is under way at once. Belongs to one thread.
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "trireme/topology/all_reduce_steps.h"
-#include "trireme/topology/internal/members.h"
+#include "trireme/topology/internal/connections.h"
 #include "trireme/wire/element.h"
-#include "trireme/wire/socket.h"
 
 namespace trireme::topology {
-
-/// One of the connections to a member.
-struct Line {
-  int peer = 0;
-  std::size_t lane = 0;
-};
-
-/// The connections to the other members, during one operation: the first bytes each way are its tag.
-class Connections {
- public:
-  Connections(const std::vector<Lane>& lanes, const std::vector<std::string>& names, std::uint64_t tag);
-
-  std::size_t num_lanes() const { return lanes_.size(); }
-  int fd(const Line& line) const { return lanes_[line.lane][static_cast<std::size_t>(line.peer)].fd(); }
-  /// As much as goes at once; how many of the bytes. Throw CommError where the connection is lost.
-  std::size_t send(const Line& line, std::span<const std::byte> bytes);
-  std::size_t receive(const Line& line, std::span<std::byte> bytes);
-  /// What arrives over the line is of another operation.
-  bool differs(const Line& line) const { return ways_[place_of(line)].differs; }
-  /// Whoever is waited for at the deadline.
-  [[noreturn]] void throw_late(const std::vector<int>& peers) const;
-  /// Until somebody gives up or the deadline.
-  [[noreturn]] void stand_still(int peer, const Deadline& deadline) const;
-
- private:
-  using Tag = std::array<std::byte, sizeof(std::uint64_t)>;
-  struct Ways {
-    std::size_t tag_sent = 0, tag_received = 0;
-    Tag theirs{};
-    bool differs = false;
-  };
-  std::size_t place_of(const Line& line) const {
-    return line.lane * names_.size() + static_cast<std::size_t>(line.peer);
-  }
-  std::size_t moved(const Line& line, long result, std::size_t& tag_done) const;
-
-  const std::vector<Lane>& lanes_;
-  const std::vector<std::string>& names_;
-  Tag tag_;
-  std::vector<Ways> ways_;
-};
 
 /// What the transfers of a step work on.
 struct StepData {

@@ -1,0 +1,23 @@
+#pragma once
+// What an Exchange may go over: ContextOptions::network, comm.network.
+
+#include <string>
+#include <vector>
+
+namespace trireme::topology {
+
+inline constexpr const char* kNetworkTcp = "tcp";
+
+struct NetworkInfo {
+  std::string name;
+  std::string summary;
+  std::string unavailable_because;  ///< empty when it can be used here
+};
+
+std::vector<std::string> network_names();
+/// Of all. Loads what they need.
+std::vector<NetworkInfo> network_infos();
+/// Empty when it can be used here, else the reason. Loads what it needs. Throws InvalidArgument that suggests
+/// the nearest name.
+std::string network_unavailable_because(const std::string& name);
+}  // namespace trireme::topology
