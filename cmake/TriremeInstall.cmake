@@ -35,6 +35,10 @@ if(TARGET trireme_cuda)  # loaded at run time where a GPU is
   add_dependencies(trireme_installed trireme_cuda)
   install(TARGETS trireme_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 endif()
+if(TARGET trireme_ucx)  # loaded at run time where comm.network asks for it; UCX itself is the host's
+  add_dependencies(trireme_installed trireme_ucx)
+  install(TARGETS trireme_ucx LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endif()
 configure_file("${PROJECT_SOURCE_DIR}/cmake/TriremeBundle.cmake.in"
                "${CMAKE_BINARY_DIR}/package/TriremeBundle.cmake" @ONLY)
 # What an earlier bundle left would be found before the libtorch of this build; the folder itself is where a

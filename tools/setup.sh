@@ -16,7 +16,7 @@ build_packages=(g++ make cmake ninja-build ccache python3 git
   libturbojpeg0-dev libpng-dev libssl-dev libcurl4-openssl-dev libhwloc-dev
   dataset-fashion-mnist)
 test_packages=(libgtest-dev libgmock-dev openmpi-bin iproute2 procps etcd-server python3-yaml doxygen
-  munge slurmctld slurmd slurm-client)
+  munge slurmctld slurmd slurm-client libucx-dev)
 bench_packages=(libopenmpi-dev openmpi-bin python3-venv)
 check_packages=(clang-format-14)
 docs_packages=(doxygen python3)

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include "tests/support/two_hosts.h"
+#include "tests/support/ucx.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -20,6 +21,8 @@ class HostsFault : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
+    if (GetParam() == "ucx" && !has_ucx()) GTEST_SKIP() << "built without UCX";
+    use_ucx_over_network();
     launchers_ = hosts_.launch(2, {bin("rank_fault_loop"), text(kTimeout_s), "60", GetParam()});
     for (int rank = 0; rank < 4; ++rank) {
       ASSERT_TRUE(launcher(rank / 2).wait_for_output(text("[", rank, "] step 20"), 60));
@@ -40,7 +43,7 @@ class HostsFault : public testing::TestWithParam<std::string> {
   std::vector<std::unique_ptr<ChildProcess>> launchers_;
 };
 
-INSTANTIATE_TEST_SUITE_P(EveryWay, HostsFault, testing::Values("auto", "gloo", "ring", "direct"),
+INSTANTIATE_TEST_SUITE_P(EveryWay, HostsFault, testing::Values("auto", "gloo", "ring", "direct", "ucx"),
                          [](const auto& test) { return test.param; });
 
 TEST_P(HostsFault, BothHostsNameTheRankThatWasKilledOnOne) {
@@ -74,18 +77,32 @@ TEST_P(HostsFault, ACutCableIsAnErrorOnBothByTheDeadline) {
           "\\[[23]\\] error: [^\n]*all_reduce[^\n]*the store that the launcher of the first host serves"));
 }
 
-TEST(HostsAllReduce, HostsWithDifferentWaysAreRefusedByName) {
-  const TwoHosts hosts;
-  if (!hosts.unavailable_because().empty()) GTEST_SKIP() << hosts.unavailable_because();
-  // A shell on each host, which knows by its name which one it is.
-  const std::string differ = text("case $TRIREME_HOST_ID in *-0) way=ring;; *) way=direct;; esac; exec ",
-                                  bin("rank_fault_loop"), " 20 1 $way");
-  for (auto& launcher : hosts.launch(1, {"sh", "-c", differ})) {
-    const ChildResult result = launcher->wait(60);
-    EXPECT_EQ(result.exit_code, 3) << result.out;
-    EXPECT_THAT(result.err, ContainsRegex("ranks disagree about the world: rank [01] [^\n]*comm.all_reduce"
-                                          "[^\n]*(ring|direct)[^\n]*rank [01]"));
+class HostsThatDiffer : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!hosts_.unavailable_because().empty()) GTEST_SKIP() << hosts_.unavailable_because();
   }
+  /// One rank on each host, whose way between hosts is another one on the other.
+  void expect_refused(const std::string& one, const std::string& other, const std::string& regex) {
+    // A shell on each host, which knows by its name which one it is.
+    const std::string differ = text("case $TRIREME_HOST_ID in *-0) way=", one, ";; *) way=", other,
+                                    ";; esac; exec ", bin("rank_fault_loop"), " 20 1 $way");
+    for (auto& launcher : hosts_.launch(1, {"sh", "-c", differ})) {
+      const ChildResult result = launcher->wait(60);
+      EXPECT_EQ(result.exit_code, 3) << result.out;
+      EXPECT_THAT(result.err, ContainsRegex("ranks disagree about the world: rank [01] [^\n]*" + regex));
+    }
+  }
+  TwoHosts hosts_;
+};
+
+TEST_F(HostsThatDiffer, InTheirWayOfAllReducesAreRefusedByName) {
+  expect_refused("ring", "direct", "comm.all_reduce[^\n]*(ring|direct)[^\n]*rank [01]");
+}
+
+TEST_F(HostsThatDiffer, InTheirNetworkAreRefusedByName) {
+  if (!has_ucx()) GTEST_SKIP() << "built without UCX";
+  expect_refused("ucx", "auto", "comm.network[^\n]*(ucx|tcp)[^\n]*rank [01]");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
 #include "tests/support/two_hosts.h"
+#include "tests/support/ucx.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -105,6 +106,28 @@ TEST_F(Hosts, ShardsCrossTheCableOnce) {
       EXPECT_LE(sent, kExpected_bytes * 11 / 10 + kRendezvous_bytes)
           << step << ": more than with all headers";
     }
+  }
+}
+
+TEST_F(Hosts, TrainingOverUcxGivesTheBitsOfTrainingOverTcp) {
+  if (!has_ucx()) GTEST_SKIP() << "built without UCX";
+  use_ucx_over_network();
+  const TemporaryFolder folder;
+  for (const char* zero : {"0", "3"}) {
+    std::vector<std::string> digests;
+    for (const char* network : {"tcp", "ucx"}) {
+      std::vector<std::string> command = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
+      for (const std::string& setting :
+           {"run.folder=" + folder.path().string(), text("run.name=", network, zero),
+            text("parallel.zero=", zero), text("comm.network=", network),
+            std::string("comm.all_reduce=two_shot"), std::string("train.max_steps=10"),
+            std::string("comm.timeout_s=20")}) {
+        command.insert(command.end(), {"--set", setting});
+      }
+      output_of(command);
+      digests.push_back(read_run(folder / text(network, zero)).weights_xxh3);
+    }
+    EXPECT_EQ(digests[0], digests[1]) << "zero " << zero;
   }
 }
 

@@ -44,8 +44,11 @@ int main(int argc, char** argv) {
     const double timeout_s = std::atof(argv[1]);
     const std::string_view word = argc > 3 ? argv[3] : "auto";
     const bool throws = word == "throw";
-    const auto context = trireme::comm::Context::from_environment(
-        {.all_reduce = throws ? "auto" : std::string(word), .timeout_s = timeout_s});
+    const bool by_ucx = word == "ucx";
+    const auto context =
+        trireme::comm::Context::from_environment({.all_reduce = throws || by_ucx ? "auto" : std::string(word),
+                                                  .network = by_ucx ? "ucx" : "tcp",
+                                                  .timeout_s = timeout_s});
     work(*context, std::atof(argv[2]), throws);
     return 0;
   } catch (const trireme::Error& error) {

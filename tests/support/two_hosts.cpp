@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
+#include "trireme/base/clock.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -33,6 +37,15 @@ std::string TwoHosts::create() const {
   for (const auto& command : commands) {
     const auto result = run(split(command, ' '), {}, 20);
     if (result.exit_code != 0) return text("no network namespaces: '", command, "': ", result.err);
+  }
+  // Both ends have been switched on; that the other one is there they notice later, and a library that asks for
+  // interfaces that work would not see them.
+  const Deadline deadline = Deadline::after_s(10);
+  for (const int host : {0, 1}) {
+    while (run({"ip", "-n", name(host), "link", "show", "cable"}).out.find("state UP") == std::string::npos) {
+      if (deadline.expired()) return "the cable between network namespaces does not come up";
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
   }
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/topology/all_reduce_cost.h"
+#include "trireme/topology/networks.h"
 
 namespace trireme::comm {
 
@@ -18,6 +19,14 @@ void check_all_reduce(const std::string& name) {
   const auto known = all_reduce_names();
   require(std::ranges::find(known, name) != known.end(), "there is no all-reduce between hosts '", name, "'",
           suggest(name, known));
+}
+
+std::vector<std::string> network_names() { return topology::network_names(); }
+
+void check_network(const std::string& name) {
+  const std::string reason = topology::network_unavailable_because(name);
+  require(reason.empty(), "the network '", name, "' (comm.network) cannot be used here: ", reason,
+          "; 'tcp' can");
 }
 
 }  // namespace trireme::comm

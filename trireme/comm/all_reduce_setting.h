@@ -1,5 +1,6 @@
 #pragma once
-// Names of the ways of an all-reduce between hosts: ContextOptions::all_reduce, comm.all_reduce. Pure.
+// Names of the ways of an all-reduce between hosts, and of what it goes over: ContextOptions::all_reduce and
+// ::network, comm.all_reduce and comm.network.
 
 #include <string>
 #include <vector>
@@ -13,5 +14,10 @@ inline constexpr const char* kAllReduceByGloo = "gloo";
 std::vector<std::string> all_reduce_names();
 /// Throws InvalidArgument that suggests the nearest.
 void check_all_reduce(const std::string& name);
+
+/// "tcp", and "ucx": whatever UCX finds, RDMA, shared memory or TCP.
+std::vector<std::string> network_names();
+/// Throws InvalidArgument that suggests the nearest, or says why it cannot be used here.
+void check_network(const std::string& name);
 
 }  // namespace trireme::comm

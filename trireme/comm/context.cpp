@@ -28,7 +28,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr const char* kVersion = "4";
+constexpr const char* kVersion = "5";
 
 // A rank of a world that failed waits only this long for the others.
 constexpr double kShortGoodbyeS = 1;
@@ -40,6 +40,7 @@ void check_options(const ContextOptions& options) {
           " s; expected more than 0");
   if (options.backend != "auto") find_backend(options.backend);
   check_all_reduce(options.all_reduce);
+  check_network(options.network);
   check_pin(options.pin);
 }
 
@@ -160,6 +161,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
                      .backend = options.backend,
                      .device = name_of(state->device.type()),
                      .all_reduce = options.all_reduce,
+                     .network = options.network,
                      .host_id = host_id(),
                      .pid = ::getpid(),
                      .boot_id = boot_id(),
@@ -311,6 +313,7 @@ std::optional<Group> Context::State::make_group(const std::vector<int>& world_ra
                                  .ranks_on_cores = share_of_cores().num_processes,
                                  .secret = environment.secret,
                                  .all_reduce = options.all_reduce,
+                                 .network = options.network,
                                  .all_reduce_book = all_reduces,
                                  .timeout_s = options.timeout_s,
                                  .operation_timeout_s = slow_timeout_s + kBackendMargin_s};

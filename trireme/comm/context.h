@@ -33,6 +33,9 @@ struct ContextOptions {
   /// All-reduces between hosts: "auto" measures when a group is made and takes the fastest for each size;
   /// else a name of all_reduce_names() (all_reduce_setting.h). The same on all ranks.
   std::string all_reduce = "auto";
+  /// What collectives between hosts go over, unless gloo does them: a name of network_names()
+  /// (all_reduce_setting.h). The same on all ranks.
+  std::string network = "tcp";
   double timeout_s = 60;  ///< deadline of the rendezvous, and for ranks that are gone, stuck or elsewhere
   double slow_timeout_s = 1800;  ///< for ranks that are alive and get on; at least timeout_s counts
   int torch_threads = 0;         ///< threads of torch in this rank; 0: cores of the host / ranks on the host

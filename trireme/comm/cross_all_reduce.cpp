@@ -99,7 +99,8 @@ std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& group
                                   .names = {},
                                   .hosts = request.host_ids,
                                   .secret = request.secret,
-                                  .purpose = text("all-reduces of ", request.group_name)};
+                                  .purpose = text("all-reduces of ", request.group_name),
+                                  .network = request.network};
   for (const int rank : request.world_ranks) membership.names.push_back(text("rank ", rank));
   membership.endpoints = endpoints_of_all(request, membership.names, listening.local(), deadline);
   try {

@@ -81,8 +81,8 @@ std::vector<int> cores_from(const std::string& words) {
 
 std::string encode(const Arrival& arrival) {
   return text(arrival.world_size, "\n", arrival.version, "\n", arrival.backend, "\n", arrival.device, "\n",
-              arrival.all_reduce, "\n", arrival.host_id, "\n", arrival.pid, "\n", arrival.boot_id, "\n",
-              in_words(arrival.cores));
+              arrival.all_reduce, "\n", arrival.network, "\n", arrival.host_id, "\n", arrival.pid, "\n",
+              arrival.boot_id, "\n", in_words(arrival.cores));
 }
 
 Arrival decode(const std::string& encoded) {
@@ -92,10 +92,11 @@ Arrival decode(const std::string& encoded) {
           .backend = fields.at(2),
           .device = fields.at(3),
           .all_reduce = fields.at(4),
-          .host_id = fields.at(5),
-          .pid = std::stoi(fields.at(6)),
-          .boot_id = fields.at(7),
-          .cores = cores_from(fields.at(8))};
+          .network = fields.at(5),
+          .host_id = fields.at(6),
+          .pid = std::stoi(fields.at(7)),
+          .boot_id = fields.at(8),
+          .cores = cores_from(fields.at(9))};
 }
 
 std::string arrival_key(int rank) { return text("arrival/", rank); }
@@ -118,6 +119,7 @@ std::string disagreement(int rank, const Arrival& mine, int other, const Arrival
   if (mine.device != theirs.device) return differ("device", mine.device, theirs.device);
   if (mine.all_reduce != theirs.all_reduce)
     return differ("comm.all_reduce", mine.all_reduce, theirs.all_reduce);
+  if (mine.network != theirs.network) return differ("comm.network", mine.network, theirs.network);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/topology/internal/ucx_object.h"
 #include "trireme/topology/networks.h"
 
 namespace trireme::topology {
@@ -18,6 +19,8 @@ struct NetworkRow {
 const std::vector<NetworkRow>& network_table() {
   static const std::vector<NetworkRow> rows{
       {kNetworkTcp, "TCP between hosts, any network", [] { return std::string(); }, make_tcp_connections},
+      {kNetworkUcx, "UCX between hosts: InfiniBand, RoCE, or what else it finds",
+       [] { return ucx_object().missing_because; }, make_ucx_connections},
   };
   return rows;
 }

@@ -7,6 +7,7 @@
 namespace trireme::topology {
 
 inline constexpr const char* kNetworkTcp = "tcp";
+inline constexpr const char* kNetworkUcx = "ucx";  ///< whatever UCX finds: RDMA, shared memory, TCP
 
 struct NetworkInfo {
   std::string name;

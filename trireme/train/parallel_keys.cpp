@@ -204,6 +204,10 @@ std::vector<ConfigKey> parallel_key_table() {
       key("comm.all_reduce", &C::comm, &Comm::all_reduce,
           "all-reduces between hosts; auto: the fastest for each size, as measured when a group is made",
           {.names = comm::all_reduce_names}),
+      key("comm.network", &C::comm, &Comm::network,
+          "what these go over between hosts: plain TCP, or whatever UCX finds there (RDMA, shared memory, "
+          "TCP)",
+          {.names = comm::network_names}),
       key("comm.timeout_s", &C::comm, &Comm::timeout_s,
           "seconds after which a rank that others wait for and that is gone, stuck or elsewhere ends the run",
           {.most = 86400, .above = 0}),

@@ -30,6 +30,7 @@ struct BackendRequest {
   int ranks_on_cores = 1;             ///< of the world, that may run on this rank's cores, itself included
   wire::Secret secret = {};           ///< of the job
   std::string all_reduce = "auto";    ///< between hosts: a name of all_reduce_names()
+  std::string network = "tcp";        ///< of these
   /// Of this rank: what "auto" has chosen before, and chooses now.
   std::shared_ptr<AllReduceBook> all_reduce_book = std::make_shared<AllReduceBook>();
   double timeout_s = 60;            ///< of connecting

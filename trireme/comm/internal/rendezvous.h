@@ -21,6 +21,7 @@ struct Arrival {
   std::string backend;
   std::string device;           ///< its kind
   std::string all_reduce = {};  ///< between hosts
+  std::string network = {};     ///< of these
   std::string host_id;
   int pid = 0;
   std::string boot_id = {};     ///< of its machine, whichever host it takes itself for

@@ -60,6 +60,8 @@ std::unique_ptr<Connections> make_connections(const wire::Socket& listening, con
                                               const Deadline& deadline);
 std::unique_ptr<Connections> make_tcp_connections(const wire::Socket& listening, const Membership& membership,
                                                   const Deadline& deadline);
+std::unique_ptr<Connections> make_ucx_connections(const wire::Socket& listening, const Membership& membership,
+                                                  const Deadline& deadline);
 
 /// What is received is asked for in pieces of so many bytes, counted from where a transfer begins, or in one;
 /// a piece stays in the second cache between its arrival and its addition.
