@@ -7,26 +7,45 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
+#include "trireme/topology/networks.h"
 
 namespace trireme::cli {
 namespace {
 
-void print_json(const std::vector<comm::BackendInfo>& backends) {
-  auto rows = nlohmann::ordered_json::array();
-  for (const auto& backend : backends) {
-    rows.push_back({{"name", backend.name},
-                    {"summary", backend.summary},
-                    {"unavailable_because", backend.unavailable_because}});
-  }
-  std::cout << rows.dump(2) << "\n";
+/// A backend, or a network that collectives between hosts go over.
+struct Row {
+  std::string kind, name, summary, unavailable_because;
+};
+
+std::vector<Row> rows_of_all() {
+  std::vector<Row> rows;
+  for (const auto& each : comm::backend_infos())
+    rows.push_back({"backend", each.name, each.summary, each.unavailable_because});
+  for (const auto& each : topology::network_infos())
+    rows.push_back({"network", each.name, each.summary, each.unavailable_because});
+  return rows;
 }
 
-void print_table(const std::vector<comm::BackendInfo>& backends) {
-  for (const auto& backend : backends) {
-    const bool works = backend.unavailable_because.empty();
-    std::cout << std::left << std::setw(14) << backend.name << std::setw(5) << (works ? "ok" : "no")
-              << backend.summary;
-    if (!works) std::cout << "\n" << std::string(19, ' ') << backend.unavailable_because;
+void print_json(const std::vector<Row>& rows) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    json.push_back({{"kind", row.kind},
+                    {"name", row.name},
+                    {"summary", row.summary},
+                    {"unavailable_because", row.unavailable_because}});
+  }
+  std::cout << json.dump(2) << "\n";
+}
+
+void print_table(const std::vector<Row>& rows) {
+  std::string kind = rows.front().kind;
+  for (const Row& row : rows) {
+    if (row.kind != kind) std::cout << "\nBetween hosts (comm.network):\n";
+    kind = row.kind;
+    const bool works = row.unavailable_because.empty();
+    std::cout << std::left << std::setw(14) << row.name << std::setw(5) << (works ? "ok" : "no")
+              << row.summary;
+    if (!works) std::cout << "\n" << std::string(19, ' ') << row.unavailable_because;
     std::cout << "\n";
   }
 }
@@ -34,10 +53,10 @@ void print_table(const std::vector<comm::BackendInfo>& backends) {
 }  // namespace
 
 int list_backends(const BackendsArguments& arguments) {
-  const auto backends = comm::backend_infos();
-  arguments.json ? print_json(backends) : print_table(backends);
-  const bool any = std::any_of(backends.begin(), backends.end(),
-                               [](const comm::BackendInfo& b) { return b.unavailable_because.empty(); });
+  const std::vector<Row> rows = rows_of_all();
+  arguments.json ? print_json(rows) : print_table(rows);
+  const bool any = std::ranges::any_of(
+      rows, [](const Row& row) { return row.kind == "backend" && row.unavailable_because.empty(); });
   return any ? kExitOk : kExitComm;
 }
 

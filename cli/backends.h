@@ -5,7 +5,7 @@
 
 namespace trireme::cli {
 
-/// Prints the table of backends. Returns 0, or 3 when none can be used.
+/// Prints the tables of backends, and of networks between hosts. Returns 0, or 3 when no backend can be used.
 int list_backends(const BackendsArguments& arguments);
 
 }  // namespace trireme::cli

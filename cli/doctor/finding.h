@@ -29,7 +29,8 @@ Findings check_network();        ///< free ports on loopback, interfaces
 Findings check_devices();        ///< GPUs
 Findings check_versions();       ///< trireme, compiler, kernel, other launchers
 
-/// One line per backend, asked of `trireme-torch`, which also says whether libtorch can be loaded.
+/// One line per backend and network, asked of `trireme-torch`, which also says whether libtorch can be
+/// loaded.
 Findings check_backends();
 
 }  // namespace trireme::cli

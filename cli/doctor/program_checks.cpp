@@ -112,7 +112,7 @@ Findings check_backends() {
   Findings findings = {{.subject = "libtorch", .found = version, .advice = ""}};
   for (const auto& row : rows) {
     const std::string reason = row.value("unavailable_because", "");
-    findings.push_back({.subject = "backend " + row.value("name", ""),
+    findings.push_back({.subject = row.value("kind", "backend") + " " + row.value("name", ""),
                         .state = reason.empty() ? FindingState::kOk : FindingState::kAbsent,
                         .found = reason.empty() ? row.value("summary", "") : "cannot be used here",
                         .advice = reason});

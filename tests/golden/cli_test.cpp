@@ -197,6 +197,28 @@ TEST(CliDoctor, ShowsTheVariablesThatLibrariesOfGpusRead) {
   EXPECT_FALSE(lines.contains("NCCL_IB_HCA")) << "it is not set";
 }
 
+TEST(CliBackends, AreListedWithTheNetworksBetweenHostsAndWhyOneIsNotThere) {
+  const ChildResult without =
+      run({bin("trireme"), "backends", "--json"}, {{"TRIREME_UCX_OBJECT", "/nowhere"}});
+  ASSERT_EQ(without.exit_code, 0) << without.err;
+  std::map<std::string, std::string> reasons;
+  for (const auto& row : nlohmann::json::parse(without.out))
+    reasons[row.at("kind").get<std::string>() + " " + row.at("name").get<std::string>()] =
+        row.at("unavailable_because");
+  EXPECT_EQ(reasons.at("backend gloo"), "");
+  EXPECT_EQ(reasons.at("network tcp"), "");
+  EXPECT_NE(reasons.at("network ucx").find("cannot load /nowhere"), std::string::npos);
+}
+
+TEST(CliErrors, ANetworkThatIsNotThereIsRefusedBeforeAnythingStarts) {
+  const ChildResult result = run({bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2",
+                                  "--set", "comm.network=ucx", "--set", "run.folder=/nowhere"},
+                                 {{"TRIREME_UCX_OBJECT", "/nowhere"}});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_NE(result.err.find("comm.network"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("cannot load /nowhere"), std::string::npos) << result.err;
+}
+
 TEST(CliCompletion, OffersTheNamesThatAnOptionTakes) {
   const auto completed = [](const std::string& words) {
     return run({"bash", "-c",
