@@ -24,6 +24,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/rendezvous.h"
+#include "trireme/topology/networks.h"
 
 namespace {
 
@@ -59,6 +60,8 @@ Arguments parse(int argc, char** argv) {
   }
   return arguments;
 }
+
+constexpr const char* kOverUcx = "auto over ucx";
 
 using Backend = c10::intrusive_ptr<c10d::Backend>;
 
@@ -132,19 +135,25 @@ void report(const char* what, std::vector<Way*>& ways, std::int64_t bytes) {
 void run_rank(const comm::BackendRequest& request, const Arguments& arguments) {
   at::set_num_threads(1);
   std::vector<Way> ways;
-  for (const std::string& name : comm::all_reduce_names()) {
+  const auto add = [&](const std::string& name, const std::string& all_reduce, const std::string& network) {
     comm::BackendRequest of_way = request;
     of_way.store = c10::make_intrusive<c10d::PrefixStore>("bench " + name, request.store);
-    of_way.all_reduce = name;
+    of_way.all_reduce = all_reduce;
+    of_way.network = network;
+    of_way.all_reduce_book = std::make_shared<comm::AllReduceBook>();  // each measures for itself
     const double began_s = now_s();
     ways.push_back({.name = name, .backend = comm::make_hierarchical_backend(of_way)});
     ways.back().made_s = now_s() - began_s;
-  }
+  };
+  for (const std::string& name : comm::all_reduce_names()) add(name, name, topology::kNetworkTcp);
+  const bool has_ucx = topology::network_unavailable_because(topology::kNetworkUcx).empty();
+  if (has_ucx) add(kOverUcx, comm::kAllReduceAuto, topology::kNetworkUcx);
   for (const auto& [what, name] : kWhats) {
     // A way by name is one of all-reduces; shards go as with "auto", or over gloo.
     std::vector<Way*> compared;
     for (Way& way : ways) {
-      if (what == What::kAllReduce || way.name == comm::kAllReduceAuto || way.name == comm::kAllReduceByGloo)
+      if (what == What::kAllReduce || way.name == comm::kAllReduceAuto ||
+          way.name == comm::kAllReduceByGloo || way.name == kOverUcx)
         compared.push_back(&way);
     }
     for (const std::int64_t bytes : arguments.sizes) {

@@ -12,6 +12,8 @@ source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
 needs_programs bench_all_reduce_between_hosts trireme delayed_switch
 hosts=${HOSTS:-4}
+# It finds out that the hosts are one machine, and would take its memory.
+export UCX_TLS=${UCX_TLS:-tcp} UCX_NET_DEVICES=${UCX_NET_DEVICES:-cable}
 
 work=$(mktemp -d)
 name=trireme-bench-$$
