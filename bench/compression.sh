@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A data-parallel training step of two hosts with compressed gradients, beside PyTorch's hooks: hosts are
-# network namespaces joined by a cable whose rate is held to that of a link (tc, token bucket; no delay is
+# A data-parallel training step of hosts with compressed gradients, beside PyTorch's hooks: hosts are
+# network namespaces at a bridge by cables whose rate is held to that of a link (tc, token bucket; no delay is
 # added). Systems alternate pass by pass. MB on the wire are what the cable of the first host has sent per
 # step, with all headers. Needs root and iproute2.
 #   [PEER_PYTHON=python with torch] [PASSES=5] [RATES="10gbit 1gbit 100mbit"] [MODELS=wide]
 #   [COMPRESSIONS="none fp16 int8 ..."] [STEPS=10] [RANKS=1, on each host] [SCOPES="auto all hosts"]
-#   [PEERS=0: without PyTorch] bench/compression.sh
+#   [HOSTS=2] [PEERS=0: without PyTorch] bench/compression.sh
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
@@ -17,16 +17,16 @@ read -ra rates <<<"${RATES:-10gbit 1gbit 100mbit}"
 read -ra models <<<"${MODELS:-wide}"
 read -ra compressions <<<"${COMPRESSIONS:-none fp16 int8 sign top-k dgc power-sgd}"
 
-source "$here/two_hosts.sh"
+source "$here/hosts.sh"
 
 # One JSON line of rank 0. The measurement counts once it is printed: PyTorch's gloo now and then aborts
 # while it is torn down.
 port=23456
-on_both() {
+on_hosts() {
   port=$((port + 1))
-  for each in 0 1; do
+  for each in $(each_host); do
     GLOO_SOCKET_IFNAME=cable TRIREME_HOST_ID=$(host $each) ip netns exec "$(host $each)" \
-      "$build/bin/trireme" launch -n "${RANKS:-1}" --nnodes 2 --node-rank $each --master-addr 198.51.100.1 \
+      "$build/bin/trireme" launch -n "${RANKS:-1}" --nnodes "$hosts" --node-rank $each --master-addr 198.51.100.1 \
       --master-port $port --secret-file "$work/secret" -- "$@" >"$work/$each" 2>"$work/$each.err" &
   done
   wait || true
@@ -41,12 +41,12 @@ for model in "${models[@]}"; do
       for compression in "${compressions[@]}"; do
         step=(--model "$model" --steps "${STEPS:-10}" --compression "$compression")
         for scope in "${scopes[@]}"; do
-          line=$(on_both "$build/bin/bench_training_step" "${step[@]}" --scope "$scope")
+          line=$(on_hosts "$build/bin/bench_training_step" "${step[@]}" --scope "$scope")
           echo "$rate $line" >>"$lines"
         done
         [ "${PEERS:-1}" = 0 ] || case $compression in
           none | fp16 | power-sgd)
-            line=$(on_both "$PEER_PYTHON" "$here/peers/training_step.py" "${step[@]}") || continue
+            line=$(on_hosts "$PEER_PYTHON" "$here/peers/training_step.py" "${step[@]}") || continue
             echo "$rate $line" >>"$lines"
             ;;
         esac

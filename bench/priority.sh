@@ -12,7 +12,7 @@ read -ra rates <<<"${RATES:-unshaped 1gbit 100mbit}"
 read -ra slices <<<"${SLICES:-512}"
 read -ra settings <<<"${SETTINGS:-model.hidden=[1536,1024,1024,1024] train.global_batch=384}"
 
-source "$here/two_hosts.sh"
+source "$here/hosts.sh"
 
 port=23456
 # NAME SETTING... -> metrics of a run, as JSON lines

@@ -11,7 +11,7 @@ read -ra builds <<<"${BUILDS:-$here/../build/release}"
 read -ra rates <<<"${RATES:-10gbit 1gbit 100mbit}"
 read -ra settings <<<"${SETTINGS:-model.hidden=[4096,512,512]}"
 
-source "$here/two_hosts.sh"
+source "$here/hosts.sh"
 
 port=23456
 sent() { for each in 0 1; do ip netns exec "$(host $each)" cat /sys/class/net/cable/statistics/tx_bytes; done; }
