@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What compressed gradients cost in accuracy: the same run with each compression, beside the uncompressed one with the
 # same optimizer, over several seeds. Runs that are finished in RUNS are not run again, so it may be interrupted.
-#   TEXT=FILE [RUNS=FOLDER] [SEEDS="1 2 3"] bench/compression_accuracy.sh [cnn|gpt ...]
+#   TEXT=FILE [RUNS=FOLDER] [SEEDS="1 2 3"] [ROWS="REGULAR EXPRESSION"] bench/compression_accuracy.sh [cnn|gpt ...]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
@@ -16,13 +16,15 @@ compressed() { # BASE: one row for each compression that works with any optimize
   for name in top-k random-k; do echo "$name|$1|parallel.compression=$name parallel.compression_fraction=0.01"; done
   echo "threshold|$1|parallel.compression=threshold parallel.compression_threshold=$2"
 }
+by_ranks="train.clip_norm=0 parallel.compression_clip_norm=1"  # each rank clips what it hands in
+rows_of() { "$1_rows" | grep -E "^(${ROWS:-.*})\|"; }
 cnn_rows() {
   local sgd="optimizer.name=sgd optimizer.lr=0.05 optimizer.weight_decay=0.0005"
   local adamw="optimizer.name=adamw optimizer.lr=0.001 train.clip_norm=0"
   echo "none, sgd|-|$sgd"
   compressed "none, sgd" 0.01 | sed "s/|parallel/|$sgd parallel/"
   echo "dgc|none, sgd|$sgd optimizer.lr=0.5 parallel.compression=dgc parallel.compression_fraction=0.01"
-  echo "dgc, clipped by ranks|none, sgd|$sgd optimizer.lr=0.5 parallel.compression=dgc parallel.compression_fraction=0.01 train.clip_norm=0 parallel.compression_clip_norm=1"
+  echo "dgc, warm-up|none, sgd|$sgd optimizer.lr=0.5 parallel.compression=dgc parallel.compression_fraction=0.01 $by_ranks parallel.compression_warmup_steps=469"
   echo "none, adamw|-|$adamw"
   echo "one-bit|none, adamw|$adamw parallel.compression=one-bit parallel.compression_warmup_steps=300"
 }
@@ -34,7 +36,7 @@ gpt_rows() {
   echo "one-bit|none, adamw, not clipped|train.clip_norm=0 parallel.compression=one-bit parallel.compression_warmup_steps=250"
   echo "none, sgd|-|$sgd"
   echo "dgc|none, sgd|$sgd parallel.compression=dgc parallel.compression_fraction=0.01"
-  echo "dgc, clipped by ranks|none, sgd|$sgd parallel.compression=dgc parallel.compression_fraction=0.01 train.clip_norm=0 parallel.compression_clip_norm=1"
+  echo "dgc, warm-up|none, sgd|$sgd parallel.compression=dgc parallel.compression_fraction=0.01 $by_ranks parallel.compression_warmup_steps=400"
 }
 cnn_run=(fashion_mnist.toml --set train.epochs=3)
 gpt_run=(gpt_char.toml --set "data.path=${TEXT:-}" --set train.max_steps=1000 --set lr.decay_steps=400 --set eval.every_steps=1000)
@@ -60,7 +62,7 @@ for model in ${*:-cnn gpt}; do
   [ "$model" = cnn ] && key=test_accuracy || key=validation_loss
   [ "$model" = cnn ] || [ -f "${TEXT:-}" ] || { echo "compression_accuracy.sh: gpt needs a text: TEXT=FILE" >&2; exit 2; }
   for seed in $seeds; do
-    while IFS='|' read -r name _ settings; do one "$model" "$name" "$seed" $settings </dev/null; done < <("${model}_rows")
+    while IFS='|' read -r name _ settings; do one "$model" "$name" "$seed" $settings </dev/null; done < <(rows_of "$model")
   done
   echo "| $model | ${key/_/ } with seeds $seeds | mean, against uncompressed | KB sent per step |"
   echo "| --- | --- | --- | --- |"
@@ -78,6 +80,6 @@ for model in ${*:-cnn gpt}; do
     [ "$base" = - ] || difference=$(awk -v a="${means[$name]}" -v b="${means[$base]}" 'BEGIN {printf "%+.4f", a - b}')
     printf '| %s | %s | %s | %.0f |\n' "$name" "$(printf '%.4f\n' "${values[@]}" | paste -sd, | sed 's/,/, /g')" "$difference" \
       "$(awk -v b="$bytes" 'BEGIN {print b / 1000}')"
-  done < <("${model}_rows")
+  done < <(rows_of "$model")
   echo
 done

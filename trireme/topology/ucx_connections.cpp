@@ -372,8 +372,7 @@ class UcxConnections : public Connections {
   std::vector<Presence> presences_;    ///< by member
   bool has_moved_ = false;
   std::mutex mutex_;
-  std::condition_variable
-      is_free_;  ///< the worker, which belongs to operations and between them to `server_`
+  std::condition_variable is_free_;  ///< the worker: it is an operation's, or else `server_`'s
   bool is_in_operation_ = true;
   bool stops_serving_ = false;
   Wake wake_;
