@@ -24,7 +24,7 @@ cnn_rows() {
   echo "none, sgd|-|$sgd"
   compressed "none, sgd" 0.01 | sed "s/|parallel/|$sgd parallel/"
   echo "dgc|none, sgd|$sgd optimizer.lr=0.5 parallel.compression=dgc parallel.compression_fraction=0.01"
-  echo "dgc, warm-up|none, sgd|$sgd optimizer.lr=0.5 parallel.compression=dgc parallel.compression_fraction=0.01 $by_ranks parallel.compression_warmup_steps=469"
+  echo "dgc, warm-up|none, sgd|$sgd optimizer.lr=0.1 parallel.compression=dgc parallel.compression_fraction=0.01 $by_ranks parallel.compression_warmup_steps=469"
   echo "none, adamw|-|$adamw"
   echo "one-bit|none, adamw|$adamw parallel.compression=one-bit parallel.compression_warmup_steps=300"
 }
@@ -41,17 +41,18 @@ gpt_rows() {
 cnn_run=(fashion_mnist.toml --set train.epochs=3)
 gpt_run=(gpt_char.toml --set "data.path=${TEXT:-}" --set train.max_steps=1000 --set lr.decay_steps=400 --set eval.every_steps=1000)
 
+is_over() { grep -qs '"status": *"completed"' "$1/run/summary.json"; }
 one() { # MODEL NAME SEED SETTINGS...: leaves its summary under RUNS
   local model=$1 name=$2 seed=$3 folder settings=() key
   shift 3
   folder="$runs/$model/${name//[ ,]/_}-$seed"
-  [ -e "$folder/run/summary.json" ] && return
+  is_over "$folder" && return
   for key in "$@"; do settings+=(--set "$key"); done
   local -n arguments="${model}_run"
   rm -rf "$folder" && mkdir -p "$folder"
   "$build/bin/trireme" train "$here/../examples/${arguments[0]}" "${arguments[@]:1}" -n 2 --set comm.torch_threads=1 \
     --set "run.seed=$seed" --set "run.folder=$folder" --set run.name=run --set checkpoint.every_steps=0 \
-    ${settings[@]+"${settings[@]}"} >"$folder/log" 2>&1 || { rm -f "$folder/run/summary.json"; tail -3 "$folder/log" >&2; }
+    ${settings[@]+"${settings[@]}"} >"$folder/log" 2>&1 || tail -3 "$folder/log" >&2
 }
 
 number() { # KEY FILE
@@ -70,8 +71,9 @@ for model in ${*:-cnn gpt}; do
   while IFS='|' read -r name base _; do
     values=() bytes=
     for seed in $seeds; do
-      file="$runs/$model/${name//[ ,]/_}-$seed/run/summary.json"
-      [ -e "$file" ] || continue
+      folder="$runs/$model/${name//[ ,]/_}-$seed"
+      file="$folder/run/summary.json"
+      is_over "$folder" || continue
       values+=("$(number $key "$file")") bytes=$(number sent_bytes_of_step "$file")
     done
     [ ${#values[@]} -gt 0 ] || { echo "| $name | did not end | | |"; continue; }
