@@ -38,8 +38,8 @@ std::string TwoHosts::create() const {
     const auto result = run(split(command, ' '), {}, 20);
     if (result.exit_code != 0) return text("no network namespaces: '", command, "': ", result.err);
   }
-  // Both ends have been switched on; that the other one is there they notice later, and a library that asks for
-  // interfaces that work would not see them.
+  // Both ends have been switched on; that the other one is there they notice later, and a library that asks
+  // for interfaces that work would not see them.
   const Deadline deadline = Deadline::after_s(10);
   for (const int host : {0, 1}) {
     while (run({"ip", "-n", name(host), "link", "show", "cable"}).out.find("state UP") == std::string::npos) {
