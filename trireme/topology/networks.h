@@ -9,12 +9,14 @@ namespace trireme::topology {
 inline constexpr const char* kNetworkTcp = "tcp";
 inline constexpr const char* kNetworkUcx = "ucx";  ///< whatever UCX finds: RDMA, shared memory, TCP
 
+/// A network, and whether it can be used here.
 struct NetworkInfo {
   std::string name;
   std::string summary;
   std::string unavailable_because;  ///< empty when it can be used here
 };
 
+/// Of all.
 std::vector<std::string> network_names();
 /// Of all. Loads what they need.
 std::vector<NetworkInfo> network_infos();
