@@ -26,7 +26,7 @@ cnn_rows() {
   echo "dgc|none, sgd|$sgd optimizer.lr=0.5 parallel.compression=dgc parallel.compression_fraction=0.01"
   echo "dgc, warm-up|none, sgd|$sgd optimizer.lr=0.1 parallel.compression=dgc parallel.compression_fraction=0.01 $by_ranks parallel.compression_warmup_steps=469"
   echo "none, adamw|-|$adamw"
-  echo "one-bit|none, adamw|$adamw optimizer.eps=1e-3 parallel.compression=one-bit parallel.compression_warmup_steps=300"
+  echo "one-bit|none, adamw|$adamw parallel.compression=one-bit parallel.compression_warmup_steps=300"
 }
 gpt_rows() {
   local sgd="optimizer.name=sgd optimizer.momentum=0.9 optimizer.lr=0.3 optimizer.weight_decay=0"
@@ -36,6 +36,7 @@ gpt_rows() {
   echo "one-bit|none, adamw, not clipped|train.clip_norm=0 parallel.compression=one-bit parallel.compression_warmup_steps=250"
   echo "none, sgd|-|$sgd"
   echo "dgc|none, sgd|$sgd parallel.compression=dgc parallel.compression_fraction=0.01"
+  echo "dgc, clipped by ranks|none, sgd|$sgd parallel.compression=dgc parallel.compression_fraction=0.01 $by_ranks"
   echo "dgc, warm-up|none, sgd|$sgd parallel.compression=dgc parallel.compression_fraction=0.01 $by_ranks parallel.compression_warmup_steps=400"
 }
 cnn_run=(fashion_mnist.toml --set train.epochs=3)
