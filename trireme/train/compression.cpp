@@ -106,6 +106,9 @@ void check_local_clipping(const RunConfig& config) {
   refuse_if(parallel.pipeline > 1, set(&RunConfig::parallel, &Parallel::pipeline, 1),
             "parallel.pipeline = ", parallel.pipeline,
             ": a rank has the gradients of its own stages, and the norm is that of all");
+  refuse_if(parallel.zero > 0, set(&RunConfig::parallel, &Parallel::zero, 0),
+            "parallel.zero = ", parallel.zero,
+            ": gradients that are shared out leave as they come, and the norm is that of all");
   refuse_if(parallel.chunks > 1, set(&RunConfig::parallel, &Parallel::chunks, 0),
             "parallel.chunks = ", parallel.chunks,
             ": stages are reduced one by one, and the norm is that of all gradients");
@@ -165,21 +168,24 @@ void check_compression_of_shards(const ParallelPlan& plan) {
   const Cure none = set(&RunConfig::parallel, &Parallel::compression, "none"),
              no_shards = set(&RunConfig::parallel, &Parallel::zero, 0);
   const std::vector<std::string> known = parallel::shard_hook_names();
-  const char* near = "top-k";
-  if (parallel.compression == "power-sgd") near = "int8";
-  if (parallel.compression == "one-bit") near = "sign";
   refuse_unless(std::ranges::find(known, parallel.compression) != known.end(),
-                {set(&RunConfig::parallel, &Parallel::compression, near), no_shards}, what,
-                "it looks at whole gradients, of which ranks that share them out get runs of elements; these "
-                "can be had: ",
+                {set(&RunConfig::parallel, &Parallel::compression, "sign"), no_shards}, what,
+                "it is the whole momentum that travels, and ranks share that out; these can be had: ",
                 join(known, ", "));
+  refuse_unless(!parallel::has_own_momentum(parallel.compression) || plan.num_microbatches() == 1 ||
+                    parallel.zero == 1 || parallel.keep_gradients,
+                {set(&RunConfig::parallel, &Parallel::keep_gradients, true), none}, what, "each of ",
+                plan.num_microbatches(),
+                " micro-batches is reduced by itself, and its velocity goes on with each reduction, not with "
+                "each step; set parallel.keep_gradients, or parallel.zero = 1");
   refuse_unless(parallel.shard_ranks == 0, {set(&RunConfig::parallel, &Parallel::shard_ranks, 0), none}, what,
                 "parallel.shard_ranks = ", parallel.shard_ranks,
                 " shares gradients out within groups of replicas, as they are; leave one of the two out");
-  refuse_unless(parallel.compression_scope != "hosts",
-                {set(&RunConfig::parallel, &Parallel::compression_scope, "auto"), none}, what,
-                "it is each rank that encodes what the others are to have, and "
-                "parallel.compression_scope = \"hosts\" has hosts do it; leave that key out");
+  refuse_unless(
+      parallel::looks_at_whole_gradients(parallel.compression) || parallel.compression_scope != "hosts",
+      {set(&RunConfig::parallel, &Parallel::compression_scope, "auto"), none}, what,
+      "it is each rank that encodes what the others are to have, and "
+      "parallel.compression_scope = \"hosts\" has hosts do it; leave that key out");
 }
 
 parallel::CompressionOptions compression_options(const RunConfig& config) {

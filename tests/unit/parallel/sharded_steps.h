@@ -41,14 +41,14 @@ inline at::Tensor gradient_of(const std::string& name, int rank, int step, int m
 }
 
 inline CompressionOptions shard_options(const std::string& name) {
-  return {.name = name, .fraction = 0.05, .seed = 3};
+  return {.name = name, .fraction = 0.05, .threshold = 0.5, .rank = 2, .seed = 3};
 }
 
 struct RunOfRank {
   std::int64_t begin = 0, numel = 0;
 };
 
-/// What several ranks have reduced, put together.
+/// What several ranks have reduced, put together. Of replicas (kNone) each has all of it.
 struct Reduced {
   std::vector<ByName> steps;
   std::map<std::string, std::vector<RunOfRank>> runs;  ///< by parameter and rank
@@ -110,7 +110,8 @@ class KnownStage {
  public:
   KnownStage(Context& context, const CompressionOptions& options, const ShardSetting& setting)
       : known_{.rank = context.rank(), .setting = setting},
-        hook_(parallel::make_shard_hook(options, setting.weights)),
+        hook_(setting.stage == ZeroStage::kNone ? parallel::make_comm_hook(options)
+                                                : parallel::make_shard_hook(options, setting.weights)),
         pipe_(context, {.pipeline = context.self(), .data = context.world()}, known_.make(),
               {.num_microbatches = 1,
                .program = schedule::data_parallel(setting.microbatches),
@@ -157,32 +158,34 @@ inline Reduced reduce_in_shards(const CompressionOptions& options, const ShardSe
     }
   }
   std::mutex mutex;
-  comm::run_ranks_as_threads(setting.ranks,
-                             [&](Context& context) {
-                               const auto rank = static_cast<std::size_t>(context.rank());
-                               KnownStage stage(context, options, setting);
-                               if (setting.go_on_from != nullptr)
-                                 fill(stage.hook().state(), setting.go_on_from->kept[rank]);
-                               for (int step = setting.first; step < setting.end; ++step) {
-                                 if (step == setting.abandoned) {
-                                   EXPECT_THROW(stage.step(step, /*fails=*/true), InvalidArgument);
-                                 }
-                                 stage.step(step);
-                                 const std::lock_guard lock(mutex);
-                                 for (const auto& [name, tensor] : stage.pipe().parameters()) {
-                                   if (name == "p4") continue;
-                                   const Piece& piece = stage.pipe().pieces().at(name);
-                                   all.runs[name][rank] = {piece.begin, tensor.numel()};
-                                   all.steps[static_cast<std::size_t>(step - setting.first)][name]
-                                       .view({-1})
-                                       .narrow(0, piece.begin, tensor.numel())
-                                       .copy_(tensor.grad().view({-1}));
-                                 }
-                               }
-                               all.kept[rank] = copy_of(stage.hook().state());
-                               all.sent[rank] = stage.hook().sent_bytes();
-                             },
-                             {.backend = setting.backend, .timeout_s = 20});
+  comm::run_ranks_as_threads(
+      setting.ranks,
+      [&](Context& context) {
+        const auto rank = static_cast<std::size_t>(context.rank());
+        KnownStage stage(context, options, setting);
+        if (setting.go_on_from != nullptr) fill(stage.hook().state(), setting.go_on_from->kept[rank]);
+        for (int step = setting.first; step < setting.end; ++step) {
+          if (step == setting.abandoned) {
+            EXPECT_THROW(stage.step(step, /*fails=*/true), InvalidArgument);
+          }
+          stage.step(step);
+          const std::lock_guard lock(mutex);
+          const auto pieces = stage.pipe().pieces();
+          for (const auto& [name, tensor] : stage.pipe().parameters()) {
+            if (name == "p4") continue;
+            const auto piece = pieces.find(name);
+            const bool is_whole = piece == pieces.end();
+            all.runs[name][rank] = {is_whole ? 0 : piece->second.begin, tensor.numel()};
+            all.steps[static_cast<std::size_t>(step - setting.first)][name]
+                .view({-1})
+                .narrow(0, all.runs[name][rank].begin, tensor.numel())
+                .copy_(tensor.grad().view({-1}));
+          }
+        }
+        all.kept[rank] = copy_of(stage.hook().state());
+        all.sent[rank] = stage.hook().sent_bytes();
+      },
+      {.backend = setting.backend, .timeout_s = 20});
   return all;
 }
 

@@ -429,6 +429,19 @@ TEST_P(EachBetweenHosts, LearnsAsOneRankDoes) {
   EXPECT_GT(run_on(kTwoPairs, less).evaluation->metric("accuracy").value, reached - 0.02);
 }
 
+TEST_F(TrainingBetweenHosts, WholeGradientsThatAreSharedOutHaveTheBitsOfReplicas) {
+  for (const char* compression : {"threshold", "dgc", "power-sgd"}) {
+    RunConfig config = dealt_out("replicas", compression);
+    config.train.clip_norm = 0;
+    const std::string expected = run_on(kTwoPairs, config).weights_xxh3;
+    for (const std::int64_t zero : {1, 2, 3}) {
+      config.run.name = text("zero", zero);
+      config.parallel.zero = zero;
+      EXPECT_EQ(run_on(kTwoPairs, config).weights_xxh3, expected) << compression << zero;
+    }
+  }
+}
+
 TEST_F(TrainingBetweenHosts, WhatWasLeftOutStaysWithOtherHostsAndRanks) {
   RunConfig changing = dealt_out("hosts", "top-k");
   changing.model.hidden = {128};

@@ -26,6 +26,8 @@ class ZeroCompressedTraining : public SmallRuns {
     result.parallel.zero = zero;
     result.parallel.compression = compression;
     result.parallel.compression_fraction = 0.02;
+    result.parallel.compression_threshold = 0.001;
+    result.parallel.keep_gradients = compression == "dgc" && zero > 1;
     return result;
   }
   /// What all ranks of the run's newest checkpoint had left out, together.
@@ -65,7 +67,7 @@ class ZeroCompressedTraining : public SmallRuns {
 class EachZeroCompression : public ZeroCompressedTraining, public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Table, EachZeroCompression,
                          testing::Values("bf16", "fp16", "int8", "qsgd", "ternary", "sign", "top-k",
-                                         "random-k"),
+                                         "random-k", "threshold", "dgc", "power-sgd"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::erase(name, '-');
@@ -107,7 +109,7 @@ TEST_F(ZeroCompressedTraining, TellsTheBytesThatItSends) {
 }
 
 TEST_F(ZeroCompressedTraining, WhatWasLeftOutStaysWithOtherRanksAndWhateverTheyShareOut) {
-  for (const char* compression : {"sign", "top-k"}) {
+  for (const char* compression : {"sign", "top-k", "power-sgd"}) {
     RunConfig changing = in_shards(compression, compression);
     changing.train.global_batch = 504;
     changing.train.max_steps = 6;

@@ -183,7 +183,7 @@ TEST_F(ZeroTraining, WithParametersSharedOutEveryLayerIsAStage) {
   });
 }
 
-TEST(ZeroPlans, DoNotCompressWholeGradientsAndSayWhatTheyDo) {
+TEST(ZeroPlans, OfCompressionsThatCannotBeSaySoAndWhatCan) {
   const auto refusal = [](const std::string& compression, int ranks, const auto& change) {
     RunConfig config;
     config.parallel.zero = 2;
@@ -196,17 +196,36 @@ TEST(ZeroPlans, DoNotCompressWholeGradientsAndSayWhatTheyDo) {
     }
     return std::string("none");
   };
-  const auto as_it_is = [](RunConfig&) {};
-  for (const std::string& name : parallel::shard_hook_names()) EXPECT_EQ(refusal(name, 2, as_it_is), "none");
-  for (const auto& [name, near] : std::map<std::string, std::string>{
-           {"power-sgd", "int8"}, {"one-bit", "sign"}, {"dgc", "top-k"}, {"threshold", "top-k"}}) {
-    EXPECT_THAT(
-        refusal(name, 2, as_it_is),
-        testing::AllOf(HasSubstr("looks at whole gradients"),
-                       HasSubstr(text("the nearest plan that works on 2 ranks: parallel.compression = "
-                                      "\"",
-                                      near, "\""))));
-  }
+  const auto sgd = [](RunConfig& c) {
+    c.parallel.compression_threshold = 0.1;
+    c.optimizer.name = "sgd";
+  };
+  for (const std::string& name : parallel::shard_hook_names()) EXPECT_EQ(refusal(name, 2, sgd), "none");
+  const auto adamw = [](RunConfig& c) {
+    c.optimizer.name = "adamw";
+    c.train.clip_norm = 0;
+    c.parallel.compression_warmup_steps = 5;
+  };
+  EXPECT_THAT(
+      refusal("one-bit", 2, adamw),
+      testing::AllOf(HasSubstr("it is the whole momentum that travels"),
+                     HasSubstr("the nearest plan that works on 2 ranks: parallel.compression = \"sign\"")));
+  const auto two_reductions = [&](RunConfig& c) {
+    sgd(c);
+    c.train.accumulation = 2;
+  };
+  EXPECT_THAT(refusal("dgc", 2, two_reductions),
+              testing::AllOf(HasSubstr("each of 2 micro-batches is reduced by itself"),
+                             HasSubstr("works on 2 ranks: parallel.keep_gradients = true")));
+  EXPECT_EQ(refusal("power-sgd", 2, two_reductions), "none");
+  EXPECT_THAT(refusal("dgc", 2,
+                      [&](RunConfig& c) {
+                        sgd(c);
+                        c.train.clip_norm = 0;
+                        c.parallel.compression_clip_norm = 1;
+                      }),
+              testing::AllOf(HasSubstr("gradients that are shared out leave as they come"),
+                             HasSubstr("works on 2 ranks: parallel.zero = 0")));
   EXPECT_THAT(refusal("int8", 4, [](RunConfig& c) { c.parallel.shard_ranks = 2; }),
               HasSubstr("the nearest plan that works on 4 ranks: parallel.shard_ranks = 0"));
   EXPECT_THAT(refusal("int8", 2, [](RunConfig& c) { c.parallel.compression_scope = "hosts"; }),

@@ -64,16 +64,16 @@ void BucketPool::give_back(at::Tensor flat) {
   --num_taken_;
 }
 
-void BucketPool::reduce(const void* owner, at::Tensor flat, comm::Pending pending,
+void BucketPool::reduce(const void* owner, at::Tensor flat, std::function<void()> wait,
                         std::function<void()> done) {
-  reductions_.push_back({owner, std::move(flat), std::move(pending), std::move(done)});
+  reductions_.push_back({owner, std::move(flat), std::move(wait), std::move(done)});
 }
 
 void BucketPool::retire_oldest() {
   Reduction oldest = std::move(reductions_.front());
   reductions_.pop_front();
   const double before = now_s();
-  oldest.pending.wait();
+  oldest.wait();
   waited_s_ += now_s() - before;
   give_back(std::move(oldest.flat));
   oldest.done();

@@ -45,8 +45,9 @@ GradientShards::GradientShards(comm::Group everybody, comm::Group group, std::ve
   }
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  if (reduces_whole()) options_.hook->prepare(group_, whole_gradients());
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
-    if (!buckets_[number].use.is_encoded || !options_.hook->encodes_gradients()) continue;
+    if (!buckets_[number].use.is_encoded || !options_.hook->encodes_runs()) continue;
     for (const ShardSlot& slot : buckets_[number].slots)
       options_.hook->add(names[slot.parameter], parameters_[slot.parameter].tensor);
     codecs_.try_emplace(number, group_, buckets_[number], names, options_.hook);
@@ -219,26 +220,70 @@ void GradientShards::start_ready() {
 }
 
 void GradientShards::start(std::size_t bucket) {
+  finish_whole();
   at::Tensor flat = std::exchange(filling_[bucket].flat, {});
   // What lies between its parameters is of no concern: it is added up, and nobody's.
   const at::Tensor whole = flat.narrow(0, 0, numel_of(bucket));
+  if (reduces_whole()) return start_whole(bucket, std::move(flat));
   if (codecs_.contains(bucket)) return start_encoded(bucket, std::move(flat));
   at::Tensor part = at::empty({buckets_[bucket].part}, whole.options());
   count_as(MemoryKind::kGradients, part);
   count(static_cast<std::int64_t>(whole.nbytes() - part.nbytes()));
   comm::Pending pending = group_.reduce_scatter_async(
       part, whole, options_.scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
-  options_.pool->reduce(this, std::move(flat), std::move(pending),
-                        [this, bucket, part] { add_part(bucket, part); });
+  options_.pool->reduce(
+      this, std::move(flat), [pending = std::move(pending)]() mutable { pending.wait(); },
+      [this, bucket, part] { add_part(bucket, part); });
 }
 
 void GradientShards::start_encoded(std::size_t bucket, at::Tensor flat) {
   auto [pending, sum] = codecs_.at(bucket).start(flat.narrow(0, 0, numel_of(bucket)));
-  options_.pool->reduce(this, std::move(flat), std::move(pending), [this, bucket, sum = std::move(sum)] {
+  const auto take_sum = [this, bucket, sum = std::move(sum)] {
     at::Tensor part = sum();
     if (options_.scale == ReduceScale::kMean) part.div_(group_.size());
     add_part(bucket, part);
-  });
+  };
+  options_.pool->reduce(
+      this, std::move(flat), [pending = std::move(pending)]() mutable { pending.wait(); }, take_sum);
+}
+
+/// Of what comes of whole gradients each rank takes its part.
+void GradientShards::start_whole(std::size_t bucket, at::Tensor flat) {
+  GradientBucket whole{.flat = flat.narrow(0, 0, numel_of(bucket)), .flag = {}, .gradients = {}};
+  for (const ShardSlot& slot : buckets_[bucket].slots) {
+    const Parameter& parameter = parameters_[slot.parameter];
+    whole.gradients.emplace_back(parameter.name,
+                                 whole.flat.narrow(0, slot.begin, slot.numel).view(parameter.tensor.sizes()));
+  }
+  const at::Tensor mine = whole.flat.narrow(0, group_.rank() * buckets_[bucket].part, buckets_[bucket].part);
+  options_.pool->reduce(this, std::move(flat), options_.hook->start(group_, whole, options_.scale),
+                        [this, bucket, mine] {
+                          at::Tensor part = mine.clone();
+                          count_as(MemoryKind::kGradients, part);
+                          add_part(bucket, part);
+                        });
+}
+
+/// A reduction of several messages goes on when it is waited for: at the same place among all messages on all
+/// ranks, so it may run beside backward until the next bucket, or the end of the pass.
+void GradientShards::finish_whole() {
+  if (!reduces_whole()) return;
+  const double before = options_.pool->waited_s();
+  options_.pool->wait_for(this);
+  waited_s_ += options_.pool->waited_s() - before;
+}
+
+/// As they lie in buckets; without memory.
+optim::NamedTensors GradientShards::whole_gradients() const {
+  optim::NamedTensors gradients;
+  for (std::size_t number = 0; number < buckets_.size(); ++number) {
+    for (const ShardSlot& slot : buckets_[number].slots) {
+      const Parameter& parameter = parameters_[slot.parameter];
+      gradients.emplace_back(parameter.name,
+                             at::empty(parameter.tensor.sizes(), likes_[number].options().device(at::kMeta)));
+    }
+  }
+  return gradients;
 }
 
 void GradientShards::add_part(std::size_t bucket, const at::Tensor& part) {
@@ -256,6 +301,7 @@ void GradientShards::end_pass() {
     }
     start_ready();
   }
+  finish_whole();
   is_reducing_ = false;
 }
 

@@ -4,7 +4,9 @@
 // gradients, and who gets it adds up: (n - 1) / n of the encoded bytes, and one rounding for each rank (Wang
 // et al., "ZeRO++", arXiv 2306.10209, section 3.3, all-to-all of quantised gradients). Weights are gathered
 // rounded to nearest (section 3.1): who updates them keeps exact values, and all ranks, that one too, compute
-// with what the others get. Vectors and small parameters go as they are.
+// with what the others get. Vectors and small parameters go as they are. Compressions that look at whole
+// gradients ("threshold", "dgc", "power-sgd") bring all ranks the whole sum, of which each takes its part:
+// the bytes, and the state, of replicas.
 
 #include <memory>
 #include <string>
@@ -16,14 +18,17 @@ namespace trireme::parallel {
 
 /// For one model. Of `compression.name` "none" has gradients reduced as they are, and counted. Parameters
 /// that several stages share stay whole, and are reduced as make_comm_hook() does among all ranks. Throws
-/// InvalidArgument: a compression that is not of shard_hook_names(), which needs gradients that are whole;
-/// options out of their range. `weights` is one of shard_weight_names(); ranks with weights in one memory
-/// gather nothing, and nothing is rounded there.
+/// InvalidArgument: a compression that is not of shard_hook_names(); a clip_norm; options out of their range.
+/// With "dgc", whose velocity goes on with each reduction, a step must have one only. `weights` is one of
+/// shard_weight_names(); ranks with weights in one memory gather nothing, and nothing is rounded there.
 std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& compression,
                                           const std::string& weights = "none");
 
-/// Those of comm_hook_names() that say something of any run of elements by itself.
+/// Those of comm_hook_names() but "one-bit", which needs the whole momentum on each rank.
 std::vector<std::string> shard_hook_names();
+/// Of one of them: whether it brings whole sums to all ranks, of which each takes its part. Throws
+/// InvalidArgument for another name.
+bool looks_at_whole_gradients(const std::string& compression);
 /// How weights may be gathered.
 std::vector<std::string> shard_weight_names();
 

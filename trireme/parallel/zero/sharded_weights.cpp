@@ -21,7 +21,7 @@ std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) 
           "gradients that are shared out are reduced by a hook of make_shard_hook(), and this one (",
           options.reduction.hook->describe(), ") is for whole ones");
   require(
-      !hook->encodes_gradients() || !options.shard_groups,
+      !(hook->encodes_runs() || hook->reduces_whole_gradients()) || !options.shard_groups,
       "within groups of replicas (ShardGroups) gradients are shared out as they are; share out among all, "
       "or leave the compression out: found ",
       hook->describe());
@@ -40,7 +40,7 @@ ShardUse use_of(const Parameter& parameter, const StageWeightsOptions& options, 
   const ZeroOptions& zero = options.zero;
   const bool is_rounded = options.rounded.contains(parameter.name),
              encodes = hook != nullptr &&
-                       (hook->encodes_gradients() || encodes_weights(*hook, options, parameter.tensor));
+                       (hook->encodes_runs() || encodes_weights(*hook, options, parameter.tensor));
   return {.working_type = is_rounded ? zero.working_type : std::nullopt,
           .is_kept = zero.stage != ZeroStage::kParameters || parameter.tensor.numel() < zero.persistent_below,
           .is_encoded = encodes && hook->takes(parameter.tensor)};

@@ -17,29 +17,29 @@
 namespace trireme::parallel {
 namespace {
 
-constexpr std::array<std::string_view, 9> kNames = {"none",    "bf16", "fp16",  "int8",    "qsgd",
-                                                    "ternary", "sign", "top-k", "random-k"};
+constexpr std::array<std::string_view, 12> kNames = {"none",     "bf16",      "fp16", "int8",
+                                                     "qsgd",     "ternary",   "sign", "top-k",
+                                                     "random-k", "threshold", "dgc",  "power-sgd"};
 
-/// Where there are hosts, each rank encodes nevertheless.
+/// Those that look at whole gradients.
+constexpr std::array<std::string_view, 3> kOfWhole = {"threshold", "dgc", "power-sgd"};
+
+/// Where there are hosts, each rank encodes its runs nevertheless.
 std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
-  options.scope = "all";
+  if (!looks_at_whole_gradients(options.name)) options.scope = "all";
+  require(options.clip_norm == 0,
+          "local clipping needs the norm of all gradients before the first is sent, and those that are "
+          "shared out leave as they come; found a clip_norm of ",
+          options.clip_norm);
   return make_comm_hook(options);
-}
-
-/// Throws InvalidArgument.
-const compress::Codec* codec_for(const std::string& name) {
-  require(std::ranges::find(kNames, name) != kNames.end(), "gradient compression \"", name,
-          "\" looks at whole gradients, and of those that are shared out each rank gets runs of elements; "
-          "what says something of these: ",
-          join(shard_hook_names(), ", "));
-  return compress::codec(name);
 }
 
 }  // namespace
 
 ShardingHook::ShardingHook(const CompressionOptions& options, const std::string& weights)
     : options_(options),
-      codec_(codec_for(options.name)),
+      reduces_whole_(looks_at_whole_gradients(options.name)),
+      codec_(reduces_whole_ ? nullptr : compress::codec(options.name)),
       weights_(compress::nearest_codec(weights)),
       weights_name_(weights),
       whole_(hook_for_whole(options)) {}
@@ -54,6 +54,7 @@ HookState ShardingHook::state() {
 }
 
 std::string ShardingHook::describe() const {
+  if (reduces_whole_) return text(whole_->describe(), ", for shards, weights ", weights_name_);
   return text(options_.name, " of shards, fraction ", options_.fraction, ", warm-up ", options_.warmup_steps,
               ", least size ", options_.least_numel, ", seed ", options_.seed, ", weights ", weights_name_);
 }
@@ -87,6 +88,13 @@ compress::Codec::Options ShardingHook::next(const std::string& name, int rank) {
 
 std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& compression, const std::string& weights) {
   return std::make_shared<ShardingHook>(compression, weights);
+}
+
+bool looks_at_whole_gradients(const std::string& compression) {
+  require(std::ranges::find(kNames, compression) != kNames.end(), "gradient compression \"", compression,
+          "\" needs the whole momentum on each rank, and that is shared out; what can be had: ",
+          join(shard_hook_names(), ", "));
+  return std::ranges::find(kOfWhole, compression) != kOfWhole.end();
 }
 
 std::vector<std::string> shard_weight_names() { return compress::nearest_codec_names(); }

@@ -31,9 +31,9 @@ class BucketPool {
   /// The same without a limit, for memory that takes the place of some that was taken.
   at::Tensor allocate(std::int64_t numel, const at::Tensor& like) const;
 
-  /// A reduction of what take() has given has begun; `done` is called when it has ended. They are waited for
-  /// in the order of these calls.
-  void reduce(const void* owner, at::Tensor flat, comm::Pending pending, std::function<void()> done);
+  /// A reduction of what take() has given has begun; `wait` returns when it has ended, and then `done` is
+  /// called. They are waited for in the order of these calls.
+  void reduce(const void* owner, at::Tensor flat, std::function<void()> wait, std::function<void()> done);
   /// Until all of the owner's are done.
   void wait_for(const void* owner);
   bool is_reducing(const void* owner) const;
@@ -46,8 +46,7 @@ class BucketPool {
   struct Reduction {
     const void* owner;
     at::Tensor flat;
-    comm::Pending pending;
-    std::function<void()> done;
+    std::function<void()> wait, done;
   };
   struct Expected {
     at::TensorOptions kind;

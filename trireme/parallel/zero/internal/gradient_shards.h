@@ -79,6 +79,10 @@ class GradientShards {
   void start_ready();
   void start(std::size_t bucket);
   void start_encoded(std::size_t bucket, at::Tensor flat);
+  bool reduces_whole() const { return options_.hook && options_.hook->reduces_whole_gradients(); }
+  void start_whole(std::size_t bucket, at::Tensor flat);
+  void finish_whole();
+  optim::NamedTensors whole_gradients() const;
   void count(std::int64_t bytes) const {
     if (options_.hook) options_.hook->count(bytes);
   }

@@ -1,7 +1,8 @@
 #pragma once
 // What make_shard_hook() makes: which gradients are encoded, by what draws, what was left out of them so far,
 // and how many bytes have been sent. By the names of parameters, and of whole ones, so that neither buckets
-// nor who owns which elements matter to what is kept. One thread.
+// nor who owns which elements matter to what is kept. Of compressions that look at whole gradients it is the
+// hook of replicas that does all of it. One thread.
 
 #include <map>
 #include <memory>
@@ -16,7 +17,7 @@ class ShardingHook final : public CommHook {
  public:
   ShardingHook(const CompressionOptions& options, const std::string& weights);
 
-  // Of parameters that stay whole.
+  // Of parameters that stay whole, or whose gradients do until they are reduced.
   void prepare(const comm::Group& group, const optim::NamedTensors& parameters) override {
     whole_->prepare(group, parameters);
   }
@@ -28,12 +29,14 @@ class ShardingHook final : public CommHook {
   std::string describe() const override;
   std::int64_t sent_bytes() const override { return sent_bytes_ + whole_->sent_bytes(); }
 
+  /// Whether gradients go through start(), bucket by bucket, and each rank takes its part of what comes.
+  bool reduces_whole_gradients() const { return reduces_whole_; }
   /// Whether such a parameter is large enough to be encoded, if any is.
   bool takes(const at::Tensor& parameter) const {
     return parameter.dim() > 1 && parameter.numel() >= options_.least_numel;
   }
-  /// Whether gradients of any parameter are encoded.
-  bool encodes_gradients() const { return codec_ != nullptr; }
+  /// Whether gradients of any parameter are encoded run by run.
+  bool encodes_runs() const { return codec_ != nullptr; }
   /// In which weights are gathered; null: as they are.
   const compress::Codec* weights() const { return weights_; }
   const compress::Codec& codec() const { return *codec_; }
@@ -54,7 +57,8 @@ class ShardingHook final : public CommHook {
   double fraction_at(std::int64_t reduction) const;
 
   const CompressionOptions options_;
-  const compress::Codec* const codec_;    ///< of gradients; null: as they are
+  const bool reduces_whole_;
+  const compress::Codec* const codec_;  ///< of runs; null: they go as they are, or whole ones are compressed
   const compress::Codec* const weights_;  ///< the same
   const std::string weights_name_;
   const std::shared_ptr<CommHook> whole_;
