@@ -26,7 +26,8 @@ HostGroups make_host_groups(const Group& group) {
                   .num_hosts = static_cast<int>(layout.ranks_of_host.size()),
                   .lanes = static_cast<int>(lanes),
                   .inside = {},
-                  .between = {}};
+                  .between = {},
+                  .ranks = layout.ranks_of_host};
   if (layout.members.size() > 1)
     made.inside = group.state().make_part(layout.members, text("inside", layout.host));
   if (!layout.counterparts.empty())

@@ -4,6 +4,7 @@
 // issues the group's operations.
 
 #include <optional>
+#include <vector>
 
 #include "trireme/comm/group.h"
 
@@ -16,6 +17,7 @@ struct HostGroups {
   int lanes = 1;  ///< ranks that every host has: each, the first ones, has a counterpart on each other host
   std::optional<Group> inside;   ///< the ranks of this host, in order; none where it has one
   std::optional<Group> between;  ///< for each host the rank at this one's place, in order; none behind lanes
+  std::vector<std::vector<int>> ranks;  ///< of the group, by host, in the order of their places
 };
 
 /// How many hosts the ranks of a group are on. Not collective.

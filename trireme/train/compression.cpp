@@ -181,11 +181,6 @@ void check_compression_of_shards(const ParallelPlan& plan) {
   refuse_unless(parallel.shard_ranks == 0, {set(&RunConfig::parallel, &Parallel::shard_ranks, 0), none}, what,
                 "parallel.shard_ranks = ", parallel.shard_ranks,
                 " shares gradients out within groups of replicas, as they are; leave one of the two out");
-  refuse_unless(
-      parallel::looks_at_whole_gradients(parallel.compression) || parallel.compression_scope != "hosts",
-      {set(&RunConfig::parallel, &Parallel::compression_scope, "auto"), none}, what,
-      "it is each rank that encodes what the others are to have, and "
-      "parallel.compression_scope = \"hosts\" has hosts do it; leave that key out");
 }
 
 parallel::CompressionOptions compression_options(const RunConfig& config) {

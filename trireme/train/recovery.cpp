@@ -170,6 +170,7 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
   state.push_back(checkpoint::whole_shard(kProgress, progress));
   checkpoint::load_shards(world, found->folder, state, run.sees, "tensor");
   kept.take_up();
+  run.trainer.compression_restored();
   by_sites.take_up();
   run.progress = unpack(progress);
   run.trainer.seek(found->head.step);

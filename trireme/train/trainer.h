@@ -167,11 +167,17 @@ class Trainer {
   void make_room_for_choice(const std::string& name, std::int64_t bytes);
   /// What compressed reductions keep of gradients; see there. Shared, not copied.
   parallel::HookState compression_state() const { return hook_ ? hook_->state() : parallel::HookState(); }
+  /// It has been filled. Collective.
+  void compression_restored() {
+    if (hook_) hook_->restored();
+  }
   /// The gradient noise scale over the last part of the run, in samples; none where it was not measured.
   std::optional<optim::GradientNoise> noise() const { return noise_ ? noise_->noise() : std::nullopt; }
   /// Bytes of gradients, and of weights that are gathered, that this rank has sent to replicas so far, as if
   /// in a ring.
   std::int64_t sent_bytes() const { return hook_ ? hook_->sent_bytes() : 0; }
+  /// What the reduction of gradients has found to be best, in words; empty: nothing.
+  std::string found_by_reduction() const { return hook_ ? hook_->found() : std::string(); }
   /// Of activations and their gradients, to other stages.
   std::int64_t sent_to_stages_bytes() const { return pipeline_.sent_bytes(); }
   /// Bytes of weights and gradients that it has sent to other sites.

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,11 @@ inline CompressionOptions shard_options(const std::string& name) {
   return {.name = name, .fraction = 0.05, .threshold = 0.5, .rank = 2, .seed = 3};
 }
 
+/// Of a contiguous tensor of f32.
+inline std::span<float> floats_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
 struct RunOfRank {
   std::int64_t begin = 0, numel = 0;
 };
@@ -68,6 +74,7 @@ struct ShardSetting {
   int abandoned = -1;  ///< a step that an exception ends before anything is reduced, and that comes again
   /// Of a gradient that a rank hands in.
   std::function<void(const std::string& name, int rank, int step, at::Tensor& gradient)> spoil = nullptr;
+  Hosts hosts = {};              ///< by rank, where it takes itself for; none: all are on one
   const char* weights = "none";  ///< how they are gathered
   float rate = 0;                ///< of plain steps down the gradients
   /// What a rank computes with in a step.
@@ -162,8 +169,12 @@ inline Reduced reduce_in_shards(const CompressionOptions& options, const ShardSe
       setting.ranks,
       [&](Context& context) {
         const auto rank = static_cast<std::size_t>(context.rank());
+        if (!setting.hosts.empty()) context.world().state().parts.host_ids = setting.hosts;
         KnownStage stage(context, options, setting);
-        if (setting.go_on_from != nullptr) fill(stage.hook().state(), setting.go_on_from->kept[rank]);
+        if (setting.go_on_from != nullptr) {
+          fill(stage.hook().state(), setting.go_on_from->kept[rank]);
+          stage.hook().restored();
+        }
         for (int step = setting.first; step < setting.end; ++step) {
           if (step == setting.abandoned) {
             EXPECT_THROW(stage.step(step, /*fails=*/true), InvalidArgument);

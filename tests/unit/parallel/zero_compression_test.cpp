@@ -26,6 +26,7 @@ namespace {
 
 using comm::Context;
 using comm::run_ranks_as_threads;
+using test::floats_of;
 using test::gradient_of;
 using test::kEncoded;
 using test::KnownLayers;
@@ -38,10 +39,6 @@ using test::shape_of;
 using test::shard_options;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-std::span<float> floats_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
-}
 
 /// The rule: for every owner each rank encodes its run of the gradient, with what was left out before, and
 /// the owner adds up what that says, in the order of the ranks.

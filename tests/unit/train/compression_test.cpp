@@ -429,6 +429,41 @@ TEST_P(EachBetweenHosts, LearnsAsOneRankDoes) {
   EXPECT_GT(run_on(kTwoPairs, less).evaluation->metric("accuracy").value, reached - 0.02);
 }
 
+/// Rank by rank, host by host, and back.
+TEST_F(TrainingBetweenHosts, WhatWasLeftOutOfSharedOutGradientsStaysWhoeverEncodes) {
+  for (const char* compression : {"sign", "top-k"}) {
+    RunConfig changing = dealt_out(compression, compression);
+    changing.parallel.zero = 2;
+    changing.train.max_steps = 6;
+    for (const char* scope : {"all", "auto", "all"}) {
+      changing.parallel.compression_scope = scope;
+      run_on(kTwoPairs, changing, changing.train.max_steps == 6 ? RunStart::kFresh : RunStart::kResume);
+      std::map<std::string, at::Tensor> sums;
+      for (const auto& [name, rows] : stored(changing, "own")) sums[name] = rows.sum(0);
+      ASSERT_FALSE(sums.empty());
+      changing.train.max_steps += 2;
+      for (const char* next : {"all", "auto"}) {
+        changing.parallel.compression_scope = next;
+        for (const auto& [name, taken] : taken_up_by(kTwoPairs, changing, sums))
+          EXPECT_LE((taken - sums.at(name)).abs().max().item<double>(), 1e-6) << name << scope << next;
+      }
+    }
+  }
+}
+
+TEST_F(TrainingBetweenHosts, GoOnWithTheSameBitsWhereHostsEncodeWhatIsSharedOut) {
+  for (const char* compression : {"sign", "qsgd"}) {
+    RunConfig whole = dealt_out(text("whole", compression), compression), part = whole;
+    part.run.name = text("part", compression);
+    for (RunConfig* each : {&whole, &part}) each->parallel.zero = 3;
+    const std::string expected = run_on(kTwoPairs, whole).weights_xxh3;
+    part.train.max_steps = 6;
+    run_on(kTwoPairs, part);
+    part.train.max_steps = 12;
+    EXPECT_EQ(run_on(kTwoPairs, part, RunStart::kResume).weights_xxh3, expected) << compression;
+  }
+}
+
 TEST_F(TrainingBetweenHosts, WholeGradientsThatAreSharedOutHaveTheBitsOfReplicas) {
   for (const char* compression : {"threshold", "dgc", "power-sgd"}) {
     RunConfig config = dealt_out("replicas", compression);

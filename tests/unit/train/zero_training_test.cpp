@@ -228,8 +228,6 @@ TEST(ZeroPlans, OfCompressionsThatCannotBeSaySoAndWhatCan) {
                              HasSubstr("works on 2 ranks: parallel.zero = 0")));
   EXPECT_THAT(refusal("int8", 4, [](RunConfig& c) { c.parallel.shard_ranks = 2; }),
               HasSubstr("the nearest plan that works on 4 ranks: parallel.shard_ranks = 0"));
-  EXPECT_THAT(refusal("int8", 2, [](RunConfig& c) { c.parallel.compression_scope = "hosts"; }),
-              HasSubstr("the nearest plan that works on 2 ranks: parallel.compression_scope = \"auto\""));
 }
 
 TEST(ZeroPlans, OfGroupsThatAreNoneSayWhichThereAre) {

@@ -34,6 +34,7 @@ class ClippingHook final : public CommHook {
   }
   HookState state() override { return next_->state(); }
   comm::Group memory_of(const comm::Group& group) const override { return next_->memory_of(group); }
+  void restored() override { next_->restored(); }
   std::string describe() const override { return text(next_->describe(), ", local clip norm ", norm_); }
   std::int64_t sent_bytes() const override { return next_->sent_bytes(); }
 

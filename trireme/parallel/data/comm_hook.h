@@ -61,10 +61,14 @@ class CommHook {
   /// and then.
   virtual std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) = 0;
   virtual HookState state() { return {}; }
+  /// state() has been filled, by any number of ranks. Collective.
+  virtual void restored() {}
   /// Of which group the memory of buckets had best be, once parameters are named.
   virtual comm::Group memory_of(const comm::Group& group) const { return group; }
   /// What has to be the same on all ranks.
   virtual std::string describe() const { return "given"; }
+  /// What it has found to be best for this run, in words; empty: nothing, or not yet.
+  virtual std::string found() const { return {}; }
   /// Bytes that this rank has sent so far, as if in a ring; 0 where nobody counts.
   virtual std::int64_t sent_bytes() const { return 0; }
 };

@@ -62,6 +62,7 @@ class HostsHook final : public CommHook {
   comm::Group memory_of(const comm::Group& group) const override {
     return hosts_ && hosts_->inside ? *hosts_->inside : group;
   }
+  void restored() override { compression_->restored(); }
   std::string describe() const override {
     return text(compression_->describe(), ", scope ", kScopes.at(static_cast<std::size_t>(scope_)).name);
   }

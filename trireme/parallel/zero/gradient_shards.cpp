@@ -220,7 +220,7 @@ void GradientShards::start_ready() {
 }
 
 void GradientShards::start(std::size_t bucket) {
-  finish_whole();
+  finish_stages();
   at::Tensor flat = std::exchange(filling_[bucket].flat, {});
   // What lies between its parameters is of no concern: it is added up, and nobody's.
   const at::Tensor whole = flat.narrow(0, 0, numel_of(bucket));
@@ -237,14 +237,13 @@ void GradientShards::start(std::size_t bucket) {
 }
 
 void GradientShards::start_encoded(std::size_t bucket, at::Tensor flat) {
-  auto [pending, sum] = codecs_.at(bucket).start(flat.narrow(0, 0, numel_of(bucket)));
+  auto [wait, sum] = codecs_.at(bucket).start(flat.narrow(0, 0, numel_of(bucket)));
   const auto take_sum = [this, bucket, sum = std::move(sum)] {
     at::Tensor part = sum();
     if (options_.scale == ReduceScale::kMean) part.div_(group_.size());
     add_part(bucket, part);
   };
-  options_.pool->reduce(
-      this, std::move(flat), [pending = std::move(pending)]() mutable { pending.wait(); }, take_sum);
+  options_.pool->reduce(this, std::move(flat), std::move(wait), take_sum);
 }
 
 /// Of what comes of whole gradients each rank takes its part.
@@ -266,8 +265,8 @@ void GradientShards::start_whole(std::size_t bucket, at::Tensor flat) {
 
 /// A reduction of several messages goes on when it is waited for: at the same place among all messages on all
 /// ranks, so it may run beside backward until the next bucket, or the end of the pass.
-void GradientShards::finish_whole() {
-  if (!reduces_whole()) return;
+void GradientShards::finish_stages() {
+  if (!goes_in_stages()) return;
   const double before = options_.pool->waited_s();
   options_.pool->wait_for(this);
   waited_s_ += options_.pool->waited_s() - before;
@@ -301,7 +300,7 @@ void GradientShards::end_pass() {
     }
     start_ready();
   }
-  finish_whole();
+  finish_stages();
   is_reducing_ = false;
 }
 

@@ -30,8 +30,25 @@ struct ShardCodec::Messages {
 
 ShardCodec::ShardCodec(comm::Group group, ShardBucket bucket, std::vector<std::string> names,
                        std::shared_ptr<ShardingHook> hook)
-    : group_(std::move(group)), bucket_(std::move(bucket)), names_(std::move(names)), hook_(std::move(hook)) {
-  for (int rank = 0; rank < group_.size(); ++rank) runs_.push_back(pieces_of_rank({bucket_}, rank));
+    : group_(std::move(group)),
+      bucket_(std::move(bucket)),
+      names_(std::move(names)),
+      hook_(std::move(hook)),
+      hosts_(hook_->hosts_of(group_)),
+      exchange_(hosts_ != nullptr ? *hosts_->between : group_) {
+  if (hosts_ == nullptr) {
+    for (int rank = 0; rank < group_.size(); ++rank) runs_.push_back(pieces_of_rank({bucket_}, rank));
+    return;
+  }
+  const int mine = hosts_->inside ? hosts_->inside->rank() : 0;
+  for (const std::vector<int>& ranks : hosts_->ranks) {
+    for (int place = 0; place < static_cast<int>(ranks.size()); ++place) {
+      std::vector<ShardPiece> runs = pieces_of_rank({bucket_}, ranks[static_cast<std::size_t>(place)]);
+      for (const ShardPiece& run : runs)
+        hook_->add_run(names_[run.parameter], {.place = place, .begin = run.begin, .numel = run.numel});
+      if (place == mine) runs_.push_back(std::move(runs));
+    }
+  }
 }
 
 ShardCodec::Reduction ShardCodec::start(const at::Tensor& flat) {
@@ -44,44 +61,82 @@ ShardCodec::Reduction ShardCodec::start(const at::Tensor& flat) {
       bytes += slot_bytes(hook_->codec(), static_cast<std::size_t>(run.numel), messages->how[run.parameter]);
     messages->bytes = std::max(messages->bytes, bytes);
   }
-  const auto all = static_cast<std::int64_t>(messages->bytes) * group_.size();
+  const auto all = static_cast<std::int64_t>(messages->bytes) * exchange_.size();
   for (at::Tensor* each : {&messages->to, &messages->from}) {
     *each = at::empty({all}, at::kByte);
     count_as(MemoryKind::kCommunication, *each);
   }
-  encode(flat.is_cpu() ? flat : flat.cpu(), *messages);
   hook_->count(all - static_cast<std::int64_t>(messages->bytes));
-  return {.pending = group_.all_to_all_async(messages->from, messages->to),
-          .sum = [this, messages, device = flat.device()] { return sum_of(*messages).to(device); }};
+  const auto sum = [this, messages, device = flat.device()] { return sum_of(*messages).to(device); };
+  const at::Tensor values = flat.is_cpu() ? flat : flat.cpu();
+  if (hosts_ == nullptr) {
+    encode(values, *messages);
+    return {.wait = [pending = send(*messages)]() mutable { pending.wait(); }, .sum = sum};
+  }
+  spread_not_finite(values);
+  const auto send_sums = [this, values, messages, sums = start_sums(values)]() mutable {
+    for (comm::Pending& each : sums) each.wait();
+    encode(values, *messages);
+    send(*messages).wait();
+  };
+  return {.wait = send_sums, .sum = sum};
 }
 
-void ShardCodec::encode(const at::Tensor& host, Messages& messages) const {
+comm::Pending ShardCodec::send(Messages& messages) {
+  return exchange_.all_to_all_async(messages.from, messages.to);
+}
+
+/// So that all places of the host see it.
+void ShardCodec::spread_not_finite(const at::Tensor& values) const {
+  for (const ShardSlot& slot : bucket_.slots) {
+    at::Tensor of_parameter = values.narrow(0, slot.begin, slot.numel);
+    if (!is_finite(of_parameter)) of_parameter.fill_(std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+/// Each rank's part inside this host, where its counterpart here encodes it.
+std::vector<comm::Pending> ShardCodec::start_sums(const at::Tensor& values) const {
+  std::vector<comm::Pending> sums;
+  if (!hosts_->inside) return sums;
+  comm::Group inside = *hosts_->inside;
+  for (const std::vector<int>& ranks : hosts_->ranks) {
+    for (int place = 0; place < static_cast<int>(ranks.size()); ++place) {
+      at::Tensor part = values.narrow(0, ranks[static_cast<std::size_t>(place)] * bucket_.part, bucket_.part);
+      if (bucket_.part > 0) sums.push_back(inside.reduce_async(part, place));
+    }
+  }
+  return sums;
+}
+
+void ShardCodec::encode(const at::Tensor& values_of_bucket, Messages& messages) const {
   const compress::Codec& codec = hook_->codec();
-  std::map<std::size_t, at::Tensor> sent;  // by parameter; undefined: it is not finite
+  std::map<std::size_t, at::Tensor> values_of;  // by parameter; undefined: it is not finite
   std::map<std::size_t, Random> seeds;
   for (const ShardSlot& slot : bucket_.slots) {
-    const at::Tensor values = host.narrow(0, slot.begin, slot.numel);
-    const at::Tensor residual = hook_->residual(names_[slot.parameter]);
+    const at::Tensor values = values_of_bucket.narrow(0, slot.begin, slot.numel);
     seeds.emplace(slot.parameter, messages.how[slot.parameter].seed);
-    if (!is_finite(values)) continue;  // what is kept stays as it was
-    sent[slot.parameter] = residual.defined() ? at::Tensor(residual).add_(values) : values;
+    if (hosts_ != nullptr || is_finite(values)) values_of[slot.parameter] = values;
   }
-  for (int rank = 0; rank < group_.size(); ++rank) {
+  for (int to = 0; to < exchange_.size(); ++to) {
     std::map<std::size_t, std::uint64_t> seed_for_rank;
     for (auto& [parameter, random] : seeds) seed_for_rank[parameter] = random.bits();
-    std::span<std::byte> message = messages.of(messages.to, rank);
-    for (const ShardPiece& run : runs_[static_cast<std::size_t>(rank)]) {
+    std::span<std::byte> message = messages.of(messages.to, to);
+    for (const ShardPiece& run : runs_[static_cast<std::size_t>(to)]) {
       compress::Codec::Options how = messages.how[run.parameter];
       how.seed = seed_for_rank[run.parameter];
       const std::size_t bytes = slot_bytes(codec, static_cast<std::size_t>(run.numel), how);
       const std::span<std::byte> slot = message.first(bytes);
       message = message.subspan(bytes);
-      const auto whole = sent.find(run.parameter);
-      if (whole == sent.end()) {
-        write_not_finite(slot);
+      const auto whole = values_of.find(run.parameter);
+      at::Tensor sent;
+      if (whole != values_of.end()) sent = whole->second.narrow(0, run.begin, run.numel);
+      if (!sent.defined() || (hosts_ != nullptr && !is_finite(sent))) {
+        write_not_finite(slot);  // what is kept stays as it was
         continue;
       }
-      const std::span<float> values = span_of(whole->second.narrow(0, run.begin, run.numel));
+      const at::Tensor residual = hook_->residual(names_[run.parameter]);
+      if (residual.defined()) sent = residual.narrow(0, run.begin, run.numel).add_(sent);
+      const std::span<float> values = span_of(sent);
       const std::span<const std::byte> said = write_slot(codec, values, how, slot);
       if (codec.leaves_out()) codec.take_out(said, values);
     }
@@ -93,13 +148,13 @@ at::Tensor ShardCodec::sum_of(const Messages& messages) const {
   at::Tensor part = at::zeros({bucket_.part}, at::kFloat);
   count_as(MemoryKind::kGradients, part);
   std::size_t at = 0;
-  for (const ShardPiece& run : runs_[static_cast<std::size_t>(group_.rank())]) {
+  for (const ShardPiece& run : runs_[static_cast<std::size_t>(exchange_.rank())]) {
     const std::size_t bytes =
         slot_bytes(codec, static_cast<std::size_t>(run.numel), messages.how.at(run.parameter));
     at::Tensor values = part.narrow(0, run.place, run.numel);
     bool finite = true;
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      const std::span<const std::byte> slot = messages.of(messages.from, rank).subspan(at, bytes);
+    for (int from = 0; from < exchange_.size(); ++from) {
+      const std::span<const std::byte> slot = messages.of(messages.from, from).subspan(at, bytes);
       finite = add_slot(codec, slot, span_of(values), names_[run.parameter]) && finite;
     }
     if (!finite) values.fill_(std::numeric_limits<float>::quiet_NaN());

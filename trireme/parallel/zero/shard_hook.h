@@ -26,9 +26,6 @@ std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& compression,
 
 /// Those of comm_hook_names() but "one-bit", which needs the whole momentum on each rank.
 std::vector<std::string> shard_hook_names();
-/// Of one of them: whether it brings whole sums to all ranks, of which each takes its part. Throws
-/// InvalidArgument for another name.
-bool looks_at_whole_gradients(const std::string& compression);
 /// How weights may be gathered.
 std::vector<std::string> shard_weight_names();
 

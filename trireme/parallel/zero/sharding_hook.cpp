@@ -12,21 +12,40 @@
 #include "trireme/compress/nearest.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
+#include "trireme/parallel/data/internal/hosts_hook.h"
 #include "trireme/parallel/zero/shard_hook.h"
 
 namespace trireme::parallel {
 namespace {
 
-constexpr std::array<std::string_view, 12> kNames = {"none",     "bf16",      "fp16", "int8",
-                                                     "qsgd",     "ternary",   "sign", "top-k",
-                                                     "random-k", "threshold", "dgc",  "power-sgd"};
+struct Row {
+  std::string_view name;
+  bool looks_at_whole_gradients = false;
+};
+constexpr std::array kRows = {Row{.name = "none"},
+                              Row{.name = "bf16"},
+                              Row{.name = "fp16"},
+                              Row{.name = "int8"},
+                              Row{.name = "qsgd"},
+                              Row{.name = "ternary"},
+                              Row{.name = "sign"},
+                              Row{.name = "top-k"},
+                              Row{.name = "random-k"},
+                              Row{.name = "threshold", .looks_at_whole_gradients = true},
+                              Row{.name = "dgc", .looks_at_whole_gradients = true},
+                              Row{.name = "power-sgd", .looks_at_whole_gradients = true}};
 
-/// Those that look at whole gradients.
-constexpr std::array<std::string_view, 3> kOfWhole = {"threshold", "dgc", "power-sgd"};
+const Row& row_of(const std::string& compression) {
+  const auto row = std::ranges::find(kRows, compression, &Row::name);
+  require(row != kRows.end(), "gradient compression \"", compression,
+          "\" needs the whole momentum on each rank, and that is shared out; what can be had: ",
+          join(shard_hook_names(), ", "));
+  return *row;
+}
 
-/// Where there are hosts, each rank encodes its runs nevertheless.
+/// Beside runs, what is kept of parameters that stay whole is each rank's, too.
 std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
-  if (!looks_at_whole_gradients(options.name)) options.scope = "all";
+  if (!row_of(options.name).looks_at_whole_gradients) options.scope = "all";
   require(options.clip_norm == 0,
           "local clipping needs the norm of all gradients before the first is sent, and those that are "
           "shared out leave as they come; found a clip_norm of ",
@@ -38,7 +57,7 @@ std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
 
 ShardingHook::ShardingHook(const CompressionOptions& options, const std::string& weights)
     : options_(options),
-      reduces_whole_(looks_at_whole_gradients(options.name)),
+      reduces_whole_(row_of(options.name).looks_at_whole_gradients),
       codec_(reduces_whole_ ? nullptr : compress::codec(options.name)),
       weights_(compress::nearest_codec(weights)),
       weights_name_(weights),
@@ -53,10 +72,43 @@ HookState ShardingHook::state() {
   return state;
 }
 
+/// A rank that goes on from another layout may have something of what others of its host encode now.
+void ShardingHook::restored() {
+  if (!hosts_ || !hosts_->inside) return;
+  for (const auto& [name, kept] : kept_) {
+    if (!kept.residual.defined()) continue;
+    for (const RunOfPlace& run : kept.runs) {
+      at::Tensor values = kept.residual.narrow(0, run.begin, run.numel);
+      hosts_->inside->reduce(values, run.place);
+      if (run.place != hosts_->inside->rank()) values.zero_();
+    }
+  }
+}
+
+const comm::HostGroups* ShardingHook::hosts_of(const comm::Group& group) {
+  if (group_name_.empty()) {
+    group_name_ = group.name();
+    const CompressionScope scope = compression_scope_of(options_.scope);
+    const int hosts = comm::num_hosts(group);
+    const bool has_several = hosts > 1 && hosts < group.size();
+    if (scope == CompressionScope::kHosts || (scope == CompressionScope::kAuto && has_several))
+      hosts_ = comm::make_host_groups(group);
+    const bool are_alike = !hosts_ || hosts_->lanes * hosts_->num_hosts == group.size();
+    require(are_alike || scope == CompressionScope::kAuto,
+            "gradients that are shared out go by hosts of as many ranks each, and these have different "
+            "numbers of them: set the scope of the compression to \"auto\" or \"all\"");
+    if (!are_alike) hosts_.reset();
+  }
+  require(group.name() == group_name_, "what is left out of gradients of group '", group_name_,
+          "' is kept here, and these are of group '", group.name(), "': make another make_shard_hook()");
+  return hosts_ ? &*hosts_ : nullptr;
+}
+
 std::string ShardingHook::describe() const {
   if (reduces_whole_) return text(whole_->describe(), ", for shards, weights ", weights_name_);
   return text(options_.name, " of shards, fraction ", options_.fraction, ", warm-up ", options_.warmup_steps,
-              ", least size ", options_.least_numel, ", seed ", options_.seed, ", weights ", weights_name_);
+              ", least size ", options_.least_numel, ", seed ", options_.seed, ", scope ", options_.scope,
+              ", weights ", weights_name_);
 }
 
 void ShardingHook::add(const std::string& name, const at::Tensor& parameter) {
@@ -90,15 +142,12 @@ std::shared_ptr<CommHook> make_shard_hook(const CompressionOptions& compression,
   return std::make_shared<ShardingHook>(compression, weights);
 }
 
-bool looks_at_whole_gradients(const std::string& compression) {
-  require(std::ranges::find(kNames, compression) != kNames.end(), "gradient compression \"", compression,
-          "\" needs the whole momentum on each rank, and that is shared out; what can be had: ",
-          join(shard_hook_names(), ", "));
-  return std::ranges::find(kOfWhole, compression) != kOfWhole.end();
-}
-
 std::vector<std::string> shard_weight_names() { return compress::nearest_codec_names(); }
 
-std::vector<std::string> shard_hook_names() { return {kNames.begin(), kNames.end()}; }
+std::vector<std::string> shard_hook_names() {
+  std::vector<std::string> names;
+  for (const Row& row : kRows) names.emplace_back(row.name);
+  return names;
+}
 
 }  // namespace trireme::parallel

@@ -80,8 +80,10 @@ class GradientShards {
   void start(std::size_t bucket);
   void start_encoded(std::size_t bucket, at::Tensor flat);
   bool reduces_whole() const { return options_.hook && options_.hook->reduces_whole_gradients(); }
+  /// Of which a later one begins when the first is waited for.
+  bool goes_in_stages() const { return options_.hook && options_.hook->goes_in_stages(); }
   void start_whole(std::size_t bucket, at::Tensor flat);
-  void finish_whole();
+  void finish_stages();
   optim::NamedTensors whole_gradients() const;
   void count(std::int64_t bytes) const {
     if (options_.hook) options_.hook->count(bytes);

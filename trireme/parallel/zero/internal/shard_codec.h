@@ -1,12 +1,15 @@
 #pragma once
 // Gradients of a bucket of shards in the bytes of a codec: what each rank is to have of a parameter is a run
-// of its elements, which is encoded by itself; all runs for a rank are a message to it. One thread.
+// of its elements, which is encoded by itself; all runs for a rank are a message to it. Where gradients go by
+// hosts, those of a host are added up first, each run by its rank at the place that the owner has on its own
+// host, and messages go between the ranks at one place. One thread.
 
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/comm/host_groups.h"
 #include "trireme/parallel/zero/internal/shard_layout.h"
 #include "trireme/parallel/zero/internal/sharding_hook.h"
 
@@ -19,23 +22,29 @@ class ShardCodec {
              std::shared_ptr<ShardingHook> hook);
 
   struct Reduction {
-    comm::Pending pending;
+    std::function<void()> wait;       ///< by hosts, sends there what the host has added up
     std::function<at::Tensor()> sum;  ///< of this rank's part, when that has ended; once
   };
-  /// Encodes a bucket, whose memory is free then, and sends to each rank what is for it. What ranks send is
-  /// added up in their order. A parameter that is not finite on one rank is NaN in the sums. Collective.
+  /// Encodes a bucket and sends to each rank what is for it. What ranks, or hosts, send is added up in their
+  /// order. A parameter that is not finite on one rank is NaN in the sums. The bucket's memory is free behind
+  /// wait(). Collective.
   Reduction start(const at::Tensor& flat);
 
  private:
   struct Messages;
-  void encode(const at::Tensor& host, Messages& messages) const;
+  void spread_not_finite(const at::Tensor& values) const;
+  std::vector<comm::Pending> start_sums(const at::Tensor& values) const;
+  void encode(const at::Tensor& values, Messages& messages) const;
+  comm::Pending send(Messages& messages);
   at::Tensor sum_of(const Messages& messages) const;
 
   comm::Group group_;
   const ShardBucket bucket_;
   const std::vector<std::string> names_;
   const std::shared_ptr<ShardingHook> hook_;
-  std::vector<std::vector<ShardPiece>> runs_;  ///< by rank
+  const comm::HostGroups* const hosts_;        ///< null: ranks encode
+  comm::Group exchange_;                       ///< who sends to each other
+  std::vector<std::vector<ShardPiece>> runs_;  ///< of who gets a message, in the order of exchange_
 };
 
 }  // namespace trireme::parallel

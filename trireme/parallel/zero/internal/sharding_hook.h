@@ -1,13 +1,17 @@
 #pragma once
 // What make_shard_hook() makes: which gradients are encoded, by what draws, what was left out of them so far,
 // and how many bytes have been sent. By the names of parameters, and of whole ones, so that neither buckets
-// nor who owns which elements matter to what is kept. Of compressions that look at whole gradients it is the
-// hook of replicas that does all of it. One thread.
+// nor who owns which elements matter to what is kept. Where gradients are added up inside hosts before they
+// are encoded, what a host has left out is kept run by run, by the rank that encodes the run. Of compressions
+// that look at whole gradients it is the hook of replicas that does all of it. One thread.
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "trireme/comm/host_groups.h"
 #include "trireme/compress/codec.h"
 #include "trireme/parallel/data/comm_hook.h"
 
@@ -26,6 +30,7 @@ class ShardingHook final : public CommHook {
   }
 
   HookState state() override;
+  void restored() override;
   std::string describe() const override;
   std::int64_t sent_bytes() const override { return sent_bytes_ + whole_->sent_bytes(); }
 
@@ -35,6 +40,8 @@ class ShardingHook final : public CommHook {
   bool takes(const at::Tensor& parameter) const {
     return parameter.dim() > 1 && parameter.numel() >= options_.least_numel;
   }
+  /// Whether a reduction sends again when it is waited for.
+  bool goes_in_stages() const { return reduces_whole_ || hosts_.has_value(); }
   /// Whether gradients of any parameter are encoded run by run.
   bool encodes_runs() const { return codec_ != nullptr; }
   /// In which weights are gathered; null: as they are.
@@ -42,6 +49,15 @@ class ShardingHook final : public CommHook {
   const compress::Codec& codec() const { return *codec_; }
   /// A parameter whose gradients will be. Throws InvalidArgument: of another type than f32, known already.
   void add(const std::string& name, const at::Tensor& parameter);
+  /// By which hosts gradients of the group's ranks go; null: ranks encode. Collective the first time. Throws
+  /// InvalidArgument where they are to go by hosts that have different numbers of ranks.
+  const comm::HostGroups* hosts_of(const comm::Group& group);
+  /// Elements of a parameter that the ranks at one place of their hosts encode.
+  struct RunOfPlace {
+    int place;
+    std::int64_t begin, numel;
+  };
+  void add_run(const std::string& name, RunOfPlace run) { kept_.at(name).runs.push_back(run); }
   /// How this rank's next gradient of it is encoded.
   compress::Codec::Options next(const std::string& name, int rank);
   /// What was left out so far, to which gradients are added before they are encoded; undefined: nothing is.
@@ -53,6 +69,7 @@ class ShardingHook final : public CommHook {
   struct Kept {
     at::Tensor draws;  ///< its reductions so far
     at::Tensor residual;
+    std::vector<RunOfPlace> runs;  ///< where gradients go by hosts
   };
   double fraction_at(std::int64_t reduction) const;
 
@@ -62,6 +79,8 @@ class ShardingHook final : public CommHook {
   const compress::Codec* const weights_;  ///< the same
   const std::string weights_name_;
   const std::shared_ptr<CommHook> whole_;
+  std::string group_name_;                 ///< whose gradients these are, once it is known
+  std::optional<comm::HostGroups> hosts_;  ///< none: ranks encode
   std::map<std::string, Kept> kept_;
   std::int64_t sent_bytes_ = 0;
 };
