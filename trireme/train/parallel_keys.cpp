@@ -101,8 +101,8 @@ std::vector<ConfigKey> parallel_key_table() {
           {.names = priority_names}),
       key("parallel.slice_kib", &C::parallel, &ParallelOptions::slice_kib,
           "parallel.priority = \"forward\": KiB of gradients that are reduced in one piece, and not "
-          "overtaken",
-          {.least = 1, .most = 1 << 20}),
+          "overtaken; 0: what is found to be fastest in the first steps",
+          {.least = 0, .most = 1 << 20}),
       key("parallel.compression", &C::parallel, &ParallelOptions::compression,
           "how gradients travel: in a number format, or compressed", {.names = parallel::comm_hook_names}),
       key("parallel.compression_fraction", &C::parallel, &ParallelOptions::compression_fraction,

@@ -74,8 +74,9 @@ void check_priority(const ParallelPlan& plan) {
 }
 
 void reduce_by_need(const RunConfig& config, parallel::DataParallelOptions& options) {
-  const double slice_mib = static_cast<double>(config.parallel.slice_kib) / 1024;
-  options.hook = parallel::make_slicing_hook({.slice_bytes = config.parallel.slice_kib << 10});
+  const parallel::SlicingOptions slices{.slice_bytes = config.parallel.slice_kib << 10};
+  const double slice_mib = static_cast<double>(parallel::most_slice_bytes(slices)) / (1 << 20);
+  options.hook = parallel::make_slicing_hook(slices);
   options.end = parallel::ReductionEnd::kByParameter;
   // A bucket begins when its last gradient is there, and is needed with its first parameter.
   options.bucket_mib = std::min(options.bucket_mib, slice_mib);

@@ -397,6 +397,7 @@ RunResult Run::finish() {
       .sent_to_sites_bytes_of_step = times_.sent_to_sites_bytes / std::max<std::int64_t>(times_.steps, 1),
       .sent_to_stages_bytes_of_step = times_.sent_to_stages_bytes / std::max<std::int64_t>(times_.steps, 1),
       .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
+      .found_by_reduction = trainer_.found_by_reduction(),
       .noise = trainer_.noise(),
       .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
       .wall_s = now_s() - started_s_,

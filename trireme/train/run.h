@@ -52,6 +52,7 @@ struct RunResult {
   std::int64_t sent_to_stages_bytes_of_step = 0;  ///< by rank 0 to other stages
   /// Of gradients and gathered weights, by rank 0 to replicas, as if in a ring.
   std::int64_t sent_bytes_of_step = 0;
+  std::string found_by_reduction = {};  ///< of gradients, in words: what is best for this run; empty: nothing
   std::optional<optim::GradientNoise> noise = std::nullopt;  ///< over its last part, where it was measured
   double checkpoint_stall_s = 0;     ///< seconds for which saving kept training waiting
   double wall_s = 0;                 ///< of this process, from the start of the run

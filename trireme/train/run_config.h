@@ -94,7 +94,7 @@ struct ParallelOptions {
   std::int64_t shard_ranks = 0;         ///< zero: replicas in a group that shares out; 0: all
   double bucket_mib = 25;               ///< gradients reduced in one piece
   std::string priority = "none";        ///< which gradients go first: a name of priority_names()
-  std::int64_t slice_kib = 512;         ///< priority: of gradients that go at once
+  std::int64_t slice_kib = 512;         ///< priority: of gradients that go at once; 0: tuned
   std::string compression = "none";     ///< a name of parallel::comm_hook_names()
   double compression_fraction = 0.001;  ///< top-k, random-k, dgc: of each gradient that is sent
   double compression_threshold = 0;     ///< threshold: from which magnitude on; above 0

@@ -225,6 +225,7 @@ void RunRecorder::summary(const RunResult& result) {
   write_report();
   if (result.noise) note(describe_noise(*result.noise, config_.train.global_batch));
   note("data: " + describe(result.loading));
+  if (!result.found_by_reduction.empty()) note("gradients: " + result.found_by_reduction);
   if (const std::string memory = describe(result.memory.at_peak); !memory.empty())
     note(text("memory of rank ", result.memory.rank, " at its peak: ", memory,
               offloaded_in_words(result.memory)));

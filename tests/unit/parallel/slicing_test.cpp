@@ -111,6 +111,32 @@ TEST(Slicing, WhatIsNeededFirstIsThereBeforeWhatBeganBeforeIt) {
       kSoon);
 }
 
+TEST(Slicing, OfNoGivenSizeFindOneThatAllRanksTakeAndAddUpMeanwhile) {
+  std::vector<std::string> found(3);
+  run_ranks_as_threads(
+      3,
+      [&](Context& context) {
+        comm::Group group = context.world();
+        TwoBuckets buckets(group);
+        const auto hook = make_slicing_hook({.slice_bytes = 0});
+        hook->prepare(group, kModel);
+        for (int step = 0; step < 50; ++step) {
+          EXPECT_EQ(hook->found().empty(), step <= 3 + 5 * 7 + 1) << step;
+          for (GradientBucket* bucket : {&buckets.large, &buckets.small}) bucket->flat.fill_(step);
+          const auto large = hook->start(group, buckets.large, ReduceScale::kSum);
+          const auto small = hook->start(group, buckets.small, ReduceScale::kSum);
+          small();
+          large();
+          EXPECT_TRUE(buckets.large.flat.eq(3 * step).all().item<bool>()) << step;
+          EXPECT_TRUE(buckets.small.flat.eq(3 * step).all().item<bool>()) << step;
+        }
+        found[static_cast<std::size_t>(context.rank())] = hook->found();
+      },
+      kSoon);
+  EXPECT_THAT(found[0], HasSubstr("KiB are fastest"));
+  EXPECT_THAT(found, testing::Each(found[0]));
+}
+
 TEST(Slicing, ARankThatGoesInTheMiddleEndsTheSlicesOfTheOthersByName) {
   std::atomic<bool> named = false;
   EXPECT_THROW(run_ranks_as_threads(
@@ -151,8 +177,8 @@ TEST(Slicing, RefusesGradientsOfAnotherSet) {
                         AllOf(HasSubstr("group 'world'"), HasSubstr("make_slicing_hook()"))));
       },
       kSoon);
-  EXPECT_THAT([] { make_slicing_hook({.slice_bytes = 0}); },
-              testing::ThrowsMessage<InvalidArgument>(HasSubstr("slice_bytes = 0")));
+  EXPECT_THAT([] { make_slicing_hook({.slice_bytes = -1}); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("slice_bytes = -1")));
 }
 
 }  // namespace

@@ -129,6 +129,18 @@ TEST_F(PriorityRuns, SeesASettledStateWhereverItIsLookedAt) {
     EXPECT_TRUE(at::equal(found.weights[i], expected.weights[i])) << i;
 }
 
+TEST_F(PriorityRuns, WithSlicesOfSizesThatAreTriedHaveTheSameBitsOnTwoRanksAndSayWhatWasFound) {
+  RunConfig plain = in_order("plain"), tuned = by_need("tuned");
+  tuned.parallel.slice_kib = 0;
+  for (RunConfig* each : {&plain, &tuned}) {
+    each->train.epochs = 20;
+    each->train.max_steps = 60;
+  }
+  const RunResult found = run(2, tuned);
+  EXPECT_EQ(found.weights_xxh3, run(2, plain).weights_xxh3);
+  EXPECT_THAT(found.found_by_reduction, HasSubstr("KiB are fastest"));
+}
+
 TEST_F(PriorityRuns, GoOnFromACheckpointBitForBit) {
   RunConfig plain = in_order("plain");
   const RunResult straight = run(2, plain);

@@ -14,10 +14,12 @@
 #include <thread>
 #include <utility>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/twin.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
 #include "trireme/parallel/data/internal/slice_order.h"
+#include "trireme/parallel/data/internal/slice_tuner.h"
 
 namespace trireme::parallel {
 namespace {
@@ -32,8 +34,10 @@ void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
 class SlicingHook final : public CommHook {
  public:
   explicit SlicingHook(const SlicingOptions& options) : options_(options) {
-    require(options.slice_bytes > 0,
-            "a slice of gradients has at least a byte; found slice_bytes = ", options.slice_bytes);
+    require(
+        options.slice_bytes >= 0,
+        "a slice of gradients has some bytes, or 0: as many as are found to be best; found slice_bytes = ",
+        options.slice_bytes);
   }
   ~SlicingHook() override {
     {
@@ -46,7 +50,14 @@ class SlicingHook final : public CommHook {
 
   void prepare(const comm::Group& group, const optim::NamedTensors& parameters) override;
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override;
-  std::string describe() const override { return text("slices of ", options_.slice_bytes, " bytes"); }
+  std::string describe() const override {
+    return is_tuned() ? "slices of tuned sizes" : text("slices of ", options_.slice_bytes, " bytes");
+  }
+  std::string found() const override {
+    const std::lock_guard lock(mutex_);
+    return is_tuned() && tuner_.is_over() ? text("slices of ", tuner_.slice_bytes() >> 10, " KiB are fastest")
+                                          : "";
+  }
   std::int64_t sent_bytes() const override {
     const std::lock_guard lock(mutex_);
     return sent_bytes_;
@@ -58,6 +69,8 @@ class SlicingHook final : public CommHook {
     at::Tensor flat;
     comm::ReduceOp op;
     std::int64_t left;  ///< elements that are not reduced yet
+    int told = -1;      ///< of which size of slices it tells the time, ...
+    double told_s = 0;  ///< ... this rank's
   };
   /// Beside other slices: a group, and memory for what it reduces, by type.
   struct Lane {
@@ -74,15 +87,19 @@ class SlicingHook final : public CommHook {
     bool is_over = false;
     int num_everywhere = 0;
   };
+  /// Behind a slice: how many further buckets are there, and what the tuner tells.
+  static constexpr std::int64_t kSaid = SliceOrder::kWindow + 1;
 
   void run();
   bool wait_for(std::uint64_t bucket);
   void issue(std::uint64_t bucket);
   void finish(UnderWay& each);
+  bool is_tuned() const { return options_.slice_bytes == 0; }
+  void begin_step_with(const GradientBucket& bucket);
   int num_everywhere(const UnderWay& each) const;
   at::Tensor memory_for(Lane& lane, const at::Tensor& flat, std::int64_t numel);
-  std::int64_t slice_numel(const at::Tensor& flat) const {
-    return std::max<std::int64_t>(1, options_.slice_bytes / static_cast<std::int64_t>(flat.element_size()));
+  static std::int64_t slice_numel(const at::Tensor& flat, std::int64_t bytes) {
+    return std::max<std::int64_t>(1, bytes / static_cast<std::int64_t>(flat.element_size()));
   }
 
   const SlicingOptions options_;
@@ -97,6 +114,8 @@ class SlicingHook final : public CommHook {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   SliceOrder order_;
+  SliceTuner tuner_;
+  std::size_t num_in_step_ = 0;                         ///< parameters of this step whose gradients have come
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;  ///< those of which something is to be issued
   std::uint64_t num_started_ = 0;
   std::int64_t sent_bytes_ = 0;
@@ -131,8 +150,14 @@ std::function<void()> SlicingHook::start(comm::Group& group, GradientBucket& buc
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     sent_bytes_ += all_reduce_bytes(group, bucket.flat);
+    begin_step_with(bucket);
+    if (is_tuned() && tuner_.told() >= 0) {
+      job->told = tuner_.told();
+      job->told_s = tuner_.told_s();
+    }
     jobs_[num_started_++] = job;
-    order_.add(bucket.flat.numel(), slice_numel(bucket.flat), need);
+    const std::int64_t bytes = is_tuned() ? tuner_.slice_bytes() : options_.slice_bytes;
+    order_.add(bucket.flat.numel(), slice_numel(bucket.flat, bytes), need);
   }
   changed_.notify_all();
   return [this, job] {
@@ -141,6 +166,13 @@ std::function<void()> SlicingHook::start(comm::Group& group, GradientBucket& buc
     changed_.wait(lock, [&] { return job->left == 0 || failure_; });
     if (job->left > 0) std::rethrow_exception(failure_);
   };
+}
+
+/// A step is over when each parameter has had its gradient.
+void SlicingHook::begin_step_with(const GradientBucket& bucket) {
+  if (num_in_step_ == 0 && is_tuned()) tuner_.begin_step(now_s());
+  num_in_step_ += bucket.gradients.size();
+  if (num_in_step_ >= needs_.size()) num_in_step_ = 0;
 }
 
 /// What a slice brings counts from the choice on behind the next one, whenever its result is taken: so all
@@ -185,8 +217,8 @@ bool SlicingHook::wait_for(std::uint64_t bucket) {
 at::Tensor SlicingHook::memory_for(Lane& lane, const at::Tensor& flat, std::int64_t numel) {
   at::Tensor& memory = lane.memory[flat.scalar_type()];
   if (!memory.defined())
-    memory =
-        lane.group.allocate(slice_numel(flat) + SliceOrder::kWindow, flat.options().requires_grad(false));
+    memory = lane.group.allocate(slice_numel(flat, most_slice_bytes(options_)) + kSaid,
+                                 flat.options().requires_grad(false));
   return memory.narrow(0, 0, numel);
 }
 
@@ -203,10 +235,11 @@ void SlicingHook::issue(std::uint64_t bucket) {
   }
   Lane& lane = lanes_[std::exchange(next_lane_, (next_lane_ + 1) % lanes_.size())];
   const auto [begin, numel] = std::pair(next.slice.begin, next.slice.numel);
-  next.sent = memory_for(lane, next.job->flat, numel + SliceOrder::kWindow);
+  next.sent = memory_for(lane, next.job->flat, numel + kSaid);
   copy_bytes(next.sent.narrow(0, 0, numel), next.job->flat.narrow(0, begin, numel));
   next.sent.narrow(0, numel, num_here).fill_(1);
   next.sent.narrow(0, numel + num_here, SliceOrder::kWindow - num_here).zero_();
+  next.sent.narrow(0, numel + SliceOrder::kWindow, 1).fill_(next.job->told_s);
   next.reduction = lane.group.all_reduce_async(next.sent, next.job->op);
   under_way_.push_back(std::move(next));
 }
@@ -229,6 +262,10 @@ void SlicingHook::finish(UnderWay& each) {
   each.num_everywhere = num_everywhere(each);
   {
     const std::lock_guard lock(mutex_);
+    if (each.job->told >= 0) {
+      const at::Tensor told = each.sent.narrow(0, each.slice.numel + SliceOrder::kWindow, 1);
+      tuner_.learn(each.job->told, told.to(at::kDouble).item<double>());
+    }
     each.job->left -= each.slice.numel;
     if (each.job->left > 0) return;
   }
@@ -236,6 +273,10 @@ void SlicingHook::finish(UnderWay& each) {
 }
 
 }  // namespace
+
+std::int64_t most_slice_bytes(const SlicingOptions& options) {
+  return options.slice_bytes > 0 ? options.slice_bytes : SliceTuner::kSizes.back();
+}
 
 std::shared_ptr<CommHook> make_slicing_hook(const SlicingOptions& options) {
   return std::make_shared<SlicingHook>(options);

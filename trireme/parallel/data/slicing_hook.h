@@ -12,10 +12,14 @@
 namespace trireme::parallel {
 
 struct SlicingOptions {
-  /// At most, > 0. What arrives meanwhile waits for two slices that are under way: small ones overtake
-  /// sooner, and pay the latency of a message more often.
+  /// At most. What arrives meanwhile waits for two slices that are under way: small ones overtake sooner, and
+  /// pay the latency of a message more often. 0: 256 KiB to 4 MiB are tried in the first forty steps, and all
+  /// ranks take what was fastest for them together; who has buckets of most_slice_bytes() gains most.
   std::int64_t slice_bytes = std::int64_t{512} << 10;
 };
+
+/// The largest that slices of such options may be.
+std::int64_t most_slice_bytes(const SlicingOptions& options);
 
 /// For the gradients of one group and one set of CPU parameters. Throws InvalidArgument: an option out of its
 /// range.
