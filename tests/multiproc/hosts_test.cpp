@@ -33,6 +33,22 @@ class Hosts : public testing::Test {
     return output;
   }
 
+  static constexpr int kSteps = 50;
+  /// Bytes that leave the first host in so many steps of an mlp whose first layer is 784 x 1024.
+  std::int64_t sent_in_steps(std::vector<std::string> settings) {
+    const TemporaryFolder folder;
+    std::vector<std::string> command = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
+    for (const std::string& setting :
+         {"run.folder=" + folder.path().string(), std::string("model.hidden=[1024]"),
+          text("train.max_steps=", kSteps), std::string("optimizer.name=sgd"),
+          std::string("comm.all_reduce=gloo"), std::string("comm.timeout_s=20")})
+      settings.push_back(setting);
+    for (const std::string& setting : settings) command.insert(command.end(), {"--set", setting});
+    const std::int64_t before = hosts_.bytes_sent(0);
+    output_of(command);
+    return hosts_.bytes_sent(0) - before;
+  }
+
   TwoHosts hosts_;
 };
 
@@ -69,24 +85,24 @@ TEST_F(Hosts, AllReplicasEndWithTheSameBits) {
 // Those of a host are added up before any of it leaves: what crosses is what one rank of each host would
 // send.
 TEST_F(Hosts, CompressedGradientsCrossTheCableOncePerHost) {
-  constexpr int kSteps = 50;
-  const auto sent = [&](const std::string& scope) {
-    const TemporaryFolder folder;
-    std::vector<std::string> command = {bin("trireme-torch"), "train", checkout("examples/quick.toml")};
-    for (const std::string& setting :
-         {"run.folder=" + folder.path().string(), "parallel.compression_scope=" + scope,
-          std::string("parallel.compression=qsgd"), std::string("model.hidden=[1024]"),
-          text("train.max_steps=", kSteps), std::string("optimizer.name=sgd"),
-          std::string("comm.all_reduce=gloo"), std::string("comm.timeout_s=20")}) {
-      command.insert(command.end(), {"--set", setting});
-    }
-    const std::int64_t before = hosts_.bytes_sent(0);
-    output_of(command);
-    return hosts_.bytes_sent(0) - before;
-  };
-  const std::int64_t by_hosts = sent("auto"), by_ranks = sent("all");
+  const std::int64_t by_hosts = sent_in_steps({"parallel.compression=qsgd"}),
+                     by_ranks =
+                         sent_in_steps({"parallel.compression=qsgd", "parallel.compression_scope=all"});
   EXPECT_GT(by_hosts, kSteps * 784 * 1024 / 2) << "a sign and a level of each element";
   EXPECT_LT(by_hosts, by_ranks * 2 / 3);
+}
+
+// Of a part of two ranks, half as many bytes; weights in 8 bits cross in either case.
+TEST_F(Hosts, CompressedGradientsThatAreSharedOutCrossTheCableOncePerHost) {
+  const std::vector<std::string> shared_out = {"parallel.zero=2", "train.accumulation=1",
+                                               "parallel.compression=int8",
+                                               "parallel.weight_compression=int8"};
+  std::vector<std::string> rank_by_rank = shared_out;
+  rank_by_rank.emplace_back("parallel.compression_scope=all");
+  const std::int64_t by_hosts = sent_in_steps(shared_out), by_ranks = sent_in_steps(rank_by_rank);
+  const double of_step = 784 * 1024;
+  EXPECT_NEAR(static_cast<double>(by_hosts) / kSteps, (0.5 + 0.5) * of_step, 0.15 * of_step);
+  EXPECT_NEAR(static_cast<double>(by_ranks) / kSteps, (1.0 + 0.5) * of_step, 0.15 * of_step);
 }
 
 // Of the parts of two ranks on each host, those of two ranks go to the other: an all-to-all over all ranks
