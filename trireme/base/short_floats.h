@@ -36,6 +36,13 @@ TRIREME_INLINE void narrow(float value, Bf16& to) {
   to.bits = static_cast<std::uint16_t>(is_nan ? (bits >> 16) | 0x40U : rounded);
 }
 
+/// All ones where it holds. Masks, and no choices (x ? a : b): of those GCC 12 makes branches where one side
+/// is a float operation, and computes one element at a time.
+TRIREME_INLINE std::uint32_t mask_of(bool holds) { return 0U - static_cast<std::uint32_t>(holds); }
+TRIREME_INLINE std::uint32_t chosen(std::uint32_t mask, std::uint32_t then, std::uint32_t otherwise) {
+  return (then & mask) | (otherwise & ~mask);
+}
+
 /// Normal results by integer rounding; subnormal ones by letting the f32 adder round at the place of f16's
 /// last bit.
 TRIREME_INLINE void narrow(float value, F16& to) {
@@ -44,9 +51,9 @@ TRIREME_INLINE void narrow(float value, F16& to) {
   const std::uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
   const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U;
-  std::uint32_t result = magnitude < 0x38800000U ? subnormal : normal;
-  result = magnitude >= 0x477ff000U ? 0x7c00U : result;
-  result = magnitude > 0x7f800000U ? 0x7e00U : result;
+  std::uint32_t result = chosen(mask_of(magnitude < 0x38800000U), subnormal, normal);
+  result = chosen(mask_of(magnitude >= 0x477ff000U), 0x7c00U, result);
+  result = chosen(mask_of(magnitude > 0x7f800000U), 0x7e00U, result);
   to.bits = static_cast<std::uint16_t>(result | (bits >> 16 & 0x8000U));
 }
 
