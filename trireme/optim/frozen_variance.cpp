@@ -64,7 +64,8 @@ TensorVector frozen_adam_updates(UpdateLists& lists, const AdamFactors& factors)
     const at::Tensor correction = 1 - at::pow(factors.beta1, counts[i].to(at::kDouble));
     const at::Tensor warmup = at::full_like(counts[i], static_cast<double>(factors.variance_steps));
     at::Tensor update = momenta[i] / adam_divisor(mean_squares[i], warmup, factors).mul_(correction);
-    updates.push_back(update.clamp_(-most, most).masked_fill_(mean_squares[i] == 0, 0));
+    update.clamp_(-most, most).add_(momenta[i], 0);  // NaN where that is not finite: a bound does not hide it
+    updates.push_back(update.masked_fill_(mean_squares[i] == 0, 0));
   }
   return updates;
 }

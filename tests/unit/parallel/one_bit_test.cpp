@@ -301,6 +301,23 @@ TEST(OneBitMomentum, MovesNothingFurtherThanAdamWould) {
   }
 }
 
+/// What bounds an update does not make a number of it.
+TEST(OneBitMomentum, ShowsAGradientThatIsNotFiniteInALoopThatDoesNotLook) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    const Parameters parameters;
+    const auto optimizer = optim::make_optimizer(optimizer_options("adamw"), parameters.tensors);
+    for (int step = 0; step <= kWarmup; ++step) {
+      for (const auto& [name, tensor] : parameters.tensors) {
+        tensor.mutable_grad() = Parameters::gradient(name, tensor.sizes(), 0, step);
+        if (step == kWarmup) tensor.mutable_grad().view({-1})[0].fill_(bad);
+      }
+      optimizer->step();
+    }
+    for (const auto& [name, tensor] : parameters.tensors)
+      EXPECT_FALSE(std::isfinite(tensor.detach().view({-1})[0].item<float>())) << name;
+  }
+}
+
 TEST(OneBitMomentum, IsPlainAdamInTheWarmUp) {
   std::vector<Values> plain(2);
   run_ranks_as_threads(2, [&](Context& context) {
