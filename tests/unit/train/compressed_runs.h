@@ -6,12 +6,22 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "tests/unit/train/small_runs.h"
 #include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 
 namespace trireme::train {
+
+inline const std::vector<std::string> kLossyCompressions = {
+    "int8", "qsgd", "ternary", "sign", "top-k", "random-k", "threshold", "dgc", "power-sgd", "one-bit"};
+/// As names of tests may be.
+inline std::string name_of_compression(const testing::TestParamInfo<std::string>& row) {
+  std::string name = row.param;
+  std::erase(name, '-');
+  return name;
+}
 
 class CompressedTraining : public SmallRuns {
  protected:

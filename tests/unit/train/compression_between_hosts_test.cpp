@@ -87,14 +87,7 @@ class TrainingBetweenHosts : public CompressedTraining {
 };
 
 class EachBetweenHosts : public TrainingBetweenHosts, public testing::WithParamInterface<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, EachBetweenHosts,
-                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "threshold",
-                                         "dgc", "power-sgd", "one-bit"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Table, EachBetweenHosts, testing::ValuesIn(kLossyCompressions), name_of_compression);
 
 TEST_P(EachBetweenHosts, GoesOnFromACheckpointWithTheSameBits) {
   RunConfig whole = dealt_out("whole", GetParam()), part = dealt_out("part", GetParam());

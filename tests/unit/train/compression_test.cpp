@@ -24,14 +24,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 class EachCompression : public CompressedTraining, public testing::WithParamInterface<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Table, EachCompression,
-                         testing::Values("int8", "qsgd", "ternary", "sign", "top-k", "random-k", "threshold",
-                                         "dgc", "power-sgd", "one-bit"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Table, EachCompression, testing::ValuesIn(kLossyCompressions), name_of_compression);
 
 TEST_P(EachCompression, GoesOnFromACheckpointWithTheSameBits) {
   RunConfig whole = compressed("whole", GetParam()), part = compressed("part", GetParam());
