@@ -2,6 +2,7 @@
 // Steps of ranks that share out what has known gradients: what arrives, what is kept, what they compute with.
 
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -198,6 +199,29 @@ inline Reduced reduce_in_shards(const CompressionOptions& options, const ShardSe
       },
       {.backend = setting.backend, .timeout_s = 20});
   return all;
+}
+
+/// A layer of rank 1 throws in the second micro-batch of a step: the first is on its way then.
+inline void expect_others_are_told(const CompressionOptions& options, ShardSetting setting) {
+  setting.microbatches = 2;
+  setting.spoil = [](const std::string&, int rank, int step, at::Tensor&) {
+    static thread_local int calls = 0;
+    if (rank == 1 && step == 1) require(++calls <= 5, "a layer of one's own says no");
+  };
+  comm::run_ranks_as_threads(setting.ranks,
+                             [&](Context& context) {
+                               if (!setting.hosts.empty())
+                                 context.world().state().parts.host_ids = setting.hosts;
+                               KnownStage stage(context, options, setting);
+                               stage.step(0);
+                               if (context.rank() == 1) {
+                                 EXPECT_THROW(stage.step(1), InvalidArgument);
+                               } else {
+                                 EXPECT_THAT([&] { stage.step(1); },
+                                             testing::ThrowsMessage<CommError>(testing::HasSubstr("rank 1")));
+                               }
+                             },
+                             {.backend = setting.backend, .timeout_s = 20});
 }
 
 }  // namespace trireme::test

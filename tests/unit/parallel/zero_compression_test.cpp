@@ -238,24 +238,8 @@ TEST_P(AnyZeroCompression, ShowsWhatIsNotFiniteAndGoesOnFromWhatWasKeptBefore) {
   }
 }
 
-/// The first micro-batch is on its way then.
 TEST_P(AnyZeroCompression, OthersAreToldWhoseStepEndedBetweenItsReductions) {
-  const auto spoil = [](const std::string&, int rank, int step, at::Tensor&) {
-    static thread_local int calls = 0;
-    if (rank == 1 && step == 1) require(++calls <= 5, "a layer of one's own says no");
-  };
-  run_ranks_as_threads(3,
-                       [&](Context& context) {
-                         KnownStage stage(context, shard_options(GetParam()),
-                                          {.microbatches = 2, .spoil = spoil});
-                         stage.step(0);
-                         if (context.rank() == 1) {
-                           EXPECT_THROW(stage.step(1), InvalidArgument);
-                         } else {
-                           EXPECT_THAT([&] { stage.step(1); }, ThrowsMessage<CommError>(HasSubstr("rank 1")));
-                         }
-                       },
-                       {.backend = "gloo", .timeout_s = 20});
+  test::expect_others_are_told(shard_options(GetParam()), {.ranks = 3});
 }
 
 /// The same sums in a loop of one's own, layer by layer.

@@ -194,23 +194,7 @@ TEST_P(ZeroBetweenHosts, ShowsToAllOwnersWhatIsNotFiniteAndKeepsWhatWasLeftOutBe
 }
 
 TEST_P(ZeroBetweenHosts, AllHostsAreToldWhoseStepEndedBetweenItsReductions) {
-  const auto spoil = [](const std::string&, int rank, int step, at::Tensor&) {
-    static thread_local int calls = 0;
-    if (rank == 1 && step == 1) require(++calls <= 5, "a layer of one's own says no");
-  };
-  comm::run_ranks_as_threads(
-      4,
-      [&](Context& context) {
-        context.world().state().parts.host_ids = kPairs;
-        KnownStage stage(context, shard_options(GetParam()), {.microbatches = 2, .spoil = spoil});
-        stage.step(0);
-        if (context.rank() == 1) {
-          EXPECT_THROW(stage.step(1), InvalidArgument);
-        } else {
-          EXPECT_THAT([&] { stage.step(1); }, ThrowsMessage<CommError>(HasSubstr("rank 1")));
-        }
-      },
-      {.backend = "gloo", .timeout_s = 20});
+  test::expect_others_are_told(shard_options(GetParam()), over(kPairs));
 }
 
 /// What arrived and what all ranks keep are, together, what was handed in; also where another layout kept it.
