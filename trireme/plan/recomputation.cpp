@@ -5,21 +5,10 @@
 #include <tuple>
 #include <utility>
 
+#include "trireme/plan/internal/kept_bytes.h"
+
 namespace trireme::plan {
 namespace {
-
-/// Of a layer and what it returns, given whether the layer behind keeps that.
-double kept_bytes(const Recomputable& layer, bool recomputed, bool is_kept_behind) {
-  const bool keeps_output = is_kept_behind || (!recomputed && layer.saves_output);
-  return (recomputed ? 0 : layer.inner_bytes) + (keeps_output ? layer.output_bytes : 0);
-}
-
-/// Beside what it kept, in its backward.
-double made_again_bytes(const Recomputable& layer, bool recomputed) {
-  return recomputed ? layer.inner_bytes + (layer.saves_output ? layer.output_bytes : 0) : 0;
-}
-
-bool keeps_input(const Recomputable& layer, bool recomputed) { return recomputed || layer.saves_input; }
 
 /// A choice for the layers from some one to the end: layers are added in front, as backwards come to them.
 struct Partial {

@@ -1,0 +1,23 @@
+#pragma once
+// What a layer keeps of a micro-batch from its forward to its backward.
+
+#include "trireme/plan/recomputation.h"
+
+namespace trireme::plan {
+
+inline bool keeps_input(const Recomputable& layer, bool recomputed) {
+  return recomputed || layer.saves_input;
+}
+
+/// Of a layer and what it returns, given whether the layer behind keeps that.
+inline double kept_bytes(const Recomputable& layer, bool recomputed, bool is_kept_behind) {
+  const bool keeps_output = is_kept_behind || (!recomputed && layer.saves_output);
+  return (recomputed ? 0 : layer.inner_bytes) + (keeps_output ? layer.output_bytes : 0);
+}
+
+/// Beside what it kept, in its backward.
+inline double made_again_bytes(const Recomputable& layer, bool recomputed) {
+  return recomputed ? layer.inner_bytes + (layer.saves_output ? layer.output_bytes : 0) : 0;
+}
+
+}  // namespace trireme::plan
