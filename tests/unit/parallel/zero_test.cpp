@@ -11,7 +11,7 @@
 #include "trireme/model/initialise.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/parallel/allocated_bytes.h"
-#include "trireme/parallel/data/internal/gradient_hook.h"
+#include "trireme/parallel/data/gradient_hook.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/parallel/zero/internal/gradient_places.h"
 

@@ -1,4 +1,4 @@
-#include "trireme/parallel/data/internal/gradient_hook.h"
+#include "trireme/parallel/data/gradient_hook.h"
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/function_hook.h>

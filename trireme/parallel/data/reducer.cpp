@@ -12,7 +12,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/parallel/data/internal/gradient_hook.h"
+#include "trireme/parallel/data/gradient_hook.h"
 
 namespace trireme::parallel {
 

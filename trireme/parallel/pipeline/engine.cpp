@@ -13,7 +13,7 @@
 #include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
-#include "trireme/parallel/zero/internal/rounded_parameters.h"
+#include "trireme/parallel/zero/rounded_parameters.h"
 #include "trireme/telemetry/trace.h"
 
 namespace trireme::parallel {

@@ -1,4 +1,4 @@
-#include "trireme/parallel/pipeline/internal/split_backward.h"
+#include "trireme/parallel/pipeline/split_backward.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>

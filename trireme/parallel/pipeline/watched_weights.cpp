@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "trireme/parallel/data/internal/gradient_hook.h"
+#include "trireme/parallel/data/gradient_hook.h"
 
 namespace trireme::parallel {
 

@@ -15,8 +15,8 @@
 #include "trireme/optim/norms.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
-#include "trireme/parallel/zero/internal/rounded_parameters.h"
 #include "trireme/parallel/zero/internal/sharded_weights.h"
+#include "trireme/parallel/zero/rounded_parameters.h"
 
 namespace trireme::parallel {
 namespace {

@@ -9,8 +9,8 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/counted_memory.h"
+#include "trireme/parallel/data/gradient_hook.h"
 #include "trireme/parallel/data/internal/compressing_hook.h"
-#include "trireme/parallel/data/internal/gradient_hook.h"
 #include "trireme/parallel/data/internal/unreached.h"
 
 namespace trireme::parallel {

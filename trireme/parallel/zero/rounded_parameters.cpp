@@ -1,4 +1,4 @@
-#include "trireme/parallel/zero/internal/rounded_parameters.h"
+#include "trireme/parallel/zero/rounded_parameters.h"
 
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>

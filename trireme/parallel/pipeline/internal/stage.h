@@ -14,7 +14,7 @@
 #include "trireme/model/forward_record.h"
 #include "trireme/model/layer.h"
 #include "trireme/model/skips.h"
-#include "trireme/parallel/pipeline/internal/split_backward.h"
+#include "trireme/parallel/pipeline/split_backward.h"
 
 namespace trireme::parallel {
 
