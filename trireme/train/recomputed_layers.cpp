@@ -81,12 +81,12 @@ std::vector<bool> named_layers(const std::vector<std::string>& patterns,
   return chosen;
 }
 
-/// Of a micro-batch, measured on rank 0, known to all.
+/// Of a micro-batch, measured on rank 0, and by the ranks that its layers are cut over with it; known to all.
 std::vector<plan::Recomputable> measured(const ParallelPlan& plan, comm::Context& context,
                                          const std::vector<model::Layer>& chain,
                                          const data::DataSource& data) {
   at::Tensor costs = at::zeros({static_cast<std::int64_t>(chain.size()), 5}, at::kLong);
-  if (context.is_main()) {
+  if (context.rank() < plan.context_ranks() * plan.tensor_ranks()) {
     const telemetry::OwnWork work(context.status(), "measuring what the layers of the model keep");
     auto* cost = costs.data_ptr<std::int64_t>();
     for (const plan::Recomputable& layer :
@@ -145,18 +145,13 @@ Held held_by(const ParallelPlan& plan, const std::vector<schedule::Action>& acti
   return held;
 }
 
-struct Chosen {
-  std::vector<bool> layers;
-  std::string why;
-};
-
 std::string bytes_in_words(double bytes) { return human_bytes(static_cast<std::uint64_t>(std::ceil(bytes))); }
 
 /// All ranks' choices, made alike on every rank.
-Chosen within_budget(const ParallelPlan& plan, const std::vector<plan::Recomputable>& layers) {
+RecomputedLayers within_budget(const ParallelPlan& plan, const std::vector<plan::Recomputable>& layers) {
   const std::string& text_of_budget = plan.config().train.activation_budget;
   const double budget = bytes_of(text_of_budget);
-  Chosen chosen{.layers = std::vector<bool>(layers.size(), false), .why = {}};
+  RecomputedLayers chosen{.layers = std::vector<bool>(layers.size(), false), .why = {}};
   double peak = 0, plain_peak = 0, added_s = 0;
   for (const std::vector<schedule::Action>& actions : plan.program().ranks) {
     const Held held = held_by(plan, actions, layers);
@@ -196,7 +191,8 @@ void run_chain(model::Layer& whole, const ParallelPlan& plan, std::vector<model:
   };
 }
 
-void say(const comm::Context& context, const std::vector<std::string>& names, const Chosen& chosen) {
+void say(const comm::Context& context, const std::vector<std::string>& names,
+         const RecomputedLayers& chosen) {
   std::vector<std::string> recomputed;
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (chosen.layers[i]) recomputed.push_back(names[i]);
@@ -229,19 +225,22 @@ void check_recomputed_layers(const RunConfig& config, model::Model& model) {
   named_layers(config.train.recompute_layers, names_of(layers));
 }
 
+RecomputedLayers recomputed_layers(const ParallelPlan& plan, const std::vector<std::string>& names,
+                                   const std::function<std::vector<plan::Recomputable>()>& measure) {
+  const TrainOptions& train = plan.config().train;
+  if (!train.activation_budget.empty()) return within_budget(plan, measure());
+  return {.layers = named_layers(train.recompute_layers, names), .why = {}};
+}
+
 std::vector<model::Layer> with_recomputed(const ParallelPlan& plan, comm::Context& context,
                                           model::Model& model, std::vector<model::Layer> layers,
-                                          const RecomputationTrial& trial) {
-  const TrainOptions& train = plan.config().train;
-  if (!is_asked_for(train)) return layers;
+                                          const data::DataSource& data) {
+  if (!is_asked_for(plan.config().train)) return layers;
   std::vector<model::Layer> chain = model.layers();
   const std::vector<std::string> names = names_of(chain);
-  const Chosen chosen =
-      train.activation_budget.empty()
-          ? Chosen{.layers = named_layers(train.recompute_layers, names), .why = {}}
-          : within_budget(
-                plan,
-                measured(plan, context, layers_in(plan.precision(), trial.model, plan.device()), trial.data));
+  const RecomputedLayers chosen = recomputed_layers(plan, names, [&] {
+    return measured(plan, context, layers_in(plan.precision(), model, plan.device()), data);
+  });
   if (context.is_main()) say(context, names, chosen);
   std::vector<model::Layer>& parts = plan.is_cut() ? layers : chain;
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -4,12 +4,14 @@
 // from a profile so that activations stay under so many bytes (plan/recomputation.h). No bit of a result
 // depends on it.
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/context.h"
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
+#include "trireme/plan/recomputation.h"
 #include "trireme/train/parallel_plan.h"
 
 namespace trireme::train {
@@ -21,18 +23,24 @@ void check_recomputation(const RunConfig& config);
 /// layers().
 void check_recomputed_layers(const RunConfig& config, model::Model& model);
 
-/// What layers are measured on, by one rank alone: the model, or one whose layers are alike to its own in how
-/// they compare, where its own need other ranks.
-struct RecomputationTrial {
-  model::Model& model;
-  const data::DataSource& data;
+/// Which layers of a model are computed again.
+struct RecomputedLayers {
+  std::vector<bool> layers;  ///< by layer
+  std::string why;           ///< for a log; empty: they are named
 };
 
+/// For layers of those names: what the configuration names, none where it names none; for a budget what
+/// `measure` says of a micro-batch decides. Throws InvalidArgument: a name that no layer has, a budget that
+/// nothing reaches, with the smallest that can be.
+RecomputedLayers recomputed_layers(const ParallelPlan& plan, const std::vector<std::string>& names,
+                                   const std::function<std::vector<plan::Recomputable>()>& measure);
+
 /// What the stages are made of, `layers`, with those checkpointed that the plan asks for; rank 0 logs which.
-/// For a budget rank 0 measures the trial's layers on a micro-batch of its data; collective then. Throws
-/// InvalidArgument: a budget that nothing reaches, with the smallest that can be.
+/// `model` is what the ranks compute, in parts where they have parts. For a budget its layers are measured on
+/// a micro-batch of the data, by rank 0 and the ranks that hold parts of the same layers; collective then.
+/// Throws InvalidArgument as recomputed_layers() does.
 std::vector<model::Layer> with_recomputed(const ParallelPlan& plan, comm::Context& context,
                                           model::Model& model, std::vector<model::Layer> layers,
-                                          const RecomputationTrial& trial);
+                                          const data::DataSource& data);
 
 }  // namespace trireme::train

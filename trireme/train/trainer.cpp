@@ -20,12 +20,12 @@
 #include "trireme/model/initialise.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/broadcast.h"
-#include "trireme/parallel/tensor/cross_entropy.h"
 #include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/train/batch_ramp.h"
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/form_loss.h"
 #include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/offloading.h"
 #include "trireme/train/internal/priority.h"
@@ -248,8 +248,7 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   const model::ConvolutionScope convolutions_of_the_profile(convolutions());
   // One rank measures, alone: the whole model's layers are alike to their parts in how they compare.
   plan_ = measure(plan_, context_, plan_.has_form() ? layers_for(plan_, *whole_) : layers_, data_);
-  const RecomputationTrial trial{.model = plan_.has_form() ? *whole_ : *model_, .data = data_};
-  layers_ = with_recomputed(plan_, context_, *model_, std::move(layers_), trial);
+  layers_ = with_recomputed(plan_, context_, *model_, std::move(layers_), data_);
   if (activations_) {
     for (model::Layer& layer : layers_) layer = model::kept_in(activations_, std::move(layer));
   }
@@ -277,16 +276,8 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
 }
 
 at::Tensor Trainer::loss_of(const Fields& outputs, const Fields& targets) const {
-  if (!plan_.has_form()) return objective_->loss_all(outputs, targets);
-  const auto of_classes = objective_->class_loss();
-  if (!of_classes)
-    return objective_->loss_all(parallel::whole_outputs(form_, outputs, form_options_), targets);
-  const Fields own = parallel::own_targets(form_, targets, form_options_);
-  if (form_.cut_classes == 0) return objective_->loss_all(outputs, own);
-  return parallel::vocabulary_cross_entropy(outputs.at(0), own.at(0), form_options_.group,
-                                            {.vocabulary = form_.cut_classes,
-                                             .label_smoothing = of_classes->label_smoothing,
-                                             .ignored_classes = of_classes->ignored_classes});
+  return plan_.has_form() ? loss_of_form(*objective_, form_, form_options_, {outputs, targets})
+                          : objective_->loss_all(outputs, targets);
 }
 
 std::optional<StepReport> Trainer::step(int stop_signal) {

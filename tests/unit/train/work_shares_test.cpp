@@ -18,7 +18,7 @@ using testing::HasSubstr;
 constexpr auto kWindow = static_cast<std::int64_t>(WorkShares::kWindow);
 
 /// Ranks that need so many seconds for a sample, besides what each step costs them.
-struct Ranks {
+struct SpeedsOfRanks {
   std::vector<double> sample_s;
   double step_s = 0;
 
@@ -36,7 +36,7 @@ class Steps {
   explicit Steps(WorkShares& shares) : shares_(shares), dealt_{{0, shares.now()}} {}
 
   /// How many changes there were in so many steps.
-  int go(std::int64_t steps, const Ranks& ranks) {
+  int go(std::int64_t steps, const SpeedsOfRanks& ranks) {
     int changes = 0;
     for (; steps > 0; --steps) {
       const Shares& in = std::prev(dealt_.upper_bound(step_))->second;
@@ -73,7 +73,7 @@ WorkShares shares_of(Shares equal, std::int64_t least = 1) {
 TEST(WorkShares, FollowWhatEachReplicaDoesInASecond) {
   WorkShares shares = shares_of({16, 16, 16});
   Steps steps(shares);
-  const Ranks ranks{.sample_s = {1, 1, 2}};
+  const SpeedsOfRanks ranks{.sample_s = {1, 1, 2}};
   EXPECT_EQ(steps.go(kWindow + 1, ranks), 0) << "the first steps do not count";
   EXPECT_EQ(steps.go(1, ranks), 1);
   EXPECT_THAT(shares.now(), ElementsAre(19, 19, 10)) << "2/5, 2/5 and 1/5 of 48";
@@ -91,7 +91,7 @@ TEST(WorkShares, StayWhereAllAreAboutAsFast) {
 TEST(WorkShares, ComeNearThatByStepsWhereAStepHasACostOfItsOwn) {
   WorkShares shares = shares_of({32, 32});
   Steps steps(shares);
-  const Ranks ranks{.sample_s = {1, 3}, .step_s = 20};
+  const SpeedsOfRanks ranks{.sample_s = {1, 3}, .step_s = 20};
   const auto slowest_s = [&] { return std::ranges::max(ranks.work_s(shares.now())); };
   EXPECT_EQ(slowest_s(), 20 + 96);
   EXPECT_GT(steps.go(20 * kWindow, ranks), 1);
