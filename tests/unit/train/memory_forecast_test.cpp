@@ -1,0 +1,180 @@
+// What a forecast makes of layers whose bytes are known, and of plans that it cannot tell of.
+#include "trireme/train/memory_forecast.h"
+
+#include <gmock/gmock.h>
+
+#include "trireme/base/error.h"
+#include "trireme/data/synthetic_dataset.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr double kMib = 1024 * 1024;
+
+/// Four layers of 1 MiB of parameters, each of which keeps 10 MiB, and a loss that keeps nothing.
+ModelUse four_layers() {
+  ModelUse model;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    model.layers.push_back(
+        {.name = name,
+         .memory = {.kept = {.forward_s = 1, .inner_bytes = 10 * kMib, .output_bytes = kMib},
+                    .forward_bytes = 11 * kMib,
+                    .backward_bytes = 2 * kMib,
+                    .gradient_bytes = kMib,
+                    .largest_gradient_bytes = kMib},
+         .parameters = {{.name = name, .bytes = 1 << 20, .numel = 1 << 18}}});
+  }
+  model.layers.push_back({.name = "loss", .memory = {}});
+  return model;
+}
+
+RunConfig config_of_four() {
+  RunConfig config;
+  config.data.name = "synthetic";
+  config.model.hidden = {8, 8, 8};
+  config.train.global_batch = 16;
+  config.optimizer.name = "adamw";
+  return config;
+}
+
+ParallelPlan plan_of(const RunConfig& config, int ranks) {
+  return resolve_plan(config, ranks).for_model({.name = "four", .parameters = {1, 1, 1, 1}});
+}
+
+std::vector<std::int64_t> mib_of(const MemoryUse& use) {
+  std::vector<std::int64_t> mib;
+  for (const MemoryKind kind :
+       {MemoryKind::kWeights, MemoryKind::kGradients, MemoryKind::kOptimizer, MemoryKind::kActivations})
+    mib.push_back(use[kind] / (1 << 20));
+  return mib;
+}
+
+TEST(ForecastMemory, OfOneRankIsItsStateAndWhatLayersKeep) {
+  const auto ranks = forecast_memory(plan_of(config_of_four(), 1), four_layers(), WeightsMemory::kOwn);
+  ASSERT_EQ(ranks.size(), 1U);
+  // The peak is the last layer's backward: its gradient alone is there.
+  EXPECT_THAT(mib_of(ranks[0].at_peak), ElementsAre(4, 1, 8, 40 + 2));
+}
+
+TEST(ForecastMemory, OfReplicasHasAllGradientsInBuckets) {
+  RunConfig config = config_of_four();
+  const auto whole = forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kOwn);
+  EXPECT_THAT(mib_of(whole[0].at_peak), ElementsAre(4, 4, 8, 42));
+  config.parallel.zero = 1;
+  const auto own = forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kOwn);
+  EXPECT_THAT(mib_of(own[0].at_peak), ElementsAre(4, 4, 4, 42));
+  const auto common = forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kCommon);
+  EXPECT_THAT(mib_of(common[0].at_peak), ElementsAre(2, 4, 4, 42)) << "one copy between two ranks";
+}
+
+TEST(ForecastMemory, OfShardedParametersHasTwoLayersGatheredAndTwoBuckets) {
+  RunConfig config = config_of_four();
+  config.parallel.zero = 3;
+  const auto own = forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kOwn);
+  EXPECT_THAT(mib_of(own[0].at_peak), ElementsAre(2 + 2, 2, 4, 42 + 3))
+      << "stages are layers: outputs are held";
+  config.parallel.gathered_layers = 0;
+  const auto all = forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kOwn);
+  EXPECT_THAT(mib_of(all[0].at_peak)[0], 2 + 4);
+}
+
+TEST(ForecastMemory, OfStagesCountsTheMicroBatchesThatAreUnderWay) {
+  RunConfig config = config_of_four();
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 4;
+  config.parallel.partition = "parameters";
+  const auto at_once = [&](const char* schedule) {
+    config.parallel.schedule = schedule;
+    std::vector<std::int64_t> activations;
+    for (const ForecastOfRank& rank : forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kOwn))
+      activations.push_back(mib_of(rank.at_peak)[3]);
+    return activations;
+  };
+  // A micro-batch keeps 20 and its output or input, 1. The first rank holds two, and a gradient may be on its
+  // way; the last one.
+  EXPECT_THAT(at_once("1f1b"), ElementsAre(2 * 21 + 2, 21 + 2 + 1));
+  EXPECT_THAT(at_once("gpipe"), ElementsAre(4 * 21 + 2 + 1, 4 * 21 + 2));
+}
+
+TEST(ForecastMemory, OfAsynchronousStagesHasTheirVersions) {
+  RunConfig config = config_of_four();
+  config.parallel.pipeline = 2;
+  config.parallel.microbatches = 1;
+  config.parallel.partition = "parameters";
+  config.parallel.schedule = "pipedream";
+  config.train.clip_norm = 0;
+  const auto ranks = forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kOwn);
+  EXPECT_EQ(mib_of(ranks[0].at_peak)[0], 2 * 2) << "two versions of the first stage";
+  EXPECT_EQ(mib_of(ranks[1].at_peak)[0], 2) << "one of the last";
+}
+
+TEST(ForecastMemory, RefusesWhatDependsOnMoreThanTheProgram) {
+  RunConfig config = config_of_four();
+  config.offload.activations = "files";
+  EXPECT_THAT([&] { forecast_memory(plan_of(config, 1), four_layers(), WeightsMemory::kOwn); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("offload.activations")));
+  config = config_of_four();
+  config.parallel.local_steps = 4;
+  EXPECT_THAT([&] { forecast_memory(plan_of(config, 2), four_layers(), WeightsMemory::kOwn); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("parallel.local_steps")));
+}
+
+data::DataSource data_to_measure() {
+  return {.name = "small",
+          .train = std::make_shared<data::SyntheticDataset>(
+              data::SyntheticOptions{.num_samples = 32, .num_classes = 4, .height = 6, .width = 6}),
+          .test = std::make_shared<data::SyntheticDataset>(data::SyntheticOptions{
+              .num_samples = 32, .num_classes = 4, .height = 6, .width = 6, .split = 1}),
+          .input_shape = {1, 6, 6},
+          .num_classes = 4};
+}
+
+TEST(MeasureMemory, LeavesAModelOfOnesOwnAsItWas) {
+  RunConfig config = config_of_four();
+  const data::DataSource data = data_to_measure();
+  const auto model = model::make_model({.name = "mlp", .hidden = {8, 8, 8}}, data.input_shape, 4, 1);
+  const at::Tensor before = model->parameters()[0].detach().clone();
+  model->parameters()[0].mutable_grad() = before.clone();
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const ParallelPlan plan = resolve_plan(config, 1);
+    for (int time = 0; time < 2; ++time) {  // a hook that stayed would be refused
+      const MemoryForecast forecast = measure_memory(plan, context, data, WeightsMemory::kOwn, model);
+      EXPECT_GT(forecast.largest()[MemoryKind::kActivations], 0);
+    }
+    EXPECT_TRUE(model->parameters()[0].equal(before));
+    EXPECT_TRUE(model->parameters()[0].grad().equal(before));
+    EXPECT_FALSE(model->parameters()[1].grad().defined());
+  });
+}
+
+TEST(MeasureMemory, OnceTellsOfAllModesWithTheSameLayersAndBatches) {
+  const data::DataSource data = data_to_measure();
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    RunConfig config = config_of_four();
+    const auto measured = [&](int ranks) {
+      return measure_memory(resolve_plan(config, ranks), context, data, WeightsMemory::kOwn);
+    };
+    const MemoryForecast replicas = measured(2);
+    for (const std::int64_t zero : {1, 2, 3}) {
+      config.parallel.zero = zero;
+      const auto told = forecast_from(replicas, resolve_plan(config, 2), WeightsMemory::kOwn);
+      ASSERT_TRUE(told.has_value()) << zero;
+      EXPECT_EQ(told->largest().bytes, measured(2).largest().bytes) << zero;
+    }
+    config.parallel.zero = 0;
+    config.train.recompute_layers = {"*"};
+    const auto recomputed = forecast_from(replicas, resolve_plan(config, 2), WeightsMemory::kOwn);
+    ASSERT_TRUE(recomputed.has_value());
+    EXPECT_EQ(recomputed->largest().bytes, measured(2).largest().bytes);
+    EXPECT_FALSE(forecast_from(replicas, resolve_plan(config, 4), WeightsMemory::kOwn)) << "smaller batches";
+    config.train.precision = "bf16";
+    EXPECT_FALSE(forecast_from(replicas, resolve_plan(config, 2), WeightsMemory::kOwn)) << "smaller tensors";
+  });
+}
+
+}  // namespace
+}  // namespace trireme::train
