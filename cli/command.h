@@ -83,6 +83,15 @@ struct FindBatchArguments {
 };
 Command find_batch_command(std::function<int(const FindBatchArguments&)> run);
 
+struct MemoryArguments {
+  std::string file;
+  std::vector<std::string> overrides;
+  int num_ranks = 1;
+  double limit_gib = 0;  ///< of a rank; 0: its share of this host's
+  bool json = false;
+};
+Command memory_command(std::function<int(const MemoryArguments&)> run);
+
 struct ProfileArguments {
   std::string file;
   std::vector<std::string> overrides;

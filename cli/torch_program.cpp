@@ -6,6 +6,7 @@
 #include "cli/checkpoint.h"
 #include "cli/data.h"
 #include "cli/find_batch.h"
+#include "cli/memory.h"
 #include "cli/profile.h"
 #include "cli/train.h"
 #include "cli/verify.h"
@@ -30,6 +31,7 @@ std::vector<Command> commands(const Home& home, const Program& program, const Ar
           data_command([home](const DataArguments& data) { return run_data(home, data); }),
           runs_command(),
           profile_command([home](const ProfileArguments& profile) { return run_profile(home, profile); }),
+          memory_command([home](const MemoryArguments& memory) { return run_memory(home, memory); }),
           find_batch_command([home](const FindBatchArguments& batch) { return run_find_batch(home, batch); }),
           plan_command(),
           launch_command(arguments),

@@ -1,0 +1,187 @@
+#include "cli/memory.h"
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/text_table.h"
+#include "trireme/base/available_memory.h"
+#include "trireme/base/error.h"
+#include "trireme/base/host.h"
+#include "trireme/base/text.h"
+#include "trireme/comm/vector_math.h"
+#include "trireme/data/dataset.h"
+#include "trireme/train/memory_forecast.h"
+#include "trireme/train/registry.h"
+
+namespace trireme::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using Settings = std::vector<std::string>;
+
+constexpr std::array kShown = {MemoryKind::kWeights, MemoryKind::kGradients, MemoryKind::kOptimizer,
+                               MemoryKind::kActivations};
+
+/// A way to train, and what it takes.
+struct Mode {
+  Settings settings;  ///< beside the configuration
+  train::MemoryForecast forecast;
+};
+
+/// Ways that people try next, in the order of what they cost.
+std::vector<Settings> others(const train::ParallelPlan& plan) {
+  const std::string ranks = text(plan.world_size());
+  const std::string everything = "train.recompute_layers=[\"*\"]";
+  std::vector<Settings> settings = {
+      {"parallel.zero=1"}, {"parallel.zero=2"}, {"parallel.zero=3"}, {everything}};
+  settings.push_back({"parallel.zero=3", everything});
+  if (plan.world_size() == 1) return settings;
+  Settings stages = {"parallel.pipeline=" + ranks};
+  const std::int64_t samples = plan.config().train.global_batch;
+  if (samples < 4 * plan.world_size()) stages.push_back(text("parallel.microbatches=", samples));
+  settings.push_back(stages);
+  stages.emplace_back("parallel.recompute=true");
+  settings.push_back(stages);
+  settings.push_back({"parallel.tensor=" + ranks});
+  settings.push_back({"parallel.context=" + ranks});
+  return settings;
+}
+
+/// Ranks of one host have one copy of the weights between them, where their backend has common memory.
+train::WeightsMemory weights_memory(const train::RunConfig& config) {
+  const std::string& backend = config.comm.backend;
+  const bool has_common = backend == "auto" || backend == "shm" || backend == "threads";
+  return has_common ? train::WeightsMemory::kCommon : train::WeightsMemory::kOwn;
+}
+
+class Forecasts {
+ public:
+  Forecasts(const Home& home, const MemoryArguments& arguments)
+      : home_(home), arguments_(arguments), config_(config_with({})), data_(train::open_data(config_)) {}
+
+  Mode as_configured() const {
+    return {.settings = {}, .forecast = measured(train::check_run_config(config_, arguments_.num_ranks))};
+  }
+
+  /// None: that cannot be, or is what is configured.
+  std::optional<Mode> with(const Settings& settings, const train::MemoryForecast& as_configured) const {
+    const train::ParallelPlan& configured = as_configured.plan;
+    try {
+      const train::ParallelPlan plan = train::resolve_plan(config_with(settings), arguments_.num_ranks);
+      const auto is_alike = [&] {
+        return plan.zero() == configured.zero() && plan.pipeline_ranks() == configured.pipeline_ranks() &&
+               plan.tensor_ranks() == configured.tensor_ranks() &&
+               plan.context_ranks() == configured.context_ranks() &&
+               plan.config().train.recompute_layers == configured.config().train.recompute_layers &&
+               plan.config().parallel.recompute == configured.config().parallel.recompute;
+      };
+      if (is_alike() || (plan.zero() != parallel::ZeroStage::kNone && !plan.is_sharded()))
+        return std::nullopt;
+      auto known = train::forecast_from(as_configured, plan, weights_memory(plan.config()));
+      return Mode{.settings = settings, .forecast = known ? *std::move(known) : measured(plan)};
+    } catch (const InvalidArgument&) {
+      return std::nullopt;
+    }
+  }
+
+ private:
+  train::RunConfig config_with(const Settings& settings) const {
+    Settings overrides = arguments_.overrides;
+    overrides.insert(overrides.end(), settings.begin(), settings.end());
+    return train::load_run_config(arguments_.file, overrides, home_.registry);
+  }
+
+  train::MemoryForecast measured(const train::ParallelPlan& plan) const {
+    comm::ContextOptions options = plan.config().comm;
+    options.backend = "threads";
+    std::optional<train::MemoryForecast> forecast;
+    const auto measure = [&](comm::Context& context) {
+      train::MemoryForecast found =
+          train::measure_memory(plan, context, data_, weights_memory(plan.config()));
+      if (context.is_main()) forecast = std::move(found);
+    };
+    comm::run_ranks_as_threads(plan.tensor_ranks() * plan.context_ranks(), measure, options);
+    return *std::move(forecast);
+  }
+
+  const Home& home_;
+  const MemoryArguments& arguments_;
+  const train::RunConfig config_;
+  const data::DataSource data_;
+};
+
+std::uint64_t limit_of(const MemoryArguments& arguments) {
+  if (arguments.limit_gib > 0) return static_cast<std::uint64_t>(arguments.limit_gib * 0x1p30);
+  return available_memory().bytes / static_cast<std::uint64_t>(arguments.num_ranks);
+}
+
+std::string in_words(std::int64_t bytes) {
+  return human_bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)));
+}
+
+std::string name_of(const Settings& settings) {
+  return settings.empty() ? "as configured" : join(settings, " ");
+}
+
+void print_text(const std::vector<Mode>& modes, const MemoryArguments& arguments, std::uint64_t limit) {
+  const int ranks = arguments.num_ranks;
+  std::cout << "memory of the rank that takes most, of " << ranks << (ranks == 1 ? " rank" : " ranks")
+            << ", when most is there; tensors alone\n\n";
+  TextTable table{.columns = {Align::kLeft}, .rows = {{"mode"}}};
+  for (const MemoryKind kind : kShown) table.rows.front().emplace_back(trireme::name_of(kind));
+  for (const char* column : {"in all", "fits"}) table.rows.front().emplace_back(column);
+  table.columns.resize(table.rows.front().size(), Align::kRight);
+  for (const Mode& mode : modes) {
+    const MemoryUse& use = mode.forecast.largest();
+    auto& row = table.rows.emplace_back(std::vector<std::string>{name_of(mode.settings)});
+    for (const MemoryKind kind : kShown) row.push_back(in_words(use[kind]));
+    row.push_back(in_words(use.total()));
+    row.emplace_back(static_cast<std::uint64_t>(use.total()) <= limit ? "yes" : "no");
+  }
+  print(std::cout, table);
+  std::cout << "\nfits: into " << human_bytes(limit)
+            << (arguments.limit_gib > 0 ? ", as --limit says" : ", a rank's share of what this host has left")
+            << std::endl;
+}
+
+ordered_json as_json(const MemoryUse& use) {
+  ordered_json bytes;
+  for (const MemoryKind kind : kShown) bytes[trireme::name_of(kind)] = use[kind];
+  bytes["total"] = use.total();
+  return bytes;
+}
+
+void print_json(const std::vector<Mode>& modes, std::uint64_t limit) {
+  ordered_json rows = ordered_json::array();
+  for (const Mode& mode : modes) {
+    ordered_json ranks = ordered_json::array();
+    for (const train::ForecastOfRank& rank : mode.forecast.ranks)
+      ranks.push_back({{"stages", rank.stages}, {"peak_bytes", as_json(rank.at_peak)}});
+    rows.push_back({{"settings", mode.settings},
+                    {"peak_bytes", as_json(mode.forecast.largest())},
+                    {"fits", static_cast<std::uint64_t>(mode.forecast.largest().total()) <= limit},
+                    {"cuts", mode.forecast.plan.cuts()},
+                    {"ranks_of_a_pipeline", ranks}});
+  }
+  std::cout << ordered_json{{"limit_bytes", limit}, {"modes", rows}}.dump(2) << std::endl;
+}
+
+}  // namespace
+
+int run_memory(const Home& home, const MemoryArguments& arguments) {
+  keep_freed_memory();
+  comm::settle_vector_math();
+  const std::uint64_t limit = limit_of(arguments);
+  const Forecasts forecasts(home, arguments);
+  std::vector<Mode> modes = {forecasts.as_configured()};
+  const train::MemoryForecast configured = modes.front().forecast;
+  for (const Settings& settings : others(configured.plan)) {
+    if (auto mode = forecasts.with(settings, configured)) modes.push_back(*std::move(mode));
+  }
+  arguments.json ? print_json(modes, limit) : print_text(modes, arguments, limit);
+  return kExitOk;
+}
+
+}  // namespace trireme::cli
