@@ -18,7 +18,6 @@
 namespace trireme::test {
 namespace {
 
-using testing::HasSubstr;
 
 struct Device {
   const char* name;
