@@ -29,8 +29,12 @@ at::Tensor run_of(const at::Tensor& tensor, std::int64_t begin, std::int64_t num
 }  // namespace
 
 GroupedOptimizer::GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options,
-                                   NamedTensors parameters, std::shared_ptr<Offload> offload)
-    : Optimizer(options.lr), rule_(std::move(rule)), kinds_(rule_->states()), offload_(std::move(offload)) {
+                                   NamedTensors parameters, const Surroundings& surroundings)
+    : Optimizer(options.lr),
+      rule_(std::move(rule)),
+      kinds_(rule_->states()),
+      offload_(surroundings.offload),
+      parts_(surroundings.parts) {
   const GroupSettings common{.weight_decay = options.weight_decay, .adaptive = true};
   if (options.decay_1d) {
     add_group(common, std::move(parameters));
@@ -78,11 +82,18 @@ std::optional<UpdateLists> GroupedOptimizer::lists_of(const Group& group) const 
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const at::Tensor& parameter = group.parameters[i].second;
     if (!parameter.grad().defined()) continue;
+    add_part_of(lists, group.parameters[i].first);
     lists.values.push_back(parameter);
     lists.gradients.push_back(parameter.grad());
     for (std::size_t s = 0; s < group.states.size(); ++s) lists.states[s].push_back(group.states[s][i]);
   }
   return lists.values.empty() ? std::nullopt : std::optional(std::move(lists));
+}
+
+void GroupedOptimizer::add_part_of(UpdateLists& lists, const std::string& parameter) const {
+  if (parts_ == nullptr) return;
+  lists.others = parts_.get();
+  lists.parts.push_back(parts_->part(parameter));
 }
 
 /// Of what the update of a parameter needs.
@@ -157,6 +168,7 @@ UpdateLists GroupedOptimizer::lists_of(const Part& part, const Offload::Part& br
   lists.states.resize(kinds_.size());
   for (const Run& run : part.runs) {
     const at::Tensor& parameter = group.parameters[run.parameter].second;
+    add_part_of(lists, group.parameters[run.parameter].first);
     const auto in_memory = [&](const at::Tensor& tensor) {
       return run.is_all ? tensor : run_of(tensor, run.begin, run.numel);
     };

@@ -9,15 +9,22 @@
 #include <optional>
 
 #include "trireme/optim/offload.h"
+#include "trireme/optim/tensor_parts.h"
 #include "trireme/optim/update_rule.h"
 
 namespace trireme::optim {
+
+/// What an optimizer is made amid.
+struct Surroundings {
+  std::shared_ptr<Offload> offload = nullptr;          ///< null: all is in memory
+  std::shared_ptr<const TensorParts> parts = nullptr;  ///< null: all parameters are whole
+};
 
 class GroupedOptimizer : public Optimizer {
  public:
   /// Of `options` only lr, weight_decay and decay_1d are read; the rule has read its own.
   GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options, NamedTensors parameters,
-                   std::shared_ptr<Offload> offload = nullptr);
+                   const Surroundings& surroundings = {});
   std::map<std::string, at::Tensor> state() override;
 
  protected:
@@ -51,11 +58,13 @@ class GroupedOptimizer : public Optimizer {
   std::vector<Run> runs_of(const Group& group, std::size_t parameter) const;
   std::vector<Part> parts_to_update() const;
   UpdateLists lists_of(const Part& part, const Offload::Part& brought) const;
+  void add_part_of(UpdateLists& lists, const std::string& parameter) const;
 
   std::unique_ptr<UpdateRule> rule_;
   std::vector<StateTensor> kinds_;
   std::vector<Group> groups_;
   std::shared_ptr<Offload> offload_;  ///< null: all is in memory
+  std::shared_ptr<const TensorParts> parts_;
 };
 
 }  // namespace trireme::optim

@@ -66,7 +66,7 @@ void Lamb::update_learning(UpdateLists& lists, const GroupSettings& group, doubl
   TensorVector updates = at::_foreach_div(exp_avg, divisor);
   if (group.weight_decay != 0) at::_foreach_add_(updates, lists.values, group.weight_decay);
   if (group.adaptive) {
-    const TensorVector ratios = trust_ratios(lists.values, updates, /*coefficient=*/1, /*weight_decay=*/0);
+    const TensorVector ratios = trust_ratios(lists, updates, /*coefficient=*/1, /*weight_decay=*/0);
     at::_foreach_mul_(updates, ratios);
     if (factors_.variance_steps > 0) note_trust(lists, ratios);
   }

@@ -24,7 +24,7 @@ void Lars::update(UpdateLists& lists, const GroupSettings& group, double lr) con
   TensorVector directions = with_l2(lists, group.weight_decay);
   if (group.adaptive) {
     directions = at::_foreach_mul(
-        directions, trust_ratios(lists.values, lists.gradients, trust_coefficient_, group.weight_decay));
+        directions, trust_ratios(lists, lists.gradients, trust_coefficient_, group.weight_decay));
   }
   if (lists.states.empty()) {
     at::_foreach_add_(lists.values, directions, -lr);

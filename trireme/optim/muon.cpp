@@ -8,11 +8,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/optim/adam.h"
-#include "trireme/optim/grouped_optimizer.h"
 #include "trireme/optim/norms.h"
+#include "trireme/optim/tensor_parts.h"
 
 namespace trireme::optim {
 namespace {
@@ -79,9 +80,10 @@ Muon::Muon(const OptimizerOptions& options)
 
 std::vector<StateTensor> Muon::states() const { return {{.name = "momentum"}}; }
 
-/// As PyTorch's adjust_lr_fn of these names.
-double Muon::scale_of(const at::Tensor& matrix) const {
-  const auto rows = static_cast<double>(matrix.size(0)), columns = static_cast<double>(matrix.size(1));
+/// As PyTorch's adjust_lr_fn of these names. Of a tensor with those sizes.
+double Muon::scale_of(at::IntArrayRef sizes) const {
+  const auto rows = static_cast<double>(sizes[0]);
+  const auto columns = static_cast<double>(c10::multiply_integers(sizes.slice(1)));
   return as_adamw_ ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
 }
 
@@ -91,17 +93,29 @@ void Muon::update(UpdateLists& lists, const GroupSettings& group, double lr) con
   const TensorVector updates = nesterov_ ? at::_foreach_lerp(lists.gradients, momentum, momentum_) : momentum;
   if (group.weight_decay != 0) at::_foreach_mul_(lists.values, 1 - lr * group.weight_decay);
   for (std::size_t i = 0; i < updates.size(); ++i) {
-    const at::Tensor& value = lists.values[i];
-    if (value.numel() == 0) continue;
-    const at::ScalarType type = value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const at::Tensor matrix = updates[i].flatten(1).to(type);
-    const at::Tensor update = orthogonalised(matrix).reshape(value.sizes());
-    value.add_(update.to(value.scalar_type()), -lr * scale_of(matrix));
+    if (lists.values[i].numel() > 0) update_one(lists, i, updates[i], lr);
   }
 }
 
+/// Rows and columns in another order, or of zeros, change nothing of what becomes of the others: parts may be
+/// joined as they are.
+void Muon::update_one(const UpdateLists& lists, std::size_t i, const at::Tensor& update, double lr) const {
+  const at::Tensor& value = lists.values[i];
+  const PartOfTensor* part = lists.parts.empty() ? nullptr : lists.parts[i];
+  const at::ScalarType type = value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor whole = part != nullptr ? lists.others->join(update, *part) : update;
+  at::Tensor direction = orthogonalised(whole.flatten(1).to(type)).reshape(whole.sizes());
+  if (part != nullptr) {
+    const auto before = part->lengths.begin() + part->rank;
+    direction =
+        direction.narrow(part->dim, std::accumulate(part->lengths.begin(), before, std::int64_t{0}), *before);
+  }
+  const double scale = scale_of(part != nullptr ? at::IntArrayRef(part->whole_sizes) : value.sizes());
+  value.add_(direction.to(value.scalar_type()), -lr * scale);
+}
+
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTensors parameters,
-                                     std::shared_ptr<Offload> offload) {
+                                     const Surroundings& surroundings) {
   require_not_negative(options, "muon_adamw_rate", options.muon_adamw_rate);
   for (const std::string& part : options.muon_spares)
     require(!part.empty(), "an empty text in muon_spares is in every name: leave it out, or take adamw");
@@ -109,9 +123,9 @@ std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTenso
     return item.second.dim() > 1 && !is_spared(options, item.first);
   });
   return std::make_unique<Split>(
-      GroupedOptimizer(std::make_unique<Muon>(options), options, {parameters.begin(), rest}, offload),
+      GroupedOptimizer(std::make_unique<Muon>(options), options, {parameters.begin(), rest}, surroundings),
       GroupedOptimizer(std::make_unique<Adam>(options, Adam::WeightDecay::kDecoupled), options,
-                       {rest, parameters.end()}, offload),
+                       {rest, parameters.end()}, surroundings),
       options.muon_adamw_rate);
 }
 

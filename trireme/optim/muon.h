@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/optim/update_rule.h"
+#include "trireme/optim/grouped_optimizer.h"
 
 namespace trireme::optim {
 
@@ -25,7 +25,8 @@ class Muon : public UpdateRule {
   void update(UpdateLists& lists, const GroupSettings& group, double lr) const override;
 
  private:
-  double scale_of(const at::Tensor& matrix) const;
+  double scale_of(at::IntArrayRef sizes) const;
+  void update_one(const UpdateLists& lists, std::size_t i, const at::Tensor& update, double lr) const;
 
   double momentum_;
   bool nesterov_;
@@ -36,6 +37,6 @@ class Muon : public UpdateRule {
 /// those whose names muon_spares lists. Throws as Muon and Adam do, and for bad muon_spares and
 /// muon_adamw_rate.
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTensors parameters,
-                                     std::shared_ptr<Offload> offload);
+                                     const Surroundings& surroundings);
 
 }  // namespace trireme::optim

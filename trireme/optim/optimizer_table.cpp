@@ -19,14 +19,14 @@ namespace {
 
 template <class Rule, auto... arguments>
 std::unique_ptr<Optimizer> make(const OptimizerOptions& options, NamedTensors parameters,
-                                std::shared_ptr<Offload> offload) {
+                                const Surroundings& surroundings) {
   return std::make_unique<GroupedOptimizer>(std::make_unique<Rule>(options, arguments...), options,
-                                            std::move(parameters), std::move(offload));
+                                            std::move(parameters), surroundings);
 }
 
 struct OptimizerRow {
   std::string_view name;
-  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, NamedTensors, std::shared_ptr<Offload>);
+  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, NamedTensors, const Surroundings&);
   bool normalises = true;      ///< gradients, by their own size
   bool whole_tensors = false;  ///< are looked at
 };
@@ -57,11 +57,17 @@ void require_learning_rate(double lr) {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters,
-                                          std::shared_ptr<Offload> offload) {
+                                          std::shared_ptr<Offload> offload,
+                                          std::shared_ptr<const TensorParts> parts) {
   const OptimizerRow& row = find_optimizer(options.name);
   require_not_negative(options, "lr", options.lr);
   require_not_negative(options, "weight_decay", options.weight_decay);
-  return row.make(options, std::move(parameters), std::move(offload));
+  return row.make(options, std::move(parameters), {.offload = std::move(offload), .parts = std::move(parts)});
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters,
+                                          std::shared_ptr<Offload> offload) {
+  return make_optimizer(options, std::move(parameters), std::move(offload), nullptr);
 }
 
 bool normalises_gradients(const std::string& name) { return find_optimizer(name).normalises; }

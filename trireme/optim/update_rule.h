@@ -32,10 +32,16 @@ struct GroupSettings {
   bool adaptive = true;  ///< lars, lamb: false stands for a trust ratio of 1
 };
 
+struct PartOfTensor;
+class TensorParts;
+
 /// The parameters of one group that have a gradient; lists of the same length, in the same order, not empty.
 struct UpdateLists {
   TensorVector values, gradients;
   std::vector<TensorVector> states;  ///< one list per StateTensor of the rule, in its order
+  /// By parameter what it is a part of, null for whole ones; empty: all are whole.
+  std::vector<const PartOfTensor*> parts = {};
+  const TensorParts* others = nullptr;  ///< that hold the rest of them
 };
 
 class UpdateRule {

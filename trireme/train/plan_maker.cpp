@@ -226,11 +226,17 @@ class PlanMaker {
     refuse_unless(!asynchronous, cures, what, " with parallel.schedule = \"", parallel.schedule,
                   "\": it computes with older weights, so that no run on one rank tells whether parts of "
                   "a layer are put together right; take a schedule that updates at the end");
-    const std::string& optimizer = config().optimizer.name;
     cures[0] = set(&RunConfig::optimizer, &optim::OptimizerOptions::name, "adamw");
-    refuse_unless(!optim::needs_whole_tensors(optimizer), cures, what, " with optimizer.name = \"", optimizer,
-                  "\": it goes by whole parameters, of which each rank has a part; take one that looks at "
-                  "single numbers");
+    refuse_unless(
+        config().optimizer.name != "lamb" || parallel.compression != "one-bit", cures, what,
+        " with optimizer.name = \"lamb\" and parallel.compression = \"one-bit\": 1-bit LAMB goes by "
+        "whole parameters, of which each rank has a part; take adamw, or another compression");
+    cures.insert(cures.begin(), set(&RunConfig::parallel, &ParallelOptions::zero, 0));
+    refuse_unless(
+        parallel.zero == 0 || !optim::needs_whole_tensors(config().optimizer.name), cures, what,
+        " and parallel.zero = ", parallel.zero, " with optimizer.name = \"", config().optimizer.name,
+        "\": it goes by whole parameters, and ranks that hold parts of one would have to share theirs out "
+        "alike; leave parallel.zero at 0, or take an optimizer that looks at single numbers");
   }
 
   void check_objective() const {

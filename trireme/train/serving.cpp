@@ -97,9 +97,11 @@ std::optional<std::string> variable(const std::string& name) {
 
 std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::Context& context,
                                                 const optim::NamedTensors& parameters,
-                                                const std::shared_ptr<optim::Offload>& offload) {
+                                                const std::shared_ptr<optim::Offload>& offload,
+                                                std::shared_ptr<const optim::TensorParts> parts) {
   const RunConfig& config = plan.config();
-  if (!plan.served()) return optim::make_optimizer(optimizer_options(plan), parameters, offload);
+  if (!plan.served())
+    return optim::make_optimizer(optimizer_options(plan), parameters, offload, std::move(parts));
   const comm::LaunchEnvironment& environment = context.environment();
   parallel::Service service{.options = config.served,
                             .run = config.run.name,

@@ -28,6 +28,7 @@
 #include "trireme/train/internal/form_loss.h"
 #include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/offloading.h"
+#include "trireme/train/internal/parts_of_tensors.h"
 #include "trireme/train/internal/priority.h"
 #include "trireme/train/internal/serving.h"
 #include "trireme/train/model_state.h"
@@ -215,8 +216,10 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                          : GradientNorm(holders(), judged_, parameter_names(*model_))),
       stream_(data.train->open(stream_options(plan_, context, groups_, objective_, count_of_sample_))),
       calendar_(config_, batch_layout(config_.train, data.train->size())),
-      optimizer_(updating_by_need(plan_, pipeline_, parameters_,
-                                  optimizer_for(plan_, context, parameters_, offload_))),
+      optimizer_(
+          updating_by_need(plan_, pipeline_, parameters_,
+                           optimizer_for(plan_, context, parameters_, offload_,
+                                         parts_of_tensors(groups_.tensor, held_, config_.optimizer.name)))),
       learning_rate_(make_learning_rate(config_, schedule_steps(config_, total_steps()))),
       outer_steps_(outer_steps_for(plan_, groups_, parameters_, pipeline_.buffers())),
       reports_(make_reports(plan_, context)),

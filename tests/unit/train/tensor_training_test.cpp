@@ -13,6 +13,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/parallel/whole_tensors.h"
+#include "tests/unit/train/token_sequences.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/shared_folder.h"
@@ -34,138 +35,10 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr std::int64_t kTime = 7, kVocabulary = 11;
-
-/// Sequences of tokens, each of which follows from the one before.
-struct Sequences : data::Dataset {
-  explicit Sequences(std::int64_t size) : samples(size) {}
-  std::int64_t size() const override { return samples; }
-  data::Example get(std::int64_t index) const override {
-    std::vector<std::int64_t> tokens = {index % kVocabulary};
-    while (tokens.size() <= kTime) tokens.push_back((tokens.back() * 3 + index % 2) % kVocabulary);
-    const at::Tensor all = at::tensor(tokens, at::kLong);
-    return {all.narrow(0, 0, kTime), all.narrow(0, 1, kTime)};
-  }
-  std::int64_t samples;
-};
-
-data::DataSource sequences() {
-  return {.name = "sequences",
-          .train = std::make_shared<Sequences>(50),
-          .test = std::make_shared<Sequences>(13),
-          .input_shape = {kTime},
-          .num_classes = kVocabulary,
-          .targets_per_sample = kTime};
-}
-
-/// Sizes that two ranks do not divide: 11 tokens, sequences of 7.
-RunConfig gpt_config() {
-  RunConfig config;
-  config.model = {.name = "gpt", .layers = 2, .heads = 4, .width = 12};
-  config.train = {.max_steps = 6, .global_batch = 24, .clip_norm = 0.1};
-  config.optimizer = {.name = "sgd", .lr = 0.5};
-  config.comm.torch_threads = 1;
-  config.comm.timeout_s = 60;
-  return config;
-}
-
-struct Mesh {
-  const char* name;
-  int ranks;
-  ParallelOptions parallel;
-  std::int64_t accumulation = 1;
-  const char* precision = "fp32";
-  const char* backend = "threads";
-  std::vector<std::string> recomputed = {};  ///< layers
-  std::string budget = {};                   ///< of activations
-};
-
-std::ostream& operator<<(std::ostream& out, const Mesh& mesh) { return out << mesh.name; }
-
-RunConfig config_on(const Mesh& mesh) {
-  RunConfig config = gpt_config();
-  config.parallel = mesh.parallel;
-  config.train.accumulation = mesh.accumulation;
-  config.train.precision = mesh.precision;
-  config.train.recompute_layers = mesh.recomputed;
-  config.train.activation_budget = mesh.budget;
-  return config;
-}
-
-class TensorMeshes : public testing::TestWithParam<Mesh> {};
-
-TEST_P(TensorMeshes, TrainWhatOneRankTrains) {
-  const data::DataSource data = sequences();
-  run_ranks_as_threads(GetParam().ranks, [&](Context& context) {
-    const Comparison comparison = verify(config_on(GetParam()), context, data, 2);
-    if (!context.is_main()) return;
-    EXPECT_TRUE(comparison.equal()) << (comparison.first() ? comparison.first()->describe() : "unverified");
-    EXPECT_EQ(comparison.num_skipped(), 0);
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, TensorMeshes,
-    testing::Values(
-        Mesh{"Tp2", 2, {.tensor = 2}}, Mesh{"Tp3Sequence", 3, {.tensor = 3, .sequence = true}},
-        Mesh{"Tp4Accumulation2", 4, {.tensor = 4}, 2}, Mesh{"Tp2Bf16", 2, {.tensor = 2}, 1, "bf16"},
-        Mesh{"Tp2SequenceFp16", 2, {.tensor = 2, .sequence = true}, 1, "fp16"},
-        Mesh{"Dp2Tp2Sequence", 4, {.tensor = 2, .sequence = true}, 2},
-        Mesh{"Dp2Tp2Zero1", 4, {.tensor = 2, .zero = 1}}, Mesh{"Dp2Tp2Zero2", 4, {.tensor = 2, .zero = 2}, 2},
-        Mesh{"Dp2Zero3", 2, {.zero = 3}}, Mesh{"Dp2Chunks2", 2, {.chunks = 2}, 2},
-        Mesh{"Dp2Tp2Zero3", 4, {.tensor = 2, .zero = 3}},
-        Mesh{.name = "Tp2Recomputed", .ranks = 2, .parallel = {.tensor = 2}, .recomputed = {"*"}},
-        Mesh{.name = "Tp2SequenceBudget",
-             .ranks = 2,
-             .parallel = {.tensor = 2, .sequence = true},
-             .budget = "256KiB"},
-        Mesh{"Pp2Tp2", 4, {.pipeline = 2, .tensor = 2, .microbatches = 4}},
-        Mesh{"Pp2Tp2Gpipe", 4, {.pipeline = 2, .tensor = 2, .schedule = "gpipe", .microbatches = 4}},
-        Mesh{"Pp2Tp2ZeroBubble",
-             4,
-             {.pipeline = 2, .tensor = 2, .sequence = true, .schedule = "zb-h1", .microbatches = 4}},
-        Mesh{"Pp2Tp2ZbV", 4, {.pipeline = 2, .tensor = 2, .schedule = "zb-v", .microbatches = 4}},
-        Mesh{"Pp2Tp2InterleavedRecompute",
-             4,
-             {.pipeline = 2,
-              .tensor = 2,
-              .schedule = "interleaved-1f1b",
-              .chunks = 2,
-              .microbatches = 4,
-              .recompute = true}},
-        Mesh{"Dp2Pp2Tp2", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2}},
-        Mesh{.name = "Dp2Pp2Tp2Zero3Recomputed",
-             .ranks = 8,
-             .parallel = {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 3},
-             .recomputed = {"block *"}},
-        Mesh{"Cp2", 2, {.context = 2}}, Mesh{"Cp3", 3, {.context = 3}},
-        Mesh{"Dp2Cp2Accumulation2", 4, {.context = 2}, 2}, Mesh{"Cp2Tp2", 4, {.tensor = 2, .context = 2}},
-        Mesh{"Cp2Tp2Sequence", 4, {.tensor = 2, .sequence = true, .context = 2}},
-        Mesh{"Cp2Bf16", 2, {.context = 2}, 1, "bf16"}, Mesh{"Cp2Fp16", 2, {.context = 2}, 1, "fp16"},
-        Mesh{"Cp2Zero1", 2, {.context = 2, .zero = 1}}, Mesh{"Dp2Cp2Zero2", 4, {.context = 2, .zero = 2}, 2},
-        Mesh{"Dp2Cp2Zero3", 4, {.context = 2, .zero = 3}},
-        Mesh{.name = "Cp2Recomputed", .ranks = 2, .parallel = {.context = 2}, .recomputed = {"*"}},
-        Mesh{.name = "Cp2Budget", .ranks = 2, .parallel = {.context = 2}, .budget = "256KiB"},
-        Mesh{"Pp2Cp2", 4, {.pipeline = 2, .context = 2, .microbatches = 4}},
-        Mesh{"Pp2Cp2ZbV", 4, {.pipeline = 2, .context = 2, .schedule = "zb-v", .microbatches = 4}},
-        Mesh{"Pp2Cp2InterleavedRecompute",
-             4,
-             {.pipeline = 2,
-              .context = 2,
-              .schedule = "interleaved-1f1b",
-              .chunks = 2,
-              .microbatches = 4,
-              .recompute = true}},
-        Mesh{"Pp2Cp2Tp2", 8, {.pipeline = 2, .tensor = 2, .context = 2, .microbatches = 2}},
-        Mesh{"Dp2Cp2Tp2Zero1", 8, {.tensor = 2, .context = 2, .zero = 1}},
-        Mesh{"Dp2Pp2Cp2Zero2", 8, {.pipeline = 2, .context = 2, .microbatches = 2, .zero = 2}},
-        Mesh{"Dp2Pp2Tp2Zero2Fp16", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 2}, 2, "fp16"}),
-    [](const auto& instance) { return std::string(instance.param.name); });
-
 TEST(TensorForm, BeginsWithTheBitsOfTheWholeModelWhetherItHasMemoryOrNot) {
   const auto make = [] {
     return std::make_shared<model::Gpt>(
-        model::GptOptions{.layers = 2, .heads = 4, .width = 12, .block = kTime, .vocabulary = kVocabulary});
+        model::GptOptions{.layers = 2, .heads = 4, .width = 12, .block = kTokens, .vocabulary = kVocabulary});
   };
   const auto whole = make(), recipe = model::deferred(make);
   whole->initialise(5);
@@ -187,14 +60,14 @@ TEST(TensorForm, BeginsWithTheBitsOfTheWholeModelWhetherItHasMemoryOrNot) {
 
 // Replicated parameters count once, and what is evaluated are whole logits, once for all ranks.
 TEST(TensorTraining, NormLossAndEvaluationAreThoseOfOneRank) {
-  const data::DataSource data = sequences();
+  const data::DataSource data = token_sequences();
   struct Seen {
     StepReport report;
     Evaluation evaluation;
   };
-  const auto seen_on = [&](const Mesh& mesh) {
+  const auto seen_on = [&](const FormMesh& mesh) {
     std::vector<Seen> all(static_cast<std::size_t>(mesh.ranks));
-    RunConfig config = config_on(mesh);
+    RunConfig config = config_of_form(mesh);
     config.objective.metrics = {"accuracy", "top_k"};
     config.train.ema_decay = 0.5;
     run_ranks_as_threads(
@@ -208,11 +81,12 @@ TEST(TensorTraining, NormLossAndEvaluationAreThoseOfOneRank) {
     return all;
   };
   const Seen one = seen_on({"one", 1, {}}).front();
-  for (const Mesh& mesh :
-       {Mesh{"tp", 3, {.tensor = 3}}, Mesh{"dp x tp", 4, {.tensor = 2, .sequence = true}, 1, "fp32", "gloo"},
-        Mesh{"pp x tp", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}}, Mesh{"cp", 3, {.context = 3}},
-        Mesh{"dp x cp", 4, {.context = 2}, 1, "fp32", "gloo"},
-        Mesh{"pp x cp x tp", 8, {.pipeline = 2, .tensor = 2, .context = 2, .microbatches = 2}}}) {
+  for (const FormMesh& mesh :
+       {FormMesh{"tp", 3, {.tensor = 3}},
+        FormMesh{"dp x tp", 4, {.tensor = 2, .sequence = true}, 1, "fp32", "gloo"},
+        FormMesh{"pp x tp", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}},
+        FormMesh{"cp", 3, {.context = 3}}, FormMesh{"dp x cp", 4, {.context = 2}, 1, "fp32", "gloo"},
+        FormMesh{"pp x cp x tp", 8, {.pipeline = 2, .tensor = 2, .context = 2, .microbatches = 2}}}) {
     SCOPED_TRACE(mesh.name);
     for (const auto& [report, evaluation] : seen_on(mesh)) {
       EXPECT_NEAR(report.loss, one.report.loss, 1e-5);
@@ -228,8 +102,8 @@ TEST(TensorTraining, NormLossAndEvaluationAreThoseOfOneRank) {
 // A loss that is no sum over single targets is that of whole sequences, which each rank of them computes; and
 // what counts is counted on all pieces, of which some have nothing that does.
 TEST(ContextTraining, AnyObjectiveIsThatOfOneRank) {
-  const data::DataSource data = sequences();
-  RunConfig weighted = config_on({"", 4, {.context = 2}}), ignoring = weighted;
+  const data::DataSource data = token_sequences();
+  RunConfig weighted = config_of_form({"", 4, {.context = 2}}), ignoring = weighted;
   for (int i = 0; i < kVocabulary; ++i) weighted.objective.class_weights.push_back(0.5 + i % 3);
   ignoring.objective.ignored_classes = {0, 1, 2, 3, 5, 7};
   ignoring.objective.label_smoothing = 0.1;
@@ -269,11 +143,11 @@ void load(Context& context, Trainer& trainer, const std::filesystem::path& folde
 
 TEST(TensorTraining, ACheckpointWalksThroughMeshesAndComesBackWithTheSameBits) {
   const test::TemporaryFolder folder;
-  const data::DataSource data = sequences();
+  const data::DataSource data = token_sequences();
   std::map<std::string, at::Tensor> before, after;
-  const auto on = [&](const Mesh& mesh, const auto& work) {
+  const auto on = [&](const FormMesh& mesh, const auto& work) {
     SCOPED_TRACE(mesh.name);
-    RunConfig config = config_on(mesh);
+    RunConfig config = config_of_form(mesh);
     config.optimizer = {.name = "adamw", .lr = 0.01};
     config.train.ema_decay = 0.5;
     run_ranks_as_threads(mesh.ranks, [&](Context& context) {
@@ -286,19 +160,19 @@ TEST(TensorTraining, ACheckpointWalksThroughMeshesAndComesBackWithTheSameBits) {
     for (const checkpoint::Shard& shard : whole_state(trainer)) copies[shard.name] = shard.tensor.clone();
     return copies;
   };
-  const Mesh one{"one", 1, {}};
+  const FormMesh one{"one", 1, {}};
   on(one, [&](Context& context, Trainer& trainer) {
     trainer.step();
     trainer.step();
     before = state(trainer);
     save(context, trainer, folder.path());
   });
-  for (const Mesh& mesh :
-       {Mesh{"tp 2", 2, {.tensor = 2}}, Mesh{"dp 2 x tp 2, zero 2", 4, {.tensor = 2, .zero = 2}},
-        Mesh{"pp 2 x tp 2", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}},
-        Mesh{"cp 2 x tp 2, zero 2", 4, {.tensor = 2, .context = 2, .zero = 2}},
-        Mesh{"dp 2 x pp 2 x tp 2, zero 1", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 1}},
-        Mesh{"tp 3", 3, {.tensor = 3, .sequence = true}}, Mesh{"pp 2", 2, {.pipeline = 2}}}) {
+  for (const FormMesh& mesh :
+       {FormMesh{"tp 2", 2, {.tensor = 2}}, FormMesh{"dp 2 x tp 2, zero 2", 4, {.tensor = 2, .zero = 2}},
+        FormMesh{"pp 2 x tp 2", 4, {.pipeline = 2, .tensor = 2, .microbatches = 2}},
+        FormMesh{"cp 2 x tp 2, zero 2", 4, {.tensor = 2, .context = 2, .zero = 2}},
+        FormMesh{"dp 2 x pp 2 x tp 2, zero 1", 8, {.pipeline = 2, .tensor = 2, .microbatches = 2, .zero = 1}},
+        FormMesh{"tp 3", 3, {.tensor = 3, .sequence = true}}, FormMesh{"pp 2", 2, {.pipeline = 2}}}) {
     on(mesh, [&](Context& context, Trainer& trainer) {
       load(context, trainer, folder.path());
       save(context, trainer, folder.path());
@@ -321,11 +195,11 @@ enum class Fault { kNone, kForgotReduction, kSummedTwice, kOnOneRank, kThrows };
 struct InParts : model::Model {
   InParts(const comm::Group& of, Fault what) : group(of), fault(what) {
     up = register_module("up", std::make_shared<parallel::ColumnParallelLinear>(
-                                   of, parallel::ParallelLinearOptions{.in = kTime, .out = 6}));
+                                   of, parallel::ParallelLinearOptions{.in = kTokens, .out = 6}));
     down = register_module("down", std::make_shared<parallel::RowParallelLinear>(
                                        of, parallel::ParallelLinearOptions{.in = 6, .out = 8}));
     scale = register_parameter("weight", at::ones({1, 8}));
-    last = register_module("last", torch::nn::Linear(8, kTime * kVocabulary));
+    last = register_module("last", torch::nn::Linear(8, kTokens * kVocabulary));
   }
   at::Tensor forward(const at::Tensor& tokens) override {
     const at::Tensor hidden = down->forward(at::gelu(up->forward(tokens.to(at::kFloat))));
@@ -338,7 +212,7 @@ struct InParts : model::Model {
     if (fault == Fault::kSummedTwice) values = hidden * (scale + parallel::copy_to_ranks(scale, group)) / 2;
     if (fault == Fault::kOnOneRank && group.rank() == 1) values = hidden * (scale + scale.detach()) / 2;
     if (fault == Fault::kThrows && is_training() && group.rank() == 1) throw DataError("in mid-layer");
-    return last->forward(values).unflatten(1, {kTime, kVocabulary});
+    return last->forward(values).unflatten(1, {kTokens, kVocabulary});
   }
   const comm::Group group;
   const Fault fault;
@@ -350,15 +224,15 @@ struct InParts : model::Model {
 
 struct Whole : model::Model, parallel::HasTensorForm {
   explicit Whole(Fault what = Fault::kNone) : fault(what) {
-    up = register_module("up", torch::nn::Linear(kTime, 6));
+    up = register_module("up", torch::nn::Linear(kTokens, 6));
     down = register_module("down", torch::nn::Linear(6, 8));
     scale = register_parameter("weight", at::ones({1, 8}));
-    last = register_module("last", torch::nn::Linear(8, kTime * kVocabulary));
+    last = register_module("last", torch::nn::Linear(8, kTokens * kVocabulary));
     initialise(3);
   }
   at::Tensor forward(const at::Tensor& tokens) override {
     const at::Tensor hidden = down->forward(at::gelu(up->forward(tokens.to(at::kFloat))));
-    return last->forward(hidden * scale).unflatten(1, {kTime, kVocabulary});
+    return last->forward(hidden * scale).unflatten(1, {kTokens, kVocabulary});
   }
   parallel::TensorLimits tensor_limits() const override { return {.most_ranks = 3, .of_what = "3 things"}; }
   parallel::TensorForm tensor_form(const parallel::TensorFormOptions& options) const override {
@@ -370,14 +244,14 @@ struct Whole : model::Model, parallel::HasTensorForm {
 };
 
 RunConfig own_config(int tensor) {
-  RunConfig config = gpt_config();
+  RunConfig config = small_gpt_config();
   config.parallel.tensor = tensor;
   return config;
 }
 
 std::string first_difference(int ranks, Fault fault) {
   std::string first = "equal";
-  const data::DataSource data = sequences();
+  const data::DataSource data = token_sequences();
   run_ranks_as_threads(ranks, [&](Context& context) {
     const Comparison comparison =
         verify(own_config(2), context, data, 1,
@@ -405,7 +279,7 @@ TEST(TensorTraining, AReplicatedParameterThatGoesApartOnAnotherRankIsFoundByItsN
 }
 
 TEST(TensorTraining, ARankThatFailsInMidLayerIsNamedToTheOthers) {
-  const data::DataSource data = sequences();
+  const data::DataSource data = token_sequences();
   run_ranks_as_threads(2, [&](Context& context) {
     Trainer trainer(own_config(2), context, data, std::make_shared<Whole>(Fault::kThrows));
     if (context.rank() == 1) {
@@ -421,11 +295,11 @@ TEST(TensorTraining, ARankThatFailsInMidLayerIsNamedToTheOthers) {
 // ---- refusals --------------------------------------------------------------------------------------
 
 std::string refusal(int ranks, const std::function<void(RunConfig&)>& change) {
-  RunConfig config = gpt_config();
+  RunConfig config = small_gpt_config();
   config.parallel.tensor = 2;
   change(config);
   try {
-    const data::DataSource data = config.model.name == "gpt" ? sequences() : open_data(config.data);
+    const data::DataSource data = config.model.name == "gpt" ? token_sequences() : open_data(config.data);
     run_ranks_as_threads(ranks, [&](Context& context) { const Trainer trainer(config, context, data); });
   } catch (const InvalidArgument& error) {
     return error.what();
@@ -439,8 +313,20 @@ TEST(TensorRefusals, NameTheReasonAndTheNearestPlan) {
                     HasSubstr("works on 6 ranks: parallel.tensor = 3")));
   EXPECT_THAT(refusal(8, [](RunConfig& c) { c.parallel.tensor = 8; }),
               AllOf(HasSubstr("has 4 heads"), HasSubstr("works on 8 ranks: parallel.tensor = 4")));
-  EXPECT_THAT(refusal(2, [](RunConfig& c) { c.optimizer.name = "lamb"; }),
-              AllOf(HasSubstr("goes by whole parameters"), HasSubstr("optimizer.name = \"adamw\"")));
+  EXPECT_THAT(refusal(4,
+                      [](RunConfig& c) {
+                        c.optimizer.name = "lamb";
+                        c.parallel.compression = "one-bit";
+                        c.parallel.compression_warmup_steps = 2;
+                        c.train.clip_norm = 0;
+                      }),
+              AllOf(HasSubstr("goes by whole parameters"), HasSubstr("another compression")));
+  EXPECT_THAT(refusal(4,
+                      [](RunConfig& c) {
+                        c.optimizer.name = "muon";
+                        c.parallel.zero = 1;
+                      }),
+              AllOf(HasSubstr("share theirs out alike"), HasSubstr("works on 4 ranks: parallel.zero = 0")));
   EXPECT_THAT(refusal(4,
                       [](RunConfig& c) {
                         c.parallel.pipeline = 2;

@@ -8,8 +8,9 @@
 namespace trireme::optim {
 
 /// Per tensor coefficient * |value| / (|update| + weight_decay * |value|) as a tensor without dims on its
-/// device, 1 where either norm is 0. Nothing is read back to the host.
-TensorVector trust_ratios(const TensorVector& values, const TensorVector& updates, double coefficient,
+/// device, 1 where either norm is 0; norms are those of whole tensors. Nothing is read back to the host.
+/// Collective over the ranks that hold other parts of them.
+TensorVector trust_ratios(const UpdateLists& lists, const TensorVector& updates, double coefficient,
                           double weight_decay);
 
 }  // namespace trireme::optim

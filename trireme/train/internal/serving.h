@@ -7,6 +7,7 @@
 #include "trireme/comm/context.h"
 #include "trireme/model/layer.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/tensor_parts.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/train/parallel_plan.h"
 #include "trireme/train/placement.h"
@@ -16,10 +17,11 @@ namespace trireme::train {
 /// Throws a Refusal: what servers cannot do.
 void check_serving(const ParallelPlan& plan);
 
-/// That of servers, or of this rank. Collective where servers have it.
+/// That of servers, or of this rank, whose parameters may be parts. Collective where servers have it.
 std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::Context& context,
                                                 const optim::NamedTensors& parameters,
-                                                const std::shared_ptr<optim::Offload>& offload);
+                                                const std::shared_ptr<optim::Offload>& offload,
+                                                std::shared_ptr<const optim::TensorParts> parts = nullptr);
 
 /// What the computation of a rank tells its optimizer while it goes on: gradients that are final, and, before
 /// each layer, that its values are needed now. Where servers update, or gradients go by need.
