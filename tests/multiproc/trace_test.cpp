@@ -14,7 +14,6 @@ namespace trireme::test {
 namespace {
 
 using testing::Contains;
-using testing::Each;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 

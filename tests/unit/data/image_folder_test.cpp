@@ -21,7 +21,6 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 using trireme::test::gradient;
 using trireme::test::jpeg_bytes;
 using trireme::test::Picture;

@@ -27,8 +27,6 @@ namespace {
 using test::flip_byte;
 using test::message_of;
 using testing::AllOf;
-using testing::AnyOf;
-using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;

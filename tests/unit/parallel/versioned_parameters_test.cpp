@@ -1,5 +1,7 @@
 #include "trireme/parallel/pipeline/internal/versioned_parameters.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>

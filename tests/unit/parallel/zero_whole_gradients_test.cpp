@@ -15,7 +15,6 @@ using test::reduce_in_shards;
 using test::Reduced;
 using test::shard_options;
 using test::ShardSetting;
-using testing::HasSubstr;
 
 void expect_same(const Reduced& found, const Reduced& expected, const std::string& what) {
   ASSERT_EQ(found.steps.size(), expected.steps.size());

@@ -220,11 +220,13 @@ TEST_F(SparseCheckpoints, OfTheVersionBeforeThemAreRead) {
   EXPECT_EQ(spec->optimizer.name, "adam");
   EXPECT_EQ(spec->optimizer.lr, 0.125);
   const Result last = client.pull_state(spec->id, 2).get();
-  const float expected[] = {-0x1.74d568p-1F, -0x1.d97c84p-4F, 0x1.1f3b64p-1F,
-                            0x1.41eb84p-1F,  0x1.ca8e3p-7F,   0x1.197744p-6F};
+  const std::vector<float> expected = {-0x1.74d568p-1F, -0x1.d97c84p-4F, 0x1.1f3b64p-1F,
+                                       0x1.41eb84p-1F,  0x1.ca8e3p-7F,   0x1.197744p-6F};
   EXPECT_EQ(last.num_updates, 3U);
-  ASSERT_EQ(last.values.size(), sizeof expected);
-  EXPECT_EQ(std::memcmp(last.values.bytes().data(), expected, sizeof expected), 0);
+  ASSERT_EQ(last.values.size(), expected.size() * sizeof(float));
+  std::vector<float> found(expected.size());
+  std::memcpy(found.data(), last.values.bytes().data(), last.values.size());
+  EXPECT_EQ(found, expected);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 namespace trireme::rpc {
 namespace {
 
-using test::SimulatedWorker;
 using test::SimulatedWorkers;
 
 constexpr std::uint16_t kNumber = 100;
