@@ -1,6 +1,7 @@
 #include "cli/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -50,9 +51,10 @@ std::vector<Settings> others(const train::ParallelPlan& plan) {
 }
 
 /// Ranks of one host have one copy of the weights between them, where their backend has common memory.
-train::WeightsMemory weights_memory(const train::RunConfig& config) {
-  const std::string& backend = config.comm.backend;
-  const bool has_common = backend == "auto" || backend == "shm" || backend == "threads";
+train::WeightsMemory weights_memory(const train::ParallelPlan& plan) {
+  const std::string& backend = plan.config().comm.backend;
+  const bool has_common =
+      plan.device() == c10::kCPU && (backend == "auto" || backend == "shm" || backend == "threads");
   return has_common ? train::WeightsMemory::kCommon : train::WeightsMemory::kOwn;
 }
 
@@ -79,7 +81,7 @@ class Forecasts {
       };
       if (is_alike() || (plan.zero() != parallel::ZeroStage::kNone && !plan.is_sharded()))
         return std::nullopt;
-      auto known = train::forecast_from(as_configured, plan, weights_memory(plan.config()));
+      auto known = train::forecast_from(as_configured, plan, weights_memory(plan));
       return Mode{.settings = settings, .forecast = known ? *std::move(known) : measured(plan)};
     } catch (const InvalidArgument&) {
       return std::nullopt;
@@ -98,8 +100,7 @@ class Forecasts {
     options.backend = "threads";
     std::optional<train::MemoryForecast> forecast;
     const auto measure = [&](comm::Context& context) {
-      train::MemoryForecast found =
-          train::measure_memory(plan, context, data_, weights_memory(plan.config()));
+      train::MemoryForecast found = train::measure_memory(plan, context, data_, weights_memory(plan));
       if (context.is_main()) forecast = std::move(found);
     };
     comm::run_ranks_as_threads(plan.tensor_ranks() * plan.context_ranks(), measure, options);
@@ -112,8 +113,9 @@ class Forecasts {
   const data::DataSource data_;
 };
 
-std::uint64_t limit_of(const MemoryArguments& arguments) {
+std::uint64_t limit_of(const MemoryArguments& arguments, const train::ParallelPlan& plan) {
   if (arguments.limit_gib > 0) return static_cast<std::uint64_t>(arguments.limit_gib * 0x1p30);
+  require(plan.device() == c10::kCPU, "how much memory the device has left is not known here: give --limit");
   return available_memory().bytes / static_cast<std::uint64_t>(arguments.num_ranks);
 }
 
@@ -173,10 +175,10 @@ void print_json(const std::vector<Mode>& modes, std::uint64_t limit) {
 int run_memory(const Home& home, const MemoryArguments& arguments) {
   keep_freed_memory();
   comm::settle_vector_math();
-  const std::uint64_t limit = limit_of(arguments);
   const Forecasts forecasts(home, arguments);
   std::vector<Mode> modes = {forecasts.as_configured()};
   const train::MemoryForecast configured = modes.front().forecast;
+  const std::uint64_t limit = limit_of(arguments, configured.plan);
   for (const Settings& settings : others(configured.plan)) {
     if (auto mode = forecasts.with(settings, configured)) modes.push_back(*std::move(mode));
   }

@@ -121,7 +121,8 @@ std::vector<ConfigKey> parallel_key_table() {
       key("parallel.compression_rank", &C::parallel, &ParallelOptions::compression_rank,
           "parallel.compression = \"power-sgd\": columns of the factors", {.least = 1, .most = 1024}),
       key("parallel.compression_scope", &C::parallel, &ParallelOptions::compression_scope,
-          "who compresses, from \"int8\" on: \"all\" ranks, or \"hosts\": ranks of a host add up as they "
+          "who compresses, from \"int8\" on, beside parallel.zero any: \"all\" ranks, or \"hosts\": ranks of "
+          "a host add up as they "
           "are, and their sum is compressed; \"auto\": hosts where there are several, one of them with "
           "several ranks",
           {.names = parallel::compression_scope_names}),
