@@ -35,10 +35,19 @@ struct Mode {
 std::vector<Settings> others(const train::ParallelPlan& plan) {
   const std::string ranks = text(plan.world_size());
   const std::string everything = "train.recompute_layers=[\"*\"]";
-  std::vector<Settings> settings = {
-      {"parallel.zero=1"}, {"parallel.zero=2"}, {"parallel.zero=3"}, {everything}};
-  settings.push_back({"parallel.zero=3", everything});
+  std::vector<Settings> settings = {{"parallel.zero=1"},
+                                    {"parallel.zero=2"},
+                                    {"parallel.zero=3"},
+                                    {everything},
+                                    {"parallel.zero=3", everything}};
   if (plan.world_size() == 1) return settings;
+  if (plan.pipeline_ranks() > 1 || plan.has_form()) {
+    const Settings replicas = {"parallel.pipeline=1", "parallel.tensor=1", "parallel.context=1"};
+    for (const char* zero : {"parallel.zero=0", "parallel.zero=1", "parallel.zero=3"}) {
+      settings.push_back(replicas);
+      settings.back().emplace_back(zero);
+    }
+  }
   Settings stages = {"parallel.pipeline=" + ranks};
   const std::int64_t samples = plan.config().train.global_batch;
   if (samples < 4 * plan.world_size()) stages.push_back(text("parallel.microbatches=", samples));
@@ -68,8 +77,9 @@ class Forecasts {
   }
 
   /// None: that cannot be, or is what is configured.
-  std::optional<Mode> with(const Settings& settings, const train::MemoryForecast& as_configured) const {
-    const train::ParallelPlan& configured = as_configured.plan;
+  /// `known` is what was told before, the configuration first.
+  std::optional<Mode> with(const Settings& settings, const std::vector<Mode>& known) const {
+    const train::ParallelPlan& configured = known.front().forecast.plan;
     try {
       const train::ParallelPlan plan = train::resolve_plan(config_with(settings), arguments_.num_ranks);
       const auto is_alike = [&] {
@@ -81,8 +91,11 @@ class Forecasts {
       };
       if (is_alike() || (plan.zero() != parallel::ZeroStage::kNone && !plan.is_sharded()))
         return std::nullopt;
-      auto known = train::forecast_from(as_configured, plan, weights_memory(plan));
-      return Mode{.settings = settings, .forecast = known ? *std::move(known) : measured(plan)};
+      for (const Mode& mode : known) {
+        if (auto told = train::forecast_from(mode.forecast, plan, weights_memory(plan)))
+          return Mode{.settings = settings, .forecast = *std::move(told)};
+      }
+      return Mode{.settings = settings, .forecast = measured(plan)};
     } catch (const InvalidArgument&) {
       return std::nullopt;
     }
@@ -177,10 +190,10 @@ int run_memory(const Home& home, const MemoryArguments& arguments) {
   comm::settle_vector_math();
   const Forecasts forecasts(home, arguments);
   std::vector<Mode> modes = {forecasts.as_configured()};
-  const train::MemoryForecast configured = modes.front().forecast;
-  const std::uint64_t limit = limit_of(arguments, configured.plan);
-  for (const Settings& settings : others(configured.plan)) {
-    if (auto mode = forecasts.with(settings, configured)) modes.push_back(*std::move(mode));
+  const train::ParallelPlan configured = modes.front().forecast.plan;
+  const std::uint64_t limit = limit_of(arguments, configured);
+  for (const Settings& settings : others(configured)) {
+    if (auto mode = forecasts.with(settings, modes)) modes.push_back(*std::move(mode));
   }
   arguments.json ? print_json(modes, limit) : print_text(modes, arguments, limit);
   return kExitOk;

@@ -19,14 +19,6 @@
 namespace trireme::train {
 namespace {
 
-bool splits_backward(const ParallelPlan& plan) {
-  return std::ranges::any_of(plan.program().ranks, [](const std::vector<schedule::Action>& actions) {
-    return std::ranges::any_of(actions, [](const schedule::Action& action) {
-      return action.kind == schedule::ActionKind::kBackwardInput;
-    });
-  });
-}
-
 /// The form that ranks of such a plan compute of a model, and the groups that they do it in.
 struct FormOfModel {
   parallel::TensorFormOptions options;

@@ -283,6 +283,14 @@ class Forecast {
 
 }  // namespace
 
+bool splits_backward(const ParallelPlan& plan) {
+  return std::ranges::any_of(plan.program().ranks, [](const std::vector<schedule::Action>& actions) {
+    return std::ranges::any_of(actions, [](const schedule::Action& action) {
+      return action.kind == schedule::ActionKind::kBackwardInput;
+    });
+  });
+}
+
 void check_forecast(const ParallelPlan& plan) {
   require(!plan.offloads_activations(), "offload.activations = \"", plan.config().offload.activations,
           "\": what of activations is in memory at a time depends on how fast it comes and goes; what a run "
@@ -321,9 +329,10 @@ std::optional<MemoryForecast> forecast_from(const MemoryForecast& measured, cons
                          plan.convolutions() == before.convolutions() && plan.device() == before.device() &&
                          plan.config().train.activation_budget == before.config().train.activation_budget;
   const bool is_cut = plan.is_cut() || plan.stages_are_layers();
-  // Cuts by time, and a backward in two parts, are measured.
-  if (!are_alike || (is_cut && (plan.pipeline_ranks() > 1 || measured.model.layers.size() < 3)))
-    return std::nullopt;
+  const bool has_parts = std::ranges::any_of(
+      measured.model.layers, [](const LayerUse& layer) { return layer.memory.for_weights_bytes > 0; });
+  // Forms, and backwards in two parts, are measured.
+  if (!are_alike || (is_cut && plan.has_form()) || (splits_backward(plan) && !has_parts)) return std::nullopt;
   ModelShape shape{.name = plan.config().model.name, .parameters = {}};
   for (std::size_t i = 0; i + 1 < measured.model.layers.size(); ++i) {
     double count = 0;
@@ -333,7 +342,11 @@ std::optional<MemoryForecast> forecast_from(const MemoryForecast& measured, cons
   }
   MemoryForecast forecast{
       .plan = is_cut ? plan.for_model(shape) : plan, .model = measured.model, .ranks = {}};
-  if (forecast.plan.is_cut() && forecast.plan.cuts().empty()) return std::nullopt;
+  if (forecast.plan.is_cut() && forecast.plan.cuts().empty()) {  // by time
+    if (before.cuts().empty() || before.program().num_stages != forecast.plan.program().num_stages)
+      return std::nullopt;
+    forecast.plan = forecast.plan.with_cuts(before.cuts());
+  }
   forecast.ranks = forecast_memory(forecast.plan, forecast.model, weights);
   return forecast;
 }

@@ -47,6 +47,9 @@ struct ForecastOfRank {
   std::vector<int> stages;  ///< that it holds
 };
 
+/// Whether its schedule goes backward in two parts.
+bool splits_backward(const ParallelPlan& plan);
+
 /// Throws InvalidArgument: activations that live elsewhere, or ranks whose memory servers or other sites
 /// decide on.
 void check_forecast(const ParallelPlan& plan);
