@@ -176,5 +176,24 @@ TEST(MeasureMemory, OnceTellsOfAllModesWithTheSameLayersAndBatches) {
   });
 }
 
+TEST(MeasureMemory, KeepsCutsThatWereMeasuredAndMeasuresABackwardInTwoParts) {
+  const data::DataSource data = data_to_measure();
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    RunConfig config = config_of_four();
+    config.parallel.pipeline = 2;
+    config.parallel.microbatches = 2;  // cut by time
+    const MemoryForecast stages = measure_memory(resolve_plan(config, 2), context, data, WeightsMemory::kOwn);
+    EXPECT_EQ(stages.plan.cuts().size(), 1U);
+    config.parallel.recompute = true;
+    const auto recomputed = forecast_from(stages, resolve_plan(config, 2), WeightsMemory::kOwn);
+    ASSERT_TRUE(recomputed.has_value());
+    EXPECT_EQ(recomputed->plan.cuts(), stages.plan.cuts());
+    EXPECT_LT(recomputed->largest().total(), stages.largest().total());
+    config.parallel.recompute = false;
+    config.parallel.schedule = "zb-h1";
+    EXPECT_FALSE(forecast_from(stages, resolve_plan(config, 2), WeightsMemory::kOwn));
+  });
+}
+
 }  // namespace
 }  // namespace trireme::train
