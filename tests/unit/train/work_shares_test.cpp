@@ -112,7 +112,7 @@ TEST(WorkShares, LeaveEachReplicaItsLeastAndGiveNoneMoreThanTwice) {
   Steps steps(shares);
   steps.go(20 * kWindow, {.sample_s = {1, 100, 100, 100}});
   EXPECT_EQ(shares.now()[0], 16);
-  EXPECT_EQ(std::accumulate(shares.now().begin(), shares.now().end(), 0), 32);
+  EXPECT_EQ(std::accumulate(shares.now().begin(), shares.now().end(), std::int64_t{0}), 32);
   steps.go(20 * kWindow, {.sample_s = {1e4, 1, 1, 1}});
   EXPECT_EQ(shares.now()[0], 2);
 }
