@@ -18,7 +18,6 @@
 namespace trireme::test {
 namespace {
 
-
 struct Device {
   const char* name;
   const char* of_one_rank;      ///< where the numbers come from that are compared
