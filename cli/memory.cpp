@@ -76,8 +76,8 @@ class Forecasts {
     return {.settings = {}, .forecast = measured(train::check_run_config(config_, arguments_.num_ranks))};
   }
 
-  /// None: that cannot be, or is what is configured.
-  /// `known` is what was told before, the configuration first.
+  /// None: that cannot be, or is what is configured. `known` is what was told before, the configuration
+  /// first.
   std::optional<Mode> with(const Settings& settings, const std::vector<Mode>& known) const {
     const train::ParallelPlan& configured = known.front().forecast.plan;
     try {

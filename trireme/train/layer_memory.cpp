@@ -7,7 +7,10 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <functional>
+#include <list>
 #include <optional>
+#include <utility>
 
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
@@ -19,28 +22,37 @@
 namespace trireme::train {
 namespace {
 
+/// While it lives, a parameter has no gradient yet, and its next is told of. One that somebody else is told
+/// of is left as it is, by an InvalidArgument.
+class WithoutGradient {
+ public:
+  WithoutGradient(const std::string& name, at::Tensor parameter, std::function<void()> on_gradient)
+      : parameter_(std::move(parameter)) {
+    parallel::hook_gradient(parameter_, name, std::move(on_gradient));
+    std::swap(before_, parameter_.mutable_grad());
+  }
+  ~WithoutGradient() {
+    parallel::unhook_gradient(parameter_);
+    parameter_.mutable_grad() = before_;
+  }
+  WithoutGradient(const WithoutGradient&) = delete;
+  WithoutGradient& operator=(const WithoutGradient&) = delete;
+
+ private:
+  at::Tensor parameter_, before_;
+};
+
 /// What there is in a backward, but for gradients of parameters: those are told off as they come.
 class BackwardBytes {
  public:
   BackwardBytes(const model::Layer& layer, parallel::AllocatedBytes& allocated)
-      : layer_(layer), allocated_(allocated), begin_(allocated.current()) {
+      : allocated_(allocated), begin_(allocated.current()) {
     allocated_.reset_peak();
     for (const auto& [name, parameter] : layer.parameters) {
-      before_.push_back(parameter.grad());
-      parameter.mutable_grad().reset();
-      if (!parameter.requires_grad()) continue;
-      parallel::hook_gradient(parameter, name, [this, tensor = parameter] { note_gradient(tensor); });
+      if (parameter.requires_grad())
+        parameters_.emplace_back(name, parameter, [this, tensor = parameter] { note_gradient(tensor); });
     }
   }
-  ~BackwardBytes() {
-    for (std::size_t i = 0; i < before_.size(); ++i) {
-      const at::Tensor& parameter = layer_.parameters[i].second;
-      if (parameter.requires_grad()) parallel::unhook_gradient(parameter);
-      parameter.mutable_grad() = before_[i];
-    }
-  }
-  BackwardBytes(const BackwardBytes&) = delete;
-  BackwardBytes& operator=(const BackwardBytes&) = delete;
 
   /// Most so far, beside what there was at the beginning.
   double most() {
@@ -64,10 +76,9 @@ class BackwardBytes {
     note(gradient.defined() ? static_cast<std::int64_t>(gradient.nbytes()) : 0);
   }
 
-  const model::Layer& layer_;
   parallel::AllocatedBytes& allocated_;
   const std::int64_t begin_;
-  std::vector<at::Tensor> before_;
+  std::list<WithoutGradient> parameters_;
   std::int64_t gradients_ = 0, largest_ = 0, most_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/synthetic_dataset.h"
+#include "trireme/parallel/data/gradient_hook.h"
 
 namespace trireme::train {
 namespace {
@@ -148,6 +149,24 @@ TEST(MeasureMemory, LeavesAModelOfOnesOwnAsItWas) {
     EXPECT_TRUE(model->parameters()[0].equal(before));
     EXPECT_TRUE(model->parameters()[0].grad().equal(before));
     EXPECT_FALSE(model->parameters()[1].grad().defined());
+  });
+}
+
+TEST(MeasureMemory, ThatIsRefusedLeavesGradientsWhereTheyWere) {
+  const data::DataSource data = data_to_measure();
+  const auto model = model::make_model({.name = "mlp", .hidden = {8, 8, 8}}, data.input_shape, 4, 1);
+  const std::vector<at::Tensor> parameters = model->parameters();
+  const at::Tensor gradient = parameters[0].detach().clone();
+  parameters[0].mutable_grad() = gradient;
+  parallel::hook_gradient(parameters[1], "told to somebody", [] {});
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    const auto measure = [&] {
+      measure_memory(resolve_plan(config_of_four(), 1), context, data, WeightsMemory::kOwn, model);
+    };
+    EXPECT_THAT(measure, testing::Throws<InvalidArgument>());
+    EXPECT_TRUE(parameters[0].grad().defined() && parameters[0].grad().equal(gradient));
+    parallel::unhook_gradient(parameters[1]);
+    EXPECT_NO_THROW(measure()) << "and no hook of its own stayed";
   });
 }
 
