@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <sstream>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
+#include <sstream>
 
 #include "tests/golden/known_schedules.h"
 #include "tests/support/paths.h"

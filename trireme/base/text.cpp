@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <numeric>
+#include <sstream>
 
 namespace trireme {
 namespace {
@@ -34,6 +35,20 @@ std::string format(const char* pattern, Values... values) {
 }
 
 }  // namespace
+
+TextPart::TextPart(const char* words)
+    : value_(words),
+      write_([](std::ostream& out, const TextPart& part) { out << static_cast<const char*>(part.value_); }) {}
+
+TextPart::TextPart(std::ios_base& (*manipulator)(std::ios_base&))
+    : manipulator_(manipulator),
+      write_([](std::ostream& out, const TextPart& part) { part.manipulator_(out); }) {}
+
+std::string text_of(std::initializer_list<TextPart> parts) {
+  std::ostringstream out;
+  for (const TextPart& part : parts) part.write(out);
+  return std::move(out).str();
+}
 
 std::string join(std::span<const std::string> words, std::string_view separator) {
   std::string joined;

@@ -3,20 +3,43 @@
 // All functions are pure and thread-safe.
 
 #include <cstdint>
+#include <initializer_list>
+#include <ostream>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace trireme {
 
+/// One part of text(): what can be streamed, or std::hex and its like. A reference; one type for all, so that
+/// no call of text() brings a stream of its own into being.
+class TextPart {
+ public:
+  TextPart(const char* words);
+  TextPart(std::ios_base& (*manipulator)(std::ios_base&));
+  template <class Value>
+  TextPart(const Value& value)
+      : value_(&value), write_([](std::ostream& out, const TextPart& part) {
+          out << *static_cast<const Value*>(part.value_);
+        }) {}
+
+  void write(std::ostream& out) const { write_(out, *this); }
+
+ private:
+  union {
+    const void* value_;
+    std::ios_base& (*manipulator_)(std::ios_base&);
+  };
+  void (*write_)(std::ostream& out, const TextPart& part);
+};
+
+std::string text_of(std::initializer_list<TextPart> parts);
+
 /// Joins anything that can be streamed: text("rank ", 3, " of ", 4).
 template <class... Parts>
 std::string text(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return std::move(out).str();
+  return text_of({TextPart(parts)...});
 }
 
 /// "a, b, c" from {"a", "b", "c"}.

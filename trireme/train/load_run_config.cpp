@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <sstream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
