@@ -6,8 +6,10 @@ if(TRIREME_UNITY_BATCH)  # what a local name hides may stand in another file
 endif()
 
 # trireme_tests(NAME LABEL label SOURCES file... LIBRARIES target... [TORCH] [TIMEOUT seconds] [SERIAL])
-# One test program; each of its test cases is a CTest of its own, with that label. A release compiles four of its
-# sources as one, and little optimised: a fifth of a source's time is optimising, two fifths are libtorch's headers.
+# One test program; each of its test cases is a CTest of its own, with that label. Loading libtorch takes a third of a
+# second: of a program that does, each suite is a CTest, whose cases are processes forked behind the loading
+# (tests/support/forked_cases_main.cpp). A release compiles four of its sources as one, and little optimised: a fifth of
+# a source's time is optimising, two fifths are libtorch's headers.
 function(trireme_tests name)
   cmake_parse_arguments(ARG "TORCH;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -17,16 +19,33 @@ function(trireme_tests name)
     set(ARG_TIMEOUT 60)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} trireme_flags trireme_test_flags GTest::gmock_main GTest::gtest)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} trireme_flags trireme_test_flags GTest::gmock GTest::gtest)
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
-  if(ARG_TORCH)
-    trireme_use_torch_pch(${name})
-  endif()
   trireme_batch_sources(${name} 4)
-  set(properties LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]"
-      ENVIRONMENT "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/tests/cache")
+  set(properties LABELS ${ARG_LABEL} ENVIRONMENT "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/tests/cache")
   if(ARG_SERIAL)
     list(APPEND properties RUN_SERIAL ON)
   endif()
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+  if(ARG_TORCH)
+    trireme_use_torch_pch(${name})
+    target_link_libraries(${name} PRIVATE trireme_forked_cases)
+    trireme_discover_suites(${name} ${ARG_TIMEOUT} ${properties})
+  else()
+    target_link_libraries(${name} PRIVATE GTest::gmock_main)
+    gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+      PROPERTIES ${properties} TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+  endif()
+endfunction()
+
+# Each suite of a program is a CTest, found when CTest starts; each case has those seconds.
+function(trireme_discover_suites program seconds)
+  set(script "${CMAKE_CURRENT_BINARY_DIR}/${program}_suites.cmake")
+  set(properties "${ARGN}")
+  file(GENERATE OUTPUT "${script}" CONTENT "set(program \"$<TARGET_FILE:${program}>\")
+set(name ${program})
+set(seconds ${seconds})
+set(properties \"${properties}\")
+include(\"${PROJECT_SOURCE_DIR}/cmake/TriremeSuites.cmake\")
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${script}")
 endfunction()

@@ -20,7 +20,7 @@ built=$SECONDS
 mkdir -p "$build/tests"
 rm -f "$build/tests/junit.xml"
 ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "${TRIREME_TEST_JOBS:-2}" \
-  --test-output-size-passed 100000 --test-output-size-failed 100000 \
+  --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
   --output-junit tests/junit.xml --output-log "$build/tests/ctest.log" "$@" || true
 
 echo

@@ -20,6 +20,14 @@ def skip_reason(output):
     return found.group(1) if found else "no reason given"
 
 
+def cases_of(output):
+    """Of a program that runs many cases: what became of each, its name, and what was printed before that."""
+    begin = 0
+    for line in re.finditer(r"^case (passed|skipped|failed): (\S+).*$", output, re.MULTILINE):
+        yield line.group(1), line.group(2), output[begin:line.start()]
+        begin = line.end()
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -32,7 +40,16 @@ def main():
     passed, failed, skipped = 0, [], collections.defaultdict(list)
     for case in cases:
         output = case.findtext("system-out") or ""
-        if case.get("status") == "run":
+        several = list(cases_of(output))
+        if several:
+            passed += sum(what == "passed" for what, _, _ in several)
+            for what, name, printed in several:
+                if what == "skipped":
+                    skipped[skip_reason(printed)].append(name)
+            names = [name for what, name, _ in several if what == "failed"]
+            # It may have ended in the middle of a case, too.
+            failed += names or ([] if case.get("status") == "run" else [case.get("name")])
+        elif case.get("status") == "run":
             passed += 1
         elif case.get("status") in ("notrun", "disabled"):
             disabled = case.get("status") == "disabled"

@@ -1,0 +1,138 @@
+// The main function of test programs that load libtorch, which takes a third of a second. As any test
+// program, and:
+//
+//   PROGRAM --suites              prints the names of its suites
+//   PROGRAM --cases-of=SUITE [--seconds=60]
+//
+// runs each case of a suite in a process of its own that is forked behind the loading. No thread is there
+// yet, and a case meets nothing that another left. Prints "case passed|skipped|failed: NAME", before it what
+// a case printed that did not pass; a case that takes longer is killed, with whatever it started.
+// tools/test_summary.py reads that.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+/// What stands behind `name` among the arguments.
+std::optional<std::string> argument(const std::vector<std::string>& arguments, std::string_view name) {
+  for (const std::string& each : arguments) {
+    if (each.rfind(name, 0) == 0) return each.substr(name.size());
+  }
+  return std::nullopt;
+}
+
+std::string content_of(int file) {
+  constexpr off_t kMost = 20000;  // of one case; CTest cuts what is longer than it was told at any place
+  const off_t size = lseek(file, 0, SEEK_END);
+  std::string content(static_cast<std::size_t>(std::min(size, kMost)), '\0');
+  const off_t begin = size - static_cast<off_t>(content.size());
+  content.resize(
+      static_cast<std::size_t>(std::max<ssize_t>(0, pread(file, content.data(), content.size(), begin))));
+  return begin > 0 ? "...\n" + content : content;
+}
+
+[[noreturn]] void become(const std::string& name, int output) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setpgid(0, 0);
+  dup2(output, STDOUT_FILENO);
+  dup2(output, STDERR_FILENO);
+  testing::GTEST_FLAG(filter) = name;
+  std::exit(RUN_ALL_TESTS());
+}
+
+/// Why a process that ended so has failed; nothing where it has not.
+std::string failure_of(int status) {
+  if (WIFSIGNALED(status)) return std::string("ended by signal ") + strsignal(WTERMSIG(status));
+  return WEXITSTATUS(status) == 0 ? "" : "exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+/// True when it ended, within that time.
+bool ends(int process, int seconds) {
+  const int handle = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+  if (handle < 0) return true;  // a kernel without: wait as long as it takes
+  pollfd end{.fd = handle, .events = POLLIN, .revents = 0};
+  const int ended = poll(&end, 1, 1000 * seconds);
+  close(handle);
+  return ended == 1;
+}
+
+/// False when it failed.
+bool run_case(const std::string& name, int seconds) {
+  std::cout.flush();
+  const int output = memfd_create("output", MFD_CLOEXEC);
+  const auto began = std::chrono::steady_clock::now();
+  const int process = fork();
+  if (process == 0) become(name, output);
+  const bool ended = ends(process, seconds);
+  int status = 0;
+  if (!ended) kill(-process, SIGKILL);
+  waitpid(process, &status, 0);
+  kill(-process, SIGKILL);  // what it started and left
+  const std::string why =
+      ended ? failure_of(status) : "has not ended within " + std::to_string(seconds) + " s";
+  const std::string printed = content_of(output);
+  close(output);
+  const auto took =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
+  const bool skipped = why.empty() && printed.find("[  SKIPPED ]") != std::string::npos;
+  if (!why.empty() || skipped) std::cout << printed << (why.empty() ? "" : why + "\n");
+  std::cout << "case "
+            << (!why.empty() ? "failed"
+                : skipped    ? "skipped"
+                             : "passed")
+            << ": " << name << " (" << took.count() << " ms)" << std::endl;
+  return why.empty();
+}
+
+int run_cases(const std::string& name, int seconds) {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  bool good = true, found = false;
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const testing::TestSuite& suite = *all.GetTestSuite(s);
+    if (suite.name() != name) continue;
+    found = true;
+    for (int c = 0; c < suite.total_test_count(); ++c) {
+      const std::string one = suite.GetTestInfo(c)->name();
+      if (one.rfind("DISABLED_", 0) != 0) good = run_case(name + "." + one, seconds) && good;
+    }
+  }
+  if (!found) std::cout << "there is no suite " << name << "\n";
+  return good && found ? 0 : 1;
+}
+
+int print_suites() {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) std::cout << all.GetTestSuite(s)->name() << "\n";
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  testing::InitGoogleMock(&argc, argv);
+  const bool dies =
+      argument(arguments, "--gtest_internal_run_death_test=").has_value();  // one case of it, started anew
+  if (const auto suite = argument(arguments, "--cases-of="); suite && !dies)
+    return run_cases(*suite, std::stoi(argument(arguments, "--seconds=").value_or("60")));
+  if (argument(arguments, "--suites")) return print_suites();
+  return RUN_ALL_TESTS();
+}
