@@ -167,11 +167,23 @@ class PlanMaker {
              [&] { plan_.device_ = comm::device_type_of(config().comm.device); });
     plan_.precision_ = precision_of(config().train.precision);
     plan_.convolutions_ = convolution_rule(config().train.convolution, config().train.memory_format);
-    // They are the CPU's.
-    if (plan_.device_ != c10::kCPU)
-      plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten, .channels_last = false};
+    if (plan_.device_ != c10::kCPU) leave_convolutions_to_device();
     plan_.rounding_ = parallel::gradient_rounding(config().parallel.compression);
     plan_.skips_non_finite_ = plan_.precision_.scales_loss || config().train.non_finite == "skip";
+  }
+
+  /// Kernels and layouts to choose from are the CPU's.
+  void leave_convolutions_to_device() {
+    const ConvolutionRule named = plan_.convolutions_;
+    const std::string elsewhere = text("\" is for the CPU, and ranks compute on ", plan_.device_, "; leave ");
+    refuse_unless(
+        named.kernels == ConvolutionKernels::kMeasured || named.kernels == ConvolutionKernels::kAten,
+        {set(&RunConfig::train, &TrainOptions::convolution, "auto")}, "train.convolution = \"",
+        config().train.convolution, elsewhere, "it at \"auto\", or take train.device = \"cpu\"");
+    refuse_unless(!named.channels_last.value_or(false),
+                  {set(&RunConfig::train, &TrainOptions::memory_format, "auto")}, "train.memory_format = \"",
+                  config().train.memory_format, elsewhere, "it at \"auto\", or take train.device = \"cpu\"");
+    plan_.convolutions_ = {.kernels = ConvolutionKernels::kAten, .channels_last = false};
   }
 
   void lay_out_ranks() {
