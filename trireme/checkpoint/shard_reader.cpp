@@ -57,10 +57,6 @@ void check_bools(at::ScalarType type, std::span<const std::byte> bytes, const fs
   if (bad != bytes.end()) throw DataError(text(path.string(), ": a bool is ", static_cast<int>(*bad)));
 }
 
-bool lies_flat(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
-}
-
 /// Copies a box of one stored part into its place.
 class BoxCopy {
  public:
@@ -72,6 +68,11 @@ class BoxCopy {
 
  private:
   std::size_t dims() const { return stored_.sizes.size(); }
+  /// Whether the bytes of the file can be read to where it lies.
+  bool lies_flat(const at::Tensor& tensor) const {
+    return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+           tensor.scalar_type() == type_;
+  }
   /// Whether all of the stored elements behind one index of `dim` are wanted.
   bool wants_whole_rows(std::size_t dim) const {
     return std::equal(stored_.sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, stored_.sizes.end(),
@@ -100,7 +101,8 @@ class BoxCopy {
 
   void read_flat(std::uint64_t begin, const at::Tensor& into) const {
     if (!lies_flat(into)) {
-      const std::span<std::byte> bytes = buffer_.first(into.nbytes());
+      const std::span<std::byte> bytes =
+          buffer_.first(static_cast<std::size_t>(into.numel()) * c10::elementSize(type_));
       file_.read(begin, bytes.data(), bytes.size());
       check_bools(type_, bytes, file_.path());
       at::Tensor(into).copy_(at::from_blob(bytes.data(), into.sizes(), at::TensorOptions(type_)));
@@ -141,6 +143,14 @@ ShardReader::ShardReader(const fs::path& checkpoint_folder) : folder_(checkpoint
       add_file(record.name, *kind == FileKind::kOptimizer ? kOptimizerPrefix : "");
   }
   check_cover();
+}
+
+ShardReader ShardReader::of_files(const std::vector<fs::path>& files) {
+  ShardReader reader;
+  reader.folder_ = files.at(0).parent_path();
+  for (const fs::path& path : files) reader.add_file(path.filename().string(), "");
+  reader.check_cover();
+  return reader;
 }
 
 void ShardReader::add_file(const std::string& name, const std::string& prefix) {

@@ -2,7 +2,7 @@
 // Reads boxes of the tensors of a checkpoint, whatever boxes its files hold: ranges of the files go into
 // their place in pieces, so that one buffer of kReadBytes is all the memory besides. Names are those of a
 // run's state: tensors of the optimizer's files begin with "optimizer/". Nothing is verified here: that comes
-// first (load_shards, verify_checkpoint). One thread.
+// first (load_shards, verify_checkpoint). Other safetensors files are read in the same way. One thread.
 
 #include <filesystem>
 #include <map>
@@ -33,18 +33,22 @@ class ShardReader {
 
   /// Reads manifest and headers. Throws DataError; DamagedCheckpoint.
   explicit ShardReader(const std::filesystem::path& checkpoint_folder);
+  /// Of safetensors files of any origin in one folder, at least one. Reads their headers. Throws DataError.
+  static ShardReader of_files(const std::vector<std::filesystem::path>& files);
 
   const std::map<std::string, Stored>& tensors() const { return tensors_; }
   /// Throws DataError when there is no such tensor, or one of another shape or type; `what` it then calls it.
   void check(const std::string& name, at::IntArrayRef sizes, at::ScalarType type, const char* what) const;
-  /// Fills `into` with the elements of `box` of a tensor that check() has passed. Any device, any strides.
+  /// Fills `into` with the elements of `box` of a tensor that is there. Any device, any strides, any type:
+  /// numbers are converted to it.
   void read(const std::string& name, const Box& box, const at::Tensor& into);
 
  private:
+  ShardReader() = default;
   void add_file(const std::string& name, const std::string& prefix);
   void check_cover() const;
 
-  const std::filesystem::path folder_;
+  std::filesystem::path folder_;
   std::vector<std::filesystem::path> files_;
   std::map<std::string, Stored> tensors_;
   std::vector<std::byte> buffer_;

@@ -7,8 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/files.h"
 #include "trireme/checkpoint/internal/dtype.h"
 
 namespace trireme::checkpoint {
@@ -84,10 +87,58 @@ TensorMap load_torch_save(const std::filesystem::path& path) {
   return tensors;
 }
 
+/// Those that an index names, which may lie nowhere else than beside it.
+std::vector<std::filesystem::path> named_by(const std::filesystem::path& index) {
+  std::set<std::string> names;
+  try {
+    const nlohmann::json map = nlohmann::json::parse(read_file(index)).at("weight_map");
+    for (const auto& item : map.items()) names.insert(item.value().get<std::string>());
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(text(index.string(), " is no index of safetensors files: ", error.what()));
+  }
+  std::vector<std::filesystem::path> files;
+  for (const std::string& name : names) {
+    if (std::filesystem::path(name).filename() != name)
+      throw DataError(text(index.string(), " names '", name, "'; expected a file in its own folder"));
+    files.push_back(index.parent_path() / name);
+  }
+  if (files.empty()) throw DataError(text(index.string(), " names no file"));
+  return files;
+}
+
+bool can_be_opened(const std::filesystem::path& path) { return std::ifstream(path).good(); }
+
+bool begins_as_safetensors(const std::filesystem::path& path) {
+  if (std::error_code error; std::filesystem::is_directory(path, error) || !can_be_opened(path)) return false;
+  const std::string start = first_bytes(path);
+  return start.size() == 9 && start.back() == '{' && !start.starts_with("PK\x03\x04");
+}
+
+/// Of all files of an index, as if it were one.
+SafetensorsFile load_all(const std::vector<std::filesystem::path>& files) {
+  SafetensorsFile all;
+  for (const std::filesystem::path& path : files) {
+    for (auto& [name, tensor] : load_safetensors(path).tensors) {
+      if (!all.tensors.emplace(name, tensor).second)
+        throw DataError(text(path.string(), ": '", name, "' lies in another file of its index, too"));
+    }
+  }
+  return all;
+}
+
 }  // namespace
+
+std::vector<std::filesystem::path> safetensors_of(const std::filesystem::path& path) {
+  if (path.extension() == ".json") {
+    return can_be_opened(path) ? named_by(path) : std::vector<std::filesystem::path>();
+  }
+  if (begins_as_safetensors(path)) return {path};
+  return {};
+}
 
 SafetensorsFile load_weights_file(const std::filesystem::path& path) {
   const std::string start = first_bytes(path);
+  if (path.extension() == ".json") return load_all(named_by(path));
   if (start.starts_with("PK\x03\x04")) return {.tensors = load_torch_save(path), .metadata = {}};
   if (is_pickle(start))
     fail(path, "found a bare pickle (torch.save before PyTorch 1.6, or pickle.dump); save it again");

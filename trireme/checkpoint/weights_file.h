@@ -1,10 +1,11 @@
 #pragma once
 // Weights that others have written: a safetensors file, or what Python's torch.save(dict(model.state_dict()),
 // FILE) leaves (a zip archive with a pickle, since PyTorch 1.6), told apart by their first bytes. libtorch's
-// unpickler makes tensors, numbers, texts and containers only: it runs no code of the file. Stateless;
-// thread-safe.
+// unpickler makes tensors, numbers, texts and containers only: it runs no code of the file. Several
+// safetensors files are named by their index. Stateless; thread-safe.
 
 #include <filesystem>
+#include <vector>
 
 #include "trireme/checkpoint/safetensors.h"
 
@@ -13,5 +14,10 @@ namespace trireme::checkpoint {
 /// Tensors are on the CPU. Throws DataError that names the file, what was found and what was expected: a
 /// dict of name -> tensor, of types that save_safetensors takes.
 SafetensorsFile load_weights_file(const std::filesystem::path& path);
+
+/// The safetensors files that hold the weights at `path`: itself, or those that an index of several names
+/// (".json" with a "weight_map", as `trireme checkpoint export` and model hubs write it), which lie beside
+/// it. Empty: neither, or it cannot be opened. Throws DataError: an index that cannot be read.
+std::vector<std::filesystem::path> safetensors_of(const std::filesystem::path& path);
 
 }  // namespace trireme::checkpoint

@@ -133,7 +133,8 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       stays(key("model.width", &C::model, &Model::width,
                 "gpt: numbers per token between blocks; a multiple of the heads", one_up)),
       key("model.weights", &C::model, &Model::weights,
-          "file of the first weights (safetensors, or Python's torch.save of a dict); empty: from run.seed"),
+          "file of the first weights (safetensors, an index of several, or Python's torch.save of a dict); "
+          "empty: from run.seed"),
       stays(key("objective.name", &C::objective, &Objective::name, "what is learnt: the loss",
                 {.names = names_with(objective::objective_names, own.objectives)})),
       key("objective.metrics", &C::objective, &Objective::metrics,

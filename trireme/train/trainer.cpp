@@ -25,6 +25,7 @@
 #include "trireme/train/convolutions.h"
 #include "trireme/train/internal/check.h"
 #include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/first_weights.h"
 #include "trireme/train/internal/form_loss.h"
 #include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/offloading.h"
@@ -111,19 +112,21 @@ void materialise(const std::vector<model::Layer>& layers, model::Model& model, c
   model.initialise(static_cast<std::uint64_t>(config.run.seed));
 }
 
-/// The model with the values that all ranks begin with: those of rank 0. A deferred one stays so: its values
-/// follow from the seed, on whichever rank they are made.
-std::shared_ptr<model::Model> prepared(const ParallelPlan& plan, comm::Context& context,
-                                       std::shared_ptr<model::Model> model) {
-  if (model::is_deferred(*model)) {
-    if (plan.config().model.weights.empty()) return model;
-    materialise({model::whole(*model)}, *model, plan.config(), c10::kCPU);
+/// Gives the model the values that all ranks begin with, those of rank 0, unless it is deferred: then they
+/// follow from the seed, or from what is returned, on whichever rank they are made.
+std::shared_ptr<const FirstWeights> prepare(const ParallelPlan& plan, comm::Context& context,
+                                            model::Model& model) {
+  if (model::is_deferred(model)) {
+    const std::string& path = plan.config().model.weights;
+    if (path.empty()) return nullptr;
+    if (auto weights = FirstWeights::open(path, context, model)) return weights;
+    materialise({model::whole(model)}, model, plan.config(), c10::kCPU);
   }
-  take_weights(plan.config(), context, *model);
+  take_weights(plan.config(), context, model);
   // Replicas of a stage get the values of the first one; stages, and sites, have to come from one rank, too.
   if (plan.is_cut() || plan.has_form() || plan.trains_apart())
-    parallel::broadcast_module(context.world(), *model);
-  return model;
+    parallel::broadcast_module(context.world(), model);
+  return nullptr;
 }
 
 /// What this rank makes of the whole model.
@@ -188,7 +191,8 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
     : context_(context),
       data_(data),
       groups_(make_groups(plan, context)),
-      whole_(prepared(plan, context, checked(plan, data, std::move(own), own_objective))),
+      whole_(checked(plan, data, std::move(own), own_objective)),
+      first_weights_(prepare(plan, context, *whole_)),
       form_options_({.group = groups_.tensor.value_or(context.self()),
                      .cut_sequences = plan.config().parallel.sequence,
                      .context = groups_.context}),
@@ -226,6 +230,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       noise_(NoiseScale::make(plan_, pipeline_, layers_, groups_.pipeline.rank() == 0)),
       work_shares_(WorkShares::make(plan_)) {
   whole_.reset();
+  first_weights_.reset();
   release_others(*model_, pipeline_.weights());
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
@@ -269,6 +274,7 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   options.materialise = [this,
                          deferred = model::is_deferred(*model_)](const std::vector<model::Layer>& mine) {
     if (deferred) materialise(mine, *model_, config_, device_);
+    if (first_weights_) first_weights_->fill(mine, *model_);
     for (const model::Layer& layer : mine) {
       model::move_to(layer, device_);
       for (const auto& [name, parameter] : layer.parameters)

@@ -53,6 +53,7 @@ namespace trireme::train {
 
 class ExactRun;
 class ArrivingRun;
+class FirstWeights;
 
 class Trainer {
  public:
@@ -252,7 +253,8 @@ class Trainer {
   comm::Context& context_;
   const data::DataSource& data_;
   PlanGroups groups_;
-  std::shared_ptr<model::Model> whole_;  ///< until it is set up
+  std::shared_ptr<model::Model> whole_;                ///< until it is set up
+  std::shared_ptr<const FirstWeights> first_weights_;  ///< until then; null: not read layer by layer
   const parallel::TensorFormOptions form_options_;
   const parallel::TensorForm form_;  ///< where layers or sequences are cut, else the whole
   const std::shared_ptr<model::Model> model_;
