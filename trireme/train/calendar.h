@@ -27,6 +27,12 @@ class Calendar {
   /// A line of metrics is written for it.
   bool logs(std::int64_t step) const { return step % logs_every_ == 0 || step == total_steps_; }
 
+  /// The weights behind it are looked at as a whole, before the next step's: by an evaluation, a checkpoint,
+  /// or whoever asked for the run.
+  bool shows_weights(std::int64_t step) const {
+    return step >= total_steps_ || evaluates(step) || saves(step);
+  }
+
   /// The next step, behind number `step`, at which all ranks have to have done the same: an evaluation, a
   /// checkpoint, or the end of an epoch or of the run comes there.
   std::int64_t next_meeting(std::int64_t step) const;

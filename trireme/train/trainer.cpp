@@ -413,9 +413,7 @@ void Trainer::update() {
   if (clips) optim::clip_to_norm(parameters_, grad_norm_, config_.train.clip_norm);
   optimizer_->step();
   // No forward comes before all are needed.
-  const std::int64_t step = report_.step;
-  if (plan_.by_need() && (step >= total_steps() || calendar_.evaluates(step) || calendar_.saves(step)))
-    optimizer_->arrive();
+  if (plan_.by_need() && calendar_.shows_weights(report_.step)) optimizer_->arrive();
   if (average_) average_->update();
   if (outer_steps_) outer_steps_->after_step(report_.step);
 }
