@@ -100,12 +100,16 @@ void check_objective(const ParallelPlan& plan, const data::DataSource& data,
       data.name,
       " vary; pad to one size (data::Padding::length), or choose a schedule that updates at the end of a "
       "step");
-  std::vector<std::string> known = {"none", "loss"};
+  std::vector<std::string> known = {"loss"};
   for (const objective::Metric& metric : objective.metrics()) known.push_back(metric.name);
-  const std::string& best = plan.config().checkpoint.best;
-  require(std::find(known.begin(), known.end(), best) != known.end(), "checkpoint.best = \"", best,
-          "\" is not measured", suggest(best, known),
-          "; name it in objective.metrics, or choose one that is measured");
+  const auto check_measured = [&](const char* key, const std::string& name) {
+    require(std::find(known.begin(), known.end(), name) != known.end(), key, " = \"", name,
+            "\" is not measured", suggest(name, known),
+            "; name it in objective.metrics, or choose one that is measured");
+  };
+  check_measured("eval.patience_metric", plan.config().eval.patience_metric);
+  known.insert(known.begin(), "none");
+  check_measured("checkpoint.best", plan.config().checkpoint.best);
 }
 
 }  // namespace

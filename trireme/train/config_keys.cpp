@@ -286,6 +286,12 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           zero_up),
       key("eval.every_steps", &C::eval, &EvalOptions::every_steps,
           "steps between evaluations; 0: after every epoch. The end of the run is always evaluated", zero_up),
+      key("eval.patience", &C::eval, &EvalOptions::patience,
+          "evaluations in a row that are no better than the best before them, behind which the run ends; 0: "
+          "it goes on",
+          zero_up),
+      stays(key("eval.patience_metric", &C::eval, &EvalOptions::patience_metric,
+                "what evaluations are to be better in: \"loss\", or a metric that is measured")),
       key("checkpoint.every_steps", &C::checkpoint, &CheckpointOptions::every_steps,
           "steps between checkpoints; 0: none", zero_up),
       key("checkpoint.keep", &C::checkpoint, &CheckpointOptions::keep, "newest checkpoints that stay", count),

@@ -22,6 +22,9 @@ struct MetricValue {
   double count = 0;  ///< what its sum was divided by
   objective::Better better = objective::Better::kHigher;
   bool operator==(const MetricValue&) const = default;
+
+  /// Higher is better.
+  double score() const { return better == objective::Better::kHigher ? value : -value; }
 };
 
 /// What came out of one evaluation, the same on all ranks.

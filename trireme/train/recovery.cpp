@@ -32,12 +32,14 @@ ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
 
 std::string of_optimizer(const std::string& name) { return checkpoint::kOptimizerPrefix + name; }
 const std::string kProgress = of_optimizer("run/progress");
+const std::string kPatience = of_optimizer("run/patience");
 const std::string kNoise = of_optimizer(Trainer::kNoise);
 
 /// What not every checkpoint holds.
 struct Stored {
   std::vector<std::int64_t> bytes_of_choices;  ///< as Trainer::kChoices; 0: none
   bool noise = false;                          ///< averages of the noise of gradients
+  bool patience = false;                       ///< how long evaluations have been no better
 };
 
 Stored stored_in(comm::Context& context, const std::filesystem::path& folder) {
@@ -49,12 +51,12 @@ Stored stored_in(comm::Context& context, const std::filesystem::path& folder) {
       const auto stored = tensors.find(of_optimizer(name));
       found += text(stored == tensors.end() ? 0 : stored->second.sizes.at(0), ' ');
     }
-    found += tensors.contains(kNoise + "average") ? '1' : '0';
+    found += text(tensors.contains(kNoise + "average"), ' ', tensors.contains(kPatience));
   });
   std::istringstream in(context.world().all_gather_text(found).front());
   Stored stored{.bytes_of_choices = std::vector<std::int64_t>(Trainer::kChoices.size())};
   for (std::int64_t& bytes : stored.bytes_of_choices) in >> bytes;
-  in >> stored.noise;
+  in >> stored.noise >> stored.patience;
   return stored;
 }
 
@@ -72,10 +74,19 @@ at::Tensor pack(const Progress& progress) {
                     at::kDouble);
 }
 
-Progress unpack(const at::Tensor& packed) {
+void unpack(const at::Tensor& packed, Progress& progress) {
   const auto* values = packed.data_ptr<double>();
-  return {.epoch_loss = {.epoch = static_cast<std::int64_t>(values[0]), .count = values[1], .sum = values[2]},
-          .best_score = values[3]};
+  progress.epoch_loss = {.epoch = static_cast<std::int64_t>(values[0]), .count = values[1], .sum = values[2]};
+  progress.best_score = values[3];
+}
+
+at::Tensor pack_patience(const Progress& progress) {
+  return at::tensor({progress.patience.best, static_cast<double>(progress.patience.since)}, at::kDouble);
+}
+
+void unpack_patience(const at::Tensor& packed, Progress& progress) {
+  const auto* values = packed.data_ptr<double>();
+  progress.patience = {.best = values[0], .since = static_cast<std::int64_t>(values[1])};
 }
 
 }  // namespace
@@ -137,6 +148,7 @@ checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
   for (checkpoint::Shard& shard : compression_shards(trainer)) state.push_back(std::move(shard));
   for (checkpoint::Shard& shard : site_shards(trainer)) state.push_back(std::move(shard));
   state.push_back(checkpoint::whole_shard(kProgress, pack(progress)));
+  state.push_back(checkpoint::whole_shard(kPatience, pack_patience(progress)));
   return state;
 }
 
@@ -166,13 +178,15 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
   state.insert(state.end(), kept.shards().begin(), kept.shards().end());
   const KeptBySites by_sites(run.trainer, context, found->folder);
   state.insert(state.end(), by_sites.shards().begin(), by_sites.shards().end());
-  const at::Tensor progress = pack(run.progress);
+  const at::Tensor progress = pack(run.progress), patience = pack_patience(run.progress);
   state.push_back(checkpoint::whole_shard(kProgress, progress));
+  if (stored.patience) state.push_back(checkpoint::whole_shard(kPatience, patience));
   checkpoint::load_shards(world, found->folder, state, run.sees, "tensor");
   kept.take_up();
   run.trainer.compression_restored();
   by_sites.take_up();
-  run.progress = unpack(progress);
+  unpack(progress, run.progress);
+  unpack_patience(patience, run.progress);
   run.trainer.seek(found->head.step);
 }
 

@@ -15,6 +15,7 @@
 #include "trireme/checkpoint/shared_folder.h"
 #include "trireme/comm/context.h"
 #include "trireme/train/epoch_loss.h"
+#include "trireme/train/patience.h"
 #include "trireme/train/run_config.h"
 #include "trireme/train/trainer.h"
 
@@ -24,6 +25,7 @@ namespace trireme::train {
 struct Progress {
   EpochLoss epoch_loss;
   double best_score = -std::numeric_limits<double>::infinity();  ///< of checkpoint.best; higher is better
+  Patience patience;
 };
 
 enum class TakeUp {

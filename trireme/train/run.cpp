@@ -120,6 +120,7 @@ class Run {
     while (const std::optional<StepReport> report = trainer_.last_report()) take(report);
   }
   void evaluate();
+  bool runs_out_of_patience();  ///< counts the evaluation at hand
   Destinations destinations_due(Moment moment);
   bool newest_is_due(Moment moment);
   void check_outcome() const;
@@ -275,8 +276,19 @@ void Run::evaluate() {
     const telemetry::OwnWork work(context_.status(), "writing metrics to " + folder_.root.string());
     recorder_->evaluation(trainer_.steps_done(), *evaluation_, held_out_);
   }
-  if (plan_.callbacks.on_evaluation)
-    stopped_ = plan_.callbacks.on_evaluation(evaluated_step_, *evaluation_) == RunControl::kStop;
+  const auto& told = plan_.callbacks.on_evaluation;
+  stopped_ = runs_out_of_patience();
+  if (told && told(evaluated_step_, *evaluation_) == RunControl::kStop) stopped_ = true;
+}
+
+bool Run::runs_out_of_patience() {
+  const EvalOptions& bears = config_.eval;
+  if (bears.patience > 0) progress_.patience.take(evaluation_->metric(bears.patience_metric).score());
+  if (bears.patience == 0 || progress_.patience.since < bears.patience) return false;
+  if (recorder_)
+    context_.log().info("step ", evaluated_step_, ": the run ends; ", bears.patience,
+                        " evaluations in a row were no better in ", bears.patience_metric);
+  return true;
 }
 
 /// While steps are skipped, nothing shows that the last update has not ended the run: it is saved later.
@@ -295,10 +307,9 @@ Destinations Run::destinations_due(Moment moment) {
     saved_step_ = trainer_.steps_done();
     due.push_back(newest());
   }
-  const CheckpointOptions& options = config_.checkpoint;
-  if (options.best != "none" && evaluated_step_ == trainer_.steps_done()) {
-    const MetricValue best = evaluation_->metric(options.best);
-    const double score = best.better == objective::Better::kHigher ? best.value : -best.value;
+  const std::string& best = config_.checkpoint.best;
+  if (best != "none" && evaluated_step_ == trainer_.steps_done()) {
+    const double score = evaluation_->metric(best).score();
     if (score > progress_.best_score) {
       progress_.best_score = score;
       due.push_back({folder_.best(), /*keep=*/1});

@@ -62,6 +62,8 @@ struct TrainOptions {
 
 struct EvalOptions {
   std::int64_t every_steps = 0;  ///< besides the one at the end; 0: at the end of every epoch
+  std::int64_t patience = 0;  ///< in a row that are no better than the best before them end the run; 0: never
+  std::string patience_metric = "loss";  ///< "loss" or a metric: what they are to be better in
 };
 
 struct CheckpointOptions {

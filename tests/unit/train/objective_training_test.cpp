@@ -240,5 +240,61 @@ TEST_F(OwnTask, TheBestStateIsThatOfTheMetricThatIsNamed) {
               ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'mean_absolute_error'")));
 }
 
+/// The metric at each evaluation, and the first one behind which `patience` in a row were no better.
+struct Expected {
+  std::int64_t operator()(double value) {
+    ++evaluations;
+    since = value < best ? 0 : since + 1;
+    best = std::min(best, value);
+    if (since == patience && ends_at == 0) ends_at = evaluations;
+    return ends_at;
+  }
+  std::int64_t patience = 0, evaluations = 0, since = 0, ends_at = 0;
+  double best = 1e9;
+};
+
+TEST_F(OwnTask, EndsBehindEvaluationsThatAreNoBetterInTheMetricThatIsNamed) {
+  RunConfig config = task("patient");
+  config.optimizer.lr = 0.3;  // so high that evaluations get worse, too
+  config.eval.patience_metric = "mean_absolute_error";
+  Expected expected{.patience = 2};
+  callbacks_.on_evaluation = [&](std::int64_t, const Evaluation& evaluation) {
+    expected(evaluation["mean_absolute_error"]);
+    return RunControl::kContinue;
+  };
+  run(1, config);
+  const std::int64_t of_all = expected.evaluations, end = expected.ends_at;
+  ASSERT_GT(end, 0) << "no two in a row were no better: the test shows nothing";
+  ASSERT_LT(end, of_all);
+  config.run.name = "impatient";
+  config.eval.patience = 2;
+  expected = {.patience = 2};
+  EXPECT_EQ(run(1, config).status, "stopped");
+  EXPECT_EQ(expected.evaluations, end);
+  config.eval.patience_metric = "mean_absolute_eror";
+  EXPECT_THAT([&] { run(1, config); }, ThrowsMessage<InvalidArgument>(HasSubstr("eval.patience_metric")));
+}
+
+TEST_F(OwnTask, CountsEvaluationsThatAreNoBetterAcrossAResume) {
+  RunConfig config = task("resumed");
+  config.optimizer.lr = 0.3;
+  config.eval.patience = 2;
+  config.checkpoint.every_steps = 1;
+  std::int64_t evaluations = 0, most = 1000;
+  callbacks_.on_evaluation = [&](std::int64_t, const Evaluation&) {
+    return ++evaluations < most ? RunControl::kContinue : RunControl::kStop;
+  };
+  EXPECT_EQ(run(1, config).status, "stopped");
+  const std::int64_t whole = evaluations;
+  config.run.name = "in parts";
+  evaluations = 0;
+  most = whole - 1;  // one of the two was no better
+  run(1, config);
+  std::filesystem::remove(folder_ / "in parts/summary.json");
+  most = 1000;
+  run(1, config, RunStart::kResume);
+  EXPECT_EQ(evaluations, whole);
+}
+
 }  // namespace
 }  // namespace trireme::train
