@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <iomanip>
+
 namespace trireme {
 namespace {
 
@@ -9,6 +11,15 @@ const std::vector<std::string> kKeys = {"train.epochs", "train.max_steps", "opti
 
 TEST(Text, JoinsAnythingThatStreams) {
   EXPECT_EQ(text("rank ", 3, " of ", 4, ", ", 0.5), "rank 3 of 4, 0.5");
+}
+
+TEST(Text, TakesManipulatorsArraysAndWhatHasAStreamOperatorOfItsOwn) {
+  char words[8] = "oars";
+  const std::string row = "row";
+  EXPECT_EQ(text(std::hex, 255, ' ', std::dec, 255, ' ', words, ' ', row, ' ', std::string_view(row)),
+            "ff 255 oars row row");
+  EXPECT_EQ(text(std::setprecision(2), 0.125, true), "0.121") << "what was set holds for what follows";
+  EXPECT_EQ(text(), "");
 }
 
 TEST(Text, SplitKeepsEmptyParts) {
