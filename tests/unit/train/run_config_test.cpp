@@ -70,7 +70,7 @@ const BadConfig kBadConfigs[] = {
     BadConfig{"UnknownKey", "[optimizer]\nname = \"sgd\"\nlrr = 1\n",
               "run.toml:3: unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"},
     BadConfig{"UnknownKeyNearNone", "[eval]\nfoo = 1\n",
-              "run.toml:2: unknown key 'eval.foo' (known in [eval]: every_steps)"},
+              "run.toml:2: unknown key 'eval.foo' (known in [eval]: every_steps, patience, patience_metric)"},
     BadConfig{"UnknownTable", "\n[optimiser]\nlr = 1\n",
               "run.toml:2: unknown table [optimiser] (did you mean 'optimizer'?)"},
     BadConfig{"KeyOutsideATable", "train = 3\n",
