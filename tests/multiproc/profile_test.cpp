@@ -8,9 +8,16 @@ namespace trireme::test {
 namespace {
 
 nlohmann::json profile(const std::vector<std::string>& settings) {
-  std::vector<std::string> command = {
-      bin("trireme"),         "profile", checkout("examples/quick.toml"), "--json", "--repeats", "1", "--set",
-      "train.global_batch=48"};
+  std::vector<std::string> command = {bin("trireme"),
+                                      "profile",
+                                      checkout("examples/quick.toml"),
+                                      "--json",
+                                      "--repeats",
+                                      "1",
+                                      "--set",
+                                      "train.global_batch=48",
+                                      "--set",
+                                      "train.accumulation=1"};
   for (const std::string& setting : settings) command.insert(command.end(), {"--set", setting});
   const ChildResult result = run(command);
   EXPECT_EQ(result.exit_code, 0) << result.err;
