@@ -24,7 +24,7 @@ class TextPart {
           out << *static_cast<const Value*>(part.value_);
         }) {}
 
-  void write(std::ostream& out) const { write_(out, *this); }
+  void write(std::ostream& out) const { write_(out, *this); }  ///< as the value is streamed
 
  private:
   union {
@@ -34,7 +34,7 @@ class TextPart {
   void (*write_)(std::ostream& out, const TextPart& part);
 };
 
-std::string text_of(std::initializer_list<TextPart> parts);
+std::string text_of(std::initializer_list<TextPart> parts);  ///< joined
 
 /// Joins anything that can be streamed: text("rank ", 3, " of ", 4).
 template <class... Parts>
