@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/internal/row_team.h"
+#include "trireme/data/internal/stacked_targets.h"
 #include "trireme/data/loader.h"
 
 namespace trireme::data {
@@ -89,6 +90,20 @@ Example Dataset::get_batch(std::span<const std::int64_t> indices) const {
     put(batch.target, row, indices[row], sample.target);
   });
   return batch;
+}
+
+Fields Dataset::get_targets(std::span<const std::int64_t> indices) const { return get_batch(indices).target; }
+
+Fields stacked_targets(std::span<const std::int64_t> indices, const TargetOf& target_of) {
+  const Fields first = target_of(indices.empty() ? 0 : indices[0]);
+  const Fields batch = batch_like(first, indices.size());
+  for (std::size_t row = 0; row < indices.size(); ++row)
+    put(batch, row, indices[row], row == 0 ? first : target_of(indices[row]));
+  return batch;
+}
+
+Fields target_of(const Dataset& dataset, std::int64_t index) {
+  return dataset.get_targets({&index, 1}).map([](const at::Tensor& batch) { return batch.select(0, 0); });
 }
 
 double Dataset::cost(std::int64_t /*index*/) const { return 1; }

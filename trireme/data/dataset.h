@@ -20,6 +20,8 @@ class Dataset : public TrainingData {
   virtual Example get(std::int64_t index) const = 0;
   /// Samples stacked in the given order: a leading batch dim. Overridden where a batch is cheaper at once.
   virtual Example get_batch(std::span<const std::int64_t> indices) const;
+  /// The targets of that batch. Overridden where they cost less to read than the inputs.
+  virtual Fields get_targets(std::span<const std::int64_t> indices) const;
   /// The data set as it is in one epoch, where its samples vary from epoch to epoch (augmentations); null:
   /// it is the same in all of them.
   virtual std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/data/internal/stacked_targets.h"
 
 namespace trireme::data {
 
@@ -53,6 +54,11 @@ Example SubsetDataset::get_batch(std::span<const std::int64_t> indices) const {
   return Dataset::get_batch(indices);
 }
 
+Fields SubsetDataset::get_targets(std::span<const std::int64_t> indices) const {
+  if (!indices.empty()) return whole_->get_targets(in_whole(indices));
+  return Dataset::get_targets(indices);
+}
+
 double SubsetDataset::cost(std::int64_t index) const { return whole_->cost(in_whole({&index, 1}).front()); }
 
 std::vector<std::int64_t> SubsetDataset::shard_ends() const {
@@ -88,6 +94,13 @@ std::pair<const Dataset*, std::int64_t> ConcatDataset::find(std::int64_t index) 
 Example ConcatDataset::get(std::int64_t index) const {
   const auto [part, number] = find(index);
   return part->get(number);
+}
+
+Fields ConcatDataset::get_targets(std::span<const std::int64_t> indices) const {
+  return stacked_targets(indices, [&](std::int64_t index) {
+    const auto [part, number] = find(index);
+    return target_of(*part, number);
+  });
 }
 
 double ConcatDataset::cost(std::int64_t index) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,9 @@ class TransformedDataset : public Dataset {
 
   std::int64_t size() const override { return images_->size(); }
   Example get(std::int64_t index) const override;
+  Fields get_targets(std::span<const std::int64_t> indices) const override {
+    return images_->get_targets(indices);
+  }
   double cost(std::int64_t index) const override { return images_->cost(index); }
   std::vector<std::int64_t> shard_ends() const override { return images_->shard_ends(); }
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override;
@@ -38,6 +42,7 @@ class SubsetDataset : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(indices_->size()); }
   Example get(std::int64_t index) const override;
   Example get_batch(std::span<const std::int64_t> indices) const override;
+  Fields get_targets(std::span<const std::int64_t> indices) const override;
   bool sizes_vary() const override { return whole_->sizes_vary(); }
   double cost(std::int64_t index) const override;
   std::vector<std::int64_t> shard_ends() const override;
@@ -58,6 +63,7 @@ class ConcatDataset : public Dataset {
 
   std::int64_t size() const override { return ends_.back(); }
   Example get(std::int64_t index) const override;
+  Fields get_targets(std::span<const std::int64_t> indices) const override;
   double cost(std::int64_t index) const override;
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override;
 

@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/data/internal/image_file.h"
+#include "trireme/data/internal/stacked_targets.h"
 
 namespace trireme::data {
 namespace fs = std::filesystem;
@@ -131,6 +132,12 @@ const std::vector<std::string>& ImageFolder::classes() const { return state_->cl
 Example ImageFolder::get(std::int64_t index) const {
   const ImagePath& image = state_->at(index);
   return {read_image(image.path), at::scalar_tensor(image.label, at::kLong)};
+}
+
+Fields ImageFolder::get_targets(std::span<const std::int64_t> indices) const {
+  return stacked_targets(indices, [&](std::int64_t index) -> Fields {
+    return at::scalar_tensor(state_->at(index).label, at::kLong);
+  });
 }
 
 Example ImageFolder::encoded(std::int64_t index) const {

@@ -29,6 +29,7 @@ class ImageFolder : public Dataset {
   std::int64_t size() const override;
   /// input: u8 (3, height, width), as large as the file says. Throws as read_image does.
   Example get(std::int64_t index) const override;
+  Fields get_targets(std::span<const std::int64_t> indices) const override;
   const std::vector<std::string>& classes() const;
   /// input: u8 (bytes), the file as it is. Throws where it does not decode.
   Example encoded(std::int64_t index) const;

@@ -66,6 +66,9 @@ class KeptSamples : public Dataset {
     return samples_->in_epoch(epoch);
   }
 
+  Fields get_targets(std::span<const std::int64_t> indices) const override {
+    return samples_->get_targets(indices);
+  }
   Example get(std::int64_t index) const override {
     {
       const std::lock_guard lock(mutex_);

@@ -12,6 +12,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/data/batch_reader.h"
 #include "trireme/data/internal/dealing.h"
 #include "trireme/data/internal/own_thread.h"
 #include "trireme/data/internal/read_ahead_tuner.h"
@@ -110,6 +111,7 @@ struct Loader::State {
                                   .shard_ends = dataset->shard_ends(),
                                   .open_shards = options.open_shards}),
         orders(sampler),
+        reader(options.needed),
         dealing(options),
         tuner({.workers = std::max(options.workers, 1), .prefetch = options.prefetch},
               {.most_workers = options.most_workers, .memory_bytes = options.memory_bytes}),
@@ -176,9 +178,9 @@ struct Loader::State {
   Example read(std::uint64_t epoch, std::span<const std::int64_t> indices) {
     const std::shared_ptr<const Dataset> of_epoch = dataset->in_epoch(epoch);
     try {
-      Example samples = (of_epoch ? *of_epoch : *dataset).get_batch(indices);
-      check_finite(samples, indices);
-      if (options.check_targets) options.check_targets(samples, indices);
+      Example samples = reader.read(of_epoch ? *of_epoch : *dataset, indices);
+      if (options.needed.inputs) check_finite(samples, indices);
+      if (options.needed.targets && options.check_targets) options.check_targets(samples, indices);
       return where_a_device_reads(std::move(samples));
     } catch (const Error&) {
       throw;
@@ -191,7 +193,8 @@ struct Loader::State {
     if (!options.pinned || cannot_pin) return samples;
     const StageScope copying(Stage::kCopy);
     try {
-      return {pinned(samples.input), pinned(samples.target)};
+      return {options.needed.inputs ? pinned(samples.input) : samples.input,
+              options.needed.targets ? pinned(samples.target) : samples.target};
     } catch (const c10::Error& reason) {
       if (!cannot_pin.exchange(true))
         options.log.warning("batches are copied to the device from memory that is not pinned, which blocks: ",
@@ -285,7 +288,8 @@ struct Loader::State {
       if (slot->second.error) std::rethrow_exception(slot->second.error);
     }
     for (auto slot = first; result.microbatches.size() < units_per_step(); slot = slots.erase(slot)) {
-      bytes_of_step += bytes_of(slot->second.samples.input) + bytes_of(slot->second.samples.target);
+      if (options.needed.inputs) bytes_of_step += bytes_of(slot->second.samples.input);
+      if (options.needed.targets) bytes_of_step += bytes_of(slot->second.samples.target);
       result.microbatches.push_back(std::move(slot->second.samples));
     }
     dealing.forget_before(++consumed);
@@ -321,6 +325,7 @@ struct Loader::State {
   const BatchLayout layout;
   const Sampler sampler;
   EpochOrders orders;
+  const BatchReader reader;
   std::atomic<bool> cannot_pin = false;
   std::mutex mutex;
   std::condition_variable changed;  ///< for who reads ahead, and next()
@@ -407,6 +412,11 @@ StepBatch Loader::next() {
     state.options.log.info("data: ", change);
   }
   return batch;
+}
+
+bool Loader::is_ready() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->step_is_there();
 }
 
 LoadingReport Loader::report() const {

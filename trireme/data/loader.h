@@ -25,6 +25,7 @@ class Loader : public BatchStream {
 
   void seek(std::uint64_t step) override;
   StepBatch next() override;
+  bool is_ready() const override;
   void deal(std::uint64_t from, const Shares& shares) override;
   LoadingReport report() const override;
 

@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/data/internal/stacked_targets.h"
 #include "trireme/data/permutation.h"
 
 namespace trireme::data {
@@ -39,6 +40,12 @@ class Mixture : public Dataset {
   Example get(std::int64_t index) const override {
     const auto [samples, number] = find(index);
     return samples->get(number);
+  }
+  Fields get_targets(std::span<const std::int64_t> indices) const override {
+    return stacked_targets(indices, [&](std::int64_t index) {
+      const auto [samples, number] = find(index);
+      return target_of(*samples, number);
+    });
   }
   double cost(std::int64_t index) const override {
     const auto [samples, number] = find(index);

@@ -224,6 +224,11 @@ StepBatch ProducedStream::next() {
   return result;
 }
 
+bool ProducedStream::is_ready() {
+  const std::lock_guard lock(mutex_);
+  return step_is_there();
+}
+
 LoadingReport ProducedStream::report() const {
   const std::lock_guard lock(mutex_);
   LoadingReport report = reported_;

@@ -28,6 +28,7 @@ class OpenProducer : public BatchStream {
   void seek(std::uint64_t step) override { stream_->seek(step); }
   void deal(std::uint64_t from, const Shares& shares) override { stream_->deal(from, shares); }
   LoadingReport report() const override { return stream_->report(); }
+  bool is_ready() const override { return stream_->is_ready(); }
 
   StepBatch next() override {
     for (auto i = static_cast<int>(threads_.size()); i < data_.threads; ++i) {

@@ -8,6 +8,7 @@
 #include "trireme/data/internal/awaited_read.h"
 #include "trireme/data/internal/packed_manifest.h"
 #include "trireme/data/internal/record_split.h"
+#include "trireme/data/internal/stacked_targets.h"
 
 namespace trireme::data {
 namespace {
@@ -50,12 +51,12 @@ struct RecordDataset::State {
             " of packed data was asked for, there are ", records.size());
   }
 
-  Example parse(std::int64_t index) const {
+  Example parse(std::int64_t index, const Needed& needed = {}) const {
     const RecordSplit::Place place = records.find(index);
     const Buffer buffer(place.shard->bytes_of(place.record));
     place.shard->read(place.record, 1, buffer.room());
     try {
-      return parse_record(layout, {buffer.bytes.get(), buffer.size});
+      return parse_record(layout, {buffer.bytes.get(), buffer.size}, needed);
     } catch (const DataError& problem) {
       place.shard->fail(place.record, text("cannot be read: ", problem.what()));
     }
@@ -161,6 +162,14 @@ Example RecordDataset::get_batch(std::span<const std::int64_t> indices) const {
   Example batch = empty_example(state_->layout, static_cast<std::int64_t>(indices.size()));
   state_->read(indices, batch);
   return batch;
+}
+
+Fields RecordDataset::get_targets(std::span<const std::int64_t> indices) const {
+  if (state_->fixed) return get_batch(indices).target;
+  return stacked_targets(indices, [&](std::int64_t index) {
+    state_->check_index(index);
+    return state_->parse(index, {.inputs = false}).target;
+  });
 }
 
 }  // namespace trireme::data

@@ -25,6 +25,7 @@ class RecordDataset : public Dataset {
   std::int64_t size() const override;
   /// Throws DataError, with file, offset and sample, when the record is not as it was written.
   Example get(std::int64_t index) const override;
+  Fields get_targets(std::span<const std::int64_t> indices) const override;
   Example get_batch(std::span<const std::int64_t> indices) const override;
   std::vector<std::int64_t> shard_ends() const override;
 

@@ -99,12 +99,23 @@ class RecordReader {
   std::string_view rest_;
 };
 
-at::Tensor parse_field(const FieldLayout& field, RecordReader& reader) {
+/// Of one field, as they lie in the record.
+struct Values {
+  std::vector<std::int64_t> shape;
+  std::string_view bytes;
+};
+
+Values take_field(const FieldLayout& field, RecordReader& reader) {
   std::vector<std::int64_t> shape = field.shape;
   for (std::int64_t& dim : shape) {
     if (dim < 0) dim = reader.dim();
   }
-  const std::string_view values = reader.take(bytes_of(shape, field.dtype, reader.left()));
+  const std::string_view bytes = reader.take(bytes_of(shape, field.dtype, reader.left()));
+  return {.shape = std::move(shape), .bytes = bytes};
+}
+
+at::Tensor parse_field(const FieldLayout& field, const Values& found) {
+  const auto& [shape, values] = found;
   if (field.form == FieldForm::kImage) return decode_image(values);
   at::Tensor tensor = at::empty(shape, field.normalised ? at::kFloat : field.dtype);
   if (field.normalised) {
@@ -266,11 +277,14 @@ void RowWriter::put(std::string_view record, std::size_t row) const {
   }
 }
 
-Example parse_record(const RecordLayout& layout, std::string_view record) {
+Example parse_record(const RecordLayout& layout, std::string_view record, const Needed& needed) {
   RecordReader reader(record);
   Example example;
-  for (const FieldLayout& field : layout.fields)
-    (field.is_target ? example.target : example.input).add(field.name, parse_field(field, reader));
+  for (const FieldLayout& field : layout.fields) {
+    const Values values = take_field(field, reader);
+    if (field.is_target ? needed.targets : needed.inputs)
+      (field.is_target ? example.target : example.input).add(field.name, parse_field(field, values));
+  }
   if (reader.left() > 0)
     throw DataError(text("it goes on for ", reader.left(), " bytes after its last field"));
   return example;

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/internal/sample_fields.h"
+#include "trireme/data/internal/stacked_targets.h"
 #include "trireme/data/internal/tar_index.h"
 
 namespace trireme::data {
@@ -69,10 +70,11 @@ struct TarDataset::State {
     return is_image_field(name);
   }
 
-  Example read(std::int64_t index) const {
+  /// Without inputs, unless they are asked for.
+  Example read(std::int64_t index, const std::vector<std::size_t>& wanted_inputs) const {
     const Place place = find(index);
     std::int64_t begin = place.shard.bytes->size(), end = 0, needed = 0;
-    for (const std::vector<std::size_t>* fields : {&inputs, &targets}) {
+    for (const std::vector<std::size_t>* fields : {&wanted_inputs, &targets}) {
       for (const std::size_t field : *fields) {
         const Extent& extent = place.shard.index.extent(place.sample, field);
         begin = std::min(begin, extent.offset);
@@ -80,34 +82,38 @@ struct TarDataset::State {
         needed += extent.size;
       }
     }
-    if (end - begin > needed + kGapBytes) return decode(place, {}, 0);
-    return decode(place, read_text(*place.shard.bytes, begin, end - begin), begin);
+    Piece piece = {.content = {}, .begin = begin};
+    if (end - begin <= needed + kGapBytes) piece.content = read_text(*place.shard.bytes, begin, end - begin);
+    return {decode(place, wanted_inputs, piece), decode(place, targets, piece)};
   }
 
-  /// `content` is that of the shard from `begin` on; empty: members are read one by one.
-  Example decode(const Place& place, const std::string& content, std::int64_t begin) const {
+  /// Of a shard, from `begin` on; empty: members are read one by one.
+  struct Piece {
+    std::string content;
+    std::int64_t begin;
+  };
+
+  static Fields decode(const Place& place, const std::vector<std::size_t>& numbers, const Piece& piece) {
     const TarIndex& index = place.shard.index;
-    const auto side = [&](const std::vector<std::size_t>& numbers) {
-      Fields fields;
-      for (const std::size_t number : numbers) {
-        const Extent& extent = index.extent(place.sample, number);
-        const std::string& name = index.fields()[number];
-        std::string alone;
-        if (content.empty()) alone = read_text(*place.shard.bytes, extent.offset, extent.size);
-        const std::string_view bytes = content.empty() ? std::string_view(alone)
-                                                       : std::string_view(content).substr(
-                                                             static_cast<std::size_t>(extent.offset - begin),
-                                                             static_cast<std::size_t>(extent.size));
-        try {
-          fields.add(numbers.size() == 1 ? "" : name, decode_field(name, bytes));
-        } catch (const DataError& reason) {
-          throw DataError(text("cannot decode ", place.shard.bytes->name(), " at ", extent.offset,
-                               ", member '", index.key(place.sample), '.', name, "': ", reason.what()));
-        }
+    Fields fields;
+    for (const std::size_t number : numbers) {
+      const Extent& extent = index.extent(place.sample, number);
+      const std::string& name = index.fields()[number];
+      std::string alone;
+      if (piece.content.empty()) alone = read_text(*place.shard.bytes, extent.offset, extent.size);
+      const std::string_view bytes = piece.content.empty()
+                                         ? std::string_view(alone)
+                                         : std::string_view(piece.content)
+                                               .substr(static_cast<std::size_t>(extent.offset - piece.begin),
+                                                       static_cast<std::size_t>(extent.size));
+      try {
+        fields.add(numbers.size() == 1 ? "" : name, decode_field(name, bytes));
+      } catch (const DataError& reason) {
+        throw DataError(text("cannot decode ", place.shard.bytes->name(), " at ", extent.offset, ", member '",
+                             index.key(place.sample), '.', name, "': ", reason.what()));
       }
-      return fields;
-    };
-    return {side(inputs), side(targets)};
+    }
+    return fields;
   }
 
   std::vector<TarShard> shards;
@@ -160,7 +166,11 @@ std::string TarDataset::name_of(std::int64_t index) const {
   return text(place.shard.bytes->name(), ", sample '", place.shard.index.key(place.sample), "'");
 }
 
-Example TarDataset::get(std::int64_t index) const { return state_->read(index); }
+Example TarDataset::get(std::int64_t index) const { return state_->read(index, state_->inputs); }
+
+Fields TarDataset::get_targets(std::span<const std::int64_t> indices) const {
+  return stacked_targets(indices, [&](std::int64_t index) { return state_->read(index, {}).target; });
+}
 
 std::vector<std::int64_t> TarDataset::shard_ends() const {
   std::vector<std::int64_t> ends;

@@ -32,6 +32,7 @@ class TarDataset : public Dataset {
   std::int64_t size() const override;
   /// One field has no name, several have those of the archive. Images: u8 (3, height, width).
   Example get(std::int64_t index) const override;
+  Fields get_targets(std::span<const std::int64_t> indices) const override;
   bool sizes_vary() const override;
   std::vector<std::int64_t> shard_ends() const override;
 

@@ -57,6 +57,16 @@ class Tolerant : public Dataset {
     return patiently(options_, [&] { return samples_->get_batch(readable); });
   }
 
+  /// Where another sample may stand in for one that cannot be read, that has to be found out.
+  Fields get_targets(std::span<const std::int64_t> indices) const override {
+    if (options_.skip) return get_batch(indices).target;
+    try {
+      return patiently(options_, [&] { return samples_->get_targets(indices); });
+    } catch (const DataError& reason) {
+      advise(reason);
+    }
+  }
+
   std::shared_ptr<const Dataset> in_epoch(std::uint64_t epoch) const override {
     auto as_it_is = samples_->in_epoch(epoch);
     if (!as_it_is) return nullptr;

@@ -38,6 +38,12 @@ enum class Balance {
   kDynamic,  ///< consecutive samples; ranks take as many as BatchStream::deal says
 };
 
+/// What of a batch a rank computes with. The first stage of a pipeline needs inputs, the last one targets,
+/// one in between neither.
+struct Needed {
+  bool inputs = true, targets = true;
+};
+
 /// Which part of which batches a rank takes, and how much is read ahead.
 struct StreamOptions {
   std::int64_t global_batch = 64;
@@ -55,6 +61,8 @@ struct StreamOptions {
   Order order = Order::kShuffled;
   std::int64_t open_shards = 0;  ///< shards that are read at a time (data/sampler.h); 0: all
   Balance balance = Balance::kCount;
+  /// The other side of a batch has its shape and may have any values: a stream spares what it can.
+  Needed needed = {};
   /// Batches lie in pinned memory, from which a device copies by itself; where that cannot be had, in any.
   bool pinned = false;
   /// Throws DataError when the targets of a batch of these samples are none. Called by worker threads.
@@ -73,6 +81,8 @@ class BatchStream {
   /// The next step's batch; runs on into the next epoch by itself. Throws DataError: what cannot be read, or
   /// does not come within the timeout; the same again at each call.
   virtual StepBatch next() = 0;
+  /// Whether next() has it already, or an error, and waits for nothing. False: that is not known.
+  virtual bool is_ready() const { return false; }
   /// Of Balance::kDynamic: from step `from` on, counted from the first batch of epoch 0, ranks take those
   /// shares of a batch of StreamOptions::global_batch samples, each at least a sample per micro-batch, and
   /// scaled_shares() of the batches of a ramp; what is left at the end of an epoch is dealt equally. The

@@ -71,6 +71,7 @@ inline void expect_same_samples(const data::Dataset& found, const data::Dataset&
   indices.resize((indices.size() + 1) / 2);
   indices.push_back(indices.front());
   same(found.get_batch(indices), expected.get_batch(indices));
+  expect_same_bits(found.get_targets(indices), expected.get_batch(indices).target);
   same(found.get_batch({}), expected.get_batch({}));
 }
 

@@ -31,6 +31,7 @@ class ProducedStream {
   void seek(std::uint64_t step);
   void deal(std::uint64_t from, const Shares& shares);
   StepBatch next();
+  bool is_ready();
   LoadingReport report() const;
 
  private:

@@ -68,8 +68,9 @@ class RowWriter {
   std::vector<Part> parts_;
 };
 
-/// Of a layout that is not fixed; images are decoded. Throws DataError: what is wrong with the record.
-Example parse_record(const RecordLayout& layout, std::string_view record);
+/// Of a layout that is not fixed; images are decoded, and what is not needed
+/// is left out. Throws DataError: what is wrong with the record.
+Example parse_record(const RecordLayout& layout, std::string_view record, const Needed& needed = {});
 
 nlohmann::ordered_json to_json(const RecordLayout& layout);
 /// Throws DataError: what is wrong with it.
