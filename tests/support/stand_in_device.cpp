@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -28,6 +29,8 @@
 #include <optional>
 #include <utility>
 
+#include "tests/support/stand_in_streams.h"
+
 namespace trireme::test {
 namespace {
 
@@ -36,6 +39,18 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 std::atomic<std::int64_t> num_reads = 0, num_pageable = 0;
 thread_local c10::DeviceIndex current_device = 0;
 thread_local bool in_operator = false;
+thread_local std::array<c10::StreamId, kNumStandInDevices> current_streams = {};
+
+/// Lives as long as the process: tensors may be given back late.
+StreamOrder& order() {
+  static auto* const kOrder = new StreamOrder;
+  return *kOrder;
+}
+
+/// On which this thread issues what it does on a device.
+StreamOrder::Stream stream_on(c10::Device device) {
+  return {device.index(), current_streams.at(static_cast<std::size_t>(device.index()))};
+}
 
 /// Copies inside belong to an operator.
 class OperatorScope {
@@ -76,6 +91,13 @@ class Memory {
     const auto* wanted = static_cast<const std::byte*>(address);
     const auto block = std::prev(blocks_.upper_bound(const_cast<std::byte*>(wanted)));
     return static_cast<std::byte*>(block->second.get()) + (wanted - block->first);
+  }
+
+  /// The first address of those that were taken with it.
+  const void* begin_of(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto* wanted = static_cast<const std::byte*>(address);
+    return std::prev(blocks_.upper_bound(const_cast<std::byte*>(wanted)))->first;
   }
 
  private:
@@ -146,13 +168,18 @@ class StandInAllocator final : public c10::Allocator {
     const c10::Device here(kType, current_device);
     if (bytes == 0) return {nullptr, here};
     void* address = memory().take(bytes);
-    return {address, address, [](void* taken) { memory().give_back(taken); }, here};
+    order().allocated(address, stream_on(here));
+    return {address, address, give_back, here};
   }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return [](void* taken) { memory().give_back(taken); };
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return give_back; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     std::memcpy(memory().behind(to), memory().behind(from), bytes);
+  }
+
+ private:
+  static void give_back(void* taken) {
+    order().given_back(taken);
+    memory().give_back(taken);
   }
 };
 
@@ -194,9 +221,17 @@ class PinnedAllocator final : public c10::Allocator {
 StandInAllocator allocator;
 REGISTER_ALLOCATOR(kType, &allocator)
 
-/// One stream per device, whose work is done when it is asked for; copies that wait in the queue are not.
+/// The work of all streams is done when it is issued; copies that wait in the queue are not. Which stream
+/// waits for which is kept track of.
 struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
-  static c10::Stream stream_of(c10::Device device) { return c10::Stream(c10::Stream::DEFAULT, device); }
+  static c10::Stream stream_of(const StreamOrder::Stream& stream) {
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, stream.first), stream.second);
+  }
+  static c10::Stream new_stream(c10::Device device) {
+    static std::atomic<c10::StreamId> number = 0;
+    return stream_of({device.index(), ++number});
+  }
+  static StreamOrder::Stream id_of(const c10::Stream& stream) { return {stream.device_index(), stream.id()}; }
 
   c10::DeviceType type() const override { return kType; }
   c10::Device exchangeDevice(c10::Device device) const override {
@@ -205,21 +240,46 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return {kType, current_device}; }
   void setDevice(c10::Device device) const override { current_device = device.index(); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
-  c10::Stream getStream(c10::Device device) const override { return stream_of(device); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return stream_of(device); }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high*/) const override {
-    return stream_of(device);
+  c10::Stream getStream(c10::Device device) const override {
+    return stream_of(stream_on({kType, device.has_index() ? device.index() : current_device}));
   }
-  c10::Stream getNewStream(c10::Device device, int /*priority*/) const override { return stream_of(device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return stream_of(stream.device()); }
-  void record(void** /*event*/, const c10::Stream& /*stream*/, c10::DeviceIndex /*index*/,
-              c10::EventFlag /*flag*/) const override {}
-  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream_of({device.index(), 0}); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high*/) const override {
+    return new_stream(device);
+  }
+  c10::Stream getNewStream(c10::Device device, int /*priority*/) const override { return new_stream(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    auto& current = current_streams.at(static_cast<std::size_t>(stream.device_index()));
+    return stream_of({stream.device_index(), std::exchange(current, stream.id())});
+  }
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex /*index*/,
+              c10::EventFlag /*flag*/) const override {
+    if (*event == nullptr) *event = new StreamOrder::Clock;
+    *static_cast<StreamOrder::Clock*>(*event) = order().now(id_of(stream));
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event != nullptr) order().wait(id_of(stream), *static_cast<StreamOrder::Clock*>(event));
+  }
+  void destroyEvent(void* event, c10::DeviceIndex /*index*/) const noexcept override {
+    delete static_cast<StreamOrder::Clock*>(event);
+  }
   bool queryEvent(void* /*event*/) const override { return true; }
   bool queryStream(const c10::Stream& /*stream*/) const override { return true; }
-  void synchronizeEvent(void* /*event*/) const override { wait(); }
-  void synchronizeStream(const c10::Stream& /*stream*/) const override { wait(); }
-  void synchronizeDevice(c10::DeviceIndex /*index*/) const override { wait(); }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) order().host_waits(*static_cast<StreamOrder::Clock*>(event));
+    wait();
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    order().host_waits(order().now(id_of(stream)));
+    wait();
+  }
+  void synchronizeDevice(c10::DeviceIndex /*index*/) const override {
+    order().host_waits_for_all();
+    wait();
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    if (data.get() != nullptr) order().lent(memory().begin_of(data.get()), id_of(stream));
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return kNumStandInDevices; }
 
  private:
@@ -259,6 +319,17 @@ at::Tensor seen_by_cpu(const at::Tensor& tensor) {
                        tensor.options().device(c10::kCPU).requires_grad(false));
 }
 
+/// The stream at hand does something with a tensor of the device.
+void use(const at::Tensor& tensor, bool writes, const std::string& operation) {
+  if (!tensor.defined() || tensor.device().type() != kType || tensor.numel() == 0) return;
+  const void* piece = memory().begin_of(tensor.const_data_ptr());
+  const StreamOrder::Stream stream = stream_on(tensor.device());
+  writes ? order().write(piece, stream, operation) : order().read(piece, stream, operation);
+}
+
+/// The host waits for what the stream at hand has been given to do.
+void host_waits(c10::Device device) { order().host_waits(order().now(stream_on(device))); }
+
 at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> type,
                  std::optional<at::Layout> /*layout*/, std::optional<c10::Device> device,
                  std::optional<bool> /*pinned*/, std::optional<at::MemoryFormat> format) {
@@ -283,6 +354,10 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (reads && !(non_blocking && PinnedAllocator::one().holds(to.const_data_ptr()))) ++num_reads;
   if (from.is_cpu() && !to.is_cpu() && !in_operator && !PinnedAllocator::one().holds(from.const_data_ptr()))
     ++num_pageable;
+  if (!in_operator) {
+    use(from, /*writes=*/false, "a copy");
+    use(to, /*writes=*/true, "a copy");
+  }
   if (non_blocking && !in_operator && from.is_cpu()) {
     queue().add_to_device([from, to] { seen_by_cpu(to).copy_(from); });
     return to;
@@ -292,7 +367,10 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     queue().add_to_host([now = seen_by_cpu(from).clone(), to] { to.copy_(now); });
     return to;
   }
-  if (reads) queue().finish();
+  if (reads) {
+    host_waits(from.device());
+    queue().finish();
+  }
   seen_by_cpu(to).copy_(seen_by_cpu(from));
   return to;
 }
@@ -303,7 +381,11 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar local_scalar(const at::Tensor& tensor) {
-  if (!in_operator) ++num_reads;
+  if (!in_operator) {
+    ++num_reads;
+    use(tensor, /*writes=*/false, "reading a number");
+    host_waits(tensor.device());
+  }
   queue().finish();
   return seen_by_cpu(tensor).item();
 }
@@ -339,6 +421,8 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding,
                        at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
                        std::int64_t groups) {
+  for (const at::Tensor& read : {input, weight, bias.value_or(at::Tensor())})
+    use(read, /*writes=*/false, "aten::convolution");
   const OperatorScope scope;
   queue().work();
   return at::convolution(seen_by_convolution(input), seen_by_convolution(weight), seen_by_cpu(bias), stride,
@@ -350,6 +434,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
     std::int64_t groups, std::array<bool, 3> mask) {
+  for (const at::Tensor& read : {gradient, input, weight})
+    use(read, /*writes=*/false, "aten::convolution_backward");
   const OperatorScope scope;
   queue().work();
   const auto there = [&](const at::Tensor& tensor) {
@@ -382,8 +468,22 @@ void check_one_device(const c10::OperatorHandle& op, const torch::jit::Stack& st
   }
 }
 
+/// What it reads and writes comes behind what other streams do with that.
+void check_streams(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const std::size_t begin = stack.size() - arguments.size();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const bool writes = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
+    const c10::IValue& value = stack[begin + i];
+    if (value.isTensor()) use(value.toTensor(), writes, op.schema().name());
+    if (!value.isTensorList()) continue;
+    for (const at::Tensor& tensor : value.toTensorList()) use(tensor, writes, op.schema().name());
+  }
+}
+
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_one_device(op, *stack);
+  check_streams(op, *stack);
   const OperatorScope scope;
   queue().work();
   at::native::cpu_fallback(op, stack);

@@ -4,7 +4,9 @@
 // forgotten is a segmentation fault at once, and one beside a tensor of the device an error. Its operators
 // run on the CPU, on copies, and give the CPU's numbers (convolutions and attention up to rounding where ATen
 // takes another kernel). Copies that need not block are made late: from the host when the device next does
-// something, to the host when somebody waits for the device. Registered as "stand_in" when the library is
+// something, to the host when somebody waits for the device. It has streams and events: what is done on one
+// stream with memory that another has used, without having waited for that, is an error (stand_in_streams.h).
+// Registered as "stand_in" when the library is
 // loaded: programs link it, or have it preloaded (LD_PRELOAD). Thread-safe.
 
 #include <cstdint>

@@ -7,6 +7,10 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/functional/conv.h>
@@ -78,6 +82,85 @@ TEST(StandInDevice, CopiesThatDoNotBlockAreLate) {
   const at::Tensor copied = changed.to(stand_in(), /*non_blocking=*/true);
   changed.fill_(5);
   EXPECT_TRUE(copied.cpu().eq(5).all().item<bool>()) << "the copy was made too early";
+}
+
+const c10::impl::VirtualGuardImpl& guard() {
+  static const c10::impl::VirtualGuardImpl kGuard(c10::DeviceType::PrivateUse1);
+  return kGuard;
+}
+
+template <class Body>
+std::string error_of(const Body& body) {
+  try {
+    body();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(StandInStreams, WhoDoesNotWaitForWhatAnotherHasWrittenIsToldSo) {
+  const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());
+  at::Tensor there;
+  c10::Event written(c10::DeviceType::PrivateUse1);
+  {
+    const c10::StreamGuard on_side(side);
+    there = numbers().to(stand_in()) * 2;
+    written.record(side);
+  }
+  EXPECT_THAT(
+      error_of([&] { there.exp(); }),
+      testing::AllOf(testing::HasSubstr("aten::exp"), testing::HasSubstr("has written, and does not wait")));
+  EXPECT_THAT(error_of([&] { there.add_(1); }), testing::HasSubstr("does not wait"));
+  EXPECT_THAT(error_of([&] { there.cpu(); }), testing::HasSubstr("does not wait"));
+  written.block(guard().getStream(stand_in()));
+  EXPECT_EQ(there.exp().sum().item<float>(), (numbers() * 2).exp().sum().item<float>());
+  guard().recordDataPtrOnStream(there.storage().data_ptr(), guard().getStream(stand_in()));
+}
+
+TEST(StandInStreams, WhoWritesWaitsForThoseWhoStillRead) {
+  const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());
+  at::Tensor there = numbers().to(stand_in());
+  c10::Event made(c10::DeviceType::PrivateUse1), read(c10::DeviceType::PrivateUse1);
+  made.record(guard().getStream(stand_in()));
+  guard().recordDataPtrOnStream(there.storage().data_ptr(), side);
+  {
+    const c10::StreamGuard on_side(side);
+    made.block(side);
+    there.sum();
+    read.record(side);
+  }
+  EXPECT_THAT(error_of([&] { there.zero_(); }), testing::HasSubstr("has read, and does not wait"));
+  EXPECT_EQ(there.sum().item<float>(), numbers().sum().item<float>()) << "two may read";
+  read.block(guard().getStream(stand_in()));
+  there.zero_();
+}
+
+TEST(StandInStreams, WhatTheHostHasWaitedForIsBehindAllThatItGivesOutLater) {
+  const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());
+  at::Tensor there;
+  {
+    const c10::StreamGuard on_side(side);
+    there = numbers().to(stand_in()) * 2;
+  }
+  guard().synchronizeStream(side);
+  EXPECT_EQ(error_of([&] { there.exp(); }), "no error");
+  guard().recordDataPtrOnStream(there.storage().data_ptr(), guard().getStream(stand_in()));
+}
+
+TEST(StandInStreamsDeathTest, MemoryIsNotGivenBackWhileAnotherStreamMayUseIt) {
+  EXPECT_DEATH(
+      {
+        const c10::Stream side = guard().getStreamFromGlobalPool(stand_in());
+        at::Tensor there = numbers().to(stand_in());
+        c10::Event made(c10::DeviceType::PrivateUse1);
+        made.record(guard().getStream(stand_in()));
+        const c10::StreamGuard on_side(side);
+        made.block(side);
+        const at::Tensor sum = there.sum();
+        there = at::Tensor();
+      },
+      "is given back while stream .* may still use it");
 }
 
 }  // namespace
