@@ -58,7 +58,7 @@ struct TwoTowers : model::Model {
 /// 1 where the right document comes first, 1/2 where it is second, ...; a sum over samples.
 objective::Sum reciprocal_rank(const at::Tensor& scores, const at::Tensor& right) {
   const at::Tensor rank = scores.ge(scores.gather(1, right.unsqueeze(1))).sum(1);
-  return {rank.to(at::kDouble).reciprocal().sum().item<double>(), static_cast<double>(rank.numel())};
+  return {rank.to(at::kDouble).reciprocal().sum(), static_cast<double>(rank.numel())};
 }
 
 std::shared_ptr<const data::Dataset> searches(std::int64_t size, std::int64_t split) {

@@ -9,6 +9,8 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_map>
 
 #include "trireme/base/error.h"
 #include "trireme/objective/internal/objectives.h"
@@ -52,9 +54,8 @@ class CrossEntropy : public Measured {
 
   at::Tensor loss(const at::Tensor& output, const at::Tensor& target) const override {
     const at::Tensor logits = rows_of(output, target);
-    const at::Tensor weight = weight_.defined() ? weight_.to(logits.device()) : weight_;
-    return at::cross_entropy_loss(logits, without_ignored(target.flatten()), weight, at::Reduction::Sum,
-                                  kLeftOut, options_.label_smoothing);
+    return at::cross_entropy_loss(logits, without_ignored(target.flatten()), weight_on(logits.device()),
+                                  at::Reduction::Sum, kLeftOut, options_.label_smoothing);
   }
 
   std::optional<ClassLoss> class_loss() const override {
@@ -123,10 +124,21 @@ class CrossEntropy : public Measured {
     return targets;
   }
 
+  /// Copied once to each device.
+  at::Tensor weight_on(c10::Device device) const {
+    if (!weight_.defined() || device == weight_.device()) return weight_;
+    const std::lock_guard lock(mutex_);
+    at::Tensor& there = weight_there_[device];
+    if (!there.defined()) there = weight_.to(device);
+    return there;
+  }
+
   const ObjectiveOptions options_;
   const std::int64_t num_classes_, per_sample_;
   std::vector<float> weights_;
   at::Tensor weight_;  ///< undefined: none
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<c10::Device, at::Tensor> weight_there_;  ///< under the mutex
 };
 
 }  // namespace

@@ -2,8 +2,11 @@
 // A measure of a model beside its loss: a sum and a count for each batch, added over all batches of all ranks
 // before they are divided, so that any split of the data gives the same number. A value; thread-safe.
 
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/batch/fields.h"
@@ -12,9 +15,20 @@ namespace trireme::objective {
 
 struct ObjectiveOptions;
 
-/// Of a batch, or of many.
+/// A number, or a tensor without dims that holds it, on whichever device: it is read when the last batch has
+/// been given to the device, so that none waits for the one before.
+struct Value {
+  Value(double known = 0) : number(known) {}                   // NOLINT(google-explicit-constructor)
+  Value(at::Tensor computed) : tensor(std::move(computed)) {}  // NOLINT(google-explicit-constructor)
+  /// Waits for the device.
+  double read() const { return tensor.defined() ? tensor.item<double>() : number; }
+  double number = 0;
+  at::Tensor tensor;  ///< undefined: `number` is it
+};
+
+/// Of a batch.
 struct Sum {
-  double value = 0;
+  Value value;
   double count = 0;  ///< what the value is divided by
 };
 

@@ -17,7 +17,7 @@
 namespace trireme::objective {
 namespace {
 
-double total(const at::Tensor& values) { return values.sum(at::kDouble).item<double>(); }
+at::Tensor total(const at::Tensor& values) { return values.sum(at::kDouble); }
 double size_of(const at::Tensor& tensor) { return static_cast<double>(tensor.numel()); }
 
 Sum accuracy(const at::Tensor& output, const at::Tensor& target, const ObjectiveOptions& options) {
