@@ -47,6 +47,7 @@ struct EvaluatedPart {
   const data::Dataset& dataset;
   data::Slice part;
   std::int64_t batch;  ///< samples at a time
+  data::Needed needed = {};
   /// Samples of the largest part of a replica. Where this one has no samples left and that has, `sit_out` is
   /// called instead of predicting.
   std::int64_t longest_part = 0;

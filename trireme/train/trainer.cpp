@@ -57,7 +57,7 @@ data::Balance balance_of(const std::string& name) {
 
 data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context& context,
                                    const PlanGroups& groups, const ObjectivePtr& objective,
-                                   double count_of_sample) {
+                                   double count_of_sample, const data::Needed& needed) {
   const auto check_targets = [=](const data::Example& batch, std::span<const std::int64_t> indices) {
     objective->check_batch(batch, indices);
     check_count(*objective, batch, count_of_sample);
@@ -75,6 +75,7 @@ data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context
           .seed = static_cast<std::uint64_t>(config.run.seed),
           .open_shards = config.data.open_shards,
           .balance = balance_of(config.data.balance),
+          .needed = needed,
           .pinned = plan.device() != c10::kCPU,
           .check_targets = check_targets,
           .trace = context.trace(),
@@ -218,7 +219,8 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       gradient_norm_(plan_.is_in_parts() && !exact_
                          ? GradientNorm(holders(), parameters_, parameter_names(*model_), held_)
                          : GradientNorm(holders(), judged_, parameter_names(*model_))),
-      stream_(data.train->open(stream_options(plan_, context, groups_, objective_, count_of_sample_))),
+      feed_(data.train->open(stream_options(plan_, context, groups_, objective_, count_of_sample_, needed())),
+            device_, computed_with()),
       calendar_(config_, batch_layout(config_.train, data.train->size())),
       optimizer_(
           updating_by_need(plan_, pipeline_, parameters_,
@@ -237,7 +239,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
   if (arriving_) arriving_->begin(*optimizer_);
   if (hook_) hook_->attach_optimizer(optimizer_->state());
   choices_[kAllReduces] = state_of(context.all_reduce_choices());
-  if (work_shares_) stream_->deal(0, work_shares_->now());
+  if (work_shares_) feed_.deal(0, work_shares_->now());
   name_memory();
   if (plan_.rounds_weights() && has_common_weights() && context.is_main())
     context.log().info(
@@ -268,7 +270,10 @@ parallel::PipelineOptions Trainer::options_of_pipeline() {
   }
   if (arriving_) layers_ = arriving_->arriving(std::move(layers_));
   if (plan_.served()) arriving_->add_to(options);
-  options.update = [this] { update(); };
+  options.update = [this] {
+    update();
+    if (step_ + 1 < total_steps()) feed_.copy_ahead();
+  };
   options.device = device_;
   if (plan_.offloads_parameters()) options.elsewhere = offload_;
   options.materialise = [this,
@@ -335,7 +340,7 @@ std::optional<StepReport> Trainer::known(std::optional<StepReport> report) {
 }
 
 void Trainer::deal(const WorkShares::Change& change) {
-  stream_->deal(static_cast<std::uint64_t>(change.from), change.shares);
+  feed_.deal(static_cast<std::uint64_t>(change.from), change.shares);
   if (context_.is_main()) context_.log().info("data: ", change.why);
 }
 
@@ -450,7 +455,7 @@ void Trainer::seek(std::int64_t step) {
   if (noise_) noise_->restored();
   if (work_shares_) work_shares_->start_over(step);
   step_ = step;
-  stream_->seek(static_cast<std::uint64_t>(step));
+  feed_.seek(static_cast<std::uint64_t>(step));
 }
 
 }  // namespace trireme::train

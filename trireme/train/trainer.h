@@ -35,6 +35,7 @@
 #include "trireme/parallel/local/outer_steps.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/train/calendar.h"
+#include "trireme/train/device_feed.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/gradient_norm.h"
 #include "trireme/train/held_parts.h"
@@ -186,7 +187,7 @@ class Trainer {
   /// Which of the pipelines side by side this rank belongs to.
   int replica() const { return groups_.replicas ? groups_.replicas->rank() : 0; }
   /// How this rank's data have come so far.
-  data::LoadingReport loading() const { return stream_->report(); }
+  data::LoadingReport loading() const { return feed_.report(); }
   /// Seconds this rank has waited for other ranks so far.
   double comm_wait_s() const {
     return counts_waited_s_ + pipeline_.waited_s() + optimizer_->waited_s() +
@@ -219,8 +220,6 @@ class Trainer {
   at::Tensor loss_of(const Fields& outputs, const Fields& targets) const;
   /// What an evaluation looks at; undefined on ranks that do not look.
   Fields evaluated(const Fields& inputs);
-  /// What this rank needs of it, where it computes.
-  parallel::MicroBatch to_device(const data::Example& samples) const;
   /// Up to the next step at which all ranks meet: the next one, unless the pipeline is asynchronous.
   void start_stream();
   /// Inputs for every number of samples that micro-batches of steps before `end` have.
@@ -235,6 +234,10 @@ class Trainer {
   double sum_of_counts(std::optional<comm::Group> group);
   /// Whether sites average their gradients in the step under way, or there are none.
   bool steps_together() const { return !outer_steps_ || outer_steps_->averages_gradients(step_ + 1); }
+  /// What this rank computes with, by the stages it has.
+  data::Needed computed_with() const;
+  /// And what it reads for that: what losses are divided by is counted on all stages.
+  data::Needed needed() const;
   /// Of a micro-batch's targets.
   double count_of(const data::Example& samples) const;
   /// Micro-batch `m` of the stream; takes the next batch where that is its first. Losses are weighed so that
@@ -277,7 +280,7 @@ class Trainer {
   HeldParts held_;
   optim::NamedTensors judged_;  ///< by whose gradients steps are clipped or left out: whole ones where exact
   GradientNorm gradient_norm_;
-  std::unique_ptr<data::BatchStream> stream_;
+  DeviceFeed feed_;
   const Calendar calendar_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LearningRate> learning_rate_;
@@ -293,7 +296,6 @@ class Trainer {
   std::int64_t step_ = 0;  ///< steps done
   std::int64_t skipped_in_a_row_ = 0;
   std::int64_t stream_begin_ = 0;  ///< those before the stream under way was started
-  data::StepBatch batch_;
   at::Tensor grad_norm_;       ///< of the update, where somebody wants to know it
   double count_of_batch_ = 0;  ///< what its losses are divided by
   double counts_waited_s_ = 0;

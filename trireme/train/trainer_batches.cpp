@@ -39,30 +39,30 @@ void Trainer::take_batch(std::int64_t steps) {
     const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
     context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
     const telemetry::OwnWork work(context_.status(), "waiting for data");
-    batch_ = stream_->next();
+    feed_.next();
   }
+  const data::StepBatch& batch = feed_.batch();
   const std::int64_t samples = calendar_.batch(steps).size;
-  require(batch_.global_size == samples, "the data have handed over ", batch_.global_size,
+  require(batch.global_size == samples, "the data have handed over ", batch.global_size,
           " samples as the batch of step ", steps + 1, ", which has ", samples,
           "; a stream of one's own goes by StreamOptions::global_batch and ramp, see data::layout_of");
   // No layer will ask.
   if (plan_.by_need() &&
-      std::ranges::all_of(batch_.microbatches, [](const auto& each) { return each.rows() == 0; }))
+      std::ranges::all_of(batch.microbatches, [](const auto& each) { return each.rows() == 0; }))
     optimizer_->arrive();
   if (outer_steps_ && pipeline_.has_last_stage()) report_.own_count = own_count();
   if (!steps_together()) {
     count_of_batch_ = sum_of_counts(groups_.sites->site);
     return;
   }
-  count_of_batch_ = objective_->counts_by_value()
-                        ? sum_of_counts(groups_.replicas)
-                        : count_of_sample_ * static_cast<double>(batch_.global_size);
+  count_of_batch_ = objective_->counts_by_value() ? sum_of_counts(groups_.replicas)
+                                                  : count_of_sample_ * static_cast<double>(batch.global_size);
   if (objective_->counts_by_value()) report_.count = count_of_batch_;
 }
 
 double Trainer::own_count() const {
   double count = 0;
-  for (const data::Example& samples : batch_.microbatches) count += objective_->count_all(samples);
+  for (const data::Example& samples : feed_.batch().microbatches) count += objective_->count_all(samples);
   return count;
 }
 
@@ -75,6 +75,14 @@ double Trainer::sum_of_counts(std::optional<comm::Group> group) {
   return sum.item<double>();
 }
 
+data::Needed Trainer::computed_with() const {
+  return {.inputs = pipeline_.has_first_stage(), .targets = pipeline_.has_last_stage()};
+}
+
+data::Needed Trainer::needed() const {
+  return objective_->counts_by_value() ? data::Needed() : computed_with();
+}
+
 double Trainer::count_of(const data::Example& samples) const {
   return objective_->counts_by_value() ? objective_->count_all(samples)
                                        : count_of_sample_ * static_cast<double>(samples.rows());
@@ -83,20 +91,11 @@ double Trainer::count_of(const data::Example& samples) const {
 parallel::MicroBatch Trainer::microbatch(int m) {
   const auto of_step = static_cast<std::size_t>(m % plan_.num_microbatches());
   if (of_step == 0) take_batch(stream_begin_ + m / plan_.num_microbatches());
-  const data::Example& samples = batch_.microbatches[of_step];
-  parallel::MicroBatch part = to_device(samples);
   // The mean over the global batch: its division is the first gradient, which costs no operation of its own.
-  part.weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
-  if (noise_) noise_->add_part(count_of(samples) * part.weight);
-  return part;
-}
-
-/// Loss and layers read it there; how many samples it has is asked of the others, too.
-parallel::MicroBatch Trainer::to_device(const data::Example& samples) const {
-  parallel::MicroBatch part{.input = samples.input, .target = samples.target};
-  if (pipeline_.has_first_stage()) part.input = part.input.on(device_);
-  if (pipeline_.has_last_stage()) part.target = part.target.on(device_);
-  return part;
+  const double weight = count_of_batch_ > 0 ? 1 / count_of_batch_ : 0;
+  if (noise_) noise_->add_part(count_of(feed_.batch().microbatches[of_step]) * weight);
+  data::Example samples = feed_.microbatch(of_step);
+  return {.input = std::move(samples.input), .target = std::move(samples.target), .weight = weight};
 }
 
 }  // namespace trireme::train

@@ -47,6 +47,7 @@ Evaluation Trainer::evaluate() {
                       {.dataset = *data_.test,
                        .part = data::slice_of(data_.test->size(), replica(), num_replicas),
                        .batch = plan_.samples_of_microbatch(),
+                       .needed = needed(),
                        .longest_part = (data_.test->size() + num_replicas - 1) / num_replicas,
                        .sit_out = [this] { pipeline_.sit_out_evaluation(); }},
                       *objective_, context_);
@@ -56,7 +57,7 @@ Evaluation Trainer::evaluate() {
 }
 
 Fields Trainer::evaluated(const Fields& inputs) {
-  Fields outputs = pipeline_.evaluate(inputs.on(device_));
+  Fields outputs = pipeline_.evaluate(pipeline_.has_first_stage() ? inputs.on(device_) : inputs);
   if (!plan_.has_form() || !outputs.at(0).defined()) return outputs;
   outputs = parallel::whole_outputs(form_, outputs, form_options_);
   return speaks() ? outputs : Fields(at::Tensor());

@@ -95,5 +95,27 @@ TEST(TrainerReads, WhetherGradientsAreFiniteWhereTheLossIsScaled) {
   EXPECT_EQ(reads_of_a_step(config), 2);
 }
 
+TEST(TrainerReads, AnEvaluationOnceHoweverManyBatchesAndMetricsItHas) {
+  RunConfig config = small_config();
+  config.objective.metrics = {"accuracy", "top_k", "perplexity"};
+  comm::run_ranks_as_threads(1,
+                             [&](comm::Context& context) {
+                               const data::DataSource data = open_data(config);
+                               Trainer trainer(config, context, data);
+                               ASSERT_GT(data.test->size(), 10 * 64);
+                               const std::int64_t before = test::reads_from_stand_in();
+                               const Evaluation found = trainer.evaluate();
+                               EXPECT_EQ(test::reads_from_stand_in() - before, 1);
+                               EXPECT_EQ(found.metrics.size(), 3U);
+                             },
+                             {.device = test::kStandInDevice});
+}
+
+TEST(TrainerCopies, WeightsOfClassesOnce) {
+  RunConfig config = small_config();
+  config.objective.class_weights = std::vector<double>(10, 0.5);
+  EXPECT_EQ(counted_in_a_step(config, test::copies_from_pageable_memory), 0);
+}
+
 }  // namespace
 }  // namespace trireme::train
