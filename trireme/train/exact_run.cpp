@@ -82,8 +82,7 @@ void check_exact(const ParallelPlan& plan) {
       "parallel.weight_compression = \"", parallel.weight_compression,
       "\" rounds what is gathered, and where ranks gather nothing there is nothing to round; leave that "
       "key out");
-  refuse_if(parallel.pipeline > 1 && parallel.activation_compression != "none",
-            {set(&RunConfig::parallel, &Parallel::activation_compression, "none")},
+  refuse_if(plan.rounds_activations(), {set(&RunConfig::parallel, &Parallel::activation_compression, "none")},
             "parallel.activation_compression = \"", parallel.activation_compression,
             "\" rounds what goes from rank to rank, and which values do depends on the ranks; leave that key "
             "out");

@@ -1,6 +1,7 @@
 #include "trireme/train/parallel_plan.h"
 
 #include "trireme/base/min_max_cuts.h"
+#include "trireme/data/training_data.h"
 #include "trireme/parallel/data/comm_hook.h"
 #include "trireme/parallel/zero/shard_hook.h"
 #include "trireme/schedule/schedule_table.h"
@@ -14,6 +15,11 @@ namespace trireme::train {
 bool updates_under_way(const RunConfig& config) {
   const std::string& name = config.parallel.schedule;
   return config.parallel.pipeline > 1 && !is_program_file(name) && schedule::find_schedule(name).asynchronous;
+}
+
+data::Balance ParallelPlan::balance() const {
+  if (config_.data.balance == "dynamic") return data::Balance::kDynamic;
+  return config_.data.balance == "cost" ? data::Balance::kCost : data::Balance::kCount;
 }
 
 std::vector<comm::MeshAxis> ParallelPlan::mesh() const {

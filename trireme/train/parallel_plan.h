@@ -19,6 +19,10 @@
 #include "trireme/train/precision.h"
 #include "trireme/train/run_config.h"
 
+namespace trireme::data {
+enum class Balance;
+}
+
 namespace trireme::train {
 
 /// What stages are to be alike in.
@@ -120,6 +124,12 @@ class ParallelPlan {
   bool offloads_activations() const { return config_.offload.activations != "none"; }
   /// Whether replicas compute with weights that were rounded on their way.
   bool rounds_weights() const { return is_sharded() && config_.parallel.weight_compression != "none"; }
+  /// Whether stages compute with activations that were rounded on their way.
+  bool rounds_activations() const {
+    return config_.parallel.pipeline > 1 && config_.parallel.activation_compression != "none";
+  }
+  /// How a global batch is dealt to replicas.
+  data::Balance balance() const;
   /// How far gradients are rounded when they travel.
   const parallel::GradientRounding& rounding() const { return rounding_; }
   /// A step whose gradients are no numbers is left out; else it ends the run.

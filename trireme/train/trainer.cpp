@@ -50,11 +50,6 @@ int most_readers(const comm::Context& context) {
   return std::max(kFew, static_cast<int>(std::thread::hardware_concurrency()) / context.local_world_size());
 }
 
-data::Balance balance_of(const std::string& name) {
-  if (name == "dynamic") return data::Balance::kDynamic;
-  return name == "cost" ? data::Balance::kCost : data::Balance::kCount;
-}
-
 data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context& context,
                                    const PlanGroups& groups, const ObjectivePtr& objective,
                                    double count_of_sample, const data::Needed& needed) {
@@ -74,7 +69,7 @@ data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context
           .memory_bytes = config.data.read_ahead_mib << 20,
           .seed = static_cast<std::uint64_t>(config.run.seed),
           .open_shards = config.data.open_shards,
-          .balance = balance_of(config.data.balance),
+          .balance = plan.balance(),
           .needed = needed,
           .pinned = plan.device() != c10::kCPU,
           .check_targets = check_targets,

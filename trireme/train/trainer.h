@@ -296,8 +296,8 @@ class Trainer {
   std::int64_t step_ = 0;  ///< steps done
   std::int64_t skipped_in_a_row_ = 0;
   std::int64_t stream_begin_ = 0;  ///< those before the stream under way was started
-  at::Tensor grad_norm_;       ///< of the update, where somebody wants to know it
-  double count_of_batch_ = 0;  ///< what its losses are divided by
+  at::Tensor grad_norm_;           ///< of the update, where somebody wants to know it
+  double count_of_batch_ = 0;      ///< what its losses are divided by
   double counts_waited_s_ = 0;
   StepReport report_;
   MemoryUse memory_at_update_;

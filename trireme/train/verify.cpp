@@ -222,11 +222,10 @@ void refuse_unverifiable(const ParallelPlan& plan) {
              "no serial run has the same steps; verify the run without it"),
         {set(&RunConfig::parallel, &ParallelOptions::compression, "none")});
   }
-  const std::string& activations = plan.config().parallel.activation_compression;
-  if (plan.config().parallel.pipeline > 1 && activations != "none") {
+  if (plan.rounds_activations()) {
     throw Refusal(
         text(
-            "parallel.activation_compression = \"", activations,
+            "parallel.activation_compression = \"", plan.config().parallel.activation_compression,
             "\" rounds what a stage computes with, by design, and how far that carries is the model's: there "
             "is no bound within which one rank has the same steps; verify the run without it"),
         {set(&RunConfig::parallel, &ParallelOptions::activation_compression, "none")});

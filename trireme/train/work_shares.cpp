@@ -42,7 +42,7 @@ WorkShares::WorkShares(Options options)
       window_(options_.equal.size()) {}
 
 std::unique_ptr<WorkShares> WorkShares::make(const ParallelPlan& plan) {
-  if (plan.config().data.balance != "dynamic" || plan.num_replicas() == 1) return nullptr;
+  if (plan.balance() != data::Balance::kDynamic || plan.num_replicas() == 1) return nullptr;
   Options options{.equal = data::equal_shares({.global_batch = plan.config().train.global_batch,
                                                .num_microbatches = plan.num_microbatches(),
                                                .world_size = plan.num_replicas()}),
@@ -172,7 +172,7 @@ void WorkShares::start_over(std::int64_t step) {
 }
 
 void check_work_shares(const ParallelPlan& plan) {
-  if (plan.config().data.balance != "dynamic") return;
+  if (plan.balance() != data::Balance::kDynamic) return;
   const Cure by_count = set(&RunConfig::data, &data::DataOptions::balance, "count");
   const auto refuse_if = [&](bool found, const Cures& others, const auto&... reason) {
     Cures cures = others;
