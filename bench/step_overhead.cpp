@@ -2,7 +2,9 @@
 // one rank; both alternate in blocks within one run, so that both meet the same machine. Prints JSON: median
 // seconds per step of each, and the ratio of the medians of the pairs.
 //
-//   bench_step_overhead [--smoke] [--model mlp|cnn] [--batch N] [--blocks N]
+//   bench_step_overhead [--smoke] [--model mlp|cnn] [--batch N] [--blocks N] [--only ours|bare]
+//
+// --only: one of the loops alone, for a profiler.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -25,7 +27,8 @@ struct Settings {
   std::string model = "cnn";
   std::int64_t batch = 64;
   int blocks = 60;
-  int steps = 10;  ///< of one block
+  int steps = 10;         ///< of one block
+  std::string only = {};  ///< empty: both
 };
 
 train::RunConfig config_of(const Settings& settings) {
@@ -90,8 +93,8 @@ nlohmann::ordered_json measure(const Settings& settings) {
   const data::DataSource data = data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed));
   train::Trainer trainer(config, *context, data);
   BareLoop bare(config, data);
-  const auto ours = [&] { trainer.step(); };
-  const auto theirs = [&] { bare.step(); };
+  const auto ours = [&] { settings.only == "bare" ? bare.step() : static_cast<void>(trainer.step()); };
+  const auto theirs = [&] { settings.only == "ours" ? static_cast<void>(trainer.step()) : bare.step(); };
   seconds_per_step(settings.steps, ours);
   seconds_per_step(settings.steps, theirs);
   std::vector<double> ours_s, bare_s, ratios;
@@ -121,6 +124,8 @@ int main(int argc, char** argv) {
   app.add_option("--model", settings.model, "mlp or cnn");
   app.add_option("--batch", settings.batch, "Samples per step");
   app.add_option("--blocks", settings.blocks, "Pairs of blocks");
+  app.add_option("--only", settings.only, "One of the loops in the place of both")
+      ->check(CLI::IsMember({"ours", "bare"}));
   CLI11_PARSE(app, argc, argv);
   if (smoke) settings.blocks = settings.steps = 2;
   std::cout << measure(settings).dump(2) << std::endl;

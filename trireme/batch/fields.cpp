@@ -33,8 +33,9 @@ Fields::operator Tensors() const {
 }
 
 const at::Tensor& Fields::only() const {
-  require(fields_.size() == 1, "expected one tensor, found ", to_text(*this),
-          "; whoever takes several takes trireme::Fields and asks for them by name");
+  if (fields_.size() != 1)
+    throw InvalidArgument(text("expected one tensor, found ", to_text(*this),
+                               "; whoever takes several takes trireme::Fields and asks for them by name"));
   return fields_.front().tensor;
 }
 
@@ -53,7 +54,8 @@ at::Tensor Fields::operator[](std::string_view name) const {
 }
 
 at::Tensor Fields::at(std::size_t place) const {
-  require(place < fields_.size(), "there is no field number ", place, " in ", to_text(*this));
+  if (place >= fields_.size())
+    throw InvalidArgument(text("there is no field number ", place, " in ", to_text(*this)));
   return fields_[place].tensor;
 }
 

@@ -49,10 +49,11 @@ void check_alike(const at::Tensor& output, const at::Tensor& target) {
   const bool flat = output.dim() <= 2 || target.dim() <= 2;
   const bool alike =
       output.sizes() == target.sizes() || (same_rows && flat && output.numel() == target.numel());
-  require(alike && output.is_floating_point(), "the model makes ", kind_of(output), " for targets that are ",
-          kind_of(target),
-          "; expected a floating-point number for each number of the targets, in the same shape, or one of "
-          "them with a flat row for each sample");
+  if (alike && output.is_floating_point()) return;
+  throw InvalidArgument(
+      text("the model makes ", kind_of(output), " for targets that are ", kind_of(target),
+           "; expected a floating-point number for each number of the targets, in the same shape, or one of "
+           "them with a flat row for each sample"));
 }
 
 at::Tensor as_target(const at::Tensor& output, const at::Tensor& target) {

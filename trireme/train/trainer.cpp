@@ -243,10 +243,13 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
         "in common, and gather nothing");
 }
 
-/// Read at every use: whoever restores the state restores the choice.
+/// Looked at at every use: whoever restores the state restores the choice.
 model::ConvolutionChoice Trainer::convolutions() const {
-  const at::Tensor& chosen = choices_.at(kConvolutions);
-  return chosen.numel() == 0 ? convolutions_found_ : model::convolution_choice_from(text_of(chosen));
+  std::string chosen = text_of(choices_.at(kConvolutions));
+  if (chosen.empty()) return convolutions_found_;
+  if (convolutions_read_.first != chosen)
+    convolutions_read_ = {chosen, model::convolution_choice_from(chosen)};
+  return convolutions_read_.second;
 }
 
 parallel::PipelineOptions Trainer::options_of_pipeline() {

@@ -270,8 +270,10 @@ class Trainer {
   const std::shared_ptr<model::ActivationStore> activations_;  ///< null: the same
   const model::ConvolutionChoice convolutions_found_;          ///< when it was made, by all ranks
   std::map<std::string, at::Tensor> choices_;                  ///< in use, as text; empty ones are none
-  std::shared_ptr<ExactRun> exact_;                            ///< where run.exact asks for it
-  std::shared_ptr<ArrivingRun> arriving_;                      ///< where updates come while layers compute
+  /// The one of convolutions, and the text that it was read from.
+  mutable std::pair<std::string, model::ConvolutionChoice> convolutions_read_;
+  std::shared_ptr<ExactRun> exact_;        ///< where run.exact asks for it
+  std::shared_ptr<ArrivingRun> arriving_;  ///< where updates come while layers compute
   std::vector<model::Layer> layers_;
   std::map<std::string, std::int64_t> parameter_bytes_;  ///< of this rank's stages, whole
   std::shared_ptr<parallel::CommHook> hook_;             ///< of the reductions of gradients

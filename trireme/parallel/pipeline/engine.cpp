@@ -265,12 +265,13 @@ std::optional<Transfers::Incoming> Engine::next_incoming() {
 void Engine::send(Departures& departures, const Action& action) {
   const bool forward = action.kind == ActionKind::kSendForward;
   const int next = forward ? action.stage + 1 : action.stage - 1;
+  const EdgeSpec& edge = edge_behind(forward ? action.stage : next, action.microbatch);
   Random drawn(transfers_seed_, update_under_way_, action.microbatch, action.stage, forward);
-  transfers_.send(
-      take(departures, place_of(action)),
-      {.destination = rank_of(next, action.microbatch),
-       .as_they_are = forward ? edge_behind(action.stage, action.microbatch).without_gradient : Places(),
-       .seed = drawn.bits()});
+  transfers_.send(take(departures, place_of(action)),
+                  {.destination = rank_of(next, action.microbatch),
+                   .specs = forward ? edge.tensors : edge.gradients(),
+                   .as_they_are = forward ? edge.without_gradient : Places(),
+                   .seed = drawn.bits()});
 }
 
 void Engine::finish_gradients(const optim::NamedTensors& parameters) {

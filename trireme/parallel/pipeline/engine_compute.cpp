@@ -63,8 +63,9 @@ void Engine::give_input_gradients(const Action& action, Tensors gradients) {
   Tensors wanted;
   for (std::size_t i = 0; i < edge.tensors.size(); ++i) {
     if (!edge.has_gradient(i)) continue;
-    const auto& [sizes, type, name] = edge.tensors[i];
-    wanted.push_back(gradients[i].defined() ? std::move(gradients[i]) : at::zeros(sizes, options_of(type)));
+    const TensorSpec& spec = edge.tensors[i];
+    wanted.push_back(gradients[i].defined() ? std::move(gradients[i])
+                                            : at::zeros(spec.sizes, options_of(spec.type)));
   }
   const int before = action.stage - 1;
   if (is_local(before, action.microbatch)) {
@@ -105,22 +106,29 @@ void Engine::check_outputs(const Action& action, const Fields& outputs) {
   const EdgeSpec& edge = edge_behind(action.stage, action.microbatch);
   const std::vector<TensorSpec> found = specs_of(outputs);
   const Pipeline::StageLayers& layers = stages_[static_cast<std::size_t>(action.stage)];
-  require(found == edge.tensors, "stage ", action.stage, " (layers ", layers.first, " to ", layers.last - 1,
-          ") returns ", to_text(found), " for micro-batch ", action.microbatch,
-          ", its first forward for an input of this shape returned ", to_text(edge.tensors));
+  // Words are made where something is wrong: this is asked of every micro-batch.
+  const auto refuse = [&](const auto&... what) {
+    throw InvalidArgument(text("stage ", action.stage, what...));
+  };
+  if (found != edge.tensors)
+    refuse(" (layers ", layers.first, " to ", layers.last - 1, ") returns ", to_text(found),
+           " for micro-batch ", action.microbatch, ", its first forward for an input of this shape returned ",
+           to_text(edge.tensors));
   if (edge.without_gradient.size() < outputs.size()) return;
   const auto is_real = [](const batch::Field& output) { return output.tensor.is_floating_point(); };
-  require(std::any_of(outputs.begin(), outputs.end(), is_real), "stage ", action.stage, " returns ",
-          to_text(found),
-          ": only floating-point tensors have gradients to send back; cut the model elsewhere");
-  require(!local(action.stage).learns(action.microbatch), "stage ", action.stage, " returns ", to_text(found),
-          ", and none of them needed a gradient when it was asked for shapes: it would learn nothing");
+  if (std::none_of(outputs.begin(), outputs.end(), is_real))
+    refuse(" returns ", to_text(found),
+           ": only floating-point tensors have gradients to send back; cut the model elsewhere");
+  if (local(action.stage).learns(action.microbatch))
+    refuse(" returns ", to_text(found),
+           ", and none of them needed a gradient when it was asked for shapes: it would learn nothing");
 }
 
 at::Tensor Engine::loss_of(const Fields& outputs, int number) {
   const at::Tensor loss = stream_.loss(outputs, microbatch(number).target);
-  require(loss.numel() == 1, "the loss of a micro-batch has to be one number, found ",
-          to_text(spec_of(loss)));
+  if (loss.numel() != 1)
+    throw InvalidArgument(
+        text("the loss of a micro-batch has to be one number, found ", to_text(spec_of(loss))));
   return loss.reshape({});
 }
 
@@ -144,23 +152,22 @@ Fields Engine::evaluate(const Fields& inputs) {
   for_each_shown_stage([&](std::size_t stage) {
     if (const int source = stage == 0 ? me : stages_[stage - 1].ranks.front(); source != me) {
       values = {};
-      for (const auto& [sizes, type, name] : edges[stage - 1].tensors) {
-        at::Tensor value = at::zeros(sizes, options_of(type));
-        group_.recv(value, source);
-        values.add(name, std::move(value));
+      for (const TensorSpec& spec : edges[stage - 1].tensors) {
+        at::Tensor value = at::empty(spec.sizes, options_of(spec.type).memory_format(spec.format()));
+        at::Tensor room = in_order(value, spec);
+        group_.recv(room, source);
+        values.add(spec.name, std::move(value));
       }
     }
-    values = local(static_cast<int>(stage)).evaluate(values).map([](const at::Tensor& value) {
-      return value.contiguous();
-    });
+    values = local(static_cast<int>(stage)).evaluate(values);
     if (stage + 1 == stages_.size()) {
-      outputs = values;
+      outputs = values.map([](const at::Tensor& value) { return value.contiguous(); });
       return;
     }
     const int next = stages_[stage + 1].ranks.front();
-    for (const auto& [name, value] : values) {
-      if (next != me) group_.send(value, next);
-    }
+    if (next == me) return;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      group_.send(in_order(values.at(i), edges[stage].tensors[i]), next);
   });
   return outputs;
 }

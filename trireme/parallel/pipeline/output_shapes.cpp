@@ -12,8 +12,10 @@ namespace {
 
 Fields zeros_like(const std::vector<TensorSpec>& specs, c10::Device device) {
   Fields tensors;
-  for (const auto& [sizes, type, name] : specs)
-    tensors.add(name, at::zeros(sizes, at::device(device).dtype(type)));
+  for (const TensorSpec& spec : specs) {
+    const auto options = at::device(device).dtype(spec.type).memory_format(spec.format());
+    tensors.add(spec.name, at::empty(spec.sizes, options).zero_());
+  }
   return tensors;
 }
 
@@ -50,10 +52,11 @@ void OutputShapes::learn(const Fields& inputs) {
 
 const std::vector<EdgeSpec>& OutputShapes::of(const Fields& inputs) const {
   const auto known = known_.find(key_of(inputs));
-  require(known != known_.end(), "the inputs of a micro-batch are ", batch::to_text(inputs),
-          ", sizes that the pipeline was not told of when it was started; in an asynchronous pipeline all "
-          "micro-batches have sizes that are known ahead");
-  return known->second;
+  if (known != known_.end()) return known->second;
+  throw InvalidArgument(
+      text("the inputs of a micro-batch are ", batch::to_text(inputs),
+           ", sizes that the pipeline was not told of when it was started; in an asynchronous pipeline all "
+           "micro-batches have sizes that are known ahead"));
 }
 
 bool OutputShapes::is_on(std::size_t stage, int rank) const {

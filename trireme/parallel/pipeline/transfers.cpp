@@ -18,8 +18,9 @@ namespace {
 /// Receives that are posted before the program comes to them.
 constexpr std::size_t kPostedAhead = 2;
 constexpr std::size_t kMostDims = 14;
-/// Of a tensor's spec: type, whether it has a gradient, length of its name, number of dims, dims.
-constexpr std::size_t kSpecWords = 4 + kMostDims;
+/// Of a tensor's spec: type, whether it has a gradient, how it lies, length of its name, number of dims,
+/// dims.
+constexpr std::size_t kSpecWords = 5 + kMostDims;
 
 void send_names(comm::Group& group, const std::string& names, int destination) {
   at::Tensor letters = at::empty({static_cast<std::int64_t>(names.size())}, at::kByte);
@@ -41,7 +42,16 @@ bool contains(const std::vector<std::size_t>& places, std::size_t place) {
 }  // namespace
 
 TensorSpec spec_of(const at::Tensor& tensor, std::string name) {
-  return {.sizes = tensor.sizes().vec(), .type = tensor.scalar_type(), .name = std::move(name)};
+  return {.sizes = tensor.sizes().vec(),
+          .type = tensor.scalar_type(),
+          .name = std::move(name),
+          .channels_last = tensor.dim() == 4 && !tensor.is_contiguous() &&
+                           tensor.is_contiguous(at::MemoryFormat::ChannelsLast)};
+}
+
+at::Tensor in_order(const at::Tensor& tensor, const TensorSpec& spec) {
+  const at::Tensor lying = tensor.contiguous(spec.format());
+  return spec.channels_last ? lying.permute({0, 2, 3, 1}) : lying;
 }
 
 std::string to_text(const TensorSpec& spec) {
@@ -97,8 +107,11 @@ void Transfers::post() {
       const bool is_encoded = !contains(next->as_they_are, i) && codec_->encodes(spec);
       if (is_encoded) arrival.encoded.emplace(i, spec);
       at::Tensor tensor =
-          is_encoded ? codec_->room_for(spec) : at::empty(spec.sizes, at::device(device_).dtype(spec.type));
-      arrival.pending.push_back(group_.recv_async(tensor, next->source));
+          is_encoded
+              ? codec_->room_for(spec)
+              : at::empty(spec.sizes, at::device(device_).dtype(spec.type).memory_format(spec.format()));
+      at::Tensor room = is_encoded ? tensor : in_order(tensor, spec);
+      arrival.pending.push_back(group_.recv_async(room, next->source));
       arrival.tensors.add(spec.name, std::move(tensor));
     }
   }
@@ -134,7 +147,8 @@ void Transfers::send(const Fields& tensors, const Outgoing& how) {
   std::size_t i = 0;
   for (const auto& [name, tensor] : tensors) {
     const bool is_encoded = !contains(how.as_they_are, i) && codec_->encodes(spec_of(tensor));
-    at::Tensor whole = is_encoded ? codec_->encode(tensor, Random(how.seed, i).bits()) : tensor.contiguous();
+    at::Tensor whole =
+        is_encoded ? codec_->encode(tensor, Random(how.seed, i).bits()) : in_order(tensor, how.specs[i]);
     ++i;
     sent_bytes_ += static_cast<std::int64_t>(whole.nbytes());
     comm::Pending pending = group_.send_async(whole, how.destination);
@@ -155,14 +169,15 @@ void send_spec(comm::Group& group, const EdgeSpec& spec, int destination) {
   auto* word = words.data_ptr<std::int64_t>();
   std::string names;
   for (std::size_t i = 0; i < spec.tensors.size(); ++i, word += kSpecWords) {
-    const auto& [sizes, type, name] = spec.tensors[i];
+    const auto& [sizes, type, name, channels_last] = spec.tensors[i];
     require(sizes.size() <= kMostDims, "a tensor of ", sizes.size(),
             " dims cannot go from stage to stage; at most ", kMostDims, " are possible");
     word[0] = static_cast<std::int64_t>(type);
     word[1] = spec.has_gradient(i) ? 1 : 0;
-    word[2] = static_cast<std::int64_t>(name.size());
-    word[3] = static_cast<std::int64_t>(sizes.size());
-    std::copy(sizes.begin(), sizes.end(), word + 4);
+    word[2] = channels_last ? 1 : 0;
+    word[3] = static_cast<std::int64_t>(name.size());
+    word[4] = static_cast<std::int64_t>(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), word + 5);
     names += name;
   }
   group.send(words, destination);
@@ -175,16 +190,17 @@ EdgeSpec receive_spec(comm::Group& group, int source) {
   at::Tensor words =
       at::zeros({count.item<std::int64_t>(), static_cast<std::int64_t>(kSpecWords)}, at::kLong);
   group.recv(words, source);
-  const std::string names = receive_names(group, words.select(1, 2).sum().item<std::int64_t>(), source);
+  const std::string names = receive_names(group, words.select(1, 3).sum().item<std::int64_t>(), source);
   EdgeSpec spec;
   const auto* word = words.const_data_ptr<std::int64_t>();
   std::size_t begin = 0;
   for (std::int64_t i = 0; i < words.size(0); ++i, word += kSpecWords) {
     if (word[1] == 0) spec.without_gradient.push_back(spec.tensors.size());
-    const auto length = static_cast<std::size_t>(word[2]);
-    spec.tensors.push_back({.sizes = {word + 4, word + 4 + word[3]},
+    const auto length = static_cast<std::size_t>(word[3]);
+    spec.tensors.push_back({.sizes = {word + 5, word + 5 + word[4]},
                             .type = static_cast<at::ScalarType>(word[0]),
-                            .name = names.substr(begin, length)});
+                            .name = names.substr(begin, length),
+                            .channels_last = word[2] != 0});
     begin += length;
   }
   return spec;

@@ -20,14 +20,25 @@
 
 namespace trireme::parallel {
 
-/// Shape, type and name of a tensor, known before it arrives.
+/// Shape, type and name of a tensor, known before it arrives, and how it lies.
 struct TensorSpec {
   std::vector<std::int64_t> sizes;
   at::ScalarType type = at::kFloat;
-  std::string name = {};  ///< that of the field, if it has one
+  std::string name = {};       ///< that of the field, if it has one
+  bool channels_last = false;  ///< images, pixel by pixel; what goes to another rank is brought to lie so
 
-  bool operator==(const TensorSpec&) const = default;
+  /// The same tensors, however they lie.
+  bool operator==(const TensorSpec& other) const {
+    return sizes == other.sizes && type == other.type && name == other.name;
+  }
+  at::MemoryFormat format() const {
+    return channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  }
 };
+
+/// The values of a tensor in the order in which one of that spec lies: what goes over a group, and where what
+/// comes from it goes. A view, where the tensor lies so.
+at::Tensor in_order(const at::Tensor& tensor, const TensorSpec& spec);
 
 TensorSpec spec_of(const at::Tensor& tensor, std::string name = {});
 /// "(8, 64, 32) Float", "'mask' (8, 64) Bool": types are called what libtorch calls them.
@@ -66,6 +77,7 @@ class Transfers {
   };
   struct Outgoing {
     int destination = 0;
+    std::vector<TensorSpec> specs;  ///< as Incoming's
     std::vector<std::size_t> as_they_are = {};
     std::uint64_t seed = 0;  ///< of what is drawn where it is encoded
   };
