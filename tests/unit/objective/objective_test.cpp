@@ -180,7 +180,8 @@ TEST(Metrics, OfNumbersAreThoseOfTheWholeDataHoweverItIsCut) {
   const Metric& root = both->metrics()[1];
   const Sum first = root.measure(output.slice(0, 0, 1), target.slice(0, 0, 1)),
             rest = root.measure(output.slice(0, 1), target.slice(0, 1));
-  EXPECT_DOUBLE_EQ(root.finish((first.value.read() + rest.value.read()) / (first.count + rest.count)), std::sqrt(21.0 / 4));
+  EXPECT_DOUBLE_EQ(root.finish((first.value.read() + rest.value.read()) / (first.count + rest.count)),
+                   std::sqrt(21.0 / 4));
   const auto yes = of_numbers("binary_cross_entropy");
   EXPECT_DOUBLE_EQ(measured(*yes, 0, at::tensor({-1.f, 2.f, 3.f, -4.f}), at::tensor({0.f, 1.f, 0.f, 0.f})),
                    0.75);

@@ -1,0 +1,106 @@
+#pragma once
+// What the stand-in device's memory is, and copies that are made as late as a device's may be. Thread-safe.
+
+#include <ATen/Context.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace trireme::test {
+
+/// Ranges of addresses that nobody can read, and what lies behind each.
+class HiddenMemory {
+ public:
+  void* take(std::size_t bytes) {
+    const std::size_t range = rounded(bytes);
+    void* address = ::mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK(address != MAP_FAILED, "the stand-in device has no addresses left");
+    const std::lock_guard lock(mutex_);
+    blocks_[static_cast<std::byte*>(address)] = at::getCPUAllocator()->allocate(bytes);
+    sizes_[static_cast<std::byte*>(address)] = range;
+    return address;
+  }
+
+  void give_back(void* address) {
+    const std::lock_guard lock(mutex_);
+    auto* begin = static_cast<std::byte*>(address);
+    ::munmap(address, sizes_.at(begin));
+    sizes_.erase(begin);
+    blocks_.erase(begin);
+  }
+
+  /// Where the bytes are that `address` stands for.
+  std::byte* behind(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto* wanted = static_cast<const std::byte*>(address);
+    const auto block = std::prev(blocks_.upper_bound(const_cast<std::byte*>(wanted)));
+    return static_cast<std::byte*>(block->second.get()) + (wanted - block->first);
+  }
+
+  /// The first address of those that were taken with it.
+  const void* begin_of(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto* wanted = static_cast<const std::byte*>(address);
+    return std::prev(blocks_.upper_bound(const_cast<std::byte*>(wanted)))->first;
+  }
+
+ private:
+  static std::size_t rounded(std::size_t bytes) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return std::max(page, (bytes + page - 1) / page * page);
+  }
+
+  std::mutex mutex_;
+  std::map<std::byte*, c10::DataPtr> blocks_;  ///< aligned as the CPU's tensors are
+  std::map<std::byte*, std::size_t> sizes_;
+};
+
+/// Copies that do not block, in the order of one stream. Each is as late as it can be: the host sees what was
+/// copied to it when it waits for the device, or when something behind it in the stream has been seen.
+class LateCopies {
+ public:
+  void add_to_device(std::function<void()> copy) { add({.to_device = true, .run = std::move(copy)}); }
+  void add_to_host(std::function<void()> copy) { add({.to_device = false, .run = std::move(copy)}); }
+  /// The device does something: it has what was copied to it.
+  void work() {
+    const std::lock_guard lock(mutex_);
+    const auto last =
+        std::find_if(copies_.rbegin(), copies_.rend(), [](const Copy& each) { return each.to_device; });
+    run_first(static_cast<std::size_t>(copies_.rend() - last));
+  }
+  /// Somebody waits for the device.
+  void finish() {
+    const std::lock_guard lock(mutex_);
+    run_first(copies_.size());
+  }
+
+ private:
+  struct Copy {
+    bool to_device;
+    std::function<void()> run;
+  };
+
+  void add(Copy copy) {
+    const std::lock_guard lock(mutex_);
+    copies_.push_back(std::move(copy));
+  }
+  void run_first(std::size_t number) {
+    for (; number > 0; --number) {
+      copies_.front().run();
+      copies_.pop_front();
+    }
+  }
+
+  std::mutex mutex_;
+  std::deque<Copy> copies_;
+};
+
+}  // namespace trireme::test
