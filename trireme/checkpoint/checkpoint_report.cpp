@@ -50,7 +50,7 @@ CheckpointContents inspect_checkpoint(const fs::path& checkpoint_folder) {
                               .config = read_file(checkpoint_folder / kConfigFile),
                               .files = {}};
   for (const FileRecord& record : manifest.files) {
-    if (record.name.ends_with(".safetensors"))
+    if (record.name.ends_with(kSafetensorsExtension))
       contents.files.push_back(inspect_safetensors(checkpoint_folder / record.name));
   }
   return contents;

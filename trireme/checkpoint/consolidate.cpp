@@ -11,6 +11,7 @@
 #include "trireme/base/files.h"
 #include "trireme/checkpoint/internal/dtype.h"
 #include "trireme/checkpoint/internal/manifest.h"
+#include "trireme/checkpoint/internal/tensor_bytes.h"
 #include "trireme/checkpoint/internal/xxh3.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/checkpoint/shard_catalogue.h"
@@ -21,16 +22,6 @@
 namespace trireme::checkpoint {
 namespace {
 namespace fs = std::filesystem;
-
-constexpr std::string_view kExtension = ".safetensors";
-
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
-
-std::uint64_t bytes_of(const TensorLayout& layout) {
-  return static_cast<std::uint64_t>(whole_box(layout.shape).numel()) * c10::elementSize(layout.type);
-}
 
 /// The layouts of a catalogue's tensors, in name order.
 std::vector<TensorLayout> layouts_of(const ShardCatalogue& catalogue) {
@@ -56,7 +47,7 @@ class Collector {
       for (const ShardCatalogue::Entry& entry : catalogue_.of(layout.name)) {
         if (const auto common = overlap(entry.box, piece)) collect(entry, *common, piece, whole);
       }
-      if (group_.rank() == 0) take(bytes_of(whole));
+      if (group_.rank() == 0) take(tensor_bytes(whole));
     }
   }
 
@@ -102,21 +93,22 @@ std::vector<TensorLayout> weights_in(const ShardReader& reader) {
 
 fs::path numbered(const fs::path& out, std::size_t number, std::size_t of) {
   std::string stem = out.string();
-  if (stem.ends_with(kExtension)) stem.resize(stem.size() - kExtension.size());
+  if (stem.ends_with(kSafetensorsExtension)) stem.resize(stem.size() - kSafetensorsExtension.size());
   std::array<char, 48> part{};
   std::snprintf(part.data(), part.size(), "-%05zu-of-%05zu", number, of);
-  return text(stem, part.data(), kExtension);
+  return text(stem, part.data(), kSafetensorsExtension);
 }
 
 fs::path index_path(const fs::path& out) {
-  return text(out.string(), out.string().ends_with(kExtension) ? "" : kExtension, ".index.json");
+  return text(out.string(), out.string().ends_with(kSafetensorsExtension) ? "" : kSafetensorsExtension,
+              ".index.json");
 }
 
 std::vector<OutFile> plan(const ShardReader& reader, const fs::path& out, const ExportOptions& options) {
   std::vector<OutFile> files(1);
   std::uint64_t bytes = 0;
   for (TensorLayout& layout : weights_in(reader)) {
-    const std::uint64_t more = bytes_of(layout);
+    const std::uint64_t more = layout.bytes();
     if (options.max_file_bytes > 0 && bytes > 0 && bytes + more > options.max_file_bytes) {
       files.emplace_back();
       bytes = 0;
@@ -135,7 +127,7 @@ void write_index(const fs::path& path, const std::vector<OutFile>& files) {
   std::uint64_t total = 0;
   for (const OutFile& file : files) {
     for (const TensorLayout& layout : file.tensors) {
-      total += bytes_of(layout);
+      total += layout.bytes();
       index["weight_map"][layout.name] = file.path.filename().string();
     }
   }
@@ -152,7 +144,7 @@ void write_file(const OutFile& file, ShardReader& reader, const ExportOptions& o
                            pieces_of(whole_box(layout.shape), c10::elementSize(layout.type), kPieceBytes)) {
                         const at::Tensor values = at::empty(piece.sizes, at::TensorOptions(layout.type));
                         reader.read(source, piece, values);
-                        sink(bytes_of(values));
+                        sink(tensor_bytes(values));
                       }
                     });
 }

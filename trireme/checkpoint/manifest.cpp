@@ -27,7 +27,6 @@ constexpr int kOldestVersion = 1;
 constexpr std::array<std::string_view, 7> kKeys = {"format", "version", "step", "epoch",
                                                    "batch",  "files",   "xxh3"};
 
-constexpr std::string_view kExtension = ".safetensors";
 constexpr std::string_view kOf = "-of-";
 constexpr std::size_t kDigits = 5;
 /// Of a manifest's text; ours has 3.
@@ -138,7 +137,7 @@ std::string name_of_file(FileKind kind, int number, int num_parts) {
   if (kind == FileKind::kConfig) return kConfigFile;
   std::array<char, 32> part{};
   if (num_parts > 1) std::snprintf(part.data(), part.size(), "-%05d-of-%05d", number + 1, num_parts);
-  return text(stem_of(kind), part.data(), kExtension);
+  return text(stem_of(kind), part.data(), kSafetensorsExtension);
 }
 
 std::optional<FileKind> kind_of(const std::string& name) {
@@ -151,11 +150,11 @@ std::optional<FileKind> kind_of(const std::string& name) {
   };
   for (const FileKind kind : {FileKind::kModel, FileKind::kOptimizer}) {
     const std::string stem = stem_of(kind);
-    if (name == stem + std::string(kExtension)) return kind;
+    if (name == stem + std::string(kSafetensorsExtension)) return kind;
     const std::size_t first = stem.size() + 1, second = first + kDigits + kOf.size();
-    if (name.size() == second + kDigits + kExtension.size() && name.starts_with(stem + "-") &&
+    if (name.size() == second + kDigits + kSafetensorsExtension.size() && name.starts_with(stem + "-") &&
         digits(first) && name.substr(first + kDigits, kOf.size()) == kOf && digits(second) &&
-        name.ends_with(kExtension)) {
+        name.ends_with(kSafetensorsExtension)) {
       return kind;
     }
   }

@@ -19,6 +19,7 @@
 #include "trireme/checkpoint/internal/dtype.h"
 #include "trireme/checkpoint/internal/safetensors_header.h"
 #include "trireme/checkpoint/internal/synced_safetensors.h"
+#include "trireme/checkpoint/internal/tensor_bytes.h"
 #include "trireme/checkpoint/internal/xxh3.h"
 
 namespace trireme::checkpoint {
@@ -26,19 +27,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensor data are written as they lie in memory");
 
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
-
 /// What is written: row-major, on the CPU; the tensor itself where it is that already.
 at::Tensor plain(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
-}
-
-std::uint64_t bytes_of(const TensorLayout& tensor) {
-  std::uint64_t bytes = c10::elementSize(tensor.type);
-  for (const std::int64_t size : tensor.shape) bytes *= static_cast<std::uint64_t>(size);
-  return bytes;
 }
 
 /// Writing and hashing pass over memory in pieces that stay in the cache from one to the other.
@@ -127,12 +118,18 @@ void check_bools(const at::Tensor& tensor, const std::string& name, const std::s
 
 }  // namespace
 
+std::uint64_t TensorLayout::bytes() const {
+  std::uint64_t bytes = c10::elementSize(type);
+  for (const std::int64_t size : shape) bytes *= static_cast<std::uint64_t>(size);
+  return bytes;
+}
+
 void check_dense(const std::string& name, const at::Tensor& tensor) {
   require(tensor.defined(), "tensor '", name, "' to be saved is undefined");
   require(tensor.layout() == at::kStrided, "tensor '", name, "' cannot be saved: it is not dense");
 }
 
-void sink_values(const at::Tensor& tensor, const FileSink& sink) { sink(bytes_of(plain(tensor))); }
+void sink_values(const at::Tensor& tensor, const FileSink& sink) { sink(tensor_bytes(plain(tensor))); }
 
 namespace {
 
@@ -146,7 +143,7 @@ FileDigest write(WriteFile& write_file, const std::filesystem::path& path,
   std::uint64_t end = 0;
   for (const TensorLayout& tensor : tensors) {
     require(tensor.name != "__metadata__", "no tensor can be called __metadata__ in a safetensors file");
-    const std::uint64_t begin = std::exchange(end, end + bytes_of(tensor));
+    const std::uint64_t begin = std::exchange(end, end + tensor.bytes());
     header.entries.push_back(
         {.name = tensor.name, .type = tensor.type, .shape = tensor.shape, .begin = begin, .end = end});
   }

@@ -11,11 +11,15 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trireme/base/files.h"
 
 namespace trireme::checkpoint {
+
+/// What names of such files end with.
+inline constexpr std::string_view kSafetensorsExtension = ".safetensors";
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
@@ -42,6 +46,8 @@ struct TensorLayout {
   std::string name;
   at::ScalarType type = at::kFloat;
   std::vector<std::int64_t> shape;
+
+  std::uint64_t bytes() const;
 };
 
 /// The same for tensors that are never all in memory: `fill` gives the bytes of each in turn, row-major.
