@@ -36,28 +36,29 @@ void StreamOrder::check(bool comes_behind, const Stream& stream, const Stream& o
               ", and does not wait for it: record an event there, and let this one block on it");
 }
 
+StreamOrder::Piece* StreamOrder::use(const void* piece, const Stream& stream, const std::string& operation) {
+  const auto found = pieces_.find(piece);
+  if (found == pieces_.end()) return nullptr;
+  const Piece& used = found->second;
+  check(in(next(stream), used.writer) >= used.written, stream, used.writer, operation, "written");
+  return &found->second;
+}
+
 void StreamOrder::read(const void* piece, const Stream& stream, const std::string& operation) {
   const std::lock_guard lock(mutex_);
-  const auto found = pieces_.find(piece);
-  if (found == pieces_.end()) return;
-  const Clock& clock = next(stream);
-  Piece& used = found->second;
-  check(in(clock, used.writer) >= used.written, stream, used.writer, operation, "written");
-  used.readers[stream] = in(clock, stream);
+  if (Piece* used = use(piece, stream, operation)) used->readers[stream] = in(clocks_[stream], stream);
 }
 
 void StreamOrder::write(const void* piece, const Stream& stream, const std::string& operation) {
   const std::lock_guard lock(mutex_);
-  const auto found = pieces_.find(piece);
-  if (found == pieces_.end()) return;
-  const Clock& clock = next(stream);
-  Piece& used = found->second;
-  check(in(clock, used.writer) >= used.written, stream, used.writer, operation, "written");
-  for (const auto& [reader, time] : used.readers)
+  Piece* used = use(piece, stream, operation);
+  if (used == nullptr) return;
+  const Clock& clock = clocks_[stream];
+  for (const auto& [reader, time] : used->readers)
     check(in(clock, reader) >= time, stream, reader, operation, "read");
-  used.writer = stream;
-  used.written = in(clock, stream);
-  used.readers.clear();
+  used->writer = stream;
+  used->written = in(clock, stream);
+  used->readers.clear();
 }
 
 void StreamOrder::allocated(const void* piece, const Stream& stream) {

@@ -48,6 +48,8 @@ class StreamOrder {
     Clock readers = {};
     std::map<Stream, bool> lent = {};
   };
+  /// By the next operation of a stream, which comes behind who has written it; null: no piece of the device.
+  Piece* use(const void* piece, const Stream& stream, const std::string& operation);
   /// The clock of the next operation of a stream.
   Clock& next(const Stream& stream);
   static void merge(Clock& into, const Clock& passed);

@@ -431,5 +431,27 @@ TEST(Loader, AfterASeekAwayFromADamagedBatchThatSeveralReadAllIsReadAgain) {
   }
 }
 
+TEST(Loader, IsReadyWhenTheNextStepOrItsErrorIsThere) {
+  const auto becomes_ready = [](const Loader& loader) {
+    for (int i = 0; i < 20000 && !loader.is_ready(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return loader.is_ready();
+  };
+  Loader loader(std::make_shared<Numbers>(40), {.global_batch = 8, .seed = 1});
+  EXPECT_FALSE(loader.is_ready()) << "nothing is read before the first step";
+  for (int step = 0; step < 6; ++step) {
+    loader.next();
+    EXPECT_TRUE(becomes_ready(loader));
+  }
+  loader.seek(2);
+  loader.next();
+  EXPECT_TRUE(becomes_ready(loader));
+  Loader broken(std::make_shared<Numbers>(16, 12), {.global_batch = 8, .order = Order::kSequential});
+  broken.next();
+  EXPECT_TRUE(becomes_ready(broken));
+  EXPECT_THROW(broken.next(), DataError);
+  EXPECT_TRUE(broken.is_ready()) << "the same again";
+}
+
 }  // namespace
 }  // namespace trireme::data

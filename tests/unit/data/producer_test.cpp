@@ -299,5 +299,18 @@ TEST(Producer, CanBeClosedAtAnyTime) {
   }
 }
 
+TEST(Producer, AStepIsReadyWhenItsLastRowIsFilled) {
+  const ProducedSamples samples({.like = kNumber, .samples_per_epoch = 10});
+  const auto stream = samples.open({.global_batch = 2});
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_FALSE(stream->is_ready());
+    samples.producer().put(kNumber);
+    EXPECT_FALSE(stream->is_ready());
+    samples.producer().put(kNumber);
+    EXPECT_TRUE(stream->is_ready());
+    EXPECT_EQ(stream->next().global_size, 2);
+  }
+}
+
 }  // namespace
 }  // namespace trireme::data
