@@ -13,7 +13,6 @@
 #include "trireme/parallel/allocated_bytes.h"
 #include "trireme/parallel/data/gradient_hook.h"
 #include "trireme/parallel/pipeline/pipeline.h"
-#include "trireme/parallel/zero/internal/gradient_places.h"
 
 namespace trireme::parallel {
 namespace {
@@ -394,75 +393,6 @@ TEST(ZeroGradients, LeaveTensorsAloneThatAreMadeAfterABackwardHasThrown) {
     const at::Tensor mine = at::empty({128, 96});
     EXPECT_EQ(mine.storage().data_ptr().get_deleter(), of_ordinary_memory);
   });
-}
-
-/// A matrix whose gradient is a product, and memory for that gradient.
-struct Placed {
-  at::Tensor weight = test::numbers({96, 128}, 1).requires_grad_();
-  at::Tensor input = test::numbers({4, 96}, 2);
-  at::Tensor memory = at::zeros({96 * 128});
-  int num_lent = 0;
-  GradientPlaces places{1, [this](std::size_t) {
-                          ++num_lent;
-                          return memory;
-                        }};
-
-  Placed() {
-    hook_gradient(weight, "weight", [this] { places.arrived(0, weight.grad()); });
-  }
-  /// Whether the gradient was made in the memory.
-  bool step(const std::function<at::Tensor(const at::Tensor&)>& more = [](const at::Tensor& x) {
-    return x;
-  }) {
-    weight.mutable_grad().reset();
-    places.begin_step();
-    const at::Tensor loss = more(input.mm(weight)).square().sum();
-    places.start();
-    loss.backward();
-    places.stop();
-    EXPECT_TRUE(weight.grad().allclose(2 * input.t().mm(input.mm(weight)))) << "a wrong gradient";
-    return weight.grad().const_data_ptr() == memory.const_data_ptr();
-  }
-};
-
-TEST(GradientPlaces, AreUsedFromTheSecondStepOn) {
-  Placed placed;
-  EXPECT_FALSE(placed.step());
-  EXPECT_TRUE(placed.step());
-  EXPECT_TRUE(placed.step());
-  EXPECT_TRUE(placed.places.is_lent(0));
-  placed.weight.mutable_grad().reset();
-  EXPECT_FALSE(placed.places.is_lent(0));
-}
-
-TEST(GradientPlaces, AreLearntAnewWhereAStepAllocatesOtherwise) {
-  Placed placed;
-  placed.step();
-  EXPECT_TRUE(placed.step());
-  // Its backward allocates another large tensor before.
-  const auto detour = [](const at::Tensor& x) { return (x.repeat({64, 1}) * 1).narrow(0, 0, 4); };
-  EXPECT_FALSE(placed.step(detour));
-  EXPECT_TRUE(placed.step(detour));
-}
-
-TEST(GradientPlaces, AreNotLentTwiceAtATime) {
-  Placed placed;
-  placed.step();
-  placed.step();
-  const at::Tensor kept = placed.weight.grad();  // a user holds on to it
-  const at::Tensor before = kept.clone();
-  EXPECT_FALSE(placed.step());
-  EXPECT_EQ(placed.num_lent, 1);
-  EXPECT_TRUE(kept.equal(before));
-}
-
-TEST(GradientPlaces, LeaveOtherAllocationsAlone) {
-  Placed placed;
-  placed.step();
-  placed.step();
-  placed.weight.mutable_grad().reset();
-  const at::Tensor other = at::ones({96 * 128});
-  EXPECT_NE(other.const_data_ptr(), placed.memory.const_data_ptr());
 }
 
 TEST(ZeroPrograms, GatherAroundEachUseAndAheadOfIt) {

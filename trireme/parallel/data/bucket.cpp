@@ -173,4 +173,23 @@ std::vector<Bucket> BucketMemory::lay_out(std::vector<Parameter>& parameters,
   return buckets;
 }
 
+void BucketMemory::move_to(const at::Tensor& memory, Bucket& bucket, std::vector<Parameter>& parameters) {
+  at::Tensor(memory).copy_(bucket.flat);
+  bucket.gradients.clear();
+  for (const std::size_t member : bucket.parameters) {
+    Parameter& parameter = parameters[member];
+    const at::Tensor& before = parameter.view;
+    const std::int64_t offset = before.storage_offset() - bucket.flat.storage_offset();
+    const at::Tensor view = part_of(memory, offset, before.sizes(), before.strides());
+    // How often it has been written is compared with what was noted of the one before.
+    view.unsafeGetTensorImpl()->set_version_counter(before.unsafeGetTensorImpl()->version_counter());
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.is_same(before)) gradient = view;
+    parameter.view = view;
+    bucket.gradients.emplace_back(parameter.name, view);
+  }
+  bucket.flag = part_of(memory, bucket.flag.storage_offset() - bucket.flat.storage_offset(), {1}, {1});
+  bucket.flat = memory;
+}
+
 }  // namespace trireme::parallel

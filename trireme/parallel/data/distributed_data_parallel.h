@@ -10,9 +10,10 @@
 // always; when backward() returns, every .grad holds the mean over the ranks and is a view into a bucket.
 // Collective: every rank makes it, and runs the same number of synchronised backward passes (Join lifts
 // that). One thread runs forward and backward. The module's parameters must not be added, removed or re-typed
-// while it lives. Cost per step: one copy of each gradient into its bucket, and what the group's all_reduce
-// costs. In a group of one rank nothing is done at all. A pass that ends early, by an exception, fails the
-// group on all ranks by name once a bucket is on its way; before that it may be repeated.
+// while it lives. Cost per step: what the group's all_reduce costs; on the CPU gradients of 16 KiB and more
+// are made in their buckets from the third step on, where steps are alike, and else copied there. In a group
+// of one rank nothing is done at all. A pass that ends early, by an exception, fails the group on all ranks
+// by name once a bucket is on its way; before that it may be repeated.
 
 #include <torch/nn/module.h>
 
@@ -144,8 +145,9 @@ class DistributedDataParallel {
 
   /// What the reducer has done so far on this rank.
   struct Statistics {
-    std::uint64_t reductions = 0;  ///< synchronised backward passes
-    double waited_s = 0;           ///< time that backward waited for buckets at its end
+    std::uint64_t reductions = 0;   ///< synchronised backward passes
+    double waited_s = 0;            ///< time that backward waited for buckets at its end
+    std::int64_t copied_bytes = 0;  ///< of gradients that backward has made elsewhere than in their buckets
     std::vector<std::int64_t> bucket_bytes;
     bool rebuilt = false;  ///< buckets follow the observed ready order
   };

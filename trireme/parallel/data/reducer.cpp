@@ -12,9 +12,19 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/gradient_hook.h"
 
 namespace trireme::parallel {
+namespace {
+
+bool lies_at(const at::Tensor& place, const at::Tensor& gradient) {
+  return gradient.layout() == at::kStrided && gradient.const_data_ptr() == place.const_data_ptr() &&
+         gradient.scalar_type() == place.scalar_type() && gradient.sizes() == place.sizes() &&
+         gradient.strides() == place.strides();
+}
+
+}  // namespace
 
 DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_replica,
                                           const DataParallelOptions& the_options)
@@ -33,6 +43,10 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
   build_buckets(order);
+  if (std::ranges::any_of(parameters_, [](const Parameter& each) { return each.tensor.is_cpu(); })) {
+    made_in_place_ = std::make_shared<GradientPlaces>(
+        parameters_.size(), [this](std::size_t number) { return place_of(number); });
+  }
   if (!options.broadcast_buffers) return;
   for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
     buffers_.emplace_back(group, pack);
@@ -59,12 +73,14 @@ void DistributedDataParallel::Reducer::attach() {
 
 void DistributedDataParallel::Reducer::detach() {
   if (group.size() == 1) return;
+  if (made_in_place_) made_in_place_->stop();
   break_off("its DistributedDataParallel is gone");
   for (const Parameter& parameter : parameters_) unhook_gradient(parameter.tensor);
 }
 
 void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
   const at::NoGradGuard no_grad;
+  const GradientPlaces::Pause pause;
   if (backward_over_) {
     break_off("another one began before finish_reduction() was called");
     group.check();
@@ -90,7 +106,7 @@ void DistributedDataParallel::Reducer::take_gradient(std::size_t number) {
   if (parameter.bucket == Parameter::kNoBucket || (synchronise && parameter.fired))
     refuse_second_gradient(parameter);
   refuse_stale_sum(parameter);
-  adopt(parameter);
+  adopt(number);
   parameter.used = true;
   parameter.used_version = static_cast<std::uint32_t>(parameter.view._version());
   if (!synchronise) return;
@@ -100,15 +116,46 @@ void DistributedDataParallel::Reducer::take_gradient(std::size_t number) {
 }
 
 /// Brings the gradient into its place in the bucket. Autograd hands over a fresh tensor where there was no
-/// gradient before, which costs one copy and no zeroing; a gradient that lives in the bucket stays.
-void DistributedDataParallel::Reducer::adopt(Parameter& parameter) {
+/// gradient before: it has been made there, or is copied, which needs no zeroing. A gradient that lives in
+/// the bucket stays.
+void DistributedDataParallel::Reducer::adopt(std::size_t number) {
+  Parameter& parameter = parameters_[number];
   parameter.reduced = false;
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   if (gradient.is_same(parameter.view)) return;
   require(!gradient.is_sparse(), "the gradient of parameter '", parameter.name,
           "' is sparse; only dense gradients can be reduced");
-  copy_gradient(parameter.view, gradient);
+  if (made_in_place_) {
+    made_in_place_->start();
+    made_in_place_->arrived(number, gradient);
+  }
+  if (!lies_at(parameter.view, gradient) || !has_memory_alone(gradient)) {
+    make_room(number);
+    copy_gradient(parameter.view, gradient);
+    statistics.copied_bytes += static_cast<std::int64_t>(parameter.view.nbytes());
+  }
   gradient = parameter.view;
+}
+
+/// For the gradient that backward is about to make; undefined where what lies there counts.
+at::Tensor DistributedDataParallel::Reducer::place_of(std::size_t number) const {
+  const Parameter& parameter = parameters_[number];
+  if (!statistics.rebuilt || parameter.bucket == Parameter::kNoBucket || backward_over_) return {};
+  const bool is_free = !parameter.tensor.grad().defined() && !(running_ && parameter.fired) &&
+                       !buckets_[parameter.bucket].wait;
+  return is_free ? parameter.view : at::Tensor();
+}
+
+/// Before something is written to the parameter's place. Where a tensor lives there that is not its gradient,
+/// that tensor keeps the memory, and this model's gradients are copied from here on.
+void DistributedDataParallel::Reducer::make_room(std::size_t number) {
+  if (!made_in_place_ || !made_in_place_->is_lent(number)) return;
+  Bucket& bucket = buckets_[parameters_[number].bucket];
+  const at::Tensor memory =
+      options.hook->memory_of(group).allocate(bucket.flat.numel(), bucket.flat.options());
+  count_as(MemoryKind::kGradients, memory);
+  BucketMemory::move_to(memory, bucket, parameters_);
+  made_in_place_.reset();
 }
 
 void DistributedDataParallel::Reducer::refuse_second_gradient(const Parameter& parameter) {

@@ -131,6 +131,7 @@ void DistributedDataParallel::Reducer::stand_in(std::size_t number) {
   recognise_view(parameter);
   const at::Tensor& gradient = parameter.tensor.grad();
   if (!gradient.defined()) {
+    make_room(number);
     parameter.view.zero_();
     unreached_.push_back({number, {}});
   } else if (gradient.is_same(parameter.view)) {
@@ -139,6 +140,7 @@ void DistributedDataParallel::Reducer::stand_in(std::size_t number) {
     if (options.scale == ReduceScale::kSum && parameter.reduced) parameter.view.zero_();
   } else {
     unreached_.push_back({number, gradient});
+    make_room(number);
     parameter.view.copy_(gradient);
   }
   mark_ready(number);
@@ -172,7 +174,7 @@ void DistributedDataParallel::Reducer::stand_in_for_unfired(Role role) {
       recognise_view(parameter);
       parameter.used = keeps_gradient(parameter);
       if (parameter.used) {  // under no_sync
-        adopt(parameter);
+        adopt(number);
         mark_ready(number);
         continue;
       }
@@ -266,6 +268,7 @@ void DistributedDataParallel::Reducer::forget_pass() {
   graph_tasks_.clear();
   unreached_.clear();
   if (!statistics.rebuilt) ready_order_.clear();
+  if (made_in_place_) made_in_place_->begin_step();
 }
 
 bool DistributedDataParallel::Reducer::learns_usage() const {

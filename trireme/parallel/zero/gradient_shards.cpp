@@ -53,7 +53,8 @@ GradientShards::GradientShards(comm::Group everybody, comm::Group group, std::ve
     codecs_.try_emplace(number, group_, buckets_[number], names, options_.hook);
   }
   if (parameters_.front().tensor.is_cpu())
-    made_in_place_.emplace(parameters_.size(), [this](std::size_t number) { return place_of(number); });
+    made_in_place_ = std::make_shared<GradientPlaces>(
+        parameters_.size(), [this](std::size_t number) { return place_of(number); });
   flags_ = everybody_.allocate(static_cast<std::int64_t>(parameters_.size()) + 1, at::kInt);
 }
 
@@ -69,7 +70,10 @@ GradientShards::~GradientShards() {
 void GradientShards::begin() {
   give_up("another step begins");
   for (const comm::Group* group : {&everybody_, &group_}) group->check();
-  if (made_in_place_) made_in_place_->begin_step();
+  if (made_in_place_) {
+    made_in_place_->stop();
+    made_in_place_->begin_step();
+  }
   for (Filling& filling : filling_) {
     if (filling.flat.defined()) options_.pool->give_back(std::exchange(filling.flat, {}));
   }
@@ -186,7 +190,7 @@ void GradientShards::take(std::size_t number) {
   at::Tensor& gradient = parameters_[number].tensor.mutable_grad();
   at::Tensor slot = slot_of(number);
   const bool is_there = gradient.defined() && gradient.layout() == at::kStrided && gradient.is_contiguous() &&
-                        gradient.const_data_ptr() == slot.const_data_ptr();
+                        gradient.const_data_ptr() == slot.const_data_ptr() && has_memory_alone(gradient);
   if (!is_there) {
     if (made_in_place_ && made_in_place_->is_lent(number)) {
       move_elsewhere(slots_[number].bucket);

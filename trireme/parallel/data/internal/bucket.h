@@ -69,6 +69,8 @@ class BucketMemory {
   /// views of before move with them; what else a view holds is undefined.
   std::vector<Bucket> lay_out(std::vector<Parameter>& parameters,
                               std::vector<std::vector<std::size_t>> assignment) const;
+  /// The bucket, with what lies in it, has another memory from now on, as long as its `flat`.
+  static void move_to(const at::Tensor& memory, Bucket& bucket, std::vector<Parameter>& parameters);
 
  private:
   using Kind = std::pair<at::ScalarType, std::string>;  ///< and the device

@@ -16,6 +16,7 @@
 
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/data/internal/bucket.h"
+#include "trireme/parallel/data/internal/gradient_places.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/telemetry/trace.h"
 
@@ -62,7 +63,9 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void collect_parameters();
   void on_gradient(std::size_t number);
   void take_gradient(std::size_t number);
-  void adopt(Parameter& parameter);
+  void adopt(std::size_t number);
+  at::Tensor place_of(std::size_t number) const;
+  void make_room(std::size_t number);
   void refuse_second_gradient(const Parameter& parameter);
   void refuse_stale_sum(const Parameter& parameter) const;
 
@@ -111,6 +114,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   std::unordered_map<const void*, std::size_t> numbers_;  ///< of parameters, by their implementation
   BucketMemory memory_;
   std::vector<Bucket> buckets_;
+  /// Backward makes gradients in their buckets; null where there are none on the CPU, or not any more.
+  std::shared_ptr<GradientPlaces> made_in_place_;
   std::vector<Coalesced> buffers_;
   at::Tensor used_flags_;
   telemetry::TraceBuffer* trace_ = nullptr;  ///< null when nothing is traced

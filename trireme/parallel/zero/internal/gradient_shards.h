@@ -13,8 +13,8 @@
 
 #include "trireme/comm/group.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
+#include "trireme/parallel/data/internal/gradient_places.h"
 #include "trireme/parallel/zero/internal/bucket_pool.h"
-#include "trireme/parallel/zero/internal/gradient_places.h"
 #include "trireme/parallel/zero/internal/shard_codec.h"
 #include "trireme/parallel/zero/internal/shard_layout.h"
 
@@ -111,11 +111,11 @@ class GradientShards {
     std::size_t bucket = 0;
     std::int64_t begin = 0;
   };
-  std::vector<Place> slots_;                     ///< by parameter
-  std::vector<at::Tensor> likes_;                ///< by bucket: of the type and device of its sums
-  std::map<std::size_t, ShardCodec> codecs_;     ///< of buckets whose gradients are encoded
-  std::vector<std::int64_t> numel_;              ///< by parameter, whose weights may be elsewhere
-  std::optional<GradientPlaces> made_in_place_;  ///< where parameters are the CPU's
+  std::vector<Place> slots_;                       ///< by parameter
+  std::vector<at::Tensor> likes_;                  ///< by bucket: of the type and device of its sums
+  std::map<std::size_t, ShardCodec> codecs_;       ///< of buckets whose gradients are encoded
+  std::vector<std::int64_t> numel_;                ///< by parameter, whose weights may be elsewhere
+  std::shared_ptr<GradientPlaces> made_in_place_;  ///< where parameters are the CPU's; else null
 
   std::vector<Filling> filling_;  ///< by bucket
   std::vector<bool> taken_;       ///< by parameter: in this pass
