@@ -11,6 +11,7 @@
 #include "tests/multiproc/mode_table.h"
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
+#include "tests/support/remembered_run.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
 #include "trireme/base/text.h"
@@ -64,8 +65,7 @@ class Modes : public testing::TestWithParam<ModeOn> {
 
   /// Ten steps: two epochs of 4096 samples by 1000, equal and unequal parts, and a small last batch; of a gpt
   /// over sequences of 50 characters, which no number of pieces divides.
-  std::vector<std::string> train_words(const std::string& name, const Mode& mode,
-                                       const std::string& on) const {
+  std::vector<std::string> train_words(const Mode& mode, const std::string& on) const {
     std::vector<std::string> words = {"train", checkout("examples/quick.toml")};
     const bool is_gpt = GetParam().mode.context > 1;
     if (is_gpt) {
@@ -79,11 +79,10 @@ class Modes : public testing::TestWithParam<ModeOn> {
       }
     }
     for (const std::string& setting :
-         {"run.folder=" + folder_.path().string(), "run.name=" + name, std::string("run.log_every_steps=1"),
-          "train.device=" + on, text("train.global_batch=", is_gpt ? 40 : 1000),
-          text("train.accumulation=", mode.accumulation), text("parallel.pipeline=", mode.stages),
-          text("parallel.tensor=", mode.tensor), text("train.precision=", mode.precision),
-          std::string("parallel.microbatches=4"),
+         {std::string("run.log_every_steps=1"), "train.device=" + on,
+          text("train.global_batch=", is_gpt ? 40 : 1000), text("train.accumulation=", mode.accumulation),
+          text("parallel.pipeline=", mode.stages), text("parallel.tensor=", mode.tensor),
+          text("train.precision=", mode.precision), std::string("parallel.microbatches=4"),
           // Clipped steps are too short to show what was rounded.
           text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : mode.clip_norm),
           std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
@@ -101,33 +100,21 @@ class Modes : public testing::TestWithParam<ModeOn> {
     return words;
   }
 
-  TrainedRun finished(const std::string& name, const std::vector<std::string>& command) const {
-    std::map<std::string, std::string> variables;
-    if (*device().preload != '\0') variables["LD_PRELOAD"] = bin(device().preload);
-    const ChildResult result = run(command, variables, 120);
-    if (result.exit_code != 0)
-      throw std::runtime_error(text(join(command, " "), "\n", result.out, result.err));
-    return read_run(folder_ / name);
-  }
-
   TrainedRun train_on_one_rank(const Mode& mode) const {
     const int of_each = mode.accumulation * (mode.stages > 1 ? 4 : 1);
     const int replicas = mode.ranks / mode.stages / mode.tensor / mode.context;
     const int parts = mode.equal == Equal::kBits ? replicas * of_each : 1;
-    std::vector<std::string> command = {bin("trireme-torch")};
-    for (auto& word : train_words("one",
-                                  {.name = "",
-                                  .mesh = "",
-                                  .accumulation = parts,
-                                  .equal = mode.equal,
-                                  .precision = mode.precision,
-                                  .clip_norm = mode.clip_norm,
-                                  .optimizer = mode.optimizer,
-                                  .lr = mode.lr},
-                                  device().of_one_rank)) {
-      command.push_back(word);
-    }
-    return finished("one", command);
+    const Mode one{.name = "",
+                   .mesh = "",
+                   .accumulation = parts,
+                   .equal = mode.equal,
+                   .precision = mode.precision,
+                   .clip_norm = mode.clip_norm,
+                   .optimizer = mode.optimizer,
+                   .lr = mode.lr};
+    std::vector<std::string> command = train_words(one, device().of_one_rank);
+    command.insert(command.begin(), bin("trireme-torch"));
+    return remembered_run(command);
   }
 
   TrainedRun in_full_precision(Mode mode) const {
@@ -137,7 +124,8 @@ class Modes : public testing::TestWithParam<ModeOn> {
 
   TrainedRun train_on_ranks(const Mode& mode) const {
     std::vector<std::string> command;
-    auto words = train_words("ranks", mode, device().name);
+    auto words = train_words(mode, device().name);
+    words.insert(words.end(), {"--set", "run.folder=" + folder_.path().string(), "--set", "run.name=ranks"});
     if (mode.ranks_per_host == 0) {
       command = {bin("trireme")};
       words.insert(words.end(), {"-n", text(mode.ranks)});
@@ -148,7 +136,12 @@ class Modes : public testing::TestWithParam<ModeOn> {
                  "bash",         "-c",     on_its_host, bin("trireme-torch")};
     }
     command.insert(command.end(), words.begin(), words.end());
-    return finished("ranks", command);
+    std::map<std::string, std::string> variables;
+    if (*device().preload != '\0') variables["LD_PRELOAD"] = bin(device().preload);
+    const ChildResult result = run(command, variables, 120);
+    if (result.exit_code != 0)
+      throw std::runtime_error(text(join(command, " "), "\n", result.out, result.err));
+    return read_run(folder_ / "ranks");
   }
 
   TemporaryFolder folder_;
