@@ -11,5 +11,6 @@ install_plain "$prefix"
 check_files "$prefix"
 mv "$prefix" "$work/moved"
 use_programs "$work/moved"
-build_project "$work/moved"
+build_project "$work/moved" autoencoder two_towers
 use_project "$work/moved"
+use_examples

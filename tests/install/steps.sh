@@ -54,12 +54,15 @@ use_programs() {  # use_programs PREFIX [COMMAND that runs them...]
   expect "Training can work here" "$@" "$prefix/bin/trireme" doctor
 }
 
-build_project() {  # build_project PREFIX: configured against the installed package only
+build_project() {  # build_project PREFIX [EXAMPLE...]: configured against the installed package only
+  local prefix=$1 example
+  shift
   rm -rf "$work/project"
   cp -r "$consumer" "$work/project"
-  cp "$consumer"/../../../examples/{autoencoder,two_towers}.{cpp,toml} "$work/project"
-  "$cmake" -S "$work/project" -B "$work/project/build" -G "$generator" -DCMAKE_BUILD_TYPE=Debug \
-    -DCMAKE_PREFIX_PATH="$1" >"$work/configure.log" || { cat "$work/configure.log"; exit 1; }
+  for example in "$@"; do cp "$consumer/../../../examples/$example".{cpp,toml} "$work/project"; done
+  # Of no build type: the debugger's part would take a fifth of the time.
+  "$cmake" -S "$work/project" -B "$work/project/build" -G "$generator" -DCMAKE_PREFIX_PATH="$prefix" \
+    >"$work/configure.log" || { cat "$work/configure.log"; exit 1; }
   "$cmake" --build "$work/project/build"
 }
 
@@ -76,6 +79,9 @@ use_project() {  # use_project PREFIX: over two processes, by our launcher and, 
   fi
   words="calls: factor 1.0, thrown: too far [in 'fail' on worker 'worker1']"
   expect "$words" "$1/bin/trireme" launch -n 2 -- "$work/project/build/calls"
+}
+
+use_examples() {  # autoencoder and two_towers, with the whole command line
   # A program of somebody's own types starts itself as ranks, without trireme.
   local own=$work/project/build/autoencoder
   local settings=("$work/project/autoencoder.toml" -n 2 --set images.of=synthetic --set parallel.pipeline=2)
