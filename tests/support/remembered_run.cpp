@@ -51,12 +51,13 @@ TrainedRun remembered_run(const std::vector<std::string>& command, double timeou
     fs::create_directories(place.parent_path());
     forget_other_programs(all, program);
     const std::string own = text(place.filename().string(), ".of-", ::getpid());
+    const fs::path trained = place.parent_path() / own;
+    fs::remove_all(trained);  // of a process of that number that was killed
     std::vector<std::string> words = command;
     for (const std::string& setting : {"run.folder=" + place.parent_path().string(), "run.name=" + own})
       words.insert(words.end(), {"--set", setting});
     const ChildResult result = run(words, {}, timeout_s);
     if (result.exit_code != 0) throw std::runtime_error(text(join(words, " "), "\n", result.out, result.err));
-    const fs::path trained = place.parent_path() / own;
     write_file_atomic(trained / "remembered_as", key);
     std::error_code is_there;  // another test has been faster
     fs::rename(trained, place, is_there);
