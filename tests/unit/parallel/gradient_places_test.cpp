@@ -285,6 +285,45 @@ TEST(GradientsInBuckets, LeaveATensorAloneThatAHookHasKept) {
   });
 }
 
+TEST(GradientsInBuckets, LeaveAllTensorsAloneThatLieInPlacesOfOthers) {
+  for (const double bucket_mib : {1e-5, 25.0}) {
+    run_ranks_as_threads(2, [&](Context& context) {
+      Replicated replicated(context, {.bucket_mib = bucket_mib, .first_bucket_mib = bucket_mib});
+      for (int step = 0; step < 4; ++step) replicated.step(step);
+      // Both are there before the first of the gradients comes, whose places they have.
+      std::vector<at::Tensor> kept, values;
+      const Loss detours = [&](Large& model, const at::Tensor& x) {
+        const at::Tensor second = model.second->weight * 2, third = model.third->weight * 2;
+        for (const at::Tensor* each : {&second, &third}) {
+          each->register_hook([&](const at::Tensor& gradient) {
+            kept.push_back(gradient);
+            values.push_back(gradient.clone());
+          });
+        }
+        return model.first(x).tanh().matmul(second.t()).tanh().matmul(third.t()).square().mean();
+      };
+      for (int step = 4; step < 6; ++step) replicated.step(step, detours);
+      for (int step = 6; step < 9; ++step) replicated.step(step);
+      for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(kept[i].equal(values[i])) << i;
+    });
+  }
+}
+
+TEST(GradientsInBuckets, ThatAreZeroedInPlaceAreNoCopies) {
+  run_ranks_as_threads(2, [](Context& context) {
+    Replicated replicated(context);
+    replicated.step(0);
+    const std::int64_t before = replicated.ddp.statistics().copied_bytes;
+    for (at::Tensor& parameter : replicated.model->parameters()) {
+      parameter.mutable_grad() = parameter.grad().detach();
+      parameter.mutable_grad().zero_();
+    }
+    replicated.model->loss(input_of(context.rank(), 1)).backward();
+    expect_gradients(*replicated.model, expected_gradients(2, 1), 1);
+    EXPECT_EQ(replicated.ddp.statistics().copied_bytes, before);
+  });
+}
+
 TEST(GradientsInBuckets, AreRightWhereAParameterIsNotReached) {
   run_ranks_as_threads(2, [](Context& context) {
     Replicated replicated(context, {.unused_parameters = UnusedParameters::kFind});

@@ -105,6 +105,7 @@ void GradientPlaces::begin_step() {
 }
 
 void GradientPlaces::start() {
+  if (!lends_) return;
   if (thread_.exchange(std::this_thread::get_id()) == std::this_thread::get_id()) return;
   forget();
   watching.push_back(weak_from_this());
@@ -114,6 +115,13 @@ void GradientPlaces::start() {
 void GradientPlaces::stop() {
   thread_ = std::thread::id();
   forget();
+}
+
+void GradientPlaces::end_lending() {
+  lends_ = false;
+  stop();
+  expected_.clear();
+  made_.clear();
 }
 
 void GradientPlaces::forget() {

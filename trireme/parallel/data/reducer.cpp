@@ -16,15 +16,6 @@
 #include "trireme/parallel/data/gradient_hook.h"
 
 namespace trireme::parallel {
-namespace {
-
-bool lies_at(const at::Tensor& place, const at::Tensor& gradient) {
-  return gradient.layout() == at::kStrided && gradient.const_data_ptr() == place.const_data_ptr() &&
-         gradient.scalar_type() == place.scalar_type() && gradient.sizes() == place.sizes() &&
-         gradient.strides() == place.strides();
-}
-
-}  // namespace
 
 DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_replica,
                                           const DataParallelOptions& the_options)
@@ -129,12 +120,24 @@ void DistributedDataParallel::Reducer::adopt(std::size_t number) {
     made_in_place_->start();
     made_in_place_->arrived(number, gradient);
   }
-  if (!lies_at(parameter.view, gradient) || !has_memory_alone(gradient)) {
+  if (!is_in_place(number)) {
     make_room(number);
     copy_gradient(parameter.view, gradient);
     statistics.copied_bytes += static_cast<std::int64_t>(parameter.view.nbytes());
   }
   gradient = parameter.view;
+}
+
+/// Whether the gradient lies where the parameter's is reduced: in the bucket's own memory, or lent to it
+/// alone.
+bool DistributedDataParallel::Reducer::is_in_place(std::size_t number) const {
+  const at::Tensor &view = parameters_[number].view, &gradient = parameters_[number].tensor.grad();
+  const bool lies_there = gradient.layout() == at::kStrided &&
+                          gradient.const_data_ptr() == view.const_data_ptr() &&
+                          gradient.scalar_type() == view.scalar_type() && gradient.sizes() == view.sizes() &&
+                          gradient.strides() == view.strides();
+  const bool is_lent = made_in_place_ && made_in_place_->is_lent(number);
+  return lies_there && (!is_lent || has_memory_alone(gradient));
 }
 
 /// For the gradient that backward is about to make; undefined where what lies there counts.
@@ -155,7 +158,8 @@ void DistributedDataParallel::Reducer::make_room(std::size_t number) {
       options.hook->memory_of(group).allocate(bucket.flat.numel(), bucket.flat.options());
   count_as(MemoryKind::kGradients, memory);
   BucketMemory::move_to(memory, bucket, parameters_);
-  made_in_place_.reset();
+  for (const std::size_t member : bucket.parameters) made_in_place_->moved(member);
+  made_in_place_->end_lending();
 }
 
 void DistributedDataParallel::Reducer::refuse_second_gradient(const Parameter& parameter) {

@@ -39,6 +39,10 @@ class GradientPlaces : public std::enable_shared_from_this<GradientPlaces> {
   void arrived(std::size_t parameter, const at::Tensor& gradient);
   /// Whether a tensor lives in the memory that was lent for the parameter.
   bool is_lent(std::size_t parameter) const;
+  /// The parameter's place is other memory from now on, which nobody has.
+  void moved(std::size_t parameter) { loans_[parameter].reset(); }
+  /// Nothing is lent any more. What has been is known until it is gone.
+  void end_lending();
 
   /// While it lives, nobody watches this thread: what it allocates is no part of a backward.
   class Pause {
@@ -69,6 +73,7 @@ class GradientPlaces : public std::enable_shared_from_this<GradientPlaces> {
   std::vector<Allocation> expected_;          ///< of the step before
   std::vector<Allocation> made_;              ///< of this step
   bool as_expected_ = false;                  ///< so far
+  bool lends_ = true;
 };
 
 /// Whether a gradient that has just come has its memory for itself: a hook of a user's may have kept a tensor

@@ -64,6 +64,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void on_gradient(std::size_t number);
   void take_gradient(std::size_t number);
   void adopt(std::size_t number);
+  bool is_in_place(std::size_t number) const;
   at::Tensor place_of(std::size_t number) const;
   void make_room(std::size_t number);
   void refuse_second_gradient(const Parameter& parameter);
@@ -114,7 +115,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   std::unordered_map<const void*, std::size_t> numbers_;  ///< of parameters, by their implementation
   BucketMemory memory_;
   std::vector<Bucket> buckets_;
-  /// Backward makes gradients in their buckets; null where there are none on the CPU, or not any more.
+  /// Backward makes gradients in their buckets; null where there are none on the CPU.
   std::shared_ptr<GradientPlaces> made_in_place_;
   std::vector<Coalesced> buffers_;
   at::Tensor used_flags_;
