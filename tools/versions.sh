@@ -1,5 +1,5 @@
 # Every pinned version of the project, in one place. Sourced by the tools, read by CMake.
-TORCH_VERSION=2.13.0
+TORCH_VERSION=2.15.0
 TORCH_MINIMUM_VERSION=2.11.0
 CUDA_RUNTIME_VERSION=13.0.*
 CUDA_CUPTI_VERSION=13.0.*
