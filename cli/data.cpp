@@ -64,7 +64,7 @@ data::PackedSize pack_configured(const train::RunConfig& config, const data::Pac
           " is packed already: pack what it was packed from, or copy the folder");
   const std::vector<std::string> shipped = data::data_names();
   if (std::find(shipped.begin(), shipped.end(), from.name) != shipped.end())
-    return data::pack(data::packable(from), options);
+    return data::pack(data::packable(train::data_options(config)), options);
   return data::pack({.source = train::open_data(config), .path = from.path}, options);
 }
 

@@ -37,7 +37,8 @@ TEST(Epoch, KilledInItsMiddleAndGoneOnWithByMoreRanksHasEachSampleOnce) {
   write_file_atomic(folder / "train.csv", table);
   write_file_atomic(folder / "val.csv", "x,number\n0.5,0\n");
   const ChildResult pack = run({bin("trireme"), "data", "pack", "csv", packed.string(), "--set",
-                                "data.path=" + folder.path().string(), "--shard-mib", "0.004"});
+                                "data.path=" + folder.path().string(), "--set",
+                                text("data.num_classes=", kSamples), "--shard-mib", "0.004"});
   ASSERT_EQ(pack.exit_code, 0) << pack.err;
 
   const auto command = [&](int ranks, const std::string& pause_s) {

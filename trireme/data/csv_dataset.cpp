@@ -7,154 +7,224 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/data/internal/csv_reader.h"
 
 namespace trireme::data {
 namespace {
 
-/// A longer line is no line of numbers.
-constexpr std::size_t kMostLineBytes = 16 << 20;
+using Cells = std::vector<std::string>;
 
-/// Cells line by line, a piece of the file at a time.
-class CsvReader {
- public:
-  explicit CsvReader(const ByteSource& file) : file_(file) {}
+/// So much of a cell stands in a message.
+std::string shown(const std::string& cell) { return cell.substr(0, 80); }
 
-  /// The next line's cells, without quotes; false: there is none. Empty lines are passed over.
-  bool next(std::vector<std::string>& cells) {
-    do {
-      cells.assign(1, "");
-      number_ = next_number_;
-      if (!read_line(cells)) return false;
-    } while (cells.size() == 1 && cells[0].empty());
-    return true;
-  }
-  std::int64_t number() const { return number_; }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw DataError(text(file_.name(), ", line ", number_, what));
-  }
-
- private:
-  bool read_line(std::vector<std::string>& cells) {
-    bool quoted = false, any = false;
-    std::size_t bytes = 0;
-    for (int byte = get(); byte >= 0; byte = get()) {
-      any = true;
-      if (++bytes > kMostLineBytes) fail(text(": it is longer than ", kMostLineBytes, " bytes"));
-      const char c = static_cast<char>(byte);
-      if (c == '\n') ++next_number_;
-      if (quoted) {
-        if (c != '"')
-          cells.back() += c;
-        else if (peek() == '"')
-          cells.back() += static_cast<char>(get());
-        else
-          quoted = false;
-      } else if (c == '"' && cells.back().empty()) {
-        quoted = true;
-      } else if (c == ',') {
-        cells.emplace_back();
-      } else if (c == '\n') {
-        return true;
-      } else if (c != '\r' || peek() != '\n') {
-        cells.back() += c;
-      }
-    }
-    if (quoted) fail(": a quotation mark is not closed");
-    return any;
-  }
-
-  int peek() {
-    if (at_ == piece_.size()) {
-      const std::int64_t size = std::min<std::int64_t>(1 << 20, file_.size() - read_);
-      if (size == 0) return -1;
-      const bool first = read_ == 0;
-      piece_ = read_text(file_, read_, size);
-      read_ += size;
-      at_ = first && piece_.starts_with("\xef\xbb\xbf") ? 3 : 0;
-      if (at_ == piece_.size()) return peek();
-    }
-    return static_cast<unsigned char>(piece_[at_]);
-  }
-  int get() {
-    const int byte = peek();
-    if (byte >= 0) ++at_;
-    return byte;
-  }
-
-  const ByteSource& file_;
-  std::int64_t read_ = 0, number_ = 1, next_number_ = 1;
-  std::string piece_;
-  std::size_t at_ = 0;
-};
-
-std::vector<std::size_t> places_of(const std::vector<std::string>& wanted,
-                                   const std::vector<std::string>& names, const std::string& file) {
-  std::vector<std::size_t> places;
-  for (const std::string& name : wanted) {
-    const auto found = std::ranges::find(names, name);
-    require(found != names.end(), file, " has no column '", name, "'", suggest(name, names));
-    places.push_back(static_cast<std::size_t>(found - names.begin()));
-  }
-  return places;
-}
-
-double number_in_cell(const CsvReader& reader, const std::string& cell, const std::string& column) {
+/// The finite number in a cell; none: it holds something else.
+std::optional<double> number_in(const std::string& cell) {
   std::string_view digits = trim(cell);
   if (digits.starts_with('+')) digits.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error == std::errc() && end == digits.data() + digits.size() &&
-      std::abs(value) <= static_cast<double>(std::numeric_limits<float>::max()))
-    return value;
-  reader.fail(text(", column '", column, "': '", cell.substr(0, 80), "' is no finite number"));
+  const bool whole_cell = error == std::errc() && end == digits.data() + digits.size();
+  if (!whole_cell || !(std::abs(value) <= static_cast<double>(std::numeric_limits<float>::max())))
+    return std::nullopt;
+  return value;
 }
 
-bool is_class_cell(const std::string& cell) {
-  const std::string_view digits = trim(cell);
-  return !digits.empty() && digits.size() <= 15 &&
-         std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
-}
-
-CsvColumns chosen(const CsvColumns& asked, const std::vector<std::string>& names) {
-  CsvColumns columns = asked;
-  if (columns.targets.empty()) columns.targets = {names.back()};
-  if (columns.inputs.empty()) {
-    std::ranges::copy_if(names, std::back_inserter(columns.inputs), [&](const std::string& name) {
-      return std::ranges::find(columns.targets, name) == columns.targets.end();
-    });
+/// Where another character than the separator may stand between cells; else empty.
+std::string separator_advice(const Cells& cells, char separator) {
+  for (const char other : {';', '\t', '|', ','}) {
+    const bool found = std::ranges::any_of(
+        cells, [&](const std::string& cell) { return cell.find(other) != std::string::npos; });
+    if (found && other != separator) {
+      const std::string name = other == '\t' ? "\\t" : std::string(1, other);
+      return text("; where '", name, "' stands between cells, set data.separator = \"", name, "\"");
+    }
   }
-  return columns;
+  return "";
+}
+
+/// Cells are "0", "1", "2" and so on: names that pandas gives to columns without any, or numbers.
+bool counts_columns(const Cells& cells, std::size_t first) {
+  for (std::size_t i = first; i < cells.size(); ++i) {
+    if (trim(cells[i]) != std::to_string(i - first)) return false;
+  }
+  return cells.size() > first;
+}
+
+/// The lines of a table: names, given or found, and numbers.
+class Table {
+ public:
+  Table(const ByteSource& file, const CsvOptions& options)
+      : file_(file), options_(options), reader_(file, options.separator) {
+    if (!reader_.next(cells_)) throw DataError(text(file.name(), " is empty; expected a line per sample"));
+    first_is_sample_ = !first_has_names();
+    for (std::size_t i = 0; i < cells_.size(); ++i)
+      names_.push_back(first_is_sample_ ? std::to_string(i + 1) : std::string(trim(cells_[i])));
+    if (std::set<std::string>(names_.begin(), names_.end()).size() != names_.size())
+      reader_.fail(text(": two columns have one name: ", join(names_)));
+  }
+
+  /// Those asked for, or by default.
+  CsvColumns columns() const {
+    CsvColumns columns = options_.columns;
+    const bool all_inputs = columns.inputs.empty();
+    if (columns.targets.empty()) columns.targets = {names_.back()};
+    if (all_inputs) {
+      std::ranges::copy_if(names_, std::back_inserter(columns.inputs), [&](const std::string& name) {
+        return std::ranges::find(columns.targets, name) == columns.targets.end();
+      });
+    }
+    require(!columns.inputs.empty(), file_.name(), " has no column for an input, only ", join(names_),
+            separator_advice(cells_, options_.separator));
+    if (all_inputs) check_named(columns);
+    return columns;
+  }
+
+  std::vector<std::size_t> places_of(const std::vector<std::string>& wanted) const {
+    std::vector<std::size_t> places;
+    for (const std::string& name : wanted) {
+      const auto found = std::ranges::find(names_, name);
+      require(found != names_.end(), file_.name(), " has no column '", name, "'", suggest(name, names_),
+              first_is_sample_ ? text("; its first line holds numbers, so its columns are named 1 to ",
+                                      names_.size(), " (data.header)")
+                               : "");
+      places.push_back(static_cast<std::size_t>(found - names_.begin()));
+    }
+    return places;
+  }
+
+  /// The next sample's cells; false: there is none.
+  bool next_sample() {
+    if (std::exchange(first_is_sample_, false)) return true;
+    if (!reader_.next(cells_)) return false;
+    if (cells_.size() != names_.size())
+      reader_.fail(
+          text(" has ", cells_.size(), " cells, and the first line has ", names_.size(), " columns"));
+    return true;
+  }
+  std::int64_t line() const { return reader_.number(); }
+
+  double number(std::size_t column) const {
+    if (const auto number = number_in(cells_[column])) return *number;
+    fail(column, trim(cells_[column]).empty()
+                     ? ": the cell is empty, and every value is needed; fill it in, or leave the line out"
+                     : text(": '", shown(cells_[column]), "' is no finite number", advice(column)));
+  }
+  double whole_number(std::size_t column) const {
+    constexpr double kMostExact = 9007199254740992;  // 2^53
+    const double value = number(column);
+    if (value != std::floor(value) || std::abs(value) > kMostExact) {
+      fail(column, text(": '", shown(cells_[column]),
+                        "' is no class, which is a whole number from 0 on; for numbers set data.target = "
+                        "\"number\", or an objective of numbers such as mean_squared_error"));
+    }
+    return value;
+  }
+  bool is_class(std::size_t column) const {
+    const std::string_view digits = trim(cells_[column]);
+    if (!digits.empty() && digits.size() <= 15 &&
+        std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; }))
+      return true;
+    const double value = number(column);
+    return value == std::floor(value) && std::abs(value) < 1e15 &&
+           std::ranges::find(options_.ignored_labels, static_cast<std::int64_t>(value)) !=
+               options_.ignored_labels.end();
+  }
+
+ private:
+  bool first_has_names() const {
+    if (options_.header != CsvHeader::kByContent) return options_.header == CsvHeader::kYes;
+    const auto is_number = [](const std::string& cell) { return number_in(cell).has_value(); };
+    const auto number = std::ranges::find_if(cells_, is_number);
+    if (number == cells_.end()) return true;
+    if (trim(cells_[0]).empty() && counts_columns(cells_, 1)) return true;
+    const auto name = std::ranges::find_if_not(cells_, is_number);
+    if (name == cells_.end() && !counts_columns(cells_, 0)) return false;
+    const std::string what =
+        name == cells_.end()
+            ? text(" holds 0 to ", cells_.size() - 1, ", which may be names of columns or a sample")
+            : text(" holds the number '", shown(*number), "' and '", shown(*name), "', which is none");
+    reader_.fail(text(what, "; set data.header = \"yes\" where it holds names, \"no\" where it is a sample",
+                      separator_advice(cells_, options_.separator)));
+  }
+
+  void check_named(const CsvColumns& columns) const {
+    const auto unnamed = [](const std::string& name) { return name.empty() || name.starts_with("Unnamed:"); };
+    const auto by_default = [&](const std::string& name) {
+      const std::vector<std::string>& targets = options_.columns.targets;
+      return unnamed(name) && std::ranges::find(targets, name) == targets.end();
+    };
+    const auto found = std::ranges::find_if(names_, by_default);
+    if (found == names_.end()) return;
+    std::vector<std::string> others;
+    for (const std::string& name : columns.inputs) {
+      if (!unnamed(name)) others.push_back(text('"', name, '"'));
+    }
+    constexpr std::size_t kSome = 8;
+    const bool all = others.size() <= kSome;
+    throw InvalidArgument(text(file_.name(), ", line 1: column ", found - names_.begin() + 1, " has no name",
+                               found->empty() ? "" : text(" but '", *found, "'"),
+                               "; it may be the index of a table, which says nothing of a sample: write the "
+                               "file without it (pandas: "
+                               "to_csv(..., index=False)), or name the columns to take: data.inputs = [",
+                               join(std::span(others).first(all ? others.size() : kSome)),
+                               all ? "]" : ", ...]"));
+  }
+
+  /// For a cell that is no number.
+  std::string advice(std::size_t column) const {
+    const std::string& cell = cells_[column];
+    std::string with_point = cell;
+    std::ranges::replace(with_point, ',', '.');
+    if (number_in(with_point)) return "; write decimals with a point";
+    const bool is_target =
+        std::ranges::find(options_.columns.targets, names_[column]) != options_.columns.targets.end() ||
+        (options_.columns.targets.empty() && column + 1 == names_.size());
+    return is_target && options_.target != TargetMeaning::kNumber ? "; number the classes from 0 on" : "";
+  }
+
+  [[noreturn]] void fail(std::size_t column, const std::string& what) const {
+    reader_.fail(text(", column '", names_[column], '\'', what));
+  }
+
+  const ByteSource& file_;
+  const CsvOptions& options_;
+  CsvReader reader_;
+  Cells cells_, names_;
+  bool first_is_sample_ = false;
+};
+
+void read_targets(const Table& table, const std::vector<std::size_t>& targets, TargetMeaning meaning,
+                  CsvTable& into) {
+  for (const std::size_t i : targets) {
+    const bool is_class = meaning == TargetMeaning::kClass;
+    into.targets.push_back(is_class ? table.whole_number(i) : table.number(i));
+    into.targets_are_classes = into.targets_are_classes && (is_class || table.is_class(i));
+    if (into.targets_are_classes)
+      into.labels.add(static_cast<std::int64_t>(into.targets.back()), table.line());
+  }
 }
 
 }  // namespace
 
-CsvTable read_csv(const ByteSource& file, const CsvColumns& columns) {
-  CsvReader reader(file);
-  std::vector<std::string> names, cells;
-  if (!reader.next(names))
-    throw DataError(text(file.name(), " is empty; expected a line with the names of columns"));
-  for (std::string& name : names) name = trim(name);
-  if (std::set<std::string>(names.begin(), names.end()).size() != names.size())
-    reader.fail(text(": two columns have one name: ", join(names)));
-  CsvTable table{.columns = chosen(columns, names), .inputs = {}, .targets = {}};
-  require(!table.columns.inputs.empty(), file.name(), " has no column for an input, only ", join(names));
-  const auto inputs = places_of(table.columns.inputs, names, file.name());
-  const auto targets = places_of(table.columns.targets, names, file.name());
-  table.targets_are_classes = targets.size() == 1;
-  for (; reader.next(cells); ++table.rows) {
-    if (cells.size() != names.size())
-      reader.fail(text(" has ", cells.size(), " cells, and the first line names ", names.size(), " columns"));
-    for (const std::size_t i : inputs)
-      table.inputs.push_back(static_cast<float>(number_in_cell(reader, cells[i], names[i])));
-    for (const std::size_t i : targets) {
-      table.targets.push_back(number_in_cell(reader, cells[i], names[i]));
-      table.targets_are_classes = table.targets_are_classes && is_class_cell(cells[i]);
-    }
+CsvTable read_csv(const ByteSource& file, const CsvOptions& options) {
+  Table lines(file, options);
+  CsvTable table{
+      .columns = lines.columns(), .inputs = {}, .targets = {}, .labels = ClassLabels(options.ignored_labels)};
+  const auto inputs = lines.places_of(table.columns.inputs), targets = lines.places_of(table.columns.targets);
+  require(options.target != TargetMeaning::kClass || targets.size() == 1, file.name(),
+          ": data.targets names ", targets.size(),
+          " columns, and a class is one; for numbers set data.target = \"number\"");
+  table.targets_are_classes = targets.size() == 1 && options.target != TargetMeaning::kNumber;
+  for (; lines.next_sample(); ++table.rows) {
+    for (const std::size_t i : inputs) table.inputs.push_back(static_cast<float>(lines.number(i)));
+    read_targets(lines, targets, options.target, table);
   }
-  if (table.rows == 0) throw DataError(text(file.name(), " has no line of numbers behind its names"));
+  if (table.rows == 0) throw DataError(text(file.name(), " has no line of numbers after its names"));
+  if (!table.targets_are_classes) table.labels = ClassLabels();
   return table;
 }
 
@@ -171,10 +241,6 @@ Example CsvDataset::get(std::int64_t index) const {
     return {row(table_.inputs, table_.columns.inputs), row(table_.targets, table_.columns.targets)};
   const auto number = static_cast<std::int64_t>(table_.targets[static_cast<std::size_t>(index)]);
   return {row(table_.inputs, table_.columns.inputs), at::scalar_tensor(number, at::kLong)};
-}
-
-std::int64_t CsvDataset::num_classes() const {
-  return targets_ == Targets::kNumbers ? 0 : static_cast<std::int64_t>(std::ranges::max(table_.targets)) + 1;
 }
 
 }  // namespace trireme::data

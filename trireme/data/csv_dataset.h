@@ -1,13 +1,14 @@
 #pragma once
-// A table of numbers as text: a line of names, then a line per sample, cells between commas (RFC 4180). Read
-// once and held as numbers: inputs f32, and the target a class where every one of its cells is a whole number
-// from 0 on written without a point. Immutable; thread-safe.
+// A table of numbers as text: a line per sample, cells between commas (RFC 4180), and before them a line of
+// names, or none. Read once and held as numbers: inputs f32, and the target a class or f32. Immutable;
+// thread-safe.
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "trireme/data/byte_source.h"
+#include "trireme/data/class_labels.h"
 #include "trireme/data/dataset.h"
 
 namespace trireme::data {
@@ -17,18 +18,33 @@ struct CsvColumns {
   std::vector<std::string> targets = {};  ///< empty: the last
 };
 
+/// Whether the first line holds the names of columns. kByContent: yes where no cell of it is a number, no
+/// where all are; columns are named "1", "2" and so on then.
+enum class CsvHeader { kByContent, kYes, kNo };
+
+struct CsvOptions {
+  CsvColumns columns = {};
+  CsvHeader header = CsvHeader::kByContent;
+  char separator = ',';
+  TargetMeaning target = TargetMeaning::kByValues;
+  std::vector<std::int64_t> ignored_labels = {};  ///< of no class
+};
+
 /// The numbers of a file.
 struct CsvTable {
   CsvColumns columns;
   std::int64_t rows = 0;
   std::vector<float> inputs;         ///< (row, column)
   std::vector<double> targets;       ///< (row, column)
-  bool targets_are_classes = false;  ///< one column, whole numbers from 0 on
+  bool targets_are_classes = false;  ///< as was asked; by values: one column, whole numbers from 0 on
+  ClassLabels labels;                ///< of classes, by line
 };
 
-/// Throws InvalidArgument for a column that there is none of (nearest one named), DataError with file, line
-/// and column: a cell that is no finite number, a line with more or fewer cells, no line.
-CsvTable read_csv(const ByteSource& file, const CsvColumns& columns);
+/// Throws InvalidArgument for a column that there is none of (nearest one named), and for an input without a
+/// name, such as the index that pandas writes. Throws DataError with file, line and column: a cell that is no
+/// finite number, or no class where classes were asked for; a line with more or fewer cells; no line; a
+/// first line that may be names or numbers.
+CsvTable read_csv(const ByteSource& file, const CsvOptions& options);
 
 class CsvDataset : public Dataset {
  public:
@@ -39,8 +55,7 @@ class CsvDataset : public Dataset {
   std::int64_t size() const override { return table_.rows; }
   /// input: f32 (columns); target: i64, a class, or f32 (columns).
   Example get(std::int64_t index) const override;
-  /// One more than the largest class; 0: targets are numbers.
-  std::int64_t num_classes() const;
+  const ClassLabels& labels() const { return table_.labels; }
 
  private:
   CsvTable table_;

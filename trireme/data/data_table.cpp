@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <system_error>
@@ -26,13 +27,22 @@ fs::path find_idx(const fs::path& folder, const std::string& name, const std::st
   throw DataError(text("no ", name, " or ", name, ".gz in ", folder.string(), "; ", advice));
 }
 
-std::shared_ptr<const IdxDataset> open_split(const fs::path& folder, const std::string& prefix,
-                                             const Normalisation& normalisation, const std::string& advice) {
+/// One of the MNIST family.
+struct IdxFamily {
+  fs::path folder;
+  Normalisation normalisation;
+  std::string advice;
+  std::int64_t num_classes = 10;
+
+  double black() const { return -normalisation.mean / normalisation.std; }
+};
+
+std::shared_ptr<const IdxDataset> open_split(const IdxFamily& family, const std::string& prefix) {
   return std::make_shared<IdxDataset>(
-      IdxDatasetOptions{.images = find_idx(folder, prefix + "-images-idx3-ubyte", advice),
-                        .labels = find_idx(folder, prefix + "-labels-idx1-ubyte", advice),
-                        .num_classes = 10,
-                        .normalisation = normalisation});
+      IdxDatasetOptions{.images = find_idx(family.folder, prefix + "-images-idx3-ubyte", family.advice),
+                        .labels = find_idx(family.folder, prefix + "-labels-idx1-ubyte", family.advice),
+                        .num_classes = family.num_classes,
+                        .normalisation = family.normalisation});
 }
 
 }  // namespace
@@ -50,27 +60,18 @@ void augment(DataSource& source, const Opening& opening, double black) {
 
 namespace {
 
-/// One of the MNIST family.
-struct IdxFamily {
-  fs::path folder;
-  Normalisation normalisation;
-  std::string advice;
-
-  double black() const { return -normalisation.mean / normalisation.std; }
-};
-
 using IdxView = std::shared_ptr<const Dataset> (*)(std::shared_ptr<const IdxDataset>);
 
 DataSource open_idx_family(const Opening& opening, const IdxFamily& family, IdxView view) {
-  const auto train = open_split(family.folder, "train", family.normalisation, family.advice);
-  const auto test = open_split(family.folder, "t10k", family.normalisation, family.advice);
+  const auto train = open_split(family, "train");
+  const auto test = open_split(family, "t10k");
   if (train->height() != test->height() || train->width() != test->width())
     throw DataError(text("the training and test images in ", family.folder.string(), " differ in size"));
   return {.name = opening.options.name,
           .train = view(train),
           .test = view(test),
           .input_shape = {1, train->height(), train->width()},
-          .num_classes = 10};
+          .num_classes = family.num_classes};
 }
 
 DataSource open_normalised(const Opening& opening, const IdxFamily& family) {
@@ -88,12 +89,18 @@ Packable packable_idx(const Opening& opening, const IdxFamily& family) {
           .black = family.black()};
 }
 
+/// The families have ten; their relatives in the same format (EMNIST) more.
+std::int64_t classes_of_family(const DataOptions& options) {
+  return options.num_classes == 0 ? 10 : options.num_classes;
+}
+
 IdxFamily fashion_mnist(const DataOptions& options) {
   return {.folder = options.path.empty() ? fs::path(kFashionFolder) : fs::path(options.path),
           .normalisation = {.mean = 0.2860, .std = 0.3530},
           .advice =
               "install Debian's package dataset-fashion-mnist, or set data.path to the folder of "
-              "Fashion-MNIST's idx files"};
+              "Fashion-MNIST's idx files",
+          .num_classes = classes_of_family(options)};
 }
 
 IdxFamily mnist(const DataOptions& options) {
@@ -101,7 +108,8 @@ IdxFamily mnist(const DataOptions& options) {
           "mnist comes with no Debian package: set data.path to the folder of its idx files");
   return {.folder = options.path,
           .normalisation = {.mean = 0.1307, .std = 0.3081},
-          .advice = "set data.path to the folder of MNIST's idx files"};
+          .advice = "set data.path to the folder of MNIST's idx files",
+          .num_classes = classes_of_family(options)};
 }
 
 DataSource open_fashion_mnist(const Opening& opening) {
@@ -163,14 +171,15 @@ struct DataRow {
   std::string_view name;
   DataSource (*open)(const Opening&);
   Packable (*packable)(const Opening&);  ///< null: samples are not packed one by one
+  bool has_columns = false;              ///< of which values alone do not say whether they are classes
 };
 
 constexpr std::array<DataRow, 9> kDataTable = {{
-    {"csv", open_csv, packable_as_it_is<open_csv>},
+    {"csv", open_csv, packable_as_it_is<open_csv>, true},
     {"fashion_mnist", open_fashion_mnist, packable_fashion_mnist},
     {"image_folder", open_image_folder, packable_image_folder},
     {"mnist", open_mnist, packable_mnist},
-    {"numpy", open_numpy, packable_as_it_is<open_numpy>},
+    {"numpy", open_numpy, packable_as_it_is<open_numpy>, true},
     {"packed", open_packed, nullptr},
     {"synthetic", open_synthetic, packable_as_it_is<open_synthetic>},
     {"text", open_text, nullptr},
@@ -187,7 +196,8 @@ const DataRow& row_of(const DataOptions& options) {
 }  // namespace
 
 DataSource open_data(const DataOptions& options, std::uint64_t seed, const Log& log) {
-  return tolerant(row_of(options).open({.options = options, .seed = seed, .log = log}), options, log);
+  DataSource source = row_of(options).open({.options = options, .seed = seed, .log = log});
+  return tolerant(with_target_options(std::move(source), options), options, log);
 }
 
 Packable packable(const DataOptions& options, const Log& log) {
@@ -196,8 +206,13 @@ Packable packable(const DataOptions& options, const Log& log) {
   DataOptions plain = options;
   plain.augment.clear();
   Packable found = row.packable({.options = plain, .log = log});
-  found.source = tolerant(std::move(found.source), options, log);
+  found.source = tolerant(with_target_options(std::move(found.source), options), options, log);
   return found;
+}
+
+bool has_columns(const std::string& name) {
+  const auto* row = std::ranges::find(kDataTable, std::string_view(name), &DataRow::name);
+  return row != kDataTable.end() && row->has_columns;
 }
 
 std::vector<std::string> data_names() {

@@ -76,7 +76,26 @@ struct DataOptions {
   std::int64_t cache_mib = 10240;         ///< of blocks of URLs in that folder, at most
   std::int64_t cache_memory_mib = 32;     ///< of those that were used last, in memory
   std::int64_t cache_samples_mib = 0;     ///< images that are kept decoded (data/kept_samples.h)
+  std::string target = "auto";            ///< what a target means: "class", "number", "auto" (TargetMeaning)
+  std::int64_t num_classes = 0;           ///< 0: as the labels say (data/class_labels.h)
+  std::string header = "auto";            ///< csv: whether the first line has names: "yes", "no", "auto"
+  std::string separator = ",";            ///< csv: the character between cells
+  std::vector<std::int64_t> ignored_labels = {};  ///< of no class: objective.ignored_classes
 };
+
+/// What a target is: a class (i64), or a number (f32). Of values: a class where all are whole from 0 on.
+enum class TargetMeaning { kByValues, kClass, kNumber };
+/// Of DataOptions::target. Throws InvalidArgument for another text.
+TargetMeaning target_meaning(const std::string& target);
+
+/// Whether the targets of that source are columns or arrays, whose meaning the objective decides where
+/// DataOptions::target does not: csv, numpy. False: they have one meaning, or the name is unknown.
+bool has_columns(const std::string& name);
+
+/// The source as DataOptions::target and num_classes ask: whole numbers become f32 with "number", and there
+/// may be more classes than occur. open_data() has done so; for sources of a program's own. Throws
+/// InvalidArgument for fewer classes than there are, and for a text whose targets were to be numbers.
+DataSource with_target_options(DataSource source, const DataOptions& options);
 
 /// One row per source in data_table.cpp: "csv", "fashion_mnist", "image_folder", "mnist", "numpy", "packed",
 /// "synthetic", "text", "webdataset". Throws InvalidArgument for an unknown name (nearest one named),

@@ -14,7 +14,8 @@ void check_labels(const IdxDatasetOptions& options, std::span<const std::uint8_t
   for (std::size_t i = 0; i < labels.size(); ++i) {
     if (labels[i] < options.num_classes) continue;
     throw DataError(text(options.labels.string(), ": the label of sample ", i, " is ", int{labels[i]},
-                         ", expected 0 to ", options.num_classes - 1));
+                         ", expected 0 to ", options.num_classes - 1,
+                         "; data.num_classes says how many classes there are"));
   }
 }
 

@@ -24,6 +24,11 @@ struct OpenArray {
     const std::int64_t begin = place.offset + header.header_bytes + first * row_bytes;
     return npy_values(header, shape, read_text(*place.source, begin, count * row_bytes));
   }
+  /// One whole number per sample.
+  bool is_label() const {
+    const auto is_one = [](std::int64_t size) { return size == 1; };
+    return header.type() == at::kLong && std::ranges::all_of(row_shape, is_one);
+  }
   std::string shown() const { return text("array '", place.name, "' of ", place.source->name()); }
 };
 
@@ -108,24 +113,34 @@ Example NumpyDataset::get(std::int64_t index) const {
   return {State::row(state_->inputs, index), State::row(state_->targets, index)};
 }
 
-std::int64_t NumpyDataset::num_classes() const {
-  if (state_->targets.size() != 1) return 0;
+ClassLabels NumpyDataset::labels(const std::vector<std::int64_t>& ignored) const {
+  ClassLabels labels(ignored);
+  if (state_->targets.size() != 1 || !state_->targets[0].is_label()) return labels;
   const OpenArray& target = state_->targets[0];
-  if (!target.row_shape.empty() || target.header.type() != at::kLong) return 0;
   constexpr std::int64_t kAtOnce = 1 << 17;
-  std::int64_t largest = -1;
   for (std::int64_t first = 0; first < size(); first += kAtOnce) {
     const std::int64_t count = std::min(kAtOnce, size() - first);
     const at::Tensor values = target.read_rows(first, count);
     const auto* value = values.const_data_ptr<std::int64_t>();
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (value[i] < 0)
-        throw DataError(
-            text("sample ", first + i, " of ", target.shown(), " is ", value[i], ", and classes begin at 0"));
-      largest = std::max(largest, value[i]);
-    }
+    for (std::int64_t i = 0; i < count; ++i) labels.add(value[i], first + i);
   }
-  return largest + 1;
+  return labels;
+}
+
+std::string NumpyDataset::label_name(std::int64_t index) const {
+  return text("sample ", index, " of ", state_->targets.at(0).shown());
+}
+
+void NumpyDataset::check_class_target() const {
+  require(state_->targets.size() == 1, "data.targets names ", state_->targets.size(),
+          " arrays, and a class is one; for numbers set data.target = \"number\"");
+  const OpenArray& target = state_->targets[0];
+  if (target.is_label()) return;
+  throw DataError(text(target.shown(), " has values of type ", target.header.kind, target.header.item_bytes,
+                       " and shape ", at::IntArrayRef(target.header.shape),
+                       ", and a class is one whole number per sample: save it by astype('int64'), or for "
+                       "numbers set data.target = \"number\", or an objective of numbers such as "
+                       "mean_squared_error"));
 }
 
 }  // namespace trireme::data

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/data/byte_source.h"
+#include "trireme/data/class_labels.h"
 #include "trireme/data/dataset.h"
 
 namespace trireme::data {
@@ -39,9 +40,12 @@ class NumpyDataset : public Dataset {
   std::int64_t size() const override;
   /// One field has no name, several have those of the arrays.
   Example get(std::int64_t index) const override;
-  /// One more than the largest of the only target, whole numbers with no dim but that of samples; else 0.
-  /// Reads it all. Throws DataError for one below 0.
-  std::int64_t num_classes() const;
+  /// Of the only target, where it is one whole number per sample; else none. Reads it all.
+  ClassLabels labels(const std::vector<std::int64_t>& ignored = {}) const;
+  /// "sample 7 of array 'y' of FILE", of the first target.
+  std::string label_name(std::int64_t index) const;
+  /// Throws DataError unless the only target is one whole number per sample.
+  void check_class_target() const;
 
  private:
   struct State;

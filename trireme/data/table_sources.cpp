@@ -67,27 +67,81 @@ SplitPaths numpy_splits(const DataOptions& options) {
   return paths;
 }
 
+/// 0: the targets are numbers.
+std::int64_t classes_of(const std::vector<std::shared_ptr<const NumpyDataset>>& splits,
+                        const DataOptions& options) {
+  const TargetMeaning meaning = target_meaning(options.target);
+  if (meaning == TargetMeaning::kNumber) return 0;
+  std::vector<ClassLabels> labels;
+  for (const auto& split : splits) {
+    if (meaning == TargetMeaning::kClass) split->check_class_target();
+    labels.push_back(split->labels(options.ignored_labels));
+  }
+  std::vector<LabelledSplit> labelled;
+  for (std::size_t i = 0; i < splits.size(); ++i)
+    labelled.push_back(
+        {labels[i], [split = splits[i]](std::int64_t index) { return split->label_name(index); }});
+  return count_classes(labelled, options.num_classes);
+}
+
+CsvHeader csv_header(const std::string& header) {
+  require(header == "auto" || header == "yes" || header == "no", "data.header = \"", header,
+          "\"; expected auto, yes or no");
+  return header == "auto" ? CsvHeader::kByContent : header == "yes" ? CsvHeader::kYes : CsvHeader::kNo;
+}
+
+CsvOptions csv_options(const DataOptions& options) {
+  constexpr std::string_view kOfNumbers = "+-.0123456789\"\r\n";
+  require(options.separator.size() == 1 && kOfNumbers.find(options.separator[0]) == std::string_view::npos,
+          "data.separator = \"", options.separator,
+          "\"; expected one character that is not part of a number");
+  return {.columns = {.inputs = options.inputs, .targets = options.targets},
+          .header = csv_header(options.header),
+          .separator = options.separator[0],
+          .target = target_meaning(options.target),
+          .ignored_labels = options.ignored_labels};
+}
+
+/// One of the splits of a table as text.
+struct CsvSplit {
+  CsvTable table;
+  std::string name;
+
+  LabelledSplit labelled() const {
+    return {.labels = table.labels,
+            .name_of = [this](std::int64_t line) { return text(name, ", line ", line); }};
+  }
+};
+
+CsvSplit read_split(const ByteSource& file, const CsvOptions& options) {
+  return {.table = read_csv(file, options), .name = file.name()};
+}
+
 }  // namespace
 
 DataSource open_csv(const Opening& opening) {
   const DataOptions& options = opening.options;
   const SplitPaths paths = find_splits(options, ".csv");
   FarFiles files(options, opening.log);
-  CsvTable train =
-      read_csv(*files.open(only(paths.train)), {.inputs = options.inputs, .targets = options.targets});
-  CsvTable test;
+  CsvOptions csv = csv_options(options);
+  std::vector<CsvSplit> splits = {read_split(*files.open(only(paths.train)), csv)};
   // The columns of the first split, by name: in the second they may stand in another order.
-  if (!paths.test.empty()) test = read_csv(*files.open(only(paths.test)), train.columns);
-  const bool classes = train.targets_are_classes && (paths.test.empty() || test.targets_are_classes);
-  const auto targets = classes ? CsvDataset::Targets::kClasses : CsvDataset::Targets::kNumbers;
-  const auto train_rows = std::make_shared<CsvDataset>(std::move(train), targets);
-  std::int64_t num_classes = train_rows->num_classes();
-  std::shared_ptr<const CsvDataset> test_rows;
-  if (!paths.test.empty()) {
-    test_rows = std::make_shared<CsvDataset>(std::move(test), targets);
-    num_classes = std::max(num_classes, test_rows->num_classes());
+  csv.columns = splits[0].table.columns;
+  if (!paths.test.empty()) splits.push_back(read_split(*files.open(only(paths.test)), csv));
+  const bool classes =
+      std::ranges::all_of(splits, [](const CsvSplit& split) { return split.table.targets_are_classes; });
+  std::int64_t num_classes = 0;
+  if (classes) {
+    std::vector<LabelledSplit> labelled;
+    for (const CsvSplit& split : splits) labelled.push_back(split.labelled());
+    num_classes = count_classes(labelled, options.num_classes);
   }
-  DataSource source = source_of(opening, paths, train_rows, test_rows);
+  std::vector<std::shared_ptr<const Dataset>> rows;
+  for (CsvSplit& split : splits) {
+    rows.push_back(std::make_shared<CsvDataset>(
+        std::move(split.table), classes ? CsvDataset::Targets::kClasses : CsvDataset::Targets::kNumbers));
+  }
+  DataSource source = source_of(opening, paths, rows[0], rows.size() > 1 ? rows[1] : nullptr);
   source.num_classes = num_classes;
   return source;
 }
@@ -101,15 +155,12 @@ DataSource open_numpy(const Opening& opening) {
   if (!options.targets.empty()) fields.targets = options.targets;
   const SplitPaths paths = numpy_splits(options);
   FarFiles files(options, opening.log);
-  const auto train = std::make_shared<NumpyDataset>(arrays_in(only(paths.train), files), fields);
-  std::int64_t num_classes = train->num_classes();
-  std::shared_ptr<const NumpyDataset> test;
-  if (!paths.test.empty()) {
-    test = std::make_shared<NumpyDataset>(arrays_in(only(paths.test), files), fields);
-    num_classes = std::max(num_classes, test->num_classes());
-  }
-  DataSource source = source_of(opening, paths, train, test);
-  source.num_classes = num_classes;
+  std::vector<std::shared_ptr<const NumpyDataset>> splits = {
+      std::make_shared<NumpyDataset>(arrays_in(only(paths.train), files), fields)};
+  if (!paths.test.empty())
+    splits.push_back(std::make_shared<NumpyDataset>(arrays_in(only(paths.test), files), fields));
+  DataSource source = source_of(opening, paths, splits[0], splits.size() > 1 ? splits[1] : nullptr);
+  source.num_classes = classes_of(splits, options);
   return source;
 }
 

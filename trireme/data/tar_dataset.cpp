@@ -152,13 +152,17 @@ bool TarDataset::holds_images() const {
   return state_->inputs.size() == 1 && is_image_field(state_->shards[0].index.fields()[state_->inputs[0]]);
 }
 
-std::int64_t TarDataset::num_classes() const {
-  std::int64_t largest = -1;
+ClassLabels TarDataset::labels(const std::vector<std::int64_t>& ignored) const {
+  ClassLabels labels(ignored);
+  const bool is_class =
+      state_->targets.size() == 1 && is_class_field(state_->shards[0].index.fields()[state_->targets[0]]);
+  if (!is_class) return labels;
   for (const TarShard& shard : state_->shards) {
-    if (state_->targets.size() == 1)
-      largest = std::max(largest, shard.index.largest_class(state_->targets[0]));
+    const std::int64_t first = shard.end - shard.index.size();
+    for (const TarIndex::Label& found : shard.index.labels())
+      labels.add(found.label, first + found.first_sample, found.samples);
   }
-  return largest + 1;
+  return labels;
 }
 
 std::string TarDataset::name_of(std::int64_t index) const {

@@ -10,6 +10,7 @@
 
 #include "trireme/base/log.h"
 #include "trireme/data/byte_source.h"
+#include "trireme/data/class_labels.h"
 #include "trireme/data/dataset.h"
 
 namespace trireme::data {
@@ -38,8 +39,8 @@ class TarDataset : public Dataset {
 
   /// The only input is an image.
   bool holds_images() const;
-  /// One more than the largest class of the only target; 0: it is no class.
-  std::int64_t num_classes() const;
+  /// Classes of the only target by the number of a sample; none: it is no field "cls".
+  ClassLabels labels(const std::vector<std::int64_t>& ignored = {}) const;
   /// "SHARD, sample 'KEY'"
   std::string name_of(std::int64_t index) const;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <system_error>
 #include <thread>
 #include <unordered_set>
@@ -18,7 +19,7 @@ namespace trireme::data {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic = "trireme tar index 2\n";
+constexpr std::string_view kMagic = "trireme tar index 3\n";
 constexpr std::string_view kClassField = "cls";
 
 struct MemberName {
@@ -107,6 +108,7 @@ class TarScan {
     if (index_.size() == 0)
       throw DataError(
           text("no sample in ", shard_.name(), "; expected members KEY.FIELD, such as 000017.jpg"));
+    for (const auto& [label, found] : labels_) index_.labels_.push_back(found);
     return std::move(index_);
   }
 
@@ -134,7 +136,9 @@ class TarScan {
     const auto found =
         member.size <= kMostDigits ? class_in(reader_.read(member.offset, member.size)) : std::nullopt;
     if (!found) fail(member, "it holds no class: expected a whole number from 0 on, in digits");
-    largest_class_ = std::max(largest_class_, *found);
+    const std::int64_t sample = index_.size();
+    ++labels_.try_emplace(*found, TarIndex::Label{.label = *found, .first_sample = sample})
+          .first->second.samples;
   }
 
   void finish_sample() {
@@ -142,19 +146,13 @@ class TarScan {
     std::ranges::sort(parts_, {}, &IndexedPart::field);
     std::vector<std::string> fields;
     for (const IndexedPart& part : parts_) fields.push_back(part.field);
-    if (index_.size() == 0) {
-      index_.fields_ = fields;
-      index_.largest_class_.assign(fields.size(), -1);
-    }
+    if (index_.size() == 0) index_.fields_ = fields;
     if (fields != index_.fields_) {
       fail(first_,
            text("sample '", key_, "' has ", join(fields), ", and the first of the shard, '", index_.key(0),
                 "', has ", join(index_.fields_), "; all samples have the same fields"));
     }
-    for (std::size_t i = 0; i < fields.size(); ++i) {
-      index_.extents_.push_back(parts_[i].extent);
-      if (fields[i] == kClassField) index_.largest_class_[i] = largest_class_;
-    }
+    for (const IndexedPart& part : parts_) index_.extents_.push_back(part.extent);
     index_.keys_ += key_;
     index_.key_ends_.push_back(index_.keys_.size());
     parts_.clear();
@@ -171,7 +169,7 @@ class TarScan {
   TarMember first_;  ///< of the sample in hand
   std::vector<IndexedPart> parts_;
   std::unordered_set<std::string> keys_;
-  std::int64_t largest_class_ = -1;
+  std::map<std::int64_t, TarIndex::Label> labels_;
 };
 
 TarIndex TarIndex::scan(const ByteSource& shard) { return TarScan(shard).run(); }
@@ -186,8 +184,11 @@ std::string TarIndex::to_bytes(const ByteSource& shard) const {
   IndexWriter writer;
   writer.string(shard.name());
   writer.string(shard.version());
-  writer.values(largest_class_);
+  std::vector<std::uint64_t> sizes;
+  for (const std::string& field : fields_) sizes.push_back(field.size());
+  writer.values(sizes);
   for (const std::string& field : fields_) writer.string(field);
+  writer.values(labels_);
   writer.string(keys_);
   writer.values(key_ends_);
   writer.values(extents_);
@@ -205,8 +206,9 @@ std::optional<TarIndex> TarIndex::from_bytes(std::string_view bytes, const ByteS
   IndexReader reader(body);
   TarIndex index;
   if (reader.string() != shard.name() || reader.string() != shard.version()) return std::nullopt;
-  index.largest_class_ = reader.values<std::int64_t>();
-  for (std::size_t i = 0; i < index.largest_class_.size(); ++i) index.fields_.push_back(reader.string());
+  const std::size_t known_fields = reader.values<std::uint64_t>().size();
+  for (std::size_t i = 0; i < known_fields; ++i) index.fields_.push_back(reader.string());
+  index.labels_ = reader.values<Label>();
   index.keys_ = reader.string();
   index.key_ends_ = reader.values<std::uint64_t>();
   index.extents_ = reader.values<Extent>();

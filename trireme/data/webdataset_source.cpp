@@ -25,6 +25,19 @@ std::shared_ptr<const TarDataset> open_shards(const std::vector<std::string>& pa
       opening.log);
 }
 
+/// 0: targets are no classes, or are taken as numbers.
+std::int64_t classes_of(const std::vector<std::shared_ptr<const TarDataset>>& splits,
+                        const DataOptions& options) {
+  if (target_meaning(options.target) == TargetMeaning::kNumber) return 0;
+  std::vector<ClassLabels> labels;
+  for (const auto& split : splits) labels.push_back(split->labels(options.ignored_labels));
+  std::vector<LabelledSplit> labelled;
+  for (std::size_t i = 0; i < splits.size(); ++i)
+    labelled.push_back(
+        {labels[i], [split = splits[i]](std::int64_t sample) { return split->name_of(sample); }});
+  return count_classes(labelled, options.num_classes);
+}
+
 }  // namespace
 
 DataSource open_webdataset(const Opening& opening) {
@@ -33,14 +46,14 @@ DataSource open_webdataset(const Opening& opening) {
   FarFiles files(options, opening.log);
   const auto train = open_shards(paths.train, files, opening);
   ImageSplits splits = {.train = train, .test = nullptr, .held_out = paths.held_out};
-  std::int64_t num_classes = train->num_classes();
+  std::vector<std::shared_ptr<const TarDataset>> labelled = {train};
   if (paths.test.empty()) {
     const HeldOut parts = hold_out_tenth(train, options.path);
     splits.train = parts.train;
     splits.test = parts.test;
   } else {
     const auto test = open_shards(paths.test, files, opening);
-    num_classes = std::max(num_classes, test->num_classes());
+    labelled.push_back(test);
     splits.test = test;
   }
   DataSource source;
@@ -55,7 +68,7 @@ DataSource open_webdataset(const Opening& opening) {
     const Example first = train->get(0);
     if (first.input.size() == 1 && !train->sizes_vary()) source.input_shape = first.input->sizes().vec();
   }
-  source.num_classes = num_classes;
+  source.num_classes = classes_of(labelled, options);
   return source;
 }
 

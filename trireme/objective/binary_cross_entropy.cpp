@@ -30,7 +30,8 @@ class BinaryCrossEntropy : public Measured {
     require(target.scalar_type() == at::kFloat && target.numel() > 0, who, ": the target of sample 0 is ",
             kind_of(target),
             ", and the loss, a binary cross entropy, takes numbers from 0 (no) to 1 (yes): expected Float; "
-            "make them with .to(at::kFloat), or for classes set objective.name = \"cross_entropy\"");
+            "set data.target = \"number\", or return at::kFloat from a data set of your own; for classes set "
+            "objective.name = \"cross_entropy\"");
   }
   void check_output(const at::Tensor& output, const at::Tensor& target) const override {
     check_alike(output, target);

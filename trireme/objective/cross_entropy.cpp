@@ -38,8 +38,8 @@ class CrossEntropy : public Measured {
         per_sample_(data.targets_per_sample) {
     require(num_classes_ >= 1 && per_sample_ >= 0, "data set ", data.name, " has ", num_classes_,
             " classes and ", per_sample_,
-            " targets per sample; the loss, a cross entropy, needs at least 1 of each; for targets that are "
-            "numbers set objective.name = \"mean_squared_error\"");
+            " targets per sample; the loss, a cross entropy, needs at least 1 of each; set "
+            "data.num_classes, or for targets that are numbers objective.name = \"mean_squared_error\"");
     require(per_sample_ > 0 || !options.ignored_classes.empty(), "samples of data set ", data.name,
             " differ in how many targets they have, and the loss, a cross entropy, has to know which of a "
             "batch are padding: name their class in objective.ignored_classes");
@@ -84,7 +84,7 @@ class CrossEntropy : public Measured {
             ": the target of sample 0 is ", kind_of(target), ", and the loss, a cross entropy, takes ",
             expected, expected == 1 ? " target" : " targets", " per sample, classes from 0 to ",
             num_classes_ - 1, ": expected Long of shape ", expected == 1 ? "[]" : text("[", expected, "]"),
-            "; for targets that are numbers set objective.name");
+            "; for targets that are numbers set objective.name = \"mean_squared_error\"");
   }
 
   void check_output(const at::Tensor& output, const at::Tensor& target) const override {

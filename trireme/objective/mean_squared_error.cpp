@@ -24,8 +24,9 @@ class MeanSquaredError : public Measured {
   void check_target(const at::Tensor& target, const std::string& who) const override {
     require(target.scalar_type() == at::kFloat && target.numel() > 0, who, ": the target of sample 0 is ",
             kind_of(target),
-            ", and the loss, a mean squared error, takes numbers: expected Float; make them with "
-            ".to(at::kFloat), or for classes set objective.name = \"cross_entropy\"");
+            ", and the loss, a mean squared error, takes numbers: expected Float; "
+            "set data.target = \"number\", or return at::kFloat from a data set of your own; for classes set "
+            "objective.name = \"cross_entropy\"");
   }
   void check_output(const at::Tensor& output, const at::Tensor& target) const override {
     check_alike(output, target);

@@ -85,5 +85,8 @@ struct Task {
 /// one named), an option that the objective does not take, data that it cannot be made for.
 std::shared_ptr<const Objective> make_objective(const ObjectiveOptions& options, const Task& task);
 std::vector<std::string> objective_names();
+/// What an objective of that name takes for a target, as data.target has it: "class", "number", or "auto" for
+/// either. One that is not in the table: "auto".
+std::string target_of_objective(const std::string& name);
 
 }  // namespace trireme::objective

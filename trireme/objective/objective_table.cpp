@@ -57,6 +57,12 @@ ObjectivePtr make_objective(const ObjectiveOptions& options, const Task& task) {
       text("unknown objective '", options.name, "'", suggest(options.name, objective_names())));
 }
 
+std::string target_of_objective(const std::string& name) {
+  const auto* row = std::ranges::find(kObjectiveTable, std::string_view(name), &ObjectiveRow::name);
+  if (row == kObjectiveTable.end() || row->kind == TargetKind::kAny) return "auto";
+  return row->kind == TargetKind::kClass ? "class" : "number";
+}
+
 std::vector<std::string> objective_names() {
   std::vector<std::string> names;
   for (const ObjectiveRow& row : kObjectiveTable) names.emplace_back(row.name);

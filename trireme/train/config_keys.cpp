@@ -114,6 +114,24 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           key("data.targets", &C::data, &Data::targets,
               "the same for what is learnt; empty: csv the last column, numpy y, webdataset cls, if there is "
               "one")),
+      stays(key("data.target", &C::data, &Data::target,
+                "whether a target is a class or a number; auto: of csv and numpy as the objective takes it, "
+                "of other data as they say",
+                {.names =
+                     [] {
+                       return std::vector<std::string>{"auto", "class", "number"};
+                     }})),
+      stays(key("data.num_classes", &C::data, &Data::num_classes,
+                "number of classes; 0: that of the labels, in which no class from 0 on may be missing",
+                zero_up)),
+      stays(key("data.header", &C::data, &Data::header,
+                "csv: whether the first line holds the names of columns; auto: yes where no cell of it is a "
+                "number, no where all are",
+                {.names =
+                     [] {
+                       return std::vector<std::string>{"auto", "yes", "no"};
+                     }})),
+      stays(key("data.separator", &C::data, &Data::separator, "csv: the character between two cells")),
       key("data.cache", &C::data, &Data::cache,
           "folder for what is kept from run to run: blocks of URLs, indexes of shards; empty: nothing is"),
       key("data.cache_mib", &C::data, &Data::cache_mib, "MiB of blocks in data.cache at most",

@@ -135,12 +135,21 @@ Registry::Registry(OwnTypes own) : own_(std::move(own)) {
   keys_ = std::make_shared<const std::vector<ConfigKey>>(rows.take());
 }
 
+data::DataOptions data_options(const RunConfig& config) {
+  data::DataOptions options = config.data;
+  if (options.target == "auto" && data::has_columns(options.name))
+    options.target = objective::target_of_objective(config.objective.name);
+  options.ignored_labels = config.objective.ignored_classes;
+  return options;
+}
+
 data::DataSource open_data(const RunConfig& config, const Log& log) {
-  const OwnData* part = find_part(own_of(config).datasets, config.data.name);
-  if (part == nullptr) return data::open_data(config.data, static_cast<std::uint64_t>(config.run.seed), log);
+  const data::DataOptions options = data_options(config);
+  const OwnData* part = find_part(own_of(config).datasets, options.name);
+  if (part == nullptr) return data::open_data(options, static_cast<std::uint64_t>(config.run.seed), log);
   data::DataSource source = part->make({.config = config, .log = log});
   if (source.name.empty()) source.name = part->name();
-  return data::tolerant(std::move(source), config.data, log);
+  return data::tolerant(data::with_target_options(std::move(source), options), options, log);
 }
 
 std::shared_ptr<model::Model> make_model(const RunConfig& config, const data::DataSource& data,

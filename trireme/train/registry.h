@@ -145,6 +145,8 @@ class Registry {
 /// The parts that a configuration names, shipped or own. They throw as data::open_data, model::make_model and
 /// objective::make_objective do. A shipped model is deferred (model/deferred.h).
 data::DataSource open_data(const RunConfig& config, const Log& log = Log());
+/// The table [data] with what the objective decides: the meaning of a target, and labels that are ignored.
+data::DataOptions data_options(const RunConfig& config);
 std::shared_ptr<model::Model> make_model(const RunConfig& config, const data::DataSource& data,
                                          std::int64_t num_outputs);
 std::shared_ptr<const objective::Objective> make_objective(const RunConfig& config,

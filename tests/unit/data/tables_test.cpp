@@ -20,6 +20,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 using testing::ThrowsMessage;
 
 std::string bytes_of_values(const std::vector<float>& values) {
@@ -39,15 +40,32 @@ class Tables : public testing::Test {
     std::ofstream(folder_ / name, std::ios::binary) << content;
     return open_file(folder_ / name);
   }
-  CsvTable csv(const std::string& content, const CsvColumns& columns = {}) const {
-    return read_csv(*write("t.csv", content), columns);
+  CsvTable csv(const std::string& content, const CsvOptions& options = {}) const {
+    return read_csv(*write("t.csv", content), options);
   }
-  void refuses(const std::string& content, const std::string& place, const std::string& why) const {
-    EXPECT_THAT([&] { csv(content); },
-                ThrowsMessage<DataError>(AllOf(HasSubstr("t.csv" + place), HasSubstr(why))));
+  void refuses(const std::string& content, const std::string& place, const std::string& why,
+               const CsvOptions& options = {}) const {
+    EXPECT_THAT([&] { csv(content, options); },
+                ThrowsMessage<DataError>(AllOf(HasSubstr("t.csv" + place), HasSubstr(why))))
+        << content;
   }
-  DataSource open(const std::string& name, const std::string& path) const {
-    return open_data({.name = name, .path = (folder_ / path).string()});
+  DataSource open(const std::string& name, const std::string& path, DataOptions options = {}) const {
+    options.name = name;
+    options.path = (folder_ / path).string();
+    return open_data(options);
+  }
+  template <class Error = DataError>
+  void refuses_to_open(const std::string& path, const DataOptions& options, const std::string& place,
+                       const std::string& why) const {
+    const std::string name = path.ends_with(".csv") ? "csv" : "numpy";
+    EXPECT_THAT([&] { open(name, path, options); },
+                ThrowsMessage<Error>(AllOf(HasSubstr(place), HasSubstr(why))));
+  }
+  /// A file with that target in each row.
+  void write_targets(const std::string& name, const std::vector<std::string>& targets) const {
+    std::string content = "x,y\n";
+    for (const std::string& target : targets) content += "0.5," + target + "\n";
+    write(name, content);
   }
   const test::TemporaryFolder folder_;
 };
@@ -62,30 +80,111 @@ TEST_F(Tables, CellsBecomeNumbersAndTheLastColumnTheTarget) {
   EXPECT_THAT(table.targets, ElementsAre(3, 6));
   EXPECT_TRUE(table.targets_are_classes);
   const CsvDataset classes(table, CsvDataset::Targets::kClasses);
-  EXPECT_EQ(classes.num_classes(), 7);
+  EXPECT_THAT(classes.labels().first_places(), ElementsAre(Pair(3, 2), Pair(6, 4)));
   EXPECT_TRUE(classes.get(1).input->equal(torch::tensor({4.0F, 5.0F})));
   EXPECT_TRUE(classes.get(1).target->equal(torch::tensor(6L)));
   EXPECT_THROW(classes.get(2), InvalidArgument);
 }
 
 TEST_F(Tables, ColumnsAreChosenByName) {
-  const CsvTable table = csv("a,b,c\n1,2,3\n", {.inputs = {"c"}, .targets = {"b", "a"}});
+  const CsvTable table = csv("a,b,c\n1,2,3\n", {.columns = {.inputs = {"c"}, .targets = {"b", "a"}}});
   EXPECT_FALSE(table.targets_are_classes);
   const Example row = CsvDataset(table, CsvDataset::Targets::kNumbers).get(0);
   EXPECT_TRUE(row.input->equal(torch::tensor({3.0F})));
   EXPECT_TRUE(row.target->equal(torch::tensor({2.0F, 1.0F})));
-  EXPECT_THAT([&] { csv("alpha,b\n1,2\n", {.inputs = {"alpah"}}); },
+  EXPECT_THAT([&] { csv("alpha,b\n1,2\n", {.columns = {.inputs = {"alpah"}}}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'alpha'")));
 }
 
-TEST_F(Tables, TargetWrittenWithAPointOrBelowZeroIsANumber) {
+TEST_F(Tables, WithoutAMeaningATargetWrittenWithAPointOrBelowZeroIsANumber) {
   EXPECT_FALSE(csv("a,b\n1,2\n1,3.0\n").targets_are_classes);
   EXPECT_FALSE(csv("a,b\n1,2\n1,-3\n").targets_are_classes);
 }
 
+TEST_F(Tables, WholeNumbersAreNumbersWhereTheTargetIsOne) {
+  const CsvTable table = csv("a,b\n1,2\n1,300000\n", {.target = TargetMeaning::kNumber});
+  EXPECT_FALSE(table.targets_are_classes);
+  EXPECT_THAT(table.targets, ElementsAre(2, 300000));
+}
+
+TEST_F(Tables, ClassIsAnyWholeNumberAndWhatIsNoneIsNamedByLine) {
+  const CsvOptions classes{.target = TargetMeaning::kClass};
+  const CsvTable table = csv("a,b\n1,0\n1,1.0\n", classes);
+  EXPECT_TRUE(table.targets_are_classes);
+  EXPECT_THAT(table.targets, ElementsAre(0, 1));
+  refuses("a,b\n1,0\n1,2.5\n", ", line 3, column 'b'", "'2.5' is no class", classes);
+  refuses("a,b\n1,setosa\n", ", line 2, column 'b'", "number the classes", classes);
+  refuses("a,b\n1,1e300\n", ", line 2, column 'b'", "'1e300'", classes);
+  EXPECT_THAT(
+      [&] {
+        csv("a,b,c\n1,2,3\n", {.columns = {.targets = {"b", "c"}}, .target = TargetMeaning::kClass});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("names 2 columns, and a class is one")));
+}
+
+TEST_F(Tables, FirstLineOfNumbersIsASample) {
+  const CsvTable table = csv("0.1,0.5,1\n0.2,0.5,0\n");
+  EXPECT_EQ(table.rows, 2);
+  EXPECT_THAT(table.columns.inputs, ElementsAre("1", "2"));
+  EXPECT_THAT(table.targets, ElementsAre(1, 0));
+  EXPECT_EQ(csv("2001,2002,y\n1,2,3\n", {.header = CsvHeader::kYes}).rows, 1);
+  EXPECT_EQ(csv("0,1,2\n1,2,3\n", {.header = CsvHeader::kNo}).rows, 2);
+  EXPECT_EQ(csv("0,1,2\n1,2,3\n", {.header = CsvHeader::kYes}).rows, 1);
+  EXPECT_EQ(csv("0.5,1\n1,2\n", {.columns = {.inputs = {"2"}, .targets = {"1"}}}).targets[0], 0.5);
+  refuses("x,y\n1,2\n", ", line 1, column '1'", "'x' is no finite number", {.header = CsvHeader::kNo});
+  EXPECT_THAT([&] { csv("0.5,1\n", {.columns = {.inputs = {"a"}}}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("columns are named 1 to 2 (data.header)")));
+}
+
+TEST_F(Tables, FirstLineThatMayBeNamesOrNumbersIsAskedFor) {
+  for (const std::string line : {"0,1,2", "0,1", "2001,2002,y", "0.5,nan,1", "0.5,,1", "5.1,3.5,setosa"})
+    refuses(line + "\n1,2,3\n", ", line 1", "set data.header");
+}
+
+TEST_F(Tables, ColumnWithoutANameIsNoInputUnlessItIsNamed) {
+  for (const std::string line : {",x,y", "\"\",x,y", "Unnamed: 0,x,y", ",0,1"}) {
+    EXPECT_THAT(
+        [&] { csv(line + "\n0,0.5,1\n1,0.5,0\n"); },
+        ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("t.csv, line 1: column 1 has no name"),
+                                             HasSubstr("index=False"), HasSubstr("data.inputs = [\""))))
+        << line;
+  }
+  EXPECT_THAT(csv(",x,y\n7,0.5,1\n", {.columns = {.inputs = {"x"}}}).inputs, ElementsAre(0.5));
+  EXPECT_THAT(csv(",x,y\n7,0.5,1\n", {.columns = {.inputs = {"", "x"}}}).inputs, ElementsAre(7, 0.5));
+  EXPECT_THAT([&] { csv("x,y,\n1,2,\n"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("column 3 has no name")));
+}
+
+TEST_F(Tables, OtherSeparatorsAreNamedAndReadWhereTheyAreGiven) {
+  EXPECT_THAT(csv("a;b\n1;2\n", {.separator = ';'}).inputs, ElementsAre(1));
+  EXPECT_THAT(csv("a\tb\n1\t2\n", {.separator = '\t'}).targets, ElementsAre(2));
+  EXPECT_THAT([&] { csv("a;b\n1;2\n"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("set data.separator = \";\"")));
+  EXPECT_THAT([&] { csv("a\tb\n1\t2\n"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("set data.separator = \"\\t\"")));
+  refuses("1,5;2,5\n1,5;2,5\n", ", line 1", "set data.separator = \";\"");
+  refuses("a;b\n1,5;2\n", ", line 2, column 'a'", "write decimals with a point", {.separator = ';'});
+  write("t.csv", "a;b\n1;2\n");
+  refuses_to_open<InvalidArgument>("t.csv", {.separator = ";;"}, "data.separator", "one character");
+  refuses_to_open<InvalidArgument>("t.csv", {.separator = "."}, "data.separator", "one character");
+}
+
+TEST_F(Tables, LinesEndAsAnySystemEndsThem) {
+  for (const std::string end : {"\n", "\r\n", "\r"}) {
+    const CsvTable table = csv("a,b" + end + "1,2" + end + end + "3,4");
+    EXPECT_THAT(table.inputs, ElementsAre(1, 3));
+    EXPECT_EQ(table.labels.first_places().at(4), 4);
+  }
+  refuses(std::string("\xff\xfe"
+                      "a\0,\0",
+                      6),
+          "", "UTF-16");
+}
+
 TEST_F(Tables, BadRowIsNamedByLineAndColumn) {
   refuses("a,b\n1,2\n\n3,x\n", ", line 4, column 'b'", "'x' is no finite number");
-  refuses("a,b\n1,\n", ", line 2, column 'b'", "''");
+  refuses("a,b\n1,\n", ", line 2, column 'b'", "the cell is empty");
+  refuses("a,b\n1,2\n,\n", ", line 3, column 'a'", "the cell is empty");
   refuses("a,b\nnan,1\n", ", line 2, column 'a'", "'nan'");
   refuses("a,b\n1e39,1\n", ", line 2, column 'a'", "'1e39'");
   refuses("a,b\n1,2\n1,2,3\n", ", line 3", "3 cells");
@@ -115,15 +214,66 @@ TEST_F(Tables, CsvOpensByConfigurationWithOrWithoutASecondFile) {
   EXPECT_EQ(source.num_classes, 4);
   EXPECT_THAT(source.input_shape, ElementsAre(1));
   write("train.csv", content);
-  write("test.csv", "b,a\n9,1\n");
+  write("test.csv", "b,a\n4,1\n");
   std::filesystem::remove(folder_ / "t.csv");
   const DataSource two = open("csv", "");
   EXPECT_EQ(two.train->size(), 20);
-  EXPECT_EQ(two.num_classes, 10);
+  EXPECT_EQ(two.num_classes, 5);
   EXPECT_EQ(two.test->get(0).input->item<float>(), 1);
   write("test.csv", "b,a\n9.5,1\n");
   EXPECT_EQ(open("csv", "").num_classes, 0);
   EXPECT_EQ(indexed(open("csv", "").train)->get(3).target->item<float>(), 3);
+}
+
+TEST_F(Tables, OneWrongLabelDoesNotDecideTheNumberOfClasses) {
+  std::vector<std::string> labels;
+  for (int i = 0; i < 40; ++i) labels.push_back(std::to_string(i % 2));
+  labels.push_back("1700000000");
+  write_targets("t.csv", labels);
+  refuses_to_open("t.csv", {}, "t.csv, line 42 is of class 1700000000", "no sample is of class 2");
+  refuses_to_open("t.csv", {.num_classes = 2}, "t.csv, line 42 is of class 1700000000",
+                  "data.num_classes = 2 are 0 to 1");
+  EXPECT_EQ(open("csv", "t.csv", {.ignored_labels = {1700000000}}).num_classes, 2);
+  EXPECT_EQ(open("csv", "t.csv", {.target = "number"}).num_classes, 0);
+  labels.back() = "3";
+  write_targets("t.csv", labels);
+  EXPECT_EQ(open("csv", "t.csv", {.num_classes = 5}).num_classes, 5);
+  labels.back() = "-1";
+  write_targets("t.csv", labels);
+  refuses_to_open("t.csv", {.target = "class"}, "t.csv, line 42 is of class -1", "objective.ignored_classes");
+  EXPECT_EQ(open("csv", "t.csv", {.target = "class", .ignored_labels = {-1}}).num_classes, 2);
+}
+
+TEST_F(Tables, LabelsFromOneOnAndIdsAreNoClasses) {
+  std::vector<std::string> from_one, ids;
+  for (int i = 0; i < 20; ++i)
+    from_one.push_back(std::to_string(1 + i % 3)), ids.push_back(std::to_string(i));
+  write_targets("t.csv", from_one);
+  refuses_to_open("t.csv", {}, "t.csv, line 2 is of class 1", "no sample is of class 0");
+  write_targets("t.csv", ids);
+  refuses_to_open("t.csv", {}, "line 21", "a class of its own");
+  EXPECT_EQ(open("csv", "t.csv", {.num_classes = 20}).num_classes, 20);
+  EXPECT_EQ(open("csv", "t.csv", {.target = "number"}).num_classes, 0);
+}
+
+TEST_F(Tables, WholeNumbersOfAnArrayAreWhatTheTargetMeans) {
+  write("x.npy", npy("<f4", "(10, 1)", bytes_of_values(std::vector<float>(10, 7))));
+  write("y.npy", npy("|u1", "(10,)", std::string("\0\1\0\1\0\1\0\1\0\1", 10)));
+  const DataSource classes = open("numpy", "", {.target = "class"});
+  EXPECT_EQ(classes.num_classes, 2);
+  const DataSource numbers = open("numpy", "", {.target = "number"});
+  EXPECT_EQ(numbers.num_classes, 0);
+  const Example batch = indexed(numbers.train)->get_batch(std::vector<std::int64_t>{0, 1});
+  EXPECT_TRUE(batch.target->equal(torch::tensor({0.0F, 1.0F})));
+  EXPECT_TRUE(numbers.test->get(0).target->equal(torch::tensor(1.0F)));
+  refuses_to_open<InvalidArgument>("", {.target = "number", .num_classes = 2}, "data.num_classes = 2",
+                                   "are numbers");
+  write("y.npy", npy("|u1", "(10, 1)", std::string("\0\1\0\1\0\1\0\1\0\7", 10)));
+  refuses_to_open("", {}, "sample 9 of array 'y'", "no sample is of class 2");
+  EXPECT_EQ(open("numpy", "", {.num_classes = 8}).num_classes, 8);
+  write("y.npy", npy("<f4", "(10,)", bytes_of_values(std::vector<float>(10, 1))));
+  refuses_to_open("", {.target = "class"}, "array 'y'", "astype('int64')");
+  EXPECT_EQ(open("numpy", "").num_classes, 0);
 }
 
 TEST_F(Tables, NpyIsReadInEitherByteOrderAndEitherOrderOfDims) {
@@ -171,7 +321,7 @@ TEST_F(Tables, ArraysOfAFolderAreSamples) {
   };
   const NumpyDataset data({array("x"), array("y")}, {});
   EXPECT_EQ(data.size(), 3);
-  EXPECT_EQ(data.num_classes(), 5);
+  EXPECT_THAT(data.labels().first_places(), ElementsAre(Pair(0, 0), Pair(1, 2), Pair(4, 1)));
   EXPECT_TRUE(data.get(1).input->equal(torch::tensor({3.0F, 4.0F})));
   EXPECT_TRUE(data.get(1).target->equal(torch::tensor(4L)));
   EXPECT_THROW(data.get(3), InvalidArgument);
@@ -182,9 +332,11 @@ TEST_F(Tables, ArraysOfAFolderAreSamples) {
       },
       ThrowsMessage<DataError>(AllOf(HasSubstr("'y' of"), HasSubstr("2 samples"), HasSubstr("has 3"))));
   write("y.npy", npy("|i1", "(3,)", "\1\xff\1"));
+  const NumpyDataset below({array("x"), array("y")}, {});
+  const ClassLabels labels = below.labels();
   EXPECT_THAT(
       [&] {
-        NumpyDataset({array("x"), array("y")}, {}).num_classes();
+        count_classes({{labels, [&](std::int64_t place) { return below.label_name(place); }}}, 0);
       },
       ThrowsMessage<DataError>(HasSubstr("sample 1 of array 'y'")));
   EXPECT_THAT([&] { NumpyDataset({array("x")}, {}); },
@@ -197,7 +349,7 @@ TEST_F(Tables, ArraysOfAFolderAreSamples) {
 /// What Python's zipfile writes is what np.savez does.
 TEST_F(Tables, ArchiveOfArraysIsReadByRowsAndRefusedWhereItIsCompressed) {
   write("x.npy", npy("<f4", "(20, 1)", bytes_of_values(std::vector<float>(20, 7))));
-  write("y.npy", npy("|u1", "(20,)", std::string(20, '\3')));
+  write("y.npy", npy("|u1", "(20,)", std::string(10, '\0') + std::string(10, '\1')));
   const auto zip = [&](const std::string& how) {
     const std::string script =
         "import zipfile,sys,os; os.chdir(sys.argv[1]); "
@@ -211,7 +363,7 @@ TEST_F(Tables, ArchiveOfArraysIsReadByRowsAndRefusedWhereItIsCompressed) {
   zip("ZIP_STORED");
   const DataSource source = open("numpy", "a.npz");
   EXPECT_EQ(source.train->size(), 18);
-  EXPECT_EQ(source.num_classes, 4);
+  EXPECT_EQ(source.num_classes, 2);
   EXPECT_EQ(indexed(source.train)->get(17).input->item<float>(), 7);
   std::filesystem::copy(folder_ / "a.npz", folder_ / "whole.npz");
   const auto size = std::filesystem::file_size(folder_ / "a.npz");

@@ -23,6 +23,7 @@ using test::write_tar;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 using testing::ThrowsMessage;
 
 std::string image_sample(const std::string& key, int number) {
@@ -53,7 +54,8 @@ class WebDataset : public testing::Test {
 TEST_F(WebDataset, AnySampleOfAnyShardIsReachedByItsNumber) {
   const auto data = open({image_sample("a", 0) + image_sample("b", 3), image_sample("a", 5)});
   ASSERT_EQ(data->size(), 3);
-  EXPECT_EQ(data->num_classes(), 6);
+  EXPECT_THAT(data->labels().first_places(), ElementsAre(Pair(0, 0), Pair(3, 1), Pair(5, 2)));
+  EXPECT_EQ(data->labels().samples(), 3);
   EXPECT_THAT(data->shard_ends(), ElementsAre(2, 3));
   for (const auto& [index, number] : {std::pair{2, 5}, {0, 0}, {1, 3}}) {
     const Example sample = data->get(index);
@@ -163,16 +165,16 @@ TEST_F(WebDataset, FolderThatTakesNoIndexCostsAPassAndAWarning) {
 }
 
 TEST_F(WebDataset, ConfigurationOpensPatternsAndFoldersWithTheirSplits) {
-  std::string ten, two = image_sample("x", 8) + image_sample("y", 9);
+  std::string ten, two = image_sample("x", 4) + image_sample("y", 3);
   for (int i = 0; i < 10; ++i) ten += image_sample("k" + std::to_string(i), i % 3);
   write_tar(folder_ / "train-000.tar", ten);
-  write_tar(folder_ / "train-001.tar", image_sample("z", 4));
+  write_tar(folder_ / "train-001.tar", image_sample("z", 3));
   write_tar(folder_ / "val-000.tar", two);
   DataOptions options{.name = "webdataset", .path = folder_.path().string(), .image_size = 4};
   DataSource source = open_data(options);
   EXPECT_EQ(source.train->size(), 11);
   EXPECT_EQ(source.test->size(), 2);
-  EXPECT_EQ(source.num_classes, 10);
+  EXPECT_EQ(source.num_classes, 5);
   EXPECT_EQ(source.held_out, "validation");
   EXPECT_THAT(source.input_shape, ElementsAre(3, 4, 4));
   EXPECT_EQ(indexed(source.train)->get(0).input->scalar_type(), at::kFloat);
@@ -188,6 +190,29 @@ TEST_F(WebDataset, ConfigurationOpensPatternsAndFoldersWithTheirSplits) {
   EXPECT_THAT([&] { open_data(options); }, ThrowsMessage<InvalidArgument>(HasSubstr("did you mean 'png'")));
 }
 
+TEST_F(WebDataset, OneWrongClassIsNamedByItsSampleWithAndWithoutAnIndex) {
+  std::string members;
+  for (int i = 0; i < 10; ++i) members += image_sample("k" + std::to_string(i), i % 2);
+  write_tar(folder_ / "a.tar", members + image_sample("wrong", 1700000000));
+  DataOptions options{.name = "webdataset",
+                      .path = (folder_ / "a.tar").string(),
+                      .image_size = 4,
+                      .cache = (folder_ / "cache").string()};
+  for (const char* pass : {"made", "kept"}) {
+    EXPECT_THAT([&] { open_data(options); },
+                ThrowsMessage<DataError>(AllOf(HasSubstr("a.tar, sample 'wrong' is of class 1700000000"),
+                                               HasSubstr("no sample is of class 2"))))
+        << pass;
+  }
+  options.ignored_labels = {1700000000};
+  EXPECT_EQ(open_data(options).num_classes, 2);
+  options.ignored_labels = {};
+  options.target = "number";
+  const DataSource numbers = open_data(options);
+  EXPECT_EQ(numbers.num_classes, 0);
+  EXPECT_TRUE(indexed(numbers.train)->get(1).target->equal(torch::tensor(1.0F)));
+}
+
 TEST_F(WebDataset, ShardsBehindUrlsAreReadOnceAndThenFromTheCache) {
   test::HttpServer server;
   for (int shard = 0; shard < 2; ++shard) {
@@ -196,11 +221,11 @@ TEST_F(WebDataset, ShardsBehindUrlsAreReadOnceAndThenFromTheCache) {
     server.put(text("s-", shard, ".tar"), {.content = members + test::tar_end()});
   }
   const auto epoch = [&](const std::string& cache) {
-    const DataSource source =
-        open_data({.name = "webdataset",
-                   .path = server.url("s-{0..1}.tar"),
-                   .image_size = 4,
-                   .cache = cache.empty() ? std::string() : (folder_ / cache).string()});
+    const DataSource source = open_data({.name = "webdataset",
+                                         .path = server.url("s-{0..1}.tar"),
+                                         .image_size = 4,
+                                         .cache = cache.empty() ? std::string() : (folder_ / cache).string(),
+                                         .num_classes = 20});
     std::vector<int> classes;
     for (std::int64_t i = 0; i < source.train->size(); ++i)
       classes.push_back(indexed(source.train)->get(i).target->item<int>());

@@ -36,13 +36,17 @@ class TarIndex {
   const Extent& extent(std::int64_t sample, std::size_t field) const {
     return extents_[static_cast<std::size_t>(sample) * fields_.size() + field];
   }
-  /// Of a field that holds classes ("cls"); -1: it does not.
-  std::int64_t largest_class(std::size_t field) const { return largest_class_[field]; }
+  /// A class of the field "cls".
+  struct Label {
+    std::int64_t label = 0, first_sample = 0, samples = 0;
+  };
+  /// Those that occur, in ascending order; empty where samples have no such field.
+  const std::vector<Label>& labels() const { return labels_; }
 
  private:
   friend class TarScan;
   std::vector<std::string> fields_;
-  std::vector<std::int64_t> largest_class_;
+  std::vector<Label> labels_;
   std::string keys_;  ///< one behind the other
   std::vector<std::uint64_t> key_ends_;
   std::vector<Extent> extents_;  ///< (sample, field)

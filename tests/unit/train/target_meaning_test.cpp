@@ -1,0 +1,96 @@
+// What a column of whole numbers means is what the objective takes, unless data.target says it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/train/registry.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+class TargetMeaning : public testing::Test {
+ protected:
+  /// 40 rows, in each the target that `target_of` makes of its number.
+  template <class TargetOf>
+  RunConfig table(const std::string& objective, const TargetOf& target_of) const {
+    std::ofstream file(folder_ / "t.csv");
+    file << "x,z,y\n";
+    for (int i = 0; i < 40; ++i) file << 0.1 * i << ",0.5," << target_of(i) << "\n";
+    RunConfig config;
+    config.data.name = "csv";
+    config.data.path = (folder_ / "t.csv").string();
+    config.objective.name = objective;
+    config.model.hidden = {4};
+    config.train.global_batch = 4;
+    return config;
+  }
+  const test::TemporaryFolder folder_;
+};
+
+constexpr auto kPrice = [](int i) { return 1000 * i; };
+constexpr auto kYesOrNo = [](int i) { return i % 2; };
+
+/// What a model makes of a row.
+std::int64_t outputs_of(const RunConfig& config) {
+  check_run_config(config, 1);
+  const data::DataSource data = open_data(config);
+  return make_objective(config, {.data = data})->num_outputs(data);
+}
+
+TEST_F(TargetMeaning, WholePricesAreNumbersForAnObjectiveOfNumbers) {
+  EXPECT_EQ(outputs_of(table("mean_squared_error", kPrice)), 1);
+  EXPECT_EQ(outputs_of(table("binary_cross_entropy", kYesOrNo)), 1);
+  EXPECT_EQ(outputs_of(table("cross_entropy", kYesOrNo)), 2);
+}
+
+TEST_F(TargetMeaning, WholePricesAreNoClasses) {
+  EXPECT_THAT([&] { open_data(table("cross_entropy", kPrice)); },
+              ThrowsMessage<DataError>(
+                  AllOf(HasSubstr("t.csv, line 3 is of class 1000"), HasSubstr("data.num_classes"))));
+  EXPECT_THAT([&] { open_data(table("cross_entropy", [](int i) { return i == 7 ? 0.5 : 1; })); },
+              ThrowsMessage<DataError>(
+                  AllOf(HasSubstr("t.csv, line 9, column 'y'"), HasSubstr("data.target = \"number\""))));
+}
+
+TEST_F(TargetMeaning, KeyComesBeforeTheObjective) {
+  RunConfig config = table("mean_squared_error", kYesOrNo);
+  config.data.target = "class";
+  EXPECT_EQ(open_data(config).num_classes, 2);
+  EXPECT_THAT([&] { check_run_config(config, 1); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("set data.target = \"number\"")));
+  config = table("cross_entropy", kYesOrNo);
+  config.data.num_classes = 5;
+  EXPECT_EQ(outputs_of(config), 5);
+}
+
+TEST_F(TargetMeaning, ClassesOfOtherDataAreNumbersWhereTheKeySaysSo) {
+  RunConfig config;
+  config.data.name = "synthetic";
+  config.objective.name = "mean_squared_error";
+  config.model.hidden = {4};
+  EXPECT_THAT([&] { check_run_config(config, 1); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("set data.target = \"number\"")));
+  config.data.target = "number";
+  EXPECT_EQ(outputs_of(config), 1);
+  config.data = {.name = "text", .path = __FILE__, .target = "number"};
+  EXPECT_THAT([&] { open_data(config); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("the next tokens of a text")));
+}
+
+TEST_F(TargetMeaning, IgnoredClassesDoNotCount) {
+  RunConfig config = table("cross_entropy", [](int i) { return i == 7 ? 255 : i % 3; });
+  config.objective.ignored_classes = {255};
+  EXPECT_EQ(outputs_of(config), 3);
+}
+
+}  // namespace
+}  // namespace trireme::train
