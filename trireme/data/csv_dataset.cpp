@@ -163,15 +163,19 @@ class Table {
     for (const std::string& name : columns.inputs) {
       if (!unnamed(name)) others.push_back(text('"', name, '"'));
     }
+    const auto column = found - names_.begin() + 1;
+    const std::string what = text(file_.name(), ", line 1: column ", column, " has no name",
+                                  found->empty() ? "" : text(" but '", *found, "'"));
+    require(column == 1 || column < std::ssize(names_), what, ", and is the last; remove a '",
+            options_.separator,
+            "' at the end of lines, or name the columns to take in data.inputs and data.targets");
     constexpr std::size_t kSome = 8;
     const bool all = others.size() <= kSome;
-    throw InvalidArgument(text(file_.name(), ", line 1: column ", found - names_.begin() + 1, " has no name",
-                               found->empty() ? "" : text(" but '", *found, "'"),
-                               "; it may be the index of a table, which says nothing of a sample: write the "
-                               "file without it (pandas: "
-                               "to_csv(..., index=False)), or name the columns to take: data.inputs = [",
-                               join(std::span(others).first(all ? others.size() : kSome)),
-                               all ? "]" : ", ...]"));
+    throw InvalidArgument(
+        text(what,
+             "; it may be the index of a table, which says nothing of a sample: write the file without it "
+             "(pandas: to_csv(..., index=False)), or name the columns to take: data.inputs = [",
+             join(std::span(others).first(all ? others.size() : kSome)), all ? "]" : ", ...]"));
   }
 
   /// For a cell that is no number.
@@ -179,7 +183,7 @@ class Table {
     const std::string& cell = cells_[column];
     std::string with_point = cell;
     std::ranges::replace(with_point, ',', '.');
-    if (number_in(with_point)) return "; write decimals with a point";
+    if (number_in(with_point)) return "; write decimals with a point, and thousands without a comma";
     const bool is_target =
         std::ranges::find(options_.columns.targets, names_[column]) != options_.columns.targets.end() ||
         (options_.columns.targets.empty() && column + 1 == names_.size());
