@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <png.h>
 #include <turbojpeg.h>
+#include <webp/encode.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -56,6 +57,56 @@ inline std::string jpeg_bytes(const Picture& picture, TJSAMP sampling = TJSAMP_4
   std::string bytes(reinterpret_cast<char*>(buffer), size);
   tjFree(buffer);
   return bytes;
+}
+
+/// Without loss.
+inline std::string webp_bytes(const Picture& picture) {
+  std::uint8_t* buffer = nullptr;
+  const std::size_t size =
+      WebPEncodeLosslessRGB(picture.pixels.data(), picture.width, picture.height, 3 * picture.width, &buffer);
+  if (size == 0) ADD_FAILURE() << "libwebp encodes nothing";
+  std::string bytes(reinterpret_cast<char*>(buffer), size);
+  WebPFree(buffer);
+  return bytes;
+}
+
+/// Of a BMP: bits of a pixel, whether the top row comes first, and the compression that the header says.
+struct BmpForm {
+  int bits = 24;
+  bool top_first = false;
+  std::uint32_t compression = 0;
+};
+
+/// With 8 bits the pixel's red is an index into a palette of greys.
+inline std::string bmp_bytes(const Picture& picture, const BmpForm& form = {}) {
+  const auto number = [](std::uint32_t value, int bytes) {
+    std::string text;
+    for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
+    return text;
+  };
+  std::string extra;
+  for (std::uint32_t i = 0; form.bits == 8 && i < 256; ++i) extra += number(i | i << 8 | i << 16, 4);
+  if (form.compression == 3) extra = number(0xff0000, 4) + number(0xff00, 4) + number(0xff, 4);
+  std::string rows;
+  for (int y = 0; y < picture.height; ++y) {
+    const int row = form.top_first ? y : picture.height - 1 - y;
+    for (int x = 0; x < picture.width; ++x) {
+      const std::uint8_t* pixel = picture.pixels.data() + 3 * (row * picture.width + x);
+      if (form.bits == 8) {
+        rows += static_cast<char>(pixel[0]);
+        continue;
+      }
+      for (const int channel : {2, 1, 0}) rows += static_cast<char>(pixel[channel]);
+      if (form.bits == 32) rows += '\x7f';
+    }
+    while (rows.size() % 4 != 0) rows += '\0';
+  }
+  const auto size = static_cast<std::uint32_t>(54 + extra.size());
+  const auto height = static_cast<std::uint32_t>(form.top_first ? -picture.height : picture.height);
+  return "BM" + number(size + static_cast<std::uint32_t>(rows.size()), 4) + number(0, 4) + number(size, 4) +
+         number(40, 4) + number(static_cast<std::uint32_t>(picture.width), 4) + number(height, 4) +
+         number(1, 2) + number(static_cast<std::uint32_t>(form.bits), 2) + number(form.compression, 4) +
+         std::string(20, '\0') + extra + rows;
 }
 
 inline void write_image(const std::filesystem::path& path, const std::string& bytes) {

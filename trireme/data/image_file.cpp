@@ -4,7 +4,9 @@
 #include <png.h>
 #include <setjmp.h>
 #include <turbojpeg.h>
+#include <webp/decode.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/byte_source.h"
+#include "trireme/data/internal/bmp.h"
 #include "trireme/data/loading_report.h"
 
 namespace trireme::data {
@@ -23,22 +26,10 @@ const unsigned char* bytes_of(std::string_view content) {
   return reinterpret_cast<const unsigned char*>(content.data());
 }
 
-void check_size(std::int64_t height, std::int64_t width) {
-  if (height >= 1 && width >= 1 && height <= kMostPixels / width) return;
-  throw DataError(
-      text("it is said to have ", width, "x", height, " pixels, and at most ", kMostPixels, " are taken"));
-}
-
-/// (height, width, channels), for a decoder to write into.
-at::Tensor pixels(std::int64_t height, std::int64_t width, std::int64_t channels = 3) {
-  check_size(height, width);
-  return at::empty({height, width, channels}, at::kByte);
-}
-
 /// Red, green and blue of what cyan, magenta, yellow and black leave of white. In a file the four stand
 /// inverted, as Adobe writes them and everybody else therefore does: 255 is no ink.
 at::Tensor without_inks(const at::Tensor& inks) {
-  at::Tensor image = pixels(inks.size(0), inks.size(1));
+  at::Tensor image = empty_image(inks.size(0), inks.size(1));
   const auto* in = inks.const_data_ptr<std::uint8_t>();
   auto* out = image.data_ptr<std::uint8_t>();
   for (std::int64_t i = 0; i < image.numel(); i += 3, in += 4) {
@@ -57,7 +48,7 @@ at::Tensor decode_jpeg(std::string_view content) {
   const auto size = static_cast<unsigned long>(content.size());
   check(tjDecompressHeader3(decoder.get(), bytes_of(content), size, &width, &height, &subsampling, &colours));
   const bool has_inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
-  const at::Tensor image = pixels(height, width, has_inks ? 4 : 3);
+  const at::Tensor image = empty_image(height, width, has_inks ? 4 : 3);
   check(tjDecompress2(decoder.get(), bytes_of(content), size, image.data_ptr<std::uint8_t>(), width,
                       /*pitch=*/0, height, has_inks ? TJPF_CMYK : TJPF_RGB,
                       TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING));
@@ -85,9 +76,9 @@ class PngReader {
       ask_for_rgb();
     });
     const std::int64_t height = png_get_image_height(png_, info_), width = png_get_image_width(png_, info_);
-    check_size(height, width);
+    check_image_size(height, width);
     check_rows(height);
-    at::Tensor image = pixels(height, width);
+    at::Tensor image = empty_image(height, width);
     auto* first = image.data_ptr<std::uint8_t>();
     guarded([&] {
       const int passes = png_set_interlace_handling(png_);
@@ -145,13 +136,50 @@ class PngReader {
   png_infop info_ = nullptr;
 };
 
+/// Transparency is dropped, not mixed.
+at::Tensor decode_webp(std::string_view content) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(content.data());
+  WebPBitstreamFeatures found;
+  if (WebPGetFeatures(bytes, content.size(), &found) != VP8_STATUS_OK)
+    throw DataError("it begins like WebP, and is damaged or cut short");
+  if (found.has_animation != 0) throw DataError("it is an animated WebP; expected a single image");
+  at::Tensor image = empty_image(found.height, found.width);
+  if (WebPDecodeRGBInto(bytes, content.size(), image.data_ptr<std::uint8_t>(), image.nbytes(),
+                        3 * found.width) == nullptr)
+    throw DataError("it is a WebP that is damaged or cut short");
+  return image;
+}
+
+bool is_webp(std::string_view content) {
+  return content.starts_with("RIFF") && content.size() >= 12 && content.substr(8, 4) == "WEBP";
+}
+
 at::Tensor decode(std::string_view content) {
   if (content.starts_with("\xff\xd8\xff")) return decode_jpeg(content);
   if (content.starts_with("\x89PNG\r\n\x1a\n")) return PngReader(content).decode();
-  throw DataError(text("it is neither JPEG nor PNG: its ", content.size(), " bytes do not begin like one"));
+  if (is_webp(content)) return decode_webp(content);
+  if (content.starts_with("BM")) return decode_bmp(content);
+  throw DataError(
+      text("it is no JPEG, PNG, WebP or BMP: its ", content.size(), " bytes do not begin like one"));
 }
 
 }  // namespace
+
+std::span<const std::string_view> image_extensions() {
+  static constexpr std::array<std::string_view, 5> kExtensions = {".jpg", ".jpeg", ".png", ".webp", ".bmp"};
+  return kExtensions;
+}
+
+void check_image_size(std::int64_t height, std::int64_t width) {
+  if (height >= 1 && width >= 1 && height <= kMostPixels / width) return;
+  throw DataError(
+      text("it is said to have ", width, "x", height, " pixels, and at most ", kMostPixels, " are taken"));
+}
+
+at::Tensor empty_image(std::int64_t height, std::int64_t width, std::int64_t channels) {
+  check_image_size(height, width);
+  return at::empty({height, width, channels}, at::kByte);
+}
 
 at::Tensor decode_image(std::string_view content) {
   const StageScope decoding(Stage::kDecode);

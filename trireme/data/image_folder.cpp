@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
+#include <map>
 #include <system_error>
 
 #include "trireme/base/error.h"
@@ -16,27 +18,70 @@ namespace trireme::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kLayout = "expected FOLDER/CLASS/NAME.jpg (.jpeg, .png), one folder per class";
+constexpr const char* kLayout =
+    "expected FOLDER/CLASS/NAME.jpg (.jpeg, .png, .webp, .bmp), one folder per class";
 
-bool is_image(const fs::path& path) {
+/// In lower case, with its dot.
+std::string extension_of(const fs::path& path) {
   std::string extension = path.extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+  return extension;
 }
+
+bool is_image(const fs::path& path) {
+  const std::span<const std::string_view> known = image_extensions();
+  return std::ranges::find(known, std::string_view(extension_of(path))) != known.end();
+}
+
+/// What systems and programs keep beside a user's files.
+bool is_hidden(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.starts_with('.') || name == "__MACOSX";
+}
+
+/// Files that are no samples, counted by kind.
+class LeftOut {
+ public:
+  void count(const std::string& kind) { ++counts_[kind]; }
+  void count_file(const fs::path& path) {
+    const std::string extension = extension_of(path);
+    count(extension.empty() ? "without an extension" : extension);
+  }
+  /// ".gif 3, .txt 1", the most frequent first; empty: none.
+  std::string shown() const {
+    std::vector<std::pair<std::string, std::int64_t>> kinds(counts_.begin(), counts_.end());
+    std::ranges::stable_sort(kinds, std::greater(), [](const auto& kind) { return kind.second; });
+    std::vector<std::string> parts;
+    for (const auto& [kind, count] : kinds) parts.push_back(text(kind, ' ', count));
+    return join(parts);
+  }
+  std::int64_t total() const {
+    std::int64_t sum = 0;
+    for (const auto& [kind, count] : counts_) sum += count;
+    return sum;
+  }
+
+ private:
+  std::map<std::string, std::int64_t> counts_;
+};
 
 /// What stands in folders. What cannot be looked at is an error, or left out with a warning.
 class Listing {
  public:
   Listing(Undecodable unreadable, const Log& log) : unreadable_(unreadable), log_(log) {}
 
-  /// Folders in `root`, which has to be readable.
-  std::vector<fs::path> folders(const fs::path& root) const {
+  /// Folders in `root`, which has to be readable. Images beside them are of no class.
+  std::vector<fs::path> folders(const fs::path& root) {
     std::vector<fs::path> found;
     std::error_code error;
     fs::directory_iterator entry(root, error);
     for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-      if (is(fs::file_type::directory, *entry)) found.push_back(entry->path());
+      if (is_hidden(entry->path())) continue;
+      if (is(fs::file_type::directory, *entry))
+        found.push_back(entry->path());
+      else if (is_image(entry->path()))
+        left_out_.count("images in no folder of a class");
     }
     if (error) throw DataError(text("cannot list ", root.string(), ": ", error.message()));
     std::sort(found.begin(), found.end());
@@ -44,7 +89,7 @@ class Listing {
   }
 
   /// Image files in `folder` and the folders in it; links to folders are not followed.
-  std::vector<fs::path> images(const fs::path& folder) const {
+  std::vector<fs::path> images(const fs::path& folder) {
     std::vector<fs::path> found, folders = {folder};
     while (!folders.empty()) {
       const fs::path next = std::move(folders.back());
@@ -53,19 +98,31 @@ class Listing {
       fs::directory_iterator entry(next, error);
       for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
         std::error_code ignored;
-        if (entry->symlink_status(ignored).type() == fs::file_type::directory) {
+        if (is_hidden(entry->path())) continue;
+        if (entry->symlink_status(ignored).type() == fs::file_type::directory)
           folders.push_back(entry->path());
-        } else if (is_image(entry->path()) && is(fs::file_type::regular, *entry)) {
-          found.push_back(entry->path());
-        }
+        else
+          take_file(*entry, found);
       }
       if (error) leave_out(next, error);
     }
     std::sort(found.begin(), found.end());
     return found;
   }
+  const LeftOut& left_out() const { return left_out_; }
 
  private:
+  void take_file(const fs::directory_entry& entry, std::vector<fs::path>& images) {
+    if (!is_image(entry.path())) {
+      const bool is_link_to_folder = entry.is_symlink() && is(fs::file_type::directory, entry);
+      is_link_to_folder ? left_out_.count("links to folders") : left_out_.count_file(entry.path());
+    } else if (is(fs::file_type::regular, entry)) {
+      images.push_back(entry.path());
+    } else {
+      left_out_.count("links that lead to no file");
+    }
+  }
+
   /// Behind links. One that leads nowhere is of no type.
   bool is(fs::file_type type, const fs::directory_entry& entry) const {
     std::error_code error;
@@ -83,6 +140,7 @@ class Listing {
 
   const Undecodable unreadable_;
   const Log& log_;
+  LeftOut left_out_;
 };
 
 struct ImagePath {
@@ -96,14 +154,24 @@ struct ImageFolder::State {
   State(Undecodable how, const Log& where) : undecodable(how), log(where) {}
 
   void list(const fs::path& root) {
-    const Listing listing(undecodable, log);
+    Listing listing(undecodable, log);
     for (const fs::path& folder : listing.folders(root)) {
       const std::vector<fs::path> paths = listing.images(folder);
-      if (paths.empty()) throw DataError(text("no image in ", folder.string(), "; ", kLayout));
+      if (paths.empty())
+        throw DataError(text("no image in ", folder.string(), "; ", kLayout, left_out_in(listing)));
       for (const fs::path& path : paths) images.push_back({path, static_cast<std::int64_t>(classes.size())});
       classes.push_back(folder.filename().string());
     }
-    if (classes.empty()) throw DataError(text("no class in ", root.string(), "; ", kLayout));
+    if (classes.empty())
+      throw DataError(text("no class in ", root.string(), "; ", kLayout, left_out_in(listing)));
+    const LeftOut& left_out = listing.left_out();
+    if (left_out.total() > 0)
+      log.warning("left out ", left_out.total(), left_out.total() == 1 ? " file in " : " files in ",
+                  root.string(), ": ", left_out.shown());
+  }
+
+  static std::string left_out_in(const Listing& listing) {
+    return listing.left_out().total() == 0 ? "" : text("; left out so far: ", listing.left_out().shown());
   }
 
   const ImagePath& at(std::int64_t index) const {

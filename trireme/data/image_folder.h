@@ -1,8 +1,9 @@
 #pragma once
-// Images in folders, one folder per class: ROOT/CLASS/any/depth/NAME.{jpg,jpeg,png}, the layout of
+// Images in folders, one folder per class: ROOT/CLASS/any/depth/NAME.{jpg,jpeg,png,webp,bmp}, the layout of
 // ImageNet and of torchvision's ImageFolder. Classes are the names of the folders in order, images come in
-// the order of their paths: the numbers are the same on every machine. Images are decoded when they are asked
-// for, nothing is kept. Immutable but for what it has warned of; thread-safe.
+// the order of their paths: the numbers are the same on every machine. Names that begin with a dot are
+// hidden, and left out as __MACOSX is; other files that are no image by name are counted. Images are decoded
+// when they are asked for, nothing is kept. Immutable but for what it has warned of; thread-safe.
 
 #include <filesystem>
 #include <memory>
@@ -22,7 +23,8 @@ enum class Undecodable {
 
 class ImageFolder : public Dataset {
  public:
-  /// Throws DataError when there is no such folder, no class in it, or a class without an image.
+  /// Throws DataError when there is no such folder, no class in it, or a class without an image. One warning
+  /// counts the files that are left out, by extension.
   ImageFolder(const std::filesystem::path& root, Undecodable undecodable, const Log& log);
   ~ImageFolder() override;
 

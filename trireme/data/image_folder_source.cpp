@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <filesystem>
+#include <span>
 #include <system_error>
 
 #include "trireme/base/error.h"
@@ -42,14 +44,32 @@ Splits split_folder(const std::shared_ptr<const ImageFolder>& whole, View view) 
           .classes = whole->classes()};
 }
 
+struct FolderClasses {
+  fs::path folder;
+  const std::vector<std::string>& names;
+};
+
+/// "FOLDER lacks cat, dog"; empty: it lacks none.
+std::string lacking(const FolderClasses& one, const FolderClasses& other) {
+  std::vector<std::string> names;
+  std::ranges::set_difference(other.names, one.names, std::back_inserter(names));
+  if (names.empty()) return "";
+  constexpr std::size_t kSome = 8;
+  const std::size_t shown = std::min(names.size(), kSome);
+  return text("; ", one.folder.string(), " lacks ", join(std::span(names).first(shown)),
+              shown < names.size() ? text(" and ", names.size() - shown, " more") : "");
+}
+
+void check_same_classes(const FolderClasses& train, const FolderClasses& test) {
+  if (train.names == test.names) return;
+  throw DataError(
+      text("both splits need a folder for each class", lacking(train, test), lacking(test, train)));
+}
+
 Splits open_split_folders(const fs::path& root, const std::string& held_out, const FolderOptions& options) {
   const auto train = std::make_shared<ImageFolder>(root / "train", options.undecodable, options.log);
   const auto test = std::make_shared<ImageFolder>(root / held_out, options.undecodable, options.log);
-  if (train->classes() != test->classes()) {
-    throw DataError(text("the classes in ", (root / "train").string(), " (", join(train->classes()),
-                         ") are not those in ", (root / held_out).string(), " (", join(test->classes()),
-                         ")"));
-  }
+  check_same_classes({root / "train", train->classes()}, {root / held_out, test->classes()});
   return {.images = {.train = options.view(train),
                      .test = options.view(test),
                      .held_out = held_out == "test" ? "test" : "validation"},

@@ -28,7 +28,7 @@ struct Packable {
   DataSource source;                             ///< train, and test unless it is null
   std::string path = {};                         ///< where it comes from, for the manifest
   std::optional<Normalisation> normalised = {};  ///< what the input, u8, is normalised with when it is read
-  bool encoded = false;                          ///< the input is bytes of JPEG and PNG files
+  bool encoded = false;                          ///< the input is bytes of image files
   std::vector<std::string> classes = {};         ///< names
   double black = 0;                              ///< how images say black, for augmentations
 };

@@ -16,7 +16,7 @@ struct PackedContents {
   struct Field {
     std::string part;  ///< "input" or "target"
     std::string name;
-    std::string kind;  ///< "u8 (1, 28, 28) -> f32", "JPEG or PNG"
+    std::string kind;  ///< "u8 (1, 28, 28) -> f32", "image file"
   };
   /// A file of records.
   struct Shard {

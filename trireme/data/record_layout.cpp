@@ -307,7 +307,7 @@ RecordLayout layout_from_json(const Json& json) {
 }
 
 std::string describe(const FieldLayout& field) {
-  if (field.form == FieldForm::kImage) return "JPEG or PNG";
+  if (field.form == FieldForm::kImage) return "image file";
   std::vector<std::string> dims;
   for (const std::int64_t dim : field.shape) dims.push_back(dim < 0 ? "*" : std::to_string(dim));
   return text(name_of(field.dtype), " (", join(dims), ")", field.normalised ? " -> f32" : "");

@@ -75,7 +75,8 @@ struct FieldKind {
   at::Tensor (*decode)(std::string_view);
 };
 
-constexpr std::array<FieldKind, 7> kFieldKinds = {{
+constexpr std::array<FieldKind, 9> kFieldKinds = {{
+    {"bmp", decode_image},
     {"cls", class_field},
     {"jpeg", decode_image},
     {"jpg", decode_image},
@@ -83,6 +84,7 @@ constexpr std::array<FieldKind, 7> kFieldKinds = {{
     {"npy", parse_npy},
     {"png", decode_image},
     {"txt", text_field},
+    {"webp", decode_image},
 }};
 
 const FieldKind& kind_of(std::string_view field) {
@@ -104,8 +106,8 @@ at::Tensor decode_field(std::string_view field, std::string_view content) {
 void check_field_name(std::string_view field) { kind_of(field); }
 
 bool is_image_field(std::string_view field) {
-  for (const std::string_view name : {"jpg", "jpeg", "png"}) {
-    if (field == name || (field.ends_with(name) && field[field.size() - name.size() - 1] == '.')) return true;
+  for (const std::string_view extension : image_extensions()) {
+    if (field == extension.substr(1) || field.ends_with(extension)) return true;
   }
   return false;
 }

@@ -21,11 +21,14 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using trireme::test::bmp_bytes;
+using trireme::test::BmpForm;
 using trireme::test::gradient;
 using trireme::test::jpeg_bytes;
 using trireme::test::Picture;
 using trireme::test::png_bytes;
 using trireme::test::TemporaryFolder;
+using trireme::test::webp_bytes;
 using trireme::test::write_image;
 
 at::Tensor tensor_of(const Picture& picture) {
@@ -69,6 +72,45 @@ TEST_F(ImageFile, JpegIsCloseToWhatWasWritten) {
   EXPECT_LE((image.to(at::kInt) - tensor_of(picture).to(at::kInt)).abs().max().item<int>(), 4);
 }
 
+TEST_F(ImageFile, WebpKeepsEveryPixelAndItsDamageIsNoticed) {
+  const Picture picture = gradient(9, 7);
+  const std::string webp = webp_bytes(picture);
+  EXPECT_TRUE(read(webp).equal(tensor_of(picture)));
+  for (std::size_t kept = 12; kept < webp.size(); ++kept)
+    EXPECT_THAT(error_of_reading(webp.substr(0, kept)),
+                AllOf(HasSubstr(path_.string()), HasSubstr("WebP"), HasSubstr("cut short")))
+        << kept;
+}
+
+TEST_F(ImageFile, BmpOfEitherOrderOfRowsKeepsEveryPixel) {
+  const Picture picture = gradient(9, 7);  // rows of 7 pixels are padded
+  for (const BmpForm& form :
+       {BmpForm{}, BmpForm{.top_first = true}, BmpForm{.bits = 32}, BmpForm{.bits = 32, .compression = 3}}) {
+    const std::string bmp = bmp_bytes(picture, form);
+    EXPECT_TRUE(read(bmp).equal(tensor_of(picture))) << form.bits << " " << form.compression;
+    for (std::size_t kept = 2; kept < bmp.size(); kept += kept < 60 ? 1 : 7)
+      EXPECT_THAT(error_of_reading(bmp.substr(0, kept)), HasSubstr("cut short")) << kept;
+  }
+  const at::Tensor grey = read(bmp_bytes(picture, {.bits = 8}));
+  for (int channel = 0; channel < 3; ++channel) EXPECT_TRUE(grey[channel].equal(tensor_of(picture)[0]));
+}
+
+TEST_F(ImageFile, BmpThatIsNotReadIsNamedBeforeMemoryIsTaken) {
+  const test::MemoryLimit limit(256 << 20);
+  const Picture picture = gradient(4, 4);
+  EXPECT_THAT(error_of_reading(bmp_bytes(picture, {.bits = 8, .compression = 1})),
+              HasSubstr("8 bits with compression 1"));
+  EXPECT_THAT(error_of_reading(bmp_bytes(picture, {.bits = 16})), HasSubstr("16 bits"));
+  std::string bmp = bmp_bytes(picture);
+  bmp.replace(18, 8, std::string("\0\x40\0\0\0\x40\0\0", 8));  // 16384 x 16384
+  EXPECT_THAT(error_of_reading(bmp), HasSubstr("cut short"));
+  bmp.replace(18, 8, std::string("\xff\xff\xff\xff\0\0\0\x80", 8));
+  EXPECT_THAT(error_of_reading(bmp), HasSubstr("pixels"));
+  std::string palette = bmp_bytes(gradient(4, 4, 20), {.bits = 8});
+  palette[46] = 2;  // colours
+  EXPECT_THAT(error_of_reading(palette), HasSubstr("of a palette of 2"));
+}
+
 TEST_F(ImageFile, GreyJpegHasThreeEqualChannels) {
   const at::Tensor image = read(jpeg_bytes(gradient(8, 8), TJSAMP_GRAY));
   EXPECT_TRUE(image[0].equal(image[1]));
@@ -82,7 +124,7 @@ TEST_F(ImageFile, TruncatedAndForeignFilesAreNamedWithTheDecodersReason) {
   EXPECT_THAT(error_of_reading(png.substr(0, png.size() / 2)),
               AllOf(HasSubstr(path_.string()), HasSubstr("decode")));
   EXPECT_THAT(error_of_reading("GIF89a, a picture of another kind"),
-              AllOf(HasSubstr(path_.string()), HasSubstr("neither JPEG nor PNG")));
+              AllOf(HasSubstr(path_.string()), HasSubstr("no JPEG, PNG, WebP or BMP")));
   EXPECT_THAT(error_of_reading(""), HasSubstr("0 bytes"));
   EXPECT_THAT(error_of([&] { read_image(folder_ / "absent.png"); }), HasSubstr("absent.png"));
 }
@@ -173,6 +215,51 @@ TEST_F(ImageFolderTest, ClassesAndImagesComeInTheOrderOfTheirNames) {
     EXPECT_EQ(offset_of(images, i), i + 1);
     EXPECT_EQ(images.get(i).target->item<std::int64_t>(), i / 2);
   }
+}
+
+TEST_F(ImageFolderTest, HiddenFilesAndFoldersAreNoSamplesAndNoClasses) {
+  put("cat/a.png", 1);
+  put("cat/.ipynb_checkpoints/b.png", 2);
+  put(".ipynb_checkpoints/a.png", 3);
+  put("__MACOSX/cat/a.png", 4);
+  write_image(folder_ / "cat" / "._a.png", "x");
+  write_image(folder_ / "cat" / ".DS_Store", "x");
+  testing::internal::CaptureStderr();
+  const ImageFolder images(folder_.path(), Undecodable::kError, Log());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(images.classes(), ElementsAre("cat"));
+  EXPECT_EQ(images.size(), 1);
+}
+
+TEST_F(ImageFolderTest, ImagesOfEveryKnownTypeAreSamplesAndOtherFilesAreCountedOnce) {
+  put("cat/1.png", 1);
+  write_image(folder_ / "cat/2.webp", webp_bytes(gradient(4, 4, 2)));
+  write_image(folder_ / "cat/3.BMP", bmp_bytes(gradient(4, 4, 3)));
+  for (const char* name : {"a.gif", "b.GIF", "c.tiff", "deep/d.txt", "deep/README"})
+    write_image(folder_ / "cat" / name, "x");
+  put("beside.png", 4);
+  put("other/5.png", 5);
+  std::filesystem::create_directory_symlink(folder_ / "other", folder_ / "cat/link");
+  std::filesystem::create_directory_symlink(folder_ / "other", folder_ / "linked");
+  std::filesystem::create_symlink(folder_ / "other/5.png", folder_ / "cat/4.png");
+  testing::internal::CaptureStderr();
+  const ImageFolder images(folder_.path(), Undecodable::kError, Log());
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(images.classes(), ElementsAre("cat", "linked", "other"));
+  EXPECT_EQ(images.size(), 6);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(offset_of(images, i), i + 1);
+  EXPECT_EQ(offset_of(images, 3), 5) << "a link to a file is followed, and one to the folder of a class";
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  EXPECT_THAT(said, AllOf(HasSubstr("left out 7 files in " + folder_.path().string() + ": .gif 2, "),
+                          HasSubstr(".tiff 1"), HasSubstr(".txt 1"), HasSubstr("without an extension 1"),
+                          HasSubstr("images in no folder of a class 1"), HasSubstr("links to folders 1")));
+}
+
+TEST_F(ImageFolderTest, ClassWithoutAnImageIsNamedWithWhatItHolds) {
+  put("cat/1.png", 1);
+  write_image(folder_ / "dog" / "1.gif", "x");
+  EXPECT_THAT(error_of([&] { ImageFolder(folder_.path(), Undecodable::kError, Log()); }),
+              AllOf(HasSubstr("no image in " + (folder_ / "dog").string()), HasSubstr(".gif 1")));
 }
 
 TEST_F(ImageFolderTest, SaysWhatLayoutItExpects) {
@@ -298,7 +385,10 @@ TEST_F(ImageFolderSource, RefusesSplitsThatDoNotFit) {
   EXPECT_THAT(error_of([&] { open(); }), HasSubstr("none of val, validation, test"));
   put_classes("val/", 2);
   put("val/horse/1.png", 1);
-  EXPECT_THAT(error_of([&] { open(); }), AllOf(HasSubstr("horse"), HasSubstr("cat, dog")));
+  EXPECT_THAT(error_of([&] { open(); }), HasSubstr("train lacks horse"));
+  for (int i = 0; i < 10; ++i) put(text("train/kind", i, "/1.png"), 1);
+  EXPECT_THAT(error_of([&] { open(); }), AllOf(HasSubstr("train lacks horse"),
+                                               HasSubstr("val lacks kind0, kind1"), HasSubstr("and 2 more")));
   EXPECT_THROW(open_data({.name = "image_folder"}), InvalidArgument) << "no data.path";
 }
 

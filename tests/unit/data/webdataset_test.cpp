@@ -106,7 +106,7 @@ TEST_F(WebDataset, ImageThatDoesNotDecodeIsNamedOrTheNextStandsInForIt) {
                             tar_member("b.png", "no image") + image_sample("c", 2);
   EXPECT_THAT([&] { open({shard})->get(1); },
               ThrowsMessage<DataError>(AllOf(HasSubstr("shard-0.tar at "), HasSubstr("member 'b.png'"),
-                                             HasSubstr("neither JPEG nor PNG"))));
+                                             HasSubstr("no JPEG, PNG, WebP or BMP"))));
   testing::internal::CaptureStderr();
   const auto data = tolerant(open({shard}), {.skip = true});
   EXPECT_EQ(data->get(1).target->item<int>(), 2);

@@ -15,7 +15,7 @@ struct Opening {
   const Log& log;
 };
 
-/// Folders of JPEG and PNG files: FOLDER/train and FOLDER/val (or validation, or test), or one folder of
+/// Folders of image files: FOLDER/train and FOLDER/val (or validation, or test), or one folder of
 /// classes, of which every tenth image is held out. Images are resized, cropped and normalised.
 DataSource open_image_folder(const Opening& opening);
 /// The same with each image as the bytes of its file.

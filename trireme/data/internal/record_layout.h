@@ -17,7 +17,7 @@
 
 namespace trireme::data {
 
-enum class FieldForm { kTensor, kImage };  ///< kImage: the bytes of a JPEG or PNG file
+enum class FieldForm { kTensor, kImage };  ///< kImage: the bytes of an image file
 
 struct FieldLayout {
   bool is_target = false;
@@ -75,7 +75,7 @@ Example parse_record(const RecordLayout& layout, std::string_view record, const 
 nlohmann::ordered_json to_json(const RecordLayout& layout);
 /// Throws DataError: what is wrong with it.
 RecordLayout layout_from_json(const nlohmann::ordered_json& json);
-/// "u8 (1, 28, 28) -> f32", "JPEG or PNG"
+/// "u8 (1, 28, 28) -> f32", "image file"
 std::string describe(const FieldLayout& field);
 
 }  // namespace trireme::data
