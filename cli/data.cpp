@@ -54,6 +54,13 @@ bool is_name_of_data(const Home& home, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+data::PackedSize pack_shipped(const data::DataOptions& from, const data::PackOptions& options) {
+  const Log log;
+  const data::Packable samples = data::packable(from, log);
+  for (const std::string& note : samples.source.notes) log.warning(note);
+  return data::pack(samples, options);
+}
+
 data::PackedSize pack_configured(const train::RunConfig& config, const data::PackOptions& options) {
   const data::DataOptions& from = config.data;
   if (from.name == "text") {
@@ -64,7 +71,7 @@ data::PackedSize pack_configured(const train::RunConfig& config, const data::Pac
           " is packed already: pack what it was packed from, or copy the folder");
   const std::vector<std::string> shipped = data::data_names();
   if (std::find(shipped.begin(), shipped.end(), from.name) != shipped.end())
-    return data::pack(data::packable(train::data_options(config)), options);
+    return pack_shipped(train::data_options(config), options);
   return data::pack({.source = train::open_data(config), .path = from.path}, options);
 }
 

@@ -51,6 +51,8 @@ struct DataSource {
   std::int64_t num_classes = 0;         ///< text: size of the vocabulary; 0: targets are no classes
   std::int64_t targets_per_sample = 1;  ///< classes; text: one per token; 0: it varies
   std::string held_out = "test";        ///< what metrics call the second split: "test_accuracy"
+  /// Worth a warning, said once for all ranks: files that are left out.
+  std::vector<std::string> notes = {};
 };
 
 /// The table [data] of a configuration: which data, where they lie, and how they are read. open_data() takes

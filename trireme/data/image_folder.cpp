@@ -164,10 +164,10 @@ struct ImageFolder::State {
     }
     if (classes.empty())
       throw DataError(text("no class in ", root.string(), "; ", kLayout, left_out_in(listing)));
-    const LeftOut& left_out = listing.left_out();
-    if (left_out.total() > 0)
-      log.warning("left out ", left_out.total(), left_out.total() == 1 ? " file in " : " files in ",
-                  root.string(), ": ", left_out.shown());
+    const LeftOut& found = listing.left_out();
+    if (found.total() > 0)
+      left_out = text("left out ", found.total(), found.total() == 1 ? " file in " : " files in ",
+                      root.string(), ": ", found.shown());
   }
 
   static std::string left_out_in(const Listing& listing) {
@@ -184,6 +184,7 @@ struct ImageFolder::State {
   const Log log;
   std::vector<ImagePath> images;
   std::vector<std::string> classes;
+  std::string left_out;
 };
 
 ImageFolder::ImageFolder(const fs::path& root, Undecodable undecodable, const Log& log)
@@ -196,6 +197,8 @@ ImageFolder::~ImageFolder() = default;
 std::int64_t ImageFolder::size() const { return static_cast<std::int64_t>(state_->images.size()); }
 
 const std::vector<std::string>& ImageFolder::classes() const { return state_->classes; }
+
+const std::string& ImageFolder::left_out() const { return state_->left_out; }
 
 Example ImageFolder::get(std::int64_t index) const {
   const ImagePath& image = state_->at(index);

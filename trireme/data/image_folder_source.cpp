@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <filesystem>
 #include <span>
 #include <system_error>
@@ -26,8 +28,30 @@ struct FolderOptions {
 
 struct Splits {
   ImageSplits images;
-  std::vector<std::string> classes;
+  std::vector<std::string> classes, notes;
 };
+
+std::vector<std::string> notes_of(const std::vector<std::shared_ptr<const ImageFolder>>& folders) {
+  std::vector<std::string> notes;
+  for (const auto& folder : folders) {
+    if (!folder->left_out().empty()) notes.push_back(folder->left_out());
+  }
+  return notes;
+}
+
+/// Folders called as splits are, "Train" and "valid", are no classes.
+void check_classes(const fs::path& root, const std::vector<std::string>& classes) {
+  constexpr std::array<std::string_view, 7> kSplits = {"train",      "training", "val",    "valid",
+                                                       "validation", "test",     "testing"};
+  const auto is_split = [&](std::string name) {
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    return std::ranges::find(kSplits, name) != kSplits.end();
+  };
+  if (classes.size() < 2 || !std::ranges::all_of(classes, is_split)) return;
+  throw DataError(text("the folders in ", root.string(), " are ", join(classes),
+                       ", which are names of splits and not of classes; expected train, and val, validation "
+                       "or test: rename them"));
+}
 
 /// Every tenth image is held out where the folder has no split of its own.
 Splits split_folder(const std::shared_ptr<const ImageFolder>& whole, View view) {
@@ -41,7 +65,8 @@ Splits split_folder(const std::shared_ptr<const ImageFolder>& whole, View view) 
   return {.images = {.train = std::make_shared<SubsetDataset>(samples, train),
                      .test = std::make_shared<SubsetDataset>(samples, held_out),
                      .held_out = "validation"},
-          .classes = whole->classes()};
+          .classes = whole->classes(),
+          .notes = notes_of({whole})};
 }
 
 struct FolderClasses {
@@ -73,7 +98,8 @@ Splits open_split_folders(const fs::path& root, const std::string& held_out, con
   return {.images = {.train = options.view(train),
                      .test = options.view(test),
                      .held_out = held_out == "test" ? "test" : "validation"},
-          .classes = train->classes()};
+          .classes = train->classes(),
+          .notes = notes_of({train, test})};
 }
 
 Splits open_folder(const Opening& opening, View view) {
@@ -83,7 +109,11 @@ Splits open_folder(const Opening& opening, View view) {
   const auto undecodable = opening.options.undecodable == "skip" ? Undecodable::kSkip : Undecodable::kError;
   std::error_code ignored;
   const auto has = [&](const char* name) { return fs::is_directory(root / name, ignored); };
-  if (!has("train")) return split_folder(std::make_shared<ImageFolder>(root, undecodable, opening.log), view);
+  if (!has("train")) {
+    const auto whole = std::make_shared<ImageFolder>(root, undecodable, opening.log);
+    check_classes(root, whole->classes());
+    return split_folder(whole, view);
+  }
   for (const char* held_out : {"val", "validation", "test"}) {
     if (has(held_out)) return open_split_folders(root, held_out, {undecodable, opening.log, view});
   }
@@ -125,6 +155,7 @@ DataSource open_image_folder(const Opening& opening) {
   const Splits splits = open_folder(opening, decoded_images);
   DataSource source = images_brought_to_size(splits.images, opening);
   source.num_classes = static_cast<std::int64_t>(splits.classes.size());
+  source.notes = splits.notes;
   return source;
 }
 
@@ -134,7 +165,8 @@ Packable packable_image_folder(const Opening& opening) {
                      .train = splits.images.train,
                      .test = splits.images.test,
                      .num_classes = static_cast<std::int64_t>(splits.classes.size()),
-                     .held_out = splits.images.held_out},
+                     .held_out = splits.images.held_out,
+                     .notes = splits.notes},
           .path = opening.options.path,
           .encoded = true,
           .classes = splits.classes};

@@ -57,4 +57,12 @@ void check_data(const data::DataSource& data, const objective::Objective& object
   if (data.test) check_split(data, *data.test, objective, name_of("second", data.held_out));
 }
 
+void warn_of_data(const RunConfig& config, const data::DataSource& data, const Log& log) {
+  for (const std::string& note : data.notes) log.warning(note);
+  const std::int64_t samples = data.train->size(), batch = config.train.global_batch;
+  if (batch <= samples) return;
+  log.warning("train.global_batch = ", batch, " is more than the ", samples, " training samples of ",
+              data.name, ": each step is a whole epoch, of all of them");
+}
+
 }  // namespace trireme::train

@@ -450,14 +450,6 @@ std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& con
   return lock;
 }
 
-/// It works, and is hardly ever meant.
-void warn_of_steps_of_all(const RunConfig& config, const data::DataSource& data, comm::Context& context) {
-  const std::int64_t samples = data.train->size(), batch = config.train.global_batch;
-  if (context.rank() != 0 || batch <= samples) return;
-  context.log().warning("train.global_batch = ", batch, " is more than the ", samples,
-                        " training samples of ", data.name, ": each step is a whole epoch, of all of them");
-}
-
 RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const RunPlan& plan) {
   const RunConfig& config = layout.config();
   const data::DataSource data = [&] {
@@ -466,7 +458,7 @@ RunResult carry_out(const ParallelPlan& layout, comm::Context& context, const Ru
     return open_data(config, context.log());
   }();
   check_data_of(layout, data, plan.objective);
-  warn_of_steps_of_all(config, data, context);
+  if (context.rank() == 0) warn_of_data(config, data, context.log());
   const std::unique_ptr<RunLock> lock = lock_folder(config, context, plan.start);
   RunTrace trace(layout, context, plan.start);
   Run run(layout, context, data, plan, lock.get());

@@ -224,9 +224,8 @@ TEST_F(ImageFolderTest, HiddenFilesAndFoldersAreNoSamplesAndNoClasses) {
   put("__MACOSX/cat/a.png", 4);
   write_image(folder_ / "cat" / "._a.png", "x");
   write_image(folder_ / "cat" / ".DS_Store", "x");
-  testing::internal::CaptureStderr();
   const ImageFolder images(folder_.path(), Undecodable::kError, Log());
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(images.left_out(), "");
   EXPECT_THAT(images.classes(), ElementsAre("cat"));
   EXPECT_EQ(images.size(), 1);
 }
@@ -242,17 +241,15 @@ TEST_F(ImageFolderTest, ImagesOfEveryKnownTypeAreSamplesAndOtherFilesAreCountedO
   std::filesystem::create_directory_symlink(folder_ / "other", folder_ / "cat/link");
   std::filesystem::create_directory_symlink(folder_ / "other", folder_ / "linked");
   std::filesystem::create_symlink(folder_ / "other/5.png", folder_ / "cat/4.png");
-  testing::internal::CaptureStderr();
   const ImageFolder images(folder_.path(), Undecodable::kError, Log());
-  const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_THAT(images.classes(), ElementsAre("cat", "linked", "other"));
   EXPECT_EQ(images.size(), 6);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(offset_of(images, i), i + 1);
   EXPECT_EQ(offset_of(images, 3), 5) << "a link to a file is followed, and one to the folder of a class";
-  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
-  EXPECT_THAT(said, AllOf(HasSubstr("left out 7 files in " + folder_.path().string() + ": .gif 2, "),
-                          HasSubstr(".tiff 1"), HasSubstr(".txt 1"), HasSubstr("without an extension 1"),
-                          HasSubstr("images in no folder of a class 1"), HasSubstr("links to folders 1")));
+  EXPECT_THAT(images.left_out(),
+              AllOf(HasSubstr("left out 7 files in " + folder_.path().string() + ": .gif 2, "),
+                    HasSubstr(".tiff 1"), HasSubstr(".txt 1"), HasSubstr("without an extension 1"),
+                    HasSubstr("images in no folder of a class 1"), HasSubstr("links to folders 1")));
 }
 
 TEST_F(ImageFolderTest, ClassWithoutAnImageIsNamedWithWhatItHolds) {
@@ -354,6 +351,21 @@ TEST_F(ImageFolderSource, TakesTheSplitsThatTheFolderHas) {
   const at::Tensor image = indexed(source.train)->get(0).input;
   // The first pixel of the gradient is black, and so is the first of the normalised image.
   EXPECT_NEAR(image[0][0][0].item<double>(), -0.485 / 0.229, 1e-4);
+}
+
+TEST_F(ImageFolderSource, NotesWhatEachSplitLeavesOut) {
+  put_classes("train/", 3);
+  put_classes("val/", 2);
+  write_image(folder_ / "train/cat/x.gif", "x");
+  write_image(folder_ / "val/dog/y.txt", "x");
+  EXPECT_THAT(open().notes, ElementsAre(text("left out 1 file in ", (folder_ / "train").string(), ": .gif 1"),
+                                        text("left out 1 file in ", (folder_ / "val").string(), ": .txt 1")));
+}
+
+TEST_F(ImageFolderSource, FoldersCalledAsSplitsAreNoClasses) {
+  for (const char* name : {"Train/a", "Train/b", "valid/a", "valid/b"}) put(text(name, "/1.png"), 1);
+  EXPECT_THAT(error_of([&] { open(); }),
+              AllOf(HasSubstr("Train, valid"), HasSubstr("names of splits and not of classes")));
 }
 
 TEST_F(ImageFolderSource, HoldsOutEveryTenthImageWhereThereIsNoSplit) {

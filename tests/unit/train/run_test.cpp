@@ -49,6 +49,14 @@ TEST_F(RunTraining, AGlobalBatchOfMoreThanAllSamplesIsSaidAndTrains) {
               HasSubstr("train.global_batch = 9223372036854775807 is more than the 4096 training samples"));
 }
 
+TEST_F(RunTraining, NotesOfTheDataAreSaidOnceForAllRanks) {
+  data_ = data::open_data({.name = "synthetic"});
+  data_->notes = {"left out 3 files"};
+  testing::internal::CaptureStderr();
+  run(2, config("noted"));
+  EXPECT_EQ(num_lines(testing::internal::GetCapturedStderr(), "warning: left out 3 files"), 1u);
+}
+
 TEST_F(RunTraining, LeavesSummaryMetricsConfigurationAndModel) {
   const RunResult result = run(2, config("a"));
   EXPECT_EQ(result.status, "completed");

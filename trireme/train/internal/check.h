@@ -22,6 +22,10 @@ ObjectivePtr objective_for(const RunConfig& config, const ObjectivePtr& own, con
 /// with shape and dtype found and expected; DataError for a sample that is wrong or cannot be read.
 void check_data(const data::DataSource& data, const objective::Objective& objective);
 
+/// Warns of what is taken and hardly ever meant: files that are left out, a global batch of more than all
+/// training samples.
+void warn_of_data(const RunConfig& config, const data::DataSource& data, const Log& log);
+
 /// Throws DataError where an objective whose counts do not depend on values counts another number for a batch
 /// than for as many times sample 0: sizes vary, and any mean would depend on how batches are split.
 void check_count(const objective::Objective& objective, const data::Example& batch, double count_of_sample);
