@@ -121,9 +121,8 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
                      [] {
                        return std::vector<std::string>{"auto", "class", "number"};
                      }})),
-      stays(key("data.num_classes", &C::data, &Data::num_classes,
-                "number of classes; 0: that of the labels, in which no class from 0 on may be missing",
-                zero_up)),
+      key("data.num_classes", &C::data, &Data::num_classes,
+          "number of classes; 0: that of the labels, in which no class from 0 on may be missing", zero_up),
       stays(key("data.header", &C::data, &Data::header,
                 "csv: whether the first line holds the names of columns; auto: yes where no cell of it is a "
                 "number, no where all are",
