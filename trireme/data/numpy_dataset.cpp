@@ -1,8 +1,11 @@
 #include "trireme/data/numpy_dataset.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/data/byte_pixels.h"
 #include "trireme/data/internal/npy.h"
 #include "trireme/data/internal/zip_members.h"
 
@@ -16,13 +19,20 @@ struct OpenArray {
   NpyHeader header;
   std::vector<std::int64_t> row_shape;
   std::int64_t row_bytes = 0;
+  bool holds_images = false;  ///< bytes that become floats in [0, 1]
 
   std::int64_t rows() const { return header.shape[0]; }
   at::Tensor read_rows(std::int64_t first, std::int64_t count) const {
     std::vector<std::int64_t> shape = row_shape;
     shape.insert(shape.begin(), count);
     const std::int64_t begin = place.offset + header.header_bytes + first * row_bytes;
-    return npy_values(header, shape, read_text(*place.source, begin, count * row_bytes));
+    const std::string bytes = read_text(*place.source, begin, count * row_bytes);
+    if (!holds_images) return npy_values(header, shape, bytes);
+    const at::Tensor images = at::empty(shape, at::kFloat);
+    BytePixels(Normalisation())
+        .convert({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()},
+                 images.data_ptr<float>());
+    return images;
   }
   /// One whole number per sample.
   bool is_label() const {
@@ -48,6 +58,20 @@ OpenArray open_array(const NumpyArray& array) {
   open.row_bytes = open.header.item_bytes;
   for (const std::int64_t size : open.row_shape) open.row_bytes *= size;
   return open;
+}
+
+/// Bytes with a height and a width are pixels.
+void take_as_images(OpenArray& array) {
+  const std::vector<std::int64_t>& shape = array.row_shape;
+  if (array.header.kind != 'u' || array.header.item_bytes != 1 || shape.size() < 2 || shape.size() > 3)
+    return;
+  const auto is_channels = [](std::int64_t size) { return size == 1 || size == 3 || size == 4; };
+  if (shape.size() == 3 && is_channels(shape[2]) && !is_channels(shape[0])) {
+    throw DataError(text(array.shown(), " has images of shape ", at::IntArrayRef(shape),
+                         ", whose channels come last; expected channels, height, width: save "
+                         "np.transpose(x, (0, 3, 1, 2))"));
+  }
+  array.holds_images = true;
 }
 
 }  // namespace
@@ -93,6 +117,7 @@ NumpyDataset::NumpyDataset(const std::vector<NumpyArray>& arrays, const NumpyDat
     : state_(std::make_unique<State>()) {
   require(!options.inputs.empty(), "a data set of arrays needs an input");
   state_->inputs = State::open(arrays, options.inputs);
+  std::ranges::for_each(state_->inputs, take_as_images);
   state_->targets = State::open(arrays, options.targets);
   for (const std::vector<OpenArray>* side : {&state_->inputs, &state_->targets}) {
     for (const OpenArray& array : *side) {

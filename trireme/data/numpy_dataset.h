@@ -1,7 +1,8 @@
 #pragma once
 // Samples in arrays of NumPy, one array per field, the first dim of which is that of samples: files NAME.npy,
 // or members of an uncompressed .npz (np.savez). A sample is read when it is asked for; what stays in memory
-// are the headers. Floats become f32, whole numbers i64, of either byte order. Immutable; thread-safe.
+// are the headers. Floats become f32, whole numbers i64, of either byte order; inputs of bytes (u1) with a
+// height and a width are images, and become f32 in [0, 1]. Immutable; thread-safe.
 
 #include <memory>
 #include <string>
@@ -33,7 +34,7 @@ class NumpyDataset : public Dataset {
  public:
   /// Throws InvalidArgument for a field that there is no array of. Throws DataError, with file and array:
   /// other formats and types, columns before rows (Fortran order), lengths that do not fit, first dims that
-  /// differ.
+  /// differ, images whose channels come last.
   NumpyDataset(const std::vector<NumpyArray>& arrays, const NumpyDatasetOptions& options);
   ~NumpyDataset() override;
 

@@ -59,6 +59,16 @@ void try_model(model::Model& model, const data::DataSource& data, const objectiv
   for (const objective::Metric& metric : objective.metrics()) metric.measure(outputs, batch.target);
 }
 
+/// What may be wrong with inputs that libtorch does not take; empty: nothing that is known.
+std::string advice_on_inputs(const data::DataSource& data) {
+  for (const auto& [name, tensor] : data.train->trial_batch(1).input) {
+    if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true))
+      return text("; inputs are ", tensor.scalar_type(),
+                  ", as embeddings take them, and other layers take Float (in NumPy: x.astype('float32'))");
+  }
+  return "";
+}
+
 /// What a model is tried with.
 struct Trial {
   const RunConfig& config;
@@ -80,7 +90,7 @@ std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
     throw InvalidArgument(both + reason.what());
   } catch (const c10::Error& reason) {
     if (!out_of_memory_in(reason.what_without_backtrace()).empty()) throw;
-    throw InvalidArgument(both + reason.what_without_backtrace());
+    throw InvalidArgument(text(both, reason.what_without_backtrace(), advice_on_inputs(trial.data)));
   }
 }
 

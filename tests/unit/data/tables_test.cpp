@@ -347,6 +347,24 @@ TEST_F(Tables, ArraysOfAFolderAreSamples) {
               ThrowsMessage<DataError>(AllOf(HasSubstr("'x' of"), HasSubstr("Fortran"))));
 }
 
+TEST_F(Tables, BytesWithAHeightAndAWidthAreImages) {
+  const auto array = [&](const std::string& shape, const std::string& values) {
+    const auto source = write("x.npy", npy("|u1", shape, values));
+    return NumpyArray{.name = "x", .source = source, .offset = 0, .size = source->size()};
+  };
+  const NumpyDataset grey({array("(2, 1, 2)", std::string("\0\xff\x33\0", 4))}, {.targets = {}});
+  EXPECT_TRUE(at::allclose(*grey.get(0).input, torch::tensor({{0.0F, 1.0F}})));
+  EXPECT_TRUE(at::allclose(*grey.get(1).input, torch::tensor({{0.2F, 0.0F}})));
+  const std::string eight(8, '\xff');
+  const NumpyDataset coloured({array("(1, 1, 4, 2)", eight)}, {.targets = {}});
+  EXPECT_EQ(coloured.get(0).input->scalar_type(), at::kFloat);
+  EXPECT_THAT(
+      [&] { NumpyDataset({array("(1, 2, 4, 1)", eight)}, {.targets = {}}); },
+      ThrowsMessage<DataError>(AllOf(HasSubstr("[2, 4, 1]"), HasSubstr("np.transpose(x, (0, 3, 1, 2))"))));
+  const NumpyDataset tokens({array("(2, 4)", eight)}, {.targets = {}});
+  EXPECT_EQ(tokens.get(0).input->scalar_type(), at::kLong);
+}
+
 /// What Python's zipfile writes is what np.savez does.
 TEST_F(Tables, ArchiveOfArraysIsReadByRowsAndRefusedWhereItIsCompressed) {
   write("x.npy", npy("<f4", "(20, 1)", bytes_of_values(std::vector<float>(20, 7))));

@@ -1,4 +1,5 @@
 // What a column of whole numbers means is what the objective takes, unless data.target says it.
+#include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +8,7 @@
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/train/internal/check.h"
 #include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
 
@@ -84,6 +86,27 @@ TEST_F(TargetMeaning, ClassesOfOtherDataAreNumbersWhereTheKeySaysSo) {
   config.data = {.name = "text", .path = __FILE__, .target = "number"};
   EXPECT_THAT([&] { open_data(config); },
               ThrowsMessage<InvalidArgument>(HasSubstr("the next tokens of a text")));
+}
+
+/// Four features of whole numbers and a class.
+class WholeFeatures : public data::Dataset {
+ public:
+  std::int64_t size() const override { return 8; }
+  data::Example get(std::int64_t index) const override {
+    return {at::full({4}, index, at::kLong), at::full({}, index % 2, at::kLong)};
+  }
+};
+
+TEST_F(TargetMeaning, InputsOfWholeNumbersAreNamedWhereALayerTakesFloats) {
+  const auto samples = std::make_shared<WholeFeatures>();
+  const data::DataSource data{
+      .name = "own", .train = samples, .test = samples, .input_shape = {4}, .num_classes = 2};
+  RunConfig config;
+  config.model.hidden = {4};
+  config.train.global_batch = 4;
+  EXPECT_THAT(
+      [&] { make_checked_model(resolve_plan(config, 1), data); },
+      ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("inputs are Long"), HasSubstr("astype('float32')"))));
 }
 
 TEST_F(TargetMeaning, IgnoredClassesDoNotCount) {
