@@ -22,6 +22,7 @@ struct CsvColumns {
 /// where all are; columns are named "1", "2" and so on then.
 enum class CsvHeader { kByContent, kYes, kNo };
 
+/// How a file is read, and what of it.
 struct CsvOptions {
   CsvColumns columns = {};
   CsvHeader header = CsvHeader::kByContent;
