@@ -7,6 +7,7 @@
 #   [HOSTS=4] [ROUNDS=9] [RATE=10gbit] [DELAY_MS=10] [DELAYED_MBIT=1000] [BETWEEN_SITES=1gbit] [SIZES=1024,...]
 #     [LINKS="bridge delayed sites"] bench/all_reduce_between_hosts.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

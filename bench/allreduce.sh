@@ -3,6 +3,7 @@
 # bench_allreduce.
 #   bench/allreduce.sh [-n RANKS] [--passes P] [--smoke]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -3,6 +3,7 @@
 # training; the systems alternate pass by pass. Prints tables of medians, spreads and ratios of the pairs.
 #   [PEER_PYTHON=python with torch] [PASSES=5] bench/checkpoint.sh [FOLDER on the disk to measure]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -7,6 +7,7 @@
 #   [COMPRESSIONS="none fp16 int8 ..."] [STEPS=10] [RANKS=1, on each host] [SCOPES="auto all hosts"]
 #   [HOSTS=2] [PEERS=0: without PyTorch] bench/compression.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -3,6 +3,7 @@
 # same optimizer, over several seeds. Runs that are finished in RUNS are not run again, so it may be interrupted.
 #   TEXT=FILE [RUNS=FOLDER] [SEEDS="1 2 3"] [ROWS="REGULAR EXPRESSION"] bench/compression_accuracy.sh [cnn|gpt ...]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
@@ -19,8 +20,8 @@ compressed() { # BASE: one row for each compression that works with any optimize
 by_ranks="train.clip_norm=0 parallel.compression_clip_norm=1"  # each rank clips what it hands in
 rows_of() { "$1_rows" | grep -E "^(${ROWS:-.*})\|"; }
 cnn_rows() {
-  local sgd="optimizer.name=sgd optimizer.lr=0.05 optimizer.weight_decay=0.0005"
-  local adamw="optimizer.name=adamw optimizer.lr=0.001 train.clip_norm=0"
+  local sgd="optimizer.name=sgd optimizer.momentum=0.9 optimizer.lr=0.05 optimizer.weight_decay=0.0005"
+  local adamw="optimizer.name=adamw optimizer.lr=0.001 optimizer.weight_decay=0 train.clip_norm=0"
   echo "none, sgd|-|$sgd"
   compressed "none, sgd" 0.01 | sed "s/|parallel/|$sgd parallel/"
   echo "dgc|none, sgd|$sgd optimizer.lr=0.5 parallel.compression=dgc parallel.compression_fraction=0.01"

@@ -4,6 +4,7 @@
 # passes, and the ratio.
 #   TEXT=file [PASSES=5] [STEPS=60] bench/exact_step.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -6,6 +6,7 @@
 # layer would be too much.
 #   [PEER_PYTHON=python with torch, for ways of PyTorch] [BUDGET_MIB=4096] bench/largest_model.sh [WAY...]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}
@@ -33,6 +34,7 @@ global_batch = 2
 [optimizer]
 name = "adamw"
 lr = 0.0001
+weight_decay = 0.0
 [comm]
 timeout_s = 300
 TOML

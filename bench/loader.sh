@@ -4,6 +4,7 @@
 #   [PEER_PYTHON=python with torch, numpy and Pillow] [PASSES=5] [TEXT=a text file] bench/loader.sh [DATA...]
 # DATA: fashion_mnist text image_folder (default: all three). Without TEXT a text is made up.
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -3,6 +3,7 @@
 # cnn and a ResNet-18 in some: the peak of the rank that takes most, told and taken.
 #   bench/memory_forecast.sh [NAME...]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

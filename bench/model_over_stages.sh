@@ -5,6 +5,7 @@
 # the system (ulimit -d: memory that a process has for itself); a rank beyond it ends with an error.
 #   [LAYERS=49] [SMALL_LAYERS=12] [LIMIT_MB=5000] bench/model_over_stages.sh [FOLDER on a disk with 30 GB]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

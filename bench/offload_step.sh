@@ -5,6 +5,7 @@
 # its peak, and the part of what may live elsewhere.
 #   [PASSES=5] [STEPS=12] [FOLDER=/a/disk] bench/offload_step.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -3,6 +3,7 @@
 # spreads and ratios of the pairs.
 #   [PEER_PYTHON=python with torch] [PASSES=5] bench/optimizer_step.sh [OPTIMIZER...]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

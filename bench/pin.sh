@@ -3,6 +3,7 @@
 # values of comm.pin take each other's places, pass by pass.
 #   [RANKS=2] [PASSES=7] [PINS="none cores numa"] bench/pin.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -6,6 +6,7 @@
 #   [BUILD=build/release] [PASSES=5] [RATES="unshaped 1gbit 100mbit"] [STEPS=60] [SLICES="512 tuned"]
 #   [SETTINGS="model.hidden=[1536,1024,1024,1024] train.global_batch=384"] bench/priority.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 build=${BUILD:-$here/../build/release}
 read -ra rates <<<"${RATES:-unshaped 1gbit 100mbit}"

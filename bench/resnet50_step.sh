@@ -3,6 +3,7 @@
 # eager and compiled, contiguous and channels_last. The ways take turns; prints milliseconds per sample.
 #   [PEER_PYTHON=python with torch] [PASSES=5] bench/resnet50_step.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -4,6 +4,7 @@
 # everything, at the peak of rank 0, as each run says at its end.
 #   bench/sequence_memory.sh TEXT
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -6,6 +6,7 @@
 #   [BUILDS="build/release ..."] [PASSES=5] [RATES="10gbit 1gbit 100mbit"] [STEPS=12]
 #   [SETTINGS="model.hidden=[4096,512,512]"] bench/served_step.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 read -ra builds <<<"${BUILDS:-$here/../build/release}"
 read -ra rates <<<"${RATES:-10gbit 1gbit 100mbit}"

@@ -4,6 +4,7 @@
 # is time that no action explains: waiting for the other rank beyond what the program has it wait.
 #   [STEPS=40] [PASSES=3] bench/simulated_step.sh [NAME...]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

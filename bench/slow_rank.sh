@@ -4,6 +4,7 @@
 # take each other's places, pass by pass.
 #   [CONFIG=examples/fashion_mnist.toml] [SETTINGS="train.epochs=2"] [PASSES=3] bench/slow_rank.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

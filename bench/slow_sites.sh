@@ -6,6 +6,7 @@
 #   [DELAY_MS=50] [MBIT=100] [CONFIG=examples/fashion_mnist.toml] [SETTINGS="train.max_steps=400"] [SEEDS="1"]
 #   [WAYS="..."] bench/slow_sites.sh
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

@@ -3,6 +3,7 @@
 # systems alternate pass by pass. Prints a table of medians, spreads and ratios of the pairs.
 #   [PEER_PYTHON=python with torch] [PASSES=7] bench/training_step.sh [MODEL[:bf16]...]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

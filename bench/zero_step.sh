@@ -5,6 +5,7 @@
 # and by how many MiB the largest memory of rank 0 has grown since its model was there.
 #   [PEER_PYTHON=python with torch] [PASSES=5] bench/zero_step.sh [MODEL...]
 set -euo pipefail
+. "$(dirname "$0")/../tools/help.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/peers/needs.sh"
 build=${TRIREME_BUILD:-$here/../build/release}

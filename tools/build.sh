@@ -3,6 +3,7 @@
 #
 #   tools/build.sh [PRESET] [TARGET...]
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 preset=${1:-release}
 shift || true

@@ -9,6 +9,7 @@
 # of the modules below the torch line under ThreadSanitizer. torch-minimum: all tests on the oldest libtorch that is
 # built with. The last line names the steps that failed.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . tools/versions.sh
 

@@ -202,6 +202,8 @@ def check(root):
 
 
 def main():
+    if sys.argv[1:2] == ["--help"]:
+        return print(__doc__)
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent)
     problems = check(root)
     for problem in problems:

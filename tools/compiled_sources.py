@@ -10,6 +10,8 @@ import sys
 
 
 def main():
+    if sys.argv[1:2] == ["--help"]:
+        return print(__doc__)
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     commands = json.loads((pathlib.Path(sys.argv[1]) / "compile_commands.json").read_text())

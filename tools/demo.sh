@@ -4,6 +4,7 @@
 #
 #   tools/demo.sh [RANKS]        (default: 2)
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 ranks=${1:-2}
 tools/build.sh release trireme trireme-torch

@@ -7,6 +7,7 @@
 # Fails, with the site written, on a public name that no comment holds for and on any warning of Doxygen's, and at
 # once on a link to what is not there: docs/adr/0056-a-comment-holds-for-what-follows-it.md.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 tools/setup.sh docs
 html=YES

@@ -8,6 +8,7 @@
 # may take 10 s and 512 MiB in one piece, the process 2 GiB. What broke a promise is left in build/fuzz/found/ and
 # named with the command that shows it again; the exit code is then 1.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 limit=(-max_total_time=5)
 names=()

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Builds and runs the tests that need a GPU: nccl with one rank, and the table of modes that the stand-in device runs
 # without one, with all ranks on the GPUs that there are, through the host's memory. Needs no network.
+#
+#   [TRIREME_BUILD_DIR=build/gpu] tools/gpu_check.sh
+#
 # Torch comes from TRIREME_TORCH_DIR, TRIREME_PYTHON or .deps;
 # TRIREME_DEPS_INCLUDE may name a folder of the header-only libraries where no packages are installed.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 build="${TRIREME_BUILD_DIR:-build/gpu}"
 if [[ -n "${TRIREME_DEPS_INCLUDE:-}" ]]; then

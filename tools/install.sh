@@ -8,6 +8,7 @@
 # TRIREME_TORCH_DIR when the one in .deps/ may go away. With --bundle libtorch and every other library but libc
 # are installed as well: the prefix can be moved, and PREFIX.tar.gz is made of it for other machines.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 if [ -z "${1:-}" ]; then
   echo "install: say where to: make install PREFIX=/usr/local (or tools/install.sh PREFIX)" >&2
   exit 2

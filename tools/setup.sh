@@ -8,6 +8,7 @@
 # package, with include/ and lib/) is used instead of the download; so is the torch that the Python
 # named by TRIREME_PYTHON imports. torch-minimum fetches the oldest libtorch that is built with, beside the other.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . tools/versions.sh
 

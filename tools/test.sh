@@ -7,6 +7,7 @@
 # (default: 2; tests of several processes are what fills the cores). The last line is
 # "N passed, N failed, N skipped"; the full log and a JUnit file are in build/PRESET/tests/.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 preset=${TRIREME_PRESET:-release}
 build=build/$preset

@@ -29,6 +29,8 @@ def cases_of(output):
 
 
 def main():
+    if sys.argv[1:2] == ["--help"]:
+        return print(__doc__)
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     try:

@@ -1,5 +1,6 @@
 """The work of bench_activation_memory with torch.utils.checkpoint (use_reentrant=False): one line of JSON per way.
 Usage: activation_memory.py [--rounds 21] [--layers 8] [--width 256] [--batch 8] [--block 128]"""
+import answer_help  # before all others
 import argparse
 import json
 import statistics

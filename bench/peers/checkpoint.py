@@ -3,6 +3,7 @@
     checkpoint.py [--folder DIR] [--passes N]
     checkpoint.py --summary FILE     medians and ratios of the JSON lines of many runs
 """
+import answer_help  # before all others
 import argparse
 import json
 import os

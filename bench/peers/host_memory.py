@@ -5,6 +5,7 @@
 Samples the proportional set sizes (/proc/PID/smaps_rollup) while the command runs and prints one line of JSON:
 peak_mib of all its processes together, and the command's exit code. What the command prints is left out.
 """
+import answer_help  # before all others
 import json
 import os
 import subprocess

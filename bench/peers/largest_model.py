@@ -4,6 +4,7 @@ Started with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
     largest_model.py WAY LAYERS      WAY: ddp, zero1 (ZeroRedundancyOptimizer), fsdp2, fsdp2-checkpointed
 FSDP2 builds the model on the meta device and makes each rank's part alone, as its tutorial says.
 """
+import answer_help  # before all others
 import os
 import sys
 

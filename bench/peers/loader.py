@@ -6,6 +6,7 @@ does nothing but take batches.
   loader.py --make-images FOLDER     writes JPEG files to load: 2 classes, 256 images of 500 x 375
   loader.py --summary FILE           a table of medians, spreads and ratios of lines of JSON
 """
+import answer_help  # before all others
 import argparse
 import collections
 import gzip

@@ -3,6 +3,7 @@
     optimizer_step.py [--optimizer NAME] [--steps N]
     optimizer_step.py --summary FILE     medians and ratios of the JSON lines of many runs
 """
+import answer_help  # before all others
 import argparse
 import json
 import os

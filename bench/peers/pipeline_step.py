@@ -4,6 +4,7 @@ Started once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
     pipeline_step.py [--model mlp|gpt|resnet50] [--schedule gpipe|1f1b|interleaved-1f1b] [--steps N]
     pipeline_step.py --summary FILE     medians and ratios of the JSON lines of many runs
 """
+import answer_help  # before all others
 import argparse
 import json
 import os

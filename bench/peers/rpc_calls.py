@@ -6,6 +6,7 @@
 shm is TensorPipe as it comes, which takes shared memory and process_vm_readv where both are there; tcp has
 sockets alone.
 """
+import answer_help  # before all others
 import argparse
 import collections
 import json

@@ -2,6 +2,7 @@
 two workers, a third calls them. Prints JSON.  rpc_resnet50.py [--splits 1,2,4,8] [--batch N] [--image-size N]
 [--repeats N]
 """
+import answer_help  # before all others
 import argparse
 import json
 import os

@@ -8,6 +8,7 @@ Started once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (wo
     training_step.py --links FILE       milliseconds per step of each compression over each link
     training_step.py --ways FILE        milliseconds per sample of each way in FILE, beside the fastest peer's
 """
+import answer_help  # before all others
 import argparse
 import json
 import os

@@ -65,4 +65,6 @@ def main(folder):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--help"]:
+        sys.exit(print(__doc__))
     main(pathlib.Path(sys.argv[1]).resolve())

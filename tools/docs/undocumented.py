@@ -59,6 +59,8 @@ def undocumented(folder):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--help"]:
+        sys.exit(print(__doc__))
     found = undocumented(pathlib.Path(sys.argv[1]))
     for file, line, what in found:
         print(f"{file}:{line}: {what} has no comment")
