@@ -112,7 +112,7 @@ Gpt::Gpt(const GptOptions& options)
 
 at::Tensor Gpt::embed(const at::Tensor& input) {
   const std::int64_t time = input.size(1);
-  require(time <= options_.block, "gpt: a sequence of ", time, " tokens; model.block allows ",
+  require(time <= options_.block, "gpt: a sequence of ", time, " tokens; data.block allows ",
           options_.block);
   const at::Tensor places = at::arange(time, input.options());
   return tokens_->forward(input) + positions_->forward(places);

@@ -186,7 +186,7 @@ void try_batches(const ParallelPlan& plan, comm::Context& context, const data::D
               "train.global_batch = ", config.train.global_batch, " takes about ",
               human_bytes(static_cast<std::uint64_t>(expected)), " on a rank, and it may have ",
               human_bytes(static_cast<std::uint64_t>(search.memory_limit_bytes)),
-              "; take a smaller batch, or activations.checkpoint, or parallel.zero");
+              "; take a smaller batch, or train.recompute_layers, or parallel.zero");
       if (!fits) return;
     }
     BatchTrial found = trial(config, context, data, options, plan.asynchronous());

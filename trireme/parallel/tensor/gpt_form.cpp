@@ -130,7 +130,7 @@ class GptInParts : public model::Model {
  private:
   at::Tensor embed(const at::Tensor& input) {
     const std::int64_t time = input.size(1), block = options_.block;
-    require(time <= block, "gpt: a sequence of ", time, " tokens; model.block allows ", block);
+    require(time <= block, "gpt: a sequence of ", time, " tokens; data.block allows ", block);
     // Stages behind this one see parts, and know the length of the whole from the model alone.
     require((!sequence_ && !context_) || time == block, "gpt: a sequence of ", time,
             " tokens; where sequences are cut over ranks (parallel.sequence, parallel.context) each has ",
