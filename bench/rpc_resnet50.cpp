@@ -154,8 +154,7 @@ int main(int argc, char** argv) {
       if (!arguments.smoke) write_page(arguments, rows);
       print(arguments, rows);
     }
-    agent->leave(rpc::Agent::Leave::kWithAll,
-                 kLongestTimeout_s);  // the workers serve for as long as it takes
+    agent->leave();  // the workers serve for as long as it takes
     return kExitOk;
   } catch (const Error& error) {
     std::cerr << "bench_rpc_resnet50: " << error.what() << "\n";

@@ -170,9 +170,12 @@ class Agent {
   /// Of what carries the calls; see wire::NodeLoop::counts().
   wire::ChannelCounts channel_counts() const { return core_->channel_counts(); }
 
-  /// Waits until no call is under way, of its own or of others, and goes; nothing may be called afterwards.
-  /// kWithAll: together with all workers of the group, none of which goes before all have come here or have
-  /// ended. Throws CommError that says what is still under way; then the agent is as it was.
+  /// Waits until no call is under way, of its own or of others, and leaves; nothing may be called afterwards.
+  /// kWithAll: together with all workers of the group. None leaves before all have called this or have
+  /// ended, however long they work. Workers that have ended or are frozen are noticed and not waited for.
+  /// Workers that have not joined yet (AgentOptions::num_workers) are waited for AgentOptions::timeout_s.
+  /// `timeout_s`: a deadline in seconds for all of that; 0: none. Throws CommError that says what it still
+  /// waits for; the agent can be used further then.
   enum class Leave { kAlone, kWithAll };
   void leave(Leave leave = Leave::kWithAll, double timeout_s = 0) {
     core_->leave(leave == Leave::kWithAll, timeout_s);

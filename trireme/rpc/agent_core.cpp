@@ -311,7 +311,7 @@ std::map<WorkerId, std::string> AgentCore::look_who_is_missing(WorkerId count) {
   return missing;
 }
 
-void AgentCore::wait_for_all(double deadline_at_s) {
+void AgentCore::wait_for_all(double deadline_at_s, double joined_by_s) {
   options_.directory->set(key(text("done/", self_.id)), "1");
   while (true) {
     // Asked once: one that joined between two answers would be neither missing nor still to join.
@@ -319,7 +319,7 @@ void AgentCore::wait_for_all(double deadline_at_s) {
     const auto missing = look_who_is_missing(count);
     const std::size_t to_join = options_.num_workers > count ? options_.num_workers - count : 0;
     if (missing.empty() && to_join == 0) return;
-    if (now_s() >= deadline_at_s) {
+    if (now_s() >= (to_join > 0 ? joined_by_s : deadline_at_s)) {
       std::string who = to_join == 0 ? "" : text(to_join, " that have not joined yet");
       for (const auto& [worker, name] : missing) who += text(who.empty() ? "" : ", ", "'", name, "'");
       throw CommError(
@@ -339,15 +339,19 @@ void AgentCore::wait_for_all(double deadline_at_s) {
 }
 
 void AgentCore::leave(bool with_all, double timeout_s) {
-  const double until_s = now_s() + (timeout_s > 0 ? timeout_s : options_.timeout_s);
+  const auto within_s = [&](double otherwise_s) {
+    return now_s() + (timeout_s > 0 ? timeout_s : otherwise_s);
+  };
+  const double until_s = within_s(kLongestTimeout_s), joined_by_s = within_s(options_.timeout_s);
   wait_for_calls(until_s);
-  if (with_all) wait_for_all(until_s);
+  if (with_all) wait_for_all(until_s, joined_by_s);
   wait_for_calls(until_s);
   options_.directory->set(key(text("left/", self_.id)), "1");
   post([](Endpoint& endpoint) { endpoint.say_good_bye(); });
   // What nobody acknowledges any more is nobody's loss: the others may leave at the same time.
+  const double known_by_s = std::min(until_s, now_s() + options_.timeout_s);
   bool all_know = false;
-  while (!all_know && now_s() < until_s) {
+  while (!all_know && now_s() < known_by_s) {
     const auto known = std::make_shared<std::promise<bool>>();
     auto answer = known->get_future();
     post([known](Endpoint& endpoint) { known->set_value(endpoint.all_acknowledged()); });

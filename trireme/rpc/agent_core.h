@@ -142,7 +142,7 @@ class AgentCore final : public EndpointEvents, public std::enable_shared_from_th
   void finish_served(const ServedCall& served, bool failed, std::size_t bytes_sent);
   void trace(const char* category, const std::string& function, std::int64_t begun_ns, std::size_t bytes);
   void wait_for_calls(double deadline_at_s);
-  void wait_for_all(double deadline_at_s);
+  void wait_for_all(double deadline_at_s, double joined_by_s);
   std::map<WorkerId, std::string> look_who_is_missing(WorkerId count);
 
   const AgentOptions options_;

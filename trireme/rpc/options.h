@@ -19,7 +19,7 @@ struct AgentOptions {
   std::shared_ptr<Directory> directory = {};  ///< where the workers of the group meet
   std::string group = "rpc";                  ///< several may meet in one directory
   std::size_t num_workers = 0;                ///< of the group; 0: whoever joins, at any time
-  double timeout_s = 60;                      ///< of calls, and of everything that waits for other workers
+  double timeout_s = 60;                      ///< of calls, of joining and of looking for a worker
   std::size_t num_threads = 4;                ///< functions that compute at a time; see worker_pool.h
   std::size_t most_waiting_bytes = 512
                                    << 20;  ///< of calls to one worker without an answer; then callers wait

@@ -13,6 +13,13 @@ namespace {
 
 int twice_of(int number) { return 2 * number; }
 constexpr auto& kTwice = function<"twice_of", &twice_of>;
+std::atomic<bool> twice_is_under_way = false;
+int twice_of_later(int number) {
+  twice_is_under_way = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+  return 2 * number;
+}
+constexpr auto& kTwiceLater = function<"twice_of_later", &twice_of_later>;
 
 /// Counts what it is asked for.
 class CountingDirectory final : public Directory {
@@ -71,6 +78,64 @@ class DirectoryOfEarlier final : public Directory {
   const std::shared_ptr<Directory> now_;
   std::int64_t earlier_;
 };
+
+/// Two workers whose calls end after 0.3 s.
+class AgentLeavingAfterWork : public testing::Test {
+ protected:
+  std::shared_ptr<Agent> join(const std::string& name, std::size_t num_workers = 2) {
+    return Agent::join({.name = name,
+                        .directory = directory_,
+                        .num_workers = num_workers,
+                        .timeout_s = 0.3,
+                        .lost_after_s = 0.3});
+  }
+  const std::shared_ptr<Directory> directory_ = std::make_shared<LocalDirectory>();
+};
+
+TEST_F(AgentLeavingAfterWork, WaitsForTheOthersHoweverLongTheyWork) {
+  const auto serves = join("serves"), works = join("works");
+  std::future<void> leaves = std::async(std::launch::async, [&] { serves->leave(); });
+  for (int i = 0; i < 10; ++i) {  // four times as long as any call may take
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    ASSERT_EQ(works->rpc_sync("serves", kTwice, i), 2 * i);
+  }
+  works->leave();
+  EXPECT_NO_THROW(leaves.get());
+}
+
+TEST_F(AgentLeavingAfterWork, WaitsForACallThatItServesHoweverLongItTakes) {
+  const auto serves = join("serves"), works = join("works");
+  const auto answer = works->rpc_async("serves", CallOptions{.timeout_s = 30}, kTwiceLater, 21);
+  while (!twice_is_under_way) std::this_thread::yield();
+  EXPECT_NO_THROW(serves->leave(Agent::Leave::kAlone));
+  EXPECT_EQ(answer.get(), 42);
+}
+
+TEST_F(AgentLeavingAfterWork, EndsAtADeadlineThatIsGiven) {
+  const auto serves = join("serves"), works = join("works");
+  EXPECT_THROW(serves->leave(Agent::Leave::kWithAll, 0.2), CommError);
+  EXPECT_EQ(works->rpc_sync("serves", kTwice, 4), 8) << "it can be used further";
+}
+
+TEST_F(AgentLeavingAfterWork, NoticesAWorkerThatDiesAfterAnyDeadline) {
+  const auto serves = join("serves");
+  auto dies = join("dies");
+  std::future<void> leaves = std::async(std::launch::async, [&] { serves->leave(); });
+  EXPECT_EQ(leaves.wait_for(std::chrono::milliseconds(900)), std::future_status::timeout);
+  dies.reset();
+  EXPECT_NO_THROW(leaves.get());
+}
+
+TEST_F(AgentLeavingAfterWork, SaysWhoHasNotJoinedInTime) {
+  const auto serves = join("serves");
+  try {
+    serves->leave();
+    FAIL() << "it left without the other";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find("1 that have not joined yet"), std::string::npos)
+        << error.what();
+  }
+}
 
 TEST(AgentLeaving, WaitsForAWorkerThatJoinsWhileTheOthersAreLookedAt) {
   const auto directory = std::make_shared<LocalDirectory>();
