@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "trireme/base/text.h"
+#include "trireme/base/control_groups.h"
 
 namespace trireme {
 namespace {
@@ -75,36 +75,17 @@ void take_account_of(const Group& group, AvailableMemory& memory) {
   memory.group_limit_bytes = std::min(memory.group_limit_bytes.value_or(kUnlimited), *limit);
 }
 
-/// The group at `path` and all above it. In a container the path may be that of the host, of which only the
-/// end is there: then the mount's own folder speaks of the container.
-void take_account_of_all(const fs::path& mount, const std::string& path, const Group& names,
-                         AvailableMemory& memory) {
-  fs::path below = fs::path(path).relative_path();
-  if (std::find(below.begin(), below.end(), "..") != below.end()) below.clear();
-  for (; !below.empty(); below = below.parent_path())
-    take_account_of({mount / below, names.limit, names.used}, memory);
-  take_account_of({mount, names.limit, names.used}, memory);
-}
-
 }  // namespace
 
 AvailableMemory available_memory(const fs::path& root) {
   AvailableMemory memory{.bytes = kUnlimited, .group_limit_bytes = {}};
   const Table host = table_of(root / "proc/meminfo");
   if (const auto kib = host.find("MemAvailable:"); kib != host.end()) memory.bytes = kib->second * 1024;
-  const fs::path mount = root / "sys/fs/cgroup";
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "HIERARCHY:CONTROLLERS:PATH"
-    const auto first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1),
-                      path = line.substr(second + 1);
-    const auto list = split(controllers, ',');
-    if (controllers.empty())
-      take_account_of_all(mount, path, {{}, "memory.max", "memory.current"}, memory);
-    else if (std::find(list.begin(), list.end(), "memory") != list.end())
-      take_account_of_all(mount / "memory", path, {{}, "memory.limit_in_bytes", "memory.usage_in_bytes"},
-                          memory);
+  for (const ControlGroup& group : control_groups("memory", root)) {
+    if (group.version == 1)
+      take_account_of({group.folder, "memory.limit_in_bytes", "memory.usage_in_bytes"}, memory);
+    else
+      take_account_of({group.folder, "memory.max", "memory.current"}, memory);
   }
   return memory;
 }

@@ -7,12 +7,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 
+#include "trireme/base/control_groups.h"
 #include "trireme/base/text.h"
 
 namespace trireme {
@@ -25,23 +28,14 @@ std::string first_line(const char* path) {
   return line;
 }
 
-/// Cores granted by the cgroup's quota ("max 100000" or "200000 100000"); 0 when there is none.
-int cgroup_cores() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-  return std::max(1, static_cast<int>(std::strtod(quota.c_str(), nullptr) / period + 0.999));
-}
-
 }  // namespace
 
 int available_cores() {
   cpu_set_t mask;
   int cores = 1;
   if (::sched_getaffinity(0, sizeof mask, &mask) == 0) cores = std::max(1, CPU_COUNT(&mask));
-  const int quota = cgroup_cores();
-  return quota > 0 ? std::min(cores, quota) : cores;
+  const std::optional<double> quota = cpu_quota();
+  return quota ? std::clamp(static_cast<int>(std::ceil(*quota - 1e-3)), 1, cores) : cores;
 }
 
 std::vector<int> allowed_cores() {

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <thread>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/host.h"
 #include "trireme/base/random.h"
 #include "trireme/checkpoint/tensor_match.h"
 #include "trireme/checkpoint/weights_file.h"
@@ -47,7 +47,7 @@ std::vector<std::string> parameter_names(const torch::nn::Module& module) {
 /// Threads that read ahead without being asked for: a rank's share of the host's, a few where disks are slow.
 int most_readers(const comm::Context& context) {
   constexpr int kFew = 4;
-  return std::max(kFew, static_cast<int>(std::thread::hardware_concurrency()) / context.local_world_size());
+  return std::max(kFew, available_cores() / context.local_world_size());
 }
 
 data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context& context,

@@ -1,0 +1,76 @@
+#include "trireme/base/control_groups.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "trireme/base/text.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The group at `path` and all above it. In a container the path may be that of the host, of which only the
+/// end is there: then the mount's own folder speaks of the container.
+void add_with_all_above(const fs::path& mount, const std::string& path, int version,
+                        std::vector<ControlGroup>& groups) {
+  fs::path below = fs::path(path).relative_path();
+  if (std::find(below.begin(), below.end(), "..") != below.end()) below.clear();
+  for (; !below.empty(); below = below.parent_path()) groups.push_back({mount / below, version});
+  groups.push_back({mount, version});
+}
+
+/// Where the hierarchy of these controllers is mounted: under the name of one, or of all of them.
+fs::path mount_of(const fs::path& mounts, const std::string& controller, const std::string& controllers) {
+  std::error_code none;
+  return mounts / (fs::exists(mounts / controller, none) ? controller : controllers);
+}
+
+/// "max 100000" or "200000 100000": microseconds of processor time in each period of so many.
+std::optional<double> quota_in(const ControlGroup& group) {
+  std::string quota;
+  double period = 0;
+  if (group.version == 1) {
+    std::ifstream(group.folder / "cpu.cfs_quota_us") >> quota;
+    std::ifstream(group.folder / "cpu.cfs_period_us") >> period;
+  } else {
+    std::ifstream(group.folder / "cpu.max") >> quota >> period;
+  }
+  const double granted = std::strtod(quota.c_str(), nullptr);  // "max" and "-1" grant everything
+  return granted > 0 && period > 0 ? std::optional(granted / period) : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<ControlGroup> control_groups(const std::string& controller, const fs::path& root) {
+  std::vector<ControlGroup> groups;
+  const fs::path mounts = root / "sys/fs/cgroup";
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {  // "HIERARCHY:CONTROLLERS:PATH"
+    const auto first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1),
+                      path = line.substr(second + 1);
+    const auto list = split(controllers, ',');
+    if (controllers.empty()) {
+      std::error_code none;  // beside hierarchies of version 1 it has a folder of its own
+      const bool is_beside = fs::exists(mounts / "unified", none);
+      add_with_all_above(is_beside ? mounts / "unified" : mounts, path, 2, groups);
+    } else if (std::find(list.begin(), list.end(), controller) != list.end()) {
+      add_with_all_above(mount_of(mounts, controller, controllers), path, 1, groups);
+    }
+  }
+  return groups;
+}
+
+std::optional<double> cpu_quota(const fs::path& root) {
+  std::optional<double> smallest;
+  for (const ControlGroup& group : control_groups("cpu", root)) {
+    const std::optional<double> quota = quota_in(group);
+    if (quota && (!smallest || *quota < *smallest)) smallest = quota;
+  }
+  return smallest;
+}
+
+}  // namespace trireme
