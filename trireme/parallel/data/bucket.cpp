@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Device.h>
+#include <c10/core/Storage.h>
 
 #include <algorithm>
 #include <map>
@@ -32,6 +33,34 @@ at::Tensor part_of(const at::Tensor& flat, std::int64_t offset, at::IntArrayRef 
   return part;
 }
 
+/// The memory of a place, which stays as long as the result.
+c10::DataPtr memory_of(const at::Tensor& place) {
+  return {place.mutable_data_ptr(), new at::Tensor(place),
+          [](void* held) { delete static_cast<at::Tensor*>(held); }, place.device()};
+}
+
+/// A gradient over the memory of a place, with a storage of its own.
+at::Tensor view_of(const at::Tensor& place) {
+  at::Tensor view = at::empty({0}, place.options());
+  view.set_(c10::Storage(c10::Storage::use_byte_size_t(), place.nbytes(), memory_of(place),
+                         /*allocator=*/nullptr, /*resizable=*/false),
+            0, place.sizes(), place.strides());
+  return view;
+}
+
+/// The view and all its aliases are over this memory from now on.
+void move_view(const at::Tensor& view, c10::DataPtr memory) {
+  view.storage().set_data_ptr_noswap(std::move(memory));
+}
+
+/// The parameter's values leave its place with the view and its aliases.
+void take_values_along(const Parameter& parameter) {
+  const at::Tensor& place = parameter.place;
+  at::Tensor own = at::empty({place.numel()}, place.options());
+  own.copy_(part_of(place, 0, {place.numel()}, {1}));
+  move_view(parameter.view, own.storage().set_data_ptr(c10::DataPtr(nullptr, own.device())));
+}
+
 /// A dense parameter of any memory order keeps its strides, so that fused kernels see one layout.
 std::vector<std::int64_t> strides_in_bucket(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
@@ -45,6 +74,28 @@ std::vector<std::int64_t> strides_in_bucket(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+bool is_kept(const Parameter& parameter) {
+  const at::Tensor &view = parameter.view, &gradient = parameter.tensor.grad();
+  if (!view.defined()) return false;
+  const std::size_t own = gradient.is_same(view) ? 2 : 1;
+  return view.use_count() > own || view.storage().use_count() > 1;
+}
+
+void leave_to_holders(Parameter& parameter) {
+  take_values_along(parameter);
+  parameter.view = view_of(parameter.place);
+  parameter.reduced = false;
+}
+
+void leave_bucket(Parameter& parameter) {
+  const bool has_holders = parameter.tensor.grad().is_same(parameter.view) || is_kept(parameter);
+  if (parameter.view.defined() && has_holders) take_values_along(parameter);
+  parameter.view.reset();
+  parameter.place.reset();
+  parameter.bucket = Parameter::kNoBucket;
+  parameter.reduced = false;
+}
 
 std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<Parameter>& parameters,
                                                      std::span<const std::size_t> ready_order,
@@ -147,15 +198,18 @@ std::vector<Bucket> BucketMemory::lay_out(std::vector<Parameter>& parameters,
     for (const std::size_t member : members) {
       Parameter& parameter = parameters[member];
       const std::int64_t numel = parameter.tensor.numel(), padded = padded_numel(parameter.tensor);
-      const at::Tensor view =
+      const at::Tensor place =
           part_of(memory, offset, parameter.tensor.sizes(), strides_in_bucket(parameter.tensor));
-      at::Tensor& gradient = parameter.tensor.mutable_grad();
-      if (parameter.view.defined() && gradient.is_same(parameter.view)) {
-        moves.push_back({gradient, view});
-        gradient = view;
+      const bool is_there = parameter.view.defined() && parameter.tensor.grad().is_same(parameter.view);
+      if (is_there) moves.push_back({parameter.place, place});
+      if (!is_there && is_kept(parameter)) leave_to_holders(parameter);
+      parameter.place = place;
+      if (parameter.view.defined()) {
+        move_view(parameter.view, memory_of(place));
+      } else {
+        parameter.view = view_of(place);
       }
-      parameter.view = view;
-      bucket.gradients.emplace_back(parameter.name, view);
+      bucket.gradients.emplace_back(parameter.name, place);
       parameter.bucket = buckets.size();
       if (padded > numel) gaps.push_back(part_of(memory, offset + numel, {padded - numel}, {1}));
       offset += padded;
@@ -178,15 +232,11 @@ void BucketMemory::move_to(const at::Tensor& memory, Bucket& bucket, std::vector
   bucket.gradients.clear();
   for (const std::size_t member : bucket.parameters) {
     Parameter& parameter = parameters[member];
-    const at::Tensor& before = parameter.view;
+    const at::Tensor before = parameter.place;
     const std::int64_t offset = before.storage_offset() - bucket.flat.storage_offset();
-    const at::Tensor view = part_of(memory, offset, before.sizes(), before.strides());
-    // How often it has been written is compared with what was noted of the one before.
-    view.unsafeGetTensorImpl()->set_version_counter(before.unsafeGetTensorImpl()->version_counter());
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (gradient.is_same(before)) gradient = view;
-    parameter.view = view;
-    bucket.gradients.emplace_back(parameter.name, view);
+    parameter.place = part_of(memory, offset, before.sizes(), before.strides());
+    move_view(parameter.view, memory_of(parameter.place));
+    bucket.gradients.emplace_back(parameter.name, parameter.place);
   }
   bucket.flag = part_of(memory, bucket.flag.storage_offset() - bucket.flat.storage_offset(), {1}, {1});
   bucket.flat = memory;

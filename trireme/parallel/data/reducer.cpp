@@ -146,12 +146,14 @@ at::Tensor DistributedDataParallel::Reducer::place_of(std::size_t number) const 
   if (!statistics.rebuilt || parameter.bucket == Parameter::kNoBucket || backward_over_) return {};
   const bool is_free = !parameter.tensor.grad().defined() && !(running_ && parameter.fired) &&
                        !buckets_[parameter.bucket].wait;
-  return is_free ? parameter.view : at::Tensor();
+  return is_free && !is_kept(parameter) ? parameter.place : at::Tensor();
 }
 
-/// Before something is written to the parameter's place. Where a tensor lives there that is not its gradient,
-/// that tensor keeps the memory, and this model's gradients are copied from here on.
+/// Before something is written to the parameter's place. A gradient of an earlier pass that a caller has kept
+/// gets a memory of its own. Where a tensor lives there that is not its gradient, that tensor keeps the
+/// memory, and this model's gradients are copied from here on.
 void DistributedDataParallel::Reducer::make_room(std::size_t number) {
+  if (is_kept(parameters_[number])) leave_to_holders(parameters_[number]);
   if (!made_in_place_ || !made_in_place_->is_lent(number)) return;
   Bucket& bucket = buckets_[parameters_[number].bucket];
   const at::Tensor memory =

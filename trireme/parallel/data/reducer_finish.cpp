@@ -287,11 +287,7 @@ void DistributedDataParallel::Reducer::learn_usage(const std::vector<bool>& used
   without_unused(ready_order_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (used[i]) continue;
-    Parameter& parameter = parameters_[i];
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (gradient.is_same(parameter.view)) gradient = gradient.clone();
-    parameter.view.reset();
-    parameter.reduced = false;
+    leave_bucket(parameters_[i]);
   }
 }
 

@@ -26,9 +26,11 @@ struct Parameter {
 
   std::string name;
   at::Tensor tensor;
-  /// Its place in the bucket, with the parameter's shape and strides. A tensor of its own over the bucket's
-  /// memory, no view of it: optimizers may detach and zero a gradient in place.
-  at::Tensor view;
+  /// Its place in the bucket, with the parameter's shape and strides, in the bucket's storage.
+  at::Tensor place = {};
+  /// The gradient: a tensor over the place's memory with a storage of its own, which nothing else shares but
+  /// aliases of the gradient. No view of the bucket: optimizers may detach and zero a gradient in place.
+  at::Tensor view = {};
   std::size_t bucket = kNoBucket;     ///< number of its bucket
   bool fired = false;                 ///< has its gradient in this backward pass
   bool used = false;                  ///< got a gradient since the last reduction (no_sync included)
@@ -43,6 +45,15 @@ struct Bucket : GradientBucket {
   std::int64_t started_ns = 0;          ///< of its reduction, where that is traced
   std::function<void()> wait;           ///< waits for the reduction; empty when none is under way
 };
+
+/// Whether a caller holds the gradient of an earlier pass, or an alias of it, after it was dropped.
+bool is_kept(const Parameter& parameter);
+/// Gives the memory of the view to its holders: a copy of the values, in a memory of their own. The parameter
+/// gets a new view of its place. One allocation and one copy of the gradient.
+void leave_to_holders(Parameter& parameter);
+/// Takes the parameter out of its bucket. A gradient that lay there, or is kept, has a memory of its own
+/// then.
+void leave_bucket(Parameter& parameter);
 
 /// Numbers of the parameters of each bucket, for parameters that become ready in the given order. A bucket is
 /// closed when it holds `bucket_bytes` (the first of each dtype: `first_bucket_bytes`).
@@ -66,7 +77,7 @@ class BucketMemory {
   /// Takes from the group what any buckets of these parameters need. Zeroed.
   BucketMemory(const comm::Group& group, const std::vector<Parameter>& parameters);
   /// The buckets of an assignment, in its order, and the parameters' views into them. Gradients that lay in
-  /// views of before move with them; what else a view holds is undefined.
+  /// views move with them, and so do their aliases; what else a view holds is undefined.
   std::vector<Bucket> lay_out(std::vector<Parameter>& parameters,
                               std::vector<std::vector<std::size_t>> assignment) const;
   /// The bucket, with what lies in it, has another memory from now on, as long as its `flat`.
