@@ -8,6 +8,9 @@
 #include <map>
 #include <utility>
 
+#include "trireme/base/error.h"
+#include "trireme/base/text.h"
+#include "trireme/comm/dtype.h"
 #include "trireme/parallel/counted_memory.h"
 
 namespace trireme::parallel {
@@ -74,6 +77,12 @@ std::vector<std::int64_t> strides_in_bucket(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+std::string TensorForm::describe() const {
+  std::vector<std::string> extents;
+  for (const std::int64_t size : sizes) extents.push_back(std::to_string(size));
+  return text("(", join(extents), ") ", comm::name_of(dtype), " on ", device.str());
+}
 
 bool is_kept(const Parameter& parameter) {
   const at::Tensor &view = parameter.view, &gradient = parameter.tensor.grad();
@@ -171,6 +180,7 @@ BucketMemory::BucketMemory(const comm::Group& group, const std::vector<Parameter
   };
   std::map<Kind, Need> needs;
   for (const Parameter& parameter : parameters) {
+    if (!parameter.learns) continue;
     Need& need = needs[kind_of(parameter.tensor)];
     // Every bucket has a flag, and there may be as many buckets as parameters.
     need.numel += padded_numel(parameter.tensor) + unit_of(parameter.tensor);

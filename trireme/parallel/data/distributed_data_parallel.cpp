@@ -54,7 +54,9 @@ DistributedDataParallel::DistributedDataParallel(comm::Context& context,
 
 DistributedDataParallel::DistributedDataParallel(comm::Group group, std::shared_ptr<torch::nn::Module> module,
                                                  const DataParallelOptions& options)
-    : DistributedDataParallel(std::move(group), replica_of(module), options) {}
+    : DistributedDataParallel(std::move(group), replica_of(module), options) {
+  reducer_->module = std::move(module);
+}
 
 DistributedDataParallel::DistributedDataParallel(comm::Group group, Replica replica,
                                                  const DataParallelOptions& options) {
@@ -89,7 +91,9 @@ DistributedDataParallel::Statistics DistributedDataParallel::statistics() const 
 }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& ddp)
-    : ddp_(ddp), before_(std::exchange(ddp.reducer_->synchronise, false)) {}
+    : ddp_(ddp), before_(std::exchange(ddp.reducer_->synchronise, false)) {
+  ddp.reducer_->is_checked = false;
+}
 
 DistributedDataParallel::NoSync::~NoSync() { ddp_.reducer_->synchronise = before_; }
 

@@ -7,13 +7,15 @@
 //   for (...) { loss(model->forward(x), y).backward(); optimizer.step(); optimizer.zero_grad(); }
 //
 // The reduction hangs on the parameters (post-accumulate hooks), so the loop calls the module and backward as
-// always; when backward() returns, every .grad holds the mean over the ranks and is a view into a bucket.
+// always; when backward() returns, every .grad holds the mean over the ranks and lies in a bucket.
 // Collective: every rank makes it, and runs the same number of synchronised backward passes (Join lifts
-// that). One thread runs forward and backward. The module's parameters must not be added, removed or re-typed
-// while it lives. Cost per step: what the group's all_reduce costs; on the CPU gradients of 16 KiB and more
-// are made in their buckets from the third step on, where steps are alike, and else copied there. In a group
-// of one rank nothing is done at all. A pass that ends early, by an exception, fails the group on all ranks
-// by name once a bucket is on its way; before that it may be repeated.
+// that). One thread runs forward and backward. requires_grad may change between steps, on all ranks before
+// the same pass; a parameter that is added, removed, replaced, converted or moved while it lives is an
+// InvalidArgument of the next pass, or of zero_grad(), that names it. Cost per step: what the group's
+// all_reduce costs; on the CPU gradients of 16 KiB and more are made in their buckets from the third step
+// on, where steps are alike, and else copied there. In a group of one rank nothing is done at all. A pass
+// that ends early, by an exception, fails the group on all ranks by name once a bucket is on its way; before
+// that it may be repeated.
 
 #include <torch/nn/module.h>
 

@@ -4,14 +4,26 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace trireme::parallel {
 
-/// Calls `on_gradient` from the thread that accumulates, behind every accumulation. Throws InvalidArgument:
+/// Which hook it is.
+using HookName = std::weak_ptr<const void>;
+
+/// Calls `on_gradient` from the thread that accumulates, after every accumulation. Throws InvalidArgument:
 /// the parameter has a hook.
-void hook_gradient(const at::Tensor& parameter, const std::string& name, std::function<void()> on_gradient);
+HookName hook_gradient(const at::Tensor& parameter, const std::string& name,
+                       std::function<void()> on_gradient);
+/// The same for a parameter that needs no gradient yet: the hook yields to one of hook_gradient(), before or
+/// afterwards. Expired where another hook is there.
+HookName hook_gradient_if_free(const at::Tensor& parameter, std::function<void()> on_gradient);
+/// From now on the hook yields, or no longer does. False: it is not there any more.
+bool let_hook_yield(const at::Tensor& parameter, const HookName& hook, bool yields);
 void unhook_gradient(const at::Tensor& parameter);
+/// Where `hook` is still there.
+void unhook_gradient(const at::Tensor& parameter, const HookName& hook);
 
 /// `from` has the sizes of `to`. A plain copy of memory costs no dispatch, and for large tensors no reading
 /// of what is overwritten.

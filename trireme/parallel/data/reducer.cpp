@@ -26,47 +26,66 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
   if (!options.hook) options.hook = make_comm_hook("none");
   if (group.size() == 1) return;
   optim::NamedTensors reduced;
-  for (const Parameter& parameter : parameters_) reduced.emplace_back(parameter.name, parameter.tensor);
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.learns) continue;
+    reduced.emplace_back(parameter.name, parameter.tensor);
+    parameter.is_prepared = true;
+  }
   options.hook->prepare(group, reduced);
   if (telemetry::Trace* trace = group.trace()) trace_ = &trace->add_lanes("buckets");
-  memory_ = BucketMemory(options.hook->memory_of(group), parameters_);
-  // Backward reaches the last layers first: without an observed order, the reverse one is the best guess.
-  std::vector<std::size_t> order(parameters_.size());
-  std::iota(order.rbegin(), order.rend(), std::size_t{0});
-  build_buckets(order);
+  lay_out_anew();
   if (std::ranges::any_of(parameters_, [](const Parameter& each) { return each.tensor.is_cpu(); })) {
     made_in_place_ = std::make_shared<GradientPlaces>(
         parameters_.size(), [this](std::size_t number) { return place_of(number); });
   }
-  if (!options.broadcast_buffers) return;
-  for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
-    buffers_.emplace_back(group, pack);
+  build_buffers();
 }
 
 void DistributedDataParallel::Reducer::collect_parameters() {
   for (const auto& [name, tensor] : replica.parameters) {
     // A tied parameter goes by its first name.
-    if (!tensor.requires_grad() || !numbers_.emplace(tensor.unsafeGetTensorImpl(), parameters_.size()).second)
-      continue;
-    parameters_.push_back({.name = name, .tensor = tensor, .view = {}});
+    if (!numbers_.emplace(tensor.unsafeGetTensorImpl(), parameters_.size()).second) continue;
+    parameters_.push_back({.name = name,
+                           .tensor = tensor,
+                           .learns = tensor.requires_grad(),
+                           .form = TensorForm::of(tensor),
+                           .place = {},
+                           .view = {}});
   }
-  require(!parameters_.empty(), "no parameter of the module requires a gradient: there is nothing to reduce");
+  require(std::ranges::any_of(parameters_, &Parameter::learns),
+          "no parameter of the module requires a gradient: there is nothing to reduce");
+}
+
+void DistributedDataParallel::Reducer::build_buffers() {
+  buffers_.clear();
+  forms_of_buffers_.clear();
+  for (const auto& [name, tensor] : replica.buffers) forms_of_buffers_.push_back(TensorForm::of(tensor));
+  if (!options.broadcast_buffers) return;
+  for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
+    buffers_.emplace_back(group, pack);
+}
+
+/// Of the parameters that learn, in new memory. Backward reaches the last layers first: without an observed
+/// order, the reverse one is the best guess.
+void DistributedDataParallel::Reducer::lay_out_anew() {
+  memory_ = BucketMemory(options.hook->memory_of(group), parameters_);
+  std::vector<std::size_t> order;
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    if (parameters_[i].learns) order.push_back(i);
+  }
+  build_buckets(order);
 }
 
 void DistributedDataParallel::Reducer::attach() {
   if (group.size() == 1) return;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    hook_gradient(parameters_[i].tensor, parameters_[i].name, [weak = weak_from_this(), i] {
-      if (const auto reducer = weak.lock()) reducer->on_gradient(i);
-    });
-  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) hook_up(i);
 }
 
 void DistributedDataParallel::Reducer::detach() {
   if (group.size() == 1) return;
   if (made_in_place_) made_in_place_->stop();
   break_off("its DistributedDataParallel is gone");
-  for (const Parameter& parameter : parameters_) unhook_gradient(parameter.tensor);
+  for (const Parameter& parameter : parameters_) unhook_gradient(parameter.tensor, parameter.hook);
 }
 
 void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
@@ -79,10 +98,14 @@ void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
   if (synchronise) {
     watch_graph_task();
     if (!running_) {
+      check_module();
       group.check();
       announce_pass();
       begin_pass();
     }
+  } else if (!is_checked) {
+    check_module();
+    is_checked = true;
   }
   try {
     take_gradient(number);
@@ -94,6 +117,7 @@ void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
 
 void DistributedDataParallel::Reducer::take_gradient(std::size_t number) {
   Parameter& parameter = parameters_[number];
+  if (!parameter.learns) return take_early_gradient(number);
   if (parameter.bucket == Parameter::kNoBucket || (synchronise && parameter.fired))
     refuse_second_gradient(parameter);
   refuse_stale_sum(parameter);
@@ -193,6 +217,7 @@ void DistributedDataParallel::Reducer::announce_pass() {
 }
 
 void DistributedDataParallel::Reducer::begin_pass() {
+  follow_module();
   running_ = true;
   buffers_over_ = false;
   complaint_.clear();

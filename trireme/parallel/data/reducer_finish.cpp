@@ -59,7 +59,8 @@ void DistributedDataParallel::Reducer::finish_reduction(const optim::NamedTensor
     }
     for (const auto& [name, tensor] : asked) {
       const auto found = numbers_.find(tensor.unsafeGetTensorImpl());
-      if (all_have_all && found != numbers_.end()) wait_for(parameters_[found->second].bucket);
+      if (all_have_all && found != numbers_.end() && parameters_[found->second].learns)
+        wait_for(parameters_[found->second].bucket);
     }
     statistics.waited_s += now_s() - began_s;
   } catch (...) {
@@ -112,6 +113,7 @@ void DistributedDataParallel::Reducer::start_shadow() {
 }
 
 void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follow) {
+  check_module();
   announced_ = true;
   start_shadow();
   finish_pass(Role::kShadow, follow);
@@ -119,6 +121,7 @@ void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follo
 
 void DistributedDataParallel::Reducer::take_part() {
   require_finished("reduce_without_backward()");
+  check_module();
   announce_pass();
   start_shadow();
   if (options.end == ReductionEnd::kWithBackward) finish_reduction();
@@ -286,7 +289,7 @@ void DistributedDataParallel::Reducer::learn_usage(const std::vector<bool>& used
   };
   without_unused(ready_order_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (used[i]) continue;
+    if (used[i] || !parameters_[i].learns) continue;
     leave_bucket(parameters_[i]);
   }
 }
@@ -313,6 +316,7 @@ void DistributedDataParallel::Reducer::broadcast_state(int from) {
 }
 
 void DistributedDataParallel::Reducer::zero_grad() {
+  check_module();
   for (const Parameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
 }
 

@@ -89,13 +89,14 @@ std::string first_difference(const std::vector<Fact>& ours, int our_rank, const 
 
 }  // namespace
 
-void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options) {
+void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options,
+                    const char* advice) {
   const auto difference = comm::find_text_difference(group, to_text(facts_of(replica, options)));
   if (!difference) return;
   throw CommError(text("the ranks of group '", group.name(), "' have different models or options: ",
                        first_difference(from_text(difference->of_rank), difference->rank,
                                         from_text(difference->of_other_rank), difference->other_rank),
-                       "; build the same module on every rank"));
+                       "; ", advice));
 }
 
 void broadcast_module(comm::Group& group, const torch::nn::Module& module) {

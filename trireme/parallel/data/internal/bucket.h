@@ -6,6 +6,7 @@
 // order of them needs no second one.
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <functional>
@@ -17,8 +18,25 @@
 
 #include "trireme/comm/group.h"
 #include "trireme/parallel/data/comm_hook.h"
+#include "trireme/parallel/data/gradient_hook.h"
 
 namespace trireme::parallel {
+
+/// What of a parameter its place depends on.
+struct TensorForm {
+  at::ScalarType dtype = at::kFloat;
+  c10::Device device = at::kCPU;
+  std::vector<std::int64_t> sizes;
+
+  static TensorForm of(const at::Tensor& tensor) {
+    return {tensor.scalar_type(), tensor.device(), tensor.sizes().vec()};
+  }
+  bool fits(const at::Tensor& tensor) const {
+    return tensor.scalar_type() == dtype && tensor.device() == device && tensor.sizes() == sizes;
+  }
+  /// "(4, 3) f32 on cpu".
+  std::string describe() const;
+};
 
 /// A parameter as the reducer sees it.
 struct Parameter {
@@ -26,6 +44,10 @@ struct Parameter {
 
   std::string name;
   at::Tensor tensor;
+  bool learns = false;       ///< requires a gradient, as all ranks know; others are in no bucket
+  TensorForm form = {};      ///< of one that learns
+  bool is_prepared = false;  ///< the communication hook knows it
+  HookName hook = {};        ///< on its gradient
   /// Its place in the bucket, with the parameter's shape and strides, in the bucket's storage.
   at::Tensor place = {};
   /// The gradient: a tensor over the place's memory with a storage of its own, which nothing else shares but
@@ -74,7 +96,7 @@ void move_all(std::vector<Move> moves);
 class BucketMemory {
  public:
   BucketMemory() = default;
-  /// Takes from the group what any buckets of these parameters need. Zeroed.
+  /// Takes from the group what any buckets of those parameters need that learn. Zeroed.
   BucketMemory(const comm::Group& group, const std::vector<Parameter>& parameters);
   /// The buckets of an assignment, in its order, and the parameters' views into them. Gradients that lay in
   /// views move with them, and so do their aliases; what else a view holds is undefined.

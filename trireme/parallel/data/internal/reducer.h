@@ -40,14 +40,19 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void start_reduction();
   void finish_reduction();
   void finish_reduction(const optim::NamedTensors& asked);
+  /// Throws InvalidArgument where a parameter was added, removed, replaced, or changed in type, device or
+  /// shape since the constructor. Local. One walk over the module.
+  void check_module() const;
   /// Throws InvalidArgument where finish_reduction() has something left to do.
   void require_finished(const char* caller) const;
   void zero_grad();
 
   comm::Group group;
   Replica replica;
+  std::shared_ptr<torch::nn::Module> module;  ///< of which the replica is; null: of none
   DataParallelOptions options;
   bool synchronise = true;            ///< false under no_sync
+  bool is_checked = false;            ///< under no_sync: check_module() has been called
   int root = 0;                       ///< whose buffers and ready order count; Join: a rank that has a batch
   std::function<void()> before_pass;  ///< called when a synchronised pass begins; empty: nothing
   Statistics statistics;
@@ -69,6 +74,15 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void make_room(std::size_t number);
   void refuse_second_gradient(const Parameter& parameter);
   void refuse_stale_sum(const Parameter& parameter) const;
+
+  // A module that changes: reducer_follow.cpp.
+  void require_same_parameters() const;
+  bool requires_other_gradients() const;
+  bool has_other_buffers() const;
+  void follow_module();
+  void set_learning(std::size_t number, bool learns);
+  void hook_up(std::size_t number);
+  void take_early_gradient(std::size_t number);
 
   void announce_pass();
   void begin_pass();
@@ -109,6 +123,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   bool learns_usage() const;
   void learn_usage(const std::vector<bool>& used);
   void rebuild_buckets();
+  void lay_out_anew();
+  void build_buffers();
   void build_buckets(const std::vector<std::size_t>& ready_order);
 
   std::vector<Parameter> parameters_;
@@ -118,6 +134,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   /// Backward makes gradients in their buckets; null where there are none on the CPU.
   std::shared_ptr<GradientPlaces> made_in_place_;
   std::vector<Coalesced> buffers_;
+  std::vector<TensorForm> forms_of_buffers_;
   at::Tensor used_flags_;
   telemetry::TraceBuffer* trace_ = nullptr;  ///< null when nothing is traced
 

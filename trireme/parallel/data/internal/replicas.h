@@ -11,8 +11,9 @@
 namespace trireme::parallel {
 
 /// Checks that all ranks of the group hold the same parameters, buffers and options. Throws CommError, on
-/// every rank, with the first difference.
-void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options);
+/// every rank, with the first difference and the advice.
+void check_replicas(comm::Group& group, const Replica& replica, const DataParallelOptions& options,
+                    const char* advice = "build the same module on every rank");
 
 /// Without their names.
 std::vector<at::Tensor> tensors_of(const optim::NamedTensors& named);
