@@ -21,8 +21,7 @@ using Parallel = ParallelOptions;
 
 /// Of the state of one compression: what another one has kept means nothing to it.
 std::string prefix_of(const Trainer& trainer) {
-  return text(checkpoint::kOptimizerPrefix, "compression/", trainer.plan().config().parallel.compression,
-              "/");
+  return text(kCompressionState, trainer.plan().config().parallel.compression, "/");
 }
 
 /// Whose rows a rank's own state is, of how many: replicas', or hosts'.
@@ -207,6 +206,8 @@ optim::OptimizerOptions optimizer_options(const ParallelPlan& plan) {
     options.variance_steps = parallel.compression_warmup_steps;
   return options;
 }
+
+const std::string kCompressionState = text(checkpoint::kOptimizerPrefix, "compression/");
 
 checkpoint::Shards compression_shards(const Trainer& trainer) {
   const parallel::HookState state = trainer.compression_state();

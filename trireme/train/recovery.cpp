@@ -68,6 +68,11 @@ void check_same_progress(const RunConfig& config, const RunConfig& before, std::
           "\", and progress is the sum of the gains of all steps; set it back, or start a fresh run");
 }
 
+/// Forward changes buffers, and backward what compressed reductions keep.
+bool changes_before_update(const checkpoint::Shard& shard) {
+  return shard.replicas == checkpoint::Replicas::kFirstCounts || shard.name.starts_with(kCompressionState);
+}
+
 at::Tensor pack(const Progress& progress) {
   const EpochLoss& loss = progress.epoch_loss;
   return at::tensor({static_cast<double>(loss.epoch), loss.count, loss.sum, progress.best_score},
@@ -206,7 +211,7 @@ std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoi
   const data::BatchPlace next = trainer.calendar().batch(trainer.steps_done());
   checkpoint::Shards mine = state_to_save(trainer, progress);
   for (checkpoint::Shard& shard : mine) {
-    if (shard.replicas == checkpoint::Replicas::kFirstCounts) shard.tensor = shard.tensor.clone();
+    if (changes_before_update(shard)) shard.tensor = shard.tensor.clone();
   }
   return shares.next_part(
       mine,

@@ -68,9 +68,10 @@ checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress);
 /// Collective.
 void check_finite(Trainer& trainer, comm::Context& context);
 
-/// What this rank writes of the state behind the last step; `shares` is for state_to_save(). What it holds
-/// itself is shared with the trainer and stays as it is until its next update (Trainer::before_changes);
-/// buffers, which the next forward changes, and what comes from other ranks are copies. Collective.
+/// What this rank writes of the state after the last step; `shares` is for state_to_save(). Parameters and
+/// optimizer state of this rank are shared with the trainer, and stay as they are until its next update
+/// (Trainer::before_changes). Buffers, which the next forward changes, the state of compression, which the
+/// next backward changes, and shards of other ranks are copies. Collective.
 std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
                                                       const Progress& progress, const RunConfig& config);
 

@@ -27,6 +27,7 @@ void Trainer::bring_state() {
 }
 
 Evaluation Trainer::evaluate() {
+  for (const auto& prepare : before_changes_) prepare();
   meet();
   const model::ConvolutionScope convolutions_of_it(convolutions());
   context_.status().set_action(text("step ", step_, ": evaluation"));
@@ -34,7 +35,6 @@ Evaluation Trainer::evaluate() {
                                    {"step", step_});
   require(data_.test != nullptr, "data set ", data_.name, " has no second split to evaluate on");
   key_generators("evaluation");
-  for (const auto& prepare : before_changes_) prepare();
   const auto averages = use_averages();
   const auto of_all_sites =
       outer_steps_ ? std::make_unique<parallel::OuterSteps::Shown>(*outer_steps_) : nullptr;

@@ -2,6 +2,7 @@
 // parallel.compression: what it fits, and what of it goes into checkpoints.
 
 #include <filesystem>
+#include <string>
 
 #include "trireme/checkpoint/shard.h"
 #include "trireme/comm/context.h"
@@ -22,7 +23,11 @@ parallel::CompressionOptions compression_options(const RunConfig& config);
 /// Without the momentum that a compression has instead, where there are replicas.
 optim::OptimizerOptions optimizer_options(const ParallelPlan& plan);
 
+/// What the names of compression_shards() begin with.
+extern const std::string kCompressionState;
+
 /// What the compression keeps from step to step. Of what each replica has for itself, the rows of one tensor.
+/// Shared with the hooks, which change it in every backward.
 checkpoint::Shards compression_shards(const Trainer& trainer);
 
 /// The same, to be filled from a checkpoint that another number of replicas may have written.
