@@ -73,6 +73,21 @@ bool changes_before_update(const checkpoint::Shard& shard) {
   return shard.replicas == checkpoint::Replicas::kFirstCounts || shard.name.starts_with(kCompressionState);
 }
 
+std::string change_of(const ConfigKey& key, const RunConfig& config, const RunConfig& before) {
+  const std::string was = to_toml(value_in_run(before, key)), is = to_toml(key.get(config));
+  return was == is ? "" : text(key.name, " was ", was, " and is now ", is);
+}
+
+/// With AdaScale a rate also follows from the gain of its step.
+void tell_changes(const Trainer& trainer, const RunConfig& before, const Log& log) {
+  const RunConfig& config = trainer.plan().config();
+  const std::int64_t step = trainer.steps_done();
+  for (const std::string& change : changed_keys(config, before)) log.info("resume: ", change);
+  if (uses_ada_scale(config) || trainer.finished()) return;
+  log.info("resume: the learning rate of step ", step + 1, " is ", trainer.rate_of(config, step + 1),
+           "; as the checkpoint was configured, it would be ", trainer.rate_of(before, step + 1));
+}
+
 at::Tensor pack(const Progress& progress) {
   const EpochLoss& loss = progress.epoch_loss;
   return at::tensor({static_cast<double>(loss.epoch), loss.count, loss.sum, progress.best_score},
@@ -103,8 +118,8 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
   };
   const auto of_kind = [&](OnResume kind, const auto& look) {
     for (const ConfigKey& key : config_key_table(config)) {
-      const std::string was = to_toml(value_in_run(before, key)), is = to_toml(key.get(config));
-      if (was != is && key.on_resume == kind) look(key, text(key.name, " was ", was, " and is now ", is));
+      const std::string change = change_of(key, config, before);
+      if (!change.empty() && key.on_resume == kind) look(key, change);
     }
   };
   of_kind(OnResume::kStays, [&](const ConfigKey&, const std::string& change) { refuse(change); });
@@ -118,6 +133,15 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
   of_kind(OnResume::kMayChangeByName, [&](const ConfigKey& key, const std::string& change) {
     if (!is_named(config, key)) refuse(text(change, ", by default; name the value that you want"));
   });
+}
+
+std::vector<std::string> changed_keys(const RunConfig& config, const RunConfig& before) {
+  std::vector<std::string> changes;
+  for (const ConfigKey& key : config_key_table(config)) {
+    if (std::string change = change_of(key, config, before); !change.empty())
+      changes.push_back(std::move(change));
+  }
+  return changes;
 }
 
 DataError no_checkpoint_in(const std::filesystem::path& folder) {
@@ -168,10 +192,10 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
   const auto found = checkpoint::find_latest_checkpoint(world, folder, run.sees, context.log());
   if (!found && take_up == TakeUp::kMustBeThere) throw no_checkpoint_in(folder);
   if (!found) return;
+  RunConfig before;
   on_main(context, [&] {
-    check_same_run(config,
-                   parse_run_config(found->head.config, "the checkpoint's configuration", config.registry),
-                   found->head.step);
+    before = parse_run_config(found->head.config, "the checkpoint's configuration", config.registry);
+    check_same_run(config, before, found->head.step);
   });
   const Stored stored = stored_in(context, found->folder);
   for (std::size_t i = 0; i < Trainer::kChoices.size(); ++i)
@@ -193,6 +217,7 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
   unpack(progress, run.progress);
   unpack_patience(patience, run.progress);
   run.trainer.seek(found->head.step);
+  if (context.is_main()) tell_changes(run.trainer, before, context.log());
 }
 
 void check_finite(Trainer& trainer, comm::Context& context) {

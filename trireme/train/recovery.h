@@ -44,7 +44,9 @@ struct Resumable {
 /// What to throw where a run cannot be resumed.
 DataError no_checkpoint_in(const std::filesystem::path& folder);
 
-/// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `take_up` counts.
+/// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `take_up` counts. The
+/// log of rank 0 lists changed_keys(), and the learning rate of the next step, as
+/// it is and as it would be in the configuration of the checkpoint.
 /// Collective. Throws, on every rank, DataError; InvalidArgument when the configuration differs from the
 /// checkpoint's in a key that decides the numbers.
 void resume(const Resumable& run, comm::Context& context, TakeUp take_up);
@@ -52,6 +54,10 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up);
 /// Throws InvalidArgument when `config` changes a key that a run of the configuration `before`, which stopped
 /// at `step`, has to keep (ConfigKeyInfo::on_resume). Opens no file.
 void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step);
+
+/// "KEY was VALUE and is now VALUE" for each key of `config` whose value is not that of the configuration
+/// `before`, in the order of the table.
+std::vector<std::string> changed_keys(const RunConfig& config, const RunConfig& before);
 
 /// Parameters and buffers of this rank. Of buffers, which each replica changes for itself, the first one's
 /// count. Shared with the trainer, not copied.

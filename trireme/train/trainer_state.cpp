@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "trireme/checkpoint/shard_exchange.h"
+#include "trireme/train/batch_ramp.h"
+#include "trireme/train/internal/check.h"
 #include "trireme/train/internal/offloading.h"
 #include "trireme/train/trainer.h"
 
@@ -72,6 +74,17 @@ std::map<std::string, at::Tensor> Trainer::state() {
   if (scaler_) add("scaler/", scaler_->state());
   if (average_) add("ema/", average_->state());
   return state;
+}
+
+double Trainer::rate_of(const RunConfig& config, std::int64_t step) const {
+  const at::NoGradGuard no_grad;
+  const Calendar calendar(config, batch_layout(config.train, data_.train->size()));
+  const auto rate = make_learning_rate(config, schedule_steps(config, calendar.total_steps()));
+  const std::map<std::string, at::Tensor> learnt = learning_rate_->state();
+  for (auto& [name, tensor] : rate->state()) {
+    if (const auto found = learnt.find(name); found != learnt.end()) at::Tensor(tensor).copy_(found->second);
+  }
+  return rate_for_batch(config, rate->at(step - 1), calendar.batch(step - 1).full);
 }
 
 void Trainer::make_room_for_choice(const std::string& name, std::int64_t bytes) {

@@ -62,6 +62,17 @@ TEST(ResumedKeys, AreRefusedAsTheirRowsSay) {
   EXPECT_GE(num_kept, 16);
 }
 
+TEST(ResumedKeys, AreAllListedWithBothValues) {
+  EXPECT_TRUE(changed_keys(RunConfig(), RunConfig()).empty());
+  for (const ConfigKey& key : config_key_table()) {
+    const ConfigValue held = key.get(RunConfig()), other = std::visit(Another{key.allowed}, held);
+    RunConfig changed;
+    key.set(changed, other);
+    EXPECT_THAT(changed_keys(changed, parse_run_config(describe(RunConfig()), "run.toml")),
+                testing::ElementsAre(text(key.name, " was ", to_toml(held), " and is now ", to_toml(other))));
+  }
+}
+
 TEST(ResumedKeys, OfTheProgramMayChangeAsLongAsStagesUpdateWhenTheyDid) {
   RunConfig before, now;
   before.parallel.pipeline = now.parallel.pipeline = 2;

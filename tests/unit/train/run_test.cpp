@@ -118,6 +118,41 @@ TEST_F(RunTraining, ResumedRunHasTheBitsOfAnUninterruptedOne) {
   EXPECT_EQ(num_lines(file("part", "metrics.jsonl"), "\"event\":\"step\""), 12u);
 }
 
+TEST_F(RunTraining, AResumeListsChangedKeysAndTheLearningRateBeforeAndAfter) {
+  RunConfig part = config("changed");
+  part.learning_rate.schedule = "cosine";
+  part.train.max_steps = 6;
+  run(1, part);
+  part.train.max_steps = 12;
+  part.optimizer.weight_decay = 0.5;
+  testing::internal::CaptureStderr();
+  run(1, part, RunStart::kResume);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(num_lines(told, "resume: "), 3u) << told;
+  EXPECT_THAT(told, HasSubstr("resume: train.max_steps was 6 and is now 12\n"));
+  EXPECT_THAT(told, HasSubstr("resume: optimizer.weight_decay was 0.0 and is now 0.5\n"));
+  // 0.01 by half a cosine, 6 steps of 12 along it; 6 of 6 are its end.
+  EXPECT_THAT(told,
+              HasSubstr("resume: the learning rate of step 7 is 0.005; as the checkpoint was configured, "
+                        "it would be 0\n"));
+}
+
+TEST_F(RunTraining, ARateThatFollowsEvaluationsIsToldAtAResumeAsItFell) {
+  RunConfig part = config("plateau");
+  part.learning_rate = {.schedule = "reduce_on_plateau", .factor = 0.5, .patience = 0, .threshold = 0.9};
+  part.eval.every_steps = 2;
+  part.train.max_steps = 6;
+  run(1, part);  // of three evaluations the last two are no progress
+  part.train.max_steps = 12;
+  part.optimizer.lr = 0.02;
+  testing::internal::CaptureStderr();
+  run(1, part, RunStart::kResume);
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr(
+          "the learning rate of step 7 is 0.005; as the checkpoint was configured, it would be 0.0025\n"));
+}
+
 TEST_F(RunTraining, TheBestEvaluationIsKeptAcrossAResume) {
   RunConfig part = config("best");
   part.eval.every_steps = 1;
