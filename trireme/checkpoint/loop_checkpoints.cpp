@@ -22,6 +22,8 @@ namespace fs = std::filesystem;
 std::string of_optimizer(std::size_t number) { return text(kOptimizerPrefix, number, "/"); }
 const std::string kOfOthers = text(kOptimizerPrefix, "others/");
 const std::string kOfGenerators = text(kOptimizerPrefix, "generator/");
+const std::string kOfSchedulers = text(kOptimizerPrefix, "scheduler/");
+std::string of_scheduler(std::size_t number) { return text(kOfSchedulers, number, "/"); }
 std::string of_generators_of(int rank) { return text(kOfGenerators, rank, "/"); }
 
 /// Names, types and sizes, for ranks that have other tensors or see no checkpoint.
@@ -174,7 +176,9 @@ class Sharded final : public LoopCheckpoints::Content {
     });
     for (const std::string& lines : group.all_gather_text(told(names))) expected.merge(heard(lines));
     std::erase_if(found, [](const auto& item) {
-      return item.first.starts_with(kOfGenerators) || item.first.starts_with(kOfOthers);
+      const std::string& name = item.first;
+      return name.starts_with(kOfGenerators) || name.starts_with(kOfOthers) ||
+             name.starts_with(kOfSchedulers);
     });
     check_same_tensors(found, expected, source);
     return mine;
@@ -194,19 +198,20 @@ class Sharded final : public LoopCheckpoints::Content {
 LoopCheckpoints::LoopCheckpoints(comm::Context& context, fs::path folder, LoopState state, int keep)
     : LoopCheckpoints(context, std::move(folder),
                       std::make_unique<Replicated>(state.module, std::move(state.optimizers)),
-                      std::move(state.generators), std::move(state.others), keep) {}
+                      std::move(state), keep) {}
 
 LoopCheckpoints::LoopCheckpoints(comm::Context& context, fs::path folder, ShardedLoopState state, int keep)
-    : LoopCheckpoints(context, std::move(folder), std::make_unique<Sharded>(state),
-                      std::move(state.generators), std::move(state.others), keep) {}
+    : LoopCheckpoints(context, std::move(folder), std::make_unique<Sharded>(state), std::move(state), keep) {}
 
+template <class State>
 LoopCheckpoints::LoopCheckpoints(comm::Context& context, fs::path folder, std::unique_ptr<Content> content,
-                                 std::vector<at::Generator> generators, TensorMap others, int keep)
+                                 State&& state, int keep)
     : context_(context),
       folder_(std::move(folder)),
       content_(std::move(content)),
-      generators_(std::move(generators)),
-      others_(std::move(others)),
+      generators_(std::move(state.generators)),
+      others_(std::move(state.others)),
+      schedulers_(std::move(state.schedulers)),
       keep_(keep) {
   require(keep_ >= 1, "keep is ", keep_, "; at least 1 checkpoint stays");
   if (generators_.empty()) generators_ = {at::detail::getDefaultCPUGenerator()};
@@ -224,6 +229,7 @@ LoopCheckpoints::~LoopCheckpoints() = default;
 Shards LoopCheckpoints::shards_to_save() const {
   Shards shards = content_->to_save();
   add(shards, kOfOthers, others_);
+  for (std::size_t i = 0; i < schedulers_.size(); ++i) add(shards, of_scheduler(i), schedulers_[i].state());
   for (std::size_t i = 0; i < generators_.size(); ++i)
     shards.push_back(whole_shard(text(of_generators_of(context_.rank()), i), state_of(generators_[i])));
   return shards;
@@ -237,12 +243,31 @@ void LoopCheckpoints::save(std::int64_t step) {
   save_together(context_.world(), shares.next_part(mine, {.step = step}), folder_, keep_);
 }
 
+std::vector<TensorMap> LoopCheckpoints::rooms_of_schedulers(const TensorMap& held,
+                                                            const std::string& source) const {
+  std::vector<TensorMap> rooms;
+  for (std::size_t i = 0; i < schedulers_.size(); ++i) {
+    rooms.push_back(room_for(held, of_scheduler(i), at::kCPU));
+    if (rooms.back().empty() && context_.is_main())
+      context_.log().warning(source, " holds nothing of learning-rate scheduler ", i,
+                             ": it stays as it is, at its own first step");
+  }
+  const bool has_more = !room_for(held, of_scheduler(schedulers_.size()), at::kCPU).empty();
+  if (has_more && context_.is_main())
+    context_.log().warning(source, " holds more than the ", schedulers_.size(),
+                           " learning-rate schedulers of this loop (LoopState::schedulers): the rest is not "
+                           "restored");
+  return rooms;
+}
+
 std::int64_t LoopCheckpoints::restore() {
   const auto found = find_latest_checkpoint(context_.world(), folder_, sees_folder_, context_.log());
   if (!found) return 0;
   const TensorMap held = held_by(context_.world(), found->folder);
   Shards shards = content_->to_fill(context_.world(), held, found->folder.string());
   add(shards, kOfOthers, others_);
+  const std::vector<TensorMap> of_schedulers = rooms_of_schedulers(held, found->folder.string());
+  for (std::size_t i = 0; i < schedulers_.size(); ++i) add(shards, of_scheduler(i), of_schedulers[i]);
   const auto is_held = [&](const std::string& prefix) {
     return std::ranges::any_of(held, [&](const auto& each) { return each.first.starts_with(prefix); });
   };
@@ -259,6 +284,9 @@ std::int64_t LoopCheckpoints::restore() {
   load_shards(context_.world(), found->folder, shards, sees_folder_, "tensor");
   content_->filled(context_.world(), found->folder.string());
   comm::on_every_rank(context_.world(), [&] {
+    for (std::size_t i = 0; i < schedulers_.size(); ++i) {
+      if (!of_schedulers[i].empty()) schedulers_[i].restore(of_schedulers[i]);
+    }
     for (std::size_t i = 0; i < generators_.size(); ++i) {
       const auto state = of_generators.find(text(i));
       if (state != of_generators.end()) checkpoint::restore(generators_[i], state->second);

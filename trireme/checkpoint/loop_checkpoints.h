@@ -11,8 +11,10 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "trireme/checkpoint/loop_scheduler.h"
 #include "trireme/checkpoint/module_state.h"
 #include "trireme/checkpoint/shard.h"
 #include "trireme/comm/context.h"
@@ -25,6 +27,9 @@ struct LoopState {
   std::vector<torch::optim::Optimizer*> optimizers = {};
   std::vector<at::Generator> generators = {};  ///< of this rank; none: libtorch's for the CPU
   TensorMap others = {};                       ///< saved, and filled again; the same on all ranks
+  /// Of learning rates; the same on all ranks. Rates themselves are saved with the optimizer; the steps of a
+  /// scheduler that is not named here are not, and it falls back to its first one.
+  std::vector<LoopScheduler> schedulers = {};
 };
 
 /// What a loop goes on from whose ranks share out weights and what optimizers keep: train::sharded_loop()
@@ -36,6 +41,7 @@ struct ShardedLoopState {
   std::function<void()> filled = {};           ///< on every rank, when the parts have a checkpoint's values
   std::vector<at::Generator> generators = {};  ///< as LoopState's
   TensorMap others = {};                       ///< as LoopState's
+  std::vector<LoopScheduler> schedulers = {};  ///< as LoopState's
 };
 
 class LoopCheckpoints {
@@ -51,7 +57,8 @@ class LoopCheckpoints {
   LoopCheckpoints& operator=(const LoopCheckpoints&) = delete;
 
   /// Brings everything to the newest checkpoint and returns its step; 0 when there is none. With another
-  /// number of ranks than it was saved by, generators stay as they are, which is a warning. Throws DataError
+  /// number of ranks than it was saved by, generators stay as they are, which is a warning; so do schedulers
+  /// of which it holds nothing. Throws DataError
   /// on every rank: another module's or optimizer's, a loop's over replicas for one over shards, or the other
   /// way round.
   std::int64_t restore();
@@ -60,15 +67,19 @@ class LoopCheckpoints {
   void save(std::int64_t step);
 
  private:
+  template <class State>
   LoopCheckpoints(comm::Context& context, std::filesystem::path folder, std::unique_ptr<Content> content,
-                  std::vector<at::Generator> generators, TensorMap others, int keep);
+                  State&& state, int keep);
   Shards shards_to_save() const;
+  /// What the checkpoint holds of each scheduler, to be filled; empty where it holds nothing.
+  std::vector<TensorMap> rooms_of_schedulers(const TensorMap& held, const std::string& source) const;
 
   comm::Context& context_;
   const std::filesystem::path folder_;
   const std::unique_ptr<Content> content_;
   std::vector<at::Generator> generators_;
   const TensorMap others_;
+  const std::vector<LoopScheduler> schedulers_;
   const int keep_;
   std::vector<bool> sees_folder_;  ///< by rank
 };
