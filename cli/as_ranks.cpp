@@ -12,13 +12,24 @@
 #include "trireme/comm/launch_environment.h"
 
 namespace trireme::cli {
+namespace {
+
+/// A step of one task is what `srun --pty bash` and `salloc` give a shell: it starts no ranks.
+bool starts_ranks(const comm::LaunchEnvironment& environment) {
+  return environment.launcher != "none" && !(environment.launcher == "slurm" && environment.world_size == 1);
+}
+
+}  // namespace
 
 RankPlan plan_ranks(const RankArguments& arguments) {
   const auto environment = comm::read_launch_environment();
-  const bool launched = environment.launcher != "none";
+  const bool launched = starts_ranks(environment);
   require(!launched || arguments.num_ranks == 0 || arguments.num_ranks == environment.world_size, "-n is ",
           arguments.num_ranks, ", but another launcher (", environment.launcher, ") has started ",
-          environment.world_size, " rank(s) already: leave -n out");
+          environment.world_size,
+          " rank(s) already: leave -n out, or start ranks of this host alone with "
+          "trireme launch -n ",
+          arguments.num_ranks, " -- ...");
   require(!launched || arguments.num_servers == 0, "--servers is ", arguments.num_servers,
           ", but another launcher (", environment.launcher,
           ") has started this rank already: give --servers to trireme launch, or set ps.coordinator");

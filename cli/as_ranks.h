@@ -20,8 +20,8 @@ struct RankPlan {
   bool launches = false;  ///< this process is to become the launcher
 };
 
-/// From the options and from the launcher that may have started this process. Throws InvalidArgument when -n
-/// contradicts that.
+/// From the options and from the launcher that may have started this process. A step of Slurm with one task
+/// is no launcher: with -n ranks start on this host. Throws InvalidArgument when -n contradicts a launcher.
 RankPlan plan_ranks(const RankArguments& arguments);
 
 /// What ranks of a command are started with, besides its RankArguments.

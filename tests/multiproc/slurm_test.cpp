@@ -116,6 +116,19 @@ TEST_F(Slurm, SrunStartsRanksThatTrainToTheEnd) {
   EXPECT_EQ(on_two_nodes.weights_xxh3, together.weights_xxh3);
 }
 
+TEST_F(Slurm, InAStepOfOneTaskRanksStartOnItsHost) {
+  // As in the shells of `srun --pty bash` and of salloc, whose allocation has more tasks.
+  const auto in_step_of_one = [&](const std::string& name, std::vector<std::string> step) {
+    step.insert(step.end(), {"trireme", "train", "-n", "2"});
+    for (const std::string& word : train(name)) step.push_back(word);
+    const auto result = run(cluster_.typed(step), {}, kDeadline_s);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    return result.exit_code == 0 ? read_run(cluster_.folder() / name).world_size : 0;
+  };
+  EXPECT_EQ(in_step_of_one("a", {"srun", "--ntasks=1"}), 2);
+  EXPECT_EQ(in_step_of_one("b", {"srun", "--ntasks=1", "env", "SLURM_NTASKS=4"}), 2);
+}
+
 TEST_F(Slurm, AKilledRankEndsTheStepAndIsNamedByTheOther) {
   ChildProcess step(over_both_nodes(train("a", {"train.epochs=100000"})));
   ASSERT_TRUE(step.wait_for_output("step 100  test accuracy", kDeadline_s));

@@ -212,7 +212,10 @@ LaunchEnvironment read_slurm(const Variables& variables) {
   LaunchEnvironment result;
   result.launcher = "slurm";
   result.rank = variables.number_of("SLURM_PROCID", 0, kMostRanks, because);
-  result.world_size = variables.number_of("SLURM_NTASKS", 1, kMostRanks, because);
+  // In the shell of salloc SLURM_NTASKS is that of the allocation, and its step has one task.
+  const std::string size_name =
+      variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  result.world_size = variables.number_of(size_name, 1, kMostRanks, because);
   result.local_rank = variables.number_of("SLURM_LOCALID", 0, kMostRanks, because);
   if (const auto tasks = variables.find("SLURM_STEP_TASKS_PER_NODE")) {
     const int node = variables.find_number({"SLURM_NODEID"}, 0, kMostRanks).value_or(0);
@@ -222,7 +225,7 @@ LaunchEnvironment read_slurm(const Variables& variables) {
     result.local_world_size =
         variables.find_number({"SLURM_NTASKS_PER_NODE"}, 1, kMostRanks).value_or(result.world_size);
   }
-  check_ranks(result, "SLURM_PROCID", "SLURM_NTASKS");
+  check_ranks(result, "SLURM_PROCID", size_name);
   auto addr = variables.find("MASTER_ADDR");
   if (!addr && result.local_world_size < result.world_size) {
     const auto nodes = variables.find("SLURM_STEP_NODELIST");
