@@ -146,23 +146,27 @@ Client::Client(ClientOptions options, wire::NodeLoopOptions loop)
 }
 Client::~Client() = default;
 
-std::unique_ptr<Client> Client::from_environment() {
+std::unique_ptr<Client> Client::from_environment(ClientOptions options) {
   const auto variable = [](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
   const std::string rank = variable("RANK").value_or("");
   const std::string coordinator = variable("TRIREME_PS_COORDINATOR").value_or("");
-  const bool is_number =
-      !rank.empty() && rank.size() < 9 && rank.find_first_not_of("0123456789") == rank.npos;
+  const std::string world_size = variable("WORLD_SIZE").value_or("0");
+  const auto is_number = [](const std::string& word) {
+    return !word.empty() && word.size() < 9 && word.find_first_not_of("0123456789") == word.npos;
+  };
+  require(is_number(world_size), "WORLD_SIZE is '", world_size, "'; expected the number of workers");
   require(
-      is_number && !coordinator.empty(), "RANK is '", rank, "' and TRIREME_PS_COORDINATOR '", coordinator,
+      is_number(rank) && !coordinator.empty(), "RANK is '", rank, "' and TRIREME_PS_COORDINATOR '",
+      coordinator,
       "'; expected this worker's number and the address of a coordinator: start this program with trireme "
       "launch -n N --servers M -- PROGRAM, or set both");
   const wire::Secret secret = wire::Secret::from_variables(variable);
   wire::NodeLoopOptions loop;
   if (!secret.empty()) loop.security = wire::Security::with_secret(secret);
-  ClientOptions options;
+  if (options.num_workers == 0) options.num_workers = static_cast<std::uint32_t>(std::stoul(world_size));
   options.worker = static_cast<WorkerId>(std::stoul(rank));
   options.host = host_name();
   options.coordinator = coordinator;

@@ -176,6 +176,7 @@ OutgoingRequest& ClientWork::add(PartitionId id, Request request, wire::Buffer b
   request.life = life_;
   request.sequence = ++lane.last;
   request.clock = clock_;
+  if (request.op == RequestOp::kJoin) request.num_workers = options_.num_workers;
   OutgoingRequest& outgoing = lane.requests[request.sequence];
   outgoing.head = request;
   outgoing.body = std::move(body);
@@ -262,6 +263,7 @@ void ClientWork::on_reply(const Reply& reply) {
   if (lane == lanes_.end() || reply.incarnation != life_.incarnation) return;
   const auto found = lane->second.requests.find(reply.sequence);
   if (found == lane->second.requests.end()) return;
+  seen_clock_ = std::max(seen_clock_, reply.min_clock);
   if (reply.error == ErrorKind::kNone) {
     const OutgoingRequest request = std::move(found->second);
     lane->second.requests.erase(found);

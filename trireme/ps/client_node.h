@@ -21,8 +21,12 @@ namespace trireme::ps {
 /// Who the worker is, where its cluster is, and how long it waits for what.
 struct ClientOptions {
   WorkerId worker = 0;  ///< its rank: sums in worker order follow it
-  std::string host;
-  wire::Address coordinator;
+  std::string host = {};
+  wire::Address coordinator = {};
+  /// Workers that train together, this one included. In tables with a clock (TableSpec::staleness) no step
+  /// counts as ended by all before so many have joined, so the first to come does not run ahead alone. 0 or
+  /// 1: none is waited for, as where a table is of one worker alone. Later workers may join and leave.
+  std::uint32_t num_workers = 0;
   double heartbeat_s = 0.2;
   double tick_s = 0.05;
   double retry_s = 1;                   ///< what nobody has answered goes again

@@ -189,7 +189,10 @@ void ClientWork::end_overdue() {
 std::string ClientWork::silence(const Call& call) const {
   const std::string what = text("worker ", life_.worker, ": no answer in ", call.timeout_s(), " s");
   const std::string trouble = trouble_.empty() ? "" : "; the last connection failed: " + trouble_;
-  if (registered_at_ != 0) return what + trouble;
+  const bool waits_for_all = options_.num_workers > 1 && clock_ > 0 && seen_clock_ == 0;
+  const std::string others = text("; steps count when ", options_.num_workers,
+                                  " workers have opened the table (ClientOptions::num_workers)");
+  if (registered_at_ != 0) return what + trouble + (waits_for_all ? others : "");
   return text(what, " from the coordinator at ", options_.coordinator, trouble,
               "; is `trireme serve-coordinator` running there?");
 }

@@ -220,10 +220,12 @@ struct Request {
   double lr = kTableRate;         ///< of a push: with which it is applied
   std::uint64_t num_updates = 0;  ///< of an assignment with state: how many that one has seen
   std::uint64_t keys = 0;         ///< hash of the keys that the body lacks; 0: it has them
+  std::uint32_t num_workers = 0;  ///< of a join: ClientOptions::num_workers
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.partition, self.epoch, self.life, self.registered_at, self.sequence, self.op,
-                    self.clock, self.table, self.chunk, self.lr, self.num_updates, self.keys);
+                    self.clock, self.table, self.chunk, self.lr, self.num_updates, self.keys,
+                    self.num_workers);
   }
 };
 
@@ -339,9 +341,10 @@ struct LoggedRequest {
   RequestOp op = RequestOp::kPush;
   WorkerClock clock = 0;
   MapVersion registered_at = 0;
+  std::uint32_t num_workers = 0;  ///< of a join
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.life, self.sequence, self.op, self.clock, self.registered_at);
+    return std::tie(self.life, self.sequence, self.op, self.clock, self.registered_at, self.num_workers);
   }
 };
 

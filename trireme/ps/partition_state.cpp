@@ -30,9 +30,10 @@ struct PartitionState::Meta {
   WorkerClock min_clock = 0;
   std::map<TableId, TableSpec> tables;
   std::map<WorkerLife, WorkerStanding> workers;
+  ExpectedWorkers expected;
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.min_clock, self.tables, self.workers);
+    return std::tie(self.min_clock, self.tables, self.workers, self.expected);
   }
 };
 
@@ -68,6 +69,7 @@ void PartitionState::apply(const LogRecord& record, const wire::Buffer& body) {
     apply_update(update, left.first(update.num_bytes));
     left = left.subspan(update.num_bytes);
   }
+  take_joins(record);
   for (const LoggedRequest& request : record.requests) apply_request(request);
   for (const WorkerLife& life : record.removed) workers_.erase(life);
   raise_min_clock();
@@ -102,6 +104,15 @@ void PartitionState::apply_rows(const LoggedUpdate& update, const TableSpec& spe
     table.push(batch, update.lr, min_clock_);
 }
 
+/// As the record's maker has counted them (record_builder.cpp): by who took part before it.
+void PartitionState::take_joins(const LogRecord& record) {
+  const bool is_alone = std::ranges::all_of(workers_, [&](const auto& worker) {
+    return std::ranges::find(record.removed, worker.first) != record.removed.end();
+  });
+  for (const LoggedRequest& request : record.requests)
+    if (request.op == RequestOp::kJoin) expected_.join(request.life.worker, request.num_workers, is_alone);
+}
+
 void PartitionState::apply_request(const LoggedRequest& request) {
   if (request.op == RequestOp::kJoin) {
     // Behind what everybody has ended, so that nobody waits for what it will never do.
@@ -115,7 +126,7 @@ void PartitionState::apply_request(const LoggedRequest& request) {
 }
 
 void PartitionState::raise_min_clock() {
-  if (workers_.empty()) return;
+  if (workers_.empty() || !expected_.have_joined()) return;
   WorkerClock least = UINT64_MAX;
   for (const auto& [life, standing] : workers_) least = std::min(least, standing.clock);
   const WorkerClock before = std::exchange(min_clock_, std::max(min_clock_, least));
@@ -173,7 +184,7 @@ std::vector<std::byte> PartitionState::Part::flat() const {
 
 std::vector<PartitionState::Part> PartitionState::snapshot() const {
   std::vector<Part> parts(1);
-  parts[0].contents = wire::encode(Meta{min_clock_, tables_, workers_});
+  parts[0].contents = wire::encode(Meta{min_clock_, tables_, workers_, expected_});
   for (const auto& [key, chunk] : chunks_) {
     Part& part = parts.emplace_back();
     part.head.table = key.table;
@@ -230,6 +241,7 @@ bool PartitionState::install(const SnapshotPart& head, const wire::Buffer& body)
     min_clock_ = meta->min_clock;
     tables_ = std::move(meta->tables);
     workers_ = std::move(meta->workers);
+    expected_ = std::move(meta->expected);
     return true;
   }
   const auto spec = tables_.find(head.table);
@@ -261,7 +273,7 @@ PartitionState::Size PartitionState::size() const {
 }
 
 std::uint64_t PartitionState::digest() const {
-  const std::vector<std::byte> meta = wire::encode(Meta{min_clock_, tables_, workers_});
+  const std::vector<std::byte> meta = wire::encode(Meta{min_clock_, tables_, workers_, expected_});
   std::uint64_t digest = hash_bytes(meta, version_);
   for (const auto& [key, chunk] : chunks_) {
     const std::uint64_t numbers[] = {key.table, key.chunk, chunk.changed_at(), chunk.num_updates()};

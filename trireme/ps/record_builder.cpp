@@ -118,7 +118,7 @@ class Merger {
 class Builder {
  public:
   Builder(const PartitionState& state, const ClusterMap& map, const WaitingRequests& waiting)
-      : state_(state), map_(map) {
+      : state_(state), map_(map), expected_(state.expected()) {
     find_removed();
     find_lines(waiting);
     find_min_clock();
@@ -177,12 +177,19 @@ class Builder {
       ++expected;
       Line& line = lines_[life];
       line.requests.push_back(&request);
+      if (request.request.op == RequestOp::kJoin)
+        expected_.join(life.worker, request.request.num_workers,
+                       record_.removed.size() == state_.workers().size());
       if (request.request.op == RequestOp::kTick) line.clock = std::max(line.clock, request.request.clock);
       if (request.request.op == RequestOp::kLeave) line.clock = kEnded;
     }
   }
 
   void find_min_clock() {
+    if (!expected_.have_joined()) {
+      min_clock_ = state_.min_clock();
+      return;
+    }
     for (const auto& [life, line] : lines_) min_clock_ = std::min(min_clock_, line.clock);
   }
 
@@ -228,12 +235,14 @@ class Builder {
                                 .sequence = request.sequence,
                                 .op = request.op,
                                 .clock = request.clock,
-                                .registered_at = request.registered_at});
+                                .registered_at = request.registered_at,
+                                .num_workers = request.num_workers});
     taken_.emplace_back(request.life, request.sequence);
   }
 
   const PartitionState& state_;
   const ClusterMap& map_;
+  ExpectedWorkers expected_;  ///< after the record
   std::map<WorkerLife, Line> lines_;
   WorkerClock min_clock_ = kEnded;
   LogRecord record_;

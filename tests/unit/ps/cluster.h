@@ -16,6 +16,7 @@ namespace trireme::ps {
 struct ClusterOptions {
   std::uint32_t num_partitions = 8, num_replicas = 2;
   int num_servers = 3, num_workers = 2;
+  std::uint32_t expected_workers = 0;  ///< ClientOptions::num_workers of each
   double copy_bytes_per_s = 200e6;
   std::function<std::unique_ptr<PartSink>()> parts = [] { return folder_parts(); };
 };
@@ -53,10 +54,11 @@ class Cluster {
   }
   void add_worker(int i) {
     const std::string name = worker_name(i);
-    simulation.add(name, "worker", [i, name] {
+    simulation.add(name, "worker", [i, name, expected = options_.expected_workers] {
       return std::make_unique<ClientNode>(ClientOptions{.worker = static_cast<WorkerId>(i),
                                                         .host = "host-" + name,
                                                         .coordinator = "inproc:coordinator",
+                                                        .num_workers = expected,
                                                         .timeout_s = 60});
     });
     simulation.start(name);

@@ -14,9 +14,10 @@ struct Meta {
   WorkerClock min_clock = 0;
   std::map<TableId, TableSpec> tables;
   std::map<WorkerLife, WorkerStanding> workers;
+  ExpectedWorkers expected;
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.min_clock, self.tables, self.workers);
+    return std::tie(self.min_clock, self.tables, self.workers, self.expected);
   }
 };
 

@@ -273,6 +273,7 @@ class ClientWork {
   Membership membership_;
   MapVersion registered_at_ = 0;
   WorkerClock clock_ = 0;
+  WorkerClock seen_clock_ = 0;  ///< the highest that all workers of a partition have ended
   bool has_ended_ = false, is_leaving_ = false;
   RequestId last_request_ = 0;
   std::size_t bytes_under_way_ = 0;

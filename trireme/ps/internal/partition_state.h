@@ -12,6 +12,7 @@
 
 #include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/internal/dense_chunk.h"
+#include "trireme/ps/internal/expected_workers.h"
 #include "trireme/ps/internal/sequence_window.h"
 #include "trireme/ps/internal/sparse_table.h"
 #include "trireme/ps/messages.h"
@@ -41,8 +42,10 @@ class PartitionState {
   const std::map<WorkerLife, WorkerStanding>& workers() const { return workers_; }
   const WorkerStanding* worker(const WorkerLife& life) const;
   bool knows(TableId table) const { return tables_.contains(table); }
-  /// What every worker has ended. It never goes back, also when a late worker joins: it joins here.
+  /// What every worker has ended. It never goes back, also when a late worker joins: it joins here. It does
+  /// not grow before the expected workers have joined.
   WorkerClock min_clock() const { return min_clock_; }
+  const ExpectedWorkers& expected() const { return expected_; }
 
   /// Whether the record can be applied: sizes fit, tables and workers are known.
   bool fits(const LogRecord& record, const wire::Buffer& body) const;
@@ -85,6 +88,7 @@ class PartitionState {
   struct Meta;
   void apply_update(const LoggedUpdate& update, std::span<const std::byte> bytes);
   void apply_request(const LoggedRequest& request);
+  void take_joins(const LogRecord& record);
   void apply_rows(const LoggedUpdate& update, const TableSpec& spec, std::span<const std::byte> bytes);
   Contents read_rows(const TableSpec& spec, const KeyBatch& keys) const;
   void raise_min_clock();
@@ -94,6 +98,7 @@ class PartitionState {
   WorkerClock min_clock_ = 0;
   std::map<TableId, TableSpec> tables_;
   std::map<WorkerLife, WorkerStanding> workers_;
+  ExpectedWorkers expected_;
   std::map<ChunkKey, DenseChunk> chunks_;
   std::map<TableId, SparseTable> sparse_;
 };
