@@ -111,6 +111,7 @@ struct ParamsArguments {
   ServeArguments serve;
   ps::ServerOptions options;
   double copy_mib_per_s = 200;
+  double leave_timeout_s = ps::ServeOptions().leave_timeout_s;
 };
 
 std::function<int()> declare_params(CLI::App& app) {
@@ -131,6 +132,9 @@ std::function<int()> declare_params(CLI::App& app) {
       ->type_name("W");
   app.add_option("--copy-limit", given->copy_mib_per_s, "MiB/s of copies in the background (default: 200)")
       ->type_name("M");
+  app.add_option("--leave-timeout", given->leave_timeout_s,
+                 "Told to stop: seconds in which it gives nothing away until it ends (default: 30)")
+      ->type_name("S");
   declare_serving(app, given->serve);
   return [given] {
     const StopRequest stop;
@@ -138,6 +142,7 @@ std::function<int()> declare_params(CLI::App& app) {
     server.copy_bytes_per_s = given->copy_mib_per_s * (1 << 20);
     if (server.host.empty()) server.host = host_name();
     ps::ServeOptions serve = serving(given->serve, "server", stop);
+    serve.leave_timeout_s = given->leave_timeout_s;
     serve.loop.look_up = etcd::look_up_in_etcd();
     ps::serve_params(std::move(server), std::move(serve));
     return kExitOk;

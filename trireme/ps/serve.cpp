@@ -42,6 +42,53 @@ void tell_where(const wire::NodeLoop& loop, const ServeOptions& serve) {
   if (serve.on_listening) serve.on_listening(loop.addresses());
 }
 
+/// How a server leaves: it gives its partitions away for as long as it gets on with that.
+class Departure {
+ public:
+  Departure(Server& server, std::string name, const ServeOptions& serve)
+      : server_(server), name_(std::move(name)), serve_(serve) {}
+
+  /// To be called now and then; whether the server has nothing more to do.
+  bool is_over() {
+    if (!is_leaving_ && is_asked_to_stop(serve_)) begin();
+    if (!is_leaving_) return false;
+    if (server_.is_released()) return true;
+    const auto standing = std::pair(server_.holdings().partitions, server_.counts().bytes_copied);
+    if (std::exchange(standing_, standing) != standing) patience_ = Deadline::after_s(serve_.leave_timeout_s);
+    return patience_.expired();
+  }
+
+  /// After the end. Throws DataError where values are lost.
+  void tell_what_is_left() const {
+    const ServerHoldings held = server_.holdings();
+    if (!is_leaving_ || server_.is_released() || held.partitions == 0) return;
+    const std::string left = text(
+        "server ", name_, " ends with ", held.partitions, " partition(s) that it could not give away: for ",
+        human_duration(serve_.leave_timeout_s), " no other server took any (--leave-timeout)");
+    if (held.alone > 0 && held.has_tables)
+      throw DataError(text(left, "; no other server holds ", held.alone,
+                           " of them, whose values are lost: checkpoints have what was saved"));
+    if (serve_.loop.report) serve_.loop.report(text(left, "; no values are lost"));
+  }
+
+ private:
+  void begin() {
+    is_leaving_ = true;
+    server_.leave();
+    if (serve_.loop.report)
+      serve_.loop.report(
+          text("server ", name_, " gives its partitions away; another signal ends it at once"));
+  }
+
+  Server& server_;
+  const std::string name_;
+  const ServeOptions& serve_;
+  bool is_leaving_ = false;
+  std::pair<std::size_t, std::uint64_t> standing_{~std::size_t{0},
+                                                  0};  ///< no server has: the first look counts
+  Deadline patience_ = Deadline::after_s(0);
+};
+
 }  // namespace
 
 bool is_asked_to_stop(const ServeOptions& serve) {
@@ -75,6 +122,8 @@ void serve_params(ServerOptions options, ServeOptions serve) {
           ", which says nothing to others: tell them an address of this host (--advertise tcp:HOST:PORT)");
   require(wire::is_address(options.address), "this server tells others that it is at '", options.address,
           "', which is no address; expected --advertise tcp:HOST:PORT or unix:PATH");
+  require(serve.leave_timeout_s > 0, "leave_timeout_s is ", serve.leave_timeout_s,
+          "; expected seconds above 0 (--leave-timeout)");
   require(options.weight >= 1e-6 && options.weight <= 1e6, "the weight of a server is ", options.weight,
           "; expected 0.000001 to 1000000");
   if (options.name.empty()) options.name = text(options.host, " ", options.address);
@@ -83,20 +132,15 @@ void serve_params(ServerOptions options, ServeOptions serve) {
   ServedMetrics metrics(serve);
   tell_where(loop, serve);
   Server server(options);
-  bool is_leaving = false;
+  Departure departure(server, options.name, serve);
   Watched watched(server, [&] {
     metrics.look([&](const auto& publish) {
       server.ask_status([publish](const ServerStatus& status) { publish(metrics_text(status)); });
     });
-    if (is_leaving && server.is_released()) return loop.stop();
-    if (is_leaving || !is_asked_to_stop(serve)) return;
-    is_leaving = true;
-    server.leave();
-    if (serve.loop.report)
-      serve.loop.report(
-          text("server ", options.name, " gives its partitions away; another signal ends it at once"));
+    if (departure.is_over()) loop.stop();
   });
   loop.run(watched);
+  departure.tell_what_is_left();
 }
 
 }  // namespace trireme::ps

@@ -21,6 +21,9 @@ struct ServeOptions {
   /// Where metrics are to be had (served_metrics.h); port 0: a free one.
   std::optional<wire::Endpoint> metrics = {};
   std::function<void(const wire::Endpoint& endpoint)> on_metrics = {};  ///< called once, where there are any
+  /// Of a server that was asked to stop: seconds in which it could give nothing away, after which it ends
+  /// with what it holds. Above 0.
+  double leave_timeout_s = 30;
 };
 
 /// Whether its StopRequest, where there is one, has been made.
@@ -35,8 +38,10 @@ void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve);
 
 /// Without options.address the first that it listens at is what others are told; without options.name it is
 /// called after both; without options.owner_threads there is one for each core but the loop's. Asked to stop,
-/// it gives away what it holds and returns when nothing of the cluster needs it; a second request ends the
-/// process at once, as a crash would. Throws as the other.
+/// it gives away what it holds and returns when nothing of the cluster needs it, or after leave_timeout_s
+/// without progress, as where no other server is left; then it reports what it still holds. A second request
+/// ends the process at once, as a crash would. Throws as the other, and DataError where values end with it,
+/// as no other server has them.
 void serve_params(ServerOptions options, ServeOptions serve);
 
 }  // namespace trireme::ps

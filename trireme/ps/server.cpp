@@ -64,6 +64,15 @@ class Server::Hosted {
   }
   /// Whom the cluster has never taken in holds nothing.
   bool is_released() const { return membership_.standing().released || (leaving_ && own_id() == kNoServer); }
+  ServerHoldings holdings() const {
+    ServerHoldings held{.has_tables = !map().tables.empty()};
+    for (const PartitionEntry& entry : map().partitions) {
+      const bool is_in_chain = std::ranges::find(entry.chain, own_id()) != entry.chain.end();
+      held.partitions += is_in_chain || entry.learner == own_id() ? 1 : 0;
+      held.alone += is_in_chain && entry.chain.size() == 1 ? 1 : 0;
+    }
+    return held;
+  }
   ServerCounts counts() const {
     return {.refused = num_refused_, .bytes_copied = facts_.bytes_copied, .pauses = owners_.num_pauses()};
   }
@@ -334,6 +343,7 @@ Server::~Server() = default;
 
 void Server::leave() { hosted_->leave(); }
 bool Server::is_released() const { return hosted_->is_released(); }
+ServerHoldings Server::holdings() const { return hosted_->holdings(); }
 ServerCounts Server::counts() const { return hosted_->counts(); }
 void Server::ask_status(std::function<void(const ServerStatus&)> tell) {
   hosted_->ask_status(std::move(tell));

@@ -50,6 +50,13 @@ struct ReplicaReport {
   std::uint64_t digest = 0;
 };
 
+/// What the cluster's map gives a server.
+struct ServerHoldings {
+  std::size_t partitions = 0;  ///< of whose chain it is a part, or which it learns
+  std::size_t alone = 0;       ///< of these, where nobody else is in the chain
+  bool has_tables = false;     ///< whether the cluster has any, so that these may hold values
+};
+
 class Server final : public wire::Node {
  public:
   explicit Server(ServerOptions options);
@@ -58,6 +65,7 @@ class Server final : public wire::Node {
   /// Gives everything away, then is released: see is_released(). Idempotent.
   void leave();
   bool is_released() const;
+  ServerHoldings holdings() const;
   ServerCounts counts() const;
   /// `tell` is called later, on the thread of its surroundings. Those who ask meanwhile get the same answer.
   void ask_status(std::function<void(const ServerStatus&)> tell);
