@@ -28,7 +28,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr const char* kVersion = "5";
+constexpr const char* kVersion = "6";
 
 // A rank of a world that failed waits only this long for the others.
 constexpr double kShortGoodbyeS = 1;
@@ -99,6 +99,12 @@ std::string why_not_pinned(const LaunchEnvironment& environment) {
   return "";
 }
 
+std::string joined(const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(std::to_string(rank));
+  return trireme::join(names);
+}
+
 Log log_of(const LaunchEnvironment& environment) { return Log(text("trireme[rank ", environment.rank, "]")); }
 
 std::string in_words(StoreHost host) {
@@ -150,12 +156,7 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
   state->status->set_rank(environment.rank);
   state->status_line = std::make_shared<StatusLine>(*state->status);
   state->device = choose_device(options, environment);
-  const std::string prefix = text("trireme/", environment.restart_count);
-  const StoreSource prefixed_stores = [stores, prefix](double timeout_s) {
-    return prefixed(prefix, stores(timeout_s));
-  };
   state->connection = stores(options.timeout_s);
-  state->store = prefixed(prefix, state->connection);
   const Arrival mine{.world_size = environment.world_size,
                      .version = kVersion,
                      .backend = options.backend,
@@ -166,6 +167,12 @@ std::unique_ptr<Context::State> Context::State::make(const LaunchEnvironment& en
                      .pid = ::getpid(),
                      .boot_id = boot_id(),
                      .cores = allowed_cores()};
+  const std::string start = text("trireme/", environment.restart_count);
+  const std::string world = claim_place(*prefixed(start, state->connection), environment, mine);
+  const StoreSource prefixed_stores = [stores, prefix = start + world](double timeout_s) {
+    return prefixed(prefix, stores(timeout_s));
+  };
+  state->store = prefixed(start + world, state->connection);
   state->arrivals = arrive(*state->store, environment, mine, options.timeout_s);
   state->pin();
   state->backend = choose_backend(options.backend, state->device.type(), state->arrivals);
@@ -203,14 +210,16 @@ void Context::State::leave() {
   const double patience_s = in_failure ? kShortGoodbyeS : options.timeout_s;
   try {
     leave_world(*store, environment.rank, patience_s);
+    std::vector<int> missed;
+    if (served) {
+      // Of a rank that dies meanwhile the connection ends too.
+      missed = wait_until_left(*store, environment.world_size, patience_s,
+                               [&] { return served->num_clients() <= 1; });
+    }
     if (auto* own = dynamic_cast<WireStore*>(connection.get())) own->disconnect();
-    // Of a rank that dies meanwhile the connection ends too.
-    if (!served || served->wait_until_left(patience_s) || in_failure) return;
-    std::vector<std::string> missed;
-    for (const int rank : still_here(*store, environment.world_size)) missed.push_back(std::to_string(rank));
-    if (missed.empty()) return;
-    log.warning(missed.size() == 1 ? "rank " : "ranks ", trireme::join(missed), " did not leave within ",
-                human_duration(patience_s), "; the store of the world ends nevertheless");
+    if (missed.empty() || in_failure) return;
+    log.warning(missed.size() == 1 ? "rank " : "ranks ", joined(missed), " did not leave within ",
+                human_duration(patience_s), "; the store of the world ends with this process");
   } catch (const std::exception& error) {
     if (!in_failure) log.warning("could not say goodbye to the other ranks: ", error.what());
   }

@@ -1,7 +1,14 @@
 #include "trireme/comm/internal/rendezvous.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <iterator>
+#include <map>
+#include <mutex>
+#include <numeric>
 #include <sstream>
 #include <thread>
 
@@ -62,6 +69,28 @@ std::shared_ptr<wire::StoreServer> serve(const wire::Endpoint& endpoint, const w
   }
 }
 
+/// The stores that this process serves, by where its environment says that ranks meet. Never destroyed: ranks
+/// may be connected until the process ends.
+class ServedStores {
+ public:
+  static ServedStores& of_process() {
+    static ServedStores& stores = *new ServedStores;
+    return stores;
+  }
+
+  template <class Serve>
+  std::shared_ptr<wire::StoreServer> find_or(const std::string& place, const Serve& serve) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<wire::StoreServer>& found = stores_[text(::getpid(), " ", place)];
+    if (found == nullptr) found = serve();
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<wire::StoreServer>> stores_;
+};
+
 /// Where rank 0 serves when it may take any port.
 wire::Endpoint any_port(const LaunchEnvironment& environment) {
   return {environment.one_host ? kLoopback : interface_towards(environment), 0};
@@ -82,26 +111,33 @@ std::vector<int> cores_from(const std::string& words) {
 std::string encode(const Arrival& arrival) {
   return text(arrival.world_size, "\n", arrival.version, "\n", arrival.backend, "\n", arrival.device, "\n",
               arrival.all_reduce, "\n", arrival.network, "\n", arrival.host_id, "\n", arrival.pid, "\n",
-              arrival.boot_id, "\n", in_words(arrival.cores));
+              arrival.boot_id, "\n", in_words(arrival.cores), "\n", arrival.process, "\n", arrival.attempt);
 }
 
 Arrival decode(const std::string& encoded) {
   const auto fields = split(encoded, '\n');
-  return {.world_size = std::stoi(fields.at(0)),
-          .version = fields.at(1),
-          .backend = fields.at(2),
-          .device = fields.at(3),
-          .all_reduce = fields.at(4),
-          .network = fields.at(5),
-          .host_id = fields.at(6),
-          .pid = std::stoi(fields.at(7)),
-          .boot_id = fields.at(8),
-          .cores = cores_from(fields.at(9))};
+  Arrival arrival;
+  arrival.world_size = std::stoi(fields.at(0));
+  arrival.version = fields.at(1);
+  arrival.process.clear();
+  arrival.pid = std::stoi(fields.at(7));
+  if (fields.size() < 12) return arrival;  // of another version
+  arrival.backend = fields[2];
+  arrival.device = fields[3];
+  arrival.all_reduce = fields[4];
+  arrival.network = fields[5];
+  arrival.host_id = fields[6];
+  arrival.boot_id = fields[8];
+  arrival.cores = cores_from(fields[9]);
+  arrival.process = fields[10];
+  return arrival;
 }
 
 std::string arrival_key(int rank) { return text("arrival/", rank); }
 
-constexpr const char* kFailureKey = "rendezvous_failure";
+// What became of a rendezvous, as the first rank says that knows it.
+constexpr const char* kOutcomeKey = "rendezvous_outcome";
+constexpr const char* kComplete = "complete";
 // Ranks that start together arrive together; one that has to be waited for is looked for less often.
 constexpr auto kFirstLook = std::chrono::milliseconds(2);
 constexpr auto kLastLook = std::chrono::milliseconds(50);
@@ -123,13 +159,13 @@ std::string disagreement(int rank, const Arrival& mine, int other, const Arrival
   return {};
 }
 
-// The first rank that sees a fault says so to all; rank 0 keeps the store up until they have had time to
-// look.
-[[noreturn]] void fail_rendezvous(c10d::Store& store, const LaunchEnvironment& environment,
-                                  const std::string& cause) {
-  store.set(kFailureKey, cause);
+/// The outcome is `wish`, unless another rank has said another before. Throws CommError unless it is
+/// complete; rank 0 keeps the store up until the others have had time to look.
+void settle(c10d::Store& store, const LaunchEnvironment& environment, const std::string& wish) {
+  const std::string outcome = store.compareSet(kOutcomeKey, "", wish);
+  if (outcome == kComplete) return;
   if (environment.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
-  throw CommError(cause);
+  throw CommError(outcome);
 }
 
 std::string who_is_missing(c10d::Store& store, const LaunchEnvironment& environment, double timeout_s) {
@@ -156,7 +192,10 @@ WorldStore open_world_store(const LaunchEnvironment& environment, const Log& log
   WorldStore result{.endpoint = master_of(environment), .source = {}};
   const bool at_agent = environment.store_host == StoreHost::kRankZeroAtPort;
   if (environment.rank == 0 && environment.store_host != StoreHost::kLauncher) {
-    result.served = serve(at_agent ? any_port(environment) : result.endpoint, environment.secret, log);
+    const wire::Endpoint wanted = at_agent ? any_port(environment) : result.endpoint;
+    result.served =
+        ServedStores::of_process().find_or(text(at_agent ? "agent " : "", result.endpoint.text()),
+                                           [&] { return serve(wanted, environment.secret, log); });
     result.endpoint = result.served->endpoint();
     if (at_agent) tell_through_agent(environment, result.endpoint, timeout_s);
   } else if (at_agent) {
@@ -168,33 +207,53 @@ WorldStore open_world_store(const LaunchEnvironment& environment, const Log& log
   return result;
 }
 
+std::string own_process() {
+  static const wire::Nonce nonce = wire::random_nonce();
+  std::uint64_t number = 0;
+  std::memcpy(&number, nonce.data(), sizeof number);
+  return text(::getpid(), "/", number);  // a child that was forked has the same nonce
+}
+
+std::uint64_t next_attempt() {
+  static std::atomic<std::uint64_t> attempts = 0;
+  return ++attempts;
+}
+
+std::string claim_place(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine) {
+  const std::string claim = encode(mine);
+  for (int world = 0;; ++world) {
+    const std::string end = world == 0 ? "" : text("/world-", world);
+    // A prefix and a key are joined by a '/'.
+    const std::string key =
+        end.empty() ? arrival_key(environment.rank) : text(end.substr(1), "/", arrival_key(environment.rank));
+    const std::string there = store.compareSet(key, "", claim);
+    if (there == claim) return end;
+    const Arrival first = decode(there);
+    if (first.process == mine.process) continue;  // a context of this process, or one that could not be made
+    throw CommError(text("two processes say that they are rank ", environment.rank, " of ",
+                         environment.world_size, ": one (pid ", first.pid, ") and this one (pid ", mine.pid,
+                         "): give each its own RANK, and each run its own MASTER_PORT"));
+  }
+}
+
 std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine,
                             double timeout_s) {
   const auto deadline = Deadline::after_s(timeout_s);
-  if (store.add(text("num_arrivals/", environment.rank), 1) > 1) {
-    const bool known = store.check({arrival_key(environment.rank)});
-    const std::string first =
-        known ? text(" (pid ", decode(store.get_to_str(arrival_key(environment.rank))).pid, ")") : "";
-    throw CommError(text("two processes say that they are rank ", environment.rank, " of ",
-                         environment.world_size, ": one", first, " and this one (pid ", mine.pid,
-                         "): give each its own RANK, and each run its own MASTER_PORT"));
-  }
-  store.set(arrival_key(environment.rank), encode(mine));
   std::vector<Arrival> arrivals;
   for (int rank = 0; rank < environment.world_size; ++rank) {
     auto next_look = kFirstLook;
     while (!store.check({arrival_key(rank)})) {
-      if (store.check({kFailureKey})) throw CommError(store.get_to_str(kFailureKey));
-      if (deadline.expired())
-        fail_rendezvous(store, environment, who_is_missing(store, environment, timeout_s));
+      if (store.check({kOutcomeKey})) settle(store, environment, kComplete);
+      if (deadline.expired()) settle(store, environment, who_is_missing(store, environment, timeout_s));
       std::this_thread::sleep_for(next_look);
       next_look = std::min(2 * next_look, kLastLook);
     }
     const Arrival theirs = decode(store.get_to_str(arrival_key(rank)));
     const std::string differs = disagreement(environment.rank, mine, rank, theirs);
-    if (!differs.empty()) fail_rendezvous(store, environment, differs);
+    if (!differs.empty()) settle(store, environment, differs);
     arrivals.push_back(theirs);
   }
+  settle(store, environment, kComplete);
   return arrivals;
 }
 
@@ -203,12 +262,19 @@ void leave_world(c10d::Store& store, int rank, double timeout_s) {
   store.set(left_key(rank), "1");
 }
 
-std::vector<int> still_here(c10d::Store& store, int world_size) {
-  std::vector<int> result;
-  for (int rank = 0; rank < world_size; ++rank) {
-    if (!store.check({left_key(rank)})) result.push_back(rank);
+std::vector<int> wait_until_left(c10d::Store& store, int world_size, double timeout_s,
+                                 const std::function<bool()>& is_alone) {
+  const auto deadline = Deadline::after_s(timeout_s);
+  std::vector<int> here(static_cast<std::size_t>(world_size));
+  std::iota(here.begin(), here.end(), 0);
+  auto next_look = kFirstLook;
+  while (true) {
+    std::erase_if(here, [&](int rank) { return store.check({left_key(rank)}); });
+    if (here.empty() || is_alone()) return {};
+    if (deadline.expired()) return here;
+    std::this_thread::sleep_for(next_look);
+    next_look = std::min(2 * next_look, kLastLook);
   }
-  return result;
 }
 
 std::string interface_towards(const LaunchEnvironment& environment) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tests/support/ports.h"
@@ -87,6 +88,79 @@ TEST(Rendezvous, GoesByTheAgentOfTorchrunToRankZero) {
     environment.store_host = StoreHost::kRankZeroAtPort;
     return environment;
   });
+}
+
+/// Joins three worlds one after the other, then two side by side; a rank that is alone in a hurry waits
+/// there.
+void expect_worlds(const std::function<LaunchEnvironment(int rank)>& environment) {
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto join = [&] {
+        return Context::join(environment(rank),
+                             {.backend = "gloo", .timeout_s = kLong_s, .torch_threads = 1});
+      };
+      const auto sum = [&](Context& context) {
+        auto tensor = at::full({4}, rank + 1.0);
+        context.world().all_reduce(tensor);
+        EXPECT_EQ(tensor.sum().item<double>(), 12.0);
+      };
+      for (int i = 0; i < 3; ++i) {
+        sum(*join());
+        if (rank == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      }
+      auto first = join();
+      const auto second = join();
+      sum(*second);
+      sum(*first);
+      first.reset();
+      sum(*second);
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+}
+
+TEST(Rendezvous, RanksJoinWorldsOneAfterTheOtherAndSideBySide) {
+  const int port = test::free_port();
+  expect_worlds([&](int rank) { return rank_of_two(rank, port); });
+  wire::StoreServer launcher(wire::listen_at({"127.0.0.1", 0}), {});
+  expect_worlds([&](int rank) {
+    auto environment = rank_of_two(rank, launcher.endpoint().port);
+    environment.store_host = StoreHost::kLauncher;
+    return environment;
+  });
+  c10d::TCPStore agent("127.0.0.1", as_agent());
+  expect_worlds([&](int rank) {
+    auto environment = rank_of_two(rank, agent.getPort());
+    environment.store_host = StoreHost::kRankZeroAtPort;
+    return environment;
+  });
+}
+
+TEST(Rendezvous, RanksOfWhichOneCameTooLateHaveAllFailedAndMeetInTheNextWorld) {
+  const int port = test::free_port();
+  const auto join = [&](int rank, double timeout_s) {
+    return Context::join(rank_of_two(rank, port),
+                         {.backend = "gloo", .timeout_s = timeout_s, .torch_threads = 1});
+  };
+  const auto says_who_is_missing =
+      ThrowsMessage<CommError>(HasSubstr("rank 1 of 2 did not arrive within 500 ms"));
+  EXPECT_THAT([&] { join(0, kShort_s); }, says_who_is_missing);
+  EXPECT_THAT([&] { join(1, kLong_s); }, says_who_is_missing) << "though rank 0 has come";
+  std::thread other([&] { join(1, kLong_s); });
+  join(0, kLong_s);
+  other.join();
+}
+
+TEST(Rendezvous, AnotherProcessOfTheSameRankIsNamed) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto environment = rank_of_two(1, 0);
+  EXPECT_EQ(claim_place(*store, environment, Arrival{}), "");
+  EXPECT_EQ(claim_place(*store, environment, Arrival{}), "/world-1");
+  Arrival other;
+  other.process = "another";
+  EXPECT_THAT([&] { claim_place(*store, environment, other); },
+              ThrowsMessage<CommError>(HasSubstr("two processes say that they are rank 1 of 2")));
 }
 
 TEST(Rendezvous, DoesNotWaitForAnAgentThatIsFrozen) {

@@ -2,6 +2,7 @@
 // How the ranks of a world find each other: the store that the launcher or rank 0 serves, and the arrival of
 // all ranks, who publish what they are and check that the others agree.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,6 +15,11 @@
 
 namespace trireme::comm {
 
+/// Text that no other process has.
+std::string own_process();
+/// 1, 2, 3, ... in this process.
+std::uint64_t next_attempt();
+
 /// What a rank tells the others on arrival.
 struct Arrival {
   int world_size = 1;
@@ -24,8 +30,10 @@ struct Arrival {
   std::string network = {};     ///< of these
   std::string host_id;
   int pid = 0;
-  std::string boot_id = {};     ///< of its machine, whichever host it takes itself for
-  std::vector<int> cores = {};  ///< of the machine, that it may run on
+  std::string boot_id = {};                ///< of its machine, whichever host it takes itself for
+  std::vector<int> cores = {};             ///< of the machine, that it may run on
+  std::string process = own_process();     ///< the same for all contexts of a process, another elsewhere
+  std::uint64_t attempt = next_attempt();  ///< of the process to join a world: another each time
 };
 
 /// Connects to the store of the world, within a timeout in seconds that every later wait of the connection
@@ -39,20 +47,29 @@ struct WorldStore {
   std::shared_ptr<wire::StoreServer> served{};  ///< by this rank; null: somebody else does
 };
 
-/// Finds out where the store is, and serves it if that is this rank's duty. Throws CommError (port taken,
-/// another program there), InvalidArgument (open to other hosts without a secret).
+/// Finds out where the store is, and serves it if that is this rank's duty. What a process serves it serves
+/// until it ends: ranks that leave one world first find the store when they join the next. Throws CommError
+/// (port taken, another program there), InvalidArgument (open to other hosts without a secret).
 WorldStore open_world_store(const LaunchEnvironment& environment, const Log& log, double timeout_s);
 
-/// Publishes `mine` and returns everybody's, by rank. Throws CommError that names the missing ranks at the
-/// deadline, or both sides where ranks disagree about the world.
+/// Publishes `mine` in the first world of this start of the ranks that this process has not joined yet, and
+/// returns the end of the prefix of that world's keys: "" for the first one. All ranks join worlds in one
+/// order. Throws CommError where another process says that it is this rank.
+std::string claim_place(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine);
+
+/// Waits for all ranks of a world in which claim_place() has published `mine`, and returns what they have
+/// published, by rank. Either all ranks return or all throw: CommError that names the ranks that were missing
+/// at the deadline, or both sides where ranks disagree about the world.
 std::vector<Arrival> arrive(c10d::Store& store, const LaunchEnvironment& environment, const Arrival& mine,
                             double timeout_s);
 
 /// Signs out, within the timeout.
 void leave_world(c10d::Store& store, int rank, double timeout_s);
 
-/// Which of the ranks have not signed out.
-std::vector<int> still_here(c10d::Store& store, int world_size);
+/// Waits until all ranks have signed out, or nobody else is connected (`is_alone`). Which ranks have not by
+/// the timeout.
+std::vector<int> wait_until_left(c10d::Store& store, int world_size, double timeout_s,
+                                 const std::function<bool()>& is_alone);
 
 /// The address of this host that faces the master: where other ranks reach this one.
 std::string interface_towards(const LaunchEnvironment& environment);
