@@ -1,4 +1,4 @@
-// Several contexts in one process, under a launcher and by hand.
+// Contexts that live longer than main, and several in one process, under a launcher and by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST_P(Contexts, MeetAndEndInGoodOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllWays, Contexts,
-                         testing::Combine(testing::Values("again", "beside", "late"),
+                         testing::Combine(testing::Values("static", "exit", "again", "beside", "late"),
                                           testing::Values("shm", "gloo"), testing::Values("launch", "hand")),
                          [](const auto& test) {
                            return text(std::get<0>(test.param), "_", std::get<1>(test.param), "_",

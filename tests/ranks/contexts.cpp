@@ -1,4 +1,6 @@
-// Several contexts of one process: contexts MODE BACKEND [TIMEOUT_S]
+// Contexts of a process that are not one in its main function: contexts MODE BACKEND [TIMEOUT_S]
+//   static   one in a static object, which ends after main
+//   exit     the same, and the process ends in std::exit()
 //   again    three, one after the other; ranks pause between them, first the one and then the other
 //   beside   two that live together, the first of which ends first
 //   late     rank 1 comes too late for the first, whatever rank 0 says of that, and in time for the next
@@ -19,6 +21,8 @@ namespace {
 
 using trireme::comm::Context;
 using trireme::comm::ContextOptions;
+
+std::shared_ptr<Context> kept;
 
 void sum(Context& context) {
   auto tensor = at::full({100000}, context.rank() + 1.0);
@@ -69,6 +73,9 @@ int main(int argc, char** argv) {
     const ContextOptions options{.backend = argv[2], .timeout_s = argc > 3 ? std::stod(argv[3]) : 20};
     if (mode == "again") return again(options);
     if (mode == "beside") return beside(options);
-    late(options);
+    if (mode == "late") return late(options);
+    kept = Context::from_environment(options);
+    sum(*kept);
+    if (mode == "exit") std::exit(0);
   });
 }

@@ -2,7 +2,8 @@
 // The Context is what a rank knows of its world: who it is, the group of all ranks, the rendezvous store, its
 // log and status page. Passed by reference, outlives everything made from it. There is no global: several
 // ranks may live as threads of one process. A process may make several contexts of its environment, one after
-// the other or side by side: each is a world of its own, and all ranks make them in one order.
+// the other or side by side: each is a world of its own, and all ranks make them in one order. One in an
+// object of static duration ends in good order after main or std::exit().
 // Collective to make: every rank of the world does, and a rank that does not arrive by the deadline is named.
 // Its destructor leaves in order (a rank 0 that serves the store last) within the deadline.
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <future>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -24,7 +25,7 @@ namespace {
 constexpr double kLookAgain_s = 0.02, kLookForOthers_s = 1;
 // Longer messages leave from the endpoint's thread, beside the caller.
 constexpr std::size_t kSentAtOnceBytes = 64 << 10;
-const std::string kScheme = "rpc:";
+constexpr std::string_view kScheme = "rpc:";
 
 std::string as_text(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

@@ -10,13 +10,14 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "trireme/base/error.h"
 
 namespace trireme::wire {
 namespace {
 
-const std::string kInprocPrefix = "trireme-inproc-";
+constexpr std::string_view kInprocPrefix = "trireme-inproc-";
 
 /// A name that only this process knows: a socket without a file (unix(7), "abstract").
 std::string inproc_name(const std::string& name) { return text('\0', kInprocPrefix, ::getpid(), "-", name); }
@@ -52,7 +53,7 @@ std::string end_text(const SocketAddress& address) {
     const std::size_t length =
         address.length - std::min<std::size_t>(address.length, offsetof(sockaddr_un, sun_path));
     std::string path(at.sun_path, length);
-    if (path.starts_with('\0' + kInprocPrefix)) return "inproc:" + path.substr(1);
+    if (path.starts_with(text('\0', kInprocPrefix))) return "inproc:" + path.substr(1);
     if (path.starts_with('\0')) return "unix:@" + path.substr(1);
     return "unix:" + path.substr(0, path.find('\0'));
   }

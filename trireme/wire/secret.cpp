@@ -12,6 +12,11 @@
 namespace trireme::wire {
 namespace {
 
+// OpenSSL frees what it has in a function that it registers for the end of the process. Objects of static
+// duration that were made before (a program's own context, with its threads) end after that function and
+// still use it. The first call in a process decides that there is none; the kernel frees the memory.
+[[maybe_unused]] const int kIsKeptToTheEnd = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+
 constexpr std::size_t kLeastCharacters = 16;
 constexpr const char* kHowToMakeOne = "(umask 077; head -c 32 /dev/urandom | base64 > FILE) makes one";
 
