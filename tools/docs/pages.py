@@ -52,6 +52,7 @@ class Site:
             if code:
                 out += [re.sub(r"^( {0,3}```)(\w+)$", r"\1{.\2}", line) for line in lines]
                 continue
+            lines = [line for line in lines if not line.startswith("<!--")]
             for at, line in enumerate(lines):
                 match = _HEADING.match(line)
                 if match:
