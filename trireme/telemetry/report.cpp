@@ -9,6 +9,7 @@
 #include "trireme/telemetry/line_chart.h"
 #include "trireme/telemetry/page_text.h"
 #include "trireme/telemetry/report_style.h"
+#include "trireme/telemetry/run_end.h"
 
 namespace trireme::telemetry {
 namespace {
@@ -267,7 +268,9 @@ std::string report_page(const ReportData& data) {
 }
 
 void write_report(const std::filesystem::path& folder) {
-  const ReportData data{.run = read_run(folder), .machine = facts_of_this_machine()};
+  ReportData data{.run = read_run(folder), .machine = facts_of_this_machine()};
+  // The run that writes its page still holds its lock, and has said how it ended.
+  if (const std::optional<RunEnd> end = read_run_end(folder / "end.json")) data.run.status = end->status;
   write_file_atomic(folder / "report.html", report_page(data));
 }
 

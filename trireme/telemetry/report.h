@@ -19,7 +19,8 @@ struct ReportData {
 /// The whole page. What the run did not measure is left out.
 std::string report_page(const ReportData& data);
 
-/// Reads the run in the folder and writes report.html into it, atomically. Throws DataError.
+/// Reads the run in the folder and writes report.html into it, atomically. The status is that of end.json
+/// where there is one, even while the folder is locked. Throws DataError.
 void write_report(const std::filesystem::path& folder);
 
 }  // namespace trireme::telemetry

@@ -76,6 +76,15 @@ TEST_F(RunTraining, LeavesSummaryMetricsConfigurationAndModel) {
   EXPECT_EQ(checkpoint::xxh3_of(model.tensors), result.weights_xxh3);
 }
 
+TEST_F(RunTraining, ItsPageSaysHowItEnded) {
+  run(2, config("whole"));
+  EXPECT_THAT(file("whole", "report.html"), HasSubstr("<span class=\"status completed\">completed</span>"));
+  callbacks_.on_evaluation = [](std::int64_t, const Evaluation&) { return RunControl::kStop; };
+  run(1, config("part"));
+  callbacks_ = {};
+  EXPECT_THAT(file("part", "report.html"), HasSubstr("<span class=\"status stopped\">stopped</span>"));
+}
+
 TEST_F(RunTraining, EventFilesForTensorboardHoldEachStepOnceAcrossAResume) {
   const auto events_of = [&](const std::string& run) {
     const std::filesystem::path folder = folder_.path() / run / "tensorboard";
