@@ -4,6 +4,7 @@
 #include <ATen/ops/relu.h>
 
 #include "trireme/base/error.h"
+#include "trireme/model/initialise.h"
 
 namespace trireme::model {
 namespace {
@@ -38,6 +39,8 @@ at::Tensor Cnn::forward(const at::Tensor& input) {
   const at::Tensor second = pool_relu(conv2_->forward(first));
   return fc2_->forward(at::relu(fc1_->forward(second.flatten(1))));
 }
+
+void Cnn::initialise(std::uint64_t seed) { model::initialise(*this, seed); }
 
 std::vector<Layer> Cnn::layers() {
   return {

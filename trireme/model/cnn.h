@@ -15,6 +15,7 @@ class Cnn : public Model {
   /// Images (channels, height, width); height and width at least 4. Layers "conv1", "conv2", "fc1", "fc2".
   Cnn(std::int64_t channels, std::int64_t height, std::int64_t width, std::int64_t num_classes);
   at::Tensor forward(const at::Tensor& input) override;
+  void initialise(std::uint64_t seed) override;
   std::vector<Layer> layers() override;
 
  private:

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/model/internal/torch_values.h"
 
 namespace trireme::model {
 namespace {
@@ -87,6 +88,8 @@ FirstValuesOf::FirstValuesOf(const std::vector<Layer>& layers) : before_(open_sc
 
 FirstValuesOf::~FirstValuesOf() { open_scope = before_; }
 
+bool FirstValuesOf::is_open() { return open_scope != nullptr; }
+
 bool FirstValuesOf::contains(const at::Tensor& parameter) const {
   return parameters_.contains(parameter.unsafeGetTensorImpl());
 }
@@ -116,20 +119,50 @@ void fill_normal(at::Tensor tensor, double standard_deviation, std::uint64_t see
   fill_normal(whole_box(name, std::move(tensor)), standard_deviation, seed);
 }
 
+namespace {
+
+void fill(const ParameterBox& box, const FirstValues& values, std::uint64_t seed) {
+  switch (values.form) {
+    case FirstValues::Form::kConstant:
+      return fill_constant(box, values.scale);
+    case FirstValues::Form::kUniform:
+      return fill_uniform(box, values.scale, seed);
+    case FirstValues::Form::kNormal:
+      break;
+  }
+  fill_normal(box, values.scale, seed);
+  const at::NoGradGuard no_grad;
+  if (values.zero_row) box.parameter.detach().select(0, *values.zero_row).zero_();
+}
+
+/// Of Linear and Conv layers, and of others with a weight and a bias of that meaning. `sizes`: of all
+/// parameters, by name.
+FirstValues as_linear(const std::string& name,
+                      const std::map<std::string, std::vector<std::int64_t>>& sizes) {
+  const bool is_weight = name.ends_with("weight");
+  require(is_weight || name.ends_with("bias"), "parameter ", name,
+          " has no first value: it is no weight or bias, and not of a module of libtorch; override "
+          "Model::initialise, or build the model without deferred()");
+  const auto weight = sizes.find(is_weight ? name : weight_beside(name));
+  require(
+      weight != sizes.end() && weight->second.size() >= 2, "parameter ", name,
+      " has no first value: there is no weight of two or more dims beside it, and it is not of a module of "
+      "libtorch; override Model::initialise, or build the model without deferred()");
+  const std::int64_t fan_in = c10::multiply_integers(weight->second.begin() + 1, weight->second.end());
+  return {.form = FirstValues::Form::kUniform, .scale = 1 / std::sqrt(static_cast<double>(fan_in))};
+}
+
+}  // namespace
+
 void initialise(torch::nn::Module& module, std::uint64_t seed) {
   const std::vector<ParameterBox> boxes = parameter_boxes(module);
+  const std::map<std::string, FirstValues> of_torch = torch_values(module);
   std::map<std::string, std::vector<std::int64_t>> sizes;
   for (const ParameterBox& box : boxes) sizes[box.name] = box.global_sizes;
   for (const ParameterBox& box : boxes) {
     if (!gets_values(box.parameter)) continue;
-    const bool is_weight = box.name.ends_with("weight");
-    require(is_weight || box.name.ends_with("bias"), "parameter ", box.name,
-            " cannot be initialised: neither a weight nor a bias");
-    const auto weight = sizes.find(is_weight ? box.name : weight_beside(box.name));
-    require(weight != sizes.end() && weight->second.size() >= 2, "parameter ", box.name,
-            " has no weight beside it");
-    const std::int64_t fan_in = c10::multiply_integers(weight->second.begin() + 1, weight->second.end());
-    fill_uniform(box, 1 / std::sqrt(static_cast<double>(fan_in)), seed);
+    const auto known = of_torch.find(box.name);
+    fill(box, known != of_torch.end() ? known->second : as_linear(box.name, sizes), seed);
   }
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 // Initial values of parameters as a pure function of (seed, parameter name): every rank, and every partition
-// of a model, makes the same ones without talking. The distribution is that of PyTorch's Linear and Conv
-// layers (Kaiming uniform with a = sqrt(5), He et al., arXiv 1502.01852): weights and biases uniform in
-// +-1/sqrt(fan_in); the numbers come from our own generator (trireme/base/random.h). Stateless.
+// of a model, makes the same ones without talking. The distributions are those of PyTorch's layers: of Linear
+// and Conv Kaiming uniform with a = sqrt(5) (He et al., arXiv 1502.01852), which is +-1/sqrt(fan_in) for
+// weights and biases. The numbers come from our own generator (trireme/base/random.h). Stateless.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -27,6 +27,8 @@ class FirstValuesOf {
   FirstValuesOf& operator=(const FirstValuesOf&) = delete;
   /// Whether it is a parameter of those layers.
   bool contains(const at::Tensor& parameter) const;
+  /// Whether this thread is in such a scope.
+  static bool is_open();
 
  private:
   std::unordered_set<const c10::TensorImpl*> parameters_;
@@ -49,8 +51,10 @@ void fill_uniform(const ParameterBox& box, double bound, std::uint64_t seed);
 void fill_normal(const ParameterBox& box, double standard_deviation, std::uint64_t seed);
 void fill_constant(const ParameterBox& box, double value);
 
-/// Fills every "weight" (fan_in: elements per output) and its "bias" of the module and its children, or
-/// the part of it that the module holds. Throws InvalidArgument for a parameter that is neither.
+/// Fills every parameter of the module and its children, or the part of it that the module holds, from the
+/// distribution that libtorch's own module begins with: norms with 1 and 0, embeddings normally, recurrent
+/// and attention layers uniformly; a "weight" and "bias" of any other module as those of Linear (fan_in:
+/// elements per output). Throws InvalidArgument for another parameter.
 void initialise(torch::nn::Module& module, std::uint64_t seed);
 
 }  // namespace trireme::model

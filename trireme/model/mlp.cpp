@@ -3,6 +3,7 @@
 #include <ATen/ops/relu.h>
 
 #include "trireme/base/error.h"
+#include "trireme/model/initialise.h"
 
 namespace trireme::model {
 
@@ -30,6 +31,8 @@ at::Tensor Mlp::forward(const at::Tensor& input) {
   }
   return values;
 }
+
+void Mlp::initialise(std::uint64_t seed) { model::initialise(*this, seed); }
 
 std::vector<Layer> Mlp::layers() {
   std::vector<Layer> chain;

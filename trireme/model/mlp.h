@@ -14,6 +14,7 @@ class Mlp : public Model {
   /// Of the input, the hidden layers and the logits.
   std::vector<std::int64_t> widths() const;
   at::Tensor forward(const at::Tensor& input) override;
+  void initialise(std::uint64_t seed) override;
   std::vector<Layer> layers() override;
 
  private:

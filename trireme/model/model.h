@@ -1,7 +1,7 @@
 #pragma once
 // The models we ship, by name. A model is a plain torch::nn::Module from one tensor to one, or from
-// named ones to named ones; parallelism is applied to it from outside. Parameters are initialised from (seed,
-// parameter name), so every rank and every partition makes the same ones.
+// named ones to named ones; parallelism is applied to it from outside. Parameters of shipped and of deferred
+// models are initialised from (seed, parameter name), so every rank and every partition makes the same ones.
 
 #include <torch/nn/module.h>
 
@@ -22,10 +22,11 @@ class Model : public torch::nn::Module {
   virtual at::Tensor forward(const at::Tensor& input);
   /// The input fields of a batch -> what the objective takes as outputs. Default: forward of the only one.
   virtual Fields forward_all(const Fields& inputs) { return forward(inputs); }
-  /// Gives every parameter its first value, which depends on (seed, name) only. Default: as PyTorch's Linear
-  /// and Conv layers (initialise.h). Called again while other layers get their memory: one's own fills by the
-  /// functions there, which leave the others as they are. Throws InvalidArgument: a parameter that is no
-  /// weight or bias of those.
+  /// First values that depend on (seed, parameter name) only. It is called with run.seed on a registered
+  /// model, and again while layers of a deferred one get their memory: one's own fills by the functions of
+  /// initialise.h, which leave other layers as they are. Default: a model that was built with memory keeps
+  /// the values of its constructor; deferred layers begin as libtorch's do (model::initialise). Throws
+  /// InvalidArgument: a deferred parameter of a module that is not libtorch's, and no weight or bias.
   virtual void initialise(std::uint64_t seed);
   /// The model's own loss (objective.name = "model"): the sum over the samples of a batch, without dims.
   /// `output` is that of forward. In a pipeline it is called where the last stage is, and parameters of other

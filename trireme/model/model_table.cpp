@@ -94,7 +94,9 @@ std::vector<Layer> layers_or_whole(Model& model) {
   return layers;
 }
 
-void Model::initialise(std::uint64_t seed) { model::initialise(*this, seed); }
+void Model::initialise(std::uint64_t seed) {
+  if (FirstValuesOf::is_open()) model::initialise(*this, seed);
+}
 
 at::Tensor Model::forward(const at::Tensor& /*input*/) {
   throw InvalidArgument(text("the model of type ", name(),

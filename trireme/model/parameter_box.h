@@ -42,6 +42,8 @@ class HoldsParts {
   /// The boxes of its own parameters, without its children's, by the names that it registers them with. A
   /// parameter that is not among them is held by all ranks.
   virtual std::vector<ParameterBox> boxes() const = 0;
+  /// Whether its weight is a table of rows, which begins as that of torch::nn::Embedding.
+  virtual bool is_embedding() const { return false; }
 };
 
 /// The boxes of all parameters of the module and its children, by the names of named_parameters().

@@ -1,5 +1,8 @@
 #include "trireme/train/registry.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <mutex>
 #include <set>
 
 #include "trireme/base/error.h"
@@ -120,6 +123,32 @@ auto find_part(const Parts& parts, const std::string& name) -> decltype(parts.da
   return nullptr;
 }
 
+/// While it lives, libtorch draws the numbers that follow that seed on the CPU.
+class SeededScope {
+ public:
+  explicit SeededScope(std::uint64_t seed) : before_(state()) {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+  ~SeededScope() {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(before_);
+  }
+  SeededScope(const SeededScope&) = delete;
+  SeededScope& operator=(const SeededScope&) = delete;
+
+ private:
+  static at::Tensor state() {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+  }
+
+  const at::Tensor before_;
+};
+
 std::vector<objective::Metric> metrics_of(const RunConfig& config) {
   return objective::make_metrics(config.objective, objective::TargetKind::kAny, own_of(config).metrics);
 }
@@ -160,10 +189,13 @@ std::shared_ptr<model::Model> make_model(const RunConfig& config, const data::Da
     return model::deferred(
         [&] { return model::make_model(config.model, data.input_shape, num_outputs, seed); });
   }
-  std::shared_ptr<model::Model> model =
-      part->make({.config = config, .data = data, .num_outputs = num_outputs});
+  std::shared_ptr<model::Model> model;
+  {
+    const SeededScope scope(seed);
+    model = part->make({.config = config, .data = data, .num_outputs = num_outputs});
+  }
   require(model != nullptr, "model.name = \"", part->name(), "\" makes no model: its function returned null");
-  model->initialise(seed);
+  if (!model::is_deferred(*model)) model->initialise(seed);
   return model;
 }
 

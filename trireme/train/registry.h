@@ -112,7 +112,8 @@ struct ObjectiveTask {
   std::vector<objective::Metric> metrics;  ///< those that objective.metrics names
 };
 
-/// `initialise(run.seed)` is called on the model that it makes.
+/// Its function runs as after torch::manual_seed(run.seed), so that all ranks draw the same values, and the
+/// model keeps them. A model that overrides Model::initialise gets its first values there, with run.seed.
 using OwnModel = Part<std::shared_ptr<model::Model>, ModelTask>;
 using OwnData = Part<data::DataSource, DataTask>;
 using OwnObjective = Part<std::shared_ptr<const objective::Objective>, ObjectiveTask>;

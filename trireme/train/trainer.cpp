@@ -100,11 +100,18 @@ std::shared_ptr<model::Model> checked(const ParallelPlan& plan, const data::Data
              : make_checked_model(plan, data, own_objective);
 }
 
+/// What those layers have of parameters without memory.
+std::vector<model::Layer> without_memory(std::vector<model::Layer> layers) {
+  const auto has_memory = [](const auto& named) { return !named.second.is_meta(); };
+  for (model::Layer& layer : layers) std::erase_if(layer.parameters, has_memory);
+  return layers;
+}
+
 /// Memory on that device, and values from the seed, for layers that have none yet.
 void materialise(const std::vector<model::Layer>& layers, model::Model& model, const RunConfig& config,
                  c10::Device device) {
+  const model::FirstValuesOf those(without_memory(layers));
   for (const model::Layer& layer : layers) model::materialise(layer, device);
-  const model::FirstValuesOf those(layers);
   model.initialise(static_cast<std::uint64_t>(config.run.seed));
 }
 

@@ -5,11 +5,20 @@
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/adaptive.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/nn/modules/transformer.h>
+#include <torch/nn/modules/transformerlayer.h>
+#include <torch/utils.h>
+
+#include <cmath>
 
 #include "trireme/base/error.h"
 #include "trireme/model/initialise.h"
@@ -142,6 +151,64 @@ TEST(Deferred, LayersThatHaveTheirValuesKeepThemWhenOthersGetTheirs) {
     ASSERT_FALSE(learned.empty());
     for (const at::Tensor& tensor : learned) EXPECT_TRUE(tensor.equal(at::full({3}, 5.0F)));
   }
+}
+
+/// One of each of libtorch's layers that has parameters.
+struct EachLayer : torch::nn::Module {
+  EachLayer() {
+    namespace nn = torch::nn;
+    register_module("linear", nn::Linear(40, 50));
+    register_module("bilinear", nn::Bilinear(20, 30, 10));
+    register_module("conv1", nn::Conv1d(8, 16, 5));
+    register_module("conv3", nn::Conv3d(2, 8, 3));
+    register_module("transposed", nn::ConvTranspose2d(16, 8, 3));
+    register_module("batch_norm", nn::BatchNorm2d(30));
+    register_module("instance_norm", nn::InstanceNorm2d(nn::InstanceNorm2dOptions(30).affine(true)));
+    register_module("layer_norm", nn::LayerNorm(nn::LayerNormOptions({5, 6})));
+    register_module("group_norm", nn::GroupNorm(2, 30));
+    register_module("embedding", nn::Embedding(nn::EmbeddingOptions(60, 20).padding_idx(3)));
+    register_module("bag", nn::EmbeddingBag(60, 20));
+    register_module("lstm", nn::LSTM(nn::LSTMOptions(10, 40).num_layers(2).bidirectional(true)));
+    register_module("gru", nn::GRU(10, 40));
+    register_module("rnn", nn::RNN(10, 40));
+    register_module("lstm_cell", nn::LSTMCell(10, 40));
+    register_module("gru_cell", nn::GRUCell(10, 40));
+    register_module("rnn_cell", nn::RNNCell(10, 40));
+    register_module("prelu", nn::PReLU());
+    register_module("attention",
+                    nn::MultiheadAttention(nn::MultiheadAttentionOptions(32, 4).add_bias_kv(true)));
+    register_module("other_sizes",
+                    nn::MultiheadAttention(nn::MultiheadAttentionOptions(32, 4).kdim(24).vdim(16)));
+    register_module("encoder", nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(32, 4)));
+    register_module("transformer", nn::Transformer(nn::TransformerOptions(16, 2, 1, 1).dim_feedforward(32)));
+    register_module("softmax",
+                    nn::AdaptiveLogSoftmaxWithLoss(nn::AdaptiveLogSoftmaxWithLossOptions(32, 60, {20, 40})));
+  }
+};
+
+// libtorch itself says what is right: constants are equal, and what is drawn has its spread.
+TEST(Deferred, EachLayerOfLibtorchBeginsAsItDoesWhenBuiltAtOnce) {
+  at::manual_seed(1);
+  const EachLayer at_once;
+  const auto later = deferred([] { return std::make_shared<EachLayer>(); });
+  materialise(layer_of(*later));
+  initialise(*later, 1);
+  const auto found = later->named_parameters();
+  for (const auto& item : at_once.named_parameters()) {
+    SCOPED_TRACE(item.key());
+    const at::Tensor expected = item.value().detach(), values = found[item.key()].detach();
+    if (expected.eq(expected.flatten()[0]).all().item<bool>()) {
+      EXPECT_TRUE(values.equal(expected));
+      continue;
+    }
+    // The standard error of a spread of n numbers is at most 1 / sqrt(2 n) of it, on both sides.
+    const double n = static_cast<double>(values.numel()), spread = expected.std().item<double>();
+    EXPECT_NEAR(values.std().item<double>(), spread, 5 * spread / std::sqrt(n));
+    EXPECT_NEAR(values.mean().item<double>(), 0, 5 * spread / std::sqrt(n));
+    const double largest = expected.abs().max().item<double>();
+    EXPECT_LE(values.abs().max().item<double>(), 2 * largest);
+  }
+  EXPECT_TRUE(found["embedding.weight"][3].eq(0).all().item<bool>());
 }
 
 TEST(Deferred, BorrowedMemoryIsGivenBack) {

@@ -35,7 +35,7 @@ class SmallPlanes : public model::Model {
     register_module("first", first_);
     register_module("small", small_);
     register_module("last", last_);
-    initialise(/*seed=*/1);
+    model::initialise(*this, /*seed=*/1);
   }
   at::Tensor forward(const at::Tensor& input) override {
     return last_->forward(small_->forward(first_->forward(input)).relu().flatten(1));

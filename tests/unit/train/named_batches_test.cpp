@@ -13,6 +13,7 @@
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/data/collate.h"
+#include "trireme/model/initialise.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"
 
@@ -187,7 +188,7 @@ data::DataSource sentences(std::vector<data::Padding> paddings = {{.field = "wor
 }
 
 struct Tagger : model::Model {
-  Tagger() { initialise(1); }
+  Tagger() { model::initialise(*this, 1); }
   Fields forward_all(const Fields& inputs) override { return tag(read(inputs)); }
   std::vector<model::Layer> layers() override {
     return {model::make_layer(*this, "read", {words.ptr()}, [this](const Fields& in) { return read(in); }),
@@ -329,7 +330,7 @@ TEST(NamedBatches, MayHaveNoTargetsOrNoInputs) {
     bool as_inputs_;
   };
   struct Mean : model::Model {
-    Mean() { initialise(1); }
+    Mean() { model::initialise(*this, 1); }
     Fields forward_all(const Fields& inputs) override {
       const at::Tensor mean = linear->bias;
       return inputs.empty() ? mean : (*inputs - mean).square().sum(1);

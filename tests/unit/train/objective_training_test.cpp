@@ -11,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/data/synthetic_dataset.h"
+#include "trireme/model/initialise.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"
 
@@ -58,7 +59,7 @@ class WithOwnLoss : public model::Model {
   WithOwnLoss() {
     first_ = register_module("first", torch::nn::Linear(36, 5));
     last_ = register_module("last", torch::nn::Linear(5, 4));
-    initialise(1);
+    model::initialise(*this, 1);
   }
   at::Tensor forward(const at::Tensor& input) override {
     return last_->forward(first_->forward(input.flatten(1)));

@@ -228,7 +228,7 @@ struct Whole : model::Model, parallel::HasTensorForm {
     down = register_module("down", torch::nn::Linear(6, 8));
     scale = register_parameter("weight", at::ones({1, 8}));
     last = register_module("last", torch::nn::Linear(8, kTokens * kVocabulary));
-    initialise(3);
+    model::initialise(*this, 3);
   }
   at::Tensor forward(const at::Tensor& tokens) override {
     const at::Tensor hidden = down->forward(at::gelu(up->forward(tokens.to(at::kFloat))));

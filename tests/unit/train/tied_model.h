@@ -14,6 +14,7 @@
 
 #include "trireme/base/text.h"
 #include "trireme/data/dataset.h"
+#include "trireme/model/initialise.h"
 #include "trireme/model/model.h"
 #include "trireme/train/trainer.h"
 
@@ -51,7 +52,7 @@ struct Tied : model::Model {
     tokens = register_module("tokens", torch::nn::Embedding(kVocabulary, kWidth));
     up = register_module("up", torch::nn::Linear(kWidth, kWidth));
     down = register_module("down", torch::nn::Linear(kWidth, kWidth));
-    initialise(7);
+    model::initialise(*this, 7);
   }
   at::Tensor dropped(const at::Tensor& values) const {
     return torch::nn::functional::dropout(

@@ -11,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/safetensors.h"
 #include "trireme/data/synthetic_dataset.h"
+#include "trireme/model/initialise.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/run.h"
 #include "trireme/train/trainer.h"
@@ -42,7 +43,7 @@ class WithExpert : public model::Model {
     base_ = register_module("base", torch::nn::Linear(36, 4));
     expert_ = register_module("expert", torch::nn::Linear(36, 4));
     register_module("never", torch::nn::Linear(3, 3));
-    Model::initialise(/*seed=*/5);
+    model::initialise(*this, /*seed=*/5);
   }
   at::Tensor forward(const at::Tensor& input) override {
     const at::Tensor pixels = input.flatten(1);

@@ -27,6 +27,7 @@ class VocabularyParallelEmbedding : public torch::nn::Module, public model::Hold
   /// The rank's part of each sequence -> logits of its rows for the whole. As ColumnParallelLinear.
   at::Tensor logits(const at::Tensor& part, const Sequence& sequence);
   std::vector<model::ParameterBox> boxes() const override;
+  bool is_embedding() const override { return true; }
 
  private:
   at::Tensor term_of(const at::Tensor& tokens) const;

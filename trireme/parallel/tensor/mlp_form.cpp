@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/model/initialise.h"
 #include "trireme/parallel/tensor/internal/shipped_forms.h"
 #include "trireme/parallel/tensor/linear.h"
 
@@ -24,6 +25,7 @@ class MlpInParts : public model::Model {
     }
   }
 
+  void initialise(std::uint64_t seed) override { model::initialise(*this, seed); }
   at::Tensor forward(const at::Tensor& input) override {
     at::Tensor values = input;
     for (std::size_t i = 0; i < num_layers(); ++i) values = run(i, values);
