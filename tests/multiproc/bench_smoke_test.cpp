@@ -124,6 +124,15 @@ TEST(BenchSmoke, StepOverheadGivesARatio) {
   EXPECT_GT(values[0].at("ratio").get<double>(), 0);
 }
 
+TEST(BenchSmoke, ProductBitsCountsCasesOfEachShapeAndType) {
+  const auto values = values_of({bin("bench_product_bits"), "--smoke"});
+  ASSERT_EQ(values.size(), 6u);
+  for (const auto& value : values) {
+    EXPECT_EQ(value.at("alignments").get<int>(), 108);
+    EXPECT_LE(value.at("differ_by_threads").get<int>(), value.at("orders").get<int>());
+  }
+}
+
 TEST(BenchSmoke, ConvolutionGivesALinePerShapeAndKernel) {
   const auto values = values_of({bin("bench_convolution"), "--smoke"});
   ASSERT_GT(values.size(), 3u);

@@ -1,6 +1,7 @@
 // Sites that take steps of their own: a run is the serial program of the published rules, goes on from a
 // checkpoint with the same bits, and changes nothing by looking at it.
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/stack.h>
 #include <gmock/gmock.h>
 #include <torch/nn/functional/loss.h>
@@ -87,6 +88,7 @@ class LocalRuns : public SmallRuns {
     std::vector<std::vector<Values>> sites;  ///< [step][site]
     Values mean;
     std::vector<double> losses;
+    int torch_threads = 0;  ///< of each rank: how an operation is cut over threads decides its last bits
   };
   static Trained trained(const RunConfig& config, const Rule& rule) {
     const data::DataSource data = open_data(config, Log());
@@ -107,13 +109,15 @@ class LocalRuns : public SmallRuns {
       }
       while (const auto report = trainer.last_report()) note(report);
       trainer.meet();
-      if (context.is_main()) result.mean = copies(trainer.outer_steps()->model());
+      if (!context.is_main()) return;
+      result.mean = copies(trainer.outer_steps()->model());
+      result.torch_threads = at::get_num_threads();
     });
     return result;
   }
 };
 
-/// The published rules, one site after the other, in one thread.
+/// The published rules, one site after the other, with as many threads of libtorch as a rank has.
 class SerialSites {
  public:
   SerialSites(const RunConfig& config, const Rule& rule, const data::DataSource& data)
@@ -239,6 +243,7 @@ TEST_P(EachRule, IsTheSerialProgramOfIt) {
   config.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
   const Trained found = trained(config, rule);
   const data::DataSource data = open_data(config, Log());
+  config.comm.torch_threads = found.torch_threads;
   SerialSites serial(config, rule, data);
   for (std::int64_t step = 1; step <= 12; ++step) {
     serial.step(step);
