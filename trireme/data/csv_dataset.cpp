@@ -18,8 +18,21 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-/// So much of a cell stands in a message.
-std::string shown(const std::string& cell) { return cell.substr(0, 80); }
+/// So much of a cell stands in a message, without what a terminal would act on.
+std::string shown(const std::string& cell) {
+  std::string text = cell.substr(0, 80);
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+  return text;
+}
+
+/// The first columns, for a message.
+std::string shown(const Cells& names) {
+  constexpr std::size_t kSome = 8;
+  Cells some;
+  for (std::size_t i = 0; i < std::min(names.size(), kSome); ++i) some.push_back(shown(names[i]));
+  return text(join(some), names.size() > kSome ? ", ..." : "");
+}
 
 /// The finite number in a cell; none: it holds something else.
 std::optional<double> number_in(const std::string& cell) {
@@ -64,7 +77,7 @@ class Table {
     for (std::size_t i = 0; i < cells_.size(); ++i)
       names_.push_back(first_is_sample_ ? std::to_string(i + 1) : std::string(trim(cells_[i])));
     if (std::set<std::string>(names_.begin(), names_.end()).size() != names_.size())
-      reader_.fail(text(": two columns have one name: ", join(names_)));
+      reader_.fail(text(": two columns have one name: ", shown(names_)));
   }
 
   /// Those asked for, or by default.
@@ -77,7 +90,7 @@ class Table {
         return std::ranges::find(columns.targets, name) == columns.targets.end();
       });
     }
-    require(!columns.inputs.empty(), file_.name(), " has no column for an input, only ", join(names_),
+    require(!columns.inputs.empty(), file_.name(), " has no column for an input, only ", shown(names_),
             separator_advice(cells_, options_.separator));
     if (all_inputs) check_named(columns);
     return columns;
@@ -191,7 +204,7 @@ class Table {
   }
 
   [[noreturn]] void fail(std::size_t column, const std::string& what) const {
-    reader_.fail(text(", column '", names_[column], '\'', what));
+    reader_.fail(text(", column '", shown(names_[column]), '\'', what));
   }
 
   const ByteSource& file_;

@@ -16,6 +16,8 @@ CsvReader::CsvReader(const ByteSource& file, char separator) : file_(file), sepa
   const std::string first = read_text(file, 0, std::min<std::int64_t>(2, file.size()));
   if (first == "\xff\xfe" || first == "\xfe\xff")
     throw DataError(text(file.name(), " is text in UTF-16; expected UTF-8: save it as \"CSV UTF-8\""));
+  if (first == "\x1f\x8b")
+    throw DataError(text(file.name(), " is compressed by gzip; expected text: unpack it"));
 }
 
 bool CsvReader::next(std::vector<std::string>& cells) {

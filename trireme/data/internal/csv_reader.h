@@ -11,7 +11,7 @@ namespace trireme::data {
 
 class CsvReader {
  public:
-  /// `file` outlives the reader. Throws DataError for a file in UTF-16.
+  /// `file` outlives the reader. Throws DataError for a file in UTF-16, or compressed by gzip.
   CsvReader(const ByteSource& file, char separator);
 
   /// The next line's cells, without quotes; false: there is none. Empty lines are passed over. A line ends
