@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <filesystem>
 
 #include "tests/multiproc/mode_table.h"
@@ -14,6 +15,7 @@
 #include "tests/support/remembered_run.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
+#include "trireme/base/num_fields.h"
 #include "trireme/base/text.h"
 
 namespace trireme::test {
@@ -59,46 +61,99 @@ constexpr double kBf16LossBound = 1e-3;
 // to 3.1e-4).
 constexpr double kBf16NormBound = 1e-3;
 
+/// Ten steps: two epochs of 4096 samples by 1000, equal and unequal parts, and a small last batch; of a gpt
+/// over sequences of 50 characters, which no number of pieces divides.
+std::vector<std::string> train_words(const Mode& mode, bool is_gpt, const std::string& on) {
+  std::vector<std::string> words = {"train", checkout("examples/quick.toml")};
+  if (is_gpt) {
+    for (const std::string& setting :
+         {std::string("data.name=text"), "data.path=" + checkout("LICENSE"), std::string("data.block=50"),
+          std::string("model.name=gpt"), std::string("model.layers=2"), std::string("model.heads=2"),
+          std::string("model.width=16"), std::string("optimizer.name=sgd"), std::string("optimizer.lr=0.1"),
+          std::string("train.epochs=10"), std::string("train.max_steps=10"),
+          text("parallel.context=", mode.context)}) {
+      words.insert(words.end(), {"--set", setting});
+    }
+  }
+  for (const std::string& setting :
+       {std::string("run.log_every_steps=1"), "train.device=" + on,
+        text("train.global_batch=", is_gpt ? 40 : 1000), text("train.accumulation=", mode.accumulation),
+        text("parallel.pipeline=", mode.stages), text("parallel.tensor=", mode.tensor),
+        text("train.precision=", mode.precision), std::string("parallel.microbatches=4"),
+        // Clipped steps are too short to show what was rounded.
+        text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : mode.clip_norm),
+        std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
+        text("parallel.zero=", mode.zero), text("parallel.shard_ranks=", mode.shard_ranks),
+        text("parallel.persistent_below=", mode.persistent_below),
+        text("parallel.keep_gradients=", mode.keep_gradients ? "true" : "false"),
+        text("offload.optimizer=", mode.state_in), text("offload.parameters=", mode.shards_in),
+        text("offload.activations=", mode.activations_in), std::string("offload.part_mib=0.01"),
+        text("train.recompute_layers=", mode.recomputed), text("comm.backend=", mode.backend),
+        std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
+    words.insert(words.end(), {"--set", setting});
+  }
+  if (*mode.optimizer != '\0')
+    words.insert(words.end(),
+                 {"--set", text("optimizer.name=", mode.optimizer), "--set", text("optimizer.lr=", mode.lr)});
+  return words;
+}
+
+/// That trains over the ranks of the mode, into FOLDER/ranks.
+std::vector<std::string> command_on_ranks(const Mode& mode, const std::string& on,
+                                          const std::string& folder) {
+  std::vector<std::string> command, words = train_words(mode, mode.context > 1, on);
+  words.insert(words.end(), {"--set", "run.folder=" + folder, "--set", "run.name=ranks"});
+  if (mode.ranks_per_host == 0) {
+    command = {bin("trireme")};
+    words.insert(words.end(), {"-n", text(mode.ranks)});
+  } else {
+    const std::string on_its_host =
+        text("TRIREME_HOST_ID=host$((RANK / ", mode.ranks_per_host, ")) exec \"$0\" \"$@\"");
+    command = {bin("trireme"), "launch", "-n",        text(mode.ranks),    "--",
+               "bash",         "-c",     on_its_host, bin("trireme-torch")};
+  }
+  command.insert(command.end(), words.begin(), words.end());
+  return command;
+}
+
+TEST(ModeTable, HasNoFieldThatChangesNothing) {
+  constexpr auto kChanges = std::to_array<void (*)(Mode&)>({
+      [](Mode& mode) { mode.ranks = 5; },
+      [](Mode& mode) { mode.accumulation = 5; },
+      [](Mode& mode) { mode.backend = "other"; },
+      [](Mode& mode) { mode.compression = "other"; },
+      [](Mode& mode) { mode.equal = Equal::kUpToBf16; },
+      [](Mode& mode) { mode.ranks_per_host = 5; },
+      [](Mode& mode) { mode.stages = 5; },
+      [](Mode& mode) { mode.tensor = 5; },
+      [](Mode& mode) { mode.precision = "other"; },
+      [](Mode& mode) { mode.zero = 5; },
+      [](Mode& mode) { mode.shard_ranks = 5; },
+      [](Mode& mode) { mode.persistent_below = 5; },
+      [](Mode& mode) { mode.keep_gradients = true; },
+      [](Mode& mode) { mode.clip_norm = 5; },
+      [](Mode& mode) { mode.recomputed = "other"; },
+      [](Mode& mode) { mode.context = 5; },
+      [](Mode& mode) { mode.state_in = "other"; },
+      [](Mode& mode) { mode.shards_in = "other"; },
+      [](Mode& mode) { mode.activations_in = "other"; },
+      [](Mode& mode) { mode.optimizer = "other"; },
+      [](Mode& mode) { mode.lr = 5; },
+  });
+  // Besides what names the case: name and mesh.
+  static_assert(num_fields<Mode>() == kChanges.size() + 2, "each field has its change");
+  const Mode plain{.name = "", .mesh = "", .ranks = 2, .optimizer = "sgd"};
+  for (std::size_t i = 0; i < kChanges.size(); ++i) {
+    Mode changed = plain;
+    kChanges[i](changed);
+    EXPECT_NE(command_on_ranks(changed, "cpu", "f"), command_on_ranks(plain, "cpu", "f"))
+        << "field " << i << " of those that have a change";
+  }
+}
+
 class Modes : public testing::TestWithParam<ModeOn> {
  protected:
   const Device& device() const { return GetParam().device; }
-
-  /// Ten steps: two epochs of 4096 samples by 1000, equal and unequal parts, and a small last batch; of a gpt
-  /// over sequences of 50 characters, which no number of pieces divides.
-  std::vector<std::string> train_words(const Mode& mode, const std::string& on) const {
-    std::vector<std::string> words = {"train", checkout("examples/quick.toml")};
-    const bool is_gpt = GetParam().mode.context > 1;
-    if (is_gpt) {
-      for (const std::string& setting :
-           {std::string("data.name=text"), "data.path=" + checkout("LICENSE"), std::string("data.block=50"),
-            std::string("model.name=gpt"), std::string("model.layers=2"), std::string("model.heads=2"),
-            std::string("model.width=16"), std::string("optimizer.name=sgd"), std::string("optimizer.lr=0.1"),
-            std::string("train.epochs=10"), std::string("train.max_steps=10"),
-            text("parallel.context=", mode.context)}) {
-        words.insert(words.end(), {"--set", setting});
-      }
-    }
-    for (const std::string& setting :
-         {std::string("run.log_every_steps=1"), "train.device=" + on,
-          text("train.global_batch=", is_gpt ? 40 : 1000), text("train.accumulation=", mode.accumulation),
-          text("parallel.pipeline=", mode.stages), text("parallel.tensor=", mode.tensor),
-          text("train.precision=", mode.precision), std::string("parallel.microbatches=4"),
-          // Clipped steps are too short to show what was rounded.
-          text("train.clip_norm=", mode.equal == Equal::kUpToBf16 ? 0 : mode.clip_norm),
-          std::string("parallel.bucket_mib=0.1"), text("parallel.compression=", mode.compression),
-          text("parallel.zero=", mode.zero), text("parallel.shard_ranks=", mode.shard_ranks),
-          text("parallel.persistent_below=", mode.persistent_below),
-          text("offload.optimizer=", mode.state_in), text("offload.parameters=", mode.shards_in),
-          text("offload.activations=", mode.activations_in), std::string("offload.part_mib=0.01"),
-          text("train.recompute_layers=", mode.recomputed), text("comm.backend=", mode.backend),
-          std::string("comm.torch_threads=1"), std::string("comm.timeout_s=30")}) {
-      words.insert(words.end(), {"--set", setting});
-    }
-    if (*mode.optimizer != '\0')
-      words.insert(words.end(), {"--set", text("optimizer.name=", mode.optimizer), "--set",
-                                 text("optimizer.lr=", mode.lr)});
-    return words;
-  }
 
   TrainedRun train_on_one_rank(const Mode& mode) const {
     const int of_each = mode.accumulation * (mode.stages > 1 ? 4 : 1);
@@ -112,7 +167,7 @@ class Modes : public testing::TestWithParam<ModeOn> {
                    .clip_norm = mode.clip_norm,
                    .optimizer = mode.optimizer,
                    .lr = mode.lr};
-    std::vector<std::string> command = train_words(one, device().of_one_rank);
+    std::vector<std::string> command = train_words(one, mode.context > 1, device().of_one_rank);
     command.insert(command.begin(), bin("trireme-torch"));
     return remembered_run(command);
   }
@@ -123,19 +178,7 @@ class Modes : public testing::TestWithParam<ModeOn> {
   }
 
   TrainedRun train_on_ranks(const Mode& mode) const {
-    std::vector<std::string> command;
-    auto words = train_words(mode, device().name);
-    words.insert(words.end(), {"--set", "run.folder=" + folder_.path().string(), "--set", "run.name=ranks"});
-    if (mode.ranks_per_host == 0) {
-      command = {bin("trireme")};
-      words.insert(words.end(), {"-n", text(mode.ranks)});
-    } else {
-      const std::string on_its_host =
-          text("TRIREME_HOST_ID=host$((RANK / ", mode.ranks_per_host, ")) exec \"$0\" \"$@\"");
-      command = {bin("trireme"), "launch", "-n",        text(mode.ranks),    "--",
-                 "bash",         "-c",     on_its_host, bin("trireme-torch")};
-    }
-    command.insert(command.end(), words.begin(), words.end());
+    const std::vector<std::string> command = command_on_ranks(mode, device().name, folder_.path().string());
     std::map<std::string, std::string> variables;
     if (*device().preload != '\0') variables["LD_PRELOAD"] = bin(device().preload);
     const ChildResult result = run(command, variables, 120);

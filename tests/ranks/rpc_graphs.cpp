@@ -27,7 +27,6 @@ struct Step {
 };
 struct Graph {
   std::vector<Step> steps;
-  std::vector<std::int64_t> is_used;
 };
 
 constexpr std::int64_t kParameters = 3;
