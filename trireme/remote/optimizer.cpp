@@ -7,20 +7,14 @@
 #include "trireme/base/error.h"
 #include "trireme/remote/tensor_field.h"
 
-/// All of them, in their order.
 template <>
-struct trireme::wire::Field<trireme::optim::OptimizerOptions> {
+struct trireme::wire::Field<trireme::optim::OptimizerOptions>
+    : ListedField<trireme::optim::OptimizerOptions, Field<trireme::optim::OptimizerOptions>> {
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.name, self.lr, self.weight_decay, self.decay_1d, self.momentum, self.nesterov,
                     self.beta1, self.beta2, self.alpha, self.centered, self.variance_steps, self.eps,
                     self.trust_coefficient, self.muon_scale, self.muon_spares, self.muon_adamw_rate);
-  }
-  static void write(FieldWriter& writer, const optim::OptimizerOptions& options) {
-    std::apply([&](const auto&... each) { (writer.write(each), ...); }, fields(options));
-  }
-  static void read(FieldReader& reader, optim::OptimizerOptions& options) {
-    std::apply([&](auto&... each) { (reader.read(each), ...); }, fields(options));
   }
 };
 

@@ -11,18 +11,21 @@
 #include "trireme/model/deferred.h"
 
 template <>
-struct trireme::wire::Field<trireme::remote::ShardOptions> {
+struct trireme::wire::Field<trireme::model::ModelOptions>
+    : ListedField<trireme::model::ModelOptions, Field<trireme::model::ModelOptions>> {
   template <class Self>
   static auto fields(Self& self) {
-    return std::tie(self.model.name, self.model.hidden, self.model.layers, self.model.heads, self.model.width,
-                    self.model.weights, self.input_shape, self.num_classes, self.seed, self.first_layer,
+    return std::tie(self.name, self.hidden, self.layers, self.heads, self.width, self.weights);
+  }
+};
+
+template <>
+struct trireme::wire::Field<trireme::remote::ShardOptions>
+    : ListedField<trireme::remote::ShardOptions, Field<trireme::remote::ShardOptions>> {
+  template <class Self>
+  static auto fields(Self& self) {
+    return std::tie(self.model, self.input_shape, self.num_classes, self.seed, self.first_layer,
                     self.end_layer, self.device);
-  }
-  static void write(FieldWriter& writer, const remote::ShardOptions& options) {
-    std::apply([&](const auto&... each) { (writer.write(each), ...); }, fields(options));
-  }
-  static void read(FieldReader& reader, remote::ShardOptions& options) {
-    std::apply([&](auto&... each) { (reader.read(each), ...); }, fields(options));
   }
 };
 

@@ -11,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/base/num_fields.h"
 #include "trireme/base/run_main.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/background_saver.h"
@@ -41,6 +42,7 @@ using Destination = checkpoint::BackgroundSaver::Destination;
 using Destinations = std::vector<Destination>;
 
 StepTimes operator-(const StepTimes& a, const StepTimes& b) {
+  static_assert(num_fields<StepTimes>() == 13, "each field has its difference");
   return {.steps_s = a.steps_s - b.steps_s,
           .data_wait_s = a.data_wait_s - b.data_wait_s,
           .comm_wait_s = a.comm_wait_s - b.comm_wait_s,

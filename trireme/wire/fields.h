@@ -1,6 +1,7 @@
 #pragma once
 // Values as bytes, little endian: heads of messages, records of logs, arguments of calls. A struct lists its
-// fields once, in a static template `fields(self)` that returns std::tie of them; a type of somebody else
+// fields once, in a static template `fields(self)` that returns std::tie of them. A list that misses a field
+// of an aggregate does not compile, unless the struct declares kListsSomeFields. A type of somebody else
 // specialises Field<T>. encode() and decode() follow them. Decoding checks every bound before it allocates:
 // what is cut short, too long or names an unknown enumerator is empty. Large bytes go beside the others, as
 // attachments, and are not copied. Pure functions.
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/num_fields.h"
 #include "trireme/wire/buffer.h"
 
 namespace trireme::wire {
@@ -26,6 +28,18 @@ static_assert(std::endian::native == std::endian::little, "numbers are written a
 
 class FieldWriter;
 class FieldReader;
+
+/// Whether Lister::fields() has as many fields as the aggregate `Struct`. What is no aggregate is not
+/// counted, and neither is a struct that declares kListsSomeFields.
+template <class Struct, class Lister = Struct>
+consteval bool lists_all_fields() {
+  if constexpr (!std::is_aggregate_v<Struct> || requires { Struct::kListsSomeFields; }) {
+    return true;
+  } else {
+    using Listed = decltype(Lister::fields(std::declval<Struct&>()));
+    return std::tuple_size_v<Listed> == num_fields<Struct>();
+  }
+}
 
 /// How a type that cannot list its fields is written and read:
 ///   static void write(FieldWriter&, const T&);  static void read(FieldReader&, T&);
@@ -94,6 +108,7 @@ class FieldWriter {
   template <class Struct>
   requires requires(const Struct& value) { Struct::fields(value); }
   void write(const Struct& value) {
+    static_assert(lists_all_fields<Struct>(), "fields() lists another number of fields than the struct has");
     std::apply([this](const auto&... field) { (write(field), ...); }, Struct::fields(value));
   }
   template <HasField T>
@@ -205,6 +220,7 @@ class FieldReader {
   template <class Struct>
   requires requires(Struct& value) { Struct::fields(value); }
   void read(Struct& value) {
+    static_assert(lists_all_fields<Struct>(), "fields() lists another number of fields than the struct has");
     std::apply([this](auto&... field) { (read(field), ...); }, Struct::fields(value));
   }
   template <HasField T>
@@ -228,6 +244,19 @@ class FieldReader {
   std::span<const std::byte> left_;
   std::span<const Buffer> attachments_;
   bool valid_ = true;
+};
+
+/// A Field<Struct> derives from it where Struct is somebody else's and Lister::fields(self) lists all of it.
+template <class Struct, class Lister>
+struct ListedField {
+  static void write(FieldWriter& writer, const Struct& value) {
+    static_assert(lists_all_fields<Struct, Lister>(),
+                  "fields() lists another number of fields than the struct has");
+    std::apply([&](const auto&... each) { (writer.write(each), ...); }, Lister::fields(value));
+  }
+  static void read(FieldReader& reader, Struct& value) {
+    std::apply([&](auto&... each) { (reader.read(each), ...); }, Lister::fields(value));
+  }
 };
 
 /// The fields of one value, one after the other.

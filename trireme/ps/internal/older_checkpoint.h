@@ -12,6 +12,7 @@
 namespace trireme::ps {
 
 struct OlderTableSpec : TableSpec {
+  static constexpr bool kListsSomeFields = true;
   template <class Self>
   static auto fields(Self& self) {
     return std::tie(self.id, self.name, self.kind, self.num_elements, self.chunk_elements, self.rows,
@@ -21,6 +22,7 @@ struct OlderTableSpec : TableSpec {
 };
 
 struct OlderManifest {
+  static constexpr bool kListsSomeFields = true;
   CheckpointManifest rest;
   std::vector<OlderTableSpec> tables;
 
@@ -37,6 +39,7 @@ struct OlderManifest {
 };
 
 struct OlderPartHeader {
+  static constexpr bool kListsSomeFields = true;
   PartHeader rest;
   std::vector<OlderTableSpec> tables;
 
