@@ -1,6 +1,7 @@
 // On what do the bits of a matrix product depend, on this processor? Products of several shapes, types and
-// orders of the operands: operands at 36 pairs of alignments on one thread, and on 2 threads against 1.
-// Prints one line of JSON for each shape and type: the number of cases whose bits differ.
+// orders of the operands: operands at 36 pairs of alignments on one thread, results at 6 alignments on 2
+// threads, and 2 threads against 1. Prints one line of JSON for each shape and type: the number of cases
+// whose bits differ.
 //
 //   bench_product_bits [--smoke]
 
@@ -41,7 +42,7 @@ nlohmann::json compared(const Shape& shape, at::ScalarType type) {
   using Placing = at::Tensor (*)(const at::Tensor&, int);
   const std::array<std::pair<Placing, Placing>, 3> orders = {
       {{placed_at, placed_at}, {transposed_at, placed_at}, {placed_at, transposed_at}}};
-  int by_alignment = 0, by_threads = 0;
+  int by_alignment = 0, by_threads = 0, by_result = 0;
   for (const auto& order : orders) {
     const auto product = [&](int i, int j) { return at::mm(order.first(a, i), order.second(b, j)); };
     at::set_num_threads(1);
@@ -49,12 +50,20 @@ nlohmann::json compared(const Shape& shape, at::ScalarType type) {
     for (const int i : kOffsets)
       for (const int j : kOffsets) by_alignment += !product(i, j).equal(expected);
     at::set_num_threads(2);
-    by_threads += !product(0, 0).equal(expected);
+    const at::Tensor on_two_threads = product(0, 0);
+    by_threads += !on_two_threads.equal(expected);
+    for (const int i : kOffsets) {
+      at::Tensor result = placed_at(expected, i);
+      at::mm_out(result, order.first(a, 0), order.second(b, 0));
+      by_result += !result.equal(on_two_threads);
+    }
   }
   return {{"shape", {shape.rows, shape.inner, shape.columns}},
           {"type", c10::toString(type)},
           {"differ_by_alignment", by_alignment},
           {"alignments", orders.size() * kOffsets.size() * kOffsets.size()},
+          {"differ_by_alignment_of_result_on_2_threads", by_result},
+          {"alignments_of_result", orders.size() * kOffsets.size()},
           {"differ_by_threads", by_threads},
           {"orders", orders.size()}};
 }
@@ -76,7 +85,8 @@ int main(int argc, char** argv) {
                                  {512, 2048, 512},
                                  {7, 9, 11},
                                  {4096, 27, 64},
-                                 {1, 4096, 1000}});
+                                 {1, 4096, 1000},
+                                 {1, 1024, 1024}});
   for (const Shape& shape : shapes)
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16})
       std::cout << compared(shape, type) << std::endl;

@@ -129,6 +129,7 @@ TEST(BenchSmoke, ProductBitsCountsCasesOfEachShapeAndType) {
   ASSERT_EQ(values.size(), 6u);
   for (const auto& value : values) {
     EXPECT_EQ(value.at("alignments").get<int>(), 108);
+    EXPECT_EQ(value.at("alignments_of_result").get<int>(), 18);
     EXPECT_LE(value.at("differ_by_threads").get<int>(), value.at("orders").get<int>());
   }
 }
