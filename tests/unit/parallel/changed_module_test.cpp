@@ -25,7 +25,7 @@ using test::TwoLayers;
 using testing::AllOf;
 using testing::HasSubstr;
 
-const comm::ContextOptions kShort{.timeout_s = 20};  // nothing here may come to that
+const comm::ContextOptions kChangeDeadline{.timeout_s = 20};  // nothing here may come to that
 
 at::Tensor loss_of_step(TwoLayers& model, int rank, int step) {
   return model.forward(numbers({6, 4}, 3 + 10 * step + rank)).square().mean();
@@ -36,10 +36,10 @@ void let_learn(torch::nn::Module& module, bool learns) {
 }
 
 /// What happens to the model before each step.
-using Change = std::function<void(TwoLayers& model, int step)>;
+using ChangeOfModel = std::function<void(TwoLayers& model, int step)>;
 
 /// Values of all parameters after steps on the ranks' samples together.
-std::vector<at::Tensor> weights_of_one_process(int ranks, int steps, const Change& change) {
+std::vector<at::Tensor> weights_of_one_process(int ranks, int steps, const ChangeOfModel& change) {
   const auto model = model_without_norm();
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int step = 0; step < steps; ++step) {
@@ -51,7 +51,8 @@ std::vector<at::Tensor> weights_of_one_process(int ranks, int steps, const Chang
   return model->parameters();
 }
 
-void expect_steps_of_one_process(const DataParallelOptions& options, const Change& change, int passes = 1) {
+void expect_steps_of_one_process(const DataParallelOptions& options, const ChangeOfModel& change,
+                                 int passes = 1) {
   constexpr int kRanks = 2, kSteps = 9;
   const auto expected = weights_of_one_process(kRanks, kSteps, change);
   run_ranks_as_threads(
@@ -75,12 +76,12 @@ void expect_steps_of_one_process(const DataParallelOptions& options, const Chang
         for (std::size_t i = 0; i < expected.size(); ++i)
           EXPECT_LE((parameters[i] - expected[i]).abs().max().item<double>(), 1e-5) << "parameter " << i;
       },
-      kShort);
+      kChangeDeadline);
 }
 
 struct Changing {
   const char* name;
-  Change change;
+  ChangeOfModel change;
 };
 
 const std::vector<Changing> kChanges = {
@@ -113,7 +114,7 @@ const std::vector<Changing> kChanges = {
 class ChangedModules : public testing::TestWithParam<Changing> {
  public:
   /// The first change is there before the wrapper.
-  static Change change() { return GetParam().change; }
+  static ChangeOfModel change() { return GetParam().change; }
 };
 
 TEST_P(ChangedModules, TrainAsOneProcessDoes) {
@@ -141,7 +142,7 @@ TEST(ChangedModule, AChangeOnOneRankAloneIsAnErrorOnAll) {
         if (context.rank() == 1) let_learn(*model->first, false);
         EXPECT_THROW(loss_of_step(*model, context.rank(), 1).backward(), CommError);
       },
-      kShort);
+      kChangeDeadline);
 }
 
 TEST(ChangedModule, DifferentChangesNameTheParameter) {
@@ -157,17 +158,17 @@ TEST(ChangedModule, DifferentChangesNameTheParameter) {
             testing::ThrowsMessage<CommError>(AllOf(HasSubstr("parameter 'first.bias'"),
                                                     HasSubstr("freeze, unfreeze or convert on every rank"))));
       },
-      kShort);
+      kChangeDeadline);
 }
 
 /// Changes that are rejected, and a part of the message.
-struct Rejected {
+struct RejectedChange {
   const char* name;
   std::function<void(TwoLayers& model)> change;
   const char* message;
 };
 
-const std::vector<Rejected> kRejected = {
+const std::vector<RejectedChange> kRejected = {
     {"AnotherType", [](TwoLayers& model) { model.to(at::kDouble); },
      "parameter 'first.weight' is (5, 4) f64 on cpu, and was (5, 4) f32 on cpu"},
     {"AnotherTypeOfALayer", [](TwoLayers& model) { model.second->to(at::kBFloat16); },
@@ -185,7 +186,7 @@ const std::vector<Rejected> kRejected = {
      "parameter 'first.bias' is (1, 5) f32 on cpu, and was (5) f32 on cpu"},
 };
 
-class RejectedChanges : public testing::TestWithParam<Rejected> {};
+class RejectedChanges : public testing::TestWithParam<RejectedChange> {};
 
 at::Tensor loss_of_any_type(TwoLayers& model, int rank) {
   const at::Tensor hidden =
@@ -209,7 +210,7 @@ TEST_P(RejectedChanges, AreNamedByTheNextBackwardPass) {
                     testing::ThrowsMessage<InvalidArgument>(
                         AllOf(HasSubstr(GetParam().message), HasSubstr("make a new one after the change"))));
       },
-      kShort);
+      kChangeDeadline);
 }
 
 TEST_P(RejectedChanges, AreNamedByZeroGradAndUnderNoSync) {
@@ -226,7 +227,7 @@ TEST_P(RejectedChanges, AreNamedByZeroGradAndUnderNoSync) {
         const auto quiet = ddp.no_sync();
         EXPECT_THAT([&] { loss_of_any_type(*model, context.rank()).backward(); }, rejected);
       },
-      kShort);
+      kChangeDeadline);
 }
 
 INSTANTIATE_TEST_SUITE_P(Changes, RejectedChanges, testing::ValuesIn(kRejected),
@@ -247,7 +248,7 @@ TEST(ChangedModule, ANewWrapperTakesTheConvertedModule) {
         loss_of_any_type(*model, context.rank()).backward();
         EXPECT_EQ(model->first->weight.grad().scalar_type(), at::kDouble);
       },
-      kShort);
+      kChangeDeadline);
 }
 
 TEST(ChangedModule, FreezingBetweenNoSyncAndTheReductionIsNamed) {
@@ -265,7 +266,7 @@ TEST(ChangedModule, FreezingBetweenNoSyncAndTheReductionIsNamed) {
                     testing::ThrowsMessage<InvalidArgument>(
                         AllOf(HasSubstr("parameter 'first.bias' was frozen"), HasSubstr("no_sync()"))));
       },
-      kShort);
+      kChangeDeadline);
 }
 
 TEST(ChangedModule, FreezingBetweenForwardAndBackwardIsNamed) {
@@ -280,7 +281,7 @@ TEST(ChangedModule, FreezingBetweenForwardAndBackwardIsNamed) {
                     testing::ThrowsMessage<InvalidArgument>(AllOf(
                         HasSubstr("parameter 'first.bias'"), HasSubstr("between forward and backward"))));
       },
-      kShort);
+      kChangeDeadline);
 }
 
 /// A part that two models have.
@@ -309,7 +310,7 @@ TEST(ChangedModule, AFrozenPartMayBeShared) {
         EXPECT_EQ(of_encoder.statistics().reductions, 1u);
         EXPECT_EQ(of_one.statistics().reductions, 1u);
       },
-      kShort);
+      kChangeDeadline);
 }
 
 }  // namespace

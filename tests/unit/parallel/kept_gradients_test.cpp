@@ -39,7 +39,7 @@ at::Tensor loss_of_step(Wide& model, int rank, int step) {
 }
 
 /// Tensors that must not change any more.
-class Kept {
+class KeptTensors {
  public:
   void add(const at::Tensor& tensor) { kept_.push_back({tensor, tensor.clone()}); }
   void expect_unchanged(const std::string& when) const {
@@ -61,7 +61,7 @@ struct Handle {
   std::function<at::Tensor(const at::Tensor& gradient)> of;
 };
 
-const std::vector<WayToZero> kWays = {
+const std::vector<WayToZero> kWaysToZero = {
     {"module", [](Wide& model, DistributedDataParallel&, torch::optim::SGD&) { model.zero_grad(); }},
     {"optimizer", [](Wide&, DistributedDataParallel&, torch::optim::SGD& sgd) { sgd.zero_grad(); }},
     {"ddp", [](Wide&, DistributedDataParallel& ddp, torch::optim::SGD&) { ddp.zero_grad(); }}};
@@ -71,10 +71,10 @@ const std::vector<Handle> kHandles = {
     {"detached", [](const at::Tensor& gradient) { return gradient.detach(); }},
     {"a view", [](const at::Tensor& gradient) { return gradient.flatten().narrow(0, 1, 3); }}};
 
-constexpr int kSteps = 8;
+constexpr int kStepsWithHandles = 8;
 
 /// Reduced gradients of a step, as one process computes them.
-std::vector<at::Tensor> expected_gradients(int step) {
+std::vector<at::Tensor> gradients_of_one_process(int step) {
   Wide model;
   for (int rank = 0; rank < 2; ++rank) (loss_of_step(model, rank, step) / 2).backward();
   std::vector<at::Tensor> gradients;
@@ -83,7 +83,7 @@ std::vector<at::Tensor> expected_gradients(int step) {
 }
 
 void expect_reduced(const Wide& model, int step) {
-  const auto expected = expected_gradients(step);
+  const auto expected = gradients_of_one_process(step);
   const auto parameters = model.parameters();
   for (std::size_t i = 0; i < expected.size(); ++i)
     EXPECT_TRUE(at::allclose(parameters[i].grad(), expected[i], 1e-5, 1e-7)) << "parameter " << i;
@@ -99,8 +99,8 @@ TEST_P(KeptGradients, KeepTheirValuesOverTheNextPasses) {
       const auto model = std::make_shared<Wide>();
       DistributedDataParallel ddp(context, model, {.bucket_mib = bucket_mib, .first_bucket_mib = bucket_mib});
       torch::optim::SGD sgd(model->parameters(), 0.1);
-      Kept kept;
-      for (int step = 0; step < kSteps; ++step) {
+      KeptTensors kept;
+      for (int step = 0; step < kStepsWithHandles; ++step) {
         way.zero(*model, ddp, sgd);
         loss_of_step(*model, context.rank(), step).backward();
         kept.expect_unchanged("step " + std::to_string(step));
@@ -119,8 +119,8 @@ TEST_P(KeptGradients, OfPassesUnderNoSyncKeepTheirValues) {
     const auto model = std::make_shared<Wide>();
     DistributedDataParallel ddp(context, model);
     torch::optim::SGD sgd(model->parameters(), 0.1);
-    Kept kept;
-    for (int step = 0; step < kSteps; ++step) {
+    KeptTensors kept;
+    for (int step = 0; step < kStepsWithHandles; ++step) {
       way.zero(*model, ddp, sgd);
       {
         const auto quiet = ddp.no_sync();
@@ -143,7 +143,7 @@ std::string name_of_case(const testing::TestParamInfo<KeptGradients::ParamType>&
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, KeptGradients,
-                         testing::Combine(testing::ValuesIn(kWays), testing::ValuesIn(kHandles)),
+                         testing::Combine(testing::ValuesIn(kWaysToZero), testing::ValuesIn(kHandles)),
                          name_of_case);
 
 // Without zero_grad() a handle is the gradient, which goes on, also where buckets are laid out anew.
@@ -171,7 +171,7 @@ TEST(KeptGradient, OfAParameterThatIsNotUsedKeepsItsValues) {
     run_ranks_as_threads(2, [&](Context& context) {
       const auto model = std::make_shared<Wide>();
       DistributedDataParallel ddp(context, model, {.unused_parameters = unused});
-      Kept kept;
+      KeptTensors kept;
       const auto backward = [&](int step) {
         const at::Tensor x = numbers({4, 96}, 10 * step + context.rank());
         model->third(x).square().mean().backward();
@@ -204,7 +204,7 @@ TEST(KeptGradient, BelongsToAnotherParameterWhereACallerHasMovedItThere) {
       ddp.zero_grad();
       model->first->weight.mutable_grad() = transposed;
       loss_of_step(*model, context.rank(), step).backward();
-      const at::Tensor expected = expected_gradients(step)[0] + values;
+      const at::Tensor expected = gradients_of_one_process(step)[0] + values;
       EXPECT_TRUE(at::allclose(model->first->weight.grad(), expected, 1e-5, 1e-7)) << "step " << step;
       ddp.zero_grad();
     }
