@@ -26,6 +26,8 @@ const char* name_of(at::ScalarType dtype) {
       return "u8";
     case at::kBool:
       return "bool";
+    case at::kComplexFloat:
+      return "c64";
     case at::ScalarType::Undefined:
       return "";
     default:

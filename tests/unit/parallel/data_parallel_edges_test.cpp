@@ -3,6 +3,8 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -203,6 +205,42 @@ TEST(DataParallelEdges, ASparseGradientOfAFunctionIsRefusedByTheNameOfItsParamet
               .backward();
         },
         testing::ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("parameter 'own'"), HasSubstr("sparse"))));
+  });
+}
+
+/// A layer of complex numbers, beside a real one.
+struct Spectral : torch::nn::Module {
+  explicit Spectral(int rank)
+      : weight(register_parameter("spectral", at::view_as_complex(numbers({3, 2}, 1 + rank)))),
+        phases(register_buffer("phases", at::view_as_complex(numbers({4, 2}, 7 + rank)))),
+        bias(register_parameter("bias", numbers({3}, 2 + rank))) {}
+  at::Tensor weight, phases, bias;
+};
+
+TEST(DataParallelEdges, AComplexParameterIsRejectedByItsName) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const auto model = std::make_shared<Spectral>(0);
+    const auto rejected = testing::ThrowsMessage<InvalidArgument>(
+        AllOf(HasSubstr("parameter 'spectral' is complex"), HasSubstr("at::view_as_real")));
+    EXPECT_THAT([&] { DistributedDataParallel(context, model); }, rejected);
+    model->weight.requires_grad_(false);
+    DistributedDataParallel ddp(context, model);
+    model->weight.requires_grad_(true);
+    EXPECT_THAT([&] { model->bias.square().sum().backward(); }, rejected);
+  });
+}
+
+TEST(DataParallelEdges, ComplexBuffersAndFrozenComplexParametersFollowRankZero) {
+  run_ranks_as_threads(2, [](Context& context) {
+    const auto model = std::make_shared<Spectral>(context.rank());
+    model->weight.requires_grad_(false);
+    DistributedDataParallel ddp(context, model);
+    const Spectral expected(0);
+    EXPECT_TRUE(at::equal(at::view_as_real(model->weight), at::view_as_real(expected.weight.detach())));
+    EXPECT_TRUE(at::equal(at::view_as_real(model->phases), at::view_as_real(expected.phases)));
+    if (context.is_main()) at::view_as_real(model->phases).mul_(2);
+    model->bias.square().sum().backward();
+    EXPECT_TRUE(at::equal(at::view_as_real(model->phases), at::view_as_real(expected.phases) * 2));
   });
 }
 

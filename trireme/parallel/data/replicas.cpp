@@ -1,6 +1,7 @@
 #include "trireme/parallel/data/internal/replicas.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
 #include <map>
@@ -16,6 +17,11 @@ namespace trireme::parallel {
 namespace {
 
 constexpr std::int64_t kChunkBytes = std::int64_t{25} << 20;
+
+/// What of a tensor goes over the group: of a complex one its real and imaginary parts.
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
 
 std::string shape_of(const at::Tensor& tensor) {
   std::vector<std::string> sizes;
@@ -113,17 +119,19 @@ std::vector<at::Tensor> tensors_of(const optim::NamedTensors& named) {
 Coalesced::Coalesced(const comm::Group& group, std::vector<at::Tensor> tensors)
     : tensors_(std::move(tensors)) {
   std::int64_t numel = 0;
-  for (const at::Tensor& tensor : tensors_) numel += tensor.numel();
+  for (const at::Tensor& tensor : tensors_) numel += tensor.numel() * (tensor.is_complex() ? 2 : 1);
   const at::Tensor& first = tensors_.front();
-  flat_ = group.allocate(numel, first.options().requires_grad(false));
+  flat_ = group.allocate(
+      numel, first.options().dtype(c10::toRealValueType(first.scalar_type())).requires_grad(false));
 }
 
 template <class Copy>
 void Coalesced::for_each_part(Copy&& copy) {
   std::int64_t offset = 0;
   for (const at::Tensor& tensor : tensors_) {
-    copy(tensor, flat_.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
-    offset += tensor.numel();
+    const at::Tensor real = as_real(tensor);
+    copy(real, flat_.narrow(0, offset, real.numel()).view(real.sizes()));
+    offset += real.numel();
   }
 }
 
