@@ -23,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/context.h"
@@ -65,7 +66,11 @@ struct DataParallelOptions {
   std::shared_ptr<CommHook> hook = nullptr;  ///< how a bucket is reduced; none: all-reduce as it is
 };
 
+struct JoinUnderWay;
+
 class DistributedDataParallel {
+  struct Reducer;
+
  public:
   /// Checks that all ranks hold the same parameters (number, names, shapes, dtypes; the first difference is
   /// named with both sides), then broadcasts rank 0's parameters and buffers. Throws CommError,
@@ -98,25 +103,50 @@ class DistributedDataParallel {
   /// A NoSync of this object: `const auto apart = ddp.no_sync();`.
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  /// Uneven inputs: `for (Join join(ddp); join.next(have_batch);) { ... }`. A rank without a batch takes part
-  /// in the others' reductions with zeros until nobody has one; then next() is false on every rank. Means are
-  /// still taken over all ranks. Ranks with a batch run the same number of synchronised passes per step.
+  /// A wrapper of a Join. `follow` is called on a rank without a batch after each reduction of this wrapper,
+  /// the result in its gradients: with the optimizer's step and zero_grad in it, all replicas stay the same,
+  /// optimizer state included. Without it, all ranks take over parameters and buffers of one that took every
+  /// step, at the end.
+  struct Joined {
+    DistributedDataParallel& ddp;
+    std::function<void()> follow = nullptr;
+  };
+
+  /// Uneven inputs: `while (join.next(have_batch)) { ... }`. A rank without a batch takes part in the others'
+  /// reductions with zeros until nobody has one; then next() is false on every rank. Means are still taken
+  /// over all ranks. Ranks with a batch run the same synchronised passes per step, in the same order. A rank
+  /// without one does not run the loop's body: what has to happen once per step on every rank, such as the
+  /// step of a learning-rate schedule or a counter, goes into after_step(). One Join at a time between the
+  /// same ranks, over all wrappers that its body reduces with: a second one, and a synchronised pass of
+  /// another wrapper between them, are InvalidArgument.
   class Join {
    public:
-    /// `follow` is called on a rank without a batch after each reduction, the result in its gradients: with
-    /// the optimizer's step and zero_grad in it, all replicas stay the same, optimizer state included.
-    /// Without it, all ranks take over parameters and buffers of one that took every step, at the end.
+    /// Over one wrapper, with `follow` as in Joined. Throws InvalidArgument beside another Join.
     explicit Join(DistributedDataParallel& ddp, std::function<void()> follow = nullptr);
+    /// Over several wrappers of the same ranks, all with `follow` or all without, in the same order on every
+    /// rank. A backward pass reaches parameters of one of them that require a gradient.
+    explicit Join(std::vector<Joined> joined);
     ~Join();
     Join(const Join&) = delete;
     Join& operator=(const Join&) = delete;
+    /// Calls `action` in next(), on every rank, once after each step for which some rank had a batch.
+    void after_step(std::function<void()> action) { after_step_ = std::move(action); }
+    /// Those steps so far; the same on every rank.
+    std::int64_t steps() const { return steps_; }
     /// Collective. True when this rank shall run a step with the batch it has. A small reduction per call
     /// and one per synchronised pass. Throws CommError.
     bool next(bool have_batch);
 
    private:
-    DistributedDataParallel& ddp_;
-    std::function<void()> follow_;
+    Reducer& reducer(std::size_t number) const;
+    void announce(std::size_t number) const;
+    void end_step();
+
+    const std::vector<Joined> joined_;
+    const std::shared_ptr<std::vector<JoinUnderWay>> under_way_;  ///< of this rank
+    std::function<void()> after_step_;
+    bool in_step_ = false;
+    std::int64_t steps_ = 0;
   };
 
   /// Takes part in the others' synchronised pass where this rank has nothing to run backward on: it adds
@@ -156,7 +186,6 @@ class DistributedDataParallel {
   Statistics statistics() const;
 
  private:
-  struct Reducer;
   std::shared_ptr<Reducer> reducer_;
 };
 

@@ -2,68 +2,146 @@
 // small reduction per event; a rank without a batch adds nothing and follows.
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/parallel/data/internal/joins.h"
 #include "trireme/parallel/data/internal/reducer.h"
 
 namespace trireme::parallel {
 namespace {
 
-enum class Event { kNone, kPass, kNext };
+/// What a rank says: all words are maxima over the ranks.
+struct Words {
+  int first_pass = 0;  ///< of N wrappers, N - the number of the one whose pass begins
+  int last_pass = 0;   ///< the number of the one whose pass begins, from 1
+  int at_next = 0;
+  int has_batch = 0;  ///< size of the group - rank
+};
 
 /// What the ranks do, as all of them see it.
 struct Agreement {
-  bool passes = false;    ///< a synchronised backward pass begins
+  int pass = -1;          ///< of which wrapper a synchronised backward pass begins; none
   int rank_of_batch = 0;  ///< the lowest rank that has a batch; the group's size when none has
 };
 
-Agreement agree(comm::Group& group, Event event, bool have_batch) {
-  at::Tensor words = at::zeros({3}, at::kInt);
+Agreement agree(comm::Group& group, int num_wrappers, const Words& mine) {
+  at::Tensor words = at::zeros({4}, at::kInt);
   auto* word = words.mutable_data_ptr<int>();
-  word[0] = event == Event::kPass ? 1 : 0;
-  word[1] = event == Event::kNext ? 1 : 0;
-  word[2] = have_batch ? group.size() - group.rank() : 0;
+  std::ranges::copy(std::array{mine.first_pass, mine.last_pass, mine.at_next, mine.has_batch}, word);
   group.all_reduce(words, comm::ReduceOp::kMax);
-  if (word[0] != 0 && word[1] != 0) {
+  const int first = num_wrappers - word[0], last = word[1] - 1;
+  if (last >= 0 && word[2] != 0) {
     throw CommError(text("in Join, some ranks of group '", group.name(),
                          "' run a synchronised backward pass while others are at next(): every rank with a "
                          "batch has to run the same number of them per step"));
   }
-  return {.passes = word[0] != 0, .rank_of_batch = group.size() - word[2]};
+  if (last >= 0 && first != last) {
+    throw CommError(text("in Join, ranks of group '", group.name(), "' run passes of wrapper ", first,
+                         " and of wrapper ", last,
+                         " at the same time: every rank with a batch has to run them in the same order"));
+  }
+  return {.pass = last, .rank_of_batch = group.size() - word[3]};
+}
+
+bool share_ranks(const std::vector<int>& one, const std::vector<int>& other) {
+  return std::ranges::count_if(one, [&](int rank) { return std::ranges::find(other, rank) != other.end(); }) >
+         1;
 }
 
 }  // namespace
 
+std::shared_ptr<JoinsUnderWay> joins_of_this_thread() {
+  thread_local const auto joins = std::make_shared<JoinsUnderWay>();
+  return joins;
+}
+
+void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what) {
+  const bool is_beside = std::ranges::any_of(
+      joins, [&](const JoinUnderWay& each) { return share_ranks(each.world_ranks, group.world_ranks()); });
+  require(
+      !is_beside, what, " of group '", group.name(),
+      "' beside a Join over the same ranks: a rank without a batch takes part in that Join alone; make one "
+      "Join over all wrappers, Join({{first, follow_first}, {second, follow_second}})");
+}
+
 DistributedDataParallel::Join::Join(DistributedDataParallel& ddp, std::function<void()> follow)
-    : ddp_(ddp), follow_(std::move(follow)) {
-  Reducer& reducer = *ddp_.reducer_;
-  require(!reducer.before_pass, "a Join of this DistributedDataParallel is already under way");
-  reducer.before_pass = [&reducer] { agree(reducer.group, Event::kPass, false); };
+    : Join(std::vector<Joined>{{ddp, std::move(follow)}}) {}
+
+DistributedDataParallel::Join::Join(std::vector<Joined> joined)
+    : joined_(std::move(joined)), under_way_(joins_of_this_thread()) {
+  require(!joined_.empty(), "a Join needs at least one DistributedDataParallel");
+  const comm::Group& group = reducer(0).group;
+  refuse_beside_join(*under_way_, group, "a second Join");
+  for (std::size_t i = 0; i < joined_.size(); ++i) {
+    require(reducer(i).group.world_ranks() == group.world_ranks(),
+            "all wrappers of a Join have to reduce over the same ranks; found groups '", group.name(),
+            "' and '", reducer(i).group.name(), "'");
+    require((joined_[i].follow == nullptr) == (joined_[0].follow == nullptr),
+            "in a Join either all wrappers have a function that follows, or none has");
+    for (std::size_t j = 0; j < i; ++j)
+      require(&reducer(i) != &reducer(j), "a Join has the same DistributedDataParallel twice");
+  }
+  for (std::size_t i = 0; i < joined_.size(); ++i) reducer(i).before_pass = [this, i] { announce(i); };
+  under_way_->push_back({.join = this, .world_ranks = group.world_ranks()});
 }
 
 DistributedDataParallel::Join::~Join() {
-  ddp_.reducer_->before_pass = nullptr;
-  ddp_.reducer_->root = 0;
+  std::erase_if(*under_way_, [this](const JoinUnderWay& each) { return each.join == this; });
+  for (std::size_t i = 0; i < joined_.size(); ++i) {
+    reducer(i).before_pass = nullptr;
+    reducer(i).root = 0;
+  }
+}
+
+DistributedDataParallel::Reducer& DistributedDataParallel::Join::reducer(std::size_t number) const {
+  return *joined_[number].ddp.reducer_;
+}
+
+/// A rank without a batch takes part in one pass after the other.
+void DistributedDataParallel::Join::announce(std::size_t number) const {
+  for (std::size_t i = 0; i < joined_.size(); ++i) {
+    require(i == number || !reducer(i).is_running(),
+            "in Join, a backward pass reaches parameters of wrappers ", i, " and ", number,
+            ", which are reduced one after the other; freeze those of one with requires_grad_(false) before "
+            "forward");
+  }
+  const auto wrappers = static_cast<int>(joined_.size()), mine = static_cast<int>(number);
+  agree(reducer(0).group, wrappers, {.first_pass = wrappers - mine, .last_pass = mine + 1});
+}
+
+/// Once on every rank for each step that some rank had a batch for.
+void DistributedDataParallel::Join::end_step() {
+  if (!std::exchange(in_step_, false)) return;
+  ++steps_;
+  if (after_step_) after_step_();
 }
 
 bool DistributedDataParallel::Join::next(bool have_batch) {
-  Reducer& reducer = *ddp_.reducer_;
-  reducer.require_finished("Join::next()");
-  Agreement agreement = agree(reducer.group, Event::kNext, have_batch);
+  for (std::size_t i = 0; i < joined_.size(); ++i) reducer(i).require_finished("Join::next()");
+  comm::Group& group = reducer(0).group;
+  const auto wrappers = static_cast<int>(joined_.size());
+  Agreement agreement =
+      agree(group, wrappers, {.at_next = 1, .has_batch = have_batch ? group.size() - group.rank() : 0});
   for (;;) {
-    if (agreement.passes) {
-      reducer.shadow(follow_);
-    } else if (agreement.rank_of_batch == reducer.group.size()) {
-      // Ranks that ran out early took no more steps: all take over a rank that took every one.
-      if (!follow_) reducer.broadcast_state(reducer.root);
-      return false;
+    if (agreement.pass >= 0) {
+      const auto number = static_cast<std::size_t>(agreement.pass);
+      reducer(number).shadow(joined_[number].follow);
     } else {
-      reducer.root = agreement.rank_of_batch;
+      end_step();
+      if (agreement.rank_of_batch == group.size()) break;
+      for (std::size_t i = 0; i < joined_.size(); ++i) reducer(i).root = agreement.rank_of_batch;
+      in_step_ = true;
       if (have_batch) return true;
     }
-    agreement = agree(reducer.group, Event::kNone, false);
+    agreement = agree(group, wrappers, {});
   }
+  // Ranks that ran out early took no more steps: all take over a rank that took every one.
+  for (std::size_t i = 0; i < joined_.size() && joined_[i].follow == nullptr; ++i)
+    reducer(i).broadcast_state(reducer(i).root);
+  return false;
 }
 
 }  // namespace trireme::parallel

@@ -99,6 +99,7 @@ void DistributedDataParallel::Reducer::on_gradient(std::size_t number) {
   if (synchronise) {
     watch_graph_task();
     if (!running_) {
+      refuse_outside_of_join();
       check_module();
       group.check();
       announce_pass();
@@ -209,6 +210,10 @@ void DistributedDataParallel::Reducer::refuse_stale_sum(const Parameter& paramet
   require(!only_added_to, "the gradient of parameter '", parameter.name,
           "' is added to one that is already summed over the ranks; with ReduceScale::kSum call zero_grad() "
           "after every reduction, and no_sync() for all but the last backward pass of a step");
+}
+
+void DistributedDataParallel::Reducer::refuse_outside_of_join() const {
+  if (!before_pass) refuse_beside_join(*joins_, group, "a synchronised backward pass of another wrapper");
 }
 
 void DistributedDataParallel::Reducer::announce_pass() {

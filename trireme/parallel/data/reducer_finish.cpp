@@ -121,6 +121,7 @@ void DistributedDataParallel::Reducer::shadow(const std::function<void()>& follo
 
 void DistributedDataParallel::Reducer::take_part() {
   require_finished("reduce_without_backward()");
+  refuse_outside_of_join();
   check_module();
   announce_pass();
   start_shadow();

@@ -17,6 +17,7 @@
 #include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/data/internal/bucket.h"
 #include "trireme/parallel/data/internal/gradient_places.h"
+#include "trireme/parallel/data/internal/joins.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/telemetry/trace.h"
 
@@ -46,6 +47,8 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   /// Throws InvalidArgument where finish_reduction() has something left to do.
   void require_finished(const char* caller) const;
   void zero_grad();
+  /// A pass is under way.
+  bool is_running() const { return running_; }
 
   comm::Group group;
   Replica replica;
@@ -85,6 +88,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void hook_up(std::size_t number);
   void take_early_gradient(std::size_t number);
 
+  void refuse_outside_of_join() const;
   void announce_pass();
   void begin_pass();
   void watch_graph_task();
@@ -128,6 +132,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   void build_buffers();
   void build_buckets(const std::vector<std::size_t>& ready_order);
 
+  const std::shared_ptr<JoinsUnderWay> joins_ = joins_of_this_thread();
   std::vector<Parameter> parameters_;
   std::unordered_map<const void*, std::size_t> numbers_;  ///< of parameters, by their implementation
   BucketMemory memory_;

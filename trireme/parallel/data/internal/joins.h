@@ -1,0 +1,25 @@
+#pragma once
+// The Joins that are under way on a rank. A rank without a batch waits in its Join's next() and takes part in
+// what the Join's wrappers do, in nothing else: other reductions between the same ranks would be taken for
+// theirs. The list is written by the thread that makes wrappers and Joins, while no backward runs.
+
+#include <memory>
+#include <vector>
+
+#include "trireme/comm/group.h"
+
+namespace trireme::parallel {
+
+struct JoinUnderWay {
+  const void* join = nullptr;
+  std::vector<int> world_ranks;
+};
+using JoinsUnderWay = std::vector<JoinUnderWay>;
+
+/// Of the calling thread, which stands for a rank.
+std::shared_ptr<JoinsUnderWay> joins_of_this_thread();
+
+/// Throws InvalidArgument where a Join is under way over two or more of the group's ranks.
+void refuse_beside_join(const JoinsUnderWay& joins, const comm::Group& group, const char* what);
+
+}  // namespace trireme::parallel
