@@ -23,7 +23,8 @@ namespace {
 using namespace trireme;
 
 double median_step_s(const std::string& name, const optim::NamedTensors& parameters, int steps) {
-  const auto optimizer = optim::make_optimizer({.name = name, .lr = 1e-6}, parameters);
+  const auto optimizer =
+      optim::make_optimizer({.name = name, .lr = 1e-6, .weight_decay = 0, .momentum = 0.9}, parameters);
   for (int i = 0; i < 2; ++i) optimizer->step();
   std::vector<double> times;
   for (int i = 0; i < steps; ++i) {

@@ -117,7 +117,8 @@ int main(int argc, char** argv) try {
                            .num_microbatches = kMicrobatches,
                            .num_chunks = interleaved && !alone ? 2 : 0,
                            .cuts = alone ? std::vector<int>{} : cuts});
-  const auto optimizer = optim::make_optimizer({.name = "sgd", .lr = 1e-4}, pipe.parameters());
+  const auto optimizer =
+      optim::make_optimizer({.name = "sgd", .lr = 1e-4, .momentum = 0.9}, pipe.parameters());
   const auto step = [&] {
     pipe.zero_grad();
     pipe.step(work.input, work.target, loss);

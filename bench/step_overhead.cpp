@@ -37,6 +37,7 @@ train::RunConfig config_of(const Settings& settings) {
   config.model.name = settings.model;
   config.train.global_batch = settings.batch;
   config.train.epochs = 1'000'000;
+  config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0.9};
   config.train.clip_norm = 0;  // the bare loop does not clip
   config.comm.torch_threads = 1;
   return config;

@@ -95,7 +95,7 @@ Loop replicas(comm::Context& context, const Workload& work, const Forward& forwa
   optim::NamedTensors parameters;
   for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
   const std::shared_ptr<optim::Optimizer> optimizer =
-      optim::make_optimizer({.name = "sgd", .lr = 1e-4}, parameters);
+      optim::make_optimizer({.name = "sgd", .lr = 1e-4, .momentum = 0.9}, parameters);
   Loop loop;
   loop.step = [=] {
     ddp->zero_grad();
@@ -115,7 +115,7 @@ Loop shards(comm::Context& context, const Workload& work, int zero, const Forwar
       parallel::PipelineOptions{.program = schedule::data_parallel(1),
                                 .zero = {.stage = static_cast<parallel::ZeroStage>(zero)}});
   const std::shared_ptr<optim::Optimizer> optimizer =
-      optim::make_optimizer({.name = "sgd", .lr = 1e-4}, pipe->parameters());
+      optim::make_optimizer({.name = "sgd", .lr = 1e-4, .momentum = 0.9}, pipe->parameters());
   const auto loss = [](const at::Tensor& logits, const at::Tensor& target) {
     return at::cross_entropy_loss(logits, target.flatten());
   };

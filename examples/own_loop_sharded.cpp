@@ -36,8 +36,8 @@ int main(int argc, char** argv) {
       chain->push_back(nn::Tanh());
     }
     trireme::parallel::FullyShardedDataParallel sharded(*context, trireme::model::layers_of(chain));
-    const auto optimizer =
-        trireme::optim::make_optimizer({.name = "adamw", .lr = 0.003}, sharded.parameters());
+    const auto optimizer = trireme::optim::make_optimizer({.name = "adamw", .lr = 0.003, .weight_decay = 0},
+                                                          sharded.parameters());
 
     std::optional<trireme::checkpoint::LoopCheckpoints> checkpoints;
     if (argc > 3) checkpoints.emplace(*context, argv[3], trireme::train::sharded_loop(sharded, *optimizer));

@@ -28,8 +28,8 @@ SafetensorsFile reference(const std::string& name) {
 }
 
 OptimizerOptions options_of(const Metadata& metadata) {
-  OptimizerOptions options = {.name = metadata.at("name")};
-  const auto read = [&](const char* key, double& field) {
+  OptimizerOptions options = {.name = metadata.at("name"), .weight_decay = 0};  // where a case has none
+  const auto read = [&](const char* key, auto& field) {
     if (metadata.contains(key)) field = std::stod(metadata.at(key));
   };
   read("lr", options.lr);

@@ -15,7 +15,7 @@ int main(int argc, char** argv) try {
   trireme::train::RunConfig config;
   config.run.exact = true;
   config.train = {.max_steps = steps, .global_batch = 24, .clip_norm = 0.1};
-  config.optimizer = {.name = "adamw", .lr = 0.01};
+  config.optimizer = {.name = "adamw", .lr = 0.01, .weight_decay = 0};
   config.parallel = {.pipeline = std::atoi(argv[2]), .zero = std::atoi(argv[3])};
   (config.parallel.pipeline > 1 ? config.parallel.microbatches : config.train.accumulation) =
       std::atoi(argv[4]);

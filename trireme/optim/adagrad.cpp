@@ -5,7 +5,7 @@
 
 namespace trireme::optim {
 
-Adagrad::Adagrad(const OptimizerOptions& options) : eps_(options.eps) {
+Adagrad::Adagrad(const OptimizerOptions& options) : eps_(options.eps.value()) {
   require_positive(options, "eps", eps_);
 }
 

@@ -24,12 +24,12 @@ void append(UpdateLists& to, const UpdateLists& from, std::size_t i) {
 
 AdamFactors adam_factors(const OptimizerOptions& options) {
   require_fraction(options, "beta1", options.beta1);
-  require_fraction(options, "beta2", options.beta2);
-  require_positive(options, "eps", options.eps);
+  require_fraction(options, "beta2", options.beta2.value());
+  require_positive(options, "eps", options.eps.value());
   require_not_negative(options, "variance_steps", static_cast<double>(options.variance_steps));
   return {.beta1 = options.beta1,
-          .beta2 = options.beta2,
-          .eps = options.eps,
+          .beta2 = options.beta2.value(),
+          .eps = options.eps.value(),
           .variance_steps = options.variance_steps};
 }
 

@@ -30,12 +30,12 @@ at::Tensor run_of(const at::Tensor& tensor, std::int64_t begin, std::int64_t num
 
 GroupedOptimizer::GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options,
                                    NamedTensors parameters, const Surroundings& surroundings)
-    : Optimizer(options.lr),
+    : Optimizer(options.lr.value_or(1e-3)),
       rule_(std::move(rule)),
       kinds_(rule_->states()),
       offload_(surroundings.offload),
       parts_(surroundings.parts) {
-  const GroupSettings common{.weight_decay = options.weight_decay, .adaptive = true};
+  const GroupSettings common{.weight_decay = options.weight_decay.value_or(0), .adaptive = true};
   if (options.decay_1d) {
     add_group(common, std::move(parameters));
     return;

@@ -22,7 +22,8 @@ struct Surroundings {
 
 class GroupedOptimizer : public Optimizer {
  public:
-  /// Of `options` only lr, weight_decay and decay_1d are read; the rule has read its own.
+  /// Of `options` only lr, weight_decay and decay_1d are read, 1e-3 and 0 where the first two are not given;
+  /// the rule has read its own. The rules here take options that are all given (with_defaults()).
   GroupedOptimizer(std::unique_ptr<UpdateRule> rule, const OptimizerOptions& options, NamedTensors parameters,
                    const Surroundings& surroundings = {});
   std::map<std::string, at::Tensor> state() override;

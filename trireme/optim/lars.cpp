@@ -10,7 +10,7 @@
 namespace trireme::optim {
 
 Lars::Lars(const OptimizerOptions& options)
-    : momentum_(options.momentum), trust_coefficient_(options.trust_coefficient) {
+    : momentum_(options.momentum.value()), trust_coefficient_(options.trust_coefficient) {
   require_fraction(options, "momentum", momentum_);
   require_positive(options, "trust_coefficient", trust_coefficient_);
 }

@@ -7,7 +7,7 @@
 
 namespace trireme::optim {
 
-Lion::Lion(const OptimizerOptions& options) : beta1_(options.beta1), beta2_(options.beta2) {
+Lion::Lion(const OptimizerOptions& options) : beta1_(options.beta1), beta2_(options.beta2.value()) {
   require_fraction(options, "beta1", beta1_);
   require_fraction(options, "beta2", beta2_);
 }

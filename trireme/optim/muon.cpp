@@ -69,8 +69,8 @@ bool is_spared(const OptimizerOptions& options, const std::string& name) {
 }  // namespace
 
 Muon::Muon(const OptimizerOptions& options)
-    : momentum_(options.momentum),
-      nesterov_(options.nesterov),
+    : momentum_(options.momentum.value()),
+      nesterov_(options.nesterov.value()),
       as_adamw_(options.muon_scale == "match_rms_adamw") {
   require_fraction(options, "momentum", momentum_);
   const std::vector<std::string> names = muon_scale_names();
@@ -129,6 +129,6 @@ std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, NamedTenso
       options.muon_adamw_rate);
 }
 
-std::vector<std::string> muon_scale_names() { return {"match_rms_adamw", "original"}; }
+std::vector<std::string> muon_scale_names() { return {"original", "match_rms_adamw"}; }
 
 }  // namespace trireme::optim

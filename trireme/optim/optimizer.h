@@ -19,34 +19,51 @@ namespace trireme::optim {
 /// Parameters by name, in the model's order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// All options of all optimizers; each reads those that name it. Values without a unit are plain numbers.
+/// All options of all optimizers; each reads those that name it. Values without a unit are plain numbers. An
+/// option that is not given has the default of its optimizer (with_defaults()): PyTorch's, where PyTorch has
+/// that optimizer.
 struct OptimizerOptions {
   std::string name = "sgd";
-  double lr = 0.1;  ///< all: the rate of steps until set_lr() says another, >= 0
+  std::optional<double> lr = {};  ///< all: the rate of steps until set_lr() says another, >= 0
   /// All, >= 0. sgd, adam, adagrad, rmsprop: L2, `weight_decay * p` is added to the gradient. lars: L2, and
   /// part of the trust ratio. adamw, lion, muon: decoupled, p shrinks by `lr * weight_decay`. lamb: added to
   /// the update before its trust ratio.
-  double weight_decay = 0;
+  std::optional<double> weight_decay = {};
   /// All. False: tensors with at most one dim (biases, norms) are not decayed, and lars and lamb update them
   /// with a trust ratio of 1. True decays everything, as PyTorch does.
   bool decay_1d = true;
-  double momentum = 0.9;  ///< sgd, lars, rmsprop (where PyTorch's default is 0), muon (0.95), in [0, 1)
-  bool nesterov = false;  ///< sgd, muon (PyTorch: true)
-  double beta1 = 0.9;     ///< adam, adamw, lion, lamb, muon's adamw, in [0, 1)
-  double beta2 = 0.999;   ///< the same (the paper of lion: 0.99), in [0, 1)
-  double alpha = 0.99;    ///< rmsprop: decay of the mean square, in [0, 1)
+  std::optional<double> momentum = {};  ///< sgd, lars, rmsprop, muon, in [0, 1)
+  std::optional<bool> nesterov = {};    ///< sgd, muon
+  double beta1 = 0.9;                   ///< adam, adamw, lion, lamb, muon's adamw, in [0, 1)
+  std::optional<double> beta2 = {};     ///< the same, in [0, 1)
+  double alpha = 0.99;                  ///< rmsprop: decay of the mean square, in [0, 1)
   bool centered = false;  ///< rmsprop: divides by the deviation, not the root of the mean square
   /// adam, adamw, lamb: updates after which the mean square stays as it is; 0: it never does. Of gradients
   /// that a compression of the momentum brings: 1-bit Adam, 1-bit LAMB (docs/compression.md).
   std::int64_t variance_steps = 0;
-  double eps = 1e-8;  ///< all with beta2 but lion, adagrad (PyTorch: 1e-10), rmsprop; lamb's: 1e-6; > 0
+  std::optional<double> eps = {};    ///< all with beta2 but lion, adagrad, rmsprop; > 0
   double trust_coefficient = 0.001;  ///< lars: share of its own norm by which a tensor moves at lr 1, > 0
-  /// muon: "match_rms_adamw", by which rate and decay of adamw fit its matrices too, or "original" (PyTorch).
-  std::string muon_scale = "match_rms_adamw";
+  /// muon: "original", or "match_rms_adamw", by which rate and decay of adamw fit its matrices too.
+  std::string muon_scale = "original";
   /// muon: tensors with one of these in their names go to adamw, as all with at most one dim do.
   std::vector<std::string> muon_spares = {"wte", "wpe", "embed", "lm_head"};
   double muon_adamw_rate = 1;  ///< muon: rate of what goes to adamw, as a multiple of lr, >= 0
 };
+
+/// The options of that optimizer with its default in the place of each that is not given: lr, weight_decay,
+/// momentum, nesterov, beta2 and eps are there. Throws InvalidArgument: an unknown name.
+///
+/// | optimizer | lr | weight_decay | momentum | nesterov | beta2 | eps |
+/// | sgd | 1e-3 | 0 | 0 | false | | |
+/// | adam | 1e-3 | 0 | | | 0.999 | 1e-8 |
+/// | adamw | 1e-3 | 1e-2 | | | 0.999 | 1e-8 |
+/// | adagrad | 1e-2 | 0 | | | | 1e-10 |
+/// | rmsprop | 1e-2 | 0 | 0 | | | 1e-8 |
+/// | muon | 1e-3 | 0.1 | 0.95 | true | 0.999 | 1e-8 |
+/// | lion (as its paper) | 1e-4 | 0 | | | 0.99 | |
+/// | lars (as its paper) | 0.1 | 0 | 0.9 | | | |
+/// | lamb (as its paper) | 1e-3 | 0 | | | 0.999 | 1e-6 |
+OptimizerOptions with_defaults(OptimizerOptions options);
 
 /// Throws InvalidArgument below 0, and where it is no finite number.
 void require_learning_rate(double lr);

@@ -24,23 +24,34 @@ std::unique_ptr<Optimizer> make(const OptimizerOptions& options, NamedTensors pa
                                             std::move(parameters), surroundings);
 }
 
+/// Of what is not given. Those of PyTorch's optimizers are its own (torch/optim, 2.11 to 2.15).
+struct Defaults {
+  double lr = 1e-3, weight_decay = 0, momentum = 0;
+  bool nesterov = false;
+  double beta2 = 0.999, eps = 1e-8;
+};
+
 struct OptimizerRow {
   std::string_view name;
   std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, NamedTensors, const Surroundings&);
   bool normalises = true;      ///< gradients, by their own size
   bool whole_tensors = false;  ///< are looked at
+  Defaults defaults = {};
 };
 
 constexpr std::array<OptimizerRow, 9> kOptimizerTable = {{
-    {"sgd", make<Sgd>, /*normalises=*/false},
-    {"adamw", make<Adam, Adam::WeightDecay::kDecoupled>},
-    {"adam", make<Adam, Adam::WeightDecay::kL2>},
-    {"adagrad", make<Adagrad>},
-    {"rmsprop", make<RmsProp>},
-    {"lion", make<Lion>},
-    {"lars", make<Lars>, /*normalises=*/true, /*whole_tensors=*/true},
-    {"lamb", make<Lamb>, /*normalises=*/true, /*whole_tensors=*/true},
-    {"muon", make_muon, /*normalises=*/true, /*whole_tensors=*/true},
+    {.name = "sgd", .make = make<Sgd>, .normalises = false},
+    {.name = "adamw", .make = make<Adam, Adam::WeightDecay::kDecoupled>, .defaults = {.weight_decay = 1e-2}},
+    {.name = "adam", .make = make<Adam, Adam::WeightDecay::kL2>},
+    {.name = "adagrad", .make = make<Adagrad>, .defaults = {.lr = 1e-2, .eps = 1e-10}},
+    {.name = "rmsprop", .make = make<RmsProp>, .defaults = {.lr = 1e-2}},
+    {.name = "lion", .make = make<Lion>, .defaults = {.lr = 1e-4, .beta2 = 0.99}},
+    {.name = "lars", .make = make<Lars>, .whole_tensors = true, .defaults = {.lr = 0.1, .momentum = 0.9}},
+    {.name = "lamb", .make = make<Lamb>, .whole_tensors = true, .defaults = {.eps = 1e-6}},
+    {.name = "muon",
+     .make = make_muon,
+     .whole_tensors = true,
+     .defaults = {.weight_decay = 0.1, .momentum = 0.95, .nesterov = true}},
 }};
 
 const OptimizerRow& find_optimizer(const std::string& name) {
@@ -52,6 +63,17 @@ const OptimizerRow& find_optimizer(const std::string& name) {
 
 }  // namespace
 
+OptimizerOptions with_defaults(OptimizerOptions options) {
+  const Defaults& defaults = find_optimizer(options.name).defaults;
+  options.lr = options.lr.value_or(defaults.lr);
+  options.weight_decay = options.weight_decay.value_or(defaults.weight_decay);
+  options.momentum = options.momentum.value_or(defaults.momentum);
+  options.nesterov = options.nesterov.value_or(defaults.nesterov);
+  options.beta2 = options.beta2.value_or(defaults.beta2);
+  options.eps = options.eps.value_or(defaults.eps);
+  return options;
+}
+
 void require_learning_rate(double lr) {
   require(std::isfinite(lr) && lr >= 0, "the learning rate is ", lr, "; expected a number of at least 0");
 }
@@ -59,10 +81,11 @@ void require_learning_rate(double lr) {
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters,
                                           std::shared_ptr<Offload> offload,
                                           std::shared_ptr<const TensorParts> parts) {
-  const OptimizerRow& row = find_optimizer(options.name);
-  require_not_negative(options, "lr", options.lr);
-  require_not_negative(options, "weight_decay", options.weight_decay);
-  return row.make(options, std::move(parameters), {.offload = std::move(offload), .parts = std::move(parts)});
+  const OptimizerOptions all = with_defaults(options);
+  require_not_negative(all, "lr", *all.lr);
+  require_not_negative(all, "weight_decay", *all.weight_decay);
+  return find_optimizer(all.name).make(all, std::move(parameters),
+                                       {.offload = std::move(offload), .parts = std::move(parts)});
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, NamedTensors parameters,

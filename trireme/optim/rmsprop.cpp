@@ -27,7 +27,10 @@ double rounding_of(at::ScalarType type) {
 }  // namespace
 
 RmsProp::RmsProp(const OptimizerOptions& options)
-    : momentum_(options.momentum), alpha_(options.alpha), eps_(options.eps), centered_(options.centered) {
+    : momentum_(options.momentum.value()),
+      alpha_(options.alpha),
+      eps_(options.eps.value()),
+      centered_(options.centered) {
   require_fraction(options, "momentum", momentum_);
   require_fraction(options, "alpha", alpha_);
   require_positive(options, "eps", eps_);

@@ -6,7 +6,8 @@
 
 namespace trireme::optim {
 
-Sgd::Sgd(const OptimizerOptions& options) : momentum_(options.momentum), nesterov_(options.nesterov) {
+Sgd::Sgd(const OptimizerOptions& options)
+    : momentum_(options.momentum.value()), nesterov_(options.nesterov.value()) {
   require_fraction(options, "momentum", momentum_);
   require(!nesterov_ || momentum_ > 0, "the momentum of ", options.name,
           " must be above 0 with nesterov, not 0; set a momentum or leave nesterov out");

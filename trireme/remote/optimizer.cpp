@@ -88,7 +88,7 @@ constexpr auto& kIsReady = rpc::function<"trireme.optimizer_is_ready", &is_ready
 
 DistributedOptimizer::DistributedOptimizer(const rpc::Agent& agent, const optim::OptimizerOptions& options,
                                            const std::vector<rpc::RRef<at::Tensor>>& parameters)
-    : core_(agent.core()), lr_(options.lr) {
+    : core_(agent.core()), lr_(*optim::with_defaults(options).lr) {
   require(!parameters.empty(), "an optimizer needs parameters, and got none");
   std::map<rpc::WorkerId, std::vector<rpc::RRef<at::Tensor>>> by_owner;
   for (const auto& each : parameters) by_owner[each.owner()].push_back(each);

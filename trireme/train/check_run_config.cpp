@@ -149,7 +149,8 @@ std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_mo
 }
 
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps) {
-  const double lr = optim::scaled_lr(config.learning_rate, config.optimizer.lr, config.train.global_batch);
+  const double rate = *optim::with_defaults(config.optimizer).lr;
+  const double lr = optim::scaled_lr(config.learning_rate, rate, config.train.global_batch);
   return optim::make_learning_rate(config.learning_rate, lr, total_steps);
 }
 

@@ -147,10 +147,10 @@ void check_compression(const ParallelPlan& plan) {
     changed.optimizer.name = "sgd";
     changed.optimizer.nesterov = false;
   };
-  refuse_if(config.optimizer.name != "sgd" || config.optimizer.nesterov, plain_sgd,
+  refuse_if(config.optimizer.name != "sgd" || *config.optimizer.nesterov, plain_sgd,
             "its velocities are those of SGD with momentum, which it takes from optimizer.momentum; found "
             "optimizer.name = \"",
-            config.optimizer.name, "\"", config.optimizer.nesterov ? " with optimizer.nesterov" : "");
+            config.optimizer.name, "\"", *config.optimizer.nesterov ? " with optimizer.nesterov" : "");
 }
 
 void check_compression_of_shards(const ParallelPlan& plan) {
@@ -192,7 +192,7 @@ parallel::CompressionOptions compression_options(const RunConfig& config) {
   options.scope = config.parallel.compression_scope;
   options.clip_norm = config.parallel.compression_clip_norm;
   options.momentum =
-      parallel::compresses_momentum(options.name) ? config.optimizer.beta1 : config.optimizer.momentum;
+      parallel::compresses_momentum(options.name) ? config.optimizer.beta1 : *config.optimizer.momentum;
   options.seed = static_cast<std::uint64_t>(config.run.seed);
   return options;
 }

@@ -23,6 +23,23 @@ std::function<std::vector<std::string>()> names_with(std::vector<std::string> (*
   };
 }
 
+/// A row for an option whose default is the optimizer's. A resume does not change it unless it is named: the
+/// defaults have changed between versions.
+template <class Field>
+ConfigKey of_optimizer(std::string name, std::optional<Field> optim::OptimizerOptions::*field,
+                       std::string meaning, Allowed allowed = {}) {
+  return by_name(
+      {.name = std::move(name),
+       .meaning = std::move(meaning),
+       .allowed = std::move(allowed),
+       .get =
+           [=](const RunConfig& config) {
+             return ConfigValue(*(optim::with_defaults(config.optimizer).*field));
+           },
+       .set = [=](RunConfig& config,
+                  const ConfigValue& value) { config.optimizer.*field = std::get<Field>(value); }});
+}
+
 }  // namespace
 
 std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
@@ -230,34 +247,45 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           {.above = 0}),
       key("scaler.most", &C::scaler, &Scaler::most, "fp16: largest scale", {.above = 0}),
       stays(key("optimizer.name", &C::optimizer, &Opt::name, "optimizer", {.names = optim::optimizer_names})),
-      key("optimizer.lr", &C::optimizer, &Opt::lr, "learning rate before the schedule", {.above = 0}),
-      key("optimizer.weight_decay", &C::optimizer, &Opt::weight_decay,
-          "sgd, adam, adagrad, rmsprop, lars: L2; adamw, lion, muon: decoupled; lamb: within the trust ratio",
+      of_optimizer(
+          "optimizer.lr", &Opt::lr,
+          "learning rate before the schedule; not given: sgd, adam, adamw, lamb, muon 0.001, adagrad, "
+          "rmsprop 0.01, lion 0.0001, lars 0.1",
+          {.above = 0}),
+      of_optimizer(
+          "optimizer.weight_decay", &Opt::weight_decay,
+          "sgd, adam, adagrad, rmsprop, lars: L2; adamw, lion, muon: decoupled; lamb: within the trust "
+          "ratio; not given: adamw 0.01, muon 0.1, all others 0",
           zero_up),
       key("optimizer.decay_1d", &C::optimizer, &Opt::decay_1d,
           "false: biases and norms (at most one dim) are not decayed, and have trust ratio 1 in lars and "
           "lamb"),
-      key("optimizer.momentum", &C::optimizer, &Opt::momentum,
-          "sgd, lars, rmsprop, muon (0.95): how much of the last update goes on", fraction),
-      key("optimizer.nesterov", &C::optimizer, &Opt::nesterov, "sgd, muon: Nesterov's momentum"),
+      of_optimizer("optimizer.momentum", &Opt::momentum,
+                   "how much of the last update goes on; not given: sgd, rmsprop 0, lars 0.9, muon 0.95",
+                   fraction),
+      of_optimizer("optimizer.nesterov", &Opt::nesterov,
+                   "Nesterov's momentum; not given: sgd false, muon true"),
       key("optimizer.beta1", &C::optimizer, &Opt::beta1,
           "adamw, adam, lion, lamb, the rest of muon: decay of the first moment", fraction),
-      key("optimizer.beta2", &C::optimizer, &Opt::beta2,
-          "adamw, adam, lamb, the rest of muon: decay of the second moment; lion: of the first, behind the "
-          "update (its paper: "
-          "0.99)",
+      of_optimizer(
+          "optimizer.beta2", &Opt::beta2,
+          "adamw, adam, lamb, the rest of muon: decay of the second moment, not given 0.999; lion: of "
+          "the first, after the update, not given 0.99",
           fraction),
       key("optimizer.alpha", &C::optimizer, &Opt::alpha, "rmsprop: decay of the mean square", fraction),
       key("optimizer.centered", &C::optimizer, &Opt::centered,
           "rmsprop: divides by the standard deviation of the gradient"),
-      key("optimizer.eps", &C::optimizer, &Opt::eps,
-          "adamw, adam, adagrad, rmsprop, lamb, the rest of muon: added to the denominator", {.above = 0}),
+      of_optimizer(
+          "optimizer.eps", &Opt::eps,
+          "added to the denominator; not given: adamw, adam, rmsprop, the rest of muon 1e-8, adagrad "
+          "1e-10, lamb 1e-6",
+          {.above = 0}),
       key("optimizer.trust_coefficient", &C::optimizer, &Opt::trust_coefficient,
           "lars: share of its own norm by which a tensor moves at a rate of 1", {.above = 0}),
-      key("optimizer.muon_scale", &C::optimizer, &Opt::muon_scale,
-          "muon: updates as large as adamw's, so that its rate and decay fit, or as PyTorch scales them by "
-          "default",
-          {.names = optim::muon_scale_names}),
+      by_name(key("optimizer.muon_scale", &C::optimizer, &Opt::muon_scale,
+                  "muon: updates as PyTorch scales them by default, or as large as adamw's, so that its rate "
+                  "and decay fit",
+                  {.names = optim::muon_scale_names})),
       stays(key(
           "optimizer.muon_spares", &C::optimizer, &Opt::muon_spares,
           "muon: tensors with one of these in their names are the rest, which adamw updates, as all with at "
@@ -329,7 +357,9 @@ const std::vector<ConfigKey>& config_key_table(const RunConfig& config) {
 
 bool is_named(const RunConfig& config, const ConfigKey& key) {
   if (config.named) return config.named->contains(key.name);
-  return to_toml(key.get(config)) != to_toml(key.get({}));
+  RunConfig defaults;
+  defaults.optimizer.name = config.optimizer.name;
+  return to_toml(key.get(config)) != to_toml(key.get(defaults));
 }
 
 std::vector<ConfigKeyInfo> config_keys(const std::shared_ptr<const Registry>& registry) {

@@ -160,6 +160,7 @@ class PlanMaker {
     for (const auto& [name, value] : config().own)
       check_type(find_key(config_key_table(config()), name), value);
     for (const ConfigKey& key : config_key_table(config())) check_allowed(key, key.get(config()));
+    plan_.config_.optimizer = optim::with_defaults(config().optimizer);
     plan_.partition_ = partition_of(config().parallel.partition);
     // Stages of one rank have nobody who waits for the slowest: what counts is what each of them holds.
     if (!is_pipeline() && plan_.partition_ == Partition::kTime) plan_.partition_ = Partition::kParameters;
@@ -431,7 +432,9 @@ ParallelPlan resolve_plan(const RunConfig& config, int world_size, const std::op
   try {
     return make_plan(config, world_size, model);
   } catch (const Refusal& refusal) {
-    throw with_nearest(config, refusal, world_size,
+    RunConfig given = config;  // another optimizer keeps them
+    given.optimizer = optim::with_defaults(config.optimizer);
+    throw with_nearest(given, refusal, world_size,
                        [&](const RunConfig& changed) { make_plan(changed, world_size, model); });
   }
 }

@@ -35,8 +35,8 @@ TEST(OffloadToHost, HasTheBitsOfTheDeviceAtOnceBehindAStep) {
                          .part_bytes = part_bytes,
                          .device = c10::Device(std::string(test::kStandInDevice) + ":0"),
                          .state = OffloadPlace::kHost});
-    const auto on_device = make_optimizer({.name = "adamw"}, expected),
-               in_host = make_optimizer({.name = "adamw"}, found, offload);
+    const auto on_device = make_optimizer({.name = "adamw", .lr = 0.1, .weight_decay = 0}, expected),
+               in_host = make_optimizer({.name = "adamw", .lr = 0.1, .weight_decay = 0}, found, offload);
     for (int step = 0; step < 3; ++step) {
       set_gradients(expected, step);
       set_gradients(found, step);

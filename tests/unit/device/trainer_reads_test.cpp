@@ -14,6 +14,7 @@ RunConfig small_config() {
   config.data.name = "synthetic";
   config.model.hidden = {8};
   config.train = {.global_batch = 64, .accumulation = 2};
+  config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0.9};
   config.comm.device = test::kStandInDevice;
   return config;
 }

@@ -70,16 +70,16 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const std::string& name : optimizer_names()) {
     for (const bool decay_1d : {true, false})
-      all.push_back({{.name = name, .weight_decay = 0.01, .decay_1d = decay_1d}});
+      all.push_back({{.name = name, .weight_decay = 0.01, .decay_1d = decay_1d, .momentum = 0.9}});
     // The momentum that libtorch 2.13's _fused_sgd_ keeps for bf16 is wrong at the ends of what each thread
     // does.
-    if (name != "sgd") all.push_back({{.name = name}, at::kBFloat16});
-    all.push_back({{.name = name}, at::kDouble});
+    if (name != "sgd") all.push_back({{.name = name, .momentum = 0.9}, at::kBFloat16});
+    all.push_back({{.name = name, .momentum = 0.9}, at::kDouble});
   }
   all.push_back({{.name = "rmsprop", .momentum = 0.9, .centered = true}});
   all.push_back({{.name = "rmsprop", .momentum = 0}});
   all.push_back({{.name = "sgd", .momentum = 0}});
-  all.push_back({{.name = "sgd", .nesterov = true}});
+  all.push_back({{.name = "sgd", .momentum = 0.9, .nesterov = true}});
   return all;
 }
 

@@ -33,7 +33,7 @@ double value_of(const at::Tensor& tensor) { return tensor.flatten()[0].item<doub
 TEST(Sgd, FollowsItsEquation) {
   const at::Tensor weight = parameter(1, 0.5);
   const auto optimizer =
-      make_optimizer({.name = "sgd", .weight_decay = 0.1, .momentum = 0.9}, {{"w", weight}});
+      make_optimizer({.name = "sgd", .lr = 0.1, .weight_decay = 0.1, .momentum = 0.9}, {{"w", weight}});
   // g = 0.5 + 0.1 * 1 = 0.6; v = 0.6; p = 1 - 0.1 * 0.6. Then g = 0.594, v = 0.54 + 0.594 = 1.134.
   optimizer->step();
   EXPECT_FLOAT_EQ(value_of(weight), 0.94F);
@@ -109,7 +109,8 @@ TEST(Muon, MovesAMatrixByAnOrthogonalOneWhateverTheSizeOfTheGradient) {
   for (const double size : {1e-3, 1e3}) {
     const at::Tensor weight = at::zeros({6, 3}).set_requires_grad(true);
     weight.mutable_grad() = at::arange(18, at::kFloat).square().view({6, 3}).cos() * size;
-    make_optimizer({.name = "muon", .lr = 0.5, .momentum = 0, .muon_scale = "original"}, {{"w", weight}})
+    make_optimizer({.name = "muon", .lr = 0.5, .weight_decay = 0, .momentum = 0, .muon_scale = "original"},
+                   {{"w", weight}})
         ->step();
     // Five steps bring singular values from 0.01 to 1 into about [0.68, 1.14]; the scale is sqrt(6 / 3).
     const at::Tensor moved = weight.detach() / (0.5 * std::sqrt(2.0));
@@ -124,8 +125,14 @@ TEST(Muon, LeavesVectorsAndWhatItSparesToAdamWAtItsRate) {
   const at::Tensor matrix = parameter(1, 0.5, {2, 2}), bias = parameter(1, 0.5),
                    table = parameter(1, 0.5, {2, 2});
   const NamedTensors parameters = {{"fc.weight", matrix}, {"fc.bias", bias}, {"model.wte.weight", table}};
-  const auto optimizer = make_optimizer(
-      {.name = "muon", .weight_decay = 0.5, .muon_scale = "original", .muon_adamw_rate = 0.1}, parameters);
+  const auto optimizer = make_optimizer({.name = "muon",
+                                         .lr = 0.1,
+                                         .weight_decay = 0.5,
+                                         .momentum = 0.9,
+                                         .nesterov = false,
+                                         .muon_scale = "original",
+                                         .muon_adamw_rate = 0.1},
+                                        parameters);
   optimizer->step();
   for (const at::Tensor& rest : {bias, table}) EXPECT_NEAR(value_of(rest), 1 - 0.01 * 0.5 - 0.01, 1e-6);
   EXPECT_LT(value_of(matrix), 1 - 0.1 * 0.5 - 0.1 * 0.5 * 0.65);
@@ -153,14 +160,14 @@ TEST(Muon, TakesAConvolutionOfAnyMemoryFormatAsTheMatrixOfItsFirstDim) {
 TEST(Muon, StandsStillWithoutAGradientOfAnySize) {
   const at::Tensor still = parameter(1, 0, {3, 3});
   const at::Tensor empty = parameter(1, 0, {0, 3});
-  make_optimizer({.name = "muon"}, {{"still", still}, {"empty", empty}})->step();
+  make_optimizer({.name = "muon", .weight_decay = 0}, {{"still", still}, {"empty", empty}})->step();
   EXPECT_EQ(value_of(still), 1);
 }
 
 TEST(TrustRatio, IsOneWhereANormIsZero) {
   for (const char* name : {"lars", "lamb"}) {
     const at::Tensor fresh = parameter(0, 0.5), still = parameter(1, 0);
-    make_optimizer({.name = name}, {{"fresh", fresh}, {"still", still}})->step();
+    make_optimizer({.name = name, .lr = 0.1}, {{"fresh", fresh}, {"still", still}})->step();
     EXPECT_LT(value_of(fresh), -0.04) << name << " starts to move from zeros";
     EXPECT_EQ(value_of(still), 1) << name;
   }
@@ -350,7 +357,8 @@ TEST_P(EveryOptimizer, StateHasTheSameNamesWithAndWithoutDecayOf1d) {
 TEST(TrustRatio, IsOneFor1dWithoutTheirDecay) {
   const auto moved = [](const char* name, bool decay_1d) {
     const at::Tensor bias = parameter(1e-3, 0.5);
-    make_optimizer({.name = name, .decay_1d = decay_1d, .momentum = 0}, {{"b", bias}})->step();
+    make_optimizer({.name = name, .lr = 0.1, .decay_1d = decay_1d, .momentum = 0, .eps = 1e-8}, {{"b", bias}})
+        ->step();
     return 1e-3 - value_of(bias);
   };
   EXPECT_NEAR(moved("lars", false), 0.1 * 0.5, 1e-6) << "a step of sgd";

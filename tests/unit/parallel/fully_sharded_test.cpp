@@ -91,7 +91,8 @@ struct Loop {
   std::unique_ptr<optim::Optimizer> optimizer;
 
   void make_optimizer(const std::string& name, const optim::NamedTensors& parameters) {
-    optimizer = optim::make_optimizer({.name = name, .lr = 0.05, .weight_decay = 0.01}, parameters);
+    optimizer =
+        optim::make_optimizer({.name = name, .lr = 0.05, .weight_decay = 0.01, .momentum = 0.9}, parameters);
   }
   at::Tensor evaluate(const Context& context) {
     const at::NoGradGuard no_grad;

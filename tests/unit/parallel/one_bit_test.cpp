@@ -368,7 +368,7 @@ TEST(OneBitMomentum, WantsAnOptimizerThatHasOne) {
     const auto hook = make_comm_hook(one_bit());
     DistributedDataParallel ddp(context.world(), Replica{.parameters = parameters.tensors, .buffers = {}},
                                 {.hook = hook});
-    const auto sgd = optim::make_optimizer({.name = "sgd"}, parameters.tensors);
+    const auto sgd = optim::make_optimizer({.name = "sgd", .lr = 0.1, .momentum = 0.9}, parameters.tensors);
     EXPECT_THAT([&] { hook->attach_optimizer(sgd->state()); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("needs exp_avg of 'conv'")));
     // Or the other rank's, of which this one hears before its own; not while it is still being made.

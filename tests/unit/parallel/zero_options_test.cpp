@@ -75,7 +75,8 @@ struct OptionTraining {
               .program = schedule::data_parallel(options.num_microbatches, 4),
               .data_parallel = {.bucket_mib = 2e-4, .first_bucket_mib = 1e-4},
               .zero = options.zero}),
-        optimizer(optim::make_optimizer({.name = "adamw", .lr = 0.02}, pipe.parameters())) {}
+        optimizer(
+            optim::make_optimizer({.name = "adamw", .lr = 0.02, .weight_decay = 0}, pipe.parameters())) {}
   static PipelineGroups groups(Context& context, const TrainingOptions& options) {
     PipelineGroups result{.pipeline = context.self(), .data = context.world()};
     if (options.shard_ranks == 0) return result;

@@ -76,7 +76,7 @@ struct Training {
               .data_parallel = {.bucket_mib = 2e-4, .first_bucket_mib = 1e-4},
               .zero = {.stage = stage, .whole_tensors = optim::needs_whole_tensors(optimizer_name)}}),
         optimizer(optim::make_optimizer(
-            {.name = optimizer_name, .lr = 0.05, .weight_decay = 0.01, .decay_1d = false},
+            {.name = optimizer_name, .lr = 0.05, .weight_decay = 0.01, .decay_1d = false, .momentum = 0.9},
             pipe.parameters())) {}
   double step(int number) {
     pipe.zero_grad();
@@ -175,7 +175,8 @@ TEST_P(Zero, AParameterOfSeveralStagesLearnsAsInOne) {
                     {.num_microbatches = 1,
                      .program = schedule::data_parallel(2, num_stages),
                      .zero = {.stage = stage}});
-      const auto optimizer = optim::make_optimizer({.name = "sgd", .lr = 0.05}, pipe.parameters());
+      const auto optimizer =
+          optim::make_optimizer({.name = "sgd", .lr = 0.05, .momentum = 0.9}, pipe.parameters());
       for (int step = 0; step < 3; ++step) {
         pipe.zero_grad();
         pipe.step(input_of(context, step), target_of(context, step), mean_square);
@@ -345,7 +346,7 @@ struct LargeLayer {
       : pipe(context, {.pipeline = context.self(), .data = context.world()},
              {test::one(torch::nn::Linear(96, 128))},
              {.program = schedule::data_parallel(1), .zero = {.stage = stage}}),
-        optimizer(optim::make_optimizer({.name = "sgd"}, pipe.parameters())) {}
+        optimizer(optim::make_optimizer({.name = "sgd", .lr = 0.1, .momentum = 0.9}, pipe.parameters())) {}
   at::Tensor step(int rank) {
     pipe.zero_grad();
     pipe.step(test::numbers({4, 96}, rank), test::numbers({4, 128}, rank + 7), mean_square);

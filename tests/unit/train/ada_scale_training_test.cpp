@@ -21,7 +21,7 @@ class AdaScaleTraining : public SmallRuns {
   /// 8 times the reference batch.
   RunConfig adaptive(const std::string& name) const {
     RunConfig result = config(name);
-    result.optimizer = {.name = "sgd", .lr = 0.05};
+    result.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
     result.train.global_batch = 128;
     result.learning_rate = {.scale_with_batch = "adascale", .reference_batch = 16};
     return result;
@@ -63,7 +63,7 @@ TEST_F(AdaScaleTraining, TakesTheRateOfTheProgressTimesTheGain) {
 
 TEST_F(AdaScaleTraining, TakesTheRootOfTheGainWhereGradientsAreDividedByTheirSize) {
   RunConfig config = adaptive("root");
-  config.optimizer = {.name = "adamw", .lr = 0.01};
+  config.optimizer = {.name = "adamw", .lr = 0.01, .weight_decay = 0};
   const std::vector<StepReport> steps = reports(2, config);
   ASSERT_EQ(steps.size(), 12U);
   for (const StepReport& step : steps) EXPECT_DOUBLE_EQ(step.lr, 0.01 * std::sqrt(step.gain.value()));

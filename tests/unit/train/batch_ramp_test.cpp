@@ -65,7 +65,7 @@ class RunsWithARamp : public SmallRuns {
                     .batch_ramp_steps = {3, 7},
                     .accumulation = accumulation,
                     .clip_norm = 0};
-    result.optimizer = {.name = "sgd", .lr = 0.02};
+    result.optimizer = {.name = "sgd", .lr = 0.02, .momentum = 0.9};
     result.learning_rate = {.scale_with_batch = "linear", .reference_batch = 8};
     result.checkpoint = {};
     return result;

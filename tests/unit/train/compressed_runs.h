@@ -34,7 +34,7 @@ class CompressedTraining : public SmallRuns {
     result.parallel.compression_threshold = 0.003;
     result.parallel.compression_rank = 2;
     if (compression != "one-bit") return result;
-    result.optimizer = {.name = "adamw", .lr = 0.01};
+    result.optimizer = {.name = "adamw", .lr = 0.01, .weight_decay = 0};
     result.train.clip_norm = 0;
     result.parallel.compression_warmup_steps = 4;
     return result;

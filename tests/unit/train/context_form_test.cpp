@@ -90,7 +90,7 @@ std::shared_ptr<Net> whole(Fault fault) {
 RunConfig config() {
   RunConfig config;
   config.train = {.max_steps = 4, .global_batch = 8};
-  config.optimizer = {.name = "sgd", .lr = 0.3};
+  config.optimizer = {.name = "sgd", .lr = 0.3, .momentum = 0.9};
   config.parallel.context = 2;
   config.comm.torch_threads = 1;
   config.comm.timeout_s = 60;

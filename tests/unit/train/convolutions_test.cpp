@@ -70,6 +70,7 @@ class ConvolutionsOfARun : public testing::Test {
     config.run = {.name = name, .folder = folder_.path().string(), .seed = 5};
     config.data.name = "synthetic";
     config.train = {.max_steps = steps, .global_batch = 16, .clip_norm = 1};
+    config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0.9};
     config.checkpoint = {.every_steps = 2};
     return config;
   }

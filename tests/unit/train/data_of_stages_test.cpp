@@ -24,6 +24,7 @@ RunConfig three_stages() {
   RunConfig config;
   config.model.hidden = {12, 12};
   config.train = {.epochs = 1, .global_batch = 32};
+  config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0.9};
   config.parallel.pipeline = 3;
   config.parallel.schedule = "1f1b";
   config.parallel.microbatches = 4;

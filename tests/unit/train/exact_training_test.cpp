@@ -45,7 +45,7 @@ RunConfig config_of(const Way& way, const std::string& precision = "fp32") {
   config.train.clip_norm = 0.1;
   config.train.ema_decay = 0.5;
   config.train.recompute_layers = way.recomputed;
-  config.optimizer = {.name = "adamw", .lr = 0.01};
+  config.optimizer = {.name = "adamw", .lr = 0.01, .weight_decay = 0};
   config.parallel = way.parallel;
   config.comm.timeout_s = 60;
   return config;

@@ -121,7 +121,7 @@ class SlowSamples : public data::Dataset {
 TEST_F(Loading, ARankThatIsSlowTakesFewerSamplesAndTheModelIsThatOfOneRank) {
   RunConfig config = this->config("dealt");
   config.train = {.epochs = 30, .max_steps = 70, .global_batch = 48, .accumulation = 2};
-  config.optimizer = {.name = "sgd", .lr = 0.05};
+  config.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
   config.data.workers = 1;
   config.data.prefetch = 2;
   config.checkpoint.every_steps = 0;
@@ -159,7 +159,7 @@ class DealtLoading : public SmallRuns, public testing::WithParamInterface<DealtT
 TEST_P(DealtLoading, AnewIsTheModelOfOneRank) {
   RunConfig config = this->config("dealt");
   config.train = {.epochs = 30, .max_steps = 60, .global_batch = 50, .accumulation = 1};
-  config.optimizer = {.name = "sgd", .lr = 0.05};
+  config.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
   config.data.workers = 1;
   config.data.prefetch = 2;
   config.model.hidden = {8, 8};
@@ -240,7 +240,7 @@ class ProducedTraining : public SmallRuns {
     config.objective.name = "mean_squared_error";
     config.train.global_batch = 30;
     config.train.epochs = 3;
-    config.optimizer = {.name = "sgd", .lr = 0.05};
+    config.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
     return config;
   }
   double loss(int ranks, const RunConfig& config, RunStart start = RunStart::kFresh) {

@@ -412,7 +412,7 @@ TEST_F(LocalRuns, BeginWhereDataParallelismHasStoppedAndTheOtherWayRound) {
 TEST_F(LocalRuns, APipelineOfEachSiteLearnsWhatOneRankOfItDoes) {
   const Rule rule{.name = "", .outer = "nesterov", .steps = 3};
   RunConfig whole = local("whole", rule), cut = local("cut", rule);
-  for (RunConfig* each : {&whole, &cut}) each->optimizer = {.name = "sgd", .lr = 0.05};
+  for (RunConfig* each : {&whole, &cut}) each->optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
   cut.parallel.pipeline = 2;
   whole.train.accumulation = 8;
   const RunResult expected = run(2, whole), found = run(4, cut);
@@ -483,7 +483,7 @@ TEST_F(LocalRuns, MoreFragmentsThanParametersAreRefusedBeforeTheFirstStep) {
 
 TEST_F(LocalRuns, ASiteThatDivergesIsNamed) {
   RunConfig config = local("diverges", {.name = "", .steps = 4});
-  config.optimizer = {.name = "sgd", .lr = 1e30};
+  config.optimizer = {.name = "sgd", .lr = 1e30, .momentum = 0.9};
   EXPECT_THAT([&] { run(2, config); },
               ThrowsMessage<DivergedError>(HasSubstr("not a finite number on rank")));
 }

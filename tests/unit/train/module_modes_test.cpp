@@ -25,6 +25,7 @@ RunConfig config_of(int stages) {
   config.train.global_batch = 32;
   config.train.accumulation = stages == 1 ? 2 : 1;
   config.optimizer.lr = 0.05;
+  config.optimizer.momentum = 0.9;
   config.parallel.pipeline = stages;
   config.parallel.microbatches = stages == 1 ? 0 : 2;
   return config;

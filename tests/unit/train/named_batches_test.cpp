@@ -105,7 +105,7 @@ struct Mode {
 RunConfig config_for(const Mode& mode) {
   RunConfig config;
   config.train = {.epochs = 2, .global_batch = 24, .accumulation = mode.accumulation};
-  config.optimizer = {.name = "sgd", .lr = 0.1};
+  config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0.9};
   config.checkpoint.best = "none";
   config.parallel.pipeline = mode.pipeline;
   config.parallel.microbatches = mode.pipeline == 1 ? 0 : 2;

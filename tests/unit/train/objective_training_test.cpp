@@ -84,6 +84,7 @@ RunConfig small_config(const objective::ObjectiveOptions& objective) {
   config.train.global_batch = 24;
   config.train.epochs = 2;
   config.optimizer.lr = 0.05;
+  config.optimizer.momentum = 0.9;
   config.objective = objective;
   return config;
 }

@@ -40,7 +40,7 @@ class OffloadTraining : public SmallRuns {
 TEST_F(OffloadTraining, GivesTheSameBitsWithEveryOptimizer) {
   for (const std::string& name : optim::optimizer_names()) {
     RunConfig each = config(name);
-    each.optimizer = {.name = name, .lr = 0.01, .weight_decay = 0.01, .decay_1d = false};
+    each.optimizer = {.name = name, .lr = 0.01, .weight_decay = 0.01, .decay_1d = false, .momentum = 0.9};
     expect_same_bits(1, each);
   }
 }
@@ -220,7 +220,7 @@ RunConfig activating(RunConfig config) {
   config.train.global_batch = 256;
   config.train.max_steps = 3;
   config.checkpoint.every_steps = 0;
-  config.optimizer = {.name = "sgd", .lr = 0.05};
+  config.optimizer = {.name = "sgd", .lr = 0.05, .momentum = 0.9};
   return config;
 }
 

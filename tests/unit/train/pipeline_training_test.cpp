@@ -44,6 +44,7 @@ RunConfig cut_config(int stages, const std::string& schedule = "1f1b") {
   config.train.global_batch = 32;
   config.train.clip_norm = 0.1;
   config.optimizer.lr = 0.05;
+  config.optimizer.momentum = 0.9;
   config.parallel.pipeline = stages;
   config.parallel.schedule = schedule;
   config.parallel.microbatches = 4;

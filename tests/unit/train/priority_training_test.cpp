@@ -85,6 +85,7 @@ TEST_P(PriorityOf, ChangesNoBit) {
     config.optimizer.name = kind.optimizer;
     config.optimizer.weight_decay = 0.1;
     config.optimizer.decay_1d = false;
+    config.optimizer.momentum = 0.9;
     config.learning_rate.schedule = "cosine";
     config.learning_rate.warmup_steps = 3;
     config.train.accumulation = kind.accumulation;

@@ -40,6 +40,7 @@ RunConfig small_config() {
   config.train.global_batch = 32;
   config.train.clip_norm = 0;
   config.optimizer.lr = 0.05;
+  config.optimizer.momentum = 0.9;
   config.parallel.partition = "parameters";
   return config;
 }

@@ -114,6 +114,16 @@ TEST(ResumedKeys, OfClippingChangeOnlyWhereTheyAreNamed) {
   EXPECT_EQ(refusal_of(chosen, off), "");
 }
 
+TEST(ResumedKeys, OfOptimizersKeepTheirValuesWhereADefaultIsAnotherThanItWas) {
+  const auto parse = [](const std::string& content) { return parse_run_config(content, "run.toml"); };
+  const RunConfig before = parse(describe(parse("[optimizer]\nlr = 0.1\nmomentum = 0.9\n")));
+  EXPECT_THAT([&] { check_same_run(parse("[optimizer]\nlr = 0.1\n"), before, 7); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  HasSubstr("optimizer.momentum was 0.9 and is now 0.0, by default; name the value")));
+  EXPECT_NO_THROW(check_same_run(parse("[optimizer]\nlr = 0.1\nmomentum = 0\n"), before, 7));
+  EXPECT_NO_THROW(check_same_run(parse("[optimizer]\nlr = 0.05\nmomentum = 0.9\n"), before, 7));
+}
+
 TEST(ResumedKeys, AreListedInTheDocumentation) {
   std::vector<std::string> kept, kept_in_kind, by_name;
   for (const ConfigKeyInfo& key : config_keys()) {

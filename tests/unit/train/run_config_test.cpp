@@ -40,7 +40,7 @@ TEST(RunConfig, FileAndOverridesAreRead) {
   const RunConfig config = file.load({"optimizer.lr=0.25", "run.name=b", "optimizer.nesterov = true"});
   EXPECT_EQ(config.run.name, "b");
   EXPECT_EQ(config.optimizer.lr, 0.25);
-  EXPECT_TRUE(config.optimizer.nesterov);
+  EXPECT_EQ(config.optimizer.nesterov, true);
   EXPECT_EQ(config.model.hidden, (std::vector<std::int64_t>{3, 4}));
   EXPECT_EQ(config.source, file.path().string());
 }
@@ -58,6 +58,16 @@ TEST(RunConfig, DescriptionIsReadBackToTheSameDescription) {
   const ConfigFile written(describe(config));
   EXPECT_EQ(describe(written.load()), describe(config));
   EXPECT_THAT(describe(config), testing::HasSubstr("[optimizer]\nname = \"sgd\"\nlr = 0.3\n"));
+}
+
+TEST(RunConfig, HasTheDefaultsOfItsOptimizer) {
+  const RunConfig adamw = parse_run_config("[optimizer]\nname = \"adamw\"\nlr = 0.3\n", "run.toml");
+  const std::string written = describe(adamw);
+  EXPECT_THAT(written, testing::HasSubstr("lr = 0.3\nweight_decay = 0.01\n"));
+  const RunConfig again = parse_run_config(written, "run.toml");
+  EXPECT_EQ(again.optimizer.weight_decay, 0.01) << "every value is written down";
+  EXPECT_EQ(describe(again), written);
+  EXPECT_THAT(describe(RunConfig()), testing::HasSubstr("lr = 0.001\nweight_decay = 0.0\n"));
 }
 
 struct BadConfig {

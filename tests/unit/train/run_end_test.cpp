@@ -38,7 +38,7 @@ class RunEnd : public SmallRuns {
     RunConfig result = config(name);
     result.train.non_finite = "skip";
     result.train.clip_norm = 0;
-    result.optimizer = {.name = "sgd", .lr = 0.01};
+    result.optimizer = {.name = "sgd", .lr = 0.01, .momentum = 0.9};
     return result;
   }
 };

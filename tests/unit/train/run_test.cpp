@@ -292,7 +292,7 @@ TEST_F(RunTraining, EarlierRunOfTheSameNameIsKept) {
 TEST_F(RunTraining, RanksWithDifferentConfigurationsAreTold) {
   const auto body = [&](comm::Context& context) {
     RunConfig mine = config("a");
-    mine.optimizer.lr += context.rank();
+    mine.optimizer.lr = *mine.optimizer.lr + context.rank();
     run_training(mine, context);
   };
   EXPECT_THAT([&] { comm::run_ranks_as_threads(2, body); },
@@ -301,7 +301,7 @@ TEST_F(RunTraining, RanksWithDifferentConfigurationsAreTold) {
 
 TEST_F(RunTraining, LearningRateThatIsFarTooHighIsReportedAsDiverged) {
   RunConfig wild = config("wild");
-  wild.optimizer = {.name = "sgd", .lr = 1e30};
+  wild.optimizer = {.name = "sgd", .lr = 1e30, .momentum = 0.9};
   wild.train.clip_norm = 0;
   EXPECT_THAT([&] { run(2, wild); },
               ThrowsMessage<DivergedError>(testing::AllOf(HasSubstr("step "), HasSubstr("on rank 0, 1"))));

@@ -40,8 +40,8 @@ struct Loop {
   Loop(comm::Context& context, const Options& options)
       : net(nn::Linear(4, options.width), nn::BatchNorm1d(options.width), nn::Linear(options.width, 3)),
         sharded(context, model::layers_of(net), {.zero = {.stage = options.stage}}),
-        optimizer(optim::make_optimizer({.name = options.optimizer, .lr = 0.01}, sharded.parameters(),
-                                        options.offload)),
+        optimizer(optim::make_optimizer({.name = options.optimizer, .lr = 0.01, .momentum = 0.9},
+                                        sharded.parameters(), options.offload)),
         generator(at::detail::createCPUGenerator(7 + static_cast<std::uint64_t>(context.rank()))) {}
   void train(int steps) {
     for (int i = 0; i < steps; ++i) {

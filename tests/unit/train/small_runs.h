@@ -21,7 +21,7 @@ class SmallRuns : public testing::Test {
     config.data.name = "synthetic";
     config.model.hidden = {8};
     config.train = {.epochs = 2, .max_steps = 12, .global_batch = 512, .clip_norm = 1};
-    config.optimizer = {.name = "adamw", .lr = 0.01};
+    config.optimizer = {.name = "adamw", .lr = 0.01, .weight_decay = 0};
     config.checkpoint = {.every_steps = 6, .keep = 2};
     return config;
   }

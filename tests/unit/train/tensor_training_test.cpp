@@ -148,7 +148,7 @@ TEST(TensorTraining, ACheckpointWalksThroughMeshesAndComesBackWithTheSameBits) {
   const auto on = [&](const FormMesh& mesh, const auto& work) {
     SCOPED_TRACE(mesh.name);
     RunConfig config = config_of_form(mesh);
-    config.optimizer = {.name = "adamw", .lr = 0.01};
+    config.optimizer = {.name = "adamw", .lr = 0.01, .weight_decay = 0};
     config.train.ema_decay = 0.5;
     run_ranks_as_threads(mesh.ranks, [&](Context& context) {
       Trainer trainer(config, context, data);

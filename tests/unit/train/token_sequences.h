@@ -42,7 +42,7 @@ inline RunConfig small_gpt_config() {
   RunConfig config;
   config.model = {.name = "gpt", .layers = 2, .heads = 4, .width = 12};
   config.train = {.max_steps = 6, .global_batch = 24, .clip_norm = 0.1};
-  config.optimizer = {.name = "sgd", .lr = 0.5};
+  config.optimizer = {.name = "sgd", .lr = 0.5, .momentum = 0.9};
   config.comm.torch_threads = 1;
   config.comm.timeout_s = 60;
   return config;

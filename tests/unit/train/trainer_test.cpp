@@ -39,6 +39,7 @@ RunConfig small_config(std::int64_t accumulation = 1) {
   config.train.global_batch = 32;
   config.train.accumulation = accumulation;
   config.optimizer.lr = 0.05;
+  config.optimizer.momentum = 0.9;
   config.run.log_every_steps = 1;
   return config;
 }

@@ -19,6 +19,7 @@ inline RunConfig verified_config() {
   config.model.hidden = {16};
   config.train.global_batch = 24;
   config.optimizer.lr = 0.05;
+  config.optimizer.momentum = 0.9;
   return config;
 }
 

@@ -214,7 +214,7 @@ struct LosesATiedGradient : test::Tied {
 TEST(Mutation, AReductionOfATiedGradientThatIsLeftOutIsNamedByItsParameter) {
   RunConfig config;
   config.train.global_batch = 24;
-  config.optimizer = {.name = "sgd", .lr = 0.1};
+  config.optimizer = {.name = "sgd", .lr = 0.1, .momentum = 0.9};
   config.parallel.pipeline = 2;
   config.parallel.microbatches = 2;
   for (const bool loses : {false, true}) {

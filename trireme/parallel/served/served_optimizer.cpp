@@ -47,17 +47,18 @@ const ServedRule& served_rule(const optim::OptimizerOptions& options) {
   return *row;
 }
 
+/// Of options that are all given.
 ps::OptimizerSpec spec_of(const optim::OptimizerOptions& options, double weight_decay) {
   ps::OptimizerSpec spec;
   spec.name = options.name;
-  if (options.lr > 0) spec.lr = options.lr;  // every push says its own
+  if (*options.lr > 0) spec.lr = *options.lr;  // every push says its own
   spec.weight_decay = weight_decay;
-  spec.momentum = options.momentum;
-  spec.nesterov = options.nesterov;
+  spec.momentum = *options.momentum;
+  spec.nesterov = *options.nesterov;
   spec.beta1 = options.beta1;
-  spec.beta2 = options.beta2;
+  spec.beta2 = *options.beta2;
   spec.alpha = options.alpha;
-  spec.eps = options.eps;
+  spec.eps = *options.eps;
   return spec;
 }
 
@@ -89,12 +90,13 @@ std::vector<std::string> served_optimizer_names() {
 
 std::vector<std::string> served_codec_names() { return compress::codec_names(); }
 
-ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerOptions& optimizer,
+ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerOptions& options,
                                  optim::NamedTensors parameters, comm::Group ranks)
-    : Optimizer(optimizer.lr),
+    : Optimizer(*optim::with_defaults(options).lr),
       ranks_(std::move(ranks)),
       status_(service.status),
-      mirror_(optim::make_optimizer(optimizer, parameters)) {
+      mirror_(optim::make_optimizer(options, parameters)) {
+  const optim::OptimizerOptions optimizer = optim::with_defaults(options);
   ps::ClientOptions client;
   client.worker = static_cast<ps::WorkerId>(ranks_.rank());
   client.host = text("rank ", ranks_.rank());
@@ -112,7 +114,7 @@ ServedOptimizer::ServedOptimizer(const Service& service, const optim::OptimizerO
     (optimizer.decay_1d || parameter.dim() > 1 ? decayed : spared).push_back({name, parameter, place});
     before += parameter.numel();
   }
-  add_table(service, optimizer, optimizer.weight_decay, decayed);
+  add_table(service, optimizer, *optimizer.weight_decay, decayed);
   add_table(service, optimizer, 0, spared);
   // All have joined before the first step of any ends; then all begin with the same values.
   ranks_.barrier();

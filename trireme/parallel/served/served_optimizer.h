@@ -44,7 +44,7 @@ class ServedOptimizer final : public optim::Optimizer {
  public:
   /// The tables begin with rank 0's values, and all ranks get them. Throws InvalidArgument: an optimizer that
   /// servers do not have, a parameter that is not f32; CommError.
-  ServedOptimizer(const Service& service, const optim::OptimizerOptions& optimizer,
+  ServedOptimizer(const Service& service, const optim::OptimizerOptions& options,
                   optim::NamedTensors parameters, comm::Group ranks);
   ~ServedOptimizer() override;
 

@@ -49,10 +49,11 @@ inline ConfigKey updates_stay(ConfigKey row) {
   return row;
 }
 
-/// The same for one that a resume changes only where somebody asks for it.
-inline ConfigKey by_name(ConfigKey row, const ConfigValue& before_it_was) {
+/// The same for one that a resume changes only where it is named. `before_it_was`: what runs did that have no
+/// such key.
+inline ConfigKey by_name(ConfigKey row, std::optional<ConfigValue> before_it_was = {}) {
   row.on_resume = OnResume::kMayChangeByName;
-  row.before_it_was = before_it_was;
+  row.before_it_was = std::move(before_it_was);
   return row;
 }
 
