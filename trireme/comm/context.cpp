@@ -23,6 +23,7 @@
 #include "trireme/comm/internal/rendezvous.h"
 #include "trireme/comm/internal/wire_store.h"
 #include "trireme/comm/pin.h"
+#include "trireme/comm/tensor_blocks.h"
 #include "trireme/comm/vector_math.h"
 
 namespace trireme::comm {
@@ -141,7 +142,7 @@ std::shared_ptr<Context> Context::join(const LaunchEnvironment& environment, con
     state->served = store.served;
   }
   at::set_num_threads(state->torch_threads());
-  if (options.keep_freed_memory) trireme::keep_freed_memory();
+  if (options.keep_freed_memory && trireme::keep_freed_memory()) keep_tensor_blocks();
   return std::shared_ptr<Context>(new Context(std::move(state)));
 }
 

@@ -1,0 +1,100 @@
+#include "trireme/comm/tensor_blocks.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <exception>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "trireme/base/large_blocks.h"
+
+namespace trireme::comm {
+namespace {
+
+std::size_t in_use() { return LargeBlocks::of_process().use().in_use_bytes; }
+
+TEST(TensorBlocks, HoldLargeTensorsOutsideTheHeap) {
+  keep_tensor_blocks();
+  keep_tensor_blocks();
+  const std::size_t before = in_use();
+  at::Tensor large = at::ones({1 << 20});
+  const void* const place = large.const_data_ptr();
+  EXPECT_EQ(in_use() - before, 4U << 20);
+  const at::Tensor small = at::ones({1 << 10});
+  EXPECT_EQ(in_use() - before, 4U << 20);
+  std::thread([moved = std::move(large)]() mutable { moved.reset(); }).join();
+  EXPECT_EQ(in_use(), before);
+  EXPECT_EQ(at::ones({1 << 20}).const_data_ptr(), place) << "in place";
+}
+
+TEST(TensorBlocks, AreThoseOfWhoeverAllocatesByHandToo) {
+  keep_tensor_blocks();
+  const std::size_t before = in_use();
+  c10::Allocator* const allocator = c10::GetCPUAllocator();
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{4096}, std::size_t{8} << 20}) {
+    void* const memory = allocator->raw_allocate(bytes);
+    *static_cast<char*>(memory) = 1;
+    EXPECT_EQ(in_use() - before, bytes < LargeBlocks::kLeastBytes ? 0 : bytes);
+    allocator->raw_deallocate(memory);
+    EXPECT_EQ(in_use(), before);
+  }
+}
+
+/// What this process may write to and has alone, mapped or in its heap.
+std::size_t own_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  std::size_t kib = 0;
+  while (status >> word && word != "VmData:") continue;
+  status >> kib;
+  return kib << 10;
+}
+
+/// Steps whose tensors are of other sizes each time, and live for different times. Returns the most bytes
+/// that there were at a time.
+std::size_t run_steps(int steps) {
+  std::size_t most = 0;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<at::Tensor> held(6);
+    for (int i = 0; i < 40; ++i) {
+      const std::int64_t mib = 1 + (i * 7 + step * 3) % 13;
+      at::Tensor& place = held[static_cast<std::size_t>((i * 5 + step) % 6)];
+      place.reset();
+      place = at::empty({mib << 18});
+      most = std::max(most, in_use());
+    }
+  }
+  return most;
+}
+
+TEST(TensorBlocks, TakeATenthMoreThanWhatIsInUseOverManySteps) {
+  keep_tensor_blocks();
+  const std::size_t most = run_steps(50);
+  LargeBlocks::of_process().release();
+  rlimit before{};
+  ::getrlimit(RLIMIT_DATA, &before);
+  rlimit limit = before;
+  limit.rlim_cur = own_bytes() + most + most / 10;
+  ASSERT_EQ(::setrlimit(RLIMIT_DATA, &limit), 0);
+  EXPECT_NO_THROW(run_steps(50));
+  const rlimit too_little{.rlim_cur = limit.rlim_cur - most / 2, .rlim_max = before.rlim_max};
+  LargeBlocks::of_process().release();
+  ::setrlimit(RLIMIT_DATA, &too_little);
+  EXPECT_THROW(run_steps(1), std::exception) << "the limit is none";
+  ::setrlimit(RLIMIT_DATA, &before);
+}
+
+TEST(TensorBlocks, LeaveTheErrorForTooLargeATensorToLibtorch) {
+  keep_tensor_blocks();
+  EXPECT_THROW(at::ones({std::int64_t{1} << 55}), std::exception);
+}
+
+}  // namespace
+}  // namespace trireme::comm

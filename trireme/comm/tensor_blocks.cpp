@@ -1,0 +1,52 @@
+#include "trireme/comm/tensor_blocks.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <cstdint>
+
+#include "trireme/base/large_blocks.h"
+
+namespace trireme::comm {
+namespace {
+
+/// Of the smallest pages that there are: another block seldom begins at one.
+constexpr std::uintptr_t kPageBytes = 4096;
+
+class BlockAllocator final : public c10::Allocator {
+ public:
+  explicit BlockAllocator(c10::Allocator* before) : before_(before) { behind = before->raw_deleter(); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes < LargeBlocks::kLeastBytes) return before_->allocate(bytes);
+    void* const memory = LargeBlocks::of_process().allocate(bytes);
+    if (memory == nullptr) return before_->allocate(bytes);  // which says how much is missing
+    return {memory, memory, &give_back, at::kCPU};
+  }
+  /// As both kinds of blocks are freed.
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  static void give_back(void* memory) {
+    const bool may_be_large = reinterpret_cast<std::uintptr_t>(memory) % kPageBytes == 0;
+    if (!may_be_large || !LargeBlocks::of_process().free(memory)) behind(memory);
+  }
+
+  inline static c10::DeleterFnPtr behind = nullptr;
+  c10::Allocator* const before_;
+};
+
+}  // namespace
+
+void keep_tensor_blocks() {
+  static const bool kInstalled = [] {
+    // Never given back: tensors may outlive everything.
+    c10::SetCPUAllocator(new BlockAllocator(c10::GetCPUAllocator()), /*priority=*/255);
+    return true;
+  }();
+  static_cast<void>(kInstalled);
+}
+
+}  // namespace trireme::comm
