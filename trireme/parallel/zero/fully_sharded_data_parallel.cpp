@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -112,6 +113,7 @@ class FullyShardedDataParallel::Passes : public std::enable_shared_from_this<Pas
   void add_unit(model::Layer layer, const FullyShardedOptions& options,
                 const std::shared_ptr<BucketPool>& buckets, const std::set<std::string>& shared);
   void add_shared(const FullyShardedOptions& options, const std::set<std::string>& shared);
+  void check_modules() const;
   Fields compute(std::size_t number, const Fields& values);
   void enter(std::size_t number);
   void leave();
@@ -127,6 +129,8 @@ class FullyShardedDataParallel::Passes : public std::enable_shared_from_this<Pas
   std::vector<model::SkipNames> carried_;
   std::vector<Unit> units_;
   optim::NamedTensors shared_parameters_;
+  std::vector<bool> shared_learn_;         ///< by shared parameter, when it was wrapped
+  std::set<const at::TensorImpl*> known_;  ///< parameters of the layers' modules, when these were wrapped
   std::optional<DistributedDataParallel> shared_;  ///< parameters of several layers that learn
   std::optional<DistributedDataParallel::NoSync> shared_adds_up_;
   bool in_step_ = false;         ///< gradients that are kept, or reduced, since the last reduction ended
@@ -162,6 +166,13 @@ FullyShardedDataParallel::Passes::Passes(comm::Group group, std::vector<model::L
       std::make_shared<BucketPool>(shards_, options.zero.keeps_gradients() ? BucketPool::kNoLimit : 2);
   for (model::Layer& layer : layers) add_unit(std::move(layer), options, buckets, shared);
   add_shared(options, shared);
+  for (const Unit& unit : units_) {
+    for (const auto& [name, parameter] : unit.layer.parameters)
+      known_.insert(parameter.unsafeGetTensorImpl());
+    for (const auto& module : unit.layer.modules)
+      for (const at::Tensor& parameter : module->parameters()) known_.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const auto& [name, parameter] : shared_parameters_) shared_learn_.push_back(parameter.requires_grad());
   for (const Unit& unit : units_) {
     for (const auto& item : unit.weights->parameters()) parameters.push_back(item);
     for (const auto& item : unit.weights->pieces()) pieces.insert(item);
@@ -216,6 +227,7 @@ Fields FullyShardedDataParallel::Passes::forward(const Fields& input) {
   require(pass_ < 0,
           "forward() inside a backward pass: layers run again for their gradients by themselves "
           "(model::checkpointed), and forward() belongs before it");
+  check_modules();
   Fields values = input;
   for (std::size_t number = 0; number < units_.size(); ++number) {
     for (std::size_t next = number; next < std::min(number + at_a_time(), units_.size()); ++next)
@@ -223,6 +235,28 @@ Fields FullyShardedDataParallel::Passes::forward(const Fields& input) {
     values = compute(number, values);
   }
   return values;
+}
+
+/// What was loaded, converted, unfrozen or added since it was wrapped would never be trained.
+void FullyShardedDataParallel::Passes::check_modules() const {
+  for (const Unit& unit : units_) {
+    unit.weights->check();
+    for (const auto& module : unit.layer.modules) {
+      for (const auto& item : module->named_parameters()) {
+        require(known_.contains(item.value().unsafeGetTensorImpl()), "layer '", unit.layer.name,
+                "' has a parameter '", item.key(),
+                "' that it did not have when it was wrapped: no rank would ",
+                "train it; add parameters first, then make the FullyShardedDataParallel and its optimizer");
+      }
+    }
+  }
+  for (std::size_t i = 0; i < shared_parameters_.size(); ++i) {
+    const auto& [name, parameter] = shared_parameters_[i];
+    require(parameter.requires_grad() == shared_learn_[i], "parameter '", name,
+            "' has requires_grad = ", parameter.requires_grad(), " and had ",
+            static_cast<bool>(shared_learn_[i]),
+            " when it was wrapped: make the FullyShardedDataParallel and its optimizer anew");
+  }
 }
 
 Fields FullyShardedDataParallel::Passes::compute(std::size_t number, const Fields& values) {

@@ -59,7 +59,8 @@ class FullyShardedDataParallel {
   FullyShardedDataParallel& operator=(const FullyShardedDataParallel&) = delete;
 
   /// The layers one after the other; with gradients where they are on. Throws what a layer throws; it may be
-  /// called again.
+  /// called again. Throws InvalidArgument, by name, for a parameter that was loaded, converted, frozen,
+  /// unfrozen or added after wrapping.
   Fields forward(const Fields& input);
 
   /// While it lives, gradients of backward passes add up whole on this rank and nothing is reduced; the first
@@ -81,7 +82,9 @@ class FullyShardedDataParallel {
   /// Drops the gradients of the pieces, and what passes under no_sync have added up.
   void zero_grad();
   /// Of the pieces of all ranks together; scales them down where it is larger than `max_norm`. Returns it.
-  /// Collective.
+  /// Collective. torch::nn::utils::clip_grad_norm_() of parameters() sees this rank's pieces alone and scales
+  /// each rank's by another factor; torch::optim::LBFGS takes dot products of this rank's pieces alone.
+  /// Neither can be noticed: use this function, and an optimizer that works element by element.
   double clip_grad_norm(double max_norm);
 
   /// This rank's pieces, by the names of the model, with their gradients behind a backward: what an optimizer

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
@@ -17,35 +18,56 @@ namespace {
 // autocast and autograd.
 constexpr auto kReleased = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-void drop_name(void* name) { delete static_cast<std::string*>(name); }
+/// What a tensor without values stands for.
+struct StandIn {
+  std::string name;
+  bool is_gradient = false;
+};
+
+void drop_stand_in(void* context) { delete static_cast<StandIn*>(context); }
 
 /// The tensor carries it where others have their memory. Null: it is no released parameter.
-const std::string* name_of(const at::Tensor& tensor) {
+const StandIn* stand_in_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.key_set().has(kReleased) || !tensor.has_storage()) return nullptr;
-  const c10::DataPtr& memory = tensor.storage().data_ptr();
-  return memory.get_deleter() == &drop_name ? static_cast<const std::string*>(memory.get_context()) : nullptr;
+  const c10::DataPtr& memory = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  return memory.get_deleter() == &drop_stand_in ? static_cast<const StandIn*>(memory.get_context()) : nullptr;
 }
 
-const std::string* name_in(const c10::IValue& argument) {
-  if (argument.isTensor()) return name_of(argument.toTensor());
+const StandIn* stand_in_in(const c10::IValue& argument) {
+  if (argument.isTensor()) return stand_in_of(argument.toTensor());
   if (!argument.isList()) return nullptr;
   for (const c10::IValue& item : argument.toListRef()) {
-    if (const std::string* name = name_in(item)) return name;
+    if (const StandIn* found = stand_in_in(item)) return found;
   }
   return nullptr;
 }
 
+constexpr const char* kReleasedAdvice =
+    " while it is not gathered: this rank has a part of it. With parallel.zero = 3 a parameter is there "
+    "while "
+    "the stage computes whose layers list it, and nowhere else. Use it in forward() of those layers only; or "
+    "list it in the layer that needs it, too (make_layer: `modules`), and it stays whole on every rank; or "
+    "train with parallel.zero = 2. Load and convert a module before it is wrapped; save and restore it with "
+    "LoopCheckpoints and train::sharded_loop(); make an optimizer of parameters() of the wrapper";
+constexpr const char* kGradientAdvice =
+    ", and there is none: gradients are reduced into parameters() of the FullyShardedDataParallel or "
+    "Pipeline. "
+    "Make the optimizer of those parameters(), and call zero_grad() and clip_grad_norm() of that object";
+
+std::string told(const StandIn* found, const std::string& use) {
+  if (found == nullptr) return text("a parameter is used (", use, ")", kReleasedAdvice);
+  if (found->is_gradient)
+    return text("the gradient of the module's own parameter '", found->name, "' is used (", use, ")",
+                kGradientAdvice);
+  return text("parameter '", found->name, "' is used (", use, ")", kReleasedAdvice);
+}
+
 void refuse(const c10::OperatorHandle& called, torch::jit::Stack* stack) {
-  const std::string* name = nullptr;
+  const StandIn* found = nullptr;
   for (const c10::IValue& argument : *stack) {
-    if (name == nullptr) name = name_in(argument);
+    if (found == nullptr) found = stand_in_in(argument);
   }
-  throw InvalidArgument(
-      text("parameter '", name == nullptr ? "?" : *name, "' is used (", called.schema().name(),
-           ") while it is not gathered: with parallel.zero = 3 a parameter is there while the stage computes "
-           "whose layers list it, and nowhere else. Use it in forward() of those layers only; or list it in "
-           "the layer that needs it, too (make_layer: `modules`), and it stays whole on every rank; or train "
-           "with parallel.zero = 2"));
+  throw InvalidArgument(told(found, called.schema().name()));
 }
 
 /// Once for the process, and for good.
@@ -57,16 +79,29 @@ void install() {
   }();
 }
 
+at::Tensor stand_in(StandIn what, const at::Tensor& empty) {
+  install();
+  const std::string message = told(&what, "its memory");
+  c10::DataPtr nothing(nullptr, new StandIn(std::move(what)), &drop_stand_in, empty.device());
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, std::move(nothing));
+  // Who reads memory without an operator (torch::save) finds none.
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+  return at::detail::make_tensor<c10::TensorImpl>(std::move(storage), empty.key_set().add(kReleased),
+                                                  empty.dtype());
+}
+
+bool has_room(const at::Tensor& tensor) { return tensor.is_cpu() || tensor.is_cuda(); }
+
 }  // namespace
 
 at::Tensor released_parameter(const std::string& name, const at::Tensor& like) {
-  at::Tensor empty = at::empty({0}, like.options().requires_grad(false));
-  if (!empty.is_cpu() && !empty.is_cuda()) return empty;
-  install();
-  c10::DataPtr nothing(nullptr, new std::string(name), &drop_name, empty.device());
-  return at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(c10::Storage::use_byte_size_t(), 0, std::move(nothing)), empty.key_set().add(kReleased),
-      empty.dtype());
+  const at::Tensor empty = at::empty({0}, like.options().requires_grad(false));
+  return has_room(empty) ? stand_in({.name = name}, empty) : empty;
+}
+
+at::Tensor reduced_gradient(const std::string& name, const at::Tensor& like) {
+  const at::Tensor empty = at::empty({0}, like.options().requires_grad(false));
+  return has_room(empty) ? stand_in({.name = name, .is_gradient = true}, empty) : at::Tensor();
 }
 
 ReleasedParameterAccess::ReleasedParameterAccess() : guard_(kReleased) {}

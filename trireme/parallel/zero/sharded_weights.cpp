@@ -7,6 +7,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/parallel/zero/internal/released_parameter.h"
 
 namespace trireme::parallel {
 namespace {
@@ -116,6 +117,7 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
   weights_.emplace(group_, sharded_, buckets,
                    WeightShardOptions{.elsewhere = options.elsewhere, .hook = hook});
   take_pieces(buckets);
+  for (const Parameter& each : sharded_) marks_.push_back(reduced_gradient(each.name, each.tensor));
   if (that_learn.empty() || exact_) return;
   gradients_.emplace(
       everybody_, group_, sharded_, that_learn,
@@ -147,6 +149,8 @@ void ShardedWeights::begin(const schedule::Program& program, int rank) {
 }
 
 void ShardedWeights::begin_step() {
+  check();
+  unmark_gradients();
   if (gradients_) gradients_->begin();
   if (exact_) exact_->begin();
   shared_adds_up_.reset();
@@ -193,10 +197,27 @@ void ShardedWeights::finish() {
   if (gradients_) gradients_->finish();  // which may refuse what came: the rest of the step is over by then
   for (const auto& [tensor, piece] : updated_) {
     if (!gradients_->used(piece.parameter)) continue;
-    const at::Tensor sum =
-        gradients_->part(piece.bucket).narrow(0, piece.place, piece.numel).view(tensor.sizes());
+    // No view: Optimizer::zero_grad() detaches a gradient in place.
+    const at::Tensor sum = tensor_in(gradients_->part(piece.bucket), piece.place, tensor.sizes());
     at::Tensor& gradient = tensor.mutable_grad();
     gradient = gradient.defined() ? gradient.add_(sum) : sum;
+  }
+  mark_gradients();
+}
+
+/// Who looks for gradients at the module's own parameters learns where they are.
+void ShardedWeights::mark_gradients() {
+  if (!gradients_) return;
+  for (std::size_t number = 0; number < sharded_.size(); ++number) {
+    const at::Tensor& parameter = sharded_[number].tensor;
+    if (parameter.requires_grad()) parameter.mutable_grad() = marks_[number];
+  }
+}
+
+void ShardedWeights::unmark_gradients() {
+  for (std::size_t number = 0; number < sharded_.size(); ++number) {
+    at::Tensor& gradient = sharded_[number].tensor.mutable_grad();
+    if (gradient.defined() && gradient.is_same(marks_[number])) gradient.reset();
   }
 }
 
@@ -205,8 +226,7 @@ void ShardedWeights::take_exact_sums() {
   exact_->finish();
   for (const auto& [tensor, piece] : updated_) {
     const at::Tensor& whole = sharded_[piece.parameter].tensor.grad();
-    tensor.mutable_grad() =
-        whole.defined() ? whole.view({-1}).narrow(0, piece.begin, piece.numel).view(tensor.sizes()) : whole;
+    tensor.mutable_grad() = whole.defined() ? tensor_in(whole, piece.begin, tensor.sizes()) : whole;
   }
 }
 

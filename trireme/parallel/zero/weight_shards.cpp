@@ -18,13 +18,6 @@
 namespace trireme::parallel {
 namespace {
 
-/// A tensor of its own over part of `flat`'s memory, in row-major order.
-at::Tensor view_in(const at::Tensor& flat, std::int64_t begin, at::IntArrayRef sizes) {
-  at::Tensor view = at::empty({0}, flat.options());
-  view.set_(flat.storage(), flat.storage_offset() + begin, sizes, c10::contiguous_strides(sizes));
-  return view;
-}
-
 void give_memory(const at::Tensor& flat) {
   c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
   c10::Allocator* allocator = storage->allocator();
@@ -41,7 +34,25 @@ void take_memory_back(const at::Tensor& flat) {
   storage->set_nbytes(0);
 }
 
+/// It lies where, and as, the other does.
+bool is_in_place(const at::Tensor& parameter, const at::Tensor& place) {
+  return parameter.storage().unsafeGetStorageImpl() == place.storage().unsafeGetStorageImpl() &&
+         parameter.storage_offset() == place.storage_offset() && parameter.sizes() == place.sizes() &&
+         parameter.scalar_type() == place.scalar_type();
+}
+
+constexpr const char* kWriteAdvice =
+    "load or convert the module before it is wrapped. Later, write this rank's pieces, parameters() of the "
+    "FullyShardedDataParallel or Pipeline, and call weights_changed(); or restore with LoopCheckpoints and "
+    "train::sharded_loop()";
+
 }  // namespace
+
+at::Tensor tensor_in(const at::Tensor& flat, std::int64_t begin, at::IntArrayRef sizes) {
+  at::Tensor tensor = at::empty({0}, flat.options());
+  tensor.set_(flat.storage(), flat.storage_offset() + begin, sizes, c10::contiguous_strides(sizes));
+  return tensor;
+}
 
 WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& parameters,
                            const std::vector<ShardBucket>& buckets, const WeightShardOptions& options)
@@ -56,8 +67,11 @@ WeightShards::WeightShards(comm::Group group, const std::vector<Parameter>& para
       const at::Tensor& parameter = parameters[slot.parameter].tensor;
       leaves_.push_back(
           {.parameter = parameter,
-           .view = view_in(shards_.back().whole, slot.begin, parameter.sizes()),
-           .released = released_parameter(parameters[slot.parameter].name, shards_.back().whole)});
+           .view = tensor_in(shards_.back().whole, slot.begin, parameter.sizes()),
+           .released = released_parameter(parameters[slot.parameter].name, shards_.back().whole),
+           .learns = parameter.requires_grad(),
+           .version = static_cast<std::int64_t>(parameter._version())});
+      numbers_.push_back(slot.parameter);
     }
   }
   releases_ = !common_ && !std::ranges::all_of(shards_, &Shard::kept);
@@ -150,7 +164,7 @@ void WeightShards::take_exact(std::size_t number) {
   at::Tensor exact = at::zeros({shard.whole.numel()}, shard.part.options());
   if (group_.rank() == 0) {
     for (const Leaf& leaf : leaves_of(number))
-      view_in(exact, leaf.view.storage_offset() - shard.whole.storage_offset(), leaf.parameter.sizes())
+      tensor_in(exact, leaf.view.storage_offset() - shard.whole.storage_offset(), leaf.parameter.sizes())
           .copy_(leaf.parameter);
   }
   group_.broadcast(exact, /*root=*/0);
@@ -173,7 +187,30 @@ at::Tensor WeightShards::piece(const ShardPiece& piece, at::IntArrayRef of_whole
     std::ranges::fill(sizes, 1);
     sizes.back() = piece.numel;
   }
-  return view_in(shards_[piece.bucket].part, piece.place, sizes);
+  return tensor_in(shards_[piece.bucket].part, piece.place, sizes);
+}
+
+void WeightShards::check() const {
+  for (std::size_t number = 0; number < shards_.size(); ++number) {
+    const bool keeps_writes = common_ ? !shards_[number].is_exact() : is_inside(shards_[number]);
+    for (const Leaf& leaf : leaves_of(number)) {
+      const std::string& name = names_[numbers_[static_cast<std::size_t>(&leaf - leaves_.data())]];
+      require(is_in_place(leaf.parameter, leaf.view) || is_in_place(leaf.parameter, leaf.released),
+              "parameter '", name, "' has left the memory of its shards for another tensor, of type ",
+              at::toString(leaf.parameter.scalar_type()),
+              " (torch::load(module), module->to(), set_data()): ",
+              "what the module computes with would never be trained; expected it as it was wrapped, of type ",
+              at::toString(leaf.view.scalar_type()), "; ", kWriteAdvice);
+      require(leaf.parameter.requires_grad() == leaf.learns, "parameter '", name,
+              "' has requires_grad = ", leaf.parameter.requires_grad(), " and had ", leaf.learns,
+              " when its weights were sharded, which decides what is reduced: freeze and unfreeze parameters "
+              "before that; make the FullyShardedDataParallel or Pipeline, and the optimizer, anew");
+      require(keeps_writes || static_cast<std::int64_t>(leaf.parameter._version()) == leaf.version,
+              "parameter '", name,
+              "' of the module was written, and it is a copy, gathered or rounded, of what ",
+              "is trained: the values would be lost; ", kWriteAdvice);
+    }
+  }
 }
 
 void WeightShards::gather() {

@@ -14,6 +14,11 @@ namespace trireme::parallel {
 /// Of the type and on the device of `like`.
 at::Tensor released_parameter(const std::string& name, const at::Tensor& like);
 
+/// What stands in the place of the gradient of a parameter whose gradient is reduced into shards: an
+/// optimizer of the module's own parameters gets an error that names the parameter, where it would learn
+/// nothing. Undefined on devices of other makers.
+at::Tensor reduced_gradient(const std::string& name, const at::Tensor& like);
+
 /// While it lives, this thread may give such parameters other data.
 class ReleasedParameterAccess {
  public:

@@ -38,6 +38,8 @@ class ShardedWeights final : public StageWeights {
   void end_showing() override { weights_->release(); }
   std::shared_ptr<void> lend() override { return weights_->lend(); }
   void changed() override { weights_->changed(); }
+  /// As WeightShards::check().
+  void check() const { weights_->check(); }
   void zero_grad() override;
   const optim::NamedTensors& parameters() const override { return mine_; }
   const Pieces& pieces() const override { return pieces_; }
@@ -63,6 +65,8 @@ class ShardedWeights final : public StageWeights {
 
   void lay_out(Replica replica, const StageWeightsOptions& options);
   void take_exact_sums();
+  void mark_gradients();
+  void unmark_gradients();
   void take_pieces(const std::vector<ShardBucket>& buckets);
 
   comm::Group everybody_;  ///< all replicas
@@ -80,6 +84,7 @@ class ShardedWeights final : public StageWeights {
   std::vector<Coalesced> buffers_;
   double buffers_waited_s_ = 0;
   optim::NamedTensors mine_;
+  std::vector<at::Tensor> marks_;  ///< by number: internal/released_parameter.h, reduced_gradient()
   Pieces pieces_;
   int num_left_ = 0;  ///< weight gradients still to come
 };

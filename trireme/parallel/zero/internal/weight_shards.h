@@ -27,6 +27,9 @@ struct WeightShardOptions {
   std::shared_ptr<ShardingHook> hook = nullptr;         ///< null: nothing is encoded, and nobody counts
 };
 
+/// A tensor of its own, no view of another, over part of the memory of `flat`, in row-major order.
+at::Tensor tensor_in(const at::Tensor& flat, std::int64_t begin, at::IntArrayRef sizes);
+
 class WeightShards {
  public:
   /// Moves the values of the group's first rank into the shards: `parameters` are views of them afterwards,
@@ -38,6 +41,10 @@ class WeightShards {
   /// with the same sizes where it has all of it, else with as many dims, all but the last of size 1. What
   /// goes by the number of dims decides alike.
   at::Tensor piece(const ShardPiece& piece, at::IntArrayRef of_whole) const;
+
+  /// Throws InvalidArgument, by name: a parameter that lies elsewhere or is of another type than it was, has
+  /// begun or ceased to need a gradient, or was written where nobody keeps what is written. Not collective.
+  void check() const;
 
   /// Parts have other values from here on, or may have on some rank: the next gather() brings them.
   void changed() { current_ = false; }
@@ -72,6 +79,8 @@ class WeightShards {
     at::Tensor parameter;
     at::Tensor view;      ///< of the whole
     at::Tensor released;  ///< what stands there meanwhile: internal/released_parameter.h
+    bool learns = false;
+    std::int64_t version = 0;  ///< of the parameter, which nobody is to write
   };
 
   void take_memory(const ShardBucket& bucket, at::TensorOptions options);
@@ -94,8 +103,9 @@ class WeightShards {
   comm::Group group_;
   const std::shared_ptr<optim::Offload> elsewhere_;  ///< null: all is in memory
   const std::shared_ptr<ShardingHook> hook_;
-  std::vector<std::string> names_;  ///< of the parameters, by number
-  bool releases_ = false;           ///< what is not kept, where that gains memory
+  std::vector<std::string> names_;    ///< of the parameters, by number
+  std::vector<std::size_t> numbers_;  ///< of the leaves' parameters
+  bool releases_ = false;             ///< what is not kept, where that gains memory
   bool common_ = false;
   bool current_ = true;   ///< the whole that is gathered, or on its way, is that of the parts
   bool gathered_ = true;  ///< or on its way

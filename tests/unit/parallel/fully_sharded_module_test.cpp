@@ -1,0 +1,161 @@
+// What a loop does with the module and the optimizer beside the shards: it is followed, or rejected by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include <sstream>
+
+#include "tests/unit/parallel/small_models.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/parallel/zero/fully_sharded_data_parallel.h"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Context;
+using testing::HasSubstr;
+namespace nn = torch::nn;
+
+nn::Sequential small_net() {
+  torch::manual_seed(1);
+  return nn::Sequential(nn::Linear(4, 16), nn::Tanh(), nn::Linear(16, 1));
+}
+
+std::vector<at::Tensor> tensors_of_pieces(const FullyShardedDataParallel& sharded) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, piece] : sharded.parameters()) tensors.push_back(piece);
+  return tensors;
+}
+
+at::Tensor loss_of(FullyShardedDataParallel& sharded) {
+  return at::Tensor(sharded.forward(test::numbers({6, 4}, 1))).square().mean();
+}
+
+struct Sharding {
+  std::string backend;
+  ZeroStage stage;
+};
+
+class FullyShardedModule : public testing::TestWithParam<Sharding> {
+ protected:
+  using Body = std::function<void(nn::Sequential&, FullyShardedDataParallel&)>;
+  static void run(const Body& body) {
+    comm::run_ranks_as_threads(2,
+                               [&](Context& context) {
+                                 nn::Sequential net = small_net();
+                                 FullyShardedDataParallel sharded(context, model::layers_of(net),
+                                                                  {.zero = {.stage = GetParam().stage}});
+                                 body(net, sharded);
+                               },
+                               {.backend = GetParam().backend, .timeout_s = 20});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Every, FullyShardedModule,
+                         testing::Values(Sharding{"shm", ZeroStage::kParameters},
+                                         Sharding{"gloo", ZeroStage::kParameters},
+                                         Sharding{"gloo", ZeroStage::kOptimizer}),
+                         [](const auto& test) {
+                           return text(test.param.backend, "_stage", static_cast<int>(test.param.stage));
+                         });
+
+TEST_P(FullyShardedModule, TakesTheZeroGradOfItsOptimizer) {
+  for (const bool set_to_none : {true, false}) {
+    run([&](nn::Sequential&, FullyShardedDataParallel& sharded) {
+      torch::optim::SGD optimizer(tensors_of_pieces(sharded), 0.05);
+      double first = 0, last = 0;
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad(set_to_none);
+        const at::Tensor loss = loss_of(sharded);
+        loss.backward();
+        optimizer.step();
+        (step == 0 ? first : last) = loss.item<double>();
+      }
+      EXPECT_LT(last, first);
+    });
+  }
+}
+
+TEST_P(FullyShardedModule, RejectsValuesThatWereLoadedAfterwards) {
+  run([](nn::Sequential& net, FullyShardedDataParallel& sharded) {
+    const auto load = [&] {
+      std::stringstream file;
+      torch::save(small_net(), file);
+      torch::load(net, file);
+      sharded.forward(test::numbers({6, 4}, 1));
+    };
+    EXPECT_THAT(load, testing::ThrowsMessage<InvalidArgument>(HasSubstr("'0.")));
+  });
+}
+
+TEST_P(FullyShardedModule, RejectsAnotherTypeOfItsParameters) {
+  run([](nn::Sequential& net, FullyShardedDataParallel& sharded) {
+    const auto convert = [&] {
+      net->to(torch::kDouble);
+      sharded.forward(test::numbers({6, 4}, 1).to(at::kDouble));
+    };
+    EXPECT_THAT(convert, testing::ThrowsMessage<InvalidArgument>(HasSubstr("'0.")));
+  });
+}
+
+TEST_P(FullyShardedModule, RejectsAnOptimizerOfTheModulesParameters) {
+  run([](nn::Sequential& net, FullyShardedDataParallel& sharded) {
+    torch::optim::SGD sgd(net->parameters(), 0.05);
+    torch::optim::Adam adam(net->parameters());
+    for (torch::optim::Optimizer* optimizer :
+         {static_cast<torch::optim::Optimizer*>(&sgd), static_cast<torch::optim::Optimizer*>(&adam)}) {
+      sharded.zero_grad();
+      loss_of(sharded).backward();
+      EXPECT_THAT([&] { optimizer->step(); }, testing::ThrowsMessage<InvalidArgument>(
+                                                  AllOf(HasSubstr("'0.weight'"), HasSubstr("parameters()"))));
+    }
+  });
+}
+
+TEST_P(FullyShardedModule, NamesWhatWasFrozenOrUnfrozenAfterwards) {
+  run([](nn::Sequential& net, FullyShardedDataParallel& sharded) {
+    net->parameters()[3].set_requires_grad(false);
+    EXPECT_THAT([&] { loss_of(sharded); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr("parameter '2.bias' has requires_grad")));
+    net->parameters()[3].set_requires_grad(true);
+    EXPECT_NO_THROW(loss_of(sharded).backward());
+  });
+}
+
+TEST_P(FullyShardedModule, NamesAParameterThatWasAddedAfterwards) {
+  run([](nn::Sequential& net, FullyShardedDataParallel& sharded) {
+    net->ptr(0)->as<nn::Linear>()->register_parameter("extra", at::zeros({3}));
+    EXPECT_THAT([&] { loss_of(sharded); },
+                testing::ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("layer '0'"), HasSubstr("'extra'"))));
+  });
+}
+
+TEST(FullyShardedRelease, NeitherSavesNorComputesWithWhatIsNotThere) {
+  comm::run_ranks_as_threads(2,
+                             [](Context& context) {
+                               nn::Sequential net = small_net();
+                               FullyShardedDataParallel sharded(context, model::layers_of(net));
+                               const auto message =
+                                   testing::Property(&std::exception::what, HasSubstr("'0.weight'"));
+                               EXPECT_THAT(
+                                   [&] {
+                                     std::stringstream file;
+                                     torch::save(net, file);
+                                   },
+                                   testing::Throws<std::exception>(message));
+                               EXPECT_THAT(
+                                   [&] {
+                                     net->forward(test::numbers({6, 4}, 1));
+                                   },
+                                   testing::Throws<std::exception>(message));
+                             },
+                             {.backend = "gloo", .timeout_s = 20});
+}
+
+}  // namespace
+}  // namespace trireme::parallel
