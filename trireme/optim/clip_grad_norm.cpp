@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/optim/norms.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/wrapped_parameter.h"
 
 namespace trireme::optim {
 
@@ -24,6 +25,12 @@ std::vector<at::Tensor> gradients_of(const NamedTensors& parameters) {
 }  // namespace
 
 double clip_grad_norm(const NamedTensors& parameters, double max_norm) {
+  for (const auto& [name, parameter] : parameters) {
+    const auto wrapper = wrapper_of(parameter);
+    require(wrapper == nullptr, "parameter '", name, "' belongs to a ", wrapper ? wrapper->name : "",
+            ", of which each rank has a part: the norm of one rank's gradients is ",
+            "not that of the model; call clip_grad_norm(max_norm) of that object, on all ranks");
+  }
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
   // One read back to the host for all parameters.

@@ -1,6 +1,8 @@
 // How a rank of a pipeline is set up and its program run. What its actions compute is in engine_compute.cpp.
 #include "trireme/parallel/pipeline/internal/engine.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -9,6 +11,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
+#include "trireme/model/parameter_box.h"
+#include "trireme/optim/norms.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
@@ -51,6 +55,9 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
                           .bits()),
       update_(options.update),
       before_compute_(options.before_compute),
+      shards_(options.zero.stage == ZeroStage::kNone ? std::nullopt
+              : groups.shard_groups                  ? std::optional(groups.shard_groups->shards)
+                                                     : groups.data),
       stages_(place_stages(program, layers, options.cuts)),
       skips_(model::carried_skips(layers)),
       tied_(group_, layers, stages_),
@@ -71,6 +78,10 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
   common_->make_equal();
   tied_.make_equal();
   map_program();
+  // Of all stages: those of others have the values that the model was made with.
+  for (const model::Layer& layer : layers)
+    for (const auto& [name, parameter] : layer.parameters) optim::mark_wrapped(parameter, wrapper_);
+  for (const auto& [name, parameter] : replica().parameters) optim::mark_wrapped(parameter, wrapper_);
 }
 
 void Engine::add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options) {
@@ -280,6 +291,47 @@ void Engine::finish_gradients(const optim::NamedTensors& parameters) {
 
 void Engine::zero_grad() {
   for (const auto& [number, weights] : weights_) weights->zero_grad();
+}
+
+/// Squares are added up where they are counted: a piece by its owner, other parameters by their first holder.
+double Engine::clip_grad_norm(double max_norm) {
+  const at::NoGradGuard no_grad;
+  require(!is_asynchronous(), "schedule '", program().name,
+          "' updates each stage on its own time: there is no moment at which all gradients are there, whose ",
+          "norm would be clipped; take a schedule that updates at the end of a step");
+  for (const auto& [number, stage] : mine_) {
+    for (const model::Layer& layer : stage.layers()) {
+      for (const auto& module : layer.modules) {
+        for (const model::ParameterBox& box : model::parameter_boxes(*module))
+          require(
+              !box.is_part, "parameter '", box.name, "' of layer '", layer.name,
+              "' is cut over the ranks of tensor parallelism, which a Pipeline does not know: train such ",
+              "models with a Trainer (train.clip_norm), or clip by a norm of your own (clip_to_norm)");
+      }
+    }
+  }
+  optim::NamedTensors parameters = replica().parameters;
+  std::set<const at::TensorImpl*> seen;  // one tensor may have several names
+  std::erase_if(parameters,
+                [&](const auto& item) { return !seen.insert(item.second.unsafeGetTensorImpl()).second; });
+  const Pieces in_pieces = pieces();
+  std::vector<at::Tensor> counted;
+  for (const auto& [name, parameter] : parameters) {
+    const bool counts =
+        in_pieces.contains(name) || (tied_.is_first_holder(name) && (!shards_ || shards_->rank() == 0));
+    if (counts && parameter.grad().defined()) counted.push_back(parameter.grad());
+  }
+  at::Tensor square = at::zeros({1}, at::kDouble);
+  if (!counted.empty()) {
+    std::vector<at::Tensor> norms = optim::norms_of(counted);
+    for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
+    square += at::stack(norms).square().sum().cpu();
+  }
+  if (shards_) shards_->all_reduce(square);
+  group_.all_reduce(square);
+  const double norm = square.sqrt().item<double>();
+  optim::clip_to_norm(parameters, norm, max_norm);
+  return norm;
 }
 
 Replica Engine::replica() const {

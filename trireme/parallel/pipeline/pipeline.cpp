@@ -122,6 +122,7 @@ void Pipeline::finish_gradients(const optim::NamedTensors& parameters) {
 void Pipeline::zero_grad() { engine_->zero_grad(); }
 
 optim::NamedTensors Pipeline::parameters() const { return engine_->replica().parameters; }
+double Pipeline::clip_grad_norm(double max_norm) { return engine_->clip_grad_norm(max_norm); }
 Pieces Pipeline::pieces() const { return engine_->pieces(); }
 optim::NamedTensors Pipeline::weights() const { return engine_->weights(); }
 void Pipeline::weights_changed() { engine_->weights_changed(); }

@@ -128,6 +128,12 @@ class Pipeline {
 
   /// Drops all gradients of this rank.
   void zero_grad();
+  /// Scales the gradients of all ranks by one factor, so that the 2-norm of the whole model's is at most
+  /// `max_norm`; returns the norm before, the same on all ranks. Parameters that several stages share, and
+  /// replicas, count once. Call it after step(), or in PipelineOptions::update. Throws InvalidArgument: a
+  /// schedule that never flushes; parameters cut by tensor parallelism; max_norm not above 0. Collective; one
+  /// reduction of a number.
+  double clip_grad_norm(double max_norm);
 
   /// Of this rank's stages, by the names of the whole model. Asynchronous: the newest version, which is the
   /// one to update, to save and to load.

@@ -41,6 +41,7 @@ TiedParameters::TiedParameters(comm::Group group, const std::vector<model::Layer
     any_ = any_ || tied.ranks.size() > 1;
     if (tied.ranks.size() > 1) names_.insert(name);
     const bool mine = std::find(tied.ranks.begin(), tied.ranks.end(), group_.rank()) != tied.ranks.end();
+    if (mine && tied.ranks.front() != group_.rank()) held_before_.insert(name);
     if (mine && tied.ranks.size() > 1) tied_.push_back(std::move(tied));
   }
 }

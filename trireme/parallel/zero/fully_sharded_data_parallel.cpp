@@ -14,6 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/model/skips.h"
 #include "trireme/optim/norms.h"
+#include "trireme/optim/wrapped_parameter.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/zero/internal/sharded_weights.h"
@@ -124,6 +125,8 @@ class FullyShardedDataParallel::Passes : public std::enable_shared_from_this<Pas
   /// Layers that are gathered, or on their way.
   std::size_t at_a_time() const { return gathered_ == 0 ? 2 : static_cast<std::size_t>(gathered_); }
 
+  const std::shared_ptr<const optim::Wrapper> wrapper_ =
+      std::make_shared<optim::Wrapper>(optim::Wrapper{"FullyShardedDataParallel"});
   comm::Group group_, shards_;
   const int gathered_;  ///< layers at a time; 0: until their backward
   std::vector<model::SkipNames> carried_;
@@ -177,6 +180,9 @@ FullyShardedDataParallel::Passes::Passes(comm::Group group, std::vector<model::L
     for (const auto& item : unit.weights->parameters()) parameters.push_back(item);
     for (const auto& item : unit.weights->pieces()) pieces.insert(item);
   }
+  for (const auto& [name, piece] : parameters) optim::mark_wrapped(piece, wrapper_);
+  for (const Unit& unit : units_)
+    for (const auto& [name, parameter] : unit.layer.parameters) optim::mark_wrapped(parameter, wrapper_);
   const bool learns =
       std::ranges::any_of(parameters, [](const auto& item) { return item.second.requires_grad(); });
   require(summed_over(group_, learns ? 1 : 0) > 0,

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/optim/wrapped_parameter.h"
 #include "trireme/parallel/executor.h"
 #include "trireme/parallel/pipeline/internal/common_parameters.h"
 #include "trireme/parallel/pipeline/internal/output_shapes.h"
@@ -49,6 +50,7 @@ class Engine {
   }
   void finish_gradients(const optim::NamedTensors& parameters);
   void zero_grad();
+  double clip_grad_norm(double max_norm);
   /// Parameters (where there are several versions, the newest) and buffers of this rank.
   Replica replica() const;
   Pieces pieces() const;
@@ -124,6 +126,10 @@ class Engine {
   const std::uint64_t transfers_seed_;  ///< of what this replica draws for its messages
   const std::function<void()> update_;
   const std::function<void(int)> before_compute_;
+  std::optional<comm::Group>
+      shards_;  ///< among which parameters are shared out; none: each rank has its stages' whole
+  const std::shared_ptr<const optim::Wrapper> wrapper_ =
+      std::make_shared<optim::Wrapper>(optim::Wrapper{"Pipeline"});
   const std::vector<Pipeline::StageLayers> stages_;
   const std::vector<model::SkipNames> skips_;  ///< that travel to each layer
   std::map<int, Stage> mine_;                  ///< by the number of the stage

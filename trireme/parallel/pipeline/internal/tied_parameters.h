@@ -23,6 +23,8 @@ class TiedParameters {
   bool across_stages() const { return across_stages_; }
   /// Of all parameters that several ranks or stages have.
   const std::set<std::string>& names() const { return names_; }
+  /// Whether this rank is the first of several that have the parameter, or the only one.
+  bool is_first_holder(const std::string& name) const { return !held_before_.contains(name); }
   /// Gives all holders the value of the first.
   void make_equal();
   /// Before a step: gradients of the step alone are to be summed.
@@ -40,6 +42,7 @@ class TiedParameters {
   comm::Group group_;
   std::vector<Tied> tied_;  ///< those that this rank holds
   std::set<std::string> names_;
+  std::set<std::string> held_before_;  ///< those of this rank that an earlier holder counts
   bool any_ = false, across_stages_ = false;
 };
 

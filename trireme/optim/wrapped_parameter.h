@@ -1,0 +1,21 @@
+#pragma once
+// Parameters of a model of which this rank has a part: the stages of a Pipeline, the pieces of a
+// FullyShardedDataParallel. A mark on the tensor says which object has the others, so that functions over one
+// rank's tensors reject them. A mark is part of the tensor, survives detach() and set_data(), and counts as
+// long as the object lives. Not thread-safe for one tensor.
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+namespace trireme::optim {
+
+struct Wrapper {
+  const char* name;  ///< "Pipeline"
+};
+
+void mark_wrapped(const at::Tensor& parameter, const std::shared_ptr<const Wrapper>& wrapper);
+/// Null: none that lives.
+std::shared_ptr<const Wrapper> wrapper_of(const at::Tensor& parameter);
+
+}  // namespace trireme::optim
