@@ -13,6 +13,7 @@
 #include "trireme/checkpoint/shared_folder.h"
 #include "trireme/checkpoint/tensor_match.h"
 #include "trireme/comm/on_every_rank.h"
+#include "trireme/optim/wrapped_parameter.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -85,6 +86,19 @@ void add(Shards& shards, const std::string& prefix, const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) shards.push_back(whole_shard(prefix + name, tensor));
 }
 
+/// Of a module whose parameters a Pipeline or FullyShardedDataParallel holds, this rank has a part alone.
+void require_whole(const torch::nn::Module& module) {
+  for (const auto& item : module.named_parameters()) {
+    const auto wrapper = optim::wrapper_of(item.value());
+    require(
+        wrapper == nullptr, "LoopState::module has a parameter '", item.key(), "' that belongs to a ",
+        wrapper ? wrapper->name : "", ", of which this rank has a part: the rest of the module is not what ",
+        "was trained. Use LoopCheckpoints with a ShardedLoopState: train::sharded_loop(sharded, optimizer) ",
+        "makes that of a FullyShardedDataParallel; for a Pipeline `shards` returns a whole_shard() of each ",
+        "of parameters() and of the optimizer's state, and `filled` calls weights_changed()");
+  }
+}
+
 at::Device device_of(const torch::nn::Module& module) {
   const std::vector<at::Tensor> parameters = module.parameters();
   return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
@@ -108,10 +122,13 @@ namespace {
 class Replicated final : public LoopCheckpoints::Content {
  public:
   Replicated(torch::nn::Module& module, std::vector<torch::optim::Optimizer*> optimizers)
-      : module_(module), optimizers_(std::move(optimizers)) {}
+      : module_(module), optimizers_(std::move(optimizers)) {
+    require_whole(module_);
+  }
 
   /// Buffers are those of the first replica; the other tensors are equal on all ranks.
   Shards to_save() override {
+    require_whole(module_);
     Shards shards;
     for (const auto& [name, tensor] : state_of(module_)) {
       shards.push_back(whole_shard(name, tensor));
@@ -126,6 +143,7 @@ class Replicated final : public LoopCheckpoints::Content {
     Shards shards;
     rooms_.clear();
     comm::on_every_rank(group, [&] {
+      require_whole(module_);
       TensorMap weights = held;
       std::erase_if(weights, [](const auto& item) { return item.first.starts_with(kOptimizerPrefix); });
       check_same_tensors(weights, state_of(module_), source);

@@ -49,7 +49,9 @@ class LoopCheckpoints {
   /// What is saved and filled besides generators and others.
   class Content;
 
-  /// Makes the folder; one program at a time writes into it. `keep`: so many stay, the newest.
+  /// Throws InvalidArgument for a module whose parameters a Pipeline or FullyShardedDataParallel holds, as
+  /// save() and restore() do. Makes the folder; one program at a time writes into it. `keep`: so many stay,
+  /// the newest.
   LoopCheckpoints(comm::Context& context, std::filesystem::path folder, LoopState state, int keep = 2);
   LoopCheckpoints(comm::Context& context, std::filesystem::path folder, ShardedLoopState state, int keep = 2);
   ~LoopCheckpoints();

@@ -23,6 +23,7 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/comm/launch_environment.h"
+#include "trireme/optim/wrapped_parameter.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -208,6 +209,23 @@ TEST_F(LoopCheckpointsTest, MoreTensorsAreFilledAgain) {
     state.others["average"] = at::zeros({3});
     LoopCheckpoints(context, folder_.path(), state).restore();
     EXPECT_TRUE(at::equal(state.others["average"], at::ones({3})));
+  });
+}
+
+TEST_F(LoopCheckpointsTest, RejectAModuleOfWhichThisRankHasAPart) {
+  comm::run_ranks_as_threads(1, [&](comm::Context& context) {
+    Loop loop;
+    LoopCheckpoints checkpoints(context, folder_.path(), loop.state());
+    checkpoints.save(1);
+    auto wrapper = std::make_shared<trireme::optim::Wrapper>(trireme::optim::Wrapper{"Pipeline"});
+    trireme::optim::mark_wrapped(loop.net->parameters()[2], wrapper);
+    const auto rejected = ThrowsMessage<InvalidArgument>(
+        AllOf(HasSubstr("'1.weight' that belongs to a Pipeline"), HasSubstr("ShardedLoopState")));
+    EXPECT_THAT([&] { checkpoints.save(2); }, rejected);
+    EXPECT_THAT([&] { checkpoints.restore(); }, rejected);
+    EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), loop.state()); }, rejected);
+    wrapper.reset();
+    EXPECT_EQ(checkpoints.restore(), 1);
   });
 }
 
