@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
 #include <algorithm>
@@ -14,6 +15,28 @@ namespace trireme::parallel {
 namespace {
 
 at::Tensor detached(const at::Tensor& tensor) { return tensor.detach(); }
+
+/// The same memory as a tensor that is neither a leaf nor a view of one: a layer may change it in place.
+struct Entry : torch::autograd::Function<Entry> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& input) {
+    return input.detach();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    return gradients;
+  }
+};
+
+at::Tensor entered(const at::Tensor& input) {
+  return at::GradMode::is_enabled() && input.requires_grad() ? Entry::apply(input) : input;
+}
+
+std::vector<std::int64_t> versions_of(const Fields& tensors) {
+  std::vector<std::int64_t> versions;
+  for (const auto& [name, tensor] : tensors)
+    versions.push_back(tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version()));
+  return versions;
+}
 
 }  // namespace
 
@@ -38,6 +61,7 @@ Fields Stage::run(Live& live, int microbatch) const {
     }
   };
   note_begin();
+  values = values.map(entered);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     values = model::run_layer(layers_[i], values, carried_[i], carried_[i + 1]);
     note_begin();
@@ -65,7 +89,13 @@ Fields Stage::forward(int microbatch, const Fields& inputs,
   if (options_.recompute) {
     const model::ForwardRecord::Recording recording(live.record);
     const at::NoGradGuard no_grad;
+    const std::vector<std::int64_t> before = versions_of(live.inputs);
     outputs = run(live, microbatch);
+    require(versions_of(live.inputs) == before, "a layer from '", layers_.front().name, "' to '",
+            layers_.back().name,
+            "' changes the input of their stage in place (such as a ReLU with "
+            "inplace(true)), and with recompute the stage runs again from that input: let the layer return a "
+            "new tensor, cut the model elsewhere, or train without recompute");
   } else {
     outputs = live.outputs = run(live, microbatch);
   }
@@ -142,7 +172,7 @@ std::vector<std::size_t> Stage::outputs_without_gradient(
     const Fields& inputs, const std::vector<std::size_t>& without_gradient) const {
   const model::EvaluationMode mode(layers_);
   const at::AutoGradMode with_graph(true);
-  const Fields outputs = run_layers(leaves_of(inputs, without_gradient));
+  const Fields outputs = run_layers(leaves_of(inputs, without_gradient).map(entered));
   std::vector<std::size_t> without;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs.at(i).requires_grad()) without.push_back(i);
