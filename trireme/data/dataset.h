@@ -45,7 +45,7 @@ std::shared_ptr<const Dataset> indexed(std::shared_ptr<const TrainingData> data)
 struct DataSource {
   std::string name;
   std::shared_ptr<const TrainingData> train;
-  std::shared_ptr<const Dataset> test;
+  std::shared_ptr<const Dataset> test;  ///< null: there is none, and nothing is evaluated
   std::vector<std::int64_t> input_shape =
       {};                               ///< of one sample, without the batch dim; empty: inputs have names
   std::int64_t num_classes = 0;         ///< text: size of the vocabulary; 0: targets are no classes

@@ -144,8 +144,9 @@ DataSource images_brought_to_size(const ImageSplits& splits, const Opening& open
   source.name = options.name;
   source.train = std::make_shared<TransformedDataset>(
       kept(brings_to_size ? splits.train : sized(splits.train)), changes, opening.seed);
-  source.test =
-      std::make_shared<TransformedDataset>(kept(sized(splits.test)), Transforms{normalized}, opening.seed);
+  if (splits.test)
+    source.test =
+        std::make_shared<TransformedDataset>(kept(sized(splits.test)), Transforms{normalized}, opening.seed);
   source.input_shape = {3, options.image_size, options.image_size};
   source.held_out = splits.held_out;
   return source;

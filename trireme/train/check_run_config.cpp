@@ -44,6 +44,21 @@ void check_repeatable(const ParallelPlan& plan, const data::DataSource& data) {
       "sample from its place and say so (ProducedOptions::keyed)");
 }
 
+/// Without a second split a run evaluates nothing.
+void check_evaluations(const ParallelPlan& plan, const data::DataSource& data) {
+  if (data.test) return;
+  const RunConfig& config = plan.config();
+  const auto needs_none = [&](bool found, const auto&... key) {
+    require(!found, key..., " needs evaluations, and data set ", data.name,
+            " has no second split to evaluate on; give it one (data.test_path, in C++ DataSource::test), or "
+            "leave the key out");
+  };
+  needs_none(config.checkpoint.best != "none", "checkpoint.best = \"", config.checkpoint.best, "\"");
+  needs_none(config.eval.patience > 0, "eval.patience = ", config.eval.patience);
+  needs_none(config.eval.every_steps > 0, "eval.every_steps = ", config.eval.every_steps);
+  needs_none(config.learning_rate.schedule == "reduce_on_plateau", "lr.schedule = \"reduce_on_plateau\"");
+}
+
 /// Model, loss and metrics on one sample, which leaves no trace in the model.
 void try_model(model::Model& model, const data::DataSource& data, const objective::Objective& objective) {
   const at::NoGradGuard no_grad;
@@ -166,6 +181,7 @@ void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const
   check_data(data, *objective);
   check_objective(plan, data, *objective);
   check_sizes(plan, data);
+  check_evaluations(plan, data);
   check_repeatable(plan, data);
 }
 

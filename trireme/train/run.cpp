@@ -69,6 +69,7 @@ class Run {
         plan_(plan),
         folder_{config_.run_folder()},
         held_out_(data.held_out),
+        has_second_split_(data.test != nullptr),
         data_name_(data.name),
         trainer_(layout, context, data, plan.model, plan.objective),
         sees_folder_(checkpoint::ranks_that_see(context.world(), folder_.lock())) {
@@ -89,7 +90,7 @@ class Run {
     if (plan_.callbacks.on_start) plan_.callbacks.on_start(trainer_);
     while (!ended()) {
       step(plan_.stop == nullptr ? 0 : plan_.stop->signal());
-      if (trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
+      if (has_second_split_ && trainer_.calendar().evaluates(trainer_.steps_done())) evaluate();
       if (ended()) break;  // what is due then, finish() does
       if (const Destinations due = destinations_due(Moment::kOnTheWay); !due.empty()) save(due);
       if (saver_) saver_->check();
@@ -141,7 +142,9 @@ class Run {
   comm::Context& context_;
   const RunPlan& plan_;
   const RunFolder folder_;
-  const std::string held_out_, data_name_;
+  const std::string held_out_;
+  const bool has_second_split_;  ///< else nothing is evaluated
+  const std::string data_name_;
   Trainer trainer_;
   Progress progress_;
   const std::vector<bool> sees_folder_;               ///< by rank
@@ -382,8 +385,10 @@ double Run::end_background_saves() {
 
 RunResult Run::finish() {
   const bool interrupted = !trainer_.finished() && !stopped_;
-  if (!interrupted && evaluated_step_ != trainer_.steps_done()) evaluate();
-  if (!interrupted) check_outcome();
+  if (has_second_split_ && !interrupted) {
+    if (evaluated_step_ != trainer_.steps_done()) evaluate();
+    check_outcome();
+  }
   const double background_s = end_background_saves();
   if (const Destinations due = destinations_due(Moment::kAtTheEnd); !due.empty()) save(due);
   if (recorder_ && !interrupted)

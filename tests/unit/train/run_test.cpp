@@ -162,6 +162,38 @@ TEST_F(RunTraining, ARateThatFollowsEvaluationsIsToldAtAResumeAsItFell) {
           "the learning rate of step 7 is 0.005; as the checkpoint was configured, it would be 0.0025\n"));
 }
 
+TEST_F(RunTraining, WithoutASecondSplitTrainsAndEvaluatesNothing) {
+  data_ = data::open_data({.name = "synthetic"});
+  const std::string evaluated = run(2, config("evaluated")).weights_xxh3;
+  data_->test = nullptr;
+  const RunResult result = run(2, config("alone"));
+  EXPECT_EQ(result.status, "completed");
+  EXPECT_FALSE(result.evaluation.has_value());
+  EXPECT_EQ(result.weights_xxh3, evaluated);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "alone" / "model.safetensors"));
+  EXPECT_EQ(num_lines(file("alone", "metrics.jsonl"), "\"event\":\"eval\""), 0u);
+  RunConfig in_stages = config("stages");
+  in_stages.parallel.pipeline = 2;
+  EXPECT_EQ(run(2, in_stages).status, "completed");
+}
+
+TEST_F(RunTraining, KeysThatNeedEvaluationsAreRejectedWithoutASecondSplit) {
+  data_ = data::open_data({.name = "synthetic"});
+  data_->test = nullptr;
+  const auto rejects = [&](const std::string& key, const auto& set) {
+    RunConfig asked = config("asked");
+    set(asked);
+    EXPECT_THAT([&] { run(1, asked); },
+                ThrowsMessage<InvalidArgument>(AllOf(
+                    HasSubstr(key), HasSubstr("data set synthetic has no second split to evaluate on"))));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "asked"));
+  };
+  rejects("checkpoint.best = \"loss\"", [](RunConfig& c) { c.checkpoint.best = "loss"; });
+  rejects("eval.patience = 2", [](RunConfig& c) { c.eval.patience = 2; });
+  rejects("eval.every_steps = 3", [](RunConfig& c) { c.eval.every_steps = 3; });
+  rejects("lr.schedule", [](RunConfig& c) { c.learning_rate.schedule = "reduce_on_plateau"; });
+}
+
 TEST_F(RunTraining, TheBestEvaluationIsKeptAcrossAResume) {
   RunConfig part = config("best");
   part.eval.every_steps = 1;

@@ -31,7 +31,8 @@ void warn_of_data(const RunConfig& config, const data::DataSource& data, const L
 void check_count(const objective::Objective& objective, const data::Example& batch, double count_of_sample);
 
 /// check_data(), and whether plan, data and objective fit each other: fewer samples than ranks, a warm-up
-/// that is longer than the run, a metric that is not measured. Throws InvalidArgument, DataError.
+/// that is longer than the run, a metric that is not measured, keys that need evaluations where there is no
+/// second split. Throws InvalidArgument, DataError.
 void check_data_of(const ParallelPlan& plan, const data::DataSource& data, const ObjectivePtr& own = nullptr);
 
 /// The model of the configuration, tried on one sample of the training data, with its loss and metrics, and
