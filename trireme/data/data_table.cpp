@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "trireme/base/error.h"
+#include "trireme/data/content_digest.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/decorators.h"
 #include "trireme/data/idx_dataset.h"
@@ -60,6 +61,21 @@ void augment(DataSource& source, const Opening& opening, double black) {
 
 namespace {
 
+/// Of all classes, and of some images.
+std::string digest_of(const IdxDataset& images) {
+  constexpr std::int64_t kImages = 256;
+  ContentDigest digest;
+  digest.add(images.size()).add(images.height()).add(images.width());
+  const std::int64_t distance = std::max<std::int64_t>(1, images.size() / kImages);
+  for (std::int64_t i = 0; i < images.size(); ++i) {
+    digest.add(images.label(i));
+    if (i % distance != 0) continue;
+    const std::span<const std::uint8_t> pixels = images.pixels(i);
+    digest.add(std::string_view(reinterpret_cast<const char*>(pixels.data()), pixels.size()));
+  }
+  return digest.text();
+}
+
 using IdxView = std::shared_ptr<const Dataset> (*)(std::shared_ptr<const IdxDataset>);
 
 DataSource open_idx_family(const Opening& opening, const IdxFamily& family, IdxView view) {
@@ -71,7 +87,9 @@ DataSource open_idx_family(const Opening& opening, const IdxFamily& family, IdxV
           .train = view(train),
           .test = view(test),
           .input_shape = {1, train->height(), train->width()},
-          .num_classes = family.num_classes};
+          .num_classes = family.num_classes,
+          .train_digest = digest_of(*train),
+          .test_digest = digest_of(*test)};
 }
 
 DataSource open_normalised(const Opening& opening, const IdxFamily& family) {
@@ -149,6 +167,7 @@ DataSource open_text(const Opening& opening) {
                          " at least ", 10 * (options.block + 1),
                          " are needed, a tenth of them for validation"));
   }
+  const std::string digest = ContentDigest().add(*open_file(options.path)).text();
   const auto part = [&](const TextRange& range) {
     return std::make_shared<TextDataset>(text_of_file, range);
   };
@@ -159,7 +178,9 @@ DataSource open_text(const Opening& opening) {
           .input_shape = {options.block},
           .num_classes = static_cast<std::int64_t>(text_of_file->vocabulary().size()),
           .targets_per_sample = options.block,
-          .held_out = "validation"};
+          .held_out = "validation",
+          .train_digest = digest,
+          .test_digest = digest};
 }
 
 template <DataSource (*open)(const Opening&)>

@@ -53,6 +53,9 @@ struct DataSource {
   std::string held_out = "test";        ///< what metrics call the second split: "test_accuracy"
   /// Worth a warning, said once for all ranks: files that are left out.
   std::vector<std::string> notes = {};
+  /// Of what the splits hold (data/content_digest.h): a resumed run compares it with the checkpoint's. Empty:
+  /// not known, and numbers of samples alone are compared.
+  std::string train_digest = {}, test_digest = {};
 };
 
 /// The table [data] of a configuration: which data, where they lie, and how they are read. open_data() takes

@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/data/content_digest.h"
 #include "trireme/data/internal/image_file.h"
 #include "trireme/data/internal/stacked_targets.h"
 
@@ -153,7 +154,8 @@ struct ImagePath {
 struct ImageFolder::State {
   State(Undecodable how, const Log& where) : undecodable(how), log(where) {}
 
-  void list(const fs::path& root) {
+  void list(const fs::path& folder_of_classes) {
+    root = folder_of_classes;
     Listing listing(undecodable, log);
     for (const fs::path& folder : listing.folders(root)) {
       const std::vector<fs::path> paths = listing.images(folder);
@@ -182,6 +184,7 @@ struct ImageFolder::State {
 
   const Undecodable undecodable;
   const Log log;
+  fs::path root;
   std::vector<ImagePath> images;
   std::vector<std::string> classes;
   std::string left_out;
@@ -218,6 +221,20 @@ Example ImageFolder::encoded(std::int64_t index) const {
   const at::Tensor bytes = at::empty({static_cast<std::int64_t>(content.size())}, at::kByte);
   std::copy(content.begin(), content.end(), static_cast<char*>(bytes.data_ptr()));
   return {bytes, at::scalar_tensor(image.label, at::kLong)};
+}
+
+std::string ImageFolder::content_digest() const {
+  constexpr std::int64_t kFiles = 4096;
+  ContentDigest digest;
+  const std::int64_t distance = std::max<std::int64_t>(1, size() / kFiles);
+  const std::size_t below = (state_->root / "").string().size();
+  for (std::int64_t i = 0; i < size(); ++i) {
+    const ImagePath& image = state_->at(i);
+    digest.add(image.path.string().substr(below)).add(image.label);
+    std::error_code ignored;  // a file that is gone has another size, too
+    if (i % distance == 0) digest.add(static_cast<std::int64_t>(fs::file_size(image.path, ignored)));
+  }
+  return digest.text();
 }
 
 namespace {

@@ -29,6 +29,7 @@ struct FolderOptions {
 struct Splits {
   ImageSplits images;
   std::vector<std::string> classes, notes;
+  std::string train_digest, test_digest;
 };
 
 std::vector<std::string> notes_of(const std::vector<std::shared_ptr<const ImageFolder>>& folders) {
@@ -66,7 +67,9 @@ Splits split_folder(const std::shared_ptr<const ImageFolder>& whole, View view) 
                      .test = std::make_shared<SubsetDataset>(samples, held_out),
                      .held_out = "validation"},
           .classes = whole->classes(),
-          .notes = notes_of({whole})};
+          .notes = notes_of({whole}),
+          .train_digest = whole->content_digest(),
+          .test_digest = whole->content_digest()};
 }
 
 struct FolderClasses {
@@ -99,7 +102,9 @@ Splits open_split_folders(const fs::path& root, const std::string& held_out, con
                      .test = options.view(test),
                      .held_out = held_out == "test" ? "test" : "validation"},
           .classes = train->classes(),
-          .notes = notes_of({train, test})};
+          .notes = notes_of({train, test}),
+          .train_digest = train->content_digest(),
+          .test_digest = test->content_digest()};
 }
 
 Splits open_folder(const Opening& opening, View view) {
@@ -157,6 +162,8 @@ DataSource open_image_folder(const Opening& opening) {
   DataSource source = images_brought_to_size(splits.images, opening);
   source.num_classes = static_cast<std::int64_t>(splits.classes.size());
   source.notes = splits.notes;
+  source.train_digest = splits.train_digest;
+  source.test_digest = splits.test_digest;
   return source;
 }
 

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "trireme/base/error.h"
+#include "trireme/data/content_digest.h"
 #include "trireme/data/internal/far_files.h"
 #include "trireme/data/internal/opening.h"
 #include "trireme/data/internal/packed_manifest.h"
@@ -14,6 +15,17 @@ namespace {
 bool holds_images(const RecordLayout& layout) {
   return std::any_of(layout.fields.begin(), layout.fields.end(),
                      [](const FieldLayout& field) { return field.form == FieldForm::kImage; });
+}
+
+/// Of shards, each of which has a checksum of what it holds.
+std::string digest_of(const PackedSplit& split) {
+  ContentDigest digest;
+  digest.add(split.samples);
+  for (const ShardSummary& shard : split.shards)
+    digest.add(shard.records)
+        .add(static_cast<std::int64_t>(shard.bytes))
+        .add(std::int64_t{shard.index_crc32c});
+  return digest.text();
 }
 
 DataSource open_packed_text(const Opening& opening, const PackedFiles& files,
@@ -34,14 +46,9 @@ DataSource open_packed_text(const Opening& opening, const PackedFiles& files,
           .held_out = manifest.held_out};
 }
 
-}  // namespace
-
-DataSource open_packed(const Opening& opening) {
+DataSource open_packed_splits(const Opening& opening, const PackedFiles& files,
+                              const PackedManifest& manifest) {
   const DataOptions& options = opening.options;
-  require(!options.path.empty(),
-          "data.name = \"packed\" needs data.path, the folder that `trireme data pack` has made, or its URL");
-  const PackedFiles files(options.path, FarFiles(options, opening.log).cache());
-  const PackedManifest manifest = read_manifest(files);
   const auto split = [&](const char* name) -> std::shared_ptr<const Dataset> {
     if (name == std::string_view("test") && !manifest.test) return nullptr;
     return std::make_shared<RecordDataset>(files, manifest, name);
@@ -63,6 +70,20 @@ DataSource open_packed(const Opening& opening) {
   }
   source.num_classes = manifest.num_classes;
   source.targets_per_sample = manifest.targets_per_sample;
+  return source;
+}
+
+}  // namespace
+
+DataSource open_packed(const Opening& opening) {
+  const DataOptions& options = opening.options;
+  require(!options.path.empty(),
+          "data.name = \"packed\" needs data.path, the folder that `trireme data pack` has made, or its URL");
+  const PackedFiles files(options.path, FarFiles(options, opening.log).cache());
+  const PackedManifest manifest = read_manifest(files);
+  DataSource source = open_packed_splits(opening, files, manifest);
+  source.train_digest = digest_of(manifest.train);
+  if (manifest.test) source.test_digest = digest_of(*manifest.test);
   return source;
 }
 

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "trireme/base/error.h"
+#include "trireme/data/content_digest.h"
 #include "trireme/data/csv_dataset.h"
 #include "trireme/data/internal/far_files.h"
 #include "trireme/data/internal/opening.h"
@@ -11,6 +12,12 @@
 namespace trireme::data {
 namespace {
 namespace fs = std::filesystem;
+
+std::string digest_of(const std::vector<NumpyArray>& arrays) {
+  ContentDigest digest;
+  for (const NumpyArray& array : arrays) digest.add(array.name).add(*array.source, array.offset, array.size);
+  return digest.text();
+}
 
 /// The two splits, or the one of which a part is held out.
 DataSource source_of(const Opening& opening, const SplitPaths& paths, std::shared_ptr<const Dataset> train,
@@ -124,10 +131,12 @@ DataSource open_csv(const Opening& opening) {
   const SplitPaths paths = find_splits(options, ".csv");
   FarFiles files(options, opening.log);
   CsvOptions csv = csv_options(options);
-  std::vector<CsvSplit> splits = {read_split(*files.open(only(paths.train)), csv)};
+  const auto train_file = files.open(only(paths.train));
+  const auto test_file = paths.test.empty() ? train_file : files.open(only(paths.test));
+  std::vector<CsvSplit> splits = {read_split(*train_file, csv)};
   // The columns of the first split, by name: in the second they may stand in another order.
   csv.columns = splits[0].table.columns;
-  if (!paths.test.empty()) splits.push_back(read_split(*files.open(only(paths.test)), csv));
+  if (!paths.test.empty()) splits.push_back(read_split(*test_file, csv));
   const bool classes =
       std::ranges::all_of(splits, [](const CsvSplit& split) { return split.table.targets_are_classes; });
   std::int64_t num_classes = 0;
@@ -142,6 +151,8 @@ DataSource open_csv(const Opening& opening) {
         std::move(split.table), classes ? CsvDataset::Targets::kClasses : CsvDataset::Targets::kNumbers));
   }
   DataSource source = source_of(opening, paths, rows[0], rows.size() > 1 ? rows[1] : nullptr);
+  source.train_digest = ContentDigest().add(*train_file).text();
+  source.test_digest = ContentDigest().add(*test_file).text();
   source.num_classes = num_classes;
   return source;
 }
@@ -155,11 +166,14 @@ DataSource open_numpy(const Opening& opening) {
   if (!options.targets.empty()) fields.targets = options.targets;
   const SplitPaths paths = numpy_splits(options);
   FarFiles files(options, opening.log);
+  const std::vector<NumpyArray> of_train = arrays_in(only(paths.train), files);
+  const std::vector<NumpyArray> of_test = paths.test.empty() ? of_train : arrays_in(only(paths.test), files);
   std::vector<std::shared_ptr<const NumpyDataset>> splits = {
-      std::make_shared<NumpyDataset>(arrays_in(only(paths.train), files), fields)};
-  if (!paths.test.empty())
-    splits.push_back(std::make_shared<NumpyDataset>(arrays_in(only(paths.test), files), fields));
+      std::make_shared<NumpyDataset>(of_train, fields)};
+  if (!paths.test.empty()) splits.push_back(std::make_shared<NumpyDataset>(of_test, fields));
   DataSource source = source_of(opening, paths, splits[0], splits.size() > 1 ? splits[1] : nullptr);
+  source.train_digest = digest_of(of_train);
+  source.test_digest = digest_of(of_test);
   source.num_classes = classes_of(splits, options);
   return source;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/data/content_digest.h"
 #include "trireme/data/internal/sample_fields.h"
 #include "trireme/data/internal/stacked_targets.h"
 #include "trireme/data/internal/tar_index.h"
@@ -163,6 +164,20 @@ ClassLabels TarDataset::labels(const std::vector<std::int64_t>& ignored) const {
       labels.add(found.label, first + found.first_sample, found.samples);
   }
   return labels;
+}
+
+std::string TarDataset::content_digest() const {
+  ContentDigest digest;
+  for (const TarShard& shard : state_->shards) {
+    const TarIndex& index = shard.index;
+    for (const std::string& field : index.fields()) digest.add(field);
+    for (std::int64_t i = 0; i < index.size(); ++i) {
+      digest.add(index.key(i));
+      for (std::size_t field = 0; field < index.fields().size(); ++field)
+        digest.add(index.extent(i, field).size);
+    }
+  }
+  return digest.text();
 }
 
 std::string TarDataset::name_of(std::int64_t index) const {

@@ -41,6 +41,8 @@ class TarDataset : public Dataset {
   bool holds_images() const;
   /// Classes of the only target by the number of a sample; none: it is no field "cls".
   ClassLabels labels(const std::vector<std::int64_t>& ignored = {}) const;
+  /// Of the keys of all samples, and the sizes of their fields.
+  std::string content_digest() const;
   /// "SHARD, sample 'KEY'"
   std::string name_of(std::int64_t index) const;
 

@@ -47,6 +47,8 @@ DataSource open_webdataset(const Opening& opening) {
   const auto train = open_shards(paths.train, files, opening);
   ImageSplits splits = {.train = train, .test = nullptr, .held_out = paths.held_out};
   std::vector<std::shared_ptr<const TarDataset>> labelled = {train};
+  const std::string train_digest = train->content_digest();
+  std::string test_digest = train_digest;
   if (paths.test.empty()) {
     const HeldOut parts = hold_out_tenth(train, options.path);
     splits.train = parts.train;
@@ -55,6 +57,7 @@ DataSource open_webdataset(const Opening& opening) {
     const auto test = open_shards(paths.test, files, opening);
     labelled.push_back(test);
     splits.test = test;
+    test_digest = test->content_digest();
   }
   DataSource source;
   if (train->holds_images()) {
@@ -69,6 +72,8 @@ DataSource open_webdataset(const Opening& opening) {
     if (first.input.size() == 1 && !train->sizes_vary()) source.input_shape = first.input->sizes().vec();
   }
   source.num_classes = classes_of(labelled, options);
+  source.train_digest = train_digest;
+  source.test_digest = test_digest;
   return source;
 }
 

@@ -1,7 +1,9 @@
 #include "trireme/train/recovery.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -10,6 +12,7 @@
 #include "trireme/train/held_parts.h"
 #include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/config_keys.h"
+#include "trireme/train/internal/data_record.h"
 #include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/on_main.h"
 #include "trireme/train/noise_scale.h"
@@ -33,7 +36,25 @@ ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
 std::string of_optimizer(const std::string& name) { return checkpoint::kOptimizerPrefix + name; }
 const std::string kProgress = of_optimizer("run/progress");
 const std::string kPatience = of_optimizer("run/patience");
+const std::string kData = of_optimizer("run/data");  // absent in older checkpoints
 const std::string kNoise = of_optimizer(Trainer::kNoise);
+
+at::Tensor bytes_of(const std::string& text) {
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
+  return bytes;
+}
+
+/// On one rank, without the others.
+std::string data_record_in(const std::filesystem::path& folder) {
+  checkpoint::ShardReader reader(folder);
+  const auto stored = reader.tensors().find(kData);
+  if (stored == reader.tensors().end()) return "";
+  const at::Tensor bytes = at::empty(stored->second.sizes, at::kByte);
+  reader.read(kData, checkpoint::whole_box(stored->second.sizes), bytes);
+  const auto* text = bytes.const_data_ptr<std::uint8_t>();
+  return {text, text + bytes.numel()};
+}
 
 /// What not every checkpoint holds.
 struct Stored {
@@ -178,6 +199,8 @@ checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
   for (checkpoint::Shard& shard : site_shards(trainer)) state.push_back(std::move(shard));
   state.push_back(checkpoint::whole_shard(kProgress, pack(progress)));
   state.push_back(checkpoint::whole_shard(kPatience, pack_patience(progress)));
+  state.push_back(checkpoint::whole_shard(kData, bytes_of(data_record_of(trainer.data()))));
+  state.back().replicas = checkpoint::Replicas::kFirstCounts;  // each rank opens the data for itself
   return state;
 }
 
@@ -196,6 +219,7 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
   on_main(context, [&] {
     before = parse_run_config(found->head.config, "the checkpoint's configuration", config.registry);
     check_same_run(config, before, found->head.step);
+    check_same_data(run.trainer.data(), data_record_in(found->folder), context.log());
   });
   const Stored stored = stored_in(context, found->folder);
   for (std::size_t i = 0; i < Trainer::kChoices.size(); ++i)

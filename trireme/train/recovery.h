@@ -47,8 +47,8 @@ DataError no_checkpoint_in(const std::filesystem::path& folder);
 /// Brings the run to the newest checkpoint of its folder, where rank 0 wants that: its `take_up` counts. The
 /// log of rank 0 lists changed_keys(), and the learning rate of the next step, as
 /// it is and as it would be in the configuration of the checkpoint.
-/// Collective. Throws, on every rank, DataError; InvalidArgument when the configuration differs from the
-/// checkpoint's in a key that decides the numbers.
+/// Collective. Throws, on every rank, DataError, also when the training data are not those of the checkpoint;
+/// InvalidArgument when the configuration differs from the checkpoint's in a key that decides the numbers.
 void resume(const Resumable& run, comm::Context& context, TakeUp take_up);
 
 /// Throws InvalidArgument when `config` changes a key that a run of the configuration `before`, which stopped

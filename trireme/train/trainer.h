@@ -83,6 +83,7 @@ class Trainer {
   /// After those, or when a schedule that is read at the progress is over.
   bool finished() const { return step_ >= total_steps() || (noise_ && noise_->schedule_is_over()); }
   const Calendar& calendar() const { return calendar_; }
+  const data::DataSource& data() const { return data_; }
   /// The learning rate of step number `step`, 1 for the first, in a run of that configuration that has this
   /// one's data and what its schedule has learnt from metrics. Without the gain of AdaScale.
   double rate_of(const RunConfig& config, std::int64_t step) const;
