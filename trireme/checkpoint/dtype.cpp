@@ -11,10 +11,10 @@ namespace trireme::checkpoint {
 namespace {
 
 /// Those that the format holds.
-constexpr std::array<at::ScalarType, 10> kTypes = {
-    at::ScalarType::Double, at::ScalarType::Float, at::ScalarType::Half,  at::ScalarType::BFloat16,
-    at::ScalarType::Long,   at::ScalarType::Int,   at::ScalarType::Short, at::ScalarType::Char,
-    at::ScalarType::Byte,   at::ScalarType::Bool};
+constexpr std::array<at::ScalarType, 11> kTypes = {
+    at::ScalarType::Double, at::ScalarType::Float, at::ScalarType::Half,        at::ScalarType::BFloat16,
+    at::ScalarType::Long,   at::ScalarType::Int,   at::ScalarType::Short,       at::ScalarType::Char,
+    at::ScalarType::Byte,   at::ScalarType::Bool,  at::ScalarType::ComplexFloat};
 
 /// The format's names are ours in capitals.
 std::string in_capitals(at::ScalarType type) {
@@ -25,8 +25,8 @@ std::string in_capitals(at::ScalarType type) {
 
 }  // namespace
 
-std::string dtype_name(at::ScalarType type) {
-  require(std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(), "a tensor of type ",
+std::string dtype_name(at::ScalarType type, const std::string& tensor) {
+  require(std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(), "tensor '", tensor, "' of type ",
           c10::toString(type), " cannot be saved as safetensors");
   return in_capitals(type);
 }

@@ -208,8 +208,9 @@ SafetensorsContents inspect_safetensors(const std::filesystem::path& path) {
                                .tensors = {},
                                .metadata = std::move(header.metadata)};
   for (HeaderEntry& entry : header.entries) {
+    std::string dtype = dtype_name(entry.type, entry.name);
     contents.tensors.push_back({.name = std::move(entry.name),
-                                .dtype = dtype_name(entry.type),
+                                .dtype = std::move(dtype),
                                 .shape = std::move(entry.shape),
                                 .bytes = entry.end - entry.begin});
   }

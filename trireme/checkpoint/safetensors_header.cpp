@@ -162,7 +162,7 @@ std::string header_json(const SafetensorsHeader& header) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
   for (const HeaderEntry& entry : header.entries) {
-    json[entry.name] = {{"dtype", dtype_name(entry.type)},
+    json[entry.name] = {{"dtype", dtype_name(entry.type, entry.name)},
                         {"shape", entry.shape},
                         {"data_offsets", {entry.begin, entry.end}}};
   }

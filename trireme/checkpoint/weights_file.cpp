@@ -72,9 +72,9 @@ void add(TensorMap& tensors, const c10::IValue& key, const c10::IValue& value,
   const at::Tensor& tensor = value.toTensor();
   if (!tensor.defined() || tensor.layout() != at::kStrided) fail(path, "'", name, "' is not a dense tensor");
   try {
-    dtype_name(tensor.scalar_type());
+    dtype_name(tensor.scalar_type(), name);
   } catch (const InvalidArgument& error) {
-    fail(path, "'", name, "': ", error.what());
+    fail(path, error.what());
   }
   tensors.emplace(name, tensor.detach());
 }

@@ -59,7 +59,7 @@ std::string xxh3_of_file(const std::filesystem::path& path) {
 
 void TensorMapXxh3::begin(const TensorLayout& tensor) {
   hash_.add(tensor.name);
-  hash_.add(dtype_name(tensor.type));
+  hash_.add(dtype_name(tensor.type, tensor.name));
   hash_.add(static_cast<std::uint64_t>(tensor.shape.size()));
   for (const std::int64_t dim : tensor.shape) hash_.add(static_cast<std::uint64_t>(dim));
 }

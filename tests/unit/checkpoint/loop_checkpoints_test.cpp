@@ -2,9 +2,12 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/polar.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -226,6 +229,25 @@ TEST_F(LoopCheckpointsTest, RejectAModuleOfWhichThisRankHasAPart) {
     EXPECT_THAT([&] { LoopCheckpoints(context, folder_.path(), loop.state()); }, rejected);
     wrapper.reset();
     EXPECT_EQ(checkpoints.restore(), 1);
+  });
+}
+
+/// Rotary positions are complex numbers that do not learn.
+struct Rotary : nn::Module {
+  explicit Rotary(double angle)
+      : bias(register_parameter("bias", at::ones({3}))),
+        rotations(register_buffer("rotations", at::polar(at::ones({4}), at::full({4}, angle)))) {}
+  at::Tensor bias, rotations;
+};
+
+TEST(LoopCheckpointsOfComplexBuffers, RestoreThem) {
+  const test::TemporaryFolder folder;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    Rotary saved(0.5), restored(1.5);
+    LoopCheckpoints(context, folder.path(), LoopState{saved}).save(1);
+    LoopCheckpoints checkpoints(context, folder.path(), LoopState{restored});
+    EXPECT_EQ(checkpoints.restore(), 1);
+    EXPECT_TRUE(at::equal(at::view_as_real(restored.rotations), at::view_as_real(saved.rotations)));
   });
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,6 +78,24 @@ TEST(Safetensors, EveryTypeAndShapeComesBackAsItWas) {
     EXPECT_EQ(file.tensors.at(name).scalar_type(), tensor.scalar_type()) << name;
     EXPECT_TRUE(file.tensors.at(name).equal(tensor)) << name;
   }
+}
+
+TEST(Safetensors, ComplexNumbersOfTwoFloatsAreC64) {
+  const TemporaryFolder folder;
+  const at::Tensor parts = at::arange(6, at::kFloat).view({3, 2});
+  save_safetensors(folder / "file", {{"rotary", at::view_as_complex(parts)}});
+  EXPECT_THAT(read_file(folder / "file"), HasSubstr(R"("dtype":"C64","shape":[3])"));
+  const at::Tensor loaded = load_safetensors(folder / "file").tensors.at("rotary");
+  ASSERT_EQ(loaded.scalar_type(), at::kComplexFloat);
+  EXPECT_TRUE(at::view_as_real(loaded).equal(parts));
+}
+
+TEST(Safetensors, ATypeThatTheFormatLacksIsAnErrorWithTheNameOfTheTensor) {
+  EXPECT_THAT(
+      [] {
+        saved({{"rotary", at::ones({2}, at::kComplexDouble)}});
+      },
+      testing::ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("'rotary'"), HasSubstr("ComplexDouble"))));
 }
 
 TEST(Safetensors, TheFileIsExactlyTheFormat) {

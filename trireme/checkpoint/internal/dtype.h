@@ -9,8 +9,9 @@
 
 namespace trireme::checkpoint {
 
-/// "F32" of a float tensor. Throws InvalidArgument for a type the format, or we, cannot hold.
-std::string dtype_name(at::ScalarType type);
+/// "F32" of a float tensor. Throws InvalidArgument with the tensor's name for a type that the format, or we,
+/// cannot hold.
+std::string dtype_name(at::ScalarType type, const std::string& tensor);
 
 /// Empty for an unknown name.
 std::optional<at::ScalarType> dtype_of(std::string_view name);
