@@ -9,7 +9,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iomanip>
 #include <iostream>
+#include <sstream>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -86,19 +88,42 @@ std::string setting(const Arguments& arguments) {
               processor().model);
 }
 
+std::string fixed(double value, int digits) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(digits) << value;
+  return out.str();
+}
+
+std::string images_per_s(const Arguments& arguments, const Row& row) {
+  return fixed(static_cast<double>(arguments.batch) / row.median(), 1);
+}
+
+std::string table(const Arguments& arguments, const std::vector<Row>& rows) {
+  std::string out =
+      "<table>\n<tr><th>micro-batches</th><th>s/step, median</th><th>least</th><th>most</th>"
+      "<th>images/s</th></tr>\n";
+  for (const Row& row : rows)
+    out += text("<tr><td>", row.splits, "</td><td>", fixed(row.median(), 3), "</td><td>",
+                fixed(row.seconds.front(), 3), "</td><td>", fixed(row.seconds.back(), 3), "</td><td>",
+                images_per_s(arguments, row), "</td></tr>\n");
+  return out + "</table>\n";
+}
+
 void write_page(const Arguments& arguments, const std::vector<Row>& rows) {
   telemetry::Series median{.name = "median", .points = {}, .colour = 0, .style = telemetry::LineStyle::kDots};
   for (const Row& row : rows) median.points.push_back({static_cast<double>(row.splits), row.median()});
-  const telemetry::Chart chart{.title = "Seconds per step by number of splits",
+  const telemetry::Chart chart{.title = "Seconds per step by number of micro-batches",
                                .unit = "s",
                                .series = {median},
-                               .scale = telemetry::ChartScale::kFromZero};
+                               .scale = telemetry::ChartScale::kFromZero,
+                               .axis = "micro-batches"};
   write_file_atomic(
       arguments.report,
       text("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>A pipeline of remote "
            "calls</title>\n<style>",
            telemetry::kReportStyle, "</style></head>\n<body>\n<h1>A pipeline of remote calls</h1>\n<p>",
-           setting(arguments), "</p>\n", telemetry::figure_of(chart), "</body></html>\n"));
+           setting(arguments), "</p>\n", table(arguments, rows), telemetry::figure_of(chart),
+           "</body></html>\n"));
 }
 
 void print(const Arguments& arguments, const std::vector<Row>& rows) {
@@ -121,7 +146,6 @@ void print(const Arguments& arguments, const std::vector<Row>& rows) {
                   static_cast<double>(arguments.batch) / row.median());
     std::cout << line;
   }
-  if (!arguments.smoke) std::cout << "figure: " << arguments.report << "\n";
 }
 
 }  // namespace
@@ -133,7 +157,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", arguments.batch)->check(CLI::PositiveNumber);
   app.add_option("--image-size", arguments.image_size)->check(CLI::Range(32, 1024));
   app.add_option("--repeats", arguments.repeats)->check(CLI::PositiveNumber);
-  app.add_option("--report", arguments.report);
+  const CLI::Option* report = app.add_option("--report", arguments.report);
   app.add_flag("--json", arguments.json);
   app.add_flag("--smoke", arguments.smoke);
   CLI11_PARSE(app, argc, argv);
@@ -151,8 +175,10 @@ int main(int argc, char** argv) {
     const auto agent = remote::init(*context, text("worker", context->rank()));
     if (context->is_main()) {
       const auto rows = measure(*agent, arguments);
-      if (!arguments.smoke) write_page(arguments, rows);
+      const bool writes_page = !arguments.smoke || report->count() > 0;
+      if (writes_page) write_page(arguments, rows);
       print(arguments, rows);
+      if (writes_page && !arguments.json) std::cout << "table and figure: " << arguments.report << "\n";
     }
     agent->leave();  // the workers serve for as long as it takes
     return kExitOk;

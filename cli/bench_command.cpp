@@ -22,6 +22,8 @@ namespace {
 const std::vector<std::string> kQuestions = {"allreduce", "pipeline-resnet50", "ps", "ps-chaos",
                                              "rpc-resnet50"};
 
+const std::vector<std::string> kConvolutions = {"auto", "aten", "onednn", "product"};
+
 enum Question : unsigned { kPipelineResnet50 = 1, kRpcResnet50 = 2, kPs = 4, kPsChaos = 8 };
 
 /// An option that is handed on as it is, and whose it is.
@@ -100,8 +102,8 @@ void check(const PassedOption& option) {
   if (name == "--splits") check_splits(option.value);
   if (name == "--schedule") schedule::find_schedule(option.value);
   if (name == "--convolution") {
-    require(option.value == "auto" || option.value == "aten" || option.value == "onednn",
-            "--convolution is '", option.value, "'; expected auto, aten or onednn");
+    require(std::ranges::find(kConvolutions, option.value) != kConvolutions.end(), "--convolution is '",
+            option.value, "'; expected ", join(kConvolutions));
   }
   if (name == "--report" || name == "--timeline") check_folder_of(option);
 }

@@ -10,7 +10,7 @@ add_library(Trireme::trireme ALIAS trireme_everything)
 set_target_properties(trireme_everything PROPERTIES EXPORT_NAME trireme)
 target_link_libraries(trireme_everything INTERFACE ${modules})
 
-# What has to be built before `cmake --install`: tests and benchmarks do not.
+# What has to be built before `cmake --install`: tests do not, nor benchmarks that no command starts.
 add_custom_target(trireme_installed DEPENDS ${modules})
 
 foreach(library launcher commands torch_commands)  # what Trireme::app is made of
@@ -29,6 +29,17 @@ string(REPLACE ":" ";" run_path "${TRIREME_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_P
 set_target_properties(trireme trireme-torch PROPERTIES INSTALL_RPATH "${run_path}")
 add_dependencies(trireme_installed trireme trireme-torch)
 install(TARGETS trireme trireme-torch RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+# What `trireme bench` starts lies in libexec, as nobody types it.
+set(TRIREME_BENCH_PROGRAMS "")
+if(TARGET bench_allreduce)
+  set(TRIREME_BENCH_PROGRAMS bench_allreduce bench_pipeline_resnet50 bench_ps bench_rpc_resnet50)
+  file(RELATIVE_PATH to_bundle "/${CMAKE_INSTALL_LIBEXECDIR}/trireme" "/${TRIREME_BUNDLE_FOLDER}")
+  set(TRIREME_BENCH_BUNDLE_RUN_PATH "$ORIGIN/${to_bundle}/torch/lib:$ORIGIN/${to_bundle}/system")
+  string(REPLACE ":" ";" run_path "${TRIREME_BENCH_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_PATH}")
+  set_target_properties(${TRIREME_BENCH_PROGRAMS} PROPERTIES INSTALL_RPATH "${run_path}")
+  add_dependencies(trireme_installed ${TRIREME_BENCH_PROGRAMS})
+  install(TARGETS ${TRIREME_BENCH_PROGRAMS} RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/trireme")
+endif()
 if(TARGET trireme_cuda)  # loaded at run time where a GPU is
   string(REPLACE ":" ";" run_path "${TRIREME_CUDA_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_PATH}")
   set_target_properties(trireme_cuda PROPERTIES INSTALL_RPATH "${run_path}")

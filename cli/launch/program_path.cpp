@@ -65,7 +65,8 @@ std::string find_own_program(const std::string& name) {
     if (is_program(candidate)) return candidate.string();
   }
   throw InvalidArgument(text("the program ", name, " is not there: looked for ", beside.string(), " and ",
-                             in_libexec.string(), "; build or install it (make build)"));
+                             in_libexec.string(), "; build it in a checkout (tools/build.sh release ", name,
+                             "), or install trireme again from one: make install PREFIX=..."));
 }
 
 }  // namespace trireme::cli

@@ -11,12 +11,12 @@ moved=$work/elsewhere/moved
 mkdir "$work/elsewhere"
 mv "$work/prefix" "$moved"
 
-for program in trireme trireme-torch; do
-  found=$(env -i LD_TRACE_LOADED_OBJECTS=1 "$moved/bin/$program" | grep '=>' | grep -vF "$moved/" \
+for program in "$moved"/bin/* "$moved"/libexec/trireme/*; do
+  found=$(env -i LD_TRACE_LOADED_OBJECTS=1 "$program" | grep '=>' | grep -vF "$moved/" \
     | grep -vE '^\s*(lib(c|m|dl|rt|pthread|util)\.so|ld-linux)' || true)
   [ -z "$found" ] || fail "$program loads from outside of the bundle:"$'\n'"$found"
 done
-for file in "$moved"/bin/* "$moved"/lib/*.so; do
+for file in "$moved"/bin/* "$moved"/libexec/trireme/* "$moved"/lib/*.so; do
   [ ! -e "$file" ] || ! readelf -d "$file" | grep 'R.*PATH' | grep -F "$torch" || fail "$file looks into the libtorch of the build"
 done
 # The libtorch of the build out of reach, where this user may mount.

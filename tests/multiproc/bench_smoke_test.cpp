@@ -112,10 +112,16 @@ TEST(BenchSmoke, RpcCallsGivesALinePerWayCallAndSize) {
   }
 }
 
-TEST(BenchSmoke, RpcResnet50Runs) {
-  const auto result = run({bin("trireme"), "bench", "rpc-resnet50", "--smoke", "--json"});
+TEST(BenchSmoke, RpcResnet50RunsAndWritesItsPage) {
+  const TemporaryFolder folder;
+  const std::string report = (folder / "report.html").string();
+  const auto result = run({bin("trireme"), "bench", "rpc-resnet50", "--smoke", "--json", "--report", report});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, testing::HasSubstr("\"splits\": 2"));
+  const std::string page = read_file(report);
+  EXPECT_THAT(page, testing::HasSubstr("<th>images/s</th>"));
+  EXPECT_THAT(page, testing::HasSubstr(">micro-batches</text>"));
+  EXPECT_THAT(page, testing::Not(testing::HasSubstr("step</text>")));
 }
 
 TEST(BenchSmoke, StepOverheadGivesARatio) {

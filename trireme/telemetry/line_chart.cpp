@@ -141,8 +141,8 @@ class Drawing {
                   "\" text-anchor=\"middle\">", short_number(tick), "</text>");
     }
     return out + text("<path class=\"axis\" d=\"M", kLeft, " ", kHeight - kBottom, "H", kWidth - kRight,
-                      "\"/><text x=\"", kWidth - kRight, "\" y=\"", kHeight - 6,
-                      "\" text-anchor=\"end\">step</text>");
+                      "\"/><text x=\"", kWidth - kRight, "\" y=\"", kHeight - 6, "\" text-anchor=\"end\">",
+                      escape_html(chart_.axis), "</text>");
   }
 
   std::string lines() const {
@@ -181,8 +181,9 @@ class Drawing {
       if (series.style != LineStyle::kDots || series.points.size() > kMostStrips) continue;
       for (const Point& point : series.points) {
         out += text("<circle class=\"dot s", series.colour, "\" cx=\"", fixed(x(point.step)), "\" cy=\"",
-                    fixed(y(point.value)), "\" r=\"4\"><title>step ", short_number(point.step, 9), "\n",
-                    escape_html(series.name), " ", value_text(point.value), "</title></circle>");
+                    fixed(y(point.value)), "\" r=\"4\"><title>", escape_html(chart_.axis), " ",
+                    short_number(point.step, 9), "\n", escape_html(series.name), " ", value_text(point.value),
+                    "</title></circle>");
       }
     }
     return out;
@@ -213,7 +214,7 @@ class Drawing {
       auto near = std::lower_bound(series.points.begin(), series.points.end(), step,
                                    [](const Point& point, double s) { return point.step < s; });
       if (near == series.points.end()) --near;
-      if (words.empty()) words = text("step ", short_number(near->step, 9));
+      if (words.empty()) words = text(escape_html(chart_.axis), " ", short_number(near->step, 9));
       words += text("\n", escape_html(series.name), " ", value_text(near->value));
     }
     return words;

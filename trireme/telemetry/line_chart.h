@@ -32,12 +32,13 @@ enum class ChartScale {
   kShares,    ///< 0 to 100 %, the series piled on each other; all have the same steps
 };
 
-/// What is drawn: curves over the steps of a run, in one unit.
+/// What is drawn: curves over the steps of a run, or another whole number, in one unit.
 struct Chart {
   std::string title;
   std::string unit;  ///< of the values; may be empty
   std::vector<Series> series;
   ChartScale scale = ChartScale::kFitted;
+  std::string axis = "step";  ///< what the curves are drawn over, in the singular
 };
 
 /// The chart as a <figure>; empty when no series has a point. Each curve is thinned to 1000 points.
