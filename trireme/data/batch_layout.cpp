@@ -5,19 +5,22 @@
 #include "trireme/base/error.h"
 
 namespace trireme::data {
-namespace {
 
-std::uint64_t batches(std::int64_t samples, std::int64_t size) {
-  return static_cast<std::uint64_t>(samples / size + (samples % size == 0 ? 0 : 1));
+std::uint64_t BatchLayout::batches_in(std::int64_t samples, std::int64_t size) const {
+  const bool has_smaller = samples % size != 0 && last_batch_ == LastBatch::kSmaller;
+  return static_cast<std::uint64_t>(samples / size + (has_smaller ? 1 : 0));
 }
 
-}  // namespace
-
-BatchLayout::BatchLayout(std::int64_t num_samples, std::int64_t global_batch, const BatchRamp& ramp)
-    : num_samples_(num_samples) {
+BatchLayout::BatchLayout(std::int64_t num_samples, std::int64_t global_batch, const BatchRamp& ramp,
+                         LastBatch last_batch)
+    : num_samples_(num_samples), last_batch_(last_batch) {
   require(num_samples >= 1, "there are no samples to draw from");
   const auto begin_phase = [&](std::int64_t from, std::int64_t size) {
     require(size >= 1, "a global batch holds at least one sample, not ", size);
+    require(last_batch == LastBatch::kSmaller || size <= num_samples, "a global batch of ", size,
+            " samples is never full with ", num_samples,
+            " samples, and batches that are not full are dropped (data.drop_last): make it smaller, or keep "
+            "them");
     const auto step = static_cast<std::uint64_t>(from);
     BatchPlace begin = phases_.empty() ? BatchPlace() : in(phases_.back(), step);
     begin.full = size;
@@ -35,11 +38,11 @@ BatchLayout::BatchLayout(std::int64_t num_samples, std::int64_t global_batch, co
 }
 
 std::uint64_t BatchLayout::batches_of_first(const Phase& phase) const {
-  return batches(num_samples_ - phase.begin.first, phase.begin.full);
+  return batches_in(num_samples_ - phase.begin.first, phase.begin.full);
 }
 
 std::uint64_t BatchLayout::batches_of_others(const Phase& phase) const {
-  return batches(num_samples_, phase.begin.full);
+  return batches_in(num_samples_, phase.begin.full);
 }
 
 BatchPlace BatchLayout::in(const Phase& phase, std::uint64_t step) const {

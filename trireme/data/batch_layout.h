@@ -1,7 +1,7 @@
 #pragma once
 // Which samples of which epoch are the batch of which step. Batches lie one behind the other: each takes the
 // next places of the epoch's order, and the last one of an epoch those that are left, so that in an epoch
-// each sample comes once. How large a full batch is may change at given steps, within an epoch too: a batch
+// each sample comes once. A last batch that is not full can be dropped instead. How large a full batch is may change at given steps, within an epoch too: a batch
 // that grows (Smith et al., "Don't Decay the Learning Rate, Increase the Batch Size", ICLR 2018). So a place
 // in the data is one number, the step. A value; immutable, thread-safe.
 
@@ -18,6 +18,9 @@ struct BatchPhase {
 /// The first steps of a run, in which batches are smaller; phases one behind the other. Empty: all are alike.
 using BatchRamp = std::vector<BatchPhase>;
 
+/// The samples at the end of an epoch that are no full batch: a batch of their own, or left out in that epoch.
+enum class LastBatch { kSmaller, kDropped };
+
 /// The batch of a step.
 struct BatchPlace {
   std::uint64_t epoch = 0;
@@ -29,8 +32,10 @@ struct BatchPlace {
 
 class BatchLayout {
  public:
-  /// Throws InvalidArgument: no samples; a batch of none; phases whose ends do not rise.
-  BatchLayout(std::int64_t num_samples, std::int64_t global_batch, const BatchRamp& ramp = {});
+  /// Throws InvalidArgument: no samples; a batch of none; phases whose ends do not rise; a batch that is never
+  /// full, and dropped.
+  BatchLayout(std::int64_t num_samples, std::int64_t global_batch, const BatchRamp& ramp = {},
+              LastBatch last_batch = LastBatch::kSmaller);
 
   /// Of step `step`, counted from 0. Time: logarithm of the number of phases, as for the others.
   BatchPlace at(std::uint64_t step) const;
@@ -54,8 +59,10 @@ class BatchLayout {
   /// Batches from the beginning of the phase to the end of its epoch, and in an epoch behind it.
   std::uint64_t batches_of_first(const Phase& phase) const;
   std::uint64_t batches_of_others(const Phase& phase) const;
+  std::uint64_t batches_in(std::int64_t samples, std::int64_t size) const;
 
   std::int64_t num_samples_;
+  LastBatch last_batch_;
   std::vector<Phase> phases_;
 };
 

@@ -67,6 +67,7 @@ struct DataOptions {
   std::int64_t prefetch = 4;              ///< steps read ahead, at first
   std::int64_t read_ahead_mib = 512;      ///< bound of what is read ahead by itself
   std::string balance = "count";          ///< "cost" or "dynamic" (Balance)
+  bool drop_last = false;                 ///< the last batch of an epoch, where it is not full
   std::int64_t open_shards = 0;           ///< shards read at a time (data/sampler.h); 0: all
   std::int64_t block = 64;                ///< text: characters per sample
   std::int64_t image_size = 224;          ///< image_folder: height and width that images are brought to

@@ -93,7 +93,7 @@ void check_stream(const StreamOptions& options, std::int64_t samples) {
 }
 
 BatchLayout layout_of(const StreamOptions& options, std::int64_t samples) {
-  return {samples, options.global_batch, options.ramp};
+  return {samples, options.global_batch, options.ramp, options.last_batch};
 }
 
 // Micro-batches are numbered through, from step 0 on. Workers claim the next unclaimed one while

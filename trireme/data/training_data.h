@@ -48,6 +48,7 @@ struct Needed {
 struct StreamOptions {
   std::int64_t global_batch = 64;
   BatchRamp ramp = {};  ///< smaller batches of the first steps
+  LastBatch last_batch = LastBatch::kSmaller;
   int num_microbatches = 1;
   int rank = 0;
   int world_size = 1;

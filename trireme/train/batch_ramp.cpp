@@ -14,8 +14,12 @@ data::BatchRamp batch_ramp(const TrainOptions& train) {
   return ramp;
 }
 
-data::BatchLayout batch_layout(const TrainOptions& train, std::int64_t samples) {
-  return {samples, train.global_batch, batch_ramp(train)};
+data::LastBatch last_batch(const RunConfig& config) {
+  return config.data.drop_last ? data::LastBatch::kDropped : data::LastBatch::kSmaller;
+}
+
+data::BatchLayout batch_layout(const RunConfig& config, std::int64_t samples) {
+  return {samples, config.train.global_batch, batch_ramp(config.train), last_batch(config)};
 }
 
 std::int64_t smallest_batch(const TrainOptions& train) {

@@ -14,8 +14,11 @@ namespace trireme::train {
 /// checked.
 data::BatchRamp batch_ramp(const TrainOptions& train);
 
+/// The last batch of an epoch (data.drop_last).
+data::LastBatch last_batch(const RunConfig& config);
+
 /// Which samples which step takes of a data set of so many.
-data::BatchLayout batch_layout(const TrainOptions& train, std::int64_t samples);
+data::BatchLayout batch_layout(const RunConfig& config, std::int64_t samples);
 
 /// The smallest full batch of the run: the first one.
 std::int64_t smallest_batch(const TrainOptions& train);

@@ -24,7 +24,7 @@ void check_sizes(const ParallelPlan& plan, const data::DataSource& data) {
   const std::int64_t samples = data.train->size();
   require(samples >= world_size, "data set ", data.name, " has ", samples,
           " training samples, fewer than the ", world_size, " ranks");
-  const std::int64_t steps = Calendar(config, batch_layout(config.train, samples)).total_steps();
+  const std::int64_t steps = Calendar(config, batch_layout(config, samples)).total_steps();
   const std::int64_t of_schedule = schedule_steps(config, steps);
   require(uses_ada_scale(config) || config.learning_rate.warmup_steps <= steps,
           "lr.warmup_steps = ", config.learning_rate.warmup_steps, " is longer than the run of ", steps,

@@ -89,6 +89,8 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           {.least = 1, .most = 65536}),
       key("data.read_ahead_mib", &C::data, &Data::read_ahead_mib,
           "memory of a rank's batches read ahead, beyond which prefetch does not grow by itself", one_up),
+      stays(key("data.drop_last", &C::data, &Data::drop_last,
+                "the last batch of an epoch is left out where it is not full; its samples come in other epochs")),
       stays(key("data.open_shards", &C::data, &Data::open_shards,
                 "of data in shards: so many are read at a time, and samples shuffled among them; 0: all",
                 zero_up)),

@@ -59,7 +59,7 @@ std::int64_t schedule_steps(const RunConfig& config, std::int64_t total_steps) {
   const optim::LearningRateOptions& options = config.learning_rate;
   if (options.progress_steps > 0) return options.progress_steps;
   // How many samples an epoch has does not matter.
-  const double samples = batch_layout(config.train, 1).samples_before(total_steps);
+  const double samples = batch_layout(config, data::BatchLayout::kMostSteps).samples_before(total_steps);
   return static_cast<std::int64_t>(std::ceil(samples / static_cast<double>(options.reference_batch)));
 }
 

@@ -39,7 +39,7 @@ const std::string kPatience = of_optimizer("run/patience");
 const std::string kData = of_optimizer("run/data");  // absent in older checkpoints
 const std::string kNoise = of_optimizer(Trainer::kNoise);
 
-at::Tensor bytes_of(const std::string& text) {
+at::Tensor as_tensor(const std::string& text) {
   at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
   std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
   return bytes;
@@ -199,7 +199,7 @@ checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
   for (checkpoint::Shard& shard : site_shards(trainer)) state.push_back(std::move(shard));
   state.push_back(checkpoint::whole_shard(kProgress, pack(progress)));
   state.push_back(checkpoint::whole_shard(kPatience, pack_patience(progress)));
-  state.push_back(checkpoint::whole_shard(kData, bytes_of(data_record_of(trainer.data()))));
+  state.push_back(checkpoint::whole_shard(kData, as_tensor(data_record_of(trainer.data()))));
   state.back().replicas = checkpoint::Replicas::kFirstCounts;  // each rank opens the data for itself
   return state;
 }

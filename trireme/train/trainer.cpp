@@ -60,6 +60,7 @@ data::StreamOptions stream_options(const ParallelPlan& plan, const comm::Context
   const RunConfig& config = plan.config();
   return {.global_batch = config.train.global_batch,
           .ramp = batch_ramp(config.train),
+          .last_batch = last_batch(config),
           .num_microbatches = plan.num_microbatches(),
           .rank = groups.replicas ? groups.replicas->rank() : 0,
           .world_size = groups.replicas ? groups.replicas->size() : 1,
@@ -223,7 +224,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
                          : GradientNorm(holders(), judged_, parameter_names(*model_))),
       feed_(data.train->open(stream_options(plan_, context, groups_, objective_, count_of_sample_, needed())),
             device_, computed_with()),
-      calendar_(config_, batch_layout(config_.train, data.train->size())),
+      calendar_(config_, batch_layout(config_, data.train->size())),
       optimizer_(
           updating_by_need(plan_, pipeline_, parameters_,
                            optimizer_for(plan_, context, parameters_, offload_,

@@ -78,7 +78,7 @@ std::map<std::string, at::Tensor> Trainer::state() {
 
 double Trainer::rate_of(const RunConfig& config, std::int64_t step) const {
   const at::NoGradGuard no_grad;
-  const Calendar calendar(config, batch_layout(config.train, data_.train->size()));
+  const Calendar calendar(config, batch_layout(config, data_.train->size()));
   const auto rate = make_learning_rate(config, schedule_steps(config, calendar.total_steps()));
   const std::map<std::string, at::Tensor> learnt = learning_rate_->state();
   for (auto& [name, tensor] : rate->state()) {

@@ -43,6 +43,25 @@ TEST(BatchLayout, TheLastBatchOfAnEpochIsWhatIsLeft) {
             numbers({.epoch = 1'000'000, .number = 1, .first = 4, .size = 4, .full = 4}));
 }
 
+TEST(BatchLayout, ALastBatchThatIsNotFullIsDropped) {
+  const BatchLayout layout(10, 4, {}, LastBatch::kDropped);
+  EXPECT_EQ(layout.first_step_of(1), 2);
+  EXPECT_EQ(numbers(layout.at(1)), numbers({.number = 1, .first = 4, .size = 4, .full = 4}));
+  EXPECT_EQ(numbers(layout.at(2)), numbers({.epoch = 1, .size = 4, .full = 4}));
+  EXPECT_EQ(BatchLayout(8, 4, {}, LastBatch::kDropped).first_step_of(3), 6) << "no batch is left out";
+  EXPECT_THROW(BatchLayout(3, 4, {}, LastBatch::kDropped), InvalidArgument);
+}
+
+TEST(BatchLayout, ABatchThatGrowsInAnEpochThatHasNoneOfItsSizeLeftBeginsTheNext) {
+  // Steps 0 and 1 take samples 0 to 5 of 10; of 8, none fits behind them.
+  const BatchLayout layout(10, 8, {{.until = 2, .size = 3}}, LastBatch::kDropped);
+  EXPECT_EQ(numbers(layout.at(1)), numbers({.number = 1, .first = 3, .size = 3, .full = 3}));
+  EXPECT_EQ(numbers(layout.at(2)), numbers({.epoch = 1, .size = 8, .full = 8}));
+  EXPECT_EQ(numbers(layout.at(3)), numbers({.epoch = 2, .size = 8, .full = 8}));
+  EXPECT_EQ(layout.first_step_of(1), 2);
+  EXPECT_EQ(layout.first_step_of(3), 4);
+}
+
 TEST(BatchLayout, ABatchBeyondTheSamplesHoldsAllOfThem) {
   for (const std::int64_t batch : {std::int64_t{11}, std::numeric_limits<std::int64_t>::max()}) {
     const BatchLayout layout(10, batch);

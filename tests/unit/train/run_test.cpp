@@ -49,6 +49,25 @@ TEST_F(RunTraining, AGlobalBatchOfMoreThanAllSamplesIsSaidAndTrains) {
               HasSubstr("train.global_batch = 9223372036854775807 is more than the 4096 training samples"));
 }
 
+TEST_F(RunTraining, TheLastBatchOfAnEpochIsDroppedWhereTheConfigurationSaysSo) {
+  RunConfig dropped = config("dropped");
+  dropped.train.global_batch = 1000;  // 4 full batches of 4096 samples, and 96 samples
+  dropped.train.max_steps = 0;
+  EXPECT_EQ(run(2, dropped).steps, 5 * dropped.train.epochs);
+  dropped.run.name = "whole";
+  dropped.data.drop_last = true;
+  const RunResult whole = run(2, dropped);
+  EXPECT_EQ(whole.steps, 4 * dropped.train.epochs);
+  dropped.run.name = "part";
+  dropped.train.max_steps = 3;
+  run(2, dropped);
+  dropped.train.max_steps = 0;
+  EXPECT_EQ(run(2, dropped, RunStart::kResume).weights_xxh3, whole.weights_xxh3);
+  dropped.run.name = "none";
+  dropped.train.global_batch = 5000;
+  EXPECT_THAT([&] { run(1, dropped); }, ThrowsMessage<InvalidArgument>(HasSubstr("data.drop_last")));
+}
+
 TEST_F(RunTraining, NotesOfTheDataAreSaidOnceForAllRanks) {
   data_ = data::open_data({.name = "synthetic"});
   data_->notes = {"left out 3 files"};
