@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 #include "trireme/model/untouched.h"
 
 namespace trireme::parallel {
@@ -66,8 +67,14 @@ Fields Stage::run(Live& live, int microbatch) const {
     values = model::run_layer(layers_[i], values, carried_[i], carried_[i + 1]);
     note_begin();
   }
-  if (head_) return head_(values, microbatch);
-  return values;
+  if (!head_) return values;
+  return as_error_of([&] { return text("the loss of micro-batch ", microbatch); },
+                     [&] { return head_(values, microbatch); });
+}
+
+std::string Stage::backward_place(int microbatch) const {
+  return text("the backward of layers '", layers_.front().name, "' to '", layers_.back().name,
+              "' for micro-batch ", microbatch);
 }
 
 Fields Stage::leaves_of(const Fields& inputs, const std::vector<std::size_t>& without_gradient) const {
@@ -132,7 +139,8 @@ model::Tensors Stage::backward(int microbatch, const model::Tensors& output_grad
     arriving.push_back(output_gradients[i]);
   }
   if (roots.empty()) return gradients;  // nothing to learn: fixed parameters on whole numbers
-  torch::autograd::backward(roots, arriving);
+  as_error_of([&] { return backward_place(microbatch); },
+              [&] { torch::autograd::backward(roots, arriving); });
   for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] = live.inputs.at(i).grad();
   return gradients;
 }
@@ -142,7 +150,9 @@ model::Tensors Stage::backward_input(int microbatch, const model::Tensors& outpu
   Live& live = live_.at(microbatch);
   check_gradients(live.outputs, output_gradients);
   const Fields inputs = live.inputs;
-  InputBackward first = backward_of_inputs(live.outputs, output_gradients, live.begins);
+  InputBackward first =
+      as_error_of([&] { return backward_place(microbatch); },
+                  [&] { return backward_of_inputs(live.outputs, output_gradients, live.begins); });
   live = {};
   live.weights = std::move(first.weights);
   unsplit_.insert(live.weights.unsplit().begin(), live.weights.unsplit().end());

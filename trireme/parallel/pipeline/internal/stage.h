@@ -85,6 +85,7 @@ class Stage {
   Fields run_layers(Fields values) const;
   Fields leaves_of(const Fields& inputs, const std::vector<std::size_t>& without_gradient) const;
   void check_gradients(const Fields& outputs, const model::Tensors& gradients) const;
+  std::string backward_place(int microbatch) const;
 
   std::vector<model::Layer> layers_;
   std::vector<model::SkipNames> carried_;
