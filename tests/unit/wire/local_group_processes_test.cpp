@@ -90,19 +90,19 @@ class SharedFlags {
   std::atomic<bool>* flags_;
 };
 
-constexpr std::size_t kCount = 300000;
+constexpr std::size_t kNumFloats = 300000;
 
 /// all_reduce of ones in memory of the arena; checks the sum.
 void all_reduce_ones(LocalGroup& group, float* values, double timeout_s) {
-  std::fill(values, values + kCount, 1.0F);
+  std::fill(values, values + kNumFloats, 1.0F);
   const Call call{.kind = CallKind::kAllReduce,
                   .element = Element::kF32,
-                  .count = kCount,
+                  .count = kNumFloats,
                   .input = bytes(values),
                   .output = bytes(values)};
   group.wait(*group.issue(call, Issue::kSync, timeout_s));
   const auto size = static_cast<float>(group.membership().size);
-  require(std::all_of(values, values + kCount, [&](float value) { return value == size; }), "wrong sum");
+  require(std::all_of(values, values + kNumFloats, [&](float value) { return value == size; }), "wrong sum");
 }
 
 /// Ranks that reduce until one of them fails, all well under way.
@@ -110,7 +110,7 @@ class ReducingProcesses : public Processes {
  public:
   ReducingProcesses(int size, double timeout_s, const SharedFlags& flags = {})
       : Processes(size, [flags, timeout_s](LocalGroup& group, int rank) {
-          auto* values = reinterpret_cast<float*>(group.arena()->allocate(kCount * sizeof(float)));
+          auto* values = reinterpret_cast<float*>(group.arena()->allocate(kNumFloats * sizeof(float)));
           all_reduce_ones(group, values, 60);
           flags.set(rank);
           while (true) all_reduce_ones(group, values, timeout_s);
@@ -121,8 +121,8 @@ class ReducingProcesses : public Processes {
 
 TEST(LocalGroupProcesses, ReduceInPlaceAndInPrivateMemoryWithMoreRanksThanCores) {
   Processes ranks(8, [](LocalGroup& group, int) {
-    std::vector<float> own(kCount);
-    auto* shared = reinterpret_cast<float*>(group.arena()->allocate(kCount * sizeof(float)));
+    std::vector<float> own(kNumFloats);
+    auto* shared = reinterpret_cast<float*>(group.arena()->allocate(kNumFloats * sizeof(float)));
     for (int i = 0; i < 3; ++i) {
       all_reduce_ones(group, shared, 30);
       all_reduce_ones(group, own.data(), 30);
@@ -136,7 +136,7 @@ TEST(LocalGroupProcesses, AttachSegmentsThatComeAndGo) {
     for (int i = 0; i < 10; ++i) {
       // The ranks' segments get different numbers and lives.
       std::byte* more = rank == i % 2 ? group.arena()->allocate(5 << 20) : nullptr;
-      std::byte* block = group.arena()->allocate(kCount * sizeof(float));
+      std::byte* block = group.arena()->allocate(kNumFloats * sizeof(float));
       all_reduce_ones(group, reinterpret_cast<float*>(block), 30);
       group.arena()->free(block);
       if (more != nullptr) group.arena()->free(more);
