@@ -24,6 +24,12 @@ std::string prefix_of(const Trainer& trainer) {
   return text(kCompressionState, trainer.plan().config().parallel.compression, "/");
 }
 
+/// Whether velocities of the compression take the place of the optimizer's momentum (Lin et al.,
+/// section 3.1). With another optimizer than SGD, "dgc" is error feedback alone.
+bool corrects_momentum(const RunConfig& config) {
+  return parallel::has_own_momentum(config.parallel.compression) && config.optimizer.name == "sgd";
+}
+
 /// Whose rows a rank's own state is, of how many: replicas', or hosts'.
 struct Rows {
   std::int64_t index, number;
@@ -142,15 +148,10 @@ void check_compression(const ParallelPlan& plan) {
             set(&RunConfig::parallel, &Parallel::compression_threshold, 1e-4),
             "it sends what is at least parallel.compression_threshold, which must be above 0: as large as a "
             "rank's share of your gradients is; found 0");
-  if (!parallel::has_own_momentum(config.parallel.compression)) return;
-  const Cure plain_sgd = [](RunConfig& changed) {
-    changed.optimizer.name = "sgd";
-    changed.optimizer.nesterov = false;
-  };
-  refuse_if(config.optimizer.name != "sgd" || *config.optimizer.nesterov, plain_sgd,
-            "its velocities are those of SGD with momentum, which it takes from optimizer.momentum; found "
-            "optimizer.name = \"",
-            config.optimizer.name, "\"", *config.optimizer.nesterov ? " with optimizer.nesterov" : "");
+  refuse_if(corrects_momentum(config) && *config.optimizer.nesterov,
+            set(&RunConfig::optimizer, &optim::OptimizerOptions::nesterov, false),
+            "with optimizer.name = \"sgd\" its velocities are those of momentum as it is; found "
+            "optimizer.nesterov = true");
 }
 
 void check_compression_of_shards(const ParallelPlan& plan) {
@@ -171,8 +172,8 @@ void check_compression_of_shards(const ParallelPlan& plan) {
                 {set(&RunConfig::parallel, &Parallel::compression, "sign"), no_shards}, what,
                 "it is the whole momentum that travels, and ranks share that out; these can be had: ",
                 join(known, ", "));
-  refuse_unless(!parallel::has_own_momentum(parallel.compression) || plan.num_microbatches() == 1 ||
-                    parallel.zero == 1 || parallel.keep_gradients,
+  refuse_unless(!corrects_momentum(plan.config()) || plan.num_microbatches() == 1 || parallel.zero == 1 ||
+                    parallel.keep_gradients,
                 {set(&RunConfig::parallel, &Parallel::keep_gradients, true), none}, what, "each of ",
                 plan.num_microbatches(),
                 " micro-batches is reduced by itself, and its velocity goes on with each reduction, not with "
@@ -191,17 +192,24 @@ parallel::CompressionOptions compression_options(const RunConfig& config) {
   options.rank = config.parallel.compression_rank;
   options.scope = config.parallel.compression_scope;
   options.clip_norm = config.parallel.compression_clip_norm;
-  options.momentum =
-      parallel::compresses_momentum(options.name) ? config.optimizer.beta1 : *config.optimizer.momentum;
+  options.momentum = parallel::compresses_momentum(options.name) ? config.optimizer.beta1
+                     : corrects_momentum(config)                 ? *config.optimizer.momentum
+                                                                 : 0;
   options.seed = static_cast<std::uint64_t>(config.run.seed);
   return options;
+}
+
+std::string compression_in_words(const RunConfig& config) {
+  const std::string& name = config.parallel.compression;
+  if (!parallel::has_own_momentum(name) || corrects_momentum(config)) return name;
+  return text(name, " (without momentum correction: ", config.optimizer.name, " has moments of its own)");
 }
 
 optim::OptimizerOptions optimizer_options(const ParallelPlan& plan) {
   optim::OptimizerOptions options = plan.config().optimizer;
   const ParallelOptions& parallel = plan.config().parallel;
   if (plan.weight_copies() == 1) return options;
-  if (parallel::has_own_momentum(parallel.compression)) options.momentum = 0;
+  if (corrects_momentum(plan.config())) options.momentum = 0;
   if (parallel::compresses_momentum(parallel.compression))
     options.variance_steps = parallel.compression_warmup_steps;
   return options;

@@ -13,6 +13,7 @@
 #include "trireme/telemetry/run_summary.h"
 #include "trireme/telemetry/tensorboard_sink.h"
 #include "trireme/train/batch_ramp.h"
+#include "trireme/train/internal/compression.h"
 #include "trireme/train/noise_scale.h"
 
 namespace trireme::train {
@@ -205,6 +206,8 @@ void RunRecorder::summary(const RunResult& result) {
   record.fields.insert(record.fields.end(), rest.begin(), rest.end());
   if (result.sent_bytes_of_step > 0)
     record.fields.emplace_back("sent_bytes_of_step", result.sent_bytes_of_step);
+  if (result.sent_bytes_of_step > 0 && config_.parallel.compression != "none")
+    record.fields.emplace_back("compression", compression_in_words(config_));
   if (result.sent_to_sites_bytes_of_step > 0)
     record.fields.emplace_back("sent_to_sites_bytes_of_step", result.sent_to_sites_bytes_of_step);
   if (result.sent_to_stages_bytes_of_step > 0)

@@ -71,6 +71,62 @@ TEST_F(CompressedTraining, OneRankHasTheMomentumOfItsOptimizerWhateverTheCompres
   EXPECT_EQ(run(1, compressed("one-bit", "one-bit")).weights_xxh3, run(1, uncompressed).weights_xxh3);
 }
 
+class DgcWithoutMomentumCorrection : public CompressedTraining,
+                                     public testing::WithParamInterface<const char*> {
+ protected:
+  RunConfig with_moments(const std::string& name, const std::string& compression) const {
+    RunConfig result = compressed(name, compression);
+    result.optimizer = {.name = GetParam(), .lr = 0.01};
+    return result;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Optimizers, DgcWithoutMomentumCorrection,
+                         testing::Values("adam", "adamw", "lamb", "rmsprop"));
+
+TEST_P(DgcWithoutMomentumCorrection, IsTopKWithErrorFeedback) {
+  const std::string expected = run(2, with_moments("top-k", "top-k")).weights_xxh3;
+  EXPECT_EQ(run(2, with_moments("dgc", "dgc")).weights_xxh3, expected);
+  EXPECT_NE(run(2, with_moments("none", "none")).weights_xxh3, expected);
+  EXPECT_THAT(file("dgc", "summary.json"),
+              HasSubstr(text("dgc (without momentum correction: ", GetParam(), " has moments of its own)")));
+}
+
+TEST_P(DgcWithoutMomentumCorrection, GoesOnFromACheckpointWithTheSameBits) {
+  RunConfig part = with_moments("part", "dgc");
+  const std::string expected = run(2, with_moments("whole", "dgc")).weights_xxh3;
+  part.train.max_steps = 6;
+  run(2, part);
+  part.train.max_steps = 12;
+  EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected);
+}
+
+/// No velocity goes on with each reduction of shards.
+TEST_P(DgcWithoutMomentumCorrection, ReducesShardsOfEachMicrobatch) {
+  RunConfig shards = with_moments("shards", "dgc");
+  if (shards.optimizer.name == "lamb") shards.optimizer.name = "adamw";
+  shards.parallel.zero = 2;
+  shards.train.accumulation = 2;
+  RunConfig part = shards;
+  part.run.name = "part";
+  const std::string expected = run(2, shards).weights_xxh3;
+  part.train.max_steps = 6;
+  run(2, part);
+  part.train.max_steps = 12;
+  EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected);
+}
+
+TEST_F(CompressedTraining, DgcLearnsWithAdamW) {
+  RunConfig plain = compressed("plain", "none"), less = compressed("less", "dgc");
+  for (RunConfig* each : {&plain, &less}) {
+    each->optimizer = {.name = "adamw", .lr = 0.01};
+    each->train.epochs = 20;
+    each->train.max_steps = 120;
+  }
+  const double reached = run(2, plain).evaluation->metric("accuracy").value;
+  EXPECT_GT(reached, 0.9);
+  EXPECT_GT(run(2, less).evaluation->metric("accuracy").value, reached - 0.02);
+}
+
 TEST_F(CompressedTraining, TellsTheBytesThatItSends) {
   const std::int64_t plain = run(2, compressed("plain", "none")).sent_bytes_of_step;
   EXPECT_NEAR(static_cast<double>(plain), 4 * (784 * 32 + 32 + 32 * 10 + 10), 512)
@@ -221,8 +277,9 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
   EXPECT_THAT(refusal("top-k", [](RunConfig& c) { c.train.precision = "fp16"; }),
               AllOf(HasSubstr("by a factor that changes"), HasSubstr("train.precision = \"bf16\"")));
   EXPECT_EQ(refusal("int8", [](RunConfig& c) { c.train.precision = "fp16"; }), "none");
-  EXPECT_THAT(refusal("dgc", [](RunConfig& c) { c.optimizer.name = "adamw"; }),
-              AllOf(HasSubstr("SGD with momentum"), HasSubstr("optimizer.name = \"sgd\"")));
+  EXPECT_EQ(refusal("dgc", [](RunConfig& c) { c.optimizer.name = "adamw"; }), "none");
+  EXPECT_THAT(refusal("dgc", [](RunConfig& c) { c.optimizer.nesterov = true; }),
+              AllOf(HasSubstr("momentum as it is"), HasSubstr("optimizer.nesterov = false")));
   EXPECT_THAT(refusal("threshold", [](RunConfig& c) { c.parallel.compression_threshold = 0; }),
               AllOf(HasSubstr("must be above 0"), HasSubstr("parallel.compression_threshold = ")));
   EXPECT_EQ(refusal("one-bit", [](RunConfig&) {}), "none");

@@ -32,7 +32,7 @@ class CodecHook final : public CompressingHook {
         codec_(codec),
         with_velocity_(with_velocity),
         says_all_(options.name == "int8" || options.name == "sign") {
-    require(!with_velocity || (options.momentum >= 0 && options.momentum < 1),
+    require(options.name != "dgc" || (options.momentum >= 0 && options.momentum < 1),
             "the momentum of \"dgc\" must be at least 0 and below 1; found ", options.momentum);
     require(
         options.name != "threshold" || (options.threshold > 0 && std::isfinite(options.threshold)),
@@ -302,8 +302,10 @@ std::function<void()> CodecHook::reduce_densely(comm::Group& group, const std::v
 }  // namespace
 
 std::shared_ptr<CommHook> make_codec_hook(const CompressionOptions& options) {
+  // Without momentum a velocity is the gradient itself: error feedback alone is left.
   const bool is_dgc = options.name == "dgc";
-  return std::make_shared<CodecHook>(options, *compress::codec(is_dgc ? "top-k" : options.name), is_dgc);
+  return std::make_shared<CodecHook>(options, *compress::codec(is_dgc ? "top-k" : options.name),
+                                     is_dgc && options.momentum > 0);
 }
 
 }  // namespace trireme::parallel

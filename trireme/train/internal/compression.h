@@ -20,6 +20,8 @@ void check_compression(const ParallelPlan& plan);
 void check_compression_of_shards(const ParallelPlan& plan);
 
 parallel::CompressionOptions compression_options(const RunConfig& config);
+/// The name of the compression, and whether "dgc" goes without momentum correction with this optimizer.
+std::string compression_in_words(const RunConfig& config);
 /// Without the momentum that a compression has instead, where there are replicas.
 optim::OptimizerOptions optimizer_options(const ParallelPlan& plan);
 
