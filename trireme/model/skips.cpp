@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "trireme/base/error.h"
-#include "trireme/base/foreign_error.h"
 
 namespace trireme::model {
 namespace {
@@ -55,16 +54,13 @@ std::vector<Skip> find_skips(const std::vector<Layer>& layers) {
   return skips;
 }
 
-/// What it does not take is rejected with its name, and so is what its module throws.
+/// What it does not take is refused with its name.
 Fields forward_of(const Layer& layer, const Fields& inputs) {
-  const auto place = [&] { return text("layer '", layer.name, "'"); };
-  return as_error_of(place, [&] {
-    try {
-      return layer.forward(inputs);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(text(place(), ": ", error.what()));
-    }
-  });
+  try {
+    return layer.forward(inputs);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(text("layer '", layer.name, "': ", error.what()));
+  }
 }
 
 Fields checked(const Layer& layer, Fields results) {

@@ -3,20 +3,11 @@
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 
-#include <stdexcept>
-
-#include "trireme/base/error.h"
-
 namespace trireme::model {
 namespace {
 
-using testing::AllOf;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
-using testing::StartsWith;
-using testing::ThrowsMessage;
 
 at::Tensor number(double value) { return at::full({}, value); }
 
@@ -52,18 +43,6 @@ TEST(Skips, StandBehindTheTensorsOfTheLayerInTheOrderThatItDeclares) {
       run_layer(taker, Tensors{number(1), number(2), number(3), number(4)}, {"x", "y", "z"}, {"y", "new"});
   EXPECT_THAT(values_of(got), ElementsAre(1, 4, 2));
   EXPECT_THAT(values_of(on), ElementsAre(7, 8, 3, 9));
-}
-
-TEST(RunLayer, NamesTheLayerWhoseModuleThrows) {
-  const auto running = [](const Layer& layer) { run_layer(layer, Tensors{at::full({2, 3}, 1.0)}, {}, {}); };
-  Layer wide{.name = "wide", .forward = [](const at::Tensor& x) { return x.mm(x); }};
-  EXPECT_THAT([&] { running(wide); },
-              ThrowsMessage<InvalidArgument>(
-                  AllOf(StartsWith("layer 'wide': mat1 and mat2 shapes"), Not(HasSubstr("frame #")))));
-  wide.forward = [](const at::Tensor&) -> at::Tensor { throw std::logic_error("not today"); };
-  EXPECT_THAT([&] { running(wide); }, ThrowsMessage<InvalidArgument>("layer 'wide': not today"));
-  wide.forward = [](const at::Tensor&) -> at::Tensor { throw CommError("rank 1 died"); };
-  EXPECT_THAT([&] { running(wide); }, ThrowsMessage<CommError>("rank 1 died"));
 }
 
 TEST(Skips, PassALayerOfOneTensor) {

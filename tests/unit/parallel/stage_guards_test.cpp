@@ -6,7 +6,12 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/utils.h>
 
+#include <functional>
+#include <stdexcept>
+#include <utility>
+
 #include "tests/unit/parallel/stage_layers.h"
+#include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/pipeline/internal/stage.h"
 #include "trireme/parallel/pipeline/pipeline.h"
@@ -16,6 +21,11 @@ namespace {
 
 namespace nn = torch::nn;
 using test::numbers;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+using testing::ThrowsMessage;
 
 /// Children in whatever modes their owner puts them into.
 struct Parent : nn::Module {
@@ -76,6 +86,23 @@ TEST(StageGuards, AModeIsGivenBackByAForwardThatThrows) {
       StageOptions{});
   EXPECT_THROW(stage.evaluate({numbers({3, 4}, 1)}), std::runtime_error);
   EXPECT_EQ(modes_of(*parent), before);
+}
+
+TEST(StageGuards, WhatALayerThrowsIsAnErrorOfThatLayer) {
+  const auto evaluating = [](std::function<at::Tensor(const at::Tensor&)> forward) {
+    const auto module = std::make_shared<Parent>();
+    const Stage stage({model::make_layer(*module, "wide", {module}, std::move(forward))}, StageOptions{});
+    stage.evaluate({numbers({2, 3}, 1)});
+  };
+  EXPECT_THAT(
+      [&] { evaluating([](const at::Tensor& x) { return x.mm(x); }); },
+      ThrowsMessage<InvalidArgument>(
+          AllOf(StartsWith("layer 'wide': "), HasSubstr("mat1 and mat2 shapes"), Not(HasSubstr("frame #")))));
+  EXPECT_THAT(
+      [&] { evaluating([](const at::Tensor&) -> at::Tensor { throw std::logic_error("not today"); }); },
+      ThrowsMessage<InvalidArgument>("layer 'wide': not today"));
+  EXPECT_THAT([&] { evaluating([](const at::Tensor&) -> at::Tensor { throw CommError("rank 1 died"); }); },
+              ThrowsMessage<CommError>("rank 1 died"));
 }
 
 /// Counts its forwards in a buffer and draws a mask in evaluation mode too, as some modules of users do.

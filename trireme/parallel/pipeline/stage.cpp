@@ -47,9 +47,14 @@ Stage::Stage(std::vector<model::Layer> layers, const StageOptions& options,
   carried_.resize(layers_.size() + 1);
 }
 
+Fields Stage::run_layer(std::size_t number, const Fields& values) const {
+  return as_error_of(
+      [&] { return text("layer '", layers_[number].name, "'"); },
+      [&] { return model::run_layer(layers_[number], values, carried_[number], carried_[number + 1]); });
+}
+
 Fields Stage::run_layers(Fields values) const {
-  for (std::size_t i = 0; i < layers_.size(); ++i)
-    values = model::run_layer(layers_[i], values, carried_[i], carried_[i + 1]);
+  for (std::size_t i = 0; i < layers_.size(); ++i) values = run_layer(i, values);
   return values;
 }
 
@@ -64,7 +69,7 @@ Fields Stage::run(Live& live, int microbatch) const {
   note_begin();
   values = values.map(entered);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    values = model::run_layer(layers_[i], values, carried_[i], carried_[i + 1]);
+    values = run_layer(i, values);
     note_begin();
   }
   if (!head_) return values;

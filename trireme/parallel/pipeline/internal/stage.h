@@ -82,6 +82,7 @@ class Stage {
   };
 
   Fields run(Live& live, int microbatch) const;
+  Fields run_layer(std::size_t number, const Fields& values) const;
   Fields run_layers(Fields values) const;
   Fields leaves_of(const Fields& inputs, const std::vector<std::size_t>& without_gradient) const;
   void check_gradients(const Fields& outputs, const model::Tensors& gradients) const;
