@@ -17,9 +17,9 @@ class BlockAllocator final : public c10::Allocator {
   explicit BlockAllocator(c10::Allocator* before) : before_(before) { behind = before->raw_deleter(); }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes < LargeBlocks::kLeastBytes) return before_->allocate(bytes);
+    if (bytes < LargeBlocks::kLeastBytes) return smaller(bytes);
     void* const memory = LargeBlocks::of_process().allocate(bytes);
-    if (memory == nullptr) return before_->allocate(bytes);  // which says how much is missing
+    if (memory == nullptr) return smaller(bytes);  // which says how much is missing
     return {memory, memory, &give_back, at::kCPU};
   }
   /// As both kinds of blocks are freed.
@@ -29,6 +29,13 @@ class BlockAllocator final : public c10::Allocator {
   }
 
  private:
+  /// Both kinds of blocks have one deleter, raw_deleter(): allocators that watch look for it.
+  c10::DataPtr smaller(std::size_t bytes) {
+    c10::DataPtr data = before_->allocate(bytes);
+    data.compare_exchange_deleter(behind, &give_back);
+    return data;
+  }
+
   static void give_back(void* memory) {
     const bool may_be_large = reinterpret_cast<std::uintptr_t>(memory) % kPageBytes == 0;
     if (!may_be_large || !LargeBlocks::of_process().free(memory)) behind(memory);

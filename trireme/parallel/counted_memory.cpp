@@ -44,6 +44,7 @@ void count_allocations() {
 
 void count_as(MemoryKind kind, const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || !tensor.is_cpu()) return;
+  if (tensor.storage().nbytes() == 0) return;  // a parameter whose memory is released has none to ask for
   const void* begin = tensor.storage().data();
   if (begin != nullptr) MemoryLedger::of_process().name(begin, kind);
 }

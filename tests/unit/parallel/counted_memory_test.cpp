@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "trireme/comm/context.h"
+#include "trireme/comm/tensor_blocks.h"
 
 namespace trireme::parallel {
 namespace {
@@ -30,6 +31,18 @@ TEST(CountedMemory, IsOfTheKindThatItsOwnerNamesUntilItIsGivenBack) {
   std::thread([moved = std::move(tensor)]() mutable { moved.reset(); }).join();
   EXPECT_EQ(bytes_of(MemoryKind::kWeights), weights);
   count_as(MemoryKind::kWeights, at::Tensor());
+}
+
+TEST(CountedMemory, IsCountedOfSmallAndLargeTensorsWhereLargeOnesHaveMappingsOfTheirOwn) {
+  comm::keep_tensor_blocks();
+  count_allocations();
+  for (const std::int64_t numel : {std::int64_t{2048}, kNumel}) {
+    const std::int64_t unnamed = bytes_of(MemoryKind::kActivations);
+    at::Tensor tensor = at::ones({numel});
+    EXPECT_EQ(bytes_of(MemoryKind::kActivations) - unnamed, 4 * numel);
+    tensor.reset();
+    EXPECT_EQ(bytes_of(MemoryKind::kActivations), unnamed);
+  }
 }
 
 TEST(CountedMemory, IsStillThatOfTheAllocatorForWhoeverAllocatesByHand) {
