@@ -32,7 +32,7 @@ class BlockAllocator final : public c10::Allocator {
   /// Both kinds of blocks have one deleter, raw_deleter(): allocators that watch look for it.
   c10::DataPtr smaller(std::size_t bytes) {
     c10::DataPtr data = before_->allocate(bytes);
-    data.compare_exchange_deleter(behind, &give_back);
+    static_cast<void>(data.compare_exchange_deleter(behind, &give_back));  // else its owner frees it
     return data;
   }
 

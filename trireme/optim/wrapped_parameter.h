@@ -14,6 +14,7 @@ struct Wrapper {
   const char* name;  ///< "Pipeline"
 };
 
+/// Marks `parameter` as a part of what `wrapper` has; a later mark replaces it.
 void mark_wrapped(const at::Tensor& parameter, const std::shared_ptr<const Wrapper>& wrapper);
 /// Null: none that lives.
 std::shared_ptr<const Wrapper> wrapper_of(const at::Tensor& parameter);

@@ -249,11 +249,13 @@ class FieldReader {
 /// A Field<Struct> derives from it where Struct is somebody else's and Lister::fields(self) lists all of it.
 template <class Struct, class Lister>
 struct ListedField {
+  /// All fields, in the order of the list.
   static void write(FieldWriter& writer, const Struct& value) {
     static_assert(lists_all_fields<Struct, Lister>(),
                   "fields() lists another number of fields than the struct has");
     std::apply([&](const auto&... each) { (writer.write(each), ...); }, Lister::fields(value));
   }
+  /// As write() wrote them.
   static void read(FieldReader& reader, Struct& value) {
     std::apply([&](auto&... each) { (reader.read(each), ...); }, Lister::fields(value));
   }

@@ -182,7 +182,7 @@ TEST_F(BackgroundSaverTest, APartThatFailsIsToldByBothWritersAndTheOlderCheckpoi
   first.wait();
   second.wait();
   CheckpointPart bad = part(2, 1, 2);
-  bad.shards[0].tensor = at::zeros({2}, at::kComplexFloat);  // no file can hold it
+  bad.shards[0].tensor = at::zeros({2}, at::kComplexDouble);  // no file can hold it
   first.save(part(2, 0, 2), here);
   second.save(bad, here);
   EXPECT_THROW(second.wait(), InvalidArgument);

@@ -67,8 +67,8 @@ TEST_F(WeightsFile, SaysWhatElseItFound) {
   EXPECT_THAT(error(), AllOf(HasSubstr("found a Int under 'epoch'"), says_what_was_expected));
   save(dict_of({{std::int64_t{3}, at::ones({1})}}));
   EXPECT_THAT(error(), AllOf(HasSubstr("found a key of type Int"), says_what_was_expected));
-  save(dict_of({{"z", at::ones({1}, at::kComplexFloat)}}));
-  EXPECT_THAT(error(), AllOf(HasSubstr("'z'"), HasSubstr("ComplexFloat"), says_what_was_expected));
+  save(dict_of({{"z", at::ones({1}, at::kComplexDouble)}}));
+  EXPECT_THAT(error(), AllOf(HasSubstr("'z'"), HasSubstr("ComplexDouble"), says_what_was_expected));
   write("PK\x03\x04 no archive");
   EXPECT_THAT(error(), AllOf(HasSubstr("cannot be read without Python"), says_what_was_expected));
   write("\x80\x02}q.");
