@@ -34,7 +34,7 @@ ContentDigest& ContentDigest::add(const ByteSource& file, std::int64_t offset, s
   const std::int64_t pieces = whole ? (size + piece - 1) / piece : kPieces;
   std::vector<std::byte> bytes;
   for (std::int64_t i = 0; i < pieces; ++i) {
-    const std::int64_t begin = whole ? i * piece : (size - piece) / (kPieces - 1) * i;
+    const std::int64_t begin = whole ? i * piece : (size - piece) * i / (kPieces - 1);
     bytes.resize(static_cast<std::size_t>(std::min(piece, size - begin)));
     file.read(offset + begin, bytes);
     mix(bytes);

@@ -205,7 +205,7 @@ TEST(Safetensors, AFailedWriteLeavesTheOldFile) {
   save_safetensors(folder / "file", small_tensors());
   const std::string before = read_file(folder / "file");
   EXPECT_THROW(save_safetensors(folder / "file", {{"__metadata__", at::ones({1})}}), InvalidArgument);
-  EXPECT_THROW(save_safetensors(folder / "file", {{"complex", at::ones({1}, at::kComplexFloat)}}),
+  EXPECT_THROW(save_safetensors(folder / "file", {{"complex", at::ones({1}, at::kComplexDouble)}}),
                InvalidArgument);
   EXPECT_THROW(save_safetensors(folder / "file", {{"\xff", at::ones({1})}}), InvalidArgument);
   EXPECT_THROW(save_safetensors(folder / "none" / "file", small_tensors()), DataError);

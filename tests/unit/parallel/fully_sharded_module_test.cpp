@@ -22,8 +22,9 @@ using testing::HasSubstr;
 namespace nn = torch::nn;
 
 nn::Sequential small_net() {
-  torch::manual_seed(1);
-  return nn::Sequential(nn::Linear(4, 16), nn::Tanh(), nn::Linear(16, 1));
+  nn::Sequential net(nn::Linear(4, 16), nn::Tanh(), nn::Linear(16, 1));
+  test::fill_parameters(*net);
+  return net;
 }
 
 std::vector<at::Tensor> tensors_of_pieces(const FullyShardedDataParallel& sharded) {

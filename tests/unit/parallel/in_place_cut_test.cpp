@@ -21,10 +21,11 @@ at::Tensor input_in_place() { return test::numbers({12, 4}, 1); }
 at::Tensor target_in_place() { return test::numbers({12, 4}, 2); }
 
 nn::Sequential chain_in_place() {
-  torch::manual_seed(1);
   const auto relu = [] { return nn::ReLU(nn::ReLUOptions(/*inplace=*/true)); };
-  return nn::Sequential(relu(), nn::Linear(4, 8), relu(), nn::Linear(8, 8), relu(), nn::Linear(8, 8), relu(),
-                        nn::Linear(8, 4));
+  nn::Sequential chain(relu(), nn::Linear(4, 8), relu(), nn::Linear(8, 8), relu(), nn::Linear(8, 8), relu(),
+                       nn::Linear(8, 4));
+  test::fill_parameters(*chain);
+  return chain;
 }
 
 struct Way {

@@ -22,15 +22,16 @@ using testing::HasSubstr;
 namespace nn = torch::nn;
 
 nn::Sequential clipped_chain() {
-  torch::manual_seed(3);
-  return nn::Sequential(nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 8), nn::Tanh(), nn::Linear(8, 4));
+  nn::Sequential net(nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 8), nn::Tanh(), nn::Linear(8, 4));
+  test::fill_parameters(*net);
+  return net;
 }
 
 /// The first and the last layer are one.
 std::vector<model::Layer> clipped_tied_layers() {
-  torch::manual_seed(3);
   const nn::Linear shared(4, 4);
-  const nn::Sequential net(shared, nn::Linear(4, 4), shared);
+  nn::Sequential net(shared, nn::Linear(4, 4), shared);
+  test::fill_parameters(*net);
   std::vector<model::Layer> layers = model::layers_of(net);
   for (const std::size_t tied : {0, 2})
     std::erase_if(layers[tied].parameters, [](const auto& item) { return item.first.starts_with("2."); });

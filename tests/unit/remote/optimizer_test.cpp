@@ -90,7 +90,7 @@ std::vector<Case> cases() {
   add("weight_decay", {.weight_decay = 0.1}, &O::weight_decay);
   add("decay_1d", {.weight_decay = 0.1, .decay_1d = false}, &O::decay_1d);
   add("momentum", {.momentum = 0.5}, &O::momentum);
-  add("nesterov", {.nesterov = true}, &O::nesterov);
+  add("nesterov", {.momentum = 0.5, .nesterov = true}, &O::nesterov);
   add("beta1", {.name = "adam", .lr = 0.01, .beta1 = 0.5}, &O::beta1);
   add("beta2", {.name = "adam", .lr = 0.01, .beta2 = 0.5}, &O::beta2);
   add("alpha", {.name = "rmsprop", .lr = 0.01, .alpha = 0.5}, &O::alpha);
@@ -99,7 +99,7 @@ std::vector<Case> cases() {
     add("variance_steps", {.name = name, .lr = 0.01, .variance_steps = 2}, &O::variance_steps);
   add("eps", {.name = "adam", .lr = 0.01, .eps = 0.5}, &O::eps);
   add("trust_coefficient", {.name = "lars", .trust_coefficient = 0.1}, &O::trust_coefficient);
-  add("muon_scale", {.name = "muon", .lr = 0.01, .muon_scale = "original"}, &O::muon_scale);
+  add("muon_scale", {.name = "muon", .lr = 0.01, .muon_scale = "match_rms_adamw"}, &O::muon_scale);
   add("muon_spares", {.name = "muon", .lr = 0.01, .muon_spares = {"parameter0"}}, &O::muon_spares);
   add("muon_adamw_rate", {.name = "muon", .lr = 0.01, .muon_adamw_rate = 0.25}, &O::muon_adamw_rate);
   return cases;

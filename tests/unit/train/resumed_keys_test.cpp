@@ -68,8 +68,11 @@ TEST(ResumedKeys, AreAllListedWithBothValues) {
     const ConfigValue held = key.get(RunConfig()), other = std::visit(Another{key.allowed}, held);
     RunConfig changed;
     key.set(changed, other);
-    EXPECT_THAT(changed_keys(changed, parse_run_config(describe(RunConfig()), "run.toml")),
-                testing::ElementsAre(text(key.name, " was ", to_toml(held), " and is now ", to_toml(other))));
+    const auto listed = changed_keys(changed, parse_run_config(describe(RunConfig()), "run.toml"));
+    EXPECT_THAT(listed,
+                testing::Contains(text(key.name, " was ", to_toml(held), " and is now ", to_toml(other))));
+    // Another optimizer has other defaults, too.
+    if (key.name != "optimizer.name") EXPECT_EQ(listed.size(), 1U) << key.name;
   }
 }
 

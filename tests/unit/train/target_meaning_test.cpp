@@ -83,7 +83,8 @@ TEST_F(TargetMeaning, ClassesOfOtherDataAreNumbersWhereTheKeySaysSo) {
               ThrowsMessage<InvalidArgument>(HasSubstr("set data.target = \"number\"")));
   config.data.target = "number";
   EXPECT_EQ(outputs_of(config), 1);
-  config.data = {.name = "text", .path = __FILE__, .target = "number"};
+  std::ofstream(folder_ / "some.txt") << std::string(1000, 'a');
+  config.data = {.name = "text", .path = folder_ / "some.txt", .target = "number"};
   EXPECT_THAT([&] { open_data(config); },
               ThrowsMessage<InvalidArgument>(HasSubstr("the next tokens of a text")));
 }

@@ -17,6 +17,10 @@ namespace {
 
 at::Tensor detached(const at::Tensor& tensor) { return tensor.detach(); }
 
+/// The same memory, with versions of its own: micro-batches are views of one batch, and writing one is no
+/// change of the others.
+at::Tensor apart(const at::Tensor& microbatch) { return microbatch.variable_data(); }
+
 /// The same memory as a tensor that is neither a leaf nor a view of one: a layer may change it in place.
 struct Entry : torch::autograd::Function<Entry> {
   static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& input) {
@@ -83,7 +87,7 @@ std::string Stage::backward_place(int microbatch) const {
 }
 
 Fields Stage::leaves_of(const Fields& inputs, const std::vector<std::size_t>& without_gradient) const {
-  Fields leaves = inputs.map(detached);
+  Fields leaves = inputs.map(options_.wants_input_gradient ? detached : apart);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const bool left_out =
         std::find(without_gradient.begin(), without_gradient.end(), i) != without_gradient.end();
