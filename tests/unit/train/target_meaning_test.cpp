@@ -84,7 +84,7 @@ TEST_F(TargetMeaning, ClassesOfOtherDataAreNumbersWhereTheKeySaysSo) {
   config.data.target = "number";
   EXPECT_EQ(outputs_of(config), 1);
   std::ofstream(folder_ / "some.txt") << std::string(1000, 'a');
-  config.data = {.name = "text", .path = folder_ / "some.txt", .target = "number"};
+  config.data = {.name = "text", .path = (folder_ / "some.txt").string(), .target = "number"};
   EXPECT_THAT([&] { open_data(config); },
               ThrowsMessage<InvalidArgument>(HasSubstr("the next tokens of a text")));
 }
