@@ -26,4 +26,5 @@ target_link_libraries(trireme_cuda PRIVATE
   -Wl,--no-as-needed "${TRIREME_TORCH_DIR}/lib/libtorch_cuda.so" "${TRIREME_TORCH_DIR}/lib/libc10_cuda.so"
   -Wl,--as-needed -Wl,--allow-shlib-undefined)
 # cudart may be absent where this is built; at run time torch has loaded it.
-target_link_options(trireme_cuda PRIVATE -Wl,--unresolved-symbols=ignore-all)
+# Symbols of libraries that only some GPU machines have are looked up where they are first called, not at the load.
+target_link_options(trireme_cuda PRIVATE -Wl,--unresolved-symbols=ignore-all LINKER:-z,lazy)

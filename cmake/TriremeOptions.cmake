@@ -3,6 +3,7 @@ option(TRIREME_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TRIREME_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(TRIREME_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TRIREME_BUILD_FUZZ "Build the fuzz targets (clang with libFuzzer)" OFF)
+option(TRIREME_HARDEN "Stack guards, checked copies, marked branch targets, read-only tables of functions" ON)
 option(TRIREME_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 set(TRIREME_UNITY_BATCH 0 CACHE STRING
     "How many sources of a module are compiled as one (0: each alone); the release preset says 6")

@@ -81,9 +81,11 @@ void ScratchFile::reserve(std::uint64_t bytes) {
     code = ::posix_fallocate(descriptor_, static_cast<off_t>(bytes_), static_cast<off_t>(bytes - bytes_));
   if (code != 0) {
     const std::string free = free_in_words(descriptor_);
-    // What it has taken before it failed would be missed by others.
-    static_cast<void>(::ftruncate(descriptor_, static_cast<off_t>(bytes_)));
-    fail(text("reserve ", bytes - bytes_, " bytes, of which ", free, " are free,"), code);
+    // Others would miss the space that was taken before the failure.
+    const bool is_given_back = ::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0;
+    fail(text("reserve ", bytes - bytes_, " bytes, of which ", free, " are free,",
+              is_given_back ? "" : " (and give back the part that was reserved)"),
+         code);
   }
   bytes_ = bytes;
 }
