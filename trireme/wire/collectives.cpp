@@ -249,8 +249,9 @@ const std::byte* Collectives::attach_segment(int owner, const Descriptor& descri
     return peer_memory_.segment(owner, descriptor.segment, descriptor.generation) + descriptor.offset;
   } catch (const CommError& error) {
     const Membership& members = waiter_.membership();
-    waiter_.fail(text(name(descriptor.kind), " #", descriptor.number, " of group ", members.group_name,
-                      ": rank ", members.rank_name(rank_), ": ", error.what()));
+    const std::string end = waiter_.find_end_of(owner);
+    waiter_.fail(text(name(descriptor.kind), " #", descriptor.number, " of group ", members.group_name, ": ",
+                      end.empty() ? text("rank ", members.rank_name(rank_), ": ", error.what()) : end));
   }
 }
 

@@ -16,7 +16,9 @@ class PeerProcess {
 
   int pid() const { return pid_; }
   /// One system call; does not wait.
-  bool dead() const;
+  bool dead() const { return ends_within(0); }
+  /// Waits for its end, at most so long. A process that ends loses its files before its number.
+  bool ends_within(double most_s) const;
   /// "running", "sleeping", "stopped", "dead", ...: for messages.
   std::string state() const;
 

@@ -12,6 +12,8 @@ namespace trireme::wire {
 namespace {
 
 constexpr int kYields = 60;
+// The kernel closes the files of a process that ends before it says that the process has ended.
+constexpr double kPatienceWithEnd_s = 2;
 
 }  // namespace
 
@@ -126,6 +128,12 @@ std::string Waiter::find_dead(const std::function<bool(int)>& missing) const {
       return who + " died";
   }
   return "";
+}
+
+std::string Waiter::find_end_of(int r) const {
+  if (!membership_.threads_of_one_process)
+    peers_[static_cast<std::size_t>(r)]->ends_within(kPatienceWithEnd_s);
+  return find_dead([r](int each) { return each == r; });
 }
 
 std::string Waiter::describe_missing(const std::function<bool(int)>& missing) const {

@@ -88,6 +88,8 @@ class Waiter {
   void sleep(const std::function<bool()>& ready, double most_s) const;
   /// The cause when one of the missing ranks is dead or gone; else empty.
   std::string find_dead(const std::function<bool(int)>& missing) const;
+  /// The same of rank r, whose memory could not be read: waits a moment for its end.
+  std::string find_end_of(int r) const;
   /// "rank 1 (pid 77, stopped)" for all that are missing.
   std::string describe_missing(const std::function<bool(int)>& missing) const;
 

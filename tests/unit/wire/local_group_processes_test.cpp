@@ -154,6 +154,31 @@ TEST(LocalGroupProcesses, SurvivorsNameTheRankThatWasKilled) {
         << "rank " << r;
 }
 
+TEST(LocalGroupProcesses, SurvivorsNameTheRankThatDiedBeforeItsMemoryWasOpened) {
+  const SharedFlags flags;
+  Processes ranks(3, [&](LocalGroup& group, int rank) {
+    auto* values = reinterpret_cast<float*>(group.arena()->allocate(kNumFloats * sizeof(float)));
+    if (rank == 2) {
+      const Call call{.kind = CallKind::kAllReduce,
+                      .element = Element::kF32,
+                      .count = kNumFloats,
+                      .input = bytes(values),
+                      .output = bytes(values)};
+      const auto operation = group.issue(call, Issue::kAsync, 30);
+      ::usleep(200000);  // it has arrived by then, most times, and cannot finish alone
+      ::kill(::getpid(), SIGKILL);
+    }
+    flags.await(0);
+    all_reduce_ones(group, values, 30);
+  });
+  EXPECT_EQ(ranks.error(2), "killed");
+  flags.set(0);
+  for (const int r : {0, 1})
+    EXPECT_THAT(ranks.error(r),
+                AllOf(HasSubstr("all_reduce #1 of group world: rank 2 (pid"), HasSubstr("died")))
+        << "rank " << r;
+}
+
 TEST(LocalGroupProcesses, ShareNothingThatHasANameAndCouldStayBehind) {
   ReducingProcesses ranks(2, 30);
   for (const int r : {0, 1}) {
