@@ -78,10 +78,22 @@ Engine::Engine(comm::Context& context, PipelineGroups groups, schedule::Program 
   common_->make_equal();
   tied_.make_equal();
   map_program();
-  // Of all stages: those of others have the values that the model was made with.
-  for (const model::Layer& layer : layers)
-    for (const auto& [name, parameter] : layer.parameters) optim::mark_wrapped(parameter, wrapper_);
   for (const auto& [name, parameter] : replica().parameters) optim::mark_wrapped(parameter, wrapper_);
+  leave_to_others(layers);
+}
+
+/// A parameter that a layer of this rank has too (a tied one) stays.
+void Engine::leave_to_others(const std::vector<model::Layer>& layers) {
+  std::set<const at::TensorImpl*> settled;
+  for (const auto& [number, stage] : mine_)
+    for (const model::Layer& layer : stage.layers())
+      for (const auto& [name, parameter] : layer.parameters) settled.insert(parameter.unsafeGetTensorImpl());
+  for (const model::Layer& layer : layers) {
+    for (const auto& [name, parameter] : layer.parameters) {
+      optim::mark_wrapped(parameter, wrapper_);
+      if (settled.insert(parameter.unsafeGetTensorImpl()).second) other_stages_.take(name, parameter);
+    }
+  }
 }
 
 void Engine::add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options) {

@@ -20,8 +20,9 @@ constexpr auto kReleased = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
 /// What a tensor without values stands for.
 struct StandIn {
+  enum class Of { kNotGathered, kReducedGradient, kOtherStage };
   std::string name;
-  bool is_gradient = false;
+  Of of = Of::kNotGathered;
 };
 
 void drop_stand_in(void* context) { delete static_cast<StandIn*>(context); }
@@ -54,12 +55,19 @@ constexpr const char* kGradientAdvice =
     "Pipeline. "
     "Make the optimizer of those parameters(), and call zero_grad() and clip_grad_norm() of that object";
 
+constexpr const char* kStageAdvice =
+    " and its layer belongs to a stage on another rank: this rank does not have its values. Compute with "
+    "step() and evaluate() of the Pipeline; on each rank, save and load parameters() and buffers() of the "
+    "Pipeline. Load, save and convert the module itself before the Pipeline is made";
+
 std::string told(const StandIn* found, const std::string& use) {
   if (found == nullptr) return text("a parameter is used (", use, ")", kReleasedAdvice);
-  if (found->is_gradient)
+  if (found->of == StandIn::Of::kReducedGradient)
     return text("the gradient of the module's own parameter '", found->name, "' is used (", use, ")",
                 kGradientAdvice);
-  return text("parameter '", found->name, "' is used (", use, ")", kReleasedAdvice);
+  const bool is_released = found->of == StandIn::Of::kNotGathered;
+  return text("parameter '", found->name, "' is used (", use, ")",
+              is_released ? kReleasedAdvice : kStageAdvice);
 }
 
 void refuse(const c10::OperatorHandle& called, torch::jit::Stack* stack) {
@@ -101,7 +109,13 @@ at::Tensor released_parameter(const std::string& name, const at::Tensor& like) {
 
 at::Tensor reduced_gradient(const std::string& name, const at::Tensor& like) {
   const at::Tensor empty = at::empty({0}, like.options().requires_grad(false));
-  return has_room(empty) ? stand_in({.name = name, .is_gradient = true}, empty) : at::Tensor();
+  return has_room(empty) ? stand_in({.name = name, .of = StandIn::Of::kReducedGradient}, empty)
+                         : at::Tensor();
+}
+
+at::Tensor parameter_of_other_stage(const std::string& name, const at::Tensor& like) {
+  const at::Tensor empty = at::empty({0}, like.options().requires_grad(false));
+  return has_room(empty) ? stand_in({.name = name, .of = StandIn::Of::kOtherStage}, empty) : at::Tensor();
 }
 
 ReleasedParameterAccess::ReleasedParameterAccess() : guard_(kReleased) {}

@@ -17,6 +17,7 @@
 #include "trireme/optim/wrapped_parameter.h"
 #include "trireme/parallel/executor.h"
 #include "trireme/parallel/pipeline/internal/common_parameters.h"
+#include "trireme/parallel/pipeline/internal/other_stages.h"
 #include "trireme/parallel/pipeline/internal/output_shapes.h"
 #include "trireme/parallel/pipeline/internal/stage.h"
 #include "trireme/parallel/pipeline/internal/stage_weights.h"
@@ -78,6 +79,7 @@ class Engine {
 
   void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
   void hold_weights(const PipelineGroups& groups, const PipelineOptions& options);
+  void leave_to_others(const std::vector<model::Layer>& layers);
   void check_versions(const PipelineGroups& groups) const;
   ActionHandlers handlers();
 
@@ -134,6 +136,7 @@ class Engine {
   const std::vector<model::SkipNames> skips_;  ///< that travel to each layer
   std::map<int, Stage> mine_;                  ///< by the number of the stage
   WeightsOfStages weights_;
+  OtherStages other_stages_;
   TiedParameters tied_;
   std::optional<CommonParameters> common_;
   Transfers transfers_;

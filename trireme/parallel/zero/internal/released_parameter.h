@@ -19,6 +19,10 @@ at::Tensor released_parameter(const std::string& name, const at::Tensor& like);
 /// nothing. Undefined on devices of other makers.
 at::Tensor reduced_gradient(const std::string& name, const at::Tensor& like);
 
+/// What stands in the place of a parameter whose layer another rank of a pipeline computes. Undefined on
+/// devices of other makers.
+at::Tensor parameter_of_other_stage(const std::string& name, const at::Tensor& like);
+
 /// While it lives, this thread may give such parameters other data.
 class ReleasedParameterAccess {
  public:

@@ -1,0 +1,88 @@
+// The module of a pipeline, used beside it: values that a rank does not have are not used without a message.
+#include <ATen/ops/mse_loss.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
+
+#include <sstream>
+
+#include "tests/unit/parallel/small_models.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/context.h"
+#include "trireme/parallel/pipeline/pipeline.h"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Context;
+using testing::AllOf;
+using testing::HasSubstr;
+namespace nn = torch::nn;
+
+nn::Sequential staged_chain() {
+  nn::Sequential net(nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 8), nn::Tanh(), nn::Linear(8, 4));
+  test::fill_parameters(*net);
+  return net;
+}
+
+at::Tensor staged_input() { return test::numbers({12, 4}, 1); }
+at::Tensor staged_loss(const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); }
+
+/// What the use of the module throws; "" where it does not.
+std::string thrown_by(const std::function<void()>& use) {
+  try {
+    use();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void save_to_memory(const nn::Sequential& net) {
+  std::ostringstream file;
+  torch::save(net, file);
+}
+
+TEST(OtherStagesOfAPipeline, AreNotComputedWithNorSaved) {
+  comm::run_ranks_as_threads(2, [](Context& context) {
+    nn::Sequential net = staged_chain();
+    Pipeline pipe(context, model::layers_of(net), {.cuts = {2}});
+    pipe.step(staged_input(), staged_input(), staged_loss);
+    const std::string theirs = context.rank() == 0 ? "2.weight" : "0.weight";
+    for (const auto& use : {std::function([&] { net->forward(staged_input()); }),
+                            std::function([&] { save_to_memory(net); })}) {
+      const std::string error = thrown_by(use);
+      EXPECT_THAT(error, AllOf(HasSubstr(theirs), HasSubstr("belongs to a stage on another rank"))) << error;
+    }
+    EXPECT_EQ(thrown_by([&] { pipe.evaluate(staged_input()); }), "");
+  });
+}
+
+TEST(OtherStagesOfAPipeline, HaveTheirFirstValuesAgainAfterIt) {
+  comm::run_ranks_as_threads(2, [](Context& context) {
+    nn::Sequential net = staged_chain();
+    for (int time = 0; time < 2; ++time) {
+      Pipeline pipe(context, model::layers_of(net), {.cuts = {2}});
+      pipe.step(staged_input(), staged_input(), staged_loss);
+    }
+    EXPECT_TRUE(net->forward(staged_input()).equal(staged_chain()->forward(staged_input())));
+  });
+}
+
+TEST(OtherStagesOfAPipeline, KeepWhatThisRankUsesToo) {
+  comm::run_ranks_as_threads(2, [](Context& context) {
+    const nn::Linear shared(4, 4);
+    nn::Sequential net(shared, nn::Tanh(), shared, nn::Tanh());
+    test::fill_parameters(*net);
+    std::vector<model::Layer> layers = model::layers_of(net);
+    for (auto& [name, parameter] : layers[2].parameters) name.replace(0, 1, "0");
+    Pipeline pipe(context, layers, {.cuts = {2}});
+    pipe.step(staged_input(), staged_input(), staged_loss);
+    EXPECT_EQ(net->forward(staged_input()).sizes(), staged_input().sizes());
+  });
+}
+
+}  // namespace
+}  // namespace trireme::parallel

@@ -1,0 +1,33 @@
+#pragma once
+// Parameters of layers that other ranks of a pipeline compute. This rank's module has values for them, those
+// that it was made with, which never learn: a torch::save() or a forward() of the module would use them
+// without a message. While a pipeline lives, they have no values here, and who uses them gets an error that
+// names the parameter.
+
+#include <string>
+#include <vector>
+
+#include "trireme/model/layer.h"
+
+namespace trireme::parallel {
+
+class OtherStages {
+ public:
+  OtherStages() = default;
+  OtherStages(const OtherStages&) = delete;
+  OtherStages& operator=(const OtherStages&) = delete;
+  /// Gives the parameters the values that they had.
+  ~OtherStages();
+
+  /// Takes a parameter's values away, until this object ends. The caller leaves out what a layer of this rank
+  /// has too (a tied parameter). Deferred parameters, and those on devices of other makers, stay as they are.
+  void take(const std::string& name, const at::Tensor& parameter);
+
+ private:
+  struct Taken {
+    at::Tensor parameter, values;
+  };
+  std::vector<Taken> taken_;
+};
+
+}  // namespace trireme::parallel
