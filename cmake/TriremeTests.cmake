@@ -10,6 +10,7 @@ endif()
 # second: of a program that does, each suite is a CTest, whose cases are processes forked behind the loading
 # (tests/support/forked_cases_main.cpp). A release compiles four of its sources as one, and little optimised: a fifth of
 # a source's time is optimising, two fifths are libtorch's headers.
+# Tests of suites that are named Security... have the label `security` as well.
 function(trireme_tests name)
   cmake_parse_arguments(ARG "TORCH;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -34,6 +35,11 @@ function(trireme_tests name)
     target_link_libraries(${name} PRIVATE GTest::gmock_main)
     gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES ${properties} TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    set(script "${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake")
+    file(GENERATE OUTPUT "${script}" CONTENT "include(\"${PROJECT_SOURCE_DIR}/cmake/TriremeLabels.cmake\")
+trireme_label_security(${ARG_LABEL} \${${name}_TESTS})
+")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${script}")
   endif()
 endfunction()
 
