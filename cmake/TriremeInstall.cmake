@@ -25,8 +25,15 @@ file(RELATIVE_PATH to_bundle "/${CMAKE_INSTALL_BINDIR}" "/${TRIREME_BUNDLE_FOLDE
 set(TRIREME_BUNDLE_RUN_PATH "$ORIGIN/${to_bundle}/torch/lib:$ORIGIN/${to_bundle}/system")
 set(TRIREME_CUDA_BUNDLE_RUN_PATH "$ORIGIN/trireme/torch/lib")
 set(TRIREME_BUILD_RUN_PATH ":${TRIREME_TORCH_DIR}/lib")
-string(REPLACE ":" ";" run_path "${TRIREME_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_PATH}")
-set_target_properties(trireme trireme-torch PROPERTIES INSTALL_RPATH "${run_path}")
+# trireme_run_path(RUN_PATH TARGET...): the targets have it in the build folder, too. For a longer one at the
+# installation CMake would pad the run path of the build with empty entries. The loader takes an empty entry for the
+# current directory.
+function(trireme_run_path run_path)
+  string(REPLACE ":" ";" run_path "${run_path}")
+  set_target_properties(${ARGN} PROPERTIES INSTALL_RPATH "${run_path}" BUILD_WITH_INSTALL_RPATH ON)
+endfunction()
+trireme_run_path("$ORIGIN/${to_bundle}/system" trireme)  # it does not use libtorch
+trireme_run_path("${TRIREME_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_PATH}" trireme-torch)
 add_dependencies(trireme_installed trireme trireme-torch)
 install(TARGETS trireme trireme-torch RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 # What `trireme bench` starts lies in libexec, as nobody types it.
@@ -35,14 +42,12 @@ if(TARGET bench_allreduce)
   set(TRIREME_BENCH_PROGRAMS bench_allreduce bench_pipeline_resnet50 bench_ps bench_rpc_resnet50)
   file(RELATIVE_PATH to_bundle "/${CMAKE_INSTALL_LIBEXECDIR}/trireme" "/${TRIREME_BUNDLE_FOLDER}")
   set(TRIREME_BENCH_BUNDLE_RUN_PATH "$ORIGIN/${to_bundle}/torch/lib:$ORIGIN/${to_bundle}/system")
-  string(REPLACE ":" ";" run_path "${TRIREME_BENCH_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_PATH}")
-  set_target_properties(${TRIREME_BENCH_PROGRAMS} PROPERTIES INSTALL_RPATH "${run_path}")
+  trireme_run_path("${TRIREME_BENCH_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_PATH}" ${TRIREME_BENCH_PROGRAMS})
   add_dependencies(trireme_installed ${TRIREME_BENCH_PROGRAMS})
   install(TARGETS ${TRIREME_BENCH_PROGRAMS} RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/trireme")
 endif()
 if(TARGET trireme_cuda)  # loaded at run time where a GPU is
-  string(REPLACE ":" ";" run_path "${TRIREME_CUDA_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_PATH}")
-  set_target_properties(trireme_cuda PROPERTIES INSTALL_RPATH "${run_path}")
+  trireme_run_path("${TRIREME_CUDA_BUNDLE_RUN_PATH}${TRIREME_BUILD_RUN_PATH}" trireme_cuda)
   add_dependencies(trireme_installed trireme_cuda)
   install(TARGETS trireme_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 endif()

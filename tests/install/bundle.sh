@@ -16,9 +16,7 @@ for program in "$moved"/bin/* "$moved"/libexec/trireme/*; do
     | grep -vE '^\s*(lib(c|m|dl|rt|pthread|util)\.so|ld-linux)' || true)
   [ -z "$found" ] || fail "$program loads from outside of the bundle:"$'\n'"$found"
 done
-for file in "$moved"/bin/* "$moved"/libexec/trireme/* "$moved"/lib/*.so; do
-  [ ! -e "$file" ] || ! readelf -d "$file" | grep 'R.*PATH' | grep -F "$torch" || fail "$file looks into the libtorch of the build"
-done
+check_run_paths bundle "$moved"
 # The libtorch of the build out of reach, where this user may mount.
 hide=(env -i)
 if unshare --map-root-user --mount mount -t tmpfs none "$torch" 2>/dev/null; then

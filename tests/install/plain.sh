@@ -10,6 +10,7 @@ install_plain "$prefix"
 [ ! -e "$prefix/lib/trireme/torch" ] || fail "the libtorch of a bundle was left where it is found first"
 check_files "$prefix"
 mv "$prefix" "$work/moved"
+check_run_paths plain "$work/moved"
 use_programs "$work/moved"
 build_project "$work/moved" autoencoder two_towers
 use_project "$work/moved"

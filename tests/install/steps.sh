@@ -45,6 +45,10 @@ check_files() {  # check_files PREFIX
   [ -z "$internal" ] || fail "internal headers are installed: $internal"
 }
 
+check_run_paths() {  # check_run_paths plain|bundle PREFIX
+  PYTHONDONTWRITEBYTECODE=1 python3 "$(dirname "$0")/run_paths_test.py" "$1" "$2" "$torch" || fail "run paths of $2"
+}
+
 use_programs() {  # use_programs PREFIX [COMMAND that runs them...]
   local prefix=$1 example=$1/share/trireme/examples/quick.toml
   shift
