@@ -106,7 +106,7 @@ FolderDisk::Appended& FolderDisk::opened(const std::string& name) {
              " has failed, and what of it is on disk is not known: read it again and replace it"));
   }
   Appended file;
-  file.file = Socket(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  file.file = Socket(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (file.file.fd() < 0) disk_failed("open", path, errno);
   return appended_.insert_or_assign(name, std::move(file)).first->second;
 }

@@ -75,6 +75,17 @@ TEST(FolderDisk, NamesStayInTheFolder) {
   }
 }
 
+TEST(FolderDisk, NothingIsAppendedThroughASymbolicLink) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder / "victim") << "precious";
+  std::filesystem::create_directory(folder / "node");
+  std::filesystem::create_symlink(folder / "victim", folder / "node/log");
+  FolderDisk disk(folder / "node");
+  EXPECT_THAT([&] { disk.append("log", bytes_of("x")); },
+              ThrowsMessage<DataError>(HasSubstr("symbolic link")));
+  EXPECT_EQ(read_file(folder / "victim"), "precious");
+}
+
 TEST(FolderDisk, AfterAWriteThatWasCutShortTheFileHasToBeReplaced) {
   const test::TemporaryFolder folder;
   const pid_t child = ::fork();

@@ -1,0 +1,55 @@
+#pragma once
+// An open folder. Files in it are created and replaced relative to its descriptor, with O_EXCL and
+// O_NOFOLLOW: no symbolic link under a name of it, and no rename of what its path leads through, moves a
+// write elsewhere. A name is one path component. Every failure is a DataError that names the path and the
+// system's reason. Thread-safe as long as two callers do not write the same name.
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "trireme/base/files.h"
+
+namespace trireme {
+
+/// Whether `name` is one path component: not empty, not "." or "..", without '/' and NUL, at most 255 bytes.
+/// A name that a peer has sent is checked with it before any use.
+bool is_file_name(std::string_view name);
+
+class OpenFolder {
+ public:
+  /// A folder that this process names itself: symbolic links in `path` are followed. Throws DataError.
+  explicit OpenFolder(const std::filesystem::path& path);
+  ~OpenFolder();
+  OpenFolder(OpenFolder&& other) noexcept;
+  OpenFolder& operator=(OpenFolder&& other) noexcept;
+
+  /// A folder in this one. Throws DataError for a name that is no file name, where there is none, and for a
+  /// symbolic link.
+  OpenFolder folder(const std::string& name) const;
+  /// Writes and syncs a file. What stood under the name is unlinked first, a symbolic link itself and not its
+  /// target. On any error no file is left. Throws DataError or what `fill` throws.
+  void write_synced(const std::string& name, const std::function<void(const FileSink&)>& fill) const;
+  /// The same under a temporary name, which then replaces `name`; the folder is synced. On any error the old
+  /// file stays.
+  void write_atomic(const std::string& name, const std::function<void(const FileSink&)>& fill) const;
+  /// What files there are in it is on disk when it returns.
+  void sync() const;
+
+  int fd() const { return fd_; }
+  /// For messages.
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  OpenFolder(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  void write_or_remove(const std::string& name, const std::string& named,
+                       const std::function<void(const FileSink&)>& fill,
+                       const std::function<void()>& finish) const;
+
+  int fd_ = -1;  ///< O_PATH
+  std::filesystem::path path_;
+};
+
+}  // namespace trireme
