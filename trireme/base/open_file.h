@@ -1,0 +1,45 @@
+#pragma once
+// Opening a file that is appended to, locked or written. A symbolic link in its place is not followed, and a
+// FIFO is not opened. Another writer of the folder cannot redirect a write to a file elsewhere, nor make an
+// open wait. Whole files are written with open_folder.h. The path of the folder may contain links (runs ->
+// /disk/runs). Thread-safe.
+
+#include <fcntl.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+/// A file descriptor that closes itself.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor();
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+
+  int get() const { return fd_; }  ///< negative: none is open
+  bool is_open() const { return fd_ >= 0; }
+  int release();  ///< the caller closes it
+  /// Writes all bytes, in several calls where the system needs them; false with errno.
+  bool write(std::string_view bytes) const;
+
+ private:
+  int fd_ = -1;
+};
+
+/// openat(2) in the folder of the path, with these flags, O_NOFOLLOW and O_CLOEXEC, and `mode` for a new
+/// file. Not open, with errno: ELOOP for a symbolic link, ENXIO for a FIFO or a socket.
+FileDescriptor open_file(const std::filesystem::path& path, int flags, mode_t mode = 0666);
+
+/// A new file to write. A file or a symbolic link of that name is removed first. Not open, with errno, on
+/// failure.
+FileDescriptor create_file(const std::filesystem::path& path, mode_t mode = 0666);
+
+/// Words for an errno of an opening: "it is a symbolic link, ..." for ELOOP, else the system's.
+std::string problem_of_open(int error);
+
+}  // namespace trireme
