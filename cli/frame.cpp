@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/base/run_main.h"
 
 namespace trireme::cli {
@@ -156,7 +157,7 @@ int end_well(const std::string& name, const std::string& bugs, const std::functi
     return body();
   } catch (...) {
     const Failure failure = failure_of(std::current_exception());
-    std::cerr << name << ": error: " << failure.message << "\n";
+    std::cerr << name << ": error: " << printable_message(failure.message) << "\n";
     if (!failure.known)
       std::cerr << name << ": this is " << bugs << "; please report it with the command and this message\n";
     return failure.exit_code;

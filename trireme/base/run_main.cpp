@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/out_of_memory.h"
+#include "trireme/base/printable.h"
 
 namespace trireme {
 namespace {
@@ -41,7 +42,8 @@ int run_main_returning(const std::function<int()>& body) {
   } catch (...) {
     const Failure failure = failure_of(std::current_exception());
     std::cout.flush();
-    std::cerr << program_invocation_short_name << ": error: " << failure.message << std::endl;
+    std::cerr << program_invocation_short_name << ": error: " << printable_message(failure.message)
+              << std::endl;
     return failure.exit_code;
   }
 }

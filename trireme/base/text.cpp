@@ -6,6 +6,8 @@
 #include <numeric>
 #include <sstream>
 
+#include "trireme/base/printable.h"
+
 namespace trireme {
 namespace {
 
@@ -94,8 +96,12 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
 
 std::string suggest(std::string_view word, std::span<const std::string> known) {
   const std::string near = nearest(word, known);
-  if (!near.empty()) return " (did you mean '" + near + "'?)";
-  return " (known: " + join(known) + ")";
+  if (!near.empty()) return " (did you mean '" + printable(near) + "'?)";
+  constexpr std::size_t kSome = 64;
+  std::vector<std::string> some;
+  for (const std::string& each : known.first(std::min(known.size(), kSome))) some.push_back(printable(each));
+  const std::string rest = known.size() > kSome ? text(", ...: ", kSome, " of ", known.size()) : "";
+  return " (known: " + join(some) + rest + ")";
 }
 
 std::string human_bytes(std::uint64_t bytes) {
