@@ -23,7 +23,7 @@ for name in "${names[@]}"; do
   path=
   if [ "$name" = text ]; then path=$text; fi
   if [ "$name" = image_folder ]; then
-    "$PEER_PYTHON" -c 'import PIL' 2>/dev/null || "$PEER_PYTHON" -m pip install -q pillow >&2
+    "$PEER_PYTHON" -c 'import PIL' || { echo "PEER_PYTHON=$PEER_PYTHON cannot import PIL; install Pillow there" >&2; exit 2; }
     path=$work/images
     "${peer[@]}" --make-images "$path"
   fi

@@ -7,6 +7,7 @@
 # Without root it prints the apt line to run and stops. TRIREME_TORCH_DIR=DIR (the folder of a torch
 # package, with include/ and lib/) is used instead of the download; so is the torch that the Python
 # named by TRIREME_PYTHON imports. torch-minimum fetches the oldest libtorch that is built with, beside the other.
+# Downloads are checked against the hashes in tools/requirements/, Debian packages by apt.
 set -euo pipefail
 . "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
@@ -82,10 +83,11 @@ install_packages() {
     || { tail -n 20 "$log" >&2; die "apt-get failed; the whole log is in $log"; }
 }
 
-fetch_wheels() {  # fetch_wheels FOLDER OPTION... REQUIREMENT...
-  local folder=$1; shift
+fetch_wheels() {  # fetch_wheels FOLDER LIST: all of a list in tools/requirements/, and nothing else
+  local folder=$1 list=tools/requirements/$2.txt
+  [ -f "$list" ] || die "there are no hashes in $list to check the download against; tools/pin.py writes them (tools/pin.py --help)"
   local machine; machine=$(uname -m)
-  local pip=(python3 -m pip install --quiet --no-compile --only-binary=:all:
+  local pip=(python3 -m pip install --quiet --no-compile --only-binary=:all: --no-deps --require-hashes --requirement "$list"
     --disable-pip-version-check --root-user-action=ignore --no-warn-script-location
     --python-version "$WHEEL_PYTHON" --implementation cp --target "$folder")
   local version
@@ -95,8 +97,8 @@ fetch_wheels() {  # fetch_wheels FOLDER OPTION... REQUIREMENT...
   # /tmp does not matter. It is emptied first, so what a broken-off download left is gone, too.
   rm -rf "$folder"
   mkdir -p "$folder.tmp"
-  TMPDIR=$PWD/$folder.tmp "${pip[@]}" "$@" 9>&- \
-    || { rm -rf "$folder" "$folder.tmp"; die "the download from the Python package index failed; check the network (pip's own settings apply), or set TRIREME_TORCH_DIR"; }
+  TMPDIR=$PWD/$folder.tmp "${pip[@]}" 9>&- \
+    || { rm -rf "$folder" "$folder.tmp"; die "the download of $list from the Python package index failed: check the network (pip's own settings apply), or set TRIREME_TORCH_DIR; a file with another hash than the list's is rejected"; }
   rm -rf "$folder.tmp"
 }
 
@@ -104,7 +106,7 @@ fetch_torch() {  # fetch_torch VERSION: into its folder of .deps
   local folder=.deps/torch-$1 partial=.deps/partial-torch
   echo "setup: fetching libtorch $1 (about 540 MB) into $folder"
   rm -rf "$folder" "$partial" "$partial.tmp"
-  fetch_wheels "$partial" --no-deps "torch==$1" "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" "nvidia-cuda-cupti==$CUDA_CUPTI_VERSION"
+  fetch_wheels "$partial" "torch-$1"
   mv "$partial" "$folder"  # the name appears when all of it is there
 }
 
@@ -118,7 +120,7 @@ install_clang_tidy() {
   [ ! -d "$folder" ] || return 0
   lock
   echo "setup: fetching clang-tidy $CLANG_TIDY_VERSION into $folder"
-  fetch_wheels "$partial" --no-deps "clang-tidy==$CLANG_TIDY_VERSION"
+  fetch_wheels "$partial" "clang-tidy-$CLANG_TIDY_VERSION"
   mv "$partial" "$folder"
 }
 
@@ -128,7 +130,7 @@ install_kubernetes_schemas() {  # of the package, the one file that a test reads
   lock
   [ ! -d "$folder" ] || return 0
   echo "setup: fetching the schemas of Kubernetes into $folder"
-  if ! python3 -m pip --version >/dev/null 2>&1 || ! (fetch_wheels "$partial" --no-deps "kubernetes-validate==$KUBERNETES_VALIDATE_VERSION"); then
+  if ! python3 -m pip --version >/dev/null 2>&1 || ! (fetch_wheels "$partial" "kubernetes-validate-$KUBERNETES_VALIDATE_VERSION"); then
     echo "setup: going on without them; one test is skipped" >&2
     return 0
   fi
@@ -144,21 +146,16 @@ install_minimum_torch() {
   fetch_torch "$TORCH_MINIMUM_VERSION"
 }
 
-cuda_requirements() {  # the CUDA libraries that the torch package asks for, without its Python ones
-  sed -n 's/^Requires-Dist: *\(\(nvidia-\|cuda-toolkit\)[^;]*\).*/\1/p' "$torch_folder"/torch-*.dist-info/METADATA | tr -d ' ()'
-}
-
 install_cuda_wheels() {  # everything libtorch_cuda needs at run time
   [ -e "$torch_folder/cuda-is-complete" ] && return
   lock
   [ "$(selected_torch)" = "$PWD/$torch_folder/torch" ] \
     || die "the CUDA libraries belong to the torch in $torch_folder, but another torch is selected; unset TRIREME_TORCH_DIR and TRIREME_PYTHON"
   echo "setup: fetching the CUDA libraries (about 2.5 GB) into $torch_folder"
-  local partial=.deps/partial-cuda wanted
-  mapfile -t wanted < <(cuda_requirements)
-  [ ${#wanted[@]} -gt 0 ] || die "the torch in $torch_folder asks for no CUDA library: it is a build for the CPU only"
+  local partial=.deps/partial-cuda
+  [ -f "$torch_folder/torch/lib/libtorch_cuda.so" ] || die "the torch in $torch_folder is a build for the CPU only"
   rm -rf "$partial" "$partial.tmp"
-  fetch_wheels "$partial" "${wanted[@]}"
+  fetch_wheels "$partial" "cuda-$TORCH_VERSION"
   # The set contains the two libraries that are there already: each is replaced in one step.
   cp -r --link --force "$partial/nvidia/." "$torch_folder/nvidia/"
   rm -rf "$partial"

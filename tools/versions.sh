@@ -1,8 +1,7 @@
-# Every pinned version of the project, in one place. Sourced by the tools, read by CMake.
+# The versions that the project is built and checked with. Sourced by the tools, read by CMake. What is downloaded for
+# them, with hashes, is listed in requirements/, one list for each version; pin.py writes a list.
 TORCH_VERSION=2.15.0
 TORCH_MINIMUM_VERSION=2.11.0
-CUDA_RUNTIME_VERSION=13.0.*
-CUDA_CUPTI_VERSION=13.0.*
 # Python tag of the wheels that are unpacked; only their C++ part is used, no Python runs them.
 WHEEL_PYTHON=3.12
 # From 22 on it leaves out what stands in headers of others, and reads a source with libtorch in a quarter of the time.

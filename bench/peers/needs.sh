@@ -28,7 +28,7 @@ needs_peer_python() {
     source "$here/../tools/versions.sh"
     PEER_PYTHON=$venv/bin/python
     if ! "$PEER_PYTHON" -c 'import torch, numpy' 2>/dev/null; then
-      { python3 -m venv --clear "$venv" && "$venv/bin/pip" install -q "torch==$TORCH_VERSION" numpy; } >&2 || {
+      { python3 -m venv --clear "$venv" && "$venv/bin/pip" install -q --only-binary=:all: --require-hashes -r "$here/../tools/requirements/peers-$TORCH_VERSION.txt"; } >&2 || {
         echo "cannot make a Python with torch $TORCH_VERSION in $venv (package python3-venv, a network);" \
           "name one that has it: PEER_PYTHON=/path/to/python $0" >&2
         exit 2
