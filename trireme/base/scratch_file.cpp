@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Another rank may remove a folder that it has made in between making it and making a file there.
-constexpr int kMostTries = 100;
+constexpr int kMostScratchTries = 100;
 
 /// Those of the path that are missing, the outermost last.
 std::vector<fs::path> missing_folders(const fs::path& folder) {
@@ -56,7 +56,7 @@ ScratchFile::ScratchFile(const Options& options)
     descriptor_ = open_nameless(folder_);
     const int code = errno;
     for (const fs::path& each : made) ::rmdir(each.c_str());  // where nobody else has put anything into it
-    if (descriptor_ < 0 && (code != ENOENT || tries == kMostTries)) fail("make a file", code);
+    if (descriptor_ < 0 && (code != ENOENT || tries == kMostScratchTries)) fail("make a file", code);
   }
   try {
     reserve(options.bytes);
