@@ -5,6 +5,10 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -47,10 +51,7 @@ Secret Secret::from_file(const std::filesystem::path& path) {
   } catch (const DataError& error) {
     throw InvalidArgument(text("the job's secret: ", error.what(), "; ", kHowToMakeOne));
   }
-  struct stat found {};
-  const bool open_to_all = ::stat(path.c_str(), &found) == 0 && (found.st_mode & S_IRWXO) != 0;
-  require(!open_to_all, "the job's secret in ", path.string(),
-          " is open to every user of this host: chmod 600 ", path.string());
+  require_owners_file(path, "the job's secret");
   return from_text(content, path.string());
 }
 
@@ -60,6 +61,16 @@ Secret Secret::from_variables(
   if (text && !text->empty()) return from_text(*text, "TRIREME_SECRET");
   const auto path = lookup("TRIREME_SECRET_FILE");
   return path && !path->empty() ? from_file(*path) : Secret();
+}
+
+void require_owners_file(const std::filesystem::path& path, const std::string& what) {
+  struct stat found {};
+  require(::stat(path.c_str(), &found) == 0, what, " in ", path.string(), ": ", std::strerror(errno));
+  require(found.st_uid == ::geteuid(), what, " in ", path.string(), " belongs to user ", found.st_uid,
+          "; expected a file of this user, ", ::geteuid(), ": copy it (install -m 600 ", path.string(),
+          " FILE), or chown ", ::geteuid(), " ", path.string());
+  require((found.st_mode & 077) == 0, what, " in ", path.string(), " is open to other users: chmod 600 ",
+          path.string());
 }
 
 Nonce random_nonce() {

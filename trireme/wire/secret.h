@@ -15,14 +15,14 @@ namespace trireme::wire {
 
 class Secret {
  public:
-  /// None: every peer that has none either is trusted.
+  /// None.
   Secret() = default;
   /// 256 bits from the kernel.
   static Secret random();
   /// Throws InvalidArgument when it is too short to be one; `source` says in the message where it comes from.
   static Secret from_text(std::string_view text, const std::string& source);
   /// What the file holds, without white space at its ends. Throws InvalidArgument when it cannot be read, is
-  /// too short, or is open to every user of this host.
+  /// too short, or is not closed as require_owners_file() asks.
   static Secret from_file(const std::filesystem::path& path);
 
   /// From TRIREME_SECRET, else from the file that TRIREME_SECRET_FILE names, else none; `lookup` gives the
@@ -37,6 +37,10 @@ class Secret {
  private:
   std::string text_;
 };
+
+/// Throws InvalidArgument, with what to do, unless this user owns the file and it is closed to group and
+/// others. `what` names it in the message: "the key of the certificate".
+void require_owners_file(const std::filesystem::path& path, const std::string& what);
 
 /// What HMAC-SHA256 makes.
 using Digest = std::array<std::uint8_t, 32>;

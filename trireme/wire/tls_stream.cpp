@@ -5,7 +5,6 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -71,10 +70,7 @@ TlsContext::TlsContext(const TlsFiles& files) : context_(SSL_CTX_new(TLS_method(
   if (context_ == nullptr) throw InternalError("no TLS context: " + tls_error());
   // From here on the destructor does not run for what throws.
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> guard(context_, SSL_CTX_free);
-  struct stat found {};
-  require(::stat(files.key.c_str(), &found) == 0, "there is no key of a certificate at ", files.key.string());
-  require((found.st_mode & 077) == 0, "the key ", files.key.string(), " is open to other users: chmod 600 ",
-          files.key.string());
+  require_owners_file(files.key, "the key of the certificate");
   use_file(SSL_CTX_load_verify_locations(context_, files.authority.c_str(), nullptr) == 1,
            "the certificate of the cluster's authority", files.authority);
   use_file(SSL_CTX_use_certificate_chain_file(context_, files.certificate.c_str()) == 1, "a certificate",

@@ -1,7 +1,9 @@
 #include "trireme/wire/secret.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/support/temporary_folder.h"
@@ -52,12 +54,31 @@ TEST(SecretFile, HoldsTheSecretAndItsLineEnd) {
   EXPECT_EQ(Secret::from_file(path).reveal(), "sixteen-and-more-characters");
 }
 
-TEST(SecretFile, ThatEverybodyMayReadIsRefused) {
+TEST(SecuritySecretFile, ThatGroupOrOthersMayReadOrWriteIsRejectedWithWhatToDo) {
   const test::TemporaryFolder folder;
   const auto path = folder / "secret";
   std::ofstream(path) << "sixteen-and-more-characters\n";
-  std::filesystem::permissions(path, std::filesystem::perms(0644));
-  EXPECT_THAT([&] { Secret::from_file(path); }, ThrowsMessage<InvalidArgument>(HasSubstr("chmod 600 ")));
+  for (const int mode : {0644, 0640, 0604, 0620, 0602, 0610, 0660}) {
+    std::filesystem::permissions(path, std::filesystem::perms(mode));
+    EXPECT_THAT([&] { Secret::from_file(path); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("chmod 600 " + path.string())))
+        << mode;
+  }
+  std::filesystem::permissions(path, std::filesystem::perms(0400));
+  EXPECT_EQ(Secret::from_file(path).reveal(), "sixteen-and-more-characters");
+}
+
+TEST(SecuritySecretFile, ThatBelongsToAnotherUserIsRejected) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const test::TemporaryFolder folder;
+  const auto path = folder / "secret";
+  std::ofstream(path) << "sixteen-and-more-characters\n";
+  std::filesystem::permissions(path, std::filesystem::perms(0600));
+  ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+  EXPECT_THAT([&] { Secret::from_file(path); },
+              ThrowsMessage<InvalidArgument>(HasSubstr(path.string() + " belongs to user 65534")));
+  EXPECT_THAT([&] { require_owners_file(path, "the key of the certificate"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("the key of the certificate in " + path.string())));
 }
 
 TEST(SecretFile, ThatIsMissingIsAMistakeOfUsage) {
