@@ -56,7 +56,8 @@ class Scene {
         cluster_({.num_servers = options.num_servers,
                   .num_replicas = options.num_replicas,
                   .links = ClusterLinks::kTcp,
-                  .folder = folder}),
+                  .folder = folder,
+                  .server_options = {"--checkpoints", folder.string()}}),
         num_replicas_(static_cast<std::size_t>(options.num_replicas)) {
     for (int i = 0; i < options.num_workers; ++i)
       workers_.push_back(std::make_unique<PushingWorker>(seed, i, cluster_.address(), ledger_, faults_));

@@ -112,6 +112,7 @@ struct ParamsArguments {
   ps::ServerOptions options;
   double copy_mib_per_s = 200;
   double leave_timeout_s = ps::ServeOptions().leave_timeout_s;
+  std::string checkpoints = ".";
 };
 
 std::function<int()> declare_params(CLI::App& app) {
@@ -135,10 +136,16 @@ std::function<int()> declare_params(CLI::App& app) {
   app.add_option("--leave-timeout", given->leave_timeout_s,
                  "Told to stop: seconds in which it gives nothing away until it ends (default: 30)")
       ->type_name("S");
+  app.add_option("--checkpoints", given->checkpoints,
+                 "Checkpoints are written below it, wherever workers ask for them (default: this folder)")
+      ->type_name("DIR")
+      ->envname("TRIREME_PS_CHECKPOINTS");
   declare_serving(app, given->serve);
   return [given] {
     const StopRequest stop;
     ps::ServerOptions server = given->options;
+    make_folder(given->checkpoints);
+    server.parts = ps::parts_below(given->checkpoints);
     server.copy_bytes_per_s = given->copy_mib_per_s * (1 << 20);
     if (server.host.empty()) server.host = host_name();
     ps::ServeOptions serve = serving(given->serve, "server", stop);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -41,10 +42,43 @@ std::map<std::uint64_t, fs::path> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
+/// Of `path` without the first components, which are those of `parent`; empty where it is not below it.
+std::vector<std::string> components_below(const fs::path& parent, const fs::path& path) {
+  const auto [end, first] = std::mismatch(parent.begin(), parent.end(), path.begin(), path.end());
+  if (end != parent.end()) return {};
+  return {first, path.end()};
+}
+
+/// Without "." and "..", and without a '/' at its end.
+fs::path normal(const fs::path& path) {
+  const fs::path result = fs::absolute(path).lexically_normal();
+  return result.has_filename() || !result.has_relative_path() ? result : result.parent_path();
+}
+
 }  // namespace
 
-bool is_checkpoint_folder(const fs::path& folder) {
-  return folder.is_absolute() && number_of(folder) && fs::is_directory(folder);
+CheckpointRoot::CheckpointRoot(const fs::path& folder) : given_(normal(folder)) {}
+
+OpenFolder CheckpointRoot::open(const std::string& folder) const {
+  const fs::path asked = folder;
+  std::error_code unknown;
+  const fs::path real = fs::canonical(given_, unknown);  // workers may name it either way
+  auto below = components_below(given_, asked);
+  if (below.empty() && !unknown) below = components_below(real, asked);
+  if (below.empty() || !std::ranges::all_of(below, is_file_name))
+    throw DataError(text("a checkpoint was asked for in '", folder, "', which is not a folder below ",
+                         given_.string(),
+                         ": give the server the folder of its checkpoints (serve-params --checkpoints DIR)"));
+  if (!number_of(asked))
+    throw DataError(text(folder, " is no folder that a checkpoint was begun in; expected .../checkpoint-N"));
+  OpenFolder opened(given_);
+  try {
+    for (const std::string& each : below) opened = opened.folder(each);
+  } catch (const DataError& error) {
+    throw DataError(
+        text(folder, " is no folder that a checkpoint was begun in, as this server sees it: ", error.what()));
+  }
+  return opened;
 }
 
 void write_manifest(const fs::path& folder, const CheckpointManifest& manifest) {
@@ -74,8 +108,12 @@ fs::path begin_checkpoint(const fs::path& folder) {
   const auto there = checkpoints_in(folder);
   for (std::uint64_t number = there.empty() ? 1 : there.rbegin()->first + 1;; ++number) {
     const fs::path path = fs::absolute(folder / text(kFolder, number));
-    std::error_code error;
-    if (fs::create_directory(path, error)) return path;
+    std::error_code error, other;
+    if (fs::create_directory(path, error)) {
+      // Servers take no "..", which only without links is what it looks like.
+      const fs::path normal = path.lexically_normal();
+      return fs::equivalent(normal, path, other) ? normal : fs::canonical(path);
+    }
     if (error) throw DataError(text("cannot create the folder ", path.string(), ": ", error.message()));
   }
 }

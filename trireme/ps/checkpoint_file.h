@@ -20,6 +20,7 @@
 #include <tuple>
 #include <vector>
 
+#include "trireme/base/open_folder.h"
 #include "trireme/ps/ids.h"
 #include "trireme/ps/table.h"
 #include "trireme/wire/buffer.h"
@@ -105,9 +106,22 @@ struct PartContents {
   std::vector<wire::Buffer> rows;  ///< as in the header
 };
 
+/// The folder below which a server writes, whatever folder a worker names. A value.
+class CheckpointRoot {
+ public:
+  /// A relative one is below the folder that the process is in now.
+  explicit CheckpointRoot(const std::filesystem::path& folder);
+  /// The folder "checkpoint-N" of this absolute path. Throws DataError where it is not below the root, where
+  /// ".." or a symbolic link below the root would lead to it, and where no checkpoint was begun in it.
+  OpenFolder open(const std::string& folder) const;
+
+ private:
+  std::filesystem::path given_;
+};
+
 /// Where it holds nothing there is no file, and no name of one. Throws DataError that names the file, and
-/// where `folder` is none that a checkpoint was begun in.
-SavedPart write_part(PartContents part);
+/// what `root` throws for the part's folder.
+SavedPart write_part(PartContents part, const CheckpointRoot& root);
 void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
 
 /// Of a folder "checkpoint-N". Throws DataError that names the file and what is wrong with it: missing,
@@ -125,8 +139,6 @@ struct PartReading {
 /// Throws DataError that names the file, where it is missing, short or changed, and what `reading` throws.
 void read_part(const std::filesystem::path& folder, const SavedPart& part, const PartReading& reading);
 
-/// Whether one of this absolute path is there, and may be one of a checkpoint by its name.
-bool is_checkpoint_folder(const std::filesystem::path& folder);
 /// Makes the next folder "checkpoint-N" in `folder`; nobody else has it.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& folder);
 /// The last whole one in `folder`, or `folder` itself where it is one. Throws DataError where there is none.

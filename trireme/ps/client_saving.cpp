@@ -63,7 +63,8 @@ void ClientWork::on_saved(const OutgoingPull& pull, const PullReply& reply, cons
   if (!is_saving() || pull.call != saving_->call) return;
   const PartitionId id = pull.head.partition;
   const auto part = wire::decode<SavedPart>(body.bytes());
-  if (reply.error != ErrorKind::kNone || !part || part->partition != id) {
+  const bool is_right = part && part->partition == id && (part->file.empty() || is_file_name(part->file));
+  if (reply.error != ErrorKind::kNone || !is_right) {
     const ServerEntry* server = map().server(map().partitions[id].primary());
     const std::string why(reinterpret_cast<const char*>(body.bytes().data()), body.size());
     return pull.call->fail(

@@ -101,11 +101,8 @@ SavedPart write_header(PartContents& part) {
 
 }  // namespace
 
-SavedPart write_part(PartContents part) {
-  const fs::path folder = part.folder;
-  if (!is_checkpoint_folder(folder))
-    throw DataError(
-        text(part.folder, " is no folder that a checkpoint was begun in, as this server sees it"));
+SavedPart write_part(PartContents part, const CheckpointRoot& root) {
+  const OpenFolder folder = root.open(part.folder);
   SavedPart saved = write_header(part);
   const PartHeader& header = part.header;
   if (header.chunks.empty() && header.rows.empty()) return saved;
@@ -115,7 +112,7 @@ SavedPart write_part(PartContents part) {
   saved.hash = hash_bytes(body);
   // Of this epoch: one that was deposed while it wrote does not replace what its successor has written.
   saved.file = text(header.partition, "-", header.epoch, "-", header.version, ".part");
-  write_file_atomic(folder / saved.file, [&](const FileSink& sink) {
+  folder.write_atomic(saved.file, [&](const FileSink& sink) {
     sink(preamble);
     sink(body);
     for (const PartContents::Chunk& chunk : part.chunks) {
@@ -132,7 +129,7 @@ SavedPart write_part(PartContents part) {
 
 void read_part(const fs::path& folder, const SavedPart& part, const PartReading& reading) {
   const fs::path path = folder / part.file;
-  if (fs::path(part.file).filename() != part.file) damaged(path, "is not in the folder of its manifest");
+  if (!is_file_name(part.file)) damaged(path, "is not in the folder of its manifest");
   PartStream stream(path);
   const PartHeader header = read_header(path, stream, part);
   reading.begin(header);

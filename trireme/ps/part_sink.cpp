@@ -13,8 +13,10 @@ namespace {
 
 class FolderParts final : public PartSink {
  public:
-  explicit FolderParts(std::size_t most_waiting)
-      : most_waiting_(most_waiting), thread_([this](const std::stop_token& stop) { write(stop); }) {}
+  FolderParts(CheckpointRoot root, std::size_t most_waiting)
+      : root_(std::move(root)),
+        most_waiting_(most_waiting),
+        thread_([this](const std::stop_token& stop) { write(stop); }) {}
 
   void save(PartContents part, std::function<void(SaveOutcome)> done) override {
     {
@@ -40,7 +42,7 @@ class FolderParts final : public PartSink {
       lock.unlock();
       SaveOutcome outcome;
       try {
-        outcome.part = write_part(std::move(task.first));
+        outcome.part = write_part(std::move(task.first), root_);
       } catch (const std::exception& error) {
         outcome = {ErrorKind::kNotSaved, error.what(), {}};
       }
@@ -48,6 +50,7 @@ class FolderParts final : public PartSink {
     }
   }
 
+  const CheckpointRoot root_;
   std::size_t most_waiting_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
@@ -57,8 +60,11 @@ class FolderParts final : public PartSink {
 
 }  // namespace
 
-std::unique_ptr<PartSink> folder_parts(std::size_t most_waiting) {
-  return std::make_unique<FolderParts>(most_waiting);
+std::function<std::unique_ptr<PartSink>()> parts_below(const std::filesystem::path& root,
+                                                       std::size_t most_waiting) {
+  return [root = CheckpointRoot(root), most_waiting] {
+    return std::make_unique<FolderParts>(root, most_waiting);
+  };
 }
 
 }  // namespace trireme::ps

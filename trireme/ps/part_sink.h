@@ -3,6 +3,7 @@
 // serve, so that nobody waits for a disk.
 
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,7 +27,9 @@ class PartSink {
   virtual void save(PartContents part, std::function<void(SaveOutcome)> done) = 0;
 };
 
-/// Writes with write_part() on one thread of its own; at most `most_waiting` parts wait.
-std::unique_ptr<PartSink> folder_parts(std::size_t most_waiting = 64);
+/// Makes sinks that write with write_part() on one thread of their own, below `root`, which is made absolute
+/// at this call; at most `most_waiting` parts wait.
+std::function<std::unique_ptr<PartSink>()> parts_below(const std::filesystem::path& root,
+                                                       std::size_t most_waiting = 64);
 
 }  // namespace trireme::ps

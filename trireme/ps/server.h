@@ -30,8 +30,8 @@ struct ServerOptions {
   double confirmed_s = 2;
   double copy_bytes_per_s = 200e6;  ///< to learners, in the background
   int owner_threads = 0;            ///< that partitions live on; 0: the thread of the surroundings
-  std::function<NamedCounts()> channel_counts = {};  ///< of what serves it, for its status
-  std::function<std::unique_ptr<PartSink>()> parts = [] { return folder_parts(); };  ///< of checkpoints
+  std::function<NamedCounts()> channel_counts = {};                     ///< of what serves it, for its status
+  std::function<std::unique_ptr<PartSink>()> parts = parts_below(".");  ///< where checkpoints are written
   std::size_t most_queued = 4096, most_queued_bytes = 64 << 20;  ///< for one of them; then connections wait
 };
 

@@ -18,7 +18,7 @@ struct ClusterOptions {
   int num_servers = 3, num_workers = 2;
   std::uint32_t expected_workers = 0;  ///< ClientOptions::num_workers of each
   double copy_bytes_per_s = 200e6;
-  std::function<std::unique_ptr<PartSink>()> parts = [] { return folder_parts(); };
+  std::function<std::unique_ptr<PartSink>()> parts = parts_below(std::filesystem::temp_directory_path());
 };
 
 class Cluster {

@@ -36,11 +36,13 @@ class RealCluster {
   void add_server(int i) {
     const std::string name = "server" + std::to_string(i);
     auto& served = *served_.emplace_back(std::make_unique<Served>(options_of("server", name)));
-    served.node = std::make_unique<Server>(ServerOptions{.name = name,
-                                                         .host = "host-" + name,
-                                                         .address = served.loop.addresses().front(),
-                                                         .coordinator = address_,
-                                                         .owner_threads = 2});
+    served.node =
+        std::make_unique<Server>(ServerOptions{.name = name,
+                                               .host = "host-" + name,
+                                               .address = served.loop.addresses().front(),
+                                               .coordinator = address_,
+                                               .owner_threads = 2,
+                                               .parts = parts_below(std::filesystem::temp_directory_path())});
     begin(served);
   }
   Server& server(int i) { return dynamic_cast<Server&>(*served_[static_cast<std::size_t>(i) + 1]->node); }
