@@ -24,11 +24,9 @@
 #include "cli/launch/temporary_folder.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/random.h"
 #include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/client.h"
-#include "trireme/wire/socket.h"
 
 namespace trireme::cli {
 namespace {
@@ -197,15 +195,11 @@ class Scene {
   /// A server lives, and others reach it no more, or get no answer; then they do again, and it dies.
   void fail_links() {
     const int behind = num_servers_ + 1;
-    const std::filesystem::path file = folder_ / "behind-relay";
-    std::filesystem::remove(file);  // of one before
-    LinkRelay relay([file] {
-      std::string address = read_file(file);
-      address.erase(address.find('\n'));
-      return wire::Endpoint::parse(address.substr(address.find(':') + 1), file.string()).port;
-    });
-    cluster_.start_server(
-        behind, {"--address-file", file.string(), "--advertise", text("tcp:127.0.0.1:", relay.port())});
+    const std::string name = text("unix:@", folder_.filename().string(), "-", ::getpid(), "-", ++num_relays_);
+    const std::string before = name + "-relay", there = name + "-behind";
+    LinkRelay relay(before, there);
+    // Through memory that is shared nothing would pass the relay.
+    cluster_.start_server(behind, {"--listen", there, "--advertise", before, "--no-shared-memory"});
     sleep(0.5);
     wait_until_whole();
     const bool cuts = random_.below(2) == 0;
@@ -382,6 +376,7 @@ class Scene {
   std::optional<BoundedWorkers> bounded_;  ///< forks: before anything has threads
   ParameterCluster cluster_;
   const std::size_t num_replicas_;
+  int num_relays_ = 0;
   bool spares_first_ = false;
   Lives lives_;
   double looked_s_ = 0;

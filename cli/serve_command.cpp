@@ -113,6 +113,7 @@ struct ParamsArguments {
   double copy_mib_per_s = 200;
   double leave_timeout_s = ps::ServeOptions().leave_timeout_s;
   std::string checkpoints = ".";
+  bool no_shared_memory = false;
 };
 
 std::function<int()> declare_params(CLI::App& app) {
@@ -141,6 +142,7 @@ std::function<int()> declare_params(CLI::App& app) {
       ->type_name("DIR")
       ->envname("TRIREME_PS_CHECKPOINTS");
   declare_serving(app, given->serve);
+  app.add_flag("--no-shared-memory", given->no_shared_memory)->group("");  // for what stands between sockets
   return [given] {
     const StopRequest stop;
     ps::ServerOptions server = given->options;
@@ -150,6 +152,7 @@ std::function<int()> declare_params(CLI::App& app) {
     if (server.host.empty()) server.host = host_name();
     ps::ServeOptions serve = serving(given->serve, "server", stop);
     serve.leave_timeout_s = given->leave_timeout_s;
+    if (given->no_shared_memory) serve.loop.shared_memory = wire::SharedMemoryUse::kNever;
     serve.loop.look_up = etcd::look_up_in_etcd();
     ps::serve_params(std::move(server), std::move(serve));
     return kExitOk;

@@ -1,11 +1,13 @@
 #include "cli/chaos/link_relay.h"
 
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -17,12 +19,20 @@ namespace {
 
 constexpr int kLook_ms = 5;  // for a new state
 
-sockaddr_in loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  return address;
+/// Calls ::bind or ::connect with what "unix:@NAME" stands for.
+int with_address(int (*call)(int, const sockaddr*, socklen_t), int fd, const wire::Address& text) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string name = text.substr(text.find('@') + 1).substr(0, sizeof address.sun_path - 1);
+  name.copy(address.sun_path + 1, name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return call(fd, reinterpret_cast<const sockaddr*>(&address), length);
+}
+
+/// For the server a connection of this process's is one of this user's.
+bool is_of_this_user(int fd) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
 }
 
 /// Whether the way is still open.
@@ -42,7 +52,8 @@ bool pass(int from, int to, std::string& waiting) {
 
 }  // namespace
 
-LinkRelay::LinkRelay(std::function<int()> target) : target_(std::move(target)) {
+LinkRelay::LinkRelay(wire::Address address, wire::Address target)
+    : address_(std::move(address)), target_(std::move(target)) {
   listen();
   thread_ = std::thread([this] { serve(); });
 }
@@ -53,16 +64,9 @@ LinkRelay::~LinkRelay() {
 }
 
 void LinkRelay::listen() {
-  listens_ = wire::Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int yes = 1;
-  ::setsockopt(listens_.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in address = loopback(port_);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listens_.fd(), generic, length) != 0 || ::listen(listens_.fd(), 64) != 0 ||
-      ::getsockname(listens_.fd(), generic, &length) != 0)
-    throw CommError(text("no port for a relay: ", std::strerror(errno)));
-  port_ = ntohs(address.sin_port);
+  listens_ = wire::Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (with_address(&::bind, listens_.fd(), address_) != 0 || ::listen(listens_.fd(), 64) != 0)
+    throw CommError(text("no relay at ", address_, ": ", std::strerror(errno)));
 }
 
 void LinkRelay::serve() {
@@ -92,10 +96,9 @@ void LinkRelay::serve() {
 
 void LinkRelay::accept() {
   wire::Socket one(::accept4(listens_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (one.fd() < 0) return;
-  wire::Socket other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = loopback(target_());
-  if (::connect(other.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
+  if (one.fd() < 0 || !is_of_this_user(one.fd())) return;
+  wire::Socket other(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (with_address(&::connect, other.fd(), target_) != 0) return;
   const int from = one.fd(), to = other.fd();
   links_.push_back({std::move(one), std::move(other), {from, to, {}}, {to, from, {}}});
 }

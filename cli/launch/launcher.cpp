@@ -100,7 +100,7 @@ Job prepare_job(const LaunchOptions& options, Notes& notes) {
   Job job{.store = {options.num_nodes == 1 ? kLoopback : options.master_addr, options.master_port},
           .secret = find_secret(options),
           .start_id = new_start_id()};
-  wire::require_secret(job.store, job.secret);
+  wire::secret_at(job.store, job.secret);  // throws where one has to be given
   if (options.node_rank == 0) {
     try {
       job.served = std::make_shared<wire::StoreServer>(

@@ -15,7 +15,7 @@ namespace trireme::cli {
 /// Between its processes and workers, which are all of this host.
 enum class ClusterLinks {
   kSharedMemory,  ///< rings behind Unix sockets without files
-  kTcp,           ///< on loopback: for who puts something between them
+  kTcp,           ///< on loopback
 };
 
 struct ParameterClusterOptions {

@@ -34,7 +34,7 @@ class WorldOfRanks {
     wire::Endpoint endpoint{environment.one_host && rank_serves ? "127.0.0.1" : environment.master_addr,
                             environment.master_port};
     if (rank_serves && environment.rank == 0) {
-      wire::require_secret(endpoint, environment.secret);
+      wire::secret_at(endpoint, environment.secret);  // throws where one has to be given
       server_.emplace(wire::listen_at(endpoint), wire::StoreServerOptions{.secret = environment.secret});
     }
     store_.emplace(

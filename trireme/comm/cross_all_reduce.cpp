@@ -93,7 +93,6 @@ std::unique_ptr<CrossAllReduce> CrossAllReduce::make(const BackendRequest& group
   if (request.all_reduce == kAllReduceByGloo) return {};
   const Deadline deadline = Deadline::after_s(request.timeout_s);
   const wire::Socket listening = wire::listen_at({request.interface_addr, 0});
-  wire::require_secret(listening.local(), request.secret);
   topology::Membership membership{.rank = request.rank,
                                   .endpoints = {},
                                   .names = {},

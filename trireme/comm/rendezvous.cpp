@@ -58,7 +58,7 @@ StoreSource source_of(const LaunchEnvironment& environment, const wire::Endpoint
 
 std::shared_ptr<wire::StoreServer> serve(const wire::Endpoint& endpoint, const wire::Secret& secret,
                                          const Log& log) {
-  wire::require_secret(endpoint, secret);
+  wire::secret_at(endpoint, secret);  // throws before anybody listens
   try {
     return std::make_shared<wire::StoreServer>(
         wire::listen_at(endpoint),

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/topology/internal/introduction.h"
+#include "trireme/wire/store_client.h"
 
 namespace trireme::topology {
 namespace {
@@ -50,8 +51,10 @@ void accept_members(const wire::Socket& listening, const Membership& membership,
 
 }  // namespace
 
-std::vector<Lane> connect_members(const wire::Socket& listening, const Membership& membership, int first,
+std::vector<Lane> connect_members(const wire::Socket& listening, const Membership& given, int first,
                                   int lanes, const Deadline& deadline) {
+  Membership membership = given;
+  membership.secret = wire::secret_at(listening.local(), given.secret);
   const int size = static_cast<int>(membership.endpoints.size());
   std::vector<Lane> result(static_cast<std::size_t>(lanes));
   for (Lane& lane : result) lane.resize(membership.endpoints.size());

@@ -52,9 +52,10 @@ void read_measured(const std::string& lines, int from, LinkTable& table) {
 class Prober {
  public:
   Prober(Meeting& meeting, const ProbeOptions& options)
-      : meeting_(meeting), options_(options), listening_(wire::listen_at({options.address, 0})) {
-    wire::require_secret(listening_.local(), options.secret);
-  }
+      : meeting_(meeting),
+        options_(options),
+        listening_(wire::listen_at({options.address, 0})),
+        secret_(wire::secret_at(listening_.local(), options.secret)) {}
 
   LinkTable probe();
 
@@ -64,6 +65,7 @@ class Prober {
   Meeting& meeting_;
   const ProbeOptions& options_;
   const wire::Socket listening_;
+  const wire::Secret secret_;
   std::vector<Presence> ranks_;
   Measured measured_;
 };
@@ -72,11 +74,11 @@ void Prober::meet(const Pair& pair, int round) {
   const auto deadline = Deadline::after_s(options_.timeout_s);
   const MatchTerms terms{.from = pair.a, .to = pair.b, .round = round};
   if (meeting_.rank() == pair.b) {
-    answer_match(accept_match(listening_, options_.secret, terms, deadline), deadline);
+    answer_match(accept_match(listening_, secret_, terms, deadline), deadline);
     return;
   }
   const wire::Endpoint& there = ranks_[static_cast<std::size_t>(pair.b)].endpoint;
-  const wire::Socket socket = connect_match(there, options_.secret, terms, deadline);
+  const wire::Socket socket = connect_match(there, secret_, terms, deadline);
   measured_.add(pair.b, drive_match(socket, options_.patience_s, deadline));
 }
 

@@ -172,6 +172,8 @@ void Channel::begin_meeting() {
   options.listening_address = accepted_ ? near_end_ : far;
   options.connecting_address = accepted_ ? far : near_end_;
   options.proved = proved_;
+  options.kernel_names_user = target_.kind != TransportKind::kTcp;
+  if (options.kernel_names_user && options.security == Security::Kind::kLocal) options.secret = {};
   if (target_.kind != TransportKind::kUnix) options.shared_memory = false;
   state_ = State::kMeeting;
   handshake_.emplace(std::move(options));

@@ -41,21 +41,6 @@ bool is_printable(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-const char* words_of(Security::Kind kind) {
-  switch (kind) {
-    case Security::Kind::kSecret:
-      return "a secret";
-    case Security::Kind::kTls:
-      return "TLS";
-    default:
-      return "no proof";
-  }
-}
-
-bool same_proof(Security::Kind one, Security::Kind other) {
-  return std::string_view(words_of(one)) == words_of(other);
-}
-
 }  // namespace
 
 /// Takes parts from the front; once something is missing, everything is.
@@ -129,6 +114,28 @@ void Handshake::take_record(int step, std::string_view body) {
   refuse("no handshake", "it has sent a part of the handshake that is not due");
 }
 
+const char* Handshake::words_of(Security::Kind kind) const {
+  switch (kind) {
+    case Security::Kind::kSecret:
+      return "a secret";
+    case Security::Kind::kTls:
+      return "TLS";
+    case Security::Kind::kLocal:
+      return options_.kernel_names_user ? "no proof" : "the key of this user";
+    default:
+      return "no proof";
+  }
+}
+
+std::string Handshake::wrong_secret() const {
+  const char* reason =
+      options_.security == Security::Kind::kLocal
+          ? "it does not know the key of this user: it is of another user or container, which a "
+            "secret (--secret-file) admits"
+          : "it has another secret, or reaches this end by another address than it thinks";
+  return text(reason, "; it says that it is '", peer_.role, " ", peer_.name, "'");
+}
+
 std::string Handshake::introduction() const {
   std::string out;
   put(out, options_.security);
@@ -152,7 +159,7 @@ bool Handshake::take_introduction(RecordReader& reader) {
                      peer_limits_.most_unfinished_bytes >= peer_limits_.most_message_bytes;
   if (!valid) {
     refuse("no handshake", "what it says of itself cannot be read");
-  } else if (!same_proof(security, options_.security)) {
+  } else if (std::string_view(words_of(security)) != words_of(options_.security)) {
     refuse("other security", text("it expects ", words_of(security), ", this end ",
                                   words_of(options_.security), ": give both the same"));
     return false;
@@ -181,8 +188,7 @@ void Handshake::greeted(std::string_view body) {
   if (!reader.at_end()) return refuse("no handshake", "its hello has another length");
   transcript_ += body.substr(0, proof_at);
   if (!equal(its_proof, proof(false))) {
-    return refuse("wrong secret",
-                  "it has another secret, or reaches this end by another address than it thinks");
+    return refuse("wrong secret", wrong_secret());
   }
   shared_memory_ = wants_memory == 1 && options_.shared_memory;
   std::string welcome;
@@ -206,7 +212,7 @@ void Handshake::welcomed(std::string_view body) {
   if (verdict != 1) return refuse("refused by peer", "it says: " + reason);
   if (transcript_.empty()) return refuse("no handshake", "it welcomes before it has asked for anything");
   if (!equal(its_proof, proof(true))) {
-    return refuse("wrong secret", "it cannot prove that it knows the secret");
+    return refuse("wrong secret", text("it cannot prove that it knows ", words_of(options_.security)));
   }
   shared_memory_ = memory == 1;
   if (shared_memory_ && !options_.shared_memory) {
@@ -216,7 +222,7 @@ void Handshake::welcomed(std::string_view body) {
 }
 
 Digest Handshake::proof(bool by_listener) const {
-  if (options_.security != Security::Kind::kSecret) return {};
+  if (options_.secret.empty()) return {};
   std::string message = by_listener ? "trireme channel listener" : "trireme channel connector";
   put_text(message, options_.listening_address);
   put_text(message, options_.connecting_address);

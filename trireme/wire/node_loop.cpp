@@ -96,6 +96,7 @@ NodeLoop::Impl::Impl(NodeLoopOptions options)
   add(wake_.fd(), kWakeTag);
   for (const Address& address : options_.listen) {
     listeners_.emplace_back(address, options_.security.kind);
+    if (listeners_.back().kind() == TransportKind::kTcp) take_user_key();
     addresses_.push_back(listeners_.back().address());
     add(listeners_.back().fd(), kFirstListenerTag + listeners_.size() - 1);
   }

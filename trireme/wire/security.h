@@ -13,12 +13,12 @@ namespace trireme::wire {
 struct TlsFiles {
   std::filesystem::path authority;    ///< certificate of the cluster's authority
   std::filesystem::path certificate;  ///< of this participant, with what lies between it and the authority
-  std::filesystem::path key;          ///< 0600
+  std::filesystem::path key;          ///< of this user alone (0600)
 };
 
 struct Security {
   enum class Kind : std::uint8_t {
-    kLocal,   ///< no proof, and therefore nothing but loopback, Unix sockets and this process
+    kLocal,   ///< processes of this user on this host: the kernel says so, or both ends know user_key()
     kNone,    ///< no proof, anywhere: for a network that nobody else can send into
     kSecret,  ///< both ends prove that they know it; what follows is neither encrypted nor signed
     kTls,     ///< TLS 1.3 with certificates of both ends, over TCP; on a host the kernel vouches for the user

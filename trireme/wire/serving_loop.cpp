@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/wire/user_key.h"
 
 namespace trireme::wire {
 namespace {
@@ -107,6 +108,7 @@ void NodeLoop::Impl::resolved(ConnectionId id, LookedUp found) {
   try {
     for (const auto& each : found.addresses)
       require_proof(each, channel->peer_text(), options_.security.kind);
+    if (found.target.kind == TransportKind::kTcp) take_user_key();
   } catch (const InvalidArgument& no_proof) {
     return refuse(CloseCause::kRefused, "no proof", no_proof.what());
   }
@@ -212,6 +214,7 @@ void NodeLoop::Impl::accept_all(Listener& listener) {
     }
     count("channels accepted");
     if (num_strangers_ >= static_cast<std::size_t>(options_.most_strangers)) drop_oldest_stranger();
+    if (listener.kind() == TransportKind::kTcp) take_user_key();
     const ConnectionId id = ++last_id_;
     ChannelOwner& owner = *this;
     Known& known = channels_[id];
@@ -220,6 +223,16 @@ void NodeLoop::Impl::accept_all(Listener& listener) {
     strangers_.push_back(id);
     known.channel->serve(EPOLLOUT);
     if (find(id) != nullptr) watch(channels_.at(id));
+  }
+}
+
+/// As long as it cannot be read, the one from before holds.
+void NodeLoop::Impl::take_user_key() {
+  if (options_.security.kind != Security::Kind::kLocal) return;
+  try {
+    settings_.handshake.secret = user_key();
+  } catch (const InvalidArgument&) {
+    if (settings_.handshake.secret.empty()) throw;
   }
 }
 

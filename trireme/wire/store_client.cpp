@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "trireme/wire/internal/store_protocol.h"
+#include "trireme/wire/user_key.h"
 
 namespace trireme::wire {
 namespace {
@@ -27,15 +28,22 @@ void send(const Socket& socket, const std::string& bytes, const Deadline& deadli
   send_all(socket, std::as_bytes(std::span(bytes)), deadline);
 }
 
+StoreClientOptions with_proof(StoreClientOptions options) {
+  options.secret = secret_at(options.endpoint, options.secret);
+  return options;
+}
+
 }  // namespace
 
-void require_secret(const Endpoint& endpoint, const Secret& secret) {
+Secret secret_at(const Endpoint& endpoint, const Secret& secret) {
+  if (!secret.empty()) return secret;
   require(
-      !secret.empty() || is_loopback(endpoint), "the store at ", endpoint.text(),
+      is_loopback(endpoint), "the store at ", endpoint.text(),
       " can be reached from other hosts, and the job has no secret: give the same one to all of its ranks, "
       "in TRIREME_SECRET or in a file that TRIREME_SECRET_FILE (trireme launch: --secret-file) names, made "
       "for instance with: (umask 077; head -c 32 /dev/urandom | base64 > FILE). Where all ranks share one "
       "host, set MASTER_ADDR to 127.0.0.1 instead");
+  return user_key();
 }
 
 /// Not a timed mutex: ThreadSanitizer does not know how one is locked.
@@ -63,8 +71,8 @@ class StoreClient::Turn {
   bool mine_ = false;
 };
 
-StoreClient::StoreClient(StoreClientOptions options) : options_(std::move(options)) {
-  require_secret(options_.endpoint, options_.secret);
+StoreClient::StoreClient(StoreClientOptions options)
+    : has_secret_(!options.secret.empty()), options_(with_proof(std::move(options))) {
   const auto deadline = Deadline::after_s(options_.timeout_s);
   while (true) {
     if (auto socket = try_connect(options_.endpoint, deadline)) {
@@ -95,7 +103,7 @@ Socket StoreClient::introduce(Socket socket, const Deadline& deadline) const {
   if (!verdict || !equal(*verdict, proof_of(store::Side::kServer))) {
     throw CommError(
         text("the store at ", where, verdict ? " does not know" : " refuses this process: it has not",
-             " the secret that this process has", options_.secret.empty() ? " (none)" : "",
+             " the secret that this process has", has_secret_ ? "" : " (none)",
              "; give all ranks and launchers of a job the same (TRIREME_SECRET, TRIREME_SECRET_FILE, "
              "--secret-file), and each job its own port"));
   }

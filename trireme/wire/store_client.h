@@ -21,8 +21,9 @@ struct Request;
 struct Reply;
 }  // namespace store
 
-/// Throws InvalidArgument, with what to do, when other hosts reach the endpoint and the secret is empty.
-void require_secret(const Endpoint& endpoint, const Secret& secret);
+/// What both ends of a connection at the endpoint prove: the secret; where it is empty and only this host
+/// reaches the endpoint, user_key(). Throws InvalidArgument, with what to do, where others reach it.
+Secret secret_at(const Endpoint& endpoint, const Secret& secret);
 
 /// Until the deadline nobody listened.
 class NobodyServes : public CommError {
@@ -40,11 +41,12 @@ struct StoreClientOptions {
 class StoreClient {
  public:
   /// Connects; as long as nobody listens, tries again until the timeout. Throws NobodyServes,
-  /// CommError (no store, another secret), InvalidArgument (see require_secret()).
+  /// CommError (no store, another secret), InvalidArgument (see secret_at()).
   explicit StoreClient(StoreClientOptions options);
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
+  /// With the secret that is proved.
   const StoreClientOptions& options() const { return options_; }
 
   /// Sets the value of a key, whatever it was.
@@ -73,6 +75,7 @@ class StoreClient {
   store::Reply exchange(const std::string& message, const Deadline& deadline);
   Socket introduce(Socket socket, const Deadline& deadline) const;
 
+  const bool has_secret_;
   const StoreClientOptions options_;
   std::mutex mutex_;
   std::condition_variable turn_over_;

@@ -322,7 +322,7 @@ class StoreServer::Loop {
 
 StoreServer::StoreServer(Socket listening, StoreServerOptions options)
     : endpoint_(listening.local()), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  require_secret(endpoint_, options.secret);
+  options.secret = secret_at(endpoint_, options.secret);
   if (stop_.fd() < 0) throw InternalError(text("no event descriptor: ", std::strerror(errno)));
   loop_ = std::make_unique<Loop>(*this, std::move(listening), std::move(options));
   thread_ = std::thread([this] { loop_->run(); });

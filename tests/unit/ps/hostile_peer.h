@@ -1,5 +1,6 @@
 #pragma once
-// A peer that means harm: it meets a node as everybody does, or does not, and then sends any bytes at all.
+// A peer that means harm: a process of this user that meets a node as everybody does, or does not, and then
+// sends any bytes at all.
 // Blocking, one thread.
 
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 #include "trireme/wire/internal/handshake.h"
 #include "trireme/wire/internal/send_queue.h"
 #include "trireme/wire/socket.h"
+#include "trireme/wire/user_key.h"
 
 namespace trireme::ps {
 
@@ -27,7 +29,8 @@ class HostilePeer {
   }
   /// One that has met it, as whom it says.
   HostilePeer(const wire::Address& address, const wire::PeerIdentity& self) : HostilePeer(address) {
-    EXPECT_TRUE(meet({.self = self}));
+    EXPECT_TRUE(
+        meet({.secret = address.starts_with("tcp:") ? wire::user_key() : wire::Secret(), .self = self}));
   }
 
   /// Whether it was let in.

@@ -19,6 +19,7 @@
 #include "trireme/wire/internal/ring_stream.h"
 #include "trireme/wire/internal/send_queue.h"
 #include "trireme/wire/socket.h"
+#include "trireme/wire/user_key.h"
 
 namespace trireme::wire {
 namespace {
@@ -365,7 +366,8 @@ Socket introduced(const Address& address, bool shared_memory = false,
   const auto found = resolve(ChannelAddress::parse(address)).front();
   Socket socket(::socket(found.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(::connect(socket.fd(), found.get(), found.length), 0);
-  Handshake handshake({.listening_address = far_end(socket.fd()),
+  Handshake handshake({.secret = found.family() == AF_UNIX ? Secret() : user_key(),
+                       .listening_address = far_end(socket.fd()),
                        .connecting_address = near_end(socket.fd()),
                        .shared_memory = shared_memory});
   while (handshake.state() == Handshake::State::kUnderWay) {

@@ -105,7 +105,7 @@ TEST(ChannelSecurity, AnotherSecretIsRefusedOnBothEndsAndNeverShown) {
 TEST(ChannelSecurity, EndsThatProveDifferentlySaySo) {
   Party server(serving(Security::with_secret(secret_of('a')))), client(joining());
   EXPECT_EQ(client.meet(server.address()), 0u);
-  EXPECT_THAT(client.next_closing().reason, HasSubstr("it expects a secret, this end no proof"));
+  EXPECT_THAT(client.next_closing().reason, HasSubstr("it expects a secret, this end the key of this user"));
 }
 
 TEST(ChannelSecurity, AnAddressThatOthersReachNeedsAProof) {

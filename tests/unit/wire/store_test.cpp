@@ -52,7 +52,8 @@ class Served {
     Socket socket = stranger();
     const auto of_server = *store::decode_hello(receive(socket, store::kHelloBytes));
     const Nonce own = random_nonce();
-    send(socket, store::encode_answer({own, store::proof(secret_, store::Side::kClient, of_server, own)}));
+    const Secret proved = secret_at(server_.endpoint(), secret_);
+    send(socket, store::encode_answer({own, store::proof(proved, store::Side::kClient, of_server, own)}));
     EXPECT_TRUE(store::decode_verdict(receive(socket, store::kVerdictBytes)));
     return socket;
   }

@@ -6,7 +6,8 @@
 //   3 welcome, by the listening end:    verdict, whether shared memory follows, proof, reason of a refusal
 // A proof is an HMAC of who speaks, the addresses of both ends as each sees them, and every byte of the first
 // two records: it is of use in no other connection, between no other addresses and to nobody else. The
-// listening end proves nothing to whom it does not believe. A state machine: bytes in, bytes out; no clock.
+// listening end proves nothing to a peer that it does not believe. A state machine: bytes in, bytes out; no
+// clock.
 
 #include <optional>
 #include <span>
@@ -24,7 +25,8 @@ inline constexpr std::size_t kMostHandshakeBytes = 4096;
 struct HandshakeOptions {
   bool listening = false;
   Security::Kind security = Security::Kind::kLocal;
-  Secret secret = {};
+  Secret secret = {};  ///< of kLocal the user's key, except where the kernel says whose the peer is
+  bool kernel_names_user = false;
   PeerIdentity self = {};
   std::optional<PeerIdentity> proved = {};  ///< what the peer's certificate says: what it says counts no more
   std::string listening_address = {};
@@ -64,6 +66,8 @@ class Handshake {
   /// Reads what both ends say of themselves; false after a refusal.
   bool take_introduction(class RecordReader& reader);
   std::string introduction() const;
+  const char* words_of(Security::Kind kind) const;
+  std::string wrong_secret() const;
   Digest proof(bool by_listener) const;
   void refuse(const std::string& refusal, const std::string& reason);
 

@@ -75,6 +75,7 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   void serve_descriptor(std::uint64_t tag, std::uint32_t events);
   void accept_all(Listener& listener);
   void drop_oldest_stranger();
+  void take_user_key();
   void serve_busy();
   void do_posted();
   void fire_timers();
