@@ -1,5 +1,8 @@
 // The processes of a parameter server: its coordinator, and the servers.
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -38,8 +41,18 @@ void declare_serving(CLI::App& app, ServeArguments& serve) {
   declare_channels(app, serve.channels);
 }
 
+/// Members each take one or more, and guests must not take theirs.
+void raise_descriptor_limit() {
+  constexpr rlim_t kEnough = 65'536;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
+  limit.rlim_cur = std::min(kEnough, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /// What it says goes to standard error; where it listens, to standard output, for scripts.
 ps::ServeOptions serving(const ServeArguments& arguments, const std::string& what, const StopRequest& stop) {
+  raise_descriptor_limit();
   ps::ServeOptions serve;
   serve.loop.listen = arguments.listen;
   if (serve.loop.listen.empty()) serve.loop.listen = {"tcp:127.0.0.1:0"};

@@ -83,6 +83,7 @@ class Candidate {
  private:
   static ps::ServeOptions as_coordinator(ps::ServeOptions serve) {
     serve.loop.self = {.role = "coordinator", .name = "0"};
+    serve.loop.node_registers = true;
     return serve;
   }
 

@@ -166,6 +166,7 @@ class Coordinator::Office {
         heartbeat.role == Role::kServer ? on_server(heartbeat, reply) : on_worker(heartbeat, reply);
     if (is_member) {
       members_[connection] = heartbeat.incarnation;
+      surroundings_->network().register_peer(connection);
       hearing_.hear(heartbeat.incarnation, surroundings_->now_ns());
     } else {
       reply.lease_s = 0;

@@ -101,6 +101,7 @@ bool is_everywhere(const wire::Address& address) {
 
 void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve) {
   serve.loop.self = {.role = "coordinator", .name = "0"};
+  serve.loop.node_registers = true;
   wire::NodeLoop loop(serve.loop);
   CoordinatorOptions counted = options;
   counted.channel_counts = [&loop] { return loop.counts(); };
@@ -116,6 +117,7 @@ void serve_coordinator(const CoordinatorOptions& options, ServeOptions serve) {
 
 void serve_params(ServerOptions options, ServeOptions serve) {
   serve.loop.self = {.role = "server", .name = options.name.empty() ? "params" : options.name};
+  serve.loop.node_registers = true;
   wire::NodeLoop loop(serve.loop);
   if (options.address.empty()) options.address = loop.addresses().front();
   require(!is_everywhere(options.address), "this server listens at ", options.address,

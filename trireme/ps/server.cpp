@@ -265,10 +265,20 @@ class Server::Hosted {
     return kNoServer;
   }
 
+  /// A peer has a place in the cluster from what it sends on: as a server, or as a worker that lives.
+  template <class Head>
+  void register_by(wire::ConnectionId connection, const Head& head) {
+    if constexpr (requires { head.life; }) {
+      if (!map().lives(head.life)) return;
+    }
+    surroundings_->network().register_peer(connection);
+  }
+
   /// To the partition's owner, where its head is one.
   template <class Head>
   bool pass(wire::ConnectionId connection, wire::Message& message) {
     auto head = head_of<Head>(message);
+    if (head) register_by(connection, *head);
     if (!head || head->partition >= map().partitions.size()) return head && map().partitions.empty();
     const PartitionId partition = head->partition;
     auto event = std::make_unique<OwnerEvent>(std::move(*head));
@@ -282,6 +292,7 @@ class Server::Hosted {
   bool pass_ticks(wire::ConnectionId connection, const wire::Message& message) {
     const auto ticks = head_of<Ticks>(message);
     if (!ticks || !message.body.empty()) return false;
+    register_by(connection, *ticks);
     if (map().partitions.empty()) return true;
     const auto is_there = [&](const Ticks::Tick& tick) { return tick.partition < map().partitions.size(); };
     if (!std::ranges::all_of(ticks->ticks, is_there)) return false;
@@ -291,21 +302,21 @@ class Server::Hosted {
 
   /// Whether the message is one that such a peer may send.
   bool on_peer(wire::ConnectionId connection, wire::Message& message) {
-    const bool is_server = roles_[connection] == "server";
+    const std::string& role = roles_[connection];
+    const bool is_server = role == "server", is_worker = role == "worker";
     if (message.kind == static_cast<std::uint16_t>(MessageKind::kStatus))
       return on_status(connection, message);
-    if (roles_[connection] == "observer") return false;
     switch (static_cast<MessageKind>(message.kind)) {
       case MessageKind::kPing:
-        if (!head_of<Ping>(message)) return false;
+        if (role != "coordinator" || !head_of<Ping>(message)) return false;
         surroundings_->network().send(connection, message_of(Pong{{incarnation_}}, {}, kUrgent));
         return true;
       case MessageKind::kRequest:
-        return pass<Request>(connection, message);
+        return is_worker && pass<Request>(connection, message);
       case MessageKind::kTicks:
-        return pass_ticks(connection, message);
+        return is_worker && pass_ticks(connection, message);
       case MessageKind::kPull:
-        return pass<Pull>(connection, message);
+        return is_worker && pass<Pull>(connection, message);
       case MessageKind::kReplicate:
         return is_server && pass<Replicate>(connection, message);
       case MessageKind::kReplicateAck:

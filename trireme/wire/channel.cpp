@@ -282,8 +282,11 @@ bool Channel::write_meeting() {
   return true;
 }
 
-void Channel::look_at_clock(double patience_s) {
+void Channel::look_at_clock(double patience_s, double guest_s) {
   if (state_ == State::kClosed) return;
+  if (now_s() - began_s_ > guest_s)
+    return fail(CloseCause::kRefused, "not registered",
+                text("it has not registered within ", human_duration(guest_s)));
   if (state_ != State::kOpen) {
     if (!deadline_.expired()) return;
     if (state_ == State::kConnecting) {

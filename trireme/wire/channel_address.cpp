@@ -65,6 +65,13 @@ std::string end_text(const SocketAddress& address) {
   return "tcp:" + Endpoint{std::string(name), std::atoi(port)}.text();
 }
 
+SocketAddress far_address(int fd) {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  ::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+  return address;
+}
+
 }  // namespace
 
 bool is_without_file(const std::string& path) { return path.starts_with('@'); }
@@ -143,11 +150,16 @@ std::string near_end(int fd) {
   return end_text(address);
 }
 
-std::string far_end(int fd) {
-  SocketAddress address;
-  address.length = sizeof address.storage;
-  ::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length);
-  return end_text(address);
+std::string far_end(int fd) { return end_text(far_address(fd)); }
+
+std::string network_of(int fd) {
+  const SocketAddress address = far_address(fd);
+  if (address.is_local()) return "local";
+  if (address.family() == AF_INET)
+    return text(reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr.s_addr);
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
+  const std::size_t from = IN6_IS_ADDR_V4MAPPED(&v6) ? 8 : 0;
+  return {reinterpret_cast<const char*>(v6.s6_addr) + from, 8};
 }
 
 }  // namespace trireme::wire

@@ -59,6 +59,9 @@ class Network {
   virtual void resume(ConnectionId connection) = 0;
   /// No event of it follows.
   virtual void close(ConnectionId connection) = 0;
+  /// The peer of an accepted connection is a member: no limit of guests holds for it any more. Nodes say it
+  /// whose loop has NodeLoopOptions::node_registers; others need not.
+  virtual void register_peer(ConnectionId /*connection*/) {}
 };
 
 /// Files of a node. What is not synced may be lost, in part, when the node dies; what is synced is not.

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
@@ -26,8 +27,15 @@ constexpr double kCrowded_s = 0.1;  // without a spin, after one that somebody e
 constexpr int kCoresForSpinning = 4;
 constexpr double kClockEvery_s = 0.05, kIdleClockEvery_s = 0.25;
 constexpr int kMostEvents = 64;
+constexpr std::size_t kMostGuests = 512;
 // What epoll tells of, beside ids of channels, which begin above.
 constexpr std::uint64_t kWakeTag = 0, kFirstListenerTag = 1, kFirstId = 1 << 16;
+
+/// That the process may have.
+std::size_t descriptors() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
+}
 
 /// How often the calling thread has had to leave its core to another.
 long num_preemptions() {
@@ -75,6 +83,11 @@ ChannelSettings settings_of(const NodeLoopOptions& options) {
 NodeLoop::Impl::Impl(NodeLoopOptions options)
     : options_(std::move(options)),
       settings_(settings_of(options_)),
+      most_guests_(options_.most_strangers > 0 ? static_cast<std::size_t>(options_.most_strangers)
+                                               : std::clamp<std::size_t>(descriptors() / 4, 1, kMostGuests)),
+      most_accepted_(options_.most_accepted > 0
+                         ? static_cast<std::size_t>(options_.most_accepted)
+                         : std::max<std::size_t>(descriptors() - descriptors() / 16, 1)),
       spin_s_(options_.spin_s >= 0                     ? options_.spin_s
               : available_cores() >= kCoresForSpinning ? kDefaultSpin_s
                                                        : 0),
@@ -144,11 +157,10 @@ void NodeLoop::Impl::end_service() {
   ended_.clear();
   graves_.clear();
   later_.clear();
-  strangers_.clear();
+  guests_.clear();
   unflushed_.clear();
   busy_.clear();
   unarmed_.clear();
-  num_strangers_ = 0;
   timers_.clear();
   disk_.reset();
 }
@@ -162,7 +174,7 @@ int NodeLoop::Impl::timeout_ms() {
 
 std::int64_t NodeLoop::Impl::next_clock_ns() const {
   std::int64_t at_ns = timers_.next_ns().value_or(std::numeric_limits<std::int64_t>::max());
-  const bool somebody_is_timed = num_strangers_ > 0 || !channels_.empty() || rests_from_accepting_;
+  const bool somebody_is_timed = !channels_.empty() || rests_from_accepting_;
   if (somebody_is_timed) at_ns = std::min(at_ns, static_cast<std::int64_t>(clock_at_s_ * 1e9));
   return at_ns;
 }
@@ -317,11 +329,8 @@ void NodeLoop::Impl::look_at_clocks() {
   }
   clock_at_s_ = now + (somebody_meets ? kClockEvery_s : kIdleClockEvery_s);
   for (const ConnectionId id : ids) {
-    if (Channel* channel = find(id)) channel->look_at_clock(options_.patience_s);
-  }
-  while (!strangers_.empty() &&
-         (find(strangers_.front()) == nullptr || find(strangers_.front())->is_open())) {
-    strangers_.pop_front();
+    const double guest_s = guests_.contains(id) ? options_.guest_s : kLongestTimeout_s;
+    if (Channel* channel = find(id)) channel->look_at_clock(options_.patience_s, guest_s);
   }
   if (!std::exchange(rests_from_accepting_, false)) return;
   std::uint64_t tag = kFirstListenerTag;

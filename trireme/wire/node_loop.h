@@ -41,8 +41,17 @@ struct NodeLoopOptions {
   std::size_t most_pooled_bytes = 256 << 20;    ///< kept for messages to come
   double handshake_s = 5;
   double connect_s = 10;
-  double patience_s = 60;    ///< for a peer that takes nothing of what waits, or leaves a frame half sent
-  int most_strangers = 256;  ///< who have not proved anything; then the oldest makes room
+  double patience_s = 60;  ///< for a peer that takes nothing of what waits, or leaves a frame half sent
+  /// Guests are accepted connections whose peer is no member yet: of the handshake, and open without a
+  /// message either way or, with node_registers, until Network::register_peer(). More make room: of the
+  /// network address that has most of them, the oldest. 0: a quarter of the descriptors that the process may
+  /// have, at most 512.
+  int most_strangers = 0;
+  double guest_s = 30;          ///< after which a guest is closed
+  bool node_registers = false;  ///< the node says which peers are members
+  /// Accepted connections in all. Where no guest makes room, of a peer with more than 16 connections the one
+  /// that said nothing for longest does, else the new one is closed. 0: 15 of 16 descriptors.
+  int most_accepted = 0;
   double spin_s = -1;  ///< before it sleeps; below zero: 50 us on a host of four cores and more, else none
 };
 

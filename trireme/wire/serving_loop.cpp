@@ -14,6 +14,7 @@ namespace trireme::wire {
 namespace {
 
 constexpr int kMostAcceptedAtOnce = 64;
+constexpr std::size_t kFewConnections = 16;  // that any peer may have
 constexpr int kMostReports = 100;  // of peers that failed: who floods a loop shall not flood its log
 
 const char* name_of(CloseCause cause) {
@@ -120,6 +121,7 @@ void NodeLoop::Impl::resolved(ConnectionId id, LookedUp found) {
 void NodeLoop::Impl::send(ConnectionId connection, Message message) {
   Channel* channel = find(connection);
   if (channel == nullptr) return;
+  if (!options_.node_registers) register_peer(connection);
   channel->send(std::move(message));
   unflushed_.insert(connection);
   if (std::cmp_less_equal(channel->waiting_bytes(), options_.most_waiting_bytes)) return;
@@ -163,7 +165,6 @@ void NodeLoop::Impl::close(ConnectionId connection) {
 }
 
 void NodeLoop::Impl::channel_opened(Channel& channel) {
-  if (channel.accepted()) --num_strangers_;
   count("channels opened");
   if (channel.asks_before_sleep()) unarmed_.insert(channel.id());
   unflushed_.insert(channel.id());
@@ -171,6 +172,7 @@ void NodeLoop::Impl::channel_opened(Channel& channel) {
 }
 
 void NodeLoop::Impl::channel_message(Channel& channel, Message message) {
+  if (!options_.node_registers) register_peer(channel.id());
   node_->on_message(channel.id(), std::move(message));
 }
 
@@ -204,26 +206,34 @@ void NodeLoop::Impl::accept_all(Listener& listener) {
     const auto accepted = listener.accept(socket);
     if (accepted == Listener::Accepted::kNone) return;
     if (accepted == Listener::Accepted::kNoDescriptors) {
-      count("no descriptors left");
-      rests_from_accepting_ = true;
-      for (const Listener& each : listeners_) {
-        epoll_event nothing{};
-        ::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, each.fd(), &nothing);
-      }
-      return drop_oldest_stranger();
+      return rest_from_accepting();
     }
     count("channels accepted");
-    if (num_strangers_ >= static_cast<std::size_t>(options_.most_strangers)) drop_oldest_stranger();
+    if (!make_room()) {
+      count("refused: no room");
+      continue;
+    }
     if (listener.kind() == TransportKind::kTcp) take_user_key();
     const ConnectionId id = ++last_id_;
     ChannelOwner& owner = *this;
     Known& known = channels_[id];
+    known.network = network_of(socket.fd());
     known.channel = std::make_unique<Channel>(id, settings_, owner, listener.kind(), std::move(socket));
-    ++num_strangers_;
-    strangers_.push_back(id);
+    ++num_accepted_;
+    guests_.insert(id);
     known.channel->serve(EPOLLOUT);
     if (find(id) != nullptr) watch(channels_.at(id));
   }
+}
+
+void NodeLoop::Impl::rest_from_accepting() {
+  count("no descriptors left");
+  rests_from_accepting_ = true;
+  for (const Listener& each : listeners_) {
+    epoll_event nothing{};
+    ::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, each.fd(), &nothing);
+  }
+  if (!drop_guest()) drop_of_busiest_peer();
 }
 
 /// As long as it cannot be read, the one from before holds.
@@ -236,15 +246,55 @@ void NodeLoop::Impl::take_user_key() {
   }
 }
 
-void NodeLoop::Impl::drop_oldest_stranger() {
-  while (!strangers_.empty()) {
-    const ConnectionId id = strangers_.front();
-    strangers_.pop_front();
-    const Channel* channel = find(id);
-    if (channel == nullptr || channel->is_open()) continue;
-    count("refused: too many strangers");
-    return forget(id);
+/// Whether one more may be accepted.
+bool NodeLoop::Impl::make_room() {
+  const bool is_full = num_accepted_ >= most_accepted_;
+  if (guests_.size() >= most_guests_ || (is_full && !guests_.empty())) return drop_guest();
+  return !is_full || drop_of_busiest_peer();
+}
+
+/// Of the network that has most guests, the oldest.
+bool NodeLoop::Impl::drop_guest() {
+  std::map<std::string_view, std::size_t> counts;
+  for (const ConnectionId id : guests_) ++counts[channels_.at(id).network];
+  if (counts.empty()) return false;
+  const auto most = std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; });
+  const auto oldest =
+      std::ranges::find_if(guests_, [&](ConnectionId id) { return channels_.at(id).network == most->first; });
+  drop(*oldest, "too many strangers", "too many connections of its network address are no members yet");
+  return true;
+}
+
+/// Of the peer with most connections, if these are many, the one that has said nothing for longest.
+bool NodeLoop::Impl::drop_of_busiest_peer() {
+  struct Busy {
+    std::size_t count = 0;
+    ConnectionId quietest = 0;
+    double heard_at_s = 0;
+  };
+  std::map<std::string, Busy> peers;
+  for (const auto& [id, known] : channels_) {
+    const Channel& channel = *known.channel;
+    if (!channel.accepted() || !channel.is_open()) continue;
+    Busy& busy = peers[text(known.network, ' ', channel.peer().role, ' ', channel.peer().name)];
+    if (busy.count++ > 0 && busy.heard_at_s <= channel.received_at_s()) continue;
+    busy.quietest = id;
+    busy.heard_at_s = channel.received_at_s();
   }
+  const auto most = std::ranges::max_element(peers, {}, [](const auto& each) { return each.second.count; });
+  if (most == peers.end() || most->second.count <= kFewConnections) return false;
+  drop(most->second.quietest, "too many connections", "its peer has too many connections");
+  return true;
+}
+
+void NodeLoop::Impl::drop(ConnectionId id, const std::string& refusal, const std::string& reason) {
+  Channel& channel = *channels_.at(id).channel;
+  if (channel.was_open()) {  // the node is told
+    channel.close();
+    return channel_failed(channel, CloseCause::kRefused, refusal, reason);
+  }
+  count(text("refused: ", refusal));
+  forget(id);
 }
 
 Channel* NodeLoop::Impl::find(ConnectionId id) const {
@@ -269,7 +319,8 @@ void NodeLoop::Impl::watch(Known& known) {
 void NodeLoop::Impl::forget(ConnectionId id) {
   const auto found = channels_.find(id);
   Channel& channel = *found->second.channel;
-  if (channel.accepted() && !channel.was_open()) --num_strangers_;
+  guests_.erase(id);
+  if (channel.accepted()) --num_accepted_;
   count("frames received", channel.num_frames_in());
   count("frames sent", channel.num_frames_out());
   count("bytes received", channel.num_bytes_in());

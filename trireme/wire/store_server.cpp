@@ -4,9 +4,11 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -22,10 +24,16 @@ namespace {
 
 // How often connections are looked through for those that are late; never while none can be.
 constexpr int kSweep_ms = 50;
-// Who has not proved anything yet; beyond, the one that has had most time makes room.
-constexpr int kMostStrangers = 1024;
+// Connections that have not proved anything; beyond, the oldest of them makes room.
+constexpr std::size_t kMostStrangers = 512;
 constexpr int kMostComplaints = 20;
 constexpr std::size_t kReadBytes = 64 << 10;
+
+/// That the process may have.
+std::size_t most_descriptors() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
+}
 
 /// Finds the connections of hosts that have lost their power.
 void keep_alive(int fd) {
@@ -101,7 +109,7 @@ class StoreServer::Loop {
       }
       const int fd = socket.fd();
       keep_alive(fd);
-      if (num_strangers_ >= kMostStrangers) drop_oldest_stranger();
+      if (!make_room()) continue;
       Connection connection{.socket = std::move(socket), .peer = {}, .nonce = random_nonce()};
       connection.peer = connection.socket.peer().text();
       connection.out = store::encode_hello(connection.nonce);
@@ -117,6 +125,13 @@ class StoreServer::Loop {
     accepting_ = false;
     watch(EPOLL_CTL_MOD, listening_.fd(), 0);
     if (num_strangers_ > 0) drop_oldest_stranger();
+  }
+
+  /// Whether one more may be accepted.
+  bool make_room() {
+    const bool is_full = connections_.size() >= most_connections_;
+    if (num_strangers_ >= most_strangers_ || (is_full && num_strangers_ > 0)) drop_oldest_stranger();
+    return connections_.size() < most_connections_;
   }
 
   void drop_oldest_stranger() {
@@ -315,7 +330,9 @@ class StoreServer::Loop {
   std::unordered_map<int, Connection> connections_;  ///< by descriptor
   store::StoreTable table_;
   int num_timed_ = 0;  ///< connections with a deadline
-  int num_strangers_ = 0;
+  const std::size_t most_strangers_ = std::clamp<std::size_t>(most_descriptors() / 4, 1, kMostStrangers);
+  const std::size_t most_connections_ = most_descriptors() - most_descriptors() / 16;
+  std::size_t num_strangers_ = 0;
   int num_clients_ = 0;
   int num_complaints_ = 0;
 };

@@ -88,8 +88,11 @@ class Channel {
   bool has_output() const { return !queue_.empty() || (stream_ && stream_->has_output()); }
   bool blocked() const { return blocked_; }
   std::size_t waiting_bytes() const { return queue_.waiting_bytes(); }
-  /// Fails it where its time is over: of the handshake, of a peer that takes nothing.
-  void look_at_clock(double patience_s);
+  /// Fails it where its time is over: of the handshake, of a peer that takes nothing, and since the beginning
+  /// of a guest's.
+  void look_at_clock(double patience_s, double guest_s);
+  /// When something has last come.
+  double received_at_s() const { return received_at_s_; }
   std::uint64_t num_bytes_in() const { return num_bytes_in_; }
   std::uint64_t num_bytes_out() const { return num_bytes_out_; }
   std::uint64_t num_frames_in() const { return decoder_.num_frames(); }
@@ -140,6 +143,7 @@ class Channel {
   bool paused_ = false;
   bool blocked_ = false;  ///< the stream takes nothing at the moment
   bool large_frames_ = false;
+  const double began_s_ = now_s();
   double sent_at_s_ = 0, received_at_s_ = 0;
   std::uint64_t num_bytes_in_ = 0, num_bytes_out_ = 0;
 };

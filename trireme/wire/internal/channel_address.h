@@ -44,5 +44,7 @@ std::vector<SocketAddress> resolve(const ChannelAddress& address);
 /// The ends of a connected socket, in one form however the kernel writes them: "tcp:127.0.0.1:4444".
 std::string near_end(int fd);
 std::string far_end(int fd);
+/// Of the far end, in which whoever has one address may have others: all of the loopback, 64 bits of IPv6.
+std::string network_of(int fd);
 
 }  // namespace trireme::wire

@@ -6,10 +6,11 @@
 #include <sys/epoll.h>
 
 #include <atomic>
-#include <deque>
 #include <list>
+#include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <span>
 #include <thread>
 #include <unordered_map>
@@ -49,12 +50,14 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   void pause(ConnectionId connection) override;
   void resume(ConnectionId connection) override;
   void close(ConnectionId connection) override;
+  void register_peer(ConnectionId connection) override { guests_.erase(connection); }
 
  private:
   struct Known {
     std::unique_ptr<Channel> channel;
     int attempt = 0;           ///< of the channel, whose socket epoll watches,
     std::uint32_t events = 0;  ///< and for what
+    std::string network = {};  ///< of an accepted one: network_of()
   };
 
   void channel_opened(Channel& channel) override;
@@ -74,8 +77,12 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   bool spin_until(double until_s);
   void serve_descriptor(std::uint64_t tag, std::uint32_t events);
   void accept_all(Listener& listener);
-  void drop_oldest_stranger();
+  void rest_from_accepting();
   void take_user_key();
+  bool make_room();
+  bool drop_guest();
+  bool drop_of_busiest_peer();
+  void drop(ConnectionId id, const std::string& refusal, const std::string& reason);
   void serve_busy();
   void do_posted();
   void fire_timers();
@@ -98,6 +105,7 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
 
   const NodeLoopOptions options_;
   ChannelSettings settings_;
+  const std::size_t most_guests_, most_accepted_;
   const double spin_s_;
   double next_spin_s_;           ///< adapts: shorter after a spin that saw nothing
   double spins_again_at_s_ = 0;  ///< after a spin on a core that was not free
@@ -111,8 +119,8 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   Node* node_ = nullptr;
   ConnectionId last_id_;
   std::unordered_map<ConnectionId, Known> channels_;
-  std::deque<ConnectionId> strangers_;  ///< accepted and not open, oldest first; some are gone
-  std::size_t num_strangers_ = 0;
+  std::set<ConnectionId> guests_;                 ///< oldest first
+  std::size_t num_accepted_ = 0;                  ///< of channels_
   std::unordered_set<ConnectionId> unflushed_;    ///< have something to send
   std::unordered_set<ConnectionId> busy_;         ///< have input that epoll does not know of
   std::unordered_set<ConnectionId> unarmed_;      ///< have to be asked before the loop sleeps
