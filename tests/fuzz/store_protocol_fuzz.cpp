@@ -17,5 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::string again = wire::store::encode(*reply).substr(wire::store::kLengthBytes);
     if (again != input) __builtin_trap();
   }
+  // No input is a frame that a secret has sealed.
+  const wire::Secret secret = wire::Secret::from_text("the secret of this target", "a target");
+  if (wire::store::Session(secret, wire::store::Side::kServer, {}, {}).open(input)) __builtin_trap();
   return 0;
 }

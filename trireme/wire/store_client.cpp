@@ -46,6 +46,11 @@ Secret secret_at(const Endpoint& endpoint, const Secret& secret) {
   return user_key();
 }
 
+struct StoreClient::Connection {
+  Socket socket;
+  store::Session session;
+};
+
 /// Not a timed mutex: ThreadSanitizer does not know how one is locked.
 class StoreClient::Turn {
  public:
@@ -76,7 +81,7 @@ StoreClient::StoreClient(StoreClientOptions options)
   const auto deadline = Deadline::after_s(options_.timeout_s);
   while (true) {
     if (auto socket = try_connect(options_.endpoint, deadline)) {
-      socket_ = introduce(std::move(*socket), deadline);
+      connection_ = introduce(std::move(*socket), deadline);
       return;
     }
     if (deadline.expired()) {
@@ -87,7 +92,10 @@ StoreClient::StoreClient(StoreClientOptions options)
   }
 }
 
-Socket StoreClient::introduce(Socket socket, const Deadline& deadline) const {
+StoreClient::~StoreClient() = default;
+
+std::unique_ptr<StoreClient::Connection> StoreClient::introduce(Socket socket,
+                                                                const Deadline& deadline) const {
   const std::string where = options_.endpoint.text();
   const auto of_server = store::decode_hello(receive(socket, store::kHelloBytes, deadline));
   if (!of_server) {
@@ -107,7 +115,8 @@ Socket StoreClient::introduce(Socket socket, const Deadline& deadline) const {
              "; give all ranks and launchers of a job the same (TRIREME_SECRET, TRIREME_SECRET_FILE, "
              "--secret-file), and each job its own port"));
   }
-  return socket;
+  return std::make_unique<Connection>(
+      Connection{std::move(socket), store::Session(options_.secret, store::Side::kClient, *of_server, own)});
 }
 
 void StoreClient::set(const std::string& key, const std::string& value, double timeout_s) {
@@ -155,7 +164,7 @@ std::int64_t StoreClient::num_keys(double timeout_s) {
 
 void StoreClient::disconnect() {
   const Turn turn(*this, Deadline::after_s(options_.timeout_s));
-  if (turn.is_mine()) socket_.reset();
+  if (turn.is_mine()) connection_.reset();
 }
 
 Reply StoreClient::call(const Request& request, double timeout_s, double reply_takes_s) {
@@ -170,23 +179,32 @@ Reply StoreClient::call(const Request& request, double timeout_s, double reply_t
     if (reply.kind == Reply::Kind::kError) throw InvalidArgument(reply.value);
     return reply;
   } catch (const CommError& error) {
-    if (turn.is_mine()) socket_.reset();  // what may still arrive there is the reply to this request
+    if (turn.is_mine()) connection_.reset();  // what may still arrive there is the reply to this request
     throw CommError(text("the store at ", options_.endpoint.text(), " has not done what was asked within ",
                          human_duration(timeout_s), ": ", error.what()));
   }
 }
 
 Reply StoreClient::exchange(const std::string& message, const Deadline& deadline) {
-  if (!socket_) {
+  if (!connection_) {
     auto socket = try_connect(options_.endpoint, deadline);
     if (!socket) throw CommError("nobody listens there");
-    socket_ = introduce(std::move(*socket), deadline);
+    connection_ = introduce(std::move(*socket), deadline);
   }
-  send(*socket_, message, deadline);
-  const std::size_t length = store::decode_length(receive(*socket_, store::kLengthBytes, deadline));
+  auto& [socket, session] = *connection_;
+  send(socket, session.seal(message), deadline);
+  std::string sealed = receive(socket, store::kLengthBytes, deadline);
+  const std::size_t length = store::decode_length(sealed);
   // A reply holds at most a value and a few bytes around it.
   if (length > store::kMostFrameBytes) throw CommError("what it sent is no reply");
-  auto reply = store::decode_reply(receive(*socket_, length, deadline));
+  sealed += receive(socket, length + store::kProofBytes, deadline);
+  const auto payload = session.open(sealed);
+  if (!payload) {
+    throw CommError(
+        "what came is not the reply that it sent: its proof is wrong, so that something on the way has "
+        "changed, repeated or inserted it");
+  }
+  auto reply = store::decode_reply(*payload);
   if (!reply) throw CommError("what it sent is no reply");
   return std::move(*reply);
 }

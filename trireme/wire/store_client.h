@@ -1,10 +1,12 @@
 #pragma once
 // A connection to a StoreServer. Every call ends by its deadline, with a result or a CommError that names the
 // server: one that is frozen, cut off or gone costs no more than that. After a failed call the next one
-// connects anew. Thread-safe: calls take turns, and waiting for one's turn counts.
+// connects anew. What somebody on the way has changed or added is such a failure. Thread-safe: calls take
+// turns, and waiting for one's turn counts.
 
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -43,6 +45,7 @@ class StoreClient {
   /// Connects; as long as nobody listens, tries again until the timeout. Throws NobodyServes,
   /// CommError (no store, another secret), InvalidArgument (see secret_at()).
   explicit StoreClient(StoreClientOptions options);
+  ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
@@ -70,17 +73,18 @@ class StoreClient {
 
  private:
   class Turn;
+  struct Connection;
 
   store::Reply call(const store::Request& request, double timeout_s, double reply_takes_s = 0);
   store::Reply exchange(const std::string& message, const Deadline& deadline);
-  Socket introduce(Socket socket, const Deadline& deadline) const;
+  std::unique_ptr<Connection> introduce(Socket socket, const Deadline& deadline) const;
 
   const bool has_secret_;
   const StoreClientOptions options_;
   std::mutex mutex_;
   std::condition_variable turn_over_;
-  bool in_turn_ = false;  ///< somebody's call is under way, who alone touches the socket
-  std::optional<Socket> socket_;
+  bool in_turn_ = false;  ///< somebody's call is under way, who alone touches the connection
+  std::unique_ptr<Connection> connection_;
 };
 
 }  // namespace trireme::wire

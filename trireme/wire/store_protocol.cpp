@@ -76,6 +76,41 @@ Digest proof(const Secret& secret, Side speaker, const Nonce& of_server, const N
   return hmac_sha256(secret, message);
 }
 
+Session::Session(const Secret& secret, Side side, const Nonce& of_server, const Nonce& of_client)
+    : secret_(&secret),
+      mine_(direction(side, of_server, of_client)),
+      theirs_(direction(side == Side::kServer ? Side::kClient : Side::kServer, of_server, of_client)) {}
+
+Session::Direction Session::direction(Side speaker, const Nonce& of_server, const Nonce& of_client) const {
+  Direction result{.prefix = speaker == Side::kServer ? "trireme store server frame"
+                                                      : "trireme store client frame"};
+  append(result.prefix, of_server);
+  append(result.prefix, of_client);
+  return result;
+}
+
+Digest Session::next_proof(Direction& direction, std::string_view frame) const {
+  std::string message;
+  message.reserve(direction.prefix.size() + sizeof direction.number + frame.size());
+  message += direction.prefix;
+  append_number(message, direction.number++);
+  message += frame;
+  return hmac_sha256(*secret_, message);
+}
+
+std::string Session::seal(std::string frame) {
+  append(frame, next_proof(mine_, frame));
+  return frame;
+}
+
+std::optional<std::string_view> Session::open(std::string_view sealed) {
+  if (sealed.size() < kLengthBytes + kProofBytes) return std::nullopt;
+  const std::string_view frame = sealed.substr(0, sealed.size() - kProofBytes);
+  const auto its_proof = Reader(sealed.substr(frame.size())).array<Digest>();
+  if (!equal(its_proof, next_proof(theirs_, frame))) return std::nullopt;
+  return frame.substr(kLengthBytes);
+}
+
 std::string encode_hello(const Nonce& nonce) {
   std::string result(kGreeting);
   append(result, nonce);

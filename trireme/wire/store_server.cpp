@@ -83,12 +83,13 @@ class StoreServer::Loop {
     Socket socket;
     std::string peer;
     Nonce nonce{};
-    bool proved = false;
-    bool waits = false;  ///< for the reply to its kWait
+    std::optional<store::Session> session = {};  ///< once it has proved that it knows the secret
+    bool waits = false;                          ///< for the reply to its kWait
     std::string in = {};
     std::string out = {};
     std::size_t sent = 0;                   ///< of out
     std::optional<Deadline> deadline = {};  ///< of what is under way: the proof, a request, a reply
+    bool proved() const { return session.has_value(); }
   };
 
   void watch(int how, int fd, std::uint32_t events) {
@@ -137,7 +138,8 @@ class StoreServer::Loop {
   void drop_oldest_stranger() {
     const Connection* oldest = nullptr;
     for (const auto& [fd, each] : connections_) {
-      if (!each.proved && (oldest == nullptr || each.deadline->at() < oldest->deadline->at())) oldest = &each;
+      if (!each.proved() && (oldest == nullptr || each.deadline->at() < oldest->deadline->at()))
+        oldest = &each;
     }
     if (oldest != nullptr) close(oldest->socket.fd());
   }
@@ -157,7 +159,7 @@ class StoreServer::Loop {
     if (found == connections_.end()) return;
     stop_clock(found->second);
     table_.forget(fd);
-    if (found->second.proved) {
+    if (found->second.proved()) {
       server_.count_clients(--num_clients_);
     } else {
       --num_strangers_;
@@ -204,7 +206,7 @@ class StoreServer::Loop {
   Read read(Connection& connection) {
     std::array<char, kReadBytes> buffer;
     // Before the proof not a byte more than the proof.
-    const std::size_t most = connection.proved ? buffer.size() : store::kAnswerBytes - connection.in.size();
+    const std::size_t most = connection.proved() ? buffer.size() : store::kAnswerBytes - connection.in.size();
     const ssize_t got = ::recv(connection.socket.fd(), buffer.data(), most, 0);
     if (got > 0) connection.in.append(buffer.data(), static_cast<std::size_t>(got));
     const bool open = got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
@@ -212,7 +214,7 @@ class StoreServer::Loop {
   }
 
   void understand(Connection& connection) {
-    if (!connection.proved) {
+    if (!connection.proved()) {
       if (connection.in.size() == store::kAnswerBytes) check_proof(connection);
       return;
     }
@@ -227,9 +229,17 @@ class StoreServer::Loop {
                               human_bytes(store::kMostFrameBytes), " are possible"));
       return;
     }
-    const std::size_t whole = store::kLengthBytes + length;
+    const std::size_t whole = store::kLengthBytes + length + store::kProofBytes;
     if (connection.in.size() < whole) return update_clock(connection);
-    const auto request = store::decode_request(std::string_view(connection.in).substr(store::kLengthBytes));
+    const auto payload = connection.session->open(connection.in);
+    if (!payload) {
+      refuse(
+          connection,
+          "what has come is not the next request of the one that has shown that it knows the job's secret: "
+          "something on the way has changed, repeated or inserted it");
+      return;
+    }
+    const auto request = store::decode_request(*payload);
     connection.in = std::string();  // with its memory: a large one is rare
     if (!request) {
       refuse(connection, "what it has sent is no request");
@@ -262,7 +272,7 @@ class StoreServer::Loop {
       refuse(connection, "it has another secret than this job, or none");
       return;
     }
-    connection.proved = true;
+    connection.session.emplace(options_.secret, store::Side::kServer, connection.nonce, answer->nonce);
     --num_strangers_;
     server_.count_clients(++num_clients_);
     const Digest own = proof_of(store::Side::kServer);
@@ -271,7 +281,7 @@ class StoreServer::Loop {
 
   void apply(Connection& connection, const store::Request& request) {
     if (const auto reply = table_.apply(connection.socket.fd(), request)) {
-      send(connection, store::encode(*reply));
+      send(connection, connection.session->seal(store::encode(*reply)));
     } else {
       connection.waits = true;
       stop_clock(connection);
@@ -283,7 +293,7 @@ class StoreServer::Loop {
       const auto found = connections_.find(fd);
       if (found == connections_.end()) continue;
       found->second.waits = false;
-      send(found->second, store::encode(reply));
+      send(found->second, found->second.session->seal(store::encode(reply)));
     }
   }
 
@@ -303,7 +313,7 @@ class StoreServer::Loop {
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return close(fd);
     // While a reply is not taken, nothing more is read.
     watch(EPOLL_CTL_MOD, fd, connection.out.empty() ? EPOLLIN : EPOLLOUT);
-    if (connection.out.empty() && connection.proved) stop_clock(connection);
+    if (connection.out.empty() && connection.proved()) stop_clock(connection);
   }
 
   void sweep() {
@@ -314,7 +324,7 @@ class StoreServer::Loop {
     for (const int fd : late) {
       const Connection& connection = connections_.at(fd);
       refuse(connection, !connection.out.empty() ? "it does not take what it is sent"
-                         : connection.proved     ? "it has not sent the rest of a request"
+                         : connection.proved()   ? "it has not sent the rest of a request"
                                                  : "it has not shown that it knows the job's secret");
     }
     if (accepting_) return;

@@ -1,8 +1,9 @@
 #pragma once
 // A store of keys and values that the ranks of a job meet in: one thread serves it until the object's end.
 // Whoever connects proves first that he knows the job's secret; before that, the server reads 72 bytes and no
-// more. A connection that sends anything but whole requests, is slow over one, or takes no reply is closed;
-// the others do not notice. Nothing of a connection can block the thread. Thread-safe.
+// more. Every request and every reply after that is proved as well. A connection that sends anything but
+// whole requests, is slow over one, or takes no reply is closed; the others do not notice. Nothing of a
+// connection can block the thread. Thread-safe.
 
 #include <condition_variable>
 #include <functional>

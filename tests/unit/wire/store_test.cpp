@@ -48,14 +48,19 @@ class Served {
   /// A connection that says what the test wants.
   Socket stranger() { return *try_connect(server_.endpoint(), Deadline::after_s(kLong_s)); }
   /// One that has proved that it knows the secret.
-  Socket introduced() {
+  struct Introduced {
+    Socket socket;
+    store::Session session;
+    void send(const store::Request& request) { Served::send(socket, session.seal(store::encode(request))); }
+  };
+  Introduced introduced() {
     Socket socket = stranger();
     const auto of_server = *store::decode_hello(receive(socket, store::kHelloBytes));
     const Nonce own = random_nonce();
     const Secret proved = secret_at(server_.endpoint(), secret_);
     send(socket, store::encode_answer({own, store::proof(proved, store::Side::kClient, of_server, own)}));
     EXPECT_TRUE(store::decode_verdict(receive(socket, store::kVerdictBytes)));
-    return socket;
+    return {std::move(socket), store::Session(secret_, store::Side::kClient, of_server, own)};
   }
   static void send(const Socket& socket, const std::string& bytes) {
     send_all(socket, std::as_bytes(std::span(bytes)), Deadline::after_s(kLong_s));
@@ -201,7 +206,7 @@ TEST_P(Garbage, EndsItsOwnConnectionOnlyBehindAProofToo) {
   Served served(secret('a'));
   StoreClient client = served.client();
   client.set("key", "value", kLong_s);
-  const Socket rank = served.introduced();
+  const Socket rank = served.introduced().socket;
   Served::send(rank, GetParam());
   expect_closed(rank);
   EXPECT_THAT(served.complaint(), HasSubstr(rank.local().text()));
@@ -229,11 +234,11 @@ TEST(Store, ClosesAConnectionThatSaysNothing) {
 
 TEST(Store, ClosesAConnectionThatStopsInTheMiddleOfARequest) {
   Served served(Secret(), kShort_s);
-  const Socket rank = served.introduced();
+  auto [socket, session] = served.introduced();
   store::Request request{.action = store::Action::kSet, .keys = {"key"}, .value = "value"};
-  const std::string message = store::encode(request);
-  Served::send(rank, message.substr(0, message.size() - 1));
-  expect_closed(rank);
+  const std::string message = session.seal(store::encode(request));
+  Served::send(socket, message.substr(0, message.size() - 1));
+  expect_closed(socket);
   EXPECT_THAT(served.complaint(), HasSubstr("the rest of a request"));
   EXPECT_EQ(served.client().get("key", kLong_s), std::nullopt);
 }
@@ -242,8 +247,8 @@ TEST(Store, ServesOthersWhileOneDoesNotTakeItsReplyAndClosesThatOne) {
   Served served(Secret(), kPatience_s);
   StoreClient client = served.client();
   client.set("large", std::string(15 << 20, 'x'), kLong_s);
-  const Socket rank = served.introduced();
-  Served::send(rank, store::encode(store::Request{.action = store::Action::kGet, .keys = {"large"}}));
+  auto rank = served.introduced();
+  rank.send({.action = store::Action::kGet, .keys = {"large"}});
   client.set("key", "value", kLong_s);
   EXPECT_EQ(client.get("key", kLong_s), "value");
   EXPECT_THAT(served.complaint(), HasSubstr("does not take what it is sent"));

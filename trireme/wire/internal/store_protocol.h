@@ -3,9 +3,11 @@
 //   server: 8 bytes kGreeting, 32 bytes nonce
 //   client: 8 bytes kGreeting, 32 bytes nonce, 32 bytes proof that it knows the secret
 //   server: 1 byte verdict, 32 bytes proof that it knows the secret (zeros where it refuses)
-// then frames, a request and its reply in turn: 4 bytes length, that many bytes. Both proofs are HMACs of who
-// speaks and both nonces: neither side's proof is of use in another connection, or to the other side.
-// Pure functions.
+// then frames, a request and its reply in turn: 4 bytes length, that many bytes, 32 bytes proof of the frame.
+// Proofs are HMACs of who speaks and both nonces; those of frames cover the frame and its number as well. No
+// proof is of use in another connection, to the other side, at another place or of another frame: who passes
+// a handshake on gets nothing done in the connection that follows.
+// Pure functions, and Session, which belongs to one connection.
 
 #include <cstdint>
 #include <optional>
@@ -17,11 +19,12 @@
 
 namespace trireme::wire::store {
 
-constexpr std::string_view kGreeting = "TRIREME1";  // its last character is the version of all this
+constexpr std::string_view kGreeting = "TRIREME2";  // its last character is the version of all this
 constexpr std::size_t kHelloBytes = 8 + 32;
 constexpr std::size_t kAnswerBytes = 8 + 32 + 32;
 constexpr std::size_t kVerdictBytes = 1 + 32;
 constexpr std::size_t kLengthBytes = 4;
+constexpr std::size_t kProofBytes = 32;
 /// More is no message of ours.
 constexpr std::size_t kMostFrameBytes = 16u << 20;
 
@@ -56,6 +59,28 @@ struct Reply {
   Kind kind = Kind::kYes;  ///< of kCheck, kWait: all there; of kGet, kDelete: it was there
   std::int64_t number = 0;
   std::string value = {};  ///< or what is wrong
+};
+
+/// Seals the frames of one end of a connection, and checks those of the other.
+class Session {
+ public:
+  /// `side` is this end. Both nonces are those of the handshake, and `secret` outlives the session.
+  Session(const Secret& secret, Side side, const Nonce& of_server, const Nonce& of_client);
+  /// A frame of encode() with its proof behind it. Each counts as sent.
+  std::string seal(std::string frame);
+  /// The bytes behind the length; empty where this is not the next frame that the other end has sealed.
+  std::optional<std::string_view> open(std::string_view sealed);
+
+ private:
+  struct Direction {
+    std::string prefix;  ///< of what is hashed
+    std::uint64_t number = 0;
+  };
+  Direction direction(Side speaker, const Nonce& of_server, const Nonce& of_client) const;
+  Digest next_proof(Direction& direction, std::string_view frame) const;
+
+  const Secret* secret_;
+  Direction mine_, theirs_;
 };
 
 /// With the length before it.

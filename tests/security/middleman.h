@@ -1,0 +1,117 @@
+#pragma once
+// Stands between a client and a server over TCP: passes on what both say, keeps it, and says things of its
+// own when the test wants it to. A thread of its own, for one connection, until the object's end.
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "trireme/base/error.h"
+#include "trireme/wire/socket.h"
+
+namespace trireme::test {
+
+class Middleman {
+ public:
+  /// What is passed on instead of these bytes, which have come at once.
+  using Change = std::function<std::string(const std::string& bytes)>;
+
+  explicit Middleman(wire::Endpoint server, const std::string& host = "127.0.0.1")
+      : server_(std::move(server)), listening_(wire::listen_at({host, 0})), thread_([this] { serve(); }) {}
+  ~Middleman() {
+    ends_ = true;
+    thread_.join();
+  }
+  Middleman(const Middleman&) = delete;
+  Middleman& operator=(const Middleman&) = delete;
+
+  wire::Endpoint endpoint() const { return listening_.local(); }
+  /// What has been passed on so far.
+  std::string said_by_client() const { return said(0); }
+  std::string said_by_server() const { return said(1); }
+  /// From now on.
+  void change_to_server(const Change& change) { set_change(0, change); }
+  void change_to_client(const Change& change) { set_change(1, change); }
+  /// Bytes of its own, once there is a connection.
+  void say_to_server(const std::string& bytes) {
+    const std::lock_guard lock(mutex_);
+    send(server_side_, bytes);
+  }
+
+ private:
+  struct Way {
+    std::string said;
+    Change change;
+  };
+
+  std::string said(std::size_t way) const {
+    const std::lock_guard lock(mutex_);
+    return ways_[way].said;
+  }
+  void set_change(std::size_t way, const Change& change) {
+    const std::lock_guard lock(mutex_);
+    ways_[way].change = change;
+  }
+
+  static void send(const wire::Socket& socket, const std::string& bytes) {
+    wire::send_all(socket, std::as_bytes(std::span(bytes)), Deadline::after_s(20));
+  }
+
+  /// False at its end.
+  bool pass(const wire::Socket& from, const wire::Socket& to, Way& way) {
+    std::array<char, 1 << 16> buffer;
+    const ssize_t got = ::recv(from.fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (got <= 0) return false;
+    const std::string bytes(buffer.data(), static_cast<std::size_t>(got));
+    const std::lock_guard lock(mutex_);
+    way.said += bytes;
+    send(to, way.change ? way.change(bytes) : bytes);
+    return true;
+  }
+
+  void serve() {
+    wire::Socket client_side;
+    std::array<pollfd, 2> polled{pollfd{.fd = listening_.fd(), .events = POLLIN, .revents = 0}, {}};
+    while (!ends_ && client_side.fd() < 0) {
+      if (::poll(polled.data(), 1, 5) > 0)
+        client_side =
+            wire::Socket(::accept4(listening_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    }
+    if (ends_) return;
+    auto connected = wire::try_connect(server_, Deadline::after_s(20));
+    if (!connected) return;
+    {
+      const std::lock_guard lock(mutex_);
+      server_side_ = std::move(*connected);
+    }
+    polled = {pollfd{.fd = client_side.fd(), .events = POLLIN, .revents = 0},
+              pollfd{.fd = server_side_.fd(), .events = POLLIN, .revents = 0}};
+    try {
+      while (!ends_) {
+        if (::poll(polled.data(), polled.size(), 5) <= 0) continue;
+        if (polled[0].revents != 0 && !pass(client_side, server_side_, ways_[0])) break;
+        if (polled[1].revents != 0 && !pass(server_side_, client_side, ways_[1])) break;
+      }
+    } catch (const CommError&) {  // one of them is gone
+    }
+    ::shutdown(server_side_.fd(), SHUT_RDWR);
+  }
+
+  const wire::Endpoint server_;
+  const wire::Socket listening_;
+  mutable std::mutex mutex_;
+  std::array<Way, 2> ways_;
+  wire::Socket server_side_;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;  // goes first
+};
+
+}  // namespace trireme::test
