@@ -88,10 +88,8 @@ Socket connect_match(const wire::Endpoint& endpoint, const Secret& secret, const
 
 Socket accept_match(const Socket& listening, const Secret& secret, const MatchTerms& terms,
                     const Deadline& deadline) {
-  return accept_introduced(
-             listening, secret, introduction_of(terms), [&](int from) { return from == terms.from; },
-             deadline)
-      .socket;
+  Reception reception(listening, secret, introduction_of(terms));
+  return reception.next([&](int from) { return from == terms.from; }, deadline).socket;
 }
 
 std::pair<Link, Link> drive_match(const Socket& socket, double patience_s, const Deadline& deadline) {

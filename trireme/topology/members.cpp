@@ -28,10 +28,10 @@ void accept_members(const wire::Socket& listening, const Membership& membership,
     wire::Socket& place = lanes[static_cast<std::size_t>(lane)][static_cast<std::size_t>(caller.rank)];
     return place.fd() < 0 ? &place : nullptr;
   };
+  Reception reception(listening, membership.secret, {.to = me, .purpose = membership.purpose});
   for (int left = (size - 1 - me) * static_cast<int>(lanes.size()); left > 0; --left) {
     try {
-      auto next = accept_introduced(
-          listening, membership.secret, {.to = me, .purpose = membership.purpose},
+      auto next = reception.next(
           [&](int from) { return from >= 0 && place_of(Caller::of(from, size)) != nullptr; }, deadline);
       *place_of(Caller::of(next.from, size)) = std::move(next.socket);
     } catch (const CommError& error) {

@@ -3,7 +3,10 @@
 // both prove that they know the job's secret (HMAC over numbers that both have drawn). Sockets have
 // TCP_NODELAY. Belongs to one thread.
 
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "trireme/wire/secret.h"
@@ -22,14 +25,48 @@ struct Terms {
 wire::Socket connect_introduced(const wire::Endpoint& endpoint, const wire::Secret& secret,
                                 const Terms& terms, const Deadline& deadline);
 
+/// What who connects says of itself.
+struct Introduction {
+  std::int64_t from = 0;
+  wire::Nonce nonce{};
+  wire::Digest proof{};
+};
+
 struct Introduced {
   int from = 0;
   wire::Socket socket;
 };
-/// The next one that `expects` says yes to. Whoever else comes, or proves nothing, is sent away without
-/// ending the wait. `terms.from` is not looked at.
-Introduced accept_introduced(const wire::Socket& listening, const wire::Secret& secret, Terms terms,
-                             const std::function<bool(int from)>& expects, const Deadline& deadline);
+/// Takes whoever comes to a listening socket and reads all of their proofs side by side: one that says
+/// nothing, or not all of it, holds up nobody. Of so many that have proved nothing the oldest makes room.
+class Reception {
+ public:
+  /// `listening` and `secret` outlive it. `terms.from` is not looked at.
+  Reception(const wire::Socket& listening, const wire::Secret& secret, Terms terms);
+  /// The next one that proves to be a rank that `expects` says yes to, and has been told so. Whoever else
+  /// comes is sent away without ending the wait. Throws CommError at the deadline, which says how many.
+  Introduced next(const std::function<bool(int from)>& expects, const Deadline& deadline);
+
+ private:
+  struct Stranger {
+    wire::Socket socket;
+    std::string address;
+    wire::Nonce nonce;  ///< that its proof is to be about
+    Introduction introduction = {};
+    std::size_t num_said = 0;  ///< bytes of it
+  };
+  void accept_all();
+  void send_away(Stranger& stranger);
+  /// Reads what is there. Who it is, once that is proved and expected.
+  std::optional<int> hear(Stranger& stranger, const std::function<bool(int from)>& expects);
+  [[noreturn]] void throw_nobody_came() const;
+
+  const wire::Socket& listening_;
+  const wire::Secret& secret_;
+  const Terms terms_;
+  std::deque<Stranger> strangers_;  ///< in the order in which they came
+  int num_sent_away_ = 0;
+  std::string last_sent_away_;  ///< its address
+};
 
 template <class T>
 void send_value(const wire::Socket& socket, const T& value, const Deadline& deadline) {

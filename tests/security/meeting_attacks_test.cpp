@@ -1,0 +1,141 @@
+// What somebody without the job's secret can do where ranks connect for all-reduces between hosts.
+
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include <future>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "tests/security/middleman.h"
+#include "trireme/base/error.h"
+#include "trireme/topology/exchange.h"
+#include "trireme/topology/internal/introduction.h"
+
+namespace trireme::topology {
+namespace {
+
+using test::Middleman;
+using testing::AllOf;
+using testing::HasSubstr;
+using wire::Endpoint;
+using wire::Secret;
+using wire::Socket;
+
+constexpr double kStart_s = 30;
+
+class MeetingAttack : public testing::Test {
+ protected:
+  const Secret secret_ = Secret::from_text("the secret of this job", "the test");
+  std::string host_ = "127.0.0.1";
+  double timeout_s_ = kStart_s;
+  std::optional<Socket> listening_[2];
+
+  Endpoint endpoint(int rank) {
+    auto& mine = listening_[rank];
+    if (!mine) mine = wire::listen_at({host_, 0});
+    return mine->local();
+  }
+
+  Socket stranger() { return *wire::try_connect(endpoint(0), Deadline::after_s(kStart_s)); }
+  static void send(const Socket& socket, const std::string& bytes) {
+    wire::send_all(socket, std::as_bytes(std::span(bytes)), Deadline::after_s(kStart_s));
+  }
+
+  /// Two ranks meet and reduce, where rank 1 finds rank 0 at `place`. What each ends with: the sum, or an
+  /// error.
+  std::vector<std::string> meet(const Endpoint& place) {
+    const Endpoint of_1 = endpoint(1);
+    const auto run = [&](int rank) -> std::string {
+      try {
+        const Membership membership{.rank = rank,
+                                    .endpoints = {rank == 0 ? endpoint(0) : place, of_1},
+                                    .names = {"rank 0", "rank 1"},
+                                    .secret = secret_,
+                                    .purpose = "a test"};
+        Exchange exchange(*listening_[rank], membership, Deadline::after_s(timeout_s_));
+        std::vector<float> data{1.5f, 2.5f};
+        exchange.all_reduce({.data = std::as_writable_bytes(std::span(data))}, Deadline::after_s(kStart_s));
+        return text(data[0], " ", data[1]);
+      } catch (const Error& error) {
+        return error.what();
+      }
+    };
+    auto other = std::async(std::launch::async, run, 1);
+    const std::string mine = run(0);
+    return {mine, other.get()};
+  }
+  std::vector<std::string> meet() { return meet(endpoint(0)); }
+};
+
+const std::vector<std::string> kMet{"3 5", "3 5"};
+
+TEST_F(MeetingAttack, SixtyFourSilentStrangersHoldUpNobody) {
+  std::vector<Socket> silent;
+  for (int i = 0; i < 64; ++i) silent.push_back(stranger());
+  EXPECT_EQ(meet(), kMet);
+}
+
+TEST_F(MeetingAttack, MoreStrangersThanAreKeptHoldUpNobody) {
+  std::vector<Socket> silent;
+  for (int i = 0; i < 400; ++i) silent.push_back(stranger());
+  EXPECT_EQ(meet(), kMet);
+}
+
+TEST_F(MeetingAttack, HalfIntroductionsAndGarbageHoldUpNobody) {
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 80; ++i) {
+    strangers.push_back(stranger());
+    const std::size_t size = i % 2 == 0 ? sizeof(Introduction) - 1 : 4 * sizeof(Introduction);
+    send(strangers.back(), std::string(size, static_cast<char>(i)));
+    if (i % 5 == 0) ::shutdown(strangers.back().fd(), SHUT_WR);
+    if (i % 7 == 0) strangers.pop_back();
+  }
+  EXPECT_EQ(meet(), kMet);
+}
+
+TEST_F(MeetingAttack, TheErrorOfARankThatWaitsSaysWhoCameInstead) {
+  timeout_s_ = 0.5;
+  const Socket silent = stranger(), other = stranger();
+  send(other, std::string(sizeof(Introduction), 'x'));
+  const Endpoint nobody = wire::listen_at({"127.0.0.1", 0}).local();
+  EXPECT_THAT(meet(nobody)[0],
+              AllOf(HasSubstr("waits for connections of rank 1: no connection came"),
+                    HasSubstr(text("proved nothing, the last one from ", other.local().text())),
+                    HasSubstr(text("not enough, the first one from ", silent.local().text()))));
+}
+
+TEST_F(MeetingAttack, ARecordedIntroductionIsOfNoUse) {
+  // A rank comes to a place that is not rank 0's, and says there who it is.
+  const Socket elsewhere = wire::listen_at({"127.0.0.1", 0});
+  const Terms terms{.from = 1, .to = 0, .purpose = "a test"};
+  auto rank = std::async(std::launch::async, [&] {
+    connect_introduced(elsewhere.local(), secret_, terms, Deadline::after_s(kStart_s));
+  });
+  std::optional<Introduction> recorded;
+  {
+    Socket coming;
+    while (coming.fd() < 0) coming = Socket(::accept4(elsewhere.fd(), nullptr, nullptr, SOCK_NONBLOCK));
+    send_value(coming, wire::random_nonce(), Deadline::after_s(kStart_s));
+    recorded = receive_value<Introduction>(coming, Deadline::after_s(kStart_s));
+  }
+  EXPECT_THROW(rank.get(), CommError);
+  const Socket replaying = stranger();
+  send_value(replaying, *recorded, Deadline::after_s(kStart_s));
+  EXPECT_EQ(meet(), kMet);
+  receive_value<wire::Nonce>(replaying, Deadline::after_s(kStart_s));
+  EXPECT_THROW(receive_value<wire::Digest>(replaying, Deadline::after_s(kStart_s)), CommError);
+}
+
+TEST_F(MeetingAttack, APeerThatWouldDoWithoutASecretIsSentAway) {
+  const Terms terms{.from = 1, .to = 0, .purpose = "a test"};
+  auto without = std::async(std::launch::async, [&, place = endpoint(0)] {
+    connect_introduced(place, Secret(), terms, Deadline::after_s(kStart_s));
+  });
+  EXPECT_EQ(meet(), kMet);
+  EXPECT_THROW(without.get(), CommError);
+}
+
+}  // namespace
+}  // namespace trireme::topology
