@@ -4,9 +4,8 @@
 #include <sys/socket.h>
 
 #include <future>
-#include <numeric>
 #include <optional>
-#include <thread>
+#include <utility>
 
 #include "tests/security/middleman.h"
 #include "trireme/base/error.h"
@@ -127,6 +126,48 @@ TEST_F(MeetingAttack, ARecordedIntroductionIsOfNoUse) {
   receive_value<wire::Nonce>(replaying, Deadline::after_s(kStart_s));
   EXPECT_THROW(receive_value<wire::Digest>(replaying, Deadline::after_s(kStart_s)), CommError);
 }
+
+TEST_F(MeetingAttack, WhoPassesAnIntroductionOnHasNoConnection) {
+  timeout_s_ = 1;
+  Middleman relay(endpoint(0));
+  const auto ended = meet(relay.endpoint());
+  EXPECT_THAT(ended[0], HasSubstr("waits for connections of rank 1"));
+  EXPECT_THAT(ended[1], AllOf(HasSubstr("cannot connect to rank 0"), HasSubstr("at another address")));
+  // The introduction has reached rank 0, which has answered with its number and with no proof.
+  EXPECT_EQ(relay.said_by_client().size(), sizeof(Introduction));
+  EXPECT_EQ(relay.said_by_server().size(), sizeof(wire::Nonce));
+}
+
+TEST_F(MeetingAttack, ARelayOfTheSamePortAtAnotherAddressHasNoConnection) {
+  timeout_s_ = 1;
+  Middleman relay(endpoint(0), Endpoint{"127.0.0.2", endpoint(0).port});
+  const auto ended = meet(relay.endpoint());
+  EXPECT_THAT(ended[1], HasSubstr("at another address"));
+}
+
+/// Addresses to listen at, and to dial.
+class MeetingPlace : public MeetingAttack,
+                     public testing::WithParamInterface<std::pair<const char*, const char*>> {};
+
+TEST_P(MeetingPlace, IsFoundByEveryAddressOfIt) {
+  host_ = GetParam().first;
+  try {
+    endpoint(0);
+  } catch (const CommError& error) {
+    GTEST_SKIP() << "this host has no " << host_ << ": " << error.what();
+  }
+  EXPECT_EQ(meet({GetParam().second, endpoint(0).port}), kMet);
+}
+
+INSTANTIATE_TEST_SUITE_P(Addresses, MeetingPlace,
+                         testing::Values(std::pair{"127.0.0.1", "127.0.0.1"},
+                                         std::pair{"0.0.0.0", "127.0.0.1"}, std::pair{"0.0.0.0", "127.0.0.2"},
+                                         std::pair{"0.0.0.0", "0.0.0.0"}, std::pair{"127.0.0.1", "localhost"},
+                                         std::pair{"::1", "::1"}, std::pair{"::", "::1"},
+                                         std::pair{"::", "127.0.0.1"},
+                                         std::pair{"127.0.0.1", "::ffff:127.0.0.1"},
+                                         std::pair{"::ffff:127.0.0.1", "127.0.0.1"}),
+                         [](const auto& test) { return text("Number", test.index); });
 
 TEST_F(MeetingAttack, APeerThatWouldDoWithoutASecretIsSentAway) {
   const Terms terms{.from = 1, .to = 0, .purpose = "a test"};

@@ -23,8 +23,8 @@ class Middleman {
   /// What is passed on instead of these bytes, which have come at once.
   using Change = std::function<std::string(const std::string& bytes)>;
 
-  explicit Middleman(wire::Endpoint server, const std::string& host = "127.0.0.1")
-      : server_(std::move(server)), listening_(wire::listen_at({host, 0})), thread_([this] { serve(); }) {}
+  explicit Middleman(wire::Endpoint server, const wire::Endpoint& at = {"127.0.0.1", 0})
+      : server_(std::move(server)), listening_(wire::listen_at(at)), thread_([this] { serve(); }) {}
   ~Middleman() {
     ends_ = true;
     thread_.join();

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -30,11 +31,34 @@ std::string_view bytes_of(const Nonce& nonce) {
   return {reinterpret_cast<const char*>(nonce.data()), nonce.size()};
 }
 
-/// Of no use for another purpose, or to the other side.
-Digest proof(const Secret& secret, const char* speaker, const Terms& terms, const Nonce& of_from,
-             const Nonce& of_to) {
-  return wire::hmac_sha256(secret, text("trireme topology ", speaker, " ", terms.from, " ", terms.to, " ",
-                                        terms.purpose, " ", bytes_of(of_from), bytes_of(of_to)));
+/// Address and port as a kernel has them of a connection, in one form: IPv4 as IPv4 in IPv6, and no scope of
+/// an address that is of one link, which is each host's own.
+std::string place(const Socket& socket, decltype(::getsockname)* which) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  which(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length);
+  std::array<char, 18> bytes{};
+  if (address.ss_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &address, sizeof v4);
+    bytes[10] = bytes[11] = '\xff';
+    std::memcpy(bytes.data() + 12, &v4.sin_addr, 4);
+    std::memcpy(bytes.data() + 16, &v4.sin_port, 2);
+  } else {
+    sockaddr_in6 v6;
+    std::memcpy(&v6, &address, sizeof v6);
+    std::memcpy(bytes.data(), &v6.sin6_addr, 16);
+    std::memcpy(bytes.data() + 16, &v6.sin6_port, 2);
+  }
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Of no use for another purpose, to the other side, or at another place than the one that listens.
+Digest proof(const Secret& secret, const char* speaker, const Terms& terms, const std::string& listening_at,
+             const Nonce& of_from, const Nonce& of_to) {
+  return wire::hmac_sha256(
+      secret, text("trireme topology ", speaker, " ", terms.from, " ", terms.to, " ", terms.purpose, " ",
+                   listening_at, bytes_of(of_from), bytes_of(of_to)));
 }
 
 /// A few bytes to a socket that nothing has been sent to: there is room for them.
@@ -52,10 +76,23 @@ Socket connect_introduced(const wire::Endpoint& endpoint, const Secret& secret, 
   if (!socket) {
     throw CommError(text(deadline.expired() ? "nothing comes back from " : "refused at ", endpoint.text()));
   }
-  const Nonce theirs = receive_value<Nonce>(*socket, deadline);
-  const Nonce mine = wire::random_nonce();
-  send_value(*socket, Introduction{terms.from, mine, proof(secret, "from", terms, mine, theirs)}, deadline);
-  if (!wire::equal(receive_value<Digest>(*socket, deadline), proof(secret, "to", terms, mine, theirs)))
+  const Nonce theirs = receive_value<Nonce>(*socket, deadline), mine = wire::random_nonce();
+  const std::string there = place(*socket, ::getpeername);
+  const auto proof_of = [&](const char* speaker) {
+    return proof(secret, speaker, terms, there, mine, theirs);
+  };
+  send_value(*socket, Introduction{terms.from, mine, proof_of("from")}, deadline);
+  Digest its_proof;
+  try {
+    its_proof = receive_value<Digest>(*socket, deadline);
+  } catch (const CommError& error) {
+    if (deadline.expired()) throw;
+    throw CommError(text(error.what(),
+                         " before it has proved that it knows the job's secret: it has another "
+                         "one, or it listens at another address than ",
+                         endpoint.text(), " (something between the hosts translates addresses)"));
+  }
+  if (!wire::equal(its_proof, proof_of("to")))
     throw CommError(text(endpoint.text(), " does not know the job's secret"));
   return std::move(*socket);
 }
@@ -97,10 +134,12 @@ std::optional<int> Reception::hear(Stranger& stranger, const std::function<bool(
   const Introduction& said = stranger.introduction;
   Terms terms = terms_;
   terms.from = static_cast<int>(said.from);
-  const bool welcome = got > 0 &&
-                       wire::equal(said.proof, proof(secret_, "from", terms, said.nonce, stranger.nonce)) &&
-                       expects(terms.from) &&
-                       send_at_once(stranger.socket, proof(secret_, "to", terms, said.nonce, stranger.nonce));
+  const std::string here = place(stranger.socket, ::getsockname);
+  const auto proof_of = [&](const char* speaker) {
+    return proof(secret_, speaker, terms, here, said.nonce, stranger.nonce);
+  };
+  const bool welcome = got > 0 && wire::equal(said.proof, proof_of("from")) && expects(terms.from) &&
+                       send_at_once(stranger.socket, proof_of("to"));
   if (welcome) return terms.from;
   send_away(stranger);
   return {};

@@ -1,7 +1,8 @@
 #pragma once
 // How two ranks get a connection of which both know who is at the other end: who connects says its rank, and
-// both prove that they know the job's secret (HMAC over numbers that both have drawn). Sockets have
-// TCP_NODELAY. Belongs to one thread.
+// both prove that they know the job's secret (HMAC over numbers that both have drawn, and the address that
+// one dialed and the other listens at: who passes proofs on has another one). Sockets have TCP_NODELAY.
+// Belongs to one thread.
 
 #include <cstdint>
 #include <deque>
