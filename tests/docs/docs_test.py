@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/docs"))
 import headers
 import pages
+import snippets_test
 import undocumented
 
 OPENING = "#pragma once\n// What the header is.\n\nnamespace trireme::a {\n\n"
@@ -108,20 +109,16 @@ class FirstPages(unittest.TestCase):
 
     def test_their_code_is_that_of_the_examples_which_the_tests_run(self):
         for name, text in self.each():
-            programs = re.findall(r"\]\(\.\./(examples/\w+\.(?:cpp|toml))\)|\n```(?:cpp|toml)\n(.*?)\n```\n", text, re.S)
-            shown, example = 0, None
-            for link, code in programs:
-                example = link or example
-                if code:
-                    self.assertIn(f"\n{code}\n", (ROOT / example).read_text(), f"{name} shows what {example} has not")
-                    shown += 1
-            self.assertGreater(shown, 0, f"{name} shows no program")
+            shown = [each for each in snippets_test.snippets_of(name, text) if each.language in ("cpp", "toml")]
+            self.assertGreater(len(shown), 0, f"{name} shows no program")
+            for each in shown:
+                self.assertEqual(each.mark, "from", f"{name}:{each.line}: say from which example the text is")
 
     def test_they_begin_with_a_program_and_give_reasons_in_short_paragraphs(self):
         for name, text in self.each():
             self.assertLess(text.index("\n```"), text.index("\n|"), f"{name}: a program comes before its table")
             self.assertLess(text.index("\n|"), text.index("\n## Why"), f"{name}: a table comes before the reasons")
-            for paragraph in re.sub(r"```.*?```", "", text, flags=re.S).split("\n\n"):
+            for paragraph in re.split(r"\n\n+", re.sub(r"```.*?```\n", "\n", text, flags=re.S)):
                 if not paragraph.startswith(("|", "- ", "    ")):
                     lines = [line for line in paragraph.strip().split("\n") if not line.startswith("#")]
                     self.assertLessEqual(len(lines), 5, f"{name}: a long paragraph: {paragraph}")

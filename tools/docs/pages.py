@@ -20,10 +20,22 @@ def slug(heading):
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def without_comments(text):
+    """Comments that begin a line outside of fences are left out, with all of their lines."""
+    lines, fenced, comment = [], False, False
+    for line in text.split("\n"):
+        fenced ^= bool(_FENCE.match(line)) and not comment
+        comment |= line.startswith("<!--") and not fenced
+        if not comment:
+            lines.append(line)
+        comment &= "-->" not in line
+    return "\n".join(lines)
+
+
 def prose_and_code(text):
     """Runs of lines, each with whether it is code."""
     runs, fenced, indented, blank = [], False, False, True
-    for line in text.split("\n"):
+    for line in without_comments(text).split("\n"):
         fence = _FENCE.match(line)
         indented = line.startswith("    ") and (blank or indented) or indented and not line
         code = bool(fence) or fenced or indented
@@ -52,7 +64,6 @@ class Site:
             if code:
                 out += [re.sub(r"^( {0,3}```)(\w+)$", r"\1{.\2}", line) for line in lines]
                 continue
-            lines = [line for line in lines if not line.startswith("<!--")]
             for at, line in enumerate(lines):
                 match = _HEADING.match(line)
                 if match:
