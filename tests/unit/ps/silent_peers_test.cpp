@@ -10,6 +10,7 @@
 #include "tests/unit/ps/hostile_peer.h"
 #include "trireme/base/error.h"
 #include "trireme/base/stop_request.h"
+#include "trireme/ps/checkpoint_file.h"
 #include "trireme/ps/client.h"
 #include "trireme/ps/messages.h"
 #include "trireme/ps/observer.h"
@@ -126,6 +127,25 @@ TEST_F(SecurityOfServing, RolesSendWhatIsTheirsAlone) {
   for (const auto deadline = Deadline::after_s(60); refused() < before + 3 && !deadline.expired();) {
   }
   EXPECT_EQ(refused(), before + 3);
+}
+
+TEST_F(SecurityOfServing, CheckpointsAreBelowTheFolderThatAServerIsStartedIn) {
+  Client worker({.worker = 0, .host = "here", .coordinator = coordinator_});
+  const TableId sums = open_sums(worker);
+  worker.push(sums, std::vector<float>(4, 1)).get();
+  std::string said = "saved";
+  try {
+    worker.checkpoint(folder_ / "elsewhere");
+  } catch (const DataError& error) {
+    said = error.what();
+  }
+  EXPECT_THAT(said, testing::AllOf(HasSubstr("server own"), HasSubstr("is not a folder below"),
+                                   HasSubstr("--checkpoints")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "elsewhere/checkpoint-1"));
+  const std::filesystem::path here = "trireme-test-" + std::to_string(::getpid());
+  const std::filesystem::path begun = worker.checkpoint(here);
+  EXPECT_FALSE(read_manifest(begun).parts.empty());
+  std::filesystem::remove_all(here);
 }
 
 TEST_F(SecurityOfServing, AnotherUserIsNoObserverWorkerOrServer) {
