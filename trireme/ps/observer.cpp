@@ -1,15 +1,21 @@
 #include "trireme/ps/observer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
 
 namespace trireme::ps {
+namespace {
+
+constexpr double kAskAgain_s = 0.05;
+
+}  // namespace
 
 void Observer::on_start(wire::Surroundings& surroundings) {
   surroundings_ = &surroundings;
-  surroundings.start_timer(options_.timeout_s);
+  timeout_ = surroundings.start_timer(options_.timeout_s);
   coordinator_ = surroundings.network().connect(options_.coordinator);
 }
 
@@ -24,7 +30,7 @@ void Observer::on_message(wire::ConnectionId connection, wire::Message message) 
   if (asked == asked_.end()) return;
   ClusterReport::Server& server = report_.servers[asked->second];
   server.status = wire::decode<ServerStatus>(message.body.bytes());
-  if (!server.status) server.trouble = "what it answers is no status: is it of another version of trireme?";
+  server.trouble = server.status ? "" : "what it answers is no status: is it of another version of trireme?";
   asked_.erase(asked);
   finish_where_all_is_said();
 }
@@ -44,27 +50,47 @@ void Observer::on_cluster(const wire::Message& message) {
   finish_where_all_is_said();
 }
 
-void Observer::on_closed(wire::ConnectionId connection, wire::CloseCause, const std::string& reason) {
+void Observer::on_closed(wire::ConnectionId connection, wire::CloseCause cause, const std::string& reason) {
+  // Who has many connections closes some of them in the handshake.
+  const bool is_busy = cause == wire::CloseCause::kByPeer;
   if (connection == coordinator_ && !report_.cluster) {
     report_.trouble = reason;
-    return finish();
+    return is_busy ? ask_again({}) : finish();
   }
   const auto asked = asked_.find(connection);
   if (asked == asked_.end()) return;
   report_.servers[asked->second].trouble = reason;
+  if (is_busy) ask_again(asked->second);
   asked_.erase(asked);
   finish_where_all_is_said();
 }
 
-void Observer::on_timer(wire::TimerId) {
-  const std::string late = text("no answer in ", options_.timeout_s, " s");
-  if (!report_.cluster) report_.trouble = late;
-  for (const auto& [connection, server] : asked_) report_.servers[server].trouble = late;
-  finish();
+void Observer::ask_again(std::optional<ServerId> server) {
+  asked_again_[surroundings_->start_timer(kAskAgain_s)] = server;
+}
+
+void Observer::on_timer(wire::TimerId timer) {
+  if (timer == timeout_) {
+    const std::string late = text("no answer in ", options_.timeout_s, " s");
+    const auto add_late = [&](std::string& trouble) { trouble += (trouble.empty() ? "" : "; ") + late; };
+    if (!report_.cluster) add_late(report_.trouble);
+    for (const auto& [connection, server] : asked_) add_late(report_.servers[server].trouble);
+    return finish();
+  }
+  const auto again = asked_again_.extract(timer);
+  if (again.empty()) return;
+  const std::optional<ServerId> server = again.mapped();
+  if (!server) {
+    coordinator_ = surroundings_->network().connect(options_.coordinator);
+    return;
+  }
+  const auto is_it = [&](const PlacedServer& placed) { return placed.entry.id == *server; };
+  const auto placed = std::ranges::find_if(report_.cluster->servers, is_it);
+  asked_[surroundings_->network().connect(placed->entry.address)] = *server;
 }
 
 void Observer::finish_where_all_is_said() {
-  if (asked_.empty()) finish();
+  if (asked_.empty() && asked_again_.empty()) finish();
 }
 
 void Observer::finish() {

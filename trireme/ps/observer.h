@@ -43,6 +43,7 @@ class Observer final : public wire::Node {
 
  private:
   void on_cluster(const wire::Message& message);
+  void ask_again(std::optional<ServerId> server);
   void finish_where_all_is_said();
   void finish();
 
@@ -51,6 +52,9 @@ class Observer final : public wire::Node {
   wire::Surroundings* surroundings_ = nullptr;
   wire::ConnectionId coordinator_ = 0;
   std::map<wire::ConnectionId, ServerId> asked_;  ///< who has not answered yet
+  std::map<wire::TimerId, std::optional<ServerId>>
+      asked_again_;  ///< whom, when it fires: none, the coordinator
+  wire::TimerId timeout_ = 0;
   ClusterReport report_;
 };
 

@@ -84,7 +84,7 @@ NodeLoop::Impl::Impl(NodeLoopOptions options)
     : options_(std::move(options)),
       settings_(settings_of(options_)),
       most_guests_(options_.most_strangers > 0 ? static_cast<std::size_t>(options_.most_strangers)
-                                               : std::clamp<std::size_t>(descriptors() / 4, 1, kMostGuests)),
+                                               : std::clamp<std::size_t>(descriptors() / 8, 1, kMostGuests)),
       most_accepted_(options_.most_accepted > 0
                          ? static_cast<std::size_t>(options_.most_accepted)
                          : std::max<std::size_t>(descriptors() - descriptors() / 16, 1)),
@@ -157,6 +157,7 @@ void NodeLoop::Impl::end_service() {
   ended_.clear();
   graves_.clear();
   later_.clear();
+  strangers_.clear();
   guests_.clear();
   unflushed_.clear();
   busy_.clear();

@@ -42,10 +42,10 @@ struct NodeLoopOptions {
   double handshake_s = 5;
   double connect_s = 10;
   double patience_s = 60;  ///< for a peer that takes nothing of what waits, or leaves a frame half sent
-  /// Guests are accepted connections whose peer is no member yet: of the handshake, and open without a
-  /// message either way or, with node_registers, until Network::register_peer(). More make room: of the
-  /// network address that has most of them, the oldest. 0: a quarter of the descriptors that the process may
-  /// have, at most 512.
+  /// Strangers are accepted connections in the handshake. Guests are open, and their peer is no member yet:
+  /// no message went either way or, with node_registers, until Network::register_peer(). So many of each
+  /// there may be; then of the network address that has most of them the oldest makes room. 0: an eighth of
+  /// the descriptors that the process may have, at most 512.
   int most_strangers = 0;
   double guest_s = 30;          ///< after which a guest is closed
   bool node_registers = false;  ///< the node says which peers are members

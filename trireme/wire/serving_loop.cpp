@@ -166,6 +166,11 @@ void NodeLoop::Impl::close(ConnectionId connection) {
 
 void NodeLoop::Impl::channel_opened(Channel& channel) {
   count("channels opened");
+  if (channel.accepted()) {
+    strangers_.erase(channel.id());
+    guests_.insert(channel.id());
+    if (guests_.size() > most_guests_) later_.push_back([this] { trim_guests(); });
+  }
   if (channel.asks_before_sleep()) unarmed_.insert(channel.id());
   unflushed_.insert(channel.id());
   node_->on_connected(channel.id(), {.role = channel.peer().role, .name = channel.peer_text()});
@@ -220,7 +225,7 @@ void NodeLoop::Impl::accept_all(Listener& listener) {
     known.network = network_of(socket.fd());
     known.channel = std::make_unique<Channel>(id, settings_, owner, listener.kind(), std::move(socket));
     ++num_accepted_;
-    guests_.insert(id);
+    strangers_.insert(id);
     known.channel->serve(EPOLLOUT);
     if (find(id) != nullptr) watch(channels_.at(id));
   }
@@ -233,7 +238,7 @@ void NodeLoop::Impl::rest_from_accepting() {
     epoll_event nothing{};
     ::epoll_ctl(epoll_.fd(), EPOLL_CTL_MOD, each.fd(), &nothing);
   }
-  if (!drop_guest()) drop_of_busiest_peer();
+  if (!drop_oldest(strangers_) && !drop_oldest(guests_)) drop_of_busiest_peer();
 }
 
 /// As long as it cannot be read, the one from before holds.
@@ -248,19 +253,23 @@ void NodeLoop::Impl::take_user_key() {
 
 /// Whether one more may be accepted.
 bool NodeLoop::Impl::make_room() {
-  const bool is_full = num_accepted_ >= most_accepted_;
-  if (guests_.size() >= most_guests_ || (is_full && !guests_.empty())) return drop_guest();
-  return !is_full || drop_of_busiest_peer();
+  if (strangers_.size() >= most_guests_) return drop_oldest(strangers_);
+  if (num_accepted_ < most_accepted_) return true;
+  return drop_oldest(strangers_) || drop_oldest(guests_) || drop_of_busiest_peer();
 }
 
-/// Of the network that has most guests, the oldest.
-bool NodeLoop::Impl::drop_guest() {
+void NodeLoop::Impl::trim_guests() {
+  while (guests_.size() > most_guests_) drop_oldest(guests_);
+}
+
+/// Of the network that has most of them.
+bool NodeLoop::Impl::drop_oldest(const std::set<ConnectionId>& of) {
   std::map<std::string_view, std::size_t> counts;
-  for (const ConnectionId id : guests_) ++counts[channels_.at(id).network];
+  for (const ConnectionId id : of) ++counts[channels_.at(id).network];
   if (counts.empty()) return false;
   const auto most = std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; });
   const auto oldest =
-      std::ranges::find_if(guests_, [&](ConnectionId id) { return channels_.at(id).network == most->first; });
+      std::ranges::find_if(of, [&](ConnectionId id) { return channels_.at(id).network == most->first; });
   drop(*oldest, "too many strangers", "too many connections of its network address are no members yet");
   return true;
 }
@@ -319,6 +328,7 @@ void NodeLoop::Impl::watch(Known& known) {
 void NodeLoop::Impl::forget(ConnectionId id) {
   const auto found = channels_.find(id);
   Channel& channel = *found->second.channel;
+  strangers_.erase(id);
   guests_.erase(id);
   if (channel.accepted()) --num_accepted_;
   count("frames received", channel.num_frames_in());

@@ -80,7 +80,8 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   void rest_from_accepting();
   void take_user_key();
   bool make_room();
-  bool drop_guest();
+  void trim_guests();
+  bool drop_oldest(const std::set<ConnectionId>& of);
   bool drop_of_busiest_peer();
   void drop(ConnectionId id, const std::string& refusal, const std::string& reason);
   void serve_busy();
@@ -119,11 +120,11 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   Node* node_ = nullptr;
   ConnectionId last_id_;
   std::unordered_map<ConnectionId, Known> channels_;
-  std::set<ConnectionId> guests_;                 ///< oldest first
-  std::size_t num_accepted_ = 0;                  ///< of channels_
-  std::unordered_set<ConnectionId> unflushed_;    ///< have something to send
-  std::unordered_set<ConnectionId> busy_;         ///< have input that epoll does not know of
-  std::unordered_set<ConnectionId> unarmed_;      ///< have to be asked before the loop sleeps
+  std::set<ConnectionId> strangers_, guests_;   ///< accepted; not open, and open and no member; oldest first
+  std::size_t num_accepted_ = 0;                ///< of channels_
+  std::unordered_set<ConnectionId> unflushed_;  ///< have something to send
+  std::unordered_set<ConnectionId> busy_;       ///< have input that epoll does not know of
+  std::unordered_set<ConnectionId> unarmed_;    ///< have to be asked before the loop sleeps
   std::vector<std::unique_ptr<Channel>> graves_;  ///< closed, perhaps while one of its functions runs
   std::vector<std::function<void()>> later_;      ///< what may not happen within a call of the node's
   struct Ended {
