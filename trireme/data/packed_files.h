@@ -16,10 +16,11 @@ class PackedFiles {
  public:
   /// A folder, or an URL (http://, https://), whose files are read by ranges, through `cache` where there is
   /// one. What stands behind '?' in the URL goes with each file. Nothing is opened yet.
+  // NOLINTBEGIN(google-explicit-constructor): what most people have is a folder
   template <std::convertible_to<std::filesystem::path> Place>
-  PackedFiles(const Place& place,  // NOLINT(google-explicit-constructor): what most people have is a folder
-              std::shared_ptr<DiskCache> cache = nullptr)
+  PackedFiles(const Place& place, std::shared_ptr<DiskCache> cache = nullptr)
       : place_(std::filesystem::path(place).string()), cache_(std::move(cache)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   /// For messages: an URL without what may be secret in it.
   std::string name() const;
