@@ -61,6 +61,10 @@ CheckpointRoot::CheckpointRoot(const fs::path& folder) : given_(normal(folder)) 
 
 OpenFolder CheckpointRoot::open(const std::string& folder) const {
   const fs::path asked = folder;
+  if (!given_.has_relative_path())
+    throw DataError(text("a checkpoint was asked for in '", folder,
+                         "', and this server has no folder for them but ", given_.string(),
+                         ": give it one (serve-params --checkpoints DIR)"));
   std::error_code unknown;
   const fs::path real = fs::canonical(given_, unknown);  // workers may name it either way
   auto below = components_below(given_, asked);

@@ -109,7 +109,8 @@ struct PartContents {
 /// The folder below which a server writes, whatever folder a worker names. A value.
 class CheckpointRoot {
  public:
-  /// A relative one is below the folder that the process is in now.
+  /// A relative one is below the folder that the process is in now. Of "/", which bounds nothing, no folder
+  /// is opened.
   explicit CheckpointRoot(const std::filesystem::path& folder);
   /// The folder "checkpoint-N" of this absolute path. Throws DataError where it is not below the root, where
   /// ".." or a symbolic link below the root would lead to it, and where no checkpoint was begun in it.

@@ -73,6 +73,11 @@ TEST_F(SecuritySavedParts, AreNowhereElse) {
               HasSubstr("a checkpoint was asked for"));
 }
 
+TEST_F(SecuritySavedParts, AreNotBelowTheRootOfTheFileSystem) {
+  EXPECT_THROW(CheckpointRoot("/").open(begun_), DataError);
+  EXPECT_THROW(CheckpointRoot("/tmp/..").open(begun_), DataError);
+}
+
 TEST_F(SecuritySavedParts, AreNotWrittenThroughLinksToFolders) {
   fs::create_directories(folder_ / "outside/checkpoint-2");
   fs::create_directory_symlink(folder_ / "outside/checkpoint-2", root_ / "run/checkpoint-2");
