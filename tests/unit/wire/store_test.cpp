@@ -57,10 +57,10 @@ class Served {
     Socket socket = stranger();
     const auto of_server = *store::decode_hello(receive(socket, store::kHelloBytes));
     const Nonce own = random_nonce();
-    const Secret proved = secret_at(server_.endpoint(), secret_);
-    send(socket, store::encode_answer({own, store::proof(proved, store::Side::kClient, of_server, own)}));
+    proved_ = secret_at(server_.endpoint(), secret_);
+    send(socket, store::encode_answer({own, store::proof(proved_, store::Side::kClient, of_server, own)}));
     EXPECT_TRUE(store::decode_verdict(receive(socket, store::kVerdictBytes)));
-    return {std::move(socket), store::Session(secret_, store::Side::kClient, of_server, own)};
+    return {std::move(socket), store::Session(proved_, store::Side::kClient, of_server, own)};
   }
   static void send(const Socket& socket, const std::string& bytes) {
     send_all(socket, std::as_bytes(std::span(bytes)), Deadline::after_s(kLong_s));
@@ -83,7 +83,7 @@ class Served {
             .patience_s = patience_s};
   }
 
-  Secret secret_;
+  Secret secret_, proved_;  ///< given; in its place the user's key where none is
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> complaints_;
