@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
+#include <limits>
 #include <numbers>
 #include <sstream>
+#include <vector>
 
 #include "cli/topology/report.h"
 #include "trireme/base/text.h"
@@ -18,6 +20,8 @@ using topology::Link;
 constexpr double kMargin = 110;
 constexpr double kBoxWidth = 150;
 constexpr double kBoxHeight = 44;
+constexpr double kLetterWidth = 6.5;
+constexpr double kWordsHeight = 15;
 // With more members words on lines would cover each other; the table has them.
 constexpr int kMostWithWords = 8;
 
@@ -37,24 +41,40 @@ class Figure {
         middle_(radius_ + kMargin) {}
 
   std::string svg() const {
-    std::string lines;
+    std::string lines, boxes, words;
+    std::vector<Place> places;
+    for (int i = 0; i < members_; ++i) {
+      boxes += box(i);
+      places.push_back({at(i), kBoxWidth, kBoxHeight});
+    }
     for (int a = 0; a < members_; ++a) {
       for (int b = a + 1; b < members_; ++b) lines += line(a, b);
     }
-    std::string boxes;
-    for (int i = 0; i < members_; ++i) boxes += box(i);
+    if (members_ <= kMostWithWords) {
+      for (const Words& each : words_beside(places)) words += text_of(each);
+    }
     const std::string side = number(2 * middle_);
     return text("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", side, "\" height=\"", side,
                 "\" viewBox=\"0 0 ", side, " ", side,
                 "\" font-family=\"sans-serif\" font-size=\"12\" text-anchor=\"middle\">\n"
                 "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-                lines, boxes, "</svg>\n");
+                lines, boxes, words, "</svg>\n");
   }
 
  private:
   struct Point {
     double x, y;
   };
+  struct Place {
+    Point middle;
+    double width, height;
+  };
+  static double common_area(const Place& a, const Place& b) {
+    const double width = (a.width + b.width) / 2 - std::abs(a.middle.x - b.middle.x);
+    const double height = (a.height + b.height) / 2 - std::abs(a.middle.y - b.middle.y);
+    return std::max(0.0, std::min({width, a.width, b.width})) *
+           std::max(0.0, std::min({height, a.height, b.height}));
+  }
   Point at(int member) const {
     const double angle = 2 * std::numbers::pi * member / members_ - std::numbers::pi / 2;
     return {middle_ + radius_ * std::cos(angle), middle_ + radius_ * std::sin(angle)};
@@ -73,17 +93,53 @@ class Figure {
     // From 1 MB/s to 10 GB/s, each power of ten a step.
     const double share = std::clamp((std::log10(found.bytes_per_s) - 6) / 4, 0.0, 1.0);
     const Point from = at(a), to = at(b);
-    const std::string what = text(seconds_text(found.alpha_s), ", ", rate_text(found.bytes_per_s));
-    std::string svg = text("<line x1=\"", number(from.x), "\" y1=\"", number(from.y), "\" x2=\"",
-                           number(to.x), "\" y2=\"", number(to.y), "\" stroke=\"#2b6cb0\" stroke-opacity=\"",
-                           number(0.2 + 0.7 * share), "\" stroke-width=\"", number(1 + 5 * share),
-                           "\"><title>", a, " - ", b, ": ", what, "</title></line>\n");
-    if (members_ > kMostWithWords) return svg;
-    // A third of the way, so that the words of lines that cross do not meet.
-    const double x = from.x + (to.x - from.x) * 0.36, y = from.y + (to.y - from.y) * 0.36;
-    return svg + text("<text x=\"", number(x), "\" y=\"", number(y),
-                      "\" fill=\"#1d2733\" stroke=\"#ffffff\" stroke-width=\"4\" paint-order=\"stroke\">",
-                      what, "</text>\n");
+    return text("<line x1=\"", number(from.x), "\" y1=\"", number(from.y), "\" x2=\"", number(to.x),
+                "\" y2=\"", number(to.y), "\" stroke=\"#2b6cb0\" stroke-opacity=\"",
+                number(0.2 + 0.7 * share), "\" stroke-width=\"", number(1 + 5 * share), "\"><title>", a,
+                " - ", b, ": ", words_of(found), "</title></line>\n");
+  }
+  static std::string words_of(const Link& link) {
+    return text(seconds_text(link.alpha_s), ", ", rate_text(link.bytes_per_s));
+  }
+  struct Words {
+    std::string words;
+    Point from, to;
+    Place place;
+  };
+  /// What they cover least of: `boxes`, and words of other lines. One after the other, twice, as later ones
+  /// leave some lines no other place than that of earlier ones.
+  std::vector<Words> words_beside(const std::vector<Place>& boxes) const {
+    std::vector<Words> all;
+    for (int a = 0; a < members_; ++a) {
+      for (int b = a + 1; b < members_; ++b) {
+        all.push_back({words_of(link(a, b)), at(a), at(b), {}});
+        place_best(all.back(), boxes, all);
+      }
+    }
+    for (Words& each : all) place_best(each, boxes, all);
+    return all;
+  }
+  static void place_best(Words& words, const std::vector<Place>& boxes, const std::vector<Words>& all) {
+    double least = std::numeric_limits<double>::infinity();
+    const Point from = words.from, to = words.to;
+    Place best{};
+    for (const double share : {0.5, 0.42, 0.58, 0.36, 0.64, 0.3, 0.7, 0.24, 0.76}) {
+      const Place place{{from.x + (to.x - from.x) * share, from.y + (to.y - from.y) * share},
+                        kLetterWidth * static_cast<double>(words.words.size()),
+                        kWordsHeight};
+      double covered = 0;
+      for (const Place& each : boxes) covered += common_area(place, each);
+      for (const Words& each : all) covered += &each == &words ? 0 : common_area(place, each.place);
+      if (covered >= least) continue;
+      least = covered;
+      best = place;
+    }
+    words.place = best;
+  }
+  static std::string text_of(const Words& words) {
+    return text("<text x=\"", number(words.place.middle.x), "\" y=\"", number(words.place.middle.y + 4),
+                "\" fill=\"#1d2733\" stroke=\"#ffffff\" stroke-width=\"4\" paint-order=\"stroke\">",
+                words.words, "</text>\n");
   }
   std::string box(int member) const {
     const Point where = at(member);

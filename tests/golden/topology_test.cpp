@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
@@ -52,6 +54,40 @@ TEST(CliTopology, DrawsEveryHostAndLink) {
   std::size_t lines = 0;
   for (std::size_t at = svg.find("<line"); at != std::string::npos; at = svg.find("<line", at + 1)) ++lines;
   EXPECT_EQ(lines, 3u);
+}
+
+/// What a match has: x and y of its middle, or of its corner, and more.
+std::vector<std::vector<double>> numbers_of(const std::string& svg, const std::string& pattern) {
+  std::vector<std::vector<double>> found;
+  const std::regex regex(pattern);
+  for (std::sregex_iterator each(svg.begin(), svg.end(), regex), end; each != end; ++each) {
+    found.emplace_back();
+    for (std::size_t i = 1; i < each->size(); ++i) found.back().push_back(std::stod((*each)[i]));
+  }
+  return found;
+}
+
+TEST(CliTopology, WordsOfLinksCoverNeitherBoxesNorEachOther) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "links.svg").string();
+  const std::string links = checkout("tests/golden/topology_four_ranks.json");
+  EXPECT_EQ(topology({"--from", links, "--svg", file}).exit_code, 0);
+  const std::string svg = read_file(file);
+  // Middles; words are about 110 wide and 12 high.
+  const auto words = numbers_of(svg, R"re(<text x="([0-9.]+)" y="([0-9.]+)" fill="#1d2733")re");
+  ASSERT_EQ(words.size(), 6u);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const double across = std::abs(words[i][0] - words[j][0]), down = std::abs(words[i][1] - words[j][1]);
+      EXPECT_TRUE(across >= 100 || down >= 12) << i << " and " << j << "\n" << svg;
+    }
+    for (const auto& box :
+         numbers_of(svg, R"re(<rect x="([0-9.]+)" y="([0-9.]+)" width="150.0" height="44.0")re")) {
+      const double across = std::abs(words[i][0] - box[0] - 75),
+                   down = std::abs(words[i][1] - 4 - box[1] - 22);
+      EXPECT_TRUE(across >= 75 + 50 || down >= 22 + 6) << i << "\n" << svg;
+    }
+  }
 }
 
 TEST(CliTopology, RefusesWhatCannotWorkBeforeAnybodyIsStarted) {

@@ -64,6 +64,10 @@ std::string escaped(std::string_view plain) {
   return xml;
 }
 
+std::string counted(double count, std::string_view what, std::string_view plural) {
+  return text(number(count), " ", what, count == 1 ? "" : plural);
+}
+
 std::string percent(double share) { return number(100 * share) + "%"; }
 
 }  // namespace trireme::schedule

@@ -23,6 +23,7 @@ constexpr double kSlot = 24;
 constexpr double kLeastWidth = 640;
 constexpr double kMostWidth = 2400;
 constexpr double kLeastForNumber = 11;
+constexpr double kDigit = 6;  ///< of the numbers in boxes
 
 constexpr std::string_view kStyle =
     "<style>.a{stroke:#fff;stroke-width:.8;rx:2px}.n{text-anchor:middle;font-size:10px;fill:#10222f}"
@@ -90,10 +91,11 @@ class Drawing {
  private:
   std::string header() const {
     const double peak = *std::max_element(timeline_.peak_memory.begin(), timeline_.peak_memory.end());
-    const std::string numbers =
-        text(program_.ranks.size(), " ranks, ", program_.num_stages, " stages, ", program_.num_microbatches,
-             " micro-batches; cost ", number(timeline_.cost), ", bubble ", percent(timeline_.bubble_rate),
-             " of the time, at most ", number(peak), " activations on a rank");
+    const std::string numbers = text(counted(static_cast<double>(program_.ranks.size()), "rank"), ", ",
+                                     counted(program_.num_stages, "stage"), ", ",
+                                     counted(program_.num_microbatches, "micro-batch", "es"), "; cost ",
+                                     number(timeline_.cost), ", bubble ", percent(timeline_.bubble_rate),
+                                     " of the time, at most ", counted(peak, "activation"), " on a rank");
     return text("<title>", escaped(program_.name), ": ", numbers, "</title>\n",
                 "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n", "<text x=\"", number(kRight),
                 "\" y=\"28\" font-size=\"18\" font-weight=\"600\" fill=\"#1d2733\">", escaped(program_.name),
@@ -194,9 +196,11 @@ class Drawing {
     body_ += text("<rect class=\"a\" x=\"", number(place.x), "\" y=\"", number(place.y), "\" width=\"",
                   number(drawn), "\" height=\"", number(place.height), "\" fill=\"",
                   first_chunk ? look.light : look.dark, "\"><title>", to_text(action), "</title></rect>\n");
-    if (shown < 0 || drawn < kLeastForNumber) return;
+    const std::string words = text(shown);
+    const double needed = std::max(kLeastForNumber, 3 + kDigit * static_cast<double>(words.size()));
+    if (shown < 0 || drawn < needed) return;
     body_ += text("<text class=\"", first_chunk ? "n" : "n w", "\" x=\"", number(place.x + drawn / 2),
-                  "\" y=\"", number(place.y + place.height / 2 + 3.5), "\">", shown, "</text>\n");
+                  "\" y=\"", number(place.y + place.height / 2 + 3.5), "\">", words, "</text>\n");
   }
 
   void axis(double y) {

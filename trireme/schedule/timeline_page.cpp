@@ -117,7 +117,7 @@ class Chart {
   void row(const Layer& layer, std::size_t rank, double y, std::string& body, std::string& boxes) const {
     body += text("<text x=\"56\" y=\"", number(y + 13), "\">", escaped(layer.name), "</text>\n<rect x=\"",
                  number(kLeft), "\" y=\"", number(y), "\" width=\"", number(kBody), "\" height=\"",
-                 number(kBox), "\" fill=\"#eef1f4\"/>\n<text class=\"share\" x=\"", number(kWidth), "\" y=\"",
+                 number(kBox), "\" class=\"lane\"/>\n<text class=\"share\" x=\"", number(kWidth), "\" y=\"",
                  number(y + 13), "\">", share_text(layer.bubbles[rank]), "</text>\n");
     for (const TimedAction& each : layer.ranks[rank]) {
       const TimedAction shown{each.action, each.start_s - layer.extent.start,
@@ -172,12 +172,12 @@ std::string legend(const std::vector<Layer>& layers, const Program& program) {
     keys += text(look.name, "</span>");
   }
   if (chunks) keys += "<span>light: a rank's first stage, dark: later ones</span>";
-  return keys + "<span><i style=\"background:#eef1f4\"></i>bubble: nothing is computed</span></div>\n";
+  return keys + "<span><i class=\"lane\"></i>bubble: nothing is computed</span></div>\n";
 }
 
 /// How long each row's step takes, and its bubbles.
 std::string table(const std::vector<Layer>& layers) {
-  std::string rows = "<table><tr><th></th><th>first start to end of the update</th>";
+  std::string rows = "<div class=\"wide\"><table><tr><th></th><th>first start to end of the update</th>";
   for (std::size_t rank = 0; rank < layers.front().ranks.size(); ++rank)
     rows += text("<th>bubble, rank ", rank, "</th>");
   rows += "</tr>\n";
@@ -187,7 +187,7 @@ std::string table(const std::vector<Layer>& layers) {
     for (const double share : layer.bubbles) rows += text("<td>", share_text(share), "</td>");
     rows += "</tr>\n";
   }
-  return rows + "</table>\n";
+  return rows + "</table></div>\n";
 }
 
 std::string table_of_stages(const std::vector<std::string>& stages) {
@@ -198,11 +198,6 @@ std::string table_of_stages(const std::vector<std::string>& stages) {
   return rows + "</table>\n";
 }
 
-/// "2 ranks"
-std::string counted(std::size_t number, const char* what) {
-  return text(number, " ", what, number == 1 ? "" : "s");
-}
-
 }  // namespace
 
 std::string timeline_page(const TimelinePage& page) {
@@ -210,17 +205,15 @@ std::string timeline_page(const TimelinePage& page) {
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>";
   html += text(escaped(page.title), "</title>\n<style>", kTimelineStyle, "</style></head>\n<body>\n<h1>",
                escaped(page.title), "</h1>\n<p>Schedule ", escaped(page.program.name), ", ",
-               counted(chart.num_ranks(), "rank"), ", ",
-               counted(static_cast<std::size_t>(page.program.num_stages), "stage"), ", ",
-               page.program.num_microbatches,
-               page.program.num_microbatches == 1 ? " micro-batch" : " micro-batches",
+               counted(static_cast<double>(chart.num_ranks()), "rank"), ", ",
+               counted(page.program.num_stages, "stage"), ", ",
+               counted(page.program.num_microbatches, "micro-batch", "es"),
                ". Planned: the program simulated with the mean ",
                "times of the measured actions, messages taking no time. ", escaped(page.remark), "</p>\n");
   html +=
       "<div class=\"bar\"><button id=\"closer\">+</button><button id=\"wider\">&minus;</button><button "
       "id=\"all\">all</button> milliseconds; wheel: zoom, drag: move, double click: all; a box under the "
-      "mouse "
-      "shows its micro-batch everywhere</div>\n";
+      "mouse shows its micro-batch everywhere</div>\n";
   html += chart.svg() + legend(chart.layers(), page.program) + table(chart.layers()) +
           table_of_stages(page.stages);
   return html + text("<script>", kTimelineScript, "</script>\n</body></html>\n");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ostream>
@@ -21,7 +22,8 @@ constexpr const char* kClearLine = "\x1b[K";
 
 std::string format(const char* pattern, double value) {
   char buffer[48];
-  std::snprintf(buffer, sizeof buffer, pattern, value);
+  // The sign of a NaN says nothing.
+  std::snprintf(buffer, sizeof buffer, pattern, std::isnan(value) ? std::fabs(value) : value);
   return buffer;
 }
 

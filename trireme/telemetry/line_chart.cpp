@@ -16,11 +16,14 @@ constexpr double kLeft = 52, kRight = 14, kTop = 12, kBottom = 40;
 constexpr std::size_t kMostPoints = 1000;
 constexpr std::size_t kMostStrips = 120;  // places under the mouse that say their values
 
+constexpr int kDigits = 4;  // of values, and of ticks where they do not need more to differ
+
 struct Axis {
   double low = 0;
   double high = 1;
   bool logarithmic = false;
   std::vector<double> ticks;
+  int digits = kDigits;
 
   /// 0 at the low end, 1 at the high one.
   double place(double value) const {
@@ -44,6 +47,17 @@ std::vector<double> ticks_between(double low, double high, double distance) {
   return ticks;
 }
 
+/// So that two ticks beside each other read differently.
+int digits_of(double low, double high, double distance) {
+  const double largest = std::max(std::abs(low), std::abs(high));
+  return std::clamp(static_cast<int>(std::floor(std::log10(largest)) - std::floor(std::log10(distance))) + 1,
+                    kDigits, 15);
+}
+
+Axis linear_axis(double low, double high, double distance) {
+  return {low, high, false, ticks_between(low, high, distance), digits_of(low, high, distance)};
+}
+
 struct Range {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
@@ -58,7 +72,7 @@ Axis step_axis(Range steps) {
   if (steps.high <= steps.low) steps.low = 0;  // a single point: the axis is that of the run so far
   if (steps.high <= steps.low) return {0, 1, false, {0, 1}};
   const double distance = std::max(1.0, tick_distance(steps.high - steps.low, 6));
-  return {steps.low, steps.high, false, ticks_between(steps.low, steps.high, distance)};
+  return linear_axis(steps.low, steps.high, distance);
 }
 
 Axis logarithmic_axis(const Range& values) {
@@ -74,6 +88,7 @@ Axis value_axis(Range values, ChartScale scale) {
   if (scale == ChartScale::kAuto && values.low > 0 && values.high > 200 * values.low) {
     return logarithmic_axis(values);
   }
+  const bool are_shares = scale == ChartScale::kFitted && values.low >= 0 && values.high <= 1;
   // A range that begins near 0 begins there.
   const bool near_zero = values.low > 0 && values.low < 0.3 * values.high;
   if (scale == ChartScale::kFromZero || near_zero) values.low = std::min(values.low, 0.0);
@@ -82,9 +97,10 @@ Axis value_axis(Range values, ChartScale scale) {
     values = {values.low - (values.low == 0 ? 0 : margin), values.high + margin};
   }
   const double distance = tick_distance(values.high - values.low, 5);
-  values = {std::floor(values.low / distance + 1e-9) * distance,
-            std::ceil(values.high / distance - 1e-9) * distance};
-  return {values.low, values.high, false, ticks_between(values.low, values.high, distance)};
+  Range around = {std::floor(values.low / distance + 1e-9) * distance,
+                  std::ceil(values.high / distance - 1e-9) * distance};
+  if (are_shares) around = {std::max(around.low, 0.0), std::min(around.high, 1.0)};
+  return linear_axis(around.low, around.high, distance);
 }
 
 std::string fixed(double value) {
@@ -107,6 +123,12 @@ class Drawing {
     }
     steps_ = step_axis(steps);
     values_ = value_axis(values, chart.scale);
+    if (chart.scale == ChartScale::kShares) {  // one point has no area
+      for (Series& series : chart_.series) {
+        if (series.points.size() == 1)
+          series.points.insert(series.points.begin(), {steps_.low, series.points.front().value});
+      }
+    }
   }
 
   std::string svg() const {
@@ -123,9 +145,9 @@ class Drawing {
   }
   std::string at(double step, double value) const { return text(fixed(x(step)), " ", fixed(y(value))); }
 
-  std::string value_text(double value) const {
+  std::string value_text(double value, int digits = kDigits) const {
     return chart_.scale == ChartScale::kShares ? text(short_number(100 * value, 3), " %")
-                                               : short_number(value);
+                                               : short_number(value, digits);
   }
 
   std::string axes() const {
@@ -133,12 +155,12 @@ class Drawing {
     for (const double tick : values_.ticks) {
       const std::string height = fixed(y(tick));
       out += text("<path class=\"grid\" d=\"M", kLeft, " ", height, "H", kWidth - kRight, "\"/><text x=\"",
-                  kLeft - 7, "\" y=\"", height, "\" dy=\".35em\" text-anchor=\"end\">", value_text(tick),
-                  "</text>");
+                  kLeft - 7, "\" y=\"", height, "\" dy=\".35em\" text-anchor=\"end\">",
+                  value_text(tick, values_.digits), "</text>");
     }
     for (const double tick : steps_.ticks) {
       out += text("<text x=\"", fixed(x(tick)), "\" y=\"", kHeight - kBottom + 16,
-                  "\" text-anchor=\"middle\">", short_number(tick), "</text>");
+                  "\" text-anchor=\"middle\">", short_number(tick, steps_.digits), "</text>");
     }
     return out + text("<path class=\"axis\" d=\"M", kLeft, " ", kHeight - kBottom, "H", kWidth - kRight,
                       "\"/><text x=\"", kWidth - kRight, "\" y=\"", kHeight - 6, "\" text-anchor=\"end\">",
@@ -151,8 +173,6 @@ class Drawing {
       std::string way;
       for (const Point& point : series.points)
         way += text(way.empty() ? "M" : "L", at(point.step, point.value));
-      // A single point has no line: a cap makes it visible.
-      if (series.points.size() == 1) way += "h0";
       out += text("<path class=\"line s", series.colour, series.style == LineStyle::kFaint ? " faint" : "",
                   "\" d=\"", way, "\"/>");
     }
@@ -178,7 +198,8 @@ class Drawing {
   std::string dots() const {
     std::string out;
     for (const Series& series : chart_.series) {
-      if (series.style != LineStyle::kDots || series.points.size() > kMostStrips) continue;
+      const bool has_dots = series.style == LineStyle::kDots || series.points.size() == 1;
+      if (!has_dots || series.points.size() > kMostStrips) continue;
       for (const Point& point : series.points) {
         out += text("<circle class=\"dot s", series.colour, "\" cx=\"", fixed(x(point.step)), "\" cy=\"",
                     fixed(y(point.value)), "\" r=\"4\"><title>", escape_html(chart_.axis), " ",

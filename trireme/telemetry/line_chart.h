@@ -26,7 +26,7 @@ struct Series {
 
 /// How values become heights.
 enum class ChartScale {
-  kFitted,    ///< linear around the values
+  kFitted,    ///< linear around the values; within 0 and 1 where all of them are, as accuracies
   kFromZero,  ///< linear from 0 on
   kAuto,      ///< kFitted, or logarithmic when the values span more than a factor of 200
   kShares,    ///< 0 to 100 %, the series piled on each other; all have the same steps
@@ -41,7 +41,8 @@ struct Chart {
   std::string axis = "step";  ///< what the curves are drawn over, in the singular
 };
 
-/// The chart as a <figure>; empty when no series has a point. Each curve is thinned to 1000 points.
+/// The chart as a <figure>; empty when no series has a point. Each curve is thinned to 1000 points. A series
+/// of one point is a dot; of kShares it fills the width.
 std::string figure_of(const Chart& chart);
 
 }  // namespace trireme::telemetry

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <iomanip>
 
 #include "trireme/base/files.h"
 #include "trireme/base/text.h"
@@ -34,10 +35,16 @@ std::string held_out_of(const RunData& run) {
   return loss.substr(0, loss.size() - std::string_view("_loss").size());
 }
 
+bool is_duration(const std::string& name) { return name.ends_with("_s") && !name.ends_with("_per_s"); }
+
+bool is_bytes(const std::string& name) {
+  return name.ends_with("_bytes") || name.find("_bytes_of_") != std::string::npos;
+}
+
 std::string in_words(const std::string& name, double value) {
-  if (name == "wall_s") return human_duration(value);
-  if (name == "peak_rss_bytes") return human_bytes(static_cast<std::uint64_t>(std::max(value, 0.0)));
-  if (name == "steps" || name == "world_size") return short_number(value, 9);
+  if (is_duration(name)) return human_duration(value);
+  if (is_bytes(name)) return human_bytes(static_cast<std::uint64_t>(std::clamp(value, 0.0, 1e18)));
+  if (name == "steps" || name == "world_size") return text(std::fixed, std::setprecision(0), value);
   return short_number(value);
 }
 
@@ -48,7 +55,7 @@ std::string title_of(const std::string& name) {
   if (name == "peak_rss_bytes") return "peak memory, largest rank";
   if (name == "world_size") return "world size, ranks";
   if (name == "weights_xxh3") return "digest of the weights (xxh3)";
-  return spaced(name);
+  return spaced(is_duration(name) ? name.substr(0, name.size() - 2) : name);
 }
 
 std::string table_of(const Facts& rows) {
@@ -241,7 +248,7 @@ std::string subtitle(const RunData& run) {
   if (const auto ranks = run.result("world_size")) {
     parts.push_back(text(short_number(*ranks), *ranks == 1 ? " rank" : " ranks"));
   }
-  parts.push_back(text(run.steps, " steps"));
+  parts.push_back(text(run.steps, run.steps == 1 ? " step" : " steps"));
   if (run.changed_unix_ns > 0) parts.push_back(calendar_time(run.changed_unix_ns / 1000000000));
   return escape_html(join(parts, " \xC2\xB7 "));
 }

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <regex>
+
 #include "trireme/base/error.h"
 #include "trireme/schedule/lowering.h"
 #include "trireme/schedule/schedule_table.h"
@@ -45,6 +47,25 @@ TEST(Svg, IsOneWellFormedElementThatNeedsNothingElse) {
     EXPECT_THAT(svg, Not(HasSubstr("href")));
     EXPECT_THAT(svg, Not(HasSubstr("<script")));
   }
+}
+
+TEST(Svg, ANumberStandsOnlyInABoxThatHoldsIt) {
+  const Program order = make_schedule("1f1b", {.num_ranks = 4, .num_microbatches = 64});
+  const std::string svg = to_svg(order, simulate(order));
+  const std::regex numbered(
+      "<rect class=\"a\" [^>]*width=\"([0-9.]+)\"[^\n]*\n<text class=\"n[^>]*>([0-9]+)<");
+  std::size_t seen = 0;
+  for (std::sregex_iterator each(svg.begin(), svg.end(), numbered), end; each != end; ++each, ++seen) {
+    const std::size_t digits = (*each)[2].str().size();
+    EXPECT_GE(std::stod((*each)[1]), 6.0 * static_cast<double>(digits)) << (*each)[2];
+  }
+  EXPECT_GT(seen, 200u);
+  EXPECT_THAT(svg, HasSubstr("<title>0F63</title>")) << "the mouse still tells it";
+}
+
+TEST(Svg, OneOfAKindIsCountedInTheSingular) {
+  const Program order = make_schedule("1f1b", {.num_ranks = 1, .num_microbatches = 1});
+  EXPECT_THAT(to_svg(order, simulate(order)), HasSubstr("1 rank, 1 stage, 1 micro-batch; cost"));
 }
 
 TEST(Svg, ShowsEveryActionInBothViewsAndEscapesTheName) {

@@ -134,6 +134,13 @@ TEST(TimelinePage, ReplicasStandBesideEachOtherWithThePlanOfTheirStage) {
   EXPECT_EQ(planned, 2u) << "of the second stage, for both of its replicas";
 }
 
+TEST(TimelinePage, IsLightOrDarkAsTheReadersSystemIs) {
+  const std::string html = timeline_page(page());
+  EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(html, HasSubstr("class=\"lane\"/>"));
+  EXPECT_THAT(html, Not(HasSubstr("fill=\"#eef1f4\""))) << "a colour of light pages alone";
+}
+
 TEST(TimelinePage, NeedsNothingFromOutsideAndEscapesText) {
   const std::string html = timeline_page(page());
   EXPECT_THAT(html, HasSubstr("<h1>two &lt;stages&gt;</h1>"));

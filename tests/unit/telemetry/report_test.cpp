@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/telemetry/line_chart.h"
 #include "trireme/telemetry/page_text.h"
 
 namespace trireme::telemetry {
@@ -55,6 +57,55 @@ TEST(Curve, SmoothingIsAMeanAround) {
   ASSERT_EQ(smooth.size(), 4u);
   EXPECT_EQ(smooth[1].value, 3);
   EXPECT_EQ(smooth[2].value, 6);
+}
+
+/// Words of all ticks of an axis; those of values end at it.
+std::vector<std::string> ticks_of(const std::string& figure, const std::string& anchor) {
+  std::vector<std::string> ticks;
+  const std::string before = "text-anchor=\"" + anchor + "\">";
+  for (auto at = figure.find(before); at != std::string::npos; at = figure.find(before, at + 1)) {
+    const auto begin = at + before.size();
+    ticks.push_back(figure.substr(begin, figure.find('<', begin) - begin));
+  }
+  if (anchor == "end") ticks.pop_back();  // the name of the axis
+  return ticks;
+}
+
+TEST(LineChart, AccuraciesStayBetween0And1) {
+  const auto values = [](double first, double last) {
+    return ticks_of(figure_of({.title = "Accuracy",
+                               .unit = "",
+                               .series = {{"accuracy", {{50, first}, {100, last}}, 1, LineStyle::kDots}}}),
+                    "end");
+  };
+  EXPECT_THAT(values(1, 1), testing::AllOf(testing::Contains("1"), testing::Contains("0.9"),
+                                           Not(testing::Contains("1.1"))));
+  EXPECT_THAT(values(0.7, 0.99), testing::AllOf(testing::Contains("1"), Not(testing::Contains("1.05"))));
+  EXPECT_THAT(values(0, 0), testing::AllOf(testing::Contains("0"), testing::Contains("1")));
+  EXPECT_THAT(values(0.98, 1.3), testing::Contains("1.3")) << "another metric";
+}
+
+TEST(LineChart, TicksBesideEachOtherReadDifferently) {
+  const std::string figure = figure_of(
+      {.title = "Loss",
+       .unit = "",
+       .series = {{"train", {{1'000'000, 2.300121}, {1'000'200, 2.300188}, {1'000'500, 2.300139}}}}});
+  for (const char* anchor : {"end", "middle"}) {
+    const std::vector<std::string> ticks = ticks_of(figure, anchor);
+    EXPECT_GE(ticks.size(), 4u);
+    EXPECT_EQ(std::set<std::string>(ticks.begin(), ticks.end()).size(), ticks.size())
+        << testing::PrintToString(ticks);
+  }
+}
+
+TEST(LineChart, OnePointIsSeen) {
+  const Curve point = {{1, 0.25}};
+  EXPECT_THAT(figure_of({.title = "Loss", .unit = "", .series = {{"train", point}}}),
+              HasSubstr("<circle class=\"dot s0\""));
+  const std::string shares = figure_of(
+      {.title = "Time", .unit = "", .series = {{"computing", point}}, .scale = ChartScale::kShares});
+  EXPECT_THAT(shares, testing::ContainsRegex("class=\"area s0\" d=\"M52.0 [0-9.]+L546.0 "))
+      << "over the whole width";
 }
 
 class Report : public testing::Test {
@@ -154,6 +205,21 @@ TEST_F(Report, IsOnePageThatNeedsNothingElseAndEscapesWhatItWasGiven) {
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("src=")));
   EXPECT_THAT(page, Not(HasSubstr("@import")));
+}
+
+TEST_F(Report, NumbersHaveTheirUnits) {
+  write_run();
+  write("summary.json",
+        "{\"name\":\"a\",\"status\":\"completed\",\"steps\":10000,\"checkpoint_stall_s\":0.012,"
+        "\"sent_bytes_of_step\":203648,\"samples_per_s\":1234.5}");
+  const std::string page = report_page({.run = read_run(folder_.path()), .machine = {}});
+  for (const char* row :
+       {"<td>steps</td><td>10000</td>", "<td>checkpoint stall</td><td>12 ms</td>",
+        "<td>sent bytes of step</td><td>198.9 KiB</td>", "<td>samples/s, all ranks</td><td>1234</td>"})
+    EXPECT_THAT(page, HasSubstr(row));
+  write("metrics.jsonl", "{\"event\":\"step\",\"step\":1,\"loss\":4.2}\n");
+  write("summary.json", "{\"name\":\"a\",\"status\":\"completed\",\"steps\":1}");
+  EXPECT_THAT(report_page({.run = read_run(folder_.path()), .machine = {}}), HasSubstr("1 step "));
 }
 
 TEST_F(Report, LeavesOutWhatWasNotMeasured) {

@@ -180,6 +180,8 @@ TEST(ConsoleSink, EvaluationClearsTheBarAndTakesALine) {
   sink.write(step_record(1));
   sink.write({"eval", {{"step", std::int64_t{1}}, {"test_accuracy", 0.9}, {"test_loss", 0.3}}});
   EXPECT_THAT(out.str(), EndsWith("\r\x1b[Kstep 1  test accuracy 0.9000  test loss 0.3000\n"));
+  sink.write({"eval", {{"step", std::int64_t{2}}, {"test_loss", -std::numeric_limits<double>::quiet_NaN()}}});
+  EXPECT_THAT(out.str(), EndsWith("step 2  test loss nan\n"));
 }
 
 TEST(RunSummary, IsAnIndentedObjectWithoutTheEvent) {

@@ -27,6 +27,9 @@ std::span<const Look> looks_beside();
 /// Two decimals at most, none where they are zeros.
 std::string number(double value);
 
+/// "1 rank", "2 ranks", "2.5 activations"; "4 micro-batches" with "es".
+std::string counted(double count, std::string_view what, std::string_view plural = "s");
+
 /// "12.5%"
 std::string percent(double share);
 

@@ -1,32 +1,41 @@
 #pragma once
-// Style sheet and script of the timeline page. The script lays the boxes out again for the part of time that
-// is looked at: each has its begin and end in milliseconds as data-s and data-e.
+// Style sheet and script of the timeline page: light and dark as the reader's system is. The script lays the
+// boxes out again for the part of time that is looked at: each has its begin and end in milliseconds as
+// data-s and data-e.
 
 namespace trireme::schedule {
 
 constexpr const char* kTimelineStyle = R"css(
-body { margin: 24px auto; max-width: 1240px; padding: 0 20px; background: #fff; color: #1d2733;
+:root { color-scheme: light dark; --page: #fff; --ink: #1d2733; --soft: #52606d; --lane: #eef1f4; --grid: #d8dee4;
+  --edge: #c3ccd4; --button: #f6f8fa; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --page: #0d0d0d; --ink: #fff; --soft: #c3c2b7; --lane: #262626; --grid: #3a3a3a; --edge: #4a4a4a;
+    --button: #1a1a19; } }
+body { margin: 24px auto; max-width: 1240px; padding: 0 20px; background: var(--page); color: var(--ink);
   font: 14px/1.45 system-ui, -apple-system, "Segoe UI", sans-serif; }
-h1 { margin: 0; font-size: 24px; }
-p { margin: 4px 0 14px; color: #52606d; max-width: 110ch; }
-.bar { display: flex; gap: 8px; align-items: center; margin: 14px 0 6px; color: #52606d; font-size: 13px; }
-.bar button { font: inherit; padding: 2px 12px; border: 1px solid #c3ccd4; border-radius: 5px; background: #f6f8fa;
-  color: #1d2733; cursor: pointer; }
-.keys { display: flex; flex-wrap: wrap; gap: 6px 18px; margin: 8px 0 20px; font-size: 13px; }
+h1 { margin: 0; font-size: 24px; overflow-wrap: anywhere; }
+p { margin: 4px 0 14px; color: var(--soft); max-width: 110ch; }
+.bar { display: flex; gap: 8px; align-items: center; margin: 14px 0 6px; color: var(--soft); font-size: 13px; }
+.bar button { font: inherit; padding: 2px 12px; border: 1px solid var(--edge); border-radius: 5px;
+  background: var(--button); color: var(--ink); cursor: pointer; }
+.keys { display: flex; flex-wrap: wrap; gap: 6px 18px; margin: 8px 0 0; font-size: 13px; }
 .keys i { display: inline-block; width: 13px; height: 13px; margin-right: 6px; border-radius: 2px;
   vertical-align: -2px; }
 svg { display: block; width: 100%; user-select: none; }
-svg text { font-size: 11px; fill: #52606d; }
-svg .rank { font-weight: 600; fill: #1d2733; }
+svg text { font-size: 11px; fill: var(--soft); }
+svg .rank { font-weight: 600; fill: var(--ink); }
+.lane { fill: var(--lane); background: var(--lane); }
 svg .n { text-anchor: middle; fill: #10222f; pointer-events: none; }
 svg .n.w { fill: #fff; }
 svg .share { text-anchor: end; font-variant-numeric: tabular-nums; }
 .plane { cursor: grab; touch-action: none; }
-.b rect { stroke: #fff; stroke-width: .6; }
+.b rect { stroke: var(--page); stroke-width: .6; }
 .b.off { opacity: .25; }
-.tick { stroke: #d8dee4; }
-table { border-collapse: collapse; font-size: 13px; }
-th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid #e4e8ec;
+.tick { stroke: var(--grid); }
+.wide { overflow-x: auto; }
+.wide td { white-space: nowrap; }
+table { margin-top: 20px; border-collapse: collapse; font-size: 13px; }
+th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid var(--grid);
   font-variant-numeric: tabular-nums; }
 th { font-weight: 600; }
 th:first-child, td:first-child { text-align: left; }
