@@ -36,7 +36,7 @@ class NobodyServes : public CommError {
 /// Which server, the secret that it asks for, and how long a call may take.
 struct StoreClientOptions {
   Endpoint endpoint;
-  Secret secret;
+  Secret secret = {};
   double timeout_s = 60;  ///< of a call, and of connecting
 };
 

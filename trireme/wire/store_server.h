@@ -19,7 +19,7 @@ namespace trireme::wire {
 
 /// Who may come, and for how long the server waits for him.
 struct StoreServerOptions {
-  Secret secret;
+  Secret secret = {};
   /// Told on the server's thread whom it has refused, and why; the first of them only.
   std::function<void(const std::string&)> complain = [](const std::string&) {};
   double patience_s = 10;  ///< for a proof, for the rest of a request, for a reply to be taken
