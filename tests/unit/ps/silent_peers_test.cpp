@@ -29,7 +29,8 @@ class SecurityOfServing : public testing::Test {
       serve_coordinator({.num_partitions = 16, .num_replicas = 1}, std::move(serve));
     });
     server_ = serve([this](ServeOptions serve) {
-      serve_params({.name = "own", .host = "here", .coordinator = coordinator_}, std::move(serve));
+      serve_params({.name = "own", .host = "here", .address = {}, .coordinator = coordinator_},
+                   std::move(serve));
     });
     for (const auto deadline = Deadline::after_s(60);
          look_at_cluster({.coordinator = coordinator_}, {}).servers.empty() && !deadline.expired();)
@@ -172,7 +173,7 @@ TEST_F(SecurityOfServing, AnotherUserIsNoObserverWorkerOrServer) {
       lines += line;
       throw CommError(lines);
     };
-    serve_params({.name = "evil", .host = "there", .coordinator = coordinator_}, serve);
+    serve_params({.name = "evil", .host = "there", .address = {}, .coordinator = coordinator_}, serve);
     return lines;
   });
   EXPECT_THAT(server, HasSubstr("does not know the key of this user"));
