@@ -78,7 +78,7 @@ std::vector<std::int64_t> strides_in_bucket(const at::Tensor& tensor) {
 
 }  // namespace
 
-std::string TensorForm::describe() const {
+std::string ParameterForm::describe() const {
   std::vector<std::string> extents;
   for (const std::int64_t size : sizes) extents.push_back(std::to_string(size));
   return text("(", join(extents), ") ", comm::name_of(dtype), " on ", device.str());

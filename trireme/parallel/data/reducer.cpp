@@ -49,7 +49,7 @@ void DistributedDataParallel::Reducer::collect_parameters() {
     parameters_.push_back({.name = name,
                            .tensor = tensor,
                            .learns = tensor.requires_grad(),
-                           .form = TensorForm::of(tensor),
+                           .form = ParameterForm::of(tensor),
                            .place = {},
                            .view = {}});
   }
@@ -60,7 +60,7 @@ void DistributedDataParallel::Reducer::collect_parameters() {
 void DistributedDataParallel::Reducer::build_buffers() {
   buffers_.clear();
   forms_of_buffers_.clear();
-  for (const auto& [name, tensor] : replica.buffers) forms_of_buffers_.push_back(TensorForm::of(tensor));
+  for (const auto& [name, tensor] : replica.buffers) forms_of_buffers_.push_back(ParameterForm::of(tensor));
   if (!options.broadcast_buffers) return;
   for (auto& pack : packs_of(tensors_of(replica.buffers), std::int64_t{25} << 20))
     buffers_.emplace_back(group, pack);

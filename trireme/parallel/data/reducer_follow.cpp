@@ -68,7 +68,7 @@ void DistributedDataParallel::Reducer::check_module() const {
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& tensor = parameter.tensor;
     if (parameter.learns && !parameter.form.fits(tensor)) {
-      throw InvalidArgument(text("parameter '", parameter.name, "' is ", TensorForm::of(tensor).describe(),
+      throw InvalidArgument(text("parameter '", parameter.name, "' is ", ParameterForm::of(tensor).describe(),
                                  ", and was ", parameter.form.describe(),
                                  " when DistributedDataParallel was made", kMakeAnew));
     }
@@ -95,8 +95,9 @@ bool DistributedDataParallel::Reducer::requires_other_gradients() const {
 }
 
 bool DistributedDataParallel::Reducer::has_other_buffers() const {
-  return !std::ranges::equal(forms_of_buffers_, replica.buffers,
-                             [](const TensorForm& form, const auto& item) { return form.fits(item.second); });
+  return !std::ranges::equal(
+      forms_of_buffers_, replica.buffers,
+      [](const ParameterForm& form, const auto& item) { return form.fits(item.second); });
 }
 
 /// At the begin of a pass: nothing is under way. Collective where something has changed.
@@ -133,7 +134,7 @@ void DistributedDataParallel::Reducer::set_learning(std::size_t number, bool lea
   if (parameter.learns == learns) return;
   parameter.learns = learns;
   if (learns) {
-    parameter.form = TensorForm::of(parameter.tensor);
+    parameter.form = ParameterForm::of(parameter.tensor);
     parameter.is_prepared = true;
   } else {
     leave_bucket(parameter);

@@ -18,26 +18,26 @@
 namespace trireme::parallel {
 namespace {
 
-struct Row {
+struct ShardHookRow {
   std::string_view name;
   bool looks_at_whole_gradients = false;
 };
-constexpr std::array kRows = {Row{.name = "none"},
-                              Row{.name = "bf16"},
-                              Row{.name = "fp16"},
-                              Row{.name = "int8"},
-                              Row{.name = "qsgd"},
-                              Row{.name = "ternary"},
-                              Row{.name = "sign"},
-                              Row{.name = "top-k"},
-                              Row{.name = "random-k"},
-                              Row{.name = "threshold", .looks_at_whole_gradients = true},
-                              Row{.name = "dgc", .looks_at_whole_gradients = true},
-                              Row{.name = "power-sgd", .looks_at_whole_gradients = true}};
+constexpr std::array kShardHooks = {ShardHookRow{.name = "none"},
+                                    ShardHookRow{.name = "bf16"},
+                                    ShardHookRow{.name = "fp16"},
+                                    ShardHookRow{.name = "int8"},
+                                    ShardHookRow{.name = "qsgd"},
+                                    ShardHookRow{.name = "ternary"},
+                                    ShardHookRow{.name = "sign"},
+                                    ShardHookRow{.name = "top-k"},
+                                    ShardHookRow{.name = "random-k"},
+                                    ShardHookRow{.name = "threshold", .looks_at_whole_gradients = true},
+                                    ShardHookRow{.name = "dgc", .looks_at_whole_gradients = true},
+                                    ShardHookRow{.name = "power-sgd", .looks_at_whole_gradients = true}};
 
-const Row& row_of(const std::string& compression) {
-  const auto row = std::ranges::find(kRows, compression, &Row::name);
-  require(row != kRows.end(), "gradient compression \"", compression,
+const ShardHookRow& shard_hook_row(const std::string& compression) {
+  const auto row = std::ranges::find(kShardHooks, compression, &ShardHookRow::name);
+  require(row != kShardHooks.end(), "gradient compression \"", compression,
           "\" needs the whole momentum on each rank, and that is shared out; what can be had: ",
           join(shard_hook_names(), ", "));
   return *row;
@@ -45,7 +45,7 @@ const Row& row_of(const std::string& compression) {
 
 /// Beside runs, what is kept of parameters that stay whole is each rank's, too.
 std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
-  if (!row_of(options.name).looks_at_whole_gradients) options.scope = "all";
+  if (!shard_hook_row(options.name).looks_at_whole_gradients) options.scope = "all";
   require(options.clip_norm == 0,
           "local clipping needs the norm of all gradients before the first is sent, and those that are "
           "shared out leave as they come; found a clip_norm of ",
@@ -57,7 +57,7 @@ std::shared_ptr<CommHook> hook_for_whole(CompressionOptions options) {
 
 ShardingHook::ShardingHook(const CompressionOptions& options, const std::string& weights)
     : options_(options),
-      reduces_whole_(row_of(options.name).looks_at_whole_gradients),
+      reduces_whole_(shard_hook_row(options.name).looks_at_whole_gradients),
       codec_(reduces_whole_ ? nullptr : compress::codec(options.name)),
       weights_(compress::nearest_codec(weights)),
       weights_name_(weights),
@@ -146,7 +146,7 @@ std::vector<std::string> shard_weight_names() { return compress::nearest_codec_n
 
 std::vector<std::string> shard_hook_names() {
   std::vector<std::string> names;
-  for (const Row& row : kRows) names.emplace_back(row.name);
+  for (const ShardHookRow& row : kShardHooks) names.emplace_back(row.name);
   return names;
 }
 

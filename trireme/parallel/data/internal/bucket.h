@@ -23,12 +23,12 @@
 namespace trireme::parallel {
 
 /// What of a parameter its place depends on.
-struct TensorForm {
+struct ParameterForm {
   at::ScalarType dtype = at::kFloat;
   c10::Device device = at::kCPU;
   std::vector<std::int64_t> sizes;
 
-  static TensorForm of(const at::Tensor& tensor) {
+  static ParameterForm of(const at::Tensor& tensor) {
     return {tensor.scalar_type(), tensor.device(), tensor.sizes().vec()};
   }
   bool fits(const at::Tensor& tensor) const {
@@ -45,7 +45,7 @@ struct Parameter {
   std::string name;
   at::Tensor tensor;
   bool learns = false;       ///< requires a gradient, as all ranks know; others are in no bucket
-  TensorForm form = {};      ///< of one that learns
+  ParameterForm form = {};   ///< of one that learns
   bool is_prepared = false;  ///< the communication hook knows it
   HookName hook = {};        ///< on its gradient
   /// Its place in the bucket, with the parameter's shape and strides, in the bucket's storage.

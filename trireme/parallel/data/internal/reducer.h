@@ -140,7 +140,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   /// Backward makes gradients in their buckets; null where there are none on the CPU.
   std::shared_ptr<GradientPlaces> made_in_place_;
   std::vector<Coalesced> buffers_;
-  std::vector<TensorForm> forms_of_buffers_;
+  std::vector<ParameterForm> forms_of_buffers_;
   at::Tensor used_flags_;
   telemetry::TraceBuffer* trace_ = nullptr;  ///< null when nothing is traced
 
