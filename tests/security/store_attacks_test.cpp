@@ -29,7 +29,7 @@ constexpr double kWait_s = 30;  // ends a test that would hang
 class StoreAttack : public testing::Test {
  protected:
   const Secret secret_ = Secret::from_text("the secret of this job", "the test");
-  double patience_s_ = kWait_s;
+  double patience_s_ = kWait_s, complaints_every_s_ = 60;
 
   StoreServer& server() {
     if (!server_) {
@@ -41,7 +41,8 @@ class StoreAttack : public testing::Test {
                                                complaints_ += what + "\n";
                                                changed_.notify_all();
                                              },
-                                         .patience_s = patience_s_});
+                                         .patience_s = patience_s_,
+                                         .complaints_every_s = complaints_every_s_});
     }
     return *server_;
   }
@@ -218,6 +219,28 @@ TEST_F(StoreAttack, AFloodOfSilentStrangersKeepsNobodyAway) {
   after.set("key", "value", kWait_s);
   EXPECT_EQ(before.get("key", kWait_s), "value");
   EXPECT_EQ(server().num_clients(), 2);
+}
+
+TEST_F(StoreAttack, AFloodOfWrongProofsIsCountedInTheLogAndNamedToItsEnd) {
+  complaints_every_s_ = 0.2;
+  const auto reject_one = [&] {
+    const Socket socket = stranger();
+    send(socket, store::encode_answer({}));
+    rest(socket);
+    return socket.local().text();
+  };
+  for (int i = 0; i < 50; ++i) reject_one();
+  EXPECT_THAT(complaints("more connection"),
+              AllOf(HasSubstr("the store at 127.0.0.1:"),
+                    HasSubstr("rejected in the last 200 ms, last from 127.0.0.1:")));
+  // One that comes after all those is told of, too.
+  bool told = false;
+  for (int i = 0; i < 1000 && !told; ++i) {
+    const std::string last = reject_one();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    told = complaints("").find(last) != std::string::npos;
+  }
+  EXPECT_TRUE(told);
 }
 
 TEST_F(StoreAttack, ConnectionsThatStopHalfWayEndByThemselves) {

@@ -154,6 +154,7 @@ void NodeLoop::Impl::serve_until_stopped() {
 void NodeLoop::Impl::end_service() {
   while (!channels_.empty()) forget(channels_.begin()->first);
   node_ = nullptr;
+  if (const auto line = complaints_.take_rest()) report(*line);
   ended_.clear();
   graves_.clear();
   later_.clear();
@@ -175,7 +176,7 @@ int NodeLoop::Impl::timeout_ms() {
 
 std::int64_t NodeLoop::Impl::next_clock_ns() const {
   std::int64_t at_ns = timers_.next_ns().value_or(std::numeric_limits<std::int64_t>::max());
-  const bool somebody_is_timed = !channels_.empty() || rests_from_accepting_;
+  const bool somebody_is_timed = !channels_.empty() || rests_from_accepting_ || complaints_.due_s();
   if (somebody_is_timed) at_ns = std::min(at_ns, static_cast<std::int64_t>(clock_at_s_ * 1e9));
   return at_ns;
 }
@@ -333,6 +334,7 @@ void NodeLoop::Impl::look_at_clocks() {
     const double guest_s = guests_.contains(id) ? options_.guest_s : kLongestTimeout_s;
     if (Channel* channel = find(id)) channel->look_at_clock(options_.patience_s, guest_s);
   }
+  if (const auto line = complaints_.take_count(now)) report(*line);
   if (!std::exchange(rests_from_accepting_, false)) return;
   std::uint64_t tag = kFirstListenerTag;
   for (const Listener& each : listeners_) {

@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kMostAcceptedAtOnce = 64;
 constexpr std::size_t kFewConnections = 16;  // that any peer may have
-constexpr int kMostReports = 100;  // of peers that failed: who floods a loop shall not flood its log
 
 const char* name_of(CloseCause cause) {
   switch (cause) {
@@ -191,7 +190,10 @@ void NodeLoop::Impl::channel_failed(Channel& channel, CloseCause cause, const st
   const std::string whole = text(peer, ": ", reason);
   const bool bad =
       cause != CloseCause::kByPeer && cause != CloseCause::kUnreachable && cause != CloseCause::kSilent;
-  if (bad && ++num_reports_ <= kMostReports) report(text("closed the channel of ", whole));
+  if (bad) {
+    const auto line = complaints_.add(text("closed the channel of ", whole), peer, trireme::now_s());
+    if (line) report(*line);
+  }
   forget(id);
   // Not from within a call of the node's.
   if (known_to_node) ended_.insert_or_assign(id, Ended{cause, whole});

@@ -11,11 +11,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <unordered_map>
 
 #include "trireme/base/error.h"
+#include "trireme/wire/internal/complaints.h"
 #include "trireme/wire/internal/store_table.h"
 #include "trireme/wire/store_client.h"
 
@@ -26,7 +28,6 @@ namespace {
 constexpr int kSweep_ms = 50;
 // Connections that have not proved anything; beyond, the oldest of them makes room.
 constexpr std::size_t kMostStrangers = 512;
-constexpr int kMostComplaints = 20;
 constexpr std::size_t kReadBytes = 64 << 10;
 
 /// That the process may have.
@@ -51,7 +52,10 @@ void keep_alive(int fd) {
 class StoreServer::Loop {
  public:
   Loop(StoreServer& server, Socket listening, StoreServerOptions options)
-      : server_(server), options_(std::move(options)), listening_(std::move(listening)) {
+      : server_(server),
+        options_(std::move(options)),
+        listening_(std::move(listening)),
+        complaints_(text("the store at ", server_.endpoint_.text(), ": "), options_.complaints_every_s) {
     epoll_ = Socket(::epoll_create1(EPOLL_CLOEXEC));
     if (epoll_.fd() < 0) throw InternalError(text("no epoll descriptor: ", std::strerror(errno)));
     watch(EPOLL_CTL_ADD, server_.stop_.fd(), EPOLLIN);
@@ -63,10 +67,10 @@ class StoreServer::Loop {
     while (true) {
       const bool timed = num_timed_ > 0 || table_.somebody_waits() || !accepting_;
       const int count =
-          ::epoll_wait(epoll_.fd(), events.data(), static_cast<int>(events.size()), timed ? kSweep_ms : -1);
+          ::epoll_wait(epoll_.fd(), events.data(), static_cast<int>(events.size()), wait_ms(timed));
       for (int i = 0; i < count; ++i) {
         const int fd = events[static_cast<std::size_t>(i)].data.fd;
-        if (fd == server_.stop_.fd()) return;
+        if (fd == server_.stop_.fd()) return tell(complaints_.take_rest());
         if (fd == listening_.fd()) {
           accept_all();
         } else {
@@ -75,6 +79,7 @@ class StoreServer::Loop {
       }
       send_replies();
       if (timed) sweep();
+      tell(complaints_.take_count(now_s()));
     }
   }
 
@@ -91,6 +96,12 @@ class StoreServer::Loop {
     std::optional<Deadline> deadline = {};  ///< of what is under way: the proof, a request, a reply
     bool proved() const { return session.has_value(); }
   };
+
+  int wait_ms(bool timed) const {
+    if (timed) return kSweep_ms;
+    const auto due_s = complaints_.due_s();
+    return due_s ? static_cast<int>(std::ceil(std::clamp((*due_s - now_s()) * 1000, 0.0, 1e9))) : -1;
+  }
 
   void watch(int how, int fd, std::uint32_t events) {
     epoll_event event{};
@@ -168,12 +179,15 @@ class StoreServer::Loop {
   }
 
   void refuse(const Connection& connection, const std::string& why) {
-    if (num_complaints_ < kMostComplaints) {
-      ++num_complaints_;
-      options_.complain(text("the store at ", server_.endpoint_.text(), " has closed the connection of ",
-                             connection.peer, ": ", why));
-    }
+    const std::string& peer = connection.peer;
+    tell(complaints_.add(
+        text("the store at ", server_.endpoint_.text(), " has closed the connection of ", peer, ": ", why),
+        peer, now_s()));
     close(connection.socket.fd());
+  }
+
+  void tell(const std::optional<std::string>& line) const {
+    if (line) options_.complain(*line);
   }
 
   /// A request that there is no memory for is the end of its connection and of nothing else.
@@ -344,7 +358,7 @@ class StoreServer::Loop {
   const std::size_t most_connections_ = most_descriptors() - most_descriptors() / 16;
   std::size_t num_strangers_ = 0;
   int num_clients_ = 0;
-  int num_complaints_ = 0;
+  Complaints complaints_;
 };
 
 StoreServer::StoreServer(Socket listening, StoreServerOptions options)

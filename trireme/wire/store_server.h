@@ -20,9 +20,11 @@ namespace trireme::wire {
 /// Who may come, and for how long the server waits for him.
 struct StoreServerOptions {
   Secret secret = {};
-  /// Told on the server's thread whom it has refused, and why; the first of them only.
+  /// Told on the server's thread whom it has rejected, and why: the first ten at once, then how many more
+  /// there were in complaints_every_s, and the rest at its end.
   std::function<void(const std::string&)> complain = [](const std::string&) {};
   double patience_s = 10;  ///< for a proof, for the rest of a request, for a reply to be taken
+  double complaints_every_s = 60;
 };
 
 class StoreServer {

@@ -102,6 +102,21 @@ TEST(ChannelSecurity, AnotherSecretIsRefusedOnBothEndsAndNeverShown) {
   for (const auto& line : server.lines()) EXPECT_THAT(line, Not(HasSubstr("aaaa")));
 }
 
+TEST(ChannelSecurity, AFloodOfStrangersIsNamedAtFirstAndThenCounted) {
+  Party server(serving(Security::with_secret(secret_of('a'))));
+  for (int i = 0; i < 50; ++i) {
+    const Socket socket = stranger(server.address());
+    say(socket, "GET / HTTP/1.1\r\n\r\n");
+    all_of(socket);
+  }
+  expect_lives(server, Security::with_secret(secret_of('a')));
+  server.stop();
+  const auto lines = server.lines();
+  ASSERT_EQ(lines.size(), 11u);
+  EXPECT_THAT(lines[9], HasSubstr("closed the channel of tcp:127.0.0.1:"));
+  EXPECT_THAT(lines[10], HasSubstr("40 more connections were rejected, last from tcp:127.0.0.1:"));
+}
+
 TEST(ChannelSecurity, EndsThatProveDifferentlySaySo) {
   Party server(serving(Security::with_secret(secret_of('a')))), client(joining());
   EXPECT_EQ(client.meet(server.address()), 0u);

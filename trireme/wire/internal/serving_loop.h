@@ -18,6 +18,7 @@
 
 #include "trireme/wire/folder_disk.h"
 #include "trireme/wire/internal/channel.h"
+#include "trireme/wire/internal/complaints.h"
 #include "trireme/wire/internal/listener.h"
 #include "trireme/wire/internal/timers.h"
 #include "trireme/wire/node_loop.h"
@@ -134,7 +135,7 @@ class NodeLoop::Impl final : public Surroundings, public Network, private Channe
   std::map<ConnectionId, Ended> ended_;  ///< what the node has not been told of
   double clock_at_s_ = 0;                ///< when look_at_clocks() is due
   bool rests_from_accepting_ = false;
-  int num_reports_ = 0;
+  Complaints complaints_{""};        ///< of peers that failed
   std::list<std::thread> look_ups_;  ///< of names
 
   std::mutex turn_;
