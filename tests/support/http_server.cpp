@@ -34,11 +34,12 @@ std::string header_in(const std::string& question, const std::string& name) {
 
 }  // namespace
 
-HttpServer::HttpServer() : listens_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+HttpServer::HttpServer(std::string at)
+    : address_(std::move(at)), listens_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   ::setenv("no_proxy", "127.0.0.1", 1);  // whatever the environment has for others
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = ::inet_addr(address_.c_str());
   socklen_t size = sizeof(address);
   auto* any = reinterpret_cast<sockaddr*>(&address);
   if (::bind(listens_, any, size) != 0 || ::listen(listens_, 64) != 0 ||
@@ -61,7 +62,7 @@ HttpServer::~HttpServer() {
 }
 
 std::string HttpServer::url(const std::string& path) const {
-  return text("http://127.0.0.1:", port_, "/", path);
+  return text("http://", address_, ":", port_, "/", path);
 }
 
 void HttpServer::put(const std::string& path, const HttpFile& file) {

@@ -1,7 +1,7 @@
 #pragma once
-// An HTTP server for tests, on 127.0.0.1: it answers GET with ranges from what it was given, and before each
-// answer asks the test whether to do something else instead. One thread per connection, until the end of the
-// test.
+// An HTTP server for tests, on 127.0.0.1 or where the test says: it answers GET with ranges from what it was
+// given, and before each answer asks the test whether to do something else instead. One thread per
+// connection, until the end of the test.
 
 #include <condition_variable>
 #include <functional>
@@ -35,7 +35,7 @@ class HttpServer {
   /// What is to be sent for this question instead of the right answer, which is handed in; none: that.
   using Twist = std::function<std::optional<HttpAnswer>(const HttpQuestion&, const std::string& right)>;
 
-  HttpServer();
+  explicit HttpServer(std::string address = "127.0.0.1");
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -50,6 +50,7 @@ class HttpServer {
   void serve(int connection);
   std::string answer_to(const HttpQuestion& question) const;
 
+  const std::string address_;
   int listens_ = -1, port_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable ends_;

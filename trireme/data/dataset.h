@@ -82,6 +82,7 @@ struct DataOptions {
   std::int64_t cache_mib = 10240;         ///< of blocks of URLs in that folder, at most
   std::int64_t cache_memory_mib = 32;     ///< of those that were used last, in memory
   std::int64_t cache_samples_mib = 0;     ///< images that are kept decoded (data/kept_samples.h)
+  bool private_redirects = false;         ///< of URLs: HttpOptions::private_redirects
   std::string target = "auto";            ///< what a target means: "class", "number", "auto" (TargetMeaning)
   std::int64_t num_classes = 0;           ///< 0: as the labels say (data/class_labels.h)
   std::string header = "auto";            ///< csv: whether the first line has names: "yes", "no", "auto"

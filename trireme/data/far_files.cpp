@@ -6,7 +6,8 @@ namespace trireme::data {
 
 std::shared_ptr<const ByteSource> FarFiles::open(const std::string& path) {
   if (!is_url(path)) return open_file(path);
-  return cache() ? cached(open_url(path), cache()) : open_url(path);
+  auto source = open_url(path, {.private_redirects = options_.private_redirects});
+  return cache() ? cached(std::move(source), cache()) : source;
 }
 
 std::shared_ptr<DiskCache> FarFiles::cache() {

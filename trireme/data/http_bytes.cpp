@@ -120,6 +120,7 @@ class HttpBytes : public ByteSource {
             std::chrono::duration<double>(options_.backoff_s * (1 << std::min(tried - 1, 10))));
       }
       http::Reply reply = send(range);
+      if (reply.rejection != http::Rejection::kNone) reject_redirection(reply);
       why = reply.status == 0        ? reply.failure
             : may_pass(reply.status) ? text("it answers ", reply.status, " ", reply.body.substr(0, 200))
                                      : flaw(reply);
@@ -137,12 +138,21 @@ class HttpBytes : public ByteSource {
                                       .range = text(range.first, '-', range.last),
                                       .timeout_s = options_.timeout_s,
                                       .most_bytes = std::max(size, std::size_t{64} << 10),
-                                      .way = http::Way::kAsEnvironmentSays});
+                                      .way = http::Way::kAsEnvironmentSays,
+                                      .private_redirects = options_.private_redirects});
     // Its headers are there, and say more than that too much was sent.
     if (reply.status == 0 && reply.answered == 200) reply.status = 200;
     const std::lock_guard lock(mutex_);
     clients_.push_back(std::move(client));
     return reply;
+  }
+
+  [[noreturn]] void reject_redirection(const http::Reply& reply) const {
+    const bool is_private = reply.rejection == http::Rejection::kPrivate;
+    throw DataError(text("cannot read ", name_, ": ", reply.failure,
+                         is_private ? "; where that is meant, name it as the source, or set "
+                                      "data.private_redirects = true (HttpOptions::private_redirects)"
+                                    : "; name where it leads as the source, if you trust that"));
   }
 
   [[noreturn]] void refuse(const ByteRange& range, const http::Reply& reply) const {

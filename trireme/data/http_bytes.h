@@ -12,9 +12,10 @@
 namespace trireme::data {
 
 struct HttpOptions {
-  double timeout_s = 60;    ///< of one request, which asks for 4 MiB at most
-  int tries = 6;            ///< of each request
-  double backoff_s = 0.25;  ///< the first pause; each is twice the one before
+  double timeout_s = 60;           ///< of one request, which asks for 4 MiB at most
+  int tries = 6;                   ///< of each request
+  double backoff_s = 0.25;         ///< the first pause; each is twice the one before
+  bool private_redirects = false;  ///< http::Request::private_redirects
 };
 
 /// Whether it begins with http:// or https://.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "trireme/data/http_bytes.h"
-
 namespace trireme::data {
 
 std::string PackedFiles::name() const { return are_far() ? shown_url(place_) : place_; }
@@ -15,7 +13,7 @@ std::shared_ptr<const ByteSource> PackedFiles::open(const std::string& file) con
   const std::size_t end = std::min(place_.find('?'), place_.size());
   std::string folder = place_.substr(0, end);
   while (folder.ends_with('/')) folder.pop_back();
-  auto source = open_url(folder + "/" + file + place_.substr(end));
+  auto source = open_url(folder + "/" + file + place_.substr(end), http_);
   return cache_ ? cached(std::move(source), cache_) : source;
 }
 

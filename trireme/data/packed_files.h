@@ -9,6 +9,7 @@
 
 #include "trireme/data/byte_source.h"
 #include "trireme/data/disk_cache.h"
+#include "trireme/data/http_bytes.h"
 
 namespace trireme::data {
 
@@ -18,8 +19,8 @@ class PackedFiles {
   /// one. What stands behind '?' in the URL goes with each file. Nothing is opened yet.
   // NOLINTBEGIN(google-explicit-constructor): what most people have is a folder
   template <std::convertible_to<std::filesystem::path> Place>
-  PackedFiles(const Place& place, std::shared_ptr<DiskCache> cache = nullptr)
-      : place_(std::filesystem::path(place).string()), cache_(std::move(cache)) {}
+  PackedFiles(const Place& place, std::shared_ptr<DiskCache> cache = nullptr, const HttpOptions& http = {})
+      : place_(std::filesystem::path(place).string()), cache_(std::move(cache)), http_(http) {}
   // NOLINTEND(google-explicit-constructor)
 
   /// For messages: an URL without what may be secret in it.
@@ -31,6 +32,7 @@ class PackedFiles {
  private:
   std::string place_;
   std::shared_ptr<DiskCache> cache_;
+  HttpOptions http_;
 };
 
 }  // namespace trireme::data

@@ -79,7 +79,8 @@ DataSource open_packed(const Opening& opening) {
   const DataOptions& options = opening.options;
   require(!options.path.empty(),
           "data.name = \"packed\" needs data.path, the folder that `trireme data pack` has made, or its URL");
-  const PackedFiles files(options.path, FarFiles(options, opening.log).cache());
+  const PackedFiles files(options.path, FarFiles(options, opening.log).cache(),
+                          {.private_redirects = options.private_redirects});
   const PackedManifest manifest = read_manifest(files);
   DataSource source = open_packed_splits(opening, files, manifest);
   source.train_digest = digest_of(manifest.train);

@@ -2,6 +2,8 @@
 
 #include <curl/curl.h>
 #include <dlfcn.h>
+#include <netdb.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -11,31 +13,54 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/http/internal/redirection.h"
 
 namespace trireme::http {
 namespace {
 
+constexpr int kMostRedirections = 8;
+constexpr std::size_t kMostHeaderBytes = 256 << 10;  // of one answer, with what came before it
+
 struct Answer {
   Reply reply;
   std::size_t most_bytes;
-  bool too_long = false;
+  bool follows;  ///< redirections, whose bodies nobody reads
+  std::size_t num_header_bytes = 0;
+  std::size_t num_body_bytes = 0;
+  bool is_redirection = false;
+  std::string failure = {};  ///< of this end: the transfer was ended
 };
 
+/// Fewer bytes than came end the transfer.
 std::size_t take_body(char* bytes, std::size_t size, std::size_t count, void* into) {
   auto& answer = *static_cast<Answer*>(into);
-  if (answer.reply.body.size() + size * count > answer.most_bytes) {
-    answer.too_long = true;
-    return 0;  // ends the transfer
+  answer.num_body_bytes += size * count;
+  if (answer.num_body_bytes > answer.most_bytes) {
+    answer.failure = text("the answer is longer than ", answer.most_bytes, " bytes");
+    return 0;
   }
-  answer.reply.body.append(bytes, size * count);
+  const bool is_read =
+      !answer.follows || !answer.is_redirection || !answer.reply.headers.contains("location");
+  if (is_read) answer.reply.body.append(bytes, size * count);
   return size * count;
 }
 
-/// Each answer begins with a line of its own: what an earlier one said, which redirected, is forgotten.
+/// Each answer begins with a line of its own: what an earlier one said, a proxy's or "100 Continue", is
+/// forgotten.
 std::size_t take_header(char* bytes, std::size_t size, std::size_t count, void* into) {
-  auto& headers = static_cast<Answer*>(into)->reply.headers;
+  auto& answer = *static_cast<Answer*>(into);
+  auto& headers = answer.reply.headers;
   const std::string_view line(bytes, size * count);
-  if (line.starts_with("HTTP/")) headers.clear();
+  answer.num_header_bytes += line.size();
+  if (answer.num_header_bytes > kMostHeaderBytes) {
+    answer.failure = text("its headers are longer than ", kMostHeaderBytes, " bytes");
+    return 0;
+  }
+  if (line.starts_with("HTTP/")) {
+    headers.clear();
+    const std::size_t space = line.find(' ');
+    answer.is_redirection = space != std::string_view::npos && line.substr(space + 1).starts_with('3');
+  }
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return line.size();
   std::string name(line.substr(0, colon));
@@ -43,6 +68,28 @@ std::size_t take_header(char* bytes, std::size_t size, std::size_t count, void* 
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   headers[name] = trim(line.substr(colon + 1));
   return line.size();
+}
+
+/// Keeps a connection from private addresses.
+struct Guard {
+  std::string rejected = {};  ///< the address, in digits
+};
+
+curl_socket_t open_socket(void* guard, curlsocktype, curl_sockaddr* address) {
+  if (is_private(address->addr)) {
+    char digits[NI_MAXHOST] = "";
+    ::getnameinfo(&address->addr, address->addrlen, digits, sizeof digits, nullptr, 0, NI_NUMERICHOST);
+    static_cast<Guard*>(guard)->rejected = digits;
+    return CURL_SOCKET_BAD;
+  }
+  return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
+/// Before a request goes over a connection, one that was kept among them.
+int before_request(void* guard, char* address, char*, int, int) {
+  if (!is_private(std::string(address))) return CURL_PREREQFUNC_OK;
+  static_cast<Guard*>(guard)->rejected = address;
+  return CURL_PREREQFUNC_ABORT;
 }
 
 struct Library {
@@ -110,41 +157,55 @@ struct Client::Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  void set_up(const Request& request) const {
-    library.easy_reset(curl);  // the connection stays
-    library.easy_setopt(curl, CURLOPT_URL, request.url.c_str());
-    library.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    library.easy_setopt(curl, CURLOPT_TIMEOUT_MS,
-                        static_cast<long>(whole_milliseconds(request.timeout_s).count()));
-    library.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    if (request.json != nullptr) {
-      library.easy_setopt(curl, CURLOPT_POST, 1L);
-      library.easy_setopt(curl, CURLOPT_POSTFIELDS, request.json->data());
-      library.easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.json->size()));
-      library.easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-    }
-    if (!request.range.empty()) library.easy_setopt(curl, CURLOPT_RANGE, request.range.c_str());
-    if (request.way == Way::kDirect) {
-      library.easy_setopt(curl, CURLOPT_NOPROXY, "*");
-    } else {
-      library.easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
-      library.easy_setopt(curl, CURLOPT_MAXREDIRS, 8L);
-      library.easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-    }
-  }
+  void set_up(const Request& request, const Hop& hop, double timeout_s, Guard& guard) const;
 };
+
+/// One request of those that redirections make of one.
+struct Client::Hop {
+  std::string url;
+  bool is_redirected = false;
+};
+
+void Client::Handle::set_up(const Request& request, const Hop& hop, double timeout_s, Guard& guard) const {
+  library.easy_reset(curl);  // the connection stays
+  library.easy_setopt(curl, CURLOPT_URL, hop.url.c_str());
+  library.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  library.easy_setopt(curl, CURLOPT_TIMEOUT_MS, static_cast<long>(whole_milliseconds(timeout_s).count()));
+  library.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  if (request.json != nullptr) {
+    library.easy_setopt(curl, CURLOPT_POST, 1L);
+    library.easy_setopt(curl, CURLOPT_POSTFIELDS, request.json->data());
+    library.easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.json->size()));
+    library.easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+  }
+  if (!request.range.empty()) library.easy_setopt(curl, CURLOPT_RANGE, request.range.c_str());
+  if (request.way == Way::kDirect) library.easy_setopt(curl, CURLOPT_NOPROXY, "*");
+  if (!hop.is_redirected || request.private_redirects) return;
+  // libcurl does not say whether it connects to a proxy: for this request it is told.
+  const std::string proxy = proxy_of(Target::parse(hop.url));
+  library.easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());
+  library.easy_setopt(curl, CURLOPT_NOPROXY, "");
+  if (!proxy.empty()) return;
+  library.easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, &open_socket);
+  library.easy_setopt(curl, CURLOPT_OPENSOCKETDATA, &guard);
+  library.easy_setopt(curl, CURLOPT_PREREQFUNCTION, &before_request);
+  library.easy_setopt(curl, CURLOPT_PREREQDATA, &guard);
+}
 
 Client::Client() : handle_(std::make_unique<Handle>()) {}
 Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
 
-Reply Client::send(const Request& request) {
+Reply Client::ask(const Request& request, const Hop& hop, double timeout_s, std::string& next) {
   CURL* curl = handle_->curl;
   const Library& library = handle_->library;
-  Answer answer{.reply = {}, .most_bytes = request.most_bytes};
+  Answer answer{.reply = {},
+                .most_bytes = request.most_bytes,
+                .follows = request.way == Way::kAsEnvironmentSays && request.json == nullptr};
+  Guard guard;
   std::array<char, CURL_ERROR_SIZE> why{};
-  handle_->set_up(request);
+  handle_->set_up(request, hop, timeout_s, guard);
   library.easy_setopt(curl, CURLOPT_WRITEFUNCTION, &take_body);
   library.easy_setopt(curl, CURLOPT_WRITEDATA, &answer);
   library.easy_setopt(curl, CURLOPT_HEADERFUNCTION, &take_header);
@@ -154,14 +215,46 @@ Reply Client::send(const Request& request) {
   library.easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
   long status = 0;
   library.easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-  answer.reply.answered = static_cast<int>(status);
-  if (code == CURLE_OK)
-    answer.reply.status = answer.reply.answered;
-  else if (answer.too_long)
-    answer.reply.failure = text("the answer is longer than ", request.most_bytes, " bytes");
-  else
-    answer.reply.failure = why[0] != '\0' ? why.data() : library.easy_strerror(code);
-  return std::move(answer.reply);
+  const char* redirected_to = nullptr;
+  library.easy_getinfo(curl, CURLINFO_REDIRECT_URL, &redirected_to);
+  Reply& reply = answer.reply;
+  reply.answered = static_cast<int>(status);
+  if (code == CURLE_OK) {
+    reply.status = reply.answered;
+    if (answer.follows && redirected_to != nullptr) next = redirected_to;
+  } else if (!answer.failure.empty()) {
+    reply.failure = answer.failure;
+  } else if (!guard.rejected.empty()) {
+    reply.rejection = Rejection::kPrivate;
+    reply.failure = text("it redirects to ", Target::parse(hop.url).text(), ", at ", guard.rejected,
+                         ", which is no public address");
+  } else {
+    reply.failure = why[0] != '\0' ? why.data() : library.easy_strerror(code);
+  }
+  return std::move(reply);
+}
+
+Reply Client::send(const Request& request) {
+  const Deadline deadline = Deadline::after_s(request.timeout_s);
+  const auto rejected = [](Rejection rejection, const Target& to, const std::string& why) {
+    return Reply{.failure = text("it redirects to ", to.text(), why), .rejection = rejection};
+  };
+  Hop hop{.url = request.url};
+  for (int num_redirections = 0;; ++num_redirections) {
+    std::string next;
+    Reply reply = ask(request, hop, deadline.remaining_s(), next);
+    if (next.empty()) return reply;
+    const Target from = Target::parse(hop.url), to = Target::parse(next);
+    const std::string why = objection(from, to);
+    if (!why.empty()) return rejected(Rejection::kRedirection, to, ": " + why);
+    if (num_redirections == kMostRedirections)
+      return rejected(Rejection::kRedirection, to,
+                      text(", after ", kMostRedirections, " other redirections"));
+    if (!request.private_redirects && is_private(to.host))
+      return rejected(Rejection::kPrivate, to, ", which is no public address");
+    if (deadline.expired()) return Reply{.failure = "it redirects, and no time is left to follow"};
+    hop = {.url = with_user_of(hop.url, next), .is_redirected = true};
+  }
 }
 
 }  // namespace trireme::http

@@ -11,8 +11,12 @@
 namespace trireme::http {
 
 enum class Way {
-  kDirect,             ///< no proxy, and no redirection is followed
-  kAsEnvironmentSays,  ///< proxies of the environment, and redirections to HTTP and HTTPS
+  kDirect,  ///< no proxy, and no redirection is followed
+  /// Proxies of the environment, and eight redirections of a GET at most: to HTTP and HTTPS, never from HTTPS
+  /// to HTTP, and to public addresses, unless Request::private_redirects. The address that is connected to
+  /// counts, whatever its name was said to be; where a proxy connects, an address in digits and "localhost"
+  /// do.
+  kAsEnvironmentSays,
 };
 
 /// What is asked for: a GET, or a POST of JSON.
@@ -21,15 +25,24 @@ struct Request {
   const std::string* json = nullptr;               ///< is posted; null: the request is a GET
   std::string range = {};                          ///< "0-99": these bytes of it
   double timeout_s = 30;                           ///< it ends by then, whatever the other end does
-  std::size_t most_bytes = std::size_t{64} << 20;  ///< a longer answer is cut off, and is a failure
+  std::size_t most_bytes = std::size_t{64} << 20;  ///< a longer answer, or 256 KiB of headers, is a failure
   Way way = Way::kDirect;
+  bool private_redirects = false;  ///< they may lead to loopback, a link, and private networks
+};
+
+/// Of a redirection that was not followed: asking again does not help.
+enum class Rejection {
+  kNone,
+  kPrivate,      ///< for its address
+  kRedirection,  ///< for what it is, or because there were too many
 };
 
 /// What came back, or why nothing did.
 struct Reply {
   int status = 0;       ///< 0: there was no whole answer,
   std::string failure;  ///< because of this
-  int answered = 0;     ///< the status of an answer that began, whole or not
+  Rejection rejection = Rejection::kNone;
+  int answered = 0;  ///< the status of an answer that began, whole or not
   std::string body = {};
   std::map<std::string, std::string> headers = {};  ///< names in small letters
 };
@@ -49,6 +62,9 @@ class Client {
 
  private:
   struct Handle;
+  struct Hop;
+  Reply ask(const Request& request, const Hop& hop, double timeout_s, std::string& next);
+
   std::unique_ptr<Handle> handle_;
 };
 

@@ -89,8 +89,9 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           {.least = 1, .most = 65536}),
       key("data.read_ahead_mib", &C::data, &Data::read_ahead_mib,
           "memory of a rank's batches read ahead, beyond which prefetch does not grow by itself", one_up),
-      stays(key("data.drop_last", &C::data, &Data::drop_last,
-                "the last batch of an epoch is left out where it is not full; its samples come in other epochs")),
+      stays(key(
+          "data.drop_last", &C::data, &Data::drop_last,
+          "the last batch of an epoch is left out where it is not full; its samples come in other epochs")),
       stays(key("data.open_shards", &C::data, &Data::open_shards,
                 "of data in shards: so many are read at a time, and samples shuffled among them; 0: all",
                 zero_up)),
@@ -161,6 +162,8 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           "images: MiB of them that each rank keeps in memory as they are before augmentations, so that they "
           "are decoded once; 0: none",
           {.least = 0, .most = kMaxInt}),
+      key("data.private_redirects", &C::data, &Data::private_redirects,
+          "URLs may redirect to loopback, link-local and private addresses; a source there needs no leave"),
       stays(key("model.name", &C::model, &Model::name, "model",
                 {.names = names_with(model::model_names, own.models)})),
       stays(key("model.hidden", &C::model, &Model::hidden, "mlp: widths of the hidden layers", count)),

@@ -118,6 +118,23 @@ TEST_F(HttpBytes, WhatIsNotThereIsSaidAtOnce) {
   EXPECT_THAT([&] { open_url(nowhere, kHasty); }, ThrowsMessage<DataError>(HasSubstr(nowhere)));
 }
 
+TEST_F(HttpBytes, RedirectionIntoThePrivateNetworkIsRejectedAtOnceUnlessThatIsAskedFor) {
+  const std::string redirection =
+      "HTTP/1.1 302 Found\r\nConnection: close\r\nContent-Length: 0\r\nLocation: " +
+      server_.url("shard.tar") + "\r\n\r\n";
+  server_.twist([&](const HttpQuestion& question, const std::string&) {
+    return question.path == "/elsewhere" ? std::optional(HttpAnswer{redirection}) : std::nullopt;
+  });
+  EXPECT_THAT(
+      [&] { open_url(server_.url("elsewhere"), kHasty); },
+      ThrowsMessage<DataError>(AllOf(HasSubstr(server_.url("elsewhere")), HasSubstr("it redirects to"),
+                                     HasSubstr("data.private_redirects = true"))));
+  EXPECT_EQ(server_.num_questions(), 1) << "asking again would not help";
+  HttpOptions asked_for = kHasty;
+  asked_for.private_redirects = true;
+  EXPECT_EQ(read_text(*open_url(server_.url("elsewhere"), asked_for), 10, 90), content_.substr(10, 90));
+}
+
 TEST_F(HttpBytes, ServerThatIgnoresRangesIsRefused) {
   const std::string whole =
       "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + std::to_string(content_.size()) +
