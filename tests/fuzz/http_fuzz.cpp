@@ -1,0 +1,123 @@
+// What an HTTP server answers, to the client of far data and of etcd. The input's parts, between bytes 0x1f,
+// are the answers to one connection after the other: of a server on loopback, which is every host's proxy
+// here, so that no redirection leaves it.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "tests/fuzz/reading.h"
+#include "trireme/http/http_client.h"
+#include "trireme/http/internal/redirection.h"
+
+using namespace trireme;
+
+namespace {
+
+class Answering {
+ public:
+  /// Until the end of the process.
+  static Answering& server() {
+    static Answering& server = *new Answering;
+    return server;
+  }
+
+  std::string url() const { return text("http://127.0.0.1:", port_, "/"); }
+  void set(std::vector<std::string_view> answers) {
+    const std::lock_guard lock(mutex_);
+    answers_.assign(answers.begin(), answers.end());
+    next_ = 0;
+  }
+
+ private:
+  Answering() : listens_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(listens_, any, size) != 0 || ::listen(listens_, 64) != 0 ||
+        ::getsockname(listens_, any, &size) != 0)
+      std::abort();
+    port_ = ntohs(address.sin_port);
+    for (const char* name : {"no_proxy", "NO_PROXY", "HTTPS_PROXY", "ALL_PROXY"}) ::unsetenv(name);
+    for (const char* name : {"http_proxy", "https_proxy", "all_proxy"}) ::setenv(name, url().c_str(), 1);
+    std::thread([this] {
+      while (true) serve(::accept(listens_, nullptr, nullptr));
+    }).detach();
+  }
+
+  void serve(int connection) {
+    if (connection < 0) return;
+    const timeval patience{.tv_sec = 5, .tv_usec = 0};
+    ::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    ::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    std::string asked;
+    std::array<char, 4096> buffer;
+    while (asked.find("\r\n\r\n") == std::string::npos) {
+      const ssize_t got = ::recv(connection, buffer.data(), buffer.size(), 0);
+      if (got <= 0) break;
+      asked.append(buffer.data(), static_cast<std::size_t>(got));
+    }
+    const std::string answer = next_answer();
+    [[maybe_unused]] const auto sent = ::send(connection, answer.data(), answer.size(), MSG_NOSIGNAL);
+    ::shutdown(connection, SHUT_WR);
+    while (::recv(connection, buffer.data(), buffer.size(), 0) >
+           0) {  // what is lost unread cuts off an answer
+    }
+    ::close(connection);
+  }
+
+  std::string next_answer() {
+    const std::lock_guard lock(mutex_);
+    return answers_.empty() ? std::string() : answers_[next_++ % answers_.size()];
+  }
+
+  int listens_, port_ = 0;
+  std::mutex mutex_;
+  std::vector<std::string> answers_;
+  std::size_t next_ = 0;
+};
+
+void check(const http::Request& request) {
+  const http::Reply reply = http::Client().send(request);
+  const bool is_whole = reply.status != 0;
+  const bool in_small_letters = std::ranges::none_of(reply.headers, [](const auto& header) {
+    return std::ranges::any_of(header.first, [](char c) { return c >= 'A' && c <= 'Z'; });
+  });
+  if (is_whole != reply.failure.empty() || reply.body.size() > request.most_bytes || !in_small_letters)
+    __builtin_trap();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view input = fuzz::text_in(data, size);
+  Answering& server = Answering::server();
+  const std::string json = "{}";
+  for (const bool private_redirects : {false, true}) {
+    server.set(fuzz::parts_of(input, 12));
+    check({.url = "http://data.example/x",
+           .range = "0-99",
+           .timeout_s = 5,
+           .most_bytes = 4096,
+           .way = http::Way::kAsEnvironmentSays,
+           .private_redirects = private_redirects});
+  }
+  server.set(fuzz::parts_of(input, 12));
+  check({.url = server.url(), .json = &json, .timeout_s = 5, .most_bytes = 4096});
+
+  const std::string url(input);
+  const http::Target target = http::Target::parse(url);
+  http::is_private(target.host);
+  http::objection(target, http::Target::parse(target.text()));
+  http::with_user_of("http://user:word@data.example/x", url);
+  return 0;
+}
