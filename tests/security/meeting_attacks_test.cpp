@@ -1,6 +1,7 @@
 // What somebody without the job's secret can do where ranks connect for all-reduces between hosts.
 
 #include <gmock/gmock.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <future>
@@ -80,6 +81,25 @@ TEST_F(MeetingAttack, MoreStrangersThanAreKeptHoldUpNobody) {
   std::vector<Socket> silent;
   for (int i = 0; i < 400; ++i) silent.push_back(stranger());
   EXPECT_EQ(meet(), kMet);
+}
+
+TEST_F(MeetingAttack, StrangersOfOneHostMakeNoOtherHostLoseItsPlace) {
+  host_ = "0.0.0.0";
+  // The first that comes is from another host than the many.
+  const Socket slow = wire::bind_to({"127.0.0.9", 0});
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  there.sin_port = htons(static_cast<std::uint16_t>(endpoint(0).port));
+  ::connect(slow.fd(), reinterpret_cast<const sockaddr*>(&there), sizeof there);
+  std::vector<Socket> many;
+  for (int i = 0; i < 300; ++i)
+    many.push_back(*wire::try_connect({"127.0.0.1", endpoint(0).port}, Deadline::after_s(kStart_s)));
+  Reception reception(*listening_[0], secret_, {.to = 0, .purpose = "a test"});
+  EXPECT_THAT(
+      [&] { reception.next([](int) { return true; }, Deadline::after_s(2)); },
+      testing::ThrowsMessage<CommError>(AllOf(HasSubstr("45 that came were not expected"),
+                                              HasSubstr(text("the first one from ", slow.local().text())))));
 }
 
 TEST_F(MeetingAttack, HalfIntroductionsAndGarbageHoldUpNobody) {

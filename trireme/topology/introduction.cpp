@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ using wire::Nonce;
 using wire::Secret;
 using wire::Socket;
 
-// Of those who have proved nothing; beyond, the oldest makes room.
+// Of those who have proved nothing.
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kMostAcceptedAtOnce = 64;
 
@@ -153,15 +154,12 @@ void Reception::accept_all() {
     if (socket.fd() < 0 && none_left && strangers_.empty())
       throw CommError(text("cannot accept a connection: ", std::strerror(error)));
     if (socket.fd() < 0 && !none_left) return;
-    if (socket.fd() < 0 || strangers_.size() == kMostStrangers) {
-      send_away(strangers_.front());
-      strangers_.pop_front();
-    }
+    if (socket.fd() < 0 || strangers_.size() == kMostStrangers) make_room();
     if (socket.fd() < 0) continue;
     const int on = 1;
     ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    const std::string address = socket.peer().text();
-    strangers_.push_back({.socket = std::move(socket), .address = address, .nonce = wire::random_nonce()});
+    wire::Endpoint peer = socket.peer();
+    strangers_.push_back({.socket = std::move(socket), .peer = peer, .nonce = wire::random_nonce()});
     if (!send_at_once(strangers_.back().socket, strangers_.back().nonce)) {
       send_away(strangers_.back());
       strangers_.pop_back();
@@ -169,9 +167,19 @@ void Reception::accept_all() {
   }
 }
 
+void Reception::make_room() {
+  std::map<std::string, int> of_host;
+  for (const Stranger& each : strangers_) ++of_host[each.peer.host];
+  const auto most = std::ranges::max_element(of_host, {}, [](const auto& each) { return each.second; });
+  const auto oldest =
+      std::ranges::find_if(strangers_, [&](const Stranger& each) { return each.peer.host == most->first; });
+  send_away(*oldest);
+  strangers_.erase(oldest);
+}
+
 void Reception::send_away(Stranger& stranger) {
   ++num_sent_away_;
-  last_sent_away_ = stranger.address;
+  last_sent_away_ = stranger.peer.text();
   stranger.socket = Socket();
 }
 
@@ -182,7 +190,7 @@ void Reception::throw_nobody_came() const {
                   last_sent_away_);
   if (!strangers_.empty())
     others += text("; ", strangers_.size(), " said nothing or not enough, the first one from ",
-                   strangers_.front().address);
+                   strangers_.front().peer.text());
   throw CommError(text("no connection came", others));
 }
 

@@ -37,8 +37,10 @@ struct Introduced {
   int from = 0;
   wire::Socket socket;
 };
+
 /// Takes whoever comes to a listening socket and reads all of their proofs side by side: one that says
-/// nothing, or not all of it, holds up nobody. Of so many that have proved nothing the oldest makes room.
+/// nothing, or not all of it, holds up nobody. Of too many that have proved nothing, the oldest of the host
+/// that most of them come from makes room.
 class Reception {
  public:
   /// `listening` and `secret` outlive it. `terms.from` is not looked at.
@@ -50,12 +52,14 @@ class Reception {
  private:
   struct Stranger {
     wire::Socket socket;
-    std::string address;
+    wire::Endpoint peer;
     wire::Nonce nonce;  ///< that its proof is to be about
     Introduction introduction = {};
     std::size_t num_said = 0;  ///< bytes of it
   };
+
   void accept_all();
+  void make_room();
   void send_away(Stranger& stranger);
   /// Reads what is there. Who it is, once that is proved and expected.
   std::optional<int> hear(Stranger& stranger, const std::function<bool(int from)>& expects);

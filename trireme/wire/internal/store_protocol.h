@@ -66,9 +66,9 @@ class Session {
  public:
   /// `side` is this end. Both nonces are those of the handshake, and `secret` outlives the session.
   Session(const Secret& secret, Side side, const Nonce& of_server, const Nonce& of_client);
-  /// A frame of encode() with its proof behind it. Each counts as sent.
+  /// A frame of encode() with its proof after it. Each counts as sent.
   std::string seal(std::string frame);
-  /// The bytes behind the length; empty where this is not the next frame that the other end has sealed.
+  /// The bytes after the length; empty where this is not the next frame that the other end has sealed.
   std::optional<std::string_view> open(std::string_view sealed);
 
  private:
