@@ -127,8 +127,8 @@ TEST_F(TraceOfARun, ACollectiveOfOneRankOverlapsThatOfTheOther) {
 }
 
 TEST_F(TraceOfARun, CanBeLimitedToSomeStepsAndGoToAnotherFile) {
-  const std::string file = (folder_ / "other.json").string();
-  const TraceReading trace = traced({"--trace", file, "--trace-steps", "4:6"}, "other.json");
+  const TraceReading trace =
+      traced({"--trace", "other/trace.json", "--trace-steps", "4:6"}, "r/other/trace.json");
   for (int rank = 0; rank < 2; ++rank) {
     std::vector<int> steps;
     for (const TracedSpan& step : trace.of("step", rank)) steps.push_back(step.arguments["step"]);
@@ -139,8 +139,19 @@ TEST_F(TraceOfARun, CanBeLimitedToSomeStepsAndGoToAnotherFile) {
 
 TEST_F(TraceOfARun, GoesToAFileWhoseNameHoldsQuotes) {
   const std::string name = "it's \"this\".json";
-  const TraceReading trace = traced({"--trace", (folder_ / name).string()}, name);
+  const TraceReading trace = traced({"--trace", name}, "r/" + name);
   EXPECT_FALSE(trace.of("step", 1).empty());
+}
+
+TEST_F(TraceOfARun, OutsideOfItsFolderIsRejectedBeforeRanksStart) {
+  for (const char* option : {"--trace", "--timeline"}) {
+    for (const std::string& file : {(folder_ / "victim").string(), std::string("../victim")}) {
+      const ChildResult result = run(command({option, file}), {}, 60);
+      EXPECT_EQ(result.exit_code, 2) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("a path below the folder"));
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
 TEST_F(TraceOfARun, IsCompleteWhenTheRunIsInterrupted) {

@@ -55,10 +55,10 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
   using Comm = comm::ContextOptions;
   const Allowed one_up{.least = 1}, zero_up{.least = 0}, fraction{.least = 0, .below = 1},
       share{.least = 0, .most = 1};
-  const Allowed count{.least = 1, .most = kMaxInt};
+  const Allowed count{.least = 1, .most = kMaxInt}, below{.path = PathForm::kBelow};
   std::vector<ConfigKey> table = {
       key("run.name", &C::run, &Run::name, "name of the run and of its folder",
-          {.single_path_component = true}),
+          {.path = PathForm::kOneComponent}),
       key("run.folder", &C::run, &Run::folder, "folder that holds the runs"),
       stays(key("run.seed", &C::run, &Run::seed, "decides the initial weights and the order of samples",
                 zero_up)),
@@ -70,10 +70,11 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
       key("run.tensorboard", &C::run, &Run::tensorboard,
           "what goes to metrics.jsonl also goes to event files for TensorBoard"),
       key("run.trace", &C::run, &Run::trace,
-          "file, in the run's folder, for a trace of all ranks that Perfetto opens; empty: none"),
+          "file, in the run's folder, for a trace of all ranks that Perfetto opens; empty: none", below),
       key("run.timeline", &C::run, &Run::timeline,
           "file, in the run's folder, for a page of steps as planned and as measured on each rank; empty: "
-          "none"),
+          "none",
+          below),
       key("run.trace_steps", &C::run, &Run::trace_steps,
           "\"100:120\": only these steps, both included, are traced, the first three are in the timeline; "
           "empty: all, of a timeline alone 3 to 5"),

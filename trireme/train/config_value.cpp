@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/open_folder.h"
+#include "trireme/base/printable.h"
 #include "trireme/base/text.h"
 #include "trireme/train/internal/config_keys.h"
 
@@ -55,7 +57,17 @@ bool in_range(const Allowed& allowed, double number) {
 }
 
 bool is_path_component(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
+  return is_file_name(name) && name.find_first_of("\n\t") == std::string::npos &&
+         printable_message(name, kWhole) == name;
+}
+
+bool is_path_below(const std::string& path) {
+  return path.empty() || std::ranges::all_of(split(path, '/'), is_path_component);
+}
+
+bool has_form(const std::string& path, PathForm form) {
+  if (form == PathForm::kAny) return true;
+  return form == PathForm::kBelow ? is_path_below(path) : is_path_component(path);
 }
 
 /// True when the value, or each element of it, is allowed.
@@ -69,7 +81,7 @@ struct IsAllowed {
     return std::all_of(values.begin(), values.end(), *this);
   }
   bool operator()(const std::string& value) const {
-    if (allowed.single_path_component && !is_path_component(value)) return false;
+    if (!has_form(value, allowed.path)) return false;
     if (!allowed.names) return true;
     const std::vector<std::string> names = allowed.names();
     return std::find(names.begin(), names.end(), value) != names.end();
@@ -85,7 +97,8 @@ std::string first_unknown(const Allowed& allowed, const ConfigValue& value) {
 }  // namespace
 
 std::string Allowed::describe() const {
-  if (single_path_component) return "not empty, without '/'";
+  if (path == PathForm::kOneComponent) return "not empty, without '/', printable";
+  if (path == PathForm::kBelow) return "a path below the folder, without '..', printable";
   if (names) return join(names());
   std::vector<std::string> bounds;
   if (std::isfinite(above)) bounds.push_back("above " + number_text(above));

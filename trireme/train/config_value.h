@@ -21,6 +21,13 @@ using HeldAs = std::conditional_t<
     std::conditional_t<std::is_integral_v<Field>, std::int64_t,
                        std::conditional_t<std::is_floating_point_v<Field>, double, Field>>>;
 
+/// What a text is a path of. Both forms are printable: a name in a message is what it looks like.
+enum class PathForm {
+  kAny,           ///< no path, or any that the user of the configuration can write to
+  kOneComponent,  ///< a name in a folder
+  kBelow,         ///< a relative path that stays below a folder; empty: none
+};
+
 /// Bounds of a number, or the names that a text may be; of a list: of each of its elements.
 struct Allowed {
   double least = -std::numeric_limits<double>::infinity();
@@ -28,7 +35,7 @@ struct Allowed {
   double below = std::numeric_limits<double>::infinity();   ///< exclusive
   double above = -std::numeric_limits<double>::infinity();  ///< exclusive
   std::function<std::vector<std::string>()> names = nullptr;
-  bool single_path_component = false;
+  PathForm path = PathForm::kAny;
 
   /// "at least 1", "0 to 1", "above 0"; the names; empty when everything is allowed.
   std::string describe() const;

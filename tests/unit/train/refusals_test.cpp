@@ -408,8 +408,8 @@ std::optional<ConfigValue> not_allowed(const ConfigKey& key) {
   if (std::holds_alternative<double>(held) && is_bounded) return ConfigValue(number);
   if (std::holds_alternative<std::vector<std::int64_t>>(held) && is_bounded)
     return ConfigValue(std::vector{static_cast<std::int64_t>(number)});
-  const bool is_limited = allowed.names || allowed.single_path_component;
-  if (std::holds_alternative<std::string>(held) && is_limited) return ConfigValue(std::string("no/name"));
+  const bool is_limited = allowed.names || allowed.path != PathForm::kAny;
+  if (std::holds_alternative<std::string>(held) && is_limited) return ConfigValue(std::string("no/../name"));
   if (std::holds_alternative<std::vector<std::string>>(held) && is_limited)
     return ConfigValue(std::vector<std::string>{"no/name"});
   return std::nullopt;

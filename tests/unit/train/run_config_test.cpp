@@ -6,9 +6,14 @@
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/text.h"
+#include "trireme/train/parallel_plan.h"
 
 namespace trireme::train {
 namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 /// A configuration file that is gone at the end of the test.
 class ConfigFile {
@@ -106,7 +111,7 @@ const BadConfig kBadConfigs[] = {
     BadConfig{"ElementOutOfRange", "[model]\nhidden = [8, 0]\n",
               "run.toml:2: model.hidden = [8, 0] is out of range: at least 1"},
     BadConfig{"NameThatLeavesTheFolder", "[run]\nname = \"../a\"\n",
-              "run.toml:2: run.name = \"../a\" is out of range: not empty, without '/'"},
+              "run.toml:2: run.name = \"../a\" is out of range: not empty, without '/', printable"},
     BadConfig{"UnknownChoice", "[optimizer]\nname = \"addamw\"\n",
               "run.toml:2: optimizer.name = \"addamw\" is not known (did you mean 'adamw'?)"},
     BadConfig{"UnknownPrecision", "[train]\nprecision = \"int4\"\n",
@@ -119,6 +124,38 @@ const BadConfig kBadConfigs[] = {
 TEST(RunConfig, WhatIsWrongInAFileIsRefusedWithPlaceAndCure) {
   for (const BadConfig& bad : kBadConfigs)
     EXPECT_EQ(ConfigFile(bad.content).error(), bad.message) << bad.name;
+}
+
+// A configuration may come from somebody else.
+TEST(SecurityRunConfig, ANameIsOnePrintablePathComponent) {
+  for (const std::string name : {"", ".", "..", "a/b", "/tmp/a", "a\nb", "a\tb", "\x1b[2Ja", "a\x7f",
+                                 "a\xc2\x9b", "a\xe2\x80\xae", "a\xff"}) {
+    RunConfig config;
+    config.run.name = name;
+    EXPECT_THAT([&] { check_run_config(config, 1); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("run.name = ")))
+        << name;
+  }
+  for (const std::string name : {"a", "..a", "größe 1", "a\\b", "実験", "it's \"this\""}) {
+    RunConfig config;
+    config.run.name = name;
+    config.data.name = "synthetic";
+    EXPECT_NO_THROW(check_run_config(config, 1)) << name;
+  }
+}
+
+TEST(SecurityRunConfig, FilesOfTracesStayBelowTheFolderOfTheRun) {
+  for (const char* key : {"run.trace", "run.timeline"}) {
+    for (const char* path : {"/root/.ssh/authorized_keys", "..", "../a", "a/../../b", "a/..", ".", "./a",
+                             "a//b", "a/", "a\\nb", "\\u001b[2J"}) {
+      const std::string setting = text(key, " = \"", path, "\"");
+      EXPECT_THAT([&] { parse_run_config(setting, "run.toml"); },
+                  ThrowsMessage<InvalidArgument>(HasSubstr("a path below the folder")))
+          << setting;
+    }
+    for (const char* path : {"", "trace.json", "traces/one/trace.json", "..json", "it's \\\"this\\\".json"})
+      EXPECT_NO_THROW(parse_run_config(text(key, " = \"", path, "\""), "run.toml")) << path;
+  }
 }
 
 TEST(RunConfig, BadOverrideIsQuoted) {
