@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/text_table.h"
+#include "trireme/base/printable.h"
 #include "trireme/base/text.h"
 #include "trireme/telemetry/page_text.h"
 
@@ -120,7 +121,7 @@ void write(std::ostream& out, const Json& json) {
 
 void write_problems(std::ostream& out, std::span<const ListedRun> runs) {
   for (const ListedRun& listed : runs) {
-    if (!listed.problem.empty()) out << listed.problem << "\n";
+    if (!listed.problem.empty()) out << printable_message(listed.problem) << "\n";
   }
 }
 
@@ -130,7 +131,8 @@ void write_messages(std::ostream& out, std::span<const RunData> runs) {
   for (const RunData& run : runs) {
     if (run.message.empty()) continue;
     const std::string code = run.exit_code ? text(" (exit code ", *run.exit_code, ")") : std::string();
-    out << std::exchange(before, "") << run.name << ": " << run.status << code << ": " << run.message << "\n";
+    out << std::exchange(before, "") << printable(run.name, kWhole) << ": " << printable(run.status) << code
+        << ": " << printable_message(run.message) << "\n";
   }
 }
 

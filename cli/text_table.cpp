@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <ostream>
 
+#include "trireme/base/printable.h"
+
 namespace trireme::cli {
 namespace {
 
@@ -16,10 +18,12 @@ std::size_t width_of(const std::string& cell) {
 
 void print(std::ostream& out, const TextTable& table) {
   std::vector<std::size_t> widths(table.columns.size());
-  for (const auto& row : table.rows) {
+  std::vector<std::vector<std::string>> rows = table.rows;
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = printable(cell, kWhole);  // it may stand in a file of somebody else
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
   }
-  for (const auto& row : table.rows) {
+  for (const auto& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       const std::string space(widths[i] - width_of(row[i]), ' ');
