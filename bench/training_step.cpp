@@ -5,9 +5,10 @@
 //
 //   bench_training_step [--smoke] [--model mlp|cnn|wide|resnet50|gpt] [--precision fp32|bf16] [--steps N]
 //   [--backend auto|shm|gloo] [--convolution auto|aten|onednn|product]
-//   [--memory-format auto|contiguous|channels_last] [--zero 1|2|3]
+//   [--memory-format auto|contiguous|channels_last] [--zero 1|2|3] [--check-replicas N]
 //
-// With --zero the replicas share out what they hold (docs/zero.md), the model as one unit.
+// With --zero the replicas share out what they hold (docs/zero.md), the model as one unit. --check-replicas:
+// in every Nth step replicas compare their parameters; 0, the default: never.
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
@@ -88,10 +89,11 @@ struct Loop {
 using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
 Loop replicas(comm::Context& context, const Workload& work, const Forward& forward,
-              const parallel::CompressionOptions& compression) {
+              const parallel::CompressionOptions& compression, std::int64_t check_replicas_every) {
   const std::shared_ptr<parallel::CommHook> hook = parallel::make_comm_hook(compression);
-  const auto ddp = std::make_shared<DistributedDataParallel>(context, work.module,
-                                                             parallel::DataParallelOptions{.hook = hook});
+  const auto ddp = std::make_shared<DistributedDataParallel>(
+      context, work.module,
+      parallel::DataParallelOptions{.hook = hook, .check_replicas_every = check_replicas_every});
   optim::NamedTensors parameters;
   for (const auto& item : work.module->named_parameters()) parameters.emplace_back(item.key(), item.value());
   const std::shared_ptr<optim::Optimizer> optimizer =
@@ -155,6 +157,7 @@ int main(int argc, char** argv) try {
   std::string precision = "fp32";
   std::string backend = "auto", convolution = "auto", memory_format = "auto";
   int steps = 50, zero = 0;
+  std::int64_t check_replicas_every = 0;
   bool smoke = false;
   app.add_option("--model", model)->check(CLI::IsMember({"mlp", "cnn", "wide", "resnet50", "gpt"}));
   app.add_option("--precision", precision)->check(CLI::IsMember(train::precision_names()));
@@ -163,6 +166,7 @@ int main(int argc, char** argv) try {
   app.add_option("--memory-format", memory_format)->check(CLI::IsMember(train::memory_format_names()));
   app.add_option("--steps", steps)->check(CLI::PositiveNumber);
   app.add_option("--zero", zero)->check(CLI::Range(0, 3));
+  app.add_option("--check-replicas", check_replicas_every)->check(CLI::NonNegativeNumber);
   parallel::CompressionOptions compression;
   app.add_option("--compression", compression.name)->check(CLI::IsMember(parallel::comm_hook_names()));
   app.add_option("--fraction", compression.fraction);
@@ -184,8 +188,8 @@ int main(int argc, char** argv) try {
   const train::Precision& format = train::precision_of(precision);
   const Forward forward = [&](const at::Tensor& input) { return logits_of(work, input, format); };
   const std::uint64_t peak_before = peak_rss_bytes();
-  const Loop loop =
-      zero == 0 ? replicas(*context, work, forward, compression) : shards(*context, work, zero, forward);
+  const Loop loop = zero == 0 ? replicas(*context, work, forward, compression, check_replicas_every)
+                              : shards(*context, work, zero, forward);
   seconds_of(*context, std::min(steps, 5), loop.step);  // buckets are rebuilt, memory is warm
   const double waited_before_s = loop.waited_s();
   const std::int64_t sent_before = loop.sent_bytes(), on_wire_before = wire_bytes();

@@ -17,7 +17,8 @@ Calendar::Calendar(const RunConfig& config, const data::BatchLayout& batches)
       total_steps_(total_of(config.train, batches)),
       evaluates_every_(config.eval.every_steps),
       saves_every_(config.checkpoint.every_steps),
-      logs_every_(config.run.log_every_steps) {}
+      logs_every_(config.run.log_every_steps),
+      checks_replicas_every_(config.parallel.check_replicas_every) {}
 
 std::int64_t Calendar::next_meeting(std::int64_t step) const {
   std::int64_t next = std::min(total_steps_, batches_.first_step_of(batch(step).epoch + 1));

@@ -27,6 +27,11 @@ class Calendar {
   /// A line of metrics is written for it.
   bool logs(std::int64_t step) const { return step % logs_every_ == 0 || step == total_steps_; }
 
+  /// In it ranks compare the parameters that they hold alike.
+  bool checks_replicas(std::int64_t step) const {
+    return checks_replicas_every_ > 0 && (step % checks_replicas_every_ == 0 || step == total_steps_);
+  }
+
   /// The weights behind it are looked at as a whole, before the next step's: by an evaluation, a checkpoint,
   /// or whoever asked for the run.
   bool shows_weights(std::int64_t step) const {
@@ -39,7 +44,7 @@ class Calendar {
 
  private:
   data::BatchLayout batches_;
-  std::int64_t total_steps_, evaluates_every_, saves_every_, logs_every_;
+  std::int64_t total_steps_, evaluates_every_, saves_every_, logs_every_, checks_replicas_every_;
 };
 
 }  // namespace trireme::train

@@ -171,6 +171,10 @@ std::vector<ConfigKey> parallel_key_table() {
       key("parallel.unused_parameters", &C::parallel, &ParallelOptions::unused_parameters,
           "parameters that a step does not reach: an error, found in every step, or in the first one",
           {.names = parallel::unused_parameters_names}),
+      key("parallel.check_replicas_every", &C::parallel, &ParallelOptions::check_replicas_every,
+          "steps between comparisons of the parameters that ranks hold alike, besides the one in the last "
+          "step; a difference ends the run; 0: never",
+          zero_up),
       key("ps.coordinator", &C::served, &Served::coordinator,
           "parallel.mode = \"ps\": address of the coordinator; empty: the one of --servers"),
       key("ps.delay_compensation", &C::served, &Served::delay_compensation,

@@ -303,7 +303,8 @@ class PlanMaker {
         .data_parallel = {.bucket_mib = parallel.bucket_mib,
                           .first_bucket_mib = std::min(1.0, parallel.bucket_mib),
                           .unused_parameters = parallel::unused_parameters_of(parallel.unused_parameters),
-                          .scale = parallel::ReduceScale::kSum},
+                          .scale = parallel::ReduceScale::kSum,
+                          .check_replicas_every = 0},  // Trainer compares what stages do not know of
         .zero = zero};
     parallel::PipelineOptions& options = plan_.options_;
     if (!is_pipeline()) {

@@ -116,6 +116,7 @@ struct ParallelOptions {
   double outer_lr = 0.7;                    ///< momentum, nesterov
   double outer_momentum = 0.9;              ///< the same
   std::string unused_parameters = "error";  ///< a name of parallel::unused_parameters_names()
+  std::int64_t check_replicas_every = 100;  ///< steps between comparisons of what ranks hold alike; 0: none
 };
 
 class Registry;

@@ -31,6 +31,7 @@
 #include "trireme/train/internal/offloading.h"
 #include "trireme/train/internal/parts_of_tensors.h"
 #include "trireme/train/internal/priority.h"
+#include "trireme/train/internal/replica_labels.h"
 #include "trireme/train/internal/serving.h"
 #include "trireme/train/model_state.h"
 #include "trireme/train/recomputed_layers.h"
@@ -326,6 +327,8 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (noise_) noise_->end_step(report_);
   note_staleness();
   step_ = report_.step;
+  if (plan_.asynchronous() && pipeline_.drained() && config_.parallel.check_replicas_every > 0)
+    check_replicas(step_);
   if (!has_stepped_) MemoryLedger::of_process().reset_peak();  // what set-up took is no part of a step
   has_stepped_ = true;
   const data::LoadingReport loaded = loading();
@@ -409,6 +412,8 @@ bool Trainer::gradients_are_usable() {
 void Trainer::update() {
   for (const auto& prepare : before_changes_) prepare();
   memory_at_update_ = MemoryLedger::of_process().now();
+  // As layers have computed with them: sharded ones are gathered now, and apart behind the update.
+  if (!plan_.asynchronous() && calendar_.checks_replicas(report_.step)) check_replicas(report_.step);
   if (outer_steps_ && steps_together()) outer_steps_->add_gradients();
   report_.skipped = !gradients_are_usable();
   if (report_.skipped) return note_skip();
@@ -427,6 +432,14 @@ void Trainer::update() {
   if (plan_.by_need() && calendar_.shows_weights(report_.step)) optimizer_->arrive();
   if (average_) average_->update();
   if (outer_steps_) outer_steps_->after_step(report_.step);
+}
+
+void Trainer::check_replicas(std::int64_t step) {
+  if (!replica_check_) {
+    replica_check_ = make_replica_check(
+        plan_, groups_, context_, {.weights = pipeline_.weights(), .updated = parameters_, .held = held_});
+  }
+  replica_check_->run(text("step ", step));
 }
 
 void Trainer::note_skip() {

@@ -32,6 +32,7 @@
 #include "trireme/optim/moving_average.h"
 #include "trireme/optim/offload.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/data/replica_check.h"
 #include "trireme/parallel/local/outer_steps.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/train/calendar.h"
@@ -256,6 +257,8 @@ class Trainer {
   /// True when it is on all of them.
   bool on_all_holders(bool here);
   void update();
+  /// Throws CommError, on all ranks, where parameters have drifted apart.
+  void check_replicas(std::int64_t step);
 
   comm::Context& context_;
   const data::DataSource& data_;
@@ -294,7 +297,8 @@ class Trainer {
   std::optional<optim::ExponentialMovingAverage> average_;   ///< where train.ema_decay asks for one
   const std::unique_ptr<parallel::OuterSteps> outer_steps_;  ///< where sites train apart
   StepReports reports_;
-  std::unique_ptr<NoiseScale> noise_;        ///< null: nobody asks
+  std::unique_ptr<NoiseScale> noise_;                      ///< null: nobody asks
+  std::unique_ptr<parallel::ReplicaCheck> replica_check_;  ///< since it was first due
   std::unique_ptr<WorkShares> work_shares_;  ///< where replicas share out a batch by how fast they are
 
   std::function<void(const optim::NamedTensors&)> observer_;

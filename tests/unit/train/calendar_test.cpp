@@ -44,6 +44,17 @@ TEST(Calendar, TheLastStepIsLoggedAlways) {
   EXPECT_TRUE(calendar.logs(13));
 }
 
+TEST(Calendar, ReplicasAreComparedInEverySoManyStepsAndInTheLastOne) {
+  RunConfig config = config_of(13, 0, 0);
+  config.parallel.check_replicas_every = 5;
+  const Calendar calendar(config, of_ten());
+  EXPECT_TRUE(calendar.checks_replicas(5));
+  EXPECT_FALSE(calendar.checks_replicas(6));
+  EXPECT_TRUE(calendar.checks_replicas(13));
+  config.parallel.check_replicas_every = 0;
+  EXPECT_FALSE(Calendar(config, of_ten()).checks_replicas(13));
+}
+
 TEST(Calendar, AnyNumberOfEpochsIsAtLeastOneStep) {
   RunConfig config = config_of(0, 0, 0);
   config.train.epochs = std::numeric_limits<std::int64_t>::max();

@@ -64,6 +64,10 @@ struct DataParallelOptions {
   ReduceScale scale = ReduceScale::kMean;
   ReductionEnd end = ReductionEnd::kWithBackward;
   std::shared_ptr<CommHook> hook = nullptr;  ///< how a bucket is reduced; none: all-reduce as it is
+  /// In every so many reductions the ranks compare digests of all parameters, as they are when backward ends
+  /// (replica_check.h). Different ones are a CommError of backward() on all ranks that names the first
+  /// parameter and the ranks. Not in a Join without `follow`, whose ranks fall behind. 0: never.
+  std::int64_t check_replicas_every = 100;
 };
 
 struct JoinUnderWay;

@@ -84,7 +84,10 @@ DistributedDataParallel::Join::Join(std::vector<Joined> joined)
     for (std::size_t j = 0; j < i; ++j)
       require(&reducer(i) != &reducer(j), "a Join has the same DistributedDataParallel twice");
   }
-  for (std::size_t i = 0; i < joined_.size(); ++i) reducer(i).before_pass = [this, i] { announce(i); };
+  for (std::size_t i = 0; i < joined_.size(); ++i) {
+    reducer(i).before_pass = [this, i] { announce(i); };
+    reducer(i).compares = joined_[i].follow != nullptr;
+  }
   under_way_->push_back({.join = this, .world_ranks = group.world_ranks()});
 }
 
@@ -92,6 +95,7 @@ DistributedDataParallel::Join::~Join() {
   std::erase_if(*under_way_, [this](const JoinUnderWay& each) { return each.join == this; });
   for (std::size_t i = 0; i < joined_.size(); ++i) {
     reducer(i).before_pass = nullptr;
+    reducer(i).compares = true;
     reducer(i).root = 0;
   }
 }

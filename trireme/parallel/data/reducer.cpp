@@ -22,6 +22,8 @@ DistributedDataParallel::Reducer::Reducer(comm::Group the_group, Replica the_rep
     : group(std::move(the_group)), replica(std::move(the_replica)), options(the_options) {
   require(options.bucket_mib > 0 && options.first_bucket_mib > 0, "bucket sizes have to be positive; found ",
           options.bucket_mib, " and ", options.first_bucket_mib, " MiB");
+  require(options.check_replicas_every >= 0, "check_replicas_every must be at least 0; found ",
+          options.check_replicas_every);
   collect_parameters();
   if (!options.hook) options.hook = make_comm_hook("none");
   if (group.size() == 1) return;

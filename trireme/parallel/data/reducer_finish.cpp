@@ -20,6 +20,7 @@ void DistributedDataParallel::Reducer::complete_buckets(Role role) {
     stand_in_for_unfired(role);
     start_ready_buckets();
     for (Coalesced& buffers : buffers_) buffers.start(group, root);
+    start_comparison();
   } catch (...) {
     break_off_and_throw(std::current_exception());
   }
@@ -76,6 +77,7 @@ void DistributedDataParallel::Reducer::require_finished(const char* caller) cons
 
 void DistributedDataParallel::Reducer::finish_pass(Role role, const std::function<void()>& follow) {
   const at::NoGradGuard no_grad;
+  const bool was_comparing = std::exchange(comparing_, false);
   std::string unreached;
   try {
     const double began_s = now_s();
@@ -96,6 +98,7 @@ void DistributedDataParallel::Reducer::finish_pass(Role role, const std::functio
     break_off_and_throw(std::current_exception());
   }
   forget_pass();
+  if (was_comparing) replica_check_->finish(text("reduction ", statistics.reductions));
   if (!unreached.empty()) refuse_unreached(unreached, usage_known_ ? kUnreachedLater : kUnreachedAdvice);
   if (follow) follow();
 }
@@ -266,8 +269,21 @@ void DistributedDataParallel::Reducer::note_reduced() {
   }
 }
 
+/// No gradient of this pass has been handed out: no parameter has been updated by one. Buffers are the root's
+/// after each reduction, and are not compared.
+void DistributedDataParallel::Reducer::start_comparison() {
+  const auto every = static_cast<std::uint64_t>(options.check_replicas_every);
+  if (!compares || every == 0 || (statistics.reductions + 1) % every != 0) return;
+  if (!replica_check_) {
+    replica_check_.emplace(group, replica.parameters,
+                           "; DataParallelOptions::check_replicas_every = 0 compares nothing");
+  }
+  replica_check_->start();
+  comparing_ = true;
+}
+
 void DistributedDataParallel::Reducer::forget_pass() {
-  running_ = announced_ = backward_over_ = false;
+  running_ = announced_ = backward_over_ = comparing_ = false;
   started_.reset();
   graph_tasks_.clear();
   unreached_.clear();

@@ -50,6 +50,7 @@ std::vector<Fact> facts_of(const Replica& replica, const DataParallelOptions& op
   facts.push_back({"option first_bucket_mib", text(options.first_bucket_mib)});
   facts.push_back({"option unused_parameters", text(static_cast<int>(options.unused_parameters))});
   facts.push_back({"option broadcast_buffers", options.broadcast_buffers ? "on" : "off"});
+  facts.push_back({"option check_replicas_every", text(options.check_replicas_every)});
   facts.push_back({"option scale", options.scale == ReduceScale::kMean ? "mean" : "sum"});
   facts.push_back({"option hook", options.hook ? options.hook->describe() : "none"});
   return facts;

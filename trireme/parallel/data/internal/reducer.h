@@ -19,6 +19,7 @@
 #include "trireme/parallel/data/internal/gradient_places.h"
 #include "trireme/parallel/data/internal/joins.h"
 #include "trireme/parallel/data/internal/replicas.h"
+#include "trireme/parallel/data/replica_check.h"
 #include "trireme/telemetry/trace.h"
 
 namespace trireme::parallel {
@@ -56,6 +57,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   DataParallelOptions options;
   bool synchronise = true;            ///< false under no_sync
   bool is_checked = false;            ///< under no_sync: check_module() has been called
+  bool compares = true;               ///< false in a Join whose ranks without a batch fall behind
   int root = 0;                       ///< whose buffers and ready order count; Join: a rank that has a batch
   std::function<void()> before_pass;  ///< called when a synchronised pass begins; empty: nothing
   Statistics statistics;
@@ -117,6 +119,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   std::string unreached_of_all_ranks();
   void settle(const std::vector<bool>& used, Role role, bool follows);
   void note_reduced();
+  void start_comparison();
   void forget_pass();
 
   // A pass that ends early: reducer_early_end.cpp.
@@ -141,6 +144,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   std::shared_ptr<GradientPlaces> made_in_place_;
   std::vector<Coalesced> buffers_;
   std::vector<ParameterForm> forms_of_buffers_;
+  std::optional<ReplicaCheck> replica_check_;  ///< since the first comparison
   at::Tensor used_flags_;
   telemetry::TraceBuffer* trace_ = nullptr;  ///< null when nothing is traced
 
@@ -150,6 +154,7 @@ struct DistributedDataParallel::Reducer : std::enable_shared_from_this<Reducer> 
   bool backward_over_ = false;    ///< its last gradient is there, or will not come
   std::optional<Role> started_;   ///< all that it reduces is on its way: finish_reduction() does the rest
   bool buffers_over_ = false;     ///< they have come
+  bool comparing_ = false;        ///< a comparison of the parameters is on its way
   std::vector<int> graph_tasks_;  ///< those whose end is awaited: more than one when backward is nested
   std::string complaint_;         ///< what this reducer itself threw out of the pass
   std::size_t next_bucket_ = 0;   ///< the next one to start

@@ -1,0 +1,192 @@
+// parallel.check_replicas_every: parameters that ranks hold alike are compared in every mode; what drifts
+// apart ends the run on all ranks, and what is meant to differ does not.
+#include <gmock/gmock.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <atomic>
+#include <memory>
+
+#include "tests/unit/train/small_runs.h"
+#include "tests/unit/train/token_sequences.h"
+#include "trireme/base/error.h"
+#include "trireme/model/initialise.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+struct ComparedMode {
+  FormMesh mesh;
+  /// A tensor that ranks hold alike, by a part of its name; null: no two ranks do.
+  const char* alike = "ln_f";
+  const char* compression = "none";
+  bool exact = false;
+  std::int64_t shard_ranks = 0;
+};
+std::ostream& operator<<(std::ostream& out, const ComparedMode& mode) { return out << mode.mesh.name; }
+
+// Ranks of backend "threads" have memory in common, where shared weights lie once; those of gloo do not.
+const ComparedMode kComparedModes[] = {
+    {{"Replicas", 3, {}}},
+    {{"Accumulation", 2, {}, 2}},
+    {{"Bf16", 2, {}, 1, "bf16"}},
+    {{"Fp16", 2, {}, 1, "fp16"}},
+    {{"FindUnused", 2, {.unused_parameters = "find"}}},
+    {.mesh = {"Exact", 2, {}, 2}, .exact = true},
+    {.mesh = {"ByNeed", 2, {.priority = "forward"}}},
+    {.mesh = {"Int8", 2, {}}, .compression = "int8"},
+    {.mesh = {"PowerSgd", 2, {}}, .compression = "power-sgd"},
+    {.mesh = {"TopK", 3, {}}, .compression = "top-k"},
+    {{"Pipeline", 2, {.pipeline = 2, .microbatches = 2}}, "wte"},
+    {{"PipelinesSideBySide", 4, {.pipeline = 2, .microbatches = 2}}},
+    {{"Chunks", 4, {.pipeline = 2, .schedule = "interleaved-1f1b", .chunks = 2, .microbatches = 4}}},
+    {{"DualPipe", 2, {.pipeline = 2, .schedule = "dualpipe", .microbatches = 4}}},
+    {{"PipeDream", 2, {.pipeline = 2, .schedule = "pipedream"}}, nullptr},
+    {{"ReplicasOfAStage", 3, {.pipeline = 3, .schedule = "1f1b-rr"}}, nullptr},
+    {{"Tensor", 2, {.tensor = 2}}},
+    {{"TensorAndSequence", 2, {.tensor = 2, .sequence = true}}},
+    {{"TensorReplicas", 4, {.tensor = 2}}, "c_attn"},
+    {{"Context", 2, {.context = 2}}},
+    {{"ContextReplicas", 4, {.context = 2}}},
+    {{"Zero1", 2, {.zero = 1}, 1, "fp32", "gloo"}},
+    {{"Zero2", 3, {.zero = 2}, 2, "fp32", "gloo"}},
+    {{"Zero1Bf16", 2, {.zero = 1}, 1, "bf16", "gloo"}},
+    {{"Zero1InOneMemory", 2, {.zero = 1}}, nullptr},
+    {{"Zero2Encoded", 2, {.zero = 2, .weight_compression = "int8"}, 1, "fp32", "gloo"}},
+    {{"Zero3", 2, {.zero = 3}, 1, "fp32", "gloo"}, nullptr},
+    {.mesh = {"Zero3Groups", 4, {.zero = 3}, 1, "fp32", "gloo"}, .shard_ranks = 2},
+    {{"PipelineZero2", 4, {.pipeline = 2, .microbatches = 2, .zero = 2}, 1, "fp32", "gloo"}},
+    {{"Sites", 2, {.local_steps = 2}}, nullptr},
+    {{"SitesOfTwo", 4, {.local_steps = 2, .local_ranks = 2}}},
+    {{"Streaming", 4, {.local_steps = 3, .local_ranks = 2, .local_fragments = 3, .local_delay = 1}}},
+};
+
+class ReplicaComparison : public testing::TestWithParam<ComparedMode> {
+ protected:
+  static RunConfig config() {
+    const ComparedMode& mode = GetParam();
+    RunConfig config = config_of_form(mode.mesh);
+    config.train.clip_norm = mode.mesh.parallel.priority == "none" ? 0.1 : 0;
+    if (mode.mesh.parallel.schedule == "pipedream" || mode.mesh.parallel.schedule == "1f1b-rr")
+      config.train.clip_norm = 0;
+    config.scaler.initial = 1024;
+    config.run.exact = mode.exact;
+    config.parallel.compression = mode.compression;
+    config.parallel.shard_ranks = mode.shard_ranks;
+    config.parallel.check_replicas_every = 1;
+    return config;
+  }
+  static void on_ranks(const std::function<void(comm::Context&)>& work) {
+    comm::run_ranks_as_threads(GetParam().mesh.ranks, work,
+                               {.backend = GetParam().mesh.backend, .timeout_s = 60});
+  }
+  /// A value of what is alike, on the last rank, when its forward and backward are over.
+  static void change(Trainer& trainer) {
+    const at::NoGradGuard no_grad;
+    const bool in_pieces = GetParam().mesh.parallel.zero == 3;
+    for (const auto& [name, tensor] : in_pieces ? trainer.parameters() : trainer.pipeline().weights()) {
+      if (name.find(GetParam().alike) == std::string::npos) continue;
+      tensor.view({-1})[0].add_(0.125);
+      return;
+    }
+    FAIL() << "the last rank has no " << GetParam().alike;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Modes, ReplicaComparison, testing::ValuesIn(kComparedModes),
+                         [](const auto& row) { return std::string(row.param.mesh.name); });
+
+TEST_P(ReplicaComparison, LetsReplicasTrainThatStayTheSame) {
+  const data::DataSource data = token_sequences();
+  on_ranks([&](comm::Context& context) {
+    Trainer trainer(config(), context, data);
+    while (!trainer.finished()) trainer.step();
+    EXPECT_EQ(trainer.steps_done(), 6);
+  });
+}
+
+TEST_P(ReplicaComparison, EndsTheRunOnAllRanksWithTheNameOfWhatDiffers) {
+  if (GetParam().alike == nullptr) GTEST_SKIP() << "no two ranks hold the same, but in one memory";
+  const data::DataSource data = token_sequences();
+  std::atomic<int> num_told = 0;
+  on_ranks([&](comm::Context& context) {
+    Trainer trainer(config(), context, data);
+    trainer.before_changes([&, updates = 0]() mutable {
+      if (++updates == 3 && context.rank() == context.world_size() - 1) change(trainer);
+    });
+    // Of sites only the one that differs ends by itself.
+    const int site = static_cast<int>(config().parallel.local_ranks);
+    const bool is_told = site == 1 || context.rank() >= context.world_size() - site;
+    const auto run = [&] {
+      while (!trainer.finished()) trainer.step();
+    };
+    if (!is_told) {
+      EXPECT_THROW(run(), CommError);
+      return;
+    }
+    EXPECT_THAT(run, ThrowsMessage<CommError>(AllOf(
+                         HasSubstr("step 3: the replicas have drifted apart"), HasSubstr(GetParam().alike),
+                         HasSubstr("2 different values"), HasSubstr("parallel.check_replicas_every = 0"))));
+    ++num_told;
+  });
+  EXPECT_GT(num_told, 1);
+}
+
+/// Sums of words; forward writes the rows that it reads, to bound their norms.
+struct BoundedWords : model::Model {
+  BoundedWords()
+      : words(register_module(
+            "words", torch::nn::Embedding(torch::nn::EmbeddingOptions(kVocabulary, 8).max_norm(0.1)))),
+        head(register_module("head", torch::nn::Linear(8, kVocabulary))) {
+    model::initialise(*this, 7);
+  }
+  at::Tensor forward(const at::Tensor& x) override { return head(words(x)); }
+  torch::nn::Embedding words;
+  torch::nn::Linear head;
+};
+
+TEST(ReplicaChecks, FindAnEmbeddingWithABoundOnItsNormsInTheLastStepAtTheLatest) {
+  const data::DataSource data = token_sequences();
+  RunConfig config = small_gpt_config();
+  ASSERT_EQ(config.parallel.check_replicas_every, 100);
+  config.train.max_steps = 4;
+  const auto run_on = [&](int ranks) {
+    comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
+      Trainer trainer(config, context, data, std::make_shared<BoundedWords>());
+      const auto run = [&] {
+        while (!trainer.finished()) trainer.step();
+      };
+      if (ranks == 1) return run();
+      EXPECT_THAT(run, ThrowsMessage<CommError>(AllOf(HasSubstr("step 4: "), HasSubstr("'words.weight'"))));
+    });
+  };
+  run_on(1);
+  run_on(3);
+  config.parallel.check_replicas_every = 0;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    Trainer trainer(config, context, data, std::make_shared<BoundedWords>());
+    while (!trainer.finished()) trainer.step();
+  });
+}
+
+class ReplicaCheckedRuns : public SmallRuns {};
+
+TEST_F(ReplicaCheckedRuns, GoOnFromACheckpointWithTheSameBitsOnAnyRanks) {
+  RunConfig whole = config("whole"), part = config("part");
+  for (RunConfig* each : {&whole, &part}) each->parallel.check_replicas_every = 1;
+  const std::string expected = run(2, whole).weights_xxh3;
+  part.train.max_steps = 6;
+  run(2, part);
+  part.train.max_steps = 12;
+  EXPECT_EQ(run(2, part, RunStart::kResume).weights_xxh3, expected);
+  part.train.max_steps = 14;
+  part.parallel.zero = 2;
+  EXPECT_EQ(run(3, part, RunStart::kResume).steps, 14);
+}
+
+}  // namespace
+}  // namespace trireme::train

@@ -1,0 +1,33 @@
+#include "trireme/train/internal/replica_labels.h"
+
+namespace trireme::train {
+namespace {
+
+comm::Group compared_group(const ParallelPlan& plan, const PlanGroups& groups, comm::Context& context) {
+  if (plan.served()) return context.self();
+  if (plan.trains_apart()) return groups.sites->site.value_or(context.self());
+  return context.world();
+}
+
+}  // namespace
+
+std::unique_ptr<parallel::ReplicaCheck> make_replica_check(const ParallelPlan& plan, const PlanGroups& groups,
+                                                           comm::Context& context,
+                                                           const ComparedParameters& parameters) {
+  const bool is_whole = plan.zero() != parallel::ZeroStage::kParameters || !plan.is_sharded();
+  const HeldParts whole{.cut = parameters.held.cut, .pieces = {}};
+  optim::NamedTensors labelled;
+  if (is_whole) {
+    for (const auto& [name, weight] : plan.asynchronous() ? parameters.updated : parameters.weights)
+      labelled.emplace_back(whole.label_of(name), weight);
+  }
+  // Groups of replicas hold the same pieces.
+  for (const auto& [name, updated] : parameters.updated) {
+    if (parameters.held.pieces.contains(name) && !updated.is_meta())
+      labelled.emplace_back(parameters.held.label_of(name), updated);
+  }
+  return std::make_unique<parallel::ReplicaCheck>(compared_group(plan, groups, context), std::move(labelled),
+                                                  "; parallel.check_replicas_every = 0 compares nothing");
+}
+
+}  // namespace trireme::train
