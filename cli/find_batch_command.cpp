@@ -23,14 +23,15 @@ Command find_batch_command(std::function<int(const FindBatchArguments&)> run) {
     app.add_flag("--json", given->json, "The trials as JSON");
     return [given, run] { return run(*given); };
   };
-  return {.name = "find-batch",
-          .summary = "Find the batch that is fastest, teaches most per second, and the largest that fits",
-          .usage = "FILE.toml [OPTIONS]",
-          .examples =
-              "  trireme find-batch examples/fashion_mnist.toml -n 2\n"
-              "  trireme find-batch examples/gpt_char.toml -n 2 --most 512 --noise 900\n"
-              "  trireme find-batch examples/resnet18.toml -n 2 --memory-limit 4 --json\n",
-          .declare = declare};
+  return {
+      .name = "find-batch",
+      .summary = "Find the batch that is fastest, teaches most per second, and the largest that fits",
+      .usage = "FILE.toml [OPTIONS]",
+      .examples =
+          "  trireme find-batch examples/fashion_mnist.toml -n 2\n"
+          "  trireme find-batch examples/gpt_char.toml --set data.path=TEXT.txt -n 2 --most 512 --noise 900\n"
+          "  trireme find-batch examples/resnet18.toml -n 2 --memory-limit 4 --json\n",
+      .declare = declare};
 }
 
 }  // namespace trireme::cli

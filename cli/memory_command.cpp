@@ -27,8 +27,9 @@ Command memory_command(std::function<int(const MemoryArguments&)> run) {
           .summary = "Tell what memory a rank will take, as configured and in other modes, before a run",
           .usage = "FILE.toml [OPTIONS]",
           .examples =
-              "  trireme memory examples/gpt_char.toml -n 2\n"
-              "  trireme memory examples/gpt_char.toml -n 8 --limit 4 --set model.layers=48\n"
+              "  trireme memory examples/gpt_char.toml --set data.path=TEXT.txt -n 2\n"
+              "  trireme memory examples/gpt_char.toml --set data.path=TEXT.txt -n 8 --limit 4 --set "
+              "model.layers=48\n"
               "  trireme memory examples/resnet18.toml -n 4 --set parallel.zero=2 --json\n",
           .declare = declare};
 }

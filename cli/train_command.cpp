@@ -51,7 +51,7 @@ Command train_command(std::function<int(const TrainArguments&)> run) {
               "  trireme train examples/ps_fashion_mnist.toml -n 2 --servers 2\n"
               "  trireme train examples/quick.toml -n 2 --trace --trace-steps 20:40\n"
               "  trireme train examples/resnet18_pipeline.toml -n 2 --timeline timeline.html\n"
-              "  trireme train examples/gpt_char.toml -n 4 --plan plan.toml\n"
+              "  trireme train examples/gpt_char.toml --set data.path=TEXT.txt -n 4 --plan plan.toml\n"
               "  mpirun -n 2 trireme train examples/fashion_mnist.toml\n",
           .declare = declare};
 }

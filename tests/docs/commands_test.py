@@ -16,14 +16,18 @@ OUTPUT = re.compile(r"trireme [a-z-]+: |.*\[--")
 
 
 def code_lines(text):
-    """Lines of fenced and of indented code; not of a block after a line `<!-- not to be typed: REASON -->`."""
+    """Lines of fenced and of indented code, and "" between blocks; not of a block after a line `<!-- not to be typed: REASON -->`."""
     fenced = indented = left_out = False
     after_a_break = True
     for line in text.split("\n"):
         if re.match(r" {0,3}(```|~~~)", line):
             fenced, after_a_break = not fenced, True
+            yield ""
             continue
+        was_indented = indented
         indented = line.startswith("    ") and (after_a_break or indented)
+        if was_indented and not indented:
+            yield ""
         if (fenced or indented) and not left_out:
             yield line if fenced else line[4:]
         mark = re.fullmatch(r"<!-- not to be typed: .+ -->", line) is not None
@@ -83,7 +87,11 @@ def problems_of(words, known):
     problems += [problem_of_setting(own[i + 1], known) for i, word in enumerate(own[:-1]) if word == "--set"]
     if command in OF_A_FILE and (len(own) == 0 or own[0].startswith("-")):
         problems.append("no file is named, which comes first")
-    problems += [f"no file {word}" for word in own if word.startswith("examples/") and not (ROOT / word).exists()]
+    for word in (each for each in own if each.startswith("examples/")):
+        if not (ROOT / word).exists():
+            problems.append(f"no file {word}")
+        elif 'name = "text"' in (ROOT / word).read_text() and not any(each.startswith("data.path=") for each in own):
+            problems.append(f"{word} needs --set data.path=TEXT.txt")
     return [each for each in problems if each]
 
 
@@ -98,6 +106,7 @@ class Commands(unittest.TestCase):
             "train examples/quick.toml --set train.epochs=many": "train.epochs=many: expected a whole number",
             "verify examples/quick.toml --set comm.backend=mpi": "comm.backend=mpi: expected one of",
             "trian examples/quick.toml": "there is no command trian",
+            "memory examples/gpt_char.toml -n 2": "examples/gpt_char.toml needs --set data.path=TEXT.txt",
         }
         for command, problem in found.items():
             self.assertIn(problem, "; ".join(problems_of(command.split(), known)), command)
@@ -115,6 +124,16 @@ class Commands(unittest.TestCase):
             for words in commands_of(path.read_text()):
                 read += 1
                 wrong += [f"{path.relative_to(ROOT)}: trireme {' '.join(words)}: {each}" for each in problems_of(words, known)]
+        self.assertGreater(read, 60)
+        self.assertEqual(wrong, [])
+
+    def test_examples_of_the_helps_can_be_typed(self):
+        known, wrong, read = keys(), [], 0
+        for path in sorted(GOLDEN.glob("cli_help_*.txt")):
+            _, _, examples = path.read_text().partition("Examples:\n")
+            for words in commands_of("```\n" + examples + "```\n"):
+                read += 1
+                wrong += [f"{path.name}: trireme {' '.join(words)}: {each}" for each in problems_of(words, known)]
         self.assertGreater(read, 60)
         self.assertEqual(wrong, [])
 
