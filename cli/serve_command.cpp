@@ -155,7 +155,8 @@ std::function<int()> declare_params(CLI::App& app) {
       ->type_name("DIR")
       ->envname("TRIREME_PS_CHECKPOINTS");
   declare_serving(app, given->serve);
-  app.add_flag("--no-shared-memory", given->no_shared_memory)->group("");  // for what stands between sockets
+  app.add_flag("--no-shared-memory", given->no_shared_memory,
+               "Between Unix sockets, too, bytes go through the sockets, where a relay sees them");
   return [given] {
     const StopRequest stop;
     ps::ServerOptions server = given->options;
