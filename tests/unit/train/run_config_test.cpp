@@ -136,7 +136,10 @@ TEST(SecurityRunConfig, ANameIsOnePrintablePathComponent) {
                 ThrowsMessage<InvalidArgument>(HasSubstr("run.name = ")))
         << name;
   }
-  for (const std::string name : {"a", "..a", "größe 1", "a\\b", "実験", "it's \"this\""}) {
+  for (const std::string name : {"a", "..a",
+                                 "gr\xc3\xb6\xc3\x9f"
+                                 "e 1",
+                                 "a\\b", "\xe5\xae\x9f\xe9\xa8\x93", "it's \"this\""}) {
     RunConfig config;
     config.run.name = name;
     config.data.name = "synthetic";
