@@ -139,6 +139,8 @@ def tests_that_there_are():
         for prefix, suite in re.findall(r"INSTANTIATE_TEST_SUITE_P\(\s*(\w+),\s*(\w+)", text):
             prefixes.setdefault(suite, set()).add(prefix)
         names |= {f"{suite}/0.{name}" for suite, name in re.findall(r"^TYPED_TEST\(\s*(\w+),\s*(\w+)\)", text, re.M)}
+    for path in sorted((ROOT / "tests").rglob("CMakeLists.txt")):
+        names |= set(re.findall(r"add_test\(NAME ([\w.]+)", path.read_text()))
     return names | {f"{prefix}/{name}" for name in names for prefix in prefixes.get(name.split(".")[0], ())}
 
 

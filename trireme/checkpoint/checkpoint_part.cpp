@@ -4,13 +4,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/open_file.h"
 #include "trireme/base/synced_file.h"
 #include "trireme/checkpoint/internal/boxes_in_file.h"
 #include "trireme/checkpoint/internal/checkpoint_folder.h"
@@ -34,6 +34,15 @@ fs::path working_folder(const fs::path& folder, const CheckpointPart& part) {
   return temporary_of(folder, part.head.step, part.attempt.name);
 }
 
+/// For all writers. Another writer of the folder may have put a symbolic link in its place.
+void make_working_folder(const fs::path& temporary) {
+  make_folder(temporary);
+  std::error_code error;
+  if (fs::symlink_status(temporary, error).type() != fs::file_type::directory)
+    throw DataError(text("cannot write a checkpoint in ", temporary.string(),
+                         ": expected a folder, found a symbolic link; remove it"));
+}
+
 fs::path record_path(const fs::path& temporary, int number) {
   return temporary / text("part-", number, ".json");
 }
@@ -46,10 +55,8 @@ void write_record(const fs::path& temporary, int number, const PartRecord& recor
   const std::string content = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   // It appears as a whole, and is for this moment only: no sync.
   const fs::path path = record_path(temporary, number), unfinished = path.string() + ".part";
-  std::ofstream stream(unfinished, std::ios::binary);
-  stream << content;
-  stream.close();
-  if (!stream) throw DataError(text("cannot write ", unfinished.string(), ": ", std::strerror(errno)));
+  if (const FileDescriptor file = create_file(unfinished); !file.is_open() || !file.write(content))
+    throw DataError(text("cannot write ", unfinished.string(), ": ", std::strerror(errno)));
   std::error_code error;
   fs::rename(unfinished, path, error);
   if (error) throw DataError(text("cannot rename to ", path.string(), ": ", error.message()));
@@ -164,7 +171,7 @@ void write_part(const fs::path& folder, const CheckpointPart& part) {
     remove_leftovers(folder, part.attempt.prefix);
     holds_checkpoint(folder / name_of(part.head.step));  // what cannot be put in place is not written first
   }
-  make_folder(temporary);
+  make_working_folder(temporary);
   write_record(temporary, part.number, write_files(temporary, part));
 }
 
@@ -175,11 +182,15 @@ void refuse_part(const fs::path& folder, const CheckpointPart& part, const std::
   for (const FileKind kind : {FileKind::kModel, FileKind::kOptimizer})
     fs::remove(temporary / name_of_file(kind, part.number, part.attempt.num_parts), ignored);
   try {
-    make_folder(temporary);
+    make_working_folder(temporary);
+  } catch (const DataError&) {
+    return;  // nothing can be said there
+  }
+  try {
     write_record(temporary, part.number, {.failure = reason});
   } catch (const DataError&) {
     // A disk may be full and still take an empty file.
-    const std::ofstream empty(record_path(temporary, part.number));
+    create_file(record_path(temporary, part.number));
   }
 }
 

@@ -20,6 +20,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/open_file.h"
 #include "trireme/base/random.h"
 #include "trireme/data/internal/file_lock.h"
 #include "trireme/data/loading_report.h"
@@ -46,29 +47,19 @@ std::string block_header(const std::string& key, std::string_view content) {
 /// Removed at the end unless it got its name.
 class UnfinishedFile {
  public:
-  explicit UnfinishedFile(fs::path path)
-      : path_(std::move(path)), fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {}
+  explicit UnfinishedFile(fs::path path) : path_(std::move(path)), file_(create_file(path_)) {}
   ~UnfinishedFile() {
-    if (fd_ >= 0) ::close(fd_);
     if (!finished_) ::unlink(path_.c_str());
   }
   UnfinishedFile(const UnfinishedFile&) = delete;
   UnfinishedFile& operator=(const UnfinishedFile&) = delete;
 
-  bool write(std::string_view bytes) const {
-    while (fd_ >= 0 && !bytes.empty()) {
-      const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return false;
-      bytes.remove_prefix(static_cast<std::size_t>(written));
-    }
-    return fd_ >= 0;
-  }
+  bool write(std::string_view bytes) const { return file_.is_open() && file_.write(bytes); }
   bool rename_to(const fs::path& name) { return finished_ = ::rename(path_.c_str(), name.c_str()) == 0; }
 
  private:
-  fs::path path_;
-  int fd_;
+  const fs::path path_;
+  const FileDescriptor file_;
   bool finished_ = false;
 };
 
@@ -235,7 +226,7 @@ struct DiskCache::State {
 
   void give_up(int error) {
     if (given_up.exchange(true)) return;
-    log.warning("cannot keep blocks in ", folder.string(), ": ", std::generic_category().message(error),
+    log.warning("cannot keep blocks in ", folder.string(), ": ", problem_of_open(error),
                 "; the run goes on, and reads what is not there from afar each time");
   }
 

@@ -1,8 +1,5 @@
 #include "trireme/telemetry/internal/appended_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 
@@ -12,19 +9,12 @@
 namespace trireme::telemetry {
 
 AppendedFile::AppendedFile(const std::filesystem::path& path)
-    : path_(path), descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-  if (descriptor_ < 0) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
+    : path_(path), file_(open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0644)) {
+  if (!file_.is_open()) throw DataError(text("cannot open ", path.string(), ": ", problem_of_open(errno)));
 }
 
-AppendedFile::~AppendedFile() { ::close(descriptor_); }
-
 void AppendedFile::append(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw DataError(text("cannot write ", path_.string(), ": ", std::strerror(errno)));
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (!file_.write(bytes)) throw DataError(text("cannot write ", path_.string(), ": ", std::strerror(errno)));
 }
 
 }  // namespace trireme::telemetry

@@ -10,6 +10,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "trireme/base/printable.h"
 #include "trireme/base/text.h"
 
 namespace trireme::telemetry {
@@ -104,7 +105,7 @@ void ConsoleSink::write_step(const Record& record) {
 
 void ConsoleSink::write_line(const std::string& line) {
   clear_bar();
-  out_ << line << std::endl;
+  out_ << printable_message(line) << std::endl;
 }
 
 void ConsoleSink::clear_bar() {

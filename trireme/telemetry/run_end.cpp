@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/base/json_nesting.h"
+#include "trireme/base/open_file.h"
 
 namespace trireme::telemetry {
 namespace {
@@ -78,11 +78,11 @@ std::optional<RunEnd> read_run_end(const std::filesystem::path& path) {
 }
 
 LockHolder holder_of(const std::filesystem::path& lock) {
-  const int file = ::open(lock.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return {};
-  const bool is_free = ::flock(file, LOCK_SH | LOCK_NB) == 0;
+  FileDescriptor file = open_file(lock, O_RDONLY);
+  if (!file.is_open()) return {};
+  const bool is_free = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0;
   const bool is_held = !is_free && errno == EWOULDBLOCK;
-  ::close(file);
+  file = {};
   const Json holder = object_in(read_file(lock));
   LockHolder found;
   const std::string host = words_in(holder, "host");

@@ -34,7 +34,9 @@ void check_run_folder(const ParallelPlan& plan, RunStart start, const Log& log) 
   const RunFolder folder{config.run_folder()};
   if (start == RunStart::kResume && !fs::exists(folder.root)) throw no_checkpoint_in(folder.checkpoints());
   const RunLock lock(folder, log);
-  if (start == RunStart::kResume) check_newest(config, folder.checkpoints());
+  if (start != RunStart::kResume) return;
+  lock.take_up();
+  check_newest(config, folder.checkpoints());
 }
 
 }  // namespace trireme::train

@@ -453,6 +453,7 @@ std::unique_ptr<RunLock> lock_folder(const RunConfig& config, comm::Context& con
     if (start == RunStart::kResume && !std::filesystem::exists(folder.root))
       throw no_checkpoint_in(folder.checkpoints());
     lock = std::make_unique<RunLock>(folder, context.log());
+    if (start == RunStart::kResume) lock->take_up();
   });
   return lock;
 }

@@ -20,6 +20,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
 #include "trireme/base/json_nesting.h"
+#include "trireme/base/open_file.h"
 
 namespace trireme::train {
 namespace {
@@ -33,7 +34,7 @@ constexpr int kTries = 10;
 constexpr double kLastBreath_s = 5;
 
 [[noreturn]] void fail(std::string_view what, const fs::path& path, int code) {
-  throw DataError(text("cannot ", what, " ", path.string(), ": ", std::strerror(code)));
+  throw DataError(text("cannot ", what, " ", path.string(), ": ", problem_of_open(code)));
 }
 
 std::string utc_now() {
@@ -69,6 +70,19 @@ std::string word_in(const Json& holder, const char* key) {
 
 }  // namespace
 
+void require_no_links(const fs::path& root, const fs::path& below) {
+  fs::path folder = root;
+  for (const fs::path& name : below.parent_path()) {
+    folder /= name;
+    std::error_code ignored;
+    require(
+        fs::symlink_status(folder, ignored).type() != fs::file_type::symlink, folder.string(),
+        " is a symbolic link, and a run does not write through links inside its folder: put a folder there, "
+        "or link ",
+        root.string(), " as a whole");
+  }
+}
+
 RunLock::RunLock(RunFolder folder, const Log& log) : folder_(std::move(folder)), log_(log) {
   take();
   start_ = word_in(read_holder(folder_.lock()), "start");
@@ -76,11 +90,11 @@ RunLock::RunLock(RunFolder folder, const Log& log) : folder_(std::move(folder)),
 }
 
 RunLock::~RunLock() {
+  if (foreign_) ::unlink(folder_.lock().c_str());
   if (made_ && !has_files()) {
     ::unlink(folder_.lock().c_str());
     ::rmdir(folder_.root.c_str());
   }
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void RunLock::take() {
@@ -88,11 +102,11 @@ void RunLock::take() {
     std::error_code ignored;
     made_ = !fs::exists(folder_.root, ignored);
     make_folder(folder_.root);
-    const int opened = ::open(folder_.lock().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (opened < 0 && errno == ENOENT) continue;
-    if (opened < 0) fail("open", folder_.lock(), errno);
-    const int before = std::exchange(descriptor_, opened);
-    if (before >= 0) ::close(before);
+    foreign_ = !fs::exists(folder_.lock(), ignored) && has_files() && !is_of_a_run();
+    FileDescriptor opened = open_file(folder_.lock(), O_RDWR | O_CREAT);
+    if (!opened.is_open() && errno == ENOENT) continue;
+    if (!opened.is_open()) fail("open", folder_.lock(), errno);
+    file_ = std::move(opened);
     lock();
     if (is_still_in_place()) return;
   }
@@ -101,7 +115,7 @@ void RunLock::take() {
 
 void RunLock::lock() const {
   const Deadline gone = Deadline::after_s(kLastBreath_s);
-  while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+  while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {
       log_.warning("cannot lock ", folder_.lock().string(), ": ", std::strerror(errno),
                    "; a second run of this name would not be refused, and destroy this one");
@@ -116,7 +130,7 @@ void RunLock::lock() const {
 bool RunLock::is_still_in_place() const {
   struct stat held {
   }, there{};
-  return ::fstat(descriptor_, &held) == 0 && ::stat(folder_.lock().c_str(), &there) == 0 &&
+  return ::fstat(file_.get(), &held) == 0 && ::lstat(folder_.lock().c_str(), &there) == 0 &&
          held.st_dev == there.st_dev && held.st_ino == there.st_ino;
 }
 
@@ -125,12 +139,13 @@ void RunLock::write_holder() const {
   const std::string content =
       Json{{"pid", ::getpid()}, {"host", host_name()}, {"since", utc_now()}, {"start", start_}}.dump(2) +
       "\n";
-  if (::ftruncate(descriptor_, 0) != 0 ||
-      ::pwrite(descriptor_, content.data(), content.size(), 0) != static_cast<ssize_t>(content.size()))
+  if (::ftruncate(file_.get(), 0) != 0 ||
+      ::pwrite(file_.get(), content.data(), content.size(), 0) != static_cast<ssize_t>(content.size()))
     fail("write", folder_.lock(), errno);
 }
 
 void RunLock::assign_to(const std::string& start) {
+  take_up();
   start_ = start;
   write_holder();
 }
@@ -144,9 +159,22 @@ bool RunLock::has_files() const {
   return static_cast<bool>(error);  // what cannot be listed is not known to be empty
 }
 
+/// A folder of an older version may have no lock.
+bool RunLock::is_of_a_run() const {
+  std::error_code ignored;
+  return fs::exists(folder_.config(), ignored) || fs::exists(folder_.checkpoints(), ignored);
+}
+
+void RunLock::take_up() const {
+  for (const fs::path& folder : {folder_.checkpoints(), folder_.best(), folder_.tensorboard()})
+    require_no_links(folder_.root, fs::path(folder.filename()) / "any");
+}
+
 fs::path RunLock::start_fresh(const std::string& start) {
   fs::path moved;
   if (has_files()) {
+    require(!foreign_, folder_.root.string(),
+            " is not empty, and no run has made what is in it; choose another run.name or run.folder");
     std::error_code error;
     for (int number = 1; moved.empty() || fs::exists(moved, error); ++number)
       moved = text(folder_.root.string(), ".", number);

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "trireme/base/log.h"
+#include "trireme/base/open_file.h"
 
 namespace trireme::train {
 
@@ -30,12 +31,16 @@ struct RunFolder {
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
 
+/// Throws InvalidArgument where a folder on the way to `below`, a path below `root`, is a symbolic link: a
+/// run's folder may come from somebody else, or others may write into it. `root` itself may be one.
+void require_no_links(const std::filesystem::path& root, const std::filesystem::path& below);
+
 /// The right to write into a run's folder, while it lives.
 class RunLock {
  public:
   /// Takes the folder, which is made when it is missing. Throws InvalidArgument that says who holds it, some
-  /// seconds later, since a killed process may be on its way out; DataError. Where the file system has no
-  /// locks that is a warning.
+  /// seconds later, since a killed process may be on its way out; DataError, also for a symbolic link in the
+  /// place of the lock. Where the file system has no locks that is a warning.
   RunLock(RunFolder folder, const Log& log);
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -43,10 +48,14 @@ class RunLock {
 
   /// Whether the run in the folder belongs to that start of a world; to none when `start` is empty.
   bool belongs_to(const std::string& start) const { return !start.empty() && start == start_; }
+  /// The run of the folder goes on. Throws InvalidArgument for a symbolic link in the place of a folder of a
+  /// run.
+  void take_up() const;
   /// From now on it does.
   void assign_to(const std::string& start);
   /// Renames the folder, where there is anything in it, and makes an empty one of that start. Returns where
-  /// the old one went; empty when there was nothing. Throws as the constructor does.
+  /// the old one went; empty when there was nothing. Throws as the constructor does; InvalidArgument where a
+  /// folder was filled by something other than a run.
   std::filesystem::path start_fresh(const std::string& start);
 
  private:
@@ -55,12 +64,14 @@ class RunLock {
   bool is_still_in_place() const;
   void write_holder() const;
   bool has_files() const;
+  bool is_of_a_run() const;
 
   const RunFolder folder_;
   const Log log_;
   std::string start_;
-  int descriptor_ = -1;
-  bool made_ = false;  ///< the folder, which goes again when nothing is written into it
+  FileDescriptor file_;
+  bool made_ = false;     ///< the folder, which goes again when nothing is written into it
+  bool foreign_ = false;  ///< what is in the folder is of no run, and the lock goes again
 };
 
 }  // namespace trireme::train

@@ -96,7 +96,7 @@ RunRecorder::RunRecorder(const RunConfig& config, const RunOutline& outline)
     : config_(config),
       folder_{config.run_folder()},
       started_s_(now_s()),
-      log_(folder_.console(), std::ios::app) {
+      log_(folder_.console()) {
   sinks_.push_back(std::make_unique<telemetry::ConsoleSink>(
       std::cout, telemetry::ConsoleOptions{.style = telemetry::style_of_stdout(),
                                            .total_steps = outline.total_steps,

@@ -3,11 +3,11 @@
 // console and console.log. Only rank 0 makes one. One thread.
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "trireme/telemetry/append_stream.h"
 #include "trireme/telemetry/sink.h"
 #include "trireme/train/evaluate.h"
 #include "trireme/train/loading_summary.h"
@@ -64,7 +64,7 @@ class RunRecorder {
   const RunConfig& config_;
   const RunFolder folder_;
   const double started_s_;
-  std::ofstream log_;  ///< console.log: what is said, whoever reads it
+  telemetry::AppendStream log_;  ///< console.log: what is said, whoever reads it
   std::vector<std::unique_ptr<telemetry::Sink>> sinks_;
   bool stdout_lost_ = false;
 };

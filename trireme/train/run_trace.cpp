@@ -137,7 +137,7 @@ void RunTrace::write_timeline(const Trainer& trainer) {
   const fs::path path = config_.run_folder() / config_.run.timeline;
   try {
     if (timeline.page.empty()) throw DataError("none of its steps was traced; run.trace_steps says which");
-    keep_earlier(path);
+    make_way_to(path);
     write_file_atomic(path, timeline.page);
     context_.log().info("wrote the timeline ", path.string(), ": of ", timeline.steps,
                         timeline.steps == 1 ? " step" : " steps", " the median took ",
@@ -168,6 +168,18 @@ void RunTrace::finish(const Trainer& trainer) {
   trace_.reset();
 }
 
+/// The folder of a file that is written next, below the run's.
+void RunTrace::make_way_to(const fs::path& path) const {
+  const fs::path root = config_.run_folder();
+  try {
+    require_no_links(root, path.lexically_relative(root));
+  } catch (const InvalidArgument& error) {  // a run does not fail for a trace
+    throw DataError(error.what());
+  }
+  make_folder(path.parent_path());
+  keep_earlier(path);
+}
+
 /// Where the run was resumed and the steps before have left a file there.
 void RunTrace::keep_earlier(const fs::path& path) const {
   if (steps_before_ == 0 || !fs::exists(path)) return;
@@ -185,7 +197,7 @@ void RunTrace::write_whole() {
   int next = 1;
   const auto receive_next = [&] { return receive_text(context_.world(), next++); };
   try {
-    keep_earlier(path_);
+    make_way_to(path_);
     write_file_atomic(path_, [&](const FileSink& sink) {
       const auto write = [&](std::string_view piece) {
         const telemetry::OwnWork work(context_.status(), "writing the trace " + path_.string());
@@ -206,8 +218,7 @@ void RunTrace::write_own_part() const {
   if (config_.run.trace.empty() || telemetry::num_spans(*trace_) == 0) return;
   const fs::path path = path_beside(path_, text("rank", context_.rank()));
   try {
-    make_folder(path.parent_path());
-    keep_earlier(path);
+    make_way_to(path);
     write_file_atomic(path, telemetry::kTraceBegin + part() + telemetry::kTraceEnd);
     context_.log().info("the run did not end well; this rank's part of the trace is in ", path.string());
   } catch (const std::exception& error) {

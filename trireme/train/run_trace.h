@@ -38,6 +38,7 @@ class RunTrace {
   std::string part() const;
   void write_timeline(const Trainer& trainer);
   void write_whole();
+  void make_way_to(const std::filesystem::path& path) const;
   void keep_earlier(const std::filesystem::path& path) const;
   void write_own_part() const;
 

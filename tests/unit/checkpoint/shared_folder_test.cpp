@@ -164,6 +164,22 @@ TEST_F(SharedFolder, OneThatLacksAPartOfATensorIsNotRead) {
               ThrowsMessage<DataError>(HasSubstr("holds 3 of the 7 elements of 'bias'")));
 }
 
+// Others may be able to write into the folder.
+TEST(SecurityCheckpoint, NoPartIsWrittenThroughALinkInThePlaceOfTheWorkingFolder) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "elsewhere");
+  fs::create_directories(folder / "checkpoints");
+  CheckpointPart part;
+  part.head.step = 5;
+  part.shards = shards_of(Cut::kRows, 0, 1, true);
+  fs::create_directory_symlink(folder / "elsewhere", folder / "checkpoints/.writing-step-00000005.0");
+  EXPECT_THAT([&] { write_part(folder / "checkpoints", part); },
+              ThrowsMessage<DataError>(HasSubstr("found a symbolic link")));
+  part.number = 1;
+  EXPECT_NO_THROW(refuse_part(folder / "checkpoints", part, "no room"));
+  EXPECT_TRUE(fs::is_empty(folder / "elsewhere"));
+}
+
 TEST_F(SharedFolder, ARecordOfAnEarlierAttemptIsNotTakenForThisOne) {
   comm::run_ranks_as_threads(2, [&](comm::Context& context) {
     const Shards mine = shards_of(Cut::kRows, context.rank(), 2, true);

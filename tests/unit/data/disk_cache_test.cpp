@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <thread>
@@ -290,6 +291,32 @@ TEST_F(CacheOnDisk, RankThatIsStuckWithABlockHoldsNobodyUp) {
         std::make_unique<FileLock>(folder_ / "cache" / "blocks" / ("fetch-" + std::to_string(i)), 0));
   EXPECT_EQ((*kept.block(far, 0))[0], of(0, far));
   EXPECT_EQ(blocks().size(), 1U);
+}
+
+// A cache may lie in a folder that others can write into.
+TEST(SecurityDiskCache, NoLinkInItLeadsToAFileElsewhere) {
+  const test::TemporaryFolder folder;
+  const fs::path victim = folder / "victim", blocks = folder / "cache/blocks";
+  write_file_atomic(victim, "not to be touched");
+  fs::create_directories(blocks);
+  std::vector<std::string> names = {"total", "unfinished"};
+  for (int i = 0; i < 64; ++i) names.push_back("fetch-" + std::to_string(i));
+  for (const std::string& name : names) fs::create_symlink(victim, blocks / name);
+  const auto num_blocks = [&] {
+    return std::ranges::count_if(fs::directory_iterator(blocks),
+                                 [](const auto& entry) { return entry.path().extension() == ".block"; });
+  };
+  const Far far(kBlock);
+  const auto read = [&] {
+    DiskCache cache({.folder = folder / "cache", .wait_s = 0}, Log());
+    EXPECT_EQ(cache.block(far, 0)->size(), static_cast<std::size_t>(kBlock));
+    EXPECT_EQ(read_file(victim), "not to be touched");
+  };
+  read();
+  EXPECT_EQ(num_blocks(), 0) << "without its own files it keeps nothing, and the data is read all the same";
+  fs::remove(blocks / "total");
+  read();
+  EXPECT_EQ(num_blocks(), 1) << "the link in the place of the unfinished block is replaced";
 }
 
 }  // namespace

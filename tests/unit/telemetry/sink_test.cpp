@@ -10,6 +10,7 @@
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/telemetry/append_stream.h"
 #include "trireme/telemetry/console_sink.h"
 #include "trireme/telemetry/jsonl_sink.h"
 #include "trireme/telemetry/run_summary.h"
@@ -182,6 +183,41 @@ TEST(ConsoleSink, EvaluationClearsTheBarAndTakesALine) {
   EXPECT_THAT(out.str(), EndsWith("\r\x1b[Kstep 1  test accuracy 0.9000  test loss 0.3000\n"));
   sink.write({"eval", {{"step", std::int64_t{2}}, {"test_loss", -std::numeric_limits<double>::quiet_NaN()}}});
   EXPECT_THAT(out.str(), EndsWith("step 2  test loss nan\n"));
+}
+
+// What a line says may come from a configuration or a folder of somebody else.
+TEST(SecurityConsole, ControlCharactersOfALineAreEscaped) {
+  std::ostringstream out;
+  ConsoleSink sink(out, {});
+  sink.write({"note", {{"text", std::string("into runs/\x1b[2Jevil\r")}}});
+  EXPECT_THAT(out.str(), HasSubstr("into runs/\\x1b[2Jevil\\r\n"));
+}
+
+TEST(AppendStream, WhatIsFlushedIsBehindWhatWasThere) {
+  const test::TemporaryFolder folder;
+  write_file_atomic(folder / "log", "before\n");
+  AppendStream log(folder / "log");
+  log << "one " << 1 << std::flush;
+  EXPECT_EQ(read_file(folder / "log"), "before\none 1");
+  log << '\n' << "two" << std::endl;
+  EXPECT_EQ(read_file(folder / "log"), "before\none 1\ntwo\n");
+}
+
+TEST(AppendStream, AFullDiskIsAStateOfTheStream) {
+  AppendStream log("/dev/full");
+  log << "lost" << std::flush;
+  EXPECT_FALSE(log);
+}
+
+TEST(SecurityAppendedFiles, ASymbolicLinkIsNotFollowed) {
+  const test::TemporaryFolder folder;
+  write_file_atomic(folder / "victim", "not to be touched");
+  std::filesystem::create_symlink(folder / "victim", folder / "link");
+  EXPECT_THAT([&] { AppendStream log(folder / "link"); },
+              testing::ThrowsMessage<DataError>(HasSubstr("symbolic link")));
+  EXPECT_THAT([&] { JsonlSink sink(folder / "link"); },
+              testing::ThrowsMessage<DataError>(HasSubstr("symbolic link")));
+  EXPECT_EQ(read_file(folder / "victim"), "not to be touched");
 }
 
 TEST(RunSummary, IsAnIndentedObjectWithoutTheEvent) {

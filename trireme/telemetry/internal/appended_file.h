@@ -5,22 +5,21 @@
 #include <filesystem>
 #include <string_view>
 
+#include "trireme/base/open_file.h"
+
 namespace trireme::telemetry {
 
 class AppendedFile {
  public:
-  /// Opens or creates it. Throws DataError.
+  /// Opens or creates it. Throws DataError, also for a symbolic link in its place.
   explicit AppendedFile(const std::filesystem::path& path);
-  ~AppendedFile();
-  AppendedFile(const AppendedFile&) = delete;
-  AppendedFile& operator=(const AppendedFile&) = delete;
 
   /// Throws DataError when the disk is full or the file is gone.
   void append(std::string_view bytes);
 
  private:
   std::filesystem::path path_;
-  int descriptor_;
+  FileDescriptor file_;
 };
 
 }  // namespace trireme::telemetry
