@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/internal/descriptor.h"
+#include "trireme/base/open_file.h"
 #include "trireme/base/open_folder.h"
 #include "trireme/base/synced_file.h"
 
@@ -35,8 +36,10 @@ void sync_folder(const fs::path& folder) {
 }
 
 std::string read_file(const fs::path& path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) file_failed("open", path);
+  const FileDescriptor fd = open_to_read(path);
+  if (!fd.is_open() && errno == ENXIO)
+    throw DataError(text("cannot open ", path.string(), ": ", problem_of_open(errno)));
+  if (!fd.is_open()) file_failed("open", path);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) file_failed("read", path);
   // One byte more than the file says, so that its end is seen without growing; some files (in /proc) say 0.

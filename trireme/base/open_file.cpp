@@ -1,6 +1,8 @@
 #include "trireme/base/open_file.h"
 
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -72,6 +74,21 @@ FileDescriptor create_file(const fs::path& path, mode_t mode) {
     if (file.is_open() || errno != EEXIST || tries == kMostCreations) return file;
     if (::unlinkat(folder.get(), name.c_str(), 0) != 0 && errno != ENOENT) return {};
   }
+}
+
+FileDescriptor open_to_read(const fs::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat info {};
+  struct statfs holder {};
+  if (!file.is_open() || ::fstat(file.get(), &info) != 0) return {};
+  const bool is_pipe = ::fstatfs(file.get(), &holder) == 0 && holder.f_type == PIPEFS_MAGIC;
+  if (S_ISFIFO(info.st_mode) && !is_pipe) {
+    file = {};
+    errno = ENXIO;
+  } else if (::fcntl(file.get(), F_SETFL, 0) != 0) {
+    return {};
+  }
+  return file;
 }
 
 std::string problem_of_open(int error) {

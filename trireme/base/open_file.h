@@ -39,6 +39,10 @@ FileDescriptor open_file(const std::filesystem::path& path, int flags, mode_t mo
 /// failure.
 FileDescriptor create_file(const std::filesystem::path& path, mode_t mode = 0666);
 
+/// A file to read, which links may lead to. Not open, with errno: ENXIO for a FIFO with a name, whose other
+/// end may never come, and for a socket. A pipe of the shell, as in --secret-file <(command), is read.
+FileDescriptor open_to_read(const std::filesystem::path& path);
+
 /// Words for an errno of an opening: "it is a symbolic link, ..." for ELOOP, else the system's.
 std::string problem_of_open(int error);
 

@@ -3,11 +3,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/open_file.h"
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/base/toml_text.h"
@@ -103,7 +105,7 @@ void read_metrics(const std::filesystem::path& path, RunData& run) {
 class LinesFromTheEnd {
  public:
   explicit LinesFromTheEnd(const std::filesystem::path& path)
-      : path_(path), file_(path, std::ios::binary), left_(std::filesystem::file_size(path)) {}
+      : path_(path), left_(size_of(path)), file_(path, std::ios::binary) {}
 
   bool at_the_beginning() const { return left_ == 0; }
 
@@ -126,9 +128,16 @@ class LinesFromTheEnd {
   }
 
  private:
+  /// Of a file that can be read without waiting.
+  static std::uintmax_t size_of(const std::filesystem::path& path) {
+    if (!open_to_read(path).is_open())
+      throw DataError(text("cannot read ", path.string(), ": ", problem_of_open(errno)));
+    return std::filesystem::file_size(path);
+  }
+
   const std::filesystem::path& path_;
-  std::ifstream file_;
   std::uintmax_t left_;
+  std::ifstream file_;
   std::string beginning_of_next_;
 };
 

@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "tests/support/temporary_folder.h"
+#include "trireme/base/error.h"
 #include "trireme/base/files.h"
 
 namespace trireme {
@@ -69,6 +73,24 @@ TEST_F(SecurityOpenFile, AFifoIsRejectedAndNotWaitedFor) {
     EXPECT_EQ(problem, ENXIO);
     EXPECT_THAT(problem_of_open(problem), HasSubstr("FIFO"));
   }
+}
+
+TEST_F(SecurityOpenFile, ToReadAFifoIsRejectedAndAPipeOfTheShellIsRead) {
+  ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0666), 0);
+  plant("link");
+  EXPECT_THAT([&] { read_file(folder_ / "fifo"); },
+              testing::ThrowsMessage<DataError>(HasSubstr("it is a FIFO or a socket")));
+  EXPECT_EQ(read_file(folder_ / "link"), kPrecious) << "reading follows links";
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(::write(ends[1], "later", 5), 5);
+    ::close(ends[1]);
+  });
+  EXPECT_EQ(read_file("/dev/fd/" + std::to_string(ends[0])), "later");
+  writer.join();
+  ::close(ends[0]);
 }
 
 TEST_F(SecurityOpenFile, AFileIsLeftInTheModeThatWasAskedFor) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -110,6 +111,22 @@ TEST_F(RunListing, WhatIsNoRunSaysSoAndHidesNothing) {
   const std::string problems = runs[0].problem + runs[1].problem;
   EXPECT_THAT(problems, HasSubstr("notes is no run's folder"));
   EXPECT_THAT(problems, HasSubstr("summary.json: expected"));
+}
+
+// A folder of runs may come from somebody else.
+TEST(SecurityRunListing, AFifoInThePlaceOfAFileIsAProblemOfItsRunAndNotWaitedFor) {
+  for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "end.json", "run.lock"}) {
+    const test::TemporaryFolder folder;
+    make_folder(folder / "a");
+    write_file_atomic(folder / "a/metrics.jsonl", "{\"event\":\"step\",\"step\":1,\"loss\":2.0}\n");
+    std::filesystem::remove(folder / "a" / name);
+    ASSERT_EQ(::mkfifo((folder / "a" / name).c_str(), 0666), 0);
+    const std::vector<ListedRun> listed = list_runs(folder.path());
+    ASSERT_EQ(listed.size(), 1u) << name;
+    if (std::string(name) != "run.lock") {
+      EXPECT_THAT(listed[0].problem, HasSubstr("FIFO")) << name;
+    }
+  }
 }
 
 TEST_F(RunListing, ARunWithoutSummaryIsUnfinished) {
