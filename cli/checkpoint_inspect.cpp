@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/checkpoint/checkpoint_report.h"
 
 namespace trireme::cli {
@@ -69,27 +70,21 @@ std::string describe(const std::vector<std::int64_t>& shape) {
   return text("[", join(dims), "]");
 }
 
-/// A terminal obeys control characters, which a foreign file may hold: they are shown as JSON shows them.
-std::string printable(const std::string& words) {
-  const bool plain =
-      std::none_of(words.begin(), words.end(), [](unsigned char c) { return c < 32 || c == 127; });
-  return plain ? words : ordered_json(words).dump(-1, ' ', true);
-}
-
 void print(const SafetensorsContents& file) {
   std::cout << "\n" << file.file << "\n";
   std::size_t name_width = 0, shape_width = 0;
   for (const TensorInfo& tensor : file.tensors) {
-    name_width = std::max(name_width, printable(tensor.name).size());
+    name_width = std::max(name_width, printable(tensor.name, kWhole).size());
     shape_width = std::max(shape_width, describe(tensor.shape).size());
   }
   for (const TensorInfo& tensor : file.tensors) {
-    std::cout << "  " << std::left << std::setw(static_cast<int>(name_width)) << printable(tensor.name)
-              << "  " << std::setw(4) << tensor.dtype << "  " << std::setw(static_cast<int>(shape_width))
-              << describe(tensor.shape) << "  " << human_bytes(tensor.bytes) << "\n";
+    std::cout << "  " << std::left << std::setw(static_cast<int>(name_width))
+              << printable(tensor.name, kWhole) << "  " << std::setw(4) << tensor.dtype << "  "
+              << std::setw(static_cast<int>(shape_width)) << describe(tensor.shape) << "  "
+              << human_bytes(tensor.bytes) << "\n";
   }
   for (const auto& [key, value] : file.metadata)
-    std::cout << "  metadata " << printable(key) << ": " << printable(value) << "\n";
+    std::cout << "  metadata " << printable(key, kWhole) << ": " << printable(value, kWhole) << "\n";
   std::cout << "  " << describe(totals_of({file})) << "\n";
 }
 
@@ -98,8 +93,9 @@ void print_text(const std::filesystem::path& path, const CheckpointPlace& place,
   std::cout << path.string() << "\n";
   if (!place.is_file()) {
     const RunNames names = names_in_config(contents.config);
-    std::cout << "  run    " << names.run << "\n  model  " << names.model << "\n  step   " << contents.step
-              << "\n  epoch  " << contents.epoch << ", batch " << contents.batch << "\n";
+    std::cout << "  run    " << printable(names.run) << "\n  model  " << printable(names.model)
+              << "\n  step   " << contents.step << "\n  epoch  " << contents.epoch << ", batch "
+              << contents.batch << "\n";
     for (const auto& other : place.checkpoints) {
       if (other != path) std::cout << "  also   " << other.string() << "\n";
     }
@@ -180,10 +176,13 @@ ordered_json as_json(const CheckpointVerdict& verdict) {
 void print(const CheckpointVerdict& verdict) {
   std::cout << verdict.path.string() << ": " << (verdict.whole() ? "ok" : "NOT WHOLE") << "\n";
   std::size_t width = 0;
-  for (const auto& file : verdict.files) width = std::max(width, file.name.size());
+  for (const auto& file : verdict.files) width = std::max(width, printable(file.name, kWhole).size());
   for (const auto& file : verdict.files) {
-    std::cout << "  " << std::left << std::setw(static_cast<int>(width)) << file.name << "  "
-              << (file.problem.empty() ? text("ok, ", human_bytes(file.bytes)) : file.problem) << "\n";
+    std::cout << "  " << std::left << std::setw(static_cast<int>(width)) << printable(file.name, kWhole)
+              << "  "
+              << (file.problem.empty() ? text("ok, ", human_bytes(file.bytes))
+                                       : printable_message(file.problem))
+              << "\n";
   }
 }
 

@@ -1,11 +1,14 @@
-// A whole safetensors file: the length of its header, the header, its data; and what its metadata says of
-// boxes.
+// A whole safetensors file: the length of its header, the header, its data; and the tensors whose boxes its
+// metadata names.
+#include <ATen/ops/empty.h>
+
 #include <cstring>
 
 #include "tests/fuzz/reading.h"
 #include "trireme/checkpoint/internal/boxes_in_file.h"
 #include "trireme/checkpoint/internal/safetensors_header.h"
 #include "trireme/checkpoint/safetensors.h"
+#include "trireme/checkpoint/shard_reader.h"
 
 using namespace trireme;
 
@@ -15,6 +18,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool laid_out = fuzz::is_read([&] {
     const auto layout = checkpoint::layout_of_safetensors(file);
     fuzz::is_read([&] { checkpoint::stored_boxes(layout.header, "input"); });
+  });
+  fuzz::is_read([&] {
+    auto reader = checkpoint::ShardReader::of_files({file});
+    for (const auto& [name, stored] : reader.tensors()) {
+      const auto box = checkpoint::whole_box(stored.sizes);
+      if (box.numel() <= static_cast<std::int64_t>(size))
+        reader.read(name, box, at::empty(stored.sizes, at::TensorOptions(stored.type)));
+    }
   });
   const bool loaded = fuzz::is_read([&] {
     const checkpoint::SafetensorsFile read = checkpoint::load_safetensors(file);

@@ -1,10 +1,11 @@
 #include "trireme/checkpoint/checkpoint_report.h"
 
 #include <algorithm>
+#include <set>
 #include <system_error>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/checkpoint/internal/manifest.h"
 
 namespace trireme::checkpoint {
@@ -44,11 +45,12 @@ std::vector<std::string> names_in(const fs::path& folder) {
 
 CheckpointContents inspect_checkpoint(const fs::path& checkpoint_folder) {
   const Manifest manifest = read_manifest(checkpoint_folder);
-  CheckpointContents contents{.step = manifest.step,
-                              .epoch = manifest.epoch,
-                              .batch = manifest.batch,
-                              .config = read_file(checkpoint_folder / kConfigFile),
-                              .files = {}};
+  CheckpointContents contents{
+      .step = manifest.step,
+      .epoch = manifest.epoch,
+      .batch = manifest.batch,
+      .config = read_bounded_file(checkpoint_folder / kConfigFile, kMostConfigBytes, "configuration"),
+      .files = {}};
   for (const FileRecord& record : manifest.files) {
     if (record.name.ends_with(kSafetensorsExtension))
       contents.files.push_back(inspect_safetensors(checkpoint_folder / record.name));
@@ -70,9 +72,10 @@ std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint_folder) {
                         .bytes = bytes_of(checkpoint_folder / record.name),
                         .problem = problem_from([&] { return problem_of(checkpoint_folder, record); })});
   }
+  std::set<std::string> named;
+  for (const FileVerdict& verdict : verdicts) named.insert(verdict.name);
   for (const std::string& name : present) {
-    if (std::any_of(verdicts.begin(), verdicts.end(), [&](const FileVerdict& v) { return v.name == name; }))
-      continue;
+    if (named.contains(name)) continue;
     verdicts.push_back({.name = name,
                         .bytes = bytes_of(checkpoint_folder / name),
                         .problem = problem.empty() ? "is foreign: the manifest does not name it"

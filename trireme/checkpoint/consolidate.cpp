@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/checkpoint/internal/dtype.h"
@@ -128,7 +129,7 @@ void write_index(const fs::path& path, const std::vector<OutFile>& files) {
   for (const OutFile& file : files) {
     for (const TensorLayout& layout : file.tensors) {
       total += layout.bytes();
-      index["weight_map"][layout.name] = file.path.filename().string();
+      append_member(index["weight_map"], layout.name, nlohmann::ordered_json(file.path.filename().string()));
     }
   }
   index["metadata"]["total_size"] = total;

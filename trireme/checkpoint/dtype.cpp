@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/comm/dtype.h"
 
 namespace trireme::checkpoint {
@@ -26,8 +27,8 @@ std::string in_capitals(at::ScalarType type) {
 }  // namespace
 
 std::string dtype_name(at::ScalarType type, const std::string& tensor) {
-  require(std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(), "tensor '", tensor, "' of type ",
-          c10::toString(type), " cannot be saved as safetensors");
+  require(std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(), "tensor '", printable(tensor),
+          "' of type ", c10::toString(type), " cannot be saved as safetensors");
   return in_capitals(type);
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/text.h"
 #include "trireme/checkpoint/internal/checkpoint_folder.h"
 #include "trireme/checkpoint/internal/manifest.h"
@@ -168,7 +168,8 @@ std::optional<FoundCheckpoint> find_latest_checkpoint(comm::Group group, const f
     comm::on_every_rank(group, [&] {
       if (group.rank() != 0) return;
       if (problem.empty()) {
-        found->head.config = read_file(found->folder / kConfigFile);
+        found->head.config =
+            read_bounded_file(found->folder / kConfigFile, kMostConfigBytes, "configuration");
       } else {
         move_aside_and_say(found->folder, problem, log);
       }

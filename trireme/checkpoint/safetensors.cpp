@@ -15,6 +15,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/printable.h"
 #include "trireme/base/synced_file.h"
 #include "trireme/checkpoint/internal/dtype.h"
 #include "trireme/checkpoint/internal/safetensors_header.h"
@@ -106,13 +107,11 @@ SafetensorsHeader read_header(Reader& reader, const std::string& file) {
   return parse_header(json, reader.size() - sizeof length - length, file);
 }
 
-/// A bool that is neither 0 nor 1 is undefined behaviour for whoever looks at it.
 void check_bools(const at::Tensor& tensor, const std::string& name, const std::string& file) {
-  const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
-  const auto* end = bytes + tensor.nbytes();
-  const auto* bad = std::find_if(bytes, end, [](unsigned char byte) { return byte > 1; });
-  if (bad != end) {
-    throw DataError(text(file, ": element ", bad - bytes, " of the bool tensor '", name, "' is ", int{*bad}));
+  const std::span<const std::byte> bytes = tensor_bytes(tensor);
+  if (const auto bad = first_not_bool(bytes)) {
+    throw DataError(text(file, ": element ", *bad, " of the bool tensor '", printable(name), "' is ",
+                         static_cast<int>(bytes[static_cast<std::size_t>(*bad)])));
   }
 }
 

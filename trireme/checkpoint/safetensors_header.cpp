@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <tuple>
 
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/checkpoint/internal/dtype.h"
 
 namespace trireme::checkpoint {
@@ -19,34 +20,15 @@ template <class... Parts>
   throw DataError(text(file, " is not a valid safetensors file: ", parts...));
 }
 
-/// Refuses a name that comes twice in one object: whoever reads it might take the other one.
-class DuplicateCheck {
- public:
-  explicit DuplicateCheck(const std::string& file) : file_(file) {}
-  bool operator()(int depth, SortedJson::parse_event_t event, SortedJson& parsed) {
-    // Ours nest to depth 3; the limit keeps a hostile file from nesting without end.
-    if (depth > 8) fail(file_, "its header nests too deeply");
-    if (event == SortedJson::parse_event_t::object_start) keys_.emplace_back();
-    if (event == SortedJson::parse_event_t::object_end) keys_.pop_back();
-    if (event == SortedJson::parse_event_t::key && !keys_.back().insert(parsed.get<std::string>()).second) {
-      fail(file_, "its header names ", parsed.dump(), " twice");
-    }
-    return true;
-  }
+/// Ours nest to depth 3. A tensor of four dims has 15 values.
+constexpr JsonLimits kHeaderLimits{.levels = 8, .values = 5'000'000};
 
- private:
-  const std::string& file_;
-  std::vector<std::set<std::string>> keys_;
-};
-
-SortedJson parse_json(std::string_view text_of_header, const std::string& file) {
-  DuplicateCheck check(file);
+SortedJson parse_json_header(std::string_view text_of_header, const std::string& file) {
   SortedJson json;
   try {
-    json = SortedJson::parse(text_of_header, [&](int depth, SortedJson::parse_event_t event,
-                                                 SortedJson& parsed) { return check(depth, event, parsed); });
-  } catch (const SortedJson::exception& error) {
-    fail(file, "its header is not JSON (", error.what(), ")");
+    json = parse_json<SortedJson>(text_of_header, kHeaderLimits);
+  } catch (const DataError& reason) {
+    fail(file, "its header cannot be read: ", reason.what());
   }
   if (!json.is_object()) fail(file, "its header is not a JSON object");
   return json;
@@ -55,7 +37,7 @@ SortedJson parse_json(std::string_view text_of_header, const std::string& file) 
 const SortedJson& member(const SortedJson& entry, const char* key, const std::string& name,
                          const std::string& file) {
   const auto found = entry.find(key);
-  if (found == entry.end()) fail(file, "tensor '", name, "' has no ", key);
+  if (found == entry.end()) fail(file, "tensor '", printable(name), "' has no ", key);
   return *found;
 }
 
@@ -63,7 +45,8 @@ std::uint64_t number(const SortedJson& value, const char* what, const std::strin
                      const std::string& file) {
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) {
-    fail(file, "the ", what, " of tensor '", name, "' hold ", value.dump(), ", not a count");
+    fail(file, "the ", what, " of tensor '", printable(name), "' hold ", printable(value.dump()),
+         ", not a count");
   }
   return value.get<std::uint64_t>();
 }
@@ -77,7 +60,7 @@ std::uint64_t bytes_of(const HeaderEntry& entry, const std::string& file) {
     if (dim == 0) continue;
     if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) /
                     static_cast<std::uint64_t>(dim)) {
-      fail(file, "the shape of tensor '", entry.name, "' is too large to be true");
+      fail(file, "the shape of tensor '", printable(entry.name), "' is too large to be true");
     }
     bytes *= static_cast<std::uint64_t>(dim);
   }
@@ -86,30 +69,31 @@ std::uint64_t bytes_of(const HeaderEntry& entry, const std::string& file) {
 
 HeaderEntry parse_entry(const std::string& name, const SortedJson& json, std::uint64_t data_bytes,
                         const std::string& file) {
-  if (!json.is_object()) fail(file, "the entry of tensor '", name, "' is not a JSON object");
+  if (!json.is_object()) fail(file, "the entry of tensor '", printable(name), "' is not a JSON object");
   HeaderEntry entry;
   entry.name = name;
   const SortedJson& dtype = member(json, "dtype", name, file);
   const auto type = dtype.is_string() ? dtype_of(dtype.get<std::string>()) : std::nullopt;
-  if (!type) fail(file, "tensor '", name, "' has the unknown dtype ", dtype.dump());
+  if (!type) fail(file, "tensor '", printable(name), "' has the unknown dtype ", printable(dtype.dump()));
   entry.type = *type;
   const SortedJson& shape = member(json, "shape", name, file);
   if (!shape.is_array() || shape.size() > 64)
-    fail(file, "the shape of tensor '", name, "' is not a list of sizes");
+    fail(file, "the shape of tensor '", printable(name), "' is not a list of sizes");
   for (const SortedJson& dim : shape)
     entry.shape.push_back(static_cast<std::int64_t>(number(dim, "shape", name, file)));
   const SortedJson& offsets = member(json, "data_offsets", name, file);
   if (!offsets.is_array() || offsets.size() != 2)
-    fail(file, "the data_offsets of tensor '", name, "' are not two numbers");
+    fail(file, "the data_offsets of tensor '", printable(name), "' are not two numbers");
   entry.begin = number(offsets[0], "data_offsets", name, file);
   entry.end = number(offsets[1], "data_offsets", name, file);
   if (entry.begin > entry.end || entry.end > data_bytes) {
-    fail(file, "tensor '", name, "' lies at bytes ", entry.begin, " to ", entry.end, ", but the file holds ",
-         data_bytes, " bytes of data: truncated or damaged");
+    fail(file, "tensor '", printable(name), "' lies at bytes ", entry.begin, " to ", entry.end,
+         ", but the file holds ", data_bytes, " bytes of data: truncated or damaged");
   }
   const std::uint64_t needed = bytes_of(entry, file);
   if (entry.end - entry.begin != needed) {
-    fail(file, "tensor '", name, "' needs ", needed, " bytes, its offsets give it ", entry.end - entry.begin);
+    fail(file, "tensor '", printable(name), "' needs ", needed, " bytes, its offsets give it ",
+         entry.end - entry.begin);
   }
   return entry;
 }
@@ -118,7 +102,7 @@ std::map<std::string, std::string> parse_metadata(const SortedJson& json, const 
   std::map<std::string, std::string> metadata;
   if (!json.is_object()) fail(file, "its __metadata__ is not a JSON object");
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) fail(file, "the value of '", key, "' in its __metadata__ is not text");
+    if (!value.is_string()) fail(file, "the value of '", printable(key), "' in its __metadata__ is not text");
     metadata[key] = value.get<std::string>();
   }
   return metadata;
@@ -127,8 +111,8 @@ std::map<std::string, std::string> parse_metadata(const SortedJson& json, const 
 void check_cover(const std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, const std::string& file) {
   std::uint64_t covered = 0;
   for (const HeaderEntry& entry : entries) {
-    if (entry.begin < covered) fail(file, "tensor '", entry.name, "' overlaps the one before it");
-    if (entry.begin > covered) fail(file, "there is a gap before tensor '", entry.name, "'");
+    if (entry.begin < covered) fail(file, "tensor '", printable(entry.name), "' overlaps the one before it");
+    if (entry.begin > covered) fail(file, "there is a gap before tensor '", printable(entry.name), "'");
     covered = entry.end;
   }
   if (covered != data_bytes) {
@@ -141,7 +125,7 @@ void check_cover(const std::vector<HeaderEntry>& entries, std::uint64_t data_byt
 SafetensorsHeader parse_header(std::string_view json_text, std::uint64_t data_bytes,
                                const std::string& file) {
   if (json_text.empty() || json_text.front() != '{') fail(file, "its header does not begin with '{'");
-  const SortedJson json = parse_json(json_text, file);
+  const SortedJson json = parse_json_header(json_text, file);
   SafetensorsHeader header;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") {
@@ -162,9 +146,10 @@ std::string header_json(const SafetensorsHeader& header) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
   for (const HeaderEntry& entry : header.entries) {
-    json[entry.name] = {{"dtype", dtype_name(entry.type, entry.name)},
-                        {"shape", entry.shape},
-                        {"data_offsets", {entry.begin, entry.end}}};
+    append_member(json, entry.name,
+                  nlohmann::ordered_json{{"dtype", dtype_name(entry.type, entry.name)},
+                                         {"shape", entry.shape},
+                                         {"data_offsets", {entry.begin, entry.end}}});
   }
   std::string result;
   try {

@@ -10,9 +10,11 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/checkpoint/internal/boxes_in_file.h"
 #include "trireme/checkpoint/internal/manifest.h"
+#include "trireme/checkpoint/internal/tensor_bytes.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -49,12 +51,38 @@ class RandomReader {
   int descriptor_;
 };
 
-/// A bool that is neither 0 nor 1 is undefined behaviour for whoever looks at it.
 void check_bools(at::ScalarType type, std::span<const std::byte> bytes, const fs::path& path) {
   if (type != at::kBool) return;
-  const auto bad =
-      std::find_if(bytes.begin(), bytes.end(), [](std::byte byte) { return byte > std::byte{1}; });
-  if (bad != bytes.end()) throw DataError(text(path.string(), ": a bool is ", static_cast<int>(*bad)));
+  if (const auto bad = first_not_bool(bytes)) {
+    throw DataError(
+        text(path.string(), ": a bool is ", static_cast<int>(bytes[static_cast<std::size_t>(*bad)])));
+  }
+}
+
+using Part = ShardReader::Stored::Part;
+
+/// Whether two parts have an element in common. Parts of a mesh lie in rows of few parts each. None: they lie
+/// so that this takes too long to find out.
+std::optional<bool> have_common_elements(const std::vector<Part>& parts) {
+  constexpr std::size_t kMostComparisons = 20'000'000;
+  const auto begin = [](const Part* part) { return part->box.offsets[0]; };
+  std::vector<const Part*> in_order, reaching;
+  for (const Part& part : parts) {
+    if (part.box.numel() > 0) in_order.push_back(&part);
+  }
+  std::ranges::sort(in_order, {}, begin);
+  std::size_t comparisons = 0;
+  for (const Part* part : in_order) {
+    comparisons += reaching.size();
+    if (comparisons > kMostComparisons) return std::nullopt;
+    std::erase_if(reaching,
+                  [&](const Part* other) { return begin(other) + other->box.sizes[0] <= begin(part); });
+    for (const Part* other : reaching) {
+      if (overlap(other->box, part->box)) return true;
+    }
+    reaching.push_back(part);
+  }
+  return false;
 }
 
 /// Copies a box of one stored part into its place.
@@ -162,15 +190,15 @@ void ShardReader::add_file(const std::string& name, const std::string& prefix) {
     const Stored fresh{.sizes = boxes[i].global_sizes, .type = entry.type, .parts = {}};
     Stored& stored = tensors_.try_emplace(prefix + boxes[i].name, fresh).first->second;
     if (stored.sizes != fresh.sizes || stored.type != fresh.type)
-      throw DataError(
-          text(path.string(), ": '", boxes[i].name, "' has another shape or type in another file"));
+      throw DataError(text(path.string(), ": '", printable(boxes[i].name),
+                           "' has another shape or type in another file"));
     stored.parts.push_back(
         {.file = files_.size(), .box = boxes[i].box, .begin = layout.data_begin + entry.begin});
   }
   files_.push_back(path);
 }
 
-/// That no element is there twice is the writer's promise; that none is missing is looked at.
+/// Every element is there once: what is read has no element of another origin.
 void ShardReader::check_cover() const {
   for (const auto& [name, stored] : tensors_) {
     std::int64_t found = 0;
@@ -178,7 +206,13 @@ void ShardReader::check_cover() const {
     const std::int64_t numel = whole_box(stored.sizes).numel();
     if (found != numel) {
       throw DataError(text("the checkpoint ", folder_.string(), " holds ", found, " of the ", numel,
-                           " elements of '", name, "'"));
+                           " elements of '", printable(name), "'"));
+    }
+    if (stored.parts.size() < 2 || stored.sizes.empty()) continue;
+    const std::optional<bool> common = have_common_elements(stored.parts);
+    if (!common || *common) {
+      throw DataError(text("the checkpoint ", folder_.string(), " holds elements of '", printable(name), "' ",
+                           common ? "twice, and others not at all" : "in too many parts"));
     }
   }
 }

@@ -1,9 +1,12 @@
 #include "trireme/checkpoint/tensor_match.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -11,7 +14,7 @@ namespace {
 constexpr std::size_t kMostNamed = 5;
 
 std::string named(const std::string& name, const at::Tensor& tensor) {
-  return text("'", name, "' ", tensor.sizes());
+  return text("'", printable(name), "' ", tensor.sizes());
 }
 
 /// "; 7 missing: a, b, c, d, e and 2 more"; nothing when there are none.
@@ -47,11 +50,17 @@ void check_same_tensors(const TensorMap& found, const TensorMap& expected, const
 }
 
 std::vector<std::string> drop_tied_copies(TensorMap& found, const TensorMap& expected) {
+  using Form = std::pair<at::ScalarType, std::vector<std::int64_t>>;
+  const auto form_of = [](const at::Tensor& tensor) {
+    return Form(tensor.scalar_type(), tensor.sizes().vec());
+  };
+  std::multimap<Form, at::Tensor> taken;
+  for (const auto& [name, tensor] : found) {
+    if (expected.contains(name)) taken.emplace(form_of(tensor), tensor);
+  }
   const auto is_copy = [&](const at::Tensor& tensor) {
-    return std::any_of(found.begin(), found.end(), [&](const auto& item) {
-      return expected.contains(item.first) && item.second.scalar_type() == tensor.scalar_type() &&
-             item.second.equal(tensor);
-    });
+    const auto [begin, end] = taken.equal_range(form_of(tensor));
+    return std::any_of(begin, end, [&](const auto& item) { return item.second.equal(tensor); });
   };
   std::vector<std::string> dropped;
   for (const auto& [name, tensor] : found) {

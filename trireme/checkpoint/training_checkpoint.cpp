@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "trireme/base/files.h"
+#include "trireme/base/bounded_file.h"
 #include "trireme/checkpoint/internal/manifest.h"
 #include "trireme/checkpoint/shard_reader.h"
 
@@ -38,10 +38,11 @@ void check_whole(const fs::path& checkpoint_folder) {
 TrainingCheckpoint load_checkpoint(const fs::path& checkpoint_folder) {
   check_whole(checkpoint_folder);
   const Manifest manifest = read_manifest(checkpoint_folder);
-  TrainingCheckpoint loaded{.step = manifest.step,
-                            .epoch = manifest.epoch,
-                            .batch = manifest.batch,
-                            .config = read_file(checkpoint_folder / kConfigFile)};
+  TrainingCheckpoint loaded{
+      .step = manifest.step,
+      .epoch = manifest.epoch,
+      .batch = manifest.batch,
+      .config = read_bounded_file(checkpoint_folder / kConfigFile, kMostConfigBytes, "configuration")};
   ShardReader reader(checkpoint_folder);
   const std::string_view of_optimizer = kOptimizerPrefix;
   for (const auto& [name, stored] : reader.tensors()) {

@@ -1,8 +1,5 @@
 #include "trireme/checkpoint/weights_file.h"
 
-#include <caffe2/serialize/inline_container.h>
-#include <torch/csrc/jit/serialization/import_read.h>
-
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -10,15 +7,21 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "trireme/base/bounded_file.h"
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
-#include "trireme/checkpoint/internal/dtype.h"
+#include "trireme/base/printable.h"
+#include "trireme/checkpoint/internal/torch_save.h"
 
 namespace trireme::checkpoint {
 namespace {
 
 constexpr const char* kExpected =
-    "a dict of name -> tensor, written by torch.save(dict(model.state_dict()), FILE), or a safetensors file";
+    "a dict of name -> tensor, written by torch.save(model.state_dict(), FILE), or a safetensors file";
+
+/// A name of a tensor in about 100 bytes, and the file that it lies in.
+constexpr std::uint64_t kMostIndexBytes = std::uint64_t{64} << 20;
+constexpr JsonLimits kIndexLimits{.levels = 8, .values = 2'000'000};
 
 template <class... Parts>
 [[noreturn]] void fail(const std::filesystem::path& path, const Parts&... found) {
@@ -40,66 +43,24 @@ std::string first_bytes(const std::filesystem::path& path) {
   return {bytes.data(), static_cast<std::size_t>(stream.gcount())};
 }
 
-/// The reason alone: libtorch adds where in its sources it was thrown, and whom to tell.
-std::string reason_of(std::string message) {
-  message = message.substr(0, message.find('\n'));
-  constexpr std::string_view kReport = "please report a bug to PyTorch. ";
-  const std::size_t report = message.find(kReport);
-  return report == std::string::npos ? message : message.substr(report + kReport.size());
-}
-
-[[noreturn]] void fail_unreadable(const std::filesystem::path& path, const std::string& message) {
-  fail(path, "cannot be read without Python (", reason_of(message),
-       "): it is damaged, or holds an OrderedDict, as state_dict() is without dict(), or other objects");
-}
-
-c10::IValue unpickle(const std::filesystem::path& path) {
-  try {
-    caffe2::serialize::PyTorchStreamReader reader(path.string());
-    return torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt, at::kCPU, reader);
-  } catch (const c10::Error& error) {
-    fail_unreadable(path, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    fail_unreadable(path, error.what());
-  }
-}
-
-void add(TensorMap& tensors, const c10::IValue& key, const c10::IValue& value,
-         const std::filesystem::path& path) {
-  if (!key.isString()) fail(path, "found a key of type ", key.tagKind());
-  const std::string& name = key.toStringRef();
-  if (!value.isTensor()) fail(path, "found a ", value.tagKind(), " under '", name, "'");
-  const at::Tensor& tensor = value.toTensor();
-  if (!tensor.defined() || tensor.layout() != at::kStrided) fail(path, "'", name, "' is not a dense tensor");
-  try {
-    dtype_name(tensor.scalar_type(), name);
-  } catch (const InvalidArgument& error) {
-    fail(path, error.what());
-  }
-  tensors.emplace(name, tensor.detach());
-}
-
-TensorMap load_torch_save(const std::filesystem::path& path) {
-  const c10::IValue value = unpickle(path);
-  if (!value.isGenericDict()) fail(path, "found a ", value.tagKind());
-  TensorMap tensors;
-  for (const auto& item : value.toGenericDict()) add(tensors, item.key(), item.value(), path);
-  return tensors;
-}
-
 /// Those that an index names, which may lie nowhere else than beside it.
 std::vector<std::filesystem::path> named_by(const std::filesystem::path& index) {
   std::set<std::string> names;
   try {
-    const nlohmann::json map = nlohmann::json::parse(read_file(index)).at("weight_map");
-    for (const auto& item : map.items()) names.insert(item.value().get<std::string>());
+    const std::string content = read_bounded_file(index, kMostIndexBytes, "index of safetensors files");
+    const auto json = parse_json<nlohmann::json>(content, kIndexLimits);
+    for (const auto& item : json.at("weight_map").items()) names.insert(item.value().get<std::string>());
   } catch (const nlohmann::json::exception& error) {
+    throw DataError(
+        text(index.string(), " is no index of safetensors files: ", printable(error.what(), 200)));
+  } catch (const DataError& error) {
     throw DataError(text(index.string(), " is no index of safetensors files: ", error.what()));
   }
   std::vector<std::filesystem::path> files;
   for (const std::string& name : names) {
     if (std::filesystem::path(name).filename() != name)
-      throw DataError(text(index.string(), " names '", name, "'; expected a file in its own folder"));
+      throw DataError(
+          text(index.string(), " names '", printable(name), "'; expected a file in its own folder"));
     files.push_back(index.parent_path() / name);
   }
   if (files.empty()) throw DataError(text(index.string(), " names no file"));
@@ -120,7 +81,8 @@ SafetensorsFile load_all(const std::vector<std::filesystem::path>& files) {
   for (const std::filesystem::path& path : files) {
     for (auto& [name, tensor] : load_safetensors(path).tensors) {
       if (!all.tensors.emplace(name, tensor).second)
-        throw DataError(text(path.string(), ": '", name, "' lies in another file of its index, too"));
+        throw DataError(
+            text(path.string(), ": '", printable(name), "' lies in another file of its index, too"));
     }
   }
   return all;
@@ -139,7 +101,7 @@ std::vector<std::filesystem::path> safetensors_of(const std::filesystem::path& p
 SafetensorsFile load_weights_file(const std::filesystem::path& path) {
   const std::string start = first_bytes(path);
   if (path.extension() == ".json") return load_all(named_by(path));
-  if (start.starts_with("PK\x03\x04")) return {.tensors = load_torch_save(path), .metadata = {}};
+  if (start.starts_with("PK\x03\x04")) return {.tensors = load_torch_save(path, kExpected), .metadata = {}};
   if (is_pickle(start))
     fail(path, "found a bare pickle (torch.save before PyTorch 1.6, or pickle.dump); save it again");
   return load_safetensors(path);

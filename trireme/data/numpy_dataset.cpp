@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/zip_members.h"
 #include "trireme/data/byte_pixels.h"
 #include "trireme/data/internal/npy.h"
-#include "trireme/data/internal/zip_members.h"
 
 namespace trireme::data {
 namespace {
@@ -103,7 +103,9 @@ struct NumpyDataset::State {
 
 std::vector<NumpyArray> arrays_of_npz(const std::shared_ptr<const ByteSource>& archive) {
   std::vector<NumpyArray> arrays;
-  for (const ZipMember& member : zip_members(*archive)) {
+  const auto read = [&](std::int64_t offset, std::int64_t size) { return read_text(*archive, offset, size); };
+  for (const ZipMember& member :
+       zip_members({.name = archive->name(), .size = archive->size(), .read = read})) {
     if (!member.name.ends_with(kNpyExtension)) continue;
     arrays.push_back({.name = member.name.substr(0, member.name.size() - kNpyExtension.size()),
                       .source = archive,

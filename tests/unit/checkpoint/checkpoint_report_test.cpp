@@ -190,7 +190,7 @@ TEST_F(CheckpointReport, AManifestThatNestsWithoutEndIsNotBelieved) {
   const std::string begin =
       R"({"format": "trireme training checkpoint", "version": 1, "xxh3": "", "files": )";
   write("manifest.json", begin + std::string(200000, '[') + std::string(200000, ']') + "}");
-  EXPECT_THAT(problems().front(), AllOf(HasSubstr("manifest.json"), HasSubstr("nests deeper")));
+  EXPECT_THAT(problems().front(), AllOf(HasSubstr("manifest.json"), HasSubstr("levels deep")));
 }
 
 }  // namespace

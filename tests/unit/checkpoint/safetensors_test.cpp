@@ -197,7 +197,7 @@ TEST(Safetensors, ABoolThatIsNeitherTrueNorFalseIsAnError) {
 }
 
 TEST(Safetensors, AHostileDepthOfNestingIsAnError) {
-  EXPECT_THAT(error_of(file_of("{\"a\":" + std::string(100000, '['), "")), HasSubstr("nests too deeply"));
+  EXPECT_THAT(error_of(file_of("{\"a\":" + std::string(100000, '['), "")), HasSubstr("levels deep"));
 }
 
 TEST(Safetensors, AFailedWriteLeavesTheOldFile) {

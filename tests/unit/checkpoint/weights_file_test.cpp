@@ -62,15 +62,15 @@ TEST_F(WeightsFile, IsADictOfTensorsOrSafetensors) {
 TEST_F(WeightsFile, SaysWhatElseItFound) {
   const auto says_what_was_expected = HasSubstr("expected a dict of name -> tensor");
   save(at::ones({1}));
-  EXPECT_THAT(error(), AllOf(HasSubstr("found a Tensor"), says_what_was_expected));
+  EXPECT_THAT(error(), AllOf(HasSubstr("found a tensor"), says_what_was_expected));
   save(dict_of({{"epoch", std::int64_t{3}}}));
-  EXPECT_THAT(error(), AllOf(HasSubstr("found a Int under 'epoch'"), says_what_was_expected));
+  EXPECT_THAT(error(), AllOf(HasSubstr("found an int under 'epoch'"), says_what_was_expected));
   save(dict_of({{std::int64_t{3}, at::ones({1})}}));
-  EXPECT_THAT(error(), AllOf(HasSubstr("found a key of type Int"), says_what_was_expected));
+  EXPECT_THAT(error(), AllOf(HasSubstr("found an int as a key"), says_what_was_expected));
   save(dict_of({{"z", at::ones({1}, at::kComplexDouble)}}));
   EXPECT_THAT(error(), AllOf(HasSubstr("'z'"), HasSubstr("ComplexDouble"), says_what_was_expected));
   write("PK\x03\x04 no archive");
-  EXPECT_THAT(error(), AllOf(HasSubstr("cannot be read without Python"), says_what_was_expected));
+  EXPECT_THAT(error(), AllOf(HasSubstr("cannot read the archive"), says_what_was_expected));
   write("\x80\x02}q.");
   EXPECT_THAT(error(), AllOf(HasSubstr("found a bare pickle"), says_what_was_expected));
   write("some text, or an image");

@@ -30,7 +30,8 @@ struct SafetensorsHeader {
 /// The specification's limit on the header.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-/// `data_bytes` follow the header. Throws DataError that says what is wrong with `file`, a name for messages.
+/// `data_bytes` follow the header. Time and memory are linear in the header. Throws DataError that says what
+/// is wrong with `file`, a name for messages.
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_bytes, const std::string& file);
 
 struct SafetensorsLayout {

@@ -1,19 +1,20 @@
-#include "trireme/data/internal/zip_members.h"
+#include "trireme/base/zip_members.h"
 
 #include <algorithm>
 #include <optional>
 #include <string_view>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 
-namespace trireme::data {
+namespace trireme {
 namespace {
 
 constexpr std::string_view kEndMark("PK\5\6", 4), kEnd64Mark("PK\6\6", 4), kEntryMark("PK\1\2", 4),
     kLocalMark("PK\3\4", 4);
 constexpr std::size_t kEndBytes = 22, kEnd64Bytes = 56, kLocator64Bytes = 20, kEntryBytes = 46;
 constexpr std::int64_t kLocalBytes = 30, kMostCommentBytes = 65535;
-/// Of a directory: beyond, it is none of arrays.
+/// Of a directory: beyond, it is none of arrays or weights.
 constexpr std::int64_t kMostDirectoryBytes = std::int64_t{64} << 20;
 constexpr std::uint64_t kIn64 = 0xffffffff;
 
@@ -26,13 +27,13 @@ std::uint64_t zip_number(std::string_view bytes, std::size_t at, std::size_t siz
 
 class ZipArchive {
  public:
-  explicit ZipArchive(const ByteSource& archive) : archive_(archive) {}
+  explicit ZipArchive(const ZipSource& archive) : archive_(archive) {}
 
   std::vector<ZipMember> members() const {
     const Directory directory = find_directory();
-    if (directory.size > kMostDirectoryBytes || directory.offset > archive_.size() - directory.size)
+    if (directory.size > kMostDirectoryBytes || directory.offset > archive_.size - directory.size)
       fail("its directory is damaged");
-    const std::string bytes = read_text(archive_, directory.offset, directory.size);
+    const std::string bytes = range(directory.offset, directory.size);
     std::vector<ZipMember> members;
     for (std::string_view left = bytes; !left.empty();) {
       if (left.size() < kEntryBytes || !left.starts_with(kEntryMark)) fail("its directory is damaged");
@@ -52,8 +53,8 @@ class ZipArchive {
 
   Directory find_directory() const {
     const std::int64_t tail_bytes =
-        std::min<std::int64_t>(archive_.size(), static_cast<std::int64_t>(kEndBytes) + kMostCommentBytes);
-    const std::string tail = read_text(archive_, archive_.size() - tail_bytes, tail_bytes);
+        std::min<std::int64_t>(archive_.size, static_cast<std::int64_t>(kEndBytes) + kMostCommentBytes);
+    const std::string tail = range(archive_.size - tail_bytes, tail_bytes);
     const std::size_t end = tail.rfind(kEndMark);
     if (end == std::string::npos || tail.size() - end < kEndBytes)
       fail("it is no zip archive, or cut short: its directory is not there");
@@ -61,21 +62,23 @@ class ZipArchive {
     if (offset == kIn64 || size == kIn64) {
       if (end < kLocator64Bytes) fail("its directory is damaged");
       const std::uint64_t at = zip_number(tail, end - kLocator64Bytes + 8, 8);
-      if (at > static_cast<std::uint64_t>(archive_.size())) fail("its directory is damaged");
-      const std::string end64 = read_text(archive_, static_cast<std::int64_t>(at), kEnd64Bytes);
+      if (at > static_cast<std::uint64_t>(archive_.size)) fail("its directory is damaged");
+      const std::string end64 = range(static_cast<std::int64_t>(at), kEnd64Bytes);
       if (!end64.starts_with(kEnd64Mark)) fail("its directory is damaged");
       size = zip_number(end64, 40, 8), offset = zip_number(end64, 48, 8);
     }
-    const auto whole = static_cast<std::uint64_t>(archive_.size());
+    const auto whole = static_cast<std::uint64_t>(archive_.size);
     if (size > whole || offset > whole) fail("its directory is damaged");
     return {static_cast<std::int64_t>(offset), static_cast<std::int64_t>(size)};
   }
 
   ZipMember entry(std::string_view fixed, std::string_view name, std::string_view extra) const {
-    const std::string shown = text("member '", name, "' ");
+    const std::string shown = text("member '", printable(name), "' ");
     if ((zip_number(fixed, 8, 2) & 1) != 0) fail(shown + "is encrypted");
     if (zip_number(fixed, 10, 2) != 0)
-      fail(shown + "is compressed, so that no row of it could be read alone; write it by np.savez");
+      fail(shown +
+           "is compressed; expected members that are stored as they are, as np.savez and torch.save write "
+           "them");
     std::uint64_t size = zip_number(fixed, 24, 4), local = zip_number(fixed, 42, 4);
     while (extra.size() >= 4) {
       const std::size_t length = zip_number(extra, 2, 2);
@@ -84,11 +87,11 @@ class ZipArchive {
         take_64(extra.substr(4, length), zip_number(fixed, 20, 4) == kIn64, size, local);
       extra.remove_prefix(4 + length);
     }
-    const auto whole = static_cast<std::uint64_t>(archive_.size());
+    const auto whole = static_cast<std::uint64_t>(archive_.size);
     if (whole < static_cast<std::uint64_t>(kLocalBytes) ||
         local > whole - static_cast<std::uint64_t>(kLocalBytes))
       fail(shown + "lies beyond the end of the file");
-    const std::string header = read_text(archive_, static_cast<std::int64_t>(local), kLocalBytes);
+    const std::string header = range(static_cast<std::int64_t>(local), kLocalBytes);
     if (!header.starts_with(kLocalMark)) fail(shown + "has no header where the directory says");
     const std::uint64_t begin = local + static_cast<std::uint64_t>(kLocalBytes) + zip_number(header, 26, 2) +
                                 zip_number(header, 28, 2);
@@ -109,15 +112,21 @@ class ZipArchive {
     if (local == kIn64) next(local);
   }
 
-  [[noreturn]] void fail(const std::string& what) const {
-    throw DataError(text("cannot read ", archive_.name(), ": ", what));
+  std::string range(std::int64_t offset, std::int64_t size) const {
+    if (offset < 0 || size < 0 || offset > archive_.size || size > archive_.size - offset)
+      fail("its directory is damaged");
+    return archive_.read(offset, size);
   }
 
-  const ByteSource& archive_;
+  [[noreturn]] void fail(const std::string& what) const {
+    throw DataError(text("cannot read ", archive_.name, ": ", what));
+  }
+
+  const ZipSource& archive_;
 };
 
 }  // namespace
 
-std::vector<ZipMember> zip_members(const ByteSource& archive) { return ZipArchive(archive).members(); }
+std::vector<ZipMember> zip_members(const ZipSource& archive) { return ZipArchive(archive).members(); }
 
-}  // namespace trireme::data
+}  // namespace trireme

@@ -1,0 +1,24 @@
+#include "trireme/base/bounded_file.h"
+
+#include <system_error>
+
+#include "trireme/base/error.h"
+#include "trireme/base/files.h"
+
+namespace trireme {
+
+std::string read_bounded_file(const std::filesystem::path& path, std::uint64_t most_bytes,
+                              const std::string& what) {
+  std::error_code error;
+  const std::filesystem::file_type type = std::filesystem::status(path, error).type();
+  if (!error && type != std::filesystem::file_type::regular && type != std::filesystem::file_type::not_found)
+    throw DataError(text(path.string(), " is not a ", what, ": it is no regular file"));
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (!error && bytes > most_bytes) {
+    throw DataError(text(path.string(), " is not a ", what, ": it has ", bytes, " bytes, and at most ",
+                         most_bytes, " are read"));
+  }
+  return read_file(path);
+}
+
+}  // namespace trireme

@@ -1,0 +1,15 @@
+#pragma once
+// Whole files of third parties, of which one that is too large is not read. Thread-safe.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace trireme {
+
+/// The whole file. Throws DataError when it cannot be read, is no regular file, or has more than
+/// `most_bytes`; the message says that it is no `what`, such as "manifest of a checkpoint".
+std::string read_bounded_file(const std::filesystem::path& path, std::uint64_t most_bytes,
+                              const std::string& what);
+
+}  // namespace trireme
