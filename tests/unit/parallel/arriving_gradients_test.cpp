@@ -1,25 +1,12 @@
 // Gradients that are asked for parameter by parameter, and updates that come so.
-#include <ATen/ops/equal.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include "tests/unit/parallel/small_models.h"
-#include "trireme/base/error.h"
+#include "tests/unit/parallel/data_parallel_case.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/data/arriving_optimizer.h"
-#include "trireme/parallel/data/distributed_data_parallel.h"
 #include "trireme/parallel/data/slicing_hook.h"
 
 namespace trireme::parallel {
 namespace {
-
-using comm::Context;
-using comm::run_ranks_as_threads;
-using test::numbers;
-using testing::AllOf;
-using testing::HasSubstr;
-
-const comm::ContextOptions kPatient{.timeout_s = 20};  // nothing here may come to that
 
 DataParallelOptions by_parameter() {
   return {.bucket_mib = 1e-5,
@@ -66,7 +53,7 @@ TEST_P(ByParameter, UpdatesThatComeOneByOneAreThoseThatComeAtOnce) {
             for (const auto& [name, parameter] : parameters) weights.push_back(parameter.detach().clone());
           }
         },
-        kPatient);
+        kDeadline);
     return weights;
   };
   const std::vector<at::Tensor> expected = trained(false), found = trained(true);
@@ -95,7 +82,7 @@ TEST_P(ByParameter, AMissingGradientIsNamedOnAllRanksBeforeAnyIsHandedOut) {
                           AllOf(HasSubstr("second.weight"), HasSubstr("rank 1"))));
         }
       },
-      kPatient);
+      kDeadline);
 }
 
 // What nobody has asked for is on its way still: the next pass would write where it works.
@@ -115,7 +102,7 @@ TEST(ByParameterOf, APassThatBeginsTooEarlyFailsTheGroup) {
               ddp.finish_reduction({by_name(*model).front()});
               model->forward(numbers({6, 4}, 3)).square().mean().backward();
             },
-            kPatient);
+            kDeadline);
       },
       testing::ThrowsMessage<CommError>(HasSubstr("before finish_reduction() was called")));
 }

@@ -1,36 +1,22 @@
 // Backward passes that end early: by an exception anywhere, by a second pass in between, by the end of the
 // wrapper. Whoever goes on afterwards gets the right numbers or an error on all ranks, never wrong numbers.
-#include <ATen/ops/equal.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/nn/modules/linear.h>
 
-#include <functional>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <vector>
 
-#include "tests/unit/parallel/small_models.h"
+#include "tests/unit/parallel/data_parallel_case.h"
 #include "trireme/base/clock.h"
-#include "trireme/base/error.h"
-#include "trireme/parallel/data/distributed_data_parallel.h"
 
 namespace trireme::parallel {
 namespace {
 
-using comm::Context;
-using comm::run_ranks_as_threads;
-using test::numbers;
-using testing::AllOf;
-using testing::HasSubstr;
 using Action = std::function<void()>;
 
-const comm::ContextOptions kShort{.timeout_s = 20};  // nothing here may come to that
 constexpr double kOneLayer_mib = 1e-5;
 
 /// Three layers of equal size, so that the reduction of one could be taken for that of another.
@@ -84,7 +70,7 @@ auto names_rank_zero() {
 /// Waits until all ranks are here, without an operation of the group, which one of them is about to fail: a
 /// rank may still be inside what another has finished.
 void meet(Context& context, const std::string& where) {
-  const auto deadline = Deadline::after_s(kShort.timeout_s);
+  const auto deadline = Deadline::after_s(kDeadline.timeout_s);
   context.store().add(where, 1);
   while (context.store().add(where, 0) < context.world_size() && !deadline.expired())
     std::this_thread::yield();
@@ -122,7 +108,7 @@ TEST(BrokenPass, AnExceptionOnOneRankFailsTheGroupByNameOnAllRanks) {
                 << "rank " << context.rank();
           }
         },
-        kShort);
+        kDeadline);
   }
 }
 
@@ -140,7 +126,7 @@ TEST(BrokenPass, BeforeAnythingWasReducedItMayBeRepeated) {
           expect_mean_of(*wrapped.model, step, step + 1);
         }
       },
-      kShort);
+      kDeadline);
 }
 
 TEST(BrokenPass, WhatNoSyncHadAddedUpBeforeItStaysToBeReduced) {
@@ -160,7 +146,7 @@ TEST(BrokenPass, WhatNoSyncHadAddedUpBeforeItStaysToBeReduced) {
         (x * 0).sum().backward();
         expect_mean_of(*wrapped.model, 3, 4);
       },
-      kShort);
+      kDeadline);
 }
 
 TEST(BrokenPass, AfterwardsTheGradientsOfTheModuleAreItsOwn) {
@@ -182,7 +168,7 @@ TEST(BrokenPass, AfterwardsTheGradientsOfTheModuleAreItsOwn) {
           for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], expected[i])) << i;
         }
       },
-      kShort);
+      kDeadline);
 }
 
 /// Counts the reductions under way, and fails to start one where it is told to.
@@ -213,7 +199,7 @@ TEST(BrokenPass, WaitsForWhatItHadStartedBeforeAnybodyWritesThereAgain) {
         }
         EXPECT_EQ(hook->under_way, 0);
       },
-      kShort);
+      kDeadline);
 }
 
 TEST(BrokenPass, AReductionThatCannotBeStartedOnOneRankFailsAllRanks) {
@@ -232,7 +218,7 @@ TEST(BrokenPass, AReductionThatCannotBeStartedOnOneRankFailsAllRanks) {
                           AllOf(HasSubstr("rank 0"), HasSubstr("no memory for this bucket"))));
           EXPECT_EQ(hook->under_way, 0);
         },
-        kShort);
+        kDeadline);
   }
 }
 
@@ -281,7 +267,7 @@ TEST(BrokenPass, AnExceptionWhileAPartRunsAgainFailsTheGroupByName) {
         breaks = false;
         EXPECT_THAT(backward, names_rank_zero());
       },
-      kShort);
+      kDeadline);
 }
 
 TEST(BrokenPass, APassWhoseOnlyGradientsComeFromANestedOneIsSeenToEnd) {
@@ -297,7 +283,7 @@ TEST(BrokenPass, APassWhoseOnlyGradientsComeFromANestedOneIsSeenToEnd) {
           EXPECT_FALSE(wrapped.model->layers[0]->weight.grad().defined());
         }
       },
-      kShort);
+      kDeadline);
 }
 
 TEST(BrokenPass, TheEndOfTheWrapperFailsAGroupThatWaitsForIt) {
@@ -313,7 +299,7 @@ TEST(BrokenPass, TheEndOfTheWrapperFailsAGroupThatWaitsForIt) {
           EXPECT_THAT([&] { wrapped.ddp->finish_reduction(); }, names_rank_zero());
         }
       },
-      kShort);
+      kDeadline);
 }
 
 TEST(BrokenPass, ASecondPassBeforeTheFirstIsFinishedFailsTheGroup) {
@@ -335,7 +321,7 @@ TEST(BrokenPass, ASecondPassBeforeTheFirstIsFinishedFailsTheGroup) {
           quiet.reset();
           EXPECT_THAT([&] { wrapped.model->loss(2).backward(); }, names_rank_zero());
         },
-        kShort);
+        kDeadline);
   }
 }
 
@@ -350,7 +336,7 @@ TEST(BrokenPass, TakingPartBeforeTheFirstIsFinishedIsRefusedAndNothingIsLost) {
         wrapped.ddp->finish_reduction();
         expect_mean_of(*wrapped.model, 0, 1);
       },
-      kShort);
+      kDeadline);
 }
 
 }  // namespace

@@ -1,31 +1,12 @@
 // A module that changes after it was wrapped: what learns may change, on all ranks alike; anything else is
 // rejected by the parameter's name.
-#include <ATen/ops/equal.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include <functional>
-#include <string>
-#include <vector>
-
-#include "tests/unit/parallel/small_models.h"
-#include "trireme/base/error.h"
-#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "tests/unit/parallel/data_parallel_case.h"
 
 namespace trireme::parallel {
 namespace {
-
-using comm::Context;
-using comm::run_ranks_as_threads;
-using test::model_without_norm;
-using test::numbers;
-using test::TwoLayers;
-using testing::AllOf;
-using testing::HasSubstr;
-
-const comm::ContextOptions kChangeDeadline{.timeout_s = 20};  // nothing here may come to that
 
 at::Tensor loss_of_step(TwoLayers& model, int rank, int step) {
   return model.forward(numbers({6, 4}, 3 + 10 * step + rank)).square().mean();
@@ -76,7 +57,7 @@ void expect_steps_of_one_process(const DataParallelOptions& options, const Chang
         for (std::size_t i = 0; i < expected.size(); ++i)
           EXPECT_LE((parameters[i] - expected[i]).abs().max().item<double>(), 1e-5) << "parameter " << i;
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 struct Changing {
@@ -142,7 +123,7 @@ TEST(ChangedModule, AChangeOnOneRankAloneIsAnErrorOnAll) {
         if (context.rank() == 1) let_learn(*model->first, false);
         EXPECT_THROW(loss_of_step(*model, context.rank(), 1).backward(), CommError);
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 TEST(ChangedModule, DifferentChangesNameTheParameter) {
@@ -158,7 +139,7 @@ TEST(ChangedModule, DifferentChangesNameTheParameter) {
             testing::ThrowsMessage<CommError>(AllOf(HasSubstr("parameter 'first.bias'"),
                                                     HasSubstr("freeze, unfreeze or convert on every rank"))));
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 /// Changes that are rejected, and a part of the message.
@@ -210,7 +191,7 @@ TEST_P(RejectedChanges, AreNamedByTheNextBackwardPass) {
                     testing::ThrowsMessage<InvalidArgument>(
                         AllOf(HasSubstr(GetParam().message), HasSubstr("make a new one after the change"))));
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 TEST_P(RejectedChanges, AreNamedByZeroGradAndUnderNoSync) {
@@ -227,7 +208,7 @@ TEST_P(RejectedChanges, AreNamedByZeroGradAndUnderNoSync) {
         const auto quiet = ddp.no_sync();
         EXPECT_THAT([&] { loss_of_any_type(*model, context.rank()).backward(); }, rejected);
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 INSTANTIATE_TEST_SUITE_P(Changes, RejectedChanges, testing::ValuesIn(kRejected),
@@ -248,7 +229,7 @@ TEST(ChangedModule, ANewWrapperTakesTheConvertedModule) {
         loss_of_any_type(*model, context.rank()).backward();
         EXPECT_EQ(model->first->weight.grad().scalar_type(), at::kDouble);
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 TEST(ChangedModule, FreezingBetweenNoSyncAndTheReductionIsNamed) {
@@ -266,7 +247,7 @@ TEST(ChangedModule, FreezingBetweenNoSyncAndTheReductionIsNamed) {
                     testing::ThrowsMessage<InvalidArgument>(
                         AllOf(HasSubstr("parameter 'first.bias' was frozen"), HasSubstr("no_sync()"))));
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 TEST(ChangedModule, FreezingBetweenForwardAndBackwardIsNamed) {
@@ -281,7 +262,7 @@ TEST(ChangedModule, FreezingBetweenForwardAndBackwardIsNamed) {
                     testing::ThrowsMessage<InvalidArgument>(AllOf(
                         HasSubstr("parameter 'first.bias'"), HasSubstr("between forward and backward"))));
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 /// A part that two models have.
@@ -310,7 +291,7 @@ TEST(ChangedModule, AFrozenPartMayBeShared) {
         EXPECT_EQ(of_encoder.statistics().reductions, 1u);
         EXPECT_EQ(of_one.statistics().reductions, 1u);
       },
-      kChangeDeadline);
+      kDeadline);
 }
 
 }  // namespace

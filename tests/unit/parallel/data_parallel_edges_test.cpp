@@ -1,13 +1,10 @@
 // What real loops do to a module: optimizers that zero in place, tied and mixed parameters, memory formats,
 // hooks of one's own, errors on one rank.
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/conv.h>
@@ -15,26 +12,11 @@
 #include <torch/optim/sgd.h>
 
 #include <map>
-#include <string>
 
-#include "tests/unit/parallel/small_models.h"
-#include "trireme/base/error.h"
-#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "tests/unit/parallel/data_parallel_case.h"
 
 namespace trireme::parallel {
 namespace {
-
-using comm::Context;
-using comm::run_ranks_as_threads;
-using test::model_without_norm;
-using test::numbers;
-using test::TwoLayers;
-using testing::AllOf;
-using testing::HasSubstr;
-
-at::Tensor loss_of_rank(TwoLayers& model, int rank) {
-  return model.forward(numbers({6, 4}, 3 + rank)).square().mean();
-}
 
 /// Gradient of the first layer's weight on each of two ranks, computed alone.
 at::Tensor first_gradient(int rank) {

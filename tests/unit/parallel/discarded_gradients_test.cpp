@@ -1,32 +1,12 @@
 // Gradients that passes under no_sync() have added up, and what becomes of them: those that were discarded do
 // not come back, however that was done; those that were changed or replaced count as they are.
-#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros_like.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
-#include <functional>
-#include <string>
-
-#include "tests/unit/parallel/small_models.h"
-#include "trireme/base/error.h"
-#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "tests/unit/parallel/data_parallel_case.h"
 
 namespace trireme::parallel {
 namespace {
-
-using comm::Context;
-using comm::run_ranks_as_threads;
-using test::model_without_norm;
-using test::numbers;
-using test::TwoLayers;
-using testing::AllOf;
-using testing::HasSubstr;
-
-at::Tensor loss_on(TwoLayers& model, int rank) {
-  return model.forward(numbers({6, 4}, 3 + rank)).square().mean();
-}
 
 struct Way {
   const char* name;
@@ -43,7 +23,7 @@ class Discarded : public testing::TestWithParam<Way> {
     {
       const auto quiet = ddp.no_sync();
       model.use_second = rank == 0;
-      loss_on(model, rank).backward();
+      loss_of_rank(model, rank).backward();
       model.use_second = false;
     }
     GetParam().discard(model, ddp);
@@ -62,13 +42,13 @@ class Discarded : public testing::TestWithParam<Way> {
 TEST_P(Discarded, DoesNotComeBackWhereUnusedParametersAreFound) {
   TwoLayers plain;
   plain.use_second = false;
-  for (const int rank : {0, 1}) loss_on(plain, rank).backward();
+  for (const int rank : {0, 1}) loss_of_rank(plain, rank).backward();
   run_ranks_as_threads(2, [&](Context& context) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kFind});
     for (int step = 0; step < 3; ++step) {
       discard_a_pass(*model, ddp, context.rank());
-      loss_on(*model, context.rank()).backward();
+      loss_of_rank(*model, context.rank()).backward();
       expect_nothing_came_back(*model);
       EXPECT_LE((model->first->weight.grad() - plain.first->weight.grad() / 2).abs().max().item<double>(),
                 1e-6);
@@ -81,7 +61,7 @@ TEST_P(Discarded, DoesNotHideAParameterThatIsMissing) {
     auto model = model_without_norm();
     DistributedDataParallel ddp(context, model);
     discard_a_pass(*model, ddp, context.rank());
-    EXPECT_THAT([&] { loss_on(*model, context.rank()).backward(); },
+    EXPECT_THAT([&] { loss_of_rank(*model, context.rank()).backward(); },
                 testing::ThrowsMessage<InvalidArgument>(
                     AllOf(HasSubstr("rank 0: 'second.weight', 'second.bias'; rank 1: 'second.weight'"))));
   });
@@ -93,11 +73,11 @@ TEST_P(Discarded, IsNotWhatStaticUsageLearns) {
     DistributedDataParallel ddp(context, model, {.unused_parameters = UnusedParameters::kStatic});
     discard_a_pass(*model, ddp, context.rank());
     for (int step = 0; step < 2; ++step) {
-      loss_on(*model, context.rank()).backward();
+      loss_of_rank(*model, context.rank()).backward();
       expect_nothing_came_back(*model);
     }
     model->use_second = true;
-    EXPECT_THAT([&] { loss_on(*model, context.rank()).backward(); },
+    EXPECT_THAT([&] { loss_of_rank(*model, context.rank()).backward(); },
                 testing::ThrowsMessage<InvalidArgument>(HasSubstr("none in the first step")));
   });
 }
@@ -134,11 +114,11 @@ at::Tensor reduced_after(const std::function<void(at::Tensor&)>& change) {
     {
       const auto quiet = ddp.no_sync();
       model->use_second = context.rank() == 0;
-      loss_on(*model, 0).backward();
+      loss_of_rank(*model, 0).backward();
       model->use_second = false;
     }
     if (context.rank() == 0) change(model->second->bias.mutable_grad());
-    loss_on(*model, context.rank()).backward();
+    loss_of_rank(*model, context.rank()).backward();
     if (context.rank() == 1) reduced = model->second->bias.grad().clone();
   });
   return reduced;
@@ -146,7 +126,7 @@ at::Tensor reduced_after(const std::function<void(at::Tensor&)>& change) {
 
 TEST(QuietGradients, AreReducedWithTheNextPassAsTheyAreThen) {
   TwoLayers alone;
-  loss_on(alone, 0).backward();
+  loss_of_rank(alone, 0).backward();
   const at::Tensor whole = alone.second->bias.grad();
   EXPECT_TRUE(at::equal(reduced_after([](at::Tensor&) {}), whole / 2));
   EXPECT_TRUE(at::equal(reduced_after([](at::Tensor& gradient) { gradient.mul_(0.5); }), whole / 4));
@@ -160,10 +140,10 @@ TEST(QuietGradients, OfZerosAreNoMissingOnes) {
     DistributedDataParallel ddp(context, model);
     {
       const auto quiet = ddp.no_sync();
-      (loss_on(*model, 0) * 0).backward();
+      (loss_of_rank(*model, 0) * 0).backward();
     }
     model->use_second = false;
-    loss_on(*model, context.rank()).backward();
+    loss_of_rank(*model, context.rank()).backward();
     EXPECT_TRUE(at::equal(model->second->bias.grad(), at::zeros_like(model->second->bias)));
   });
 }

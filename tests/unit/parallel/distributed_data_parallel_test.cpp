@@ -1,28 +1,15 @@
 #include "trireme/parallel/data/distributed_data_parallel.h"
 
-#include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <map>
-#include <string>
 
 #include "tests/unit/parallel/counting_hook.h"
-#include "tests/unit/parallel/small_models.h"
-#include "trireme/base/error.h"
+#include "tests/unit/parallel/data_parallel_case.h"
 
 namespace trireme::parallel {
 namespace {
-
-using comm::Context;
-using comm::run_ranks_as_threads;
-using test::model_without_norm;
-using test::numbers;
-using test::TwoLayers;
-using testing::AllOf;
-using testing::HasSubstr;
 
 using Gradients = std::map<std::string, at::Tensor>;
 

@@ -1,30 +1,16 @@
 // Uneven inputs of several models in one loop, what happens once per step, and what cannot stand beside a
 // Join.
-#include <ATen/ops/equal.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
-#include <functional>
 #include <memory>
-#include <vector>
 
-#include "tests/unit/parallel/small_models.h"
-#include "trireme/base/error.h"
-#include "trireme/parallel/data/distributed_data_parallel.h"
+#include "tests/unit/parallel/data_parallel_case.h"
 
 namespace trireme::parallel {
 namespace {
 
-using comm::Context;
-using comm::run_ranks_as_threads;
-using test::model_without_norm;
-using test::numbers;
-using test::TwoLayers;
-using testing::HasSubstr;
 using Join = DistributedDataParallel::Join;
 
-const comm::ContextOptions kJoinDeadline{.timeout_s = 20};  // nothing here may come to that
 constexpr int kJoinRanks = 3;
 
 int join_batches_of(int rank) { return 2 + 2 * rank; }
@@ -97,7 +83,7 @@ TEST(Join, OverTwoModelsTrainsBothAsOneProcessDoes) {
         expect_weights(*one.model, expected_one);
         expect_weights(*two.model, expected_two);
       },
-      kJoinDeadline);
+      kDeadline);
 }
 
 TEST(Join, WithoutFollowAllRanksTakeOverBothModelsOfOneThatTookEveryStep) {
@@ -119,7 +105,7 @@ TEST(Join, WithoutFollowAllRanksTakeOverBothModelsOfOneThatTookEveryStep) {
             weights[static_cast<std::size_t>(context.rank())].push_back(parameter.detach().clone());
         }
       },
-      kJoinDeadline);
+      kDeadline);
   for (const auto& of_rank : weights) {
     for (std::size_t i = 0; i < of_rank.size(); ++i) EXPECT_TRUE(at::equal(of_rank[i], weights[0][i])) << i;
   }
@@ -140,7 +126,7 @@ void with_pair(const std::function<void(TwoWrappers&)>& body) {
         TwoWrappers pair(context);
         body(pair);
       },
-      kJoinDeadline);
+      kDeadline);
 }
 
 TEST(Join, ASecondOneBesideItIsRejected) {
