@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tests/security/middleman.h"
+#include "tests/security/own_internet.h"
 #include "trireme/base/error.h"
 #include "trireme/topology/exchange.h"
 #include "trireme/topology/internal/introduction.h"
@@ -163,6 +164,20 @@ TEST_F(MeetingAttack, ARelayOfTheSamePortAtAnotherAddressHasNoConnection) {
   Middleman relay(endpoint(0), Endpoint{"127.0.0.2", endpoint(0).port});
   const auto ended = meet(relay.endpoint());
   EXPECT_THAT(ended[1], HasSubstr("at another address"));
+}
+
+TEST_F(MeetingAttack, ARouterThatChangesTheSendersAddressIsNoObstacle) {
+  // Two networks, in each of which somebody listens at the same public address and port: rank 0, and a
+  // router.
+  const test::OwnInternet outside(""), inside("");
+  host_ = test::kPublicAddress;
+  std::optional<Socket> connected;
+  const auto connect = [&] { connected = stranger(); };
+  const bool is_there = outside.run(connect) && inside.run([&] {
+    const Middleman router(std::move(*connected), endpoint(0));
+    EXPECT_EQ(meet(), kMet);
+  });
+  if (!is_there) GTEST_SKIP() << "this user makes no namespaces";
 }
 
 /// Addresses to listen at, and to dial.

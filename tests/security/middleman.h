@@ -25,6 +25,9 @@ class Middleman {
 
   explicit Middleman(wire::Endpoint server, const wire::Endpoint& at = {"127.0.0.1", 0})
       : server_(std::move(server)), listening_(wire::listen_at(at)), thread_([this] { serve(); }) {}
+  /// As a router that changes the sender's address: `connected` is its connection to the server.
+  Middleman(wire::Socket connected, const wire::Endpoint& at)
+      : listening_(wire::listen_at(at)), server_side_(std::move(connected)), thread_([this] { serve(); }) {}
   ~Middleman() {
     ends_ = true;
     thread_.join();
@@ -86,9 +89,9 @@ class Middleman {
             wire::Socket(::accept4(listening_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     }
     if (ends_) return;
-    auto connected = wire::try_connect(server_, Deadline::after_s(20));
-    if (!connected) return;
-    {
+    if (server_side_.fd() < 0) {
+      auto connected = wire::try_connect(server_, Deadline::after_s(20));
+      if (!connected) return;
       const std::lock_guard lock(mutex_);
       server_side_ = std::move(*connected);
     }
