@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/data/pack.h"
 #include "trireme/data/pack_text.h"
 #include "trireme/data/packed_report.h"
@@ -125,12 +126,14 @@ void run_pack(const Home& home, const DataArguments& arguments) {
 }
 
 std::string spelled(const data::PackedContents::Field& field) {
-  return field.name.empty() ? field.kind : text("'", field.name, "', ", field.kind);
+  return field.name.empty() ? field.kind : text("'", printable(field.name), "', ", field.kind);
 }
 
 void print_contents(const std::string& folder, const data::PackedContents& contents) {
-  std::cout << folder << ": " << (contents.is_text ? "a text" : "samples of " + contents.source)
-            << (contents.source_path.empty() ? "" : ", packed from " + contents.source_path) << "\n";
+  std::cout << folder << ": " << (contents.is_text ? "a text" : "samples of " + printable(contents.source))
+            << (contents.source_path.empty() ? ""
+                                             : ", packed from " + printable(contents.source_path, kWhole))
+            << "\n";
   for (const auto& field : contents.fields) {
     std::cout << "  " << field.part << (field.part == "input" ? "   " : "  ") << spelled(field) << "\n";
   }
@@ -143,8 +146,9 @@ void print_contents(const std::string& folder, const data::PackedContents& conte
     std::cout << "  classes " << contents.num_classes;
     if (!contents.classes.empty()) {
       const std::size_t some = std::min<std::size_t>(contents.classes.size(), 8);
-      std::cout << ": " << join(std::span(contents.classes).first(some))
-                << (some < contents.classes.size() ? ", ..." : "");
+      std::vector<std::string> names;
+      for (std::size_t i = 0; i < some; ++i) names.push_back(printable(contents.classes[i]));
+      std::cout << ": " << join(names) << (some < contents.classes.size() ? ", ..." : "");
     }
     std::cout << "\n";
   }
@@ -154,7 +158,7 @@ void print_contents(const std::string& folder, const data::PackedContents& conte
               << split.shards.size() << (split.shards.size() == 1 ? " shard" : " shards") << "\n";
   }
   for (std::size_t i = 0; i < contents.first_samples.size(); ++i)
-    std::cout << "  sample " << i << "  " << contents.first_samples[i] << "\n";
+    std::cout << "  sample " << i << "  " << printable(contents.first_samples[i], 1000) << "\n";
 }
 
 ordered_json as_json(const std::string& folder, const data::PackedContents& contents) {
@@ -214,7 +218,7 @@ int run_verify_packed(const DataArguments& arguments) {
               << " records (" << human_bytes(verdict.bytes) << ") are as they were written";
     if (!whole) std::cout << ", " << verdict.damages.size() << " problems:";
     std::cout << "\n";
-    for (const auto& damage : verdict.damages) std::cout << "  " << damage.problem << "\n";
+    for (const auto& damage : verdict.damages) std::cout << "  " << printable_message(damage.problem) << "\n";
   }
   return whole ? kExitOk : kExitData;
 }

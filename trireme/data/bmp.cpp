@@ -49,7 +49,7 @@ bool has_usual_masks(const BmpBytes& bytes) {
          bytes.u32(kMasksAt + 8) == 0xff;
 }
 
-BmpLayout layout_in(const BmpBytes& bytes) {
+BmpLayout layout_in(const BmpBytes& bytes, std::int64_t most_pixels) {
   const std::uint32_t header_bytes = bytes.u32(kFileHeaderBytes);
   if (header_bytes < kInfoHeaderBytes || header_bytes > 1024)
     throw DataError(text("it is a BMP with a header of ", header_bytes, " bytes; expected 40 or more"));
@@ -67,7 +67,7 @@ BmpLayout layout_in(const BmpBytes& bytes) {
                    .top_first = height < 0,
                    .bytes_per_pixel = bits / std::size_t{8},
                    .pixels_at = bytes.u32(10)};
-  check_image_size(layout.height, layout.width);
+  check_image_size(layout.height, layout.width, most_pixels);
   layout.row_bytes = (static_cast<std::size_t>(layout.width) * layout.bytes_per_pixel + 3) / 4 * 4;
   if (bits == 8) {
     const std::uint32_t colours = bytes.u32(kFileHeaderBytes + 32);
@@ -93,9 +93,9 @@ void convert_row(std::string_view row, const BmpLayout& layout, std::string_view
 
 }  // namespace
 
-at::Tensor decode_bmp(std::string_view content) {
+at::Tensor decode_bmp(std::string_view content, std::int64_t most_pixels) {
   const BmpBytes bytes(content);
-  const BmpLayout layout = layout_in(bytes);
+  const BmpLayout layout = layout_in(bytes, most_pixels);
   const std::string_view palette = bytes.range(layout.palette_at, 4 * layout.colours);
   const auto height = static_cast<std::size_t>(layout.height);
   const std::string_view rows = bytes.range(layout.pixels_at, height * layout.row_bytes);

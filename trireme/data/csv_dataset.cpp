@@ -7,10 +7,12 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/data/internal/csv_reader.h"
 
 namespace trireme::data {
@@ -18,19 +20,11 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-/// So much of a cell stands in a message, without what a terminal would act on.
-std::string shown(const std::string& cell) {
-  std::string text = cell.substr(0, 80);
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  return text;
-}
-
 /// The first columns, for a message.
 std::string shown(const Cells& names) {
   constexpr std::size_t kSome = 8;
   Cells some;
-  for (std::size_t i = 0; i < std::min(names.size(), kSome); ++i) some.push_back(shown(names[i]));
+  for (std::size_t i = 0; i < std::min(names.size(), kSome); ++i) some.push_back(printable(names[i]));
   return text(join(some), names.size() > kSome ? ", ..." : "");
 }
 
@@ -97,14 +91,20 @@ class Table {
   }
 
   std::vector<std::size_t> places_of(const std::vector<std::string>& wanted) const {
+    std::map<std::string_view, std::size_t> known;
+    for (std::size_t i = 0; i < names_.size(); ++i) known.emplace(names_[i], i);
     std::vector<std::size_t> places;
     for (const std::string& name : wanted) {
-      const auto found = std::ranges::find(names_, name);
-      require(found != names_.end(), file_.name(), " has no column '", name, "'", suggest(name, names_),
-              first_is_sample_ ? text("; its first line holds numbers, so its columns are named 1 to ",
-                                      names_.size(), " (data.header)")
-                               : "");
-      places.push_back(static_cast<std::size_t>(found - names_.begin()));
+      const auto found = known.find(name);
+      if (found == known.end()) {
+        throw InvalidArgument(text(file_.name(), " has no column '", name, "'", suggest(name, names_),
+                                   first_is_sample_
+                                       ? text("; its first line holds numbers, so its columns are "
+                                              "named 1 to ",
+                                              names_.size(), " (data.header)")
+                                       : ""));
+      }
+      places.push_back(found->second);
     }
     return places;
   }
@@ -124,13 +124,13 @@ class Table {
     if (const auto number = number_in(cells_[column])) return *number;
     fail(column, trim(cells_[column]).empty()
                      ? ": the cell is empty, and every value is needed; fill it in, or leave the line out"
-                     : text(": '", shown(cells_[column]), "' is no finite number", advice(column)));
+                     : text(": '", printable(cells_[column]), "' is no finite number", advice(column)));
   }
   double whole_number(std::size_t column) const {
     constexpr double kMostExact = 9007199254740992;  // 2^53
     const double value = number(column);
     if (value != std::floor(value) || std::abs(value) > kMostExact) {
-      fail(column, text(": '", shown(cells_[column]),
+      fail(column, text(": '", printable(cells_[column]),
                         "' is no class, which is a whole number from 0 on; for numbers set data.target = "
                         "\"number\", or an objective of numbers such as mean_squared_error"));
     }
@@ -156,10 +156,10 @@ class Table {
     if (trim(cells_[0]).empty() && counts_columns(cells_, 1)) return true;
     const auto name = std::ranges::find_if_not(cells_, is_number);
     if (name == cells_.end() && !counts_columns(cells_, 0)) return false;
-    const std::string what =
-        name == cells_.end()
-            ? text(" holds 0 to ", cells_.size() - 1, ", which may be names of columns or a sample")
-            : text(" holds the number '", shown(*number), "' and '", shown(*name), "', which is none");
+    const std::string what = name == cells_.end() ? text(" holds 0 to ", cells_.size() - 1,
+                                                         ", which may be names of columns or a sample")
+                                                  : text(" holds the number '", printable(*number), "' and '",
+                                                         printable(*name), "', which is none");
     reader_.fail(text(what, "; set data.header = \"yes\" where it holds names, \"no\" where it is a sample",
                       separator_advice(cells_, options_.separator)));
   }
@@ -174,11 +174,11 @@ class Table {
     if (found == names_.end()) return;
     std::vector<std::string> others;
     for (const std::string& name : columns.inputs) {
-      if (!unnamed(name)) others.push_back(text('"', name, '"'));
+      if (!unnamed(name)) others.push_back(text('"', printable(name), '"'));
     }
     const auto column = found - names_.begin() + 1;
     const std::string what = text(file_.name(), ", line 1: column ", column, " has no name",
-                                  found->empty() ? "" : text(" but '", *found, "'"));
+                                  found->empty() ? "" : text(" but '", printable(*found), "'"));
     require(column == 1 || column < std::ssize(names_), what, ", and is the last; remove a '",
             options_.separator,
             "' at the end of lines, or name the columns to take in data.inputs and data.targets");
@@ -204,7 +204,7 @@ class Table {
   }
 
   [[noreturn]] void fail(std::size_t column, const std::string& what) const {
-    reader_.fail(text(", column '", shown(names_[column]), '\'', what));
+    reader_.fail(text(", column '", printable(names_[column]), '\'', what));
   }
 
   const ByteSource& file_;

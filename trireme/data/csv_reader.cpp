@@ -9,6 +9,8 @@ namespace {
 
 /// A longer line is no line of numbers.
 constexpr std::size_t kMostLineBytes = 16 << 20;
+/// More cells are no table.
+constexpr std::size_t kMostCells = 1 << 18;
 
 }  // namespace
 
@@ -57,6 +59,7 @@ bool CsvReader::read_line(std::vector<std::string>& cells) {
     } else if (c == '"' && cells.back().empty()) {
       quoted = true;
     } else if (c == separator_) {
+      if (cells.size() == kMostCells) fail(text(": it has more than ", kMostCells, " cells"));
       cells.emplace_back();
     } else if (ends_line(c)) {
       ++next_number_;

@@ -76,40 +76,42 @@ void check_magic(const std::filesystem::path& path, std::span<const std::uint8_t
                        " dims: expected it to begin with ", hex(expected), ", found ", hex(magic)));
 }
 
-/// A file cannot hold more values than gzip can pack into its bytes (1032 to 1): a wild header must not make
-/// us allocate what could never arrive.
+/// Values that a header may announce. gzip packs up to 1032 zeros into a byte; images are packed 2 to 10
+/// times. What is packed more than 64 times has at most 64 MiB.
 std::size_t most_values(const std::filesystem::path& path, bool plain) {
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
   if (error) throw DataError(text("cannot read the size of ", path.string(), ": ", error.message()));
-  return plain ? bytes : bytes * 1032;
+  constexpr std::uintmax_t kMostRatio = 64, kFreeBytes = std::uintmax_t{64} << 20;
+  return plain ? bytes : std::max(bytes * kMostRatio, std::min(bytes * 1032, kFreeBytes));
 }
 
 std::size_t read_dims(const std::filesystem::path& path, GzipReader& reader, IdxFile& file) {
-  const std::size_t most = most_values(path, reader.plain());
   std::size_t count = 1;
   for (std::int64_t& dim : file.dims) {
     std::array<std::uint8_t, 4> bytes;
     if (reader.read(bytes) != 4)
       throw DataError(text(path.string(), " ends within its header; fetch it again"));
     dim = (std::int64_t{bytes[0]} << 24) | (bytes[1] << 16) | (bytes[2] << 8) | bytes[3];
-    if (dim != 0 && count > most / static_cast<std::size_t>(dim)) {
-      throw DataError(text(path.string(), " is truncated: its header announces more values than its ", most,
-                           " bytes can hold; fetch it again"));
-    }
-    count *= static_cast<std::size_t>(dim);
+    if (__builtin_mul_overflow(count, static_cast<std::size_t>(dim), &count))
+      throw DataError(text(path.string(), " is truncated: its header announces too many values to be true"));
+  }
+  const std::size_t most = most_values(path, reader.plain());
+  if (count > most) {
+    throw DataError(text(path.string(), " is truncated, or no data set: its header announces ", count,
+                         " values, and at most ", most, " are read from a file of its size; fetch it again"));
   }
   return count;
 }
 
-/// At most `count` values. Memory grows with what arrives: a compressed file may announce a thousand times
-/// its size.
+/// At most `count` values. Memory grows with what arrives.
 std::vector<std::uint8_t> read_values(GzipReader& reader, std::size_t count) {
   constexpr std::size_t kFirst = std::size_t{64} << 20;
   std::vector<std::uint8_t> values;
   while (values.size() < count) {
     const std::size_t had = values.size();
-    values.resize(std::min(count, std::max(kFirst, 2 * had)));
+    values.reserve(std::min(count, std::max(kFirst, 2 * had)));
+    values.resize(std::min(count, had + kFirst));
     const std::size_t got = reader.read(std::span(values).subspan(had));
     if (had + got == values.size()) continue;
     values.resize(had + got);

@@ -20,8 +20,6 @@
 namespace trireme::data {
 namespace {
 
-constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
-
 const unsigned char* bytes_of(std::string_view content) {
   return reinterpret_cast<const unsigned char*>(content.data());
 }
@@ -38,7 +36,26 @@ at::Tensor without_inks(const at::Tensor& inks) {
   return image;
 }
 
-at::Tensor decode_jpeg(std::string_view content) {
+/// Scans that follow each other in a JPEG, by its markers. Source: ITU-T T.81, annex B.
+int scans_in(std::string_view content) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(content[at]); };
+  int scans = 0;
+  for (std::size_t at = 2; at + 4 <= content.size();) {
+    const unsigned char marker = byte(at + 1);
+    const bool has_no_length = marker <= 0x01 || (marker >= 0xd0 && marker <= 0xd9);
+    if (byte(at) != 0xff || marker == 0xff) {
+      ++at;
+    } else if (has_no_length) {
+      at += 2;
+    } else {
+      if (marker == 0xda) ++scans;
+      at += 2 + (std::size_t{byte(at + 2)} << 8 | byte(at + 3));
+    }
+  }
+  return scans;
+}
+
+at::Tensor decode_jpeg(std::string_view content, std::int64_t most_pixels) {
   const std::unique_ptr<void, int (*)(tjhandle)> decoder(tjInitDecompress(), tjDestroy);
   if (decoder == nullptr) throw InternalError("libjpeg-turbo cannot be started");
   const auto check = [&](int result) {
@@ -47,6 +64,9 @@ at::Tensor decode_jpeg(std::string_view content) {
   int width = 0, height = 0, subsampling = 0, colours = 0;
   const auto size = static_cast<unsigned long>(content.size());
   check(tjDecompressHeader3(decoder.get(), bytes_of(content), size, &width, &height, &subsampling, &colours));
+  check_image_size(height, width, most_pixels);
+  if (const int scans = scans_in(content); scans > kMostScans)
+    throw DataError(text("it is a JPEG of ", scans, " scans, and at most ", kMostScans, " are taken"));
   const bool has_inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
   const at::Tensor image = empty_image(height, width, has_inks ? 4 : 3);
   check(tjDecompress2(decoder.get(), bytes_of(content), size, image.data_ptr<std::uint8_t>(), width,
@@ -60,11 +80,17 @@ at::Tensor decode_jpeg(std::string_view content) {
 /// destructor.
 class PngReader {
  public:
-  explicit PngReader(std::string_view content) : content_(content) {
+  PngReader(std::string_view content, std::int64_t most_pixels)
+      : content_(content), most_pixels_(most_pixels) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, [](png_structp, png_const_charp) {});
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     if (info_ == nullptr) throw InternalError("libpng cannot be started");
     png_set_read_fn(png_, this, read);
+    // Texts, profiles and the like are passed over: libpng would unpack and keep a thousand of them, of 8 MB
+    // each.
+    static const std::string kUnread("tEXt\0zTXt\0iTXt\0iCCP\0sPLT\0eXIf\0", 30);
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER,
+                                reinterpret_cast<png_const_bytep>(kUnread.data()), 6);
   }
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
   PngReader(const PngReader&) = delete;
@@ -76,7 +102,7 @@ class PngReader {
       ask_for_rgb();
     });
     const std::int64_t height = png_get_image_height(png_, info_), width = png_get_image_width(png_, info_);
-    check_image_size(height, width);
+    check_image_size(height, width, most_pixels_);
     check_rows(height);
     at::Tensor image = empty_image(height, width);
     auto* first = image.data_ptr<std::uint8_t>();
@@ -130,6 +156,7 @@ class PngReader {
   }
 
   const std::string_view content_;
+  const std::int64_t most_pixels_;
   std::size_t position_ = 0;
   std::string message_;
   png_structp png_ = nullptr;
@@ -137,12 +164,13 @@ class PngReader {
 };
 
 /// Transparency is dropped, not mixed.
-at::Tensor decode_webp(std::string_view content) {
+at::Tensor decode_webp(std::string_view content, std::int64_t most_pixels) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(content.data());
   WebPBitstreamFeatures found;
   if (WebPGetFeatures(bytes, content.size(), &found) != VP8_STATUS_OK)
     throw DataError("it begins like WebP, and is damaged or cut short");
   if (found.has_animation != 0) throw DataError("it is an animated WebP; expected a single image");
+  check_image_size(found.height, found.width, most_pixels);
   at::Tensor image = empty_image(found.height, found.width);
   if (WebPDecodeRGBInto(bytes, content.size(), image.data_ptr<std::uint8_t>(), image.nbytes(),
                         3 * found.width) == nullptr)
@@ -154,11 +182,11 @@ bool is_webp(std::string_view content) {
   return content.starts_with("RIFF") && content.size() >= 12 && content.substr(8, 4) == "WEBP";
 }
 
-at::Tensor decode(std::string_view content) {
-  if (content.starts_with("\xff\xd8\xff")) return decode_jpeg(content);
-  if (content.starts_with("\x89PNG\r\n\x1a\n")) return PngReader(content).decode();
-  if (is_webp(content)) return decode_webp(content);
-  if (content.starts_with("BM")) return decode_bmp(content);
+at::Tensor decode(std::string_view content, std::int64_t most_pixels) {
+  if (content.starts_with("\xff\xd8\xff")) return decode_jpeg(content, most_pixels);
+  if (content.starts_with("\x89PNG\r\n\x1a\n")) return PngReader(content, most_pixels).decode();
+  if (is_webp(content)) return decode_webp(content, most_pixels);
+  if (content.starts_with("BM")) return decode_bmp(content, most_pixels);
   throw DataError(
       text("it is no JPEG, PNG, WebP or BMP: its ", content.size(), " bytes do not begin like one"));
 }
@@ -170,20 +198,19 @@ std::span<const std::string_view> image_extensions() {
   return kExtensions;
 }
 
-void check_image_size(std::int64_t height, std::int64_t width) {
-  if (height >= 1 && width >= 1 && height <= kMostPixels / width) return;
-  throw DataError(
-      text("it is said to have ", width, "x", height, " pixels, and at most ", kMostPixels, " are taken"));
+void check_image_size(std::int64_t height, std::int64_t width, std::int64_t most_pixels) {
+  if (height >= 1 && width >= 1 && height <= most_pixels / width) return;
+  throw DataError(text("it is said to have ", width, "x", height, " pixels, and at most ", most_pixels,
+                       " are taken; data.most_pixels is that limit"));
 }
 
 at::Tensor empty_image(std::int64_t height, std::int64_t width, std::int64_t channels) {
-  check_image_size(height, width);
   return at::empty({height, width, channels}, at::kByte);
 }
 
-at::Tensor decode_image(std::string_view content) {
+at::Tensor decode_image(std::string_view content, std::int64_t most_pixels) {
   const StageScope decoding(Stage::kDecode);
-  return decode(content).permute({2, 0, 1});
+  return decode(content, most_pixels).permute({2, 0, 1});
 }
 
 std::string read_image_file(const std::filesystem::path& path) {
@@ -191,16 +218,17 @@ std::string read_image_file(const std::filesystem::path& path) {
   return read_text(*file, 0, file->size());
 }
 
-at::Tensor decode_image_file(std::string_view content, const std::filesystem::path& path) {
+at::Tensor decode_image_file(std::string_view content, const std::filesystem::path& path,
+                             std::int64_t most_pixels) {
   try {
-    return decode_image(content);
+    return decode_image(content, most_pixels);
   } catch (const DataError& reason) {
     throw DataError(text("cannot decode the image ", path.string(), ": ", reason.what()));
   }
 }
 
-at::Tensor read_image(const std::filesystem::path& path) {
-  return decode_image_file(read_image_file(path), path);
+at::Tensor read_image(const std::filesystem::path& path, std::int64_t most_pixels) {
+  return decode_image_file(read_image_file(path), path, most_pixels);
 }
 
 }  // namespace trireme::data

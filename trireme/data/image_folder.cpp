@@ -152,7 +152,8 @@ struct ImagePath {
 }  // namespace
 
 struct ImageFolder::State {
-  State(Undecodable how, const Log& where) : undecodable(how), log(where) {}
+  State(Undecodable how, const Log& where, std::int64_t pixels)
+      : undecodable(how), log(where), most_pixels(pixels) {}
 
   void list(const fs::path& folder_of_classes) {
     root = folder_of_classes;
@@ -184,14 +185,16 @@ struct ImageFolder::State {
 
   const Undecodable undecodable;
   const Log log;
+  const std::int64_t most_pixels;
   fs::path root;
   std::vector<ImagePath> images;
   std::vector<std::string> classes;
   std::string left_out;
 };
 
-ImageFolder::ImageFolder(const fs::path& root, Undecodable undecodable, const Log& log)
-    : state_(std::make_unique<State>(undecodable, log)) {
+ImageFolder::ImageFolder(const fs::path& root, Undecodable undecodable, const Log& log,
+                         std::int64_t most_pixels)
+    : state_(std::make_unique<State>(undecodable, log, most_pixels)) {
   state_->list(root);
 }
 
@@ -205,7 +208,7 @@ const std::string& ImageFolder::left_out() const { return state_->left_out; }
 
 Example ImageFolder::get(std::int64_t index) const {
   const ImagePath& image = state_->at(index);
-  return {read_image(image.path), at::scalar_tensor(image.label, at::kLong)};
+  return {read_image(image.path, state_->most_pixels), at::scalar_tensor(image.label, at::kLong)};
 }
 
 Fields ImageFolder::get_targets(std::span<const std::int64_t> indices) const {
@@ -217,7 +220,7 @@ Fields ImageFolder::get_targets(std::span<const std::int64_t> indices) const {
 Example ImageFolder::encoded(std::int64_t index) const {
   const ImagePath& image = state_->at(index);
   const std::string content = read_image_file(image.path);
-  decode_image_file(content, image.path);
+  decode_image_file(content, image.path, state_->most_pixels);
   const at::Tensor bytes = at::empty({static_cast<std::int64_t>(content.size())}, at::kByte);
   std::copy(content.begin(), content.end(), static_cast<char*>(bytes.data_ptr()));
   return {bytes, at::scalar_tensor(image.label, at::kLong)};

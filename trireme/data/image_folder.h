@@ -24,7 +24,8 @@ enum class Undecodable {
 class ImageFolder : public Dataset {
  public:
   /// Throws DataError when there is no such folder, no class in it, or a class without an image.
-  ImageFolder(const std::filesystem::path& root, Undecodable undecodable, const Log& log);
+  ImageFolder(const std::filesystem::path& root, Undecodable undecodable, const Log& log,
+              std::int64_t most_pixels = kMostPixels);
   ~ImageFolder() override;
 
   std::int64_t size() const override;

@@ -23,6 +23,7 @@ std::shared_ptr<const Dataset> decoded_images(std::shared_ptr<const ImageFolder>
 struct FolderOptions {
   Undecodable undecodable;
   const Log& log;
+  std::int64_t most_pixels;
   View view;
 };
 
@@ -95,8 +96,10 @@ void check_same_classes(const FolderClasses& train, const FolderClasses& test) {
 }
 
 Splits open_split_folders(const fs::path& root, const std::string& held_out, const FolderOptions& options) {
-  const auto train = std::make_shared<ImageFolder>(root / "train", options.undecodable, options.log);
-  const auto test = std::make_shared<ImageFolder>(root / held_out, options.undecodable, options.log);
+  const auto train =
+      std::make_shared<ImageFolder>(root / "train", options.undecodable, options.log, options.most_pixels);
+  const auto test =
+      std::make_shared<ImageFolder>(root / held_out, options.undecodable, options.log, options.most_pixels);
   check_same_classes({root / "train", train->classes()}, {root / held_out, test->classes()});
   return {.images = {.train = options.view(train),
                      .test = options.view(test),
@@ -115,12 +118,15 @@ Splits open_folder(const Opening& opening, View view) {
   std::error_code ignored;
   const auto has = [&](const char* name) { return fs::is_directory(root / name, ignored); };
   if (!has("train")) {
-    const auto whole = std::make_shared<ImageFolder>(root, undecodable, opening.log);
+    const auto whole =
+        std::make_shared<ImageFolder>(root, undecodable, opening.log, opening.options.most_pixels);
     check_classes(root, whole->classes());
     return split_folder(whole, view);
   }
   for (const char* held_out : {"val", "validation", "test"}) {
-    if (has(held_out)) return open_split_folders(root, held_out, {undecodable, opening.log, view});
+    if (has(held_out))
+      return open_split_folders(root, held_out,
+                                {undecodable, opening.log, opening.options.most_pixels, view});
   }
   throw DataError(text(root.string(), " has a folder train, and beside it none of val, validation, test"));
 }

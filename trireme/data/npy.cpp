@@ -10,17 +10,20 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 
 namespace trireme::data {
 namespace {
 
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
+/// Those that NumPy takes.
+constexpr std::size_t kMostNpyDims = 64;
 
 /// The text behind 'KEY': in the header's dict of Python.
 std::string_view behind_key(std::string_view dict, std::string_view key) {
   const std::size_t found = dict.find(text('\'', key, "':"));
   if (found == std::string_view::npos)
-    throw DataError(text("its header has no '", key, "': ", dict.substr(0, 200)));
+    throw DataError(text("its header has no '", key, "': ", printable(dict)));
   return trim(dict.substr(found + key.size() + 3));
 }
 
@@ -34,8 +37,9 @@ std::vector<std::int64_t> parse_shape(std::string_view tuple) {
     std::int64_t size = 0;
     const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
     if (error != std::errc() || stop != digits.data() + digits.size() || size < 0)
-      throw DataError(text("its shape has '", digits, "' in it"));
+      throw DataError(text("its shape has '", printable(digits), "' in it"));
     shape.push_back(size);
+    if (shape.size() > kMostNpyDims) throw DataError(text("its shape has more than ", kMostNpyDims, " dims"));
   }
   return shape;
 }
@@ -48,7 +52,7 @@ void parse_type(std::string_view described, NpyHeader& header) {
                                                        "i4", "i8", "u1", "b1", "u2"};
   if (type.size() != 3 || std::ranges::find(kKnown, type.substr(1)) == kKnown.end()) {
     throw DataError(
-        text("it holds values of type ", type.substr(0, 40),
+        text("it holds values of type ", printable(type, 40),
              "; taken are floats of 2, 4 and 8 bytes, signed whole numbers, u1, u2 and b1: convert it by "
              "astype"));
   }

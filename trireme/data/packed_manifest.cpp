@@ -5,11 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/crc32c.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
-#include "trireme/base/json_nesting.h"
 #include "trireme/base/json_whole.h"
+#include "trireme/base/printable.h"
 
 namespace trireme::data {
 namespace {
@@ -18,8 +19,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kPackedFormat = "trireme packed data";
 constexpr int kManifestVersion = 1;
-constexpr int kMostLevels = 8;
-constexpr std::int64_t kMostManifestBytes = std::int64_t{256} << 20;  // some million shards
+/// 500000 shards, each of 9 values in about 110 bytes.
+constexpr JsonLimits kManifestLimits{.levels = 8, .values = 5'000'000};
+constexpr std::int64_t kMostManifestBytes = std::int64_t{64} << 20;
 
 /// Names of files and folders may be no UTF-8: what is none of it becomes U+FFFD.
 std::string text_of(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
@@ -52,8 +54,8 @@ ShardSummary shard_from_json(const Json& json) {
                      .bytes = whole_in<std::uint64_t>(json.at("bytes")),
                      .index_crc32c = whole_in<std::uint32_t>(json.at("index_crc32c"))};
   if (fs::path(shard.file).filename() != fs::path(shard.file) || !shard.file.ends_with(kShardExtension))
-    throw DataError(text("'", shard.file, "' is not the name of a shard in its folder"));
-  if (shard.records < 1) throw DataError(text(shard.file, " has ", shard.records, " records"));
+    throw DataError(text("'", printable(shard.file), "' is not the name of a shard in its folder"));
+  if (shard.records < 1) throw DataError(text(printable(shard.file), " has ", shard.records, " records"));
   return shard;
 }
 
@@ -123,7 +125,7 @@ void check_format(const Json& json) {
   if (!json.is_object() || json.value("format", Json()) != kPackedFormat)
     throw DataError(text("it does not say that its format is '", kPackedFormat, "'"));
   if (json.value("version", Json()) != kManifestVersion) {
-    throw DataError(text("it is of version ", json.value("version", Json()).dump(),
+    throw DataError(text("it is of version ", printable(json.value("version", Json()).dump()),
                          ", this program reads version ", kManifestVersion,
                          "; use the program that wrote it, or pack the data again"));
   }
@@ -202,9 +204,7 @@ PackedManifest read_manifest(const PackedFiles& files) {
   const std::shared_ptr<const ByteSource> file = open_manifest(files);
   const std::string content = read_text(*file, 0, file->size());
   try {
-    if (nests_deeper(content, kMostLevels)) throw DataError("it nests deeper than one does");
-    const Json json = Json::parse(content, nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded()) throw DataError("it is not JSON");
+    const auto json = parse_json<Json>(content, kManifestLimits);
     check_format(json);
     return manifest_from_json(json);
   } catch (const Error& problem) {

@@ -51,7 +51,7 @@ DataSource open_packed_splits(const Opening& opening, const PackedFiles& files,
   const DataOptions& options = opening.options;
   const auto split = [&](const char* name) -> std::shared_ptr<const Dataset> {
     if (name == std::string_view("test") && !manifest.test) return nullptr;
-    return std::make_shared<RecordDataset>(files, manifest, name);
+    return std::make_shared<RecordDataset>(files, manifest, name, options.most_pixels);
   };
   if (manifest.tokens) return open_packed_text(opening, files, manifest);
   DataSource source;

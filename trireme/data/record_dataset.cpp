@@ -33,9 +33,11 @@ struct Buffer {
 }  // namespace
 
 struct RecordDataset::State {
-  State(const PackedFiles& files, const PackedManifest& manifest, const std::string& split)
+  State(const PackedFiles& files, const PackedManifest& manifest, const std::string& split,
+        std::int64_t pixels)
       : layout(layout_in(manifest, files)),
         fixed(layout.fixed()),
+        most_pixels(pixels),
         records(files, manifest.split(split, files)) {
     if (!fixed) return;
     for (const auto& shard : records.shards()) {
@@ -56,7 +58,7 @@ struct RecordDataset::State {
     const Buffer buffer(place.shard->bytes_of(place.record));
     place.shard->read(place.record, 1, buffer.room());
     try {
-      return parse_record(layout, {buffer.bytes.get(), buffer.size}, needed);
+      return parse_record(layout, {buffer.bytes.get(), buffer.size}, needed, most_pixels);
     } catch (const DataError& problem) {
       place.shard->fail(place.record, text("cannot be read: ", problem.what()));
     }
@@ -126,6 +128,7 @@ struct RecordDataset::State {
 
   const RecordLayout layout;
   const bool fixed;
+  const std::int64_t most_pixels;
   const RecordSplit records;
 };
 
@@ -133,8 +136,8 @@ RecordDataset::RecordDataset(const PackedFiles& files, const std::string& split)
     : RecordDataset(files, read_manifest(files), split) {}
 
 RecordDataset::RecordDataset(const PackedFiles& files, const PackedManifest& manifest,
-                             const std::string& split)
-    : state_(std::make_unique<const State>(files, manifest, split)) {}
+                             const std::string& split, std::int64_t most_pixels)
+    : state_(std::make_unique<const State>(files, manifest, split, most_pixels)) {}
 
 RecordDataset::~RecordDataset() = default;
 

@@ -19,7 +19,8 @@ class RecordDataset : public Dataset {
   /// completed, a shard that is missing, cut short or damaged, or text.
   RecordDataset(const PackedFiles& files, const std::string& split);
   /// For who has read the manifest.
-  RecordDataset(const PackedFiles& files, const PackedManifest& manifest, const std::string& split);
+  RecordDataset(const PackedFiles& files, const PackedManifest& manifest, const std::string& split,
+                std::int64_t most_pixels = kMostPixels);
   ~RecordDataset() override;
 
   std::int64_t size() const override;

@@ -114,9 +114,9 @@ Values take_field(const FieldLayout& field, RecordReader& reader) {
   return {.shape = std::move(shape), .bytes = bytes};
 }
 
-at::Tensor parse_field(const FieldLayout& field, const Values& found) {
+at::Tensor parse_field(const FieldLayout& field, const Values& found, std::int64_t most_pixels) {
   const auto& [shape, values] = found;
-  if (field.form == FieldForm::kImage) return decode_image(values);
+  if (field.form == FieldForm::kImage) return decode_image(values, most_pixels);
   at::Tensor tensor = at::empty(shape, field.normalised ? at::kFloat : field.dtype);
   if (field.normalised) {
     BytePixels(*field.normalised)
@@ -277,13 +277,15 @@ void RowWriter::put(std::string_view record, std::size_t row) const {
   }
 }
 
-Example parse_record(const RecordLayout& layout, std::string_view record, const Needed& needed) {
+Example parse_record(const RecordLayout& layout, std::string_view record, const Needed& needed,
+                     std::int64_t most_pixels) {
   RecordReader reader(record);
   Example example;
   for (const FieldLayout& field : layout.fields) {
     const Values values = take_field(field, reader);
     if (field.is_target ? needed.targets : needed.inputs)
-      (field.is_target ? example.target : example.input).add(field.name, parse_field(field, values));
+      (field.is_target ? example.target : example.input)
+          .add(field.name, parse_field(field, values, most_pixels));
   }
   if (reader.left() > 0)
     throw DataError(text("it goes on for ", reader.left(), " bytes after its last field"));

@@ -7,8 +7,9 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
-#include "trireme/base/json_nesting.h"
+#include "trireme/base/printable.h"
 #include "trireme/data/internal/image_file.h"
 #include "trireme/data/internal/npy.h"
 #include "trireme/data/internal/tar_index.h"
@@ -50,11 +51,8 @@ void collect(const json& value, std::size_t dim, std::vector<std::int64_t>& shap
 }
 
 at::Tensor json_field(std::string_view content) {
-  constexpr int kDeepest = 16;
-  if (nests_deeper(content, kDeepest))
-    throw DataError(text("it is JSON more than ", kDeepest, " levels deep"));
-  const json value = json::parse(content, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) throw DataError("it is not JSON");
+  constexpr JsonLimits kLimits{.levels = 16, .values = 4'000'000};
+  const auto value = parse_json<json>(content, kLimits);
   std::vector<std::int64_t> shape;
   std::vector<json> numbers;
   collect(value, 0, shape, numbers);
@@ -72,19 +70,19 @@ at::Tensor json_field(std::string_view content) {
 
 struct FieldKind {
   std::string_view name;
-  at::Tensor (*decode)(std::string_view);
+  at::Tensor (*decode)(std::string_view);  ///< null: an image
 };
 
 constexpr std::array<FieldKind, 9> kFieldKinds = {{
-    {"bmp", decode_image},
+    {"bmp", nullptr},
     {"cls", class_field},
-    {"jpeg", decode_image},
-    {"jpg", decode_image},
+    {"jpeg", nullptr},
+    {"jpg", nullptr},
     {"json", json_field},
     {"npy", parse_npy},
-    {"png", decode_image},
+    {"png", nullptr},
     {"txt", text_field},
-    {"webp", decode_image},
+    {"webp", nullptr},
 }};
 
 const FieldKind& kind_of(std::string_view field) {
@@ -94,13 +92,15 @@ const FieldKind& kind_of(std::string_view field) {
   if (kind != kFieldKinds.end()) return *kind;
   std::vector<std::string> known;
   for (const FieldKind& row : kFieldKinds) known.emplace_back(row.name);
-  throw InvalidArgument(text("what a field '", field, "' holds is not known", suggest(last, known)));
+  throw InvalidArgument(
+      text("what a field '", printable(field), "' holds is not known", suggest(last, known)));
 }
 
 }  // namespace
 
-at::Tensor decode_field(std::string_view field, std::string_view content) {
-  return kind_of(field).decode(content);
+at::Tensor decode_field(std::string_view field, std::string_view content, std::int64_t most_pixels) {
+  const FieldKind& kind = kind_of(field);
+  return kind.decode == nullptr ? decode_image(content, most_pixels) : kind.decode(content);
 }
 
 void check_field_name(std::string_view field) { kind_of(field); }

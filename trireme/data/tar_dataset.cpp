@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 #include "trireme/data/content_digest.h"
 #include "trireme/data/internal/sample_fields.h"
 #include "trireme/data/internal/stacked_targets.h"
@@ -94,7 +95,7 @@ struct TarDataset::State {
     std::int64_t begin;
   };
 
-  static Fields decode(const Place& place, const std::vector<std::size_t>& numbers, const Piece& piece) {
+  Fields decode(const Place& place, const std::vector<std::size_t>& numbers, const Piece& piece) const {
     const TarIndex& index = place.shard.index;
     Fields fields;
     for (const std::size_t number : numbers) {
@@ -108,10 +109,10 @@ struct TarDataset::State {
                                                .substr(static_cast<std::size_t>(extent.offset - piece.begin),
                                                        static_cast<std::size_t>(extent.size));
       try {
-        fields.add(numbers.size() == 1 ? "" : name, decode_field(name, bytes));
+        fields.add(numbers.size() == 1 ? "" : name, decode_field(name, bytes, most_pixels));
       } catch (const DataError& reason) {
         throw DataError(text("cannot decode ", place.shard.bytes->name(), " at ", extent.offset, ", member '",
-                             index.key(place.sample), '.', name, "': ", reason.what()));
+                             printable(index.key(place.sample)), '.', printable(name), "': ", reason.what()));
       }
     }
     return fields;
@@ -120,6 +121,7 @@ struct TarDataset::State {
   std::vector<TarShard> shards;
   std::vector<std::size_t> inputs, targets;  ///< numbers of fields
   bool sizes_vary = false;
+  std::int64_t most_pixels = kMostPixels;
 };
 
 TarDataset::TarDataset(std::vector<std::shared_ptr<const ByteSource>> shards,
@@ -130,13 +132,15 @@ TarDataset::TarDataset(std::vector<std::shared_ptr<const ByteSource>> shards,
   for (auto& bytes : shards) {
     TarIndex index = index_of(*bytes, options.index_folder, log);
     if (!state_->shards.empty() && index.fields() != state_->shards[0].index.fields()) {
-      throw DataError(text("samples of ", bytes->name(), " have ", join(index.fields()), ", and those of ",
-                           state_->shards[0].bytes->name(), " ", join(state_->shards[0].index.fields()),
+      throw DataError(text("samples of ", bytes->name(), " have ", printable(join(index.fields()), 200),
+                           ", and those of ", state_->shards[0].bytes->name(), " ",
+                           printable(join(state_->shards[0].index.fields()), 200),
                            "; all samples have the same fields"));
     }
     end += index.size();
     state_->shards.push_back({.bytes = std::move(bytes), .index = std::move(index), .end = end});
   }
+  state_->most_pixels = options.most_pixels;
   state_->choose(options);
   const auto varies = [&](std::size_t field) { return state_->varies(field); };
   state_->sizes_vary =
@@ -182,7 +186,7 @@ std::string TarDataset::content_digest() const {
 
 std::string TarDataset::name_of(std::int64_t index) const {
   const State::Place place = state_->find(index);
-  return text(place.shard.bytes->name(), ", sample '", place.shard.index.key(place.sample), "'");
+  return text(place.shard.bytes->name(), ", sample '", printable(place.shard.index.key(place.sample)), "'");
 }
 
 Example TarDataset::get(std::int64_t index) const { return state_->read(index, state_->inputs); }

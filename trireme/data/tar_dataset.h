@@ -18,6 +18,7 @@ namespace trireme::data {
 struct TarDatasetOptions {
   std::vector<std::string> inputs = {};   ///< fields; empty: images, where there are none all but the targets
   std::vector<std::string> targets = {};  ///< fields; empty: "cls", if there is one
+  std::int64_t most_pixels = kMostPixels;   ///< of an image
   std::filesystem::path index_folder = {};  ///< where indexes are kept from run to run; empty: nowhere
 };
 

@@ -12,6 +12,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/printable.h"
 #include "trireme/base/random.h"
 #include "trireme/data/internal/tar_members.h"
 
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "trireme tar index 3\n";
 constexpr std::string_view kClassField = "cls";
+constexpr std::size_t kMostFields = 256;  ///< of a sample
 
 struct MemberName {
   std::string_view key, field;
@@ -33,6 +35,9 @@ std::optional<MemberName> member_name(std::string_view name) {
   if (dot == std::string_view::npos || dot == begin || dot + 1 == name.size()) return std::nullopt;
   return MemberName{name.substr(0, dot), name.substr(dot + 1)};
 }
+
+/// For a message.
+std::string listed(const std::vector<std::string>& fields) { return printable(join(fields), 200); }
 
 struct IndexedPart {
   std::string field;
@@ -121,12 +126,13 @@ class TarScan {
       key_ = name->key;
       first_ = member;
       if (!keys_.insert(key_).second)
-        fail(member, text("its sample '", key_,
+        fail(member, text("its sample '", printable(key_),
                           "' was there before; the members of a sample stand one behind the "
                           "other, and no two samples have one key"));
     }
     const auto same = [&](const IndexedPart& part) { return part.field == name->field; };
     if (std::ranges::any_of(parts_, same)) fail(member, "it is there twice");
+    if (parts_.size() == kMostFields) fail(member, text("its sample has more than ", kMostFields, " fields"));
     parts_.push_back({std::string(name->field), {.offset = member.offset, .size = member.size}});
     if (name->field == kClassField) take_class(member);
   }
@@ -148,9 +154,9 @@ class TarScan {
     for (const IndexedPart& part : parts_) fields.push_back(part.field);
     if (index_.size() == 0) index_.fields_ = fields;
     if (fields != index_.fields_) {
-      fail(first_,
-           text("sample '", key_, "' has ", join(fields), ", and the first of the shard, '", index_.key(0),
-                "', has ", join(index_.fields_), "; all samples have the same fields"));
+      fail(first_, text("sample '", printable(key_), "' has ", listed(fields),
+                        ", and the first of the shard, '", printable(index_.key(0)), "', has ",
+                        listed(index_.fields_), "; all samples have the same fields"));
     }
     for (const IndexedPart& part : parts_) index_.extents_.push_back(part.extent);
     index_.keys_ += key_;
@@ -159,7 +165,8 @@ class TarScan {
   }
 
   [[noreturn]] void fail(const TarMember& member, const std::string& what) const {
-    throw DataError(text(shard_.name(), " at ", member.offset, ", member '", member.name, "': ", what));
+    throw DataError(
+        text(shard_.name(), " at ", member.offset, ", member '", printable(member.name), "': ", what));
   }
 
   const ByteSource& shard_;

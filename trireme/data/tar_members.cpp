@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "trireme/base/error.h"
+#include "trireme/base/printable.h"
 
 namespace trireme::data {
 namespace {
@@ -177,7 +178,7 @@ class Archive {
 
   [[noreturn]] void fail(const std::string& what) const {
     throw DataError(text(reader_.source().name(), " at ", at_,
-                         name_.empty() ? "" : text(", member '", name_, "'"), ": ",
+                         name_.empty() ? "" : text(", member '", printable(name_), "'"), ": ",
                          name_.empty() ? "it " : "", what));
   }
 

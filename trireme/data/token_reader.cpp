@@ -1,19 +1,22 @@
 #include "trireme/data/internal/token_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
-#include "trireme/base/json_nesting.h"
 
 namespace trireme::data {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
-constexpr int kMostLevelsOfLine = 64;
+/// Of a document.
+constexpr std::size_t kMostDocumentBytes = std::size_t{64} << 20;
+constexpr JsonLimits kLineLimits{.levels = 64, .values = 1'000'000};
 
 /// A file from its first byte to its last.
 class ByteStream {
@@ -32,8 +35,20 @@ class ByteStream {
     took(piece.size());
   }
 
+  /// Throws DataError for one of more than kMostDocumentBytes.
   bool read_line(std::string& line) {
-    const bool found = static_cast<bool>(std::getline(file_, line));
+    line.clear();
+    for (std::array<char, kPieceBytes> piece;;) {
+      file_.getline(piece.data(), piece.size());
+      const bool is_whole = file_.good();
+      line.append(piece.data(), static_cast<std::size_t>(file_.gcount()) - (is_whole ? 1 : 0));
+      if (line.size() > kMostDocumentBytes)
+        throw DataError(text(path_.string(), " has a line of more than ", kMostDocumentBytes,
+                             " bytes at offset ", bytes_read_));
+      if (is_whole || file_.eof() || file_.bad()) break;
+      file_.clear();  // the piece is full
+    }
+    const bool found = !line.empty() || file_.good();
     took(line.size() + 1);
     return found;
   }
@@ -73,9 +88,13 @@ class TextPieces {
       throw DataError(text(file_.path().string(), ":", line_, ": ", what,
                            "; expected one JSON object per line, with a text under '", field_, "'"));
     };
-    if (nests_deeper(piece, kMostLevelsOfLine)) refuse("it nests too deep");
-    const auto json = nlohmann::json::parse(piece, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) refuse(json.is_discarded() ? "this is no JSON" : "this is no object");
+    nlohmann::json json;
+    try {
+      json = parse_json<nlohmann::json>(piece, kLineLimits);
+    } catch (const DataError& reason) {
+      refuse(reason.what());
+    }
+    if (!json.is_object()) refuse("this is no object");
     if (!json.contains(field_)) refuse(text("there is no '", field_, "'"));
     if (!json[field_].is_string()) refuse(text("'", field_, "' is no text"));
     piece = json[field_].get<std::string>();

@@ -19,6 +19,7 @@ std::shared_ptr<const TarDataset> open_shards(const std::vector<std::string>& pa
       std::move(shards),
       TarDatasetOptions{.inputs = options.inputs,
                         .targets = options.targets,
+                        .most_pixels = options.most_pixels,
                         .index_folder = options.cache.empty()
                                             ? std::filesystem::path()
                                             : std::filesystem::path(options.cache) / "index"},

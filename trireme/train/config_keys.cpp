@@ -108,6 +108,8 @@ std::vector<ConfigKey> make_config_key_table(const OwnNames& own) {
           key("data.block", &C::data, &Data::block, "text: characters, or packed tokens, per sample", count)),
       stays(key("data.image_size", &C::data, &Data::image_size,
                 "image_folder, also packed: height and width to which images are brought", count)),
+      key("data.most_pixels", &C::data, &Data::most_pixels,
+          "height times width that an image may have; a larger one is not decoded", one_up),
       key("data.retries", &C::data, &Data::retries,
           "of a read that failed for a reason that may pass, with pauses from 0.1 s on that double",
           {.least = 0, .most = 30}),

@@ -136,7 +136,7 @@ TEST_F(FarPacked, AManifestWithoutEndIsNotTakenIntoMemory) {
     return std::optional(test::HttpAnswer{lie.insert(total + 1, "99999999")});
   });
   EXPECT_THAT(message_of([&] { open_data(options(server_.url("images"))); }),
-              AllOf(HasSubstr("no valid manifest"), HasSubstr("at most 268435456")));
+              AllOf(HasSubstr("no valid manifest"), HasSubstr("at most 67108864")));
 }
 
 /// A file as long as the test says, of which the first and the last bytes can be had.

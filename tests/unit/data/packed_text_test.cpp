@@ -108,9 +108,9 @@ TEST_F(PackedText, ALineThatIsNoDocumentIsNamed) {
   };
   EXPECT_THAT(error_of("{\"text\": 7}"), HasSubstr("'text' is no text"));
   EXPECT_THAT(error_of("{\"body\": \"x\"}"), HasSubstr("there is no 'text'"));
-  EXPECT_THAT(error_of("{\"text\": \"x\""), HasSubstr("no JSON"));
+  EXPECT_THAT(error_of("{\"text\": \"x\""), HasSubstr("not JSON"));
   EXPECT_THAT(error_of("[1]"), HasSubstr("no object"));
-  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("too deep"));
+  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("levels deep"));
 }
 
 TEST_F(PackedText, NumbersOfTwoAndFourBytesArePackedAsSmallAsTheyAre) {

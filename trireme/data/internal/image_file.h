@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/data/dataset.h"
+
 namespace trireme::data {
 
 /// u8 (3, height, width), red, green, blue, those of a pixel next to each other in memory, in the rows that
@@ -18,23 +20,28 @@ namespace trireme::data {
 /// profiles changes nothing; the inks of a CMYK JPEG (inverted, as Adobe has them) become c * k / 255. The
 /// pixels are those of Pillow's convert("RGB"), bit by bit, but for PNG of 16 grey bits, which Pillow
 /// saturates. Throws DataError when the file is missing, of another format, animated, truncated or damaged
-/// (of JPEG, whose decoder paints over missing data, a warning counts as damage), or has more than 2^28
-/// pixels; the message names the path and the decoder's reason.
-at::Tensor read_image(const std::filesystem::path& path);
+/// (of JPEG, whose decoder paints over missing data, a warning counts as damage), or has more than
+/// `most_pixels` or, of JPEG, more than kMostScans scans, both of which are checked before pixels are
+/// decoded; the message names the path and the decoder's reason.
+at::Tensor read_image(const std::filesystem::path& path, std::int64_t most_pixels = kMostPixels);
+
+/// Each scan of a JPEG costs as much as all pixels. Encoders write 1 to 12.
+inline constexpr int kMostScans = 64;
 
 /// The two halves of it: the bytes, and what they decode to.
 std::string read_image_file(const std::filesystem::path& path);
-at::Tensor decode_image_file(std::string_view content, const std::filesystem::path& path);
+at::Tensor decode_image_file(std::string_view content, const std::filesystem::path& path,
+                             std::int64_t most_pixels = kMostPixels);
 
 /// The same of a file's content; the message of what it throws is the reason alone.
-at::Tensor decode_image(std::string_view content);
+at::Tensor decode_image(std::string_view content, std::int64_t most_pixels = kMostPixels);
 
 /// Extensions of files that are read, in lower case: ".jpg" and so on.
 std::span<const std::string_view> image_extensions();
 
-/// For decoders. Throws DataError for no pixels, or more than 2^28.
-void check_image_size(std::int64_t height, std::int64_t width);
-/// u8 (height, width, channels), without values; checked.
+/// For decoders. Throws DataError for no pixels, or more than `most_pixels`.
+void check_image_size(std::int64_t height, std::int64_t width, std::int64_t most_pixels);
+/// u8 (height, width, channels), without values.
 at::Tensor empty_image(std::int64_t height, std::int64_t width, std::int64_t channels = 3);
 
 }  // namespace trireme::data

@@ -68,9 +68,10 @@ class RowWriter {
   std::vector<Part> parts_;
 };
 
-/// Of a layout that is not fixed; images are decoded, and what is not needed
+/// Of a layout that is not fixed; images of at most `most_pixels` are decoded, and what is not needed
 /// is left out. Throws DataError: what is wrong with the record.
-Example parse_record(const RecordLayout& layout, std::string_view record, const Needed& needed = {});
+Example parse_record(const RecordLayout& layout, std::string_view record, const Needed& needed = {},
+                     std::int64_t most_pixels = kMostPixels);
 
 nlohmann::ordered_json to_json(const RecordLayout& layout);
 /// Throws DataError: what is wrong with it.

@@ -3,15 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string_view>
 
 namespace trireme::data {
 
-/// By the last part of its name: jpg, jpeg, png: u8 (3, height, width); cls: i64; npy: as internal/npy.h has
-/// it; json: a number, or lists of numbers that are a tensor, i64 where all are whole, else f32; txt: i64, a
-/// number per byte. Throws InvalidArgument for another name, DataError with the reason alone for what it does
-/// not hold.
-at::Tensor decode_field(std::string_view field, std::string_view content);
+/// By the last part of its name: jpg, jpeg, png, webp, bmp: u8 (3, height, width), of at most `most_pixels`;
+/// cls: i64; npy: as internal/npy.h has it; json: a number, or lists of numbers that are a tensor, i64 where
+/// all are whole, else f32; txt: i64, a number per byte. Throws InvalidArgument for another name, DataError
+/// with the reason alone for what it does not hold.
+at::Tensor decode_field(std::string_view field, std::string_view content, std::int64_t most_pixels);
 
 /// Throws InvalidArgument, with those that are known, for a name that says nothing.
 void check_field_name(std::string_view field);
