@@ -15,6 +15,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
+#include "trireme/base/open_file.h"
 #include "trireme/base/printable.h"
 #include "trireme/base/synced_file.h"
 #include "trireme/checkpoint/internal/dtype.h"
@@ -40,7 +41,7 @@ constexpr std::size_t kPiece = std::size_t{1} << 20;
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path)
-      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+      : path_(path), descriptor_(open_to_read(path).release()) {
     std::error_code error;
     size_ = std::filesystem::file_size(path, error);
     if (error || descriptor_ < 0) {

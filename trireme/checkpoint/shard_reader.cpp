@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/base/open_file.h"
 #include "trireme/base/printable.h"
 #include "trireme/checkpoint/checkpoint_part.h"
 #include "trireme/checkpoint/internal/boxes_in_file.h"
@@ -23,8 +23,7 @@ namespace fs = std::filesystem;
 /// An open file, read at any place.
 class RandomReader {
  public:
-  explicit RandomReader(const fs::path& path)
-      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit RandomReader(const fs::path& path) : path_(path), descriptor_(open_to_read(path).release()) {
     if (descriptor_ < 0) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
   }
   ~RandomReader() { ::close(descriptor_); }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/open_file.h"
 #include "trireme/checkpoint/internal/dtype.h"
 #include "trireme/checkpoint/safetensors.h"
 
@@ -45,6 +46,8 @@ std::string Xxh3::hex() const {
 }
 
 std::string xxh3_of_file(const std::filesystem::path& path) {
+  if (!open_to_read(path).is_open())
+    throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
   Xxh3 hash;

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "trireme/base/error.h"
+#include "trireme/base/open_file.h"
 #include "trireme/data/byte_source.h"
 #include "trireme/data/loading_report.h"
 #include "trireme/data/tolerant.h"
@@ -29,13 +30,13 @@ bool may_answer_later(int reason) {
 
 class OpenFile {
  public:
-  explicit OpenFile(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (const int reason = errno; fd_ < 0) fail(reason, "open", path);
+  explicit OpenFile(const std::string& path) : path_(path), fd_(open_to_read(path).release()) {
+    if (const int reason = errno; fd_ < 0 && reason != ENXIO) fail(reason, "open", path);
     if (const struct stat found = status(); S_ISREG(found.st_mode)) {
       size_ = found.st_size;
       return;
     }
-    ::close(fd_);
+    if (fd_ >= 0) ::close(fd_);
     throw DataError(text("cannot read ", path, ": it is no regular file"));
   }
   ~OpenFile() { ::close(fd_); }

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -68,6 +69,24 @@ class CheckpointReport : public testing::Test {
   TemporaryFolder folder_;
   fs::path saved_;
 };
+
+// A checkpoint may come from somebody else.
+class SecurityCheckpointFiles : public CheckpointReport {};
+
+TEST_F(SecurityCheckpointFiles, AFifoInThePlaceOfAFileIsAProblemAndNotWaitedFor) {
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "config.toml"}) {
+    const std::string before = read_file(saved_ / name);
+    fs::remove(saved_ / name);
+    ASSERT_EQ(::mkfifo((saved_ / name).c_str(), 0666), 0);
+    EXPECT_THAT(problems(), ElementsAre(testing::StartsWith(name)));
+    EXPECT_THROW(load_checkpoint(saved_), DataError) << name;
+    fs::remove(saved_ / name);
+    write(name, before);
+  }
+  fs::remove(saved_ / "manifest.json");
+  ASSERT_EQ(::mkfifo((saved_ / "manifest.json").c_str(), 0666), 0);
+  EXPECT_THAT(problems(), testing::Contains(testing::StartsWith("manifest.json")));
+}
 
 TEST_F(CheckpointReport, InspectionSaysPlaceAndTensors) {
   const CheckpointContents contents = inspect_checkpoint(saved_);

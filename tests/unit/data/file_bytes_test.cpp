@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -76,6 +77,13 @@ TEST_F(FileBytes, VersionTellsContentsApart) {
 TEST_F(FileBytes, WhatIsNoFileIsNamed) {
   EXPECT_THAT([&] { open_file(path_); }, ThrowsMessage<DataError>(HasSubstr(path_.string())));
   EXPECT_THAT([&] { open_file(folder_.path()); }, ThrowsMessage<DataError>(HasSubstr("no regular file")));
+}
+
+// A folder of data may come from somebody else.
+TEST(SecurityFileBytes, AFifoIsRejectedAndNotWaitedFor) {
+  const test::TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "0.png").c_str(), 0666), 0);
+  EXPECT_THAT([&] { open_file(folder / "0.png"); }, ThrowsMessage<DataError>(HasSubstr("no regular file")));
 }
 
 }  // namespace
