@@ -1,5 +1,7 @@
 #include "trireme/train/internal/replica_labels.h"
 
+#include <set>
+
 namespace trireme::train {
 namespace {
 
@@ -14,17 +16,16 @@ comm::Group compared_group(const ParallelPlan& plan, const PlanGroups& groups, c
 std::unique_ptr<parallel::ReplicaCheck> make_replica_check(const ParallelPlan& plan, const PlanGroups& groups,
                                                            comm::Context& context,
                                                            const ComparedParameters& parameters) {
-  const bool is_whole = plan.zero() != parallel::ZeroStage::kParameters || !plan.is_sharded();
   const HeldParts whole{.cut = parameters.held.cut, .pieces = {}};
+  const bool stay_gathered = plan.zero() != parallel::ZeroStage::kParameters;
   optim::NamedTensors labelled;
-  if (is_whole) {
-    for (const auto& [name, weight] : plan.asynchronous() ? parameters.updated : parameters.weights)
-      labelled.emplace_back(whole.label_of(name), weight);
-  }
-  // Groups of replicas hold the same pieces.
+  std::set<std::string> updated_whole;
   for (const auto& [name, updated] : parameters.updated) {
-    if (parameters.held.pieces.contains(name) && !updated.is_meta())
-      labelled.emplace_back(parameters.held.label_of(name), updated);
+    if (!parameters.held.pieces.contains(name)) updated_whole.insert(name);
+    if (!updated.is_meta()) labelled.emplace_back(parameters.held.label_of(name), updated);
+  }
+  for (const auto& [name, weight] : parameters.weights) {
+    if (stay_gathered && !updated_whole.contains(name)) labelled.emplace_back(whole.label_of(name), weight);
   }
   return std::make_unique<parallel::ReplicaCheck>(compared_group(plan, groups, context), std::move(labelled),
                                                   "; parallel.check_replicas_every = 0 compares nothing");

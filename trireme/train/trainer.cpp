@@ -327,8 +327,6 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (noise_) noise_->end_step(report_);
   note_staleness();
   step_ = report_.step;
-  if (plan_.asynchronous() && pipeline_.drained() && config_.parallel.check_replicas_every > 0)
-    check_replicas(step_);
   if (!has_stepped_) MemoryLedger::of_process().reset_peak();  // what set-up took is no part of a step
   has_stepped_ = true;
   const data::LoadingReport loaded = loading();
@@ -413,6 +411,7 @@ void Trainer::update() {
   for (const auto& prepare : before_changes_) prepare();
   memory_at_update_ = MemoryLedger::of_process().now();
   // As layers have computed with them: sharded ones are gathered now, and apart behind the update.
+  // Stages that update on their own time have no replicas.
   if (!plan_.asynchronous() && calendar_.checks_replicas(report_.step)) check_replicas(report_.step);
   if (outer_steps_ && steps_together()) outer_steps_->add_gradients();
   report_.skipped = !gradients_are_usable();

@@ -20,8 +20,8 @@ struct ComparedParameters {
 };
 
 /// By name, and by the part where layers are cut: among all ranks, or those of a site, which alone agree
-/// between outer steps. Nothing of weights that servers hold, which they bring anew; of parameters that are
-/// gathered for use and given back, the pieces. Collective.
+/// between outer steps. Pieces, too, which groups of replicas hold alike; of parameters that are gathered for
+/// use and given back, these alone. Nothing of weights that servers hold, which they bring anew. Collective.
 std::unique_ptr<parallel::ReplicaCheck> make_replica_check(const ParallelPlan& plan, const PlanGroups& groups,
                                                            comm::Context& context,
                                                            const ComparedParameters& parameters);
