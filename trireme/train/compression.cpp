@@ -139,10 +139,6 @@ void check_compression(const ParallelPlan& plan) {
             " adds gradients up over pieces of sequences, too, and those are not compressed");
   refuse_if(plan.asynchronous(), synchronous_schedule(), "parallel.schedule = \"", config.parallel.schedule,
             "\" updates each stage on its own time");
-  refuse_if(plan.rounding().keeps_residuals && plan.precision().scales_loss,
-            set(&RunConfig::train, &TrainOptions::precision, "bf16"), "train.precision = \"",
-            config.train.precision,
-            "\" scales gradients by a factor that changes, and what is left out of one goes with the next");
   check_one_bit(plan, refuse_if);
   refuse_if(config.parallel.compression == "threshold" && config.parallel.compression_threshold == 0,
             set(&RunConfig::parallel, &Parallel::compression_threshold, 1e-4),

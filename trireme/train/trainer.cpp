@@ -242,6 +242,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
   if (arriving_) arriving_->begin(*optimizer_);
   if (hook_) hook_->attach_optimizer(optimizer_->state());
+  if (hook_ && (scaler_ || plan_.skips_non_finite())) hook_before_step_.emplace(hook_);
   choices_[kAllReduces] = state_of(context.all_reduce_choices());
   if (work_shares_) feed_.deal(0, work_shares_->now());
   name_memory();
@@ -370,6 +371,8 @@ void Trainer::key_generators(std::string_view purpose) const {
 void Trainer::start_stream() {
   stream_begin_ = step_;
   pipeline_.zero_grad();
+  if (hook_ && scaler_) hook_->set_gradient_scale(scaler_->scale());
+  if (hook_before_step_) hook_before_step_->take();
   parallel::Pipeline::Stream stream{
       .next = [this](int m) { return microbatch(m); },
       .loss = [this](const Fields& outputs, const Fields& targets) { return loss_of(outputs, targets); },
@@ -415,7 +418,10 @@ void Trainer::update() {
   if (!plan_.asynchronous() && calendar_.checks_replicas(report_.step)) check_replicas(report_.step);
   if (outer_steps_ && steps_together()) outer_steps_->add_gradients();
   report_.skipped = !gradients_are_usable();
-  if (report_.skipped) return note_skip();
+  if (report_.skipped) {
+    if (hook_before_step_) hook_before_step_->bring_back();
+    return note_skip();
+  }
   skipped_in_a_row_ = 0;
   const bool clips = config_.train.clip_norm > 0;
   const bool logs = calendar_.logs(report_.step);

@@ -32,6 +32,7 @@
 #include "trireme/optim/moving_average.h"
 #include "trireme/optim/offload.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/parallel/data/hook_state_copy.h"
 #include "trireme/parallel/data/replica_check.h"
 #include "trireme/parallel/local/outer_steps.h"
 #include "trireme/parallel/pipeline/pipeline.h"
@@ -294,6 +295,7 @@ class Trainer {
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LearningRate> learning_rate_;
   std::optional<optim::LossScaler> scaler_;                  ///< where the precision needs one
+  std::optional<parallel::HookStateCopy> hook_before_step_;  ///< where steps may be left out
   std::optional<optim::ExponentialMovingAverage> average_;   ///< where train.ema_decay asks for one
   const std::unique_ptr<parallel::OuterSteps> outer_steps_;  ///< where sites train apart
   StepReports reports_;

@@ -274,9 +274,6 @@ TEST_F(CompressedTraining, WhatCannotBeHadWithItIsRefusedWithTheReason) {
   };
   EXPECT_THAT(refusal("top-k", [](RunConfig& c) { c.parallel.tensor = 2; }),
               HasSubstr("it is whole ones that"));
-  EXPECT_THAT(refusal("top-k", [](RunConfig& c) { c.train.precision = "fp16"; }),
-              AllOf(HasSubstr("by a factor that changes"), HasSubstr("train.precision = \"bf16\"")));
-  EXPECT_EQ(refusal("int8", [](RunConfig& c) { c.train.precision = "fp16"; }), "none");
   EXPECT_EQ(refusal("dgc", [](RunConfig& c) { c.optimizer.name = "adamw"; }), "none");
   EXPECT_THAT(refusal("dgc", [](RunConfig& c) { c.optimizer.nesterov = true; }),
               AllOf(HasSubstr("momentum as it is"), HasSubstr("optimizer.nesterov = false")));

@@ -25,6 +25,10 @@ class ClippingHook final : public CommHook {
   void attach_optimizer(const std::map<std::string, at::Tensor>& state) override {
     next_->attach_optimizer(state);
   }
+  void set_gradient_scale(double scale) override {
+    next_->set_gradient_scale(scale);
+    gradient_scale_ = scale;
+  }
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
     held_.push_back(std::make_shared<Held>(Held{group, bucket, scale, nullptr}));
     return [this, held = held_.back()] {
@@ -69,7 +73,8 @@ class ClippingHook final : public CommHook {
   void clip(const std::vector<std::shared_ptr<Held>>& pass) const {
     const auto ranks = static_cast<double>(pass.front()->group.size());
     // What is handed in of a mean is as many times as large as of a sum.
-    const double most = norm_ * (pass.front()->scale == ReduceScale::kMean ? ranks : 1) / std::sqrt(ranks);
+    const double most =
+        norm_ * gradient_scale_ * (pass.front()->scale == ReduceScale::kMean ? ranks : 1) / std::sqrt(ranks);
     const double norm = norm_of(pass);
     // One that is not finite goes on as it is, and is found.
     if (!std::isfinite(norm) || norm <= most) return;
@@ -82,6 +87,7 @@ class ClippingHook final : public CommHook {
 
   const std::shared_ptr<CommHook> next_;
   const double norm_;
+  double gradient_scale_ = 1;
   std::map<std::string, std::size_t> places_;  ///< of parameters
   std::vector<std::shared_ptr<Held>> held_;
 };

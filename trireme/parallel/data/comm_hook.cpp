@@ -77,8 +77,7 @@ struct Row {
   GradientRounding rounding;
 };
 
-constexpr GradientRounding kByChance = {.is_lossy = true},
-                           kKeeps = {.is_lossy = true, .keeps_residuals = true};
+constexpr GradientRounding kLossy = {.is_lossy = true};
 
 // bf16 has 8 significant bits and the range of f32; fp16 has 11, and its smallest number is 2^-24.
 constexpr std::array kHooks = {
@@ -89,16 +88,16 @@ constexpr std::array kHooks = {
     Row{"fp16",
         [](const CompressionOptions&) { return Made(std::make_shared<HalfHook>(at::kHalf)); },
         {.relative = 0x1p-11, .absolute = 0x1p-25}},
-    Row{"int8", make_codec_hook, kByChance},
-    Row{"qsgd", make_codec_hook, kByChance},
-    Row{"ternary", make_codec_hook, kByChance},
-    Row{"sign", make_codec_hook, kKeeps},
-    Row{"top-k", make_codec_hook, kKeeps},
-    Row{"random-k", make_codec_hook, kKeeps},
-    Row{"threshold", make_codec_hook, kKeeps},
-    Row{"dgc", make_codec_hook, kKeeps},
-    Row{"power-sgd", make_power_sgd_hook, kKeeps},
-    Row{"one-bit", make_one_bit_hook, kKeeps},
+    Row{"int8", make_codec_hook, kLossy},
+    Row{"qsgd", make_codec_hook, kLossy},
+    Row{"ternary", make_codec_hook, kLossy},
+    Row{"sign", make_codec_hook, kLossy},
+    Row{"top-k", make_codec_hook, kLossy},
+    Row{"random-k", make_codec_hook, kLossy},
+    Row{"threshold", make_codec_hook, kLossy},
+    Row{"dgc", make_codec_hook, kLossy},
+    Row{"power-sgd", make_power_sgd_hook, kLossy},
+    Row{"one-bit", make_one_bit_hook, kLossy},
 };
 
 const Row& find_hook(const std::string& name) {

@@ -56,6 +56,10 @@ class CommHook {
   /// The state of the optimizer that takes these gradients (Optimizer::state()), shared; once, before the
   /// first step. Throws InvalidArgument where it lacks what the hook needs.
   virtual void attach_optimizer(const std::map<std::string, at::Tensor>& /*state*/) {}
+  /// From the next step on, gradients come that are so many times as large as those of the loss, which was
+  /// multiplied by it (optim/loss_scaler.h); the reduced ones are, too. What is kept from step to step is of
+  /// gradients divided by it. Between steps, the same on all ranks. Throws InvalidArgument: not above 0.
+  virtual void set_gradient_scale(double /*scale*/) {}
   /// Starts the reduction of `bucket`, in place. The returned function waits for it and leaves the result
   /// there. Called on every rank in the same order of buckets; whose gradients lie in which one changes now
   /// and then.
@@ -106,7 +110,6 @@ struct GradientRounding {
   double absolute = 0;  ///< of numbers too small for the format: half of its smallest one
   /// Not by rounding: what arrives in a step may differ by anything from the mean of that step's gradients.
   bool is_lossy = false;
-  bool keeps_residuals = false;  ///< what is left out goes with a later gradient
 };
 /// Throws as make_comm_hook() does.
 GradientRounding gradient_rounding(const std::string& name);

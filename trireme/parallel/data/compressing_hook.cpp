@@ -74,6 +74,10 @@ void require_f32(const std::string& compression, const optim::NamedTensors& para
             ": choose \"bf16\" or \"none\", or keep the parameters in f32");
 }
 
+void require_gradient_scale(double scale) {
+  require(scale > 0 && std::isfinite(scale), "gradients are scaled by a number above 0; found ", scale);
+}
+
 std::string kept_already(const std::string& compression, const std::string& parameter) {
   return text("gradient compression \"", compression, "\" keeps something of '", parameter,
               "' already: a hook belongs to one model; make another one with make_comm_hook()");
@@ -119,14 +123,21 @@ void CompressingHook::prepare(const comm::Group& group, const optim::NamedTensor
   }
 }
 
+void CompressingHook::set_gradient_scale(double scale) {
+  require_gradient_scale(scale);
+  gradient_scale_ = scale;
+}
+
 std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) {
   const at::Tensor flat = bucket.flat;
   const at::Tensor host = flat.is_cpu() ? flat : flat.cpu();
   Uncompressed uncompressed;
   std::vector<std::string> names;  // of these, without the flag
   std::vector<CompressedPart> parts;
+  std::vector<at::Tensor> scaled;
   for (const auto& [name, gradient] : bucket.gradients) {
     const Place place = place_of(gradient, bucket);
+    if (gradient_scale_ != 1) scaled.push_back(place.in(host).mul_(1 / gradient_scale_));
     if (!is_taken(gradient) || !is_due(name)) {
       uncompressed.add(place);
       names.push_back(name);
@@ -149,12 +160,14 @@ std::function<void()> CompressingHook::start(comm::Group& group, GradientBucket&
   }
   std::function<void()> rest = parts.empty() ? [] {} : reduce(group, std::move(parts), scale);
   return [this, flat, host, uncompressed = std::move(uncompressed), names = std::move(names), packed,
-          plain = std::move(plain), rest = std::move(rest)]() mutable {
+          plain = std::move(plain), rest = std::move(rest), scaled = std::move(scaled),
+          scale_of_them = gradient_scale_]() mutable {
     plain.wait();
     uncompressed.unpack(packed, host);
     for (std::size_t i = 0; i < names.size(); ++i)
       finish_uncompressed(names[i], uncompressed.places()[i].in(host));
     rest();
+    for (at::Tensor& each : scaled) each.mul_(scale_of_them);
     if (!flat.is_same(host)) flat.copy_(host);
   };
 }

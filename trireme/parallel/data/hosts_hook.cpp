@@ -53,6 +53,7 @@ class HostsHook final : public CommHook {
   void attach_optimizer(const std::map<std::string, at::Tensor>& state) override {
     compression_->attach_optimizer(state);
   }
+  void set_gradient_scale(double scale) override { compression_->set_gradient_scale(scale); }
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override;
   HookState state() override {
     HookState state = compression_->state();

@@ -49,7 +49,7 @@ GradientShards::GradientShards(comm::Group everybody, comm::Group group, std::ve
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
     if (!buckets_[number].use.is_encoded || !options_.hook->encodes_runs()) continue;
     for (const ShardSlot& slot : buckets_[number].slots)
-      options_.hook->add(names[slot.parameter], parameters_[slot.parameter].tensor);
+      options_.hook->add(names[slot.parameter], whole_gradient(number, slot));
     codecs_.try_emplace(number, group_, buckets_[number], names, options_.hook);
   }
   if (parameters_.front().tensor.is_cpu())
@@ -280,13 +280,15 @@ void GradientShards::finish_stages() {
 optim::NamedTensors GradientShards::whole_gradients() const {
   optim::NamedTensors gradients;
   for (std::size_t number = 0; number < buckets_.size(); ++number) {
-    for (const ShardSlot& slot : buckets_[number].slots) {
-      const Parameter& parameter = parameters_[slot.parameter];
-      gradients.emplace_back(parameter.name,
-                             at::empty(parameter.tensor.sizes(), likes_[number].options().device(at::kMeta)));
-    }
+    for (const ShardSlot& slot : buckets_[number].slots)
+      gradients.emplace_back(parameters_[slot.parameter].name, whole_gradient(number, slot));
   }
   return gradients;
+}
+
+/// Of the type in which gradients are reduced, which is not that of a rounded parameter.
+at::Tensor GradientShards::whole_gradient(std::size_t bucket, const ShardSlot& slot) const {
+  return at::empty(parameters_[slot.parameter].tensor.sizes(), likes_[bucket].options().device(at::kMeta));
 }
 
 void GradientShards::add_part(std::size_t bucket, const at::Tensor& part) {

@@ -67,8 +67,14 @@ ShardCodec::Reduction ShardCodec::start(const at::Tensor& flat) {
     count_as(MemoryKind::kCommunication, *each);
   }
   hook_->count(all - static_cast<std::int64_t>(messages->bytes));
-  const auto sum = [this, messages, device = flat.device()] { return sum_of(*messages).to(device); };
+  const double scale = hook_->gradient_scale();
+  const auto sum = [this, messages, scale, device = flat.device()] {
+    at::Tensor part = sum_of(*messages);
+    if (scale != 1) part.mul_(scale);
+    return part.to(device);
+  };
   const at::Tensor values = flat.is_cpu() ? flat : flat.cpu();
+  if (scale != 1) values.mul_(1 / scale);
   if (hosts_ == nullptr) {
     encode(values, *messages);
     return {.wait = [pending = send(*messages)]() mutable { pending.wait(); }, .sum = sum};

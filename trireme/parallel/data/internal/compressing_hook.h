@@ -3,7 +3,8 @@
 // compressed, each by itself, so that neither their order nor the buckets matter; what is small, vectors and
 // the flag go together, as they are. Gradients are f32; those of a device are compressed in the host's
 // memory. A gradient that is not finite is never hidden: it ends as NaN on all ranks, and what was kept of
-// earlier ones stays as it was. One thread.
+// earlier ones stays as it was. Scaled ones are divided by their scale before they are looked at, and what
+// comes is multiplied by it. One thread.
 
 #include <map>
 #include <set>
@@ -41,6 +42,7 @@ class CompressingHook : public CommHook {
   explicit CompressingHook(const CompressionOptions& options);
 
   void prepare(const comm::Group& group, const optim::NamedTensors& parameters) final;
+  void set_gradient_scale(double scale) final;
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) final;
   std::string describe() const override;
   std::int64_t sent_bytes() const final { return sent_bytes_; }
@@ -76,11 +78,14 @@ class CompressingHook : public CommHook {
   bool is_taken(const at::Tensor& gradient) const;
 
   const CompressionOptions options_;
+  double gradient_scale_ = 1;
   std::set<std::string> prepared_;  ///< parameters
   std::map<std::string, at::Tensor> rooms_;
   std::int64_t sent_bytes_ = 0;
 };
 
+/// Throws InvalidArgument for a scale that is not above 0, or not finite.
+void require_gradient_scale(double scale);
 /// Throws InvalidArgument, with the name of the first that has gradients of another type.
 void require_f32(const std::string& compression, const optim::NamedTensors& parameters);
 /// What is said where a hook knows a parameter of that name.

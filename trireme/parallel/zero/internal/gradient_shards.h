@@ -85,6 +85,7 @@ class GradientShards {
   void start_whole(std::size_t bucket, at::Tensor flat);
   void finish_stages();
   optim::NamedTensors whole_gradients() const;
+  at::Tensor whole_gradient(std::size_t bucket, const ShardSlot& slot) const;
   void count(std::int64_t bytes) const {
     if (options_.hook) options_.hook->count(bytes);
   }

@@ -25,6 +25,10 @@ class ShardingHook final : public CommHook {
   void prepare(const comm::Group& group, const optim::NamedTensors& parameters) override {
     whole_->prepare(group, parameters);
   }
+  void set_gradient_scale(double scale) override {
+    whole_->set_gradient_scale(scale);
+    gradient_scale_ = scale;
+  }
   std::function<void()> start(comm::Group& group, GradientBucket& bucket, ReduceScale scale) override {
     return whole_->start(group, bucket, scale);
   }
@@ -47,6 +51,8 @@ class ShardingHook final : public CommHook {
   /// In which weights are gathered; null: as they are.
   const compress::Codec* weights() const { return weights_; }
   const compress::Codec& codec() const { return *codec_; }
+  /// By which gradients that come are divided before they are encoded, and what arrives is multiplied.
+  double gradient_scale() const { return gradient_scale_; }
   /// A parameter whose gradients will be. Throws InvalidArgument: of another type than f32, known already.
   void add(const std::string& name, const at::Tensor& parameter);
   /// By which hosts gradients of the group's ranks go; null: ranks encode. Collective the first time. Throws
@@ -79,6 +85,7 @@ class ShardingHook final : public CommHook {
   const compress::Codec* const weights_;  ///< the same
   const std::string weights_name_;
   const std::shared_ptr<CommHook> whole_;
+  double gradient_scale_ = 1;
   std::string group_name_;                 ///< whose gradients these are, once it is known
   std::optional<comm::HostGroups> hosts_;  ///< none: ranks encode
   std::map<std::string, Kept> kept_;

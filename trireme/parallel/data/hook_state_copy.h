@@ -1,0 +1,38 @@
+#pragma once
+// A copy of what a hook keeps from step to step (CommHook::state()), for steps that are left out because a
+// gradient was not finite: other ranks have sent theirs by then, and have kept what they left out.
+//
+//   parallel::HookStateCopy before(hook);
+//   for (...) {
+//     before.take();
+//     ... backward ...
+//     if (!all_ranks_are_finite) { before.bring_back(); continue; }
+//
+// Costs a read and a write of the state per step, and its memory once more. Not collective; one thread.
+
+#include <memory>
+#include <vector>
+
+#include "trireme/parallel/data/comm_hook.h"
+
+namespace trireme::parallel {
+
+class HookStateCopy {
+ public:
+  explicit HookStateCopy(std::shared_ptr<CommHook> hook) : hook_(std::move(hook)) {}
+
+  /// Of the state as it is, between steps.
+  void take();
+  /// The state becomes what it was at the last take(), in place, when no reduction is under way. Throws
+  /// InvalidArgument before the first take().
+  void bring_back();
+
+ private:
+  std::vector<at::Tensor> tensors() const;
+
+  const std::shared_ptr<CommHook> hook_;
+  std::vector<at::Tensor> copies_;
+  bool is_taken_ = false;
+};
+
+}  // namespace trireme::parallel
