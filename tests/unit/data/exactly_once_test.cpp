@@ -86,6 +86,9 @@ struct Case {
     options.order = from_to(0, 9) == 0 ? Order::kSequential : Order::kShuffled;
     options.open_shards = from_to(0, 3);
     options.balance = static_cast<Balance>(from_to(0, 2));
+    std::int64_t largest = options.global_batch;
+    for (const BatchPhase& phase : options.ramp) largest = std::max(largest, phase.size);
+    if (from_to(0, 2) == 0 && largest <= samples) options.last_batch = LastBatch::kDropped;
     const auto epoch = static_cast<std::uint64_t>(from_to(0, grows ? 6 : 1'000'000));
     const BatchLayout layout = layout_of(options, shard_ends.back());
     begin = layout.first_step_of(epoch);
@@ -141,7 +144,21 @@ std::int64_t num_cases() {
   return asked == nullptr ? 500 : std::atoll(asked);
 }
 
+/// The batches of [begin, end), which are full where others are dropped.
+std::int64_t samples_of(const Case& drawn) {
+  const BatchLayout layout = layout_of(drawn.options, drawn.shard_ends.back());
+  std::int64_t samples = 0;
+  for (std::int64_t step = drawn.begin; step < drawn.end; ++step) {
+    const BatchPlace place = layout.at(static_cast<std::uint64_t>(step));
+    EXPECT_TRUE(drawn.options.last_batch == LastBatch::kSmaller || place.size == place.full)
+        << "step " << step;
+    samples += place.size;
+  }
+  return samples;
+}
+
 TEST(Loader, EverySampleComesOnceForAnyRanksWorkersShardsRampAndRestart) {
+  std::int64_t dropped = 0;
   for (std::int64_t seed = 0; seed < num_cases(); ++seed) {
     const Case drawn(Random(20, seed));
     const auto numbers = std::make_shared<Numbers>(drawn.shard_ends, drawn.reading);
@@ -155,8 +172,15 @@ TEST(Loader, EverySampleComesOnceForAnyRanksWorkersShardsRampAndRestart) {
     std::sort(seen.begin(), seen.end());
     std::vector<std::int64_t> all(static_cast<std::size_t>(numbers->size()));
     std::iota(all.begin(), all.end(), 0);
-    ASSERT_EQ(seen, all) << "case " << seed;
+    if (drawn.options.last_batch == LastBatch::kSmaller) {
+      ASSERT_EQ(seen, all) << "case " << seed;
+    }
+    ASSERT_EQ(std::ssize(seen), samples_of(drawn)) << "case " << seed;
+    ASSERT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end())
+        << "case " << seed << ": a sample twice";
+    dropped += numbers->size() - std::ssize(seen);
   }
+  EXPECT_GT(dropped, 0) << "no case drops a batch";
 }
 
 }  // namespace

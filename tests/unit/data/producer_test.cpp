@@ -88,6 +88,46 @@ TEST(Producer, FillsEveryPlaceOnceForAnyNumberOfRanksThreadsAndMicroBatches) {
   }
 }
 
+TEST(Producer, NothingIsMadeForABatchThatIsDropped) {
+  std::atomic<std::int64_t> largest = -1;  // place that any thread was asked for
+  std::vector<std::unique_ptr<ProducedSamples>> samples;
+  std::vector<std::unique_ptr<BatchStream>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ProducedOptions options = numbers(2);
+    options.produce = [&largest](Producer& producer) {
+      const auto next = [&largest](Row& row) {
+        for (std::int64_t seen = largest;
+             seen < row.place && !largest.compare_exchange_weak(seen, row.place);) {
+        }
+        write_number(row);
+      };
+      while (producer.fill(next)) {
+      }
+    };
+    samples.push_back(std::make_unique<ProducedSamples>(options));
+    ranks.push_back(samples.back()->open({.global_batch = 4,
+                                          .last_batch = LastBatch::kDropped,
+                                          .rank = rank,
+                                          .world_size = 2,
+                                          .balance = Balance::kDynamic}));
+  }
+  const auto batch = [&] {
+    std::vector<std::int64_t> joined;
+    for (const auto& rank : ranks)
+      for (const std::int64_t number : numbers_in(rank->next())) joined.push_back(number);
+    return joined;
+  };
+  for (std::int64_t step = 0; step < 8; ++step) {  // 10 samples are two batches of 4
+    if (step == 2)
+      for (const auto& rank : ranks) rank->deal(5, {3, 1});
+    const std::int64_t first = step / 2 * 1000 + step % 2 * 4;
+    EXPECT_THAT(batch(), testing::ElementsAre(first, first + 1, first + 2, first + 3)) << "step " << step;
+  }
+  for (const auto& rank : ranks) rank->seek(7 * 2 + 1);
+  EXPECT_EQ(batch().front(), 7004);
+  EXPECT_EQ(largest, 7);
+}
+
 TEST(Producer, WhereMemoryCannotBePinnedSamplesComeAllTheSame) {
   const ProducedSamples samples(numbers(1));
   const auto stream = samples.open({.global_batch = 5, .pinned = true});

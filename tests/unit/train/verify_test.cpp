@@ -77,6 +77,24 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{.name = "GradientsOfHalves", .ranks = 2, .compression = "fp16"}),
     [](const auto& row) { return std::string(row.param.name); });
 
+TEST(Verify, GoesOverEndsOfEpochsWhoseLastBatchIsDropped) {
+  RunConfig config = verified_config();
+  config.train.epochs = 4;
+  config.train.global_batch = 60;  // one step of an epoch of 96 samples
+  config.data.drop_last = true;
+  for (const char* balance : {"count", "cost", "dynamic"}) {
+    config.data.balance = balance;
+    const Comparison verdict = verdict_on(2, config);
+    EXPECT_TRUE(verdict.equal()) << balance << ": " << verdict.first()->describe();
+    EXPECT_TRUE(verdict.bitwise()) << balance << ": " << verdict.largest().describe();
+  }
+  config.train.epochs = 2;
+  comm::run_ranks_as_threads(2, [&](comm::Context& context) {
+    const Comparison verdict = verify(config, context, verified_data(), 3);
+    EXPECT_TRUE(!context.is_main() || verdict.num_steps() == 2) << "the run has no more";
+  });
+}
+
 TEST(Verify, SaysThatThereIsNothingToVerifyOnOneRank) {
   comm::run_ranks_as_threads(1, [](comm::Context& context) {
     EXPECT_THROW(verify(verified_config(), context, verified_data(), 1), InvalidArgument);
