@@ -101,7 +101,8 @@ def furnish(folder, programs, page_text):
 
 def run(command, folder, programs):
     """(exit code, output); None where it took longer than LIMIT_S."""
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+                   "XDG_CACHE_HOME": str(folder / "cache")}
     process = subprocess.Popen(["bash", "-c", command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
