@@ -7,9 +7,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/bounded_file.h"
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/base/open_file.h"
+#include "trireme/base/printable.h"
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
 #include "trireme/base/toml_text.h"
@@ -43,7 +46,7 @@ void collect(const std::string& prefix, const toml::table& table, std::vector<Se
 
 void read_config(const std::filesystem::path& path, RunData& run) {
   std::vector<Setting> settings;
-  const std::string content = read_file(path);
+  const std::string content = read_bounded_file(path, std::uint64_t{4} << 20, "configuration");
   if (const auto line = line_of_deep_key(content))
     throw DataError(text(path.string(), ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
   try {
@@ -56,6 +59,20 @@ void read_config(const std::filesystem::path& path, RunData& run) {
                    [](const Setting& a, const Setting& b) { return a.line < b.line; });
   for (Setting& setting : settings) {
     run.config.emplace_back(std::move(setting.key), std::move(setting.value));
+  }
+}
+
+/// Ours has some hundred values.
+constexpr JsonLimits kMetricsLimits{.levels = 8, .values = 20'000};
+constexpr std::size_t kMostMeasures = 1000;
+constexpr std::size_t kMostMetricsLineBytes = std::size_t{16} << 20;
+
+/// Null where the line is not JSON, or beyond the limits.
+Json metrics_line(std::string_view words) {
+  try {
+    return parse_json<Json>(words, kMetricsLimits);
+  } catch (const DataError&) {
+    return nullptr;
   }
 }
 
@@ -80,7 +97,8 @@ void add_line(const Json& line, RunData& run) {
     if (name != "step" && value.is_number()) {
       run.curves[name].push_back({step->get<double>(), value.get<double>()});
       const bool measured = evaluates && name != "samples" && name != "time_s";
-      if (measured && std::find(run.measures.begin(), run.measures.end(), name) == run.measures.end())
+      if (measured && run.measures.size() < kMostMeasures &&
+          std::find(run.measures.begin(), run.measures.end(), name) == run.measures.end())
         run.measures.push_back(name);
     }
   }
@@ -88,15 +106,18 @@ void add_line(const Json& line, RunData& run) {
 
 void read_metrics(const std::filesystem::path& path, RunData& run) {
   const std::string content = read_file(path);
-  const std::vector<std::string> lines = split(content, '\n');
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].empty()) continue;
-    const Json line = Json::parse(lines[i], nullptr, /*allow_exceptions=*/false);
+  std::string_view left = content;
+  for (std::size_t number = 1; !left.empty(); ++number) {
+    const std::size_t end = left.find('\n');
+    const std::string_view words = left.substr(0, end);
+    left.remove_prefix(end == std::string_view::npos ? left.size() : end + 1);
+    if (words.empty()) continue;
+    const Json line = metrics_line(words);
     if (line.is_object()) {
       add_line(line, run);
-    } else if (i + 1 < lines.size()) {  // behind the last line break: a write under way, or cut off by a kill
-      throw DataError(text(path.string(), ":", i + 1, ": expected a JSON object on the line, found '",
-                           lines[i].substr(0, 40), "'"));
+    } else if (end != std::string_view::npos) {  // else a write under way, or cut off by a kill
+      throw DataError(text(path.string(), ":", number, ": expected a JSON object on the line, found '",
+                           printable(words, 40), "'"));
     }
   }
 }
@@ -122,6 +143,10 @@ class LinesFromTheEnd {
     beginning_of_next_.clear();
     if (left_ > 0) {  // the rest of the first one stands in the block before
       beginning_of_next_ = std::move(lines.front());
+      if (beginning_of_next_.size() > kMostMetricsLineBytes) {
+        throw DataError(text(path_.string(), " has a line of more than ", kMostMetricsLineBytes,
+                             " bytes; it holds no metrics"));
+      }
       lines.erase(lines.begin());
     }
     return lines;
@@ -144,14 +169,14 @@ class LinesFromTheEnd {
 void read_end_of_metrics(const std::filesystem::path& path, RunData& run) {
   LinesFromTheEnd lines(path);
   for (const std::string& words : lines.block()) {
-    const Json line = Json::parse(words, nullptr, /*allow_exceptions=*/false);
+    const Json line = metrics_line(words);
     if (line.is_object()) add_line(line, run);
   }
   RunData before;
   while (run.measures.empty() && before.measures.empty() && !lines.at_the_beginning()) {
     for (const std::string& words : lines.block()) {
       if (words.find(kEvaluation) == std::string::npos) continue;  // most are steps, and need no parsing
-      const Json line = Json::parse(words, nullptr, /*allow_exceptions=*/false);
+      const Json line = metrics_line(words);
       if (is_evaluation(line)) add_line(line, before);
     }
   }

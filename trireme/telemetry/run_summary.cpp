@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 
@@ -16,7 +17,12 @@ void write_summary(const std::filesystem::path& path, const Record& summary) {
 }
 
 Record parse_summary(const std::string& content, const std::filesystem::path& path) {
-  const Json summary = Json::parse(content, nullptr, /*allow_exceptions=*/false);
+  Json summary;
+  try {
+    summary = parse_json<Json>(content, {.levels = 8, .values = 20'000});
+  } catch (const DataError& reason) {
+    throw DataError(text(path.string(), ": expected one JSON object: ", reason.what()));
+  }
   if (!summary.is_object()) throw DataError(text(path.string(), ": expected one JSON object"));
   Record record{.event = "end", .fields = {}};
   for (const auto& [name, value] : summary.items()) {
