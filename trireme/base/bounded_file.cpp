@@ -11,8 +11,11 @@ std::string read_bounded_file(const std::filesystem::path& path, std::uint64_t m
                               const std::string& what) {
   std::error_code error;
   const std::filesystem::file_type type = std::filesystem::status(path, error).type();
-  if (!error && type != std::filesystem::file_type::regular && type != std::filesystem::file_type::not_found)
-    throw DataError(text(path.string(), " is not a ", what, ": it is no regular file"));
+  using Type = std::filesystem::file_type;
+  if (!error && type != Type::regular && type != Type::not_found) {
+    throw DataError(text(path.string(), " is not a ", what, ": it is ",
+                         type == Type::fifo ? "a FIFO and " : "", "no regular file"));
+  }
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
   if (!error && bytes > most_bytes) {
     throw DataError(text(path.string(), " is not a ", what, ": it has ", bytes, " bytes, and at most ",

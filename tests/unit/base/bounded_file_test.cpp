@@ -34,6 +34,8 @@ TEST(SecurityBoundedFile, IsARegularFile) {
        {folder / "pipe", std::filesystem::path(folder.path()), std::filesystem::path("/dev/zero")})
     EXPECT_THAT([&] { read_bounded_file(path, 4, "list"); },
                 ThrowsMessage<DataError>(HasSubstr("no regular file")));
+  EXPECT_THAT([&] { read_bounded_file(folder / "pipe", 4, "list"); },
+              ThrowsMessage<DataError>(HasSubstr("it is a FIFO and no regular file")));
 }
 
 }  // namespace
