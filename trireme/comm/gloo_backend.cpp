@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <future>
 #include <memory>
@@ -15,16 +14,19 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/internal/backend_table.h"
 #include "trireme/comm/internal/gloo_dtypes.h"
+#include "trireme/comm/internal/gloo_parts.h"
 #include "trireme/comm/internal/no_pipe_signal.h"
-#include "trireme/comm/internal/reduce_rows.h"
+#include "trireme/comm/internal/peer_waiter.h"
 #include "trireme/comm/internal/signalled_work.h"
 
 // Gloo itself ends the process when two ranks disagree about a size, cannot be aborted, emulates
-// reduce_scatter by an all-reduce and cannot be asked whether a send or receive is over. The class below puts
-// that right:
+// reduce_scatter by an all-reduce, gathers into a copy of the output, and cannot be asked whether a send or
+// receive is over. The class below puts that right:
 // - Messages of gloo meet by tag. Each operation's tag holds its number and a hash of what it is, so that
 //   operations that differ never meet: they stand still, which the watcher finds and explains.
 // - Waiting is on works of our own, which an abort ends at once.
+// - Reduce-scatter and all-gather are messages between the tensors of the ranks (PartsWork), run by gloo's
+//   threads in the order of the operations. The memory beside the tensors is kArrivingBytes.
 // - Gloo writes to connections in a way that raises SIGPIPE when the other rank is gone: its threads, and
 //   calls that write on their caller's thread, have the signal blocked.
 
@@ -38,6 +40,13 @@ class TaggedGloo : public c10d::ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
   void set_tag(std::uint32_t tag) { collectiveCounter_ = tag; }
+
+  Work all_gather(const PartsWork::Operation& operation) {
+    return begin(c10::make_intrusive<AllGatherWork>(operation, contexts_.front(), ++seq_));
+  }
+  Work reduce_scatter(const PartsWork::Operation& operation, const c10d::ReduceOp& op) {
+    return begin(c10::make_intrusive<ReduceScatterWork>(operation, op, contexts_.front(), ++seq_));
+  }
 
   /// Gloo has no abort, but a wait that times out breaks all connections of the group, and with them what is
   /// under way: one receive that nobody sends to does it. Where the connection is broken already, because
@@ -57,6 +66,11 @@ class TaggedGloo : public c10d::ProcessGroupGloo {
 
  private:
   static constexpr int kTagOfNobody = 0x7fffffff;
+
+  Work begin(c10::intrusive_ptr<AsyncWork> work) {
+    enqueue(work);
+    return work;
+  }
 };
 
 std::uint32_t hash_of(std::initializer_list<std::int64_t> parts) {
@@ -68,77 +82,6 @@ std::uint32_t hash_of(std::initializer_list<std::int64_t> parts) {
   }
   return static_cast<std::uint32_t>(hash);
 }
-
-/// Waits for sends or receives of one peer, in order, on a thread of its own, made for the first of them:
-/// gloo only completes them in wait(). Thread-safe.
-class PeerWaiter {
- public:
-  explicit PeerWaiter(std::chrono::milliseconds timeout) : timeout_(timeout) {}
-
-  ~PeerWaiter() {
-    abort();
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
-
-  void add(Work inner, c10::intrusive_ptr<SignalledWork> outer) {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(inner), std::move(outer)});
-    changed_.notify_all();
-    if (thread_.joinable()) return;
-    thread_ = std::thread([this] { run(); });
-    pthread_setname_np(thread_.native_handle(), "trireme-gloo");
-  }
-
-  void abort() {
-    const std::lock_guard lock(mutex_);
-    for (auto& item : queue_) item.inner->abort();
-    if (current_) current_->abort();
-  }
-
- private:
-  struct Item {
-    Work inner;
-    c10::intrusive_ptr<SignalledWork> outer;
-  };
-
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      // Needs no deadline: it waits for work, not for a rank; the destructor ends it.
-      changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      const Item item = std::move(queue_.front());
-      queue_.pop_front();
-      current_ = item.inner;
-      lock.unlock();
-      item.outer->signal(outcome(*item.inner));
-      lock.lock();
-      current_.reset();
-    }
-  }
-
-  std::exception_ptr outcome(c10d::Work& work) const {
-    try {
-      if (work.wait(timeout_)) return nullptr;
-      return std::make_exception_ptr(CommError("the operation was aborted"));
-    } catch (...) {
-      return std::current_exception();
-    }
-  }
-
-  const std::chrono::milliseconds timeout_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> queue_;
-  Work current_;
-  bool stop_ = false;
-  std::thread thread_;
-};
 
 class GlooBackend : public c10d::Backend {
  public:
@@ -195,26 +138,19 @@ class GlooBackend : public c10d::Backend {
         getRank() == options.rootRank ? division(tensor, options.reduceOp) : [] {});
   }
 
-  // Every rank sends each other rank its part and sums what it gets in rank order: half of the bytes of the
-  // all-reduce that gloo would do.
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                             const c10d::ReduceScatterOptions& options) override {
     constexpr auto kType = c10d::OpType::_REDUCE_SCATTER_BASE;
-    tag(kType, output, options.reduceOp, 0);
-    at::Tensor received = at::empty({getSize(), output.numel()}, output.options());
-    at::Tensor to = received.view({-1});
-    at::Tensor from = input.view({-1});
-    std::vector<std::int64_t> equal_parts;
-    return watch(gloo_->alltoall_base(to, from, equal_parts, equal_parts), kType, {output},
-                 [output, received, op = options.reduceOp] { reduce_rows(received, op, output.view({-1})); });
+    const int with_tag = tag(kType, output, options.reduceOp, 0);
+    return watch(gloo_->reduce_scatter(parts_of(kType, with_tag, output, input), options.reduceOp), kType,
+                 {output});
   }
 
   Work _allgather_base(at::Tensor& output, at::Tensor& input,
-                       const c10d::AllgatherOptions& options) override {
-    tag(c10d::OpType::_ALLGATHER_BASE, input, c10d::ReduceOp::SUM, 0);
-    // It compares shapes, too.
-    at::Tensor to = output.view({-1}), from = input.view({-1});
-    return watch(gloo_->_allgather_base(to, from, options), c10d::OpType::_ALLGATHER_BASE, {output});
+                       const c10d::AllgatherOptions& /*options*/) override {
+    constexpr auto kType = c10d::OpType::_ALLGATHER_BASE;
+    const int with_tag = tag(kType, input, c10d::ReduceOp::SUM, 0);
+    return watch(gloo_->all_gather(parts_of(kType, with_tag, output, input)), kType, {output});
   }
 
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -279,14 +215,27 @@ class GlooBackend : public c10d::Backend {
     return [tensor = tensor, size = getSize()]() mutable { tensor.div_(size); };
   }
 
-  /// Throws InvalidArgument before the operation is counted.
-  void tag(c10d::OpType type, const at::Tensor& part, const c10d::ReduceOp& op, std::int64_t root) {
+  PartsWork::Operation parts_of(c10d::OpType type, int tag, const at::Tensor& output,
+                                const at::Tensor& input) const {
+    return {.gloo = *gloo_,
+            .type = type,
+            .tag = tag,
+            .timeout = timeout_,
+            .output = output.view({-1}),
+            .input = input.view({-1})};
+  }
+
+  /// Throws InvalidArgument before the operation is counted. Returns the tag of its messages, where it is
+  /// made of such: neither one of a send or receive, nor kTagOfNobody.
+  int tag(c10d::OpType type, const at::Tensor& part, const c10d::ReduceOp& op, std::int64_t root) {
     if (part.defined()) check_gloo_dtype(part);
     const auto dtype = part.defined() ? part.scalar_type() : at::ScalarType::Undefined;
     const auto hash =
         hash_of({static_cast<int>(type), static_cast<int>(dtype), part.defined() ? part.numel() : 0,
                  static_cast<c10d::ReduceOp::RedOpType>(op), root});
-    gloo_->set_tag((num_collectives_++ << 24) | (hash & 0xffffff));
+    const std::uint32_t number = num_collectives_++;
+    gloo_->set_tag((number << 24) | (hash & 0xffffff));
+    return static_cast<int>(1U << 30 | (number & 0x3f) << 24 | (hash & 0x7fffff));
   }
 
   static int peer_tag(std::uint32_t number, const at::Tensor& tensor) {

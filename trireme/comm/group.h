@@ -86,11 +86,11 @@ class Group {
   Pending all_reduce_async(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   void all_reduce(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
 
-  /// `input` has size() * output.numel() elements; rank r ends with part r of the reduction in `output`.
+  /// `input`: size() * output.numel() elements. Rank r gets part r of the sums. `output` may lie there in it.
   Pending reduce_scatter_async(at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
   void reduce_scatter(at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
 
-  /// `output` has size() * input.numel() elements; part r is rank r's input.
+  /// `output` has size() * input.numel() elements; part r is rank r's input, which may lie there.
   Pending all_gather_async(at::Tensor& output, const at::Tensor& input);
   void all_gather(at::Tensor& output, const at::Tensor& input);
 

@@ -131,6 +131,21 @@ TEST_P(Hierarchical, SumsOfShardsAreInTheOrderOfHosts) {
   });
 }
 
+TEST_P(Hierarchical, PartsMayLieAtTheirPlacesInTheWhole) {
+  run([](c10d::Backend& backend) {
+    const int me = backend.getRank(), size = backend.getSize();
+    for (const std::int64_t numel : {1, 100, 20001}) {
+      at::Tensor whole = parts_for_all(me, size, numel, at::kFloat),
+                 part = whole.narrow(0, me * numel, numel);
+      reduce_scatter(backend, part, whole)->wait();
+      const at::Tensor all = reduced(c10d::ReduceOp::SUM, size, numel, at::kFloat);
+      EXPECT_TRUE(part.equal(part_of(all, me, size))) << numel;
+      backend._allgather_base(whole, part)->wait();
+      EXPECT_TRUE(whole.equal(all)) << numel;
+    }
+  });
+}
+
 TEST_P(Hierarchical, AllGatherKeepsTheOrderOfRanks) {
   run([](c10d::Backend& backend) {
     const int me = backend.getRank(), size = backend.getSize();

@@ -172,6 +172,27 @@ TEST_P(Operations, ReduceScatterGivesEachRankItsPart) {
   });
 }
 
+// More than one piece of each backend that works in pieces, and an odd end.
+TEST_P(Operations, PartsMayLieAtTheirPlacesInTheWhole) {
+  run([](Context& context) {
+    const int size = context.world_size(), me = context.rank();
+    for (const std::int64_t numel : {std::int64_t{5}, std::int64_t{700'001}}) {
+      auto input = data_of(me, at::kFloat, size * numel);
+      const auto others = input.clone();
+      auto part = input.narrow(0, me * numel, numel);
+      context.world().reduce_scatter(part, input);
+      const auto all = reduced(size, ReduceOp::kSum, at::kFloat, size * numel);
+      EXPECT_TRUE(part.equal(all.narrow(0, me * numel, numel))) << numel;
+      for (int rank = 0; rank < size; ++rank) {
+        if (rank == me) continue;
+        EXPECT_TRUE(input.narrow(0, rank * numel, numel).equal(others.narrow(0, rank * numel, numel)));
+      }
+      context.world().all_gather(input, part);
+      EXPECT_TRUE(input.equal(all)) << numel;
+    }
+  });
+}
+
 TEST_P(Operations, AllGatherKeepsRankOrder) {
   run([](Context& context) {
     const int size = context.world_size();
