@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "trireme/base/memory_ledger.h"
 #include "trireme/base/rounding.h"
 
 namespace trireme {
@@ -50,6 +51,7 @@ void* LargeBlocks::allocate(std::size_t bytes) {
   }
   in_use_.emplace(address, block);
   use_.in_use_bytes += need;
+  if (counts_) MemoryLedger::of_process().add(address, bytes);
   return address;
 }
 
@@ -57,6 +59,7 @@ bool LargeBlocks::free(void* address) {
   const std::lock_guard lock(mutex_);
   const auto found = in_use_.find(address);
   if (found == in_use_.end()) return false;
+  if (counts_) MemoryLedger::of_process().remove(address);
   use_.in_use_bytes -= found->second.asked;
   kept_.emplace(found->second.mapped, address);
   in_use_.erase(found);
@@ -66,6 +69,11 @@ bool LargeBlocks::free(void* address) {
 void LargeBlocks::release() {
   const std::lock_guard lock(mutex_);
   unmap_until(0);
+}
+
+void LargeBlocks::count() {
+  const std::lock_guard lock(mutex_);
+  counts_ = true;
 }
 
 LargeBlocks::Use LargeBlocks::use() const {

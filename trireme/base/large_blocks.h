@@ -38,6 +38,8 @@ class LargeBlocks {
   bool free(void* address);
   /// Unmaps all kept blocks.
   void release();
+  /// From now on the process's ledger (base/memory_ledger.h) is told of each block.
+  void count();
   Use use() const;
 
  private:
@@ -55,6 +57,7 @@ class LargeBlocks {
   void unmap_until(std::size_t most_bytes);
 
   mutable std::mutex mutex_;
+  bool counts_ = false;
   std::unordered_map<void*, Block> in_use_;
   Kept kept_;
   Use use_;

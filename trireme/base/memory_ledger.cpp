@@ -20,7 +20,12 @@ MemoryLedger& MemoryLedger::of_process() {
 void MemoryLedger::add(const void* address, std::size_t bytes, MemoryKind kind) {
   if (bytes < kLeastBytes) return;
   const std::lock_guard lock(mutex_);
-  blocks_.insert_or_assign(address, Block{bytes, kind});
+  const auto [block, is_new] = blocks_.try_emplace(address, Block{bytes, kind});
+  if (!is_new) {  // two allocators, one behind the other, tell of it
+    now_[block->second.kind] -= static_cast<std::int64_t>(block->second.bytes);
+    total_ -= static_cast<std::int64_t>(block->second.bytes);
+    block->second = {bytes, kind};
+  }
   now_[kind] += static_cast<std::int64_t>(bytes);
   total_ += static_cast<std::int64_t>(bytes);
   if (total_ <= peak_) return;

@@ -2,6 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include "trireme/base/large_blocks.h"
+
 namespace trireme::parallel {
 namespace {
 
@@ -36,6 +38,7 @@ class CountingAllocator final : public c10::Allocator {
 
 void count_allocations() {
   static const bool kInstalled = [] {
+    LargeBlocks::of_process().count();  // their allocator may come to stand in front of this one
     c10::SetCPUAllocator(new CountingAllocator(c10::GetCPUAllocator()), /*priority=*/255);
     return true;
   }();

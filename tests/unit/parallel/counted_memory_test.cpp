@@ -45,6 +45,21 @@ TEST(CountedMemory, IsCountedOfSmallAndLargeTensorsWhereLargeOnesHaveMappingsOfT
   }
 }
 
+TEST(CountedMemory, IsCountedOnceWhereLargeTensorsGetTheirMappingsLater) {
+  count_allocations();
+  comm::keep_tensor_blocks();
+  for (const std::int64_t numel : {std::int64_t{2048}, kNumel}) {
+    const std::int64_t unnamed = bytes_of(MemoryKind::kActivations), weights = bytes_of(MemoryKind::kWeights);
+    at::Tensor tensor = at::ones({numel});
+    EXPECT_EQ(bytes_of(MemoryKind::kActivations) - unnamed, 4 * numel);
+    count_as(MemoryKind::kWeights, tensor);
+    EXPECT_EQ(bytes_of(MemoryKind::kActivations), unnamed);
+    EXPECT_EQ(bytes_of(MemoryKind::kWeights) - weights, 4 * numel);
+    tensor.reset();
+    EXPECT_EQ(bytes_of(MemoryKind::kWeights), weights);
+  }
+}
+
 TEST(CountedMemory, IsStillThatOfTheAllocatorForWhoeverAllocatesByHand) {
   count_allocations();
   const std::int64_t unnamed = bytes_of(MemoryKind::kActivations);
