@@ -13,11 +13,11 @@
 //     optimizer->step();
 //   }
 //
-// Forward is asked for here, since modules in C++ have no hooks; backward is autograd's own, with any loss,
-// any number of forwards before it. Collective: every rank makes it from the same layers and runs forward and
-// backward in the same order, with batches of its own. An update follows a backward directly: ranks of one
-// host have the weights in one memory, and another rank may still compute with them behind a forward.
-// (Zhao et al., "PyTorch FSDP", arXiv 2304.11277.) One thread, which is the one that runs backward.
+// Forward is asked for here, since modules in C++ have no hooks. Backward and autograd::grad() are autograd's
+// own, for any loss after any number of forwards; a graph of gradients (create_graph) keeps weights gathered.
+// Collective: every rank makes it from the same layers and runs all passes in the same order, on its batches.
+// An update follows a backward directly: ranks of one host have the weights in one memory, and another rank
+// may still compute with them. (Zhao et al., "PyTorch FSDP", arXiv 2304.11277.) One thread runs all passes.
 
 #include <memory>
 #include <optional>

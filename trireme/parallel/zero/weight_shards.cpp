@@ -225,12 +225,14 @@ void WeightShards::gather() {
     gather_parts();
   }
   gathered_ = current_ = true;
+  // Memory that computations may read is not written beside them.
+  if (!kept_.expired()) wait();
 }
 
 void WeightShards::gather_parts() {
   for (Shard& shard : shards_) {
     if (shard.kept && current_) continue;
-    if (!shard.kept && !gathered_) give_memory(shard.whole);
+    if (!shard.kept && !has_memory_) give_memory(shard.whole);
     if (shard.encoded()) {
       gather_encoded(shard);
       continue;
@@ -239,6 +241,7 @@ void WeightShards::gather_parts() {
     count(all_gather_bytes(group_, mine));
     pending_.push_back(group_.all_gather_async(shard.whole, mine));
   }
+  has_memory_ = true;
 }
 
 void WeightShards::count(std::int64_t bytes) const {
@@ -314,8 +317,20 @@ void WeightShards::wait() {
 void WeightShards::release() {
   if (!releases_ || !gathered_) return;
   wait();
-  hide();
   gathered_ = false;
+  if (kept_.expired()) hide();
+}
+
+/// Whether memory is kept is a matter of this rank: which gathers there are does not depend on it.
+std::shared_ptr<void> WeightShards::keep() {
+  if (!releases_) return nullptr;
+  if (auto kept = kept_.lock()) return kept;
+  const auto drop = [alive = std::weak_ptr<const void>(alive_)](WeightShards* shards) {
+    if (!alive.expired() && !shards->gathered_) shards->hide();
+  };
+  std::shared_ptr<void> made(this, drop);
+  kept_ = made;
+  return made;
 }
 
 void WeightShards::hide() {
@@ -325,14 +340,16 @@ void WeightShards::hide() {
     for (const Leaf& leaf : leaves_of(number)) leaf.parameter.set_data(leaf.released);
     take_memory_back(shards_[number].whole);
   }
+  has_memory_ = false;
 }
 
 std::shared_ptr<void> WeightShards::lend() {
   wait();
-  if (gathered_) return nullptr;
+  if (has_memory_) return nullptr;
   for (const Shard& shard : shards_) {
     if (!shard.kept) give_memory(shard.whole);
   }
+  has_memory_ = true;
   show();
   return {this, [](WeightShards* shards) { shards->hide(); }};
 }

@@ -38,6 +38,8 @@ class ShardedWeights final : public StageWeights {
   void end_showing() override { weights_->release(); }
   std::shared_ptr<void> lend() override { return weights_->lend(); }
   void changed() override { weights_->changed(); }
+  /// As WeightShards::keep().
+  std::shared_ptr<void> keep() { return weights_->keep(); }
   /// As WeightShards::check().
   void check() const { weights_->check(); }
   void zero_grad() override;

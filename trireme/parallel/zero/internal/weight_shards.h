@@ -7,8 +7,8 @@
 // whenever it is gathered; where what is gathered is encoded, it is made of what the parts' messages say, on
 // their own rank, too. Parts of what is not kept may live elsewhere (optim/offload.h): they are fetched
 // to be gathered, and ranks have no memory in common then. The parameters stay the same tensors throughout;
-// what autograd has saved of them is there again when they are. Everything here but release(), lend() and
-// piece() is collective. One thread.
+// what autograd has saved of them is there again when they are. Everything here but release(), keep(),
+// lend() and piece() is collective. One thread.
 
 #include <memory>
 #include <span>
@@ -56,6 +56,9 @@ class WeightShards {
   double waited_s() const { return waited_s_; }
   /// Without the whole until the next gather(), where memory is gained by that.
   void release();
+  /// While the result lives, release() leaves the values of the last gather() in memory. Call it after
+  /// wait(). Null where release() gains no memory. Not collective.
+  std::shared_ptr<void> keep();
 
   /// While the result lives, the parameters have memory, with any values where nothing is gathered. Not
   /// collective.
@@ -107,8 +110,11 @@ class WeightShards {
   std::vector<std::size_t> numbers_;  ///< of the leaves' parameters
   bool releases_ = false;             ///< what is not kept, where that gains memory
   bool common_ = false;
-  bool current_ = true;   ///< the whole that is gathered, or on its way, is that of the parts
-  bool gathered_ = true;  ///< or on its way
+  bool current_ = true;       ///< the whole that is gathered, or on its way, is that of the parts
+  bool gathered_ = true;      ///< or on its way
+  bool has_memory_ = true;    ///< the whole, gathered or kept
+  std::weak_ptr<void> kept_;  ///< by somebody
+  const std::shared_ptr<const void> alive_ = std::make_shared<char>();
   std::vector<Shard> shards_;
   std::vector<Leaf> leaves_;
   std::vector<std::size_t> first_leaf_;  ///< of each shard
