@@ -12,6 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/pipeline/pipeline.h"
+#include "trireme/parallel/tensor/linear.h"
 #include "trireme/parallel/zero/fully_sharded_data_parallel.h"
 
 namespace trireme::parallel {
@@ -104,6 +105,27 @@ TEST(PipelineClipping, IsRejectedWhereStagesUpdateOnTheirOwnTime) {
                   {.schedule = "pipedream", .num_microbatches = 1});
     EXPECT_THAT([&] { pipe.clip_grad_norm(1); },
                 testing::ThrowsMessage<InvalidArgument>(HasSubstr("on its own time")));
+  });
+}
+
+/// Their norm is over the ranks of tensor parallelism, too, which the wrapper does not know.
+TEST(ShardedClipping, IsRejectedForPartsOfParameters) {
+  comm::run_ranks_as_threads(2, [](Context& context) {
+    const ParallelLinearOptions sizes{.in = 4, .out = 4};
+    const auto column = std::make_shared<ColumnParallelLinear>(context.world(), sizes);
+    const auto row = std::make_shared<RowParallelLinear>(context.world(), sizes);
+    nn::Module both;
+    both.register_module("column", column);
+    both.register_module("row", row);
+    FullyShardedDataParallel sharded(
+        context.self(),
+        {model::make_layer(both, "column", {column}, [&](const at::Tensor& x) { return column->forward(x); }),
+         model::make_layer(both, "row", {row}, [&](const at::Tensor& x) { return row->forward(x); })});
+    clipping_loss(sharded.forward(clipping_input()), clipping_target()).backward();
+    EXPECT_THAT([&] { sharded.clip_grad_norm(1); },
+                testing::ThrowsMessage<InvalidArgument>(
+                    AllOf(HasSubstr("parameter 'weight' of layer 'column'"),
+                          HasSubstr("tensor parallelism, which a FullyShardedDataParallel does not know"))));
   });
 }
 

@@ -11,12 +11,12 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/random.h"
-#include "trireme/model/parameter_box.h"
 #include "trireme/optim/norms.h"
 #include "trireme/parallel/counted_memory.h"
 #include "trireme/parallel/data/exact_sum.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
 #include "trireme/parallel/pipeline/internal/placement.h"
+#include "trireme/parallel/tensor/internal/whole_parameters.h"
 #include "trireme/parallel/zero/rounded_parameters.h"
 #include "trireme/telemetry/trace.h"
 
@@ -311,17 +311,7 @@ double Engine::clip_grad_norm(double max_norm) {
   require(!is_asynchronous(), "schedule '", program().name,
           "' updates each stage on its own time: there is no moment at which all gradients are there, whose ",
           "norm would be clipped; take a schedule that updates at the end of a step");
-  for (const auto& [number, stage] : mine_) {
-    for (const model::Layer& layer : stage.layers()) {
-      for (const auto& module : layer.modules) {
-        for (const model::ParameterBox& box : model::parameter_boxes(*module))
-          require(
-              !box.is_part, "parameter '", box.name, "' of layer '", layer.name,
-              "' is cut over the ranks of tensor parallelism, which a Pipeline does not know: train such ",
-              "models with a Trainer (train.clip_norm), or clip by a norm of your own (clip_to_norm)");
-      }
-    }
-  }
+  for (const auto& [number, stage] : mine_) require_whole_parameters(stage.layers(), "Pipeline");
   optim::NamedTensors parameters = replica().parameters;
   std::set<const at::TensorImpl*> seen;  // one tensor may have several names
   std::erase_if(parameters,

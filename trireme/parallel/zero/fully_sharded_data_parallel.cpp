@@ -15,6 +15,7 @@
 #include "trireme/optim/wrapped_parameter.h"
 #include "trireme/parallel/data/internal/replicas.h"
 #include "trireme/parallel/data/sparse_embeddings.h"
+#include "trireme/parallel/tensor/internal/whole_parameters.h"
 #include "trireme/parallel/zero/internal/fully_sharded_passes.h"
 #include "trireme/parallel/zero/rounded_parameters.h"
 
@@ -164,6 +165,7 @@ void FullyShardedDataParallel::Passes::zero_grad() {
 
 double FullyShardedDataParallel::Passes::clip_grad_norm(double max_norm) {
   const at::NoGradGuard no_grad;
+  for (const Unit& unit : units_) require_whole_parameters({unit.layer}, "FullyShardedDataParallel");
   double squares = 0;
   for (const auto& [name, parameter] : parameters) {
     const bool is_whole = !pieces.contains(name);

@@ -82,9 +82,10 @@ class FullyShardedDataParallel {
   /// Drops the gradients of the pieces, and what passes under no_sync have added up.
   void zero_grad();
   /// Of the pieces of all ranks together; scales them down where it is larger than `max_norm`. Returns it.
-  /// Collective. torch::nn::utils::clip_grad_norm_() of parameters() sees this rank's pieces alone and scales
-  /// each rank's by another factor; torch::optim::LBFGS takes dot products of this rank's pieces alone.
-  /// Neither can be noticed: use this function, and an optimizer that works element by element.
+  /// Collective. Throws InvalidArgument for parts of tensor parallelism. clip_grad_norm_() of
+  /// torch::nn::utils sees this rank's pieces alone and scales each rank's by another factor;
+  /// torch::optim::LBFGS takes dot products of this rank's pieces alone. Neither can be noticed: use this,
+  /// and element-wise optimizers.
   double clip_grad_norm(double max_norm);
 
   /// This rank's pieces, by the names of the model, with their gradients behind a backward: what an optimizer
