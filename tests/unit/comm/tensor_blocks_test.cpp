@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trireme/base/large_blocks.h"
+#include "trireme/comm/context.h"
 
 namespace trireme::comm {
 namespace {
@@ -89,6 +90,40 @@ TEST(TensorBlocks, TakeATenthMoreThanWhatIsInUseOverManySteps) {
   ::setrlimit(RLIMIT_DATA, &too_little);
   EXPECT_THROW(run_steps(1), std::exception) << "the limit is none";
   ::setrlimit(RLIMIT_DATA, &before);
+}
+
+// Two ranks, whose parts arrive in 2 MiB for each operation; a copy of a whole would be 64 MiB.
+TEST(TensorBlocks, OfReduceScatterAndAllGatherOverGlooAreThoseOfTheirTensors) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_DATA, &before);
+  run_ranks_as_threads(2,
+                       [&](Context& context) {
+                         Group world = context.world();
+                         constexpr std::int64_t kPart = 8 << 20;
+                         at::Tensor whole = at::ones({2 * kPart}), part = at::ones({kPart}),
+                                    few = at::ones({2}), one = at::ones({1});
+                         world.reduce_scatter(one, few);
+                         world.all_gather(few, one);
+                         world.barrier();
+                         if (context.is_main()) {
+                           LargeBlocks::of_process().release();
+                           const rlimit limit{.rlim_cur = own_bytes() + (24U << 20),
+                                              .rlim_max = before.rlim_max};
+                           EXPECT_EQ(::setrlimit(RLIMIT_DATA, &limit), 0);
+                         }
+                         world.barrier();
+                         for (int time = 0; time < 3; ++time) {
+                           world.reduce_scatter(part, whole);
+                           world.all_gather(whole, part);
+                         }
+                         world.barrier();
+                         if (context.is_main()) {
+                           EXPECT_THROW(at::ones({2 * kPart}), std::exception) << "the limit is none";
+                           ::setrlimit(RLIMIT_DATA, &before);
+                         }
+                         EXPECT_TRUE(whole.eq(8).all().item<bool>());
+                       },
+                       {.backend = "gloo", .timeout_s = 60});
 }
 
 TEST(TensorBlocks, LeaveTheErrorForTooLargeATensorToLibtorch) {
