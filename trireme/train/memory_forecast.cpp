@@ -1,10 +1,10 @@
 #include "trireme/train/memory_forecast.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/parallel/zero/gradient_buckets.h"
 #include "trireme/schedule/simulate.h"
 #include "trireme/train/recomputed_layers.h"
 
@@ -15,9 +15,10 @@ namespace {
 enum class Gradients {
   kMade,     ///< by the first backward of a stage, until the update
   kBuckets,  ///< of all parameters, always
-  kParts,    ///< sums of a rank's part come with the first backward; what is reduced lies in two buckets
+  kParts,    ///< sums of a rank's part come with the first backward; what is reduced lies in a few buckets
 };
 
+/// Of a rank whose buckets are not limited by its parameters (parallel::bucket_limits()).
 Gradients gradients_of(const ParallelPlan& plan) {
   if (plan.weight_copies() == 1) return plan.exact() ? Gradients::kBuckets : Gradients::kMade;
   const bool keeps = plan.config().parallel.keep_gradients && plan.num_microbatches() > 1;
@@ -95,12 +96,7 @@ class RankWalk {
 class Forecast {
  public:
   Forecast(const ParallelPlan& plan, const ModelUse& model, WeightsMemory weights)
-      : plan_(plan),
-        model_(model),
-        layers_(model.layers),
-        program_(program_of(plan)),
-        weights_(weights),
-        gradients_(gradients_of(plan)) {
+      : plan_(plan), model_(model), layers_(model.layers), program_(program_of(plan)), weights_(weights) {
     std::vector<std::string> names;
     std::vector<plan::Recomputable> costs;
     for (std::size_t i = 0; i + 1 < layers_.size(); ++i) {
@@ -110,14 +106,16 @@ class Forecast {
     recomputed_ = recomputed_layers(plan, names, [&] { return costs; }).layers;
     recomputed_.push_back(false);
     find_holders();
+    for (int rank = 0; rank < static_cast<int>(program_.ranks.size()); ++rank)
+      gradients_.push_back(gradients_of_rank(rank));
     for (int stage = 0; stage < num_stages(); ++stage) stages_.push_back(memory_of(stage));
     versions_ = schedule::simulate(program_).peak_weight_versions;
   }
 
   ForecastOfRank of_rank(int rank) const {
     const std::vector<int> stages = stages_of(rank);
-    RankWalk walk(state_of(rank, stages), gradients_,
-                  gradients_ == Gradients::kParts ? bytes_of_buckets(stages) : 0);
+    const Gradients kind = gradients_[static_cast<std::size_t>(rank)];
+    RankWalk walk(state_of(rank, stages), kind, kind == Gradients::kParts ? bytes_of_buckets(stages) : 0);
     for (const schedule::Action& action : program_.ranks[static_cast<std::size_t>(rank)]) {
       walk.receive(bytes_of_receive(action));
       walk.go(action, stages_[static_cast<std::size_t>(action.stage)]);
@@ -148,20 +146,31 @@ class Forecast {
     return stages;
   }
 
+  Gradients gradients_of_rank(int rank) const {
+    const Gradients kind = gradients_of(plan_);
+    if (kind != Gradients::kParts) return kind;
+    std::vector<std::int64_t> parameters;
+    for (const ParameterBytes& each : parameters_of(stages_of(rank))) parameters.push_back(each.exact);
+    const parallel::BucketLimits limits = parallel::bucket_limits(parameters, plan_.shard_ranks());
+    return limits.at_a_time == parallel::BucketLimits::kAll ? Gradients::kBuckets : kind;
+  }
+
   plan::StageMemory memory_of(int stage) const {
     const auto [begin, end] = layers_of(stage);
+    const auto holder = static_cast<std::size_t>(holders_[static_cast<std::size_t>(stage)]);
+    const Gradients kind = gradients_[holder];
     std::vector<plan::LayerMemory> layers;
     plan::StageForm form;
     form.recomputed.stage = plan_.config().parallel.recompute;
     // Shards learn where gradients are made; the buckets of replicas, and sums of several micro-batches, get
     // copies.
-    const bool is_added = gradients_ == Gradients::kMade && plan_.num_microbatches() > 1;
-    if (is_added || (gradients_ == Gradients::kBuckets && !plan_.is_sharded()))
+    const bool is_added = kind == Gradients::kMade && plan_.num_microbatches() > 1;
+    if (is_added || (kind == Gradients::kBuckets && !plan_.is_sharded()))
       form.gradients = plan::GradientsOfStage::kCopied;
     for (std::size_t i = begin; i < end; ++i) {
       layers.push_back(layers_[i].memory);
       // Each rank's share of the sums.
-      if (gradients_ == Gradients::kParts) layers.back().gradient_bytes /= plan_.shard_ranks();
+      if (kind == Gradients::kParts) layers.back().gradient_bytes /= plan_.shard_ranks();
       form.recomputed.layers.push_back(recomputed_[i]);
     }
     if (stage > 0) form.edges.input_bytes = layers_[begin - 1].memory.kept.output_bytes;
@@ -179,16 +188,17 @@ class Forecast {
             .is_kept = parameter.numel < plan_.config().parallel.persistent_below};
   }
 
-  /// Of the stages' layers, each name once.
+  /// Of the stages' layers, each name once, in the order of the model.
   std::vector<ParameterBytes> parameters_of(const std::vector<int>& stages) const {
-    std::map<std::string, ParameterBytes> parameters;
+    std::set<std::string> names;
+    std::vector<ParameterBytes> all;
     for (const int stage : stages) {
       const auto [begin, end] = layers_of(stage);
-      for (std::size_t i = begin; i < end; ++i)
-        for (const ParameterUse& each : layers_[i].parameters) parameters.emplace(each.name, bytes_of(each));
+      for (std::size_t i = begin; i < end; ++i) {
+        for (const ParameterUse& each : layers_[i].parameters)
+          if (names.insert(each.name).second) all.push_back(bytes_of(each));
+      }
     }
-    std::vector<ParameterBytes> all;
-    for (const auto& [name, bytes] : parameters) all.push_back(bytes);
     return all;
   }
 
@@ -196,10 +206,11 @@ class Forecast {
   MemoryUse state_of(int rank, const std::vector<int>& stages) const {
     const std::vector<ParameterBytes> parameters = parameters_of(stages);
     MemoryUse state = state_by_formula(plan_, parameters, weights_);
-    if (gradients_ != Gradients::kBuckets) state[MemoryKind::kGradients] = 0;
     const int versions = versions_[static_cast<std::size_t>(rank)];
     std::int64_t exact = 0;
     for (const ParameterBytes& each : parameters) exact += each.exact;
+    const bool is_whole = gradients_[static_cast<std::size_t>(rank)] == Gradients::kBuckets;
+    state[MemoryKind::kGradients] = is_whole ? exact : 0;
     if (versions > 1) state[MemoryKind::kWeights] += (versions - 1) * exact;
     const bool gathers = plan_.is_sharded() && plan_.zero() == parallel::ZeroStage::kParameters &&
                          weights_ == WeightsMemory::kOwn;
@@ -252,21 +263,14 @@ class Forecast {
     return most;
   }
 
-  /// Two, as large as the largest.
   double bytes_of_buckets(const std::vector<int>& stages) const {
-    const double limit = plan_.config().parallel.bucket_mib * 0x1p20;
-    double largest = 0;
+    std::vector<std::vector<std::int64_t>> parameters;
     for (const int stage : stages) {
-      double all = 0, single = 0;
-      for (const ParameterBytes& each : parameters_of({stage})) {
-        all += static_cast<double>(each.exact);
-        single = std::max(single, static_cast<double>(each.exact));
-      }
-      // The first bucket is a small one, so that reducing begins early.
-      const double first = std::min(limit, 0x1p20);
-      largest = std::max({largest, single, std::min(all, first), std::min(all - first, limit)});
+      parameters.emplace_back();
+      for (const ParameterBytes& each : parameters_of({stage})) parameters.back().push_back(each.exact);
     }
-    return 2 * largest;
+    return static_cast<double>(
+        parallel::bytes_of_buckets(parameters, plan_.shard_ranks(), plan_.pipeline_options().data_parallel));
   }
 
   const ParallelPlan& plan_;
@@ -274,7 +278,7 @@ class Forecast {
   const std::vector<LayerUse>& layers_;
   const schedule::Program program_;
   const WeightsMemory weights_;
-  const Gradients gradients_;
+  std::vector<Gradients> gradients_;  ///< by rank
   std::vector<bool> recomputed_;
   std::vector<int> holders_;  ///< by stage
   std::vector<plan::StageMemory> stages_;

@@ -103,13 +103,24 @@ void Engine::add_stage(int number, const std::vector<model::Layer>& layers, cons
                     std::vector(skips_.begin() + stage.first, skips_.begin() + stage.last + 1));
 }
 
+/// Of this rank's stages, without those that other stages have, too.
+std::vector<at::Tensor> Engine::own_parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& [number, stage] : mine_) {
+    for (const auto& [name, parameter] : replica_of(stage).parameters) {
+      if (!tied_.names().contains(name)) parameters.push_back(parameter);
+    }
+  }
+  return parameters;
+}
+
 /// In the order of the stages, on all ranks. A stage that is shared out has given most of its memory back
 /// before the next one gets some.
 void Engine::hold_weights(const PipelineGroups& groups, const PipelineOptions& options) {
   const std::optional<comm::Group>& data = groups.data;
   // An exact sum is one of each stage's own gradients, over all replicas.
   common_.emplace(options.exact ? std::nullopt : data, options.data_parallel.scale, mine_);
-  const std::shared_ptr<BucketPool> buckets = make_bucket_pool(groups, options.zero);
+  const std::shared_ptr<BucketPool> buckets = make_bucket_pool(groups, options.zero, own_parameters());
   for (const auto& [number, stage] : mine_) {
     if (options.materialise) options.materialise(stage.layers());
     for (const model::Layer& layer : stage.layers()) {

@@ -30,10 +30,11 @@ int num_weight_gradients(const schedule::Program& program, int rank, int stage) 
   }));
 }
 
-std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero) {
+std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero,
+                                             const std::vector<at::Tensor>& parameters) {
   if (!groups.data || zero.stage == ZeroStage::kNone) return nullptr;
   const comm::Group& shards = groups.shard_groups ? groups.shard_groups->shards : *groups.data;
-  return std::make_shared<BucketPool>(shards, zero.keeps_gradients() ? BucketPool::kNoLimit : 2);
+  return std::make_shared<BucketPool>(shards, zero, parameters);
 }
 
 std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options) {

@@ -13,7 +13,19 @@ bool is_kind_of(const at::Tensor& flat, const at::Tensor& like) {
   return flat.scalar_type() == like.scalar_type() && flat.device() == like.device();
 }
 
+BucketLimits limits_for(const ZeroOptions& zero, const std::vector<at::Tensor>& parameters, int num_ranks) {
+  if (zero.keeps_gradients()) return {.at_a_time = BucketLimits::kAll};
+  std::vector<std::int64_t> bytes;
+  for (const at::Tensor& each : parameters) {
+    if (each.requires_grad()) bytes.push_back(static_cast<std::int64_t>(each.nbytes()));
+  }
+  return bucket_limits(bytes, num_ranks);
+}
+
 }  // namespace
+
+BucketPool::BucketPool(comm::Group group, const ZeroOptions& zero, const std::vector<at::Tensor>& parameters)
+    : BucketPool(group, limits_for(zero, parameters, group.size())) {}
 
 void BucketPool::expect(std::int64_t numel, const at::Tensor& like) {
   const auto known = std::ranges::find_if(expected_, [&](const Expected& each) {
@@ -28,7 +40,7 @@ void BucketPool::expect(std::int64_t numel, const at::Tensor& like) {
 
 /// Where memory goes from bucket to bucket, all of it is as large as the largest.
 std::int64_t BucketPool::numel_for(std::int64_t numel, const at::Tensor& like) const {
-  if (most_buckets_ == kNoLimit) return numel;
+  if (keeps_all()) return numel;
   for (const auto& [kind, largest] : expected_) {
     if (kind.dtype() == like.dtype() && kind.device() == like.device()) numel = std::max(numel, largest);
   }
@@ -42,7 +54,7 @@ at::Tensor BucketPool::allocate(std::int64_t numel, const at::Tensor& like) cons
 }
 
 at::Tensor BucketPool::take(std::int64_t numel, const at::Tensor& like) {
-  while (!reductions_.empty() && num_taken_ >= most_buckets_) retire_oldest();
+  while (!reductions_.empty() && num_taken_ >= limits_.at_a_time) retire_oldest();
   // Somebody may keep what was made there, for long: it is theirs then.
   std::erase_if(spares_, [](const at::Tensor& spare) { return spare.storage().use_count() > 1; });
   const auto fits = [&](const at::Tensor& spare) {
@@ -75,7 +87,7 @@ void BucketPool::retire_oldest() {
   const double before = now_s();
   oldest.wait();
   waited_s_ += now_s() - before;
-  give_back(std::move(oldest.flat));
+  if (!keeps_all()) give_back(std::move(oldest.flat));
   oldest.done();
 }
 

@@ -46,6 +46,19 @@ std::set<std::string> shared_names(const std::vector<model::Layer>& layers) {
   return shared;
 }
 
+/// Each once, without those of several layers.
+std::vector<at::Tensor> own_parameters(const std::vector<model::Layer>& layers,
+                                       const std::set<std::string>& shared) {
+  std::set<std::string> seen = shared;
+  std::vector<at::Tensor> parameters;
+  for (const model::Layer& layer : layers) {
+    for (const auto& [name, parameter] : layer.parameters) {
+      if (seen.insert(name).second) parameters.push_back(parameter);
+    }
+  }
+  return parameters;
+}
+
 DataParallelOptions when_asked(DataParallelOptions options) {
   options.end = ReductionEnd::kOnRequest;
   return options;
@@ -66,8 +79,7 @@ FullyShardedDataParallel::Passes::Passes(comm::Group group, std::vector<model::L
       gathered_(checked(options, layers).zero.gathered_stages),
       carried_(model::carried_skips(layers)) {
   const std::set<std::string> shared = shared_names(layers);
-  const auto buckets =
-      std::make_shared<BucketPool>(shards_, options.zero.keeps_gradients() ? BucketPool::kNoLimit : 2);
+  const auto buckets = std::make_shared<BucketPool>(shards_, options.zero, own_parameters(layers, shared));
   for (model::Layer& layer : layers) add_unit(std::move(layer), options, buckets, shared);
   add_shared(options, shared);
   for (const Unit& unit : units_) {

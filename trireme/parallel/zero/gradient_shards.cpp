@@ -29,6 +29,7 @@ GradientShards::GradientShards(comm::Group everybody, comm::Group group, std::ve
       taken_(parameters_.size()),
       adds_up_(parameters_.size()),
       sums_(buckets_.size()),
+      held_(buckets_.size()),
       has_sum_(buckets_.size()),
       reached_(parameters_.size()),
       used_(parameters_.size()) {
@@ -78,6 +79,9 @@ void GradientShards::begin() {
     if (filling.flat.defined()) options_.pool->give_back(std::exchange(filling.flat, {}));
   }
   sums_.assign(buckets_.size(), {});
+  for (at::Tensor& flat : held_) {
+    if (flat.defined()) options_.pool->give_back(std::exchange(flat, {}));
+  }
   is_reducing_ = false;
   has_samples_ = false;
   reached_.assign(parameters_.size(), false);
@@ -230,24 +234,31 @@ void GradientShards::start(std::size_t bucket) {
   const at::Tensor whole = flat.narrow(0, 0, numel_of(bucket));
   if (reduces_whole()) return start_whole(bucket, std::move(flat));
   if (codecs_.contains(bucket)) return start_encoded(bucket, std::move(flat));
-  at::Tensor part = at::empty({buckets_[bucket].part}, whole.options());
+  at::Tensor part = options_.pool->keeps_all() ? part_of(bucket, whole)
+                                               : at::empty({buckets_[bucket].part}, whole.options());
   count_as(MemoryKind::kGradients, part);
   count(static_cast<std::int64_t>(whole.nbytes() - part.nbytes()));
   comm::Pending pending = group_.reduce_scatter_async(
       part, whole, options_.scale == ReduceScale::kMean ? comm::ReduceOp::kAverage : comm::ReduceOp::kSum);
   options_.pool->reduce(
-      this, std::move(flat), [pending = std::move(pending)]() mutable { pending.wait(); },
-      [this, bucket, part] { add_part(bucket, part); });
+      this, flat, [pending = std::move(pending)]() mutable { pending.wait(); },
+      [this, bucket, part, flat] { add_part(bucket, part, flat); });
+}
+
+/// This rank's.
+at::Tensor GradientShards::part_of(std::size_t bucket, const at::Tensor& whole) const {
+  const std::int64_t numel = buckets_[bucket].part;
+  return whole.narrow(0, group_.rank() * numel, numel);
 }
 
 void GradientShards::start_encoded(std::size_t bucket, at::Tensor flat) {
   auto [wait, sum] = codecs_.at(bucket).start(flat.narrow(0, 0, numel_of(bucket)));
-  const auto take_sum = [this, bucket, sum = std::move(sum)] {
+  const auto take_sum = [this, bucket, flat, sum = std::move(sum)] {
     at::Tensor part = sum();
     if (options_.scale == ReduceScale::kMean) part.div_(group_.size());
-    add_part(bucket, part);
+    add_part(bucket, part, flat);
   };
-  options_.pool->reduce(this, std::move(flat), std::move(wait), take_sum);
+  options_.pool->reduce(this, flat, std::move(wait), take_sum);
 }
 
 /// Of what comes of whole gradients each rank takes its part.
@@ -258,12 +269,12 @@ void GradientShards::start_whole(std::size_t bucket, at::Tensor flat) {
     whole.gradients.emplace_back(parameter.name,
                                  whole.flat.narrow(0, slot.begin, slot.numel).view(parameter.tensor.sizes()));
   }
-  const at::Tensor mine = whole.flat.narrow(0, group_.rank() * buckets_[bucket].part, buckets_[bucket].part);
-  options_.pool->reduce(this, std::move(flat), options_.hook->start(group_, whole, options_.scale),
-                        [this, bucket, mine] {
-                          at::Tensor part = mine.clone();
+  const at::Tensor mine = part_of(bucket, whole.flat);
+  options_.pool->reduce(this, flat, options_.hook->start(group_, whole, options_.scale),
+                        [this, bucket, mine, flat] {
+                          const at::Tensor part = options_.pool->keeps_all() ? mine : mine.clone();
                           count_as(MemoryKind::kGradients, part);
-                          add_part(bucket, part);
+                          add_part(bucket, part, flat);
                         });
 }
 
@@ -291,11 +302,19 @@ at::Tensor GradientShards::whole_gradient(std::size_t bucket, const ShardSlot& s
   return at::empty(parameters_[slot.parameter].tensor.sizes(), likes_[bucket].options().device(at::kMeta));
 }
 
-void GradientShards::add_part(std::size_t bucket, const at::Tensor& part) {
+/// `flat` is the memory of the bucket. Where the pool keeps all, the sum may lie there.
+void GradientShards::add_part(std::size_t bucket, const at::Tensor& part, const at::Tensor& flat) {
   const at::NoGradGuard no_grad;
   at::Tensor& sum = sums_[bucket];
-  sum = has_sum_[bucket] ? sum.add_(part) : part;
+  const bool is_first = !has_sum_[bucket];
+  sum = is_first ? part : sum.add_(part);
   has_sum_[bucket] = true;
+  if (!options_.pool->keeps_all()) return;
+  if (is_first && part.is_alias_of(flat)) {
+    held_[bucket] = flat;
+  } else {
+    options_.pool->give_back(flat);
+  }
 }
 
 void GradientShards::end_pass() {

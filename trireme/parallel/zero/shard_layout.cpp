@@ -65,6 +65,23 @@ std::int64_t line_of(const at::Tensor& parameter, const ShardUse& use) {
   return std::max<std::int64_t>(1, kLineBytes / element_bytes);
 }
 
+/// The same parameters in their order, in as few buckets as the limit allows.
+std::vector<std::vector<std::size_t>> within(std::int64_t most_bytes, const std::vector<std::size_t>& members,
+                                             const std::vector<Parameter>& parameters) {
+  std::vector<std::vector<std::size_t>> buckets;
+  std::int64_t filled = 0;
+  for (const std::size_t member : members) {
+    const auto bytes = static_cast<std::int64_t>(parameters[member].tensor.nbytes());
+    if (buckets.empty() || filled + bytes > most_bytes) {
+      buckets.emplace_back();
+      filled = 0;
+    }
+    buckets.back().push_back(member);
+    filled += bytes;
+  }
+  return buckets;
+}
+
 ShardBucket bucket_of(const std::vector<Parameter>& parameters, const std::vector<std::size_t>& numbers,
                       const ShardUse& use, const ShardLayout& layout) {
   std::vector<ShardSlot> slots;
@@ -81,13 +98,23 @@ ShardBucket bucket_of(const std::vector<Parameter>& parameters, const std::vecto
 
 }  // namespace
 
+ShardLayout shard_layout(const DataParallelOptions& options, int num_ranks, const BucketLimits& limits) {
+  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * 0x1p20); };
+  return {.num_ranks = num_ranks,
+          .first_bucket_bytes = bytes(options.first_bucket_mib),
+          .bucket_bytes = bytes(options.bucket_mib),
+          .most_bytes = limits.most_bytes};
+}
+
 std::vector<ShardBucket> lay_out_shards(const std::vector<Parameter>& parameters,
                                         std::span<const std::size_t> order, const ShardLayout& layout) {
   std::vector<ShardBucket> buckets;
   for (const auto& [use, numbers] : by_use(parameters, order, layout)) {
     for (const auto& members :
-         assign_buckets(parameters, numbers, layout.first_bucket_bytes, layout.bucket_bytes))
-      buckets.push_back(bucket_of(parameters, members, use, layout));
+         assign_buckets(parameters, numbers, layout.first_bucket_bytes, layout.bucket_bytes)) {
+      for (const auto& some : within(layout.most_bytes, members, parameters))
+        buckets.push_back(bucket_of(parameters, some, use, layout));
+    }
   }
   std::vector<std::size_t> place(parameters.size());
   for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;

@@ -12,8 +12,6 @@
 namespace trireme::parallel {
 namespace {
 
-constexpr double kMib = 1024.0 * 1024.0;
-
 /// The one that the options have; null: gradients go as they are.
 std::shared_ptr<ShardingHook> sharding_hook(const StageWeightsOptions& options) {
   if (!options.reduction.hook) return nullptr;
@@ -69,7 +67,7 @@ ShardedWeights::ShardedWeights(Replica replica, const StageWeightsOptions& optio
       group_(options.shard_groups ? options.shard_groups->shards : *options.data),
       shard_groups_(options.shard_groups),
       stage_(options.stage),
-      keeps_gradients_(options.zero.keeps_gradients()) {
+      keeps_gradients_(options.buckets->keeps_all()) {
   check_replicas(everybody_, replica, options.reduction);
   broadcast_tensors(everybody_, tensors_of(replica.buffers), /*root=*/0);
   // Of each group it is the first rank whose values count: those are to be the first's of all.
@@ -101,13 +99,9 @@ void ShardedWeights::lay_out(Replica replica, const StageWeightsOptions& options
   if (options.exact) exact_.emplace(everybody_, replica.parameters);
   if (whole_learns && !exact_) shared_.emplace(everybody_, std::move(whole), on_request(reduction));
   const std::shared_ptr<ShardingHook> hook = sharding_hook(options);
-  const auto bytes = [](double mib) { return static_cast<std::int64_t>(mib * kMib); };
-  const ShardLayout layout{
-      .num_ranks = group_.size(),
-      .cut = zero.whole_tensors ? ShardCut::kBetweenTensors : ShardCut::kAnywhere,
-      .first_bucket_bytes = bytes(reduction.first_bucket_mib),
-      .bucket_bytes = bytes(reduction.bucket_mib),
-      .use_of = [&](const Parameter& each) { return use_of(each, options, hook.get()); }};
+  ShardLayout layout = shard_layout(reduction, group_.size(), options.buckets->limits());
+  if (zero.whole_tensors) layout.cut = ShardCut::kBetweenTensors;
+  layout.use_of = [&](const Parameter& each) { return use_of(each, options, hook.get()); };
   const auto laid_out = [&](bool that_learn) {
     return lay_out_shards(sharded_, backwards(sharded_, that_learn), layout);
   };

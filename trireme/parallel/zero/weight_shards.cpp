@@ -297,10 +297,9 @@ void WeightShards::take_messages(Shard& shard) const {
 
 bool WeightShards::is_inside(const Shard& shard) const { return !shard.is_exact() && shard.kept; }
 
-/// A part that lies in the whole would be read while the whole is written.
+/// A part that lies in the whole is at its place there.
 at::Tensor WeightShards::to_gather(const Shard& shard) const {
-  if (shard.rounded) return values_of(shard).to(shard.whole.scalar_type());
-  return is_inside(shard) ? shard.part.clone() : values_of(shard);
+  return shard.rounded ? values_of(shard).to(shard.whole.scalar_type()) : values_of(shard);
 }
 
 void WeightShards::wait() {

@@ -78,6 +78,7 @@ class Engine {
   using Arrivals = std::map<Place, Arrival>;
 
   void add_stage(int number, const std::vector<model::Layer>& layers, const PipelineOptions& options);
+  std::vector<at::Tensor> own_parameters() const;
   void hold_weights(const PipelineGroups& groups, const PipelineOptions& options);
   void leave_to_others(const std::vector<model::Layer>& layers);
   void check_versions(const PipelineGroups& groups) const;

@@ -109,8 +109,9 @@ struct StageWeightsOptions {
 /// How many actions of that rank make weight gradients of that stage: the last of them ends its backward.
 int num_weight_gradients(const schedule::Program& program, int rank, int stage);
 
-/// Where replicas share gradients out; else null.
-std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero);
+/// For the parameters of all stages of this rank, where replicas share their gradients out; else null.
+std::shared_ptr<BucketPool> make_bucket_pool(const PipelineGroups& groups, const ZeroOptions& zero,
+                                             const std::vector<at::Tensor>& parameters);
 
 /// The kind that program and groups ask for; one row per kind. Collective where there are replicas.
 std::unique_ptr<StageWeights> make_stage_weights(Replica replica, const StageWeightsOptions& options);

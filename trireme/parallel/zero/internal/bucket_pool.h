@@ -1,7 +1,7 @@
 #pragma once
 // The buckets in which the stages of a rank reduce their gradients: their memory, and the reductions under
-// way. However many stages there are, only so many buckets have memory at a time; who needs another one waits
-// for the oldest reduction. One thread.
+// way. However many stages there are, only so many buckets have memory at a time (gradient_buckets.h); who
+// needs another one waits for the oldest reduction. One thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,19 +9,22 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <vector>
 
 #include "trireme/comm/group.h"
+#include "trireme/parallel/zero/gradient_buckets.h"
+#include "trireme/parallel/zero/zero_options.h"
 
 namespace trireme::parallel {
 
 class BucketPool {
  public:
-  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+  BucketPool(comm::Group group, const BucketLimits& limits) : group_(std::move(group)), limits_(limits) {}
+  /// For the gradients of these parameters, which the group shares out. Those that need none do not count.
+  BucketPool(comm::Group group, const ZeroOptions& zero, const std::vector<at::Tensor>& parameters);
 
-  BucketPool(comm::Group group, std::size_t most_buckets)
-      : group_(std::move(group)), most_buckets_(most_buckets) {}
+  const BucketLimits& limits() const { return limits_; }
+  bool keeps_all() const { return limits_.at_a_time == BucketLimits::kAll; }
 
   /// Buckets of so many elements, of that type and device, will be taken: memory is made for the largest.
   void expect(std::int64_t numel, const at::Tensor& like);
@@ -32,7 +35,8 @@ class BucketPool {
   at::Tensor allocate(std::int64_t numel, const at::Tensor& like) const;
 
   /// A reduction of what take() has given has begun; `wait` returns when it has ended, and then `done` is
-  /// called. They are waited for in the order of these calls.
+  /// called. They are waited for in the order of these calls. Before `done` the memory is given back, unless
+  /// the pool keeps all: then `done` has to see to it.
   void reduce(const void* owner, at::Tensor flat, std::function<void()> wait, std::function<void()> done);
   /// Until all of the owner's are done.
   void wait_for(const void* owner);
@@ -56,7 +60,7 @@ class BucketPool {
   std::int64_t numel_for(std::int64_t numel, const at::Tensor& like) const;
 
   comm::Group group_;
-  const std::size_t most_buckets_;
+  const BucketLimits limits_;
   std::vector<Expected> expected_;
   std::vector<at::Tensor> spares_;
   std::deque<Reduction> reductions_;

@@ -89,7 +89,8 @@ class GradientShards {
   void count(std::int64_t bytes) const {
     if (options_.hook) options_.hook->count(bytes);
   }
-  void add_part(std::size_t bucket, const at::Tensor& part);
+  at::Tensor part_of(std::size_t bucket, const at::Tensor& whole) const;
+  void add_part(std::size_t bucket, const at::Tensor& part, const at::Tensor& flat);
   bool is_rounded(std::size_t parameter) const {
     return buckets_[slots_[parameter].bucket].use.working_type.has_value();
   }
@@ -124,6 +125,7 @@ class GradientShards {
   bool is_reducing_ = false;      ///< a pass is, whose buckets are not all on their way
   std::size_t next_bucket_ = 0;   ///< to start
   std::vector<at::Tensor> sums_;  ///< by bucket
+  std::vector<at::Tensor> held_;  ///< by bucket: memory in which its sum lies, where the pool keeps all
   std::vector<bool> has_sum_;     ///< by bucket: of this step
   std::vector<bool> reached_;     ///< by parameter: here, in this step
   bool has_samples_ = false;      ///< any backward of this step has run here

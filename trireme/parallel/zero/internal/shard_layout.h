@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/parallel/data/internal/bucket.h"
+#include "trireme/parallel/zero/gradient_buckets.h"
 
 namespace trireme::parallel {
 
@@ -57,8 +58,13 @@ struct ShardLayout {
   int num_ranks = 1;
   ShardCut cut = ShardCut::kAnywhere;
   std::int64_t first_bucket_bytes = 0, bucket_bytes = 0;
+  /// Of a bucket with several parameters.
+  std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();
   std::function<ShardUse(const Parameter&)> use_of = [](const Parameter&) { return ShardUse(); };
 };
+
+/// As the options and the limits have it, cut anywhere.
+ShardLayout shard_layout(const DataParallelOptions& options, int num_ranks, const BucketLimits& limits);
 
 /// Buckets of about the sizes that assign_buckets() makes of the parameters of each kind; they come in the
 /// order in which their last parameters are in `order`.
