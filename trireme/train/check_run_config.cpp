@@ -148,9 +148,10 @@ std::shared_ptr<model::Model> make_checked_model(const ParallelPlan& plan, const
   const RunConfig& config = plan.config();
   const std::int64_t num_outputs = objective_for(config, own, {.data = data})->num_outputs(data);
   const auto make = [&] { return make_model(config, data, num_outputs); };
-  std::shared_ptr<model::Model> model =
-      tried(text("model.name = \"", config.model.name, "\""), {config, data, own}, make);
+  const std::string what = text("model.name = \"", config.model.name, "\"");
+  std::shared_ptr<model::Model> model = tried(what, {config, data, own}, make);
   fit(plan, *model);
+  check_single_samples(*model, what, plan, data);
   return model;
 }
 
@@ -160,6 +161,7 @@ std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_mo
   std::shared_ptr<model::Model> model =
       tried(what, {plan.config(), data, own}, [&] { return std::move(own_model); });
   fit(plan, *model);
+  check_single_samples(*model, what, plan, data);
   return model;
 }
 

@@ -4,6 +4,7 @@
 // this order: the plan (parallel_plan.h), the data, the model. Not collective.
 
 #include <memory>
+#include <string>
 
 #include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
@@ -44,6 +45,12 @@ std::shared_ptr<model::Model> make_checked_model(const ParallelPlan& plan, const
 /// A user's own model, tried in the same way. Nothing of it is changed. Throws InvalidArgument, DataError.
 std::shared_ptr<model::Model> checked_model(std::shared_ptr<model::Model> own_model, const ParallelPlan& plan,
                                             const data::DataSource& data, const ObjectivePtr& own = nullptr);
+
+/// Throws InvalidArgument, with step and sizes, where a micro-batch of the run has one sample and the model,
+/// which `what` names, has a batch norm that throws in training on one and not on two. Runs the model on them
+/// only where both may be. Nothing of it is changed. Throws DataError.
+void check_single_samples(model::Model& model, const std::string& what, const ParallelPlan& plan,
+                          const data::DataSource& data);
 
 /// The learning rate of the configuration, scaled with the batch where it says so. Throws InvalidArgument.
 std::unique_ptr<optim::LearningRate> make_learning_rate(const RunConfig& config, std::int64_t total_steps);
