@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 #include "trireme/data/internal/row_team.h"
 #include "trireme/data/internal/stacked_targets.h"
 #include "trireme/data/loader.h"
@@ -47,13 +48,7 @@ Fields batch_like(const Fields& sample, std::size_t count) {
 
 /// What is thrown by code that knows nothing of samples says nothing of them.
 Example get_named(const Dataset& dataset, std::int64_t index) {
-  try {
-    return dataset.get(index);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw DataError(text("sample ", index, ": ", error.what()));
-  }
+  return as_data_error_of([index] { return text("sample ", index); }, [&] { return dataset.get(index); });
 }
 
 void check_finite(const batch::Field& field, std::span<const std::int64_t> indices) {

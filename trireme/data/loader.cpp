@@ -12,6 +12,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 #include "trireme/data/batch_reader.h"
 #include "trireme/data/internal/dealing.h"
 #include "trireme/data/internal/own_thread.h"
@@ -166,8 +167,11 @@ struct Loader::State {
       return samples;
     }
     std::vector<double> costs;
-    for (std::int64_t place = batch.first; place < batch.first + batch.size; ++place)
-      costs.push_back(dataset->cost(order[place]));
+    for (std::int64_t place = batch.first; place < batch.first + batch.size; ++place) {
+      const std::int64_t sample = order[place];
+      costs.push_back(as_data_error_of([sample] { return text("the cost of sample ", sample); },
+                                       [&] { return dataset->cost(sample); }));
+    }
     const std::int64_t parts = std::int64_t{options.world_size} * options.num_microbatches,
                        index = std::int64_t{options.rank} * options.num_microbatches + part;
     for (const std::int64_t place : balanced_part(costs, index, parts))
@@ -176,17 +180,14 @@ struct Loader::State {
   }
 
   Example read(std::uint64_t epoch, std::span<const std::int64_t> indices) {
-    const std::shared_ptr<const Dataset> of_epoch = dataset->in_epoch(epoch);
-    try {
+    const auto read_them = [&] {
+      const std::shared_ptr<const Dataset> of_epoch = dataset->in_epoch(epoch);
       Example samples = reader.read(of_epoch ? *of_epoch : *dataset, indices);
       if (options.needed.inputs) check_finite(samples, indices);
       if (options.needed.targets && options.check_targets) options.check_targets(samples, indices);
       return where_a_device_reads(std::move(samples));
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      throw DataError(text("a batch of ", name_of(indices), ": ", error.what()));
-    }
+    };
+    return as_data_error_of([&] { return text("a batch of ", name_of(indices)); }, read_them);
   }
 
   Example where_a_device_reads(Example samples) {

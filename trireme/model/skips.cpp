@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 
 namespace trireme::model {
 namespace {
@@ -54,12 +55,15 @@ std::vector<Skip> find_skips(const std::vector<Layer>& layers) {
   return skips;
 }
 
-/// What it does not take is refused with its name.
+/// What it does not take is rejected with its name. Errors of libtorch keep their type: a forward without
+/// memory goes by it.
 Fields forward_of(const Layer& layer, const Fields& inputs) {
   try {
     return layer.forward(inputs);
+  } catch (const PlacedError&) {
+    throw;
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(text("layer '", layer.name, "': ", error.what()));
+    throw PlacedError(text("layer '", layer.name, "'"), error.what());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 #include "trireme/train/internal/check.h"
 
 namespace trireme::train {
@@ -22,7 +23,8 @@ void check_split(const data::DataSource& data, const data::TrainingData& split,
                  const objective::Objective& objective, const std::string& who) {
   require(split.size() >= 1, who, " has no samples");
   const std::int64_t first = 0;
-  const data::Example batch = split.trial_batch(1);
+  const data::Example batch =
+      as_data_error_of([&] { return text(who, ": sample 0"); }, [&] { return split.trial_batch(1); });
   require(batch.rows() == 1, who, ": a batch of 1 sample has neither inputs nor targets");
   const Fields input = sample_of(batch.input, "inputs", who),
                target = sample_of(batch.target, "targets", who);

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/out_of_memory.h"
+#include "trireme/base/run_main.h"
 #include "trireme/base/text.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
@@ -106,6 +107,10 @@ std::shared_ptr<model::Model> tried(const std::string& what, const Trial& trial,
   } catch (const c10::Error& reason) {
     if (!out_of_memory_in(reason.what_without_backtrace()).empty()) throw;
     throw InvalidArgument(text(both, reason.what_without_backtrace(), advice_on_inputs(trial.data)));
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    if (failure.known) throw;
+    throw InvalidArgument(both + failure.message);
   }
 }
 

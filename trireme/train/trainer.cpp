@@ -11,6 +11,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 #include "trireme/base/host.h"
 #include "trireme/base/random.h"
 #include "trireme/checkpoint/tensor_match.h"
@@ -313,13 +314,14 @@ std::optional<StepReport> Trainer::step(int stop_signal) {
   if (noise_) noise_->begin_step(report_, *learning_rate_);
   optimizer_->set_lr(report_.lr);
   if (exact_) exact_->begin_step(step_);
-  if (pipeline_.drained()) start_stream();
   grad_norm_.reset();
-  {
+  const auto run = [&] {
+    if (pipeline_.drained()) start_stream();
     const parallel::JointPass of_layers(form_options_.group),
         of_sequences(groups_.context.value_or(context_.self()));
-    report_.loss = pipeline_.advance(static_cast<std::uint64_t>(report_.step));
-  }
+    return pipeline_.advance(static_cast<std::uint64_t>(report_.step));
+  };
+  report_.loss = within([this] { return text("step ", report_.step); }, run);
   if (exact_) report_.loss = exact_->sum_of_losses(report_.loss);
   if (outer_steps_) report_.loss *= count_of_batch_;
   if (!speaks_of_loss()) report_.loss = 0;

@@ -39,7 +39,11 @@ void Trainer::take_batch(std::int64_t steps) {
     const telemetry::TraceScope waiting(telemetry::main_of(context_.trace()), "data", "waiting for data");
     context_.status().set_action(text("step ", step_ + 1, ": waiting for data"));
     const telemetry::OwnWork work(context_.status(), "waiting for data");
-    feed_.next();
+    try {
+      feed_.next();
+    } catch (const DataError& error) {
+      throw DataError(text("step ", steps + 1, ": ", error.what()));
+    }
   }
   const data::StepBatch& batch = feed_.batch();
   const std::int64_t samples = calendar_.batch(steps).size;

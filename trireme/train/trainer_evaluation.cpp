@@ -1,5 +1,6 @@
 // How good the model of a trainer is, and what all ranks have to have done for that.
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 #include "trireme/model/convolution_scope.h"
 #include "trireme/parallel/tensor/joint_pass.h"
 #include "trireme/train/internal/check.h"
@@ -42,15 +43,18 @@ Evaluation Trainer::evaluate() {
   const int num_replicas = groups_.replicas ? groups_.replicas->size() : 1;
   const parallel::JointPass of_layers(form_options_.group),
       of_sequences(groups_.context.value_or(context_.self()));
+  const auto evaluate_all = [&] {
+    return train::evaluate([this](const Fields& inputs) { return evaluated(inputs); },
+                           {.dataset = *data_.test,
+                            .part = data::slice_of(data_.test->size(), replica(), num_replicas),
+                            .batch = plan_.samples_of_microbatch(),
+                            .needed = needed(),
+                            .longest_part = (data_.test->size() + num_replicas - 1) / num_replicas,
+                            .sit_out = [this] { pipeline_.sit_out_evaluation(); }},
+                           *objective_, context_);
+  };
   const Evaluation evaluation =
-      train::evaluate([this](const Fields& inputs) { return evaluated(inputs); },
-                      {.dataset = *data_.test,
-                       .part = data::slice_of(data_.test->size(), replica(), num_replicas),
-                       .batch = plan_.samples_of_microbatch(),
-                       .needed = needed(),
-                       .longest_part = (data_.test->size() + num_replicas - 1) / num_replicas,
-                       .sit_out = [this] { pipeline_.sit_out_evaluation(); }},
-                      *objective_, context_);
+      within([this] { return text("the evaluation after step ", step_); }, evaluate_all);
   if (averages) pipeline_.weights_changed();
   learning_rate_->observe(evaluation.loss);
   return evaluation;

@@ -199,7 +199,7 @@ void Engine::with_weights(const Action& action, void (Engine::*work)(const Actio
   weights.before(action);
   try {
     if (!is_empty(action) && before_compute_) before_compute_(action.microbatch);
-    if (!is_empty(action)) (this->*work)(action);
+    if (!is_empty(action)) within_stage(action.stage, [&] { (this->*work)(action); });
   } catch (...) {
     weights.broken_off();
     throw;

@@ -138,7 +138,7 @@ void Engine::for_each_shown_stage(const std::function<void(std::size_t)>& comput
     if (stages_[stage].ranks.front() != group_.rank()) continue;
     StageWeights& weights = *weights_.at(static_cast<int>(stage));
     weights.show_newest();
-    compute(stage);
+    within_stage(static_cast<int>(stage), [&] { compute(stage); });
     weights.end_showing();
   }
 }

@@ -76,9 +76,11 @@ std::vector<EdgeSpec> OutputShapes::ask(const Fields& inputs) {
     if (stage + 1 == stages_.size()) break;
     const EdgeSpec before = stage == 0 ? EdgeSpec() : outputs[stage - 1];
     const std::shared_ptr<void> memory = weights_.at(static_cast<int>(stage))->lend();
-    outputs[stage] = edge_behind(mine_.at(static_cast<int>(stage)),
-                                 stage == 0 ? inputs.map(copied) : zeros_like(before.tensors, device_),
-                                 before.without_gradient);
+    outputs[stage] = within_stage(static_cast<int>(stage), [&] {
+      return edge_behind(mine_.at(static_cast<int>(stage)),
+                         stage == 0 ? inputs.map(copied) : zeros_like(before.tensors, device_),
+                         before.without_gradient);
+    });
     if (me != first_rank(stage)) continue;
     for (const int rank : stages_[stage + 1].ranks) {
       if (!is_on(stage, rank)) send_spec(group_, outputs[stage], rank);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 #include "trireme/parallel/pipeline/internal/engine.h"
 
 namespace trireme::parallel {
@@ -60,8 +61,13 @@ double Pipeline::step(const Fields& input, const Fields& target, const Loss& los
     part.weight = static_cast<double>(part.rows()) / static_cast<double>(samples);
     return part;
   };
-  start({.next = next, .loss = loss});
-  at::Tensor sum = at::scalar_tensor(advance(++num_steps_), at::kDouble).reshape({1});
+  const std::uint64_t number = num_steps_ + 1;
+  const auto run = [&] {
+    start({.next = next, .loss = loss});
+    return advance(++num_steps_);
+  };
+  const double mine = within([number] { return text("step ", number); }, run);
+  at::Tensor sum = at::scalar_tensor(mine, at::kDouble).reshape({1});
   group_.all_reduce(sum);  // what each rank with the last stage has seen
   return sum.item<double>();
 }

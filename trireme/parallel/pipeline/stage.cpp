@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/base/foreign_error.h"
 #include "trireme/model/untouched.h"
 
 namespace trireme::parallel {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/foreign_error.h"
 
 namespace trireme::parallel {
 namespace {
@@ -106,7 +107,9 @@ Fields FullyShardedDataParallel::Passes::compute(std::size_t number, const Field
   unit.weights->show_newest();
   // The layer may derive gradients itself, through layers before it: a pass that releases what it gathers.
   const std::shared_ptr<void> in_use = unit.weights->keep();
-  Fields outputs = model::run_layer(unit.layer, values, carried_[number], carried_[number + 1]);
+  Fields outputs = as_error_of(
+      [&] { return text("layer '", unit.layer.name, "'"); },
+      [&] { return model::run_layer(unit.layer, values, carried_[number], carried_[number + 1]); });
   const auto use = std::make_shared<UnitUse>();
   for (const auto& [name, output] : outputs) {
     if (!at::GradMode::is_enabled() || !output.requires_grad() || is_passed_on(output, values)) continue;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/foreign_error.h"
 #include "trireme/model/forward_record.h"
 #include "trireme/model/layer.h"
 #include "trireme/model/skips.h"
@@ -95,5 +96,11 @@ class Stage {
   std::map<int, Live> live_;
   std::set<std::string> unsplit_;
 };
+
+/// Errors of a user's code in `body` name the stage.
+template <class Body>
+decltype(auto) within_stage(int number, const Body& body) {
+  return within([number] { return text("stage ", number); }, body);
+}
 
 }  // namespace trireme::parallel
