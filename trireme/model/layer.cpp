@@ -9,7 +9,7 @@ namespace {
 
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Those of the model's tensors that the modules have, too.
+/// Those of the model's tensors that the modules have, too. One of several names goes by its first.
 template <class Of>
 Named shared_with(const torch::nn::Module& model,
                   const std::vector<std::shared_ptr<torch::nn::Module>>& modules, const Of& tensors_of) {
@@ -19,7 +19,7 @@ Named shared_with(const torch::nn::Module& model,
   }
   Named named;
   for (const auto& item : tensors_of(model)) {
-    if (wanted.contains(item.value().unsafeGetTensorImpl())) named.emplace_back(item.key(), item.value());
+    if (wanted.erase(item.value().unsafeGetTensorImpl()) > 0) named.emplace_back(item.key(), item.value());
   }
   return named;
 }

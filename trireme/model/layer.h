@@ -33,7 +33,7 @@ struct Layer {
 };
 
 /// A layer of `model`: parameters and buffers are those of the given modules, named as in the model. A module
-/// may be part of several layers (tied weights).
+/// may be part of several layers (tied weights). A tensor of several names goes by the first.
 Layer make_layer(const torch::nn::Module& model, std::string name,
                  std::vector<std::shared_ptr<torch::nn::Module>> modules,
                  std::function<Fields(const Fields&)> forward);

@@ -142,15 +142,6 @@ parallel::TensorForm form_of(const ParallelPlan& plan, const parallel::TensorFor
   return parallel::make_tensor_form(*whole, options);
 }
 
-/// Parameters of stages on other ranks give their memory back.
-void release_others(torch::nn::Module& module, const optim::NamedTensors& mine) {
-  const at::NoGradGuard no_grad;
-  for (auto& item : module.named_parameters()) {
-    const auto is_item = [&](const auto& own) { return own.first == item.key(); };
-    if (std::none_of(mine.begin(), mine.end(), is_item)) item.value().set_data(item.value().new_empty({0}));
-  }
-}
-
 /// Ranks of an asynchronous pipeline come to a step one after the other, and must not wait for its report.
 StepReports make_reports(const ParallelPlan& plan, comm::Context& context) {
   if (!plan.asynchronous() && !plan.ranks_drift() && !plan.trains_apart())
@@ -238,7 +229,7 @@ Trainer::Trainer(const ParallelPlan& plan, comm::Context& context, const data::D
       work_shares_(WorkShares::make(plan_)) {
   whole_.reset();
   first_weights_.reset();
-  release_others(*model_, pipeline_.weights());
+  pipeline_.free_other_stages();
   if (plan_.precision().scales_loss) scaler_.emplace(config_.scaler);
   if (config_.train.ema_decay > 0) average_.emplace(parameters_, config_.train.ema_decay);
   if (arriving_) arriving_->begin(*optimizer_);

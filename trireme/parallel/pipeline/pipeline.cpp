@@ -132,6 +132,7 @@ double Pipeline::clip_grad_norm(double max_norm) { return engine_->clip_grad_nor
 Pieces Pipeline::pieces() const { return engine_->pieces(); }
 optim::NamedTensors Pipeline::weights() const { return engine_->weights(); }
 void Pipeline::weights_changed() { engine_->weights_changed(); }
+void Pipeline::free_other_stages() { engine_->free_other_stages(); }
 optim::NamedTensors Pipeline::buffers() const { return engine_->replica().buffers; }
 
 const std::vector<Pipeline::StageLayers>& Pipeline::stages() const { return engine_->stages(); }

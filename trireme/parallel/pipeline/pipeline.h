@@ -149,6 +149,10 @@ class Pipeline {
   /// evaluation gather them anew. Cheap. Where ranks have them in one memory, no rank may be computing with
   /// them while they are written: an operation of the group tells that all have come so far.
   void weights_changed();
+  /// Frees the memory of parameters that only layers of other ranks have. While a pipeline lives they have no
+  /// values: who uses one gets an InvalidArgument that names it. Without this call they get the values that
+  /// they had when the pipeline ends.
+  void free_other_stages();
   /// Layers [first, last) of each stage.
   struct StageLayers {
     int first = 0, last = 0;

@@ -57,6 +57,7 @@ class Engine {
   Pieces pieces() const;
   optim::NamedTensors weights() const;
   void weights_changed();
+  void free_other_stages() { other_stages_.free(); }
 
   const schedule::Program& program() const { return executor_.program(); }
   int last_stage() const { return static_cast<int>(stages_.size()) - 1; }

@@ -16,12 +16,14 @@ class OtherStages {
   OtherStages() = default;
   OtherStages(const OtherStages&) = delete;
   OtherStages& operator=(const OtherStages&) = delete;
-  /// Gives the parameters the values that they had.
+  /// Gives the parameters the values that they had, unless free() was called.
   ~OtherStages();
 
   /// Takes a parameter's values away, until this object ends. The caller leaves out what a layer of this rank
   /// has too (a tied parameter). Deferred parameters, and those on devices of other makers, stay as they are.
   void take(const std::string& name, const at::Tensor& parameter);
+  /// Gives the memory of what was taken back to the system: no values return at the end.
+  void free() { taken_.clear(); }
 
  private:
   struct Taken {
