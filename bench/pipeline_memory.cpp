@@ -69,9 +69,9 @@ int main(int argc, char** argv) try {
   const at::Tensor input = is_gpt ? at::randint(65, {batch, 64}, at::kLong) : at::randn({batch, 3, 32, 32});
   const at::Tensor target =
       is_gpt ? at::randint(65, {batch, 64}, at::kLong) : at::randint(10, {batch}, at::kLong);
+  const std::vector<plan::Layer> costs = train::profile_layers(model->layers(), input.slice(0, 0, size), 1);
   parallel::Pipeline pipe(*context, model->layers(),
                           {.schedule = schedule, .num_microbatches = kMicrobatches});
-  const std::vector<plan::Layer> costs = train::profile_layers(model->layers(), input.slice(0, 0, size), 1);
 
   pipe.step(input, target, loss);  // gradients of parameters are there from now on
   const parallel::AllocatedBytes allocated;

@@ -38,6 +38,11 @@ optim::NamedTensors named_parameters(const model::Model& model) {
   return all;
 }
 
+std::shared_ptr<model::Model> make_resnet50(const SweepOptions& options) {
+  return model::make_model({.name = "resnet50"}, {3, options.image_size, options.image_size}, kClasses,
+                           /*seed=*/1);
+}
+
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -63,8 +68,8 @@ class Sweep {
       : context_(context),
         options_(options),
         first_clock_(comm::measure_clock_offset(context.world(), now_ns)),
-        model_(model::make_model({.name = "resnet50"}, {3, options.image_size, options.image_size}, kClasses,
-                                 /*seed=*/1)),
+        model_(make_resnet50(options)),
+        staged_(make_resnet50(options)),
         images_(at::randn({options.batch, 3, options.image_size, options.image_size})),
         targets_(at::zeros({options.batch, kClasses})) {
     targets_.scatter_(1, at::randint(kClasses, {options.batch, 1}, at::kLong), 1);
@@ -110,7 +115,7 @@ class Sweep {
     entry.convolutions = convolutions_for(split);
     if (!schedule.empty()) {
       entry.pipe = std::make_unique<parallel::Pipeline>(
-          context_, model_->layers(),
+          context_, staged_->layers(),
           parallel::PipelineOptions{
               .schedule = schedule, .num_microbatches = num_microbatches, .cuts = {kFirstLayerBehindLayer2}});
       entry.way.program = entry.pipe->program();
@@ -139,7 +144,7 @@ class Sweep {
     const std::int64_t end_ns = now_ns();
     if (entry.pipe || context_.is_main()) {
       entry.optimizer->step();
-      for (const auto& item : model_->parameters()) item.mutable_grad().reset();
+      for (const auto& item : (entry.pipe ? staged_ : model_)->parameters()) item.mutable_grad().reset();
     }
     entry.updates_s.push_back(1e-9 * static_cast<double>(now_ns() - end_ns));
     context_.world().barrier();
@@ -182,7 +187,8 @@ class Sweep {
   const SweepOptions& options_;
   const telemetry::ClockSample first_clock_;
   telemetry::Trace trace_;
-  std::shared_ptr<model::Model> model_;
+  std::shared_ptr<model::Model> model_;   ///< of one process
+  std::shared_ptr<model::Model> staged_;  ///< of the pipelines: all have the same cuts
   at::Tensor images_, targets_;
   std::vector<Entry> entries_;
 };

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 
+#include <memory>
 #include <sstream>
 
 #include "tests/unit/parallel/small_models.h"
@@ -68,6 +69,26 @@ TEST(OtherStagesOfAPipeline, HaveTheirFirstValuesAgainAfterIt) {
       pipe.step(staged_input(), staged_input(), staged_loss);
     }
     EXPECT_TRUE(net->forward(staged_input()).equal(staged_chain()->forward(staged_input())));
+  });
+}
+
+TEST(OtherStagesOfAPipeline, AreElsewhereForASecondPipelineWithTheSameCutsToo) {
+  comm::run_ranks_as_threads(2, [](Context& context) {
+    nn::Sequential net = staged_chain();
+    auto pipe = std::make_unique<Pipeline>(context, model::layers_of(net), PipelineOptions{.cuts = {2}});
+    const double loss = pipe->step(staged_input(), staged_input(), staged_loss);
+    // The second one is made before the first one ends.
+    pipe = std::make_unique<Pipeline>(context, model::layers_of(net), PipelineOptions{.cuts = {2}});
+    EXPECT_EQ(pipe->step(staged_input(), staged_input(), staged_loss), loss);
+  });
+}
+
+TEST(OtherStagesOfAPipeline, AreMissedByNameByASecondPipelineWithOtherCuts) {
+  comm::run_ranks_as_threads(2, [](Context& context) {
+    nn::Sequential net = staged_chain();
+    const Pipeline pipe(context, model::layers_of(net), {.cuts = {2}});
+    EXPECT_THAT(thrown_by([&] { Pipeline(context, model::layers_of(net), {.cuts = {4}}); }),
+                AllOf(HasSubstr("rank 0 has no values of '2."), HasSubstr("end that one first")));
   });
 }
 

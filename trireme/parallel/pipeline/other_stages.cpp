@@ -13,6 +13,7 @@ OtherStages::~OtherStages() {
 }
 
 void OtherStages::take(const std::string& name, const at::Tensor& parameter) {
+  if (sizes_on_other_stage(parameter)) return;
   const at::Tensor instead = parameter_of_other_stage(name, parameter);
   if (!instead.defined()) return;
   const at::NoGradGuard no_grad;

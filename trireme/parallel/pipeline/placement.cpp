@@ -1,10 +1,14 @@
 #include "trireme/parallel/pipeline/internal/placement.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "trireme/base/error.h"
 #include "trireme/comm/text_difference.h"
 #include "trireme/parallel/pipeline/internal/cut.h"
 #include "trireme/parallel/pipeline/internal/edge_codec.h"
 #include "trireme/parallel/pipeline/internal/transfers.h"
+#include "trireme/parallel/zero/internal/released_parameter.h"
 
 namespace trireme::parallel {
 namespace {
@@ -13,6 +17,25 @@ std::string join_ranks(const std::vector<int>& ranks) {
   std::vector<std::string> words;
   for (const int rank : ranks) words.push_back(std::to_string(rank));
   return join(words);
+}
+
+/// Of the values, whichever rank has them while another pipeline lives.
+TensorSpec spec_of_parameter(const at::Tensor& parameter) {
+  TensorSpec spec = spec_of(parameter);
+  if (auto sizes = sizes_on_other_stage(parameter)) spec.sizes = std::move(*sizes);
+  return spec;
+}
+
+/// A parameter that this rank would compute with and has no values of; none: "".
+std::string find_taken(const std::vector<model::Layer>& layers,
+                       const std::vector<Pipeline::StageLayers>& stages, int rank) {
+  for (const auto& stage : stages) {
+    if (std::find(stage.ranks.begin(), stage.ranks.end(), rank) == stage.ranks.end()) continue;
+    for (int i = stage.first; i < stage.last; ++i)
+      for (const auto& [name, parameter] : layers[static_cast<std::size_t>(i)].parameters)
+        if (sizes_on_other_stage(parameter)) return name;
+  }
+  return "";
 }
 
 /// What all ranks have to agree on, a line for each part.
@@ -27,7 +50,7 @@ std::string description(const schedule::Program& program, const std::vector<mode
   for (const model::Layer& layer : layers) {
     lines += text("layer ", layer.name);
     for (const auto& [name, parameter] : layer.parameters)
-      lines += text(" ", name, " ", to_text(spec_of(parameter)));
+      lines += text(" ", name, " ", to_text(spec_of_parameter(parameter)));
     for (const std::string& name : layer.takes) lines += text(" takes ", name);
     for (const std::string& name : layer.gives) lines += text(" gives ", name);
     lines += "\n";
@@ -57,8 +80,16 @@ std::vector<Pipeline::StageLayers> place_stages(const schedule::Program& program
 void check_same_pipeline(comm::Group& group, const schedule::Program& program,
                          const std::vector<model::Layer>& layers,
                          const std::vector<Pipeline::StageLayers>& stages, const PipelineOptions& options) {
+  // The line differs from rank to rank: all of them throw, and nobody waits for those that lack values.
+  const std::string taken = find_taken(layers, stages, group.rank());
+  const std::string lacking =
+      taken.empty()
+          ? ""
+          : text("group rank ", group.rank(), " has no values of '", taken,
+                 "': a Pipeline that lives has its layer on another rank; end that one first, or make "
+                 "this one with the same cuts\n");
   if (const auto difference =
-          comm::find_text_difference(group, description(program, layers, stages, options)))
+          comm::find_text_difference(group, lacking + description(program, layers, stages, options)))
     throw InvalidArgument("ranks have different pipelines: " + difference->describe());
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
@@ -23,6 +24,7 @@ struct StandIn {
   enum class Of { kNotGathered, kReducedGradient, kOtherStage };
   std::string name;
   Of of = Of::kNotGathered;
+  std::vector<std::int64_t> sizes = {};  ///< of the values, where another stage has them
 };
 
 void drop_stand_in(void* context) { delete static_cast<StandIn*>(context); }
@@ -115,7 +117,15 @@ at::Tensor reduced_gradient(const std::string& name, const at::Tensor& like) {
 
 at::Tensor parameter_of_other_stage(const std::string& name, const at::Tensor& like) {
   const at::Tensor empty = at::empty({0}, like.options().requires_grad(false));
-  return has_room(empty) ? stand_in({.name = name, .of = StandIn::Of::kOtherStage}, empty) : at::Tensor();
+  return has_room(empty)
+             ? stand_in({.name = name, .of = StandIn::Of::kOtherStage, .sizes = like.sizes().vec()}, empty)
+             : at::Tensor();
+}
+
+std::optional<std::vector<std::int64_t>> sizes_on_other_stage(const at::Tensor& parameter) {
+  const StandIn* found = stand_in_of(parameter);
+  if (found == nullptr || found->of != StandIn::Of::kOtherStage) return std::nullopt;
+  return found->sizes;
 }
 
 ReleasedParameterAccess::ReleasedParameterAccess() : guard_(kReleased) {}

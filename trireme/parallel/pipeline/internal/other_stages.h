@@ -20,7 +20,8 @@ class OtherStages {
   ~OtherStages();
 
   /// Takes a parameter's values away, until this object ends. The caller leaves out what a layer of this rank
-  /// has too (a tied parameter). Deferred parameters, and those on devices of other makers, stay as they are.
+  /// has too (a tied parameter). Deferred parameters, those on devices of other makers, and those that another
+  /// pipeline has taken stay as they are.
   void take(const std::string& name, const at::Tensor& parameter);
   /// Gives the memory of what was taken back to the system: no values return at the end.
   void free() { taken_.clear(); }

@@ -7,7 +7,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace trireme::parallel {
 
@@ -22,6 +25,9 @@ at::Tensor reduced_gradient(const std::string& name, const at::Tensor& like);
 /// What stands in the place of a parameter whose layer another rank of a pipeline computes. Undefined on
 /// devices of other makers.
 at::Tensor parameter_of_other_stage(const std::string& name, const at::Tensor& like);
+
+/// The sizes of the values that it stands for; none for every other tensor.
+std::optional<std::vector<std::int64_t>> sizes_on_other_stage(const at::Tensor& parameter);
 
 /// While it lives, this thread may give such parameters other data.
 class ReleasedParameterAccess {
