@@ -42,7 +42,7 @@ TEST(TraceFault, ATraceThatCannotBeWrittenIsAWarningAndNoFailedRun) {
   const TemporaryFolder folder;
   const ChildResult result =
       run({bin("trireme"), "train", checkout("examples/quick.toml"), "-n", "2", "--trace",
-           "/nowhere/at/all/trace.json", "--set", text("run.folder=", folder.path().string())},
+           "run.lock/trace.json", "--set", text("run.folder=", folder.path().string())},
           {}, 60);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, testing::HasSubstr("warning: no trace: "));
