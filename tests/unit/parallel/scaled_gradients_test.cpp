@@ -227,6 +227,20 @@ TEST(GradientScale, HasToBeAboveZeroAndFinite) {
   }
 }
 
+TEST(HookStateCopies, AreNotBroughtBackIntoAStateThatHasGrown) {
+  comm::run_ranks_as_threads(1, [](comm::Context& context) {
+    const auto hook = make_comm_hook("top-k");
+    comm::Group world = context.world();
+    hook->prepare(world, {{"first", at::zeros({256, 256})}});
+    HookStateCopy copy(hook);
+    copy.take();
+    hook->prepare(world, {{"second", at::zeros({256, 256})}});
+    EXPECT_THROW(copy.bring_back(), InvalidArgument);
+    copy.take();
+    copy.bring_back();
+  });
+}
+
 TEST(HookStateCopies, HaveToBeTakenFirst) {
   HookStateCopy copy(make_comm_hook("top-k"));
   EXPECT_THROW(copy.bring_back(), InvalidArgument);

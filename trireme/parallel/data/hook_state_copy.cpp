@@ -35,6 +35,8 @@ void HookStateCopy::bring_back() {
   require(is_taken_, "HookStateCopy::bring_back() needs an earlier take()");
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> now = tensors();
+  require(now.size() == copies_.size(), "HookStateCopy::bring_back(): the hook keeps ", now.size(),
+          " tensors, and kept ", copies_.size(), " at the last take(): take a copy after parameters change");
   for (std::size_t i = 0; i < copies_.size(); ++i) at::Tensor(now[i]).copy_(copies_[i]);
 }
 

@@ -24,7 +24,7 @@ class HookStateCopy {
   /// Of the state as it is, between steps.
   void take();
   /// The state becomes what it was at the last take(), in place, when no reduction is under way. Throws
-  /// InvalidArgument before the first take().
+  /// InvalidArgument before the first take(), and where the hook keeps other tensors since then.
   void bring_back();
 
  private:
