@@ -38,7 +38,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto [body, rest] = parted(input);
   const bool is_older = rest.starts_with('2');
   if (is_older) rest.remove_prefix(1);
-  const auto [header, pieces] = parted(rest);
+  // Not structured bindings: clang before version 16 captures none in a lambda.
+  const auto part_file = parted(rest);
+  const std::string_view header = part_file.first, pieces = part_file.second;
   restore(std::as_bytes(std::span(rest)));
   folder.put("manifest", sealed("TRIPSMF3", body));
   fuzz::is_read([&] {
