@@ -58,8 +58,8 @@ std::string place(const Socket& socket, decltype(::getsockname)* which) {
 Digest proof(const Secret& secret, const char* speaker, const Terms& terms, const std::string& listening_at,
              const Nonce& of_from, const Nonce& of_to) {
   return wire::hmac_sha256(
-      secret, text("trireme topology ", speaker, " ", terms.from, " ", terms.to, " ", terms.purpose, " ",
-                   listening_at, bytes_of(of_from), bytes_of(of_to)));
+      secret, {text("trireme topology ", speaker, " ", terms.from, " ", terms.to, " ", terms.purpose, " ",
+                    listening_at, bytes_of(of_from), bytes_of(of_to))});
 }
 
 /// A few bytes to a socket that nothing has been sent to: there is room for them.

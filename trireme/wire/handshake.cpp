@@ -226,7 +226,7 @@ Digest Handshake::proof(bool by_listener) const {
   std::string message = by_listener ? "trireme channel listener" : "trireme channel connector";
   put_text(message, options_.listening_address);
   put_text(message, options_.connecting_address);
-  return hmac_sha256(options_.secret, message + transcript_);
+  return hmac_sha256(options_.secret, {message, transcript_});
 }
 
 void Handshake::refuse(const std::string& refusal, const std::string& reason) {

@@ -2,13 +2,13 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -81,13 +81,18 @@ Nonce random_nonce() {
   return result;
 }
 
-Digest hmac_sha256(const Secret& secret, std::string_view message) {
+Digest hmac_sha256(const Secret& secret, std::initializer_list<std::string_view> parts) {
+  const auto* key_bytes = reinterpret_cast<const unsigned char*>(secret.reveal().data());
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
+      EVP_PKEY_new_raw_private_key(EVP_PKEY_HMAC, nullptr, key_bytes, secret.reveal().size()), EVP_PKEY_free);
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  bool good = key && hash && EVP_DigestSignInit(hash.get(), nullptr, EVP_sha256(), nullptr, key.get()) == 1;
+  for (const std::string_view part : parts)
+    good = good && EVP_DigestSignUpdate(hash.get(), part.data(), part.size()) == 1;
   Digest result;
-  const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
-  if (HMAC(EVP_sha256(), secret.reveal().data(), static_cast<int>(secret.reveal().size()), bytes,
-           message.size(), result.data(), nullptr) == nullptr) {
+  std::size_t size = result.size();
+  if (!good || EVP_DigestSignFinal(hash.get(), result.data(), &size) != 1 || size != result.size())
     throw InternalError("OpenSSL cannot compute HMAC-SHA256");
-  }
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,7 +50,8 @@ using Nonce = std::array<std::uint8_t, 32>;
 
 /// A number that nobody can guess and that is never used twice.
 Nonce random_nonce();
-Digest hmac_sha256(const Secret& secret, std::string_view message);
+/// Of the parts one after the other, which are read once and not copied.
+Digest hmac_sha256(const Secret& secret, std::initializer_list<std::string_view> parts);
 /// In a time that does not tell where they differ.
 bool equal(const Digest& one, const Digest& other);
 

@@ -18,9 +18,16 @@ using store::Request;
 constexpr double kTurn_s = 0.25;
 constexpr auto kTryAgain = std::chrono::milliseconds(20);
 
+/// Adds that many bytes to what has come.
+void receive_more(std::string& result, const Socket& socket, std::size_t bytes, const Deadline& deadline) {
+  const std::size_t before = result.size();
+  result.resize(before + bytes);
+  receive_all(socket, std::as_writable_bytes(std::span(result)).subspan(before), deadline);
+}
+
 std::string receive(const Socket& socket, std::size_t bytes, const Deadline& deadline) {
-  std::string result(bytes, '\0');
-  receive_all(socket, std::as_writable_bytes(std::span(result)), deadline);
+  std::string result;
+  receive_more(result, socket, bytes, deadline);
   return result;
 }
 
@@ -49,6 +56,13 @@ Secret secret_at(const Endpoint& endpoint, const Secret& secret) {
 struct StoreClient::Connection {
   Socket socket;
   store::Session session;
+};
+
+/// A reply that owns its value.
+struct StoreClient::Answer {
+  Reply::Kind kind;
+  std::int64_t number;
+  std::string value;
 };
 
 /// Not a timed mutex: ThreadSanitizer does not know how one is locked.
@@ -124,9 +138,9 @@ void StoreClient::set(const std::string& key, const std::string& value, double t
 }
 
 std::optional<std::string> StoreClient::get(const std::string& key, double timeout_s) {
-  Reply reply = call({.action = Action::kGet, .keys = {key}}, timeout_s);
-  if (reply.kind == Reply::Kind::kNo) return std::nullopt;
-  return std::move(reply.value);
+  Answer answer = call({.action = Action::kGet, .keys = {key}}, timeout_s);
+  if (answer.kind == Reply::Kind::kNo) return std::nullopt;
+  return std::move(answer.value);
 }
 
 std::int64_t StoreClient::add(const std::string& key, std::int64_t number, double timeout_s) {
@@ -167,17 +181,18 @@ void StoreClient::disconnect() {
   if (turn.is_mine()) connection_.reset();
 }
 
-Reply StoreClient::call(const Request& request, double timeout_s, double reply_takes_s) {
-  const std::string message = store::encode(request);
+StoreClient::Answer StoreClient::call(const Request& request, double timeout_s, double reply_takes_s) {
+  std::string message = store::encode(request);
   require(message.size() <= store::kMostFrameBytes, "a request of ", human_bytes(message.size()),
           " is too large for a store; at most ", human_bytes(store::kMostFrameBytes), " are possible");
   const auto deadline = Deadline::after_s(timeout_s + reply_takes_s);
   const Turn turn(*this, deadline);
   try {
     if (!turn.is_mine()) throw CommError("other calls of this process wait for it");
-    Reply reply = exchange(message, deadline);
-    if (reply.kind == Reply::Kind::kError) throw InvalidArgument(reply.value);
-    return reply;
+    Answer answer = exchange(std::move(message), deadline);
+    if (answer.kind == Reply::Kind::kError)
+      throw InvalidArgument(text("key '", join(request.keys), "' ", answer.value));
+    return answer;
   } catch (const CommError& error) {
     if (turn.is_mine()) connection_.reset();  // what may still arrive there is the reply to this request
     throw CommError(text("the store at ", options_.endpoint.text(), " has not done what was asked within ",
@@ -185,28 +200,32 @@ Reply StoreClient::call(const Request& request, double timeout_s, double reply_t
   }
 }
 
-Reply StoreClient::exchange(const std::string& message, const Deadline& deadline) {
+StoreClient::Answer StoreClient::exchange(std::string message, const Deadline& deadline) {
   if (!connection_) {
     auto socket = try_connect(options_.endpoint, deadline);
     if (!socket) throw CommError("nobody listens there");
     connection_ = introduce(std::move(*socket), deadline);
   }
   auto& [socket, session] = *connection_;
-  send(socket, session.seal(message), deadline);
+  send(socket, session.seal(std::move(message)), deadline);
   std::string sealed = receive(socket, store::kLengthBytes, deadline);
   const std::size_t length = store::decode_length(sealed);
   // A reply holds at most a value and a few bytes around it.
   if (length > store::kMostFrameBytes) throw CommError("what it sent is no reply");
-  sealed += receive(socket, length + store::kProofBytes, deadline);
+  receive_more(sealed, socket, length + store::kProofBytes, deadline);
   const auto payload = session.open(sealed);
   if (!payload) {
     throw CommError(
         "what came is not the reply that it sent: its proof is wrong, so that something on the way has "
         "changed, repeated or inserted it");
   }
-  auto reply = store::decode_reply(*payload);
+  const auto reply = store::decode_reply(*payload);
   if (!reply) throw CommError("what it sent is no reply");
-  return std::move(*reply);
+  // The value stays in the memory of the frame: it may be large.
+  const auto begin = static_cast<std::size_t>(reply->value.data() - sealed.data());
+  sealed.resize(begin + reply->value.size());
+  sealed.erase(0, begin);
+  return {.kind = reply->kind, .number = reply->number, .value = std::move(sealed)};
 }
 
 }  // namespace trireme::wire

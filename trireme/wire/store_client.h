@@ -75,8 +75,9 @@ class StoreClient {
   class Turn;
   struct Connection;
 
-  store::Reply call(const store::Request& request, double timeout_s, double reply_takes_s = 0);
-  store::Reply exchange(const std::string& message, const Deadline& deadline);
+  struct Answer;
+  Answer call(const store::Request& request, double timeout_s, double reply_takes_s = 0);
+  Answer exchange(std::string message, const Deadline& deadline);
   std::unique_ptr<Connection> introduce(Socket socket, const Deadline& deadline) const;
 
   const bool has_secret_;

@@ -50,7 +50,7 @@ class Reader {
     if (valid_) std::memcpy(result.data(), bytes.data(), result.size());
     return result;
   }
-  std::string text() { return std::string(take(number<std::uint32_t>())); }
+  std::string_view text() { return take(number<std::uint32_t>()); }
   void expect(std::string_view text) { valid_ = take(text.size()) == text && valid_; }
   bool valid() const { return valid_; }
   bool at_end() const { return valid_ && left_.empty(); }
@@ -60,12 +60,15 @@ class Reader {
   bool valid_ = true;
 };
 
-std::string framed(std::string payload) {
+/// A frame whose payload has that many bytes, without them: values may be large, and are copied once.
+std::string frame_of(std::size_t payload_bytes) {
   std::string frame;
-  frame.reserve(kLengthBytes + payload.size());
-  append_number(frame, static_cast<std::uint32_t>(payload.size()));
-  return frame += payload;
+  frame.reserve(kLengthBytes + payload_bytes + kProofBytes);
+  append_number(frame, static_cast<std::uint32_t>(payload_bytes));
+  return frame;
 }
+
+std::size_t bytes_of(std::string_view text) { return sizeof(std::uint32_t) + text.size(); }
 
 }  // namespace
 
@@ -73,7 +76,7 @@ Digest proof(const Secret& secret, Side speaker, const Nonce& of_server, const N
   std::string message = speaker == Side::kServer ? "trireme store server" : "trireme store client";
   append(message, of_server);
   append(message, of_client);
-  return hmac_sha256(secret, message);
+  return hmac_sha256(secret, {message});
 }
 
 Session::Session(const Secret& secret, Side side, const Nonce& of_server, const Nonce& of_client)
@@ -90,12 +93,9 @@ Session::Direction Session::direction(Side speaker, const Nonce& of_server, cons
 }
 
 Digest Session::next_proof(Direction& direction, std::string_view frame) const {
-  std::string message;
-  message.reserve(direction.prefix.size() + sizeof direction.number + frame.size());
-  message += direction.prefix;
-  append_number(message, direction.number++);
-  message += frame;
-  return hmac_sha256(*secret_, message);
+  std::string number;
+  append_number(number, direction.number++);
+  return hmac_sha256(*secret_, {direction.prefix, number, frame});
 }
 
 std::string Session::seal(std::string frame) {
@@ -151,21 +151,23 @@ std::optional<Digest> decode_verdict(std::string_view bytes) {
 }
 
 std::string encode(const Request& request) {
-  std::string out;
+  std::size_t bytes = sizeof request.action + sizeof request.number + sizeof(std::uint32_t);
+  for (const auto& key : request.keys) bytes += bytes_of(key);
+  std::string out = frame_of(bytes + bytes_of(request.value) + bytes_of(request.expected));
   append_number(out, request.action);
   append_number(out, request.number);
   append_number(out, static_cast<std::uint32_t>(request.keys.size()));
   for (const auto& key : request.keys) append_text(out, key);
   append_text(out, request.value);
   append_text(out, request.expected);
-  return framed(std::move(out));
+  return out;
 }
 
 std::optional<Request> decode_request(std::string_view bytes) {
   Reader reader(bytes);
   Request request{.action = reader.number<Action>(), .number = reader.number<std::int64_t>()};
   const auto num_keys = reader.number<std::uint32_t>();
-  for (std::uint32_t i = 0; i < num_keys && reader.valid(); ++i) request.keys.push_back(reader.text());
+  for (std::uint32_t i = 0; i < num_keys && reader.valid(); ++i) request.keys.emplace_back(reader.text());
   request.value = reader.text();
   request.expected = reader.text();
   const bool known = request.action >= Action::kSet && request.action <= Action::kCount;
@@ -176,11 +178,11 @@ std::optional<Request> decode_request(std::string_view bytes) {
 }
 
 std::string encode(const Reply& reply) {
-  std::string out;
+  std::string out = frame_of(sizeof reply.kind + sizeof reply.number + bytes_of(reply.value));
   append_number(out, reply.kind);
   append_number(out, reply.number);
   append_text(out, reply.value);
-  return framed(std::move(out));
+  return out;
 }
 
 std::optional<Reply> decode_reply(std::string_view bytes) {

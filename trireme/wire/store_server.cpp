@@ -15,6 +15,7 @@
 #include <cstring>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/wire/internal/complaints.h"
@@ -244,8 +245,11 @@ class StoreServer::Loop {
       return;
     }
     const std::size_t whole = store::kLengthBytes + length + store::kProofBytes;
+    connection.in.reserve(whole);  // it has proved the secret
     if (connection.in.size() < whole) return update_clock(connection);
-    const auto payload = connection.session->open(connection.in);
+    // Taken out with its memory: a large one is rare.
+    const std::string frame = std::exchange(connection.in, {});
+    const auto payload = connection.session->open(frame);
     if (!payload) {
       refuse(
           connection,
@@ -254,7 +258,6 @@ class StoreServer::Loop {
       return;
     }
     const auto request = store::decode_request(*payload);
-    connection.in = std::string();  // with its memory: a large one is rare
     if (!request) {
       refuse(connection, "what it has sent is no request");
       return;

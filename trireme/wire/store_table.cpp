@@ -51,7 +51,7 @@ Reply StoreTable::add(const std::string& key, std::int64_t number) {
     const std::string& held = found->second;
     const auto [end, error] = std::from_chars(held.data(), held.data() + held.size(), sum);
     if (error != std::errc() || end != held.data() + held.size()) {
-      return {.kind = Reply::Kind::kError, .value = text("key '", key, "' holds no number")};
+      return {.kind = Reply::Kind::kError, .value = "holds no number"};
     }
   }
   // Wraps around, as the numbers of the processor do.
@@ -64,15 +64,15 @@ Reply StoreTable::add(const std::string& key, std::int64_t number) {
 // told.
 Reply StoreTable::compare_set(const Request& request) {
   const auto found = values_.find(request.keys[0]);
-  const std::string held = found == values_.end() ? "" : found->second;
-  const bool sets = held == request.expected;
-  if (sets) put(request.keys[0], request.value);
-  const std::string& told = sets ? request.value : found == values_.end() ? request.expected : held;
-  return {.kind = answer(sets).kind, .value = told};
+  const std::string_view held = found == values_.end() ? std::string_view() : found->second;
+  if (held != request.expected)
+    return {.kind = Reply::Kind::kNo, .value = found == values_.end() ? request.expected : held};
+  put(request.keys[0], request.value);
+  return {.kind = Reply::Kind::kYes, .value = request.value};
 }
 
-void StoreTable::put(const std::string& key, std::string value) {
-  values_.insert_or_assign(key, std::move(value));
+void StoreTable::put(const std::string& key, std::string_view value) {
+  values_[key] = value;
   std::vector<int> woken;
   const auto [begin, end] = waiting_for_.equal_range(key);
   for (auto each = begin; each != end; ++each) woken.push_back(each->second);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/memory_limit.h"
 #include "tests/support/ports.h"
 #include "trireme/base/error.h"
 #include "trireme/wire/internal/store_protocol.h"
@@ -177,6 +178,17 @@ TEST(Store, TakesThousandsOfKeysAndLargeValues) {
   EXPECT_THAT([&] { client.set("larger", large + large, kLong_s); },
               ThrowsMessage<InvalidArgument>(HasSubstr("too large for a store")));
   EXPECT_EQ(client.get("larger", kLong_s), std::nullopt);
+}
+
+// Client, server and table are in this process. Each has the value once, in a frame or in the table.
+TEST(Store, CopiesALargeValueOnceOnEachSide) {
+  Served served;
+  StoreClient client = served.client();
+  client.set("small", "value", kLong_s);
+  const std::string large(15 << 20, 'x');
+  const test::MemoryLimit limit(60 << 20);
+  client.set("large", large, kLong_s);
+  EXPECT_EQ(client.get("large", kLong_s)->size(), large.size());
 }
 
 TEST(Store, KnowsWhenAllClientsHaveLeft) {

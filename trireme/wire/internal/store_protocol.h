@@ -50,15 +50,15 @@ struct Request {
   Action action = Action::kCount;
   std::int64_t number = 0;             ///< what is added; how long to wait, in milliseconds
   std::vector<std::string> keys = {};  ///< one, but for kCheck and kWait
-  std::string value = {};
-  std::string expected = {};  ///< of kCompareSet
+  std::string_view value = {};         ///< values may be large: they are views of what others hold
+  std::string_view expected = {};      ///< of kCompareSet
 };
 
 struct Reply {
   enum class Kind : std::uint8_t { kNo, kYes, kError };
   Kind kind = Kind::kYes;  ///< of kCheck, kWait: all there; of kGet, kDelete: it was there
   std::int64_t number = 0;
-  std::string value = {};  ///< or what is wrong
+  std::string_view value = {};  ///< or what is wrong with the key; a view of what others hold
 };
 
 /// Seals the frames of one end of a connection, and checks those of the other.
@@ -66,7 +66,7 @@ class Session {
  public:
   /// `side` is this end. Both nonces are those of the handshake, and `secret` outlives the session.
   Session(const Secret& secret, Side side, const Nonce& of_server, const Nonce& of_client);
-  /// A frame of encode() with its proof after it. Each counts as sent.
+  /// A frame of encode() with its proof after it, in the memory of the frame. Each counts as sent.
   std::string seal(std::string frame);
   /// The bytes after the length; empty where this is not the next frame that the other end has sealed.
   std::optional<std::string_view> open(std::string_view sealed);
@@ -83,10 +83,11 @@ class Session {
   Direction mine_, theirs_;
 };
 
-/// With the length before it.
+/// With the length before it, and room for the proof after it.
 std::string encode(const Request& request);
 std::string encode(const Reply& reply);
-/// From the bytes behind the length; empty when they are anything but one whole message.
+/// From the bytes after the length, of which the result holds views; empty when they are anything but one
+/// whole message.
 std::optional<Request> decode_request(std::string_view bytes);
 std::optional<Reply> decode_reply(std::string_view bytes);
 std::uint32_t decode_length(std::string_view bytes);

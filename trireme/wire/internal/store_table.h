@@ -12,7 +12,8 @@ namespace trireme::wire::store {
 
 class StoreTable {
  public:
-  /// The reply; empty for a wait that has to be waited for, whose reply comes from take_replies().
+  /// The reply, a view of the table and of the request until the next call; empty for a wait that has to be
+  /// waited for, whose reply comes from take_replies().
   std::optional<Reply> apply(int client, const Request& request);
   /// Replies to waits that are over, by client.
   std::vector<std::pair<int, Reply>> take_replies();
@@ -27,7 +28,7 @@ class StoreTable {
   };
   Reply add(const std::string& key, std::int64_t number);
   Reply compare_set(const Request& request);
-  void put(const std::string& key, std::string value);
+  void put(const std::string& key, std::string_view value);
   /// The first of the keys that is not there; null when all are.
   const std::string* first_missing(const std::vector<std::string>& keys) const;
   void go_on_waiting(int client);
