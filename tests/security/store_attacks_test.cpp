@@ -1,7 +1,6 @@
 // What somebody without the job's secret can do to the store: between a rank and the store, or at its port.
 
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <condition_variable>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "tests/security/middleman.h"
+#include "tests/support/resource_limit.h"
 #include "trireme/base/error.h"
 #include "trireme/wire/internal/store_protocol.h"
 #include "trireme/wire/store_client.h"
@@ -207,11 +207,8 @@ TEST_F(StoreAttack, AServerOfAnOlderProtocolIsNotBelieved) {
 }
 
 TEST_F(StoreAttack, AFloodOfSilentStrangersKeepsNobodyAway) {
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
-  const int num_strangers = files.rlim_cur > 8000 ? 2000 : 200;
+  const test::ResourceLimit files(RLIMIT_NOFILE, RLIM_INFINITY);
+  const int num_strangers = files.most() > 8000 ? 2000 : 200;
   StoreClient before = client();
   std::vector<Socket> strangers;
   for (int i = 0; i < num_strangers; ++i) strangers.push_back(stranger());

@@ -1,10 +1,9 @@
 // Peers that hold connections and are no members: how many of them there may be, for how long, and that
 // members and those who want to become some are served all the while.
 
-#include <sys/resource.h>
-
 #include <vector>
 
+#include "tests/support/resource_limit.h"
 #include "tests/unit/wire/channel_party.h"
 #include "trireme/base/error.h"
 #include "trireme/wire/socket.h"
@@ -14,11 +13,13 @@
 namespace trireme::wire {
 namespace {
 
-NodeLoopOptions guarded(int most_strangers) {
+/// A server that closes connections whose peers have not registered after `guest_s`.
+NodeLoopOptions guarded(int most_strangers, double guest_s = NodeLoopOptions().guest_s) {
   NodeLoopOptions options;
   options.listen = {"tcp:127.0.0.1:0"};
   options.self = {.role = "server", .name = "7"};
   options.most_strangers = most_strangers;
+  options.guest_s = guest_s;
   return options;
 }
 
@@ -53,9 +54,7 @@ TEST(SecurityGuests, ThatSayNothingMakeRoomForOthers) {
 }
 
 TEST(SecurityGuests, AreClosedAfterTheirTime) {
-  auto options = guarded(20);
-  options.guest_s = 0.2;
-  Party server(std::move(options)), silent(guest("silent")), speaks(guest("speaks"));
+  Party server(guarded(20, 0.2)), silent(guest("silent")), speaks(guest("speaks"));
   ASSERT_NE(silent.meet(server.address()), 0u);
   const ConnectionId to = speaks.meet(server.address());
   speaks.send(to, {.body = body_of(1)});
@@ -67,8 +66,7 @@ TEST(SecurityGuests, AreClosedAfterTheirTime) {
 }
 
 TEST(SecurityGuests, AreMembersOnceTheNodeSaysSo) {
-  auto options = guarded(20);
-  options.guest_s = 0.2;
+  auto options = guarded(20, 0.2);
   options.node_registers = true;
   Party server(std::move(options), [](Network& network, ConnectionId from, const Message& message) {
     if (message.body.size() == 2) network.register_peer(from);
@@ -97,11 +95,7 @@ TEST(SecurityGuests, MembersWithManyConnectionsMakeRoomForOthers) {
 }
 
 TEST(SecurityGuests, OfAStoreThatProveNothingMakeRoomForRanks) {
-  rlimit before{};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  rlimit few = before;
-  few.rlim_cur = std::min<rlim_t>(before.rlim_cur, 256);
-  ::setrlimit(RLIMIT_NOFILE, &few);
+  const test::ResourceLimit few(RLIMIT_NOFILE, 256);
   StoreServer server(listen_at({"127.0.0.1", 0}), {});
   std::vector<Socket> crowd;
   for (int i = 0; i < 90; ++i)  // both ends of each are of this process
@@ -110,7 +104,6 @@ TEST(SecurityGuests, OfAStoreThatProveNothingMakeRoomForRanks) {
   StoreClient rank({.endpoint = server.endpoint()});
   rank.set("key", "value", 30);
   EXPECT_EQ(rank.get("key", 30), "value");
-  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 }  // namespace
