@@ -6,9 +6,9 @@
 #include <charconv>
 #include <cstring>
 #include <map>
+#include <set>
 #include <system_error>
 #include <thread>
-#include <unordered_set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
@@ -125,7 +125,9 @@ class TarScan {
       finish_sample();
       key_ = name->key;
       first_ = member;
-      if (!keys_.insert(key_).second)
+      const std::size_t before = keys_.size();
+      keys_.emplace_hint(keys_.end(), key_);  // most archives are in order
+      if (keys_.size() == before)
         fail(member, text("its sample '", printable(key_),
                           "' was there before; the members of a sample stand one behind the "
                           "other, and no two samples have one key"));
@@ -175,7 +177,8 @@ class TarScan {
   std::string key_;
   TarMember first_;  ///< of the sample in hand
   std::vector<IndexedPart> parts_;
-  std::unordered_set<std::string> keys_;
+  /// In order: whoever writes an archive can give its keys one hash.
+  std::set<std::string> keys_;
   std::map<std::int64_t, TarIndex::Label> labels_;
 };
 

@@ -5,7 +5,10 @@
 #include <sys/resource.h>
 #include <zlib.h>
 
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "tests/support/cpu_limit.h"
@@ -30,6 +33,27 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+
+/// Different texts of 16 bytes with one value of std::hash: the last 8 bytes of each follow from the first 8.
+/// libstdc++ takes MurmurHash64A (A. Appleby) with this number as its seed.
+std::vector<std::string> keys_of_one_hash(std::size_t count) {
+  constexpr std::uint64_t kFactor = 0xc6a4a7935bd1e995, kSeed = 0xc70f6907;
+  const auto mixed = [](std::uint64_t word) { return word ^ word >> 47; };  // its own inverse
+  std::uint64_t inverse = kFactor;                                          // of the factor, by Newton
+  for (int i = 0; i < 5; ++i) inverse *= 2 - kFactor * inverse;
+  std::vector<std::string> keys;
+  for (std::uint64_t number = 0; keys.size() < count; ++number) {
+    std::string key(16, '0');
+    std::snprintf(key.data(), key.size(), "%08x", static_cast<unsigned>(number));
+    std::uint64_t first = 0;
+    std::memcpy(&first, key.data(), sizeof(first));
+    const std::uint64_t state = (kSeed ^ 16 * kFactor ^ mixed(first * kFactor) * kFactor) * kFactor;
+    const std::uint64_t second = mixed(state * inverse) * inverse;
+    std::memcpy(key.data() + 8, &second, sizeof(second));
+    if (key.find_first_of(std::string_view("\0./", 3)) == std::string::npos) keys.push_back(std::move(key));
+  }
+  return keys;
+}
 
 template <class Body>
 std::string error_in(const Body& body) {
@@ -243,6 +267,17 @@ TEST_F(SecurityTables, SamplesOfArchivesHaveALimitOfFieldsAndEscapedNames) {
   EXPECT_THAT(
       error_of(test::tar_pax("path", "b.\x1b[2J") + test::tar_member("a", "") + test::tar_member("c.d", "")),
       AllOf(HasSubstr("\\x1b[2J"), Not(HasSubstr("\x1b"))));
+}
+
+TEST_F(SecurityTables, ArchivesWhoseKeysHaveOneHashTakeLinearTime) {
+  std::string members;
+  for (const std::string& key : keys_of_one_hash(200'000)) members += test::tar_header(key + ".x", 0);
+  const auto path = test::write_tar(folder_ / "a.tar", members);
+  const auto scan = [&] {
+    test::limit_cpu_time(20);
+    std::_Exit(TarIndex::scan(*open_file(path)).size() == 200'000 ? 0 : 1);
+  };
+  EXPECT_EXIT(scan(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
