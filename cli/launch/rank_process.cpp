@@ -18,24 +18,9 @@
 namespace trireme::cli {
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 struct Pipe {
-  Descriptor read;
-  Descriptor write;
+  FileDescriptor read;
+  FileDescriptor write;
 };
 
 Pipe make_pipe() {
@@ -44,7 +29,7 @@ Pipe make_pipe() {
     throw InternalError(text("no pipe for a rank: ", std::strerror(errno),
                              "; the limit of open files may be too low (ulimit -n)"));
   }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 /// All that the child needs between fork and exec; nothing there may allocate.
@@ -82,13 +67,13 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank) {
   int status_fd = -1;
   page_ = telemetry::StatusPage::create(&status_fd);
   page_->set_rank(rank_);
-  const Descriptor status(status_fd);
+  const FileDescriptor status(status_fd);
   auto arguments = start.arguments;
   auto variables = start.environment;
   variables.push_back(text("TRIREME_STATUS_FD=", status_fd));
   const auto argv = exec_words(arguments);
   const auto envp = exec_words(variables);
-  const Descriptor null(start.inherits_stdin ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const FileDescriptor null(start.inherits_stdin ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
   Pipe out = make_pipe();
   Pipe err = make_pipe();
   Pipe failure = make_pipe();
@@ -101,17 +86,17 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank) {
                              "; the limit of processes may be too low (ulimit -u)"));
   }
   ::setpgid(pid_, pid_);  // here too: a signal may be sent before the child has got that far
-  ::close(failure.write.release());
+  failure.write.close();
   int error = 0;
   if (::read(failure.read.get(), &error, sizeof error) == sizeof error) {
     ::waitpid(pid_, nullptr, 0);
     throw InvalidArgument(text("cannot execute ", start.program, ": ", std::strerror(error),
                                error == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : ""));
   }
-  out_fd_ = out.read.release();
-  err_fd_ = err.read.release();
-  ::fcntl(out_fd_, F_SETFL, O_NONBLOCK);
-  ::fcntl(err_fd_, F_SETFL, O_NONBLOCK);
+  out_ = std::move(out.read);
+  err_ = std::move(err.read);
+  ::fcntl(out_fd(), F_SETFL, O_NONBLOCK);
+  ::fcntl(err_fd(), F_SETFL, O_NONBLOCK);
 }
 
 RankProcess::~RankProcess() {
@@ -119,8 +104,6 @@ RankProcess::~RankProcess() {
     send_signal(SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  ::close(out_fd_);
-  ::close(err_fd_);
 }
 
 void RankProcess::send_signal(int signal) const {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/file_descriptor.h"
 #include "trireme/telemetry/status_page.h"
 
 namespace trireme::cli {
@@ -31,8 +32,8 @@ class RankProcess {
 
   int rank() const { return rank_; }
   int pid() const { return pid_; }
-  int out_fd() const { return out_fd_; }
-  int err_fd() const { return err_fd_; }
+  int out_fd() const { return out_.get(); }
+  int err_fd() const { return err_.get(); }
   telemetry::Status status() const { return page_->read(); }
 
   /// To the whole process group.
@@ -51,8 +52,7 @@ class RankProcess {
  private:
   int rank_;
   int pid_ = -1;
-  int out_fd_ = -1;
-  int err_fd_ = -1;
+  FileDescriptor out_, err_;
   std::shared_ptr<telemetry::StatusPage> page_;
   bool ended_ = false;
   int stopped_by_ = 0;

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "trireme/base/error.h"
-#include "trireme/base/internal/descriptor.h"
+#include "trireme/base/internal/file_failed.h"
 #include "trireme/base/open_file.h"
 #include "trireme/base/open_folder.h"
 #include "trireme/base/synced_file.h"
@@ -31,8 +31,8 @@ OpenFolder folder_of(const fs::path& path) {
 }  // namespace
 
 void sync_folder(const fs::path& folder) {
-  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0) file_failed("sync the folder", folder);
+  const FileDescriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.is_open() || ::fsync(fd.get()) != 0) file_failed("sync the folder", folder);
 }
 
 std::string read_file(const fs::path& path) {

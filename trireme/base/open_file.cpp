@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 namespace trireme {
 namespace {
@@ -38,27 +37,6 @@ FileDescriptor open_in(const FileDescriptor& folder, const std::string& name, in
 }
 
 }  // namespace
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  const FileDescriptor before(std::exchange(fd_, other.release()));
-  return *this;
-}
-
-int FileDescriptor::release() { return std::exchange(fd_, -1); }
-
-bool FileDescriptor::write(std::string_view bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
-}
 
 FileDescriptor open_file(const fs::path& path, int flags, mode_t mode) {
   const FileDescriptor folder = folder_holding(path);

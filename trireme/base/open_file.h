@@ -8,28 +8,10 @@
 
 #include <filesystem>
 #include <string>
-#include <string_view>
+
+#include "trireme/base/file_descriptor.h"
 
 namespace trireme {
-
-/// A file descriptor that closes itself.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor();
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-
-  int get() const { return fd_; }  ///< negative: none is open
-  bool is_open() const { return fd_ >= 0; }
-  int release();  ///< the caller closes it
-  /// Writes all bytes, in several calls where the system needs them; false with errno.
-  bool write(std::string_view bytes) const;
-
- private:
-  int fd_ = -1;
-};
 
 /// openat(2) in the folder of the path, with these flags, O_NOFOLLOW and O_CLOEXEC, and `mode` for a new
 /// file. Not open, with errno: ELOOP for a symbolic link, ENXIO for a FIFO or a socket.

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/base/internal/descriptor.h"
+#include "trireme/base/internal/file_failed.h"
 
 namespace trireme {
 namespace fs = std::filesystem;
@@ -19,13 +19,8 @@ namespace {
 constexpr off_t kHandOver = off_t{8} << 20;
 constexpr int kMostTries = 8;  // where another process puts a file under the name again and again
 
-void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) file_failed("write", path);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 /// A new file, whatever stood under the name; -1 with errno.
@@ -46,31 +41,18 @@ bool is_file_name(std::string_view name) {
 
 OpenFolder::OpenFolder(const fs::path& path)
     : fd_(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)), path_(path) {
-  if (fd_ < 0) file_failed("open the folder", path);
-}
-
-OpenFolder::~OpenFolder() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-OpenFolder::OpenFolder(OpenFolder&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
-
-OpenFolder& OpenFolder::operator=(OpenFolder&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(path_, other.path_);
-  return *this;
+  if (!fd_.is_open()) file_failed("open the folder", path);
 }
 
 OpenFolder OpenFolder::folder(const std::string& name) const {
   if (!is_file_name(name))
     throw DataError(
         text("'", name, "' names no folder in ", path_.string(), "; expected one path component"));
-  const int fd = ::openat(fd_, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd >= 0) return {fd, path_ / name};
+  FileDescriptor found_folder(::openat(fd(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (found_folder.is_open()) return {std::move(found_folder), path_ / name};
   struct stat found {};
   const int code = errno;
-  if (::fstatat(fd_, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(found.st_mode))
+  if (::fstatat(fd(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(found.st_mode))
     throw DataError(text((path_ / name).string(), " is a symbolic link; expected a folder"));
   errno = code;
   file_failed("open the folder", path_ / name);
@@ -83,23 +65,23 @@ void OpenFolder::write_or_remove(const std::string& name, const std::string& nam
                                  const std::function<void()>& finish) const {
   const fs::path path = path_ / named;
   if (!is_file_name(name)) throw DataError(text("cannot create ", path.string(), ": it names no file"));
-  Descriptor fd(create_new(fd_, name.c_str()));
-  if (fd.get() < 0) file_failed("create", path_ / name);
+  FileDescriptor file(create_new(fd(), name.c_str()));
+  if (!file.is_open()) file_failed("create", path_ / name);
   try {
     off_t written = 0, handed_over = 0;
     fill([&](std::span<const std::byte> bytes) {
-      write_all(fd.get(), bytes, path);
+      if (!file.write(as_text(bytes))) file_failed("write", path);
       written += static_cast<off_t>(bytes.size());
       if (written - handed_over < kHandOver) return;
       // The disk begins at once, so that less is left for the sync at the end; a hint, which may fail.
-      ::sync_file_range(fd.get(), handed_over, written - handed_over, SYNC_FILE_RANGE_WRITE);
+      ::sync_file_range(file.get(), handed_over, written - handed_over, SYNC_FILE_RANGE_WRITE);
       handed_over = written;
     });
-    if (::fsync(fd.get()) != 0) file_failed("sync", path);
-    if (!fd.close()) file_failed("close", path);
+    if (::fsync(file.get()) != 0) file_failed("sync", path);
+    if (!file.close()) file_failed("close", path);
     finish();
   } catch (...) {
-    ::unlinkat(fd_, name.c_str(), 0);
+    ::unlinkat(fd(), name.c_str(), 0);
     throw;
   }
 }
@@ -115,14 +97,14 @@ void OpenFolder::write_atomic(const std::string& name,
   if (!is_file_name(name))
     throw DataError(text("cannot create ", (path_ / name).string(), ": it names no file"));
   write_or_remove(temporary, name, fill, [&] {
-    if (::renameat(fd_, temporary.c_str(), fd_, name.c_str()) != 0) file_failed("rename to", path_ / name);
+    if (::renameat(fd(), temporary.c_str(), fd(), name.c_str()) != 0) file_failed("rename to", path_ / name);
   });
   sync();
 }
 
 void OpenFolder::sync() const {
-  const Descriptor fd(::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0) file_failed("sync the folder", path_);
+  const FileDescriptor folder(::openat(fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.is_open() || ::fsync(folder.get()) != 0) file_failed("sync the folder", path_);
 }
 
 }  // namespace trireme

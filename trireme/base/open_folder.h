@@ -9,7 +9,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/files.h"
 
 namespace trireme {
@@ -22,9 +24,6 @@ class OpenFolder {
  public:
   /// A folder that this process names itself: symbolic links in `path` are followed. Throws DataError.
   explicit OpenFolder(const std::filesystem::path& path);
-  ~OpenFolder();
-  OpenFolder(OpenFolder&& other) noexcept;
-  OpenFolder& operator=(OpenFolder&& other) noexcept;
 
   /// A folder in this one. Throws DataError for a name that is no file name, where there is none, and for a
   /// symbolic link.
@@ -38,17 +37,17 @@ class OpenFolder {
   /// What files there are in it is on disk when it returns.
   void sync() const;
 
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   /// For messages.
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  OpenFolder(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  OpenFolder(FileDescriptor fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
   void write_or_remove(const std::string& name, const std::string& named,
                        const std::function<void(const FileSink&)>& fill,
                        const std::function<void()>& finish) const;
 
-  int fd_ = -1;  ///< O_PATH
+  FileDescriptor fd_;  ///< O_PATH
   std::filesystem::path path_;
 };
 

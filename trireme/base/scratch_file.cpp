@@ -30,12 +30,12 @@ std::vector<fs::path> missing_folders(const fs::path& folder) {
   return missing;
 }
 
-/// A new file without a name; -1 with errno.
-int open_nameless(const fs::path& folder) {
+/// A new file without a name; not open, with errno, on failure.
+FileDescriptor open_nameless(const fs::path& folder) {
   std::string name = (folder / "trireme-scratch-XXXXXX").string();
-  const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
-  if (descriptor >= 0) ::unlink(name.c_str());
-  return descriptor;
+  FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.is_open()) ::unlink(name.c_str());
+  return file;
 }
 
 std::string free_in_words(int descriptor) {
@@ -48,7 +48,7 @@ std::string free_in_words(int descriptor) {
 
 ScratchFile::ScratchFile(const Options& options)
     : folder_(options.folder), owner_(options.owner), purpose_(options.purpose) {
-  for (int tries = 0; descriptor_ < 0; ++tries) {
+  for (int tries = 0; !descriptor_.is_open(); ++tries) {
     const std::vector<fs::path> made = missing_folders(folder_);
     std::error_code error;
     fs::create_directories(folder_, error);
@@ -56,17 +56,10 @@ ScratchFile::ScratchFile(const Options& options)
     descriptor_ = open_nameless(folder_);
     const int code = errno;
     for (const fs::path& each : made) ::rmdir(each.c_str());  // where nobody else has put anything into it
-    if (descriptor_ < 0 && (code != ENOENT || tries == kMostScratchTries)) fail("make a file", code);
+    if (!descriptor_.is_open() && (code != ENOENT || tries == kMostScratchTries)) fail("make a file", code);
   }
-  try {
-    reserve(options.bytes);
-  } catch (...) {
-    ::close(descriptor_);
-    throw;
-  }
+  reserve(options.bytes);
 }
-
-ScratchFile::~ScratchFile() { ::close(descriptor_); }
 
 std::uint64_t ScratchFile::bytes() const {
   const std::lock_guard lock(mutex_);
@@ -78,11 +71,12 @@ void ScratchFile::reserve(std::uint64_t bytes) {
   if (bytes <= bytes_) return;
   int code = EINTR;
   while (code == EINTR)
-    code = ::posix_fallocate(descriptor_, static_cast<off_t>(bytes_), static_cast<off_t>(bytes - bytes_));
+    code =
+        ::posix_fallocate(descriptor_.get(), static_cast<off_t>(bytes_), static_cast<off_t>(bytes - bytes_));
   if (code != 0) {
-    const std::string free = free_in_words(descriptor_);
+    const std::string free = free_in_words(descriptor_.get());
     // Others would miss the space that was taken before the failure.
-    const bool is_given_back = ::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0;
+    const bool is_given_back = ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes_)) == 0;
     fail(text("reserve ", bytes - bytes_, " bytes, of which ", free, " are free,",
               is_given_back ? "" : " (and give back the part that was reserved)"),
          code);
@@ -93,7 +87,7 @@ void ScratchFile::reserve(std::uint64_t bytes) {
 void ScratchFile::read(std::uint64_t offset, std::span<std::byte> into) const {
   const std::string what = text("read ", into.size(), " bytes at ", offset);
   while (!into.empty()) {
-    const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
+    const ssize_t got = ::pread(descriptor_.get(), into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(what, errno);
     if (got == 0) {
@@ -108,7 +102,7 @@ void ScratchFile::read(std::uint64_t offset, std::span<std::byte> into) const {
 void ScratchFile::write(std::uint64_t offset, std::span<const std::byte> from) {
   const std::string what = text("write ", from.size(), " bytes at ", offset);
   while (!from.empty()) {
-    const ssize_t put = ::pwrite(descriptor_, from.data(), from.size(), static_cast<off_t>(offset));
+    const ssize_t put = ::pwrite(descriptor_.get(), from.data(), from.size(), static_cast<off_t>(offset));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) fail(what, errno);
     from = from.subspan(static_cast<std::size_t>(put));

@@ -13,6 +13,8 @@
 #include <span>
 #include <string>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
 class ScratchFile {
@@ -28,7 +30,6 @@ class ScratchFile {
   /// All bytes are 0. Throws DataError: the folder cannot be made or written to, or has no room, with the
   /// bytes that are needed and those that are free.
   explicit ScratchFile(const Options& options);
-  ~ScratchFile();
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
@@ -45,7 +46,7 @@ class ScratchFile {
 
   const std::filesystem::path folder_;
   const std::string owner_, purpose_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   mutable std::mutex mutex_;
   std::uint64_t bytes_ = 0;  ///< under the mutex
 };

@@ -40,20 +40,15 @@ constexpr std::size_t kPiece = std::size_t{1} << 20;
 /// Reads a file from its begin to its end, and hashes what it reads.
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& path)
-      : path_(path), descriptor_(open_to_read(path).release()) {
+  explicit Reader(const std::filesystem::path& path) : path_(path), descriptor_(open_to_read(path)) {
     std::error_code error;
     size_ = std::filesystem::file_size(path, error);
-    if (error || descriptor_ < 0) {
+    if (error || !descriptor_.is_open()) {
       const std::string reason = error ? error.message() : std::strerror(errno);
-      if (descriptor_ >= 0) ::close(descriptor_);
       throw DataError(text("cannot open ", path.string(), ": ", reason));
     }
-    ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
+    ::posix_fadvise(descriptor_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   }
-  ~Reader() { ::close(descriptor_); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
 
   std::uint64_t size() const { return size_; }
   std::uint64_t position() const { return position_; }
@@ -62,7 +57,7 @@ class Reader {
   void read(void* target, std::size_t count) {
     auto* next = static_cast<std::byte*>(target);
     for (std::size_t left = count; left > 0;) {
-      const ssize_t got = ::read(descriptor_, next, std::min(left, kPiece));
+      const ssize_t got = ::read(descriptor_.get(), next, std::min(left, kPiece));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
         throw DataError(text("cannot read ", left, " bytes at ", position_, " of ", path_.string(), ": ",
@@ -80,7 +75,7 @@ class Reader {
 
  private:
   const std::filesystem::path& path_;
-  int descriptor_;
+  FileDescriptor descriptor_;
   std::uint64_t size_ = 0, position_ = 0;
   Xxh3 hash_;
 };

@@ -23,16 +23,14 @@ namespace fs = std::filesystem;
 /// An open file, read at any place.
 class RandomReader {
  public:
-  explicit RandomReader(const fs::path& path) : path_(path), descriptor_(open_to_read(path).release()) {
-    if (descriptor_ < 0) throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
+  explicit RandomReader(const fs::path& path) : path_(path), descriptor_(open_to_read(path)) {
+    if (!descriptor_.is_open())
+      throw DataError(text("cannot open ", path.string(), ": ", std::strerror(errno)));
   }
-  ~RandomReader() { ::close(descriptor_); }
-  RandomReader(const RandomReader&) = delete;
-  RandomReader& operator=(const RandomReader&) = delete;
 
   void read(std::uint64_t at, std::byte* target, std::size_t count) const {
     while (count > 0) {
-      const ssize_t got = ::pread(descriptor_, target, count, static_cast<off_t>(at));
+      const ssize_t got = ::pread(descriptor_.get(), target, count, static_cast<off_t>(at));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
         throw DataError(text("cannot read ", count, " bytes at ", at, " of ", path_.string(), ": ",
@@ -47,7 +45,7 @@ class RandomReader {
 
  private:
   const fs::path& path_;
-  int descriptor_;
+  FileDescriptor descriptor_;
 };
 
 void check_bools(at::ScalarType type, std::span<const std::byte> bytes, const fs::path& path) {

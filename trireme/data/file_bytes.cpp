@@ -30,18 +30,14 @@ bool may_answer_later(int reason) {
 
 class OpenFile {
  public:
-  explicit OpenFile(const std::string& path) : path_(path), fd_(open_to_read(path).release()) {
-    if (const int reason = errno; fd_ < 0 && reason != ENXIO) fail(reason, "open", path);
+  explicit OpenFile(const std::string& path) : path_(path), fd_(open_to_read(path)) {
+    if (const int reason = errno; !fd_.is_open() && reason != ENXIO) fail(reason, "open", path);
     if (const struct stat found = status(); S_ISREG(found.st_mode)) {
       size_ = found.st_size;
       return;
     }
-    if (fd_ >= 0) ::close(fd_);
     throw DataError(text("cannot read ", path, ": it is no regular file"));
   }
-  ~OpenFile() { ::close(fd_); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
 
   std::int64_t size() const { return size_; }  ///< when it was opened
   /// Of what the file is now.
@@ -52,7 +48,7 @@ class OpenFile {
 
   void read(std::int64_t offset, std::span<std::byte> into) const {
     while (!into.empty()) {
-      const ssize_t got = ::pread(fd_, into.data(), into.size(), offset);
+      const ssize_t got = ::pread(fd_.get(), into.data(), into.size(), offset);
       if (const int reason = errno; got < 0) {
         if (reason == EINTR) continue;
         fail(reason, text("read at offset ", offset, " of"), path_);
@@ -68,7 +64,7 @@ class OpenFile {
 
   /// The kernel begins to fetch it into the page cache, and does not wait.
   void will_read(std::int64_t offset, std::int64_t size) const {
-    ::posix_fadvise(fd_, offset, size, POSIX_FADV_WILLNEED);
+    ::posix_fadvise(fd_.get(), offset, size, POSIX_FADV_WILLNEED);
   }
 
   void check_version(const std::string& opened) const {
@@ -81,12 +77,12 @@ class OpenFile {
  private:
   struct stat status() const {
     struct stat found {};
-    ::fstat(fd_, &found);
+    ::fstat(fd_.get(), &found);
     return found;
   }
 
   std::string path_;
-  int fd_;
+  FileDescriptor fd_;
   std::int64_t size_ = 0;
 };
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/topology/internal/connections.h"
 #include "trireme/topology/internal/introduction.h"
 #include "trireme/topology/internal/members.h"
@@ -50,16 +51,13 @@ std::uint64_t tag_of(int sender, std::size_t lane, std::uint64_t operation) {
 class Wake {
  public:
   Wake() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (fd_ < 0) throw CommError(text("cannot make an event: ", std::strerror(errno)));
+    if (!fd_.is_open()) throw CommError(text("cannot make an event: ", std::strerror(errno)));
   }
-  ~Wake() { ::close(fd_); }
-  Wake(const Wake&) = delete;
-  Wake& operator=(const Wake&) = delete;
-  int fd() const { return fd_; }
-  void ring() const { ::eventfd_write(fd_, 1); }
+  int fd() const { return fd_.get(); }
+  void ring() const { ::eventfd_write(fd_.get(), 1); }
 
  private:
-  const int fd_;
+  const FileDescriptor fd_;
 };
 
 class UcxConnections : public Connections {

@@ -4,13 +4,14 @@
 
 #include <string>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme::wire {
 
 class PeerProcess {
  public:
   /// A process that is gone already counts as dead.
   explicit PeerProcess(int pid);
-  ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
@@ -24,7 +25,7 @@ class PeerProcess {
 
  private:
   int pid_;
-  int descriptor_;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace trireme::wire

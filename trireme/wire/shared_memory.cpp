@@ -47,22 +47,6 @@ std::vector<std::uint64_t> numbers_of(const std::string& address) {
   return result;
 }
 
-/// Closes a file descriptor at the end of the scope unless it is released.
-class ScopedDescriptor {
- public:
-  explicit ScopedDescriptor(int descriptor) : descriptor_(descriptor) {}
-  ~ScopedDescriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  ScopedDescriptor(const ScopedDescriptor&) = delete;
-  ScopedDescriptor& operator=(const ScopedDescriptor&) = delete;
-  int get() const { return descriptor_; }
-  int release() { return std::exchange(descriptor_, -1); }
-
- private:
-  int descriptor_;
-};
-
 }  // namespace
 
 std::shared_ptr<SharedMemory> SharedMemory::create(std::size_t bytes) {
@@ -72,8 +56,8 @@ std::shared_ptr<SharedMemory> SharedMemory::create(std::size_t bytes) {
     throw CommError(text("cannot reserve ", human_bytes(bytes), " (", bytes,
                          " bytes) of shared memory: only ", human_bytes(available),
                          " are available; free memory or raise the memory limit of this container"));
-  ScopedDescriptor descriptor(::memfd_create("trireme", MFD_CLOEXEC));
-  if (descriptor.get() < 0)
+  FileDescriptor descriptor(::memfd_create("trireme", MFD_CLOEXEC));
+  if (!descriptor.is_open())
     throw CommError(text("cannot make a shared memory file (memfd_create): ", std::strerror(errno)));
   int failure = 0;
   do {
@@ -84,18 +68,18 @@ std::shared_ptr<SharedMemory> SharedMemory::create(std::size_t bytes) {
                          " bytes) of shared memory: ", std::strerror(failure),
                          "; free memory or raise the memory limit of this container"));
   std::byte* data = map(bytes, descriptor.get());
-  return std::shared_ptr<SharedMemory>(new SharedMemory(data, bytes, descriptor.release()));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(data, bytes, std::move(descriptor)));
 }
 
 std::shared_ptr<SharedMemory> SharedMemory::create_in_process(std::size_t bytes) {
   bytes = std::max<std::size_t>(bytes, 1);
-  return std::shared_ptr<SharedMemory>(new SharedMemory(map(bytes, -1), bytes, -1));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(map(bytes, -1), bytes, {}));
 }
 
 std::shared_ptr<SharedMemory> SharedMemory::attach(int pid, int descriptor, std::size_t bytes) {
   const std::string path = text("/proc/", pid, "/fd/", descriptor);
-  const ScopedDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (file.get() < 0)
+  const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.is_open())
     throw CommError(
         text("cannot open the shared memory of process ", pid, " (", path, "): ", std::strerror(errno)));
   // Who may write an address into the store shall not make this process write into any file.
@@ -109,7 +93,7 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(int pid, int descriptor, std:
   if (::fstat(file.get(), &found) != 0 || static_cast<std::size_t>(found.st_size) != bytes)
     throw CommError(text("the shared memory of process ", pid, " (", path, ") has ", found.st_size,
                          " bytes instead of ", bytes, ": it belongs to another process of that number"));
-  return std::shared_ptr<SharedMemory>(new SharedMemory(map(bytes, file.get()), bytes, -1));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(map(bytes, file.get()), bytes, {}));
 }
 
 std::shared_ptr<SharedMemory> SharedMemory::attach(const std::string& address) {
@@ -135,7 +119,7 @@ void SharedMemory::make_private(std::size_t offset, std::size_t bytes) {
   const std::size_t begin = offset / kPageBytes * kPageBytes;
   const std::size_t end = round_up(offset + bytes, kPageBytes);
   void* at = data_ + begin;
-  if (::mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, descriptor_,
+  if (::mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, descriptor(),
              static_cast<off_t>(begin)) != at)
     throw CommError(text("cannot map ", human_bytes(end - begin), " of memory: ", std::strerror(errno)));
   // A private page shows what others write into the file until it is written to here: then the kernel copies.
@@ -143,14 +127,12 @@ void SharedMemory::make_private(std::size_t offset, std::size_t bytes) {
     __atomic_fetch_or(reinterpret_cast<volatile unsigned char*>(data_ + page), 0, __ATOMIC_RELAXED);
 }
 
-SharedMemory::~SharedMemory() {
-  ::munmap(data_, bytes_);
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
+SharedMemory::~SharedMemory() { ::munmap(data_, bytes_); }
 
 std::string SharedMemory::address() const {
-  if (descriptor_ < 0) return text(kInProcess, ::getpid(), ":", reinterpret_cast<std::uintptr_t>(this));
-  return text(::getpid(), ":", descriptor_, ":", bytes_);
+  if (!descriptor_.is_open())
+    return text(kInProcess, ::getpid(), ":", reinterpret_cast<std::uintptr_t>(this));
+  return text(::getpid(), ":", descriptor(), ":", bytes_);
 }
 
 }  // namespace trireme::wire

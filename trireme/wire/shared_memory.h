@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+
+#include "trireme/base/file_descriptor.h"
 
 namespace trireme::wire {
 
@@ -36,7 +39,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   /// -1 for memory that this process has not made, or that stays inside it.
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
   /// Text for attach(): "PID:FD:BYTES"; for attach_in_process(): "in-process:PID:ADDRESS".
   std::string address() const;
   /// Cuts the pages of [offset, offset + bytes) off from the other processes. For memory that create() made.
@@ -44,11 +47,11 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   void make_private(std::size_t offset, std::size_t bytes);
 
  private:
-  SharedMemory(std::byte* data, std::size_t bytes, int descriptor)
-      : data_(data), bytes_(bytes), descriptor_(descriptor) {}
+  SharedMemory(std::byte* data, std::size_t bytes, FileDescriptor descriptor)
+      : data_(data), bytes_(bytes), descriptor_(std::move(descriptor)) {}
   std::byte* data_;
   std::size_t bytes_;
-  int descriptor_;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace trireme::wire
