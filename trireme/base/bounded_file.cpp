@@ -3,7 +3,8 @@
 #include <system_error>
 
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
+#include "trireme/base/internal/read_beginning.h"
+#include "trireme/base/text.h"
 
 namespace trireme {
 
@@ -21,7 +22,16 @@ std::string read_bounded_file(const std::filesystem::path& path, std::uint64_t m
     throw DataError(text(path.string(), " is not a ", what, ": it has ", bytes, " bytes, and at most ",
                          most_bytes, " are read"));
   }
-  return read_file(path);
+  return read_bounded_stream(path, most_bytes, what);  // it may have grown
+}
+
+std::string read_bounded_stream(const std::filesystem::path& path, std::uint64_t most_bytes,
+                                const std::string& what) {
+  std::string content = read_beginning(path, most_bytes + 1);
+  if (content.size() > most_bytes) {
+    throw DataError(text(path.string(), " is not a ", what, ": it has more than ", most_bytes, " bytes"));
+  }
+  return content;
 }
 
 }  // namespace trireme

@@ -4,11 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <system_error>
 
 #include "trireme/base/error.h"
 #include "trireme/base/internal/file_failed.h"
+#include "trireme/base/internal/read_beginning.h"
 #include "trireme/base/open_file.h"
 #include "trireme/base/open_folder.h"
 #include "trireme/base/synced_file.h"
@@ -36,6 +39,10 @@ void sync_folder(const fs::path& folder) {
 }
 
 std::string read_file(const fs::path& path) {
+  return read_beginning(path, std::numeric_limits<std::ptrdiff_t>::max());
+}
+
+std::string read_beginning(const fs::path& path, std::size_t most_bytes) {
   const FileDescriptor fd = open_to_read(path);
   if (!fd.is_open() && errno == ENXIO)
     throw DataError(text("cannot open ", path.string(), ": ", problem_of_open(errno)));
@@ -43,10 +50,10 @@ std::string read_file(const fs::path& path) {
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) file_failed("read", path);
   // One byte more than the file says, so that its end is seen without growing; some files (in /proc) say 0.
-  std::string content(static_cast<std::size_t>(info.st_size) + 1, '\0');
+  std::string content(std::min(static_cast<std::size_t>(info.st_size) + 1, most_bytes), '\0');
   std::size_t end = 0;
-  for (;;) {
-    if (end == content.size()) content.resize(2 * end + kLeastGrowth);
+  while (end < most_bytes) {
+    if (end == content.size()) content.resize(std::min(2 * end + kLeastGrowth, most_bytes));
     const ssize_t got = ::read(fd.get(), content.data() + end, content.size() - end);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) file_failed("read", path);

@@ -10,7 +10,6 @@
 #include "trireme/base/bounded_file.h"
 #include "trireme/base/bounded_json.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/open_file.h"
 #include "trireme/base/printable.h"
 #include "trireme/base/toml.h"
@@ -46,7 +45,7 @@ void collect(const std::string& prefix, const toml::table& table, std::vector<Se
 
 void read_config(const std::filesystem::path& path, RunData& run) {
   std::vector<Setting> settings;
-  const std::string content = read_bounded_file(path, std::uint64_t{4} << 20, "configuration");
+  const std::string content = read_bounded_file(path, kMostConfigBytes, "configuration");
   if (const auto line = line_of_deep_key(content))
     throw DataError(text(path.string(), ":", *line, ": a key of more than ", kMostKeyParts, " parts"));
   try {
@@ -66,6 +65,9 @@ void read_config(const std::filesystem::path& path, RunData& run) {
 constexpr JsonLimits kMetricsLimits{.levels = 8, .values = 20'000};
 constexpr std::size_t kMostMeasures = 1000;
 constexpr std::size_t kMostMetricsLineBytes = std::size_t{16} << 20;
+constexpr std::uint64_t kMostSummaryBytes = std::uint64_t{16} << 20;
+/// A run may be long; a device has no size.
+constexpr std::uint64_t kAnySize = std::uint64_t{1} << 62;
 
 /// Null where the line is not JSON, or beyond the limits.
 Json metrics_line(std::string_view words) {
@@ -105,7 +107,7 @@ void add_line(const Json& line, RunData& run) {
 }
 
 void read_metrics(const std::filesystem::path& path, RunData& run) {
-  const std::string content = read_file(path);
+  const std::string content = read_bounded_file(path, kAnySize, "list of metrics");
   std::string_view left = content;
   for (std::size_t number = 1; !left.empty(); ++number) {
     const std::size_t end = left.find('\n');
@@ -157,7 +159,10 @@ class LinesFromTheEnd {
   static std::uintmax_t size_of(const std::filesystem::path& path) {
     if (!open_to_read(path).is_open())
       throw DataError(text("cannot read ", path.string(), ": ", problem_of_open(errno)));
-    return std::filesystem::file_size(path);
+    std::error_code error;
+    const std::uintmax_t size = std::filesystem::file_size(path, error);
+    if (error) throw DataError(text("cannot read ", path.string(), ": it is no regular file"));
+    return size;
   }
 
   const std::filesystem::path& path_;
@@ -278,8 +283,10 @@ RunData read_run(const std::filesystem::path& folder, Metrics metrics) {
   if (is_there(folder / "metrics.jsonl"))
     (metrics == Metrics::kAll ? read_metrics : read_end_of_metrics)(folder / "metrics.jsonl", run);
   if (is_there(folder / "summary.json"))
-    take_summary(parse_summary(read_file(folder / "summary.json"), folder / "summary.json"),
-                 folder / "summary.json", run);
+    take_summary(
+        parse_summary(read_bounded_file(folder / "summary.json", kMostSummaryBytes, "summary of a run"),
+                      folder / "summary.json"),
+        folder / "summary.json", run);
   take_end(folder, run);
   return run;
 }

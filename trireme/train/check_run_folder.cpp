@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
+#include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/checkpoint/training_checkpoint.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/run_folder.h"
@@ -19,7 +19,7 @@ void check_newest(const RunConfig& config, const fs::path& checkpoints) {
   const std::string name = all.back().filename().string();  // step-00000120
   std::string before;
   try {
-    before = read_file(all.back() / "config.toml");
+    before = read_bounded_file(all.back() / "config.toml", kMostConfigBytes, "configuration");
   } catch (const DataError&) {
     return;  // damaged: the ranks look for another one
   }

@@ -4,7 +4,6 @@
 
 #include "trireme/base/bounded_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/files.h"
 #include "trireme/base/text.h"
 #include "trireme/base/toml.h"
 #include "trireme/base/toml_nesting.h"
@@ -14,8 +13,6 @@ namespace trireme::train {
 namespace {
 
 using Table = std::vector<ConfigKey>;
-
-constexpr std::uint64_t kMostConfigBytes = std::uint64_t{4} << 20;
 
 std::vector<std::string> known_tables(const Table& keys) {
   std::vector<std::string> tables;
@@ -193,12 +190,7 @@ RunConfig load_run_config(const std::filesystem::path& file, const std::vector<s
   config.source = file.string();
   config.registry = registry;
   config.named.emplace();
-  std::error_code ignored;  // what cannot be opened is an error of read_file
-  const bool is_stream =
-      std::filesystem::exists(file, ignored) && !std::filesystem::is_regular_file(file, ignored);
-  apply_document(config,
-                 is_stream ? read_file(file) : read_bounded_file(file, kMostConfigBytes, "configuration"),
-                 file.string());
+  apply_document(config, read_bounded_stream(file, kMostConfigBytes, "configuration"), file.string());
   for (const std::string& one : overrides) {
     at_place(text("--set ", one), [&] { apply_override(config, one); });
   }

@@ -27,6 +27,16 @@ TEST(SecurityBoundedFile, IsReadUpToItsLimit) {
               ThrowsMessage<DataError>(HasSubstr("No such file")));
 }
 
+TEST(SecurityBoundedFile, IsReadFromAStreamUpToItsLimitToo) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder / "f") << "12345";
+  EXPECT_EQ(read_bounded_stream(folder / "f", 5, "list"), "12345");
+  EXPECT_EQ(read_bounded_stream("/dev/null", 5, "list"), "");
+  for (const std::filesystem::path& path : {folder / "f", std::filesystem::path("/dev/zero")})
+    EXPECT_THAT([&] { read_bounded_stream(path, 4, "list"); },
+                ThrowsMessage<DataError>(HasSubstr("is not a list: it has more than 4 bytes")));
+}
+
 TEST(SecurityBoundedFile, IsARegularFile) {
   const test::TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);

@@ -88,6 +88,19 @@ TEST_F(SecurityCheckpointFiles, AFifoInThePlaceOfAFileIsAProblemAndNotWaitedFor)
   EXPECT_THAT(problems(), testing::Contains(testing::StartsWith("manifest.json")));
 }
 
+TEST_F(SecurityCheckpointFiles, AConfigurationBeyondItsLimitIsNotRead) {
+  const auto saved_with = [&](std::size_t bytes) {
+    return save_checkpoint(folder_ / std::to_string(bytes), {.config = std::string(bytes, '#')}, 0);
+  };
+  const fs::path whole = saved_with(4 << 20), beyond = saved_with((4 << 20) + 1);
+  EXPECT_EQ(load_checkpoint(whole).config.size(), 4U << 20);
+  EXPECT_EQ(inspect_checkpoint(whole).config.size(), 4U << 20);
+  const auto is_no_configuration =
+      testing::ThrowsMessage<DataError>(HasSubstr("is not a configuration: it has 4194305 bytes"));
+  EXPECT_THAT([&] { load_checkpoint(beyond); }, is_no_configuration);
+  EXPECT_THAT([&] { inspect_checkpoint(beyond); }, is_no_configuration);
+}
+
 TEST_F(CheckpointReport, InspectionSaysPlaceAndTensors) {
   const CheckpointContents contents = inspect_checkpoint(saved_);
   EXPECT_EQ(contents.step, 12);

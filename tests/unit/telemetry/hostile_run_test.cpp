@@ -78,6 +78,32 @@ TEST_F(SecurityRunReading, ConfigurationsHaveALimitOfSize) {
   EXPECT_THAT(error_of(Metrics::kEnd), HasSubstr("and at most 4194304"));
 }
 
+TEST_F(SecurityRunReading, AFileWithoutEndIsAnError) {
+  write("config.toml", "a = 1\n");
+  for (const Metrics metrics : {Metrics::kAll, Metrics::kEnd}) {
+    for (const char* name : {"config.toml", "metrics.jsonl", "summary.json", "end.json"}) {
+      const std::filesystem::path path = folder_ / name, before = folder_ / "before";
+      const bool was_there = std::filesystem::exists(path);
+      if (was_there) std::filesystem::rename(path, before);
+      std::filesystem::create_symlink("/dev/zero", path);
+      const test::MemoryLimit limit(std::uint64_t{256} << 20);
+      EXPECT_THAT(error_of(metrics), AllOf(HasSubstr(name), HasSubstr("no regular file")));
+      std::filesystem::remove(path);
+      if (was_there) std::filesystem::rename(before, path);
+    }
+  }
+}
+
+TEST_F(SecurityRunReading, EndsAndSummariesHaveALimitOfSize) {
+  write("config.toml", "a = 1\n");
+  for (const char* name : {"end.json", "summary.json", "run.lock"}) {
+    write(name, "{}");
+    std::filesystem::resize_file(folder_ / name, std::uint64_t{1} << 34);
+    EXPECT_THAT(error_of(Metrics::kEnd), AllOf(HasSubstr(name), HasSubstr("and at most")));
+    std::filesystem::remove(folder_ / name);
+  }
+}
+
 TEST_F(SecurityRunReading, LinesThatAreQuotedAreEscaped) {
   write("metrics.jsonl", "\x1b[2J\n");
   EXPECT_THAT(error_of(Metrics::kAll), AllOf(HasSubstr("found '\\x1b[2J'"), Not(HasSubstr("\x1b"))));

@@ -147,6 +147,17 @@ TEST(SecurityRunConfig, ANameIsOnePrintablePathComponent) {
   }
 }
 
+TEST(SecurityRunConfig, AFileBeyondItsLimitIsNotRead) {
+  const std::string most((4 << 20) - 1, '#');
+  EXPECT_NO_THROW(ConfigFile(most + '\n').load());
+  EXPECT_THAT([&] { ConfigFile(most + "\n\n").load(); },
+              ThrowsMessage<DataError>(HasSubstr("is not a configuration: it has more than 4194304 bytes")));
+  const ConfigFile file("");
+  std::filesystem::remove(file.path());
+  std::filesystem::create_symlink("/dev/zero", file.path());
+  EXPECT_THAT([&] { file.load(); }, ThrowsMessage<DataError>(HasSubstr("more than 4194304 bytes")));
+}
+
 TEST(SecurityRunConfig, FilesOfTracesStayBelowTheFolderOfTheRun) {
   for (const char* key : {"run.trace", "run.timeline"}) {
     for (const char* path : {"/root/.ssh/authorized_keys", "..", "../a", "a/../../b", "a/..", ".", "./a",

@@ -15,7 +15,6 @@
 namespace trireme::checkpoint {
 
 inline constexpr const char* kConfigFile = "config.toml";
-inline constexpr std::uint64_t kMostConfigBytes = std::uint64_t{4} << 20;
 inline constexpr const char* kManifestFile = "manifest.json";
 
 enum class FileKind { kModel, kOptimizer, kConfig };

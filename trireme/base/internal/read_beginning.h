@@ -1,0 +1,14 @@
+#pragma once
+// What reading a file, and reading one with a limit, have in common. Thread-safe.
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+namespace trireme {
+
+/// The first `most_bytes` of a file or a stream; all of it where it has fewer. Throws DataError as
+/// read_file() does.
+std::string read_beginning(const std::filesystem::path& path, std::size_t most_bytes);
+
+}  // namespace trireme
