@@ -196,11 +196,18 @@ ordered_json as_json(const data::PackedDamage& damage) {
   return row;
 }
 
-int run_verify_packed(const DataArguments& arguments) {
+/// The folder or the URL, read as a training with these settings reads it.
+data::PackedFiles packed_files(const Home& home, const DataArguments& arguments) {
+  const train::RunConfig config =
+      train::load_run_config(kNoConfiguration, arguments.overrides, home.registry);
+  return {arguments.from, nullptr, {.private_redirects = config.data.private_redirects}};
+}
+
+int run_verify_packed(const data::PackedFiles& files, const DataArguments& arguments) {
   data::PackedVerdict verdict;
   {
     Progress progress;
-    verdict = data::verify_packed(arguments.from, [&](std::uint64_t done, std::uint64_t of) {
+    verdict = data::verify_packed(files, [&](std::uint64_t done, std::uint64_t of) {
       progress.show("reading", static_cast<std::int64_t>(done), static_cast<std::int64_t>(of));
     });
   }
@@ -226,11 +233,11 @@ int run_verify_packed(const DataArguments& arguments) {
 }  // namespace
 
 int run_data(const Home& home, const DataArguments& arguments) {
-  if (arguments.action == "verify") return run_verify_packed(arguments);
+  if (arguments.action == "verify") return run_verify_packed(packed_files(home, arguments), arguments);
   if (arguments.action == "pack") {
     run_pack(home, arguments);
   } else {
-    const data::PackedContents contents = data::inspect_packed(arguments.from);
+    const data::PackedContents contents = data::inspect_packed(packed_files(home, arguments));
     if (arguments.json) {
       std::cout
           << as_json(arguments.from, contents).dump(2, ' ', false, ordered_json::error_handler_t::replace)

@@ -8,6 +8,9 @@
 namespace trireme::cli {
 namespace {
 
+/// Settings of inspect and verify: how an URL is read.
+const std::string kOfUrls = "data.private_redirects";
+
 const std::vector<std::string> kDataActions = {"pack", "inspect", "verify"};
 
 void check_data(const DataArguments& given) {
@@ -29,9 +32,12 @@ void check_data(const DataArguments& given) {
   require(given.out.empty(), "trireme data ", given.action, " takes one path, found also '", given.out, "'",
           see);
   const bool packs = given.force || given.shard_mib != DataArguments().shard_mib || !given.tokens.empty() ||
-                     !given.jsonl.empty() || !given.validation.empty() || given.vocabulary != 0 ||
-                     !given.overrides.empty();
-  require(!packs, "trireme data ", given.action, " takes no option but --json", see);
+                     !given.jsonl.empty() || !given.validation.empty() || given.vocabulary != 0;
+  require(!packs, "trireme data ", given.action, " takes no options but --json and --set ", kOfUrls, "=true",
+          see);
+  for (const std::string& setting : given.overrides)
+    require(setting.starts_with(kOfUrls), "trireme data ", given.action, " reads no key but ", kOfUrls,
+            ", found --set ", setting, see);
 }
 
 }  // namespace
@@ -47,7 +53,8 @@ Command data_command(std::function<int(const DataArguments&)> run) {
         ->type_name("FROM")
         ->required();
     app.add_option("out", given->out, "Folder to pack into (pack)")->type_name("FOLDER");
-    app.add_option("--set", given->overrides, "Overrides a key of the configuration (pack)")
+    app.add_option("--set", given->overrides,
+                   "Overrides a key of the configuration (pack; else data.private_redirects)")
         ->type_name("KEY=VALUE");
     app.add_option("--shard-mib", given->shard_mib, "No file is larger (pack; default: 256)")
         ->type_name("M")

@@ -7,13 +7,16 @@
 #include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "tests/support/child_process.h"
+#include "tests/support/http_server.h"
 #include "tests/support/paths.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_run.h"
+#include "trireme/base/files.h"
 
 namespace trireme::test {
 namespace {
@@ -59,6 +62,29 @@ TEST_F(PackedData, ATrainingHasTheBitsOfOneOnTheSource) {
   const TrainedRun expected = read_run(folder_ / "source"), found = read_run(folder_ / "from_shards");
   EXPECT_EQ(found.weights_xxh3, expected.weights_xxh3);
   EXPECT_EQ(found.losses, expected.losses);
+}
+
+TEST_F(PackedData, ThatRedirectIntoThePrivateNetworkAreReadWhereThatIsAskedFor) {
+  ASSERT_EQ(run(pack_words(packed_)).exit_code, 0);
+  HttpServer server;
+  for (const auto& entry : fs::directory_iterator(packed_))
+    server.put(entry.path().filename().string(), {.content = read_file(entry.path())});
+  server.twist([&](const HttpQuestion& question, const std::string&) -> std::optional<HttpAnswer> {
+    if (!question.path.starts_with("/moved/")) return std::nullopt;
+    return HttpAnswer{"HTTP/1.1 302 Found\r\nConnection: close\r\nContent-Length: 0\r\nLocation: " +
+                      server.url(question.path.substr(7)) + "\r\n\r\n"};
+  });
+  for (const std::string action : {"inspect", "verify"}) {
+    const std::vector<std::string> words = {bin("trireme"), "data", action, server.url("moved")};
+    const ChildResult rejected = run(words);
+    EXPECT_EQ(rejected.exit_code, 4);
+    EXPECT_THAT(rejected.err, HasSubstr("data.private_redirects = true"));
+    std::vector<std::string> asked_for = words;
+    asked_for.insert(asked_for.end(), {"--set", "data.private_redirects=true"});
+    const ChildResult read = run(asked_for);
+    EXPECT_EQ(read.exit_code, 0) << read.err;
+    EXPECT_THAT(read.out, HasSubstr(action == "verify" ? "ok, 5120 records" : "train"));
+  }
 }
 
 TEST_F(PackedData, DamageEndsATrainingAndIsFoundByVerify) {

@@ -139,6 +139,7 @@ TEST(CliErrors, AreTheGoldenTexts) {
                       {"data", "pack", "a", "b", "--tokens", "u16", "--jsonl", "text"},
                       {"data", "verify", "a", "b"},
                       {"data", "inspect", "a", "--force"},
+                      {"data", "verify", "a", "--set", "data.cache=a"},
                       {"runs", "a", "b"},
                       {"runs", "compare", "a"},
                       {"bench", "allreduc"},
