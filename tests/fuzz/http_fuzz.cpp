@@ -1,6 +1,7 @@
 // What an HTTP server answers, to the client of far data and of etcd. The input's parts, between bytes 0x1f,
 // are the answers to one connection after the other: of a server on loopback, which is every host's proxy
-// here, so that no redirection leaves it.
+// here, so that no redirection leaves it. An input takes 3 to 27 connections: http_answer has the same reader
+// without them.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -15,7 +16,6 @@
 
 #include "tests/fuzz/reading.h"
 #include "trireme/http/http_client.h"
-#include "trireme/http/internal/redirection.h"
 
 using namespace trireme;
 
@@ -113,11 +113,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   server.set(fuzz::parts_of(input, 12));
   check({.url = server.url(), .json = &json, .timeout_s = 5, .most_bytes = 4096});
-
-  const std::string url(input);
-  const http::Target target = http::Target::parse(url);
-  http::is_private(target.host);
-  http::objection(target, http::Target::parse(target.text()));
-  http::with_user_of("http://user:word@data.example/x", url);
   return 0;
 }

@@ -5,69 +5,27 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 #include <string_view>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/http/internal/answer.h"
 #include "trireme/http/internal/redirection.h"
 
 namespace trireme::http {
 namespace {
 
 constexpr int kMostRedirections = 8;
-constexpr std::size_t kMostHeaderBytes = 256 << 10;  // of one answer, with what came before it
-
-struct Answer {
-  Reply reply;
-  std::size_t most_bytes;
-  bool follows;  ///< redirections, whose bodies nobody reads
-  std::size_t num_header_bytes = 0;
-  std::size_t num_body_bytes = 0;
-  bool is_redirection = false;
-  std::string failure = {};  ///< of this end: the transfer was ended
-};
 
 /// Fewer bytes than came end the transfer.
 std::size_t take_body(char* bytes, std::size_t size, std::size_t count, void* into) {
-  auto& answer = *static_cast<Answer*>(into);
-  answer.num_body_bytes += size * count;
-  if (answer.num_body_bytes > answer.most_bytes) {
-    answer.failure = text("the answer is longer than ", answer.most_bytes, " bytes");
-    return 0;
-  }
-  const bool is_read =
-      !answer.follows || !answer.is_redirection || !answer.reply.headers.contains("location");
-  if (is_read) answer.reply.body.append(bytes, size * count);
-  return size * count;
+  return static_cast<Answer*>(into)->take_body({bytes, size * count}) ? size * count : 0;
 }
 
-/// Each answer begins with a line of its own: what an earlier one said, a proxy's or "100 Continue", is
-/// forgotten.
 std::size_t take_header(char* bytes, std::size_t size, std::size_t count, void* into) {
-  auto& answer = *static_cast<Answer*>(into);
-  auto& headers = answer.reply.headers;
-  const std::string_view line(bytes, size * count);
-  answer.num_header_bytes += line.size();
-  if (answer.num_header_bytes > kMostHeaderBytes) {
-    answer.failure = text("its headers are longer than ", kMostHeaderBytes, " bytes");
-    return 0;
-  }
-  if (line.starts_with("HTTP/")) {
-    headers.clear();
-    const std::size_t space = line.find(' ');
-    answer.is_redirection = space != std::string_view::npos && line.substr(space + 1).starts_with('3');
-  }
-  const std::size_t colon = line.find(':');
-  if (colon == std::string_view::npos) return line.size();
-  std::string name(line.substr(0, colon));
-  std::ranges::transform(name, name.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  headers[name] = trim(line.substr(colon + 1));
-  return line.size();
+  return static_cast<Answer*>(into)->take_header({bytes, size * count}) ? size * count : 0;
 }
 
 /// Keeps a connection from private addresses.
@@ -200,9 +158,7 @@ Client& Client::operator=(Client&&) noexcept = default;
 Reply Client::ask(const Request& request, const Hop& hop, double timeout_s, std::string& next) {
   CURL* curl = handle_->curl;
   const Library& library = handle_->library;
-  Answer answer{.reply = {},
-                .most_bytes = request.most_bytes,
-                .follows = request.way == Way::kAsEnvironmentSays && request.json == nullptr};
+  Answer answer(request.most_bytes, request.way == Way::kAsEnvironmentSays && request.json == nullptr);
   Guard guard;
   std::array<char, CURL_ERROR_SIZE> why{};
   handle_->set_up(request, hop, timeout_s, guard);
@@ -217,13 +173,13 @@ Reply Client::ask(const Request& request, const Hop& hop, double timeout_s, std:
   library.easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
   const char* redirected_to = nullptr;
   library.easy_getinfo(curl, CURLINFO_REDIRECT_URL, &redirected_to);
-  Reply& reply = answer.reply;
+  Reply& reply = answer.reply();
   reply.answered = static_cast<int>(status);
   if (code == CURLE_OK) {
     reply.status = reply.answered;
-    if (answer.follows && redirected_to != nullptr) next = redirected_to;
-  } else if (!answer.failure.empty()) {
-    reply.failure = answer.failure;
+    if (answer.follows() && redirected_to != nullptr) next = redirected_to;
+  } else if (!answer.failure().empty()) {
+    reply.failure = answer.failure();
   } else if (!guard.rejected.empty()) {
     reply.rejection = Rejection::kPrivate;
     reply.failure = text("it redirects to ", Target::parse(hop.url).text(), ", at ", guard.rejected,

@@ -1,0 +1,61 @@
+// What an HTTP server answers, as libcurl hands it to the client: no socket, so that many inputs are tried.
+// The input's parts, between bytes 0x1f, come one after the other, as answers of proxies come before that of
+// the server: lines of headers up to an empty one, then a body in pieces. The last byte says how long a piece
+// is, and whether redirections are followed. URLs that redirect are read, too.
+#include <algorithm>
+
+#include "tests/fuzz/reading.h"
+#include "trireme/http/internal/answer.h"
+#include "trireme/http/internal/redirection.h"
+
+using namespace trireme;
+
+namespace {
+
+constexpr std::size_t kMostBytes = 100;
+
+void expect(bool holds) {
+  if (!holds) __builtin_trap();
+}
+
+/// False where the answer is over.
+bool take(http::Answer& answer, std::string_view part, std::size_t piece) {
+  while (!part.empty()) {
+    const std::string_view line = part.substr(0, part.find('\n') + 1);
+    if (line.empty() || line == "\n" || line == "\r\n") break;
+    if (!answer.take_header(line)) return false;
+    part.remove_prefix(line.size());
+  }
+  for (; !part.empty(); part.remove_prefix(std::min(piece, part.size())))
+    if (!answer.take_body(part.substr(0, piece))) return false;
+  return true;
+}
+
+void read_url(const std::string& url) {
+  const http::Target target = http::Target::parse(url);
+  http::is_private(target.host);
+  http::objection(target, http::Target::parse(target.text()));
+  http::with_user_of("http://user:word@data.example/x", url);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view input = fuzz::text_in(data, size - 1);
+  const bool follows = (data[size - 1] & 1) != 0;
+  http::Answer answer(kMostBytes, follows);
+  bool is_whole = true;
+  for (const std::string_view part : fuzz::parts_of(input, 12))
+    is_whole = is_whole && take(answer, part, 1 + data[size - 1] / 2);
+  const http::Reply& reply = answer.reply();
+  expect(is_whole == answer.failure().empty() && reply.body.size() <= kMostBytes);
+  for (const auto& [name, value] : reply.headers) {
+    expect(std::ranges::none_of(name, [](char c) { return c >= 'A' && c <= 'Z'; }));
+    expect(name.find('\n') == std::string::npos && value.find('\n') == std::string::npos);
+  }
+  const auto location = reply.headers.find("location");
+  if (location != reply.headers.end()) read_url(location->second);
+  read_url(std::string(input));
+  return 0;
+}
