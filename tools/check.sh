@@ -5,9 +5,9 @@
 #
 # Without names of steps it does the first five, and with --all all of them, each to its end, for hours. clang-tidy
 # reads sources below the torch line always and those above it when they differ from the last commit but one; --all
-# reads every source. sanitizers: all tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the unit tests
-# of the modules below the torch line under ThreadSanitizer. torch-minimum: all tests on the oldest libtorch that is
-# built with. The last line names the steps that failed.
+# reads every source, and runs all rows of the table of modes. sanitizers: all tests under AddressSanitizer and
+# UndefinedBehaviorSanitizer, and the unit tests of the modules below the torch line under ThreadSanitizer.
+# torch-minimum: all tests on the oldest libtorch that is built with. The last line names the steps that failed.
 set -euo pipefail
 . "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
@@ -76,7 +76,7 @@ check_tidy() {
 }
 
 check_tests() {
-  tools/test.sh
+  TRIREME_TEST_ALL_MODES=${all:+1} tools/test.sh
 }
 
 run_whole() {  # run_whole PRESET TEST_PROGRAM...: each in one process of its own, as many at a time as there are cores

@@ -2,13 +2,18 @@
 // bit by bit where the order of additions is the same, else within a bound. One row per combination.
 //
 // The table holds on every device: on the stand-in, whose memory the host cannot reach, against one rank on
-// the CPU; on a GPU, whose ranks share it, against one rank there.
+// the CPU; on a GPU, whose ranks share it, against one rank there. Of the rows run those that mode_cover.h
+// chooses; all of them with TRIREME_TEST_ALL_MODES=1, and on a GPU.
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 
+#include "tests/multiproc/mode_cover.h"
 #include "tests/multiproc/mode_table.h"
 #include "tests/support/child_process.h"
 #include "tests/support/paths.h"
@@ -23,14 +28,16 @@ namespace {
 
 struct Device {
   const char* name;
-  const char* of_one_rank;      ///< where the numbers come from that are compared
-  const char* preload = "";     ///< in bin/, what brings the device
-  const char* needs_file = "";  ///< where it is
+  const char* of_one_rank;       ///< where the numbers come from that are compared
+  std::optional<Pairs> pairs;    ///< that have to meet in a row that runs; none: every row runs
+  const char* preload = "";      ///< in bin/, what brings the device
+  const char* needs_file = "/";  ///< where it is
 };
 
-constexpr Device kCpu{.name = "cpu", .of_one_rank = "cpu"},
-    kStandIn{.name = "stand_in", .of_one_rank = "cpu", .preload = "stand_in_device.so"},
-    kGpu{.name = "cuda", .of_one_rank = "cuda", .needs_file = "/dev/nvidia0"};
+constexpr Device kCpu{.name = "cpu", .of_one_rank = "cpu", .pairs = Pairs::kAll},
+    kStandIn{
+        .name = "stand_in", .of_one_rank = "cpu", .pairs = Pairs::kOfDevice, .preload = "stand_in_device.so"},
+    kGpu{.name = "cuda", .of_one_rank = "cuda", .pairs = {}, .needs_file = "/dev/nvidia0"};
 
 struct ModeOn {
   Mode mode;
@@ -41,14 +48,29 @@ std::ostream& operator<<(std::ostream& out, const ModeOn& row) {
   return out << row.mode.mesh << " on " << row.device.name;
 }
 
-std::vector<ModeOn> modes_on(const Device& device) {
-  std::vector<ModeOn> rows;
+std::vector<Mode> table_of(const Device& device) {
+  std::vector<Mode> modes;
   for (const Mode& mode : kModes) {
     // The host's memory is elsewhere for a device alone.
     const std::string places = text(mode.state_in, mode.shards_in, mode.activations_in);
     const bool in_host = places.find("host") != std::string::npos;
-    if (!in_host || std::string(device.name) != "cpu") rows.push_back({mode, device});
+    if (!in_host || std::string(device.name) != "cpu") modes.push_back(mode);
   }
+  return modes;
+}
+
+bool all_rows_are_asked_for() {
+  const char* value = std::getenv("TRIREME_TEST_ALL_MODES");
+  return value != nullptr && *value != '\0';
+}
+
+/// None of a device that is not there.
+std::vector<ModeOn> modes_on(const Device& device) {
+  if (!std::filesystem::exists(device.needs_file)) return {};
+  std::vector<Mode> modes = table_of(device);
+  if (device.pairs && !all_rows_are_asked_for()) modes = rows_that_cover(modes, *device.pairs);
+  std::vector<ModeOn> rows;
+  for (const Mode& mode : modes) rows.push_back({mode, device});
   return rows;
 }
 
@@ -151,14 +173,68 @@ TEST(ModeTable, HasNoFieldThatChangesNothing) {
   }
 }
 
+/// Whether two values that meet in `row` meet in one of `rows`.
+bool meet_in_one(const Mode& row, const Factor& one, const Factor& other, const std::vector<Mode>& rows) {
+  return std::any_of(rows.begin(), rows.end(), [&](const Mode& each) {
+    return one.value_of(each) == one.value_of(row) && other.value_of(each) == other.value_of(row);
+  });
+}
+
+TEST(ModeCover, EachTwoValuesThatMeetInTheTableMeetInARowThatRuns) {
+  // Besides what names the case: name and mesh.
+  static_assert(num_fields<Mode>() == kFactors.size() + 2, "each field is a factor");
+  const std::vector<Mode> table = table_of(kCpu), running = rows_that_cover(table, Pairs::kAll);
+  std::vector<Factor> factors(kFactors.begin(), kFactors.end());
+  factors.push_back(kAxes);
+  for (const Mode& row : table) {
+    for (const Factor& one : factors) {
+      for (const Factor& other : factors)
+        EXPECT_TRUE(meet_in_one(row, one, other, running))
+            << row.name << ": " << one.name << ", " << other.name;
+    }
+  }
+}
+
+TEST(ModeCover, OnADeviceWhatIsItsOwnMeetsEachValueThatItMeetsInTheTable) {
+  const std::vector<Mode> table = table_of(kStandIn), running = rows_that_cover(table, Pairs::kOfDevice);
+  int num_own = 0;
+  for (const Mode& row : table) {
+    for (const Factor& one : kFactors) {
+      if (one.is_of_device == nullptr || !one.is_of_device(row)) continue;
+      ++num_own;
+      for (const Factor& other : kFactors)
+        EXPECT_TRUE(meet_in_one(row, one, other, running))
+            << row.name << ": " << one.name << ", " << other.name;
+    }
+  }
+  EXPECT_GT(num_own, 100);
+}
+
+TEST(ModeCover, EachRowThatRunsBringsAPairOfItsOwnAndTheOthersAreRepetitions) {
+  for (const Device& device : {kCpu, kStandIn}) {
+    const std::vector<Mode> table = table_of(device), running = rows_that_cover(table, *device.pairs);
+    const PairTable pairs = pairs_of(running, *device.pairs);
+    EXPECT_LT(3 * running.size(), 2 * table.size()) << device.name;
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      EXPECT_TRUE(std::any_of(pairs.rows[i].begin(), pairs.rows[i].end(),
+                              [&](std::size_t pair) {
+                                return std::count_if(
+                                           pairs.rows.begin(), pairs.rows.end(), [&](const auto& row) {
+                                             return std::find(row.begin(), row.end(), pair) != row.end();
+                                           }) == 1;
+                              }))
+          << device.name << ": " << running[i].name;
+    }
+  }
+}
+
 class Modes : public testing::TestWithParam<ModeOn> {
  protected:
   const Device& device() const { return GetParam().device; }
 
   TrainedRun train_on_one_rank(const Mode& mode) const {
     const int of_each = mode.accumulation * (mode.stages > 1 ? 4 : 1);
-    const int replicas = mode.ranks / mode.stages / mode.tensor / mode.context;
-    const int parts = mode.equal == Equal::kBits ? replicas * of_each : 1;
+    const int parts = mode.equal == Equal::kBits ? replicas_of(mode) * of_each : 1;
     const Mode one{.name = "",
                    .mesh = "",
                    .accumulation = parts,
@@ -192,8 +268,6 @@ class Modes : public testing::TestWithParam<ModeOn> {
 
 TEST_P(Modes, GiveTheNumbersOfOneRank) {
   const Mode& mode = GetParam().mode;
-  if (*device().needs_file != '\0' && !std::filesystem::exists(device().needs_file))
-    GTEST_SKIP() << "there is no " << device().needs_file;
   const TrainedRun one = train_on_one_rank(mode), ranks = train_on_ranks(mode);
   EXPECT_EQ(ranks.world_size, mode.ranks);
   ASSERT_EQ(ranks.losses.size(), 10u);

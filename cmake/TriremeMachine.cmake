@@ -1,0 +1,22 @@
+# Read by CTest. trireme_list_anew_elsewhere(FOLDER PROGRAM): CTest keeps the list of a program's tests for as long as the
+# program is the same. What a program lists depends on two things more: on whether there is a GPU, and on whether all rows of
+# the table of modes are asked for (tests/multiproc/modes_test.cpp). Where one of them has changed the list is made anew.
+function(trireme_list_anew_elsewhere folder program)
+  set(gpu no)
+  if(EXISTS /dev/nvidia0)
+    set(gpu yes)
+  endif()
+  set(here "GPU: ${gpu}, TRIREME_TEST_ALL_MODES: '$ENV{TRIREME_TEST_ALL_MODES}'")
+  set(file "${folder}/${program}_listed_with.txt")
+  set(listed "")
+  if(EXISTS "${file}")
+    file(READ "${file}" listed)
+  endif()
+  if(NOT listed STREQUAL here)
+    file(GLOB lists "${folder}/${program}[[]*]_tests.cmake")
+    if(lists)
+      file(REMOVE ${lists})
+    endif()
+    file(WRITE "${file}" "${here}")
+  endif()
+endfunction()
