@@ -1,6 +1,6 @@
 // A chain of layers of one's own, cut into stages over the ranks:
 //
-//   trireme launch -n 4 -- example_own_pipeline [SCHEDULE] [STEPS] [BACKEND]
+//   trireme launch -n 4 -- example_own_pipeline [SCHEDULE] [STEPS] [BACKEND] [TIMEOUT_S]
 //
 // SCHEDULE is a name of `trireme schedule --help`, such as gpipe, 1f1b or zb-h1 (default: 1f1b). The losses
 // are the same, to rounding, for any of them and any number of ranks.
@@ -22,8 +22,8 @@ namespace nn = torch::nn;
 
 int main(int argc, char** argv) {
   return trireme::run_main([&] {
-    const auto context =
-        trireme::comm::Context::from_environment({.backend = argc > 3 ? argv[3] : "auto", .timeout_s = 30});
+    const auto context = trireme::comm::Context::from_environment(
+        {.backend = argc > 3 ? argv[3] : "auto", .timeout_s = argc > 4 ? std::atof(argv[4]) : 30});
     const int num_steps = argc > 2 ? std::atoi(argv[2]) : 50;
     torch::manual_seed(1);  // every rank makes the whole model, and keeps the gradients of its stages
     nn::Sequential chain;

@@ -172,10 +172,10 @@ TEST(FrozenRank, IsWaitedForWithoutEndWhereThatIsAskedFor) {
 }
 
 TEST(FrozenRank, IsNotEndedForTheTimeInWhichItsLauncherWasFrozenToo) {
-  FrozenWorld world("8");
+  FrozenWorld world("4");
   ASSERT_TRUE(world.froze());
   world.launcher().send_signal(SIGSTOP);
-  std::this_thread::sleep_for(std::chrono::seconds(9));
+  std::this_thread::sleep_for(std::chrono::seconds(5));
   world.launcher().send_signal(SIGCONT);
   std::this_thread::sleep_for(std::chrono::seconds(1));  // in which it looks after them
   world.let_go_on();

@@ -25,9 +25,9 @@ TEST_P(SlowDisk, IsWaitedForAndNamedAndTheRunEndsWell) {
         std::string("comm.torch_threads=1")}) {
     command.insert(command.end(), {"--set", setting});
   }
-  // A checkpoint is half a dozen of them, one after the other.
+  // A checkpoint is half a dozen of them, one after the other, and so takes longer than the deadline.
   const ChildResult result =
-      run(command, {{"LD_PRELOAD", bin("slow_fsync.so")}, {"TRIREME_TEST_FSYNC_S", "2"}});
+      run(command, {{"LD_PRELOAD", bin("slow_fsync.so")}, {"TRIREME_TEST_FSYNC_S", "1.4"}});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 (pid "), HasSubstr("is slow: "),
                                 HasSubstr("it is busy with: saving a checkpoint to ")));

@@ -46,13 +46,20 @@ TEST_P(Contexts, MeetAndEndInGoodOrder) {
   for (auto& rank : ranks) expect_good_end(rank->wait(60), ": sum 3", times);
 }
 
-INSTANTIATE_TEST_SUITE_P(AllWays, Contexts,
-                         testing::Combine(testing::Values("static", "exit", "again", "beside", "late"),
-                                          testing::Values("shm", "gloo"), testing::Values("launch", "hand")),
-                         [](const auto& test) {
-                           return text(std::get<0>(test.param), "_", std::get<1>(test.param), "_",
-                                       std::get<2>(test.param));
-                         });
+/// Any two of a mode, a backend and a start meet.
+std::vector<Contexts::ParamType> ways() {
+  const std::vector<const char*> modes = {"static", "exit", "again", "beside", "late"};
+  std::vector<Contexts::ParamType> result;
+  for (std::size_t i = 0; i < modes.size(); ++i) {
+    result.emplace_back(modes[i], "shm", i % 2 == 0 ? "launch" : "hand");
+    result.emplace_back(modes[i], "gloo", i % 2 == 0 ? "hand" : "launch");
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(AnyTwoOf, Contexts, testing::ValuesIn(ways()), [](const auto& test) {
+  return text(std::get<0>(test.param), "_", std::get<1>(test.param), "_", std::get<2>(test.param));
+});
 
 }  // namespace
 }  // namespace trireme

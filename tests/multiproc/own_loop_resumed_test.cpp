@@ -12,16 +12,19 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Its arguments behind the launcher's, for a folder.
-using Program = std::vector<std::string> (*)(const std::string& folder);
+struct Program {
+  const char* name;
+  std::vector<std::string> (*command)(const std::string& folder);
+  const char* killed_at;  ///< early enough that it has seconds to go
+};
 
-class OwnLoopResumed : public testing::TestWithParam<std::pair<const char*, Program>> {};
+class OwnLoopResumed : public testing::TestWithParam<Program> {};
 
 TEST_P(OwnLoopResumed, EndsWithTheSameBitsAfterAKill) {
   const TemporaryFolder folder;
   const auto command = [&](const char* name) {
     std::vector<std::string> all = {bin("trireme"), "launch", "-n", "2", "--"};
-    for (const std::string& each : GetParam().second((folder / name).string())) all.push_back(each);
+    for (const std::string& each : GetParam().command((folder / name).string())) all.push_back(each);
     return all;
   };
   const auto weights = [](const ChildResult& result) {
@@ -32,7 +35,7 @@ TEST_P(OwnLoopResumed, EndsWithTheSameBitsAfterAKill) {
   ASSERT_THAT(whole.out, HasSubstr("weights "));
 
   ChildProcess killed(command("killed"));
-  ASSERT_TRUE(killed.wait_for_output("saved step 600", 60)) << killed.output();
+  ASSERT_TRUE(killed.wait_for_output(GetParam().killed_at, 60)) << killed.output();
   for (const int rank : killed.children()) ::kill(rank, SIGKILL);
   ASSERT_EQ(killed.wait(60).exit_code, 3) << "it had ended before it was killed";
   const ChildResult resumed = run(command("killed"), {}, 120);
@@ -43,16 +46,17 @@ TEST_P(OwnLoopResumed, EndsWithTheSameBitsAfterAKill) {
 
 INSTANTIATE_TEST_SUITE_P(
     Programs, OwnLoopResumed,
-    testing::Values(
-        std::pair<const char*, Program>("replicas",
-                                        [](const std::string& folder) -> std::vector<std::string> {
-                                          return {bin("example_own_loop_resumed"), folder, "2000"};
-                                        }),
-        std::pair<const char*, Program>("shards",
-                                        [](const std::string& folder) -> std::vector<std::string> {
-                                          return {bin("example_own_loop_sharded"), "1500", "auto", folder};
-                                        })),
-    [](const auto& row) { return row.param.first; });
+    testing::Values(Program{"replicas",
+                            [](const std::string& folder) -> std::vector<std::string> {
+                              return {bin("example_own_loop_resumed"), folder, "2000"};
+                            },
+                            "saved step 600"},
+                    Program{"shards",
+                            [](const std::string& folder) -> std::vector<std::string> {
+                              return {bin("example_own_loop_sharded"), "500", "auto", folder};
+                            },
+                            "saved step 200"}),
+    [](const auto& row) { return row.param.name; });
 
 }  // namespace
 }  // namespace trireme::test
