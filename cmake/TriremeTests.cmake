@@ -7,7 +7,7 @@ endif()
 
 # trireme_tests(NAME LABEL label SOURCES file... LIBRARIES target... [TORCH] [TIMEOUT seconds] [SERIAL])
 # One test program; each of its test cases is a CTest of its own, with that label. Loading libtorch takes a third of a
-# second: of a program that does, each suite is a CTest, whose cases are processes forked behind the loading
+# second: of a program that does, each suite is a CTest, whose cases are processes forked after the loading
 # (tests/support/forked_cases_main.cpp). A release compiles four of its sources as one, and little optimised: a fifth of
 # a source's time is optimising, two fifths are libtorch's headers.
 # Tests of suites that are named Security... have the label `security` as well.
@@ -38,7 +38,9 @@ trireme_list_anew_elsewhere(\"${CMAKE_CURRENT_BINARY_DIR}\" ${name})")
     gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES ${properties} TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
     trireme_discovery_script(${name}_properties "include(\"${PROJECT_SOURCE_DIR}/cmake/TriremeLabels.cmake\")
-trireme_label_security(${ARG_LABEL} \${${name}_TESTS})")
+trireme_label_security(${ARG_LABEL} \${${name}_TESTS})
+include(\"${PROJECT_SOURCE_DIR}/cmake/TriremeSchedule.cmake\")
+trireme_schedule(\${${name}_TESTS})")
   endif()
 endfunction()
 

@@ -3,14 +3,24 @@
 #
 #   tools/test.sh [CTEST OPTION...]      e.g. tools/test.sh -L unit      tools/test.sh -R ShmAllReduce
 #
-# TRIREME_PRESET chooses the build (default: release), TRIREME_TEST_JOBS how many tests run at once
-# (default: 2; tests of several processes are what fills the cores). The last line is
-# "N passed, N failed, N skipped"; the full log and a JUnit file are in build/PRESET/tests/.
+# TRIREME_PRESET chooses the build (default: release), TRIREME_TEST_JOBS how many tests run at once that use
+# a core (default: as many as there are cores, and 2 GB of memory for each); up to three times as many that wait
+# most of the time (tests/schedule.txt). The last line is "N passed, N failed, N skipped"; the full log and a JUnit
+# file are in build/PRESET/tests/.
 set -euo pipefail
 . "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 preset=${TRIREME_PRESET:-release}
 build=build/$preset
+
+jobs_of_this_machine() {
+  local jobs by_memory
+  jobs=$(nproc)
+  by_memory=$(awk '/^MemTotal:/ { print int($2 / 2000000) }' /proc/meminfo)
+  [ "$by_memory" -ge "$jobs" ] || jobs=$by_memory
+  [ "$jobs" -ge 1 ] || jobs=1
+  echo "$jobs"
+}
 
 started=$SECONDS
 tools/setup.sh build test
@@ -20,7 +30,8 @@ built=$SECONDS
 
 mkdir -p "$build/tests"
 rm -f "$build/tests/junit.xml"
-ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "${TRIREME_TEST_JOBS:-2}" \
+lanes=$((3 * ${TRIREME_TEST_JOBS:-$(jobs_of_this_machine)}))  # cmake/TriremeSchedule.cmake counts in thirds of a core
+ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$lanes" \
   --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
   --output-junit tests/junit.xml --output-log "$build/tests/ctest.log" "$@" || true
 

@@ -2,12 +2,12 @@
 // program, and:
 //
 //   PROGRAM --suites              prints the names of its suites
-//   PROGRAM --cases-of=SUITE [--seconds=60]
+//   PROGRAM --cases-of=SUITE [--seconds=60] [--at-once=1]
 //
-// runs each case of a suite in a process of its own that is forked behind the loading. No thread is there
-// yet, and a case meets nothing that another left. Prints "case passed|skipped|failed: NAME", before it what
-// a case printed that did not pass; a case that takes longer is killed, with whatever it started.
-// tools/test_summary.py reads that.
+// runs each case of a suite in a process of its own that is forked after the loading, so many at once. No
+// thread is there yet, and a case meets nothing that another left. Prints "case passed|skipped|failed: NAME",
+// before it what a case printed that did not pass; a case that takes longer is killed, with whatever it
+// started. tools/test_summary.py reads that.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -30,7 +30,7 @@
 
 namespace {
 
-/// What stands behind `name` among the arguments.
+/// What comes after `name` in one of the arguments.
 std::optional<std::string> argument(const std::vector<std::string>& arguments, std::string_view name) {
   for (const std::string& each : arguments) {
     if (each.rfind(name, 0) == 0) return each.substr(name.size());
@@ -67,47 +67,77 @@ std::string failure_of(int status) {
   return WEXITSTATUS(status) == 0 ? "" : "exit code " + std::to_string(WEXITSTATUS(status));
 }
 
-/// True when it ended, within that time.
-bool ends(int process, int seconds) {
-  const int handle = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
-  if (handle < 0) return true;  // a kernel without: wait as long as it takes
-  pollfd end{.fd = handle, .events = POLLIN, .revents = 0};
-  const int ended = poll(&end, 1, 1000 * seconds);
-  close(handle);
-  return ended == 1;
+using Clock = std::chrono::steady_clock;
+
+/// The process of a case.
+struct Running {
+  std::string name;
+  int process = -1;
+  int end = -1;     ///< readable when it has ended; negative on a kernel without such handles
+  int output = -1;  ///< what it prints
+  Clock::time_point began = Clock::now();
+};
+
+Running start(const std::string& name) {
+  std::cout.flush();
+  Running one{.name = name, .output = memfd_create("output", MFD_CLOEXEC)};
+  one.process = fork();
+  if (one.process == 0) become(name, one.output);
+  one.end = static_cast<int>(syscall(SYS_pidfd_open, one.process, 0));
+  return one;
 }
 
-/// False when it failed.
-bool run_case(const std::string& name, int seconds) {
-  std::cout.flush();
-  const int output = memfd_create("output", MFD_CLOEXEC);
-  const auto began = std::chrono::steady_clock::now();
-  const int process = fork();
-  if (process == 0) become(name, output);
-  const bool ended = ends(process, seconds);
+/// Of one that has ended, or is to end because its time is over; false when it failed.
+bool finish(const Running& one, bool in_time, int seconds) {
   int status = 0;
-  if (!ended) kill(-process, SIGKILL);
-  waitpid(process, &status, 0);
-  kill(-process, SIGKILL);  // what it started and left
+  if (!in_time) kill(-one.process, SIGKILL);
+  waitpid(one.process, &status, 0);
+  kill(-one.process, SIGKILL);  // what it started and left
   const std::string why =
-      ended ? failure_of(status) : "has not ended within " + std::to_string(seconds) + " s";
-  const std::string printed = content_of(output);
-  close(output);
-  const auto took =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
+      in_time ? failure_of(status) : "has not ended within " + std::to_string(seconds) + " s";
+  const std::string printed = content_of(one.output);
+  close(one.output);
+  if (one.end >= 0) close(one.end);
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - one.began);
   const bool skipped = why.empty() && printed.find("[  SKIPPED ]") != std::string::npos;
   if (!why.empty() || skipped) std::cout << printed << (why.empty() ? "" : why + "\n");
   std::cout << "case "
             << (!why.empty() ? "failed"
                 : skipped    ? "skipped"
                              : "passed")
-            << ": " << name << " (" << took.count() << " ms)" << std::endl;
+            << ": " << one.name << " (" << took.count() << " ms)" << std::endl;
   return why.empty();
 }
 
-int run_cases(const std::string& name, int seconds) {
+/// Waits until a case has ended or its time is over, and finishes what has; false when one failed.
+bool finish_next(std::vector<Running>& running, int seconds) {
+  std::vector<pollfd> ends;
+  auto first = Clock::time_point::max();
+  for (const Running& one : running) {
+    ends.push_back({.fd = one.end, .events = POLLIN, .revents = 0});
+    // Without a handle it is waited for as long as it takes.
+    first = std::min(first, one.end < 0 ? Clock::now() : one.began + std::chrono::seconds(seconds));
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - Clock::now()).count();
+  poll(ends.data(), ends.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
+  bool good = true;
+  std::vector<Running> still;
+  for (std::size_t i = 0; i < running.size(); ++i) {
+    const bool ended = running[i].end < 0 || ends[i].revents != 0;
+    if (ended || Clock::now() >= running[i].began + std::chrono::seconds(seconds)) {
+      good = finish(running[i], ended, seconds) && good;
+    } else {
+      still.push_back(running[i]);
+    }
+  }
+  running = still;
+  return good;
+}
+
+int run_cases(const std::string& name, int seconds, std::size_t at_once) {
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   bool good = true, found = false;
+  std::vector<Running> running;
   for (int s = 0; s < all.total_test_suite_count(); ++s) {
     const testing::TestSuite& suite = *all.GetTestSuite(s);
     if (suite.name() != name) continue;
@@ -116,11 +146,13 @@ int run_cases(const std::string& name, int seconds) {
       const std::string one = suite.GetTestInfo(c)->name();
       if (one.rfind("DISABLED_", 0) == 0) {
         std::cout << "SKIPPED: disabled in the source\ncase skipped: " << name << "." << one << "\n";
-      } else {
-        good = run_case(name + "." + one, seconds) && good;
+        continue;
       }
+      while (running.size() >= at_once) good = finish_next(running, seconds) && good;
+      running.push_back(start(name + "." + one));
     }
   }
+  while (!running.empty()) good = finish_next(running, seconds) && good;
   if (!found) std::cout << "there is no suite " << name << "\n";
   return good && found ? 0 : 1;
 }
@@ -139,7 +171,8 @@ int main(int argc, char** argv) {
   const bool dies =
       argument(arguments, "--gtest_internal_run_death_test=").has_value();  // one case of it, started anew
   if (const auto suite = argument(arguments, "--cases-of="); suite && !dies)
-    return run_cases(*suite, std::stoi(argument(arguments, "--seconds=").value_or("60")));
+    return run_cases(*suite, std::stoi(argument(arguments, "--seconds=").value_or("60")),
+                     std::max(1ul, std::stoul(argument(arguments, "--at-once=").value_or("1"))));
   if (argument(arguments, "--suites")) return print_suites();
   return RUN_ALL_TESTS();
 }
