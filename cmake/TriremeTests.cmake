@@ -37,10 +37,14 @@ function(trireme_tests name)
 trireme_list_anew_elsewhere(\"${CMAKE_CURRENT_BINARY_DIR}\" ${name})")
     gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES ${properties} TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    set(tenths 10)
+    if(ARG_LABEL MATCHES "multiproc|fault")  # they wait for processes that start and end
+      set(tenths 6)
+    endif()
     trireme_discovery_script(${name}_properties "include(\"${PROJECT_SOURCE_DIR}/cmake/TriremeLabels.cmake\")
 trireme_label_security(${ARG_LABEL} \${${name}_TESTS})
 include(\"${PROJECT_SOURCE_DIR}/cmake/TriremeSchedule.cmake\")
-trireme_schedule(\${${name}_TESTS})")
+trireme_schedule(${tenths} \${${name}_TESTS})")
   endif()
 endfunction()
 

@@ -3,10 +3,10 @@
 #
 #   tools/test.sh [CTEST OPTION...]      e.g. tools/test.sh -L unit      tools/test.sh -R ShmAllReduce
 #
-# TRIREME_PRESET chooses the build (default: release), TRIREME_TEST_JOBS how many tests run at once that use
-# a core (default: as many as there are cores, and 2 GB of memory for each); up to three times as many that wait
-# most of the time (tests/schedule.txt). The last line is "N passed, N failed, N skipped"; the full log and a JUnit
-# file are in build/PRESET/tests/.
+# TRIREME_PRESET chooses the build (default: release), TRIREME_TEST_JOBS how many cores the tests use (default: all,
+# one for each 2 GB of memory at most): so many tests that compute run at once, and more of those that wait
+# (tests/schedule.txt). The last line is "N passed, N failed, N skipped"; the full log and a JUnit file are in
+# build/PRESET/tests/.
 set -euo pipefail
 . "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
@@ -30,7 +30,7 @@ built=$SECONDS
 
 mkdir -p "$build/tests"
 rm -f "$build/tests/junit.xml"
-lanes=$((3 * ${TRIREME_TEST_JOBS:-$(jobs_of_this_machine)}))  # cmake/TriremeSchedule.cmake counts in thirds of a core
+lanes=$((10 * ${TRIREME_TEST_JOBS:-$(jobs_of_this_machine)}))  # cmake/TriremeSchedule.cmake counts in tenths of a core
 ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$lanes" \
   --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
   --output-junit tests/junit.xml --output-log "$build/tests/ctest.log" "$@" || true

@@ -5,7 +5,7 @@ import re
 import unittest
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-ROW = re.compile(r"([^ ]+) +([0-9]+) +([1-3])( +[1-9][0-9]*)?")
+ROW = re.compile(r"([^ ]+) +([0-9]+) +([1-9]|10)( +[1-9][0-9]*)?")
 
 
 def sources():
@@ -31,7 +31,7 @@ class Schedule(unittest.TestCase):
             if not line or line.startswith("#"):
                 continue
             row = ROW.fullmatch(line)
-            self.assertTrue(row, f"'{line}' is not NAME SECONDS THIRDS [AT_ONCE]")
+            self.assertTrue(row, f"'{line}' is not NAME SECONDS TENTHS [AT_ONCE]")
             names.append(row[1])
             self.assertTrue(re.search(pattern_of(row[1]), text), f"there is no test {row[1]}: remove the row, or rename it")
         self.assertEqual(len(names), len(set(names)), "a name has two rows")
