@@ -2,6 +2,11 @@
 # Sets up, builds and runs the tests.
 #
 #   tools/test.sh [CTEST OPTION...]      e.g. tools/test.sh -L unit      tools/test.sh -R ShmAllReduce
+#   tools/test.sh --changed [BASE] [CTEST OPTION...]
+#
+# --changed builds and runs the tests of the modules that differ from the commit BASE (default: the merge base with
+# origin/main or main; uncommitted and new files count) and of the modules above them, and prints what it leaves out.
+# tools/select_tests.py --help describes the rules.
 #
 # TRIREME_PRESET chooses the build (default: release), TRIREME_TEST_JOBS how many cores the tests use (default: all,
 # one for each 2 GB of memory at most): so many tests that compute run at once, and more of those that wait
@@ -22,10 +27,29 @@ jobs_of_this_machine() {
   echo "$jobs"
 }
 
+changed=no base= selected=()
+if [ "${1:-}" = --changed ]; then
+  changed=yes
+  shift
+  case ${1:--} in -*) ;; *) base=$1; shift ;; esac
+fi
+
 started=$SECONDS
 tools/setup.sh build test
 set_up=$SECONDS
-tools/build.sh "$preset"
+targets=all
+if [ $changed = yes ]; then
+  targets=$(python3 tools/select_tests.py targets "$base")
+fi
+if [ -n "$targets" ]; then
+  tools/build.sh "$preset" $targets
+else
+  tools/build.sh "$preset" help >/dev/null  # configured, and nothing to build
+fi
+if [ $changed = yes ]; then
+  numbers=$(python3 tools/select_tests.py tests "$build" "$base" "$@")
+  [ -z "$numbers" ] || selected=(-I "0,0,0,$numbers")
+fi
 built=$SECONDS
 
 mkdir -p "$build/tests"
@@ -33,7 +57,7 @@ rm -f "$build/tests/junit.xml"
 lanes=$((10 * ${TRIREME_TEST_JOBS:-$(jobs_of_this_machine)}))  # cmake/TriremeSchedule.cmake counts in tenths of a core
 ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$lanes" \
   --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
-  --output-junit tests/junit.xml --output-log "$build/tests/ctest.log" "$@" || true
+  --output-junit tests/junit.xml --output-log "$build/tests/ctest.log" "${selected[@]}" "$@" || true
 
 echo
 echo "set-up $((set_up - started)) s, build $((built - set_up)) s, tests $((SECONDS - built)) s"
