@@ -11,6 +11,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/train/run.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme::train {
@@ -118,9 +119,10 @@ void measure_noise(const ParallelPlan& plan, comm::Context& context, const data:
     Trainer trainer(config, context, data);
     for (std::int64_t step = 0; step < steps && !trainer.finished(); ++step) trainer.step();
     take_reports(trainer);
-    const auto noise = trainer.noise();
-    if (noise && noise->of_sample > 0)
-      search.noise_scale = noise->scale();
+    RunResult result;
+    trainer.summarize(result);
+    if (result.noise && result.noise->of_sample > 0)
+      search.noise_scale = result.noise->scale();
     else
       search.why_no_noise = "the run has too few steps over which it can be measured";
   } catch (const InvalidArgument& reason) {

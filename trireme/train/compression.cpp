@@ -4,73 +4,26 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <map>
+#include <set>
 
 #include "trireme/base/error.h"
-#include "trireme/checkpoint/shard_reader.h"
 #include "trireme/checkpoint/training_checkpoint.h"
+#include "trireme/parallel/data/hook_state_copy.h"
 #include "trireme/parallel/zero/shard_hook.h"
+#include "trireme/train/internal/all_parts.h"
 #include "trireme/train/internal/cures.h"
-#include "trireme/train/internal/on_main.h"
-#include "trireme/train/trainer.h"
+#include "trireme/train/internal/replica_rows.h"
+#include "trireme/train/run.h"
 
 namespace trireme::train {
 namespace {
 
 using Parallel = ParallelOptions;
 
-/// Of the state of one compression: what another one has kept means nothing to it.
-std::string prefix_of(const Trainer& trainer) {
-  return text(kCompressionState, trainer.plan().config().parallel.compression, "/");
-}
-
 /// Whether velocities of the compression take the place of the optimizer's momentum (Lin et al.,
 /// section 3.1). With another optimizer than SGD, "dgc" is error feedback alone.
 bool corrects_momentum(const RunConfig& config) {
   return parallel::has_own_momentum(config.parallel.compression) && config.optimizer.name == "sgd";
-}
-
-/// Whose rows a rank's own state is, of how many: replicas', or hosts'.
-struct Rows {
-  std::int64_t index, number;
-};
-Rows rows_of(const parallel::HookState& state, const Trainer& trainer) {
-  if (state.of_host.num_hosts > 0) return {state.of_host.host, state.of_host.num_hosts};
-  return {trainer.replica(), trainer.plan().weight_copies()};
-}
-
-/// Of any shape, as one row.
-at::Tensor flat_row(const at::Tensor& tensor) { return tensor.view({1, tensor.numel()}); }
-
-constexpr const char* kPieces = "pieces/";
-
-/// Whoever has it later, the whole is the same.
-checkpoint::Shard piece_shard(const std::string& prefix, const parallel::HookState::Piece& piece) {
-  return {.name = prefix + kPieces + piece.name,
-          .global_sizes = {piece.numel},
-          .offsets = {piece.begin},
-          .tensor = piece.tensor};
-}
-
-constexpr const char* kOwn = "own/";
-
-/// How many rows the tensors have that lie there under the prefix, by the rest of their names. Collective.
-std::map<std::string, std::int64_t> stored_under(const std::string& prefix, comm::Context& context,
-                                                 const std::filesystem::path& checkpoint) {
-  std::vector<std::string> found;
-  on_main(context, [&] {
-    const checkpoint::ShardReader reader(checkpoint);
-    for (const auto& [name, stored] : reader.tensors()) {
-      if (!name.starts_with(prefix)) continue;
-      found.push_back(text(stored.sizes.empty() ? 1 : stored.sizes[0], " ", name.substr(prefix.size())));
-    }
-  });
-  std::map<std::string, std::int64_t> rows;
-  for (const std::string& line : split(context.world().all_gather_text(join(found, "\n")).front(), '\n')) {
-    const std::size_t end = line.find(' ');
-    if (end != std::string::npos) rows[line.substr(end + 1)] = std::stoll(line.substr(0, end));
-  }
-  return rows;
 }
 
 template <class RefuseIf>
@@ -211,62 +164,165 @@ optim::OptimizerOptions optimizer_options(const ParallelPlan& plan) {
   return options;
 }
 
-const std::string kCompressionState = text(checkpoint::kOptimizerPrefix, "compression/");
+namespace {
 
-checkpoint::Shards compression_shards(const Trainer& trainer) {
-  const parallel::HookState state = trainer.compression_state();
+constexpr const char* kPieces = "pieces/";
+constexpr const char* kOwn = "own/";
+
+/// Of any shape, as one row.
+at::Tensor flat_row(const at::Tensor& tensor) { return tensor.view({1, tensor.numel()}); }
+
+/// What the hook of gradient reductions keeps from step to step: residuals of compression, velocities. Of
+/// what each replica has for itself, a checkpoint has the rows of one tensor.
+class GradientCompression final : public StepPart {
+ public:
+  explicit GradientCompression(const PartSetup& setup)
+      : name_(setup.plan.config().parallel.compression),
+        prefix_(text(checkpoint::kOptimizerPrefix, "compression/", name_, "/")),
+        replica_(setup.groups.replicas ? setup.groups.replicas->rank() : 0),
+        weight_copies_(setup.plan.weight_copies()),
+        skips_steps_(setup.plan.skips_non_finite()),
+        context_(setup.context) {}
+
+  void configure(PipelineSetup& setup) override {
+    hook_ = setup.options.data_parallel.hook;
+    if (hook_ && skips_steps_) before_step_.emplace(hook_);
+  }
+  void attach(const TrainerObjects& objects) override {
+    if (hook_) hook_->attach_optimizer(objects.optimizer.state());
+    if (objects.plan.rounds_weights() && context_.is_main() &&
+        objects.groups.has_common_weights(objects.plan, objects.model.device))
+      context_.log().info("parallel.weight_compression = \"",
+                          objects.plan.config().parallel.weight_compression,
+                          "\" does nothing here: the ranks have one copy of the weights in memory that they "
+                          "have in common, and gather nothing");
+  }
+  void begin_stream(parallel::Pipeline::Stream& stream, std::int64_t /*steps_done*/) override {
+    if (!hook_) return;
+    hook_->set_gradient_scale(stream.gradient_scale);
+    if (before_step_) before_step_->take();
+  }
+  void skipped(Step& /*step*/) override {
+    if (before_step_) before_step_->bring_back();
+  }
+  /// The hooks change it in every backward.
+  void add_state(StateParts& state) override {
+    if (!hook_ && weight_copies_ > 1) return;
+    StatePart part{.prefix = prefix_, .changes = ChangesIn::kBackward};
+    if (hook_) part.shards = shards();
+    part.restore = [this](const StoredSizes& stored) { return restore(stored); };
+    state.push_back(std::move(part));
+  }
+  void count(StepCounters& counters) const override {
+    if (hook_) counters.sent_bytes += hook_->sent_bytes();
+  }
+  void summarize(RunResult& result) const override {
+    if (hook_) result.found_by_reduction = hook_->found();
+  }
+
+ private:
+  /// Whose rows a rank's own state is, of how many: replicas', or hosts'.
+  struct Rows {
+    std::int64_t index, number;
+  };
+  Rows rows_of(const parallel::HookState& state) const {
+    if (state.of_host.num_hosts > 0) return {state.of_host.host, state.of_host.num_hosts};
+    return {replica_, weight_copies_};
+  }
+  /// Whoever has it later, the whole is the same.
+  checkpoint::Shard piece_shard(const parallel::HookState::Piece& piece) const {
+    return {.name = prefix_ + kPieces + piece.name,
+            .global_sizes = {piece.numel},
+            .offsets = {piece.begin},
+            .tensor = piece.tensor};
+  }
+  checkpoint::Shards shards() const;
+  Restoration restore(const StoredSizes& stored);
+  void warn_of_loss(const StoredSizes& stored) const;
+
+  const std::string name_, prefix_;
+  const std::int64_t replica_, weight_copies_;
+  const bool skips_steps_;
+  comm::Context& context_;
+  std::shared_ptr<parallel::CommHook> hook_;            ///< null: gradients are not reduced here
+  std::optional<parallel::HookStateCopy> before_step_;  ///< where steps may be skipped
+};
+
+checkpoint::Shards GradientCompression::shards() const {
+  const parallel::HookState state = hook_->state();
   checkpoint::Shards shards;
   for (const auto& [name, tensor] : state.common)
-    shards.push_back(checkpoint::whole_shard(prefix_of(trainer) + name, tensor));
-  const Rows rows = rows_of(state, trainer);
+    shards.push_back(checkpoint::whole_shard(prefix_ + name, tensor));
+  const Rows rows = rows_of(state);
   for (const auto& [name, tensor] : state.own)
-    shards.push_back(row_shard(prefix_of(trainer) + kOwn + name, flat_row(tensor), rows.index, rows.number));
+    shards.push_back(row_shard(prefix_ + kOwn + name, flat_row(tensor), rows.index, rows.number));
   for (const auto& piece : state.pieces) {
-    if (piece.tensor.numel() > 0) shards.push_back(piece_shard(prefix_of(trainer), piece));
+    if (piece.tensor.numel() > 0) shards.push_back(piece_shard(piece));
   }
   return shards;
 }
 
-KeptByCompression::KeptByCompression(const Trainer& trainer, comm::Context& context,
-                                     const std::filesystem::path& checkpoint) {
-  const std::string prefix = prefix_of(trainer);
-  std::map<std::string, std::int64_t> found = stored_under(prefix, context, checkpoint);
-  if (found.empty()) return;
-  if (trainer.plan().weight_copies() == 1) {
-    std::int64_t num_rows = 1;
-    for (const auto& [name, rows] : found) num_rows = std::max(num_rows, name.starts_with(kOwn) ? rows : 1);
-    if (context.is_main())
-      context.log().warning("parallel.compression = \"", trainer.plan().config().parallel.compression,
-                            "\" compresses nothing on one rank: what ", num_rows,
-                            " ranks have left out of gradients so far is dropped; to keep it, resume with 2 "
-                            "ranks or more");
-    return;
-  }
-  const parallel::HookState state = trainer.compression_state();
-  const Rows rows = rows_of(state, trainer);
-  for (const auto& piece : state.pieces) {
-    const bool is_there = found.erase(kPieces + piece.name) > 0;
-    if (is_there && piece.tensor.numel() > 0) shards_.push_back(piece_shard(prefix, piece));
-  }
-  for (const auto& [name, tensor] : state.common)
-    shards_.push_back(checkpoint::whole_shard(prefix + name, tensor));
-  for (const auto& [name, tensor] : state.own) {
-    const auto stored = found.find(kOwn + name);
-    rows_.add(prefix + kOwn + name, flat_row(tensor), rows.index, rows.number,
-              stored == found.end() ? 0 : stored->second);
-    const std::string in_pieces = kPieces + ("sums_" + name);
-    if (rows.index > 0 || !found.contains(in_pieces)) continue;
-    left_over_.push_back(
-        {.of = flat_row(tensor)[0], .stored = at::empty({tensor.numel()}, tensor.options())});
-    shards_.push_back(checkpoint::whole_shard(prefix + in_pieces, left_over_.back().stored));
-  }
-  shards_.insert(shards_.end(), rows_.shards().begin(), rows_.shards().end());
+void GradientCompression::warn_of_loss(const StoredSizes& stored) const {
+  if (!context_.is_main()) return;
+  context_.log().warning("parallel.compression = \"", name_, "\" compresses nothing on one rank: what ",
+                         std::max<std::int64_t>(1, stored_rows(prefix_ + kOwn, stored)),
+                         " ranks have left out of gradients so far is dropped; to keep it, resume with 2 "
+                         "ranks or more");
 }
 
-void KeptByCompression::take_up() const {
-  const at::NoGradGuard no_grad;
-  rows_.take_sums();
-  for (const LeftOver& each : left_over_) at::Tensor(each.of).add_(each.stored);
+/// Another number of replicas may have written it: those that are no more leave theirs to the others, so that
+/// the sum stays. Of a checkpoint that holds nothing of this compression nothing is restored.
+Restoration GradientCompression::restore(const StoredSizes& stored) {
+  const bool is_there =
+      std::ranges::any_of(stored, [&](const auto& each) { return each.first.starts_with(prefix_); });
+  if (!hook_ || !is_there || weight_copies_ == 1) {
+    if (is_there && weight_copies_ == 1) warn_of_loss(stored);
+    return {.shards = {}, .finish = [hook = hook_] {
+              if (hook) hook->restored();
+            }};
+  }
+  const parallel::HookState state = hook_->state();
+  const Rows rows = rows_of(state);
+  Restoration restoration;
+  std::set<std::string> pieces;
+  for (const auto& piece : state.pieces) {
+    pieces.insert(piece.name);
+    if (stored.contains(prefix_ + kPieces + piece.name) && piece.tensor.numel() > 0)
+      restoration.shards.push_back(piece_shard(piece));
+  }
+  for (const auto& [name, tensor] : state.common)
+    restoration.shards.push_back(checkpoint::whole_shard(prefix_ + name, tensor));
+  // What was left out of sums, where ranks no longer keep that in pieces: it goes with the first one's own.
+  struct LeftOver {
+    at::Tensor of, stored;
+  };
+  std::vector<LeftOver> left_over;
+  StoredRows own;
+  for (const auto& [name, tensor] : state.own) {
+    const auto found = stored.find(prefix_ + kOwn + name);
+    own.add(prefix_ + kOwn + name, flat_row(tensor), rows.index, rows.number,
+            found == stored.end() ? 0 : found->second.at(0));
+    const std::string in_pieces = "sums_" + name;
+    if (rows.index > 0 || pieces.contains(in_pieces) || !stored.contains(prefix_ + kPieces + in_pieces))
+      continue;
+    left_over.push_back({.of = flat_row(tensor)[0], .stored = at::empty({tensor.numel()}, tensor.options())});
+    restoration.shards.push_back(
+        checkpoint::whole_shard(prefix_ + kPieces + in_pieces, left_over.back().stored));
+  }
+  restoration.shards.insert(restoration.shards.end(), own.shards().begin(), own.shards().end());
+  restoration.finish = [hook = hook_, own, left_over] {
+    const at::NoGradGuard no_grad;
+    own.take_sums();
+    for (const LeftOver& each : left_over) at::Tensor(each.of).add_(each.stored);
+    hook->restored();
+  };
+  return restoration;
+}
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_gradient_compression(const PartSetup& setup) {
+  return std::make_unique<GradientCompression>(setup);
 }
 
 }  // namespace trireme::train

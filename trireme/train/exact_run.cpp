@@ -13,49 +13,70 @@
 #include "trireme/base/random.h"
 #include "trireme/base/text.h"
 #include "trireme/parallel/data/exact_sum.h"
+#include "trireme/train/internal/all_parts.h"
 #include "trireme/train/internal/cures.h"
 
 namespace trireme::train {
 
-ExactRun::ExactRun(const ParallelPlan& plan, std::optional<comm::Group> data)
-    : data_(std::move(data)),
-      seed_(static_cast<std::uint64_t>(plan.config().run.seed)),
-      num_microbatches_(plan.num_microbatches()) {
-  // How an operation is cut over threads decides in which order it adds.
-  at::set_num_threads(plan.config().comm.torch_threads);
-}
+namespace {
 
-std::vector<model::Layer> ExactRun::keyed(std::vector<model::Layer> layers) const {
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    layers[i].forward = [inner = std::move(layers[i].forward), i, seed = seed_,
-                         place = place_](const Fields& inputs) {
-      at::manual_seed(Random(seed, Random::key_of("exact"), place->step, place->microbatch, i).bits());
-      return inner(inputs);
-    };
+/// Sums over micro-batches follow one tree (PipelineOptions::exact), random numbers belong to a micro-batch
+/// and a layer, and the norm is that of whole gradients, parameter by parameter.
+class ExactSums final : public StepPart {
+ public:
+  /// Threads of libtorch in this process are as many as the plan says, from here on: how an operation is cut
+  /// over threads decides in which order it adds.
+  explicit ExactSums(const PartSetup& setup)
+      : replicas_(setup.groups.replicas),
+        seed_(static_cast<std::uint64_t>(setup.plan.config().run.seed)),
+        num_microbatches_(setup.plan.num_microbatches()) {
+    at::set_num_threads(setup.plan.config().comm.torch_threads);
   }
-  return layers;
-}
 
-void ExactRun::add_to(parallel::PipelineOptions& options) const {
-  options.exact = true;
-  const std::int64_t first = std::int64_t{data_ ? data_->rank() : 0} * num_microbatches_;
-  options.before_compute = [place = place_, first](int microbatch) {
-    place->microbatch = first + microbatch;
-  };
-}
+  /// Each layer begins with a generator that is keyed by run, step, micro-batch and its place among them.
+  void configure(PipelineSetup& setup) override {
+    for (std::size_t i = 0; i < setup.layers.size(); ++i) {
+      setup.layers[i].forward = [inner = std::move(setup.layers[i].forward), i, this](const Fields& inputs) {
+        at::manual_seed(Random(seed_, Random::key_of("exact"), step_, microbatch_, i).bits());
+        return inner(inputs);
+      };
+    }
+    setup.options.exact = true;
+    const std::int64_t first = std::int64_t{replicas_ ? replicas_->rank() : 0} * num_microbatches_;
+    setup.options.before_compute = [this, first](int microbatch) { microbatch_ = first + microbatch; };
+  }
+  void begin_step(Step& step) override { step_ = step.report.step - 1; }
+  /// The sum of what all replicas' micro-batches have lost, on the first of them; 0 on the others.
+  void end_step(Step& step) override {
+    const double mine = step.report.loss;
+    if (!replicas_ || replicas_->size() == 1) return;
+    at::Tensor all = at::full({replicas_->size()}, 0, at::kDouble);
+    replicas_->all_gather(all, at::full({1}, mine, at::kDouble));
+    // Whose loss is no number says so itself, and is named.
+    if (!std::isfinite(mine)) return;
+    if (replicas_->rank() > 0) {
+      step.report.loss = 0;
+      return;
+    }
+    const auto* first = all.const_data_ptr<double>();
+    std::vector<double> losses(first, first + replicas_->size());
+    std::ranges::replace_if(
+        losses, [](double loss) { return !std::isfinite(loss); }, 0);
+    step.report.loss = parallel::exact_sum(std::move(losses));
+  }
 
-double ExactRun::sum_of_losses(double mine) {
-  if (!data_ || data_->size() == 1) return mine;
-  at::Tensor all = at::full({data_->size()}, 0, at::kDouble);
-  data_->all_gather(all, at::full({1}, mine, at::kDouble));
-  // Whose loss is no number says so itself, and is named.
-  if (!std::isfinite(mine)) return mine;
-  if (data_->rank() > 0) return 0;
-  const auto* first = all.const_data_ptr<double>();
-  std::vector<double> losses(first, first + data_->size());
-  std::ranges::replace_if(
-      losses, [](double loss) { return !std::isfinite(loss); }, 0);
-  return parallel::exact_sum(std::move(losses));
+ private:
+  std::optional<comm::Group> replicas_;
+  const std::uint64_t seed_;
+  const int num_microbatches_;
+  std::int64_t step_ = 0;
+  std::int64_t microbatch_ = 0;  ///< of all replicas'
+};
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_exact_sums(const PartSetup& setup) {
+  return setup.plan.exact() ? std::make_unique<ExactSums>(setup) : nullptr;
 }
 
 void check_exact(const ParallelPlan& plan) {

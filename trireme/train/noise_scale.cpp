@@ -11,8 +11,13 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/text.h"
+#include "trireme/checkpoint/checkpoint_part.h"
+#include "trireme/optim/ada_scale.h"
+#include "trireme/parallel/data/gradient_squares.h"
 #include "trireme/train/batch_ramp.h"
+#include "trireme/train/internal/all_parts.h"
 #include "trireme/train/internal/cures.h"
+#include "trireme/train/run.h"
 
 namespace trireme::train {
 namespace {
@@ -63,89 +68,124 @@ std::int64_t schedule_steps(const RunConfig& config, std::int64_t total_steps) {
   return static_cast<std::int64_t>(std::ceil(samples / static_cast<double>(options.reference_batch)));
 }
 
-std::unique_ptr<NoiseScale> NoiseScale::make(const ParallelPlan& plan, const parallel::Pipeline& pipeline,
-                                             const std::vector<model::Layer>& layers, bool speaks_of_shares) {
-  if (plan.config().train.noise_scale_every_steps == 0 && !uses_ada_scale(plan.config())) return nullptr;
-  if (plan.is_cut()) refuse_shared(layers);
-  return std::unique_ptr<NoiseScale>(new NoiseScale(plan, pipeline.weights(), speaks_of_shares));
-}
+namespace {
 
-NoiseScale::NoiseScale(const ParallelPlan& plan, const optim::NamedTensors& weights, bool speaks_of_shares)
-    : every_steps_(plan.config().train.noise_scale_every_steps),
-      speaks_of_shares_(speaks_of_shares),
-      squares_(weights),
-      average_state_(room_for(average_.state())) {
-  const RunConfig& config = plan.config();
-  if (!uses_ada_scale(config)) return;
-  ada_.emplace(config.learning_rate.reference_batch);
-  ada_state_ = room_for(ada_->state());
-  // As long as the samples of the run allow, it cannot end before them.
-  const std::int64_t asked = config.learning_rate.progress_steps;
-  schedule_steps_ = asked > 0 ? static_cast<double>(asked) : std::numeric_limits<double>::infinity();
-  exponent_ = optim::gain_exponent(config.optimizer.name).value_or(1);
-}
-
-void NoiseScale::begin_step(StepReport& report, const optim::LearningRate& rate) {
-  load();
-  measures_ = ada_ || report.step % every_steps_ == 0;
-  shares_ = 0;
-  if (measures_) squares_.begin();
-  if (!ada_) return;
-  report.progress = ada_->progress();
-  report.gain = ada_->gain(report.step, report.samples);
-  report.lr =
-      rate.at(static_cast<std::int64_t>(std::floor(ada_->progress()))) * std::pow(*report.gain, exponent_);
-}
-
-void NoiseScale::add_part(double share) { shares_ += share * share; }
-
-void NoiseScale::end_step(StepReport& report) {
-  if (ada_ && !report.skipped) ada_->advance(*report.gain);
-  if (measures_) {
-    const double scale = report.loss_scale.value_or(1), norm = report.grad_norm.value_or(0);
-    report.squares = {.of_parts = squares_.take() / (scale * scale),
-                      .of_mean = norm * norm,
-                      .shares = speaks_of_shares_ ? shares_ : 0,
-                      .samples = static_cast<double>(report.samples)};
+class NoiseScale final : public StepPart {
+ public:
+  explicit NoiseScale(const ParallelPlan& plan)
+      : every_steps_(plan.config().train.noise_scale_every_steps),
+        refuses_shared_(plan.is_cut()),
+        average_state_(room_for(average_.state())) {
+    const RunConfig& config = plan.config();
+    if (!uses_ada_scale(config)) return;
+    ada_.emplace(config.learning_rate.reference_batch);
+    ada_state_ = room_for(ada_->state());
+    // As long as the samples of the run allow, it cannot end before them.
+    const std::int64_t asked = config.learning_rate.progress_steps;
+    schedule_steps_ = asked > 0 ? static_cast<double>(asked) : std::numeric_limits<double>::infinity();
+    exponent_ = optim::gain_exponent(config.optimizer.name).value_or(1);
   }
-  store();
-}
 
-void NoiseScale::observe(StepReport& report) {
-  const auto found =
-      report.squares && !report.skipped ? optim::estimate_noise(*report.squares) : std::nullopt;
-  if (found) {
-    average_.add(*found);
-    if (ada_) ada_->observe(report.step, *found, static_cast<double>(report.samples));
+  void attach(const TrainerObjects& objects) override {
+    if (refuses_shared_) refuse_shared(objects.model.layers);
+    squares_.emplace(objects.pipeline.weights());
+    // Of the ranks that compute on the same micro-batches, one counts them.
+    counts_shares_ = objects.groups.pipeline.rank() == 0;
+    rate_ = &objects.learning_rate;
+    batches_ = &objects.batches;
+  }
+  /// With AdaScale the rate becomes the schedule's at the progress so far, times what the gain makes of it.
+  void begin_step(Step& step) override {
+    load();
+    measures_ = ada_ || step.report.step % every_steps_ == 0;
+    step.wants_norm = step.wants_norm || measures_;
+    shares_ = 0;
+    if (measures_) squares_->begin();
+    if (!ada_) return;
+    step.report.progress = ada_->progress();
+    step.report.gain = ada_->gain(step.report.step, step.report.samples);
+    step.report.lr = rate_->at(static_cast<std::int64_t>(std::floor(ada_->progress()))) *
+                     std::pow(*step.report.gain, exponent_);
+  }
+  void microbatch_enters(const data::Example& samples, double weight) override {
+    const double share = batches_->count_of(samples) * weight;
+    shares_ += share * share;
+  }
+  /// This rank's sums go into its report.
+  void end_step(Step& step) override {
+    StepReport& report = step.report;
+    if (ada_ && !report.skipped) ada_->advance(*report.gain);
+    if (measures_) {
+      const double scale = report.loss_scale.value_or(1), norm = report.grad_norm.value_or(0);
+      report.squares = {.of_parts = squares_->take() / (scale * scale),
+                        .of_mean = norm * norm,
+                        .shares = counts_shares_ ? shares_ : 0,
+                        .samples = static_cast<double>(report.samples)};
+    }
     store();
   }
-  if (const auto mean = noise()) report.noise_scale = mean->scale();
-}
+  void reported(StepReport& report, std::int64_t /*steps_done*/) override {
+    const auto found =
+        report.squares && !report.skipped ? optim::estimate_noise(*report.squares) : std::nullopt;
+    if (found) {
+      average_.add(*found);
+      if (ada_) ada_->observe(report.step, *found, static_cast<double>(report.samples));
+      store();
+    }
+    if (const auto mean = noise()) report.noise_scale = mean->scale();
+  }
+  /// With AdaScale: the scale-invariant steps of the schedule are over.
+  bool is_over() const override { return ada_ && ada_->progress() >= schedule_steps_; }
+  void add_state(StateParts& state) override {
+    checkpoint::TensorMap tensors = {{"average", average_state_}};
+    if (ada_) tensors.emplace("ada_scale", ada_state_);
+    state.push_back(state_part(text(checkpoint::kOptimizerPrefix, "noise/"), tensors, {}));
+    keep_where_not_stored(state.back());
+  }
+  void restored(std::int64_t /*steps_done*/) override { load(); }
+  void summarize(RunResult& result) const override { result.noise = noise(); }
 
-std::optional<optim::GradientNoise> NoiseScale::noise() const {
-  if (average_.count() == 0) return std::nullopt;
-  return average_.mean();
-}
+ private:
+  std::optional<optim::GradientNoise> noise() const {
+    if (average_.count() == 0) return std::nullopt;
+    return average_.mean();
+  }
+  /// The state may have been restored in place.
+  void load() {
+    optim::NoiseAverage::State average;
+    read(average_state_, average);
+    average_.restore(average);
+    if (!ada_) return;
+    optim::AdaScale::State state;
+    read(ada_state_, state);
+    ada_->restore(state);
+  }
+  void store() {
+    write(average_.state(), average_state_);
+    if (ada_) write(ada_->state(), ada_state_);
+  }
 
-std::map<std::string, at::Tensor> NoiseScale::state() const {
-  std::map<std::string, at::Tensor> state = {{"average", average_state_}};
-  if (ada_) state.emplace("ada_scale", ada_state_);
-  return state;
-}
+  const std::int64_t every_steps_;  ///< 0: what AdaScale looks at alone
+  const bool refuses_shared_;
+  bool counts_shares_ = false;
+  const optim::LearningRate* rate_ = nullptr;
+  const BatchFeed* batches_ = nullptr;
+  std::optional<parallel::GradientSquares> squares_;
+  optim::NoiseAverage average_;
+  std::optional<optim::AdaScale> ada_;
+  double exponent_ = 1;  ///< of the gain
+  double schedule_steps_ = 0;
+  at::Tensor average_state_, ada_state_;
+  bool measures_ = false;
+  double shares_ = 0;  ///< squares of those of this step
+};
 
-void NoiseScale::load() {
-  optim::NoiseAverage::State average;
-  read(average_state_, average);
-  average_.restore(average);
-  if (!ada_) return;
-  optim::AdaScale::State state;
-  read(ada_state_, state);
-  ada_->restore(state);
-}
+}  // namespace
 
-void NoiseScale::store() {
-  write(average_.state(), average_state_);
-  if (ada_) write(ada_->state(), ada_state_);
+std::unique_ptr<StepPart> make_noise_scale(const PartSetup& setup) {
+  const RunConfig& config = setup.plan.config();
+  if (config.train.noise_scale_every_steps == 0 && !uses_ada_scale(config)) return nullptr;
+  return std::make_unique<NoiseScale>(setup.plan);
 }
 
 std::string describe_noise(const optim::GradientNoise& noise, std::int64_t global_batch) {

@@ -1,6 +1,8 @@
 #include "trireme/train/internal/offloading.h"
 
 #include "trireme/base/text.h"
+#include "trireme/model/activation_store.h"
+#include "trireme/train/internal/all_parts.h"
 #include "trireme/train/internal/cures.h"
 
 namespace trireme::train {
@@ -77,17 +79,36 @@ std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm
                               .parameters = optim::offload_place_of(config.offload.parameters)});
 }
 
-std::shared_ptr<model::ActivationStore> activation_store_for(const ParallelPlan& plan,
-                                                             const comm::Context& context,
-                                                             c10::Device device) {
-  if (!plan.offloads_activations()) return nullptr;
-  const optim::OffloadOptions& offload = plan.config().offload;
-  const bool in_files = optim::offload_place_of(offload.activations) == optim::OffloadPlace::kFiles;
-  return std::make_shared<model::ActivationStore>(model::ActivationStoreOptions{
-      .folder = in_files ? folder_of(plan.config()) : "",
-      .owner = text("rank ", context.rank()),
-      .device = device,
-      .bytes_under_way = static_cast<std::int64_t>(3 * offload.part_mib * kMib)});
+namespace {
+
+/// offload.activations: what layers save for their backward lives elsewhere.
+class ActivationOffload final : public StepPart {
+ public:
+  explicit ActivationOffload(const PartSetup& setup) {
+    const optim::OffloadOptions& offload = setup.plan.config().offload;
+    const bool in_files = optim::offload_place_of(offload.activations) == optim::OffloadPlace::kFiles;
+    store_ = std::make_shared<model::ActivationStore>(model::ActivationStoreOptions{
+        .folder = in_files ? folder_of(setup.plan.config()) : "",
+        .owner = text("rank ", setup.context.rank()),
+        .device = setup.device,
+        .bytes_under_way = static_cast<std::int64_t>(3 * offload.part_mib * kMib)});
+  }
+
+  void configure(PipelineSetup& setup) override {
+    for (model::Layer& layer : setup.layers) layer = model::kept_in(store_, std::move(layer));
+  }
+  void report_memory(MemoryReport& report) const override {
+    report.offloaded_bytes += store_->most_kept_bytes();
+  }
+
+ private:
+  std::shared_ptr<model::ActivationStore> store_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_activation_offload(const PartSetup& setup) {
+  return setup.plan.offloads_activations() ? std::make_unique<ActivationOffload>(setup) : nullptr;
 }
 
 std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload) {

@@ -73,12 +73,14 @@ namespace {
 
 PlanGroups groups_along_axes(const ParallelPlan& plan, comm::Context& context) {
   const int world = plan.world_size();
-  if (plan.pipeline_ranks() == world) return {.pipeline = context.world()};
+  const comm::Group all = context.world(), alone = context.self();
+  if (plan.pipeline_ranks() == world) return {.pipeline = all, .holders = all};
   if (plan.num_replicas() == world)
-    return {.pipeline = context.self(), .copies = context.world(), .replicas = context.world()};
-  if (plan.tensor_ranks() == world) return {.pipeline = context.self(), .tensor = context.world()};
+    return {.pipeline = alone, .holders = alone, .copies = all, .replicas = all};
+  if (plan.tensor_ranks() == world) return {.pipeline = alone, .holders = alone, .tensor = all};
   comm::Mesh mesh(context, plan.mesh());
-  PlanGroups groups{.pipeline = plan.pipeline_ranks() > 1 ? mesh.group("pp") : context.self()};
+  const comm::Group pipeline = plan.pipeline_ranks() > 1 ? mesh.group("pp") : alone;
+  PlanGroups groups{.pipeline = pipeline, .holders = pipeline};
   if (plan.num_replicas() > 1) groups.replicas = mesh.group("dp");
   if (plan.context_ranks() > 1) groups.context = mesh.group("cp");
   if (plan.tensor_ranks() > 1) groups.tensor = mesh.group("tp");
@@ -112,6 +114,7 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
           plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
           "; make one with resolve_plan(config, context.world_size())");
   PlanGroups groups = groups_along_axes(plan, context);
+  if (plan.is_in_parts()) groups.holders = context.world();
   if (plan.has_shard_groups()) groups.shard_groups = shard_groups_of(plan, context);
   if (plan.trains_apart()) groups.sites = site_groups_of(plan, context);
   return groups;

@@ -23,6 +23,9 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context);
 /// The groups along the axes of a plan's mesh; none where there is one rank along it.
 struct PlanGroups {
   comm::Group pipeline;
+  /// Ranks that together hold all parts of the model, for reductions over all of its gradients: those of a
+  /// pipeline or, where replicas or layers are in parts, all ranks.
+  comm::Group holders;
   std::optional<comm::Group> copies = {};    ///< ranks that hold the same weights
   std::optional<comm::Group> replicas = {};  ///< of them, those that read samples of their own
   std::optional<comm::Group> context = {};   ///< of them, those that have pieces of the same sequences
@@ -36,6 +39,10 @@ struct PlanGroups {
   }
   /// Ranks that share out what each of them would hold.
   const comm::Group& shards() const { return shard_groups ? shard_groups->shards : *copies; }
+  /// Whether replicas on `device` have one copy of the weights between them.
+  bool has_common_weights(const ParallelPlan& plan, c10::Device device) const {
+    return plan.is_sharded() && !plan.offloads_parameters() && shards().has_common_memory(device);
+  }
 };
 
 /// Throws InvalidArgument: a plan for other ranks. Collective.

@@ -4,7 +4,9 @@
 
 #include "trireme/parallel/data/arriving_optimizer.h"
 #include "trireme/parallel/data/slicing_hook.h"
+#include "trireme/train/internal/all_parts.h"
 #include "trireme/train/internal/cures.h"
+#include "trireme/train/internal/serving.h"
 #include "trireme/train/noise_scale.h"
 
 namespace trireme::train {
@@ -83,13 +85,49 @@ void reduce_by_need(const RunConfig& config, parallel::DataParallelOptions& opti
   options.first_bucket_mib = std::min(options.first_bucket_mib, slice_mib);
 }
 
-std::unique_ptr<optim::Optimizer> updating_by_need(const ParallelPlan& plan, parallel::Pipeline& pipeline,
-                                                   const optim::NamedTensors& parameters,
-                                                   std::unique_ptr<optim::Optimizer> optimizer) {
-  if (!plan.by_need()) return optimizer;
-  return std::make_unique<parallel::ArrivingOptimizer>(
-      std::move(optimizer), parameters,
-      [&pipeline](const optim::NamedTensors& asked) { pipeline.finish_gradients(asked); });
+namespace {
+
+/// The next forward begins while gradients that it needs later are still on their way: each layer waits for
+/// its own parameters' updates alone.
+class LazyUpdates final : public StepPart {
+ public:
+  void configure(PipelineSetup& setup) override {
+    setup.layers = waiting_for_values(std::move(setup.layers), optimizer_);
+  }
+  std::unique_ptr<optim::Optimizer> wrap_optimizer(std::unique_ptr<optim::Optimizer> optimizer,
+                                                   parallel::Pipeline& pipeline,
+                                                   const optim::NamedTensors& parameters) override {
+    return std::make_unique<parallel::ArrivingOptimizer>(
+        std::move(optimizer), parameters,
+        [&pipeline](const optim::NamedTensors& asked) { pipeline.finish_gradients(asked); });
+  }
+  void attach(const TrainerObjects& objects) override {
+    *optimizer_ = &objects.optimizer;
+    objects_.emplace(objects);
+  }
+  /// Without samples no layer will ask.
+  void batch_arrived(Step& /*step*/, const data::StepBatch& batch) override {
+    if (std::ranges::all_of(batch.microbatches, [](const auto& each) { return each.rows() == 0; }))
+      objects_->optimizer.arrive();
+  }
+  void gradients_ready(Step& step) override {
+    if (step.is_observed || step.logs) objects_->pipeline.finish_gradients(objects_->parameters.all);
+  }
+  /// No forward comes before all are needed.
+  void updated(Step& step) override {
+    if (objects_->batches.calendar().shows_weights(step.report.step)) objects_->optimizer.arrive();
+  }
+  void synchronize() override { objects_->optimizer.arrive(); }
+
+ private:
+  const std::shared_ptr<optim::Optimizer*> optimizer_ = std::make_shared<optim::Optimizer*>(nullptr);
+  std::optional<TrainerObjects> objects_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_lazy_updates(const PartSetup& setup) {
+  return setup.plan.by_need() ? std::make_unique<LazyUpdates>() : nullptr;
 }
 
 }  // namespace trireme::train

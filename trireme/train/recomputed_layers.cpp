@@ -11,6 +11,7 @@
 #include "trireme/model/checkpointed.h"
 #include "trireme/model/skips.h"
 #include "trireme/plan/recomputation.h"
+#include "trireme/train/internal/all_parts.h"
 #include "trireme/train/layer_profile.h"
 #include "trireme/train/placement.h"
 
@@ -232,22 +233,40 @@ RecomputedLayers recomputed_layers(const ParallelPlan& plan, const std::vector<s
   return {.layers = named_layers(train.recompute_layers, names), .why = {}};
 }
 
-std::vector<model::Layer> with_recomputed(const ParallelPlan& plan, comm::Context& context,
-                                          model::Model& model, std::vector<model::Layer> layers,
-                                          const data::DataSource& data) {
-  if (!is_asked_for(plan.config().train)) return layers;
-  std::vector<model::Layer> chain = model.layers();
-  const std::vector<std::string> names = names_of(chain);
-  const RecomputedLayers chosen = recomputed_layers(plan, names, [&] {
-    return measured(plan, context, layers_in(plan.precision(), model, plan.device()), data);
-  });
-  if (context.is_main()) say(context, names, chosen);
-  std::vector<model::Layer>& parts = plan.is_cut() ? layers : chain;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (chosen.layers[i]) parts[i] = model::checkpointed(std::move(parts[i]));
+namespace {
+
+class Recomputation final : public StepPart {
+ public:
+  explicit Recomputation(const PartSetup& setup)
+      : context_(setup.context), model_(setup.model), data_(setup.data) {}
+
+  /// Checkpoints the layers that the plan asks for; rank 0 logs which. For a budget layers are measured on a
+  /// micro-batch of the data, by rank 0 and the ranks that hold parts of the same layers.
+  void configure(PipelineSetup& setup) override {
+    const ParallelPlan& plan = setup.plan;
+    std::vector<model::Layer> chain = model_.layers();
+    const std::vector<std::string> names = names_of(chain);
+    const RecomputedLayers chosen = recomputed_layers(plan, names, [&] {
+      return measured(plan, context_, layers_in(plan.precision(), model_, plan.device()), data_);
+    });
+    if (context_.is_main()) say(context_, names, chosen);
+    std::vector<model::Layer>& parts = plan.is_cut() ? setup.layers : chain;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (chosen.layers[i]) parts[i] = model::checkpointed(std::move(parts[i]));
+    }
+    if (!plan.is_cut()) run_chain(setup.layers.front(), plan, std::move(chain));
   }
-  if (!plan.is_cut()) run_chain(layers.front(), plan, std::move(chain));
-  return layers;
+
+ private:
+  comm::Context& context_;
+  model::Model& model_;
+  const data::DataSource& data_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_recomputation(const PartSetup& setup) {
+  return is_asked_for(setup.plan.config().train) ? std::make_unique<Recomputation>(setup) : nullptr;
 }
 
 }  // namespace trireme::train

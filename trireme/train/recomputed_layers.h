@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "trireme/comm/context.h"
-#include "trireme/data/dataset.h"
 #include "trireme/model/model.h"
 #include "trireme/plan/recomputation.h"
 #include "trireme/train/parallel_plan.h"
@@ -34,13 +32,5 @@ struct RecomputedLayers {
 /// nothing reaches, with the smallest that can be.
 RecomputedLayers recomputed_layers(const ParallelPlan& plan, const std::vector<std::string>& names,
                                    const std::function<std::vector<plan::Recomputable>()>& measure);
-
-/// What the stages are made of, `layers`, with those checkpointed that the plan asks for; rank 0 logs which.
-/// `model` is what the ranks compute, in parts where they have parts. For a budget its layers are measured on
-/// a micro-batch of the data, by rank 0 and the ranks that hold parts of the same layers; collective then.
-/// Throws InvalidArgument as recomputed_layers() does.
-std::vector<model::Layer> with_recomputed(const ParallelPlan& plan, comm::Context& context,
-                                          model::Model& model, std::vector<model::Layer> layers,
-                                          const data::DataSource& data);
 
 }  // namespace trireme::train

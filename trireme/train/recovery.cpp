@@ -4,16 +4,12 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <set>
-#include <sstream>
+#include <functional>
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
-#include "trireme/train/held_parts.h"
-#include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/config_keys.h"
 #include "trireme/train/internal/data_record.h"
-#include "trireme/train/internal/local_steps.h"
 #include "trireme/train/internal/on_main.h"
 #include "trireme/train/noise_scale.h"
 #include "trireme/train/run_folder.h"
@@ -33,11 +29,9 @@ ConfigValue value_in_run(const RunConfig& saved, const ConfigKey& key) {
   return is_absent && key.before_it_was ? *key.before_it_was : key.get(saved);
 }
 
-std::string of_optimizer(const std::string& name) { return checkpoint::kOptimizerPrefix + name; }
-const std::string kProgress = of_optimizer("run/progress");
-const std::string kPatience = of_optimizer("run/patience");
-const std::string kData = of_optimizer("run/data");  // absent in older checkpoints
-const std::string kNoise = of_optimizer(Trainer::kNoise);
+const std::string kProgress = text(checkpoint::kOptimizerPrefix, "run/progress");
+const std::string kPatience = text(checkpoint::kOptimizerPrefix, "run/patience");
+const std::string kData = text(checkpoint::kOptimizerPrefix, "run/data");  // absent in older checkpoints
 
 at::Tensor as_tensor(const std::string& text) {
   at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
@@ -56,29 +50,32 @@ std::string data_record_in(const std::filesystem::path& folder) {
   return {text, text + bytes.numel()};
 }
 
-/// What not every checkpoint holds.
-struct Stored {
-  std::vector<std::int64_t> bytes_of_choices;  ///< as Trainer::kChoices; 0: none
-  bool noise = false;                          ///< averages of the noise of gradients
-  bool patience = false;                       ///< how long evaluations have been no better
-};
-
-Stored stored_in(comm::Context& context, const std::filesystem::path& folder) {
+/// Sizes of what the checkpoint holds of parts that ask. Collective.
+StoredSizes stored_sizes(comm::Context& context, const std::filesystem::path& folder,
+                         const StateParts& parts) {
+  const auto is_asked_for = [&](const std::string& name) {
+    return std::ranges::any_of(
+        parts, [&](const StatePart& part) { return part.restore && name.starts_with(part.prefix); });
+  };
   std::string found;
   on_main(context, [&] {
     const checkpoint::ShardReader reader(folder);
-    const auto& tensors = reader.tensors();
-    for (const char* name : Trainer::kChoices) {
-      const auto stored = tensors.find(of_optimizer(name));
-      found += text(stored == tensors.end() ? 0 : stored->second.sizes.at(0), ' ');
+    for (const auto& [name, stored] : reader.tensors()) {
+      if (!is_asked_for(name)) continue;
+      for (const std::int64_t size : stored.sizes) found += text(size, ',');
+      found += text(' ', name, '\n');
     }
-    found += text(tensors.contains(kNoise + "average"), ' ', tensors.contains(kPatience));
   });
-  std::istringstream in(context.world().all_gather_text(found).front());
-  Stored stored{.bytes_of_choices = std::vector<std::int64_t>(Trainer::kChoices.size())};
-  for (std::int64_t& bytes : stored.bytes_of_choices) in >> bytes;
-  in >> stored.noise >> stored.patience;
-  return stored;
+  StoredSizes sizes;
+  for (const std::string& line : split(context.world().all_gather_text(found).front(), '\n')) {
+    const std::size_t end = line.find(' ');
+    if (end == std::string::npos) continue;
+    std::vector<std::int64_t>& dims = sizes[line.substr(end + 1)];
+    for (const std::string& dim : split(line.substr(0, end), ',')) {
+      if (!dim.empty()) dims.push_back(std::stoll(dim));
+    }
+  }
+  return sizes;
 }
 
 /// Gains add up from the first step on.
@@ -87,11 +84,6 @@ void check_same_progress(const RunConfig& config, const RunConfig& before, std::
           "' from step ", step, ": lr.scale_with_batch was \"", before.learning_rate.scale_with_batch,
           "\" and is now \"", config.learning_rate.scale_with_batch,
           "\", and progress is the sum of the gains of all steps; set it back, or start a fresh run");
-}
-
-/// Forward changes buffers, and backward what compressed reductions keep.
-bool changes_before_update(const checkpoint::Shard& shard) {
-  return shard.replicas == checkpoint::Replicas::kFirstCounts || shard.name.starts_with(kCompressionState);
 }
 
 std::string change_of(const ConfigKey& key, const RunConfig& config, const RunConfig& before) {
@@ -130,7 +122,47 @@ void unpack_patience(const at::Tensor& packed, Progress& progress) {
   progress.patience = {.best = values[0], .since = static_cast<std::int64_t>(values[1])};
 }
 
+/// What a run keeps besides its trainer. `restored` is written by a restore.
+StateParts run_parts(const Progress& progress, const data::DataSource& data, Progress* restored = nullptr) {
+  const at::Tensor packed = pack(progress), patience = pack_patience(progress);
+  StatePart of_progress{.prefix = kProgress, .shards = {checkpoint::whole_shard(kProgress, packed)}};
+  of_progress.restore = [shards = of_progress.shards, packed, restored](const StoredSizes&) {
+    return Restoration{.shards = shards, .finish = [=] { unpack(packed, *restored); }};
+  };
+  StatePart of_patience{.prefix = kPatience, .shards = {checkpoint::whole_shard(kPatience, patience)}};
+  of_patience.restore = [shards = of_patience.shards, patience, restored](const StoredSizes& stored) {
+    if (!stored.contains(kPatience)) return Restoration{};
+    return Restoration{.shards = shards, .finish = [=] { unpack_patience(patience, *restored); }};
+  };
+  StatePart of_data{.prefix = kData,
+                    .shards = {checkpoint::whole_shard(kData, as_tensor(data_record_of(data)))},
+                    .restore = [](const StoredSizes&) { return Restoration{}; }};
+  of_data.shards.front().replicas =
+      checkpoint::Replicas::kFirstCounts;  // each rank opens the data for itself
+  return {std::move(of_progress), std::move(of_patience), std::move(of_data)};
+}
+
+StateParts parts_to_save(Trainer& trainer, const Progress& progress) {
+  StateParts parts = trainer.state();
+  for (StatePart& part : run_parts(progress, trainer.data())) parts.push_back(std::move(part));
+  return parts;
+}
+
 }  // namespace
+
+void restore_state(const StateParts& parts, comm::Context& context, const std::filesystem::path& folder,
+                   const std::vector<bool>& sees) {
+  const StoredSizes stored = stored_sizes(context, folder, parts);
+  checkpoint::Shards shards;
+  std::vector<std::function<void()>> finish;
+  for (const StatePart& part : parts) {
+    Restoration one = part.restore ? part.restore(stored) : Restoration{.shards = part.shards};
+    shards.insert(shards.end(), one.shards.begin(), one.shards.end());
+    if (one.finish) finish.push_back(std::move(one.finish));
+  }
+  checkpoint::load_shards(context.world(), folder, shards, sees, "tensor");
+  for (const auto& each : finish) each();
+}
 
 void check_same_run(const RunConfig& config, const RunConfig& before, std::int64_t step) {
   const auto refuse = [&](const std::string& reason) {
@@ -170,38 +202,8 @@ DataError no_checkpoint_in(const std::filesystem::path& folder) {
                         " to resume from; start the run without --resume, with checkpoint.every_steps set"));
 }
 
-checkpoint::Shards model_shards(Trainer& trainer) {
-  checkpoint::Shards shards = shards_of(trainer.model_state(), trainer.held());
-  std::set<std::string> buffers;
-  for (const auto& [name, buffer] : trainer.buffers()) buffers.insert(name);
-  for (checkpoint::Shard& shard : shards) {
-    if (shard.tensor.is_meta()) shard.elsewhere = trainer.elsewhere();
-    if (buffers.contains(shard.name)) shard.replicas = checkpoint::Replicas::kFirstCounts;
-  }
-  return shards;
-}
-
-checkpoint::Shards whole_state(Trainer& trainer) {
-  checkpoint::Shards state = model_shards(trainer);
-  const std::shared_ptr<const checkpoint::Elsewhere> elsewhere = trainer.elsewhere();
-  for (checkpoint::Shard& shard : shards_of(trainer.state(), trainer.held())) {
-    shard.name = of_optimizer(shard.name);
-    if (trainer.outer_steps() != nullptr) shard.replicas = checkpoint::Replicas::kFirstCounts;
-    if (shard.tensor.is_meta()) shard.elsewhere = elsewhere;
-    state.push_back(std::move(shard));
-  }
-  return state;
-}
-
 checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress) {
-  checkpoint::Shards state = whole_state(trainer);
-  for (checkpoint::Shard& shard : compression_shards(trainer)) state.push_back(std::move(shard));
-  for (checkpoint::Shard& shard : site_shards(trainer)) state.push_back(std::move(shard));
-  state.push_back(checkpoint::whole_shard(kProgress, pack(progress)));
-  state.push_back(checkpoint::whole_shard(kPatience, pack_patience(progress)));
-  state.push_back(checkpoint::whole_shard(kData, as_tensor(data_record_of(trainer.data()))));
-  state.back().replicas = checkpoint::Replicas::kFirstCounts;  // each rank opens the data for itself
-  return state;
+  return shards_of(parts_to_save(trainer, progress));
 }
 
 void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
@@ -221,25 +223,10 @@ void resume(const Resumable& run, comm::Context& context, TakeUp take_up) {
     check_same_run(config, before, found->head.step);
     check_same_data(run.trainer.data(), data_record_in(found->folder), context.log());
   });
-  const Stored stored = stored_in(context, found->folder);
-  for (std::size_t i = 0; i < Trainer::kChoices.size(); ++i)
-    run.trainer.make_room_for_choice(Trainer::kChoices[i], stored.bytes_of_choices[i]);
-  checkpoint::Shards state = whole_state(run.trainer);
-  if (!stored.noise)
-    std::erase_if(state, [](const checkpoint::Shard& shard) { return shard.name.starts_with(kNoise); });
-  const KeptByCompression kept(run.trainer, context, found->folder);
-  state.insert(state.end(), kept.shards().begin(), kept.shards().end());
-  const KeptBySites by_sites(run.trainer, context, found->folder);
-  state.insert(state.end(), by_sites.shards().begin(), by_sites.shards().end());
-  const at::Tensor progress = pack(run.progress), patience = pack_patience(run.progress);
-  state.push_back(checkpoint::whole_shard(kProgress, progress));
-  if (stored.patience) state.push_back(checkpoint::whole_shard(kPatience, patience));
-  checkpoint::load_shards(world, found->folder, state, run.sees, "tensor");
-  kept.take_up();
-  run.trainer.compression_restored();
-  by_sites.take_up();
-  unpack(progress, run.progress);
-  unpack_patience(patience, run.progress);
+  StateParts parts = run.trainer.state();
+  for (StatePart& part : run_parts(run.progress, run.trainer.data(), &run.progress))
+    parts.push_back(std::move(part));
+  restore_state(parts, context, found->folder, run.sees);
   run.trainer.seek(found->head.step);
   if (context.is_main()) tell_changes(run.trainer, before, context.log());
 }
@@ -258,9 +245,12 @@ void check_finite(Trainer& trainer, comm::Context& context) {
 std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
                                                       const Progress& progress, const RunConfig& config) {
   const data::BatchPlace next = trainer.calendar().batch(trainer.steps_done());
-  checkpoint::Shards mine = state_to_save(trainer, progress);
-  for (checkpoint::Shard& shard : mine) {
-    if (changes_before_update(shard)) shard.tensor = shard.tensor.clone();
+  checkpoint::Shards mine;
+  for (StatePart& part : parts_to_save(trainer, progress)) {
+    for (checkpoint::Shard& shard : part.shards) {
+      if (part.changes != ChangesIn::kUpdate) shard.tensor = shard.tensor.clone();
+      mine.push_back(std::move(shard));
+    }
   }
   return shares.next_part(
       mine,

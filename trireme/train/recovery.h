@@ -59,25 +59,22 @@ void check_same_run(const RunConfig& config, const RunConfig& before, std::int64
 /// `before`, in the order of the table.
 std::vector<std::string> changed_keys(const RunConfig& config, const RunConfig& before);
 
-/// Parameters and buffers of this rank. Of buffers, which each replica changes for itself, the first one's
-/// count. Shared with the trainer, not copied.
-checkpoint::Shards model_shards(Trainer& trainer);
-
-/// Everything of this rank that changes while a run goes on: model_shards(), and Trainer::state() under
-/// "optimizer/". Shared with the trainer, not copied.
-checkpoint::Shards whole_state(Trainer& trainer);
-
-/// whole_state() and the run's progress: what is saved.
+/// Everything of this rank that a save writes: Trainer::state() and the run's progress. Shared with the
+/// trainer, not copied.
 checkpoint::Shards state_to_save(Trainer& trainer, const Progress& progress);
+
+/// Fills the parts from the checkpoint in `folder`, and does what each does after a restore; `sees`: the ranks
+/// that see the folder. Throws DataError. Collective.
+void restore_state(const StateParts& parts, comm::Context& context, const std::filesystem::path& folder,
+                   const std::vector<bool>& sees);
 
 /// Throws DivergedError, on every rank, when weights or optimizer state of any rank are not finite.
 /// Collective.
 void check_finite(Trainer& trainer, comm::Context& context);
 
-/// What this rank writes of the state after the last step; `shares` is for state_to_save(). Parameters and
-/// optimizer state of this rank are shared with the trainer, and stay as they are until its next update
-/// (Trainer::before_changes). Buffers, which the next forward changes, the state of compression, which the
-/// next backward changes, and shards of other ranks are copies. Collective.
+/// What this rank writes of the state after the last step; `shares` is for state_to_save(). What only updates
+/// change (StatePart::changes) is shared with the trainer until its next update (Trainer::before_changes);
+/// the rest, and shards of other ranks, are copies. Collective.
 std::optional<checkpoint::CheckpointPart> snapshot_of(Trainer& trainer, checkpoint::SaveShares& shares,
                                                       const Progress& progress, const RunConfig& config);
 

@@ -5,9 +5,6 @@
 
 #include <algorithm>
 
-#include "trireme/checkpoint/shard_reader.h"
-#include "trireme/train/internal/on_main.h"
-
 namespace trireme::train {
 
 checkpoint::Shard row_shard(const std::string& name, const at::Tensor& tensor, std::int64_t row,
@@ -20,18 +17,12 @@ checkpoint::Shard row_shard(const std::string& name, const at::Tensor& tensor, s
   return shard;
 }
 
-std::int64_t stored_rows(const std::string& prefix, comm::Context& context,
-                         const std::filesystem::path& checkpoint) {
+std::int64_t stored_rows(const std::string& prefix, const StoredSizes& stored) {
   std::int64_t rows = 0;
-  on_main(context, [&] {
-    const checkpoint::ShardReader reader(checkpoint);
-    for (const auto& [name, stored] : reader.tensors()) {
-      if (!name.starts_with(prefix)) continue;
-      const bool is_own = !stored.sizes.empty() && name.starts_with(prefix + "own/");
-      rows = std::max<std::int64_t>(rows, is_own ? stored.sizes[0] : 1);
-    }
-  });
-  return std::stoll(context.world().all_gather_text(std::to_string(rows)).front());
+  for (const auto& [name, sizes] : stored) {
+    if (name.starts_with(prefix) && !sizes.empty()) rows = std::max(rows, sizes[0]);
+  }
+  return rows;
 }
 
 void StoredRows::add(const std::string& name, const at::Tensor& row, std::int64_t index,

@@ -244,10 +244,11 @@ void Run::step(int stop_signal) {
   times_.read_bytes = loading.counts.bytes_read;
   times_.cache_hits = loading.counts.cache_hits;
   times_.cache_misses = loading.counts.cache_misses;
-  times_.comm_wait_s = trainer_.comm_wait_s();
-  times_.sent_bytes = trainer_.sent_bytes();
-  times_.sent_to_sites_bytes = trainer_.sent_to_sites_bytes();
-  times_.sent_to_stages_bytes = trainer_.sent_to_stages_bytes();
+  const StepCounters counters = trainer_.counters();
+  times_.comm_wait_s = counters.comm_wait_s;
+  times_.sent_bytes = counters.sent_bytes;
+  times_.sent_to_sites_bytes = counters.sent_to_sites_bytes;
+  times_.sent_to_stages_bytes = counters.sent_to_stages_bytes;
   if (times_.steps == kWarmUpSteps) warm_up_ = times_;
   ended_.push_back(times_);
   take(of_older_step);
@@ -328,7 +329,7 @@ Destinations Run::destinations_due(Moment moment) {
 void Run::save(const Destinations& destinations) {
   take_all();
   wait_for_parts();
-  trainer_.bring_state();
+  trainer_.complete_state();
   check_finite(trainer_, context_);
   context_.status().set_action(text("step ", trainer_.steps_done(), ": saving a checkpoint"));
   const telemetry::TraceScope span(telemetry::main_of(context_.trace()), "checkpoint", "checkpoint",
@@ -364,10 +365,10 @@ void Run::check_outcome() const {
 
 /// As they were evaluated. Returns their digest on rank 0.
 std::string Run::save_weights() {
-  trainer_.meet();
+  trainer_.synchronize();
   const telemetry::OwnWork work(context_.status(), "writing the weights to " + folder_.root.string());
-  const auto averages = trainer_.use_averages();
-  return checkpoint::save_from_ranks(context_.world(), model_shards(trainer_), folder_.model(),
+  const auto weights = trainer_.evaluated_weights();
+  return checkpoint::save_from_ranks(context_.world(), shards_of(trainer_.model_state()), folder_.model(),
                                      {{"model", model_name()}});
 }
 
@@ -415,14 +416,13 @@ RunResult Run::finish() {
       .sent_to_sites_bytes_of_step = times_.sent_to_sites_bytes / std::max<std::int64_t>(times_.steps, 1),
       .sent_to_stages_bytes_of_step = times_.sent_to_stages_bytes / std::max<std::int64_t>(times_.steps, 1),
       .sent_bytes_of_step = times_.sent_bytes / std::max<std::int64_t>(times_.steps, 1),
-      .found_by_reduction = trainer_.found_by_reduction(),
-      .noise = trainer_.noise(),
       .checkpoint_stall_s = config_.checkpoint.asynchronous ? background_s : saving_s_,
       .wall_s = now_s() - started_s_,
       .peak_rss_bytes = static_cast<std::uint64_t>(rss.item<double>()),
       .memory = memory,
       .loading = loading,
       .weights_xxh3 = context_.world().all_gather_text(digest).front()};
+  trainer_.summarize(result);
   if (recorder_) {
     const telemetry::OwnWork work(context_.status(), "writing the results to " + folder_.root.string());
     recorder_->summary(result);

@@ -10,6 +10,7 @@
 #include "trireme/etcd/find.h"
 #include "trireme/parallel/served/served_optimizer.h"
 #include "trireme/parallel/served/served_security.h"
+#include "trireme/train/internal/all_parts.h"
 #include "trireme/train/internal/compression.h"
 #include "trireme/train/internal/cures.h"
 
@@ -126,45 +127,87 @@ std::unique_ptr<optim::Optimizer> optimizer_for(const ParallelPlan& plan, comm::
   return std::make_unique<parallel::ServedOptimizer>(service, config.optimizer, parameters, context.world());
 }
 
-std::vector<model::Layer> ArrivingRun::arriving(std::vector<model::Layer> layers) const {
+std::vector<model::Layer> waiting_for_values(std::vector<model::Layer> layers,
+                                             const std::shared_ptr<optim::Optimizer*>& optimizer) {
   for (model::Layer& layer : layers) {
     layer.forward = [inner = std::move(layer.forward), parameters = layer.parameters,
-                     place = place_](const Fields& inputs) {
-      if (place->optimizer != nullptr) place->optimizer->arrive(parameters);
+                     optimizer](const Fields& inputs) {
+      if (*optimizer != nullptr) (*optimizer)->arrive(parameters);
       return inner(inputs);
     };
   }
   return layers;
 }
 
-void ArrivingRun::add_to(parallel::PipelineOptions& options) const {
-  options.gradient_is_final = [place = place_](const at::Tensor& parameter) {
-    if (place->optimizer != nullptr) place->optimizer->gradient_is_final(parameter);
-  };
-}
+namespace {
 
-optim::NamedTensors sums_over(comm::Group ranks, const optim::NamedTensors& parameters) {
-  optim::NamedTensors sums;
-  for (const auto& [name, parameter] : parameters) {
-    sums.emplace_back(name, parameter.grad().clone());
-    ranks.all_reduce(sums.back().second);
+/// Ranks may be that many steps apart where there is no bound: a report is a small tensor.
+constexpr int kMostDrift = 64;
+
+class ServerUpdates final : public StepPart {
+ public:
+  explicit ServerUpdates(const PartSetup& setup)
+      : drifts_(setup.plan.ranks_drift()),
+        staleness_(static_cast<int>(setup.plan.config().served.staleness)),
+        ranks_(setup.context.world()),
+        context_(setup.context) {}
+
+  /// Nobody on a rank reduces gradients: its pipeline has no replicas to reduce over.
+  void configure(PipelineSetup& setup) override {
+    setup.groups.data.reset();
+    setup.layers = waiting_for_values(std::move(setup.layers), optimizer_);
+    setup.options.gradient_is_final = [optimizer = optimizer_](const at::Tensor& parameter) {
+      if (*optimizer != nullptr) (*optimizer)->gradient_is_final(parameter);
+    };
   }
-  return sums;
-}
-
-void share_buffers(comm::Group ranks, const optim::NamedTensors& buffers) {
-  if (ranks.size() == 1) return;
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, buffer] : buffers) {
-    at::Tensor shared = buffer.detach();
-    ranks.broadcast(shared, /*root=*/0);
+  void attach(const TrainerObjects& objects) override {
+    *optimizer_ = &objects.optimizer;
+    objects_.emplace(objects);
   }
-}
+  std::optional<ReportExchange> report_exchange() const override {
+    if (!drifts_) return std::nullopt;
+    return ReportExchange{.depth = staleness_ < 0 ? kMostDrift : staleness_ + 1};
+  }
+  void begin_step(Step& step) override { step_ = step.report.step; }
+  /// The gradients of all ranks added up.
+  std::optional<optim::NamedTensors> observed_gradients() override {
+    optim::NamedTensors sums;
+    for (const auto& [name, parameter] : objects_->parameters.all) {
+      sums.emplace_back(name, parameter.grad().clone());
+      ranks_.all_reduce(sums.back().second);
+    }
+    return sums;
+  }
+  void end_step(Step& step) override {
+    if (drifts_) step.report.staleness = objects_->optimizer.staleness();
+  }
+  /// All ranks have rank 0's buffers.
+  void synchronize() override {
+    context_.status().set_action(text("step ", step_, ": waiting for the steps of all ranks"));
+    objects_->optimizer.meet();
+    if (ranks_.size() == 1) return;
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, buffer] : objects_->pipeline.buffers()) {
+      at::Tensor shared = buffer.detach();
+      ranks_.broadcast(shared, /*root=*/0);
+    }
+  }
+  void restored(std::int64_t steps_done) override { step_ = steps_done; }
 
-parallel::PipelineGroups pipeline_groups(const ParallelPlan& plan, const PlanGroups& groups) {
-  parallel::PipelineGroups result = groups.of_pipeline();
-  if (plan.served()) result.data.reset();
-  return result;
+ private:
+  const bool drifts_;
+  const int staleness_;
+  comm::Group ranks_;
+  comm::Context& context_;
+  const std::shared_ptr<optim::Optimizer*> optimizer_ = std::make_shared<optim::Optimizer*>(nullptr);
+  std::optional<TrainerObjects> objects_;
+  std::int64_t step_ = 0;  ///< under way, or done
+};
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_server_updates(const PartSetup& setup) {
+  return setup.plan.served() ? std::make_unique<ServerUpdates>(setup) : nullptr;
 }
 
 }  // namespace trireme::train

@@ -65,7 +65,7 @@ class Recorder {
     gradients_.clear();
     trainer_.step();
     const StepReport report = *trainer_.last_report();
-    trainer_.bring_state();
+    trainer_.complete_state();
     done_.loss = report.loss;
     done_.skipped = report.skipped;
     if (!gradients_.empty()) done_.gradients = gathered(gradients_);
@@ -355,11 +355,11 @@ Comparison verify(const ParallelPlan& of_run, comm::Context& context, const data
     alone = comm::Context::join({}, of_one.config().comm);
     serial = std::make_unique<Recorder>(of_one, *alone, data, own);
   }
-  // Weights, buffers and optimizer state of the parallel run become those of the serial one.
+  // The state of the parallel run becomes that of the serial one.
   const auto state_of = [](Recorder* recorder) {
-    return recorder == nullptr ? checkpoint::Shards() : whole_state(recorder->trainer());
+    return recorder == nullptr ? checkpoint::Shards() : shards_of(recorder->trainer().state());
   };
-  checkpoint::ShardExchange to_serial(context.world(), whole_state(parallel.trainer()),
+  checkpoint::ShardExchange to_serial(context.world(), shards_of(parallel.trainer().state()),
                                       state_of(serial.get()));
   Comparison comparison(
       bounds_of(plan, {.backend = context.world().backend_name(),
@@ -367,7 +367,7 @@ Comparison verify(const ParallelPlan& of_run, comm::Context& context, const data
   steps = std::min(steps, parallel.trainer().total_steps());
   for (std::int64_t step = 1; step <= steps; ++step) {
     context.status().set_action(text("step ", step, ": verifying"));
-    to_serial.run(whole_state(parallel.trainer()), state_of(serial.get()));
+    to_serial.run(shards_of(parallel.trainer().state()), state_of(serial.get()));
     const optim::NamedTensors before = parallel.weights();
     const Done& found = parallel.step();
     compare_replicas(comparison, step, context.world(), parallel.trainer());

@@ -7,6 +7,7 @@
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/weights_file.h"
+#include "trireme/train/noise_scale.h"
 #include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"

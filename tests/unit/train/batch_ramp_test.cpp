@@ -15,6 +15,7 @@
 #include "trireme/data/synthetic_dataset.h"
 #include "trireme/model/model.h"
 #include "trireme/train/batch_search.h"
+#include "trireme/train/noise_scale.h"
 #include "trireme/train/registry.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"

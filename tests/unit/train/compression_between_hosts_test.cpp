@@ -8,6 +8,7 @@
 
 #include <map>
 
+#include "tests/support/trainer_state.h"
 #include "tests/unit/train/compressed_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
@@ -66,14 +67,16 @@ class TrainingBetweenHosts : public CompressedTraining {
       context.world().state().parts.host_ids = hosts;
       RunCallbacks look;
       look.on_start = [&](Trainer& trainer) {
-        const parallel::HookState state = trainer.compression_state();
+        const std::string prefix = text("optimizer/compression/", config.parallel.compression, "/");
+        const checkpoint::Shards of_hosts = test::state_under(trainer, prefix + "own/");
+        const checkpoint::Shards pieces = test::state_under(trainer, prefix + "pieces/");
         for (const auto& [name, values] : like) {
           at::Tensor sum = at::zeros_like(values);
-          for (const auto& [own, tensor] : state.own) {
-            if (own == name) sum.add_(tensor.flatten());
+          for (const checkpoint::Shard& own : of_hosts) {
+            if (own.name == name) sum.add_(own.tensor.flatten());
           }
-          for (const auto& piece : state.pieces) {
-            if (piece.name == name) sum.narrow(0, piece.begin, piece.tensor.numel()).add_(piece.tensor);
+          for (const checkpoint::Shard& piece : pieces) {
+            if (piece.name == name) sum.narrow(0, piece.offsets[0], piece.tensor.numel()).add_(piece.tensor);
           }
           context.world().all_reduce(sum);
           if (context.is_main()) taken[name] = sum;

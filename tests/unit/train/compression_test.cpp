@@ -8,6 +8,7 @@
 
 #include <map>
 
+#include "tests/support/trainer_state.h"
 #include "tests/unit/train/compressed_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
@@ -151,10 +152,12 @@ TEST_F(CompressedTraining, WhatWasLeftOutStaysWithFewerAndWithMoreRanks) {
       next.train.max_steps = 7;
       RunCallbacks look;
       look.on_start = [&](Trainer& trainer) {
-        for (const auto& [name, tensor] : trainer.compression_state().own) {
-          at::Tensor sum = tensor.clone();
+        const std::string own = "optimizer/compression/top-k/own/";
+        for (const checkpoint::Shard& shard : test::state_under(trainer, own)) {
+          const std::string& name = shard.name;
+          at::Tensor sum = shard.tensor.clone();
           context.world().all_reduce(sum);
-          const at::Tensor& expected = before.at("optimizer/compression/top-k/own/" + name);
+          const at::Tensor& expected = before.at(own + name);
           EXPECT_LE((sum.flatten() - expected).abs().max().item<double>(), 1e-6) << name << ", " << ranks;
           EXPECT_GT(expected.abs().max().item<double>(), 0);
         }
@@ -187,9 +190,11 @@ TEST_F(CompressedTraining, WhatWasLeftOutOfSumsStaysWithFewerAndWithMoreRanks) {
       next.train.max_steps = 7;
       RunCallbacks look;
       look.on_start = [&](Trainer& trainer) {
-        for (const auto& [name, tensor, begin, numel] : trainer.compression_state().pieces) {
-          const at::Tensor& expected = before.at("optimizer/compression/one-bit/pieces/" + name);
-          EXPECT_TRUE(at::equal(tensor, expected.narrow(0, begin, tensor.numel()))) << name << ", " << ranks;
+        const std::string pieces = "optimizer/compression/one-bit/pieces/";
+        for (const checkpoint::Shard& shard : test::state_under(trainer, pieces)) {
+          const at::Tensor& expected = before.at(pieces + shard.name);
+          EXPECT_TRUE(at::equal(shard.tensor, expected.narrow(0, shard.offsets[0], shard.tensor.numel())))
+              << shard.name << ", " << ranks;
         }
         throw InvalidArgument("seen");
       };
@@ -214,8 +219,8 @@ TEST_F(CompressedTraining, WhatWasLeftOutOfSumsIsTakenOverByRanksThatSendNoPiece
     next.train.max_steps = 7;
     RunCallbacks look;
     look.on_start = [&](Trainer& trainer) {
-      EXPECT_TRUE(trainer.compression_state().pieces.empty());
-      at::Tensor sum = trainer.compression_state().own.front().second.clone();
+      EXPECT_TRUE(test::state_under(trainer, "optimizer/compression/sign/pieces/").empty());
+      at::Tensor sum = test::state_under(trainer, "optimizer/compression/sign/own/").front().tensor.clone();
       context.world().all_reduce(sum);
       EXPECT_LE((sum.flatten() - rows - pieces).abs().max().item<double>(), 1e-6);
       throw InvalidArgument("seen");

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "tests/support/temporary_folder.h"
+#include "tests/support/trainer_state.h"
 #include "trireme/base/error.h"
 #include "trireme/base/files.h"
 #include "trireme/model/convolution_measurement.h"
@@ -170,16 +171,24 @@ TEST_F(ConvolutionsOfARun, ResumedWhereItBeganSayNothing) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("convolutions: ")));
 }
 
+constexpr const char* kKernels = "optimizer/convolutions/kernels";
+
+StatePart part_of_kernels(Trainer& trainer) {
+  for (StatePart& part : trainer.state()) {
+    if (part.prefix == kKernels) return part;
+  }
+  throw InvalidArgument("a trainer keeps no choice of kernels");
+}
+
 TEST_F(ConvolutionsOfARun, OfACheckpointWithoutThemAreThoseOfThisMachine) {
   comm::run_ranks_as_threads(1, [&](comm::Context& context) {
     const RunConfig of_run = config("a", 2);
     const data::DataSource data = data::open_data(of_run.data, 5, context.log());
     Trainer trainer(of_run, context, data, std::make_shared<SmallPlanes>());
-    const at::Tensor before = trainer.state().at(Trainer::kConvolutions);
-    trainer.make_room_for_choice(Trainer::kConvolutions, 0);
-    EXPECT_FALSE(trainer.state().contains(Trainer::kConvolutions)) << "it would be asked for";
+    const at::Tensor before = test::state_under(trainer, kKernels).at(0).tensor;
+    EXPECT_TRUE(part_of_kernels(trainer).restore({}).shards.empty()) << "nothing is asked for";
     trainer.seek(0);
-    EXPECT_TRUE(trainer.state().at(Trainer::kConvolutions).equal(before));
+    EXPECT_TRUE(test::state_under(trainer, kKernels).at(0).tensor.equal(before));
   });
 }
 
@@ -189,8 +198,8 @@ TEST_F(ConvolutionsOfARun, MayBeAboutOtherShapesInACheckpoint) {
     const data::DataSource data = data::open_data(of_run.data, 5, context.log());
     Trainer trainer(of_run, context, data, std::make_shared<SmallPlanes>());
     const std::string text = to_text(ConvolutionChoice::onednn());
-    trainer.make_room_for_choice(Trainer::kConvolutions, static_cast<std::int64_t>(text.size()));
-    const at::Tensor restored = trainer.state().at(Trainer::kConvolutions);
+    const StoredSizes stored = {{kKernels, {static_cast<std::int64_t>(text.size())}}};
+    const at::Tensor restored = part_of_kernels(trainer).restore(stored).shards.at(0).tensor;
     std::copy(text.begin(), text.end(), restored.data_ptr<std::uint8_t>());
     testing::internal::CaptureStderr();
     trainer.seek(0);

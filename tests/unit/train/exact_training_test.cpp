@@ -13,7 +13,7 @@
 #include "tests/unit/train/tied_model.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shared_folder.h"
-#include "trireme/train/internal/exact_run.h"
+#include "trireme/train/internal/all_parts.h"
 #include "trireme/train/recovery.h"
 #include "trireme/train/trainer.h"
 #include "trireme/train/verify.h"
@@ -116,22 +116,38 @@ TEST(ExactTraining, ThreeReplicasHaveTheBitsOfOne) {
 }
 
 TEST(ExactTraining, DrawsOtherNumbersForEveryStepMicrobatchAndLayerAndTheSameOnesAgain) {
-  ExactRun exact(resolve_plan(config_of({.name = "one", .accumulation = 2}), 1), std::nullopt);
-  const auto draw = [](const Fields&) -> Fields { return at::rand({4}); };
-  const std::vector<model::Layer> layers =
-      exact.keyed({{.name = "first", .forward = draw}, {.name = "second", .forward = draw}});
-  parallel::PipelineOptions options;
-  exact.add_to(options);
-  const auto drawn = [&](std::int64_t step, int microbatch, std::size_t layer) {
-    exact.begin_step(step);
-    options.before_compute(microbatch);
-    return layers[layer].forward(at::zeros({1})).at(0);
-  };
-  const at::Tensor numbers = drawn(3, 1, 0);
-  EXPECT_TRUE(at::equal(drawn(3, 1, 0), numbers));
-  EXPECT_FALSE(at::equal(drawn(4, 1, 0), numbers));
-  EXPECT_FALSE(at::equal(drawn(3, 0, 0), numbers));
-  EXPECT_FALSE(at::equal(drawn(3, 1, 1), numbers));
+  run_ranks_as_threads(1, [](Context& context) {
+    const ParallelPlan plan = resolve_plan(config_of({.name = "one", .accumulation = 2}), 1);
+    const PlanGroups groups = make_groups(plan, context);
+    const data::DataSource data = test::sequences();
+    test::Tied model;
+    const std::unique_ptr<StepPart> exact = make_exact_sums({.plan = plan,
+                                                             .context = context,
+                                                             .groups = groups,
+                                                             .data = data,
+                                                             .model = model,
+                                                             .whole = model,
+                                                             .objective = nullptr,
+                                                             .device = c10::kCPU});
+    const auto draw = [](const Fields&) -> Fields { return at::rand({4}); };
+    PipelineSetup setup{.plan = plan,
+                        .groups = groups.of_pipeline(),
+                        .layers = {{.name = "first", .forward = draw}, {.name = "second", .forward = draw}},
+                        .options = {}};
+    exact->configure(setup);
+    const auto drawn = [&](std::int64_t step, int microbatch, std::size_t layer) {
+      Step under_way;
+      under_way.report.step = step;
+      exact->begin_step(under_way);
+      setup.options.before_compute(microbatch);
+      return setup.layers[layer].forward(at::zeros({1})).at(0);
+    };
+    const at::Tensor numbers = drawn(3, 1, 0);
+    EXPECT_TRUE(at::equal(drawn(3, 1, 0), numbers));
+    EXPECT_FALSE(at::equal(drawn(4, 1, 0), numbers));
+    EXPECT_FALSE(at::equal(drawn(3, 0, 0), numbers));
+    EXPECT_FALSE(at::equal(drawn(3, 1, 1), numbers));
+  });
 }
 
 TEST(ExactTraining, IsVerifiedWithoutAnyBound) {
@@ -177,8 +193,7 @@ TEST(ExactTraining, ACheckpointOfFourRanksGoesOnWithTwoBitForBit) {
     const auto found =
         checkpoint::find_latest_checkpoint(context.world(), folder.path(), all_see, Log("test"));
     ASSERT_TRUE(found.has_value());
-    trainer.make_room_for_choice(Trainer::kConvolutions, trainer.state().at(Trainer::kConvolutions).numel());
-    checkpoint::load_shards(context.world(), found->folder, state_to_save(trainer, {}), all_see, "it");
+    restore_state(trainer.state(), context, found->folder, all_see);
     trainer.seek(found->head.step);
     Bits mine;
     take_steps(trainer, 3, mine);

@@ -113,7 +113,7 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
   using Values = std::map<std::string, at::Tensor>;
   /// Buffers are those of rank 0.
   static Values values_of(Trainer& trainer, bool is_main) {
-    trainer.bring_state();
+    trainer.complete_state();
     Values values;
     std::set<std::string> buffers;
     for (const auto& [name, buffer] : trainer.buffers()) buffers.insert(name);
@@ -151,7 +151,7 @@ class LateCopy : public CompressedTraining, public testing::WithParamInterface<L
   void save_late(const RunConfig& config) const {
     on_ranks(config, [&](comm::Context& context, Trainer& trainer) {
       train_to(trainer, kSavedStep);
-      trainer.bring_state();
+      trainer.complete_state();
       const Progress progress;
       const std::vector<bool> all_see(kRanks, true);
       checkpoint::SaveShares shares(context.world(), state_to_save(trainer, progress), all_see);

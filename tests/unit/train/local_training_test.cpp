@@ -66,6 +66,14 @@ const Rule kRules[] = {
     {.name = "StreamingSitesOfTwo", .outer = "nesterov", .ranks = 2, .steps = 4, .fragments = 2, .delay = 3},
 };
 
+/// As it was when the sites were synchronised.
+optim::NamedTensors mean_of_sites(Trainer& trainer) {
+  optim::NamedTensors mean;
+  for (const checkpoint::Shard& shard : shards_of(trainer.model_state()))
+    mean.emplace_back(shard.name, shard.tensor);
+  return mean;
+}
+
 class LocalRuns : public SmallRuns {
  protected:
   RunConfig local(const std::string& name, const Rule& rule) const {
@@ -108,9 +116,9 @@ class LocalRuns : public SmallRuns {
                     [static_cast<std::size_t>(context.rank() / rule.ranks)] = copies(trainer.parameters());
       }
       while (const auto report = trainer.last_report()) note(report);
-      trainer.meet();
+      trainer.synchronize();
       if (!context.is_main()) return;
-      result.mean = copies(trainer.outer_steps()->model());
+      result.mean = copies(mean_of_sites(trainer));
       result.torch_threads = at::get_num_threads();
     });
     return result;
@@ -384,8 +392,8 @@ TEST_F(LocalRuns, AnotherNumberOfSitesGoesOnFromTheSameModel) {
       next.train.max_steps = 7;
       RunCallbacks look;
       look.on_start = [&](Trainer& trainer) {
-        trainer.meet();
-        for (const auto& [name, mean] : trainer.outer_steps()->model()) {
+        trainer.synchronize();
+        for (const auto& [name, mean] : mean_of_sites(trainer)) {
           EXPECT_LE((mean - before.mean.at(name)).abs().max().item<double>(), 1e-6) << name << ", " << sites;
         }
         throw InvalidArgument("seen");
@@ -430,10 +438,10 @@ TEST_F(LocalRuns, TellTheBytesThatGoToOtherSites) {
     while (trainer.last_report()) {
     }
     const std::int64_t model_bytes = 4 * (784 * 8 + 8 + 8 * 10 + 10);
-    EXPECT_EQ(trainer.sent_to_sites_bytes(), 3 * model_bytes / 2)
+    EXPECT_EQ(trainer.counters().sent_to_sites_bytes, 3 * model_bytes / 2)
         << "of two sites, a model in each of 3 rounds, half by each rank";
-    trainer.meet();
-    EXPECT_EQ(trainer.sent_to_sites_bytes(), 3 * model_bytes / 2) << "they agree: nothing goes";
+    trainer.synchronize();
+    EXPECT_EQ(trainer.counters().sent_to_sites_bytes, 3 * model_bytes / 2) << "they agree: nothing goes";
   });
   const RunResult told = run(4, config);
   EXPECT_GT(told.sent_to_sites_bytes_of_step, 0);

@@ -34,7 +34,9 @@ class NoiseScaleOfRuns : public SmallRuns {
       for (int step = 0; step < 3; ++step) trainer.step();
       while (trainer.last_report()) {
       }
-      result[static_cast<std::size_t>(context.rank())] = trainer.noise().value();
+      RunResult end;
+      trainer.summarize(end);
+      result[static_cast<std::size_t>(context.rank())] = end.noise.value();
     });
     return result;
   }

@@ -53,9 +53,9 @@ class PriorityRuns : public SmallRuns {
         if (after_step) after_step(trainer);
       }
       take(trainer.last_report());
-      trainer.bring_state();
-      for (const auto& [name, tensor] : trainer.model_state()) mine.state[name] = tensor.clone();
-      for (const auto& [name, tensor] : trainer.state()) mine.state["state of " + name] = tensor.clone();
+      trainer.complete_state();
+      for (const checkpoint::Shard& shard : shards_of(trainer.state()))
+        mine.state[shard.name] = shard.tensor.clone();
       if (context.is_main()) outcome = std::move(mine);
     });
     return outcome;
@@ -112,10 +112,11 @@ TEST_F(PriorityRuns, SeesASettledStateWhereverItIsLookedAt) {
     trained(config, 2, [&](Trainer& trainer) {
       Seen mine;
       if (trainer.steps_done() % 3 == 0) mine.losses.push_back(trainer.evaluate().loss);
-      if (trainer.steps_done() % 4 == 1) trainer.bring_state();
-      if (trainer.steps_done() % 4 == 2) trainer.meet();
+      if (trainer.steps_done() % 4 == 1) trainer.complete_state();
+      if (trainer.steps_done() % 4 == 2) trainer.synchronize();
       if (trainer.steps_done() % 4 == 1 || trainer.steps_done() % 4 == 2) {
-        for (const auto& [name, tensor] : trainer.model_state()) mine.weights.push_back(tensor.clone());
+        for (const checkpoint::Shard& shard : shards_of(trainer.model_state()))
+          mine.weights.push_back(shard.tensor.clone());
       }
       if (trainer.replica() != 0) return;
       all.losses.insert(all.losses.end(), mine.losses.begin(), mine.losses.end());

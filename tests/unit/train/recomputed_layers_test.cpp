@@ -83,7 +83,8 @@ std::map<std::string, at::Tensor> trained(const RunConfig& config) {
     torch::manual_seed(1);
     Trainer trainer(config, context, data, std::make_shared<Net>());
     while (!trainer.finished()) trainer.step();
-    for (const auto& [name, tensor] : trainer.model_state()) state[name] = tensor.detach().clone();
+    for (const checkpoint::Shard& shard : shards_of(trainer.model_state()))
+      state[shard.name] = shard.tensor.clone();
   });
   return state;
 }

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 
+#include "tests/support/trainer_state.h"
 #include "tests/unit/train/compressed_runs.h"
 #include "trireme/data/dataset.h"
 #include "trireme/model/initialise.h"
@@ -73,13 +74,9 @@ INSTANTIATE_TEST_SUITE_P(Table, ScaledCompression, testing::ValuesIn(scaled_case
   return name;
 });
 
-std::map<std::string, at::Tensor> copies_of(const parallel::HookState& state) {
+std::map<std::string, at::Tensor> copies_of(const checkpoint::Shards& state) {
   std::map<std::string, at::Tensor> copies;
-  for (const auto* list : {&state.own, &state.common}) {
-    for (const auto& [name, tensor] : *list)
-      copies[text(list == &state.own ? "own " : "", name)] = tensor.clone();
-  }
-  for (const auto& piece : state.pieces) copies["piece " + piece.name] = piece.tensor.clone();
+  for (const checkpoint::Shard& shard : state) copies[shard.name] = shard.tensor.clone();
   return copies;
 }
 
@@ -103,7 +100,7 @@ TEST_P(ScaledCompression, TrainsAsInF32AndKeepsNothingOfAStepThatOverflows) {
           mine.skipped += report->skipped ? 1 : 0;
           mine.scales.push_back(report->loss_scale.value_or(1));
         }
-        auto now = copies_of(trainer.compression_state());
+        auto now = copies_of(test::state_under(trainer, "optimizer/compression/"));
         for (const auto& [name, tensor] : now) {
           EXPECT_TRUE(at::isfinite(tensor).all().item<bool>()) << name << ", step " << trainer.steps_done();
           if (trainer.steps_done() != kOverflow) continue;

@@ -36,7 +36,7 @@ class ServedRuns : public SmallRuns {
     comm::run_ranks_as_threads(ranks, [&](comm::Context& context) {
       Trainer trainer(config, context, data);
       while (!trainer.finished()) trainer.step();
-      trainer.meet();
+      trainer.synchronize();
       if (!context.is_main()) return;
       for (const auto& [name, parameter] : trainer.parameters()) {
         const at::Tensor flat = parameter.detach().contiguous();
@@ -156,7 +156,7 @@ TEST_F(ServedRuns, RanksThatDriftTrainAndMeetWhereTheyEvaluate) {
 /// What a trainer would go on from.
 struct Kept {
   explicit Kept(Trainer& trainer) : step(trainer.steps_done()) {
-    trainer.bring_state();
+    trainer.complete_state();
     for (const auto& [name, tensor] : all_of(trainer)) values.push_back(tensor.clone());
   }
   void restore(Trainer& trainer) const {
@@ -166,8 +166,9 @@ struct Kept {
     trainer.seek(step);
   }
   static optim::NamedTensors all_of(Trainer& trainer) {
-    optim::NamedTensors all = trainer.parameters();
-    for (const auto& [name, tensor] : trainer.state()) all.emplace_back(name, tensor);
+    optim::NamedTensors all;
+    for (const checkpoint::Shard& shard : shards_of(trainer.state()))
+      all.emplace_back(shard.name, shard.tensor);
     return all;
   }
   std::int64_t step;
@@ -185,7 +186,7 @@ TEST_F(ServedRuns, AStepThatWasBrokenOffCountsNowhereAndIsRefusedUntilTheStateIs
     const auto two_more = [&] {
       trainer.step();
       trainer.step();
-      trainer.meet();
+      trainer.synchronize();
       return Kept(trainer).values;
     };
     const std::vector<at::Tensor> expected = two_more();

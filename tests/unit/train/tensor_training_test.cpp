@@ -136,8 +136,7 @@ void load(Context& context, Trainer& trainer, const std::filesystem::path& folde
   const auto found =
       checkpoint::find_latest_checkpoint(context.world(), folder, all_see(context), Log("test"));
   ASSERT_TRUE(found.has_value());
-  trainer.make_room_for_choice(Trainer::kConvolutions, trainer.state().at(Trainer::kConvolutions).numel());
-  checkpoint::load_shards(context.world(), found->folder, state_to_save(trainer, {}), all_see(context), "it");
+  restore_state(trainer.state(), context, found->folder, all_see(context));
   trainer.seek(found->head.step);
 }
 
@@ -157,7 +156,8 @@ TEST(TensorTraining, ACheckpointWalksThroughMeshesAndComesBackWithTheSameBits) {
   };
   const auto state = [](Trainer& trainer) {
     std::map<std::string, at::Tensor> copies;
-    for (const checkpoint::Shard& shard : whole_state(trainer)) copies[shard.name] = shard.tensor.clone();
+    for (const checkpoint::Shard& shard : shards_of(trainer.state()))
+      copies[shard.name] = shard.tensor.clone();
     return copies;
   };
   const FormMesh one{"one", 1, {}};

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "tests/support/trainer_state.h"
 #include "tests/unit/train/small_runs.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/shard_reader.h"
@@ -50,8 +51,10 @@ class ZeroCompressedTraining : public SmallRuns {
       RunCallbacks look;
       std::size_t num_seen = 0;
       look.on_start = [&](Trainer& trainer) {
-        for (const auto& [name, tensor] : trainer.compression_state().own) {
-          at::Tensor sum = tensor.clone();
+        const std::string own = text("optimizer/compression/", next.parallel.compression, "/own/");
+        for (const checkpoint::Shard& shard : test::state_under(trainer, own)) {
+          const std::string& name = shard.name;
+          at::Tensor sum = shard.tensor.clone();
           context.world().all_reduce(sum);
           EXPECT_LE((sum.flatten() - before.at(name)).abs().max().item<double>(), 1e-6) << name << ranks;
           ++num_seen;

@@ -5,7 +5,6 @@
 
 #include "trireme/checkpoint/shard.h"
 #include "trireme/comm/context.h"
-#include "trireme/model/activation_store.h"
 #include "trireme/optim/offload.h"
 #include "trireme/train/parallel_plan.h"
 
@@ -17,11 +16,6 @@ void check_offloading(const ParallelPlan& plan);
 /// Of this rank; null where nothing lives elsewhere.
 std::shared_ptr<optim::Offload> offload_for(const ParallelPlan& plan, const comm::Context& context,
                                             c10::Device device);
-
-/// Of what this rank's layers save for their backward; null where that stays on the device.
-std::shared_ptr<model::ActivationStore> activation_store_for(const ParallelPlan& plan,
-                                                             const comm::Context& context,
-                                                             c10::Device device);
 
 /// The same, as shards know it; null for null.
 std::shared_ptr<const checkpoint::Elsewhere> elsewhere_of(const std::shared_ptr<optim::Offload>& offload);

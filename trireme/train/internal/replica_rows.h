@@ -3,13 +3,11 @@
 // Another number of them takes the rows up that replicas which are no more have left.
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "trireme/checkpoint/shard.h"
-#include "trireme/comm/context.h"
-#include "trireme/optim/optimizer.h"
+#include "trireme/train/state_part.h"
 
 namespace trireme::train {
 
@@ -17,10 +15,8 @@ namespace trireme::train {
 checkpoint::Shard row_shard(const std::string& name, const at::Tensor& tensor, std::int64_t row,
                             std::int64_t num_rows);
 
-/// How many replicas have written what the checkpoint holds under `prefix`, their rows under `prefix`own/; 0:
-/// it holds nothing. Collective.
-std::int64_t stored_rows(const std::string& prefix, comm::Context& context,
-                         const std::filesystem::path& checkpoint);
+/// The most rows that a tensor under `prefix` has, which as many replicas have written; 0: there is none.
+std::int64_t stored_rows(const std::string& prefix, const StoredSizes& stored);
 
 /// Rows of a checkpoint for one of the replicas that there are now: its own and, `num_rows` by `num_rows`,
 /// those behind the last one.

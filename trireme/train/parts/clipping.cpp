@@ -1,0 +1,53 @@
+// train.clip_norm, and the norm of gradients in the metrics.
+#include "trireme/model/model.h"
+#include "trireme/train/gradient_norm.h"
+#include "trireme/train/internal/all_parts.h"
+
+namespace trireme::train {
+namespace {
+
+std::vector<std::string> parameter_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_parameters()) names.push_back(item.key());
+  return names;
+}
+
+class Clipping final : public StepPart {
+ public:
+  explicit Clipping(const PartSetup& setup)
+      : max_norm_(setup.plan.config().train.clip_norm),
+        // Stages that update on their own time, and servers, have no gradients of the whole model at one
+        // time.
+        logs_norm_(!setup.plan.asynchronous() && !setup.plan.served()),
+        in_parts_(setup.plan.is_in_parts() && !setup.plan.exact()),
+        names_(parameter_names(setup.model)) {}
+
+  void attach(const TrainerObjects& objects) override {
+    parameters_ = objects.parameters.all;
+    norm_.emplace(in_parts_ ? GradientNorm(objects.groups.holders, objects.parameters.all, names_,
+                                           objects.parameters.held)
+                            : GradientNorm(objects.groups.holders, objects.parameters.judged, names_));
+  }
+  void before_update(Step& step) override {
+    const bool clips = max_norm_ > 0;
+    if (clips || step.wants_norm || (step.logs && logs_norm_)) step.grad_norm = norm_->measure();
+    if (clips) optim::clip_to_norm(parameters_, step.grad_norm, max_norm_);
+  }
+  /// After everything that the step gave the device to do.
+  void end_step(Step& step) override {
+    if (step.grad_norm.defined()) step.report.grad_norm = step.grad_norm.item<double>();
+  }
+
+ private:
+  const double max_norm_;
+  const bool logs_norm_, in_parts_;
+  const std::vector<std::string> names_;  ///< of the model's parameters, in its order
+  optim::NamedTensors parameters_;
+  std::optional<GradientNorm> norm_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepPart> make_clipping(const PartSetup& setup) { return std::make_unique<Clipping>(setup); }
+
+}  // namespace trireme::train
