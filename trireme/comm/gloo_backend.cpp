@@ -171,7 +171,9 @@ class GlooBackend : public c10d::Backend {
 
   Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_parts,
                      std::vector<std::int64_t>& input_parts, const c10d::AllToAllOptions& options) override {
-    tag(c10d::OpType::ALLTOALL_BASE, input, c10d::ReduceOp::SUM, 0);
+    // Unequal parts are of other sizes on other ranks: their type alone is compared.
+    tag(c10d::OpType::ALLTOALL_BASE, input_parts.empty() ? input : input.flatten().narrow(0, 0, 0),
+        c10d::ReduceOp::SUM, 0);
     return watch(gloo_->alltoall_base(output, input, output_parts, input_parts, options),
                  c10d::OpType::ALLTOALL_BASE, {output});
   }

@@ -9,6 +9,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/internal/arguments.h"
 #include "trireme/comm/internal/group_state.h"
 
 namespace trireme::comm {
@@ -29,35 +30,6 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
       return c10d::ReduceOp::PRODUCT;
   }
   throw InternalError("unknown ReduceOp");
-}
-
-void check_tensor(const char* operation, const char* name, const at::Tensor& tensor) {
-  require(tensor.defined(), operation, ": the tensor '", name, "' is undefined");
-  require(tensor.is_contiguous(), operation, ": the tensor '", name,
-          "' is not contiguous: pass tensor.contiguous()");
-}
-
-void check_reduce(const char* operation, const at::Tensor& tensor, ReduceOp op) {
-  require(op != ReduceOp::kAverage || tensor.is_floating_point(), operation, ": an average of ",
-          name_of(tensor.scalar_type()), " is not defined: use kSum, or a floating point tensor");
-}
-
-// `whole` holds one part per rank.
-void check_parts(const char* operation, const char* whole_name, const at::Tensor& whole,
-                 const char* part_name, const at::Tensor& part, int size) {
-  check_tensor(operation, whole_name, whole);
-  check_tensor(operation, part_name, part);
-  require(whole.scalar_type() == part.scalar_type(), operation, ": '", whole_name, "' is ",
-          name_of(whole.scalar_type()), ", but '", part_name, "' is ", name_of(part.scalar_type()));
-  require(whole.numel() == size * part.numel(), operation, ": '", whole_name, "' has ", whole.numel(),
-          " elements; expected ", size, " ranks x ", part.numel(), " elements of '", part_name,
-          "' = ", size * part.numel());
-}
-
-void check_rank(const char* operation, const char* role, int rank, const GroupParts& parts) {
-  const int size = static_cast<int>(parts.world_ranks.size());
-  require(rank >= 0 && rank < size, operation, ": ", role, " is ", rank, ", but group '", parts.name,
-          "' has ", size, " ranks, 0 to ", size - 1);
 }
 
 Operation operation_on(OperationKind kind, const at::Tensor& part, int peer = -1,
@@ -275,6 +247,21 @@ Pending scatter(const std::shared_ptr<Group::State>& state, Mode mode, at::Tenso
       [&] { output.copy_(input.view_as(output)); });
 }
 
+/// Without splits: flat, in equal parts.
+Pending exchange(const std::shared_ptr<Group::State>& state, Mode mode, const Operation& operation,
+                 const at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
+  return Group::State::issue(
+      state, mode, operation, {output, input},
+      [&](c10d::Backend& backend, bool is_async) {
+        c10d::AllToAllOptions options;
+        options.asyncOp = is_async;
+        std::vector<std::int64_t> from = rows.from, to = rows.to;
+        at::Tensor target = output, source = input;
+        return backend.alltoall_base(target, source, from, to, options);
+      },
+      [&] { output.copy_(input.view_as(output)); });
+}
+
 Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
                    const at::Tensor& input) {
   check_tensor("all_to_all", "output", output);
@@ -285,22 +272,23 @@ Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Te
           ", but 'input' has ", input.numel(), " of ", name_of(input.scalar_type()));
   require(input.numel() % size == 0, "all_to_all: 'input' has ", input.numel(),
           " elements, which cannot be split into ", size, " equal parts");
-  return Group::State::issue(
-      state, mode, operation_on(OperationKind::kAllToAll, input), {output, input},
-      [&](c10d::Backend& backend, bool is_async) {
-        c10d::AllToAllOptions options;
-        options.asyncOp = is_async;
-        std::vector<std::int64_t> equal_parts;
-        at::Tensor to = output.view({-1});
-        at::Tensor from = input.view({-1});
-        return backend.alltoall_base(to, from, equal_parts, equal_parts, options);
-      },
-      [&] { output.copy_(input.view_as(output)); });
+  return exchange(state, mode, operation_on(OperationKind::kAllToAll, input), output.view({-1}),
+                  input.view({-1}), {});
 }
 
-void check_peer(const char* operation, const char* role, int peer, const GroupParts& parts) {
-  check_rank(operation, role, peer, parts);
-  require(peer != parts.rank, operation, ": ", role, " is ", peer, ", which is this rank itself");
+Pending all_to_all(const std::shared_ptr<Group::State>& state, Mode mode, at::Tensor& output,
+                   const at::Tensor& input, const RowSplits& rows) {
+  check_tensor("all_to_all", "output", output);
+  check_tensor("all_to_all", "input", input);
+  check_rows("output", output, rows.from, state->size());
+  check_rows("input", input, rows.to, state->size());
+  require(output.scalar_type() == input.scalar_type() && output.sizes().slice(1) == input.sizes().slice(1),
+          "all_to_all: rows of 'output' are ", output.sizes().slice(1), " of ", name_of(output.scalar_type()),
+          ", but those of 'input' are ", input.sizes().slice(1), " of ", name_of(input.scalar_type()));
+  // Numbers of elements differ from rank to rank: none is compared.
+  Operation operation = operation_on(OperationKind::kAllToAll, input);
+  operation.numel = 0;
+  return exchange(state, mode, operation, output, input, rows);
 }
 
 // Sends and receives between two ranks match in order: no tag is needed.
@@ -395,6 +383,12 @@ Pending Group::all_to_all_async(at::Tensor& output, const at::Tensor& input) {
 }
 void Group::all_to_all(at::Tensor& output, const at::Tensor& input) {
   comm::all_to_all(state_, Mode::kSync, output, input);
+}
+Pending Group::all_to_all_async(at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
+  return comm::all_to_all(state_, Mode::kAsync, output, input, rows);
+}
+void Group::all_to_all(at::Tensor& output, const at::Tensor& input, const RowSplits& rows) {
+  comm::all_to_all(state_, Mode::kSync, output, input, rows);
 }
 
 Pending Group::send_async(const at::Tensor& tensor, int destination) {

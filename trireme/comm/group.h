@@ -65,6 +65,12 @@ class Pending {
   std::shared_ptr<State> state_;
 };
 
+/// How the rows (dim 0) of two tensors are split over the ranks of a group: one number for each rank.
+struct RowSplits {
+  std::vector<std::int64_t> to;    ///< rows of the input for each rank
+  std::vector<std::int64_t> from;  ///< rows of the output from each rank
+};
+
 class Group {
  public:
   struct State;
@@ -113,6 +119,11 @@ class Group {
   /// Part j of `input` goes to rank j; part i of `output` comes from rank i. Equal parts.
   Pending all_to_all_async(at::Tensor& output, const at::Tensor& input);
   void all_to_all(at::Tensor& output, const at::Tensor& input);
+  /// The same with unequal parts, as mixtures of experts exchange tokens: `rows.to[j]` rows of `input` (dim
+  /// 0) go to rank j, and `rows.from[i]` rows of `output` come from rank i, which sends as many; 0 is
+  /// allowed. Both tensors have the same further sizes. Throws InvalidArgument: numbers that do not add up.
+  Pending all_to_all_async(at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
+  void all_to_all(at::Tensor& output, const at::Tensor& input, const RowSplits& rows);
 
   /// Rank `destination` of the group gets the tensor, in a recv of the same type and size; messages of a pair
   /// of ranks arrive in the order of sending. Whether a send ends before its receive has come, transport()

@@ -263,6 +263,45 @@ TEST_P(Operations, AllToAllTransposes) {
   });
 }
 
+/// Rank r sends r + j rows to rank j: none from rank 0 to itself.
+TEST_P(Operations, AllToAllExchangesUnequalRows) {
+  run([](Context& context) {
+    const int size = context.world_size(), rank = context.rank();
+    for (const auto type : {at::kLong, at::kFloat}) {
+      RowSplits rows;
+      std::vector<at::Tensor> sent, expected;
+      for (int peer = 0; peer < size; ++peer) {
+        rows.to.push_back(rank + peer);
+        rows.from.push_back(rank + peer);
+        sent.push_back(at::full({rank + peer, 3}, 100 * rank + peer, type));
+        expected.push_back(at::full({rank + peer, 3}, 100 * peer + rank, type));
+      }
+      const at::Tensor input = at::cat(sent);
+      at::Tensor output = at::empty_like(input);
+      context.world().all_to_all(output, input, rows);
+      EXPECT_TRUE(output.equal(at::cat(expected))) << "rank " << rank;
+      at::Tensor later = at::empty_like(input);
+      Pending pending = context.world().all_to_all_async(later, input, rows);
+      pending.wait();
+      EXPECT_TRUE(later.equal(output));
+    }
+  });
+}
+
+TEST_P(Operations, AllToAllRejectsSplitsThatDoNotAddUp) {
+  run([](Context& context) {
+    const auto size = static_cast<std::size_t>(context.world_size());
+    const std::vector<std::int64_t> ones(size, 1), twos(size, 2), one_more(size + 1, 1);
+    at::Tensor input = at::ones({context.world_size(), 2}), output = at::empty_like(input);
+    EXPECT_THROW(context.world().all_to_all(output, input, {.to = twos, .from = ones}), InvalidArgument);
+    EXPECT_THROW(context.world().all_to_all(output, input, {.to = one_more, .from = ones}), InvalidArgument);
+    at::Tensor wider = at::empty({context.world_size(), 3});
+    EXPECT_THROW(context.world().all_to_all(wider, input, {.to = ones, .from = ones}), InvalidArgument);
+    context.world().all_to_all(output, input, {.to = ones, .from = ones});
+    EXPECT_TRUE(output.equal(input)) << "the group goes on";
+  });
+}
+
 TEST_P(Operations, SendsAndReceivesMatchInOrder) {
   run([](Context& context) {
     const int size = context.world_size();

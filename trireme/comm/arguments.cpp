@@ -1,0 +1,54 @@
+#include "trireme/comm/internal/arguments.h"
+
+#include "trireme/base/error.h"
+#include "trireme/comm/dtype.h"
+
+namespace trireme::comm {
+
+void check_tensor(const char* operation, const char* name, const at::Tensor& tensor) {
+  require(tensor.defined(), operation, ": the tensor '", name, "' is undefined");
+  require(tensor.is_contiguous(), operation, ": the tensor '", name,
+          "' is not contiguous: pass tensor.contiguous()");
+}
+
+void check_reduce(const char* operation, const at::Tensor& tensor, ReduceOp op) {
+  require(op != ReduceOp::kAverage || tensor.is_floating_point(), operation, ": an average of ",
+          name_of(tensor.scalar_type()), " is not defined: use kSum, or a floating point tensor");
+}
+
+void check_parts(const char* operation, const char* whole_name, const at::Tensor& whole,
+                 const char* part_name, const at::Tensor& part, int size) {
+  check_tensor(operation, whole_name, whole);
+  check_tensor(operation, part_name, part);
+  require(whole.scalar_type() == part.scalar_type(), operation, ": '", whole_name, "' is ",
+          name_of(whole.scalar_type()), ", but '", part_name, "' is ", name_of(part.scalar_type()));
+  require(whole.numel() == size * part.numel(), operation, ": '", whole_name, "' has ", whole.numel(),
+          " elements; expected ", size, " ranks x ", part.numel(), " elements of '", part_name,
+          "' = ", size * part.numel());
+}
+
+void check_rank(const char* operation, const char* role, int rank, const GroupParts& parts) {
+  const int size = static_cast<int>(parts.world_ranks.size());
+  require(rank >= 0 && rank < size, operation, ": ", role, " is ", rank, ", but group '", parts.name,
+          "' has ", size, " ranks, 0 to ", size - 1);
+}
+
+void check_rows(const char* name, const at::Tensor& tensor, const std::vector<std::int64_t>& rows, int size) {
+  require(tensor.dim() > 0, "all_to_all: the tensor '", name, "' has no rows to split: it has no dims");
+  require(static_cast<int>(rows.size()) == size, "all_to_all: ", rows.size(), " splits of '", name,
+          "' for a group of ", size, size == 1 ? " rank" : " ranks");
+  std::int64_t sum = 0;
+  for (const std::int64_t each : rows) {
+    require(each >= 0, "all_to_all: a split of '", name, "' has ", each, " rows");
+    sum += each;
+  }
+  require(sum == tensor.size(0), "all_to_all: the splits of '", name, "' add up to ", sum,
+          " rows, and it has ", tensor.size(0));
+}
+
+void check_peer(const char* operation, const char* role, int peer, const GroupParts& parts) {
+  check_rank(operation, role, peer, parts);
+  require(peer != parts.rank, operation, ": ", role, " is ", peer, ", which is this rank itself");
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,26 @@
+#pragma once
+// Checks of what operations of a group are called with. Each throws InvalidArgument that names operation and
+// argument, before any rank is told.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/comm/group.h"
+#include "trireme/comm/internal/group_state.h"
+
+namespace trireme::comm {
+
+void check_tensor(const char* operation, const char* name, const at::Tensor& tensor);
+void check_reduce(const char* operation, const at::Tensor& tensor, ReduceOp op);
+/// `whole` holds one part per rank.
+void check_parts(const char* operation, const char* whole_name, const at::Tensor& whole,
+                 const char* part_name, const at::Tensor& part, int size);
+void check_rank(const char* operation, const char* role, int rank, const GroupParts& parts);
+/// A rank of the group, and another than this one.
+void check_peer(const char* operation, const char* role, int peer, const GroupParts& parts);
+/// One number of rows for each rank, which add up to those of the tensor.
+void check_rows(const char* name, const at::Tensor& tensor, const std::vector<std::int64_t>& rows, int size);
+
+}  // namespace trireme::comm
