@@ -5,7 +5,7 @@
 
 Compares the table "Who may include whom", the trireme_module() lines of CMakeLists.txt and every #include of
 trireme/, and fails on a difference, an edge that no #include uses, a cycle, torch below the torch line, another module's internal header,
-<torch/torch.h> in a header, an include that is not written as "trireme/module/file.h", or a file over 500 lines.
+<torch/torch.h> in a header, arithmetic on ranks beside the mesh, an include that is not written as "trireme/module/file.h", or a file over 500 lines.
 Prints one line per problem; exit code 0 when there is none.
 """
 import pathlib
@@ -19,6 +19,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"][^>"]+[>"])')
 # The one module that stands above the command line: it makes a library of it.
 ABOVE_COMMANDS = "app"
 SOURCE_FOLDERS = ("trireme", "cli", "examples", "bench", "tests")
+# Where ranks lie on a mesh is MeshShape's to say (trireme/base/mesh_shape.h): nothing here divides ranks.
+MESH_USERS = ("trireme/train/", "cli/")
+RANK_ARITHMETIC = re.compile(r"\brank(\(\)|_)?\s*[/%]\s*\w")
 # Stand-ins that libtorch's own headers include by their original names.
 FOREIGN = ("trireme/comm/internal/gloo_headers/",)
 
@@ -159,6 +162,14 @@ def check_include(file, name, modules, problems, where):
         problems.append(f"{where}: module {module} may not include {included} ({target})")
 
 
+def check_ranks(file, text, problems):
+    if not file.startswith(MESH_USERS):
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if RANK_ARITHMETIC.search(line.split("//")[0]):
+            problems.append(f"{file}:{number}: arithmetic on a rank; ask MeshShape for its coordinate, place or group")
+
+
 def check_files(root, modules, problems):
     headers, used = {}, set()
     for folder in SOURCE_FOLDERS:
@@ -174,6 +185,7 @@ def check_files(root, modules, problems):
                 problems.append(f"{file}: not plain ASCII")
             if path.suffix == ".h" and not text.startswith("#pragma once\n"):
                 problems.append(f"{file}: a header begins with #pragma once")
+            check_ranks(file, text, problems)
             for number, name in includes_of(path):
                 check_include(file, name, modules, problems, f"{file}:{number}")
                 used.add((module_of(file), module_of(name[1:-1])))

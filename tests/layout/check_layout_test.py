@@ -48,6 +48,11 @@ class CheckLayout(unittest.TestCase):
     def test_include_against_the_table(self):
         self.expect("module base may not include wire", {"trireme/base/text.h": '#include "trireme/wire/frame.h"\n'})
 
+    def test_arithmetic_on_ranks(self):
+        for line in ("int tp = rank % 2;", "int dp = context.rank() / plan.tensor_ranks();"):
+            self.expect("cli/main.cpp:3: arithmetic on a rank", {"cli/main.cpp": line + "\n"})
+        self.assertEqual(self.problems(files={"cli/main.cpp": "// rank / 2 is no code\nint x = ranks / 2;\n"}), [])
+
     def test_edge_that_nothing_uses(self):
         self.expect("module comm may include wire and does not", {"trireme/comm/group.h": "=#pragma once\n"})
         self.expect("module wire may include base and does not",

@@ -28,11 +28,11 @@ struct FormOfModel {
 FormOfModel form_in(const ParallelPlan& plan, comm::Context& context,
                     const std::shared_ptr<model::Model>& whole) {
   if (!plan.has_form()) return {.options = {.group = context.self()}, .form = {.model = whole}};
-  comm::Mesh mesh(context, {{"cp", plan.context_ranks()}, {"tp", plan.tensor_ranks()}});
-  parallel::TensorFormOptions options{.group = plan.tensor_ranks() > 1 ? mesh.group("tp") : context.self(),
+  const MeshShape mesh = plan.mesh().only({"cp", "tp"});
+  parallel::TensorFormOptions options{.group = comm::make_group(context, mesh, {"tp"}),
                                       .cut_sequences = plan.config().parallel.sequence,
                                       .context = std::nullopt};
-  if (plan.context_ranks() > 1) options.context = mesh.group("cp");
+  if (plan.context_ranks() > 1) options.context = comm::make_group(context, mesh, {"cp"});
   parallel::TensorForm form = parallel::make_tensor_form(*whole, options);
   return {.options = std::move(options), .form = std::move(form)};
 }

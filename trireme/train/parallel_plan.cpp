@@ -22,11 +22,11 @@ data::Balance ParallelPlan::balance() const {
   return config_.data.balance == "cost" ? data::Balance::kCost : data::Balance::kCount;
 }
 
-std::vector<comm::MeshAxis> ParallelPlan::mesh() const {
-  std::vector<comm::MeshAxis> axes = {{"pp", pipeline_ranks()}, {"dp", num_replicas_}};
+MeshShape ParallelPlan::mesh() const {
+  std::vector<MeshAxis> axes = {{"pp", pipeline_ranks()}, {"dp", num_replicas_}};
   if (context_ranks() > 1) axes.push_back({"cp", context_ranks()});
   if (tensor_ranks() > 1) axes.push_back({"tp", tensor_ranks()});
-  return axes;
+  return MeshShape(std::move(axes));
 }
 
 void ParallelPlan::check_tensor_form(const ModelShape& model) const {

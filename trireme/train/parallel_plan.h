@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/comm/mesh.h"
+#include "trireme/base/mesh_shape.h"
 #include "trireme/parallel/pipeline/pipeline_options.h"
 #include "trireme/parallel/tensor/tensor_form.h"
 #include "trireme/schedule/program.h"
@@ -43,10 +43,9 @@ class ParallelPlan {
   const RunConfig& config() const { return config_; }
 
   int world_size() const { return world_size_; }
-  /// Axes of the ranks, slowest first:
-  /// rank = ((pp * num_replicas() + dp) * context_ranks() + cp) * tensor_ranks() + tp. Without those of the
-  /// last two that nothing is cut over.
-  std::vector<comm::MeshAxis> mesh() const;
+  /// The ranks along "pp" (stages), "dp" (replicas), "cp" (pieces of sequences) and "tp" (parts of layers),
+  /// slowest first; without those of the last two that nothing is cut over.
+  MeshShape mesh() const;
   /// That read samples of their own.
   int num_replicas() const { return num_replicas_; }
   int pipeline_ranks() const { return world_size_ / weight_copies() / tensor_ranks(); }

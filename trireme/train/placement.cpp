@@ -24,22 +24,6 @@ model::Layer in_precision(model::Layer layer, const Precision& precision, c10::D
   return layer;
 }
 
-/// Of the axes dp and cp together: apart from that of cp alone, as gradients are reduced while attention goes
-/// on. Collective.
-std::optional<comm::Group> make_copies(const ParallelPlan& plan, comm::Context& context) {
-  std::optional<comm::Group> own;
-  const int tensor = plan.tensor_ranks(), copies = plan.weight_copies();
-  for (int stage = 0; stage < plan.pipeline_ranks(); ++stage) {
-    for (int part = 0; part < tensor; ++part) {
-      std::vector<int> ranks;
-      for (int copy = 0; copy < copies; ++copy) ranks.push_back((stage * copies + copy) * tensor + part);
-      auto group = context.new_group(ranks, context.free_group_name(text("dp x cp@", ranks.front())));
-      if (group) own = std::move(group);
-    }
-  }
-  return own;
-}
-
 double num_parameters(const model::Layer& layer) {
   std::int64_t count = 0;
   for (const auto& [name, parameter] : layer.parameters) count += parameter.numel();
@@ -71,39 +55,35 @@ c10::Device device_for(const ParallelPlan& plan, const comm::Context& context) {
 
 namespace {
 
-PlanGroups groups_along_axes(const ParallelPlan& plan, comm::Context& context) {
-  const int world = plan.world_size();
-  const comm::Group all = context.world(), alone = context.self();
-  if (plan.pipeline_ranks() == world) return {.pipeline = all, .holders = all};
-  if (plan.num_replicas() == world)
-    return {.pipeline = alone, .holders = alone, .copies = all, .replicas = all};
-  if (plan.tensor_ranks() == world) return {.pipeline = alone, .holders = alone, .tensor = all};
-  comm::Mesh mesh(context, plan.mesh());
-  const comm::Group pipeline = plan.pipeline_ranks() > 1 ? mesh.group("pp") : alone;
+PlanGroups groups_along_axes(const MeshShape& mesh, comm::Context& context) {
+  const auto along = [&](const MeshShape::Fold& fold) -> std::optional<comm::Group> {
+    if (mesh.size(fold) == 1) return std::nullopt;
+    return comm::make_group(context, mesh, fold);
+  };
+  const comm::Group pipeline = comm::make_group(context, mesh, {"pp"});
   PlanGroups groups{.pipeline = pipeline, .holders = pipeline};
-  if (plan.num_replicas() > 1) groups.replicas = mesh.group("dp");
-  if (plan.context_ranks() > 1) groups.context = mesh.group("cp");
-  if (plan.tensor_ranks() > 1) groups.tensor = mesh.group("tp");
-  groups.copies = plan.context_ranks() > 1 ? make_copies(plan, context) : groups.replicas;
+  groups.replicas = along({"dp"});
+  groups.context = along({"cp"});
+  groups.tensor = along({"tp"});
+  // Apart from the group of cp alone, as gradients are reduced while attention goes on.
+  groups.copies = groups.context ? along({"dp", "cp"}) : groups.replicas;
   return groups;
 }
 
 /// The copies of the weights, in groups of neighbours.
 parallel::ShardGroups shard_groups_of(const ParallelPlan& plan, comm::Context& context) {
-  const int shards = plan.shard_ranks();
-  comm::Mesh mesh(context, {{"pp", plan.pipeline_ranks()},
-                            {"dp-copies", plan.weight_copies() / shards},
-                            {"dp-shards", shards},
-                            {"tp", plan.tensor_ranks()}});
-  return {.shards = mesh.group("dp-shards"), .copies = mesh.group("dp-copies")};
+  const MeshShape copies(
+      {{"pp", plan.pipeline_ranks()}, {"dp", plan.weight_copies()}, {"tp", plan.tensor_ranks()}});
+  const MeshShape mesh = copies.split("dp", "dp-copies", "dp-shards", plan.shard_ranks());
+  return {.shards = comm::make_new_group(context, mesh, {"dp-shards"}),
+          .copies = comm::make_new_group(context, mesh, {"dp-copies"})};
 }
 
 /// Neighbours are a site.
 parallel::SiteGroups site_groups_of(const ParallelPlan& plan, comm::Context& context) {
-  const int ranks = plan.site_ranks();
-  comm::Mesh mesh(context, {{"pp", plan.pipeline_ranks()}, {"sites", plan.num_sites()}, {"dp-site", ranks}});
-  parallel::SiteGroups groups{.sites = mesh.group("sites"), .site = {}};
-  if (ranks > 1) groups.site = mesh.group("dp-site");
+  const MeshShape mesh = plan.mesh().split("dp", "sites", "dp-site", plan.site_ranks());
+  parallel::SiteGroups groups{.sites = comm::make_new_group(context, mesh, {"sites"}), .site = {}};
+  if (plan.site_ranks() > 1) groups.site = comm::make_new_group(context, mesh, {"dp-site"});
   return groups;
 }
 
@@ -113,7 +93,7 @@ PlanGroups make_groups(const ParallelPlan& plan, comm::Context& context) {
   require(plan.world_size() == context.world_size(), "the plan is for ", plan.world_size(),
           plan.world_size() == 1 ? " rank" : " ranks", ", and this world has ", context.world_size(),
           "; make one with resolve_plan(config, context.world_size())");
-  PlanGroups groups = groups_along_axes(plan, context);
+  PlanGroups groups = groups_along_axes(plan.mesh(), context);
   if (plan.is_in_parts()) groups.holders = context.world();
   if (plan.has_shard_groups()) groups.shard_groups = shard_groups_of(plan, context);
   if (plan.trains_apart()) groups.sites = site_groups_of(plan, context);

@@ -302,7 +302,7 @@ void Trainer::tell_of_changes() const {
 
 void Trainer::seed_generators(std::string_view purpose) const {
   Random key(static_cast<std::uint64_t>(plan_.config().run.seed), Random::key_of(purpose), steps_done_,
-             context_.rank() / plan_.tensor_ranks());
+             plan_.mesh().place(context_.rank(), {"pp", "dp", "cp"}));
   at::manual_seed(key.bits());
 }
 

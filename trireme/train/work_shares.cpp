@@ -52,9 +52,8 @@ std::unique_ptr<WorkShares> WorkShares::make(const ParallelPlan& plan) {
   constexpr std::int64_t kLeastOfMicrobatch = 2;
   const std::int64_t parts = plan.num_microbatches();
   options.least = parts * std::min(kLeastOfMicrobatch, *std::ranges::min_element(options.equal) / parts);
-  const int of_replica = plan.context_ranks() * plan.tensor_ranks();
-  for (int rank = 0; rank < plan.world_size(); ++rank)
-    options.replica.push_back(rank / of_replica % plan.num_replicas());
+  const MeshShape mesh = plan.mesh();
+  for (int rank = 0; rank < plan.world_size(); ++rank) options.replica.push_back(mesh.coordinate(rank, "dp"));
   return std::make_unique<WorkShares>(std::move(options));
 }
 

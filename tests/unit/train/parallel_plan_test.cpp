@@ -33,11 +33,11 @@ TEST(ParallelPlan, ArrangesRanksAsStagesOfReplicas) {
   EXPECT_EQ(plan.world_size(), 6);
   EXPECT_EQ(plan.pipeline_ranks(), 2);
   EXPECT_EQ(plan.num_replicas(), 3);
-  ASSERT_EQ(plan.mesh().size(), 2U);
-  EXPECT_EQ(plan.mesh()[0].name, "pp");
-  EXPECT_EQ(plan.mesh()[0].size, 2);
-  EXPECT_EQ(plan.mesh()[1].name, "dp");
-  EXPECT_EQ(plan.mesh()[1].size, 3);
+  ASSERT_EQ(plan.mesh().axes().size(), 2U);
+  EXPECT_EQ(plan.mesh().axes()[0].name, "pp");
+  EXPECT_EQ(plan.mesh().axes()[0].size, 2);
+  EXPECT_EQ(plan.mesh().axes()[1].name, "dp");
+  EXPECT_EQ(plan.mesh().axes()[1].size, 3);
   EXPECT_EQ(plan.num_microbatches(), 2);
   EXPECT_EQ(plan.num_parts(), 6);
   EXPECT_EQ(plan.program().ranks.size(), 2U);
