@@ -20,6 +20,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/median.h"
 #include "trireme/comm/context.h"
 #include "trireme/parallel/pipeline/pipeline.h"
 #include "trireme/schedule/lowering.h"
@@ -30,12 +31,6 @@ namespace {
 using namespace trireme;
 
 constexpr int kStages = 4, kMicrobatches = 32;
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
 
 torch::nn::Sequential chain() {
   torch::nn::Sequential layers;

@@ -28,6 +28,7 @@
 #include "trireme/base/crc32c.h"
 #include "trireme/base/files.h"
 #include "trireme/base/host.h"
+#include "trireme/base/median.h"
 #include "trireme/data/pack.h"
 #include "trireme/data/record_dataset.h"
 
@@ -73,11 +74,6 @@ double seconds_for(const std::function<void()>& work) {
   const double start = processor_s();
   work();
   return processor_s() - start;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 /// Seconds of each, in turns.

@@ -5,14 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "trireme/base/median.h"
+
 namespace trireme::bench {
 
 /// Of at least one value.
-inline double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 inline nlohmann::json spread(const std::vector<double>& values) {
   return {{"median", median(values)}, {"min", std::ranges::min(values)}, {"max", std::ranges::max(values)}};
 }

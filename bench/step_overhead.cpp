@@ -16,6 +16,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "trireme/base/median.h"
 #include "trireme/data/loader.h"
 #include "trireme/train/trainer.h"
 
@@ -81,11 +82,6 @@ double seconds_per_step(int steps, const std::function<void()>& step) {
   const double begin_s = thread_cpu_s();
   for (int i = 0; i < steps; ++i) step();
   return (thread_cpu_s() - begin_s) / steps;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 nlohmann::ordered_json measure(const Settings& settings) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/median.h"
 
 namespace trireme::topology {
 namespace {
@@ -80,12 +81,6 @@ double Measurement::reduce_s(std::optional<Algorithm> algorithm, double bytes) {
     other_(values_);
   }
   return now_s() - began_s;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
 }
 
 /// Of the way that waits for one message only.

@@ -2,16 +2,9 @@
 
 #include <algorithm>
 
+#include "trireme/base/median.h"
+
 namespace trireme::topology {
-namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-}  // namespace
 
 int LinkTable::num_hosts() const { return host_of.empty() ? 0 : std::ranges::max(host_of) + 1; }
 

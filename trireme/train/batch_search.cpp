@@ -10,6 +10,7 @@
 #include "trireme/base/available_memory.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/median.h"
 #include "trireme/base/text.h"
 #include "trireme/train/run.h"
 #include "trireme/train/trainer.h"
@@ -52,12 +53,6 @@ RunConfig endless(RunConfig config) {
   config.train.epochs = 1'000'000;
   config.train.max_steps = 0;
   return config;
-}
-
-double median(std::vector<double> numbers) {
-  const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
-  std::ranges::nth_element(numbers, middle);
-  return *middle;
 }
 
 double seconds_of_step(Trainer& trainer) {

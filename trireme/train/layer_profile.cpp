@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/median.h"
 #include "trireme/model/deferred.h"
 #include "trireme/model/untouched.h"
 #include "trireme/parallel/allocated_bytes.h"
@@ -58,12 +59,6 @@ Sample run_once(const ChainLink& link, const Fields& inputs) {
                         /*allow_unused=*/true);
   sample.backward_s = now_s_of(device) - middle_s;
   return sample;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 
+#include "trireme/base/median.h"
 #include "trireme/base/text.h"
 #include "trireme/parallel/pipeline/timed_actions.h"
 #include "trireme/schedule/simulate.h"
@@ -43,12 +44,6 @@ double seconds_of(const schedule::TimedRanks& ranks) {
     }
   }
   return std::max(0.0, end - begin);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// "transformer.wte to transformer.h.1" for each stage; nothing where there is one.
