@@ -10,8 +10,11 @@
 
 #include <functional>
 #include <memory>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tests/unit/parallel/small_models.h"
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/parallel/data/distributed_data_parallel.h"
 
@@ -145,50 +148,86 @@ TEST(ReplicaCheck, ANegativeNumberIsRejected) {
   });
 }
 
+/// Ranks that have 1, 4, ... batches train joined; `in_body` runs after each update of a rank's own. The
+/// steps of all.
+std::int64_t train_joined(Context& context, const std::function<void(torch::optim::SGD&)>& in_body) {
+  const auto model = std::make_shared<Words>(/*has_bound=*/false);
+  DistributedDataParallel ddp(context, model, {.check_replicas_every = 1});
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  const auto update = [&] {
+    sgd.step();
+    sgd.zero_grad();
+  };
+  DistributedDataParallel::Join join(ddp, update);
+  for (int left = 1 + 3 * context.rank(); join.next(left > 0); --left) {
+    model->loss(left).backward();
+    update();
+    in_body(sgd);
+  }
+  return join.steps();
+}
+
 TEST(ReplicaCheck, FindsAScheduleThatARankWithoutABatchLacks) {
   run_ranks_as_threads(
       2,
       [](Context& context) {
-        const auto model = std::make_shared<Words>(/*has_bound=*/false);
-        DistributedDataParallel ddp(context, model, {.check_replicas_every = 1});
-        torch::optim::SGD sgd(model->parameters(), 0.1);
-        const auto update = [&] {
-          sgd.step();
-          sgd.zero_grad();
+        const auto halve_rate = [](torch::optim::SGD& sgd) {
+          auto& options = static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options());
+          options.lr(options.lr() / 2);  // belongs into after_step()
         };
-        DistributedDataParallel::Join join(ddp, update);
-        const auto run = [&] {
-          for (int left = 1 + 3 * context.rank(); join.next(left > 0); --left) {
-            model->loss(left).backward();
-            update();
-            auto& options = static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options());
-            options.lr(options.lr() / 2);  // belongs into after_step()
-          }
-        };
-        EXPECT_THAT(run, testing::ThrowsMessage<CommError>(HasSubstr("drifted apart")));
+        EXPECT_THAT([&] { train_joined(context, halve_rate); },
+                    testing::ThrowsMessage<CommError>(HasSubstr("drifted apart")));
       },
       kSoon);
 }
 
 TEST(ReplicaCheck, FollowsAJoinWhoseRanksStayTheSame) {
   run_ranks_as_threads(
+      2, [](Context& context) { EXPECT_EQ(train_joined(context, [](torch::optim::SGD&) {}), 4); }, kSoon);
+}
+
+TEST(ReplicaCheck, FindsReplicasThatDriftAgainAfterTheyWereMadeEqual) {
+  run_ranks_as_threads(
       2,
       [](Context& context) {
         const auto model = std::make_shared<Words>(/*has_bound=*/false);
         DistributedDataParallel ddp(context, model, {.check_replicas_every = 1});
-        torch::optim::SGD sgd(model->parameters(), 0.1);
-        const auto update = [&] {
-          sgd.step();
-          sgd.zero_grad();
+        const auto is_found = [&](const char* reduction, const char* name) {
+          EXPECT_THAT([&] { train(context, *model, ddp, 1); },
+                      testing::ThrowsMessage<CommError>(AllOf(HasSubstr(reduction), HasSubstr(name))));
         };
-        DistributedDataParallel::Join join(ddp, update);
-        for (int left = 1 + 3 * context.rank(); join.next(left > 0); --left) {
-          model->loss(left).backward();
-          update();
-        }
-        EXPECT_EQ(join.steps(), 4);
+        train(context, *model, ddp, 2);
+        if (context.rank() == 1) change(model->head->bias);
+        is_found("reduction 3", "'head.bias'");
+        at::Tensor bias = model->head->bias.detach();
+        context.world().broadcast(bias, 0);
+        train(context, *model, ddp, 2);
+        if (context.rank() == 0) change(model->table->weight);
+        is_found("reduction 6", "'table.weight'");
       },
       kSoon);
+}
+
+TEST(ReplicaCheck, OfAGroupThatHasFailedSaysNothingAboutValues) {
+  for (int world = 0; world < 2; ++world) {  // one after the other in this process
+    run_ranks_as_threads(
+        2,
+        [](Context& context) {
+          ReplicaCheck check(context.world(), {{"values", numbers({3}, 1)}});
+          EXPECT_THROW(check.finish("step 0"), InvalidArgument);
+          check.run("step 1");
+          context.store().add("ranks", 1);  // one of them may still wait for the end of that
+          const auto deadline = Deadline::after_s(kSoon.timeout_s);
+          while (context.store().add("ranks", 0) < 2 && !deadline.expired()) std::this_thread::yield();
+          context.world().fail("out of luck");
+          for (int again = 0; again < 2; ++again) {
+            EXPECT_THAT([&] { check.run("step 2"); },
+                        testing::ThrowsMessage<CommError>(HasSubstr("out of luck")));
+            EXPECT_THROW(check.finish("step 2"), InvalidArgument);
+          }
+        },
+        kSoon);
+  }
 }
 
 TEST(ReplicaCheck, LeavesRanksAloneThatFallBehindInAJoin) {

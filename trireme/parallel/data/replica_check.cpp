@@ -165,26 +165,30 @@ void ReplicaCheck::run(const std::string& when) {
 
 void ReplicaCheck::start() {
   if (holders_.empty()) return;
+  words_.reset();
   std::vector<at::Tensor> tensors;
   for (const Mine& each : mine_) tensors.push_back(each.tensor);
   digests_ = digests_of(tensors);
   std::vector<std::size_t> sets(holders_.size());
   for (std::size_t i = 0; i < sets.size(); ++i) sets[i] = i;
   word_ = tensor_of(words_of_sets(), most_of_a_rank(sets));
-  words_ = at::empty({group_.size() * word_.numel()}, at::kLong);
-  pending_ = group_.all_gather_async(words_, word_);
+  at::Tensor words = at::empty({group_.size() * word_.numel()}, at::kLong);
+  pending_ = group_.all_gather_async(words, word_);
+  words_ = std::move(words);
 }
 
 void ReplicaCheck::finish(const std::string& when) {
   if (holders_.empty()) return;
+  const at::Tensor words = std::exchange(words_, {});
+  require(words.defined(), "ReplicaCheck::finish() needs an earlier start()");
   std::exchange(pending_, {}).wait();
-  if (!is_same_everywhere()) throw_difference(when);
+  if (!is_same_everywhere(words)) throw_difference(when);
 }
 
-bool ReplicaCheck::is_same_everywhere() const {
+bool ReplicaCheck::is_same_everywhere(const at::Tensor& words) const {
   std::vector<const std::int64_t*> next;
   for (int rank = 0; rank < group_.size(); ++rank)
-    next.push_back(words_.const_data_ptr<std::int64_t>() + rank * word_.numel());
+    next.push_back(words.const_data_ptr<std::int64_t>() + rank * word_.numel());
   bool is_same = true;
   for (const std::vector<int>& ranks : holders_) {
     const std::int64_t first = *next[static_cast<std::size_t>(ranks.front())];

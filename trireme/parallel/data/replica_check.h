@@ -37,7 +37,8 @@ class ReplicaCheck {
   void start();
   /// Waits for what start() has started. Throws CommError, with the same text on every rank, where values
   /// differ: the first tensor of the list that does, and which ranks hold the same of it. The group stays
-  /// usable.
+  /// usable, and so does the check once the values are the same again. Throws InvalidArgument where start()
+  /// has not returned since the last finish().
   void finish(const std::string& when);
 
  private:
@@ -56,7 +57,7 @@ class ReplicaCheck {
   bool holds(int rank, std::size_t set) const;
   std::size_t most_of_a_rank(const std::vector<std::size_t>& sets) const;
   std::vector<std::int64_t> words_of_sets() const;
-  bool is_same_everywhere() const;
+  bool is_same_everywhere(const at::Tensor& words) const;
   [[noreturn]] void throw_difference(const std::string& when);
 
   comm::Group group_;
@@ -65,7 +66,7 @@ class ReplicaCheck {
   std::vector<std::vector<int>> holders_;  ///< ranks of the group, by set
   std::vector<Mine> mine_;                 ///< in the order of the labels
   std::vector<std::int64_t> digests_;      ///< of these, by start()
-  at::Tensor word_, words_;                ///< of this rank's sets, and of all ranks'
+  at::Tensor word_, words_;                ///< of this rank's sets, and of all ranks' while they go round
   comm::Pending pending_;
 };
 
