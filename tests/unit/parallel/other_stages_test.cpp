@@ -92,6 +92,29 @@ TEST(OtherStagesOfAPipeline, AreMissedByNameByASecondPipelineWithOtherCuts) {
   });
 }
 
+// A stage that cannot be made is the second one of its rank: the first has weights, groups and buffers by
+// then.
+TEST(OtherStagesOfAPipeline, HaveTheirValuesAfterAConstructorThatThrows) {
+  comm::run_ranks_as_threads(2, [](Context& context) {
+    const PipelineOptions options{.schedule = "interleaved-1f1b", .cuts = {1, 2, 4}};
+    nn::Sequential net = staged_chain(), other = staged_chain();
+    for (int time = 0; time < 2; ++time) {
+      PipelineOptions failing = options;
+      failing.materialise = [made = 0](const std::vector<model::Layer>&) mutable {
+        if (++made == 2) throw DataError("out of luck");
+      };
+      EXPECT_THAT(thrown_by([&] { Pipeline(context, model::layers_of(net), failing); }),
+                  HasSubstr("out of luck"));
+    }
+    EXPECT_TRUE(net->forward(staged_input()).equal(staged_chain()->forward(staged_input())));
+    Pipeline pipe(context, model::layers_of(net), options),
+        expected(context, model::layers_of(other), options);
+    for (int step = 0; step < 2; ++step)
+      EXPECT_EQ(pipe.step(staged_input(), staged_input(), staged_loss),
+                expected.step(staged_input(), staged_input(), staged_loss));
+  });
+}
+
 TEST(OtherStagesOfAPipeline, KeepWhatThisRankUsesToo) {
   comm::run_ranks_as_threads(2, [](Context& context) {
     const nn::Linear shared(4, 4);
