@@ -19,6 +19,12 @@ TEST(MinMaxCuts, LeaveTheCostliestPartAsCheapAsCanBeAndTheOthersEven) {
   EXPECT_THAT(min_max_cuts(nothing, 4), ElementsAre(1, 2, 3, 4)) << "no part is empty";
 }
 
+// 1 | 5 | 2 3 has the squares 51 and the largest part 5, 1 5 | 2 | 3 the squares 49 and the largest part 6.
+TEST(MinMaxCuts, TakeTheSmallerLargestPartWhereTheOthersAreLessEven) {
+  const std::vector<double> costs = {1, 5, 2, 3};
+  EXPECT_THAT(min_max_cuts(costs, 3), ElementsAre(1, 2, 4));
+}
+
 TEST(MinMaxCuts, LeaveOutPartsThatMayNotBe) {
   const auto odd_only = [](std::size_t, std::size_t from, std::size_t to) {
     return (to - from) % 2 == 1 ? 1 : std::numeric_limits<double>::infinity();

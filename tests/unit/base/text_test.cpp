@@ -54,6 +54,8 @@ TEST(Text, SuggestListsTheKnownWordsWhenNoneIsNear) {
 TEST(Text, BytesHaveBinaryUnits) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(human_bytes(1 << 20), "1.0 MiB");
   EXPECT_EQ(human_bytes(25 << 20), "25.0 MiB");
   EXPECT_EQ(human_bytes(std::uint64_t{3} << 40), "3.0 TiB");
 }

@@ -145,6 +145,16 @@ TEST_F(EtcdDisk, PartsThatAreMissingAreADamage) {
   }
 }
 
+TEST_F(EtcdDisk, PartsOfOtherLengthsAreADamage) {
+  Disk first = disk(next_term());
+  first.replace("map", large(3 << 20));
+  Client operator_of_etcd = client();
+  operator_of_etcd.commit(
+      {.when = {}, .writes = {{.key = keys("/parts/map")[1], .value = "short"}}, .removals = {}});
+  EXPECT_THAT([&] { first.read("map"); },
+              testing::ThrowsMessage<DataError>(HasSubstr("names 3 parts of 3145728 bytes, and 3 of ")));
+}
+
 TEST_F(EtcdDisk, ARequestThatHungInOneMemberAndComesLateChangesNothing) {
   const int etcd = store_.members[0].port;
   test::Relay hangs(etcd, 1, test::Relay::Passes::kWhenTold);  // it tells of the head, and takes the write

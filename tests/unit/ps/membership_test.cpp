@@ -1,5 +1,7 @@
 // Members and a coordinator that cannot be reached though nothing has closed.
 
+#include "trireme/ps/internal/membership.h"
+
 #include <gtest/gtest.h>
 
 #include "tests/support/simulated_disk.h"
@@ -93,6 +95,24 @@ class ByHand final : public wire::Surroundings, private wire::Network {
   std::int64_t now_ns_ = 1'000'000'000;
   SlowDisk disk_{now_ns_};
 };
+
+// The coordinator gives a lease out when it answers, and counts from the question: an answer that was long on
+// its way must not lengthen it.
+TEST(Membership, ALeaseRunsFromWhenTheQuestionWasSent) {
+  ByHand surroundings;
+  Membership membership("inproc:coordinator", /*heartbeat_s=*/0.5);
+  membership.start(surroundings);
+  const std::int64_t sent_ns = surroundings.now_ns();
+  surroundings.pass(3);
+  const HeartbeatReply late{.sent_ns = sent_ns, .lease_s = 2};
+  EXPECT_EQ(membership.take(message_of(late)), Membership::Taken::kReply);
+  EXPECT_EQ(membership.lease_until_ns(), sent_ns + 2'000'000'000);
+  EXPECT_LT(membership.lease_until_ns(), surroundings.now_ns()) << "it was over before the answer came";
+  const HeartbeatReply earlier{.sent_ns = sent_ns - 1'000'000'000, .lease_s = 2};
+  membership.take(message_of(earlier));
+  EXPECT_EQ(membership.lease_until_ns(), sent_ns + 2'000'000'000)
+      << "an answer to an earlier question ends no lease";
+}
 
 Heartbeat beat_of_a_server() {
   Heartbeat heartbeat;
