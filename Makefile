@@ -1,5 +1,5 @@
 # Thin targets over tools/; each tool also runs by itself where make is not installed yet.
-.PHONY: demo test build setup setup-cuda check docs install bench clean
+.PHONY: demo test build setup setup-cuda check docs install bench mutations clean
 demo:
 	@tools/demo.sh
 test:
@@ -20,5 +20,8 @@ bench:
 	@tools/setup.sh build test bench
 	@tools/build.sh release
 	@set -e; for question in bench/*.sh; do $$question; done
+mutations:
+	@tools/setup.sh build test
+	@python3 tools/mutations.py
 clean:
 	rm -rf build
