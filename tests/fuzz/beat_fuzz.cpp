@@ -4,7 +4,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_beat(const std::uint8_t* data, std::size_t size) {
   const auto beat = comm::decode_beat(std::string(fuzz::text_in(data, size)));
   if (!beat) return 0;
   const std::string written = comm::encode(*beat);

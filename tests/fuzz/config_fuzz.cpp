@@ -4,7 +4,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_config(const std::uint8_t* data, std::size_t size) {
   static const fuzz::Folder folder;
   const auto parts = fuzz::parts_of(fuzz::text_in(data, size), 4);
   const auto file = folder.put("config.toml", parts.front());

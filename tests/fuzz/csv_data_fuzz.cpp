@@ -5,7 +5,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+extern "C" int fuzz_csv_data(const std::uint8_t* bytes, std::size_t size) {
   const auto spelled = [](std::int64_t line) { return std::to_string(line); };
   const fuzz::MemorySource file(fuzz::text_in(bytes, size));
   fuzz::is_read([&] {

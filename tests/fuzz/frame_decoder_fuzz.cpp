@@ -59,7 +59,7 @@ Result decode_in_steps(const std::vector<std::byte>& bytes, std::size_t step) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_frame_decoder(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::uint8_t how = data[size - 1];
   const auto* begin = reinterpret_cast<const std::byte*>(data);

@@ -98,7 +98,7 @@ void check(const http::Request& request) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_http(const std::uint8_t* data, std::size_t size) {
   const std::string_view input = fuzz::text_in(data, size);
   Answering& server = Answering::server();
   const std::string json = "{}";

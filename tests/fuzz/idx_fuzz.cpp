@@ -4,7 +4,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_idx(const std::uint8_t* data, std::size_t size) {
   static const fuzz::Folder folder;
   if (size == 0) return 0;
   const auto file = folder.put("images-idx", fuzz::text_in(data + 1, size - 1));

@@ -6,7 +6,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+extern "C" int fuzz_image(const std::uint8_t* bytes, std::size_t size) {
   fuzz::is_read([&] { data::decode_image(fuzz::text_in(bytes, size), std::int64_t{1} << 20); });
   return 0;
 }

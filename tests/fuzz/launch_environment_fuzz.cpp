@@ -6,7 +6,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_launch_environment(const std::uint8_t* data, std::size_t size) {
   std::map<std::string, std::string> variables;
   for (const std::string& line : split(std::string(fuzz::text_in(data, size)), '\n')) {
     const std::size_t equals = line.find('=');

@@ -6,7 +6,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+extern "C" int fuzz_npy(const std::uint8_t* bytes, std::size_t size) {
   const std::string_view input = fuzz::text_in(bytes, size);
   fuzz::is_read([&] { data::parse_npy(input); });
   const fuzz::MemorySource archive(input);

@@ -4,7 +4,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_operations(const std::uint8_t* data, std::size_t size) {
   const auto operations = comm::decode_operations(std::string(fuzz::text_in(data, size)), 3);
   if (!operations) return 0;
   const std::string written = comm::encode_operations(*operations);

@@ -8,7 +8,7 @@
 using namespace trireme;
 using Json = nlohmann::ordered_json;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+extern "C" int fuzz_packed_manifest(const std::uint8_t* bytes, std::size_t size) {
   static const fuzz::Folder folder;
   const std::string_view input = fuzz::text_in(bytes, size);
   folder.put(data::kManifestFile, input);

@@ -7,7 +7,7 @@
 using namespace trireme;
 using Json = nlohmann::ordered_json;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+extern "C" int fuzz_packed_record(const std::uint8_t* bytes, std::size_t size) {
   const auto parts = fuzz::parts_of(fuzz::text_in(bytes, size), 2);
   const Json json = Json::parse(parts.front(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || parts.size() < 2) return 0;

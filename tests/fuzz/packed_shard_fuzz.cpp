@@ -39,7 +39,7 @@ data::ShardSummary repair(std::string& shard, unsigned what) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+extern "C" int fuzz_packed_shard(const std::uint8_t* bytes, std::size_t size) {
   static const fuzz::Folder folder;
   if (size < kHeader + kTrailer + 1) return 0;
   std::string shard(fuzz::text_in(bytes, size - 1));

@@ -4,7 +4,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_profile_csv(const std::uint8_t* data, std::size_t size) {
   fuzz::is_read([&] {
     const plan::Profile profile = plan::parse_profile(fuzz::text_in(data, size));
     const std::string written = plan::to_csv(profile);

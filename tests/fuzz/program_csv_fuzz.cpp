@@ -4,7 +4,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_program_csv(const std::uint8_t* data, std::size_t size) {
   schedule::Program program;
   if (!fuzz::is_read([&] { program = schedule::parse_csv(fuzz::text_in(data, size)); })) return 0;
   const std::string written = schedule::to_csv(program);

@@ -32,7 +32,7 @@ std::string sealed(std::string_view mark, std::string_view body) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_ps_checkpoint(const std::uint8_t* data, std::size_t size) {
   static const fuzz::Folder folder;
   const std::string_view input = fuzz::text_in(data, size);
   auto [body, rest] = parted(input);

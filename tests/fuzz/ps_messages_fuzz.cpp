@@ -29,7 +29,7 @@ void try_heads(const wire::Message& message) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_ps_messages(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   const auto* begin = reinterpret_cast<const std::byte*>(data);
   wire::Message message{.kind = static_cast<std::uint16_t>(data[0] | data[1] << 8),

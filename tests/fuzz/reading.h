@@ -1,7 +1,7 @@
 #pragma once
-// What the fuzz targets share. A target is a source NAME_fuzz.cpp with libFuzzer's entry: it hands the bytes
-// to one reader of what comes from outside and returns where that has read or refused them. A refusal is one
-// of the errors for bad input; whatever else comes out of a reader ends the process, and is a fault.
+// Shared by the fuzz targets. A target is a source NAME_fuzz.cpp with the function fuzz_NAME, which libFuzzer calls in
+// the program of that name. It hands the bytes to one reader of outside input and returns after that has read or
+// rejected them. A rejection is one of the errors for bad input; anything else ends the process and is a fault.
 
 #include <cstddef>
 #include <cstdint>

@@ -8,7 +8,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_run_folder(const std::uint8_t* data, std::size_t size) {
   static const fuzz::Folder folder;
   static constexpr std::array<const char*, 5> kFiles = {"config.toml", "metrics.jsonl", "summary.json",
                                                         "end.json", "run.lock"};

@@ -12,7 +12,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_safetensors(const std::uint8_t* data, std::size_t size) {
   static const fuzz::Folder folder;
   const auto file = folder.put("model.safetensors", fuzz::text_in(data, size));
   const bool laid_out = fuzz::is_read([&] {

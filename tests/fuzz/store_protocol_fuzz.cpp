@@ -4,7 +4,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_store_protocol(const std::uint8_t* data, std::size_t size) {
   const std::string_view input = fuzz::text_in(data, size);
   wire::store::decode_hello(input);
   wire::store::decode_answer(input);

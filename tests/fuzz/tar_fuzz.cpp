@@ -27,7 +27,7 @@ void repair(std::string& archive) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+extern "C" int fuzz_tar(const std::uint8_t* bytes, std::size_t size) {
   if (size == 0) return 0;
   std::string archive(fuzz::text_in(bytes, size - 1));
   if ((bytes[size - 1] & 1) != 0) repair(archive);

@@ -6,7 +6,7 @@
 
 using namespace trireme;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_torch_save(const std::uint8_t* data, std::size_t size) {
   static const fuzz::Folder folder;
   if (size == 0) return 0;
   const std::string storage(64, '\1');
