@@ -17,7 +17,7 @@ build_packages=(g++ make cmake ninja-build ccache python3 git
   zlib1g-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev
   libturbojpeg0-dev libpng-dev libwebp-dev libssl-dev libcurl4-openssl-dev libhwloc-dev
   dataset-fashion-mnist)
-test_packages=(libgtest-dev libgmock-dev openmpi-bin iproute2 procps etcd-server python3-yaml doxygen
+test_packages=(libgtest-dev libgmock-dev lld openmpi-bin iproute2 procps etcd-server python3-yaml doxygen
   munge slurmctld slurmd slurm-client libucx-dev)
 bench_packages=(libopenmpi-dev openmpi-bin python3-venv)
 check_packages=(clang-format-14)
