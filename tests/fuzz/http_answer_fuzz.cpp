@@ -12,7 +12,7 @@ using namespace trireme;
 
 namespace {
 
-constexpr std::size_t kMostBytes = 100;
+constexpr std::size_t kMostAnswerBytes = 100;
 
 void expect(bool holds) {
   if (!holds) __builtin_trap();
@@ -31,7 +31,7 @@ bool take(http::Answer& answer, std::string_view part, std::size_t piece) {
   return true;
 }
 
-void read_url(const std::string& url) {
+void read_redirecting_url(const std::string& url) {
   const http::Target target = http::Target::parse(url);
   http::is_private(target.host);
   http::objection(target, http::Target::parse(target.text()));
@@ -40,22 +40,22 @@ void read_url(const std::string& url) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+extern "C" int fuzz_http_answer(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view input = fuzz::text_in(data, size - 1);
   const bool follows = (data[size - 1] & 1) != 0;
-  http::Answer answer(kMostBytes, follows);
+  http::Answer answer(kMostAnswerBytes, follows);
   bool is_whole = true;
   for (const std::string_view part : fuzz::parts_of(input, 12))
     is_whole = is_whole && take(answer, part, 1 + data[size - 1] / 2);
   const http::Reply& reply = answer.reply();
-  expect(is_whole == answer.failure().empty() && reply.body.size() <= kMostBytes);
+  expect(is_whole == answer.failure().empty() && reply.body.size() <= kMostAnswerBytes);
   for (const auto& [name, value] : reply.headers) {
     expect(std::ranges::none_of(name, [](char c) { return c >= 'A' && c <= 'Z'; }));
     expect(name.find('\n') == std::string::npos && value.find('\n') == std::string::npos);
   }
   const auto location = reply.headers.find("location");
-  if (location != reply.headers.end()) read_url(location->second);
-  read_url(std::string(input));
+  if (location != reply.headers.end()) read_redirecting_url(location->second);
+  read_redirecting_url(std::string(input));
   return 0;
 }
